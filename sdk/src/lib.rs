@@ -1,1 +1,2 @@
-//! Placeholder.
+//! For people who write ctrlmesh plugins.
+pub mod bindings;
