@@ -1,5 +1,10 @@
 //! What `wit-bindgen` makes of `wit/`, and nothing else. Re-exported piece by piece from the crate root.
-#![allow(missing_docs, unsafe_code, reason = "generated; documented in wit/*.wit")]
+#![allow(
+    missing_docs,
+    unsafe_code,
+    clippy::too_many_arguments,
+    reason = "generated; documented in wit/*.wit"
+)]
 
 wit_bindgen::generate!({
     path: "../wit",
