@@ -1,7 +1,5 @@
 //! Dies, in the way that the setting `how` names.
 
-use std::hint::black_box;
-
 use ctrlmesh_sdk::Host;
 use ctrlmesh_test_guests::{Act, Acting};
 use serde::Deserialize;
@@ -22,8 +20,6 @@ enum How {
     Abort,
     /// `wasi:cli/exit` with success: an answer is missing all the same.
     Exit,
-    /// A division by zero that the compiler does not guard.
-    Divide,
 }
 
 impl Act for Trap {
@@ -33,10 +29,6 @@ impl Act for Trap {
             How::Panic => panic!("trapped on purpose"),
             How::Abort => std::process::abort(),
             How::Exit => std::process::exit(0),
-            How::Divide => {
-                let quotient = 1 / black_box(0_i32);
-                black_box(quotient);
-            }
         }
     }
 }
