@@ -6,11 +6,18 @@ use ctrlmesh_sdk::{MatchRule, Verb};
 use crate::selector::{self, is_subdomain};
 use crate::settings::{Limit, ResourceRule};
 
+/// Bounds on all limits together, as all may match one request. Far above any shard in use, far below what the host and
+/// an API server take in a query.
+const MAX_BYTES: usize = 16 * 1024;
+const MAX_REQUIREMENTS: usize = 256;
+
 /// The limits that restrict something.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     limits: Vec<CompiledLimit>,
     warnings: Vec<String>,
+    requirements: usize,
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -46,14 +53,28 @@ impl View {
 
     fn add(&mut self, index: usize, limit: &Limit) -> Result<(), Invalid> {
         let scopes = self.scopes(index, limit)?;
-        let selector = limit.selector.as_ref().map(selector::text).transpose();
-        let selector = selector.map_err(|error| error.field("selector"))?.flatten();
-        match selector {
-            Some(selector) if !scopes.is_empty() => self.limits.push(CompiledLimit { scopes, selector }),
-            Some(_) => {}
-            None => self
-                .warnings
-                .push(format!("limits[{index}] has no selector and restricts nothing")),
+        let requirements = limit.selector.as_ref().map(selector::requirements).transpose();
+        let requirements = requirements
+            .map_err(|error| error.field("selector"))?
+            .unwrap_or_default();
+        if requirements.is_empty() {
+            self.warnings
+                .push(format!("limits[{index}] has no selector and restricts nothing"));
+            return Ok(());
+        }
+        let selector = requirements.iter().map(String::as_str).collect::<Vec<_>>().join(",");
+        self.requirements += requirements.len();
+        self.bytes += selector.len();
+        if self.bytes > MAX_BYTES || self.requirements > MAX_REQUIREMENTS {
+            let message = format!(
+                "up to here the selectors have {} bytes and {} requirements; at most {MAX_BYTES} and {MAX_REQUIREMENTS} \
+                 fit a request; use fewer values",
+                self.bytes, self.requirements
+            );
+            return Err(Invalid::new(message).field("selector"));
+        }
+        if !scopes.is_empty() {
+            self.limits.push(CompiledLimit { scopes, selector });
         }
         Ok(())
     }
