@@ -10,14 +10,25 @@ use crate::settings::{Limit, ResourceRule};
 /// an API server take in a query.
 const MAX_BYTES: usize = 16 * 1024;
 const MAX_REQUIREMENTS: usize = 256;
+/// Bounds on the subscription that comes of it: a host takes 256 rules and 64 KiB of text, and the lock needs some.
+const MAX_SCOPES: usize = 200;
+const MAX_NAME_BYTES: usize = 32 * 1024;
 
 /// The limits that restrict something.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     limits: Vec<CompiledLimit>,
     warnings: Vec<String>,
+    used: Used,
+}
+
+/// What counts against the bounds, over all limits.
+#[derive(Debug, Default)]
+struct Used {
     requirements: usize,
     bytes: usize,
+    scopes: usize,
+    name_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -63,15 +74,25 @@ impl View {
             return Ok(());
         }
         let selector = requirements.iter().map(String::as_str).collect::<Vec<_>>().join(",");
-        self.requirements += requirements.len();
-        self.bytes += selector.len();
-        if self.bytes > MAX_BYTES || self.requirements > MAX_REQUIREMENTS {
+        self.used.requirements += requirements.len();
+        self.used.bytes += selector.len();
+        if self.used.bytes > MAX_BYTES || self.used.requirements > MAX_REQUIREMENTS {
             let message = format!(
                 "up to here the selectors have {} bytes and {} requirements; at most {MAX_BYTES} and {MAX_REQUIREMENTS} \
                  fit a request; use fewer values",
-                self.bytes, self.requirements
+                self.used.bytes, self.used.requirements
             );
             return Err(Invalid::new(message).field("selector"));
+        }
+        self.used.scopes += scopes.len();
+        self.used.name_bytes += scopes.iter().map(Scope::name_bytes).sum::<usize>();
+        if self.used.scopes > MAX_SCOPES || self.used.name_bytes > MAX_NAME_BYTES {
+            let message = format!(
+                "up to here there are {} elements with {} bytes of names; at most {MAX_SCOPES} and {MAX_NAME_BYTES} are \
+                 taken; put more resources into one element, or use \"*\"",
+                self.used.scopes, self.used.name_bytes
+            );
+            return Err(Invalid::new(message).field("relateResources"));
         }
         if !scopes.is_empty() {
             self.limits.push(CompiledLimit { scopes, selector });
@@ -145,6 +166,10 @@ impl Scope {
             .zip(resources)
             .map(|(groups, resources)| Self { groups, resources }))
     }
+
+    fn name_bytes(&self) -> usize {
+        [&self.groups, &self.resources].into_iter().map(Names::bytes).sum()
+    }
 }
 
 impl Names {
@@ -169,6 +194,14 @@ impl Names {
         match self {
             Self::Any => true,
             Self::These(names) => names.iter().any(|candidate| candidate == name),
+        }
+    }
+
+    /// With one more for each, as the host counts.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Any => 0,
+            Self::These(names) => names.iter().map(|name| name.len() + 1).sum(),
         }
     }
 

@@ -196,3 +196,16 @@ fn selectors_are_bounded_together() {
     .unwrap_err();
     assert!(error.contains("300 requirements"), "{error}");
 }
+
+#[test]
+fn subscription_stays_within_what_a_host_takes() {
+    let limits = |elements: usize, resources: usize| {
+        let names: Vec<String> = (0..resources).map(|name| format!("\"r{name:060}\"")).collect();
+        let element = format!(r#"{{"apiGroups": ["apps"], "resources": [{}]}}"#, names.join(","));
+        let elements = vec![element; elements].join(",");
+        format!(r#"[{{"relateResources": [{elements}], "selector": {{"matchLabels": {{"a": "1"}}}}}}]"#)
+    };
+    assert_eq!(view(&limits(200, 1)).unwrap().match_rules().count(), 200);
+    assert_refused(&limits(201, 1), "limits[0].relateResources: ", "201 elements");
+    assert_refused(&limits(1, 600), "limits[0].relateResources: ", "bytes of names");
+}
