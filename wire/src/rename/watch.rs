@@ -48,7 +48,7 @@ impl WatchRenamer {
             done += length;
         }
         self.pending.drain(..done);
-        if self.pending.len() > MAX_WATCH_EVENT_BYTES {
+        if self.pending.len() > PREFIX_BYTES + MAX_WATCH_EVENT_BYTES {
             Err(RenameError::EventTooLarge)
         } else {
             Ok(out)
