@@ -69,7 +69,7 @@ fn broken_and_oversized_watches_end() {
     );
     let half = vec![b' '; MAX_WATCH_EVENT_BYTES / 2];
     assert_eq!(
-        watch(WatchEncoding::Json, &[b"{", &half, &half]),
+        watch(WatchEncoding::Json, &[b"{1234", &half, &half]),
         Err(RenameError::EventTooLarge)
     );
     let mut renamer = WatchRenamer::new(WatchEncoding::Json, lock());
