@@ -153,7 +153,7 @@ impl Watch {
         if with_state {
             let state = subject.store.list(&collection, &subject.selection.namespace);
             reached = state.resource_version;
-            initial.extend(state.objects.into_iter().map(|(_, object)| object));
+            initial.extend(state.objects);
             initial.retain(|object| subject.selection.takes(&object.value));
         }
         let now = Instant::now();

@@ -6,6 +6,8 @@ use ctrlmesh_testkit::{Fault, Gate, Rule, When};
 use http::{HeaderMap, Method, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::support::{CONFIGMAPS, Connection, PATIENCE, builder, configmap, read, request, server};
 
@@ -137,6 +139,21 @@ async fn a_connection_is_reset_with_all_that_is_on_it() {
         .wait_until(|activity| activity.connections == 0)
         .await
         .expect("both are gone");
+}
+
+#[tokio::test]
+async fn a_reset_is_a_tcp_reset_and_no_end() {
+    let server = server().await;
+    server
+        .faults()
+        .add(Rule::new(Fault::ResetConnection(When::BeforeExecuting)));
+    let mut stream = TcpStream::connect(server.address()).await.expect("open");
+    stream
+        .write_all(b"GET /version HTTP/1.1\r\nhost: a\r\n\r\n")
+        .await
+        .expect("written");
+    let error = stream.read_to_end(&mut Vec::new()).await.expect_err("no end");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
 #[tokio::test]
