@@ -33,7 +33,10 @@ fn main() -> anyhow::Result<()> {
     let (list, get) = (view("list", ""), view("get", "web-0"));
 
     let verdict = instance.on_request(&list, false)?;
-    anyhow::ensure!(matches!(&verdict.action, RequestAction::Proceed(edits) if !edits.is_empty()), "{verdict:?}");
+    anyhow::ensure!(
+        matches!(&verdict.action, RequestAction::Proceed(edits) if !edits.is_empty()),
+        "{verdict:?}"
+    );
 
     report("shard-selector on-request, list (one edit)", CALLS, || {
         drop(black_box(instance.on_request(&list, false)));
@@ -45,9 +48,13 @@ fn main() -> anyhow::Result<()> {
     let idle = guests::get("spin").ok_or_else(|| anyhow::anyhow!("no guest"))?;
     let idle = compile(&engine, idle)?;
     let mut other = start(&engine, &idle, r#"{"in": "on-request"}"#)?;
-    report("on-complete of a guest that does nothing", CALLS, || drop(black_box(other.on_complete(&get, &outcome()))));
+    report("on-complete of a guest that does nothing", CALLS, || {
+        drop(black_box(other.on_complete(&get, &outcome())))
+    });
 
-    report("fresh instance, configured", STARTS, || drop(black_box(start(&engine, &plugin, SETTINGS))));
+    report("fresh instance, configured", STARTS, || {
+        drop(black_box(start(&engine, &plugin, SETTINGS)))
+    });
     memory(&engine, &plugin)
 }
 
@@ -61,7 +68,11 @@ fn memory(engine: &Arc<Engine>, plugin: &Arc<Plugin>) -> anyhow::Result<()> {
         instances.push(instance);
     }
     let after = resident_kib()?;
-    println!("{:<48} {before:>9} KiB, {} KiB each of 100 instances", "resident memory", (after - before) / 100);
+    println!(
+        "{:<48} {before:>9} KiB, {} KiB each of 100 instances",
+        "resident memory",
+        (after - before) / 100
+    );
     Ok(())
 }
 
@@ -93,7 +104,10 @@ fn view(verb: &str, name: &str) -> Rc<RequestView> {
     let headers = [
         ("accept", "application/vnd.kubernetes.protobuf,application/json"),
         ("accept-encoding", "gzip"),
-        ("authorization", "Bearer xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"),
+        (
+            "authorization",
+            "Bearer xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+        ),
         ("content-type", "application/json"),
         ("host", "127.0.0.1:5443"),
         ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
@@ -102,7 +116,11 @@ fn view(verb: &str, name: &str) -> Rc<RequestView> {
     ];
     Rc::new(RequestView {
         traffic: Traffic::Api,
-        verb: if verb == "list" { ctrlmesh_wire::Verb::List } else { ctrlmesh_wire::Verb::Get },
+        verb: if verb == "list" {
+            ctrlmesh_wire::Verb::List
+        } else {
+            ctrlmesh_wire::Verb::Get
+        },
         group: String::new(),
         version: "v1".into(),
         resource: "pods".into(),
@@ -114,7 +132,12 @@ fn view(verb: &str, name: &str) -> Rc<RequestView> {
         host: "kubernetes.default.svc".into(),
         headers: headers
             .into_iter()
-            .map(|(name, value)| (http::HeaderName::from_static(name), http::HeaderValue::from_static(value)))
+            .map(|(name, value)| {
+                (
+                    http::HeaderName::from_static(name),
+                    http::HeaderValue::from_static(value),
+                )
+            })
             .collect(),
     })
 }
@@ -147,5 +170,10 @@ fn report(what: &str, calls: u32, mut call: impl FnMut()) {
         .collect();
     nanoseconds.sort_unstable();
     let at = |index: usize| nanoseconds.get(index).copied().unwrap_or_default();
-    println!("{what:<48} {:>9} ns (min {}, max {})", at(RUNS / 2), at(0), at(RUNS - 1));
+    println!(
+        "{what:<48} {:>9} ns (min {}, max {})",
+        at(RUNS / 2),
+        at(0),
+        at(RUNS - 1)
+    );
 }

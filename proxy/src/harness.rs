@@ -13,8 +13,9 @@
 //! What differs from a sidecar: the clock stands still until the test moves it, compiling happens in this process, and no
 //! edit is applied: verdicts are what the chain would get.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
@@ -22,14 +23,16 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use crate::exchange::{RequestView, ResponseView};
 use crate::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription, Traffic};
 use crate::wasm::{
-    self, Clock, CompileMode, Compiler, Engine, EntryConfig, EntryState, Fault, Instance, InstanceInfo, LogLine, Plugin,
-    Series, StateStore,
+    self, Clock, CompileMode, Compiler, Engine, EntryConfig, EntryState, Fault, Instance, InstanceInfo, LogLine,
+    Plugin, Series, StateStore,
 };
 
 /// Deadline of a call: long enough for a busy build machine; a sidecar's default is 10 ms.
 const TIMEOUT: Duration = Duration::from_millis(200);
 /// A sidecar's default.
 const MEMORY_BYTES: usize = 16 * 1024 * 1024;
+/// Plugins that stay loaded between tests.
+const RECENT_PLUGINS: usize = 16;
 
 /// Why a plugin does not run.
 #[derive(Debug, thiserror::Error)]
@@ -73,12 +76,7 @@ impl Harness {
         memory_bytes: usize,
     ) -> Result<Self, HarnessError> {
         let engine = engine()?;
-        let plugin = {
-            // One compile at a time, so that tests that start together share it.
-            static LOADING: Mutex<()> = Mutex::new(());
-            let _one = LOADING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            Compiler::new(CompileMode::InProcess, None)?.load(&engine, wasm)?
-        };
+        let plugin = load(&engine, wasm)?;
         let entry = Arc::new(EntryConfig {
             name: "harness".into(),
             settings_json: settings_json.to_owned(),
@@ -93,7 +91,15 @@ impl Harness {
         let clock = Clock::manual();
         let state = StateStore::with_clock(clock.clone()).entry(&entry.name);
         let (instance, subscription) = Instance::start(&engine, &plugin, &entry, &state)?;
-        Ok(Self { engine, plugin, entry, state, clock, live: Some(instance), subscription })
+        Ok(Self {
+            engine,
+            plugin,
+            entry,
+            state,
+            clock,
+            live: Some(instance),
+            subscription,
+        })
     }
 
     /// What the plugin wants to see.
@@ -193,6 +199,19 @@ fn engine() -> Result<Arc<Engine>, wasm::Error> {
     }
 }
 
+/// Compiles, one plugin at a time, and remembers the last ones: tests of one process mostly load the same few.
+fn load(engine: &Arc<Engine>, wasm: &[u8]) -> Result<Arc<Plugin>, wasm::Error> {
+    static RECENT: Mutex<VecDeque<Arc<Plugin>>> = Mutex::new(VecDeque::new());
+    let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let plugin = Compiler::new(CompileMode::InProcess, None)?.load(engine, wasm)?;
+    recent.retain(|known| !Arc::ptr_eq(known, &plugin));
+    recent.push_back(Arc::clone(&plugin));
+    if recent.len() > RECENT_PLUGINS {
+        recent.pop_front();
+    }
+    Ok(plugin)
+}
+
 /// A request as the API server would see it.
 #[derive(Debug, Clone)]
 pub struct Request(RequestView);
@@ -211,9 +230,14 @@ pub fn get(target: &str) -> Request {
 /// # Panics
 /// When the target is no path that an API server understands; a test with a typo should stop there.
 #[must_use]
-#[expect(clippy::expect_used, reason = "for tests: a typo in a path should stop the test where it is")]
+#[expect(
+    clippy::expect_used,
+    reason = "for tests: a typo in a path should stop the test where it is"
+)]
 pub fn request(method: Method, target: &str) -> Request {
-    let uri: Uri = target.parse().expect("the target of a request is a path, perhaps with a query");
+    let uri: Uri = target
+        .parse()
+        .expect("the target of a request is a path, perhaps with a query");
     let info = ctrlmesh_wire::RequestInfo::parse(method.as_str(), uri.path(), uri.query())
         .expect("the target of a request is understood by an API server");
     Request(RequestView {
@@ -271,7 +295,10 @@ pub struct Response(ResponseView);
 /// A response head with this status.
 #[must_use]
 pub fn response(status: StatusCode) -> Response {
-    Response(ResponseView { status, headers: HeaderMap::new() })
+    Response(ResponseView {
+        status,
+        headers: HeaderMap::new(),
+    })
 }
 
 impl Response {
@@ -286,7 +313,10 @@ impl Response {
     }
 }
 
-#[expect(clippy::expect_used, reason = "for tests: a typo in a header should stop the test where it is")]
+#[expect(
+    clippy::expect_used,
+    reason = "for tests: a typo in a header should stop the test where it is"
+)]
 fn append(headers: &mut HeaderMap, name: &str, value: &str) {
     let name = HeaderName::from_bytes(name.as_bytes()).expect("a header name");
     headers.append(name, HeaderValue::from_str(value).expect("a header value"));

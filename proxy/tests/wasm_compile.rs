@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ctrlmesh_plugins_builtin::guests;
-use ctrlmesh_proxy::wasm::{CompileMode, Compiler, Engine, EntryConfig, Error, Instance, InstanceInfo, Plugin, StateStore};
+use ctrlmesh_proxy::wasm::{
+    CompileMode, Compiler, Engine, EntryConfig, Error, Instance, InstanceInfo, Plugin, StateStore,
+};
 
 fn guest() -> &'static [u8] {
     guests::get("std_plain").expect("the guest exists")
@@ -34,7 +36,11 @@ fn script(directory: &Path, text: &str) -> CompileMode {
 
 fn message(mode: CompileMode, wasm: &[u8]) -> String {
     let compiler = Compiler::new(mode, None).expect("a compiler");
-    compiler.load(&Engine::new().expect("an engine"), wasm).map(|_| ()).expect_err("refused").to_string()
+    compiler
+        .load(&Engine::new().expect("an engine"), wasm)
+        .map(|_| ())
+        .expect_err("refused")
+        .to_string()
 }
 
 fn works(engine: &Arc<Engine>, plugin: &Arc<Plugin>) {
@@ -46,14 +52,23 @@ fn works(engine: &Arc<Engine>, plugin: &Arc<Plugin>) {
         info: InstanceInfo::default(),
     });
     let state = StateStore::new().entry("e");
-    Instance::start(engine, plugin, &entry, &state).map(|_| ()).expect("an instance");
+    Instance::start(engine, plugin, &entry, &state)
+        .map(|_| ())
+        .expect("an instance");
 }
 
 #[test]
 fn a_plugin_compiled_in_the_child_runs_here() {
     let engine = Engine::new().expect("an engine");
-    let plugin = Compiler::new(child(), None).expect("a compiler").load(&engine, guest()).expect("a plugin");
-    assert!(plugin.digest.starts_with("sha256:") && plugin.digest.len() == 71, "{}", plugin.digest);
+    let plugin = Compiler::new(child(), None)
+        .expect("a compiler")
+        .load(&engine, guest())
+        .expect("a plugin");
+    assert!(
+        plugin.digest.starts_with("sha256:") && plugin.digest.len() == 71,
+        "{}",
+        plugin.digest
+    );
     works(&engine, &plugin);
 }
 
@@ -95,7 +110,10 @@ fn the_second_start_takes_the_artifact_from_the_cache() {
     let directory = tempfile::tempdir().expect("a directory");
     let cache = directory.path().join("cache");
     let engine = Engine::new().expect("an engine");
-    Compiler::new(child(), Some(&cache)).expect("a compiler").load(&engine, guest()).expect("a plugin");
+    Compiler::new(child(), Some(&cache))
+        .expect("a compiler")
+        .load(&engine, guest())
+        .expect("a plugin");
     // A compiler that can't compile: only the cache can help.
     let compiler = Compiler::new(script(directory.path(), "exit 7"), Some(&cache)).expect("a compiler");
     let engine = Engine::new().expect("an engine");
@@ -131,9 +149,14 @@ fn a_tampered_artifact_is_refused_and_made_anew() {
 fn a_compiler_that_hangs_is_stopped_at_the_deadline() {
     let directory = tempfile::tempdir().expect("a directory");
     let mode = script(directory.path(), "exec sleep 600");
-    let compiler = Compiler::new(mode, None).expect("a compiler").with_deadline(Duration::from_millis(100));
+    let compiler = Compiler::new(mode, None)
+        .expect("a compiler")
+        .with_deadline(Duration::from_millis(100));
     let started = Instant::now();
-    let error = compiler.load(&Engine::new().expect("an engine"), guest()).map(|_| ()).expect_err("too late");
+    let error = compiler
+        .load(&Engine::new().expect("an engine"), guest())
+        .map(|_| ())
+        .expect_err("too late");
     assert!(matches!(error, Error::CompileDeadline { .. }), "{error}");
     assert!(started.elapsed() < Duration::from_secs(60));
 }
@@ -142,8 +165,13 @@ fn a_compiler_that_hangs_is_stopped_at_the_deadline() {
 fn a_compiler_that_closes_its_output_and_hangs_is_stopped_too() {
     let directory = tempfile::tempdir().expect("a directory");
     let mode = script(directory.path(), "exec sleep 600 <&- >&- 2>&-");
-    let compiler = Compiler::new(mode, None).expect("a compiler").with_deadline(Duration::from_millis(100));
-    let error = compiler.load(&Engine::new().expect("an engine"), guest()).map(|_| ()).expect_err("too late");
+    let compiler = Compiler::new(mode, None)
+        .expect("a compiler")
+        .with_deadline(Duration::from_millis(100));
+    let error = compiler
+        .load(&Engine::new().expect("an engine"), guest())
+        .map(|_| ())
+        .expect_err("too late");
     assert!(matches!(error, Error::CompileDeadline { .. }), "{error}");
 }
 
@@ -169,7 +197,9 @@ fn what_a_broken_compiler_writes_is_not_run() {
 
 #[test]
 fn a_compiler_that_is_not_there_is_named() {
-    let mode = CompileMode::Child { program: "/nonexistent/ctrlmesh-proxy".into() };
+    let mode = CompileMode::Child {
+        program: "/nonexistent/ctrlmesh-proxy".into(),
+    };
     assert!(message(mode, guest()).contains("/nonexistent/ctrlmesh-proxy can't be started"));
 }
 
@@ -186,15 +216,24 @@ fn the_child_limits_itself() {
     let deadline = Instant::now() + Duration::from_secs(30);
     let limited = loop {
         let text = fs::read_to_string(&limits).expect("the child runs");
-        if text.lines().any(|line| line.starts_with("Max core file size") && line.contains(" 0 ")) {
+        if text
+            .lines()
+            .any(|line| line.starts_with("Max file size") && line.contains(" 0 "))
+        {
             break text;
         }
         assert!(Instant::now() < deadline, "{text}");
         std::thread::yield_now();
     };
     let value = |name: &str| {
-        let line = limited.lines().find(|line| line.starts_with(name)).expect("the limit is there");
-        line.trim_start_matches(name).split_whitespace().next().map(str::to_owned)
+        let line = limited
+            .lines()
+            .find(|line| line.starts_with(name))
+            .expect("the limit is there");
+        line.trim_start_matches(name)
+            .split_whitespace()
+            .next()
+            .map(str::to_owned)
     };
     assert_eq!(value("Max address space"), Some("2147483648".into()));
     assert_eq!(value("Max cpu time"), Some("60".into()));
@@ -207,6 +246,8 @@ fn the_child_limits_itself() {
 fn a_world_writable_cache_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).expect("set");
-    let error = Compiler::new(child(), Some(directory.path())).map(|_| ()).expect_err("refused");
+    let error = Compiler::new(child(), Some(directory.path()))
+        .map(|_| ())
+        .expect_err("refused");
     assert!(matches!(error, Error::CacheDirectory { .. }), "{error}");
 }

@@ -39,7 +39,10 @@ impl Plugin {
             Version::V0_1 => pre_v0_1(engine, component),
         };
         // Names fit, so what is left are types: a function with other parameters, or one that our version has not.
-        let pre = pre.map_err(|error| Error::WrongWorld { digest: digest.clone(), missing: format!("{error:#}") })?;
+        let pre = pre.map_err(|error| Error::WrongWorld {
+            digest: digest.clone(),
+            missing: format!("{error:#}"),
+        })?;
         Ok(Self { digest, pre })
     }
 

@@ -28,7 +28,10 @@ fn mode(path: &Path) -> u32 {
 #[test]
 fn what_was_written_is_read_back_also_after_a_restart() {
     let (_parent, path) = directory();
-    Cache::open(&path).expect("a cache").write("a", &artifact("code")).expect("written");
+    Cache::open(&path)
+        .expect("a cache")
+        .write("a", &artifact("code"))
+        .expect("written");
     let cache = Cache::open(&path).expect("a cache");
     assert_eq!(read(&cache, "a"), Ok(b"code".to_vec()));
     assert_eq!(read(&cache, "b"), Err("miss".into()));
@@ -39,11 +42,18 @@ fn what_was_written_is_read_back_also_after_a_restart() {
 #[test]
 fn directory_key_and_artifacts_are_ours_alone() {
     let (_parent, path) = directory();
-    Cache::open(&path).expect("a cache").write("a", &artifact("code")).expect("written");
+    Cache::open(&path)
+        .expect("a cache")
+        .write("a", &artifact("code"))
+        .expect("written");
     assert_eq!(mode(&path), 0o700);
     assert_eq!(mode(&path.join(KEY_FILE)), 0o600);
     assert_eq!(mode(&path.join("a.cwasm")), 0o600);
-    assert_eq!(fs::read_dir(&path).expect("it is there").count(), 2, "nothing is left aside");
+    assert_eq!(
+        fs::read_dir(&path).expect("it is there").count(),
+        2,
+        "nothing is left aside"
+    );
 }
 
 #[test]
@@ -79,7 +89,10 @@ fn an_artifact_can_not_pass_for_another_plugins() {
 #[test]
 fn an_artifact_sealed_with_another_key_is_refused() {
     let ((_one, ours), (_two, theirs)) = (directory(), directory());
-    Cache::open(&theirs).expect("a cache").write("a", &artifact("evil")).expect("written");
+    Cache::open(&theirs)
+        .expect("a cache")
+        .write("a", &artifact("evil"))
+        .expect("written");
     let cache = Cache::open(&ours).expect("a cache");
     fs::copy(theirs.join("a.cwasm"), ours.join("a.cwasm")).expect("copied");
     assert!(read(&cache, "a").expect_err("refused").contains("seal"));
@@ -102,10 +115,22 @@ fn a_key_that_others_may_read_is_refused_and_so_is_a_broken_one() {
     Cache::open(&path).expect("a cache");
     let key = path.join(KEY_FILE);
     fs::set_permissions(&key, Permissions::from_mode(0o640)).expect("set");
-    assert!(Cache::open(&path).map(|_| ()).expect_err("refused").to_string().contains("others may read the key"));
+    assert!(
+        Cache::open(&path)
+            .map(|_| ())
+            .expect_err("refused")
+            .to_string()
+            .contains("others may read the key")
+    );
     fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("set");
     fs::write(&key, b"short").expect("written");
-    assert!(Cache::open(&path).map(|_| ()).expect_err("refused").to_string().contains("5 bytes"));
+    assert!(
+        Cache::open(&path)
+            .map(|_| ())
+            .expect_err("refused")
+            .to_string()
+            .contains("5 bytes")
+    );
 }
 
 #[test]
@@ -114,7 +139,13 @@ fn a_symbolic_link_in_place_of_the_directory_is_refused() {
     let real = parent.path().join("real");
     fs::create_dir(&real).expect("made");
     std::os::unix::fs::symlink(&real, &path).expect("linked");
-    assert!(Cache::open(&path).map(|_| ()).expect_err("refused").to_string().contains("symbolic link"));
+    assert!(
+        Cache::open(&path)
+            .map(|_| ())
+            .expect_err("refused")
+            .to_string()
+            .contains("symbolic link")
+    );
 }
 
 #[test]
@@ -125,7 +156,10 @@ fn caches_opened_at_once_agree_on_the_key() {
             let path = &path;
             scope.spawn(move || {
                 let name = number.to_string();
-                Cache::open(path).expect("a cache").write(&name, &artifact("code")).expect("written");
+                Cache::open(path)
+                    .expect("a cache")
+                    .write(&name, &artifact("code"))
+                    .expect("written");
             });
         }
     });
@@ -141,7 +175,10 @@ fn the_longest_unused_artifacts_go_first() {
     let cache = Cache::open(&path).expect("a cache");
     let aged = |name: &str, seconds: u64| {
         let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
-        let file = File::options().append(true).open(path.join(format!("{name}.cwasm"))).expect("it is there");
+        let file = File::options()
+            .append(true)
+            .open(path.join(format!("{name}.cwasm")))
+            .expect("it is there");
         file.set_modified(time).expect("set");
     };
     for number in 0..MAX_ARTIFACTS {

@@ -3,7 +3,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::entry::EntryState;
-use super::{Cell, Claim, Clock, Grant, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Rule, StateError, StateStore};
+use super::{
+    Cell, Claim, Clock, Grant, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Rule, StateError, StateStore,
+};
 
 fn entry() -> (std::sync::Arc<EntryState>, Clock) {
     let clock = Clock::manual();
@@ -11,7 +13,15 @@ fn entry() -> (std::sync::Arc<EntryState>, Clock) {
 }
 
 fn claim(key: &str, limit: u32, interval_ms: u32, burst: u32, tokens: u32) -> Claim {
-    Claim { key: key.into(), rule: Rule { limit, interval_ms, burst }, tokens }
+    Claim {
+        key: key.into(),
+        rule: Rule {
+            limit,
+            interval_ms,
+            burst,
+        },
+        tokens,
+    }
 }
 
 fn ms(milliseconds: u64) -> Duration {
@@ -51,7 +61,11 @@ fn takes_from_every_bucket_or_from_none() {
     assert_eq!(state.take(&[claim("small", 1, 1000, 1, 1)]), Ok(Grant::Granted));
     let both = [claim("big", 1, 100, 10, 10), claim("small", 1, 1000, 1, 1)];
     assert_eq!(state.take(&both), Ok(Grant::WaitMs(1000)));
-    assert_eq!(state.take(&[claim("big", 1, 100, 10, 10)]), Ok(Grant::Granted), "nothing was taken from the big one");
+    assert_eq!(
+        state.take(&[claim("big", 1, 100, 10, 10)]),
+        Ok(Grant::Granted),
+        "nothing was taken from the big one"
+    );
 }
 
 #[test]
@@ -80,7 +94,10 @@ fn the_largest_numbers_do_not_overflow() {
     let (state, clock) = entry();
     let largest = claim("b", u32::MAX, u32::MAX, u32::MAX, u32::MAX);
     assert_eq!(state.take(std::slice::from_ref(&largest)), Ok(Grant::Granted));
-    assert_eq!(state.take(std::slice::from_ref(&largest)), Ok(Grant::WaitMs(u64::from(u32::MAX))));
+    assert_eq!(
+        state.take(std::slice::from_ref(&largest)),
+        Ok(Grant::WaitMs(u64::from(u32::MAX)))
+    );
     clock.advance(Duration::MAX);
     assert_eq!(state.take(&[claim("b", 1, 1, u32::MAX, u32::MAX)]), Ok(Grant::Granted));
     let slowest = claim("s", 1, u32::MAX, u32::MAX, u32::MAX);
@@ -92,7 +109,12 @@ fn the_largest_numbers_do_not_overflow() {
 #[test]
 fn numbers_that_make_no_sense_are_refused() {
     let (state, _) = entry();
-    for bad in [claim("b", 0, 1, 1, 1), claim("b", 1, 0, 1, 1), claim("b", 1, 1, 0, 0), claim("b", 1, 1, 1, 2)] {
+    for bad in [
+        claim("b", 0, 1, 1, 1),
+        claim("b", 1, 0, 1, 1),
+        claim("b", 1, 1, 0, 0),
+        claim("b", 1, 1, 1, 2),
+    ] {
         assert_eq!(state.take(&[bad]), Err(StateError::Invalid));
     }
     assert_eq!(state.window_add("w", 0, 1, 1), Err(StateError::Invalid));
@@ -123,7 +145,11 @@ fn a_window_forgets_slot_by_slot() {
     clock.advance(ms(950));
     assert_eq!(state.window_add("w", 1000, 10, 1), Ok(6));
     clock.advance(ms(50));
-    assert_eq!(state.window_add("w", 1000, 10, 0), Ok(1), "the first slot has fallen out");
+    assert_eq!(
+        state.window_add("w", 1000, 10, 0),
+        Ok(1),
+        "the first slot has fallen out"
+    );
     clock.advance(ms(900));
     assert_eq!(state.window_add("w", 1000, 10, 0), Ok(0));
     assert_eq!(state.window_add("w", 1000, 10, u64::MAX), Ok(u64::MAX));
@@ -145,7 +171,13 @@ fn a_cell_is_written_by_the_one_who_knows_its_version() {
     assert_eq!(state.compare_and_swap("k", 0, b"a".to_vec()), Ok(Some(1)));
     assert_eq!(state.compare_and_swap("k", 0, b"b".to_vec()), Ok(None));
     assert_eq!(state.compare_and_swap("k", 1, b"b".to_vec()), Ok(Some(2)));
-    assert_eq!(state.get("k"), Ok(Some(Cell { value: b"b".to_vec(), version: 2 })));
+    assert_eq!(
+        state.get("k"),
+        Ok(Some(Cell {
+            value: b"b".to_vec(),
+            version: 2
+        }))
+    );
     state.remove("k");
     assert_eq!(state.get("k"), Ok(None));
 }
@@ -170,7 +202,10 @@ fn keys_and_values_are_bounded_in_size() {
     assert_eq!(state.add(&long, 1, None), Err(StateError::TooLarge));
     assert_eq!(state.take(&[claim(&long, 1, 1, 1, 1)]), Err(StateError::TooLarge));
     assert_eq!(state.get(&long), Err(StateError::TooLarge));
-    assert_eq!(state.compare_and_swap("k", 0, vec![0; MAX_VALUE_BYTES + 1]), Err(StateError::TooLarge));
+    assert_eq!(
+        state.compare_and_swap("k", 0, vec![0; MAX_VALUE_BYTES + 1]),
+        Err(StateError::TooLarge)
+    );
     assert_eq!(state.compare_and_swap("k", 0, vec![0; MAX_VALUE_BYTES]), Ok(Some(1)));
 }
 
@@ -181,7 +216,10 @@ fn a_key_too_many_is_refused_and_the_others_go_on() {
         assert_eq!(state.add(&number.to_string(), 1, None), Ok(Some(1)));
     }
     assert_eq!(state.add("more", 1, None), Err(StateError::TooManyKeys));
-    assert_eq!(state.compare_and_swap("more", 0, Vec::new()), Err(StateError::TooManyKeys));
+    assert_eq!(
+        state.compare_and_swap("more", 0, Vec::new()),
+        Err(StateError::TooManyKeys)
+    );
     assert_eq!(state.take(&[claim("more", 1, 1, 1, 1)]), Err(StateError::TooManyKeys));
     assert_eq!(state.add("0", 1, None), Ok(Some(2)));
 }
@@ -190,14 +228,25 @@ fn a_key_too_many_is_refused_and_the_others_go_on() {
 fn keys_that_hold_nothing_make_room() {
     let (state, clock) = entry();
     for number in 0..MAX_KEYS {
-        assert_eq!(state.take(&[claim(&number.to_string(), 1, 10, 1, 1)]), Ok(Grant::Granted));
+        assert_eq!(
+            state.take(&[claim(&number.to_string(), 1, 10, 1, 1)]),
+            Ok(Grant::Granted)
+        );
     }
     assert_eq!(state.take(&[claim("more", 1, 10, 1, 1)]), Err(StateError::TooManyKeys));
     // They are full again, which is the same as never used.
     clock.advance(ms(10));
-    let three = [claim("more", 1, 10, 1, 1), claim("0", 1, 10, 1, 1), claim("third", 1, 10, 1, 1)];
+    let three = [
+        claim("more", 1, 10, 1, 1),
+        claim("0", 1, 10, 1, 1),
+        claim("third", 1, 10, 1, 1),
+    ];
     assert_eq!(state.take(&three), Ok(Grant::Granted));
-    assert_eq!(state.take(&three[..1]), Ok(Grant::WaitMs(10)), "what was taken is not forgotten");
+    assert_eq!(
+        state.take(&three[..1]),
+        Ok(Grant::WaitMs(10)),
+        "what was taken is not forgotten"
+    );
 }
 
 #[test]
