@@ -1,4 +1,6 @@
 //! The sidecar: every request and response of a controller passes a chain of WebAssembly plugins.
 
 pub mod exchange;
+pub mod harness;
 pub mod verdict;
+pub mod wasm;
