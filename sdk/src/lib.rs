@@ -1,1 +1,60 @@
-//! Placeholder.
+//! For people who write ctrlmesh plugins: a safe [`Plugin`] trait over the WIT contract in `wit/`.
+//!
+//! A plugin is a struct that implements [`Plugin`], and one [`export_plugin!`] line. It compiles to a WebAssembly
+//! component with `cargo build --target wasm32-wasip2`, and natively for unit tests, where the `testing` feature gives it
+//! a fake host.
+//!
+//! ```
+//! use ctrlmesh_sdk::{Host, InstanceInfo, MatchRule, Phases, Plugin, Refusal, Request, RequestVerdict, Subscription, Verb};
+//!
+//! #[derive(serde::Deserialize)]
+//! #[serde(deny_unknown_fields)]
+//! pub struct Settings {
+//!     namespaces: Vec<String>,
+//! }
+//!
+//! /// Refuses to delete the namespaces that its settings name.
+//! pub struct Guard;
+//!
+//! impl Plugin for Guard {
+//!     type Settings = Settings;
+//!
+//!     fn configure(settings: Settings, _: &InstanceInfo, _: &dyn Host) -> Result<(Self, Subscription), String> {
+//!         let rule = MatchRule::api().verbs([Verb::Delete]).groups([""]).resources(["namespaces"]).names(settings.namespaces);
+//!         Ok((Guard, Subscription::new(Phases::ON_REQUEST, [rule])))
+//!     }
+//!
+//!     fn on_request(&mut self, req: &dyn Request, _: &dyn Host) -> RequestVerdict {
+//!         RequestVerdict::refuse(Refusal::new(403, format!("namespace {} is protected", req.facts().name)))
+//!     }
+//! }
+//!
+//! ctrlmesh_sdk::export_plugin!(Guard);
+//! ```
+//!
+//! Modules: [`settings`] turns JSON into a struct and names the field that is wrong; [`testing`] is the fake host. What a
+//! plugin may ask for and answer is defined in `wit/`; the words here are the generated ones, with constructors.
+
+pub mod bindings;
+mod export;
+mod host;
+mod plugin;
+mod request;
+pub mod settings;
+mod subscription;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod verdict;
+
+pub use bindings::ctrlmesh::plugin::log::Level;
+pub use bindings::ctrlmesh::plugin::state::{Bucket, Cell, Claim, Error as StateError, Grant};
+pub use bindings::ctrlmesh::plugin::types::{
+    BodyShape, Facts, Failure, Field, InstanceInfo, MatchRule, Outcome, Phases, Refusal, Rename, RequestAction,
+    RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict, Subscription,
+    Traffic, Verb,
+};
+#[doc(hidden)]
+pub use export::Slot;
+pub use host::Host;
+pub use plugin::Plugin;
+pub use request::{Request, ResponseHead};

@@ -1,26 +1,22 @@
-//! The Kubernetes API on the wire.
+//! The Kubernetes API on the wire: what a request asks for, which objects a selector takes, how a query, a path or a
+//! body is edited without touching the rest, how a Status is written.
+//!
+//! Everything here is pure: text and bytes in, values and bytes out. Sockets, HTTP and decisions belong to the proxy.
+//! Where upstream has a parser (k8s.io/apiserver and k8s.io/apimachinery v0.36.3), ours agrees with it; the golden files
+//! under `tests/golden` hold what upstream says.
 
-/// What a request does (apiserver `pkg/endpoints/request/requestinfo.go`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verb {
-    /// Read one object.
-    Get,
-    /// Read a collection.
-    List,
-    /// Stream changes.
-    Watch,
-    /// Create an object.
-    Create,
-    /// Replace an object.
-    Update,
-    /// Patch an object.
-    Patch,
-    /// Delete an object.
-    Delete,
-    /// Delete a collection.
-    DeleteCollection,
-    /// The deprecated `/proxy/` prefix.
-    Proxy,
-    /// Not about a resource.
-    NonResource,
-}
+mod error;
+mod field_selector;
+mod label_selector;
+mod percent;
+mod protobuf;
+mod query;
+mod request_info;
+mod status;
+
+pub use error::Error;
+pub use field_selector::{FieldOperator, FieldRequirement, FieldSelector};
+pub use label_selector::{LabelSelector, MAX_REQUIREMENTS, MAX_SELECTOR_BYTES, Operator, Requirement, SelectorError};
+pub use query::{MAX_QUERY_BYTES, MAX_QUERY_PAIRS, Pairs, Query, QueryEditor, QueryError};
+pub use request_info::{RequestInfo, RequestInfoError, Verb};
+pub use status::{Status, StatusCause, StatusDetails, default_reason};

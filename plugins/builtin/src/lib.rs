@@ -1,1 +1,68 @@
-//! Placeholder.
+//! The bytes of the plugins that come with ctrlmesh: WebAssembly components, built by this package's build script from the
+//! sources of the same commit. They get nothing that a user's plugin could not have.
+
+include!(concat!(env!("OUT_DIR"), "/components.rs"));
+
+/// A plugin that comes with ctrlmesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Builtin {
+    /// Name under which a configuration refers to it.
+    pub name: &'static str,
+    /// The component.
+    pub bytes: &'static [u8],
+}
+
+/// All plugins that come with ctrlmesh, by name.
+#[must_use]
+pub fn builtin() -> &'static [Builtin] {
+    static BUILTIN: [Builtin; 1] = [Builtin {
+        name: "shard-selector",
+        bytes: SHARD_SELECTOR,
+    }];
+    &BUILTIN
+}
+
+/// Guests that misbehave or exercise one part of the contract each; for tests of the host. Sources: `tests/guests`.
+#[cfg(feature = "guests")]
+pub mod guests {
+    /// The component of a guest by the name of its source file.
+    #[must_use]
+    pub fn get(name: &str) -> Option<&'static [u8]> {
+        super::GUESTS
+            .iter()
+            .find(|(guest, _)| *guest == name)
+            .map(|(_, bytes)| *bytes)
+    }
+
+    /// The names of all guests, sorted.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        super::GUESTS.iter().map(|(name, _)| *name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Magic number, then version 13 and layer 1: a component and not a core module (component-model, Binary.md).
+    const COMPONENT: [u8; 8] = [0, b'a', b's', b'm', 0x0d, 0, 1, 0];
+
+    #[test]
+    fn every_builtin_is_a_component_that_fits_its_config_map() {
+        for plugin in builtin() {
+            assert_eq!(plugin.bytes.get(..8), Some(&COMPONENT[..]), "{}", plugin.name);
+            // A ConfigMap holds 1 MiB, base64 takes a third of it; four plugins must be able to share one.
+            assert!(
+                plugin.bytes.len() < 192 * 1024,
+                "{} has {} bytes",
+                plugin.name,
+                plugin.bytes.len()
+            );
+        }
+    }
+
+    #[test]
+    fn next_shard_selector_is_another_component() {
+        assert_ne!(samples::SHARD_SELECTOR_NEXT, SHARD_SELECTOR);
+    }
+}

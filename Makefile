@@ -1,0 +1,69 @@
+# ctrlmesh: `make demo` and `make test` need Rust (rustup), Go, make and a C compiler; they do all set-up themselves.
+# Everything that is built or downloaded lies outside the clone, so that a fresh clone finds it again.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+export CTRLMESH_CACHE ?= $(HOME)/.cache/ctrlmesh
+export CARGO_TARGET_DIR ?= $(CTRLMESH_CACHE)/target
+BIN := $(CARGO_TARGET_DIR)/debug
+PLUGINS := $(CTRLMESH_CACHE)/plugins
+
+.PHONY: help
+help: ## Shows the targets
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: build ## Two replicas of an unmodified controller, sharded and tortured live; offline, under 30 s once built
+	@$(BIN)/ctrlmesh demo
+
+.PHONY: test
+test: test-rust test-e2e ## Everything: Rust tests, then real operators against a real kube-apiserver
+
+.PHONY: setup
+setup: ## The Rust target of plugins (rust-toolchain.toml names the compiler)
+	@rustup target list --installed | grep -qx wasm32-wasip2 || rustup target add wasm32-wasip2
+
+.PHONY: build
+build: setup ## The command and the sidecar
+	cargo build --locked -p ctrlmesh-cli -p ctrlmesh-proxy
+
+.PHONY: test-rust
+test-rust: setup ## Rust tests only
+	cargo build --locked --workspace --bins
+	cargo test --locked --workspace
+
+.PHONY: test-e2e
+test-e2e: build plugins cluster ## Real kube-apiserver, etcd, controller-runtime operators and kubectl through the sidecar
+	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m ./...
+
+.PHONY: plugins
+plugins: setup ## Writes every plugin and test guest as .wasm files
+	cargo run --locked -p ctrlmesh-plugins-builtin --features guests --bin write-plugins -- $(PLUGINS)
+
+.PHONY: cluster
+cluster: ## Builds kube-apiserver, etcd and kubectl from Go modules, once
+	cd tests/e2e && go run ./cmd/build
+
+.PHONY: check
+check: setup ## Formatting, lints, generated files, the fuzz crate's types
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo check --locked --manifest-path fuzz/Cargo.toml
+	cd tests/e2e && test -z "$$(gofmt -l .)" && go vet ./...
+	$(MAKE) golden
+	git diff --exit-code -- tests/golden
+
+.PHONY: golden
+golden: ## Asks upstream's own parsers again (tests/golden)
+	cd tests/golden && go run .
+
+.PHONY: bench
+bench: ## Requests per second and CPU per request against a bare hyper proxy, as ratios
+	cargo run --locked --release -p ctrlmesh-bench
+
+.PHONY: fuzz
+fuzz: ## Each fuzz target for FUZZ_SECONDS (60); needs a nightly compiler and cargo-fuzz
+	for target in $$(cargo +nightly fuzz list --fuzz-dir fuzz); do \
+		cargo +nightly fuzz run --fuzz-dir fuzz $$target -- -max_total_time=$${FUZZ_SECONDS:-60} || exit 1; \
+	done

@@ -1,0 +1,189 @@
+//! Builds the plugins for `wasm32-wasip2` with a nested cargo, and copies the components to `OUT_DIR` for `src/lib.rs`.
+//!
+//! The nested cargo has a target folder of its own: sharing the outer one would wait for a lock that the outer cargo holds.
+//! It lies beside the outer profiles, not in `OUT_DIR`, so that the builds of all profiles and features share it.
+
+use std::env;
+use std::error::Error;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const TARGET: &str = "wasm32-wasip2";
+const PROFILE: &str = "plugin";
+
+/// What the nested build depends on, relative to the repository. Folders are watched with all that is in them.
+const SOURCES: [&str; 6] = [
+    "wit",
+    "sdk",
+    "plugins/shard-selector",
+    "tests/guests",
+    "Cargo.toml",
+    "Cargo.lock",
+];
+
+/// Components by constant name and file name.
+const PLUGINS: [(&str, &str); 1] = [("SHARD_SELECTOR", "ctrlmesh_plugin_shard_selector.wasm")];
+const SAMPLES: [(&str, &str); 3] = [
+    ("HELLO", "examples/hello.wasm"),
+    ("SHARD_SELECTOR_NEXT", "examples/shard_selector_next.wasm"),
+    ("CRASH", "examples/crash.wasm"),
+];
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result<()> {
+    let manifest_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    let root = manifest_dir.join("../..").canonicalize()?;
+    for source in SOURCES {
+        println!("cargo::rerun-if-changed={}", root.join(source).display());
+    }
+    println!("cargo::rerun-if-changed=build.rs");
+
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    let with_guests = env::var_os("CARGO_FEATURE_GUESTS").is_some();
+    let built = build(&root, &target_dir(&out), with_guests)?;
+
+    let mut code = String::new();
+    for (constant, file) in PLUGINS {
+        constant_for(&mut code, constant, &take(&built, file, &out)?)?;
+    }
+    writeln!(
+        code,
+        "/// Plugins for demonstrations; no cluster runs them.\npub mod samples {{"
+    )?;
+    for (constant, file) in SAMPLES {
+        constant_for(&mut code, constant, &take(&built, file, &out)?)?;
+    }
+    writeln!(code, "}}")?;
+    if with_guests {
+        guests(&mut code, &root, &built, &out)?;
+    }
+    fs::write(out.join("components.rs"), code)?;
+    Ok(())
+}
+
+fn variable(name: &str) -> Result<OsString> {
+    env::var_os(name).ok_or_else(|| format!("cargo did not set {name}").into())
+}
+
+/// `<target>/plugins` for an `OUT_DIR` of `<target>/<profile>/build/<package>/out`.
+fn target_dir(out: &Path) -> PathBuf {
+    out.ancestors().nth(4).unwrap_or(out).join("plugins")
+}
+
+/// One cargo for all components: they share their dependencies, and the start costs once. Returns where they lie.
+fn build(root: &Path, target_dir: &Path, with_guests: bool) -> Result<PathBuf> {
+    let mut cargo = Command::new(variable("CARGO")?);
+    cargo
+        .current_dir(root)
+        .args(["build", "--locked", "--target", TARGET, "--profile", PROFILE]);
+    cargo.args([
+        "-p",
+        "ctrlmesh-sdk",
+        "-p",
+        "ctrlmesh-plugin-shard-selector",
+        "--lib",
+        "--examples",
+    ]);
+    if with_guests {
+        cargo.args(["-p", "ctrlmesh-test-guests"]);
+    }
+    cargo.arg("--target-dir").arg(target_dir);
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(concerns_outer_build_only) {
+            cargo.env_remove(name);
+        }
+    }
+    let done = cargo.output()?;
+    if !done.status.success() {
+        let log = String::from_utf8_lossy(&done.stderr);
+        return Err(
+            format!("building the plugins failed; is the target there (`rustup target add {TARGET}`)?\n{log}").into(),
+        );
+    }
+    Ok(target_dir.join(TARGET).join(PROFILE))
+}
+
+/// Variables that speak of the outer build: flags for another machine, clippy's wrapper, coverage, `cargo`'s own answers to
+/// this script. With them the nested build would fail, or rebuild everything each time the outer command changes.
+fn concerns_outer_build_only(name: &str) -> bool {
+    const PREFIXES: [&str; 7] = [
+        "CARGO_FEATURE_",
+        "CARGO_CFG_",
+        "CARGO_PKG_",
+        "CARGO_PROFILE_",
+        "CARGO_BUILD_",
+        "CARGO_TARGET_",
+        "DEP_",
+    ];
+    const NAMES: [&str; 20] = [
+        "CARGO_ENCODED_RUSTFLAGS",
+        "CARGO_MAKEFLAGS",
+        "CARGO_MANIFEST_DIR",
+        "CARGO_MANIFEST_LINKS",
+        "CARGO_MANIFEST_PATH",
+        "CLIPPY_ARGS",
+        "CLIPPY_CONF_DIR",
+        "DEBUG",
+        "HOST",
+        "LLVM_PROFILE_FILE",
+        "NUM_JOBS",
+        "OPT_LEVEL",
+        "OUT_DIR",
+        "PROFILE",
+        "RUSTC",
+        "RUSTC_LINKER",
+        "RUSTC_WORKSPACE_WRAPPER",
+        "RUSTDOC",
+        "RUSTFLAGS",
+        "TARGET",
+    ];
+    NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Copies a component into `out`; returns the copy's file name.
+fn take(built: &Path, file: &str, out: &Path) -> Result<String> {
+    let from = built.join(file);
+    let name = Path::new(file)
+        .file_name()
+        .ok_or("no file name")?
+        .to_string_lossy()
+        .into_owned();
+    fs::copy(&from, out.join(&name)).map_err(|error| format!("{}: {error}", from.display()))?;
+    Ok(name)
+}
+
+fn constant_for(code: &mut String, constant: &str, file: &str) -> Result<()> {
+    let words = constant.to_lowercase().replace('_', "-");
+    writeln!(code, "/// The component `{words}`.")?;
+    writeln!(
+        code,
+        "pub static {constant}: &[u8] = include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{file}\"));"
+    )?;
+    Ok(())
+}
+
+/// The test guests, by the name of their source file.
+fn guests(code: &mut String, root: &Path, built: &Path, out: &Path) -> Result<()> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(root.join("tests/guests/examples"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort_unstable();
+    writeln!(code, "static GUESTS: &[(&str, &[u8])] = &[")?;
+    for name in names {
+        let file = take(built, &format!("examples/{name}.wasm"), out)?;
+        writeln!(
+            code,
+            "    (\"{name}\", include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{file}\"))),"
+        )?;
+    }
+    writeln!(code, "];")?;
+    Ok(())
+}

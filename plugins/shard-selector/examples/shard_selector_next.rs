@@ -1,0 +1,50 @@
+//! The next version of shard-selector, for demonstrations of a plugin that is replaced while controllers work: the same
+//! view from other bytes. It counts its decisions and names the shard in each response that it shaped.
+
+use ctrlmesh_sdk::{
+    Host, InstanceInfo, Phases, Plugin, Request, RequestVerdict, ResponseHead, ResponsePlan, ResponseVerdict,
+    Subscription,
+};
+
+// Included, not linked: the library is a component with exports of its own.
+#[path = "../src/lock.rs"]
+mod lock;
+#[path = "../src/plugin.rs"]
+mod plugin;
+#[path = "../src/selector.rs"]
+mod selector;
+#[path = "../src/settings.rs"]
+mod settings;
+#[path = "../src/view.rs"]
+mod view;
+
+struct Next {
+    selector: plugin::ShardSelector,
+    shard: String,
+}
+
+impl Plugin for Next {
+    type Settings = settings::Settings;
+
+    fn configure(
+        settings: Self::Settings,
+        about: &InstanceInfo,
+        host: &dyn Host,
+    ) -> Result<(Self, Subscription), String> {
+        let shard = settings.shard.clone().unwrap_or_else(|| about.entry.clone());
+        let (selector, subscription) = plugin::ShardSelector::configure(settings, about, host)?;
+        let phases = subscription.phases | Phases::ON_RESPONSE;
+        Ok((Self { selector, shard }, Subscription { phases, ..subscription }))
+    }
+
+    fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
+        host.count("decisions", &self.shard, 1);
+        self.selector.on_request(req, host)
+    }
+
+    fn on_response(&mut self, _: &dyn Request, _: &dyn ResponseHead, _: &dyn Host) -> ResponseVerdict {
+        ResponseVerdict::edit(ResponsePlan::default().set_header("x-ctrlmesh-shard", self.shard.as_str()))
+    }
+}
+
+ctrlmesh_sdk::export_plugin!(Next);

@@ -1,0 +1,105 @@
+//! Leader election per shard: the controller goes on using its lock's name, the API server sees `<lock>---<shard>`. Which
+//! requests carry that name is decided here; finding it in path, query, body and response is the host's.
+
+use ctrlmesh_sdk::settings::Invalid;
+use ctrlmesh_sdk::{Facts, MatchRule, RequestEdit, Verb};
+
+use crate::selector::is_subdomain;
+
+/// Between the lock's name and the shard's, as the controllers of old deployments know it.
+const SEPARATOR: &str = "---";
+
+/// Resources that client-go's `resourcelock` has locks of, by group.
+const LOCKS: [(&str, &[&str]); 2] = [("coordination.k8s.io", &["leases"]), ("", &["configmaps", "endpoints"])];
+/// Groups whose events tell of a change of leader, by name of the lock.
+const EVENT_GROUPS: [&str; 2] = ["", "events.k8s.io"];
+/// Verbs that carry the lock's name in path or field selector.
+const NAMED: [Verb; 6] = [
+    Verb::Get,
+    Verb::Update,
+    Verb::Patch,
+    Verb::Delete,
+    Verb::List,
+    Verb::Watch,
+];
+
+/// The lock of one controller.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    name: String,
+    sharded: String,
+    namespace: String,
+}
+
+impl Lock {
+    /// The lock `name` in `namespace`, for this shard.
+    pub(crate) fn new(name: &str, shard: &str, namespace: &str) -> Result<Self, Invalid> {
+        let sharded = format!("{name}{SEPARATOR}{shard}");
+        for (field, value) in [("leaderElectionName", name), ("shard", shard)] {
+            if !is_subdomain(value) {
+                let message = format!(
+                    "{value:?} is not the name of an object: lower-case letters, digits, '-' and '.', with a letter or \
+                     digit at both ends"
+                );
+                return Err(Invalid::new(message).field(field));
+            }
+        }
+        if !is_subdomain(&sharded) {
+            let message = format!(
+                "with the lock's name it makes {} characters, at most 253 are a name",
+                sharded.len()
+            );
+            return Err(Invalid::new(message).field("shard"));
+        }
+        if namespace.is_empty() {
+            let message =
+                "the pod's namespace is not known to the sidecar, and the lock lies in it; set it, or remove this";
+            return Err(Invalid::new(message).field("leaderElectionName"));
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            sharded,
+            namespace: namespace.to_owned(),
+        })
+    }
+
+    /// The requests that [`Lock::concerns`].
+    pub(crate) fn match_rules(&self) -> impl Iterator<Item = MatchRule> {
+        let here = || {
+            MatchRule::api()
+                .namespaces([self.namespace.as_str()])
+                .subresources([""])
+        };
+        let locks = LOCKS.into_iter().flat_map(move |(group, resources)| {
+            let lock = || here().groups([group]).resources(resources.iter().copied());
+            // A create carries its name in the body, where only the host looks.
+            [
+                lock().verbs(NAMED).names([self.name.as_str()]),
+                lock().verbs([Verb::Create]),
+            ]
+        });
+        let events = here().groups(EVENT_GROUPS).resources(["events"]).verbs([Verb::Create]);
+        locks.chain([events])
+    }
+
+    /// Whether a request is, or may be, about the lock.
+    pub(crate) fn concerns(&self, facts: &Facts) -> bool {
+        if facts.namespace != self.namespace || !facts.subresource.is_empty() {
+            return false;
+        }
+        let group = facts.group.as_str();
+        let resource = facts.resource.as_str();
+        if LOCKS
+            .iter()
+            .any(|(lock_group, resources)| *lock_group == group && resources.contains(&resource))
+        {
+            return facts.verb == Verb::Create || NAMED.contains(&facts.verb) && facts.name == self.name;
+        }
+        resource == "events" && facts.verb == Verb::Create && EVENT_GROUPS.contains(&group)
+    }
+
+    /// What to do with such a request.
+    pub(crate) fn rename(&self) -> RequestEdit {
+        RequestEdit::rename_object(self.name.as_str(), self.sharded.as_str())
+    }
+}

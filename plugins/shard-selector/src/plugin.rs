@@ -1,0 +1,63 @@
+//! The plugin itself: settings to view and lock once, then a lookup for each request.
+
+use ctrlmesh_sdk::settings::Invalid;
+use ctrlmesh_sdk::{
+    Host, InstanceInfo, MatchRule, Phases, Plugin, Request, RequestEdit, RequestVerdict, Subscription, Verb,
+};
+
+use crate::lock::Lock;
+use crate::settings::Settings;
+use crate::view::View;
+
+/// One shard's view of the API.
+pub(crate) struct ShardSelector {
+    view: View,
+    lock: Option<Lock>,
+}
+
+impl Plugin for ShardSelector {
+    type Settings = Settings;
+
+    fn configure(settings: Settings, about: &InstanceInfo, host: &dyn Host) -> Result<(Self, Subscription), String> {
+        let view = View::new(settings.limits.as_deref().unwrap_or_default())?;
+        let lock = lock(&settings, about)?;
+        for warning in view.warnings() {
+            host.warn(warning);
+        }
+        let rules: Vec<MatchRule> = view
+            .match_rules()
+            .chain(lock.iter().flat_map(Lock::match_rules))
+            .collect();
+        if rules.is_empty() {
+            host.warn("no limit has an effect and no leaderElectionName is set: this shard sees everything");
+        }
+        Ok((Self { view, lock }, Subscription::new(Phases::ON_REQUEST, rules)))
+    }
+
+    fn on_request(&mut self, req: &dyn Request, _: &dyn Host) -> RequestVerdict {
+        let facts = req.facts();
+        // First the lock: it carries no shard label, so a watch for it by name must not get the shard's selector.
+        if let Some(lock) = self.lock.as_ref().filter(|lock| lock.concerns(facts)) {
+            return RequestVerdict::edit([lock.rename()]);
+        }
+        let reads_collection =
+            matches!(facts.verb, Verb::List | Verb::Watch | Verb::Deletecollection) && facts.subresource.is_empty();
+        if !reads_collection {
+            return RequestVerdict::proceed();
+        }
+        match self.view.selector_for(&facts.group, &facts.resource) {
+            Some(selector) => RequestVerdict::edit([RequestEdit::AndLabelSelector(selector)]),
+            None => RequestVerdict::proceed(),
+        }
+    }
+}
+
+fn lock(settings: &Settings, about: &InstanceInfo) -> Result<Option<Lock>, Invalid> {
+    let Some(name) = &settings.leader_election_name else {
+        return Ok(None);
+    };
+    let Some(shard) = &settings.shard else {
+        return Err(Invalid::new("required with leaderElectionName: the lock becomes <lock>---<shard>").field("shard"));
+    };
+    Lock::new(name, shard, &about.pod_namespace).map(Some)
+}

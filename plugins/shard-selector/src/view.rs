@@ -1,0 +1,185 @@
+//! Which selector applies to which resource: the `limits`, checked and compiled once, looked up for each request.
+
+use ctrlmesh_sdk::settings::Invalid;
+use ctrlmesh_sdk::{MatchRule, Verb};
+
+use crate::selector::{self, is_subdomain};
+use crate::settings::{Limit, ResourceRule};
+
+/// The limits that restrict something.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    limits: Vec<CompiledLimit>,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+struct CompiledLimit {
+    scopes: Vec<Scope>,
+    selector: String,
+}
+
+/// Groups times resources.
+#[derive(Debug)]
+struct Scope {
+    groups: Names,
+    resources: Names,
+}
+
+#[derive(Debug)]
+enum Names {
+    Any,
+    /// Never empty.
+    These(Vec<String>),
+}
+
+impl View {
+    /// Checks and compiles the limits.
+    pub(crate) fn new(limits: &[Limit]) -> Result<Self, Invalid> {
+        let mut view = Self::default();
+        for (index, limit) in limits.iter().enumerate() {
+            view.add(index, limit)
+                .map_err(|error| error.index(index).field("limits"))?;
+        }
+        Ok(view)
+    }
+
+    fn add(&mut self, index: usize, limit: &Limit) -> Result<(), Invalid> {
+        let scopes = self.scopes(index, limit)?;
+        let selector = limit.selector.as_ref().map(selector::text).transpose();
+        let selector = selector.map_err(|error| error.field("selector"))?.flatten();
+        match selector {
+            Some(selector) if !scopes.is_empty() => self.limits.push(CompiledLimit { scopes, selector }),
+            Some(_) => {}
+            None => self
+                .warnings
+                .push(format!("limits[{index}] has no selector and restricts nothing")),
+        }
+        Ok(())
+    }
+
+    fn scopes(&mut self, index: usize, limit: &Limit) -> Result<Vec<Scope>, Invalid> {
+        let rules = limit.relate_resources.as_deref().unwrap_or_default();
+        if rules.is_empty() {
+            return Ok(vec![Scope {
+                groups: Names::Any,
+                resources: Names::Any,
+            }]);
+        }
+        let mut scopes = Vec::new();
+        for (at, rule) in rules.iter().enumerate() {
+            match Scope::new(rule).map_err(|error| error.index(at).field("relateResources"))? {
+                Some(scope) => scopes.push(scope),
+                None => self.warnings.push(format!(
+                    "limits[{index}].relateResources[{at}] matches nothing: name both apiGroups and resources"
+                )),
+            }
+        }
+        Ok(scopes)
+    }
+
+    /// What a person should know about settings that are legal and have no effect.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = &str> {
+        self.warnings.iter().map(String::as_str)
+    }
+
+    /// The requests that [`View::selector_for`] is meant for.
+    pub(crate) fn match_rules(&self) -> impl Iterator<Item = MatchRule> {
+        self.limits.iter().flat_map(|limit| &limit.scopes).map(|scope| {
+            MatchRule::api()
+                .verbs([Verb::List, Verb::Watch, Verb::Deletecollection])
+                .subresources([""])
+                .groups(scope.groups.patterns())
+                .resources(scope.resources.patterns())
+        })
+    }
+
+    /// The selectors of all limits that match, ANDed: each stays a requirement of its own, so that none can replace another.
+    pub(crate) fn selector_for(&self, group: &str, resource: &str) -> Option<String> {
+        let mut matching = self.limits.iter().filter(|limit| limit.matches(group, resource));
+        let mut selector = matching.next()?.selector.clone();
+        for limit in matching {
+            selector.push(',');
+            selector.push_str(&limit.selector);
+        }
+        Some(selector)
+    }
+}
+
+impl CompiledLimit {
+    fn matches(&self, group: &str, resource: &str) -> bool {
+        self.scopes
+            .iter()
+            .any(|scope| scope.resources.contain(resource) && scope.groups.contain(group))
+    }
+}
+
+impl Scope {
+    /// `None` if it matches nothing.
+    fn new(rule: &ResourceRule) -> Result<Option<Self>, Invalid> {
+        let groups = Names::new(rule.api_groups.as_deref(), check_group).map_err(|error| error.field("apiGroups"))?;
+        let resources = Names::new(rule.resources.as_deref(), check_resource);
+        let resources = resources.map_err(|error| error.field("resources"))?;
+        Ok(groups
+            .zip(resources)
+            .map(|(groups, resources)| Self { groups, resources }))
+    }
+}
+
+impl Names {
+    /// `None` for an empty list: it matches nothing.
+    fn new(names: Option<&[String]>, check: fn(&str) -> Result<(), String>) -> Result<Option<Self>, Invalid> {
+        let names = names.unwrap_or_default();
+        if names.iter().any(|name| name == "*") {
+            if names.len() > 1 {
+                return Err(Invalid::new(
+                    "\"*\" must be the only element: it already matches everything; remove it or the others",
+                ));
+            }
+            return Ok(Some(Self::Any));
+        }
+        for (index, name) in names.iter().enumerate() {
+            check(name).map_err(|error| Invalid::new(error).index(index))?;
+        }
+        Ok((!names.is_empty()).then(|| Self::These(names.to_vec())))
+    }
+
+    fn contain(&self, name: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::These(names) => names.iter().any(|candidate| candidate == name),
+        }
+    }
+
+    /// As a field of a match rule, where an empty list means any.
+    fn patterns(&self) -> Vec<String> {
+        match self {
+            Self::Any => Vec::new(),
+            Self::These(names) => names.clone(),
+        }
+    }
+}
+
+fn check_group(group: &str) -> Result<(), String> {
+    if group.is_empty() || is_subdomain(group) {
+        return Ok(());
+    }
+    Err(format!(
+        "invalid API group {group:?}: write the group without version, such as \"apps\", \"\" for the core group, or \"*\" \
+         alone"
+    ))
+}
+
+fn check_resource(resource: &str) -> Result<(), String> {
+    if resource.contains('/') {
+        return Err(format!(
+            "{resource:?} names a subresource: only whole resources are listed; remove what follows the slash"
+        ));
+    }
+    if !resource.contains('.') && is_subdomain(resource) {
+        return Ok(());
+    }
+    Err(format!(
+        "invalid resource {resource:?}: write the plural name in lower case, such as \"pods\", or \"*\" alone"
+    ))
+}

@@ -1,0 +1,133 @@
+//! What a plugin may ask of its host, as a trait: calling a WIT import outside of a component aborts the process, so native
+//! tests bring their own (`testing::FakeHost`).
+
+use crate::bindings::ctrlmesh::plugin::{clock, log, metrics, random, state};
+use crate::{Cell, Claim, Grant, Level, StateError};
+
+/// The host's side of the contract. Every function is one call out of the component (well under a microsecond).
+pub trait Host {
+    /// Wall clock: milliseconds since 1970-01-01T00:00:00Z.
+    fn unix_ms(&self) -> u64;
+    /// Nanoseconds from an arbitrary start; never goes back.
+    fn monotonic_ns(&self) -> u64;
+    /// A random number. Not for secrets.
+    fn random(&self) -> u64;
+    /// Writes to the sidecar's log. Bounded; what is too much is counted, not written.
+    fn log(&self, level: Level, message: &str);
+    /// Adds to the counter `ctrlmesh_plugin_<name>_total`. `name`: lower-case letters, digits and `_`.
+    fn count(&self, name: &str, label: &str, by: u64);
+    /// Sets the gauge `ctrlmesh_plugin_<name>`.
+    fn gauge(&self, name: &str, label: &str, value: f64);
+
+    /// Takes tokens from every bucket or from none.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`], as for all functions below: too many keys, too large, a key of another kind, a senseless number.
+    fn take(&self, claims: &[Claim]) -> Result<Grant, StateError>;
+
+    /// Adds to a counter that starts at 0 and returns the new value; `None` if it would exceed `max`. Never below 0.
+    ///
+    /// # Errors
+    ///
+    /// See [`Host::take`].
+    fn add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError>;
+
+    /// Adds to the current slot of a sliding window of `slots` parts over `length_ms`; returns the sum over the window.
+    ///
+    /// # Errors
+    ///
+    /// See [`Host::take`].
+    fn window_add(&self, key: &str, length_ms: u32, slots: u32, amount: u64) -> Result<u64, StateError>;
+
+    /// Reads a small value.
+    ///
+    /// # Errors
+    ///
+    /// See [`Host::take`].
+    fn get(&self, key: &str) -> Result<Option<Cell>, StateError>;
+
+    /// Writes a small value if its version is still `expected` (0: not there yet). Returns the new version, or `None` if
+    /// somebody was faster.
+    ///
+    /// # Errors
+    ///
+    /// See [`Host::take`].
+    fn compare_and_swap(&self, key: &str, expected: u64, value: &[u8]) -> Result<Option<u64>, StateError>;
+
+    /// Forgets a key of any kind.
+    fn remove(&self, key: &str);
+
+    /// [`Host::log`] at level debug.
+    fn debug(&self, message: &str) {
+        self.log(Level::Debug, message);
+    }
+
+    /// [`Host::log`] at level info.
+    fn info(&self, message: &str) {
+        self.log(Level::Info, message);
+    }
+
+    /// [`Host::log`] at level warn: somebody should look.
+    fn warn(&self, message: &str) {
+        self.log(Level::Warn, message);
+    }
+
+    /// [`Host::log`] at level error.
+    fn error(&self, message: &str) {
+        self.log(Level::Error, message);
+    }
+}
+
+/// The real host: the component's imports.
+pub(crate) struct Imports;
+
+impl Host for Imports {
+    fn unix_ms(&self) -> u64 {
+        clock::unix_ms()
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        clock::monotonic_ns()
+    }
+
+    fn random(&self) -> u64 {
+        random::next()
+    }
+
+    fn log(&self, level: Level, message: &str) {
+        log::write(level, message);
+    }
+
+    fn count(&self, name: &str, label: &str, by: u64) {
+        metrics::count(name, label, by);
+    }
+
+    fn gauge(&self, name: &str, label: &str, value: f64) {
+        metrics::gauge(name, label, value);
+    }
+
+    fn take(&self, claims: &[Claim]) -> Result<Grant, StateError> {
+        state::take(claims)
+    }
+
+    fn add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError> {
+        state::add(key, delta, max)
+    }
+
+    fn window_add(&self, key: &str, length_ms: u32, slots: u32, amount: u64) -> Result<u64, StateError> {
+        state::window_add(key, length_ms, slots, amount)
+    }
+
+    fn get(&self, key: &str) -> Result<Option<Cell>, StateError> {
+        state::get(key)
+    }
+
+    fn compare_and_swap(&self, key: &str, expected: u64, value: &[u8]) -> Result<Option<u64>, StateError> {
+        state::compare_and_swap(key, expected, value)
+    }
+
+    fn remove(&self, key: &str) {
+        state::remove(key);
+    }
+}

@@ -1,0 +1,109 @@
+//! What a plugin is shown of a request and of a response head, as traits, so that native tests can make their own
+//! (`testing::TestRequest`). The real ones ask the host.
+
+use std::cell::OnceCell;
+
+use crate::Facts;
+use crate::bindings::ctrlmesh::plugin::exchange;
+
+/// A request, read-only. Nothing here parses; each function but [`Request::facts`] is one call to the host.
+pub trait Request {
+    /// The parsed essentials. Fetched from the host once per call of the plugin.
+    fn facts(&self) -> &Facts;
+    /// First value of a header, if it is there and is text. `authorization` and `cookie` are never shown.
+    fn header(&self, name: &str) -> Option<String>;
+    /// First value of a query parameter, decoded as the API server would.
+    fn query(&self, name: &str) -> Option<String>;
+    /// The client's own label selector, decoded; empty if there is none.
+    fn label_selector(&self) -> String;
+    /// The client's own field selector, decoded; empty if there is none.
+    fn field_selector(&self) -> String;
+    /// The `User-Agent` header; empty if there is none.
+    fn user_agent(&self) -> String;
+    /// Upper-case HTTP method.
+    fn method(&self) -> String;
+    /// Decoded path.
+    fn path(&self) -> String;
+    /// Host name of external traffic; the API server's for API traffic.
+    fn host(&self) -> String;
+    /// `Content-Length` in bytes, if the request has one.
+    fn size(&self) -> Option<u64>;
+}
+
+/// The head of a response, read-only.
+pub trait ResponseHead {
+    /// HTTP status.
+    fn status(&self) -> u16;
+    /// First value of a header, if it is there and is text.
+    fn header(&self, name: &str) -> Option<String>;
+}
+
+/// The request behind a handle of the host.
+pub(crate) struct Live<'a> {
+    handle: &'a exchange::Request,
+    facts: OnceCell<Facts>,
+}
+
+impl<'a> Live<'a> {
+    pub(crate) fn new(handle: &'a exchange::Request) -> Self {
+        Self {
+            handle,
+            facts: OnceCell::new(),
+        }
+    }
+}
+
+impl Request for Live<'_> {
+    fn facts(&self) -> &Facts {
+        self.facts.get_or_init(|| self.handle.facts())
+    }
+
+    fn header(&self, name: &str) -> Option<String> {
+        self.handle.header(name)
+    }
+
+    fn query(&self, name: &str) -> Option<String> {
+        self.handle.query(name)
+    }
+
+    fn label_selector(&self) -> String {
+        self.handle.label_selector()
+    }
+
+    fn field_selector(&self) -> String {
+        self.handle.field_selector()
+    }
+
+    fn user_agent(&self) -> String {
+        self.handle.user_agent()
+    }
+
+    fn method(&self) -> String {
+        self.handle.method()
+    }
+
+    fn path(&self) -> String {
+        self.handle.path()
+    }
+
+    fn host(&self) -> String {
+        self.handle.host()
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.handle.size()
+    }
+}
+
+/// The response head behind a handle of the host.
+pub(crate) struct LiveHead<'a>(pub(crate) &'a exchange::ResponseHead);
+
+impl ResponseHead for LiveHead<'_> {
+    fn status(&self) -> u16 {
+        self.0.status()
+    }
+
+    fn header(&self, name: &str) -> Option<String> {
+        self.0.header(name)
+    }
+}

@@ -1,0 +1,104 @@
+//! For native unit tests of a plugin: a fake host whose clock is moved by hand, requests and responses from a builder, and
+//! a matcher that tells whether a subscription would wake the plugin.
+//!
+//! ```
+//! use ctrlmesh_sdk::testing::{self, TestRequest};
+//! use ctrlmesh_sdk::{Host, InstanceInfo, MatchRule, Phases, Plugin, Request, RequestVerdict, Subscription, settings};
+//!
+//! struct Quiet;
+//!
+//! impl Plugin for Quiet {
+//!     type Settings = settings::NoSettings;
+//!     fn configure(_: Self::Settings, _: &InstanceInfo, _: &dyn Host) -> Result<(Self, Subscription), String> {
+//!         Ok((Quiet, Subscription::new(Phases::ON_REQUEST, [MatchRule::api().resources(["pods"])])))
+//!     }
+//!     fn on_request(&mut self, _: &dyn Request, host: &dyn Host) -> RequestVerdict {
+//!         host.count("seen", "", 1);
+//!         RequestVerdict::proceed()
+//!     }
+//! }
+//!
+//! let mut bench = testing::Bench::<Quiet>::new("{}").expect("settings are right");
+//! let pods = TestRequest::list("", "pods").namespace("team-a");
+//! assert!(bench.wakes(&pods));
+//! assert_eq!(bench.on_request(&pods), RequestVerdict::proceed());
+//! assert_eq!(bench.host.counter("seen", ""), 1);
+//! ```
+
+mod host;
+mod matcher;
+mod request;
+mod state;
+
+pub use host::FakeHost;
+pub use request::{TestRequest, TestResponse};
+
+use crate::{InstanceInfo, Outcome, Plugin, RequestVerdict, ResponseVerdict, Subscription, settings};
+
+/// An instance's identity for tests: entry `test`, pod `operator-0` in namespace `operators`.
+#[must_use]
+pub fn about() -> InstanceInfo {
+    InstanceInfo {
+        entry: "test".to_owned(),
+        digest: format!("sha256:{}", "0".repeat(64)),
+        pod_namespace: "operators".to_owned(),
+        pod_name: "operator-0".to_owned(),
+        host_version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+/// A configured plugin on a fake host.
+pub struct Bench<P> {
+    /// The host that the plugin sees.
+    pub host: FakeHost,
+    /// What `configure` answered.
+    pub subscription: Subscription,
+    /// The plugin itself.
+    pub plugin: P,
+}
+
+impl<P: Plugin> Bench<P> {
+    /// Configures a plugin as the host would, from the JSON text of its settings.
+    ///
+    /// # Errors
+    ///
+    /// What `configure` refused, word for word as status would show it.
+    pub fn new(settings: &str) -> Result<Self, String> {
+        Self::on(FakeHost::default(), settings, &about())
+    }
+
+    /// As [`Bench::new`], on this host and under this identity.
+    ///
+    /// # Errors
+    ///
+    /// As [`Bench::new`].
+    pub fn on(host: FakeHost, settings: &str, about: &InstanceInfo) -> Result<Self, String> {
+        let (plugin, subscription) = P::configure(settings::parse(settings)?, about, &host)?;
+        Ok(Self {
+            host,
+            subscription,
+            plugin,
+        })
+    }
+
+    /// Whether the host would call the plugin for this request at all.
+    #[must_use]
+    pub fn wakes(&self, req: &TestRequest) -> bool {
+        matcher::matches(&self.subscription, req)
+    }
+
+    /// Calls `on_request`, whether subscribed or not.
+    pub fn on_request(&mut self, req: &TestRequest) -> RequestVerdict {
+        self.plugin.on_request(req, &self.host)
+    }
+
+    /// Calls `on_response`, whether subscribed or not.
+    pub fn on_response(&mut self, req: &TestRequest, res: &TestResponse) -> ResponseVerdict {
+        self.plugin.on_response(req, res, &self.host)
+    }
+
+    /// Calls `on_complete`, whether subscribed or not.
+    pub fn on_complete(&mut self, req: &TestRequest, outcome: &Outcome) {
+        self.plugin.on_complete(req, outcome, &self.host);
+    }
+}

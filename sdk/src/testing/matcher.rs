@@ -1,0 +1,100 @@
+//! Whether a subscription matches a request: the rules of `match-rule` in `wit/types.wit`, written for clearness. The host
+//! has its own, compiled for speed; its tests and this one's keep them in step.
+
+use super::TestRequest;
+use crate::{MatchRule, Request, Subscription};
+
+pub(super) fn matches(subscription: &Subscription, req: &TestRequest) -> bool {
+    subscription.rules.iter().any(|rule| rule_matches(rule, req))
+}
+
+fn rule_matches(rule: &MatchRule, req: &TestRequest) -> bool {
+    let facts = req.facts();
+    one_of(&rule.traffic, &facts.traffic)
+        && one_of(&rule.verbs, &facts.verb)
+        && text(&rule.groups, &facts.group)
+        && text(&rule.resources, &facts.resource)
+        && text(&rule.subresources, &facts.subresource)
+        && text(&rule.namespaces, &facts.namespace)
+        && text(&rule.names, &facts.name)
+        && text(&rule.paths, &req.path())
+        && text(&rule.hosts, &req.host())
+        && text(&rule.user_agents, &req.user_agent())
+}
+
+fn one_of<T: PartialEq>(allowed: &[T], value: &T) -> bool {
+    allowed.is_empty() || allowed.contains(value)
+}
+
+fn text(patterns: &[String], value: &str) -> bool {
+    patterns.is_empty() || patterns.iter().any(|pattern| pattern_matches(pattern, value))
+}
+
+fn pattern_matches(pattern: &str, value: &str) -> bool {
+    match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+        (Some(""), _) => true,
+        // `*x*`: both ends are free.
+        (Some(rest), Some(_)) => value.contains(rest.strip_suffix('*').unwrap_or(rest)),
+        (Some(end), None) => value.ends_with(end),
+        (None, Some(start)) => value.starts_with(start),
+        (None, None) => value == pattern,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Phases, Verb};
+
+    #[test]
+    fn stars_match_at_either_end_and_alone() {
+        for (pattern, value, expected) in [
+            ("*", "", true),
+            ("*", "a", true),
+            ("a*", "abc", true),
+            ("a*", "ba", false),
+            ("*c", "abc", true),
+            ("*c", "cb", false),
+            ("*b*", "abc", true),
+            ("a*c", "abc", false),
+            ("abc", "abc", true),
+            ("abc", "abcd", false),
+            ("", "", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(
+                pattern_matches(pattern, value),
+                expected,
+                "{pattern:?} against {value:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn all_set_fields_of_one_rule_must_match_and_one_rule_is_enough() {
+        let pods_or_nodes = Subscription::new(
+            Phases::ON_REQUEST,
+            [
+                MatchRule::api()
+                    .verbs([Verb::List])
+                    .groups([""])
+                    .resources(["pods"])
+                    .namespaces(["a"]),
+                MatchRule::api().resources(["nodes"]),
+            ],
+        );
+        assert!(matches(&pods_or_nodes, &TestRequest::list("", "pods").namespace("a")));
+        assert!(!matches(&pods_or_nodes, &TestRequest::list("", "pods").namespace("b")));
+        assert!(!matches(&pods_or_nodes, &TestRequest::watch("", "pods").namespace("a")));
+        assert!(matches(&pods_or_nodes, &TestRequest::get("", "nodes", "n1")));
+        assert!(!matches(
+            &pods_or_nodes,
+            &TestRequest::external("GET", "example.com", "/nodes")
+        ));
+    }
+
+    #[test]
+    fn no_rule_matches_nothing() {
+        assert!(!matches(&Subscription::none(), &TestRequest::list("", "pods")));
+    }
+}

@@ -1,0 +1,224 @@
+//! Requests and responses made by hand.
+
+use crate::{Facts, Request, ResponseHead, Traffic, Verb};
+
+/// A request for tests. Start from a verb, add what matters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TestRequest {
+    facts: Facts,
+    headers: Vec<(String, String)>,
+    query: Vec<(String, String)>,
+    method: String,
+    path: String,
+    host: String,
+    size: Option<u64>,
+}
+
+impl TestRequest {
+    /// A request to the Kubernetes API with this verb, for version `v1` of a group (`""`: core).
+    #[must_use]
+    pub fn api(verb: Verb, group: &str, resource: &str) -> Self {
+        let method = match verb {
+            Verb::Create => "POST",
+            Verb::Update => "PUT",
+            Verb::Patch => "PATCH",
+            Verb::Delete | Verb::Deletecollection => "DELETE",
+            Verb::Get | Verb::List | Verb::Watch | Verb::Proxy | Verb::NonResource => "GET",
+        };
+        Self {
+            facts: Facts {
+                traffic: Traffic::Api,
+                verb,
+                group: group.to_owned(),
+                version: "v1".to_owned(),
+                resource: resource.to_owned(),
+                subresource: String::new(),
+                namespace: String::new(),
+                name: String::new(),
+            },
+            headers: Vec::new(),
+            query: Vec::new(),
+            method: method.to_owned(),
+            path: String::new(),
+            host: "kubernetes.default.svc".to_owned(),
+            size: None,
+        }
+    }
+
+    /// A list.
+    #[must_use]
+    pub fn list(group: &str, resource: &str) -> Self {
+        Self::api(Verb::List, group, resource)
+    }
+
+    /// A watch.
+    #[must_use]
+    pub fn watch(group: &str, resource: &str) -> Self {
+        Self::api(Verb::Watch, group, resource)
+    }
+
+    /// A get by name.
+    #[must_use]
+    pub fn get(group: &str, resource: &str, name: &str) -> Self {
+        Self::api(Verb::Get, group, resource).name(name)
+    }
+
+    /// A request that is not about the Kubernetes API.
+    #[must_use]
+    pub fn external(method: &str, host: &str, path: &str) -> Self {
+        let mut req = Self::api(Verb::NonResource, "", "");
+        req.facts.traffic = Traffic::External;
+        req.facts.version = String::new();
+        Self {
+            method: method.to_owned(),
+            host: host.to_owned(),
+            path: path.to_owned(),
+            ..req
+        }
+    }
+
+    /// In this namespace.
+    #[must_use]
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.facts.namespace = namespace.to_owned();
+        self
+    }
+
+    /// About the object of this name.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.facts.name = name.to_owned();
+        self
+    }
+
+    /// About this subresource.
+    #[must_use]
+    pub fn subresource(mut self, subresource: &str) -> Self {
+        self.facts.subresource = subresource.to_owned();
+        self
+    }
+
+    /// With this header (names compare without regard to case).
+    #[must_use]
+    pub fn header_field(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With this `User-Agent`.
+    #[must_use]
+    pub fn agent(self, user_agent: &str) -> Self {
+        self.header_field("user-agent", user_agent)
+    }
+
+    /// With this query parameter, decoded.
+    #[must_use]
+    pub fn query_field(mut self, name: &str, value: &str) -> Self {
+        self.query.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With this path, decoded.
+    #[must_use]
+    pub fn with_path(mut self, path: &str) -> Self {
+        self.path = path.to_owned();
+        self
+    }
+
+    /// With a body of so many bytes.
+    #[must_use]
+    pub fn with_size(mut self, size: u64) -> Self {
+        self.size = Some(size);
+        self
+    }
+}
+
+fn first(fields: &[(String, String)], is_name: impl Fn(&str) -> bool) -> Option<String> {
+    fields
+        .iter()
+        .find(|(name, _)| is_name(name))
+        .map(|(_, value)| value.clone())
+}
+
+impl Request for TestRequest {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn header(&self, name: &str) -> Option<String> {
+        if ["authorization", "cookie"]
+            .iter()
+            .any(|secret| name.eq_ignore_ascii_case(secret))
+        {
+            return None;
+        }
+        first(&self.headers, |candidate| candidate.eq_ignore_ascii_case(name))
+    }
+
+    fn query(&self, name: &str) -> Option<String> {
+        first(&self.query, |candidate| candidate == name)
+    }
+
+    fn label_selector(&self) -> String {
+        self.query("labelSelector").unwrap_or_default()
+    }
+
+    fn field_selector(&self) -> String {
+        self.query("fieldSelector").unwrap_or_default()
+    }
+
+    fn user_agent(&self) -> String {
+        self.header("user-agent").unwrap_or_default()
+    }
+
+    fn method(&self) -> String {
+        self.method.clone()
+    }
+
+    fn path(&self) -> String {
+        self.path.clone()
+    }
+
+    fn host(&self) -> String {
+        self.host.clone()
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.size
+    }
+}
+
+/// A response head for tests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TestResponse {
+    status: u16,
+    headers: Vec<(String, String)>,
+}
+
+impl TestResponse {
+    /// A response with this HTTP status.
+    #[must_use]
+    pub fn new(status: u16) -> Self {
+        Self {
+            status,
+            headers: Vec::new(),
+        }
+    }
+
+    /// With this header.
+    #[must_use]
+    pub fn header_field(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+}
+
+impl ResponseHead for TestResponse {
+    fn status(&self) -> u16 {
+        self.status
+    }
+
+    fn header(&self, name: &str) -> Option<String> {
+        first(&self.headers, |candidate| candidate.eq_ignore_ascii_case(name))
+    }
+}

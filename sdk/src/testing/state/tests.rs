@@ -1,0 +1,137 @@
+//! The arithmetic that the contract promises.
+
+use super::*;
+
+fn claim(key: &str, limit: u32, interval_ms: u32, burst: u32, tokens: u32) -> Claim {
+    Claim {
+        key: key.to_owned(),
+        bucket: Bucket {
+            limit,
+            interval_ms,
+            burst,
+        },
+        tokens,
+    }
+}
+
+#[test]
+fn bucket_starts_full_and_says_how_long_to_wait() {
+    let mut state = State::default();
+    let one = [claim("b", 3, 1000, 2, 1)];
+    assert_eq!(state.take(&one, 0), Ok(Grant::Granted));
+    assert_eq!(state.take(&one, 0), Ok(Grant::Granted));
+    // A third of a second, rounded up to whole milliseconds.
+    assert_eq!(state.take(&one, 0), Ok(Grant::WaitMs(334)));
+    assert_eq!(state.take(&one, 333), Ok(Grant::WaitMs(1)));
+    assert_eq!(state.take(&one, 334), Ok(Grant::Granted));
+}
+
+#[test]
+fn refused_claim_takes_nothing_from_any_bucket() {
+    let mut state = State::default();
+    assert_eq!(state.take(&[claim("small", 1, 1000, 1, 1)], 0), Ok(Grant::Granted));
+    let both = [claim("large", 1, 1000, 5, 5), claim("small", 1, 1000, 1, 1)];
+    assert_eq!(state.take(&both, 0), Ok(Grant::WaitMs(1000)));
+    assert_eq!(state.take(&[claim("large", 1, 1000, 5, 5)], 0), Ok(Grant::Granted));
+}
+
+#[test]
+fn one_bucket_claimed_twice_is_charged_twice() {
+    let mut state = State::default();
+    let twice = [claim("b", 1, 1000, 3, 2), claim("b", 1, 1000, 3, 2)];
+    assert_eq!(state.take(&twice, 0), Ok(Grant::WaitMs(1000)));
+}
+
+#[test]
+fn bucket_never_holds_more_than_its_burst() {
+    let mut state = State::default();
+    assert_eq!(state.take(&[claim("b", 10, 1, 4, 4)], 0), Ok(Grant::Granted));
+    assert_eq!(state.take(&[claim("b", 10, 1, 4, 4)], 1_000_000), Ok(Grant::Granted));
+    assert_eq!(state.take(&[claim("b", 10, 1, 4, 1)], 1_000_000), Ok(Grant::WaitMs(1)));
+}
+
+#[test]
+fn changed_bucket_keeps_its_proportion() {
+    let mut state = State::default();
+    assert_eq!(state.take(&[claim("b", 1, 1000, 10, 5)], 0), Ok(Grant::Granted));
+    // Half full, now of 100: 50 are there, the 51st is not.
+    assert_eq!(state.take(&[claim("b", 1, 1000, 100, 51)], 0), Ok(Grant::WaitMs(1000)));
+    assert_eq!(state.take(&[claim("b", 1, 1000, 100, 50)], 0), Ok(Grant::Granted));
+}
+
+#[test]
+fn senseless_numbers_are_refused() {
+    let mut state = State::default();
+    assert_eq!(state.take(&[claim("b", 1, 0, 1, 1)], 0), Err(StateError::Invalid));
+    assert_eq!(state.take(&[claim("b", 0, 1, 1, 1)], 0), Err(StateError::Invalid));
+    assert_eq!(state.take(&[claim("b", 1, 1, 1, 2)], 0), Err(StateError::Invalid));
+    assert_eq!(state.window_add("w", 100, 0, 1, 0), Err(StateError::Invalid));
+    assert_eq!(state.window_add("w", 100, 65, 1, 0), Err(StateError::Invalid));
+    assert_eq!(state.window_add("w", 9, 10, 1, 0), Err(StateError::Invalid));
+}
+
+#[test]
+fn counter_stops_at_its_maximum_and_at_zero() {
+    let mut state = State::default();
+    assert_eq!(state.add("c", 2, Some(3)), Ok(Some(2)));
+    assert_eq!(state.add("c", 2, Some(3)), Ok(None));
+    assert_eq!(state.add("c", 1, Some(3)), Ok(Some(3)));
+    assert_eq!(state.add("c", -9, None), Ok(Some(0)));
+}
+
+#[test]
+fn window_forgets_slot_by_slot() {
+    let mut state = State::default();
+    assert_eq!(state.window_add("w", 100, 10, 1, 0), Ok(1));
+    assert_eq!(state.window_add("w", 100, 10, 2, 55), Ok(3));
+    assert_eq!(state.window_add("w", 100, 10, 0, 99), Ok(3));
+    assert_eq!(state.window_add("w", 100, 10, 0, 100), Ok(2));
+    assert_eq!(state.window_add("w", 100, 10, 0, 150), Ok(0));
+}
+
+#[test]
+fn cell_is_written_by_the_faster_only() {
+    let mut state = State::default();
+    assert_eq!(state.get("k"), Ok(None));
+    assert_eq!(state.compare_and_swap("k", 0, b"a"), Ok(Some(1)));
+    assert_eq!(state.compare_and_swap("k", 0, b"b"), Ok(None));
+    assert_eq!(state.compare_and_swap("k", 1, b"c"), Ok(Some(2)));
+    assert_eq!(
+        state.get("k"),
+        Ok(Some(Cell {
+            value: b"c".to_vec(),
+            version: 2
+        }))
+    );
+    state.remove("k");
+    assert_eq!(state.get("k"), Ok(None));
+}
+
+#[test]
+fn key_keeps_its_kind() {
+    let mut state = State::default();
+    assert_eq!(state.add("k", 1, None), Ok(Some(1)));
+    assert_eq!(state.get("k"), Err(StateError::WrongKind));
+    assert_eq!(state.compare_and_swap("k", 0, b""), Err(StateError::WrongKind));
+    assert_eq!(state.window_add("k", 10, 1, 1, 0), Err(StateError::WrongKind));
+    assert_eq!(state.take(&[claim("k", 1, 1, 1, 1)], 0), Err(StateError::WrongKind));
+}
+
+#[test]
+fn number_and_size_are_bounded() {
+    let mut state = State::default();
+    assert_eq!(
+        state.compare_and_swap("k", 0, &[0; MAX_VALUE + 1]),
+        Err(StateError::TooLarge)
+    );
+    assert_eq!(state.add(&"k".repeat(MAX_KEY + 1), 1, None), Err(StateError::TooLarge));
+    for index in 0..MAX_KEYS {
+        assert_eq!(state.add(&index.to_string(), 1, None), Ok(Some(1)));
+    }
+    assert_eq!(state.add("one more", 1, None), Err(StateError::TooManyKeys));
+    assert_eq!(
+        state.take(&[claim("one more", 1, 1, 1, 1)], 0),
+        Err(StateError::TooManyKeys)
+    );
+    assert_eq!(state.add("0", 1, None), Ok(Some(2)));
+}

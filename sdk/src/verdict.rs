@@ -1,0 +1,257 @@
+//! Constructors for verdicts, edits and refusals. What they mean is defined in `wit/types.wit`.
+
+use crate::{
+    BodyShape, Field, Refusal, Rename, RequestAction, RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit,
+    ResponsePlan, ResponseVerdict,
+};
+
+impl RequestVerdict {
+    /// Go on, untouched.
+    #[must_use]
+    pub fn proceed() -> Self {
+        Self::edit([])
+    }
+
+    /// Go on with these edits, applied in this order.
+    pub fn edit(edits: impl IntoIterator<Item = RequestEdit>) -> Self {
+        RequestAction::Proceed(edits.into_iter().collect()).into()
+    }
+
+    /// Answer with a Kubernetes `Status`; nothing reaches the API server.
+    #[must_use]
+    pub fn refuse(refusal: Refusal) -> Self {
+        RequestAction::Refuse(refusal).into()
+    }
+
+    /// Break the client's request off; nothing reaches the API server.
+    #[must_use]
+    pub fn reset(reset: Reset) -> Self {
+        RequestAction::Reset(reset).into()
+    }
+
+    /// The same, after so many milliseconds. The host bounds it (default: 60 000).
+    #[must_use]
+    pub fn after_ms(mut self, delay_ms: u32) -> Self {
+        self.delay_ms = delay_ms;
+        self
+    }
+}
+
+impl From<RequestAction> for RequestVerdict {
+    fn from(action: RequestAction) -> Self {
+        Self { delay_ms: 0, action }
+    }
+}
+
+impl RequestEdit {
+    /// ANDs a label selector with the client's. For list, watch and deletecollection.
+    pub fn and_label_selector(selector: impl Into<String>) -> Self {
+        Self::AndLabelSelector(selector.into())
+    }
+
+    /// ANDs a field selector with the client's. For list, watch and deletecollection.
+    pub fn and_field_selector(selector: impl Into<String>) -> Self {
+        Self::AndFieldSelector(selector.into())
+    }
+
+    /// Sets a query parameter, replacing every value that it had.
+    pub fn set_query(name: impl Into<String>, value: impl Into<String>) -> Self {
+        Self::SetQuery(Field::new(name, value))
+    }
+
+    /// Removes a query parameter.
+    pub fn remove_query(name: impl Into<String>) -> Self {
+        Self::RemoveQuery(name.into())
+    }
+
+    /// Sets a header, replacing every value that it had.
+    pub fn set_header(name: impl Into<String>, value: impl Into<String>) -> Self {
+        Self::SetHeader(Field::new(name, value))
+    }
+
+    /// Removes a header.
+    pub fn remove_header(name: impl Into<String>) -> Self {
+        Self::RemoveHeader(name.into())
+    }
+
+    /// Calls the object `from` (the controller's name for it) `to` towards the API server, and back.
+    pub fn rename_object(from: impl Into<String>, to: impl Into<String>) -> Self {
+        Self::RenameObject(Rename {
+            from: from.into(),
+            to: to.into(),
+        })
+    }
+}
+
+impl Field {
+    /// A header or query field.
+    pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            value: value.into(),
+        }
+    }
+}
+
+impl Refusal {
+    /// A refusal with the usual reason for its code (400 to 599).
+    pub fn new(code: u16, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            reason: String::new(),
+            message: message.into(),
+            retry_after_seconds: None,
+            cause: None,
+        }
+    }
+
+    /// 429 with `Retry-After`: client-go waits and tries again.
+    pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
+        Self::new(429, message).retry_after(retry_after_seconds)
+    }
+
+    /// The machine-readable reason of the `Status`.
+    #[must_use]
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = reason.into();
+        self
+    }
+
+    /// Seconds after which a retry makes sense. client-go retries 429 and 5xx only with it.
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_seconds = Some(seconds);
+        self
+    }
+
+    /// What refused, for `details.causes`.
+    #[must_use]
+    pub fn cause(mut self, cause: impl Into<String>) -> Self {
+        self.cause = Some(cause.into());
+        self
+    }
+}
+
+impl ResponseVerdict {
+    /// Hand the response on, untouched.
+    #[must_use]
+    pub fn proceed() -> Self {
+        Self::edit(ResponsePlan::default())
+    }
+
+    /// Hand the response on, changed by this plan.
+    #[must_use]
+    pub fn edit(plan: ResponsePlan) -> Self {
+        ResponseAction::Proceed(plan).into()
+    }
+
+    /// Answer this instead; the API server's answer is thrown away.
+    #[must_use]
+    pub fn replace(refusal: Refusal) -> Self {
+        ResponseAction::Replace(refusal).into()
+    }
+
+    /// The request was executed, its answer is lost.
+    #[must_use]
+    pub fn reset(reset: Reset) -> Self {
+        ResponseAction::Reset(reset).into()
+    }
+
+    /// The same, after so many milliseconds. The host bounds it (default: 60 000).
+    #[must_use]
+    pub fn after_ms(mut self, delay_ms: u32) -> Self {
+        self.delay_ms = delay_ms;
+        self
+    }
+}
+
+impl From<ResponseAction> for ResponseVerdict {
+    fn from(action: ResponseAction) -> Self {
+        Self { delay_ms: 0, action }
+    }
+}
+
+impl Default for ResponsePlan {
+    /// No change.
+    fn default() -> Self {
+        Self {
+            edits: Vec::new(),
+            body: None,
+        }
+    }
+}
+
+impl ResponsePlan {
+    /// Sets a response header, replacing every value that it had.
+    #[must_use]
+    pub fn set_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.edits.push(ResponseEdit::SetHeader(Field::new(name, value)));
+        self
+    }
+
+    /// Removes a response header.
+    #[must_use]
+    pub fn remove_header(mut self, name: impl Into<String>) -> Self {
+        self.edits.push(ResponseEdit::RemoveHeader(name.into()));
+        self
+    }
+
+    /// Shapes the body while it streams.
+    #[must_use]
+    pub fn body(mut self, shape: BodyShape) -> Self {
+        self.body = Some(shape);
+        self
+    }
+}
+
+impl Default for BodyShape {
+    /// Leaves the body alone.
+    fn default() -> Self {
+        Self {
+            pace: None,
+            hold_ms: None,
+            cut_after: None,
+            end_after_ms: None,
+            expired: false,
+            reset: Reset::Cancel,
+        }
+    }
+}
+
+impl BodyShape {
+    /// At most so many bytes per second.
+    #[must_use]
+    pub fn pace(mut self, bytes_per_second: u32) -> Self {
+        self.pace = Some(bytes_per_second);
+        self
+    }
+
+    /// Hold back the first byte so many milliseconds.
+    #[must_use]
+    pub fn hold_ms(mut self, hold_ms: u32) -> Self {
+        self.hold_ms = Some(hold_ms);
+        self
+    }
+
+    /// Break off in this way after so many bytes.
+    #[must_use]
+    pub fn cut_after(mut self, bytes: u64, reset: Reset) -> Self {
+        self.cut_after = Some(bytes);
+        self.reset = reset;
+        self
+    }
+
+    /// End a watch cleanly after so many milliseconds.
+    #[must_use]
+    pub fn end_after_ms(mut self, end_after_ms: u32) -> Self {
+        self.end_after_ms = Some(end_after_ms);
+        self
+    }
+
+    /// End a watch after so many milliseconds with an ERROR event 410, so that a reflector lists again.
+    #[must_use]
+    pub fn expire_after_ms(mut self, end_after_ms: u32) -> Self {
+        self.expired = true;
+        self.end_after_ms(end_after_ms)
+    }
+}

@@ -1,0 +1,16 @@
+// Command build makes kube-apiserver, kubectl and etcd for the end-to-end tests, once; see the binaries package.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
+)
+
+func main() {
+	if err := binaries.Build(os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}

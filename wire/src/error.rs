@@ -1,0 +1,19 @@
+//! The error of the crate: one variant per part of a request that can be wrong. Which status code answers it is the
+//! caller's business.
+
+use crate::{QueryError, RequestInfoError, SelectorError};
+
+/// What was wrong with a request, a selector or a body.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The URL names no request that the API could serve.
+    #[error(transparent)]
+    RequestInfo(#[from] RequestInfoError),
+    /// The query is larger than a server would read.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// A label or field selector does not parse.
+    #[error(transparent)]
+    Selector(#[from] SelectorError),
+}

@@ -1,0 +1,204 @@
+//! Query strings as the API server reads them (Go `net/url.ParseQuery`), and edits that leave every other byte alone.
+//!
+//! The server takes the first value of a parameter and silently drops a pair that it can't read. Who filters by a
+//! parameter must read it the same way: appending to the raw text can be bypassed.
+
+use std::borrow::Cow;
+
+use crate::percent;
+
+/// Longest query that is read, in bytes: far above any real one (the longest are `continue` tokens of a few KiB).
+pub const MAX_QUERY_BYTES: usize = 64 * 1024;
+
+/// Most pairs that are read. Go's `url.ParseQuery` reads none at all of a longer query, so that an added selector would
+/// be ignored with the rest.
+pub const MAX_QUERY_PAIRS: usize = 10_000;
+
+/// The query is larger than what is read. A server answers it with 414.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// More than [`MAX_QUERY_BYTES`].
+    #[error("the query has {0} bytes; at most {MAX_QUERY_BYTES} are read: shorten the selectors")]
+    TooLong(usize),
+    /// More than [`MAX_QUERY_PAIRS`].
+    #[error("the query has {0} parameters; at most {MAX_QUERY_PAIRS} are read: drop repeated ones")]
+    TooManyPairs(usize),
+}
+
+/// A raw query string, without the `?`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Query<'a> {
+    raw: &'a str,
+}
+
+impl<'a> Query<'a> {
+    /// Wraps the text behind the `?`; nothing is parsed yet.
+    #[must_use]
+    pub fn new(raw: &'a str) -> Self {
+        Self { raw }
+    }
+
+    /// Refuses what a server would not read whole.
+    ///
+    /// # Errors
+    /// When the text is longer than [`MAX_QUERY_BYTES`] or has more pairs than [`MAX_QUERY_PAIRS`].
+    pub fn check(&self) -> Result<(), QueryError> {
+        if self.raw.len() > MAX_QUERY_BYTES {
+            return Err(QueryError::TooLong(self.raw.len()));
+        }
+        // Every pair needs a byte, so that a short text can't hold too many.
+        if self.raw.len() < MAX_QUERY_PAIRS {
+            return Ok(());
+        }
+        match self.raw.split('&').count() {
+            pairs if pairs > MAX_QUERY_PAIRS => Err(QueryError::TooManyPairs(pairs)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The first value of a parameter, decoded; the one that the API server uses. A key without `=` has the value "".
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<Cow<'a, str>> {
+        self.raw.split('&').find_map(|piece| match Pair::read(piece) {
+            Some(pair) if pair.key == key => Some(pair.value),
+            _ => None,
+        })
+    }
+
+    /// The first pair that the API server drops: one with a raw `;` or with a bad percent escape in key or value.
+    #[must_use]
+    pub fn malformed(&self) -> Option<&'a str> {
+        self.raw
+            .split('&')
+            .find(|piece| !piece.is_empty() && Pair::read(piece).is_none())
+    }
+
+    /// The pairs that the API server sees, decoded, in order.
+    #[must_use]
+    pub fn pairs(&self) -> Pairs<'a> {
+        Pairs {
+            pieces: self.raw.split('&'),
+        }
+    }
+}
+
+/// Iterator over the decoded pairs of a [`Query`].
+#[derive(Debug, Clone)]
+pub struct Pairs<'a> {
+    pieces: std::str::Split<'a, char>,
+}
+
+impl<'a> Iterator for Pairs<'a> {
+    type Item = (Cow<'a, str>, Cow<'a, str>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.pieces.find_map(Pair::read).map(|pair| (pair.key, pair.value))
+    }
+}
+
+struct Pair<'a> {
+    key: Cow<'a, str>,
+    value: Cow<'a, str>,
+}
+
+impl<'a> Pair<'a> {
+    /// What `url.ParseQuery` makes of one piece between two `&`; `None` when it skips the piece.
+    fn read(piece: &'a str) -> Option<Self> {
+        if piece.is_empty() || piece.contains(';') {
+            return None;
+        }
+        let (key, value) = piece.split_once('=').unwrap_or((piece, ""));
+        Some(Self {
+            key: percent::decode_query(key).ok()?,
+            value: percent::decode_query(value).ok()?,
+        })
+    }
+}
+
+/// Edits single parameters of a query; what is not named keeps its order and its bytes.
+#[derive(Debug, Clone)]
+pub struct QueryEditor<'a> {
+    raw: &'a str,
+    text: Cow<'a, str>,
+}
+
+impl<'a> QueryEditor<'a> {
+    /// Starts from the text behind the `?`.
+    #[must_use]
+    pub fn new(raw: &'a str) -> Self {
+        Self {
+            raw,
+            text: Cow::Borrowed(raw),
+        }
+    }
+
+    /// The first value, as [`Query::get`] of the text edited so far.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<Cow<'_, str>> {
+        Query::new(&self.text).get(key)
+    }
+
+    /// Puts the value in the place of the parameter's first occurrence and removes the others; appends it when absent.
+    ///
+    /// Pairs of this key that the API server would drop are removed too: an aggregated API server in front of which
+    /// nothing drops them might read them.
+    pub fn set(&mut self, key: &str, value: &str) {
+        self.replace(key, Some(value));
+    }
+
+    /// Removes every occurrence of the parameter.
+    pub fn remove(&mut self, key: &str) {
+        self.replace(key, None);
+    }
+
+    /// Whether the text differs from the one that was given.
+    #[must_use]
+    pub fn is_changed(&self) -> bool {
+        matches!(&self.text, Cow::Owned(text) if text != self.raw)
+    }
+
+    /// The edited text.
+    #[must_use]
+    pub fn finish(self) -> String {
+        self.text.into_owned()
+    }
+
+    fn replace(&mut self, key: &str, mut value: Option<&str>) {
+        let mut edited = String::with_capacity(self.text.len() + key.len() + value.map_or(0, |v| v.len() * 3) + 2);
+        let mut separator = "";
+        for piece in self.text.split('&') {
+            let kept = match Pair::read(piece) {
+                Some(pair) if pair.key == key => value.take().map(|value| Cow::Owned(encode_pair(key, value))),
+                None if mentions(piece, key) => None,
+                _ => Some(Cow::Borrowed(piece)),
+            };
+            if let Some(kept) = kept {
+                edited.push_str(separator);
+                edited.push_str(&kept);
+                separator = "&";
+            }
+        }
+        if let Some(value) = value {
+            if !edited.is_empty() {
+                edited.push('&');
+            }
+            edited.push_str(&encode_pair(key, value));
+        }
+        self.text = Cow::Owned(edited);
+    }
+}
+
+fn encode_pair(key: &str, value: &str) -> String {
+    format!("{}={}", percent::encode(key), percent::encode(value))
+}
+
+/// Whether a piece that the API server drops names the key, to a reader that splits at `;` or forgives bad escapes.
+fn mentions(piece: &str, key: &str) -> bool {
+    piece.split(';').any(|part| {
+        let name = part.split_once('=').map_or(part, |(name, _)| name);
+        percent::decode_query(name).map_or(name == key, |name| name == key)
+    })
+}
+
+#[cfg(test)]
+mod tests;

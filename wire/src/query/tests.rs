@@ -1,0 +1,121 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn set(raw: &str, value: &str) -> String {
+    let mut editor = QueryEditor::new(raw);
+    editor.set("labelSelector", value);
+    editor.finish()
+}
+
+#[test]
+fn first_value_wins() {
+    let query = Query::new("labelSelector=a%3D0&labelSelector=a%3D1");
+    assert_eq!(query.get("labelSelector").unwrap(), "a=0");
+    assert_eq!(
+        Query::new("labelSelector=&labelSelector=a")
+            .get("labelSelector")
+            .unwrap(),
+        ""
+    );
+    assert_eq!(Query::new("watch").get("watch").unwrap(), "");
+    assert_eq!(Query::new("").get("watch"), None);
+    assert_eq!(Query::new("=x").get("").unwrap(), "x");
+}
+
+#[test]
+fn keys_are_decoded_and_case_sensitive() {
+    assert_eq!(Query::new("label%53elector=a").get("labelSelector").unwrap(), "a");
+    assert_eq!(Query::new("LabelSelector=a").get("labelSelector"), None);
+}
+
+#[test]
+fn pairs_that_the_server_drops_are_not_seen() {
+    for raw in [
+        "labelSelector=a=0;x=1",
+        "labelSelector=a%3D0%zz",
+        "labelSelector%=a",
+        ";labelSelector=a",
+    ] {
+        let query = Query::new(raw);
+        assert_eq!(query.get("labelSelector"), None, "{raw}");
+        assert_eq!(query.malformed(), Some(raw));
+        assert_eq!(query.pairs().count(), 0);
+    }
+    assert_eq!(Query::new("&&a=1&").malformed(), None);
+}
+
+#[test]
+fn a_value_is_set_in_place_and_its_repetitions_go() {
+    assert_eq!(
+        set("limit=5&labelSelector=a&x=%7e&labelSelector=b", "s"),
+        "limit=5&labelSelector=s&x=%7e"
+    );
+    assert_eq!(set("a=1&b", "x=y"), "a=1&b&labelSelector=x%3Dy");
+    assert_eq!(set("", "s"), "labelSelector=s");
+    assert_eq!(set("&&a=1&", "s"), "&&a=1&&labelSelector=s");
+    assert_eq!(set("label%53elector=a", "s"), "labelSelector=s");
+    assert_eq!(set("LabelSelector=a", "s"), "LabelSelector=a&labelSelector=s");
+}
+
+#[test]
+fn dropped_pairs_of_the_key_are_not_left_for_a_more_forgiving_reader() {
+    assert_eq!(set("labelSelector=a=0;x=1&y=2", "s"), "y=2&labelSelector=s");
+    assert_eq!(set("x=1;label%53elector=a&y=2", "s"), "y=2&labelSelector=s");
+    assert_eq!(set("labelSelector=%zz", "s"), "labelSelector=s");
+    assert_eq!(set("other=%zz", "s"), "other=%zz&labelSelector=s");
+}
+
+#[test]
+fn a_parameter_is_removed_everywhere() {
+    let mut editor = QueryEditor::new("a=1&b=2&a=3&c");
+    editor.remove("a");
+    assert_eq!(editor.get("a"), None);
+    assert_eq!(editor.finish(), "b=2&c");
+}
+
+#[test]
+fn an_edit_that_changes_nothing_is_no_change() {
+    let mut editor = QueryEditor::new("a=1");
+    assert!(!editor.is_changed());
+    editor.set("a", "1");
+    assert!(!editor.is_changed());
+    editor.set("a", "2");
+    assert!(editor.is_changed());
+}
+
+#[test]
+fn an_oversized_query_is_refused() {
+    assert_eq!(Query::new(&"a".repeat(MAX_QUERY_BYTES)).check(), Ok(()));
+    let long = "a".repeat(MAX_QUERY_BYTES + 1);
+    assert_eq!(Query::new(&long).check(), Err(QueryError::TooLong(MAX_QUERY_BYTES + 1)));
+    assert_eq!(Query::new(&"&".repeat(MAX_QUERY_PAIRS - 1)).check(), Ok(()));
+    let many = "&".repeat(MAX_QUERY_PAIRS);
+    assert_eq!(
+        Query::new(&many).check(),
+        Err(QueryError::TooManyPairs(MAX_QUERY_PAIRS + 1))
+    );
+}
+
+proptest! {
+    #[test]
+    fn untouched_pairs_keep_their_order_and_bytes(raw in "([a-c%;=&+]|%61|labelSelector){0,24}", value in "\\PC{0,8}") {
+        let mut editor = QueryEditor::new(&raw);
+        editor.set("labelSelector", &value);
+        prop_assert_eq!(editor.get("labelSelector").unwrap(), value.as_str());
+        let edited = editor.finish();
+        let rest = |text: &str| -> Vec<String> {
+            text.split('&').filter(|p| !p.is_empty() && !p.contains("labelSelector")).map(str::to_owned).collect()
+        };
+        prop_assert_eq!(rest(&raw), rest(&edited));
+        prop_assert_eq!(Query::new(&edited).pairs().filter(|(key, _)| key == "labelSelector").count(), 1);
+    }
+
+    #[test]
+    fn a_removed_parameter_is_gone(raw in "([ab%;=&]|%61){0,24}") {
+        let mut editor = QueryEditor::new(&raw);
+        editor.remove("a");
+        prop_assert_eq!(editor.get("a"), None);
+        prop_assert!(editor.finish().len() <= raw.len());
+    }
+}

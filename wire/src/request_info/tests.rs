@@ -1,0 +1,265 @@
+use std::borrow::Cow;
+
+use super::*;
+
+fn parse<'a>(method: &'a str, target: &'a str) -> RequestInfo<'a> {
+    let (path, query) = target
+        .split_once('?')
+        .map_or((target, None), |(path, query)| (path, Some(query)));
+    RequestInfo::parse(method, path, query).unwrap()
+}
+
+/// Verb, group, namespace, resource, subresource and name, as one line.
+fn summary(method: &str, target: &str) -> String {
+    let info = parse(method, target);
+    let RequestInfo {
+        group,
+        namespace,
+        resource,
+        subresource,
+        name,
+        ..
+    } = &info;
+    format!(
+        "{} {group}|{namespace}|{resource}|{subresource}|{name}",
+        info.verb_str()
+    )
+}
+
+#[test]
+fn resource_paths() {
+    let cases = [
+        ("GET", "/api/v1/namespaces", "list ||namespaces||"),
+        ("GET", "/api/v1/namespaces/other", "get |other|namespaces||other"),
+        ("GET", "/api/v1/namespaces/other/pods", "list |other|pods||"),
+        ("GET", "/api/v1/namespaces/other/pods/foo", "get |other|pods||foo"),
+        ("HEAD", "/api/v1/namespaces/other/pods/foo", "get |other|pods||foo"),
+        ("GET", "/api/v1/pods", "list ||pods||"),
+        (
+            "GET",
+            "/api/v1/namespaces/other/pods/foo/log",
+            "get |other|pods|log|foo",
+        ),
+        (
+            "POST",
+            "/apis/apps/v1/namespaces/n/deployments",
+            "create apps|n|deployments||",
+        ),
+        (
+            "PUT",
+            "/apis/apps/v1/namespaces/n/deployments/d/scale",
+            "update apps|n|deployments|scale|d",
+        ),
+        ("PATCH", "/api/v1/nodes/a", "patch ||nodes||a"),
+        ("DELETE", "/api/v1/nodes/a", "delete ||nodes||a"),
+        ("DELETE", "/api/v1/nodes", "deletecollection ||nodes||"),
+        ("OPTIONS", "/api/v1/nodes", " ||nodes||"),
+        ("GET", "/api/v1/namespaces/n1/status", "get |n1|namespaces|status|n1"),
+        (
+            "PUT",
+            "/api/v1/namespaces/n1/finalize",
+            "update |n1|namespaces|finalize|n1",
+        ),
+    ];
+    for (method, target, expected) in cases {
+        assert_eq!(summary(method, target), expected, "{method} {target}");
+    }
+}
+
+#[test]
+fn paths_that_are_no_resource_have_the_method_as_verb() {
+    for target in [
+        "/",
+        "",
+        "/api",
+        "/api/v1",
+        "/api/v1/",
+        "/apis/g/v",
+        "/version",
+        "/API/v1/pods",
+        "/healthz/a/b",
+        "*",
+    ] {
+        let info = parse("PURGE", target);
+        assert!(!info.is_resource_request, "{target}");
+        assert_eq!(info.verb_str(), "purge");
+        assert_eq!(info.parts().count(), 0);
+    }
+}
+
+/// Catalogue 16 to 24: the decoded path decides, empty segments count, nothing is cleaned.
+#[test]
+fn path_tricks_are_read_as_upstream_reads_them() {
+    let cases = [
+        ("/api/v1/configmaps/", "list ||configmaps||"),
+        ("/api/v1/configmaps/c1/", "get ||configmaps||c1"),
+        ("/api/v1/namespaces//configmaps", "list ||configmaps||"),
+        ("/api/v1/namespaces/n1%2Fconfigmaps", "list |n1|configmaps||"),
+        ("/api/v1/%63onfigmaps", "list ||configmaps||"),
+        ("//api/v1/configmaps", "list ||configmaps||"),
+        ("/api/v1//x", "get ||||x"),
+        ("/api/v1/./configmaps", "get ||.||configmaps"),
+        ("/api/v1/configmaps;x=1", "list ||configmaps;x=1||"),
+        ("/api/v1/namespaces/n1/configmaps/c1?watch=1", "get |n1|configmaps||c1"),
+    ];
+    for (target, expected) in cases {
+        assert_eq!(summary("GET", target), expected, "{target}");
+    }
+}
+
+#[test]
+fn deprecated_prefixes_give_the_verb() {
+    let cases = [
+        ("/api/v1/watch/configmaps", "watch ||configmaps||"),
+        ("/api/v1/watch/namespaces/n1/configmaps/c1", "watch |n1|configmaps||c1"),
+        ("/api/v1/proxy/namespaces/n/services/s/a/b", "proxy |n|services||s"),
+    ];
+    for (target, expected) in cases {
+        assert_eq!(summary("GET", target), expected, "{target}");
+    }
+    let info = parse("GET", "/api/v1/watch/pods?labelSelector=a");
+    assert!(info.verb_from_prefix);
+    assert_eq!(info.label_selector, None);
+    assert_eq!(
+        RequestInfo::parse("GET", "/api/v1/watch", None),
+        Err(RequestInfoError::NoResource)
+    );
+    assert_eq!(
+        RequestInfo::parse("GET", "/apis/g/v1/proxy/", None),
+        Err(RequestInfoError::NoResource)
+    );
+}
+
+/// Catalogue 10 to 12.
+#[test]
+fn the_watch_option() {
+    for query in [
+        "watch",
+        "watch=",
+        "watch=yes",
+        "watch=T",
+        "watch=1&watch=0",
+        "watch=1&limit=x",
+        "wat%63h=00",
+    ] {
+        assert_eq!(
+            summary("GET", &format!("/api/v1/pods?{query}")),
+            "watch ||pods||",
+            "{query}"
+        );
+    }
+    for query in [
+        "watch=0",
+        "watch=FALSE",
+        "watch=0&watch=1",
+        "Watch=1",
+        "watch=1;",
+        "watch=%zz",
+        "limit=x",
+    ] {
+        assert_eq!(
+            summary("GET", &format!("/api/v1/pods?{query}")),
+            "list ||pods||",
+            "{query}"
+        );
+    }
+    // The decoder folds U+017F to s; the look at an undecodable query does not.
+    assert_eq!(summary("GET", "/api/v1/pods?watch=fal%C5%BFe"), "list ||pods||");
+    assert_eq!(
+        summary("GET", "/api/v1/pods?watch=fal%C5%BFe&limit=x"),
+        "watch ||pods||"
+    );
+}
+
+#[test]
+fn a_name_in_the_field_selector_is_the_name() {
+    let name = |query: &str| parse("GET", &format!("/api/v1/pods?{query}")).name.into_owned();
+    assert_eq!(name("fieldSelector=metadata.name%3Dx"), "x");
+    assert_eq!(name("fieldSelector=a!%3Db,metadata.name==x&watch=1"), "x");
+    assert_eq!(name("fieldSelector=metadata.name!%3Dx"), "");
+    assert_eq!(name("fieldSelector=metadata.name%3D.."), "");
+    assert_eq!(name("fieldSelector=metadata.name%3Da/b"), "");
+    assert_eq!(name("fieldSelector=metadata.name%3Dx&limit=x"), "");
+    assert_eq!(name("fieldSelector=metadata.name%3Dx&labelSelector=%21"), "");
+    assert_eq!(
+        parse("DELETE", "/api/v1/pods?fieldSelector=metadata.name%3Dx").verb,
+        Verb::DeleteCollection
+    );
+}
+
+#[test]
+fn selectors_are_reported_where_they_take_effect() {
+    let info = parse(
+        "DELETE",
+        "/api/v1/pods?labelSelector=a%3D1&fieldSelector=b&labelSelector=c",
+    );
+    assert_eq!(
+        (info.label_selector.as_deref(), info.field_selector.as_deref()),
+        (Some("a=1"), Some("b"))
+    );
+    assert_eq!(
+        parse("GET", "/api/v1/namespaces/n/pods/x?labelSelector=a").label_selector,
+        None
+    );
+    assert_eq!(
+        parse("POST", "/api/v1/namespaces/n/pods?labelSelector=a").label_selector,
+        None
+    );
+}
+
+#[test]
+fn ordinary_requests_borrow_from_the_url() {
+    let info = parse("GET", "/apis/apps/v1/namespaces/n/deployments/d/status?limit=5");
+    for text in [
+        &info.path,
+        &info.group,
+        &info.namespace,
+        &info.resource,
+        &info.subresource,
+        &info.name,
+    ] {
+        assert!(matches!(text, Cow::Borrowed(_)), "{text}");
+    }
+    assert_eq!(info.parts().collect::<Vec<_>>(), ["deployments", "d", "status"]);
+}
+
+#[test]
+fn urls_that_no_go_server_reads_are_refused() {
+    let error = |path, query| RequestInfo::parse("GET", path, query).unwrap_err();
+    assert_eq!(error("/api/v1/%zz", None), RequestInfoError::BadEscape);
+    assert_eq!(error("/api/v1/\u{7f}", None), RequestInfoError::ControlCharacter);
+    assert_eq!(error("/api/v1/pods", Some("a=\n")), RequestInfoError::ControlCharacter);
+    let long = "a".repeat(crate::MAX_QUERY_BYTES + 1);
+    assert!(matches!(error("/api/v1/pods", Some(&long)), RequestInfoError::Query(_)));
+}
+
+#[test]
+fn streams_are_long_running_and_tunnels_are_upgrades() {
+    let cases = [
+        ("/api/v1/pods?watch=1", true, false),
+        ("/api/v1/pods", false, false),
+        ("/api/v1/namespaces/n/pods/p/log?follow=1", true, false),
+        ("/api/v1/namespaces/n/pods/p/exec", true, true),
+        ("/api/v1/namespaces/n/pods/p/attach", true, true),
+        ("/api/v1/namespaces/n/pods/p/portforward", true, true),
+        ("/api/v1/namespaces/n/services/s/proxy/api/v1/pods?watch=1", true, true),
+        ("/api/v1/nodes/x/proxy/pods", true, true),
+        ("/api/v1/proxy/nodes/x/pods", true, true),
+        ("/debug/pprof/profile", true, false),
+        ("/logs/a", false, false),
+    ];
+    for (target, is_long_running, is_upgrade) in cases {
+        let info = parse("GET", target);
+        assert_eq!(
+            (info.is_long_running(), info.is_upgrade_subresource()),
+            (is_long_running, is_upgrade),
+            "{target}"
+        );
+    }
+}
+
+#[test]
+fn verbs_are_spelled_as_in_rules() {
+    assert_eq!(Verb::DeleteCollection.to_string(), "deletecollection");
+    assert!(Verb::DeleteCollection.takes_selectors() && !Verb::Get.takes_selectors());
+}
