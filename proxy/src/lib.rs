@@ -3,3 +3,4 @@
 pub mod chain;
 pub mod exchange;
 pub mod verdict;
+pub mod wasm;

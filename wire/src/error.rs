@@ -1,6 +1,7 @@
 //! The error of the crate: one variant per part of a request that can be wrong. Which status code answers it is the
 //! caller's business.
 
+use crate::rename::RenameError;
 use crate::{QueryError, RequestInfoError, SelectorError};
 
 /// What was wrong with a request, a selector or a body.
@@ -16,4 +17,7 @@ pub enum Error {
     /// A label or field selector does not parse.
     #[error(transparent)]
     Selector(#[from] SelectorError),
+    /// An object can't be renamed in a request or a response.
+    #[error(transparent)]
+    Rename(#[from] RenameError),
 }

@@ -11,8 +11,10 @@ mod label_selector;
 mod percent;
 mod protobuf;
 mod query;
+pub mod rename;
 mod request_info;
 mod status;
+mod watch_event;
 
 pub use error::Error;
 pub use field_selector::{FieldOperator, FieldRequirement, FieldSelector};
@@ -20,3 +22,4 @@ pub use label_selector::{LabelSelector, MAX_REQUIREMENTS, MAX_SELECTOR_BYTES, Op
 pub use query::{MAX_QUERY_BYTES, MAX_QUERY_PAIRS, Pairs, Query, QueryEditor, QueryError};
 pub use request_info::{RequestInfo, RequestInfoError, Verb};
 pub use status::{Status, StatusCause, StatusDetails, default_reason};
+pub use watch_event::{WatchEncoding, watch_error_event};

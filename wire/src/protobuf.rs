@@ -69,3 +69,105 @@ fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     }
     out.push(number as u8);
 }
+
+/// A field of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Field<'a> {
+    pub(crate) number: u32,
+    /// Tag, length and content.
+    pub(crate) whole: &'a [u8],
+    /// The content of a length-delimited field; none for numbers and groups.
+    pub(crate) payload: Option<&'a [u8]>,
+}
+
+/// Where a message breaks the wire format, in bytes from its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WireError {
+    pub(crate) problem: &'static str,
+    pub(crate) position: usize,
+}
+
+/// Iterates over the fields of a message; ends after the first error.
+pub(crate) fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, WireError>> {
+    let mut rest = message;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let position = message.len() - rest.len();
+        let field = read_field(&mut rest).map_err(|problem| WireError { problem, position });
+        if field.is_err() {
+            rest = &[];
+        }
+        Some(field)
+    })
+}
+
+fn read_field<'a>(rest: &mut &'a [u8]) -> Result<Field<'a>, &'static str> {
+    let start = *rest;
+    let (number, wire_type) = read_tag(rest)?;
+    let payload = match wire_type {
+        // A group, long deprecated: upstream skips an unknown one, nested groups and all.
+        3 => skip_group(rest).map(|()| None)?,
+        wire_type => read_value(rest, wire_type)?,
+    };
+    let whole = start.get(..start.len() - rest.len()).unwrap_or_default();
+    Ok(Field { number, whole, payload })
+}
+
+fn read_value<'a>(rest: &mut &'a [u8], wire_type: u64) -> Result<Option<&'a [u8]>, &'static str> {
+    match wire_type {
+        0 => read_varint(rest).map(|_| None),
+        1 => take(rest, 8).map(|_| None),
+        2 => {
+            let length = usize::try_from(read_varint(rest)?).map_err(|_| "a length beyond the end")?;
+            take(rest, length).map(Some)
+        }
+        5 => take(rest, 4).map(|_| None),
+        _ => Err("an unknown wire type"),
+    }
+}
+
+fn skip_group(rest: &mut &[u8]) -> Result<(), &'static str> {
+    let mut open = 1_u32;
+    while open > 0 {
+        match read_tag(rest)? {
+            (_, 3) => open += 1,
+            (_, 4) => open -= 1,
+            (_, wire_type) => drop(read_value(rest, wire_type)?),
+        }
+    }
+    Ok(())
+}
+
+fn read_tag(rest: &mut &[u8]) -> Result<(u32, u64), &'static str> {
+    let tag = read_varint(rest)?;
+    match u32::try_from(tag >> 3) {
+        Ok(number) if number > 0 => Ok((number, tag & 7)),
+        _ => Err("an illegal field number"),
+    }
+}
+
+fn read_varint(rest: &mut &[u8]) -> Result<u64, &'static str> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let [byte, behind @ ..] = *rest else {
+            return Err("an unfinished number");
+        };
+        *rest = behind;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err("a number of more than ten bytes")
+}
+
+fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], &'static str> {
+    let (taken, behind) = rest.split_at_checked(length).ok_or("a length beyond the end")?;
+    *rest = behind;
+    Ok(taken)
+}
+
+#[cfg(test)]
+mod tests;

@@ -154,7 +154,7 @@ impl Status {
         envelope("v1", "Status", &status.varint(6, self.code.into()))
     }
 
-    fn outcome(&self) -> &'static str {
+    pub(crate) fn outcome(&self) -> &'static str {
         if self.code < 400 { "Success" } else { "Failure" }
     }
 }

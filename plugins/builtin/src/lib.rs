@@ -65,4 +65,16 @@ mod tests {
     fn next_shard_selector_is_another_component() {
         assert_ne!(samples::SHARD_SELECTOR_NEXT, SHARD_SELECTOR);
     }
+
+    #[cfg(feature = "guests")]
+    #[test]
+    fn every_guest_is_a_component_and_is_described() {
+        let readme = include_str!("../../../tests/guests/README.md");
+        assert!(guests::names().count() >= 20);
+        for name in guests::names() {
+            let bytes = guests::get(name).unwrap();
+            assert_eq!(bytes.get(..8), Some(&COMPONENT[..]), "{name}");
+            assert!(readme.contains(&format!("| `{name}` |")), "tests/guests/README.md does not describe {name}");
+        }
+    }
 }

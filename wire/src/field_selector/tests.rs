@@ -1,3 +1,5 @@
+//! Field selectors.
+
 use proptest::prelude::*;
 
 use super::*;

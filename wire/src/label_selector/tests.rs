@@ -1,3 +1,5 @@
+//! Label selectors.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Reading and editing queries.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Request info, with the cases of groups A and B of the catalogue by their numbers.
+
 use std::borrow::Cow;
 
 use super::*;

@@ -1,0 +1,21 @@
+//! Reads a file. The host grants no file system, so it must refuse to load this.
+
+use std::fs;
+
+use ctrlmesh_sdk::Host;
+use ctrlmesh_test_guests::{Act, Acting};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct FileReader {
+    path: String,
+}
+
+impl Act for FileReader {
+    fn act(&self, host: &dyn Host) {
+        let bytes = fs::read(&self.path).map_or(0, |content| content.len() as u64);
+        host.count("bytes_read", "", bytes);
+    }
+}
+
+ctrlmesh_sdk::export_plugin!(Acting<FileReader>);

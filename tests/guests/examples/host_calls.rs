@@ -1,0 +1,19 @@
+//! Calls the host for ever: most of the time passes outside of the guest, where no deadline of the engine looks.
+
+use std::hint::black_box;
+
+use ctrlmesh_sdk::Host;
+use ctrlmesh_test_guests::{Act, Acting};
+
+#[derive(serde::Deserialize)]
+struct HostCalls {}
+
+impl Act for HostCalls {
+    fn act(&self, host: &dyn Host) {
+        loop {
+            black_box(host.monotonic_ns());
+        }
+    }
+}
+
+ctrlmesh_sdk::export_plugin!(Acting<HostCalls>);

@@ -1,0 +1,66 @@
+//! Keeps how requests ended, one line each, in the state cell `outcomes`: `<verb> <resource>/<name> status=… upstream=…
+//! failure=… request=… response=…`. A request whose user agent is `recorder` is answered with them (400, message).
+
+use ctrlmesh_sdk::{Host, InstanceInfo, Outcome, Plugin, Refusal, Request, RequestVerdict, Subscription, settings};
+use ctrlmesh_test_guests::everything;
+
+const READER: &str = "recorder";
+const CELL: &str = "outcomes";
+/// A cell holds 4 KiB; the oldest lines go first.
+const ROOM: usize = 4096;
+
+struct Recorder;
+
+impl Plugin for Recorder {
+    type Settings = settings::NoSettings;
+
+    fn configure(_: Self::Settings, _: &InstanceInfo, _: &dyn Host) -> Result<(Self, Subscription), String> {
+        Ok((Recorder, everything()))
+    }
+
+    fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
+        if req.user_agent() != READER {
+            return RequestVerdict::proceed();
+        }
+        RequestVerdict::refuse(Refusal::new(400, read(host).1))
+    }
+
+    fn on_complete(&mut self, req: &dyn Request, outcome: &Outcome, host: &dyn Host) {
+        if req.user_agent() == READER {
+            return;
+        }
+        let facts = req.facts();
+        let line = format!(
+            "{:?} {}/{} status={} upstream={} failure={:?} request={} response={} timed={}\n",
+            facts.verb,
+            facts.resource,
+            facts.name,
+            outcome.status,
+            outcome.upstream_status,
+            outcome.failure,
+            outcome.request_bytes,
+            outcome.response_bytes,
+            outcome.duration_us > 0 && outcome.duration_us >= outcome.upstream_us,
+        );
+        loop {
+            let (version, mut text) = read(host);
+            text.push_str(&line);
+            while text.len() > ROOM {
+                text = text.split_once('\n').map_or(String::new(), |(_, rest)| rest.to_owned());
+            }
+            match host.compare_and_swap(CELL, version, text.as_bytes()) {
+                Ok(None) => {}
+                Ok(Some(_)) | Err(_) => return,
+            }
+        }
+    }
+}
+
+fn read(host: &dyn Host) -> (u64, String) {
+    match host.get(CELL) {
+        Ok(Some(cell)) => (cell.version, String::from_utf8_lossy(&cell.value).into_owned()),
+        Ok(None) | Err(_) => (0, String::new()),
+    }
+}
+
+ctrlmesh_sdk::export_plugin!(Recorder);

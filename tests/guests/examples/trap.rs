@@ -1,0 +1,36 @@
+//! Dies, in the way that the setting `how` names.
+
+use ctrlmesh_sdk::Host;
+use ctrlmesh_test_guests::{Act, Acting};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Trap {
+    #[serde(default)]
+    how: How,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum How {
+    /// A Rust panic, with a message on stderr.
+    #[default]
+    Panic,
+    /// The instruction `unreachable`, without a word.
+    Abort,
+    /// `wasi:cli/exit` with success: an answer is missing all the same.
+    Exit,
+}
+
+impl Act for Trap {
+    #[expect(clippy::panic, reason = "to trap is what this guest is for")]
+    fn act(&self, _: &dyn Host) {
+        match self.how {
+            How::Panic => panic!("trapped on purpose"),
+            How::Abort => std::process::abort(),
+            How::Exit => std::process::exit(0),
+        }
+    }
+}
+
+ctrlmesh_sdk::export_plugin!(Acting<Trap>);

@@ -1,0 +1,23 @@
+//! A component of a world that has nothing to do with ours.
+
+mod bindings {
+    //! Generated.
+    #![allow(missing_docs, unsafe_code, reason = "generated")]
+
+    wit_bindgen::generate!({
+        inline: "
+            package other:greeter@1.0.0;
+            world greeter { export greet: func(name: string) -> string; }
+        ",
+    });
+
+    struct Greeter;
+
+    impl Guest for Greeter {
+        fn greet(name: String) -> String {
+            format!("hello, {name}")
+        }
+    }
+
+    export!(Greeter);
+}

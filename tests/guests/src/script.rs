@@ -1,0 +1,150 @@
+//! The script of the guest `scripted`, as JSON: which verdict for which request. Every verdict and edit of the contract can
+//! be written, also the ones that break its rules.
+
+mod request;
+mod response;
+mod subscription;
+
+pub use request::RequestLine;
+pub use response::ResponseLine;
+pub use subscription::RuleLine;
+
+use std::collections::BTreeMap;
+
+use ctrlmesh_sdk::{Field, Refusal, Request, Reset};
+use serde::Deserialize;
+
+/// The settings of `scripted`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Script {
+    /// What to subscribe to; default: everything.
+    pub subscribe: Option<Vec<RuleLine>>,
+    /// First matching line wins; none: proceed.
+    #[serde(default)]
+    pub on_request: Vec<RequestLine>,
+    /// First matching line wins; none: proceed.
+    #[serde(default)]
+    pub on_response: Vec<ResponseLine>,
+    /// Counts each request that is over, as metric `completed` with the label `<status>`. Subscribes to the phase.
+    #[serde(default)]
+    pub count_completed: bool,
+}
+
+/// Conditions on a request; all that are set must hold, values are compared exactly.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct When {
+    verb: Option<String>,
+    group: Option<String>,
+    resource: Option<String>,
+    subresource: Option<String>,
+    namespace: Option<String>,
+    name: Option<String>,
+    method: Option<String>,
+    path: Option<String>,
+    host: Option<String>,
+    user_agent: Option<String>,
+    label_selector: Option<String>,
+    field_selector: Option<String>,
+    size: Option<u64>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    query: BTreeMap<String, String>,
+}
+
+impl When {
+    fn holds(&self, req: &dyn Request) -> bool {
+        let facts = req.facts();
+        let same = |expected: &Option<String>, actual: &dyn Fn() -> String| {
+            expected.as_ref().is_none_or(|expected| *expected == actual())
+        };
+        same(&self.verb, &|| format!("{:?}", facts.verb).to_lowercase())
+            && same(&self.group, &|| facts.group.clone())
+            && same(&self.resource, &|| facts.resource.clone())
+            && same(&self.subresource, &|| facts.subresource.clone())
+            && same(&self.namespace, &|| facts.namespace.clone())
+            && same(&self.name, &|| facts.name.clone())
+            && same(&self.method, &|| req.method())
+            && same(&self.path, &|| req.path())
+            && same(&self.host, &|| req.host())
+            && same(&self.user_agent, &|| req.user_agent())
+            && same(&self.label_selector, &|| req.label_selector())
+            && same(&self.field_selector, &|| req.field_selector())
+            && self.size.is_none_or(|size| req.size() == Some(size))
+            && self
+                .headers
+                .iter()
+                .all(|(name, value)| req.header(name).as_ref() == Some(value))
+            && self
+                .query
+                .iter()
+                .all(|(name, value)| req.query(name).as_ref() == Some(value))
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FieldText {
+    name: String,
+    value: String,
+}
+
+impl From<FieldText> for Field {
+    fn from(field: FieldText) -> Self {
+        Field::new(field.name, field.value)
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RefusalText {
+    code: u16,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    message: String,
+    retry_after_seconds: Option<u32>,
+    cause: Option<String>,
+}
+
+impl From<RefusalText> for Refusal {
+    fn from(text: RefusalText) -> Self {
+        let RefusalText {
+            code,
+            reason,
+            message,
+            retry_after_seconds,
+            cause,
+        } = text;
+        Refusal {
+            code,
+            reason,
+            message,
+            retry_after_seconds,
+            cause,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ResetText {
+    #[default]
+    Cancel,
+    InternalError,
+    Close,
+    Hang,
+}
+
+impl From<ResetText> for Reset {
+    fn from(text: ResetText) -> Self {
+        match text {
+            ResetText::Cancel => Reset::Cancel,
+            ResetText::InternalError => Reset::InternalError,
+            ResetText::Close => Reset::Close,
+            ResetText::Hang => Reset::Hang,
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Names in JSON: objects, lists, Tables, Status, Events and merge patches, told apart by their `kind`, which may come
+//! before or behind the names.
+
+use super::json_scanner::{JsonString, Scanner, Splice, splice};
+use super::{Rename, RenameError, is_lock_kind};
+
+/// Renames in one document.
+pub(super) fn rename(body: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, RenameError> {
+    let names = Names {
+        rename,
+        quoted: quoted(rename),
+    };
+    let mut scanner = Scanner::new(body);
+    let splices = names.object(&mut scanner, Level::Top)?.settle();
+    scanner.end()?;
+    Ok(splice(body, splices))
+}
+
+/// Renames in the `object` of one JSON watch event.
+pub(super) fn rename_watch_event(event: &[u8], rename: &Rename) -> Result<Option<Vec<u8>>, RenameError> {
+    let names = Names {
+        rename,
+        quoted: quoted(rename),
+    };
+    let mut scanner = Scanner::new(event);
+    let mut splices = Vec::new();
+    scanner.members(|scanner, key| match key {
+        "object" => {
+            splices.extend(names.object(scanner, Level::Top)?.settle());
+            Ok(())
+        }
+        _ => scanner.skip(),
+    })?;
+    scanner.end()?;
+    Ok(splice(event, splices))
+}
+
+/// What a replacement depends on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// `metadata.name`, in an object of any kind.
+    Name,
+    /// Within the items of a list.
+    Item,
+    /// The object that an Event is about.
+    Reference,
+    /// The same, in an item that does not tell its kind.
+    ItemReference,
+    /// In a row of a Table.
+    Row,
+    /// In a Status.
+    Status,
+}
+
+/// Lists and Tables hold objects, but those hold no further ones: bounds the recursion.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Top,
+    Inner,
+}
+
+/// Replacements in an object, before its kind is known.
+#[derive(Default)]
+struct Found {
+    kind: Option<String>,
+    splices: Vec<(Place, Splice)>,
+}
+
+impl Found {
+    /// Keeps what fits the kind.
+    fn settle(self) -> Vec<Splice> {
+        let kind = self.kind.as_deref().unwrap_or("");
+        let fits = |place| match place {
+            Place::Name => true,
+            Place::Item => kind.ends_with("List"),
+            Place::Reference => kind == "Event",
+            Place::ItemReference => kind == "EventList",
+            Place::Row => kind == "Table",
+            Place::Status => kind == "Status",
+        };
+        self.splices
+            .into_iter()
+            .filter(|(place, _)| fits(*place))
+            .map(|(_, splice)| splice)
+            .collect()
+    }
+}
+
+struct Names<'r> {
+    rename: &'r Rename,
+    /// From and to, quoted, as they stand inside of a JSON string.
+    quoted: (Vec<u8>, Vec<u8>),
+}
+
+impl Names<'_> {
+    fn object(&self, scanner: &mut Scanner<'_>, level: Level) -> Result<Found, RenameError> {
+        let mut found = Found::default();
+        let splices = &mut found.splices;
+        scanner.members(|scanner, key| match key {
+            "kind" => {
+                found.kind = scanner.string_value()?.and_then(|kind| kind.decode()).map(Into::into);
+                Ok(())
+            }
+            "metadata" => self.member(scanner, "name", Place::Name, splices),
+            "message" => self.message(scanner, splices),
+            "details" => self.details(scanner, splices),
+            "involvedObject" | "regarding" => self.reference(scanner, splices),
+            "items" if level == Level::Top => scanner.elements(|scanner| self.item(scanner, splices)),
+            "rows" if level == Level::Top => scanner.elements(|scanner| self.row(scanner, splices)),
+            _ => scanner.skip(),
+        })?;
+        Ok(found)
+    }
+
+    fn item(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
+        let item = self.object(scanner, Level::Inner)?;
+        // Items of a typed list have no kind of their own: the list tells whether they are Events.
+        let is_untold = item.kind.is_none();
+        let is_event = item.kind.as_deref() == Some("Event");
+        for (place, splice) in item.splices {
+            match place {
+                Place::Name => splices.push((Place::Item, splice)),
+                Place::Reference if is_event => splices.push((Place::Item, splice)),
+                Place::Reference if is_untold => splices.push((Place::ItemReference, splice)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
+        scanner.members(|scanner, key| match key {
+            "cells" => scanner.elements(|scanner| self.name(scanner, Place::Row, splices)),
+            "object" => {
+                let object = self.object(scanner, Level::Inner)?.settle();
+                splices.extend(object.into_iter().map(|splice| (Place::Row, splice)));
+                Ok(())
+            }
+            _ => scanner.skip(),
+        })
+    }
+
+    fn details(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
+        scanner.members(|scanner, key| match key {
+            "name" => self.name(scanner, Place::Status, splices),
+            "causes" => scanner.elements(|scanner| {
+                scanner.members(|scanner, key| match key {
+                    "message" => self.message(scanner, splices),
+                    _ => scanner.skip(),
+                })
+            }),
+            _ => scanner.skip(),
+        })
+    }
+
+    fn reference(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
+        let mut is_lock = false;
+        let mut names = Vec::new();
+        scanner.members(|scanner, key| match key {
+            "kind" => {
+                is_lock = scanner
+                    .string_value()?
+                    .and_then(|kind| kind.decode())
+                    .is_some_and(|kind| is_lock_kind(&kind));
+                Ok(())
+            }
+            "name" => self.name(scanner, Place::Reference, &mut names),
+            _ => scanner.skip(),
+        })?;
+        if is_lock {
+            splices.append(&mut names);
+        }
+        Ok(())
+    }
+
+    fn member(
+        &self,
+        scanner: &mut Scanner<'_>,
+        wanted: &str,
+        place: Place,
+        splices: &mut Vec<(Place, Splice)>,
+    ) -> Result<(), RenameError> {
+        scanner.members(|scanner, key| match key {
+            key if key == wanted => self.name(scanner, place, splices),
+            _ => scanner.skip(),
+        })
+    }
+
+    fn name(
+        &self,
+        scanner: &mut Scanner<'_>,
+        place: Place,
+        splices: &mut Vec<(Place, Splice)>,
+    ) -> Result<(), RenameError> {
+        if let Some(splice) = scanner
+            .string_value()?
+            .and_then(|name| rename_string(&name, self.rename))
+        {
+            splices.push((place, splice));
+        }
+        Ok(())
+    }
+
+    /// A message names the object in quotes: `leases.coordination.k8s.io "lock" not found`.
+    fn message(&self, scanner: &mut Scanner<'_>, splices: &mut Vec<(Place, Splice)>) -> Result<(), RenameError> {
+        let Some(message) = scanner.string_value()? else {
+            return Ok(());
+        };
+        let (from, to) = &self.quoted;
+        let mut position = 0;
+        while let Some(rest) = message.raw.get(position..) {
+            let Some(found) = rest.windows(from.len()).position(|window| window == from.as_slice()) else {
+                break;
+            };
+            let start = message.range.start + position + found;
+            splices.push((
+                Place::Status,
+                Splice {
+                    range: start..start + from.len(),
+                    with: to.clone(),
+                },
+            ));
+            position += found + from.len();
+        }
+        Ok(())
+    }
+}
+
+/// The replacement of a whole string, if it is the name.
+pub(super) fn rename_string(string: &JsonString<'_>, rename: &Rename) -> Option<Splice> {
+    let is_name = string.decode().is_some_and(|text| text == rename.from);
+    is_name.then(|| Splice {
+        range: string.range.clone(),
+        with: quote(&rename.to).into_bytes(),
+    })
+}
+
+/// A JSON string.
+pub(super) fn quote(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Both names as a quoted word within a JSON string.
+fn quoted(rename: &Rename) -> (Vec<u8>, Vec<u8>) {
+    let within = |name: &str| {
+        let quoted = quote(&quote(name));
+        quoted.get(1..quoted.len() - 1).unwrap_or("").as_bytes().to_vec()
+    };
+    (within(&rename.from), within(&rename.to))
+}

@@ -1,0 +1,94 @@
+//! Renaming in watches.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn lock() -> Rename {
+    Rename {
+        from: "lock".into(),
+        to: "lock---a".into(),
+    }
+}
+
+/// Pushes the text in chunks and gives what came out, chunk by chunk.
+fn watch(encoding: WatchEncoding, chunks: &[&[u8]]) -> Result<Vec<Vec<u8>>, RenameError> {
+    let mut renamer = WatchRenamer::new(encoding, lock());
+    chunks.iter().map(|chunk| renamer.push(chunk)).collect()
+}
+
+#[test]
+fn a_json_event_leaves_as_soon_as_it_is_complete() {
+    let event = r#"{"type":"ADDED","object":{"kind":"Lease","metadata":{"name":"lock","x":"}{\"lock\""}}}"#;
+    let expected = event.replace("\"name\":\"lock\"", "\"name\":\"lock---a\"");
+    let (head, tail) = event.as_bytes().split_at(30);
+    let out = watch(
+        WatchEncoding::Json,
+        &[head, tail, b"\n", event.as_bytes(), b"\n{\"type\":\"BOOKMARK\"}\n"],
+    )
+    .unwrap();
+    let expected: [&[u8]; 5] = [
+        b"",
+        expected.as_bytes(),
+        b"\n",
+        expected.as_bytes(),
+        b"\n{\"type\":\"BOOKMARK\"}\n",
+    ];
+    assert_eq!(out, expected);
+}
+
+#[test]
+fn only_the_object_of_a_watch_event_is_renamed() {
+    let out = watch(
+        WatchEncoding::Json,
+        &[br#"{"metadata":{"name":"lock"},"object":{"kind":"Status","message":"\"lock\""}}"#],
+    );
+    assert_eq!(
+        out.unwrap()[0],
+        br#"{"metadata":{"name":"lock"},"object":{"kind":"Status","message":"\"lock---a\""}}"#
+    );
+}
+
+#[test]
+fn broken_and_oversized_watches_end() {
+    assert!(watch(WatchEncoding::Json, &[b"x"]).is_err());
+    assert!(watch(WatchEncoding::Json, &[b"{]"]).is_err());
+    assert!(matches!(
+        watch(WatchEncoding::Cbor, &[b"\xd9"]),
+        Err(RenameError::Unsupported(_))
+    ));
+    assert_eq!(
+        watch(WatchEncoding::Protobuf, &[&[0xff; 4]]),
+        Err(RenameError::EventTooLarge)
+    );
+    let half = vec![b' '; MAX_WATCH_EVENT_BYTES / 2];
+    assert_eq!(
+        watch(WatchEncoding::Json, &[b"{", &half, &half]),
+        Err(RenameError::EventTooLarge)
+    );
+    let mut renamer = WatchRenamer::new(WatchEncoding::Json, lock());
+    renamer.push(b"{}\n{").unwrap();
+    assert!(renamer.is_mid_event());
+}
+
+proptest! {
+    #[test]
+    fn chunking_does_not_matter(cuts in prop::collection::vec(1_usize..40, 1..12)) {
+        let text = br#"{"type":"ADDED","object":{"metadata":{"name":"lock"}}}
+ {"type":"MODIFIED","object":{"a":"\\\"}{","metadata":{"name":"lock"}}}
+{"type":"BOOKMARK","object":{}}
+"#;
+        let whole = watch(WatchEncoding::Json, &[text]).unwrap().concat();
+        let mut renamer = WatchRenamer::new(WatchEncoding::Json, lock());
+        let mut out = Vec::new();
+        let mut rest = &text[..];
+        for cut in cuts.iter().cycle() {
+            let (chunk, behind) = rest.split_at((*cut).min(rest.len()));
+            out.extend(renamer.push(chunk).unwrap());
+            rest = behind;
+            if rest.is_empty() { break; }
+        }
+        prop_assert_eq!(out, whole);
+        prop_assert!(!renamer.is_mid_event());
+    }
+}
