@@ -8,7 +8,7 @@ use ctrlmesh_wire::Verb;
 use crate::verdict::{MatchRule, Subscription, Traffic};
 
 /// How many verbs there are; see [`verb_index`].
-pub(crate) const VERBS: usize = 10;
+pub(crate) const VERBS: usize = 11;
 
 /// How many kinds of traffic there are; see [`traffic_index`].
 pub(crate) const TRAFFICS: usize = 3;
@@ -182,6 +182,7 @@ pub(crate) const fn verb_index(verb: Verb) -> usize {
         Verb::DeleteCollection => 7,
         Verb::Proxy => 8,
         Verb::NonResource => 9,
+        Verb::Unknown => 10,
     }
 }
 

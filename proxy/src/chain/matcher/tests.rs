@@ -16,6 +16,7 @@ pub(crate) const VERB_LIST: [Verb; VERBS] = [
     Verb::DeleteCollection,
     Verb::Proxy,
     Verb::NonResource,
+    Verb::Unknown,
 ];
 
 pub(crate) const TRAFFIC_LIST: [Traffic; TRAFFICS] = [Traffic::Api, Traffic::Webhook, Traffic::External];
