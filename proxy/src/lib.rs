@@ -2,5 +2,6 @@
 
 pub mod chain;
 pub mod exchange;
+pub mod harness;
 pub mod verdict;
 pub mod wasm;

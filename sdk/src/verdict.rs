@@ -255,3 +255,82 @@ impl BodyShape {
         self.end_after_ms(end_after_ms)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edits_keep_their_order() {
+        let edits = [
+            RequestEdit::rename_object("a", "b"),
+            RequestEdit::and_label_selector("c"),
+            RequestEdit::and_field_selector("d"),
+            RequestEdit::set_query("e", "f"),
+            RequestEdit::remove_query("g"),
+            RequestEdit::set_header("h", "i"),
+            RequestEdit::remove_header("j"),
+        ];
+        let verdict = RequestVerdict::edit(edits.clone());
+        assert_eq!(
+            verdict,
+            RequestVerdict {
+                delay_ms: 0,
+                action: RequestAction::Proceed(edits.to_vec())
+            }
+        );
+        assert_eq!(RequestVerdict::proceed().action, RequestAction::Proceed(Vec::new()));
+    }
+
+    #[test]
+    fn delay_does_not_change_the_action() {
+        let refusal = Refusal::too_many_requests("slow down", 3)
+            .reason("TooManyRequests")
+            .cause("rule-1");
+        let verdict = RequestVerdict::refuse(refusal.clone()).after_ms(7);
+        assert_eq!(
+            verdict,
+            RequestVerdict {
+                delay_ms: 7,
+                action: RequestAction::Refuse(refusal)
+            }
+        );
+        let verdict = ResponseVerdict::reset(Reset::Hang).after_ms(8);
+        assert_eq!(
+            verdict,
+            ResponseVerdict {
+                delay_ms: 8,
+                action: ResponseAction::Reset(Reset::Hang)
+            }
+        );
+    }
+
+    #[test]
+    fn refusal_has_what_was_given_and_nothing_else() {
+        let refusal = Refusal::too_many_requests("slow down", 3);
+        assert_eq!((refusal.code, refusal.retry_after_seconds), (429, Some(3)));
+        let refusal = Refusal::new(500, "broken");
+        assert_eq!(
+            (refusal.reason.as_str(), refusal.retry_after_seconds, refusal.cause),
+            ("", None, None)
+        );
+    }
+
+    #[test]
+    fn body_shapes_say_how_they_end() {
+        let cut = BodyShape::default().pace(10).hold_ms(20).cut_after(30, Reset::Close);
+        assert_eq!(
+            (cut.pace, cut.hold_ms, cut.cut_after, cut.reset),
+            (Some(10), Some(20), Some(30), Reset::Close)
+        );
+        let ended = BodyShape::default().end_after_ms(5);
+        let expired = BodyShape::default().expire_after_ms(5);
+        assert_eq!((ended.end_after_ms, ended.expired), (Some(5), false));
+        assert_eq!((expired.end_after_ms, expired.expired), (Some(5), true));
+        let plan = ResponsePlan::default()
+            .set_header("a", "b")
+            .remove_header("c")
+            .body(expired.clone());
+        assert_eq!((plan.edits.len(), plan.body), (2, Some(expired)));
+    }
+}

@@ -1,1 +1,69 @@
-//! Placeholder.
+//! An in-memory Kubernetes API server over real TCP, to test and demonstrate clients, controllers and proxies against.
+//!
+//! [`ApiServer`] listens on two ports: plaintext (HTTP/1.1, and HTTP/2 with prior knowledge) and TLS (ALPN `h2`,
+//! `http/1.1`). It stores objects of the built-in kinds it knows and of those registered as [`Resource`], with resource
+//! versions, optimistic concurrency, finalizers, status subresources, merge and JSON patch, server-side apply, paged
+//! lists, selectors, watches with bookmarks and initial events, tables and discovery. [`Faults`] makes it misbehave,
+//! [`RequestLog`] tells what it was asked, [`Store`] what it holds.
+//!
+//! It has no schemas, controllers, garbage collector, authorisation or admission. What it does not do, it refuses with
+//! a Status: protobuf, CBOR and YAML bodies (415), strategic merge patches that need a schema (415), OpenAPI (404),
+//! unknown kinds and subresources (404), field selectors but for name and namespace (400), foreground and orphaning
+//! deletion, deletion of a namespace that holds objects, watches over WebSocket (501).
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! use ctrlmesh_testkit::{ApiServer, Fault, Resource, Rule};
+//! use serde_json::json;
+//!
+//! let widgets = Resource::namespaced("example.com", "v1", "widgets", "Widget").with_status();
+//! let server = ApiServer::builder().resource(widgets).start().await?;
+//! server.store().put(json!({
+//!     "apiVersion": "example.com/v1", "kind": "Widget",
+//!     "metadata": { "name": "w1", "namespace": "default" }, "spec": { "size": 3 },
+//! }))?;
+//! server.faults().add(Rule::new(Fault::Status { code: 429, retry_after: Some(1) }).verb("list").times(1));
+//! let kubeconfig = server.kubeconfig(); // hand it to the client under test
+//! server.store().wait_until(|state| state.get("widgets.example.com", "default", "w1").is_some()).await?;
+//! assert_eq!(server.requests().count("list"), 0);
+//! server.stop().await;
+//! # Ok::<_, ctrlmesh_testkit::Error>(()) }).unwrap();
+//! ```
+
+mod activity;
+mod admit;
+mod apply;
+mod body;
+mod connection;
+mod delete;
+mod discovery;
+mod error;
+mod faults;
+mod form;
+mod list;
+mod managed;
+mod object;
+mod patch;
+mod refusal;
+mod requests;
+mod resource;
+mod resources;
+mod route;
+mod seed;
+mod selection;
+mod server;
+mod socket;
+mod store;
+mod table;
+mod tls;
+mod upgrade;
+mod watch;
+mod write;
+
+pub use activity::Activity;
+pub use error::Error;
+pub use faults::{Fault, Faults, Gate, Rule, RuleId, When};
+pub use requests::{RequestLog, Seen};
+pub use resource::Resource;
+pub use server::{ApiServer, Builder};
+pub use store::{Snapshot, Store, WAIT_DEADLINE};

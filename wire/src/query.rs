@@ -194,7 +194,7 @@ fn encode_pair(key: &str, value: &str) -> String {
 
 /// Whether a piece that the API server drops names the key, to a reader that splits at `;` or forgives bad escapes.
 fn mentions(piece: &str, key: &str) -> bool {
-    piece.split(';').any(|part| {
+    piece.split(';').filter(|part| !part.is_empty()).any(|part| {
         let name = part.split_once('=').map_or(part, |(name, _)| name);
         percent::decode_query(name).map_or(name == key, |name| name == key)
     })

@@ -44,7 +44,7 @@ pub fn watch_error_event(status: &Status, encoding: WatchEncoding) -> Vec<u8> {
     }
 }
 
-/// First bytes of every CBOR item of the API (RFC 8949 §3.4.6).
+/// First bytes of every CBOR item of the API (RFC 8949 §3.4.6), and of an object within an event.
 const SELF_DESCRIBED: &[u8] = &[0xd9, 0xd9, 0xf7];
 
 /// Writes what upstream's encoder writes: keys sorted by their encoded bytes, texts as byte strings.
@@ -62,7 +62,7 @@ fn cbor_event(status: &Status) -> Vec<u8> {
     object.required_text("apiVersion", "v1");
     let mut event = CborMap::default();
     event.text("type", "ERROR");
-    event.value("object", &object.finish());
+    event.value("object", &[SELF_DESCRIBED, &object.finish()].concat());
     [SELF_DESCRIBED, &event.finish()].concat()
 }
 

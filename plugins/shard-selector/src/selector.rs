@@ -11,12 +11,10 @@ use crate::settings::{Expression, LabelSelector};
 const MAX_NAME: usize = 63;
 /// Longest prefix of a label key (`validation.DNS1123SubdomainMaxLength`).
 const MAX_SUBDOMAIN: usize = 253;
-/// Longest text of one selector. Far above any shard in use, far below what a request line may carry.
-const MAX_TEXT: usize = 16 * 1024;
 
-/// The selector's text, the same for every way to write it: requirements sorted, values sorted, nothing twice. `None` if it
+/// The selector's requirements, the same for every way to write it: sorted, nothing twice, values sorted. Empty if it
 /// restricts nothing.
-pub(crate) fn text(selector: &LabelSelector) -> Result<Option<String>, Invalid> {
+pub(crate) fn requirements(selector: &LabelSelector) -> Result<BTreeSet<String>, Invalid> {
     let mut requirements = BTreeSet::new();
     for (key, value) in selector.match_labels.iter().flatten() {
         let checked = check_key(key).and_then(|()| check_value(value));
@@ -27,15 +25,7 @@ pub(crate) fn text(selector: &LabelSelector) -> Result<Option<String>, Invalid> 
         let requirement = requirement(expression).map_err(|error| error.index(index).field("matchExpressions"))?;
         requirements.insert(requirement);
     }
-    let text = requirements.into_iter().collect::<Vec<_>>().join(",");
-    if text.len() > MAX_TEXT {
-        let message = format!(
-            "the selector has {} bytes, at most {MAX_TEXT} fit a request; use fewer values",
-            text.len()
-        );
-        return Err(Invalid::new(message));
-    }
-    Ok(Some(text).filter(|text| !text.is_empty()))
+    Ok(requirements)
 }
 
 fn requirement(expression: &Expression) -> Result<String, Invalid> {

@@ -6,11 +6,29 @@ use ctrlmesh_sdk::{MatchRule, Verb};
 use crate::selector::{self, is_subdomain};
 use crate::settings::{Limit, ResourceRule};
 
+/// Bounds on all limits together, as all may match one request. Far above any shard in use, far below what the host and
+/// an API server take in a query.
+const MAX_BYTES: usize = 16 * 1024;
+const MAX_REQUIREMENTS: usize = 256;
+/// Bounds on the subscription that comes of it: a host takes 256 rules and 64 KiB of text, and the lock needs some.
+const MAX_SCOPES: usize = 200;
+const MAX_NAME_BYTES: usize = 32 * 1024;
+
 /// The limits that restrict something.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     limits: Vec<CompiledLimit>,
     warnings: Vec<String>,
+    used: Used,
+}
+
+/// What counts against the bounds, over all limits.
+#[derive(Debug, Default)]
+struct Used {
+    requirements: usize,
+    bytes: usize,
+    scopes: usize,
+    name_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -46,14 +64,38 @@ impl View {
 
     fn add(&mut self, index: usize, limit: &Limit) -> Result<(), Invalid> {
         let scopes = self.scopes(index, limit)?;
-        let selector = limit.selector.as_ref().map(selector::text).transpose();
-        let selector = selector.map_err(|error| error.field("selector"))?.flatten();
-        match selector {
-            Some(selector) if !scopes.is_empty() => self.limits.push(CompiledLimit { scopes, selector }),
-            Some(_) => {}
-            None => self
-                .warnings
-                .push(format!("limits[{index}] has no selector and restricts nothing")),
+        let requirements = limit.selector.as_ref().map(selector::requirements).transpose();
+        let requirements = requirements
+            .map_err(|error| error.field("selector"))?
+            .unwrap_or_default();
+        if requirements.is_empty() {
+            self.warnings
+                .push(format!("limits[{index}] has no selector and restricts nothing"));
+            return Ok(());
+        }
+        let selector = requirements.iter().map(String::as_str).collect::<Vec<_>>().join(",");
+        self.used.requirements += requirements.len();
+        self.used.bytes += selector.len();
+        if self.used.bytes > MAX_BYTES || self.used.requirements > MAX_REQUIREMENTS {
+            let message = format!(
+                "up to here the selectors have {} bytes and {} requirements; at most {MAX_BYTES} and {MAX_REQUIREMENTS} \
+                 fit a request; use fewer values",
+                self.used.bytes, self.used.requirements
+            );
+            return Err(Invalid::new(message).field("selector"));
+        }
+        self.used.scopes += scopes.len();
+        self.used.name_bytes += scopes.iter().map(Scope::name_bytes).sum::<usize>();
+        if self.used.scopes > MAX_SCOPES || self.used.name_bytes > MAX_NAME_BYTES {
+            let message = format!(
+                "up to here there are {} elements with {} bytes of names; at most {MAX_SCOPES} and {MAX_NAME_BYTES} are \
+                 taken; put more resources into one element, or use \"*\"",
+                self.used.scopes, self.used.name_bytes
+            );
+            return Err(Invalid::new(message).field("relateResources"));
+        }
+        if !scopes.is_empty() {
+            self.limits.push(CompiledLimit { scopes, selector });
         }
         Ok(())
     }
@@ -124,6 +166,10 @@ impl Scope {
             .zip(resources)
             .map(|(groups, resources)| Self { groups, resources }))
     }
+
+    fn name_bytes(&self) -> usize {
+        [&self.groups, &self.resources].into_iter().map(Names::bytes).sum()
+    }
 }
 
 impl Names {
@@ -148,6 +194,14 @@ impl Names {
         match self {
             Self::Any => true,
             Self::These(names) => names.iter().any(|candidate| candidate == name),
+        }
+    }
+
+    /// With one more for each, as the host counts.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Any => 0,
+            Self::These(names) => names.iter().map(|name| name.len() + 1).sum(),
         }
     }
 

@@ -50,10 +50,17 @@ impl Cache {
     /// # Errors
     /// When others may write to the directory or read its key, or the file system refuses.
     pub(crate) fn open(directory: &Path) -> Result<Self, Error> {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|source| io_error(directory, source))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(|source| io_error(directory, source))?;
         check_private(directory, 0o022, "others may write to it")?;
         let key = read_or_make_key(directory)?;
-        Ok(Self { directory: directory.to_owned(), key: hmac::Key::new(hmac::HMAC_SHA256, &key) })
+        Ok(Self {
+            directory: directory.to_owned(),
+            key: hmac::Key::new(hmac::HMAC_SHA256, &key),
+        })
     }
 
     /// Looks an artifact up and checks its seal.
@@ -71,7 +78,10 @@ impl Cache {
             return Lookup::Refused("its seal does not fit: it was damaged, or made by somebody else".into());
         }
         // Marks it as used for `prune`; an artifact that can't be marked still works.
-        let _ = File::options().append(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        let _ = File::options()
+            .append(true)
+            .open(&path)
+            .and_then(|file| file.set_modified(SystemTime::now()));
         Lookup::Hit(Artifact::seal_verified(artifact.to_vec()))
     }
 
@@ -118,7 +128,9 @@ impl Cache {
 
     /// Removes the longest unused artifacts above [`MAX_ARTIFACTS`]. Best effort: a cache that is too large works.
     fn prune(&self) {
-        let Ok(files) = fs::read_dir(&self.directory) else { return };
+        let Ok(files) = fs::read_dir(&self.directory) else {
+            return;
+        };
         let mut artifacts: Vec<(SystemTime, PathBuf)> = files
             .flatten()
             .map(|file| file.path())
@@ -153,7 +165,10 @@ fn read_or_make_key(directory: &Path) -> Result<[u8; KEY_BYTES], Error> {
     let bytes = read_bounded(&path, KEY_BYTES as u64).map_err(|source| io_error(&path, source))?;
     <[u8; KEY_BYTES]>::try_from(bytes).map_err(|bytes| Error::CacheDirectory {
         path,
-        reason: format!("the key has {} bytes, not {KEY_BYTES}: remove the directory, it will be made anew", bytes.len()),
+        reason: format!(
+            "the key has {} bytes, not {KEY_BYTES}: remove the directory, it will be made anew",
+            bytes.len()
+        ),
     })
 }
 
@@ -162,16 +177,25 @@ fn check_private(path: &Path, forbidden: u32, reason: &str) -> Result<(), Error>
     let file = fs::symlink_metadata(path).map_err(|source| io_error(path, source))?;
     // The owner of our own entry in /proc is the effective user; std has no geteuid.
     let own = fs::metadata("/proc/self").map_err(|source| io_error(Path::new("/proc/self"), source))?;
-    let refuse = |reason: String| Error::CacheDirectory { path: path.to_owned(), reason };
+    let refuse = |reason: String| Error::CacheDirectory {
+        path: path.to_owned(),
+        reason,
+    };
     if file.file_type().is_symlink() {
         return Err(refuse("it is a symbolic link: name the directory itself".into()));
     }
     if file.uid() != own.uid() && file.uid() != 0 {
-        return Err(refuse(format!("it belongs to user {}, not to us ({})", file.uid(), own.uid())));
+        return Err(refuse(format!(
+            "it belongs to user {}, not to us ({})",
+            file.uid(),
+            own.uid()
+        )));
     }
     if file.mode() & forbidden != 0 {
         let mode = file.mode() & 0o7777;
-        return Err(refuse(format!("{reason} (mode {mode:04o}): name a directory of our own, it is made with mode 0700")));
+        return Err(refuse(format!(
+            "{reason} (mode {mode:04o}): name a directory of our own, it is made with mode 0700"
+        )));
     }
     Ok(())
 }
@@ -196,7 +220,10 @@ fn random_hex() -> Result<String, Error> {
 }
 
 fn io_error(path: &Path, source: io::Error) -> Error {
-    Error::Io { path: path.to_owned(), source }
+    Error::Io {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 #[cfg(test)]

@@ -62,9 +62,9 @@ pub(crate) fn compile(program: &Path, wasm: &[u8], deadline: Duration) -> Result
     let status = wait_until(&mut child, end);
     match (said, status) {
         (_, None) => Err(Failure::Deadline),
-        (Said { cut: true, .. }, _) => {
-            Err(Failure::Refused(format!("the artifact is larger than {MAX_ARTIFACT_BYTES} bytes")))
-        }
+        (Said { cut: true, .. }, _) => Err(Failure::Refused(format!(
+            "the artifact is larger than {MAX_ARTIFACT_BYTES} bytes"
+        ))),
         (said, Some(status)) if status.success() && !said.artifact.is_empty() => Ok(said.artifact),
         (said, Some(status)) => Err(Failure::Refused(describe(status, &said.message))),
     }
@@ -100,7 +100,11 @@ fn exchange(child: &mut Child, wasm: &[u8], end: Instant) -> Said {
         }
         let (artifact, cut) = artifact.join().unwrap_or_default();
         let (message, _) = message.join().unwrap_or_default();
-        Said { artifact, cut, message: String::from_utf8_lossy(&message).trim().to_owned() }
+        Said {
+            artifact,
+            cut,
+            message: String::from_utf8_lossy(&message).trim().to_owned(),
+        }
     })
 }
 
@@ -164,21 +168,30 @@ fn compile_stdin() -> Result<(), String> {
     limit_self().map_err(|error| format!("limits can't be set: {error}"))?;
     let mut wasm = Vec::new();
     let limit = MAX_WASM_BYTES as u64 + 1;
-    io::stdin().lock().take(limit).read_to_end(&mut wasm).map_err(|error| format!("stdin: {error}"))?;
+    io::stdin()
+        .lock()
+        .take(limit)
+        .read_to_end(&mut wasm)
+        .map_err(|error| format!("stdin: {error}"))?;
     if wasm.len() > MAX_WASM_BYTES {
         return Err(format!("more than {MAX_WASM_BYTES} bytes on stdin"));
     }
     let engine = wasmtime_engine().map_err(|error| error.to_string())?;
-    let artifact = engine.precompile_component(&wasm).map_err(|error| format!("{error:#}"))?;
+    let artifact = engine
+        .precompile_component(&wasm)
+        .map_err(|error| format!("{error:#}"))?;
     let mut stdout = io::stdout().lock();
-    stdout.write_all(&artifact).and_then(|()| stdout.flush()).map_err(|error| format!("stdout: {error}"))
+    stdout
+        .write_all(&artifact)
+        .and_then(|()| stdout.flush())
+        .map_err(|error| format!("stdout: {error}"))
 }
 
 /// Bounds this process. All of these can only be lowered, so a compiler that goes wrong can't undo them.
 fn limit_self() -> io::Result<()> {
+    // No memory image is left behind, and it writes to its pipes and to nothing else.
+    Resource::CORE.set(0, 0)?;
     Resource::AS.set(MAX_CHILD_ADDRESS_SPACE, MAX_CHILD_ADDRESS_SPACE)?;
     Resource::CPU.set(MAX_CHILD_CPU_SECONDS, MAX_CHILD_CPU_SECONDS)?;
-    // It writes to its pipes and to nothing else, and leaves no memory image behind.
-    Resource::FSIZE.set(0, 0)?;
-    Resource::CORE.set(0, 0)
+    Resource::FSIZE.set(0, 0)
 }

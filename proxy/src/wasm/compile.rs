@@ -46,7 +46,11 @@ impl Compiler {
     /// When the cache directory can't be used, above all when others may write to it.
     pub fn new(mode: CompileMode, cache: Option<&Path>) -> Result<Self, Error> {
         let cache = cache.map(Cache::open).transpose()?;
-        Ok(Self { mode, cache, deadline: child::COMPILE_DEADLINE })
+        Ok(Self {
+            mode,
+            cache,
+            deadline: child::COMPILE_DEADLINE,
+        })
     }
 
     /// Compiles within `deadline` instead of a minute. Only for [`CompileMode::Child`]: nothing stops a compile in the own
@@ -78,7 +82,11 @@ impl Compiler {
         let Some(cache) = &self.cache else {
             return load(engine, &self.compile(engine, wasm, digest)?, digest);
         };
-        let name = format!("{}-{}", digest.trim_start_matches("sha256:"), engine::compatibility(engine.wasmtime()));
+        let name = format!(
+            "{}-{}",
+            digest.trim_start_matches("sha256:"),
+            engine::compatibility(engine.wasmtime())
+        );
         match cache.read(&name) {
             Lookup::Hit(artifact) => match load(engine, &artifact, digest) {
                 Ok(component) => return Ok(component),
@@ -98,17 +106,22 @@ impl Compiler {
     }
 
     fn compile(&self, engine: &Arc<Engine>, wasm: &[u8], digest: &str) -> Result<Artifact, Error> {
-        let refused = |detail: String| Error::Compile { digest: digest.to_owned(), detail };
+        let refused = |detail: String| Error::Compile {
+            digest: digest.to_owned(),
+            detail,
+        };
         let bytes = match &self.mode {
-            CompileMode::InProcess => {
-                engine.wasmtime().precompile_component(wasm).map_err(|error| refused(format!("{error:#}")))?
-            }
+            CompileMode::InProcess => engine
+                .wasmtime()
+                .precompile_component(wasm)
+                .map_err(|error| refused(format!("{error:#}")))?,
             CompileMode::Child { program } => {
                 child::compile(program, wasm, self.deadline).map_err(|failure| match failure {
                     child::Failure::Refused(detail) => refused(detail),
-                    child::Failure::Deadline => {
-                        Error::CompileDeadline { digest: digest.to_owned(), limit: self.deadline }
-                    }
+                    child::Failure::Deadline => Error::CompileDeadline {
+                        digest: digest.to_owned(),
+                        limit: self.deadline,
+                    },
                 })?
             }
         };
@@ -142,7 +155,10 @@ fn check_format(wasm: &[u8], digest: &str) -> Result<(), Error> {
     match wasm {
         [0, b'a', b's', b'm', 1, 0, 0, 0, ..] => Err(Error::CoreModule { digest: digest() }),
         [0, b'a', b's', b'm', _, _, _, _, ..] => Ok(()),
-        [0, b'a', b's', b'm', ..] => Err(Error::Compile { digest: digest(), detail: "it is truncated".into() }),
+        [0, b'a', b's', b'm', ..] => Err(Error::Compile {
+            digest: digest(),
+            detail: "it is truncated".into(),
+        }),
         _ => Err(Error::NotWasm { digest: digest() }),
     }
 }

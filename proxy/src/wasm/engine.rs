@@ -40,7 +40,11 @@ impl Engine {
     pub fn new() -> Result<Arc<Self>, Error> {
         let wasmtime = wasmtime_engine()?;
         let ticker = Ticker::start(&wasmtime)?;
-        Ok(Arc::new(Self { wasmtime, ticker, loaded: Mutex::new(Vec::new()) }))
+        Ok(Arc::new(Self {
+            wasmtime,
+            ticker,
+            loaded: Mutex::new(Vec::new()),
+        }))
     }
 
     /// Whether deadlines are being kept.
@@ -56,7 +60,10 @@ impl Engine {
     /// A plugin that somebody still holds.
     pub(crate) fn loaded(&self, digest: &str) -> Option<Arc<Plugin>> {
         let loaded = self.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        loaded.iter().filter_map(Weak::upgrade).find(|plugin| plugin.digest == digest)
+        loaded
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|plugin| plugin.digest == digest)
     }
 
     /// Remembers a plugin as long as somebody holds it.
@@ -86,7 +93,10 @@ impl Hasher for DigestHasher {
 
     fn finish(&self) -> u64 {
         let digest = self.0.clone().finish();
-        digest.as_ref().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+        digest
+            .as_ref()
+            .first_chunk()
+            .map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
 }
 
@@ -136,7 +146,10 @@ impl Ticker {
                 }
             })
             .map_err(|error| Error::Engine(format!("no thread for the epoch ticker: {error}")))?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 }
 

@@ -20,7 +20,9 @@ pub enum Error {
     #[error("the plugin is empty (0 bytes): was it written completely?")]
     Empty,
     /// More bytes than a plugin may have.
-    #[error("the plugin has {bytes} bytes, at most {MAX_WASM_BYTES} are allowed: build it with `--profile plugin` (optimised and stripped)")]
+    #[error(
+        "the plugin has {bytes} bytes, at most {MAX_WASM_BYTES} are allowed: build it with `--profile plugin` (optimised and stripped)"
+    )]
     TooLarge {
         /// Its size.
         bytes: usize,
@@ -60,7 +62,9 @@ pub enum Error {
         version: String,
     },
     /// It wants what no plugin gets.
-    #[error("{digest} imports {import}, which a plugin is not given: remove what needs it (files, sockets and HTTP are not there)")]
+    #[error(
+        "{digest} imports {import}, which a plugin is not given: remove what needs it (files, sockets and HTTP are not there)"
+    )]
     Import {
         /// Digest of the bytes.
         digest: String,
@@ -132,7 +136,13 @@ pub struct Origin {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "plugin {} of entry {} in {}", self.digest, self.entry, self.phase.as_str())
+        write!(
+            f,
+            "plugin {} of entry {} in {}",
+            self.digest,
+            self.entry,
+            self.phase.as_str()
+        )
     }
 }
 

@@ -21,11 +21,19 @@ const MAX_TABLE_ELEMENTS: usize = 10_000;
 
 /// Header fields whose value is a secret of the client or of its session. `sec-websocket-protocol` carries a bearer token
 /// where a browser can't set `authorization` (apiserver `pkg/authentication/request/websocket/protocol.go`).
-const CREDENTIALS: [&str; 5] =
-    ["authorization", "cookie", "proxy-authorization", "sec-websocket-protocol", "set-cookie"];
+const CREDENTIALS: [&str; 5] = [
+    "authorization",
+    "cookie",
+    "proxy-authorization",
+    "sec-websocket-protocol",
+    "set-cookie",
+];
 
 /// Type of the handle of the request in hand. There is one at a time, so a handle needs no number and no table.
-#[expect(unreachable_pub, reason = "the generated bindings re-export it from a public module of a private one")]
+#[expect(
+    unreachable_pub,
+    reason = "the generated bindings re-export it from a public module of a private one"
+)]
 pub struct RequestHandle;
 /// Type of the handle of the response in hand.
 #[expect(unreachable_pub, reason = "as above")]
@@ -51,7 +59,12 @@ impl HostState {
             response: None,
             recheck: false,
             entry,
-            limits: Limits { memory_bytes, memory_used: 0, table_elements: 0, memory_refused: false },
+            limits: Limits {
+                memory_bytes,
+                memory_used: 0,
+                table_elements: 0,
+                memory_refused: false,
+            },
             stdio: Stdio::default(),
             wasi_handles: 0,
         }
@@ -77,7 +90,8 @@ impl HostState {
     pub(crate) fn end_call(&mut self) {
         self.request = None;
         self.response = None;
-        self.stdio.flush(if self.recheck { None } else { Some(self.entry.log()) });
+        self.stdio
+            .flush(if self.recheck { None } else { Some(self.entry.log()) });
         self.recheck = false;
     }
 }

@@ -124,7 +124,10 @@ impl Instance {
         })?;
         match answer {
             Ok(subscription) => subscription.map_err(|what| self.invalid(Phase::Configure, what)),
-            Err(message) => Err(Fault::Settings { origin: self.origin(Phase::Configure), message: bounded(message) }),
+            Err(message) => Err(Fault::Settings {
+                origin: self.origin(Phase::Configure),
+                message: bounded(message),
+            }),
         }
     }
 
@@ -138,9 +141,9 @@ impl Instance {
         host.request = Some(Rc::clone(request));
         host.recheck = recheck;
         let verdict = self.call(Phase::OnRequest, self.entry.timeout, |store, guest, _, _| match guest {
-            Guest::V0_1(guest) => {
-                Ok(convert::request_verdict(guest.call_on_request(store, Resource::new_borrow(REQUEST))?))
-            }
+            Guest::V0_1(guest) => Ok(convert::request_verdict(
+                guest.call_on_request(store, Resource::new_borrow(REQUEST))?,
+            )),
         })?;
         verdict.map_err(|what| self.invalid(Phase::OnRequest, what))
     }
@@ -157,12 +160,18 @@ impl Instance {
         let host = self.store.data_mut();
         host.request = Some(Rc::clone(request));
         host.response = Some(Rc::clone(response));
-        let verdict = self.call(Phase::OnResponse, self.entry.timeout, |store, guest, _, _| match guest {
-            Guest::V0_1(guest) => {
-                let (request, response) = (Resource::new_borrow(REQUEST), Resource::new_borrow(RESPONSE));
-                Ok(convert::response_verdict(guest.call_on_response(store, request, response)?))
-            }
-        })?;
+        let verdict = self.call(
+            Phase::OnResponse,
+            self.entry.timeout,
+            |store, guest, _, _| match guest {
+                Guest::V0_1(guest) => {
+                    let (request, response) = (Resource::new_borrow(REQUEST), Resource::new_borrow(RESPONSE));
+                    Ok(convert::response_verdict(
+                        guest.call_on_response(store, request, response)?,
+                    ))
+                }
+            },
+        )?;
         verdict.map_err(|what| self.invalid(Phase::OnResponse, what))
     }
 
@@ -172,11 +181,15 @@ impl Instance {
     /// Any fault but [`Fault::Settings`] and [`Fault::Invalid`].
     pub fn on_complete(&mut self, request: &Rc<RequestView>, outcome: &Outcome) -> Result<(), Fault> {
         self.store.data_mut().request = Some(Rc::clone(request));
-        self.call(Phase::OnComplete, self.entry.timeout, |store, guest, _, _| match guest {
-            Guest::V0_1(guest) => {
-                guest.call_on_complete(store, Resource::new_borrow(REQUEST), convert::outcome(outcome))
-            }
-        })
+        self.call(
+            Phase::OnComplete,
+            self.entry.timeout,
+            |store, guest, _, _| match guest {
+                Guest::V0_1(guest) => {
+                    guest.call_on_complete(store, Resource::new_borrow(REQUEST), convert::outcome(outcome))
+                }
+            },
+        )
     }
 
     /// Bytes of linear memory that the instance has.
@@ -194,7 +207,11 @@ impl Instance {
     ) -> Result<R, Fault> {
         self.store.set_epoch_deadline(ticks(limit));
         let result = run(&mut self.store, &self.guest, &self.plugin, &self.entry).map_err(|error| {
-            let context = Context { plugin: &self.plugin, entry: &self.entry, limit };
+            let context = Context {
+                plugin: &self.plugin,
+                entry: &self.entry,
+                limit,
+            };
             context.fault(phase, &self.store, &error)
         });
         self.store.data_mut().end_call();
@@ -202,7 +219,10 @@ impl Instance {
     }
 
     fn invalid(&self, phase: Phase, what: String) -> Fault {
-        Fault::Invalid { origin: self.origin(phase), what: bounded(what) }
+        Fault::Invalid {
+            origin: self.origin(phase),
+            what: bounded(what),
+        }
     }
 
     fn origin(&self, phase: Phase) -> Box<Origin> {
@@ -225,27 +245,52 @@ impl Context<'_> {
         let host = store.data();
         let trap = error.downcast_ref::<wasmtime::Trap>();
         if trap == Some(&wasmtime::Trap::Interrupt) {
-            return Fault::Deadline { origin, limit: self.limit };
+            return Fault::Deadline {
+                origin,
+                limit: self.limit,
+            };
         }
         if host.limits.memory_refused {
-            return Fault::Memory { origin, limit_bytes: host.limits.memory_bytes };
+            return Fault::Memory {
+                origin,
+                limit_bytes: host.limits.memory_bytes,
+            };
         }
-        let what = trap.map(ToString::to_string).or_else(|| error.downcast_ref::<Refused>().map(ToString::to_string));
+        let what = trap
+            .map(ToString::to_string)
+            .or_else(|| error.downcast_ref::<Refused>().map(ToString::to_string));
         match (what, phase) {
-            (Some(what), _) => Fault::Trap { origin, detail: with_stderr(&what, &host.stdio.stderr()) },
-            (None, Phase::Instantiate) => Fault::Trap { origin, detail: bounded(error.root_cause().to_string()) },
+            (Some(what), _) => Fault::Trap {
+                origin,
+                detail: with_stderr(&what, &host.stdio.stderr()),
+            },
+            (None, Phase::Instantiate) => Fault::Trap {
+                origin,
+                detail: bounded(error.root_cause().to_string()),
+            },
             // Neither a trap nor our own error: the guest ran, and what it handed over could not be read.
-            (None, _) => Fault::Invalid { origin, what: bounded(error.root_cause().to_string()) },
+            (None, _) => Fault::Invalid {
+                origin,
+                what: bounded(error.root_cause().to_string()),
+            },
         }
     }
 }
 
 fn origin(plugin: &Plugin, entry: &EntryConfig, phase: Phase) -> Box<Origin> {
-    Box::new(Origin { digest: plugin.digest.clone(), entry: entry.name.clone(), phase })
+    Box::new(Origin {
+        digest: plugin.digest.clone(),
+        entry: entry.name.clone(),
+        phase,
+    })
 }
 
 fn with_stderr(what: &str, stderr: &str) -> String {
-    bounded(if stderr.is_empty() { what.to_owned() } else { format!("{what}: {stderr}") })
+    bounded(if stderr.is_empty() {
+        what.to_owned()
+    } else {
+        format!("{what}: {stderr}")
+    })
 }
 
 fn bounded(mut text: String) -> String {
@@ -255,5 +300,7 @@ fn bounded(mut text: String) -> String {
 
 /// Epochs of a limit. One more, because the current epoch is already under way.
 fn ticks(limit: Duration) -> u64 {
-    u64::try_from(limit.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX / 2).saturating_add(1)
+    u64::try_from(limit.as_nanos().div_ceil(TICK.as_nanos()))
+        .unwrap_or(u64::MAX / 2)
+        .saturating_add(1)
 }

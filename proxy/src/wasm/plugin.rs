@@ -2,6 +2,7 @@
 //!
 //! Leaves compiling to `compile.rs` and instances to `instance.rs`.
 
+use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Linker};
 
 use super::bindings::v0_1;
@@ -27,13 +28,21 @@ pub(crate) enum Pre {
 impl Plugin {
     pub(crate) fn new(engine: &Engine, component: &Component, digest: String) -> Result<Self, Error> {
         let ty = component.component_type();
-        let imports: Vec<&str> = ty.imports(engine.wasmtime()).map(|(name, _)| name).collect();
+        // The types that a world takes from its interfaces are imports too, by their bare names; the linker checks them.
+        let imports: Vec<&str> = ty
+            .imports(engine.wasmtime())
+            .filter(|(_, item)| !matches!(item.ty, ComponentItem::Type(_) | ComponentItem::Resource(_)))
+            .map(|(name, _)| name)
+            .collect();
         let exports: Vec<&str> = ty.exports(engine.wasmtime()).map(|(name, _)| name).collect();
         let pre = match world::check(&imports, &exports, &digest)? {
             Version::V0_1 => pre_v0_1(engine, component),
         };
         // Names fit, so what is left are types: a function with other parameters, or one that our version has not.
-        let pre = pre.map_err(|error| Error::WrongWorld { digest: digest.clone(), missing: format!("{error:#}") })?;
+        let pre = pre.map_err(|error| Error::WrongWorld {
+            digest: digest.clone(),
+            missing: format!("{error:#}"),
+        })?;
         Ok(Self { digest, pre })
     }
 

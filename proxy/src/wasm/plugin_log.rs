@@ -59,8 +59,17 @@ struct Inner {
 impl PluginLog {
     pub(super) fn new(entry: &str, clock: Clock) -> Self {
         let at_ms = clock.monotonic_ms();
-        let inner = Inner { allowance: BURST, at_ms, suppressed: 0, recent: VecDeque::new() };
-        Self { entry: entry.to_owned(), clock, inner: Mutex::new(inner) }
+        let inner = Inner {
+            allowance: BURST,
+            at_ms,
+            suppressed: 0,
+            recent: VecDeque::new(),
+        };
+        Self {
+            entry: entry.to_owned(),
+            clock,
+            inner: Mutex::new(inner),
+        }
     }
 
     /// Writes a line, or counts it if there were too many.
@@ -114,7 +123,10 @@ impl PluginLog {
 /// Cuts a text to its bound and takes out what could forge a line of a log or move a terminal's cursor.
 fn one_line(text: &str) -> String {
     let bounded = text.get(..text.floor_char_boundary(MAX_LINE_BYTES)).unwrap_or(text);
-    bounded.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
+    bounded
+        .chars()
+        .map(|character| if character.is_control() { ' ' } else { character })
+        .collect()
 }
 
 #[cfg(test)]
@@ -135,7 +147,10 @@ mod tests {
         log.write(Level::Warn, "again");
         log.write(Level::Warn, "too soon");
         assert_eq!(log.suppressed(), 4);
-        assert_eq!(log.recent().last().map(|line| line.message.clone()), Some("again".into()));
+        assert_eq!(
+            log.recent().last().map(|line| line.message.clone()),
+            Some("again".into())
+        );
     }
 
     #[test]

@@ -66,7 +66,11 @@ impl SeriesSet {
         let mut inner = lock(&self.0);
         let updated = inner.find(name, label).map(|known| known.update(value));
         if updated.is_none() && inner.accepts(name, label, value) {
-            inner.series.push(Series { name: name.to_owned(), label: label.to_owned(), value });
+            inner.series.push(Series {
+                name: name.to_owned(),
+                label: label.to_owned(),
+                value,
+            });
         } else if updated != Some(true) {
             inner.dropped = inner.dropped.saturating_add(1);
         }
@@ -87,13 +91,18 @@ impl SeriesValue {
 
 impl Inner {
     fn find(&mut self, name: &str, label: &str) -> Option<&mut SeriesValue> {
-        let known = self.series.iter_mut().find(|series| series.name == name && series.label == label);
+        let known = self
+            .series
+            .iter_mut()
+            .find(|series| series.name == name && series.label == label);
         known.map(|series| &mut series.value)
     }
 
     fn accepts(&self, name: &str, label: &str, value: SeriesValue) -> bool {
         let valid_name = (1..=MAX_NAME_BYTES).contains(&name.len())
-            && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
             && !name.starts_with(|first: char| first.is_ascii_digit());
         // A family has one kind: an exporter can't print a counter and a gauge under one name.
         let one_kind = self
@@ -117,8 +126,14 @@ mod tests {
         set.gauge("level", "", 1.0);
         set.gauge("level", "", 0.5);
         let (series, dropped) = set.snapshot();
-        let values: Vec<_> = series.iter().map(|series| (series.name.as_str(), series.value)).collect();
-        assert_eq!(values, [("refused", SeriesValue::Counter(5)), ("level", SeriesValue::Gauge(0.5))]);
+        let values: Vec<_> = series
+            .iter()
+            .map(|series| (series.name.as_str(), series.value))
+            .collect();
+        assert_eq!(
+            values,
+            [("refused", SeriesValue::Counter(5)), ("level", SeriesValue::Gauge(0.5))]
+        );
         assert_eq!(dropped, 0);
     }
 

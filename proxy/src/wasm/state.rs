@@ -89,7 +89,10 @@ impl StateStore {
     /// An empty store on this clock.
     #[must_use]
     pub fn with_clock(clock: Clock) -> Self {
-        Self { clock, entries: Mutex::default() }
+        Self {
+            clock,
+            entries: Mutex::default(),
+        }
     }
 
     /// The state of an entry, made if it is not there.
@@ -112,8 +115,10 @@ impl StateStore {
     /// All entries, by name, for the exporter.
     #[must_use]
     pub fn entries(&self) -> Vec<(String, Arc<EntryState>)> {
-        let mut entries: Vec<_> =
-            lock(&self.entries).iter().map(|(name, entry)| (name.clone(), Arc::clone(entry))).collect();
+        let mut entries: Vec<_> = lock(&self.entries)
+            .iter()
+            .map(|(name, entry)| (name.clone(), Arc::clone(entry)))
+            .collect();
         entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         entries
     }

@@ -45,9 +45,17 @@ impl Stdio {
 
     /// What the guest has said on stderr in this call, on one line.
     pub(crate) fn stderr(&self) -> String {
-        let finished = self.lines.iter().filter(|(stream, _)| *stream == Stream::Stderr).map(|(_, line)| line.as_str());
+        let finished = self
+            .lines
+            .iter()
+            .filter(|(stream, _)| *stream == Stream::Stderr)
+            .map(|(_, line)| line.as_str());
         let open = String::from_utf8_lossy(&self.stderr);
-        let said: Vec<&str> = finished.chain([open.as_ref()]).map(str::trim).filter(|line| !line.is_empty()).collect();
+        let said: Vec<&str> = finished
+            .chain([open.as_ref()])
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .collect();
         let mut text = said.join(" ");
         text.truncate(text.floor_char_boundary(MAX_LINE_BYTES));
         text
@@ -59,13 +67,20 @@ impl Stdio {
             return;
         }
         // A lone newline ends what is open.
-        for (stream, open) in [(Stream::Stdout, !self.stdout.is_empty()), (Stream::Stderr, !self.stderr.is_empty())] {
+        for (stream, open) in [
+            (Stream::Stdout, !self.stdout.is_empty()),
+            (Stream::Stderr, !self.stderr.is_empty()),
+        ] {
             if open {
                 self.write(stream, b"\n");
             }
         }
         for (stream, line) in self.lines.drain(..) {
-            let level = if stream == Stream::Stderr { Level::Warn } else { Level::Info };
+            let level = if stream == Stream::Stderr {
+                Level::Warn
+            } else {
+                Level::Info
+            };
             if let Some(log) = log {
                 log.write(level, &line);
             }
@@ -93,10 +108,17 @@ mod tests {
         stdio.write(Stream::Stderr, b"thread panicked:\nboom\n\n");
         assert_eq!(stdio.stderr(), "thread panicked: boom");
         stdio.flush(Some(&log));
-        let lines: Vec<_> = log.recent().into_iter().map(|line| (line.level, line.message)).collect();
+        let lines: Vec<_> = log
+            .recent()
+            .into_iter()
+            .map(|line| (line.level, line.message))
+            .collect();
         let warn = |text: &str| (Level::Warn, text.to_owned());
         let info = |text: &str| (Level::Info, text.to_owned());
-        assert_eq!(lines, [info("one"), warn("thread panicked:"), warn("boom"), info("two")]);
+        assert_eq!(
+            lines,
+            [info("one"), warn("thread panicked:"), warn("boom"), info("two")]
+        );
         assert_eq!(stdio.stderr(), "");
     }
 

@@ -74,7 +74,9 @@ impl state::Host for HostState {
     fn take(&mut self, claims: Vec<state::Claim>) -> Result<state::Grant, state::Error> {
         let claims: Vec<Claim> = claims.into_iter().map(claim).collect();
         if self.recheck {
-            return EntryState::check_claims(&claims).map(|()| state::Grant::Granted).map_err(error);
+            return EntryState::check_claims(&claims)
+                .map(|()| state::Grant::Granted)
+                .map_err(error);
         }
         match self.entry.take(&claims) {
             Ok(Grant::Granted) => Ok(state::Grant::Granted),
@@ -84,8 +86,12 @@ impl state::Host for HostState {
     }
 
     fn add(&mut self, key: String, delta: i64, max: Option<i64>) -> Result<Option<i64>, state::Error> {
-        if self.recheck { self.entry.peek_add(&key, delta, max) } else { self.entry.add(&key, delta, max) }
-            .map_err(error)
+        if self.recheck {
+            self.entry.peek_add(&key, delta, max)
+        } else {
+            self.entry.add(&key, delta, max)
+        }
+        .map_err(error)
     }
 
     fn window_add(&mut self, key: String, length_ms: u32, slots: u32, amount: u64) -> Result<u64, state::Error> {
@@ -99,7 +105,10 @@ impl state::Host for HostState {
 
     fn get(&mut self, key: String) -> Result<Option<state::Cell>, state::Error> {
         let cell = self.entry.get(&key).map_err(error)?;
-        Ok(cell.map(|cell| state::Cell { value: cell.value, version: cell.version }))
+        Ok(cell.map(|cell| state::Cell {
+            value: cell.value,
+            version: cell.version,
+        }))
     }
 
     fn compare_and_swap(&mut self, key: String, expected: u64, value: Vec<u8>) -> Result<Option<u64>, state::Error> {
@@ -119,8 +128,20 @@ impl state::Host for HostState {
 }
 
 fn claim(claim: state::Claim) -> Claim {
-    let state::Bucket { limit, interval_ms, burst } = claim.bucket;
-    Claim { key: claim.key, rule: Rule { limit, interval_ms, burst }, tokens: claim.tokens }
+    let state::Bucket {
+        limit,
+        interval_ms,
+        burst,
+    } = claim.bucket;
+    Claim {
+        key: claim.key,
+        rule: Rule {
+            limit,
+            interval_ms,
+            burst,
+        },
+        tokens: claim.tokens,
+    }
 }
 
 const fn error(error: StateError) -> state::Error {
@@ -161,16 +182,29 @@ impl exchange::HostRequest for HostState {
     }
 
     fn method(&mut self, _: Resource<RequestHandle>) -> String {
-        self.request.as_ref().map(|request| request.method.to_string()).unwrap_or_default()
+        self.request
+            .as_ref()
+            .map(|request| request.method.to_string())
+            .unwrap_or_default()
     }
 
     fn path(&mut self, _: Resource<RequestHandle>) -> String {
-        let decode = |path| percent_encoding::percent_decode_str(path).decode_utf8_lossy().into_owned();
-        self.request.as_ref().map(|request| decode(request.uri.path())).unwrap_or_default()
+        let decode = |path| {
+            percent_encoding::percent_decode_str(path)
+                .decode_utf8_lossy()
+                .into_owned()
+        };
+        self.request
+            .as_ref()
+            .map(|request| decode(request.uri.path()))
+            .unwrap_or_default()
     }
 
     fn host(&mut self, _: Resource<RequestHandle>) -> String {
-        self.request.as_ref().map(|request| request.host.clone()).unwrap_or_default()
+        self.request
+            .as_ref()
+            .map(|request| request.host.clone())
+            .unwrap_or_default()
     }
 
     fn size(&mut self, _: Resource<RequestHandle>) -> Option<u64> {

@@ -86,7 +86,11 @@ pub(crate) fn rule_count(count: usize) -> Result<(), String> {
 }
 
 fn bounded(what: &str, count: usize, limit: usize) -> Result<(), String> {
-    if count > limit { Err(format!("{count} {what}, at most {limit} are allowed")) } else { Ok(()) }
+    if count > limit {
+        Err(format!("{count} {what}, at most {limit} are allowed"))
+    } else {
+        Ok(())
+    }
 }
 
 /// A delay before an action, cut to what the host allows.
@@ -113,7 +117,9 @@ pub(crate) fn query_name(name: String) -> Result<String, String> {
         return Err("a query parameter without a name".into());
     }
     if RESERVED_QUERY.contains(&name.as_str()) {
-        return Err(format!("the query parameter {name} is the host's: use and-label-selector or and-field-selector"));
+        return Err(format!(
+            "the query parameter {name} is the host's: use and-label-selector or and-field-selector"
+        ));
     }
     Ok(name)
 }
@@ -123,17 +129,22 @@ pub(crate) fn header_name(name: &str) -> Result<HeaderName, String> {
     let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name:?} is no header name"))?;
     let lower = parsed.as_str();
     if FRAMING.contains(&lower) {
-        return Err(format!("the header {lower} belongs to the connection and is the host's"));
+        return Err(format!(
+            "the header {lower} belongs to the connection and is the host's"
+        ));
     }
     if IDENTITY.contains(&lower) || IDENTITY_PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
-        return Err(format!("the header {lower} says who the client is, which no plugin may change"));
+        return Err(format!(
+            "the header {lower} says who the client is, which no plugin may change"
+        ));
     }
     Ok(parsed)
 }
 
 /// The value of a header field.
 pub(crate) fn header_value(name: &HeaderName, value: &str) -> Result<HeaderValue, String> {
-    HeaderValue::from_str(value).map_err(|_| format!("the value of the header {name} has a character that is not allowed"))
+    HeaderValue::from_str(value)
+        .map_err(|_| format!("the value of the header {name} has a character that is not allowed"))
 }
 
 /// A name of an object, as a path segment of the API server takes it (apimachinery `pkg/api/validation/path`).
@@ -144,17 +155,27 @@ pub(crate) fn object_name(name: String) -> Result<String, String> {
         && name != ".."
         && !name.contains(['/', '%'])
         && !name.contains(char::is_control);
-    if legal { Ok(name) } else { Err(format!("{name:?} is no object name")) }
+    if legal {
+        Ok(name)
+    } else {
+        Err(format!("{name:?} is no object name"))
+    }
 }
 
 /// A refusal.
 pub(crate) fn refusal(refusal: Refusal, text: &mut TextBudget) -> Result<Refusal, String> {
     if !(400..=599).contains(&refusal.code) {
-        return Err(format!("a refusal with the code {}: it must be 400 to 599", refusal.code));
+        return Err(format!(
+            "a refusal with the code {}: it must be 400 to 599",
+            refusal.code
+        ));
     }
     let reason = &refusal.reason;
     if reason.len() > MAX_REASON_BYTES || !reason.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-        return Err(format!("{:?} is no reason of a Status: it is one word such as TooManyRequests", refusal.reason));
+        return Err(format!(
+            "{:?} is no reason of a Status: it is one word such as TooManyRequests",
+            refusal.reason
+        ));
     }
     Ok(Refusal {
         message: text.take(refusal.message)?,
@@ -183,7 +204,15 @@ mod tests {
         for name in FRAMING.iter().chain(&IDENTITY) {
             assert!(header_name(&name.to_uppercase()).is_err(), "{name}");
         }
-        for name in ["Impersonate-User", "x-remote-group", "Sec-WebSocket-Protocol", ":path", "a b", "", "a\r\nb"] {
+        for name in [
+            "Impersonate-User",
+            "x-remote-group",
+            "Sec-WebSocket-Protocol",
+            ":path",
+            "a b",
+            "",
+            "a\r\nb",
+        ] {
             assert!(header_name(name).is_err(), "{name}");
         }
         assert!(header_name("X-Shard").is_ok());
@@ -232,11 +261,19 @@ mod tests {
     #[test]
     fn refusals_are_errors_of_http() {
         let with = |code: u16, reason: &str| {
-            let refused =
-                Refusal { code, reason: reason.into(), message: String::new(), retry_after_seconds: None, cause: None };
+            let refused = Refusal {
+                code,
+                reason: reason.into(),
+                message: String::new(),
+                retry_after_seconds: None,
+                cause: None,
+            };
             refusal(refused, &mut TextBudget::default()).is_ok()
         };
-        assert_eq!([with(399, ""), with(400, ""), with(599, "Timeout"), with(600, "")], [false, true, true, false]);
+        assert_eq!(
+            [with(399, ""), with(400, ""), with(599, "Timeout"), with(600, "")],
+            [false, true, true, false]
+        );
         assert!(!with(429, "Too Many"));
     }
 
@@ -251,7 +288,13 @@ mod tests {
             reset: crate::verdict::Reset::Cancel,
         };
         assert!(body_shape(shape.clone()).is_ok());
-        assert!(body_shape(BodyShape { pace: Some(0), ..shape.clone() }).is_err());
+        assert!(
+            body_shape(BodyShape {
+                pace: Some(0),
+                ..shape.clone()
+            })
+            .is_err()
+        );
         assert!(body_shape(BodyShape { expired: true, ..shape }).is_err());
     }
 }

@@ -56,8 +56,12 @@ type Store<'a> = StoreContextMut<'a, HostState>;
 
 /// Whether a plugin gets this import.
 pub(crate) fn is_given(import: &str) -> bool {
-    let Some((interface, version)) = import.split_once('@') else { return false };
-    let patch = version.strip_prefix("0.2.").is_some_and(|patch| patch.parse::<u32>().is_ok());
+    let Some((interface, version)) = import.split_once('@') else {
+        return false;
+    };
+    let patch = version
+        .strip_prefix("0.2.")
+        .is_some_and(|patch| patch.parse::<u32>().is_ok());
     patch && INTERFACES.contains(&interface)
 }
 
@@ -71,7 +75,9 @@ pub(crate) fn add_to_linker(linker: &mut Linker<HostState>) -> wasmtime::Result<
 
 fn add_cli(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     let mut environment = linker.instance("wasi:cli/environment@0.2.0")?;
-    environment.func_wrap("get-environment", |_: Store<'_>, (): ()| Ok((Vec::<(String, String)>::new(),)))?;
+    environment.func_wrap("get-environment", |_: Store<'_>, (): ()| {
+        Ok((Vec::<(String, String)>::new(),))
+    })?;
     environment.func_wrap("get-arguments", |_: Store<'_>, (): ()| Ok((Vec::<String>::new(),)))?;
     environment.func_wrap("initial-cwd", |_: Store<'_>, (): ()| Ok((None::<String>,)))?;
 
@@ -79,35 +85,53 @@ fn add_cli(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     exit.func_wrap("exit", |_: Store<'_>, (status,): (Result<(), ()>,)| {
         Err::<(), _>(Refused::Exit(u8::from(status.is_err())).into())
     })?;
-    exit.func_wrap("exit-with-code", |_: Store<'_>, (code,): (u8,)| Err::<(), _>(Refused::Exit(code).into()))
+    exit.func_wrap("exit-with-code", |_: Store<'_>, (code,): (u8,)| {
+        Err::<(), _>(Refused::Exit(code).into())
+    })
 }
 
 fn add_clocks(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     let mut monotonic = linker.instance("wasi:clocks/monotonic-clock@0.2.0")?;
-    monotonic.func_wrap("now", |store: Store<'_>, (): ()| Ok((store.data().entry.clock().monotonic_ns(),)))?;
+    monotonic.func_wrap("now", |store: Store<'_>, (): ()| {
+        Ok((store.data().entry.clock().monotonic_ns(),))
+    })?;
     monotonic.func_wrap("resolution", |_: Store<'_>, (): ()| Ok((1_u64,)))?;
     io::add_waits(&mut monotonic)?;
 
     let mut wall = linker.instance("wasi:clocks/wall-clock@0.2.0")?;
     wall.func_wrap("now", |store: Store<'_>, (): ()| {
         let now = store.data().entry.clock().since_epoch();
-        Ok((io::Datetime { seconds: now.as_secs(), nanoseconds: now.subsec_nanos() },))
+        Ok((io::Datetime {
+            seconds: now.as_secs(),
+            nanoseconds: now.subsec_nanos(),
+        },))
     })?;
-    wall.func_wrap("resolution", |_: Store<'_>, (): ()| Ok((io::Datetime { seconds: 0, nanoseconds: 1 },)))
+    wall.func_wrap("resolution", |_: Store<'_>, (): ()| {
+        Ok((io::Datetime {
+            seconds: 0,
+            nanoseconds: 1,
+        },))
+    })
 }
 
 fn add_random(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     let mut random = linker.instance("wasi:random/random@0.2.0")?;
-    random.func_wrap("get-random-bytes", |_: Store<'_>, (count,): (u64,)| Ok((random_bytes(count)?,)))?;
+    random.func_wrap("get-random-bytes", |_: Store<'_>, (count,): (u64,)| {
+        Ok((random_bytes(count)?,))
+    })?;
     random.func_wrap("get-random-u64", |_: Store<'_>, (): ()| Ok((random_u64()?,)))?;
 
     let mut insecure = linker.instance("wasi:random/insecure@0.2.0")?;
-    insecure.func_wrap("get-insecure-random-bytes", |_: Store<'_>, (count,): (u64,)| Ok((random_bytes(count)?,)))?;
+    insecure.func_wrap("get-insecure-random-bytes", |_: Store<'_>, (count,): (u64,)| {
+        Ok((random_bytes(count)?,))
+    })?;
     insecure.func_wrap("get-insecure-random-u64", |_: Store<'_>, (): ()| Ok((random_u64()?,)))?;
 
     // HashMap of Rust takes its keys from here.
     let mut seed = linker.instance("wasi:random/insecure-seed@0.2.0")?;
-    seed.func_wrap("insecure-seed", |_: Store<'_>, (): ()| Ok(((random_u64()?, random_u64()?),)))
+    seed.func_wrap("insecure-seed", |_: Store<'_>, (): ()| {
+        Ok(((random_u64()?, random_u64()?),))
+    })
 }
 
 fn random_bytes(count: u64) -> wasmtime::Result<Vec<u8>> {

@@ -22,7 +22,10 @@ const INTERFACES_0_1: [&str; 7] = ["types", "exchange", "clock", "random", "log"
 
 /// Finds the version of a component, and refuses what is not a plugin or wants more than a plugin gets.
 pub(crate) fn check(imports: &[&str], exports: &[&str], digest: &str) -> Result<Version, Error> {
-    let wrong = |missing: String| Error::WrongWorld { digest: digest.to_owned(), missing };
+    let wrong = |missing: String| Error::WrongWorld {
+        digest: digest.to_owned(),
+        missing,
+    };
     if let Some(missing) = EXPORTS_0_1.iter().find(|name| !exports.contains(name)) {
         return Err(wrong(format!("it does not export `{missing}`")));
     }
@@ -35,7 +38,10 @@ pub(crate) fn check(imports: &[&str], exports: &[&str], digest: &str) -> Result<
     }
     let version = version.ok_or_else(|| wrong("its functions do not use the types of ctrlmesh:plugin".into()))?;
     match imports.iter().find(|import| !is_given(version, import)) {
-        Some(import) => Err(Error::Import { digest: digest.to_owned(), import: (*import).to_owned() }),
+        Some(import) => Err(Error::Import {
+            digest: digest.to_owned(),
+            import: (*import).to_owned(),
+        }),
         None => Ok(version),
     }
 }
@@ -44,7 +50,10 @@ fn parse_version(import: &str, digest: &str) -> Result<Version, Error> {
     let text = import.split_once('@').map_or("", |(_, version)| version);
     match text.split('.').collect::<Vec<_>>()[..] {
         ["0", "1", patch] if patch.parse::<u32>().is_ok() => Ok(Version::V0_1),
-        _ => Err(Error::Version { digest: digest.to_owned(), version: text.to_owned() }),
+        _ => Err(Error::Version {
+            digest: digest.to_owned(),
+            version: text.to_owned(),
+        }),
     }
 }
 
@@ -61,8 +70,11 @@ fn is_given(version: Version, import: &str) -> bool {
 mod tests {
     use super::*;
 
-    const IMPORTS: [&str; 3] =
-        ["ctrlmesh:plugin/types@0.1.0", "ctrlmesh:plugin/exchange@0.1.0", "wasi:cli/environment@0.2.6"];
+    const IMPORTS: [&str; 3] = [
+        "ctrlmesh:plugin/types@0.1.0",
+        "ctrlmesh:plugin/exchange@0.1.0",
+        "wasi:cli/environment@0.2.6",
+    ];
 
     fn message(imports: &[&str], exports: &[&str]) -> String {
         check(imports, exports, "sha256:00").map_or_else(|error| error.to_string(), |version| format!("{version:?}"))
@@ -82,7 +94,10 @@ mod tests {
     fn another_version_is_refused_by_name() {
         for version in ["0.2.0", "1.0.0", "0.1", "0.1.x", "0.11.0", "0.1.0-rc.1", ""] {
             let text = message(&[&format!("ctrlmesh:plugin/types@{version}")], &EXPORTS_0_1);
-            assert!(text.contains(&format!("ctrlmesh:plugin@{version}, this sidecar supports")), "{text}");
+            assert!(
+                text.contains(&format!("ctrlmesh:plugin@{version}, this sidecar supports")),
+                "{text}"
+            );
         }
     }
 
@@ -111,7 +126,10 @@ mod tests {
             "a-function",
         ] {
             let text = with(import);
-            assert!(text.contains(&format!("imports {import}, which a plugin is not given")), "{text}");
+            assert!(
+                text.contains(&format!("imports {import}, which a plugin is not given")),
+                "{text}"
+            );
         }
     }
 }

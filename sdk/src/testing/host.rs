@@ -9,14 +9,25 @@ use crate::{Cell, Claim, Grant, Host, Level, StateError};
 /// 2026-01-01T00:00:00Z: any fixed moment would do.
 const START_UNIX_MS: u64 = 1_767_225_600_000;
 
+/// Bounds of the contract (`wit/host.wit`, interface `metrics`).
+const MAX_SERIES: usize = 64;
+const MAX_NAME: usize = 64;
+const MAX_LABEL: usize = 320;
+
+#[derive(Clone, Copy, Debug)]
+enum Value {
+    Counter(u64),
+    Gauge(f64),
+}
+
 /// A fake host. Cheap to make, one per test; several plugin instances may share it, as they share a real one.
 #[derive(Debug)]
 pub struct FakeHost {
     elapsed_ms: Mutable<u64>,
     random: Mutable<u64>,
     logs: RefCell<Vec<(Level, String)>>,
-    counters: RefCell<BTreeMap<(String, String), u64>>,
-    gauges: RefCell<BTreeMap<(String, String), f64>>,
+    series: RefCell<BTreeMap<(String, String), Value>>,
+    dropped: Mutable<u64>,
     state: RefCell<State>,
 }
 
@@ -34,8 +45,8 @@ impl FakeHost {
             elapsed_ms: Mutable::new(0),
             random: Mutable::new(seed),
             logs: RefCell::default(),
-            counters: RefCell::default(),
-            gauges: RefCell::default(),
+            series: RefCell::default(),
+            dropped: Mutable::new(0),
             state: RefCell::default(),
         }
     }
@@ -54,17 +65,41 @@ impl FakeHost {
     /// The value of a counter; 0 if it was never touched.
     #[must_use]
     pub fn counter(&self, name: &str, label: &str) -> u64 {
-        self.counters
-            .borrow()
-            .get(&(name.to_owned(), label.to_owned()))
-            .copied()
-            .unwrap_or_default()
+        match self.series.borrow().get(&(name.to_owned(), label.to_owned())) {
+            Some(Value::Counter(sum)) => *sum,
+            Some(Value::Gauge(_)) | None => 0,
+        }
     }
 
     /// The value of a gauge, if it was ever set.
     #[must_use]
     pub fn gauge_value(&self, name: &str, label: &str) -> Option<f64> {
-        self.gauges.borrow().get(&(name.to_owned(), label.to_owned())).copied()
+        match self.series.borrow().get(&(name.to_owned(), label.to_owned())) {
+            Some(Value::Gauge(value)) => Some(*value),
+            Some(Value::Counter(_)) | None => None,
+        }
+    }
+
+    /// Updates of metrics that a host drops: a bad name, too long a label, too many series, a counter used as a gauge.
+    #[must_use]
+    pub fn dropped_updates(&self) -> u64 {
+        self.dropped.get()
+    }
+
+    fn update(&self, name: &str, label: &str, value: Value) {
+        let mut series = self.series.borrow_mut();
+        let key = (name.to_owned(), label.to_owned());
+        let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        let fits = !name.is_empty() && name.len() <= MAX_NAME && label.len() <= MAX_LABEL && name.bytes().all(is_name);
+        let has_room = series.len() < MAX_SERIES;
+        match (series.get_mut(&key), value) {
+            (Some(Value::Counter(sum)), Value::Counter(by)) => *sum = sum.saturating_add(by),
+            (Some(Value::Gauge(last)), Value::Gauge(value)) => *last = value,
+            (None, value) if fits && has_room => {
+                series.insert(key, value);
+            }
+            _ => self.dropped.set(self.dropped.get() + 1),
+        }
     }
 }
 
@@ -91,17 +126,11 @@ impl Host for FakeHost {
     }
 
     fn count(&self, name: &str, label: &str, by: u64) {
-        *self
-            .counters
-            .borrow_mut()
-            .entry((name.to_owned(), label.to_owned()))
-            .or_default() += by;
+        self.update(name, label, Value::Counter(by));
     }
 
     fn gauge(&self, name: &str, label: &str, value: f64) {
-        self.gauges
-            .borrow_mut()
-            .insert((name.to_owned(), label.to_owned()), value);
+        self.update(name, label, Value::Gauge(value));
     }
 
     fn take(&self, claims: &[Claim]) -> Result<Grant, StateError> {
@@ -109,13 +138,13 @@ impl Host for FakeHost {
     }
 
     fn add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError> {
-        self.state.borrow_mut().add(key, delta, max)
+        self.state.borrow_mut().add(key, delta, max, self.elapsed_ms.get())
     }
 
     fn window_add(&self, key: &str, length_ms: u32, slots: u32, amount: u64) -> Result<u64, StateError> {
         self.state
             .borrow_mut()
-            .window_add(key, length_ms, slots, amount, self.elapsed_ms.get())
+            .window_add(key, (length_ms, slots), amount, self.elapsed_ms.get())
     }
 
     fn get(&self, key: &str) -> Result<Option<Cell>, StateError> {
@@ -123,7 +152,9 @@ impl Host for FakeHost {
     }
 
     fn compare_and_swap(&self, key: &str, expected: u64, value: &[u8]) -> Result<Option<u64>, StateError> {
-        self.state.borrow_mut().compare_and_swap(key, expected, value)
+        self.state
+            .borrow_mut()
+            .compare_and_swap(key, expected, value, self.elapsed_ms.get())
     }
 
     fn remove(&self, key: &str) {
@@ -152,5 +183,27 @@ mod tests {
         assert_eq!((host.unix_ms(), host.monotonic_ns()), (wall, mono));
         host.advance_ms(5);
         assert_eq!((host.unix_ms() - wall, host.monotonic_ns() - mono), (5, 5_000_000));
+    }
+
+    #[test]
+    fn metrics_that_a_host_drops_are_counted() {
+        let host = FakeHost::default();
+        host.count("good_1", "a", 2);
+        host.count("good_1", "a", 3);
+        host.gauge("level", "", 1.5);
+        assert_eq!(
+            (host.counter("good_1", "a"), host.gauge_value("level", "")),
+            (5, Some(1.5))
+        );
+        assert_eq!(host.dropped_updates(), 0);
+        host.count("Bad", "", 1);
+        host.count("", "", 1);
+        host.gauge("good_1", "a", 1.0);
+        host.count("good_1", &"x".repeat(MAX_LABEL + 1), 1);
+        assert_eq!(host.dropped_updates(), 4);
+        for label in 0..MAX_SERIES {
+            host.count("many", &label.to_string(), 1);
+        }
+        assert_eq!(host.dropped_updates(), 6);
     }
 }

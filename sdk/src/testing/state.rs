@@ -8,8 +8,9 @@ use crate::{Bucket, Cell, Claim, Grant, StateError};
 /// Bounds of the contract (`wit/host.wit`, interface `state`).
 const MAX_KEYS: usize = 1024;
 const MAX_VALUE: usize = 4096;
-const MAX_KEY: usize = 256;
+const MAX_KEY: usize = 640;
 const MAX_SLOTS: u32 = 64;
+const MAX_CLAIMS: usize = 64;
 
 /// Everything that one entry keeps.
 #[derive(Debug, Default)]
@@ -26,88 +27,121 @@ enum Slot {
 /// Fill level of a bucket. One token is `interval_ms` parts, so that a millisecond brings back exactly `limit` parts.
 #[derive(Clone, Copy, Debug)]
 struct Level {
+    bucket: Bucket,
     parts: u128,
-    full: u128,
     at_ms: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Window {
-    slot_ms: u64,
-    slots: u64,
+    length_ms: u32,
+    slots: u32,
     /// (slot number since the start of time, sum), oldest first.
     sums: VecDeque<(u64, u64)>,
 }
 
 impl Level {
-    /// The level at `now_ms` under `bucket`; a new bucket is full, a changed one keeps its proportion.
-    fn refilled(before: Option<Self>, bucket: Bucket, now_ms: u64) -> Self {
-        let full = u128::from(bucket.burst) * u128::from(bucket.interval_ms);
-        let parts = before.map_or(full, |level| {
-            let kept = if level.full == full {
-                level.parts
-            } else {
-                level.parts * full / level.full.max(1)
-            };
-            kept + u128::from(now_ms.saturating_sub(level.at_ms)) * u128::from(bucket.limit)
-        });
+    fn full(bucket: Bucket, now_ms: u64) -> Self {
         Self {
-            parts: parts.min(full),
-            full,
+            bucket,
+            parts: capacity(bucket),
+            at_ms: now_ms,
+        }
+    }
+
+    /// The level at `now_ms`: filled by the rule it had, then kept in proportion under `bucket`.
+    fn advanced(self, bucket: Bucket, now_ms: u64) -> Self {
+        let elapsed = u128::from(now_ms.saturating_sub(self.at_ms));
+        let before = capacity(self.bucket).max(1);
+        let parts = (self.parts + elapsed * u128::from(self.bucket.limit)).min(before);
+        Self {
+            bucket,
+            parts: parts * capacity(bucket) / before,
             at_ms: now_ms,
         }
     }
 }
 
+fn capacity(bucket: Bucket) -> u128 {
+    u128::from(bucket.burst) * u128::from(bucket.interval_ms)
+}
+
+impl Window {
+    /// Slots are equal parts of the length, also where it does not divide evenly.
+    fn slot_at(&self, now_ms: u64) -> u64 {
+        let number = u128::from(now_ms) * u128::from(self.slots) / u128::from(self.length_ms.max(1));
+        u64::try_from(number).unwrap_or(u64::MAX)
+    }
+
+    fn sum(&mut self, now_ms: u64) -> u64 {
+        let (current, slots) = (self.slot_at(now_ms), u64::from(self.slots));
+        self.sums.retain(|(slot, _)| slot.saturating_add(slots) > current);
+        self.sums.iter().fold(0, |total, (_, sum)| total.saturating_add(*sum))
+    }
+}
+
 impl State {
-    /// Takes from every bucket or from none.
+    /// Takes from every bucket or from none; claims on one key add up.
     pub(super) fn take(&mut self, claims: &[Claim], now_ms: u64) -> Result<Grant, StateError> {
-        let mut after: BTreeMap<&str, Level> = BTreeMap::new();
-        let mut wait_ms = 0;
+        let total = |key: &str| {
+            claims
+                .iter()
+                .filter(|claim| claim.key == key)
+                .map(|claim| u64::from(claim.tokens))
+                .sum()
+        };
+        if claims.len() > MAX_CLAIMS {
+            return Err(StateError::Invalid);
+        }
         for claim in claims {
+            check_key(&claim.key)?;
             let Bucket {
                 limit,
                 interval_ms,
                 burst,
             } = claim.bucket;
-            if limit == 0 || interval_ms == 0 || claim.tokens > burst {
+            let total: u64 = total(&claim.key);
+            if limit == 0 || interval_ms == 0 || burst == 0 || total > u64::from(burst) {
                 return Err(StateError::Invalid);
             }
-            check_key(&claim.key)?;
-            let before = match (after.get(claim.key.as_str()), self.0.get(&claim.key)) {
-                (Some(level), _) | (None, Some(Slot::Bucket(level))) => Some(*level),
-                (None, None) => None,
-                (None, Some(_)) => return Err(StateError::WrongKind),
+        }
+        let mut wait_ms = 0;
+        for claim in claims {
+            let slot = self.slot(&claim.key, now_ms, || Slot::Bucket(Level::full(claim.bucket, now_ms)))?;
+            let Slot::Bucket(level) = slot else {
+                return Err(StateError::WrongKind);
             };
-            let mut level = Level::refilled(before, claim.bucket, now_ms);
-            let wanted = u128::from(claim.tokens) * u128::from(interval_ms);
-            let missing = wanted.saturating_sub(level.parts);
-            wait_ms = wait_ms.max(missing.div_ceil(u128::from(limit)));
-            level.parts = level.parts.saturating_sub(wanted);
-            after.insert(&claim.key, level);
+            *level = level.advanced(claim.bucket, now_ms);
+            let total: u64 = total(&claim.key);
+            let missing = (u128::from(total) * u128::from(claim.bucket.interval_ms)).saturating_sub(level.parts);
+            wait_ms = wait_ms.max(missing.div_ceil(u128::from(claim.bucket.limit)));
         }
         if wait_ms > 0 {
             return Ok(Grant::WaitMs(u64::try_from(wait_ms).unwrap_or(u64::MAX)));
         }
-        let new_keys = after.keys().filter(|key| !self.0.contains_key(**key)).count();
-        if self.0.len() + new_keys > MAX_KEYS {
-            return Err(StateError::TooManyKeys);
+        for claim in claims {
+            if let Some(Slot::Bucket(level)) = self.0.get_mut(&claim.key) {
+                level.parts = level
+                    .parts
+                    .saturating_sub(u128::from(claim.tokens) * u128::from(claim.bucket.interval_ms));
+            }
         }
-        self.0.extend(
-            after
-                .into_iter()
-                .map(|(key, level)| (key.to_owned(), Slot::Bucket(level))),
-        );
         Ok(Grant::Granted)
     }
 
-    /// Adds to a counter.
-    pub(super) fn add(&mut self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError> {
-        let Slot::Counter(value) = self.slot(key, || Slot::Counter(0))? else {
+    /// Adds to a counter. `max` bounds only what rises: a counter above a lowered one can still fall.
+    pub(super) fn add(
+        &mut self,
+        key: &str,
+        delta: i64,
+        max: Option<i64>,
+        now_ms: u64,
+    ) -> Result<Option<i64>, StateError> {
+        let Slot::Counter(value) = self.slot(key, now_ms, || Slot::Counter(0))? else {
             return Err(StateError::WrongKind);
         };
         let sum = value.saturating_add(delta).max(0);
-        if max.is_some_and(|max| sum > max) {
+        if delta > 0 && max.is_some_and(|max| sum > max) {
             return Ok(None);
         }
         *value = sum;
@@ -118,33 +152,30 @@ impl State {
     pub(super) fn window_add(
         &mut self,
         key: &str,
-        length_ms: u32,
-        slots: u32,
+        (length_ms, slots): (u32, u32),
         amount: u64,
         now_ms: u64,
     ) -> Result<u64, StateError> {
-        if slots == 0 || slots > MAX_SLOTS || length_ms < slots {
+        if slots == 0 || slots > MAX_SLOTS || length_ms == 0 {
             return Err(StateError::Invalid);
         }
-        let fresh = Window {
-            slot_ms: u64::from(length_ms / slots),
-            slots: u64::from(slots),
+        let fresh = || Window {
+            length_ms,
+            slots,
             sums: VecDeque::new(),
         };
-        let Slot::Window(window) = self.slot(key, || Slot::Window(fresh.clone()))? else {
+        let Slot::Window(window) = self.slot(key, now_ms, || Slot::Window(fresh()))? else {
             return Err(StateError::WrongKind);
         };
-        if (window.slot_ms, window.slots) != (fresh.slot_ms, fresh.slots) {
-            *window = fresh;
+        if (window.length_ms, window.slots) != (length_ms, slots) {
+            *window = fresh();
         }
-        let current = now_ms / window.slot_ms;
-        let slots = window.slots;
-        window.sums.retain(|(slot, _)| slot + slots > current);
+        let current = window.slot_at(now_ms);
         match window.sums.back_mut() {
             Some((slot, sum)) if *slot == current => *sum = sum.saturating_add(amount),
             _ => window.sums.push_back((current, amount)),
         }
-        Ok(window.sums.iter().fold(0, |total, (_, sum)| total.saturating_add(*sum)))
+        Ok(window.sum(now_ms))
     }
 
     /// Reads a cell.
@@ -163,6 +194,7 @@ impl State {
         key: &str,
         expected: u64,
         value: &[u8],
+        now_ms: u64,
     ) -> Result<Option<u64>, StateError> {
         if value.len() > MAX_VALUE {
             return Err(StateError::TooLarge);
@@ -170,8 +202,8 @@ impl State {
         if self.get(key)?.map_or(0, |cell| cell.version) != expected {
             return Ok(None);
         }
-        let version = expected + 1;
-        *self.slot(key, || Slot::Counter(0))? = Slot::Cell(Cell {
+        let version = expected.saturating_add(1);
+        *self.slot(key, now_ms, || Slot::Counter(0))? = Slot::Cell(Cell {
             value: value.to_vec(),
             version,
         });
@@ -183,12 +215,27 @@ impl State {
         self.0.remove(key);
     }
 
-    fn slot(&mut self, key: &str, fresh: impl FnOnce() -> Slot) -> Result<&mut Slot, StateError> {
+    fn slot(&mut self, key: &str, now_ms: u64, fresh: impl FnOnce() -> Slot) -> Result<&mut Slot, StateError> {
         check_key(key)?;
+        if self.0.len() >= MAX_KEYS && !self.0.contains_key(key) {
+            // What holds nothing is the same as a key that is not there.
+            self.0.retain(|_, slot| !slot.is_idle(now_ms));
+        }
         if self.0.len() >= MAX_KEYS && !self.0.contains_key(key) {
             return Err(StateError::TooManyKeys);
         }
         Ok(self.0.entry(key.to_owned()).or_insert_with(fresh))
+    }
+}
+
+impl Slot {
+    fn is_idle(&mut self, now_ms: u64) -> bool {
+        match self {
+            Self::Bucket(level) => level.advanced(level.bucket, now_ms).parts == capacity(level.bucket),
+            Self::Counter(value) => *value == 0,
+            Self::Window(window) => window.sum(now_ms) == 0,
+            Self::Cell(_) => false,
+        }
     }
 }
 

@@ -11,6 +11,9 @@ mod bindings {
             world plugin {
               import oracle;
               export configure: func(settings: string) -> result<string, string>;
+              export on-request: func() -> bool;
+              export on-response: func() -> bool;
+              export on-complete: func();
             }
         ",
     });
@@ -21,6 +24,16 @@ mod bindings {
         fn configure(settings: String) -> Result<String, String> {
             Ok(ctrlmesh::plugin::oracle::ask(&settings))
         }
+
+        fn on_request() -> bool {
+            true
+        }
+
+        fn on_response() -> bool {
+            true
+        }
+
+        fn on_complete() {}
     }
 
     export!(Newer);

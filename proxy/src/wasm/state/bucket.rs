@@ -46,7 +46,11 @@ pub(super) struct Bucket {
 impl Bucket {
     /// A full bucket.
     pub(super) const fn new(rule: Rule, now_ms: u64) -> Self {
-        Self { rule, level: rule.capacity(), at_ms: now_ms }
+        Self {
+            rule,
+            level: rule.capacity(),
+            at_ms: now_ms,
+        }
     }
 
     /// Fills up to `now_ms` by the old rule, then takes over `rule` and keeps the fill level in proportion.
@@ -54,7 +58,9 @@ impl Bucket {
         self.refill(now_ms);
         if rule != self.rule {
             // `check` has refused a capacity of 0.
-            self.level = (self.level * rule.capacity()).checked_div(self.rule.capacity()).unwrap_or(0);
+            self.level = (self.level * rule.capacity())
+                .checked_div(self.rule.capacity())
+                .unwrap_or(0);
             self.rule = rule;
         }
     }

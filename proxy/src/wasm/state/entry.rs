@@ -36,7 +36,12 @@ enum Value {
 
 impl EntryState {
     pub(super) fn new(name: &str, clock: Clock) -> Self {
-        Self { log: PluginLog::new(name, clock.clone()), clock, keys: Mutex::default(), series: SeriesSet::default() }
+        Self {
+            log: PluginLog::new(name, clock.clone()),
+            clock,
+            keys: Mutex::default(),
+            series: SeriesSet::default(),
+        }
     }
 
     /// The clock of this entry.
@@ -186,7 +191,9 @@ impl EntryState {
         check_value(&value)?;
         let now = self.clock.monotonic_ms();
         let mut keys = lock(&self.keys);
-        let Some(version) = keys.next_version(key, expected)? else { return Ok(None) };
+        let Some(version) = keys.next_version(key, expected)? else {
+            return Ok(None);
+        };
         keys.make_room(now, [key])?;
         keys.values.insert(key.to_owned(), Value::Cell(Cell { value, version }));
         Ok(Some(version))
@@ -246,7 +253,11 @@ impl Keys {
             return Ok(());
         }
         let total = |values: &HashMap<String, Value>| {
-            let new: HashSet<&str> = keys.clone().into_iter().filter(|key| !values.contains_key(*key)).collect();
+            let new: HashSet<&str> = keys
+                .clone()
+                .into_iter()
+                .filter(|key| !values.contains_key(*key))
+                .collect();
             values.len() + new.len()
         };
         if total(&self.values) <= MAX_KEYS {
@@ -262,21 +273,37 @@ impl Keys {
                 Value::Cell(_) => true,
             });
         }
-        if total(&self.values) <= MAX_KEYS { Ok(()) } else { Err(StateError::TooManyKeys) }
+        if total(&self.values) <= MAX_KEYS {
+            Ok(())
+        } else {
+            Err(StateError::TooManyKeys)
+        }
     }
 }
 
 const fn check_key(key: &str) -> Result<(), StateError> {
-    if key.len() > MAX_KEY_BYTES { Err(StateError::TooLarge) } else { Ok(()) }
+    if key.len() > MAX_KEY_BYTES {
+        Err(StateError::TooLarge)
+    } else {
+        Ok(())
+    }
 }
 
 const fn check_value(value: &[u8]) -> Result<(), StateError> {
-    if value.len() > MAX_VALUE_BYTES { Err(StateError::TooLarge) } else { Ok(()) }
+    if value.len() > MAX_VALUE_BYTES {
+        Err(StateError::TooLarge)
+    } else {
+        Ok(())
+    }
 }
 
 /// Tokens that all claims together want of a bucket.
 fn total(claims: &[Claim], key: &str) -> u64 {
-    claims.iter().filter(|claim| claim.key == key).map(|claim| u64::from(claim.tokens)).sum()
+    claims
+        .iter()
+        .filter(|claim| claim.key == key)
+        .map(|claim| u64::from(claim.tokens))
+        .sum()
 }
 
 /// `max` bounds only what rises: a counter that is above a lowered `max` must still be able to fall.

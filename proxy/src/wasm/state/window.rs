@@ -18,12 +18,20 @@ pub(super) struct Window {
 impl Window {
     /// Refuses a window with no length, or not 1 to [`MAX_SLOTS`] slots.
     pub(super) const fn check(length_ms: u32, slots: u32) -> Result<(), StateError> {
-        if length_ms == 0 || slots == 0 || slots > MAX_SLOTS { Err(StateError::Invalid) } else { Ok(()) }
+        if length_ms == 0 || slots == 0 || slots > MAX_SLOTS {
+            Err(StateError::Invalid)
+        } else {
+            Ok(())
+        }
     }
 
     /// An empty window of a shape that [`Window::check`] accepts.
     pub(super) fn new(length_ms: u32, slots: u32, now_ms: u64) -> Self {
-        Self { length_ms, slots: vec![0; slots as usize], newest: slot_number(length_ms, slots, now_ms) }
+        Self {
+            length_ms,
+            slots: vec![0; slots as usize],
+            newest: slot_number(length_ms, slots, now_ms),
+        }
     }
 
     /// Whether it has this shape. A window that changes its shape starts empty: sums of other slots mean something else.
@@ -35,7 +43,10 @@ impl Window {
     pub(super) fn add(&mut self, amount: u64, now_ms: u64) -> u64 {
         self.advance(now_ms);
         let count = self.slots.len() as u64;
-        let slot = self.newest.checked_rem(count).and_then(|index| self.slots.get_mut(index as usize));
+        let slot = self
+            .newest
+            .checked_rem(count)
+            .and_then(|index| self.slots.get_mut(index as usize));
         if let Some(slot) = slot {
             *slot = slot.saturating_add(amount);
         }
@@ -60,7 +71,10 @@ impl Window {
         for step in 1..=passed {
             // The last `passed` slots up to `now`, wherever they lie in the ring.
             let number = now - (passed - step);
-            if let Some(slot) = number.checked_rem(count).and_then(|index| self.slots.get_mut(index as usize)) {
+            if let Some(slot) = number
+                .checked_rem(count)
+                .and_then(|index| self.slots.get_mut(index as usize))
+            {
                 *slot = 0;
             }
         }
@@ -70,6 +84,8 @@ impl Window {
 
 /// Slots are equal parts of the length also where it does not divide evenly, so they are counted by a fraction.
 fn slot_number(length_ms: u32, slots: u32, now_ms: u64) -> u64 {
-    let number = (u128::from(now_ms) * u128::from(slots)).checked_div(u128::from(length_ms)).unwrap_or(0);
+    let number = (u128::from(now_ms) * u128::from(slots))
+        .checked_div(u128::from(length_ms))
+        .unwrap_or(0);
     u64::try_from(number).unwrap_or(u64::MAX)
 }

@@ -95,13 +95,22 @@ pub(crate) fn subscription(subscription: types::Subscription) -> Result<Subscrip
         complete: subscription.phases.contains(types::Phases::ON_COMPLETE),
     };
     let mut text = TextBudget::default();
-    let rules = subscription.rules.into_iter().map(|rule| match_rule(rule, &mut text)).collect::<Result<_, _>>()?;
+    let rules = subscription
+        .rules
+        .into_iter()
+        .map(|rule| match_rule(rule, &mut text))
+        .collect::<Result<_, _>>()?;
     Ok(Subscription { phases, rules })
 }
 
 fn match_rule(rule: types::MatchRule, text: &mut TextBudget) -> Result<MatchRule, String> {
     text.count(rule.traffic.len() + rule.verbs.len())?;
-    let mut list = |values: Vec<String>| values.into_iter().map(|value| text.take(value)).collect::<Result<Vec<_>, _>>();
+    let mut list = |values: Vec<String>| {
+        values
+            .into_iter()
+            .map(|value| text.take(value))
+            .collect::<Result<Vec<_>, _>>()
+    };
     Ok(MatchRule {
         traffic: rule.traffic.into_iter().map(traffic_in).collect(),
         verbs: rule.verbs.into_iter().map(verb_in).collect(),
@@ -145,13 +154,19 @@ pub(crate) fn request_verdict(verdict: types::RequestVerdict) -> Result<RequestV
     let action = match verdict.action {
         types::RequestAction::Proceed(edits) => {
             validate::edit_count(edits.len())?;
-            let edits = edits.into_iter().map(|edit| request_edit(edit, &mut text)).collect::<Result<_, _>>()?;
+            let edits = edits
+                .into_iter()
+                .map(|edit| request_edit(edit, &mut text))
+                .collect::<Result<_, _>>()?;
             RequestAction::Proceed(edits)
         }
         types::RequestAction::Refuse(refused) => RequestAction::Refuse(refusal(refused, &mut text)?),
         types::RequestAction::Reset(how) => RequestAction::Reset(reset(how)),
     };
-    Ok(RequestVerdict { delay: validate::delay(verdict.delay_ms), action })
+    Ok(RequestVerdict {
+        delay: validate::delay(verdict.delay_ms),
+        action,
+    })
 }
 
 fn request_edit(edit: types::RequestEdit, text: &mut TextBudget) -> Result<RequestEdit, String> {
@@ -205,14 +220,24 @@ pub(crate) fn response_verdict(verdict: types::ResponseVerdict) -> Result<Respon
     let action = match verdict.action {
         types::ResponseAction::Proceed(plan) => {
             validate::edit_count(plan.edits.len())?;
-            let edits = plan.edits.into_iter().map(|edit| response_edit(edit, &mut text)).collect::<Result<_, _>>()?;
-            let body = plan.body.map(|shape| validate::body_shape(body_shape(shape))).transpose()?;
+            let edits = plan
+                .edits
+                .into_iter()
+                .map(|edit| response_edit(edit, &mut text))
+                .collect::<Result<_, _>>()?;
+            let body = plan
+                .body
+                .map(|shape| validate::body_shape(body_shape(shape)))
+                .transpose()?;
             ResponseAction::Proceed { edits, body }
         }
         types::ResponseAction::Replace(refused) => ResponseAction::Replace(refusal(refused, &mut text)?),
         types::ResponseAction::Reset(how) => ResponseAction::Reset(reset(how)),
     };
-    Ok(ResponseVerdict { delay: validate::delay(verdict.delay_ms), action })
+    Ok(ResponseVerdict {
+        delay: validate::delay(verdict.delay_ms),
+        action,
+    })
 }
 
 fn response_edit(edit: types::ResponseEdit, text: &mut TextBudget) -> Result<ResponseEdit, String> {

@@ -1,4 +1,4 @@
-//! Streams of WASI: stdin that is at its end, stdout and stderr into the plugin's log; and what waits, which is refused.
+//! Streams of WASI: stdin that is at its end, stdout and stderr into the plugin's log; and timers, which are refused.
 
 use wasmtime::component::{ComponentType, Lift, Linker, LinkerInstance, Lower, Resource, ResourceType};
 
@@ -52,11 +52,15 @@ pub(super) fn add_to_linker(linker: &mut Linker<HostState>) -> wasmtime::Result<
     add_terminals(linker)
 }
 
-/// What would make a guest wait: never worth it within its deadline.
+/// Timers: a guest that waits for one holds a thread that serves others.
 pub(super) fn add_waits(monotonic: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<()> {
     resource::<Pollable>(monotonic, "pollable")?;
-    monotonic.func_wrap("subscribe-instant", |_: Store<'_>, (_,): (u64,)| no_wait::<Resource<Pollable>>())?;
-    monotonic.func_wrap("subscribe-duration", |_: Store<'_>, (_,): (u64,)| no_wait::<Resource<Pollable>>())
+    monotonic.func_wrap("subscribe-instant", |_: Store<'_>, (_,): (u64,)| {
+        no_wait::<Resource<Pollable>>()
+    })?;
+    monotonic.func_wrap("subscribe-duration", |_: Store<'_>, (_,): (u64,)| {
+        no_wait::<Resource<Pollable>>()
+    })
 }
 
 fn no_wait<T>() -> wasmtime::Result<(T,)> {
@@ -85,16 +89,23 @@ fn own<T: 'static>(mut store: Store<'_>, number: u32) -> wasmtime::Result<(Resou
 fn add_error_and_poll(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     let mut error = linker.instance("wasi:io/error@0.2.0")?;
     resource::<IoError>(&mut error, "error")?;
-    error.func_wrap("[method]error.to-debug-string", |_: Store<'_>, (_,): (Resource<IoError>,)| {
-        Ok((String::new(),))
-    })?;
+    error.func_wrap(
+        "[method]error.to-debug-string",
+        |_: Store<'_>, (_,): (Resource<IoError>,)| Ok((String::new(),)),
+    )?;
     let mut poll = linker.instance("wasi:io/poll@0.2.0")?;
     resource::<Pollable>(&mut poll, "pollable")?;
-    poll.func_wrap("[method]pollable.ready", |_: Store<'_>, (_,): (Resource<Pollable>,)| Ok((true,)))?;
-    poll.func_wrap("[method]pollable.block", |_: Store<'_>, (_,): (Resource<Pollable>,)| {
-        Err::<(), _>(Refused::Wait.into())
+    // The C library under a guest waits for its own streams before it writes. They are always ready; what is not, such as a
+    // timer, gives no pollable.
+    poll.func_wrap("[method]pollable.ready", |_: Store<'_>, (_,): (Resource<Pollable>,)| {
+        Ok((true,))
     })?;
-    poll.func_wrap("poll", |_: Store<'_>, (_,): (Vec<Resource<Pollable>>,)| no_wait::<Vec<u32>>())
+    poll.func_wrap("[method]pollable.block", |_: Store<'_>, (_,): (Resource<Pollable>,)| {
+        Ok(())
+    })?;
+    poll.func_wrap("poll", |_: Store<'_>, (polled,): (Vec<Resource<Pollable>>,)| {
+        Ok(((0_u32..).take(polled.len()).collect::<Vec<u32>>(),))
+    })
 }
 
 fn add_input(streams: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<()> {
@@ -109,38 +120,59 @@ fn add_input(streams: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<()
             Ok((Err::<u64, _>(StreamError::Closed),))
         })?;
     }
-    streams.func_wrap("[method]input-stream.subscribe", |_: Store<'_>, (_,): (Resource<InputStream>,)| {
-        no_wait::<Resource<Pollable>>()
-    })
+    streams.func_wrap(
+        "[method]input-stream.subscribe",
+        |store: Store<'_>, (_,): (Resource<InputStream>,)| own::<Pollable>(store, 0),
+    )
 }
 
 fn add_output(streams: &mut LinkerInstance<'_, HostState>) -> wasmtime::Result<()> {
     type Done = (Result<(), StreamError>,);
     resource::<OutputStream>(streams, "output-stream")?;
-    streams.func_wrap("[method]output-stream.check-write", |_: Store<'_>, (_,): (Resource<OutputStream>,)| {
-        Ok((Ok::<_, StreamError>(WRITE_PERMIT),))
-    })?;
-    for name in ["[method]output-stream.write", "[method]output-stream.blocking-write-and-flush"] {
-        streams.func_wrap(name, |mut store: Store<'_>, (stream, bytes): (Resource<OutputStream>, Vec<u8>)| {
-            let stream = if stream.rep() == STDERR { Stream::Stderr } else { Stream::Stdout };
-            store.data_mut().stdio.write(stream, &bytes);
+    streams.func_wrap(
+        "[method]output-stream.check-write",
+        |_: Store<'_>, (_,): (Resource<OutputStream>,)| Ok((Ok::<_, StreamError>(WRITE_PERMIT),)),
+    )?;
+    for name in [
+        "[method]output-stream.write",
+        "[method]output-stream.blocking-write-and-flush",
+    ] {
+        streams.func_wrap(
+            name,
+            |mut store: Store<'_>, (stream, bytes): (Resource<OutputStream>, Vec<u8>)| {
+                let stream = if stream.rep() == STDERR {
+                    Stream::Stderr
+                } else {
+                    Stream::Stdout
+                };
+                store.data_mut().stdio.write(stream, &bytes);
+                Ok::<Done, _>((Ok(()),))
+            },
+        )?;
+    }
+    for name in ["[method]output-stream.flush", "[method]output-stream.blocking-flush"] {
+        streams.func_wrap(name, |_: Store<'_>, (_,): (Resource<OutputStream>,)| {
             Ok::<Done, _>((Ok(()),))
         })?;
     }
-    for name in ["[method]output-stream.flush", "[method]output-stream.blocking-flush"] {
-        streams
-            .func_wrap(name, |_: Store<'_>, (_,): (Resource<OutputStream>,)| Ok::<Done, _>((Ok(()),)))?;
-    }
-    for name in ["[method]output-stream.write-zeroes", "[method]output-stream.blocking-write-zeroes-and-flush"] {
-        streams.func_wrap(name, |_: Store<'_>, (_, _): (Resource<OutputStream>, u64)| Ok::<Done, _>((Ok(()),)))?;
+    for name in [
+        "[method]output-stream.write-zeroes",
+        "[method]output-stream.blocking-write-zeroes-and-flush",
+    ] {
+        streams.func_wrap(name, |_: Store<'_>, (_, _): (Resource<OutputStream>, u64)| {
+            Ok::<Done, _>((Ok(()),))
+        })?;
     }
     for name in ["[method]output-stream.splice", "[method]output-stream.blocking-splice"] {
         type Spliced = (Resource<OutputStream>, Resource<InputStream>, u64);
-        streams.func_wrap(name, |_: Store<'_>, (_, _, _): Spliced| Ok((Err::<u64, _>(StreamError::Closed),)))?;
+        streams.func_wrap(name, |_: Store<'_>, (_, _, _): Spliced| {
+            Ok((Err::<u64, _>(StreamError::Closed),))
+        })?;
     }
-    streams.func_wrap("[method]output-stream.subscribe", |_: Store<'_>, (_,): (Resource<OutputStream>,)| {
-        no_wait::<Resource<Pollable>>()
-    })
+    streams.func_wrap(
+        "[method]output-stream.subscribe",
+        |store: Store<'_>, (_,): (Resource<OutputStream>,)| own::<Pollable>(store, 0),
+    )
 }
 
 fn add_stdio(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
@@ -149,19 +181,28 @@ fn add_stdio(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     stdin.func_wrap("get-stdin", |store: Store<'_>, (): ()| own::<InputStream>(store, 0))?;
     let mut stdout = linker.instance("wasi:cli/stdout@0.2.0")?;
     resource::<OutputStream>(&mut stdout, "output-stream")?;
-    stdout.func_wrap("get-stdout", |store: Store<'_>, (): ()| own::<OutputStream>(store, STDOUT))?;
+    stdout.func_wrap("get-stdout", |store: Store<'_>, (): ()| {
+        own::<OutputStream>(store, STDOUT)
+    })?;
     let mut stderr = linker.instance("wasi:cli/stderr@0.2.0")?;
     resource::<OutputStream>(&mut stderr, "output-stream")?;
-    stderr.func_wrap("get-stderr", |store: Store<'_>, (): ()| own::<OutputStream>(store, STDERR))
+    stderr.func_wrap("get-stderr", |store: Store<'_>, (): ()| {
+        own::<OutputStream>(store, STDERR)
+    })
 }
 
 /// No stream is a terminal.
 fn add_terminals(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     resource::<TerminalInput>(&mut linker.instance("wasi:cli/terminal-input@0.2.0")?, "terminal-input")?;
-    resource::<TerminalOutput>(&mut linker.instance("wasi:cli/terminal-output@0.2.0")?, "terminal-output")?;
+    resource::<TerminalOutput>(
+        &mut linker.instance("wasi:cli/terminal-output@0.2.0")?,
+        "terminal-output",
+    )?;
     let mut stdin = linker.instance("wasi:cli/terminal-stdin@0.2.0")?;
     resource::<TerminalInput>(&mut stdin, "terminal-input")?;
-    stdin.func_wrap("get-terminal-stdin", |_: Store<'_>, (): ()| Ok((None::<Resource<TerminalInput>>,)))?;
+    stdin.func_wrap("get-terminal-stdin", |_: Store<'_>, (): ()| {
+        Ok((None::<Resource<TerminalInput>>,))
+    })?;
     for (interface, function) in [
         ("wasi:cli/terminal-stdout@0.2.0", "get-terminal-stdout"),
         ("wasi:cli/terminal-stderr@0.2.0", "get-terminal-stderr"),

@@ -1,0 +1,22 @@
+//! What must hold for every input, as plain functions that panic when it does not. The fuzz targets call them with bytes
+//! that libFuzzer finds; the tests here call them with random ones, on any compiler.
+
+mod query_rewrite;
+mod rename;
+mod request_info;
+mod selector;
+
+pub use query_rewrite::query_rewrite;
+pub use rename::rename;
+pub use request_info::request_info;
+pub use selector::selector;
+
+/// The input up to the first line feed, and the rest.
+fn split_line(data: &[u8]) -> (&[u8], &[u8]) {
+    let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
+    let (line, rest) = data.split_at(end);
+    (line, rest.get(1..).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! Query edits: a first line with the key, a second one with the value, then the query.
+
+use ctrlmesh_wire::{Query, QueryEditor};
+
+/// No panic; an edited query says what it was told to and nothing else of the key, to strict and to forgiving readers;
+/// every other pair is still there, in its order and spelling.
+pub fn query_rewrite(data: &[u8]) {
+    let (key, rest) = crate::split_line(data);
+    let (value, raw) = crate::split_line(rest);
+    let (Ok(key), Ok(value), Ok(raw)) = (
+        std::str::from_utf8(key),
+        std::str::from_utf8(value),
+        std::str::from_utf8(raw),
+    ) else {
+        return;
+    };
+    let mut editor = QueryEditor::new(raw);
+    editor.set(key, value);
+    assert_eq!(editor.get(key).as_deref(), Some(value));
+    assert_eq!(editor.is_changed(), editor.clone().finish() != raw);
+    let set = editor.clone().finish();
+    let values: Vec<String> = Query::new(&set)
+        .pairs()
+        .filter(|(name, _)| name == key)
+        .map(|(_, v)| v.into_owned())
+        .collect();
+    assert_eq!(values, [value]);
+    assert_eq!(others(&set, key), others(raw, key));
+    editor.set(key, value);
+    assert_eq!(editor.clone().finish(), set, "a second time changes nothing");
+    editor.remove(key);
+    let removed = editor.finish();
+    assert_eq!(Query::new(&removed).get(key), None);
+    assert_eq!(others(&removed, key), others(raw, key));
+    assert_eq!(forgiving(&removed, key), 0, "{removed:?} still names {key:?}");
+}
+
+/// The pairs of other keys, as they are written.
+fn others<'a>(raw: &'a str, key: &str) -> Vec<&'a str> {
+    let is_other =
+        |piece: &&str| !piece.is_empty() && Query::new(piece).get(key).is_none() && forgiving(piece, key) == 0;
+    raw.split('&').filter(is_other).collect()
+}
+
+/// How often a reader finds the key that splits at `;` too and takes a bad escape as it stands.
+fn forgiving(raw: &str, key: &str) -> usize {
+    let names = raw
+        .split(['&', ';'])
+        .filter(|piece| !piece.is_empty())
+        .map(|piece| piece.split('=').next().unwrap_or(""));
+    names
+        .filter(|name| *name == key || Query::new(name).get(key).is_some())
+        .count()
+}

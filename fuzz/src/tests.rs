@@ -1,0 +1,51 @@
+//! The oracles on random inputs that look like the real ones: a smoke test for any compiler.
+
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn request_info(
+        method in "GET|POST|DELETE|PUT|HEAD|PURGE",
+        path in "(/|%2[fF]|api|apis|v1|namespaces|watch|proxy|status|pods|p|%70|%ff|%|\\.|;){0,12}",
+        query in "(\\?(watch|limit|fieldSelector|labelSelector|=|%3D|metadata\\.name|&|x|0|;|%){0,10})?",
+    ) {
+        crate::request_info(format!("{method}\n/{path}{query}").as_bytes());
+    }
+
+    #[test]
+    fn selector(text in "([abx1]|in|notin|[=!<>(),\\\\ /.\\x00]|==|!=|\\n|a=1|metadata\\.name){0,16}") {
+        crate::selector(text.as_bytes());
+    }
+
+    #[test]
+    fn query_rewrite(text in "[ab]?\n[ab =&;%]{0,4}\n([ab=&;+%]|%61|%zz){0,20}") {
+        crate::query_rewrite(text.as_bytes());
+    }
+
+    #[test]
+    fn rename_text(
+        choice in any::<u8>(),
+        text in "([{}\\[\\]:,\"\\\\ \n-]|\"lock\"|lock|\"metadata\":\\{\"name\":\"lock\"\\}|\"items\":|metadata:|name:|\"kind\":\"Status\"|\"object\":){0,16}",
+    ) {
+        crate::rename(&[&[choice], text.as_bytes()].concat());
+    }
+
+    #[test]
+    fn rename_object(choice in any::<u8>(), rest in "(,\"[a-z]{1,4}\":(1|\"lock\"|\\[\\]))?", after in "[ \n}]{0,2}") {
+        crate::rename(&[&[choice], format!("{{\"metadata\":{{\"name\":\"lock\"{rest}}}{rest}}}{after}").as_bytes()].concat());
+    }
+
+    #[test]
+    fn rename_protobuf(fields in prop::collection::vec((1_u8..6, prop::collection::vec(any::<u8>(), 0..6)), 0..5)) {
+        let body = fields.iter().fold(b"\x0a\x06\x0a\x04lock".to_vec(), |mut body, (number, bytes)| {
+            body.extend([number << 3 | 2, bytes.len() as u8]);
+            body.extend(bytes);
+            body
+        });
+        let unknown = [&[0x12, body.len() as u8], &*body].concat();
+        crate::rename(&[&[4], &*unknown].concat());
+        crate::rename(&[&[4], &*body].concat());
+    }
+}

@@ -1,0 +1,79 @@
+//! Which requests are about the lock.
+
+use ctrlmesh_sdk::testing::TestRequest;
+use ctrlmesh_sdk::{Request, Verb};
+
+use crate::lock::Lock;
+
+fn lock() -> Lock {
+    Lock::new("operator", "shard-0", "operators").unwrap()
+}
+
+fn request(verb: Verb, group: &str, resource: &str, name: &str) -> TestRequest {
+    TestRequest::api(verb, group, resource)
+        .namespace("operators")
+        .name(name)
+}
+
+#[test]
+fn named_requests_for_the_lock_and_creates_are_about_it() {
+    const LEASES: &str = "coordination.k8s.io";
+    for (verb, group, resource, name, expected) in [
+        (Verb::Get, LEASES, "leases", "operator", true),
+        (Verb::Update, LEASES, "leases", "operator", true),
+        (Verb::Patch, LEASES, "leases", "operator", true),
+        (Verb::Delete, LEASES, "leases", "operator", true),
+        (Verb::List, LEASES, "leases", "operator", true),
+        (Verb::Watch, LEASES, "leases", "operator", true),
+        (Verb::Create, LEASES, "leases", "", true),
+        (Verb::Get, "", "configmaps", "operator", true),
+        (Verb::Create, "", "configmaps", "", true),
+        (Verb::Update, "", "endpoints", "operator", true),
+        (Verb::Create, "", "events", "", true),
+        (Verb::Create, "events.k8s.io", "events", "", true),
+        (Verb::Get, LEASES, "leases", "operator2", false),
+        // The name inside: left alone, so that it can be looked at.
+        (Verb::Get, LEASES, "leases", "operator---shard-0", false),
+        (Verb::List, LEASES, "leases", "", false),
+        (Verb::Watch, LEASES, "leases", "", false),
+        (Verb::Deletecollection, LEASES, "leases", "", false),
+        (Verb::Get, LEASES, "configmaps", "operator", false),
+        (Verb::Get, "", "leases", "operator", false),
+        (Verb::Get, "", "secrets", "operator", false),
+        (Verb::Create, "", "pods", "", false),
+        (Verb::Patch, "", "events", "operator.17ab", false),
+        (Verb::Create, "apps", "events", "", false),
+    ] {
+        let request = request(verb, group, resource, name);
+        assert_eq!(lock().concerns(request.facts()), expected, "{request:?}");
+    }
+}
+
+#[test]
+fn other_namespaces_and_subresources_are_not_about_it() {
+    let lease = || request(Verb::Get, "coordination.k8s.io", "leases", "operator");
+    assert!(lock().concerns(lease().facts()));
+    assert!(!lock().concerns(lease().namespace("elsewhere").facts()));
+    assert!(!lock().concerns(lease().namespace("").facts()));
+    assert!(!lock().concerns(lease().subresource("status").facts()));
+}
+
+#[test]
+fn names_that_no_object_can_have_are_refused() {
+    let long = "a".repeat(250);
+    for (name, shard, namespace, path, hint) in [
+        ("", "a", "ns", "leaderElectionName: ", "not the name of an object"),
+        ("Operator", "a", "ns", "leaderElectionName: ", "lower-case"),
+        ("operator*", "a", "ns", "leaderElectionName: ", "not the name"),
+        ("operator", "a/b", "ns", "shard: ", "not the name"),
+        ("operator", "", "ns", "shard: ", "not the name"),
+        ("operator", &long, "ns", "shard: ", "at most 253"),
+        ("operator", "a", "", "leaderElectionName: ", "namespace is not known"),
+    ] {
+        let error = Lock::new(name, shard, namespace).unwrap_err().to_string();
+        assert!(
+            error.starts_with(path) && error.contains(hint),
+            "{name:?} {shard:?}: {error}"
+        );
+    }
+}

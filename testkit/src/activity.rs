@@ -1,0 +1,101 @@
+//! What the server is doing right now: connections, requests, watches and tunnels that are open. Numbers only; what was
+//! asked is in [`crate::requests`].
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::Error;
+
+/// Counts of what is open.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Activity {
+    /// Client connections, on both ports.
+    pub connections: usize,
+    /// Connections accepted since the start.
+    pub accepted: usize,
+    /// Watches whose body is not at its end.
+    pub watches: usize,
+    /// Upgraded connections.
+    pub tunnels: usize,
+}
+
+/// The counters, shared.
+#[derive(Debug, Clone)]
+pub(crate) struct Gauges {
+    sender: watch::Sender<Activity>,
+}
+
+impl Gauges {
+    pub(crate) fn new() -> Self {
+        Self {
+            sender: watch::Sender::new(Activity::default()),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Activity {
+        *self.sender.borrow()
+    }
+
+    pub(crate) async fn wait_until(
+        &self,
+        deadline: Duration,
+        mut condition: impl FnMut(&Activity) -> bool,
+    ) -> Result<Activity, Error> {
+        let mut receiver = self.sender.subscribe();
+        let met = receiver.wait_for(|activity| condition(activity));
+        match tokio::time::timeout(deadline, met).await {
+            Ok(Ok(activity)) => Ok(*activity),
+            Ok(Err(_)) | Err(_) => Err(Error::Deadline { after: deadline }),
+        }
+    }
+
+    pub(crate) fn connection(&self) -> ConnectionGuard {
+        self.sender.send_modify(|activity| {
+            activity.connections += 1;
+            activity.accepted += 1;
+        });
+        ConnectionGuard(self.clone())
+    }
+
+    pub(crate) fn watch(&self) -> WatchGuard {
+        self.sender.send_modify(|activity| activity.watches += 1);
+        WatchGuard(self.clone())
+    }
+
+    pub(crate) fn tunnel(&self) -> TunnelGuard {
+        self.sender.send_modify(|activity| activity.tunnels += 1);
+        TunnelGuard(self.clone())
+    }
+}
+
+/// An open connection; counted until dropped.
+#[derive(Debug)]
+pub(crate) struct ConnectionGuard(Gauges);
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.0.sender.send_modify(|activity| activity.connections -= 1);
+    }
+}
+
+/// An open watch; counted until dropped.
+#[derive(Debug)]
+pub(crate) struct WatchGuard(Gauges);
+
+impl Drop for WatchGuard {
+    fn drop(&mut self) {
+        self.0.sender.send_modify(|activity| activity.watches -= 1);
+    }
+}
+
+/// An upgraded connection; counted until dropped.
+#[derive(Debug)]
+pub(crate) struct TunnelGuard(Gauges);
+
+impl Drop for TunnelGuard {
+    fn drop(&mut self) {
+        self.0.sender.send_modify(|activity| activity.tunnels -= 1);
+    }
+}

@@ -1,0 +1,257 @@
+//! Server-side apply: conflicts, merge and the removal of fields that a manager no longer applies (KEP-555). Storing
+//! the result is [`crate::write`]'s business, and [`crate::managed`] says how coarse ownership is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ctrlmesh_wire::StatusCause;
+use serde_json::{Map, Value};
+
+use crate::managed::{Manager, Operation, Ownership, Path, element_key, leaves, read, write};
+use crate::object::now;
+
+/// Applies `config` to `live` (an object of only metadata if there is none yet).
+///
+/// # Errors
+/// One cause per field that another manager owns with another value, unless `force`.
+pub(crate) fn apply(live: &Value, config: &Value, manager: &Manager, force: bool) -> Result<Value, Vec<StatusCause>> {
+    let mut config = config.clone();
+    drop_nulls(&mut config);
+    let mut owners = read(live);
+    let contested = contested(live, &config, &owners, manager);
+    if !contested.is_empty() && !force {
+        return Err(contested.iter().map(|(owner, path)| cause(owner, path)).collect());
+    }
+    let applied: BTreeSet<Path> = leaves(&config).into_keys().collect();
+    let mut merged = live.clone();
+    for path in abandoned(&owners, manager, &applied) {
+        remove(&mut merged, &path);
+    }
+    merge(&mut merged, &config, "");
+    let remaining: BTreeSet<Path> = leaves(&merged).into_keys().collect();
+    for owner in &mut owners {
+        let lost = |path: &Path| {
+            contested
+                .iter()
+                .any(|(by, taken)| *by == owner.manager && taken == path)
+        };
+        let kept: BTreeSet<Path> = owner
+            .fields
+            .iter()
+            .filter(|p| remaining.contains(*p) && !lost(p))
+            .cloned()
+            .collect();
+        owner.fields = kept;
+    }
+    match owners.iter_mut().find(|owner| owner.manager == *manager) {
+        Some(owner) if owner.fields == applied => {}
+        Some(owner) => (owner.fields, owner.time) = (applied, now()),
+        None => owners.push(Ownership {
+            manager: manager.clone(),
+            time: now(),
+            fields: applied,
+        }),
+    }
+    write(&mut merged, &owners);
+    Ok(merged)
+}
+
+/// An applied `null` says nothing: it neither owns nor deletes.
+fn drop_nulls(value: &mut Value) {
+    if let Value::Object(fields) = value {
+        fields.retain(|_, value| !value.is_null());
+        fields.values_mut().for_each(drop_nulls);
+    }
+}
+
+/// The fields that `manager` would take from others: same field, or one inside the other, and the value differs.
+fn contested(live: &Value, config: &Value, owners: &[Ownership], manager: &Manager) -> Vec<(Manager, Path)> {
+    let (now, wanted) = (leaves(live), leaves(config));
+    let mut found = Vec::new();
+    for owner in owners.iter().filter(|owner| owner.manager != *manager) {
+        for theirs in &owner.fields {
+            let clash = wanted.iter().any(|(ours, value)| {
+                let related = ours.starts_with(theirs) || theirs.starts_with(ours);
+                related && now.get(ours) != Some(value) && !is_parent_of_map(theirs, ours, &now)
+            });
+            if clash {
+                found.push((owner.manager.clone(), theirs.clone()));
+            }
+        }
+    }
+    found
+}
+
+/// Owning an empty map is no claim on what others put into it.
+fn is_parent_of_map(theirs: &Path, ours: &Path, now: &BTreeMap<Path, &Value>) -> bool {
+    theirs.len() < ours.len() && now.get(theirs).is_none_or(|value| value.is_object())
+}
+
+fn cause(owner: &Manager, path: &Path) -> StatusCause {
+    let using = if owner.operation == Operation::Update {
+        format!(" using {}", owner.api_version)
+    } else {
+        String::new()
+    };
+    let field: String = path
+        .iter()
+        .map(|key| match key.split_once(':') {
+            Some(("f", field)) => format!(".{field}"),
+            Some((_, element)) => format!("[{element}]"),
+            None => key.clone(),
+        })
+        .collect();
+    let message = format!("conflict with \"{}\"{using}", owner.name);
+    StatusCause {
+        reason: "FieldManagerConflict".into(),
+        message,
+        field,
+    }
+}
+
+/// What the manager applied last time, does not apply now, and nobody else owns.
+fn abandoned(owners: &[Ownership], manager: &Manager, applied: &BTreeSet<Path>) -> Vec<Path> {
+    let others = |path: &Path| owners.iter().any(|o| o.manager != *manager && o.fields.contains(path));
+    let before = owners.iter().find(|owner| owner.manager == *manager);
+    let before = before.into_iter().flat_map(|owner| &owner.fields);
+    before
+        .filter(|path| !applied.contains(*path) && !others(path))
+        .cloned()
+        .collect()
+}
+
+/// Removes a leaf, and the maps that become empty by it.
+fn remove(value: &mut Value, path: &[String]) {
+    let Some((key, rest)) = path.split_first() else { return };
+    let (Some(("f", field)), Value::Object(fields)) = (key.split_once(':'), value) else {
+        return;
+    };
+    if rest.is_empty() {
+        fields.remove(field);
+        return;
+    }
+    let Some(below) = fields.get_mut(field) else { return };
+    if let (Value::Array(items), [element]) = (&mut *below, rest) {
+        items.retain(|item| element_key(field, item).as_deref() != Some(element));
+    } else {
+        remove(below, rest);
+    }
+    let emptied = below.as_object().is_some_and(Map::is_empty) || below.as_array().is_some_and(Vec::is_empty);
+    if emptied {
+        fields.remove(field);
+    }
+}
+
+/// Lays `config` over `value`: maps merge, everything else is replaced, shared metadata lists by element.
+fn merge(value: &mut Value, config: &Value, field: &str) {
+    match (value, config) {
+        (Value::Object(fields), Value::Object(wanted)) => {
+            for (field, wanted) in wanted {
+                merge(fields.entry(field.clone()).or_insert(Value::Null), wanted, field);
+            }
+        }
+        (value @ (Value::Null | Value::Array(_)), Value::Array(wanted)) if is_shared_list(field, value, wanted) => {
+            if value.is_null() {
+                *value = Value::Array(Vec::new());
+            }
+            let Value::Array(items) = value else { return };
+            for wanted in wanted {
+                let key = element_key(field, wanted);
+                match items.iter_mut().find(|item| element_key(field, item) == key) {
+                    Some(item) => item.clone_from(wanted),
+                    None => items.push(wanted.clone()),
+                }
+            }
+        }
+        (value, Value::Object(wanted)) if !wanted.is_empty() => {
+            *value = Value::Object(Map::new());
+            merge(value, config, field);
+        }
+        (value, config) => value.clone_from(config),
+    }
+}
+
+/// A list named `finalizers` elsewhere than in metadata (a namespace's `spec.finalizers`) merges by element too:
+/// strings there, so the same rule does no harm.
+fn is_shared_list(field: &str, value: &Value, wanted: &[Value]) -> bool {
+    let strings = |items: &[Value]| items.iter().all(Value::is_string);
+    match field {
+        "finalizers" => strings(wanted) && value.as_array().is_none_or(|items| strings(items)),
+        "ownerReferences" => wanted.iter().all(|reference| reference.get("uid").is_some()),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn manager(name: &str) -> Manager {
+        Manager {
+            name: name.into(),
+            operation: Operation::Apply,
+            api_version: "v1".into(),
+            subresource: String::new(),
+        }
+    }
+
+    fn applied(live: &Value, config: &Value, by: &str) -> Value {
+        apply(live, config, &manager(by), false).expect("no conflict")
+    }
+
+    #[test]
+    fn fields_no_longer_applied_are_removed_unless_another_manager_owns_them() {
+        let live = applied(
+            &json!({"metadata": {"name": "x"}}),
+            &json!({"data": {"a": "1", "b": "2", "c": "3"}}),
+            "one",
+        );
+        let live = applied(&live, &json!({"data": {"b": "2"}}), "two");
+        let live = applied(&live, &json!({"data": {"a": "1"}}), "one");
+        assert_eq!(live["data"], json!({"a": "1", "b": "2"}));
+        let live = applied(&live, &json!({}), "one");
+        assert_eq!(live["data"], json!({"b": "2"}));
+    }
+
+    #[test]
+    fn a_field_of_another_manager_conflicts_until_forced_and_then_changes_hands() {
+        let live = applied(&json!({}), &json!({"spec": {"n": 1}}), "one");
+        let config = json!({"spec": {"n": 2}});
+        let causes = apply(&live, &config, &manager("two"), false).expect_err("one owns spec.n");
+        assert_eq!(
+            (causes[0].field.as_str(), causes[0].message.as_str()),
+            (".spec.n", "conflict with \"one\"")
+        );
+        let live = apply(&live, &config, &manager("two"), true).expect("forced");
+        assert_eq!(live["spec"], config["spec"]);
+        let owners = read(&live);
+        assert_eq!(
+            owners
+                .iter()
+                .map(|o| (o.manager.name.as_str(), o.fields.len()))
+                .collect::<Vec<_>>(),
+            [("one", 0), ("two", 1)]
+                .iter()
+                .copied()
+                .filter(|(_, n)| *n > 0)
+                .collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn a_scalar_over_another_managers_map_conflicts_but_a_sibling_does_not() {
+        let live = applied(&json!({}), &json!({"spec": {"a": {"x": 1}}}), "one");
+        assert!(apply(&live, &json!({"spec": {"a": 5}}), &manager("two"), false).is_err());
+        assert!(apply(&live, &json!({"spec": {"a": {"y": 1}}}), &manager("two"), false).is_ok());
+    }
+
+    #[test]
+    fn finalizers_are_shared_by_element() {
+        let live = applied(&json!({}), &json!({"metadata": {"finalizers": ["a/one"]}}), "one");
+        let live = applied(&live, &json!({"metadata": {"finalizers": ["b/two"]}}), "two");
+        assert_eq!(live["metadata"]["finalizers"], json!(["a/one", "b/two"]));
+        let live = applied(&live, &json!({"metadata": {}}), "one");
+        assert_eq!(live["metadata"]["finalizers"], json!(["b/two"]));
+    }
+}

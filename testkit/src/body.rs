@@ -1,0 +1,142 @@
+//! Response bodies: whole, paged, or a watch; and the faults that a body can have.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, Stream};
+use http::HeaderMap;
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+
+use crate::list::Page;
+use crate::watch::Watch;
+
+/// Any body of the server.
+pub(crate) type ResponseBody = UnsyncBoxBody<Bytes, Interrupted>;
+
+/// An answer that breaks off on purpose. hyper turns its cause into the reason of the `RST_STREAM`.
+#[derive(Debug)]
+pub(crate) struct Interrupted(h2::Error);
+
+impl Interrupted {
+    pub(crate) fn new() -> Self {
+        Self(h2::Reason::INTERNAL_ERROR.into())
+    }
+}
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the answer was interrupted by a fault rule")
+    }
+}
+
+impl StdError for Interrupted {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// A body known whole.
+pub(crate) fn full(bytes: impl Into<Bytes>) -> ResponseBody {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+fn streamed(frames: impl Stream<Item = Result<Frame<Bytes>, Interrupted>> + Send + 'static) -> ResponseBody {
+    StreamBody::new(frames).boxed_unsync()
+}
+
+/// A list. One of a single chunk has a length.
+pub(crate) fn page(mut page: Page) -> ResponseBody {
+    let (Some(first), second) = (page.next(), page.next()) else {
+        return full(Bytes::new());
+    };
+    let Some(second) = second else { return full(first) };
+    let chunks = [first, second].into_iter().chain(page);
+    streamed(stream::iter(chunks.map(|chunk| Ok(Frame::data(chunk)))))
+}
+
+/// A watch: one frame per event.
+pub(crate) fn watch(watch: Watch) -> ResponseBody {
+    streamed(stream::unfold(watch, async |mut watch| {
+        let line = watch.next().await?;
+        Some((Ok(Frame::data(line)), watch))
+    }))
+}
+
+/// The faults of a body.
+#[derive(Debug, Default)]
+pub(crate) struct Shape {
+    /// Piece size and pause.
+    pub(crate) slow: Option<(usize, Duration)>,
+    /// Bytes before it breaks off.
+    pub(crate) cut_after: Option<usize>,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+impl Shape {
+    fn is_plain(&self) -> bool {
+        self.slow.is_none() && self.cut_after.is_none() && self.trailers.is_none()
+    }
+
+    /// Gives the body its faults.
+    pub(crate) fn apply(self, body: ResponseBody) -> ResponseBody {
+        if self.is_plain() {
+            return body;
+        }
+        let shaped = Shaped {
+            shape: self,
+            body,
+            left: Bytes::new(),
+        };
+        streamed(stream::unfold(Some(shaped), async |shaped| shaped?.next().await))
+    }
+}
+
+/// A body on its way out, with faults.
+struct Shaped {
+    shape: Shape,
+    body: ResponseBody,
+    left: Bytes,
+}
+
+type Step = (Result<Frame<Bytes>, Interrupted>, Option<Shaped>);
+
+impl Shaped {
+    /// The next frame and what remains; `None` at the end.
+    async fn next(mut self) -> Option<Step> {
+        if self.shape.cut_after == Some(0) {
+            return Some((Err(Interrupted::new()), None));
+        }
+        while self.left.is_empty() {
+            let frame = match self.body.frame().await {
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => return Some((Err(error), None)),
+                None => {
+                    return self
+                        .shape
+                        .trailers
+                        .take()
+                        .map(|trailers| (Ok(Frame::trailers(trailers)), None));
+                }
+            };
+            match frame.into_data() {
+                Ok(data) => self.left = data,
+                Err(other) => return Some((Ok(other), Some(self))),
+            }
+        }
+        let mut size = self.left.len();
+        if let Some((chunk, every)) = self.shape.slow {
+            tokio::time::sleep(every).await;
+            size = size.min(chunk.max(1));
+        }
+        if let Some(remaining) = &mut self.shape.cut_after {
+            size = size.min(*remaining);
+            *remaining -= size;
+        }
+        let piece = self.left.split_to(size);
+        Some((Ok(Frame::data(piece)), Some(self)))
+    }
+}

@@ -1,0 +1,130 @@
+//! Deletion: options, preconditions, and finalizers that hold an object back (apiserver `pkg/registry/rest/delete.go`).
+//! There is no garbage collector and no namespace controller here; what would need one is refused.
+
+use std::sync::Arc;
+
+use ctrlmesh_wire::Query;
+use serde_json::Value;
+
+use crate::object::{self, Object, finalizers, generation, is_deleting, set, text};
+use crate::refusal::Refusal;
+use crate::store::Store;
+use crate::write::Target;
+
+/// `DeleteOptions`, as far as they have an effect.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DeleteOptions {
+    pub(crate) dry_run: bool,
+    /// `preconditions.uid`
+    pub(crate) uid: Option<String>,
+    /// `preconditions.resourceVersion`
+    pub(crate) resource_version: Option<String>,
+}
+
+impl DeleteOptions {
+    /// Reads them from the body, or, if that is empty, from the query, as the real server does. `gracePeriodSeconds`
+    /// has no effect: nothing runs here that would need grace.
+    pub(crate) fn read(query: &Query<'_>, body: &[u8]) -> Result<Self, Refusal> {
+        if body.is_empty() {
+            check_propagation(
+                query.get("propagationPolicy").as_deref(),
+                query.get("orphanDependents").as_deref(),
+            )?;
+            return Ok(Self {
+                dry_run: is_dry_run(query.get("dryRun").as_deref())?,
+                ..Self::default()
+            });
+        }
+        let options: Value = serde_json::from_slice(body)
+            .map_err(|error| Refusal::bad_request(format!("the DeleteOptions are not readable: {error}")))?;
+        let field = |field: &str| options.get(field).and_then(Value::as_str);
+        let orphan = options
+            .get("orphanDependents")
+            .and_then(Value::as_bool)
+            .map(|orphan| orphan.to_string());
+        check_propagation(field("propagationPolicy"), orphan.as_deref())?;
+        let mut dry_run = is_dry_run(query.get("dryRun").as_deref())?;
+        for stage in options.get("dryRun").and_then(Value::as_array).into_iter().flatten() {
+            dry_run |= is_dry_run(stage.as_str())?;
+        }
+        let precondition = |field: &str| options.get("preconditions")?.get(field)?.as_str().map(str::to_owned);
+        Ok(Self {
+            dry_run,
+            uid: precondition("uid"),
+            resource_version: precondition("resourceVersion"),
+        })
+    }
+}
+
+/// Whether `dryRun` asks for a dry run.
+pub(crate) fn is_dry_run(stage: Option<&str>) -> Result<bool, Refusal> {
+    match stage {
+        None | Some("") => Ok(false),
+        Some("All") => Ok(true),
+        Some(other) => Err(Refusal::bad_request(format!(
+            "dryRun: Unsupported value: \"{other}\": supported values: \"All\""
+        ))),
+    }
+}
+
+fn check_propagation(policy: Option<&str>, orphan: Option<&str>) -> Result<(), Refusal> {
+    match (policy, orphan) {
+        (None | Some("" | "Background"), None | Some("" | "false")) => Ok(()),
+        _ => Err(Refusal::not_implemented(
+            "foreground or orphaning deletion: it has no garbage collector",
+        )),
+    }
+}
+
+/// What became of the object.
+#[derive(Debug)]
+pub(crate) enum Deleted {
+    /// It is gone; its last state.
+    Gone(Arc<Object>),
+    /// It waits for its finalizers.
+    Waiting(Arc<Object>),
+}
+
+/// Deletes one object.
+pub(crate) fn delete(store: &Store, target: &Target, options: &DeleteOptions) -> Result<Deleted, Refusal> {
+    let (resource, name) = (&target.resource, target.name.as_str());
+    store.transact(&resource.qualified_name(), options.dry_run, |transaction| {
+        let Some(existing) = transaction.get(&target.key()) else {
+            return Err(Refusal::not_found(resource, name));
+        };
+        check_preconditions(target, &existing, options)?;
+        if resource.plural == "namespaces" && transaction.is_populated(name) {
+            let what = "deleting a namespace that holds objects: it has no namespace controller; delete them first";
+            return Err(Refusal::not_implemented(what));
+        }
+        if finalizers(&existing.value).is_empty() {
+            return Ok(Deleted::Gone(transaction.remove(target.key(), existing.value.clone())));
+        }
+        if is_deleting(&existing.value) {
+            return Ok(Deleted::Waiting(existing));
+        }
+        let mut waiting = existing.value.clone();
+        set(&mut waiting, "deletionTimestamp", object::now().into());
+        set(&mut waiting, "deletionGracePeriodSeconds", 0.into());
+        if resource.generation {
+            set(&mut waiting, "generation", (generation(&existing.value) + 1).into());
+        }
+        Ok(Deleted::Waiting(transaction.put(target.key(), waiting)))
+    })
+}
+
+fn check_preconditions(target: &Target, existing: &Object, options: &DeleteOptions) -> Result<(), Refusal> {
+    let uid = text(&existing.value, "uid");
+    if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
+        let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}");
+        return Err(Refusal::conflict(&target.resource, &target.name, &why));
+    }
+    let version = existing.resource_version.to_string();
+    if let Some(wanted) = options.resource_version.as_deref().filter(|wanted| *wanted != version) {
+        let why = format!(
+            "Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {version}"
+        );
+        return Err(Refusal::conflict(&target.resource, &target.name, &why));
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! What the server says no with: a `Status` of code, reason, message and details, worded as apimachinery
+//! `pkg/api/errors` words it, because clients and people compare with that. Encoding is ctrlmesh-wire's.
+
+use ctrlmesh_wire::{Status, StatusCause, StatusDetails};
+use http::StatusCode;
+
+use crate::resource::Resource;
+
+/// A request that was not served, and the answer to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal(pub(crate) Box<Status>);
+
+impl Refusal {
+    pub(crate) fn new(code: StatusCode, reason: &str, message: impl Into<String>) -> Self {
+        Self(Box::new(Status {
+            code: code.as_u16(),
+            reason: reason.into(),
+            message: message.into(),
+            details: None,
+        }))
+    }
+
+    fn with_details(mut self, change: impl FnOnce(&mut StatusDetails)) -> Self {
+        change(self.0.details.get_or_insert_default());
+        self
+    }
+
+    fn about(self, resource: &Resource, name: &str) -> Self {
+        self.with_details(|details| {
+            details.name = name.into();
+            details.group.clone_from(&resource.group);
+            details.kind.clone_from(&resource.plural);
+        })
+    }
+
+    fn caused_by(self, causes: Vec<StatusCause>) -> Self {
+        self.with_details(|details| details.causes = causes)
+    }
+
+    /// Asks the client to come again.
+    pub(crate) fn retry_after(self, seconds: u32) -> Self {
+        self.with_details(|details| details.retry_after_seconds = seconds)
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    pub(crate) fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    /// No such object.
+    pub(crate) fn not_found(resource: &Resource, name: &str) -> Self {
+        let message = format!("{} \"{name}\" not found", resource.qualified_name());
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
+    }
+
+    /// No such path, kind or subresource.
+    pub(crate) fn no_such_resource() -> Self {
+        let message = "the server could not find the requested resource";
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message)
+    }
+
+    pub(crate) fn already_exists(resource: &Resource, name: &str) -> Self {
+        let message = format!("{} \"{name}\" already exists", resource.qualified_name());
+        Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name)
+    }
+
+    /// An optimistic-concurrency conflict, or a precondition that does not hold.
+    pub(crate) fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} \"{name}\": {why}",
+            resource.qualified_name()
+        );
+        Self::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
+    }
+
+    pub(crate) fn modified(resource: &Resource, name: &str) -> Self {
+        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        Self::conflict(resource, name, why)
+    }
+
+    /// Fields that other managers own (server-side apply); one cause per field.
+    pub(crate) fn apply_conflict(resource: &Resource, name: &str, causes: Vec<StatusCause>) -> Self {
+        let fields: Vec<_> = causes.iter().map(|c| format!("{}: {}", c.message, c.field)).collect();
+        let plural = if causes.len() == 1 { "" } else { "s" };
+        let message = format!(
+            "Apply failed with {} conflict{plural}: {}",
+            causes.len(),
+            fields.join("; ")
+        );
+        Self::new(StatusCode::CONFLICT, "Conflict", message)
+            .about(resource, name)
+            .caused_by(causes)
+    }
+
+    pub(crate) fn invalid(resource: &Resource, name: &str, field: &str, problem: &str) -> Self {
+        let dot = if resource.group.is_empty() { "" } else { "." };
+        let message = format!(
+            "{}{dot}{} \"{name}\" is invalid: {field}: {problem}",
+            resource.kind, resource.group
+        );
+        let cause = StatusCause {
+            reason: "FieldValueInvalid".into(),
+            message: problem.into(),
+            field: field.into(),
+        };
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+            .about(resource, name)
+            .with_details(|details| details.kind.clone_from(&resource.kind))
+            .caused_by(vec![cause])
+    }
+
+    /// A resource version or continue token older than the event log.
+    pub(crate) fn expired(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "Expired", message)
+    }
+
+    /// A resource version that the store has not reached; apiserver `pkg/storage/errors.go`.
+    pub(crate) fn resource_version_too_large(asked: u64, current: u64) -> Self {
+        let message = format!("Too large resource version: {asked}, current: {current}");
+        let cause = StatusCause {
+            reason: "ResourceVersionTooLarge".into(),
+            message: "Too large resource version".into(),
+            field: String::new(),
+        };
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
+            .caused_by(vec![cause])
+            .retry_after(1)
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+    }
+
+    pub(crate) fn not_acceptable(accepted: &str) -> Self {
+        let message = format!("only the following media types are accepted: {accepted}");
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
+    pub(crate) fn unsupported_media_type(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
+    }
+
+    pub(crate) fn too_large(limit: usize) -> Self {
+        let message = format!("Request entity is too large: limit is {limit}");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
+    }
+
+    /// What a real API server does and this one does not.
+    pub(crate) fn not_implemented(what: &str) -> Self {
+        let message = format!("the testkit API server does not implement {what}");
+        Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
+    }
+}

@@ -1,0 +1,212 @@
+//! The kinds that the server stores: group, version, names, scope and the write rules that differ from kind to kind.
+//! It knows no objects; discovery, routing and the store read it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::Error;
+
+/// One kind of object, as `APIResource` describes it in discovery.
+///
+/// The write rules of a custom resource are those of `customresourcedefinitions`: an update must carry a
+/// `resourceVersion`, it never creates, and `metadata.generation` follows everything but metadata (and `status`, where
+/// that is a subresource).
+#[derive(Debug, Clone)]
+pub struct Resource {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// API version, such as `v1`.
+    pub version: String,
+    /// Plural name, the one in paths.
+    pub plural: String,
+    /// Singular name, for `kubectl get <singular>`.
+    pub singular: String,
+    /// Kind, such as `ConfigMap`.
+    pub kind: String,
+    /// Short names, for `kubectl get cm`.
+    pub short_names: Vec<String>,
+    /// Whether objects live in a namespace.
+    pub namespaced: bool,
+    /// Whether `status` is a subresource: then the main resource ignores `.status`, and `/status` everything else.
+    pub status: bool,
+    /// Whether `metadata.generation` is kept (upstream: `PrepareForUpdate` of each strategy).
+    pub(crate) generation: bool,
+    /// Whether an update without `resourceVersion` is taken (upstream: `AllowUnconditionalUpdate`).
+    pub(crate) unconditional_update: bool,
+    /// Whether an update of a missing object creates it (upstream: `AllowCreateOnUpdate`).
+    pub(crate) create_on_update: bool,
+}
+
+impl Resource {
+    /// A custom resource whose objects live in namespaces.
+    #[must_use]
+    pub fn namespaced(group: &str, version: &str, plural: &str, kind: &str) -> Self {
+        Self {
+            group: group.into(),
+            version: version.into(),
+            plural: plural.into(),
+            singular: kind.to_lowercase(),
+            kind: kind.into(),
+            short_names: Vec::new(),
+            namespaced: true,
+            status: false,
+            generation: true,
+            unconditional_update: false,
+            create_on_update: false,
+        }
+    }
+
+    /// A custom resource outside namespaces.
+    #[must_use]
+    pub fn cluster(group: &str, version: &str, plural: &str, kind: &str) -> Self {
+        Self {
+            namespaced: false,
+            ..Self::namespaced(group, version, plural, kind)
+        }
+    }
+
+    /// Makes `status` a subresource.
+    #[must_use]
+    pub fn with_status(mut self) -> Self {
+        self.status = true;
+        self
+    }
+
+    /// Adds a short name.
+    #[must_use]
+    pub fn short_name(mut self, name: &str) -> Self {
+        self.short_names.push(name.into());
+        self
+    }
+
+    /// `v1` or `apps/v1`.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.clone()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    /// `configmaps` or `deployments.apps`: the name in messages and in [`crate::Store`].
+    #[must_use]
+    pub fn qualified_name(&self) -> String {
+        if self.group.is_empty() {
+            self.plural.clone()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
+    }
+
+    fn built_in(mut self) -> Self {
+        self.generation = false;
+        self.unconditional_update = true;
+        self
+    }
+
+    fn keeping_generation(mut self) -> Self {
+        self.generation = true;
+        self
+    }
+
+    fn creating_on_update(mut self) -> Self {
+        self.create_on_update = true;
+        self
+    }
+}
+
+/// The kinds served without being asked for.
+fn built_in() -> Vec<Resource> {
+    let core = |plural: &str, kind: &str| Resource::namespaced("", "v1", plural, kind).built_in();
+    let mut lease = Resource::namespaced("coordination.k8s.io", "v1", "leases", "Lease")
+        .built_in()
+        .creating_on_update();
+    lease.unconditional_update = false;
+    vec![
+        Resource::cluster("", "v1", "namespaces", "Namespace")
+            .built_in()
+            .with_status()
+            .short_name("ns"),
+        core("configmaps", "ConfigMap").short_name("cm"),
+        core("secrets", "Secret"),
+        core("events", "Event").creating_on_update().short_name("ev"),
+        core("pods", "Pod").keeping_generation().with_status().short_name("po"),
+        core("endpoints", "Endpoints").creating_on_update().short_name("ep"),
+        core("services", "Service").with_status().short_name("svc"),
+        lease,
+        Resource::namespaced("events.k8s.io", "v1", "events", "Event")
+            .built_in()
+            .creating_on_update()
+            .short_name("ev"),
+        Resource::namespaced("apps", "v1", "deployments", "Deployment")
+            .built_in()
+            .keeping_generation()
+            .with_status()
+            .short_name("deploy"),
+    ]
+}
+
+/// Every kind of one server, by group, version and plural name. Immutable once the server runs.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    resources: Vec<Arc<Resource>>,
+}
+
+impl Registry {
+    /// The built-in kinds and `custom` ones.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] when two kinds share a group and a plural name: objects are stored by these two, and the
+    /// server converts nothing between versions.
+    pub(crate) fn new(custom: Vec<Resource>) -> Result<Self, Error> {
+        let mut seen = BTreeMap::new();
+        let mut resources = Vec::new();
+        for resource in built_in().into_iter().chain(custom) {
+            if resource.plural.is_empty() || resource.kind.is_empty() || resource.version.is_empty() {
+                return Err(Error::Resource {
+                    name: resource.qualified_name(),
+                    problem: "needs plural, kind and version",
+                });
+            }
+            if seen.insert(resource.qualified_name(), ()).is_some() {
+                return Err(Error::Resource {
+                    name: resource.qualified_name(),
+                    problem: "is registered twice; one version per group and plural name",
+                });
+            }
+            resources.push(Arc::new(resource));
+        }
+        Ok(Self { resources })
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.resources.iter()
+    }
+
+    pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.iter()
+            .find(|r| r.plural == plural && r.group == group && r.version == version)
+    }
+
+    pub(crate) fn by_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        self.iter().find(|r| r.kind == kind && r.api_version() == api_version)
+    }
+
+    pub(crate) fn by_qualified_name(&self, name: &str) -> Option<&Arc<Resource>> {
+        self.iter().find(|r| r.qualified_name() == name)
+    }
+
+    /// The groups with their one version each, the core group left out, in order of registration.
+    pub(crate) fn groups(&self) -> Vec<(&str, Vec<&str>)> {
+        let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+        for resource in self.iter().filter(|r| !r.group.is_empty()) {
+            match groups.iter_mut().find(|(group, _)| *group == resource.group) {
+                Some((_, versions)) if versions.contains(&resource.version.as_str()) => {}
+                Some((_, versions)) => versions.push(&resource.version),
+                None => groups.push((&resource.group, vec![&resource.version])),
+            }
+        }
+        groups
+    }
+}

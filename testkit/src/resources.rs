@@ -1,0 +1,282 @@
+//! The verbs on resources: which object or collection a path names, the options of the query, and the answer. The
+//! rules of writing are [`crate::write`]'s, those of reading [`crate::list`]'s and [`crate::watch`]'s.
+
+use std::sync::Arc;
+
+use ctrlmesh_wire::{Query, RequestInfo, Status, StatusDetails, Verb};
+use http::header::{CONTENT_TYPE, USER_AGENT};
+use http::{Method, Response, StatusCode, request};
+use serde_json::Value;
+
+use crate::body::{self, ResponseBody, full};
+use crate::delete::{self, DeleteOptions, Deleted, is_dry_run};
+use crate::form::Form;
+use crate::list::{self, ListOptions, Page, flag};
+use crate::object::{Object, text};
+use crate::patch::Patch;
+use crate::refusal::Refusal;
+use crate::resource::Resource;
+use crate::route::{Exchange, json as answer, read_body};
+use crate::selection::Selection;
+use crate::server::Shared;
+use crate::store::Store;
+use crate::upgrade;
+use crate::watch::{Subject, Watch, WatchOptions};
+use crate::write::{self, Target, WriteOptions};
+
+/// Longest field manager (apimachinery `pkg/apis/meta/v1/validation`).
+const MAX_FIELD_MANAGER: usize = 128;
+
+type Answer = Result<Response<ResponseBody>, Refusal>;
+
+/// Serves a request about a resource.
+pub(crate) async fn serve(exchange: Exchange<'_>) -> Answer {
+    let (info, parts) = (exchange.info, &*exchange.parts);
+    let resource = exchange
+        .shared
+        .registry
+        .find(&info.group, &info.version, &info.resource);
+    let resource = resource.ok_or_else(Refusal::no_such_resource)?;
+    let target = target(resource, info, parts.uri.path())?;
+    if parts.method == Method::HEAD || !fits(info, resource.namespaced, &parts.method) {
+        return Err(Refusal::method_not_allowed());
+    }
+    if upgrade::is_tunnel(&info.subresource) {
+        read(exchange.shared, &target)?;
+        return upgrade::echo(exchange.parts, &exchange.control.tunnels);
+    }
+    let query = Query::new(exchange.query);
+    let form = Form::negotiate(&parts.headers, &query)?;
+    match info.verb {
+        Verb::Get => {
+            let object = read(exchange.shared, &target)?;
+            Ok(answer(StatusCode::OK, full(form.object(&object))))
+        }
+        Verb::List => {
+            let selection = Selection::read(resource, &target.namespace, None, &query)?;
+            let page = list::list(
+                &exchange.shared.store,
+                resource,
+                &selection,
+                &ListOptions::read(&query)?,
+                form,
+            )?;
+            Ok(answer(StatusCode::OK, body::page(page)))
+        }
+        Verb::Watch => watch(&exchange, &target, &query, form),
+        Verb::Create | Verb::Update | Verb::Patch => write(exchange, &target, &query, form).await,
+        Verb::Delete => {
+            let bytes = delete_body(parts, exchange.body).await?;
+            let gone = delete::delete(&exchange.shared.store, &target, &DeleteOptions::read(&query, &bytes)?)?;
+            Ok(deleted(form, &target, &gone))
+        }
+        Verb::DeleteCollection => {
+            let bytes = delete_body(parts, exchange.body).await?;
+            delete_collection(&exchange.shared.store, &target, &query, &bytes, form)
+        }
+        Verb::Proxy | Verb::NonResource | Verb::Unknown => Err(Refusal::method_not_allowed()),
+    }
+}
+
+fn read(shared: &Shared, target: &Target) -> Result<Arc<Object>, Refusal> {
+    let object = shared.store.get(&target.resource.qualified_name(), &target.key());
+    object.ok_or_else(|| Refusal::not_found(&target.resource, &target.name))
+}
+
+fn watch(exchange: &Exchange<'_>, target: &Target, query: &Query<'_>, form: Form) -> Answer {
+    if upgrade::is_websocket(exchange.parts) {
+        return Err(Refusal::not_implemented("watches over WebSocket"));
+    }
+    let (shared, resource) = (exchange.shared, &target.resource);
+    let name = exchange.info.verb_from_prefix.then_some(target.name.as_str());
+    let name = name.filter(|name| !name.is_empty());
+    let subject = Subject {
+        store: shared.store.clone(),
+        resource: Arc::clone(resource),
+        selection: Selection::read(resource, &target.namespace, name, query)?,
+        form,
+        bookmark_every: shared.bookmark_every,
+    };
+    let options = WatchOptions::read(query)?;
+    let watch = Watch::open(subject, &options, shared.signals.subscribe(), shared.gauges.watch())?;
+    Ok(answer(StatusCode::OK, body::watch(watch)))
+}
+
+async fn write(exchange: Exchange<'_>, target: &Target, query: &Query<'_>, form: Form) -> Answer {
+    let (parts, store) = (&*exchange.parts, &exchange.shared.store);
+    let options = write_options(parts, query)?;
+    let bytes = read_body(exchange.body).await?;
+    let written = match exchange.info.verb {
+        Verb::Create => write::create(store, target, decode(parts, &bytes)?, &options)?,
+        Verb::Update => write::update(store, target, decode(parts, &bytes)?, &options)?,
+        _ => write::patch(store, target, &patch(parts, query, &bytes)?, &options)?,
+    };
+    let status = if written.created {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    Ok(answer(status, full(form.object(&written.object))))
+}
+
+fn delete_collection(store: &Store, target: &Target, query: &Query<'_>, body: &[u8], form: Form) -> Answer {
+    let resource = &target.resource;
+    if resource.namespaced && target.namespace.is_empty() {
+        return Err(Refusal::method_not_allowed());
+    }
+    let options = DeleteOptions::read(query, body)?;
+    let selection = Selection::read(resource, &target.namespace, None, query)?;
+    let (metadata, chosen) = list::select(store, resource, &selection, &ListOptions::read(query)?)?;
+    let mut gone = Vec::new();
+    for object in chosen {
+        let target = Target {
+            name: text(&object.value, "name").into(),
+            ..target.clone()
+        };
+        match delete::delete(store, &target, &options) {
+            Ok(Deleted::Gone(object) | Deleted::Waiting(object)) => gone.push(object),
+            // Somebody was faster.
+            Err(refusal) if refusal.0.code == 404 => {}
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(answer(
+        StatusCode::OK,
+        body::page(Page::new(resource, &metadata, gone, form)),
+    ))
+}
+
+/// The object or collection of the path, or 404.
+fn target(resource: &Arc<Resource>, info: &RequestInfo<'_>, raw_path: &str) -> Result<Target, Refusal> {
+    // A doubled slash is no path of the API but in `namespaces//x`, which upstream takes for all namespaces.
+    let is_clean = !raw_path.replacen("/namespaces//", "/namespaces/", 1).contains("//");
+    let is_known = match &*info.subresource {
+        "" => true,
+        "status" => resource.status,
+        other => resource.group.is_empty() && resource.plural == "pods" && upgrade::is_tunnel(other),
+    };
+    let in_scope = resource.namespaced || info.namespace.is_empty() || resource.plural == "namespaces";
+    let deepest = if info.subresource.is_empty() { 2 } else { 3 };
+    if !is_clean || !is_known || !in_scope || info.parts().filter(|part| !part.is_empty()).count() > deepest {
+        return Err(Refusal::no_such_resource());
+    }
+    let is_single = !info.name.is_empty() && matches!(info.verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete);
+    if resource.namespaced && info.namespace.is_empty() && is_single {
+        return Err(Refusal::no_such_resource());
+    }
+    Ok(Target {
+        resource: Arc::clone(resource),
+        namespace: if resource.namespaced {
+            info.namespace.to_string()
+        } else {
+            String::new()
+        },
+        name: info.name.to_string(),
+        status: info.subresource == "status",
+    })
+}
+
+/// Whether the path takes the method: objects are created in collections, replaced by name, deleted in a namespace.
+fn fits(info: &RequestInfo<'_>, namespaced: bool, method: &Method) -> bool {
+    match info.verb {
+        Verb::Create if upgrade::is_tunnel(&info.subresource) => true,
+        Verb::Create => {
+            let in_namespace = !info.namespace.is_empty();
+            info.name.is_empty() && (in_namespace || !namespaced)
+        }
+        Verb::Update | Verb::Patch => !info.name.is_empty(),
+        Verb::Delete => info.subresource.is_empty(),
+        Verb::Watch => *method == Method::GET,
+        _ => true,
+    }
+}
+
+fn write_options(parts: &request::Parts, query: &Query<'_>) -> Result<WriteOptions, Refusal> {
+    let named = query.get("fieldManager").unwrap_or_default();
+    if named.len() > MAX_FIELD_MANAGER {
+        return Err(Refusal::bad_request(format!(
+            "fieldManager: may not be longer than {MAX_FIELD_MANAGER}"
+        )));
+    }
+    let agent = parts
+        .headers
+        .get(USER_AGENT)
+        .and_then(|agent| agent.to_str().ok())
+        .unwrap_or("unknown");
+    let agent = agent.split('/').next().unwrap_or_default();
+    let field_manager = if named.is_empty() { agent } else { &named };
+    Ok(WriteOptions {
+        dry_run: is_dry_run(query.get("dryRun").as_deref())?,
+        field_manager: field_manager.chars().take(MAX_FIELD_MANAGER).collect(),
+        force: flag(query.get("force").as_deref()),
+    })
+}
+
+fn media_type(parts: &request::Parts) -> &str {
+    parts
+        .headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+}
+
+/// Refuses all encodings of an object but JSON; a body without a type is taken for JSON, as upstream does.
+fn expect_json(parts: &request::Parts) -> Result<(), Refusal> {
+    let media_type = media_type(parts).split(';').next().unwrap_or_default().trim();
+    if matches!(media_type, "" | "application/json") {
+        return Ok(());
+    }
+    let problem =
+        format!("the body of the request was in an unknown format ({media_type}) - accepted: application/json");
+    Err(Refusal::unsupported_media_type(problem))
+}
+
+fn decode(parts: &request::Parts, bytes: &[u8]) -> Result<Value, Refusal> {
+    expect_json(parts)?;
+    serde_json::from_slice(bytes)
+        .map_err(|error| Refusal::bad_request(format!("the body is not readable JSON: {error}")))
+}
+
+async fn delete_body(parts: &request::Parts, body: hyper::body::Incoming) -> Result<bytes::Bytes, Refusal> {
+    let bytes = read_body(body).await?;
+    if !bytes.is_empty() {
+        expect_json(parts)?;
+    }
+    Ok(bytes)
+}
+
+fn patch(parts: &request::Parts, query: &Query<'_>, bytes: &[u8]) -> Result<Patch, Refusal> {
+    let patch = Patch::parse(media_type(parts), bytes)?;
+    let is_apply = matches!(patch, Patch::Apply(_));
+    let unprocessable = |message: &str| Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message));
+    if is_apply && query.get("fieldManager").is_none_or(|manager| manager.is_empty()) {
+        return unprocessable("PatchOptions is invalid: fieldManager: Required value: is required for apply patch");
+    }
+    if !is_apply && query.get("force").is_some() {
+        return unprocessable("PatchOptions is invalid: force: Forbidden: may not be specified for non-apply patch");
+    }
+    Ok(patch)
+}
+
+/// An object that is gone is answered with a Status, one that waits for finalizers with itself; as upstream.
+fn deleted(form: Form, target: &Target, deleted: &Deleted) -> Response<ResponseBody> {
+    match deleted {
+        Deleted::Waiting(object) => answer(StatusCode::OK, full(form.object(object))),
+        Deleted::Gone(object) => answer(StatusCode::OK, full(success(target, object).to_json())),
+    }
+}
+
+fn success(target: &Target, object: &Object) -> Status {
+    let details = StatusDetails {
+        name: target.name.clone(),
+        group: target.resource.group.clone(),
+        kind: target.resource.plural.clone(),
+        uid: text(&object.value, "uid").into(),
+        ..StatusDetails::default()
+    };
+    Status {
+        code: 200,
+        details: Some(details),
+        ..Status::default()
+    }
+}

@@ -1,0 +1,228 @@
+//! One request from head to answer: recorded, befallen by faults, let in, sent to discovery or to a resource, and
+//! answered. What a verb does is [`crate::resources`]'s.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ctrlmesh_wire::{RequestInfo, RequestInfoError};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, TRAILER};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, request};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+
+use crate::body::{Interrupted, ResponseBody, Shape, full};
+use crate::connection::Control;
+use crate::discovery;
+use crate::faults::{Facts, Fault, Gate, When};
+use crate::refusal::Refusal;
+use crate::resources;
+use crate::server::Shared;
+
+/// The largest request body; kube-apiserver's limit (apiserver `pkg/server/config.go`, `MaxRequestBodyBytes`).
+const MAX_BODY: usize = 3 * 1024 * 1024;
+
+/// How long a request body may take.
+const BODY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The interim response of [`Fault::EarlyHints`].
+const EARLY_HINTS: &[u8] = b"HTTP/1.1 103 Early Hints\r\nLink: </version>; rel=preload\r\n\r\n";
+
+/// A request that is being served.
+pub(crate) struct Exchange<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) control: &'a Control,
+    pub(crate) parts: &'a mut request::Parts,
+    pub(crate) info: &'a RequestInfo<'a>,
+    pub(crate) query: &'a str,
+    pub(crate) body: Incoming,
+}
+
+/// Serves one request. An error resets the stream, or on HTTP/1.1 the connection.
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    control: Arc<Control>,
+    request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, Interrupted> {
+    let (mut parts, body) = request.into_parts();
+    let (method, uri) = (parts.method.clone(), parts.uri.clone());
+    let info = RequestInfo::parse(method.as_str(), uri.path(), uri.query());
+    shared
+        .requests
+        .record(&parts, info.as_ref().map_or("", |info| info.verb.as_str()));
+    let plan = Plan::new(&shared, &method, uri.path(), info.as_ref().ok(), parts.version);
+    plan.before(&control).await?;
+    let answer = match plan.refusal.clone() {
+        Some(refusal) => Err(refusal),
+        None => {
+            let exchange = |info| Exchange {
+                shared: &shared,
+                control: &control,
+                parts: &mut parts,
+                info,
+                query: uri.query().unwrap_or_default(),
+                body,
+            };
+            match &info {
+                Ok(info) => Box::pin(execute(exchange(info))).await,
+                Err(error) => Err(unparsable(error)),
+            }
+        }
+    };
+    plan.after(&control)?;
+    Ok(plan.shape(&control, answer.unwrap_or_else(|refusal| refuse(&refusal))))
+}
+
+fn unparsable(error: &RequestInfoError) -> Refusal {
+    match error {
+        RequestInfoError::Query(error) => Refusal::new(StatusCode::URI_TOO_LONG, "", error.to_string()),
+        _ => Refusal::bad_request(error.to_string()),
+    }
+}
+
+async fn execute(exchange: Exchange<'_>) -> Result<Response<ResponseBody>, Refusal> {
+    let authorization = exchange
+        .parts
+        .headers
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    if !exchange.shared.faults.admits(authorization) {
+        return Err(Refusal::unauthorized());
+    }
+    if exchange.info.is_resource_request {
+        return resources::serve(exchange).await;
+    }
+    if !matches!(exchange.parts.method, Method::GET | Method::HEAD) {
+        return Err(Refusal::no_such_resource());
+    }
+    discovery::serve(&exchange.shared.registry, &exchange.info.path, &exchange.parts.headers)
+}
+
+/// Reads a request body whole.
+pub(crate) async fn read_body(body: Incoming) -> Result<Bytes, Refusal> {
+    match tokio::time::timeout(BODY_DEADLINE, Limited::new(body, MAX_BODY).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(Refusal::too_large(MAX_BODY)),
+        Ok(Err(error)) => Err(Refusal::bad_request(format!(
+            "the request body could not be read: {error}"
+        ))),
+        Err(_) => Err(Refusal::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "Timeout",
+            "the request body came too slowly",
+        )),
+    }
+}
+
+/// A JSON answer.
+pub(crate) fn json(status: StatusCode, body: ResponseBody) -> Response<ResponseBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+fn refuse(refusal: &Refusal) -> Response<ResponseBody> {
+    let status = &refusal.0;
+    let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json(code, full(status.to_json()));
+    let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+    if seconds > 0 {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+/// What the fault rules do to this request.
+#[derive(Default)]
+struct Plan {
+    delay: Duration,
+    gates: Vec<Gate>,
+    refusal: Option<Refusal>,
+    reset_stream: Option<When>,
+    reset_connection: Option<When>,
+    goaway: bool,
+    early_hints: bool,
+    shape: Shape,
+}
+
+impl Plan {
+    fn new(shared: &Shared, method: &Method, path: &str, info: Option<&RequestInfo<'_>>, version: Version) -> Self {
+        let facts = Facts {
+            method,
+            path,
+            verb: info.map_or("", |info| info.verb.as_str()),
+            resource: info.map_or("", |info| &info.resource),
+            namespace: info.map_or("", |info| &info.namespace),
+            name: info.map_or("", |info| &info.name),
+        };
+        let mut plan = Self::default();
+        for fault in shared.faults.befall(&facts) {
+            plan.include(fault, version);
+        }
+        plan
+    }
+
+    fn include(&mut self, fault: Fault, version: Version) {
+        let is_http2 = version == Version::HTTP_2;
+        match fault {
+            Fault::Delay(delay) => self.delay += delay,
+            Fault::Hold(gate) => self.gates.push(gate),
+            Fault::Status { code, retry_after } => {
+                let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                let reason = ctrlmesh_wire::default_reason(code.as_u16());
+                let refusal = Refusal::new(code, reason, "refused by a fault rule");
+                self.refusal = Some(refusal.retry_after(retry_after.unwrap_or_default()));
+            }
+            Fault::ResetStream(when) if is_http2 => self.reset_stream = Some(when),
+            Fault::ResetStream(when) | Fault::ResetConnection(when) => self.reset_connection = Some(when),
+            Fault::Goaway => self.goaway = true,
+            Fault::SlowBody { chunk, every } => self.shape.slow = Some((chunk, every)),
+            Fault::CutBody { after } => self.shape.cut_after = Some(after),
+            Fault::EarlyHints if is_http2 => self.refusal = Some(Refusal::not_implemented("103 responses on HTTP/2")),
+            Fault::EarlyHints => self.early_hints = true,
+            Fault::Trailers(trailers) => self.shape.trailers = Some(trailers),
+        }
+    }
+
+    async fn before(&self, control: &Control) -> Result<(), Interrupted> {
+        if !self.delay.is_zero() {
+            tokio::time::sleep(self.delay).await;
+        }
+        for gate in &self.gates {
+            if !gate.pass().await {
+                tracing::warn!("a gate stayed closed for a minute; the request goes on");
+            }
+        }
+        self.reset(control, When::BeforeExecuting)
+    }
+
+    fn after(&self, control: &Control) -> Result<(), Interrupted> {
+        self.reset(control, When::AfterExecuting)
+    }
+
+    fn reset(&self, control: &Control, when: When) -> Result<(), Interrupted> {
+        if self.reset_connection == Some(when) {
+            control.reset();
+        }
+        let is_reset = self.reset_connection == Some(when) || self.reset_stream == Some(when);
+        if is_reset { Err(Interrupted::new()) } else { Ok(()) }
+    }
+
+    fn shape(self, control: &Control, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+        if self.goaway {
+            control.goaway();
+        }
+        if self.early_hints {
+            control.tricks.interject(Bytes::from_static(EARLY_HINTS));
+        }
+        if let Some(trailers) = &self.shape.trailers {
+            for name in trailers.keys() {
+                response.headers_mut().append(TRAILER, name.clone().into());
+            }
+        }
+        response.map(|body| self.shape.apply(body))
+    }
+}

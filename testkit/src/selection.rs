@@ -1,0 +1,76 @@
+//! Which objects of a kind a request is about: namespace, name, label and field selector. The grammar of selectors is
+//! ctrlmesh-wire's.
+
+use ctrlmesh_wire::{FieldSelector, LabelSelector, Query, SelectorError};
+use serde_json::Value;
+
+use crate::object::{metadata, text};
+use crate::refusal::Refusal;
+use crate::resource::Resource;
+
+/// The fields that every kind can be selected by; upstream knows more for some built-in kinds.
+const FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
+
+/// A collection narrowed.
+#[derive(Debug, Clone)]
+pub(crate) struct Selection {
+    /// Empty for all namespaces.
+    pub(crate) namespace: String,
+    labels: LabelSelector,
+    fields: FieldSelector,
+    /// From the path (`/watch/../name`); list and watch take a name from the field selector, where it is one more
+    /// requirement and needs no help.
+    name: Option<String>,
+}
+
+impl Selection {
+    /// Reads the selectors of a request.
+    pub(crate) fn read(
+        resource: &Resource,
+        namespace: &str,
+        name: Option<&str>,
+        query: &Query<'_>,
+    ) -> Result<Self, Refusal> {
+        let unreadable =
+            |what: &str, error: SelectorError| Refusal::bad_request(format!("unable to parse {what}: {error}"));
+        let labels = query.get("labelSelector").unwrap_or_default();
+        let labels = LabelSelector::parse(&labels).map_err(|error| unreadable("labelSelector", error))?;
+        let fields = query.get("fieldSelector").unwrap_or_default();
+        let fields = FieldSelector::parse(&fields).map_err(|error| unreadable("fieldSelector", error))?;
+        if let Some(unknown) = fields.requirements.iter().find(|r| !FIELDS.contains(&r.field.as_str())) {
+            let version = resource.api_version();
+            let problem = format!(
+                "Unable to find \"{version}, Resource={}\" that match field selector \"{fields}\": field label not supported: {}",
+                resource.plural, unknown.field
+            );
+            return Err(Refusal::bad_request(problem));
+        }
+        let namespace = if resource.namespaced {
+            namespace.to_owned()
+        } else {
+            String::new()
+        };
+        Ok(Self {
+            namespace,
+            labels,
+            fields,
+            name: name.map(str::to_owned),
+        })
+    }
+
+    /// Whether a selector is in force; then the server does not count what remains of a list.
+    pub(crate) fn has_selectors(&self) -> bool {
+        !self.labels.is_empty() || !self.fields.is_empty()
+    }
+
+    /// Whether the object is one of the selection's.
+    pub(crate) fn takes(&self, object: &Value) -> bool {
+        let labels = metadata(object).and_then(|m| m.get("labels"));
+        let label = |key: &str| labels?.get(key)?.as_str();
+        let field = |field: &str| field.strip_prefix("metadata.").map(|field| text(object, field));
+        (self.namespace.is_empty() || self.namespace == text(object, "namespace"))
+            && self.name.as_deref().is_none_or(|name| name == text(object, "name"))
+            && self.labels.matches(&label)
+            && self.fields.matches(&field)
+    }
+}

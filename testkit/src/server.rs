@@ -1,0 +1,253 @@
+//! The server as a program sees it: built, started, stopped, restarted, asked. It owns every task it starts.
+
+mod builder;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::activity::{Activity, Gauges};
+use crate::connection::serve_connection;
+use crate::faults::Faults;
+use crate::requests::RequestLog;
+use crate::resource::Registry;
+use crate::store::Store;
+use crate::tls::Identity;
+use crate::watch::Signals;
+use crate::{Error, WAIT_DEADLINE};
+
+pub use builder::Builder;
+
+/// Pause after a failed accept: descriptors are short, and a tight loop would not help.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a restart tries to get its ports back, and how often: another socket may hold one for a moment.
+const REBIND_DEADLINE: Duration = Duration::from_secs(5);
+const REBIND_PAUSE: Duration = Duration::from_millis(20);
+
+/// What all connections of a server share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) store: Store,
+    pub(crate) faults: Faults,
+    pub(crate) requests: RequestLog,
+    pub(crate) gauges: Gauges,
+    pub(crate) signals: watch::Sender<Signals>,
+    pub(crate) max_concurrent_streams: u32,
+    pub(crate) bookmark_every: Duration,
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| Error::Listen { address, source })
+}
+
+fn local_address(listener: &TcpListener, ip: IpAddr) -> Result<SocketAddr, Error> {
+    listener.local_addr().map_err(|source| Error::Listen {
+        address: SocketAddr::new(ip, 0),
+        source,
+    })
+}
+
+/// A running API server.
+#[derive(Debug)]
+pub struct ApiServer {
+    address: SocketAddr,
+    tls_address: SocketAddr,
+    identity: Identity,
+    tls_config: Arc<ServerConfig>,
+    token: Option<String>,
+    shared: Arc<Shared>,
+    running: Mutex<Option<Running>>,
+}
+
+/// The tasks of a server that is up. Dropping it ends them without waiting.
+#[derive(Debug)]
+struct Running {
+    ended: CancellationToken,
+    tasks: TaskTracker,
+    _guard: DropGuard,
+}
+
+impl ApiServer {
+    /// A server to configure; `ApiServer::builder().start().await` is a good one.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    fn run(&self, plain: TcpListener, tls: TcpListener) {
+        let (ended, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let acceptor = TlsAcceptor::from(Arc::clone(&self.tls_config));
+        for (listener, acceptor) in [(plain, None), (tls, Some(acceptor))] {
+            tasks.spawn(accept(
+                listener,
+                acceptor,
+                Arc::clone(&self.shared),
+                tasks.clone(),
+                ended.clone(),
+            ));
+        }
+        let running = Running {
+            _guard: ended.clone().drop_guard(),
+            ended,
+            tasks,
+        };
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+    }
+
+    /// The port that speaks HTTP/1.1 and HTTP/2 with prior knowledge, without TLS.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The port that speaks TLS.
+    #[must_use]
+    pub fn tls_address(&self) -> SocketAddr {
+        self.tls_address
+    }
+
+    /// `http://` and the plaintext address.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// `https://` and the TLS address.
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        format!("https://{}", self.tls_address)
+    }
+
+    /// The CA that signed the certificate of the TLS port.
+    #[must_use]
+    pub fn ca_pem(&self) -> &str {
+        &self.identity.ca_pem
+    }
+
+    /// A kubeconfig for the TLS port, as YAML.
+    #[must_use]
+    pub fn kubeconfig(&self) -> String {
+        self.identity.kubeconfig(self.tls_address, true, self.token.as_deref())
+    }
+
+    /// A kubeconfig for the plaintext port, as YAML.
+    #[must_use]
+    pub fn plain_kubeconfig(&self) -> String {
+        self.identity.kubeconfig(self.address, false, self.token.as_deref())
+    }
+
+    /// The objects.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// The knobs.
+    #[must_use]
+    pub fn faults(&self) -> &Faults {
+        &self.shared.faults
+    }
+
+    /// What was asked.
+    #[must_use]
+    pub fn requests(&self) -> &RequestLog {
+        &self.shared.requests
+    }
+
+    /// What is open now.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        self.shared.gauges.now()
+    }
+
+    /// Waits until what is open meets `condition`.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] after [`WAIT_DEADLINE`].
+    pub async fn wait_until(&self, condition: impl FnMut(&Activity) -> bool) -> Result<Activity, Error> {
+        self.shared.gauges.wait_until(WAIT_DEADLINE, condition).await
+    }
+
+    /// Sends a bookmark on each open watch that allows them.
+    pub fn send_bookmarks(&self) {
+        self.shared.signals.send_modify(|signals| signals.bookmark += 1);
+    }
+
+    /// Ends all open watches as if their time were up: the body ends, with no error.
+    pub fn end_watches(&self) {
+        self.shared.signals.send_modify(|signals| signals.end += 1);
+    }
+
+    /// Ends all open watches with an `ERROR` event, 410 Expired.
+    pub fn expire_watches(&self) {
+        self.shared.signals.send_modify(|signals| signals.expire += 1);
+    }
+
+    /// Goes down: the ports are closed, connections cut, tasks awaited; the store stays. The first half of an outage.
+    /// A server that is down stays down.
+    pub async fn stop(&self) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(running) = running {
+            running.ended.cancel();
+            running.tasks.close();
+            running.tasks.wait().await;
+        }
+    }
+
+    /// Comes back on the same ports with the same store, certificates and knobs.
+    ///
+    /// # Errors
+    /// [`Error::State`] if it is not down; [`Error::Listen`] if a port is taken and stays so for five seconds.
+    pub async fn restart(&self) -> Result<(), Error> {
+        if self.running.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            return Err(Error::State("running: stop it first"));
+        }
+        let (plain, tls) = (rebind(self.address).await?, rebind(self.tls_address).await?);
+        self.run(plain, tls);
+        Ok(())
+    }
+}
+
+async fn rebind(address: SocketAddr) -> Result<TcpListener, Error> {
+    let deadline = tokio::time::Instant::now() + REBIND_DEADLINE;
+    loop {
+        match bind(address).await {
+            Err(_) if tokio::time::Instant::now() < deadline => tokio::time::sleep(REBIND_PAUSE).await,
+            done => return done,
+        }
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    acceptor: Option<TlsAcceptor>,
+    shared: Arc<Shared>,
+    tasks: TaskTracker,
+    ended: CancellationToken,
+) {
+    while let Some(accepted) = ended.run_until_cancelled(listener.accept()).await {
+        match accepted {
+            Ok((stream, _)) => {
+                let (shared, tasks, ended) = (Arc::clone(&shared), tasks.clone(), ended.clone());
+                tasks
+                    .clone()
+                    .spawn(serve_connection(stream, acceptor.clone(), shared, tasks, ended));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The byte streams below hyper: a TCP socket that can end with RST, and a layer that gives back sniffed bytes and
+//! slips an interim response in. Protocols are [`crate::connection`]'s.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// What the service of a connection can do to its bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Tricks {
+    /// End with RST instead of FIN.
+    reset: AtomicBool,
+    /// To be written before the next byte of hyper's.
+    interim: Mutex<Bytes>,
+}
+
+impl Tricks {
+    pub(crate) fn reset(&self) {
+        self.reset.store(true, Ordering::Relaxed);
+    }
+
+    /// Sends `bytes` before what hyper writes next. On HTTP/1.1 that is the response to the request being served.
+    pub(crate) fn interject(&self, bytes: Bytes) {
+        *self.interim.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
+    }
+
+    fn take_interim(&self) -> Bytes {
+        std::mem::take(&mut *self.interim.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A TCP stream that is reset on drop if its tricks say so.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    stream: TcpStream,
+    tricks: Arc<Tricks>,
+}
+
+impl Socket {
+    pub(crate) fn new(stream: TcpStream, tricks: Arc<Tricks>) -> Self {
+        Self { stream, tricks }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.tricks.reset.load(Ordering::Relaxed)
+            && let Err(error) = self.stream.set_zero_linger()
+        {
+            tracing::warn!(%error, "cannot reset the connection");
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// What hyper reads and writes.
+#[derive(Debug)]
+pub(crate) struct Layer<S> {
+    inner: S,
+    /// Read already, to find out the protocol.
+    sniffed: Bytes,
+    interim: Bytes,
+    tricks: Arc<Tricks>,
+}
+
+impl<S> Layer<S> {
+    pub(crate) fn new(inner: S, sniffed: Bytes, tricks: Arc<Tricks>) -> Self {
+        Self {
+            inner,
+            sniffed,
+            interim: Bytes::new(),
+            tricks,
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Layer<S> {
+    fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.interim.is_empty() {
+            self.interim = self.tricks.take_interim();
+        }
+        while !self.interim.is_empty() {
+            match ready!(Pin::new(&mut self.inner).poll_write(cx, &self.interim))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.interim.advance(written),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Layer<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.sniffed.is_empty() {
+            return Pin::new(&mut self.inner).poll_read(cx, buf);
+        }
+        let size = self.sniffed.len().min(buf.remaining());
+        let bytes = self.sniffed.split_to(size);
+        buf.put_slice(&bytes);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Layer<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_interim(cx))?;
+        Pin::new(&mut self.inner).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_interim(cx))?;
+        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,157 @@
+package e2e
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/rawhttp"
+)
+
+// Group B of the catalogue: paths.
+
+var catalogueB = []catalogueCase{
+	{"B16_trailing_slash_keeps_the_class", func(t *testing.T, v *view) {
+		v.like(t, get(v.configMaps("")+"/"), v.configMaps("labelSelector=shard%3Da"))
+		sameBytes(t, v, v.configMaps("")+"/mine-x/")
+		sameBytes(t, v, v.configMaps("")+"/foreign-x/") // by name: not a list
+	}},
+	{"B17_empty_namespace_segment", func(t *testing.T, v *view) {
+		v.like(t, get("/api/v1/namespaces//configmaps"), "/api/v1/namespaces//configmaps?labelSelector=shard%3Da")
+		v.like(t, get("/apis/e2e.ctrlmesh.dev/v1/namespaces//widgets"), "/apis/e2e.ctrlmesh.dev/v1/widgets?labelSelector=shard%3Da")
+	}},
+	{"B18_escaped_slash", func(t *testing.T, v *view) {
+		for _, path := range []string{
+			"/api/v1/namespaces/" + v.namespace + "%2Fconfigmaps", "/api/v1/namespaces/" + v.namespace + "%2fconfigmaps",
+			"/api/v1%2Fnamespaces/" + v.namespace + "/configmaps", "/api%2Fv1/configmaps", "%2Fapi/v1/configmaps",
+		} {
+			narrowedLikeDirect(t, v, path)
+		}
+	}},
+	{"B19_escaped_letter", func(t *testing.T, v *view) {
+		for _, path := range []string{"/api/v1/%63onfigmaps", "/%61pi/v1/configmaps", "/api/v1/configm%61ps", "/apis/e2e%2Ectrlmesh.dev/v1/widgets"} {
+			v.like(t, get(path), path+"?labelSelector=shard%3Da")
+		}
+	}},
+	{"B20_unclean_paths_are_never_cleaned", uncleanPaths},
+	{"B21_deprecated_watch_paths", func(t *testing.T, v *view) {
+		for _, path := range []string{"/api/v1/watch/configmaps", "/api/v1/watch/namespaces/" + v.namespace + "/configmaps", "/apis/e2e.ctrlmesh.dev/v1/watch/widgets"} {
+			v.watched(t, path+"?timeoutSeconds=1")
+		}
+		one := "/api/v1/watch/namespaces/" + v.namespace + "/configmaps/"
+		v.watched(t, one+"mine-x?timeoutSeconds=1")
+		foreign := v.get(t, one+"foreign-x?timeoutSeconds=1")
+		isolated(t, foreign)
+		if foreign.Status != http.StatusOK {
+			t.Errorf("a watch of a foreign object: status %d: %s", foreign.Status, foreign.Body)
+		}
+	}},
+	{"B22_subresources_of_a_namespace_are_no_lists", func(t *testing.T, v *view) {
+		sameBytes(t, v, "/api/v1/namespaces/"+v.namespace+"/status")
+		sameBytes(t, v, "/api/v1/namespaces/"+v.namespace+"/finalize")
+	}},
+	{"B23_a_namespace_itself", func(t *testing.T, v *view) {
+		sameBytes(t, v, "/api/v1/namespaces/"+v.namespace)
+		sameBytes(t, v, "/api/v1/namespaces/"+v.namespace+"/")
+	}},
+	{"B24_watch_of_a_named_object_is_a_get", func(t *testing.T, v *view) {
+		sameBytes(t, v, v.configMaps("")+"/mine-x?watch=1")
+		sameBytes(t, v, v.configMaps("")+"/foreign-x?watch=1")
+	}},
+	{"B25_discovery_is_untouched", func(t *testing.T, v *view) {
+		for _, path := range []string{"/", "/api", "/api/", "/api/v1", "/apis", "/apis/e2e.ctrlmesh.dev", "/apis/e2e.ctrlmesh.dev/v1", "/version", "/healthz", "/api/v1?labelSelector=a", "/apis/no.such.group/v1"} {
+			sameBytes(t, v, path)
+		}
+	}},
+	{"B26_proxy_subresource_passes", func(t *testing.T, v *view) {
+		for _, path := range []string{
+			"/api/v1/namespaces/" + v.namespace + "/services/s/proxy/api/v1/pods?watch=1", "/api/v1/nodes/x/proxy/pods",
+			"/api/v1/namespaces/" + v.namespace + "/pods/p:80/proxy/a//b/../c",
+		} {
+			_, event := v.arrived(t, get(path))
+			if event.RequestURI != path {
+				t.Errorf("upstream got %q of %q", event.RequestURI, path)
+			}
+			sameBytes(t, v, path)
+		}
+	}},
+	{"B27_absolute_form_and_odd_hosts", absoluteForm},
+}
+
+// sameBytes demands the answer of a direct call.
+func sameBytes(t *testing.T, v *view, path string) {
+	t.Helper()
+	v.asUpstream(t, get(path))
+}
+
+// narrowedLikeDirect is for paths that the API server may or may not take as a list: if it does, S is in force; if it
+// refuses, so do we; a 400 of ours is always fine.
+func narrowedLikeDirect(t *testing.T, v *view, path string) {
+	t.Helper()
+	want := must(v.direct.Do(t.Context(), get(path)))(t)
+	got := v.get(t, path)
+	isolated(t, got)
+	switch {
+	case got.Status == http.StatusBadRequest:
+	case got.Status != want.Status:
+		t.Errorf("%s: status %d (%.200s), upstream %d", path, got.Status, got.Body, want.Status)
+	case got.Status == http.StatusOK:
+		narrowed(t, got)
+	}
+}
+
+func uncleanPaths(t *testing.T, v *view) {
+	for _, path := range []string{
+		"//api/v1/configmaps", "/api//v1/configmaps", "/api/v1//configmaps", "/api/v1/./configmaps", "/api/./v1/configmaps",
+		"/api/v1/x/../configmaps", "/api/v1/configmaps/.", "/api/v1/configmaps/..", "/../api/v1/configmaps",
+		"/api/v1/namespaces/" + v.namespace + "/../" + v.other + "/configmaps", "/api/v1/namespaces/../configmaps",
+		"/api/v1/%2e%2e/v1/configmaps", "/api/v1/%2E/configmaps", "/api/v1/namespaces/%2e%2e/configmaps",
+		"/api/v1;x=1/configmaps", "/api/v1/configmaps;x=1", "/API/v1/configmaps", "/api/V1/configmaps", "/api/v1/ConfigMaps",
+		"/api/v1/configmaps%00", "/api/v1/configmaps%20", "/api/v1/configmaps%3Fwatch=1", "/api/v1/configmaps%23", "/api/v1/configmaps%",
+		"/api/v1/configmaps%zz", "/api/v1\\configmaps", "/api/v1/watch//configmaps", "/api/v1/watch/watch/configmaps",
+		"/api/v1/proxy/configmaps", "/api/v1/namespaces/" + v.namespace + "//configmaps", "///api/v1/configmaps",
+		"/apis//v1/configmaps", "/apis/./v1/configmaps", "/api/v1/configmaps//", "/api/v1/configmaps/?", "/./api/v1/configmaps",
+	} {
+		want := must(v.direct.Do(t.Context(), get(path)))(t)
+		got := v.get(t, path)
+		isolated(t, got)
+		if got.Status != want.Status && got.Status != http.StatusBadRequest {
+			t.Errorf("%s: status %d (%.200s), upstream %d (%.200s)", path, got.Status, got.Body, want.Status, want.Body)
+		}
+		if location := got.Header.Get("Location"); location != want.Header.Get("Location") {
+			t.Errorf("%s: redirected to %q, upstream to %q", path, location, want.Header.Get("Location"))
+		}
+	}
+	// The same with dots that are still escaped when a proxy sees them, as a watch.
+	for _, path := range []string{"/api/v1//configmaps?watch=1&timeoutSeconds=1", "/api/v1/./watch/configmaps?timeoutSeconds=1"} {
+		isolated(t, v.get(t, path))
+	}
+}
+
+// absoluteForm: the class follows from the path alone, and the request goes to the API server whatever the target or
+// the Host header names.
+func absoluteForm(t *testing.T, v *view) {
+	path := v.configMaps("labelSelector=app%3Dx")
+	want := v.configMaps("labelSelector=app%3Dx,shard%3Da")
+	for _, host := range []string{"other.example", "other.example:8080", "[::1]:5443", "127.0.0.1:1", "user:password@other.example", "LOCALHOST"} {
+		response := v.get(t, "http://"+host+path)
+		refusedOrNarrowed(t, response)
+	}
+	for _, host := range []string{"other.example", "[::1]", "[::1]:5443", "[fe80::1%25eth0]:1", "a.b:1", ""} {
+		response := must(v.through.Do(t.Context(), rawhttp.Request{Path: path, Headers: []string{"Host: " + host}}))(t)
+		refusedOrNarrowed(t, response)
+		if response.Status == http.StatusOK {
+			v.like(t, rawhttp.Request{Path: path, Headers: []string{"Host: " + host}}, want)
+		}
+	}
+	for _, target := range []string{"https://other.example" + path, "ftp://other.example" + path, "other.example:443", "*", "http:/" + path, "http:" + path, strings.TrimPrefix(path, "/")} {
+		response, err := v.through.Do(t.Context(), get(target))
+		if err != nil {
+			continue // closed without an answer: nothing was forwarded
+		}
+		if response.Status == http.StatusOK {
+			narrowed(t, response)
+		}
+		isolated(t, response)
+	}
+}

@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/rawhttp"
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	core "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Group D of the catalogue: selectors.
+
+var catalogueD = []catalogueCase{
+	{"D41_contradicting_client_selector_is_an_empty_list", contradictingSelector},
+	{"D42_field_selector_by_name", fieldSelectorByName},
+	{"D43_field_selector_by_namespace", func(t *testing.T, v *view) {
+		query := "fieldSelector=metadata.namespace%3D" + v.namespace
+		v.like(t, get("/api/v1/configmaps?"+query), "/api/v1/configmaps?"+query+"&labelSelector=shard%3Da")
+		narrowed(t, v.get(t, "/api/v1/configmaps?"+query))
+	}},
+	{"D44_field_selector_by_uid_is_400", func(t *testing.T, v *view) {
+		response := v.get(t, v.configMaps("fieldSelector=metadata.uid%3D1"))
+		if response.Status != http.StatusBadRequest {
+			t.Errorf("status %d: %s", response.Status, response.Body)
+		}
+	}},
+	{"D45_invalid_selector_of_a_plugin_follows_its_failure_policy", invalidPluginSelector},
+	{"D46_matching_nothing", func(t *testing.T, v *view) {
+		rule := shardRule("s0", "a")
+		rule.Limits[0].Selector.MatchExpressions = append(rule.Limits[0].Selector.MatchExpressions,
+			sidecar.Requirement{Key: "shard", Operator: "NotIn", Values: []string{"a"}})
+		empty(t, must(through(startShard(t, rule)).Do(t.Context(), get(v.configMaps(""))))(t))
+	}},
+	{"D47_mine_or_unlabelled", mineOrUnlabelled},
+	{"D48_client_selector_is_never_widened", func(t *testing.T, v *view) {
+		client := "app in (x,y),app!=y,!none,app"
+		_, event := v.arrived(t, get(v.configMaps("labelSelector="+url.QueryEscape(client))))
+		arrived := must(url.Parse(event.RequestURI))(t).Query().Get("labelSelector")
+		for _, part := range []string{"app!=y", "!none", "shard"} {
+			if !strings.Contains(arrived, part) {
+				t.Errorf("upstream got %q, without %q", arrived, part)
+			}
+		}
+		v.like(t, get(v.configMaps("labelSelector="+url.QueryEscape(client))), v.configMaps("labelSelector="+url.QueryEscape(client+",shard=a")))
+	}},
+}
+
+// empty demands a list that a client can use: 200, no items (but not null) and a resource version.
+func empty(t *testing.T, response *rawhttp.Response) {
+	t.Helper()
+	var list core.ConfigMapList
+	if response.Status != http.StatusOK || json.Unmarshal(response.Body, &list) != nil {
+		t.Fatalf("status %d: %s", response.Status, response.Body)
+	}
+	if len(list.Items) != 0 || list.ResourceVersion == "" || !bytes.Contains(response.Body, []byte(`"items":[]`)) {
+		t.Fatalf("not an empty list: %s", response.Body)
+	}
+}
+
+func contradictingSelector(t *testing.T, v *view) {
+	empty(t, v.get(t, v.configMaps("labelSelector=shard%3Db")))
+	stream := must(v.through.Open(t.Context(), get(v.configMaps(
+		"labelSelector=shard%3Db&watch=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"))))(t)
+	defer stream.Close()
+	line := must(stream.Line())(t)
+	if !bytes.Contains(line, []byte(`"type":"BOOKMARK"`)) || !bytes.Contains(line, []byte("k8s.io/initial-events-end")) {
+		t.Errorf("first event: %s", line)
+	}
+}
+
+// fieldSelectorByName: authorizers read the name from the field selector, so it must arrive as it was sent.
+func fieldSelectorByName(t *testing.T, v *view) {
+	narrowed(t, v.get(t, v.configMaps("fieldSelector=metadata.name%3Dmine-x")))
+	empty(t, v.get(t, v.configMaps("fieldSelector=metadata.name%3Dforeign-x")))
+	v.watched(t, v.configMaps("fieldSelector=metadata.name%3Dmine-x&watch=1&timeoutSeconds=1"))
+
+	token := must(shared.cluster.ServiceAccountToken(t.Context(), v.namespace, "reader"))(t)
+	role := &rbac.Role{
+		ObjectMeta: meta.ObjectMeta{Name: "reader"},
+		Rules:      []rbac.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"}, ResourceNames: []string{"mine-x"}}},
+	}
+	_, err := shared.client.RbacV1().Roles(v.namespace).Create(t.Context(), role, meta.CreateOptions{})
+	check(t, err)
+	binding := &rbac.RoleBinding{
+		ObjectMeta: meta.ObjectMeta{Name: "reader"},
+		RoleRef:    rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "Role", Name: "reader"},
+		Subjects:   []rbac.Subject{{Kind: rbac.ServiceAccountKind, Namespace: v.namespace, Name: "reader"}},
+	}
+	_, err = shared.client.RbacV1().RoleBindings(v.namespace).Create(t.Context(), binding, meta.CreateOptions{})
+	check(t, err)
+	credentials := "Authorization: Bearer " + token
+	eventually(t, "the role is in force", func() error {
+		return statusIs(v.get(t, v.configMaps("fieldSelector=metadata.name%3Dmine-x"), credentials), http.StatusOK)
+	})
+	for _, query := range []string{"", "fieldSelector=metadata.name%3Dforeign-x"} {
+		check(t, statusIs(v.get(t, v.configMaps(query), credentials), http.StatusForbidden))
+	}
+}
+
+func mineOrUnlabelled(t *testing.T, v *view) {
+	rule := shardRule("s0", "a")
+	rule.Limits[0].Selector.MatchExpressions = []sidecar.Requirement{{Key: "shard", Operator: "NotIn", Values: []string{"b"}}}
+	response := must(through(startShard(t, rule)).Do(t.Context(), get(v.configMaps("labelSelector=app%3Dx"))))(t)
+	var list core.ConfigMapList
+	check(t, json.Unmarshal(response.Body, &list))
+	if len(list.Items) != 2 || list.Items[0].Name != "foreign-none" || list.Items[1].Name != "mine-x" {
+		t.Errorf("got %s", response.Body)
+	}
+}
+
+// invalidPluginSelector: a plugin whose selector is none fails the request, or is left out, as its entry says; whatever
+// it says, another entry's S is never lost.
+func invalidPluginSelector(t *testing.T, v *view) {
+	shard, scripted := plugin(t, "shard-selector"), plugin(t, "scripted")
+	for _, invalid := range []string{"-a=b", "a=b=c", "shard in (", "a=" + strings.Repeat("x", 64), ""} {
+		script := map[string]any{
+			"subscribe": []any{map[string]any{"resources": []string{"configmaps"}}},
+			"onRequest": []any{map[string]any{"then": map[string]any{"proceed": []any{map[string]any{"andLabelSelector": invalid}}}}},
+		}
+		for policy, status := range map[string]int{"Closed": http.StatusInternalServerError, "Open": http.StatusOK} {
+			entry := must(sidecar.NewEntry("shard-selector/s0", shard, shardRule("s0", "a")))(t)
+			broken := must(sidecar.NewEntry("scripted/broken", scripted, script))(t)
+			broken.OnFailure, broken.Order = policy, 50
+			chain := sidecar.NewChain(1, broken, entry).With(shard, scripted)
+			s := startSidecar(t, sidecar.Options{Chain: &chain})
+			response := must(through(s).Do(t.Context(), get(v.configMaps(""))))(t)
+			isolated(t, response)
+			if response.Status != status {
+				t.Errorf("selector %.20q with policy %s: status %d: %.300s", invalid, policy, response.Status, response.Body)
+			}
+		}
+	}
+}

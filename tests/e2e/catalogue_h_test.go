@@ -1,0 +1,177 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/rawhttp"
+	authentication "k8s.io/api/authentication/v1"
+)
+
+// Group H of the catalogue: upgrades, identity, discovery. Streams to containers (H99) are in node_test.go, the lock
+// (H106) is in lock_test.go.
+
+var catalogueH = []catalogueCase{
+	{"H97_watch_over_websocket", watchOverWebSocket},
+	{"H98_upgrade_of_a_list_is_a_list", func(t *testing.T, v *view) {
+		socket, response, err := v.through.Upgrade(t.Context(), get(v.configMaps("")))
+		check(t, err)
+		if socket != nil {
+			t.Fatal("a list became a tunnel")
+		}
+		refusedOrNarrowed(t, response)
+		for _, upgrade := range []string{"h2c", "SPDY/3.1", "TLS/1.3", "websocket, h2c"} {
+			request := rawhttp.Request{Path: v.configMaps(""), Headers: []string{"Connection: Upgrade, HTTP2-Settings", "Upgrade: " + upgrade, "HTTP2-Settings: AAMAAABkAAQAAP__"}}
+			refusedOrNarrowed(t, must(v.through.Do(t.Context(), request))(t))
+		}
+	}},
+	{"H99_streams_to_containers", streamsToContainers},
+	{"H100_connection_header_names_credentials", connectionNamesCredentials},
+	{"H101_impersonation_is_unchanged_and_in_order", func(t *testing.T, v *view) {
+		request := selfReview("Impersonate-User: jane", "Impersonate-Group: z", "Impersonate-Group: a", "Impersonate-Group: m",
+			"Impersonate-Uid: 42", "Impersonate-Extra-Scopes: view", "Impersonate-Extra-Scopes: edit", "Impersonate-Extra-acme.com%2fproject: p")
+		response := v.asUpstreamBut(t, request, "creationTimestamp")
+		var review authentication.SelfSubjectReview
+		check(t, json.Unmarshal(response.Body, &review))
+		user := review.Status.UserInfo
+		if user.Username != "jane" || !slices.Equal(user.Groups[:3], []string{"z", "a", "m"}) || user.UID != "42" || len(user.Extra["scopes"]) != 2 {
+			t.Errorf("the API server saw %+v", user)
+		}
+	}},
+	{"H102_ambiguous_framing_is_400", func(t *testing.T, v *view) {
+		for _, raw := range ambiguousFraming(v.configMaps("")) {
+			expectRefused(t, v.through, raw)
+		}
+	}},
+	{"H103_discovery_and_late_definitions", discovery},
+	{"H104_access_reviews_are_unchanged", func(t *testing.T, v *view) {
+		for path, body := range map[string]string{
+			"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"list","resource":"configmaps"}}}`,
+			"/apis/authorization.k8s.io/v1/selfsubjectrulesreviews":  `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"default"}}`,
+		} {
+			v.asUpstreamBut(t, rawhttp.Request{Method: http.MethodPost, Path: path, Headers: []string{"Content-Type: application/json"}, Body: []byte(body)}, "time")
+		}
+	}},
+	{"H105_one_kind_in_two_groups_or_versions", func(t *testing.T, v *view) {
+		path := "/apis/e2e.ctrlmesh.dev/v1beta1/namespaces/" + v.namespace + "/widgets"
+		v.like(t, get(path), path+"?labelSelector=shard%3Da")
+		narrowed(t, v.get(t, path))
+		createEvents(t, v.namespace)
+		for _, prefix := range []string{"/api/v1", "/apis/events.k8s.io/v1"} {
+			path := prefix + "/namespaces/" + v.namespace + "/events"
+			v.like(t, get(path), path+"?labelSelector=shard%3Da")
+			narrowed(t, v.get(t, path))
+			v.watched(t, path+"?watch=1&timeoutSeconds=1")
+		}
+	}},
+	{"H106_lock_has_one_name_outside_and_one_inside", lockNames},
+}
+
+// selfReview asks the API server who it thinks is asking.
+func selfReview(headers ...string) rawhttp.Request {
+	return rawhttp.Request{
+		Method: http.MethodPost, Path: "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+		Headers: append([]string{"Content-Type: application/json"}, headers...),
+		Body:    []byte(`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`),
+	}
+}
+
+// asUpstreamBut demands the status and JSON of a direct call, but for one field of the metadata that is a time.
+func (v *view) asUpstreamBut(t *testing.T, request rawhttp.Request, field string) *rawhttp.Response {
+	t.Helper()
+	want, got := must(v.direct.Do(t.Context(), request))(t), must(v.through.Do(t.Context(), request))(t)
+	bodies := [2]map[string]any{}
+	for i, response := range []*rawhttp.Response{want, got} {
+		check(t, json.Unmarshal(response.Body, &bodies[i]))
+		if metadata, ok := bodies[i]["metadata"].(map[string]any); ok {
+			delete(metadata, field)
+			delete(metadata, "managedFields")
+		}
+	}
+	if got.Status != want.Status || must(json.Marshal(bodies[0]))(t) == nil || !bytes.Equal(must(json.Marshal(bodies[0]))(t), must(json.Marshal(bodies[1]))(t)) {
+		t.Fatalf("%s: status %d: %s\nwant %d: %s", request.Path, got.Status, got.Body, want.Status, want.Body)
+	}
+	return got
+}
+
+// watchOverWebSocket: a tunnel is as good as a plain stream or a refusal, as long as S is in force in it.
+func watchOverWebSocket(t *testing.T, v *view) {
+	for _, path := range []string{v.configMaps("watch=1"), v.configMaps("watch=1&labelSelector="), "/api/v1/watch/namespaces/" + v.namespace + "/configmaps"} {
+		socket, response, err := v.through.Upgrade(t.Context(), get(path+separator(path)+"timeoutSeconds=2"))
+		check(t, err)
+		if socket == nil {
+			refusedOrNarrowed(t, response)
+			continue
+		}
+		for _, want := range []string{"mine-x", "mine-y"} {
+			message := must(socket.Message())(t)
+			if bytes.Contains(message, []byte("foreign")) || !bytes.Contains(message, []byte(want)) {
+				t.Errorf("%s: message %s", path, message)
+			}
+		}
+		if message, err := socket.Message(); err == nil {
+			t.Errorf("%s: one message too many: %s", path, message)
+		}
+		socket.Close()
+	}
+}
+
+func separator(path string) string {
+	if bytes.ContainsRune([]byte(path), '?') {
+		return "&"
+	}
+	return "?"
+}
+
+// connectionNamesCredentials: headers that `Connection` names are removed by a proxy. If that removed the identity that
+// the client asks to have, the call would become the sidecar's own.
+func connectionNamesCredentials(t *testing.T, v *view) {
+	token := must(shared.cluster.ServiceAccountToken(t.Context(), v.namespace, "nobody"))(t)
+	for _, headers := range [][]string{
+		{"Connection: Impersonate-User", "Impersonate-User: nobody"},
+		{"Connection: close, impersonate-user", "Impersonate-User: nobody"},
+		{"Connection: close", "Connection: Impersonate-User", "Impersonate-User: nobody"},
+		{"Connection: Impersonate-Group", "Impersonate-User: admin", "Impersonate-Group: nobodies"},
+		{"Connection: Authorization", "Authorization: Bearer " + token},
+		{"Connection: close,Authorization ,x", "Authorization: Bearer " + token},
+		{"Connection: keep-alive", "Connection: AUTHORIZATION", "Authorization: Bearer " + token},
+	} {
+		response := must(v.through.Do(t.Context(), rawhttp.Request{Path: "/api/v1/namespaces/kube-system/secrets", Headers: headers}))(t)
+		if response.Status != http.StatusBadRequest && response.Status != http.StatusForbidden {
+			t.Errorf("%q: status %d: %.200s", headers, response.Status, response.Body)
+		}
+	}
+	// Nor may a client take part in the API server's trust in front proxies, or hide who it is.
+	for _, headers := range [][]string{{"X-Remote-User: system:admin", "X-Remote-Group: system:masters", "Authorization: Bearer " + token}, {"Authorization: "}, {"Authorization: Bearer"}, {"Authorization: Basic Og=="}} {
+		request := selfReview(headers...)
+		want, got := must(v.direct.Do(t.Context(), request))(t), must(v.through.Do(t.Context(), request))(t)
+		if got.Status < 400 && bytes.Contains(got.Body, []byte("system:masters")) && !bytes.Contains(want.Body, []byte("system:masters")) {
+			t.Errorf("%q became %s", headers, got.Body)
+		}
+	}
+}
+
+func discovery(t *testing.T, v *view) {
+	aggregated := "Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+	for _, path := range []string{"/api", "/apis"} {
+		first := v.asUpstream(t, rawhttp.Request{Path: path, Headers: []string{aggregated}})
+		tag := first.Header.Get("ETag")
+		second := v.asUpstream(t, rawhttp.Request{Path: path, Headers: []string{aggregated, "If-None-Match: " + tag}})
+		if tag == "" || second.Status != http.StatusNotModified {
+			t.Errorf("%s: tag %q, then status %d", path, tag, second.Status)
+		}
+	}
+	for _, path := range []string{"/openapi/v2", "/openapi/v3", "/openapi/v3/api/v1", "/openapi/v3/apis/e2e.ctrlmesh.dev/v1"} {
+		v.asUpstream(t, get(path))
+		v.asUpstream(t, rawhttp.Request{Path: path, Headers: []string{"Accept-Encoding: gzip"}})
+	}
+	// The sidecar runs longer than this kind exists; its rule names the group.
+	check(t, createDefinition(t.Context(), shared.cluster.AdminConfig(), "late.ctrlmesh.dev", "gadgets", "Gadget"))
+	path := "/apis/late.ctrlmesh.dev/v1/namespaces/" + v.namespace + "/gadgets"
+	createGadgets(t, v.namespace)
+	v.like(t, get(path), path+"?labelSelector=shard%3Da")
+	narrowed(t, v.get(t, path))
+}

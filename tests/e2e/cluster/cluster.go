@@ -1,0 +1,317 @@
+// Package cluster runs a control plane for tests: etcd and kube-apiserver on loopback, with keys of its own.
+//
+// There is no controller-manager, scheduler or kubelet; what needs one is made by hand (see the node package). The
+// programs come from the binaries package.
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
+	"ctrlmesh.kusionstack.io/e2e/process"
+)
+
+const (
+	// readyDeadline covers a busy machine with two cores; a quiet one needs 3 s.
+	readyDeadline = 90 * time.Second
+	pollInterval  = 25 * time.Millisecond
+	// drainGrace is what kube-apiserver gets to finish ordinary requests.
+	drainGrace = 2 * time.Second
+	// startAttempts: a free port can be taken by somebody else between choosing and binding it.
+	startAttempts = 3
+)
+
+// Options of a cluster. The zero value is a plain one.
+type Options struct {
+	// APIServerFlags are added to kube-apiserver's command line, `--goaway-chance=0.02` for instance.
+	APIServerFlags []string
+}
+
+// Cluster is a running control plane.
+type Cluster struct {
+	// Dir holds data, keys and logs.
+	Dir string
+	// Address of the API server, `127.0.0.1:port`. It survives a restart.
+	Address string
+	// CA signs the API server's certificate and those of its clients.
+	CA *Authority
+
+	options   Options
+	etcd      *process.Process
+	etcdURL   string
+	apiserver *process.Process
+	admin     KeyPair
+}
+
+// Start brings a control plane up and returns when it is ready. The directory must exist; the caller removes it.
+func Start(ctx context.Context, dir string, options Options) (*Cluster, error) {
+	c := &Cluster{Dir: dir, options: options}
+	if err := c.writeFiles(); err != nil {
+		return nil, fmt.Errorf("write keys and policies: %w", err)
+	}
+	var failures []error
+	for range startAttempts {
+		if err := c.start(ctx); err != nil {
+			c.Stop()
+			failures = append(failures, err)
+			continue
+		}
+		return c, nil
+	}
+	return nil, errors.Join(failures...)
+}
+
+func (c *Cluster) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyDeadline)
+	defer cancel()
+	if err := c.startEtcd(ctx); err != nil {
+		return err
+	}
+	address, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	c.Address = address
+	return c.StartAPIServer(ctx)
+}
+
+// Stop ends both programs. It may be called twice.
+func (c *Cluster) Stop() {
+	// The data is thrown away: there is nothing to shut down in order.
+	for _, p := range []*process.Process{c.apiserver, c.etcd} {
+		if p != nil {
+			p.Kill()
+		}
+	}
+}
+
+// Logs is the end of both programs' logs, for a failed test.
+func (c *Cluster) Logs(bytes int) string {
+	text := ""
+	for _, p := range []*process.Process{c.etcd, c.apiserver} {
+		if p != nil {
+			text += fmt.Sprintf("--- %s (%s)\n%s\n", p.Name, p.LogPath, p.LogTail(bytes))
+		}
+	}
+	return text
+}
+
+func (c *Cluster) startEtcd(ctx context.Context) error {
+	path, err := binaries.Path("etcd")
+	if err != nil {
+		return err
+	}
+	client, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	peer, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	c.etcdURL = "http://" + client
+	data := filepath.Join(c.Dir, "etcd")
+	if err := os.RemoveAll(data); err != nil { // of a failed attempt
+		return err
+	}
+	c.etcd, err = process.Start(process.Spec{
+		Name: "etcd", Path: path, LogDir: c.Dir,
+		Args: []string{
+			"--name=e2e", "--data-dir=" + data, "--log-level=warn", "--unsafe-no-fsync",
+			"--listen-client-urls=" + c.etcdURL, "--advertise-client-urls=" + c.etcdURL,
+			"--listen-peer-urls=http://" + peer, "--initial-advertise-peer-urls=http://" + peer,
+			"--initial-cluster=e2e=http://" + peer,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return ready(ctx, c.etcd, http.DefaultClient, c.etcdURL+"/health")
+}
+
+// StartAPIServer starts kube-apiserver (again) on the same port and waits until it is ready.
+func (c *Cluster) StartAPIServer(ctx context.Context) error {
+	path, err := binaries.Path("kube-apiserver")
+	if err != nil {
+		return err
+	}
+	_, port, err := net.SplitHostPort(c.Address)
+	if err != nil {
+		return err
+	}
+	c.apiserver, err = process.Start(process.Spec{
+		Name: "kube-apiserver", Path: path, LogDir: c.Dir,
+		Args: append(c.apiServerFlags(port), c.options.APIServerFlags...),
+	})
+	if err != nil {
+		return err
+	}
+	client, err := c.HTTPClient()
+	if err != nil {
+		return err
+	}
+	return ready(ctx, c.apiserver, client, c.URL()+"/readyz")
+}
+
+// StopAPIServer ends kube-apiserver as a rollout does: it stops listening and sends GOAWAY, and the watches that are
+// still open after a while break, for it would wait a minute for them.
+func (c *Cluster) StopAPIServer() error {
+	if err := c.apiserver.Stop(drainGrace); err != nil && !errors.Is(err, process.ErrSlow) {
+		return err
+	}
+	return nil
+}
+
+// KillAPIServer ends kube-apiserver at once: open connections break.
+func (c *Cluster) KillAPIServer() { c.apiserver.Kill() }
+
+func (c *Cluster) apiServerFlags(port string) []string {
+	return []string{
+		"--bind-address=127.0.0.1", "--secure-port=" + port,
+		// The endpoints of the `kubernetes` Service may not be a loopback address.
+		"--endpoint-reconciler-type=none",
+		"--etcd-servers=" + c.etcdURL,
+		"--cert-dir=" + c.Dir,
+		"--tls-cert-file=" + c.file("apiserver.crt"), "--tls-private-key-file=" + c.file("apiserver.key"),
+		"--client-ca-file=" + c.file("ca.crt"),
+		"--kubelet-certificate-authority=" + c.file("ca.crt"),
+		"--kubelet-client-certificate=" + c.file("kubelet-client.crt"),
+		"--kubelet-client-key=" + c.file("kubelet-client.key"),
+		"--kubelet-preferred-address-types=InternalIP",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + c.file("service-account.crt"),
+		"--service-account-signing-key-file=" + c.file("service-account.key"),
+		"--service-cluster-ip-range=10.96.0.0/16",
+		"--authorization-mode=RBAC",
+		// Without a controller-manager nobody makes the `default` service account that a pod would need.
+		"--disable-admission-plugins=ServiceAccount",
+		"--shutdown-delay-duration=0s",
+		"--audit-policy-file=" + c.file("audit-policy.yaml"), "--audit-log-path=" + c.file("audit.log"),
+	}
+}
+
+func (c *Cluster) writeFiles() error {
+	var err error
+	if c.CA, err = NewAuthority("e2e-ca"); err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.file("audit-policy.yaml"), []byte(auditPolicy), 0o600); err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.file("ca.crt"), c.CA.PEM, 0o600); err != nil {
+		return err
+	}
+	apiserver, err := c.CA.Serving("kube-apiserver", "kubernetes", "kubernetes.default.svc")
+	if err != nil {
+		return err
+	}
+	kubeletClient, err := c.CA.Client("kube-apiserver-kubelet-client")
+	if err != nil {
+		return err
+	}
+	if c.admin, err = c.CA.Client("admin", "system:masters"); err != nil {
+		return err
+	}
+	serviceAccount, err := serviceAccountKey()
+	if err != nil {
+		return err
+	}
+	for name, pair := range map[string]KeyPair{
+		"apiserver": apiserver, "kubelet-client": kubeletClient, "admin": c.admin, "service-account": serviceAccount,
+	} {
+		if err := os.WriteFile(c.file(name+".crt"), pair.Cert, 0o600); err != nil {
+			return err
+		}
+		if err := os.WriteFile(c.file(name+".key"), pair.Key, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) file(name string) string { return filepath.Join(c.Dir, name) }
+
+// TLSConfig of a client with the administrator's certificate, for connections that a test makes itself.
+func (c *Cluster) TLSConfig() (*tls.Config, error) {
+	certificate, err := tls.X509KeyPair(c.admin.Cert, c.admin.Key)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(c.CA.PEM)
+	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{certificate}, ServerName: "localhost"}, nil
+}
+
+// HTTPClient talks to the API server as administrator, with nothing of client-go in between.
+func (c *Cluster) HTTPClient() (*http.Client, error) {
+	config, err := c.TLSConfig()
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig: config, ForceAttemptHTTP2: true, DisableCompression: true,
+	}}, nil
+}
+
+// URL of the API server.
+func (c *Cluster) URL() string { return "https://" + c.Address }
+
+// ready polls until the URL answers 200, and gives up early when the program has ended.
+func ready(ctx context.Context, p *process.Process, client *http.Client, url string) error {
+	last := errors.New("never asked")
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		if last = probe(ctx, client, url); last == nil {
+			return nil
+		}
+		select {
+		case <-p.Done():
+			return fmt.Errorf("%s ended before it was ready (%v):\n%s", p.Name, p.Err(), p.LogTail(4096))
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w (last: %w):\n%s", p.Name, ctx.Err(), last, p.LogTail(4096))
+		case <-tick.C:
+		}
+	}
+}
+
+func probe(ctx context.Context, client *http.Client, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", response.Status, body)
+	}
+	return nil
+}
+
+// freeAddress is a loopback address on which nobody listens at the moment.
+func freeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer listener.Close()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)), nil
+}

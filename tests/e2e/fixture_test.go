@@ -1,0 +1,167 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/rawhttp"
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"ctrlmesh.kusionstack.io/e2e/cluster"
+)
+
+// patience bounds every wait of a test for something that normally takes milliseconds.
+const patience = 60 * time.Second
+
+var serial atomic.Int64
+
+// unique makes a name that no other test has.
+func unique(prefix string) string { return fmt.Sprintf("%s-%d", prefix, serial.Add(1)) }
+
+// eventually polls until the condition no longer returns an error.
+func eventually(t *testing.T, what string, condition func() error) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := condition()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("%s: not within %s: %v", what, patience, err)
+		case <-tick.C:
+		}
+	}
+}
+
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newNamespace makes a namespace for one test.
+func newNamespace(t *testing.T) string {
+	t.Helper()
+	namespace := &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: unique("e2e")}}
+	_, err := shared.client.CoreV1().Namespaces().Create(t.Context(), namespace, meta.CreateOptions{})
+	check(t, err)
+	return namespace.Name
+}
+
+// newDir makes a directory below that of the run, so that the logs of a failed test stay.
+func newDir(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(shared.dir, unique(strings.ReplaceAll(t.Name(), "/", "_")))
+	check(t, os.MkdirAll(dir, 0o755))
+	return dir
+}
+
+// plugin reads a compiled plugin, `shard-selector` for instance, from $CTRLMESH_PLUGINS_DIR.
+func plugin(t *testing.T, name string) sidecar.Plugin {
+	t.Helper()
+	dir := os.Getenv("CTRLMESH_PLUGINS_DIR")
+	if dir == "" {
+		t.Fatal("CTRLMESH_PLUGINS_DIR must name the directory with the compiled plugins (shard-selector.wasm, ...)")
+	}
+	return sidecar.Plugin{Bytes: must(os.ReadFile(filepath.Join(dir, name+".wasm")))(t)}
+}
+
+// startSidecar runs a sidecar for the length of the test. It must still run at the end, and end in order.
+func startSidecar(t *testing.T, options sidecar.Options) *sidecar.Sidecar {
+	t.Helper()
+	if options.Name == "" {
+		options.Name = unique("sidecar")
+	}
+	options.Dir = newDir(t)
+	options.CacheDir = shared.cacheDir
+	if options.Kubeconfig == "" {
+		options.Kubeconfig = shared.admin
+	}
+	s, err := sidecar.Start(t.Context(), options)
+	check(t, err)
+	t.Cleanup(func() {
+		if !s.Process.Alive() {
+			t.Errorf("the sidecar ended during the test: %v", s.Process.Err())
+		}
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("end of %s:\n%s", s.Process.LogPath, s.Process.LogTail(4096))
+		}
+	})
+	return s
+}
+
+// shardChain runs shard-selector alone, with one rule.
+func shardChain(t *testing.T, generation int64, rule sidecar.ShardRule) sidecar.Chain {
+	t.Helper()
+	return chainOf(t, generation, plugin(t, "shard-selector"), rule)
+}
+
+// chainOf runs one plugin as the entry of a shard.
+func chainOf(t *testing.T, generation int64, code sidecar.Plugin, settings any) sidecar.Chain {
+	t.Helper()
+	entry := must(sidecar.NewEntry("shard-selector/"+sidecar.Namespace, code, settings))(t)
+	return sidecar.NewChain(generation, entry).With(code)
+}
+
+// startShard runs a sidecar with a shard rule in force.
+func startShard(t *testing.T, rule sidecar.ShardRule) *sidecar.Sidecar {
+	t.Helper()
+	chain := shardChain(t, 1, rule)
+	return startSidecar(t, sidecar.Options{Chain: &chain})
+}
+
+// shardRule gives the shard what carries one of the values in its label `shard`.
+func shardRule(shard string, values ...string) sidecar.ShardRule {
+	return sidecar.ShardRule{Shard: shard, Limits: []sidecar.Limit{{
+		RelateResources: []sidecar.Resources{
+			{APIGroups: []string{"", "e2e.ctrlmesh.dev", "late.ctrlmesh.dev", "events.k8s.io"}, Resources: []string{"*"}},
+		},
+		Selector: sidecar.Selector{MatchExpressions: []sidecar.Requirement{{Key: "shard", Operator: "In", Values: values}}},
+	}}}
+}
+
+// through is a sidecar as a target for hand-written requests.
+func through(s *sidecar.Sidecar) rawhttp.Target { return rawhttp.Target{Address: s.API} }
+
+// clientConfig is a client-go configuration for a controller behind the sidecar: no credentials, no TLS.
+func clientConfig(s *sidecar.Sidecar) *rest.Config {
+	return &rest.Config{Host: "http://" + s.API, QPS: -1, Timeout: patience}
+}
+
+// kubeconfig of a controller behind the sidecar.
+func kubeconfig(t *testing.T, s *sidecar.Sidecar) string {
+	t.Helper()
+	return must(cluster.WriteKubeconfig(newDir(t), "controller",
+		&api.Cluster{Server: "http://" + s.API}, &api.AuthInfo{}))(t)
+}
+
+// background is a context for cleanups, in which t.Context is over already.
+func background() context.Context { return context.Background() }

@@ -1,0 +1,121 @@
+// Package e2e tests the sidecar against a real kube-apiserver, with real clients.
+//
+// This file owns what all tests share: one control plane, the programs under test, and where failed tests look.
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
+	"ctrlmesh.kusionstack.io/e2e/cluster"
+	"ctrlmesh.kusionstack.io/e2e/rawhttp"
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	"k8s.io/client-go/kubernetes"
+)
+
+// shared is the environment of most tests.
+var shared environment
+
+type environment struct {
+	controlPlane
+	dir      string
+	cacheDir string
+	operator string
+	kubectl  string
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+// run is TestMain with defers: everything ends even when a test panics, for the children die with this process.
+func run(m *testing.M) int {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "ctrlmesh-e2e-")
+	if err != nil {
+		log.Print(err)
+		return 1
+	}
+	shared.dir = dir
+	if err := shared.start(ctx); err != nil {
+		log.Printf("the tests can't run: %v\nlogs are in %s", err, dir)
+		return 1
+	}
+	code := m.Run()
+	if code != 0 {
+		log.Printf("logs of the failed run are in %s\n%s", dir, shared.cluster.Logs(2048))
+	}
+	shared.cluster.Stop()
+	if code == 0 {
+		if err := os.RemoveAll(dir); err != nil {
+			log.Print(err)
+			return 1
+		}
+	}
+	return code
+}
+
+func (e *environment) start(ctx context.Context) error {
+	var err error
+	if _, err = sidecar.Binary(); err != nil {
+		return err
+	}
+	if e.kubectl, err = binaries.Path("kubectl"); err != nil {
+		return err
+	}
+	e.cacheDir = filepath.Join(e.dir, "compiled")
+	e.operator = filepath.Join(e.dir, "operator")
+	for _, dir := range []string{e.cacheDir, filepath.Join(e.dir, "cluster")} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-o", e.operator, "./operator")
+	if output, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the operator: %w\n%s", err, output)
+	}
+	// CBOR is alpha, and off by default: clients that want it get it here.
+	e.controlPlane, err = startControlPlane(ctx, filepath.Join(e.dir, "cluster"), "--feature-gates=CBORServingAndStorage=true")
+	return err
+}
+
+// controlPlane is a cluster with the ways to it that tests use.
+type controlPlane struct {
+	cluster *cluster.Cluster
+	client  *kubernetes.Clientset
+	direct  rawhttp.Target
+	// admin is a kubeconfig that may do everything.
+	admin string
+}
+
+// startControlPlane starts a cluster that knows Widgets.
+func startControlPlane(ctx context.Context, dir string, flags ...string) (controlPlane, error) {
+	var c controlPlane
+	var err error
+	if c.cluster, err = cluster.Start(ctx, dir, cluster.Options{APIServerFlags: flags}); err != nil {
+		return c, err
+	}
+	config, err := c.cluster.TLSConfig()
+	if err != nil {
+		return c, err
+	}
+	c.direct = rawhttp.Target{Address: c.cluster.Address, TLS: config}
+	if c.client, err = kubernetes.NewForConfig(c.cluster.AdminConfig()); err != nil {
+		return c, err
+	}
+	if err := createDefinition(ctx, c.cluster.AdminConfig(), widgets.Group, widgets.Resource, "Widget"); err != nil {
+		return c, err
+	}
+	c.admin, err = c.cluster.AdminKubeconfig()
+	return c, err
+}

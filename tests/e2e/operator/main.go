@@ -1,0 +1,156 @@
+// Command operator is an ordinary controller-runtime operator that knows nothing of sidecars and shards.
+//
+// It handles every new step of each object exactly once, as far as it alone can tell, and writes what it did as JSON lines
+// to standard output, so that tests can count. The handling itself is in reconciler.go.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+// Shorter than the defaults (15 s, 10 s, 2 s), so that a test sees a hand-over soon.
+const (
+	leaseDuration = 6 * time.Second
+	renewDeadline = 5 * time.Second
+	retryPeriod   = 500 * time.Millisecond
+)
+
+type settings struct {
+	id, app, kind, lock, namespace string
+	workers                        int
+}
+
+func main() {
+	var s settings
+	flag.StringVar(&s.id, "id", "", "name of this replica")
+	flag.StringVar(&s.app, "app", "", "value of the label `app` of the objects to handle")
+	flag.StringVar(&s.kind, "kind", "ConfigMap", "kind to handle: ConfigMap or Widget")
+	flag.StringVar(&s.lock, "lock", "", "name of the leader-election lock; none if empty")
+	flag.StringVar(&s.namespace, "lock-namespace", "default", "namespace of the lock")
+	flag.IntVar(&s.workers, "workers", 4, "objects handled at a time")
+	flag.Parse()
+	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
+	if err := run(ctrl.SetupSignalHandler(), s); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, s settings) error {
+	rest, err := config.GetConfig()
+	if err != nil {
+		return err
+	}
+	journal := &journal{id: s.id, out: json.NewEncoder(os.Stdout)}
+	rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return failureRecorder{next, journal} })
+	manager, err := newManager(rest, s)
+	if err != nil {
+		return err
+	}
+	go func() {
+		select {
+		case <-manager.Elected():
+			journal.write(record{Event: "leading"})
+		case <-ctx.Done():
+		}
+	}()
+	err = ctrl.NewControllerManagedBy(manager).
+		For(newObject(s.kind)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: s.workers}).
+		Complete(&reconciler{client: manager.GetClient(), live: manager.GetAPIReader(), kind: s.kind, journal: journal})
+	if err != nil {
+		return err
+	}
+	return manager.Start(ctx)
+}
+
+func newManager(rest *rest.Config, s settings) (ctrl.Manager, error) {
+	lease, renew, retry := leaseDuration, renewDeadline, retryPeriod
+	only := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"app": s.app})}
+	return ctrl.NewManager(rest, ctrl.Options{
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{newObject(s.kind): only}},
+		// Unstructured objects are read from the cache like typed ones.
+		Client:                        client.Options{Cache: &client.CacheOptions{Unstructured: true}},
+		Metrics:                       server.Options{BindAddress: "0"},
+		LeaderElection:                s.lock != "",
+		LeaderElectionID:              s.lock,
+		LeaderElectionNamespace:       s.namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &lease,
+		RenewDeadline:                 &renew,
+		RetryPeriod:                   &retry,
+	})
+}
+
+func newObject(kind string) client.Object {
+	if kind == "ConfigMap" {
+		return &core.ConfigMap{TypeMeta: meta.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}}
+	}
+	object := &unstructured.Unstructured{}
+	object.SetAPIVersion("e2e.ctrlmesh.dev/v1")
+	object.SetKind(kind)
+	return object
+}
+
+// record is one line of standard output.
+type record struct {
+	Event  string `json:"event"` // leading, handled, gone, twice, failed
+	ID     string `json:"id"`
+	Object string `json:"object,omitempty"`
+	Step   string `json:"step,omitempty"`
+	Detail string `json:"detail,omitempty"`
+}
+
+type journal struct {
+	id  string
+	mu  sync.Mutex
+	out *json.Encoder
+}
+
+func (j *journal) write(r record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r.ID = j.id
+	if err := j.out.Encode(r); err != nil {
+		panic(fmt.Sprintf("standard output is gone: %v", err)) // a record that is lost would make a test lie
+	}
+}
+
+// failureRecorder notes every request that a controller would call failed. A 404 and a 409 are answers.
+type failureRecorder struct {
+	next    http.RoundTripper
+	journal *journal
+}
+
+func (f failureRecorder) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := f.next.RoundTrip(request)
+	what := request.Method + " " + request.URL.RequestURI()
+	switch {
+	case err != nil && !errors.Is(err, context.Canceled):
+		f.journal.write(record{Event: "failed", Detail: what + ": " + err.Error()})
+	case err == nil && response.StatusCode >= 400 && response.StatusCode != 404 && response.StatusCode != 409:
+		f.journal.write(record{Event: "failed", Detail: what + ": " + response.Status})
+	}
+	return response, err
+}

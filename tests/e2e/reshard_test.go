@@ -1,0 +1,76 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	core "k8s.io/api/core/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+)
+
+// This file changes a shard's rule while clients look: their watches must end so that they list again.
+
+func reshardEndsWatches(t *testing.T, v *view) {
+	s := startShard(t, shardRule("s0", "a"))
+	open := func(path string) *watcher {
+		w := &watcher{must(through(s).Open(t.Context(), get(path)))(t), t, v.namespace}
+		t.Cleanup(w.Close)
+		return w
+	}
+	narrowedWatch := open(v.configMaps("watch=1"))
+	narrowedWatch.expect("ADDED", "mine-x")
+	narrowedWatch.expect("ADDED", "mine-y")
+	untouched := open("/apis/coordination.k8s.io/v1/namespaces/" + v.namespace + "/leases?watch=1&" + initialEvents)
+	untouched.expect("BOOKMARK", "")
+
+	check(t, s.Apply(t.Context(), shardChain(t, 2, shardRule("s0", "b"))))
+	end := narrowedWatch.expect("ERROR", "")
+	if end.Object.Kind != "Status" || end.Object.Code != http.StatusGone || end.Object.Reason != "Expired" {
+		t.Errorf("the watch ended with %s", end.raw)
+	}
+	if e, err := readEvent(narrowedWatch.Stream); err == nil {
+		t.Errorf("the stream goes on with %s", e.raw)
+	}
+	// A watch that the rule does not shape goes on: its next event still comes.
+	createLease(t, v.namespace, "after")
+	untouched.expect("ADDED", "after")
+
+	response := must(through(s).Do(t.Context(), get(v.configMaps("labelSelector=app%3Dx"))))(t)
+	if text := string(response.Body); response.Status != http.StatusOK || !strings.Contains(text, "foreign-x") || strings.Contains(text, "mine-x") {
+		t.Errorf("the list after the change: status %d, %s", response.Status, text)
+	}
+}
+
+// reshardReflector: client-go's informer streams its initial list since 1.35. It ends up with exactly the new shard.
+func reshardReflector(t *testing.T, v *view) {
+	s := startShard(t, shardRule("s0", "a"))
+	client := must(kubernetes.NewForConfig(clientConfig(s)))(t)
+	informer := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(v.namespace)).Core().V1().ConfigMaps().Informer()
+	go informer.Run(t.Context().Done())
+	holds := func(want ...string) {
+		t.Helper()
+		eventually(t, fmt.Sprint("the informer holds ", want), func() error {
+			found := []string{}
+			for _, item := range informer.GetStore().List() {
+				found = append(found, item.(*core.ConfigMap).Name)
+			}
+			slices.Sort(found)
+			if !informer.HasSynced() || !slices.Equal(found, want) {
+				return fmt.Errorf("it holds %v", found)
+			}
+			return nil
+		})
+	}
+	holds("mine-x", "mine-y")
+	check(t, s.Apply(t.Context(), shardChain(t, 2, shardRule("s0", "b"))))
+	holds("foreign-x", "foreign-y")
+	check(t, s.Apply(t.Context(), shardChain(t, 3, shardRule("s0", "a", "b"))))
+	holds("foreign-x", "foreign-y", "mine-x", "mine-y")
+	check(t, s.Apply(t.Context(), sidecar.NewChain(4)))
+	holds("foreign-none", "foreign-x", "foreign-y", "mine-x", "mine-y")
+}

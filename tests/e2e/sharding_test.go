@@ -1,0 +1,205 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	kerrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// This file is about what the project is for: two copies of an operator that knows nothing of shards share the work,
+// live.
+
+// fleetRule gives a shard ConfigMaps and Widgets with one of the values in their label `shard`, and its own lock.
+func fleetRule(shard string, values ...string) sidecar.ShardRule {
+	rule := shardRule(shard, values...)
+	rule.LeaderElectionName = lockName
+	return rule
+}
+
+// startFleetSidecar runs a sidecar for one shard whose pod is in the namespace.
+func startFleetSidecar(t *testing.T, namespace, shard string, values ...string) *sidecar.Sidecar {
+	t.Helper()
+	chain := shardChain(t, 1, fleetRule(shard, values...))
+	return startSidecar(t, sidecar.Options{Chain: &chain, Namespace: namespace})
+}
+
+func TestTwoOperatorsShareTheWork(t *testing.T) {
+	for _, kind := range []string{"ConfigMap", "Widget"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			lockNamespace := newNamespace(t)
+			f := newFleet(t, shared.controlPlane, kind, 4, 5, "a", "b")
+			flags := []string{"--app=" + f.app, "--kind=" + kind, "--lock=" + lockName, "--lock-namespace=" + lockNamespace}
+			left := startOperator(t, "left-"+kind, kubeconfig(t, startFleetSidecar(t, lockNamespace, "s0", "a")), flags...)
+			right := startOperator(t, "right-"+kind, kubeconfig(t, startFleetSidecar(t, lockNamespace, "s1", "b")), flags...)
+			// Both lead, each in its shard.
+			leading(t, left)
+			leading(t, right)
+			eachShardHasItsLock(t, lockNamespace)
+			for range 3 {
+				f.stepAll(t)
+				f.settled(t, map[string]*operator{"a": left, "b": right})
+			}
+			for _, o := range []*operator{left, right} {
+				o.faultless(t)
+				for _, r := range o.records(t) {
+					if shard := f.objects[r.Object]; r.Event == "handled" && (shard == "a") != (o == left) {
+						t.Errorf("operator %s handled %s of shard %s", o.id, r.Object, shard)
+					}
+				}
+			}
+		})
+	}
+}
+
+// eachShardHasItsLock: two Leases with different holders, and none under the name that the operators use.
+func eachShardHasItsLock(t *testing.T, namespace string) {
+	t.Helper()
+	leases := shared.client.CoordinationV1().Leases(namespace)
+	holders := map[string]bool{}
+	for _, name := range []string{"lock---s0", "lock---s1"} {
+		lease := must(leases.Get(t.Context(), name, meta.GetOptions{}))(t)
+		if lease.Spec.HolderIdentity == nil || holders[*lease.Spec.HolderIdentity] {
+			t.Errorf("%s is held by %v", name, lease.Spec.HolderIdentity)
+			continue
+		}
+		holders[*lease.Spec.HolderIdentity] = true
+	}
+	if _, err := leases.Get(t.Context(), lockName, meta.GetOptions{}); !kerrors.IsNotFound(err) {
+		t.Errorf("the shards also have a lock in common: %v", err)
+	}
+}
+
+func TestOneReplicaLeadsInAShard(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	f := newFleet(t, shared.controlPlane, "ConfigMap", 2, 5, "a")
+	flags := []string{"--app=" + f.app, "--lock=" + lockName, "--lock-namespace=" + namespace}
+	first := startOperator(t, "first", kubeconfig(t, startFleetSidecar(t, namespace, "s0", "a")), flags...)
+	leading(t, first)
+	second := startOperator(t, "second", kubeconfig(t, startFleetSidecar(t, namespace, "s0", "a")), flags...)
+	f.stepAll(t)
+	f.settled(t, map[string]*operator{"a": first})
+	if second.count(t, "leading") != 0 {
+		t.Error("two replicas of a shard lead")
+	}
+	first.faultless(t)
+	// Killed, so that it can't give the lock back: the other one takes over when the lease runs out.
+	first.process.Kill()
+	leading(t, second)
+	f.stepAll(t)
+	f.settled(t, map[string]*operator{"a": second})
+	second.faultless(t)
+}
+
+// TestReshardUnderLoad moves a shard of objects to and fro between two operators that are at work, and replaces the
+// plugin's code, without a restart, a failed request, a step handled twice or a step missed.
+func TestReshardUnderLoad(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	f := newFleet(t, shared.controlPlane, "ConfigMap", 4, 8, "a", "b", "c")
+	flags := []string{"--app=" + f.app, "--lock=" + lockName, "--lock-namespace=" + namespace}
+	leftSidecar, rightSidecar := startFleetSidecar(t, namespace, "s0", "a", "c"), startFleetSidecar(t, namespace, "s1", "b")
+	left, right := startOperator(t, "left", kubeconfig(t, leftSidecar), flags...), startOperator(t, "right", kubeconfig(t, rightSidecar), flags...)
+	leading(t, left)
+	leading(t, right)
+	f.stepAll(t)
+	f.settled(t, map[string]*operator{"a": left, "b": right, "c": left})
+
+	stopLoad := f.load(t, true)
+	stopLeft, stopRight := hammer(t, leftSidecar), hammer(t, rightSidecar)
+	code := "shard-selector"
+	apply := func(s *sidecar.Sidecar, generation int64, rule sidecar.ShardRule) {
+		t.Helper()
+		check(t, s.Apply(t.Context(), chainOf(t, generation, plugin(t, code), rule)))
+	}
+	for round := range int64(2) {
+		// The loser narrows first and is done with what it loses; only then the winner widens.
+		apply(leftSidecar, 10*round+2, fleetRule("s0", "a"))
+		left.forgotten(t, f.of("c"))
+		apply(rightSidecar, 10*round+2, fleetRule("s1", "b", "c"))
+		f.handledBy(t, right, "c")
+		// New code, same rule.
+		code = map[string]string{"shard-selector": "shard-selector-next", "shard-selector-next": "shard-selector"}[code]
+		apply(leftSidecar, 10*round+3, fleetRule("s0", "a"))
+		apply(rightSidecar, 10*round+3, fleetRule("s1", "b", "c"))
+		// And back.
+		apply(rightSidecar, 10*round+4, fleetRule("s1", "b"))
+		right.forgotten(t, f.of("c"))
+		apply(leftSidecar, 10*round+4, fleetRule("s0", "a", "c"))
+		f.handledBy(t, left, "c")
+	}
+	t.Logf("%d steps, %d and %d other requests", stopLoad(), stopLeft(), stopRight())
+	f.stepAll(t)
+	f.settled(t, map[string]*operator{"a": left, "b": right, "c": left})
+	left.faultless(t)
+	right.faultless(t)
+}
+
+// handledBy waits until an operator has handled a step of each object of a shard under the rule that is now in force.
+func (f *fleet) handledBy(t *testing.T, o *operator, shard string) {
+	t.Helper()
+	before := len(o.records(t))
+	eventually(t, fmt.Sprintf("operator %s handles shard %s", o.id, shard), func() error {
+		handled := map[string]bool{}
+		for _, r := range o.records(t)[before:] {
+			if r.Event == "handled" {
+				handled[r.Object] = true
+			}
+		}
+		for _, key := range f.of(shard) {
+			if !handled[key] {
+				return fmt.Errorf("%s is waiting", key)
+			}
+		}
+		return nil
+	})
+}
+
+// hammer sends lists and gets through a sidecar, one after another on one connection, until the returned function is
+// called, which tells how many. Each must succeed.
+func hammer(t *testing.T, s *sidecar.Sidecar) (stop func() int) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{}}
+	quit, done := make(chan struct{}), make(chan int)
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-quit:
+				client.CloseIdleConnections()
+				done <- n
+				return
+			default:
+			}
+			path := []string{"/api/v1/namespaces/default/configmaps", "/api/v1/namespaces/default", "/version"}[n%3]
+			if err := succeed(client, "http://"+s.API+path); err != nil {
+				t.Errorf("request %d: %v", n, err)
+			}
+		}
+	}()
+	return func() int {
+		close(quit)
+		return <-done
+	}
+}
+
+func succeed(client *http.Client, url string) error {
+	response, err := client.Get(url)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if _, err := io.ReadAll(response.Body); err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	return nil
+}

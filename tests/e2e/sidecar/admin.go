@@ -1,0 +1,101 @@
+package sidecar
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// Status is what /status tells, as far as tests look at it.
+type Status struct {
+	Generation int64         `json:"generation"`
+	Entries    []EntryStatus `json:"entries"`
+	// Error says why a newer chain is not in force; empty if there is none.
+	Error string `json:"error"`
+	// Raw is the whole answer, for messages.
+	Raw string `json:"-"`
+}
+
+// EntryStatus is the state of one entry of the chain in force.
+type EntryStatus struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+	Error string `json:"error"`
+}
+
+// Status asks /status.
+func (s *Sidecar) Status(ctx context.Context) (Status, error) {
+	code, body, err := s.Ask(ctx, "/status")
+	if err != nil {
+		return Status{}, err
+	}
+	status := Status{Raw: string(body)}
+	if code != http.StatusOK {
+		return status, fmt.Errorf("/status answers %d: %s", code, body)
+	}
+	return status, json.Unmarshal(body, &status)
+}
+
+// Ask sends a GET to the admin port.
+func (s *Sidecar) Ask(ctx context.Context, path string) (int, []byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Admin+path, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return response.StatusCode, body, err
+}
+
+// Metric sums all series of a metric whose line contains each of the given label pairs (`code="500"`).
+func (s *Sidecar) Metric(ctx context.Context, name string, labels ...string) (float64, error) {
+	_, body, err := s.Ask(ctx, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	lines := bufio.NewScanner(bytes.NewReader(body))
+	for lines.Scan() {
+		series, value, found := cutLast(lines.Text(), ' ')
+		if !found || !isSeries(series, name, labels) {
+			continue
+		}
+		number, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return 0, fmt.Errorf("metric line %q: %w", lines.Text(), err)
+		}
+		sum += number
+	}
+	return sum, nil
+}
+
+func isSeries(series, name string, labels []string) bool {
+	metric, rest, _ := strings.Cut(series, "{")
+	if metric != name {
+		return false
+	}
+	for _, label := range labels {
+		if !strings.Contains(rest, label) {
+			return false
+		}
+	}
+	return true
+}
+
+func cutLast(text string, separator byte) (before, after string, found bool) {
+	at := strings.LastIndexByte(text, separator)
+	if at < 0 {
+		return text, "", false
+	}
+	return text[:at], text[at+1:], true
+}

@@ -1,0 +1,123 @@
+package sidecar
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"sigs.k8s.io/yaml"
+)
+
+// apiVersion of the chain document that the manager writes.
+const apiVersion = "chain.ctrlmesh.kusionstack.io/v1"
+
+// Chain is the document that tells a sidecar which plugins run, in which order and with which settings.
+type Chain struct {
+	APIVersion string  `json:"apiVersion"`
+	Namespace  string  `json:"namespace"`
+	Generation int64   `json:"generation"`
+	Entries    []Entry `json:"entries"`
+
+	// Plugins holds the bytes that the entries name.
+	Plugins []Plugin `json:"-"`
+}
+
+// Entry is one plugin with its settings.
+type Entry struct {
+	Name         string         `json:"name"`
+	Plugin       string         `json:"plugin"`
+	PodSelector  map[string]any `json:"podSelector,omitempty"`
+	Order        int            `json:"order"`
+	OnFailure    string         `json:"onFailure"`
+	TimeoutMs    int            `json:"timeoutMs,omitempty"`
+	MemoryMiB    int            `json:"memoryMiB,omitempty"`
+	Settings     any            `json:"settings"`
+	SettingsHash string         `json:"settingsHash"`
+	Origin       Origin         `json:"origin"`
+}
+
+// Origin is the object that an entry was made from.
+type Origin struct {
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+	Generation int64  `json:"generation"`
+}
+
+// Plugin is a component by its content.
+type Plugin struct {
+	Bytes []byte
+}
+
+// Digest as written in an entry: `sha256:<hex>`.
+func (p Plugin) Digest() string {
+	sum := sha256.Sum256(p.Bytes)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// Namespace of a pod, and so of its chain, unless a test says otherwise.
+const Namespace = "operator-demo"
+
+// NewChain is a document with the given entries; none is legal, and means that all traffic passes untouched.
+func NewChain(generation int64, entries ...Entry) Chain {
+	if entries == nil {
+		entries = []Entry{}
+	}
+	return Chain{APIVersion: apiVersion, Namespace: Namespace, Generation: generation, Entries: entries}
+}
+
+// With adds bytes for the volume.
+func (c Chain) With(plugins ...Plugin) Chain {
+	c.Plugins = append(append([]Plugin(nil), c.Plugins...), plugins...)
+	return c
+}
+
+// NewEntry runs a plugin with settings, closed on failure.
+func NewEntry(name string, plugin Plugin, settings any) (Entry, error) {
+	text, err := json.Marshal(settings)
+	if err != nil {
+		return Entry{}, fmt.Errorf("settings of %s: %w", name, err)
+	}
+	hash := sha256.Sum256(text)
+	return Entry{
+		Name: name, Plugin: plugin.Digest(), Order: 100, OnFailure: "Closed",
+		Settings: settings, SettingsHash: hex.EncodeToString(hash[:]),
+		Origin: Origin{Kind: "ShardingConfig", Name: name, UID: "e2e", Generation: 1},
+	}, nil
+}
+
+// YAML of the document.
+func (c Chain) YAML() ([]byte, error) { return yaml.Marshal(c) }
+
+// ShardRule is what the shard-selector plugin takes as settings.
+type ShardRule struct {
+	Shard              string  `json:"shard"`
+	LeaderElectionName string  `json:"leaderElectionName,omitempty"`
+	Limits             []Limit `json:"limits"`
+}
+
+// Limit narrows resources to what a label selector matches.
+type Limit struct {
+	RelateResources []Resources `json:"relateResources"`
+	Selector        Selector    `json:"selector"`
+}
+
+// Resources are API groups times plural resource names; `*` alone means all.
+type Resources struct {
+	APIGroups []string `json:"apiGroups"`
+	Resources []string `json:"resources"`
+}
+
+// Selector is a Kubernetes LabelSelector.
+type Selector struct {
+	MatchLabels      map[string]string `json:"matchLabels,omitempty"`
+	MatchExpressions []Requirement     `json:"matchExpressions,omitempty"`
+}
+
+// Requirement is one expression of a LabelSelector.
+type Requirement struct {
+	Key      string   `json:"key"`
+	Operator string   `json:"operator"`
+	Values   []string `json:"values,omitempty"`
+}

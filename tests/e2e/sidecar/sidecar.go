@@ -1,0 +1,243 @@
+// Package sidecar runs the real `ctrlmesh-proxy` binary as a pod would: kubeconfig, chain volume, labels file, ports.
+//
+// It plays kubelet (volume.go) and the manager (chain.go); what the sidecar must do is the tests' business.
+package sidecar
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/process"
+)
+
+const (
+	// startDeadline covers compiling every plugin of the first chain on a busy machine, without optimisation.
+	startDeadline = 120 * time.Second
+	// applyDeadline is for a new chain: compile, instantiate, configure, swap.
+	applyDeadline = 120 * time.Second
+	pollInterval  = 10 * time.Millisecond
+)
+
+// Options of a sidecar. Dir must exist and be the sidecar's alone.
+type Options struct {
+	Name string
+	Dir  string
+	// Namespace of the pod; the constant Namespace if empty.
+	Namespace  string
+	Kubeconfig string
+	// CacheDir keeps compiled plugins; share it between sidecars, as a node does.
+	CacheDir string
+	// Chain that is there before the process starts; nil for an empty volume.
+	Chain *Chain
+	// Labels of the pod.
+	Labels map[string]string
+	// Signer signs each chain; its public key is given to the sidecar.
+	Signer *Signer
+	// TLSDir with tls.crt and tls.key, for controllers that insist on TLS.
+	TLSDir string
+	Flags  []string
+	// Plain leaves the chain directory out: nothing can ever be changed.
+	Plain bool
+}
+
+// Sidecar is a running `ctrlmesh-proxy`.
+type Sidecar struct {
+	// API is where a controller connects, Admin where /status answers; both `127.0.0.1:port`.
+	API, Admin string
+	// Volume is the chain's directory.
+	Volume *Volume
+	// Process is the program.
+	Process *process.Process
+
+	options Options
+	labels  *Volume
+	// printed ends when the program has closed its standard output.
+	printed chan struct{}
+}
+
+// Binary names the program: $CTRLMESH_PROXY_BIN, or the debug build.
+func Binary() (string, error) {
+	path := os.Getenv("CTRLMESH_PROXY_BIN")
+	if path == "" {
+		target := os.Getenv("CARGO_TARGET_DIR")
+		if target == "" {
+			target = filepath.Join("..", "..", "target")
+		}
+		path = filepath.Join(target, "debug", "ctrlmesh-proxy")
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("no sidecar to test: run `cargo build -p ctrlmesh-proxy`, or name the binary in CTRLMESH_PROXY_BIN (%w)", err)
+	}
+	return path, nil
+}
+
+// Start runs a sidecar and returns once it says that it is ready.
+func Start(ctx context.Context, options Options) (*Sidecar, error) {
+	if options.Namespace == "" {
+		options.Namespace = Namespace
+	}
+	binary, err := Binary()
+	if err != nil {
+		return nil, err
+	}
+	s := &Sidecar{options: options, printed: make(chan struct{})}
+	if err := s.prepare(); err != nil {
+		return nil, err
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	s.Process, err = process.Start(process.Spec{
+		Name: options.Name, Path: binary, Args: s.arguments(), LogDir: options.Dir, Stdout: write,
+		Env: []string{"POD_NAME=" + options.Name, "POD_NAMESPACE=" + s.options.Namespace},
+	})
+	if err := errors.Join(err, write.Close()); err != nil {
+		return nil, errors.Join(err, read.Close())
+	}
+	ready := make(chan error, 1)
+	go s.readOutput(read, ready)
+	select {
+	case err := <-ready:
+		if err != nil {
+			s.Process.Kill()
+			return nil, fmt.Errorf("%s did not get ready: %w\n%s", options.Name, err, s.Process.LogTail(8192))
+		}
+		return s, nil
+	case <-ctx.Done():
+		s.Process.Kill()
+		return nil, ctx.Err()
+	case <-time.After(startDeadline):
+		s.Process.Kill()
+		return nil, fmt.Errorf("%s did not get ready within %s\n%s", options.Name, startDeadline, s.Process.LogTail(8192))
+	}
+}
+
+func (s *Sidecar) prepare() error {
+	var err error
+	if s.Volume, err = NewVolume(filepath.Join(s.options.Dir, "chain")); err != nil {
+		return err
+	}
+	if s.labels, err = NewVolume(filepath.Join(s.options.Dir, "podinfo")); err != nil {
+		return err
+	}
+	if err := s.SetLabels(s.options.Labels); err != nil {
+		return err
+	}
+	if s.options.Chain != nil {
+		return s.Publish(*s.options.Chain)
+	}
+	return nil
+}
+
+func (s *Sidecar) arguments() []string {
+	args := []string{"--api-address=127.0.0.1:0", "--admin-address=127.0.0.1:0", "--kubeconfig=" + s.options.Kubeconfig}
+	if s.options.CacheDir != "" {
+		args = append(args, "--cache-dir="+s.options.CacheDir)
+	}
+	if !s.options.Plain {
+		args = append(args, "--chain-dir="+s.Volume.Dir, "--labels-file="+filepath.Join(s.labels.Dir, "labels"))
+	}
+	if s.options.Signer != nil {
+		args = append(args, "--public-key="+s.options.Signer.PublicKey())
+	}
+	if s.options.TLSDir != "" {
+		args = append(args, "--tls-dir="+s.options.TLSDir)
+	}
+	return append(args, s.options.Flags...)
+}
+
+// readOutput waits for the line that names the addresses and then reads on, so that the pipe never fills.
+func (s *Sidecar) readOutput(read *os.File, ready chan<- error) {
+	defer close(s.printed)
+	defer read.Close()
+	lines := bufio.NewScanner(read)
+	told := false
+	for lines.Scan() {
+		var line struct {
+			Listening struct{ API, Admin string }
+		}
+		if told || json.Unmarshal(lines.Bytes(), &line) != nil || line.Listening.API == "" {
+			continue
+		}
+		s.API, s.Admin = line.Listening.API, line.Listening.Admin
+		told = true
+		ready <- nil
+	}
+	if !told {
+		ready <- errors.New("it closed standard output without naming its addresses")
+	}
+}
+
+// Publish puts a chain into the volume, signed if the sidecar has a signer, and does not wait.
+func (s *Sidecar) Publish(chain Chain) error {
+	chain.Namespace = s.options.Namespace
+	files, err := chain.Files(s.options.Signer)
+	if err != nil {
+		return err
+	}
+	return s.Volume.Write(files)
+}
+
+// Apply publishes a chain and waits until it is in force.
+func (s *Sidecar) Apply(ctx context.Context, chain Chain) error {
+	if err := s.Publish(chain); err != nil {
+		return err
+	}
+	return s.WaitStatus(ctx, fmt.Sprintf("generation %d in force", chain.Generation), func(status Status) bool {
+		return status.Generation == chain.Generation
+	})
+}
+
+// SetLabels rewrites the downward-API file of the pod's labels.
+func (s *Sidecar) SetLabels(labels map[string]string) error {
+	return s.labels.Write(map[string][]byte{"labels": downwardLabels(labels)})
+}
+
+// Stop ends the sidecar in order; a failure to obey in time is an error.
+func (s *Sidecar) Stop() error {
+	err := s.Process.Stop(process.StopGrace)
+	<-s.printed
+	return err
+}
+
+// WaitStatus polls /status until the condition holds.
+func (s *Sidecar) WaitStatus(ctx context.Context, what string, holds func(Status) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, applyDeadline)
+	defer cancel()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		status, err := s.Status(ctx)
+		if err == nil && holds(status) {
+			return nil
+		}
+		select {
+		case <-s.Process.Done():
+			return fmt.Errorf("%s ended while waiting for %s\n%s", s.options.Name, what, s.Process.LogTail(8192))
+		case <-ctx.Done():
+			return fmt.Errorf("%s: no %s; status %s, %v\n%s", s.options.Name, what, status.Raw, err, s.Process.LogTail(8192))
+		case <-tick.C:
+		}
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,144 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/rawhttp"
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+)
+
+// This file shows that a sidecar without a matching entry can't be seen: what goes in comes out, both ways.
+
+// transparentPaths are read in every encoding of transparentHeaders.
+var transparentPaths = []string{
+	"/api/v1/namespaces/%s/configmaps", "/api/v1/namespaces/%s/configmaps?limit=2", "/api/v1/namespaces/%s/configmaps?labelSelector=app+in+(x)&fieldSelector=metadata.name%%3Dmine-x",
+	"/api/v1/namespaces/%s/configmaps/foreign-x", "/api/v1/namespaces/%s/configmaps/nosuch",
+	"/api/v1/namespaces/%s/configmaps?limit=x", "/apis/e2e.ctrlmesh.dev/v1/namespaces/%s/widgets", "/apis/e2e.ctrlmesh.dev/v1/namespaces/%s/widgets/mine-x",
+	"/api/v1/namespaces/%s", "/api/v1/namespaces//configmaps",
+	"/api/v1/namespaces/%s/pods/none/log", "/apis/apps/v1/namespaces/%s/deployments?pretty=1",
+}
+
+// transparentWatches last a second each.
+var transparentWatches = []string{
+	"/api/v1/namespaces/%s/configmaps?watch=1&timeoutSeconds=1&resourceVersion=0", "/apis/e2e.ctrlmesh.dev/v1/namespaces/%s/widgets?watch=1&timeoutSeconds=1",
+}
+
+// plainPaths are about no resource.
+var plainPaths = []string{
+	"/", "/version", "/healthz", "/readyz?verbose", "/livez/ping", "/api", "/apis", "/api/v1", "/apis/e2e.ctrlmesh.dev/v1", "/nosuch", "//api", "/api/v1/%2e",
+	"/openapi/v2", "/openapi/v3", "/openapi/v3/api/v1", "/openapi/v3/apis/apps/v1", "/.well-known/openid-configuration", "/openid/v1/jwks",
+}
+
+var transparentHeaders = [][]string{
+	{"Accept: application/json"}, {"Accept: application/vnd.kubernetes.protobuf"}, {"Accept: application/vnd.kubernetes.protobuf,application/json"},
+	{"Accept: application/cbor"}, {"Accept: application/yaml"}, {"Accept: " + kubectlTable}, {"Accept: text/html"},
+	{"Accept: application/json" + partialList}, {"Accept-Encoding: gzip"}, {"User-Agent: curl/8"}, nil,
+}
+
+func TestTransparency(t *testing.T) {
+	chain := sidecar.NewChain(1)
+	for name, options := range map[string]sidecar.Options{
+		"without_a_chain_directory": {Plain: true},
+		"with_an_empty_chain":       {Chain: &chain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startSidecar(t, options)
+			v := &view{sidecar: s, through: through(s), direct: shared.direct, namespace: newNamespace(t)}
+			seed(t, v.namespace)
+			transparent(t, v)
+		})
+	}
+	t.Run("with_an_entry_that_does_not_match", func(t *testing.T) {
+		rule := shardRule("s0", "a")
+		rule.Limits[0].RelateResources = []sidecar.Resources{{APIGroups: []string{"elsewhere.example"}, Resources: []string{"*"}}}
+		s := startShard(t, rule)
+		v := &view{sidecar: s, through: through(s), direct: shared.direct, namespace: newNamespace(t)}
+		seed(t, v.namespace)
+		transparent(t, v)
+	})
+}
+
+func transparent(t *testing.T, v *view) {
+	t.Run("answers", func(t *testing.T) {
+		for _, headers := range transparentHeaders {
+			for _, path := range transparentPaths {
+				v.asUpstream(t, rawhttp.Request{Path: fmt.Sprintf(path, v.namespace), Headers: headers})
+			}
+		}
+		for _, path := range plainPaths {
+			v.asUpstream(t, get(path))
+			v.asUpstream(t, rawhttp.Request{Path: path, Headers: []string{"Accept-Encoding: gzip"}})
+			v.asUpstream(t, rawhttp.Request{Method: http.MethodHead, Path: path})
+		}
+	})
+	t.Run("watches", func(t *testing.T) {
+		for _, headers := range transparentHeaders {
+			for _, path := range transparentWatches {
+				t.Run(path+fmt.Sprint(headers), func(t *testing.T) {
+					t.Parallel()
+					v.asUpstream(t, rawhttp.Request{Path: fmt.Sprintf(path, v.namespace), Headers: headers})
+				})
+			}
+		}
+	})
+	t.Run("methods", func(t *testing.T) {
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} {
+			v.asUpstream(t, rawhttp.Request{Method: method, Path: "/api/v1/namespaces/" + v.namespace + "/configmaps/nosuch"})
+		}
+	})
+	t.Run("requests", func(t *testing.T) { requestsArrive(t, v) })
+	t.Run("large_bodies", func(t *testing.T) { largeBodies(t, v) })
+}
+
+// requestsArrive looks at what the API server saw: target, user agent, identity.
+func requestsArrive(t *testing.T, v *view) {
+	token := must(shared.cluster.ServiceAccountToken(t.Context(), v.namespace, "own"))(t)
+	for _, path := range []string{
+		v.configMaps("labelSelector=%61pp%3Dx&b&&a=%zz;=1&fieldManager=x%20y"), "/api//v1/./x/../y%2Fz?watch=1", "/apis/x.y/v1/z?a=b?c=d&e=/f", "/?" + strings.Repeat("q", 5000),
+	} {
+		_, event := v.arrived(t, get(path))
+		if event.RequestURI != path {
+			t.Errorf("upstream got %q of %q", event.RequestURI, path)
+		}
+		if event.User.Username != "admin" {
+			t.Errorf("without credentials the call was %s's, not the sidecar's own", event.User.Username)
+		}
+	}
+	_, event := v.arrived(t, rawhttp.Request{Path: v.configMaps(""), Headers: []string{"User-Agent: my operator/v1 (x; y)", "Authorization: Bearer " + token}})
+	if event.UserAgent != "my operator/v1 (x; y)" || event.User.Username != "system:serviceaccount:"+v.namespace+":own" {
+		t.Errorf("the API server saw %q of %s", event.UserAgent, event.User.Username)
+	}
+	_, event = v.arrived(t, rawhttp.Request{Path: v.configMaps(""), Headers: []string{"Impersonate-User: jane"}})
+	if event.ImpersonatedUser == nil || event.ImpersonatedUser.Username != "jane" {
+		t.Errorf("impersonated: %v", event.ImpersonatedUser)
+	}
+	if slices.ContainsFunc(event.SourceIPs, func(ip string) bool { return ip != "127.0.0.1" }) {
+		t.Errorf("source addresses %v", event.SourceIPs)
+	}
+}
+
+// largeBodies come through whole, in one piece and in chunks, and too large ones are upstream's to refuse.
+func largeBodies(t *testing.T, v *view) {
+	big := strings.Repeat("0123456789", 90<<10)
+	object := func(name string) string {
+		return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"big":%q}}`, name, big)
+	}
+	path, kind := "/api/v1/namespaces/"+v.namespace+"/configmaps", "Content-Type: application/json"
+	whole := rawhttp.Request{Method: http.MethodPost, Path: path, Headers: []string{kind}, Body: []byte(object("whole"))}
+	check(t, statusIs(must(v.through.Do(t.Context(), whole))(t), http.StatusCreated))
+	text := object("chunked")
+	chunked := rawhttp.Request{
+		Method: http.MethodPost, Path: path, Headers: []string{kind, "Transfer-Encoding: chunked"},
+		Body: rawhttp.Chunked(text[:1], text[1:5000], text[5000:]),
+	}
+	check(t, statusIs(must(v.through.Do(t.Context(), chunked))(t), http.StatusCreated))
+	for _, name := range []string{"whole", "chunked"} {
+		sameBytes(t, v, path+"/"+name)
+	}
+	tooLarge := rawhttp.Request{Method: http.MethodPost, Path: path, Headers: []string{kind}, Body: []byte(`{"kind":"` + strings.Repeat("x", 4<<20))}
+	check(t, statusIs(must(v.through.Do(t.Context(), tooLarge))(t), http.StatusRequestEntityTooLarge))
+}
