@@ -5,12 +5,13 @@
 //! - `snapshot.rs`: an immutable chain, as a request keeps it to its end
 //! - `handle.rs`: the chain in force, and what `/status` says of it; `metrics.rs`: what is counted
 //! - `directory.rs`, `packed.rs`, `labels.rs`: reading what kubelet mounts
-//! - `source.rs`, `build.rs`: from a directory to a snapshot; `watch.rs`: when to do that
+//! - `source.rs`, `build.rs`: from a directory to a snapshot; `watch.rs`, `directory_watch.rs`: when to do that
 //!
 //! Leaves running plugins to `wasm/`, and what follows from a verdict to others.
 
 mod build;
 mod directory;
+mod directory_watch;
 mod error;
 mod handle;
 mod health;
@@ -21,9 +22,12 @@ mod metrics;
 mod packed;
 mod snapshot;
 mod source;
+#[cfg(test)]
+pub(crate) mod tests;
 pub mod watch;
 
 pub use build::Host;
+pub use directory_watch::DirectoryWatch;
 pub use error::Error;
 pub use handle::ChainHandle;
 pub use health::{Admission, Health, HealthState};
@@ -32,4 +36,4 @@ pub use matcher::{MatchQuery, Matcher};
 pub use metrics::Metrics;
 pub use snapshot::{Entry, EntryId, Snapshot};
 pub use source::{Labels, Place, Source};
-pub use watch::Prepare;
+pub use watch::{Prepare, Timing};

@@ -11,7 +11,7 @@ use ctrlmesh_contract::status::{ChainStatus, EntryState, EntryStatus, Pod, Refus
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::error::Error;
 use super::health::{Admission, HealthState};
@@ -113,11 +113,22 @@ impl ChainHandle {
             message: error.to_string(),
             when: rfc3339(SystemTime::now()),
         };
+        let known = self
+            .record
+            .load()
+            .refused
+            .as_ref()
+            .is_some_and(|known| known.message == refused.message);
         self.record.rcu(|record| Record {
             refused: Some(refused.clone()),
             ..Record::clone(record)
         });
         self.metrics.refused(error.reason());
+        if known {
+            // It was tried again and failed in the same way.
+            debug!(%error, "a chain is still refused");
+            return;
+        }
         let in_force = self.load().generation;
         warn!(%error, reason = error.reason(), generation, in_force, "a chain is refused, the last good one goes on");
     }

@@ -58,12 +58,12 @@ pub(super) struct Look {
     pub(super) result: Result<Option<Arc<Snapshot>>, Error>,
 }
 
-/// What a look depends on.
+/// What a look depends on. Errors as text: another error is something new to tell.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     fingerprint: Fingerprint,
-    document: Option<(Digest, Option<Vec<u8>>)>,
-    labels: Option<BTreeMap<String, String>>,
+    document: Result<(Digest, Option<Vec<u8>>), String>,
+    labels: Result<BTreeMap<String, String>, String>,
 }
 
 impl Source {
@@ -104,9 +104,9 @@ impl Source {
             fingerprint,
             document: document
                 .as_ref()
-                .ok()
-                .map(|document| (Digest::of(&document.bytes), document.signature.clone())),
-            labels: labels.as_ref().ok().cloned(),
+                .map(|document| (Digest::of(&document.bytes), document.signature.clone()))
+                .map_err(ToString::to_string),
+            labels: labels.as_ref().cloned().map_err(ToString::to_string),
         };
         if before == Some(&seen) {
             return None;
