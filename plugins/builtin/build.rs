@@ -97,6 +97,7 @@ fn build(root: &Path, target_dir: &Path, with_guests: bool) -> Result<PathBuf> {
             cargo.env_remove(name);
         }
     }
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", path_flags(root));
     let done = cargo.output()?;
     if !done.status.success() {
         let log = String::from_utf8_lossy(&done.stderr);
@@ -107,24 +108,42 @@ fn build(root: &Path, target_dir: &Path, with_guests: bool) -> Result<PathBuf> {
     Ok(target_dir.join(TARGET).join(PROFILE))
 }
 
-/// Variables that speak of the outer build: flags for another machine, clippy's wrapper, coverage, `cargo`'s own answers to
+/// Takes the folders of this machine out of the components (they stand in panic messages), so that the same sources give
+/// the same digest everywhere. One text, parts separated as `CARGO_ENCODED_RUSTFLAGS` wants it.
+fn path_flags(root: &Path) -> OsString {
+    let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo_home = cargo_home.or_else(|| env::home_dir().map(|home| home.join(".cargo")));
+    let mut flags = OsString::new();
+    for (from, to) in [(cargo_home, "/cargo"), (Some(root.to_owned()), "/ctrlmesh")] {
+        if let Some(from) = from {
+            flags.push(if flags.is_empty() { "" } else { "\u{1f}" });
+            flags.push("--remap-path-prefix=");
+            flags.push(from);
+            flags.push(format!("={to}"));
+        }
+    }
+    flags
+}
+
+/// Variables that speak of the outer build: flags for another machine, clippy's wrapper, coverage, cargo's own answers to
 /// this script. With them the nested build would fail, or rebuild everything each time the outer command changes.
 fn concerns_outer_build_only(name: &str) -> bool {
-    const PREFIXES: [&str; 7] = [
-        "CARGO_FEATURE_",
+    const PREFIXES: [&str; 6] = [
         "CARGO_CFG_",
+        "CARGO_FEATURE_",
+        "CARGO_MANIFEST_",
         "CARGO_PKG_",
         "CARGO_PROFILE_",
-        "CARGO_BUILD_",
         "CARGO_TARGET_",
-        "DEP_",
     ];
-    const NAMES: [&str; 20] = [
+    const NAMES: [&str; 19] = [
+        "CARGO_BUILD_BUILD_DIR",
+        "CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER",
+        "CARGO_BUILD_RUSTFLAGS",
+        "CARGO_BUILD_TARGET",
+        "CARGO_BUILD_TARGET_DIR",
         "CARGO_ENCODED_RUSTFLAGS",
         "CARGO_MAKEFLAGS",
-        "CARGO_MANIFEST_DIR",
-        "CARGO_MANIFEST_LINKS",
-        "CARGO_MANIFEST_PATH",
         "CLIPPY_ARGS",
         "CLIPPY_CONF_DIR",
         "DEBUG",
@@ -134,10 +153,7 @@ fn concerns_outer_build_only(name: &str) -> bool {
         "OPT_LEVEL",
         "OUT_DIR",
         "PROFILE",
-        "RUSTC",
-        "RUSTC_LINKER",
         "RUSTC_WORKSPACE_WRAPPER",
-        "RUSTDOC",
         "RUSTFLAGS",
         "TARGET",
     ];

@@ -330,7 +330,7 @@ mod tests {
         let plan = ResponsePlan::default()
             .set_header("a", "b")
             .remove_header("c")
-            .body(expired.clone());
+            .body(expired);
         assert_eq!((plan.edits.len(), plan.body), (2, Some(expired)));
     }
 }

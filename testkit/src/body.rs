@@ -14,6 +14,9 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use crate::list::Page;
 use crate::watch::Watch;
 
+/// Pause before a body breaks off: a reset throws away what is not yet written, and hyper does not say when it is.
+const CUT_PAUSE: Duration = Duration::from_millis(20);
+
 /// Any body of the server.
 pub(crate) type ResponseBody = UnsyncBoxBody<Bytes, Interrupted>;
 
@@ -108,6 +111,7 @@ impl Shaped {
     /// The next frame and what remains; `None` at the end.
     async fn next(mut self) -> Option<Step> {
         if self.shape.cut_after == Some(0) {
+            tokio::time::sleep(CUT_PAUSE).await;
             return Some((Err(Interrupted::new()), None));
         }
         while self.left.is_empty() {

@@ -32,6 +32,9 @@ const OPENING_DEADLINE: Duration = Duration::from_secs(10);
 /// How long an HTTP/1.1 connection may be idle or slow with its head: kube-apiserver's 90 s idle time, with room.
 const HEADER_DEADLINE: Duration = Duration::from_secs(120);
 
+/// Go's default, which kube-apiserver keeps: long selectors must reach the parser.
+const MAX_HEADERS: u32 = 1024 * 1024;
+
 /// What the service of a connection can do to it.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -152,15 +155,15 @@ impl Connection {
         let io = TokioIo::new(stream);
         if is_http2 {
             let mut builder = http2::Builder::new(tasks);
-            builder.timer(TokioTimer::new()).max_concurrent_streams(max_streams);
+            builder
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(max_streams)
+                .max_header_list_size(MAX_HEADERS);
             let connection = pin!(builder.serve_connection(io, service));
             drive(connection, http2::Connection::graceful_shutdown, &control).await?;
         } else {
             let mut builder = http1::Builder::new();
-            builder
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_DEADLINE)
-                .half_close(true);
+            builder.timer(TokioTimer::new()).header_read_timeout(HEADER_DEADLINE);
             let connection = pin!(builder.serve_connection(io, service).with_upgrades());
             drive(connection, http1::UpgradeableConnection::graceful_shutdown, &control).await?;
         }

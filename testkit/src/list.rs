@@ -151,7 +151,11 @@ impl ListOptions {
                 compacted.oldest
             ))
         };
+        let current = store.resource_version();
         if let Some(token) = &self.token {
+            if token.rv > current {
+                return Err(Refusal::resource_version_too_large(token.rv, current));
+            }
             let expired = |_: Compacted| {
                 Refusal::expired(
                     "The provided continue parameter is too old to display a consistent list result. You must start a \
@@ -160,7 +164,6 @@ impl ListOptions {
             };
             return store.list_at(collection, namespace, token.rv).map_err(expired);
         }
-        let current = store.resource_version();
         match (self.resource_version, self.version_match) {
             (Some(asked), _) if asked > current => Err(Refusal::resource_version_too_large(asked, current)),
             // Upstream's legacy rule: with a limit, a version without a match means exactly that one.
@@ -209,20 +212,19 @@ pub(crate) fn select(
     let mut objects = state.objects;
     if let Some(after) = options.token.as_ref().map(Token::after) {
         let after = after.ok_or_else(|| Refusal::bad_request("continue key is not valid"))?;
-        objects.retain(|(key, _)| *key > after);
+        objects.retain(|object| Key::of(&object.value) > after);
     }
-    objects.retain(|(_, object)| selection.takes(&object.value));
+    objects.retain(|object| selection.takes(&object.value));
     let mut metadata = Map::from_iter([("resourceVersion".to_owned(), version.to_string().into())]);
     if options.limit > 0 && objects.len() > options.limit {
         let remaining = objects.split_off(options.limit);
-        let token = objects.last().map(|(last, _)| Token::encode(version, last));
+        let token = objects.last().map(|last| Token::encode(version, &Key::of(&last.value)));
         metadata.insert("continue".into(), token.unwrap_or_default().into());
         if !selection.has_selectors() {
             metadata.insert("remainingItemCount".into(), remaining.len().into());
         }
     }
-    let metadata = Value::Object(metadata);
-    Ok((metadata, objects.into_iter().map(|(_, object)| object).collect()))
+    Ok((Value::Object(metadata), objects))
 }
 
 impl Page {

@@ -51,6 +51,10 @@ impl Key {
             name: name.into(),
         }
     }
+
+    pub(crate) fn of(object: &Value) -> Self {
+        Self::new(text(object, "namespace"), text(object, "name"))
+    }
 }
 
 /// `metadata` of an object, if it has one.

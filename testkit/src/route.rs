@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ctrlmesh_wire::{RequestInfo, RequestInfoError};
-use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, TRAILER};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, TRAILER};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, request};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
@@ -70,7 +70,13 @@ pub(crate) async fn serve(
         }
     };
     plan.after(&control)?;
-    Ok(plan.shape(&control, answer.unwrap_or_else(|refusal| refuse(&refusal))))
+    let response = plan.shape(&control, answer.unwrap_or_else(|refusal| refuse(&refusal)));
+    // On HTTP/2 hyper would send the body of an answer to HEAD.
+    Ok(if method == Method::HEAD {
+        response.map(|_| full(""))
+    } else {
+        response
+    })
 }
 
 fn unparsable(error: &RequestInfoError) -> Refusal {
@@ -138,6 +144,7 @@ fn refuse(refusal: &Refusal) -> Response<ResponseBody> {
 /// What the fault rules do to this request.
 #[derive(Default)]
 struct Plan {
+    is_http2: bool,
     delay: Duration,
     gates: Vec<Gate>,
     refusal: Option<Refusal>,
@@ -158,15 +165,17 @@ impl Plan {
             namespace: info.map_or("", |info| &info.namespace),
             name: info.map_or("", |info| &info.name),
         };
-        let mut plan = Self::default();
+        let mut plan = Self {
+            is_http2: version == Version::HTTP_2,
+            ..Self::default()
+        };
         for fault in shared.faults.befall(&facts) {
-            plan.include(fault, version);
+            plan.include(fault);
         }
         plan
     }
 
-    fn include(&mut self, fault: Fault, version: Version) {
-        let is_http2 = version == Version::HTTP_2;
+    fn include(&mut self, fault: Fault) {
         match fault {
             Fault::Delay(delay) => self.delay += delay,
             Fault::Hold(gate) => self.gates.push(gate),
@@ -176,12 +185,14 @@ impl Plan {
                 let refusal = Refusal::new(code, reason, "refused by a fault rule");
                 self.refusal = Some(refusal.retry_after(retry_after.unwrap_or_default()));
             }
-            Fault::ResetStream(when) if is_http2 => self.reset_stream = Some(when),
+            Fault::ResetStream(when) if self.is_http2 => self.reset_stream = Some(when),
             Fault::ResetStream(when) | Fault::ResetConnection(when) => self.reset_connection = Some(when),
             Fault::Goaway => self.goaway = true,
             Fault::SlowBody { chunk, every } => self.shape.slow = Some((chunk, every)),
             Fault::CutBody { after } => self.shape.cut_after = Some(after),
-            Fault::EarlyHints if is_http2 => self.refusal = Some(Refusal::not_implemented("103 responses on HTTP/2")),
+            Fault::EarlyHints if self.is_http2 => {
+                self.refusal = Some(Refusal::not_implemented("103 responses on HTTP/2"))
+            }
             Fault::EarlyHints => self.early_hints = true,
             Fault::Trailers(trailers) => self.shape.trailers = Some(trailers),
         }
@@ -212,8 +223,13 @@ impl Plan {
     }
 
     fn shape(self, control: &Control, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
-        if self.goaway {
+        if self.goaway && self.is_http2 {
             control.goaway();
+        } else if self.goaway {
+            // hyper would write this head before it hears of the wish.
+            response
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if self.early_hints {
             control.tricks.interject(Bytes::from_static(EARLY_HINTS));

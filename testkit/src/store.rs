@@ -77,7 +77,7 @@ pub(crate) enum Change {
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub(crate) resource_version: u64,
-    pub(crate) objects: Vec<(Key, Arc<Object>)>,
+    pub(crate) objects: Vec<Arc<Object>>,
 }
 
 /// The resource version asked for is older than the event log.
@@ -291,12 +291,12 @@ impl Store {
     }
 }
 
-fn in_namespace(objects: &BTreeMap<Key, Arc<Object>>, namespace: &str) -> Vec<(Key, Arc<Object>)> {
+fn in_namespace(objects: &BTreeMap<Key, Arc<Object>>, namespace: &str) -> Vec<Arc<Object>> {
     let from = Bound::Included(Key::new(namespace, ""));
     let range = objects.range((from, Bound::Unbounded));
     range
         .take_while(|(key, _)| namespace.is_empty() || key.namespace == namespace)
-        .map(|(key, object)| (key.clone(), Arc::clone(object)))
+        .map(|(_, object)| Arc::clone(object))
         .collect()
 }
 

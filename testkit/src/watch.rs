@@ -107,6 +107,9 @@ pub(crate) struct Watch {
     /// Everything up to this resource version is sent or in `events`.
     reached: u64,
     is_first: bool,
+    owes_bookmark: bool,
+    /// To end when all that has happened is sent.
+    is_timed_out: bool,
     is_over: bool,
     changed: watch::Receiver<u64>,
     signals: watch::Receiver<Signals>,
@@ -150,7 +153,7 @@ impl Watch {
         if with_state {
             let state = subject.store.list(&collection, &subject.selection.namespace);
             reached = state.resource_version;
-            initial.extend(state.objects.into_iter().map(|(_, object)| object));
+            initial.extend(state.objects);
             initial.retain(|object| subject.selection.takes(&object.value));
         }
         let now = Instant::now();
@@ -165,6 +168,8 @@ impl Watch {
             events: VecDeque::new(),
             reached,
             is_first: true,
+            owes_bookmark: false,
+            is_timed_out: false,
             is_over: false,
             changed,
             signals,
@@ -195,18 +200,26 @@ impl Watch {
             match self.subject.store.changes(&self.collection, self.reached, BATCH) {
                 Ok((events, reached)) => (self.events, self.reached) = (events.into(), reached),
                 Err(Compacted { oldest }) => {
-                    return Some(self.expired(&format!("too old resource version: {} ({oldest})", self.reached)));
+                    let problem = format!("too old resource version: {} ({oldest})", self.reached);
+                    return Some(self.expired(&problem));
                 }
             }
-            if self.events.is_empty()
-                && let Some(line) = self.wait().await
-            {
-                return Some(line);
+            if self.events.is_empty() {
+                // Only now does a bookmark promise nothing that is still to be sent.
+                if std::mem::take(&mut self.owes_bookmark) {
+                    return Some(self.bookmark(false));
+                }
+                if self.is_timed_out {
+                    return None;
+                }
+                if let Some(line) = self.wait().await {
+                    return Some(line);
+                }
             }
         }
     }
 
-    /// Waits for something to send; gives a line if it is not an event.
+    /// Waits for something to send; gives the line that ends an expired watch.
     async fn wait(&mut self) -> Option<Bytes> {
         let woken = tokio::select! {
             _ = self.changed.changed() => Woken::Change,
@@ -215,11 +228,11 @@ impl Watch {
             () = sleep_until(self.deadline) => Woken::Deadline,
         };
         match woken {
-            Woken::Change => None,
-            Woken::Bookmark => Some(self.bookmark(false)),
+            Woken::Change => {}
+            Woken::Bookmark => self.owes_bookmark = true,
             Woken::Deadline => {
-                self.is_over = true;
-                self.bookmarks.then(|| self.bookmark(false))
+                self.is_timed_out = true;
+                self.owes_bookmark = self.bookmarks;
             }
             Woken::Signal => {
                 let said = *self.signals.borrow_and_update();
@@ -227,10 +240,11 @@ impl Watch {
                 if said.expire != before.expire {
                     return Some(self.expired("the watch was expired on request"));
                 }
-                self.is_over = said.end != before.end;
-                (said.bookmark != before.bookmark && self.bookmarks).then(|| self.bookmark(false))
+                self.is_timed_out = said.end != before.end;
+                self.owes_bookmark = said.bookmark != before.bookmark && self.bookmarks;
             }
         }
+        None
     }
 
     /// The line of a change, if this watch shall see it: an object that leaves the selection is deleted for the client,

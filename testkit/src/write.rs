@@ -85,21 +85,13 @@ pub(crate) fn create(
                 let name = generated_name(text(&body, "generateName"));
                 set(&mut body, "name", name.into());
             }
-            let taken = transaction.get(&key_of(target, &body)).is_some();
+            let taken = transaction.get(&Key::of(&body)).is_some();
             if !(generate && taken) {
                 break;
             }
         }
         insert(transaction, target, body, &options.manager(target, Operation::Update))
     })
-}
-
-fn key_of(target: &Target, object: &Value) -> Key {
-    Target {
-        name: text(object, "name").into(),
-        ..target.clone()
-    }
-    .key()
 }
 
 /// Stores a new object, its fields owned by `manager` unless it was applied and has owners.
@@ -111,7 +103,7 @@ pub(crate) fn insert(
 ) -> Result<Written, Refusal> {
     let resource = &target.resource;
     check_name(resource, &body)?;
-    let key = key_of(target, &body);
+    let key = Key::of(&body);
     if resource.namespaced && !transaction.exists("namespaces", &Key::new("", &target.namespace)) {
         let message = format!("namespaces \"{}\" not found", target.namespace);
         return Err(Refusal::new(http::StatusCode::NOT_FOUND, "NotFound", message));

@@ -125,8 +125,8 @@ func invalidPluginSelector(t *testing.T, v *view) {
 			"onRequest": []any{map[string]any{"then": map[string]any{"proceed": []any{map[string]any{"andLabelSelector": invalid}}}}},
 		}
 		for policy, status := range map[string]int{"Closed": http.StatusInternalServerError, "Open": http.StatusOK} {
-			entry := must(sidecar.NewEntry("shard-selector/s0", shard, shardRule("s0", "a")))(t)
-			broken := must(sidecar.NewEntry("scripted/broken", scripted, script))(t)
+			entry := sidecar.NewEntry("shard-selector/s0", shard, shardRule("s0", "a"))
+			broken := sidecar.NewEntry("scripted/broken", scripted, script)
 			broken.OnFailure, broken.Order = policy, 50
 			chain := sidecar.NewChain(1, broken, entry).With(shard, scripted)
 			s := startSidecar(t, sidecar.Options{Chain: &chain})

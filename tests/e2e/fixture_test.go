@@ -127,7 +127,7 @@ func shardChain(t *testing.T, generation int64, rule sidecar.ShardRule) sidecar.
 // chainOf runs one plugin as the entry of a shard.
 func chainOf(t *testing.T, generation int64, code sidecar.Plugin, settings any) sidecar.Chain {
 	t.Helper()
-	entry := must(sidecar.NewEntry("shard-selector/"+sidecar.Namespace, code, settings))(t)
+	entry := sidecar.NewEntry("shard-selector/"+sidecar.Namespace, code, settings)
 	return sidecar.NewChain(generation, entry).With(code)
 }
 

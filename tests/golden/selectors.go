@@ -14,6 +14,8 @@ type selector struct {
 	Out string `json:"out,omitempty"`
 	// Matches has a 1 for each of the sample objects that the selector takes.
 	Matches string `json:"matches,omitempty"`
+	// And is the canonical form after shard was added to a label selector.
+	And string `json:"and,omitempty"`
 	// Exact is the value that a field selector demands of metadata.name.
 	Exact *string `json:"exact,omitempty"`
 }
@@ -26,7 +28,12 @@ var samples = []map[string]string{
 	{"a": "", "b": "y", "metadata.name": "x", "metadata.namespace": "n1"},
 }
 
+// shard is known to the Rust test too.
+const shard = "a!=2,x.io/shard in (b,a)"
+
 func labelSelectors() []selector {
+	added, err := labels.ParseToRequirements(shard)
+	must(err)
 	var out []selector
 	for _, text := range labelInputs() {
 		parsed, err := labels.Parse(text)
@@ -34,7 +41,7 @@ func labelSelectors() []selector {
 			out = append(out, selector{In: text, Error: true})
 			continue
 		}
-		line := selector{In: text, Out: parsed.String()}
+		line := selector{In: text, Out: parsed.String(), And: parsed.Add(added...).String()}
 		for _, sample := range samples {
 			line.Matches += digit(parsed.Matches(labels.Set(sample)))
 		}

@@ -112,6 +112,8 @@ struct SelectorLine {
     #[serde(default)]
     out: String,
     #[serde(default)]
+    and: String,
+    #[serde(default)]
     matches: String,
     exact: Option<String>,
 }
@@ -130,6 +132,9 @@ fn samples() -> [BTreeMap<&'static str, &'static str>; 4] {
         ]),
     ]
 }
+
+/// The selector that `tests/golden/selectors.go` adds to each.
+const SHARD: &str = "a!=2,x.io/shard in (b,a)";
 
 fn digits(takes: impl Fn(&BTreeMap<&'static str, &'static str>) -> bool) -> String {
     samples()
@@ -150,6 +155,9 @@ fn label_selectors_agree_with_upstream() {
         )?;
         let Ok(ours) = ours else { return Ok(()) };
         expect("canonical form", &ours.to_string(), &theirs.out)?;
+        let mut joined = ours.clone();
+        joined.and(LabelSelector::parse(SHARD).unwrap());
+        expect("joined form", &joined.to_string(), &theirs.and)?;
         expect(
             "matches",
             &digits(|sample| ours.matches(&|key: &str| sample.get(key).copied())),

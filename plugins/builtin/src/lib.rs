@@ -62,6 +62,15 @@ mod tests {
     }
 
     #[test]
+    fn components_do_not_tell_where_they_were_built() {
+        let home = env!("CARGO_MANIFEST_DIR").as_bytes();
+        for bytes in [SHARD_SELECTOR, samples::HELLO] {
+            let contains = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+            assert!(!contains(home) && !contains(b"/.cargo/registry/"));
+        }
+    }
+
+    #[test]
     fn next_shard_selector_is_another_component() {
         assert_ne!(samples::SHARD_SELECTOR_NEXT, SHARD_SELECTOR);
     }
@@ -74,7 +83,10 @@ mod tests {
         for name in guests::names() {
             let bytes = guests::get(name).unwrap();
             assert_eq!(bytes.get(..8), Some(&COMPONENT[..]), "{name}");
-            assert!(readme.contains(&format!("| `{name}` |")), "tests/guests/README.md does not describe {name}");
+            assert!(
+                readme.contains(&format!("| `{name}` |")),
+                "tests/guests/README.md does not describe {name}"
+            );
         }
     }
 }

@@ -14,12 +14,20 @@ import (
 
 // Status is what /status tells, as far as tests look at it.
 type Status struct {
-	Generation int64         `json:"generation"`
-	Entries    []EntryStatus `json:"entries"`
-	// Error says why a newer chain is not in force; empty if there is none.
-	Error string `json:"error"`
+	Chain struct {
+		Generation int64         `json:"generation"`
+		Entries    []EntryStatus `json:"entries"`
+	} `json:"chain"`
+	// Refused tells of a newer chain that is not in force; nil if there is none.
+	Refused *Refused `json:"refused"`
 	// Raw is the whole answer, for messages.
 	Raw string `json:"-"`
+}
+
+// Refused says what is wrong with a chain.
+type Refused struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
 }
 
 // EntryStatus is the state of one entry of the chain in force.

@@ -3,8 +3,6 @@ package sidecar
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"fmt"
 
 	"sigs.k8s.io/yaml"
 )
@@ -25,16 +23,15 @@ type Chain struct {
 
 // Entry is one plugin with its settings.
 type Entry struct {
-	Name         string         `json:"name"`
-	Plugin       string         `json:"plugin"`
-	PodSelector  map[string]any `json:"podSelector,omitempty"`
-	Order        int            `json:"order"`
-	OnFailure    string         `json:"onFailure"`
-	TimeoutMs    int            `json:"timeoutMs,omitempty"`
-	MemoryMiB    int            `json:"memoryMiB,omitempty"`
-	Settings     any            `json:"settings"`
-	SettingsHash string         `json:"settingsHash"`
-	Origin       Origin         `json:"origin"`
+	Name        string         `json:"name"`
+	Plugin      string         `json:"plugin"`
+	PodSelector map[string]any `json:"podSelector,omitempty"`
+	Order       int            `json:"order"`
+	OnFailure   string         `json:"onFailure"`
+	TimeoutMs   int            `json:"timeoutMs,omitempty"`
+	MemoryMiB   int            `json:"memoryMiB,omitempty"`
+	Settings    any            `json:"settings"`
+	Origin      Origin         `json:"origin"`
 }
 
 // Origin is the object that an entry was made from.
@@ -74,17 +71,11 @@ func (c Chain) With(plugins ...Plugin) Chain {
 }
 
 // NewEntry runs a plugin with settings, closed on failure.
-func NewEntry(name string, plugin Plugin, settings any) (Entry, error) {
-	text, err := json.Marshal(settings)
-	if err != nil {
-		return Entry{}, fmt.Errorf("settings of %s: %w", name, err)
-	}
-	hash := sha256.Sum256(text)
+func NewEntry(name string, plugin Plugin, settings any) Entry {
 	return Entry{
-		Name: name, Plugin: plugin.Digest(), Order: 100, OnFailure: "Closed",
-		Settings: settings, SettingsHash: hex.EncodeToString(hash[:]),
+		Name: name, Plugin: plugin.Digest(), Order: 100, OnFailure: "Closed", Settings: settings,
 		Origin: Origin{Kind: "ShardingConfig", Name: name, UID: "e2e", Generation: 1},
-	}, nil
+	}
 }
 
 // YAML of the document.

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -114,7 +115,7 @@ func Start(ctx context.Context, options Options) (*Sidecar, error) {
 			s.Process.Kill()
 			return nil, fmt.Errorf("%s did not get ready: %w\n%s", options.Name, err, s.Process.LogTail(8192))
 		}
-		return s, nil
+		return s, s.waitReady(ctx)
 	case <-ctx.Done():
 		s.Process.Kill()
 		return nil, ctx.Err()
@@ -122,6 +123,21 @@ func Start(ctx context.Context, options Options) (*Sidecar, error) {
 		s.Process.Kill()
 		return nil, fmt.Errorf("%s did not get ready within %s\n%s", options.Name, startDeadline, s.Process.LogTail(8192))
 	}
+}
+
+// waitReady polls /readyz: the addresses are printed before the first chain is in force.
+func (s *Sidecar) waitReady(ctx context.Context) error {
+	err := s.poll(ctx, startDeadline, "200 of /readyz", func(ctx context.Context) error {
+		code, body, err := s.Ask(ctx, "/readyz")
+		if err == nil && code != http.StatusOK {
+			err = fmt.Errorf("%d: %s", code, body)
+		}
+		return err
+	})
+	if err != nil {
+		s.Process.Kill()
+	}
+	return err
 }
 
 func (s *Sidecar) prepare() error {
@@ -196,7 +212,7 @@ func (s *Sidecar) Apply(ctx context.Context, chain Chain) error {
 		return err
 	}
 	return s.WaitStatus(ctx, fmt.Sprintf("generation %d in force", chain.Generation), func(status Status) bool {
-		return status.Generation == chain.Generation
+		return status.Chain.Generation == chain.Generation
 	})
 }
 
@@ -214,20 +230,35 @@ func (s *Sidecar) Stop() error {
 
 // WaitStatus polls /status until the condition holds.
 func (s *Sidecar) WaitStatus(ctx context.Context, what string, holds func(Status) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, applyDeadline)
+	return s.poll(ctx, applyDeadline, what, func(ctx context.Context) error {
+		status, err := s.Status(ctx)
+		if err == nil && !holds(status) {
+			err = fmt.Errorf("status %s", status.Raw)
+		}
+		return err
+	})
+}
+
+// poll asks until there is no error, and gives up at the deadline or when the sidecar has ended.
+func (s *Sidecar) poll(ctx context.Context, deadline time.Duration, what string, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
+	var last error
 	for {
-		status, err := s.Status(ctx)
-		if err == nil && holds(status) {
+		err := ask(ctx)
+		if err == nil {
 			return nil
+		}
+		if ctx.Err() == nil {
+			last = err
 		}
 		select {
 		case <-s.Process.Done():
 			return fmt.Errorf("%s ended while waiting for %s\n%s", s.options.Name, what, s.Process.LogTail(8192))
 		case <-ctx.Done():
-			return fmt.Errorf("%s: no %s; status %s, %v\n%s", s.options.Name, what, status.Raw, err, s.Process.LogTail(8192))
+			return fmt.Errorf("%s: no %s: %w\n%s", s.options.Name, what, last, s.Process.LogTail(8192))
 		case <-tick.C:
 		}
 	}

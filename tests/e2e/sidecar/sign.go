@@ -26,7 +26,7 @@ func NewSigner() (*Signer, error) {
 }
 
 // PublicKey as the sidecar's setting takes it.
-func (s *Signer) PublicKey() string { return base64.StdEncoding.EncodeToString(s.public) }
+func (s *Signer) PublicKey() string { return "ed25519:" + base64.StdEncoding.EncodeToString(s.public) }
 
 // Sign returns the content of the signature file for a document.
 func (s *Signer) Sign(document []byte) []byte {
@@ -44,7 +44,12 @@ func (c Chain) Files(signer *Signer) (map[string][]byte, error) {
 		files[signatureFile] = signer.Sign(document)
 	}
 	for _, plugin := range c.Plugins {
-		files[strings.TrimPrefix(plugin.Digest(), "sha256:")+pluginSuffix] = plugin.Bytes
+		files[PluginFile(plugin)] = plugin.Bytes
 	}
 	return files, nil
+}
+
+// PluginFile is the name of a plugin's file in the volume.
+func PluginFile(plugin Plugin) string {
+	return strings.TrimPrefix(plugin.Digest(), "sha256:") + pluginSuffix
 }

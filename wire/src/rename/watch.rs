@@ -42,21 +42,13 @@ impl WatchRenamer {
         while let Some(length) = self.frame(done)? {
             let frame = self.pending.get(done..done + length).unwrap_or_default();
             match self.encoding {
-                WatchEncoding::Json => match json::rename_watch_event(frame, &self.rename)? {
-                    Some(renamed) => out.extend_from_slice(&renamed),
-                    None => out.extend_from_slice(frame),
-                },
+                WatchEncoding::Json => put_json(&mut out, frame, &self.rename)?,
                 _ => put_protobuf(&mut out, frame, &self.rename)?,
             }
             done += length;
         }
-        if self.encoding == WatchEncoding::Json && self.json.take_white_space() {
-            // Clients that read by lines wait for the line feed, so it must not wait for the next event.
-            out.extend_from_slice(self.pending.get(done..).unwrap_or_default());
-            done = self.pending.len();
-        }
         self.pending.drain(..done);
-        if self.pending.len() > MAX_WATCH_EVENT_BYTES {
+        if self.pending.len() > PREFIX_BYTES + MAX_WATCH_EVENT_BYTES {
             Err(RenameError::EventTooLarge)
         } else {
             Ok(out)
@@ -91,6 +83,17 @@ fn protobuf_frame(rest: &[u8]) -> Result<Option<usize>, RenameError> {
     Ok((rest.len() >= PREFIX_BYTES + length).then_some(PREFIX_BYTES + length))
 }
 
+fn put_json(out: &mut Vec<u8>, frame: &[u8], rename: &Rename) -> Result<(), RenameError> {
+    let is_white_space = frame.first().is_some_and(u8::is_ascii_whitespace);
+    let renamed = if is_white_space {
+        None
+    } else {
+        json::rename_watch_event(frame, rename)?
+    };
+    out.extend_from_slice(renamed.as_deref().unwrap_or(frame));
+    Ok(())
+}
+
 fn put_protobuf(out: &mut Vec<u8>, frame: &[u8], rename: &Rename) -> Result<(), RenameError> {
     let event = frame.get(PREFIX_BYTES..).unwrap_or_default();
     match protobuf::rename_watch_event(event, rename)? {
@@ -114,20 +117,11 @@ struct JsonFrames {
 }
 
 impl JsonFrames {
-    /// Forgets what was scanned if no object has begun in it.
-    fn take_white_space(&mut self) -> bool {
-        let is_between = self.depth == 0;
-        if is_between {
-            self.scanned = 0;
-        }
-        is_between
-    }
-
-    /// Length of the object at the start of `rest`, with the white space before it.
+    /// Length of the object, or of the white space between two, at the start of `rest`.
     fn next(&mut self, rest: &[u8]) -> Result<Option<usize>, RenameError> {
         for (index, &byte) in rest.iter().enumerate().skip(self.scanned) {
             self.scanned = index + 1;
-            if self.ends_object(byte)? {
+            if self.ends_frame(byte)? {
                 self.scanned = 0;
                 return Ok(Some(index + 1));
             }
@@ -135,7 +129,7 @@ impl JsonFrames {
         Ok(None)
     }
 
-    fn ends_object(&mut self, byte: u8) -> Result<bool, RenameError> {
+    fn ends_frame(&mut self, byte: u8) -> Result<bool, RenameError> {
         if self.is_in_string {
             match byte {
                 _ if self.is_escaped => self.is_escaped = false,
@@ -153,7 +147,9 @@ impl JsonFrames {
             }
             b'}' | b']' => self.depth = self.depth.saturating_sub(1),
             b'"' if self.depth > 0 => self.is_in_string = true,
-            _ if self.depth > 0 || byte.is_ascii_whitespace() => {}
+            _ if self.depth > 0 => {}
+            // Clients that read by lines wait for the line feed, so it must not wait for the next event.
+            _ if byte.is_ascii_whitespace() => return Ok(true),
             _ => {
                 let problem = "something else than an object";
                 return Err(RenameError::Malformed {

@@ -38,6 +38,12 @@ fn a_json_event_leaves_as_soon_as_it_is_complete() {
 }
 
 #[test]
+fn a_line_feed_does_not_wait_for_the_next_event() {
+    let out = watch(WatchEncoding::Json, &[b"{}\n{\"a\":", b"1}"]).unwrap();
+    assert_eq!(out, [&b"{}\n"[..], b"{\"a\":1}"]);
+}
+
+#[test]
 fn only_the_object_of_a_watch_event_is_renamed() {
     let out = watch(
         WatchEncoding::Json,
@@ -63,7 +69,7 @@ fn broken_and_oversized_watches_end() {
     );
     let half = vec![b' '; MAX_WATCH_EVENT_BYTES / 2];
     assert_eq!(
-        watch(WatchEncoding::Json, &[b"{", &half, &half]),
+        watch(WatchEncoding::Json, &[b"{1234", &half, &half]),
         Err(RenameError::EventTooLarge)
     );
     let mut renamer = WatchRenamer::new(WatchEncoding::Json, lock());

@@ -1,0 +1,108 @@
+//! Discovery, plain and aggregated, health and version.
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::{Connection, kube_client, server};
+
+fn find<'a>(list: &'a Value, field: &str, name: &str) -> &'a Value {
+    let list = list.as_array().expect("a list");
+    list.iter()
+        .find(|item| item[field] == name)
+        .unwrap_or_else(|| panic!("no {name}"))
+}
+
+#[tokio::test]
+async fn groups_versions_and_resources_are_named() {
+    let server = server().await;
+    let client = Connection::h2c(&server).await;
+    assert_eq!(client.get("/api").await.body["versions"], json!(["v1"]));
+    let groups = client.get("/apis").await.body;
+    assert_eq!(
+        find(&groups["groups"], "name", "example.com")["preferredVersion"]["version"],
+        "v1"
+    );
+    assert_eq!(client.get("/apis/apps").await.body["kind"], "APIGroup");
+    let core = client.get("/api/v1").await.body;
+    let configmaps = find(&core["resources"], "name", "configmaps");
+    assert_eq!(
+        (&configmaps["kind"], &configmaps["namespaced"]),
+        (&json!("ConfigMap"), &json!(true))
+    );
+    let custom = client.get("/apis/example.com/v1").await.body;
+    assert_eq!(
+        find(&custom["resources"], "name", "widgets/status")["verbs"],
+        json!(["get", "patch", "update"])
+    );
+    for missing in [
+        "/apis/none",
+        "/apis/apps/v9",
+        "/api/v2",
+        "/openapi/v2",
+        "/openapi/v3",
+        "//api/v1",
+        "/API/v1",
+    ] {
+        let answer = client.get(missing).await;
+        assert_eq!(
+            (answer.status, &answer.body["reason"]),
+            (StatusCode::NOT_FOUND, &json!("NotFound")),
+            "{missing}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn aggregated_discovery_is_given_to_who_asks() {
+    let server = server().await;
+    let client = Connection::h2c(&server).await;
+    let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+    let answer = client
+        .call_with(Method::GET, "/apis", &[("accept", accept)], None)
+        .await;
+    let content_type = answer.headers["content-type"].to_str().expect("text");
+    assert!(content_type.contains("as=APIGroupDiscoveryList"), "{content_type}");
+    let items = answer.body["items"].as_array().expect("items");
+    let custom = items
+        .iter()
+        .find(|item| item["metadata"]["name"] == "example.com")
+        .expect("the group");
+    let widgets = &custom["versions"][0]["resources"][0];
+    assert_eq!(
+        (&widgets["resource"], &widgets["scope"]),
+        (&json!("widgets"), &json!("Namespaced"))
+    );
+    assert_eq!(widgets["subresources"][0]["subresource"], "status");
+    let plain = client
+        .call_with(Method::GET, "/apis", &[("accept", "application/json")], None)
+        .await;
+    assert_eq!(plain.body["kind"], "APIGroupList");
+}
+
+#[tokio::test]
+async fn kube_rs_discovers_the_custom_kind() {
+    let server = server().await;
+    let client = kube_client(&server.kubeconfig()).await;
+    let version = client.apiserver_version().await.expect("a version");
+    assert!(version.git_version.contains("testkit"), "{version:?}");
+    let discovery = kube::discovery::Discovery::new(client).run().await.expect("discovery");
+    let group = discovery.get("example.com").expect("the group");
+    let (resource, capabilities) = group.recommended_kind("Widget").expect("the kind");
+    assert_eq!(resource.plural, "widgets");
+    assert!(
+        capabilities
+            .subresources
+            .iter()
+            .any(|(subresource, _)| subresource.plural == "status")
+    );
+}
+
+#[tokio::test]
+async fn health_is_plain_text() {
+    let server = server().await;
+    let client = Connection::h1(&server).await;
+    for path in ["/healthz", "/readyz", "/livez", "/readyz/ping"] {
+        let answer = client.get(path).await;
+        assert_eq!((answer.status, &answer.body), (StatusCode::OK, &json!("ok")), "{path}");
+    }
+}

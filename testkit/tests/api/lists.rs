@@ -1,0 +1,253 @@
+//! Lists: selectors, pages, resource versions, tables and metadata only.
+
+use http::{Method, StatusCode};
+use serde_json::json;
+
+use crate::support::{CONFIGMAPS, Connection, accepting, builder, configmap, names, server};
+
+async fn seeded() -> (ctrlmesh_testkit::ApiServer, Connection) {
+    let server = server().await;
+    for (namespace, name, app) in [
+        ("default", "a", "x"),
+        ("default", "b", "y"),
+        ("default", "c", "x"),
+        ("kube-system", "d", "x"),
+    ] {
+        server.store().put(configmap(namespace, name, app)).expect("stored");
+    }
+    let client = Connection::h2c(&server).await;
+    (server, client)
+}
+
+#[tokio::test]
+async fn selectors_and_namespaces_narrow_a_list() {
+    let (_server, client) = seeded().await;
+    for (target, expected) in [
+        (CONFIGMAPS, &["a", "b", "c"][..]),
+        ("/api/v1/configmaps", &["a", "b", "c", "d"]),
+        ("/api/v1/namespaces//configmaps", &["a", "b", "c", "d"]),
+        ("/api/v1/configmaps?labelSelector=app%3Dx", &["a", "c", "d"]),
+        ("/api/v1/configmaps?labelSelector=app+notin+(x)", &["b"]),
+        (
+            "/api/v1/configmaps?labelSelector=app%3Dx&labelSelector=app%3Dy",
+            &["a", "c", "d"],
+        ),
+        (
+            "/api/v1/configmaps?fieldSelector=metadata.namespace%3Dkube-system",
+            &["d"],
+        ),
+        (
+            "/api/v1/namespaces/default/configmaps?fieldSelector=metadata.name%3Dc",
+            &["c"],
+        ),
+        (
+            "/api/v1/namespaces/default/configmaps?fieldSelector=metadata.name!%3Dc&labelSelector=app=x",
+            &["a"],
+        ),
+        ("/api/v1/namespaces/kube-public/configmaps", &[]),
+    ] {
+        let answer = client.get(target).await;
+        assert_eq!(
+            (answer.status, names(&answer.body)),
+            (StatusCode::OK, expected.to_vec()),
+            "{target}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn selectors_that_cannot_be_served_are_refused() {
+    let (_server, client) = seeded().await;
+    for target in [
+        "/api/v1/configmaps?labelSelector=a%3D%3D%3D",
+        "/api/v1/configmaps?fieldSelector=metadata.uid%3D1",
+        "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1",
+        "/api/v1/configmaps?limit=x",
+        "/api/v1/configmaps?continue=nonsense",
+        "/api/v1/configmaps?resourceVersionMatch=Exact",
+        "/api/v1/configmaps?resourceVersion=0&resourceVersionMatch=Exact",
+        "/api/v1/configmaps?sendInitialEvents=true",
+    ] {
+        let answer = client.get(target).await;
+        assert_eq!(
+            (answer.status, &answer.body["reason"]),
+            (StatusCode::BAD_REQUEST, &json!("BadRequest")),
+            "{target}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn pages_show_one_state_whatever_is_written_between_them() {
+    let (server, client) = seeded().await;
+    let first = client.get(&format!("{CONFIGMAPS}?limit=1")).await.body;
+    assert_eq!(
+        (names(&first), &first["metadata"]["remainingItemCount"]),
+        (vec!["a"], &json!(2))
+    );
+    server.store().put(configmap("default", "aa", "x")).expect("stored");
+    server
+        .store()
+        .put(configmap("default", "c", "changed"))
+        .expect("stored");
+    server.store().delete("configmaps", "default", "b").expect("deleted");
+    let token = first["metadata"]["continue"].as_str().expect("a token");
+    let rest = client.get(&format!("{CONFIGMAPS}?limit=5&continue={token}")).await.body;
+    assert_eq!(names(&rest), ["b", "c"]);
+    assert_eq!(rest["items"][1]["metadata"]["labels"]["app"], "x");
+    assert_eq!(
+        rest["metadata"]["resourceVersion"],
+        first["metadata"]["resourceVersion"]
+    );
+    assert_eq!(rest["metadata"].get("continue"), None);
+    assert_eq!(names(&client.get(CONFIGMAPS).await.body), ["a", "aa", "c"]);
+}
+
+#[tokio::test]
+async fn pages_are_filled_from_what_the_selector_takes_and_not_counted() {
+    let (_server, client) = seeded().await;
+    let first = client
+        .get("/api/v1/configmaps?labelSelector=app%3Dx&limit=2")
+        .await
+        .body;
+    assert_eq!(names(&first), ["a", "c"]);
+    assert_eq!(first["metadata"].get("remainingItemCount"), None);
+    let token = first["metadata"]["continue"].as_str().expect("a token");
+    let rest = client
+        .get(&format!(
+            "/api/v1/configmaps?labelSelector=app%3Dx&limit=2&continue={token}"
+        ))
+        .await
+        .body;
+    assert_eq!(names(&rest), ["d"]);
+}
+
+#[tokio::test]
+async fn a_page_of_a_forgotten_state_has_expired() {
+    let (server, client) = seeded().await;
+    let first = client.get(&format!("{CONFIGMAPS}?limit=1")).await.body;
+    server.store().put(configmap("default", "new", "x")).expect("stored");
+    server.store().compact();
+    let token = first["metadata"]["continue"].as_str().expect("a token");
+    let answer = client.get(&format!("{CONFIGMAPS}?limit=1&continue={token}")).await;
+    assert_eq!(
+        (answer.status, &answer.body["reason"]),
+        (StatusCode::GONE, &json!("Expired"))
+    );
+}
+
+#[tokio::test]
+async fn the_event_log_is_bounded_and_forgets_the_oldest() {
+    let server = builder().event_log(3).start().await.expect("started");
+    let client = Connection::h2c(&server).await;
+    let mut versions = Vec::new();
+    for name in ["a", "b", "c", "d", "e"] {
+        server.store().put(configmap("default", name, "x")).expect("stored");
+        versions.push(server.store().resource_version());
+    }
+    let at = |version: u64| format!("{CONFIGMAPS}?resourceVersion={version}&resourceVersionMatch=Exact");
+    assert_eq!(client.get(&at(versions[0])).await.status, StatusCode::GONE);
+    assert_eq!(names(&client.get(&at(versions[1])).await.body), ["a", "b"]);
+    assert_eq!(names(&client.get(&at(versions[4])).await.body).len(), 5);
+}
+
+#[tokio::test]
+async fn a_list_keeps_to_the_resource_version_asked_for() {
+    let (server, client) = seeded().await;
+    let then = server.store().resource_version();
+    server.store().put(configmap("default", "new", "x")).expect("stored");
+    let list = async |query: String| client.get(&format!("{CONFIGMAPS}?{query}")).await;
+    let exact = list(format!("resourceVersion={then}&resourceVersionMatch=Exact"))
+        .await
+        .body;
+    assert_eq!(
+        (names(&exact).len(), &exact["metadata"]["resourceVersion"]),
+        (3, &json!(then.to_string()))
+    );
+    let legacy = list(format!("resourceVersion={then}&limit=10")).await.body;
+    assert_eq!(names(&legacy).len(), 3, "a limit makes a version exact");
+    for newer in [
+        "resourceVersion=0".to_owned(),
+        format!("resourceVersion={then}&resourceVersionMatch=NotOlderThan"),
+    ] {
+        assert_eq!(names(&list(newer.clone()).await.body).len(), 4, "{newer}");
+    }
+    let future = list(format!("resourceVersion={}", then + 100)).await;
+    assert_eq!(
+        (future.status, &future.body["reason"]),
+        (StatusCode::GATEWAY_TIMEOUT, &json!("Timeout"))
+    );
+    assert_eq!(future.body["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+}
+
+#[tokio::test]
+async fn a_table_shows_name_and_age() {
+    let (_server, client) = seeded().await;
+    let [(header, table)] = accepting("Table");
+    let list = client
+        .call_with(Method::GET, &format!("{CONFIGMAPS}?limit=2"), &[(header, &table)], None)
+        .await
+        .body;
+    assert_eq!(
+        (&list["kind"], &list["apiVersion"]),
+        (&json!("Table"), &json!("meta.k8s.io/v1"))
+    );
+    let columns: Vec<_> = list["columnDefinitions"]
+        .as_array()
+        .expect("columns")
+        .iter()
+        .map(|c| &c["name"])
+        .collect();
+    assert_eq!(columns, ["Name", "Age"]);
+    assert_eq!(list["rows"][1]["cells"][0], "b");
+    assert_eq!(list["rows"][1]["object"]["kind"], "PartialObjectMetadata");
+    assert_eq!(list["metadata"]["remainingItemCount"], 1);
+    let bare = format!("{CONFIGMAPS}?includeObject=None");
+    let bare = client
+        .call_with(Method::GET, &bare, &[(header, &table)], None)
+        .await
+        .body;
+    assert_eq!(bare["rows"][0]["object"], json!(null));
+    let one = client
+        .call_with(Method::GET, &format!("{CONFIGMAPS}/a"), &[(header, &table)], None)
+        .await
+        .body;
+    assert_eq!(
+        (&one["kind"], &one["rows"][0]["cells"][0]),
+        (&json!("Table"), &json!("a"))
+    );
+}
+
+#[tokio::test]
+async fn metadata_can_be_listed_alone() {
+    let (_server, client) = seeded().await;
+    let [(header, form)] = accepting("PartialObjectMetadataList");
+    let list = client
+        .call_with(Method::GET, CONFIGMAPS, &[(header, &form)], None)
+        .await
+        .body;
+    assert_eq!(list["kind"], "PartialObjectMetadataList");
+    assert_eq!(names(&list), ["a", "b", "c"]);
+    assert_eq!(
+        (&list["items"][0]["kind"], list["items"][0].get("data")),
+        (&json!("PartialObjectMetadata"), None)
+    );
+}
+
+#[tokio::test]
+async fn a_large_list_is_streamed_whole() {
+    let server = server().await;
+    let client = Connection::h1(&server).await;
+    for number in 0..500 {
+        let mut object = configmap("default", &format!("c{number:03}"), "x");
+        object["data"]["key"] = "x".repeat(1_000).into();
+        server.store().put(object).expect("stored");
+    }
+    let answer = client.get(CONFIGMAPS).await;
+    assert_eq!(answer.headers.get("content-length"), None);
+    let names = names(&answer.body);
+    assert_eq!(
+        (names.len(), names.first(), names.last()),
+        (500, Some(&"c000"), Some(&"c499"))
+    );
+}
