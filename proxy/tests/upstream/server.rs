@@ -109,14 +109,7 @@ impl Http2 {
     where
         F: Future<Output = ()> + 'static,
     {
-        self.serve_on("127.0.0.1:0", handler).await
-    }
-
-    pub async fn serve_on<F>(self, address: &str, handler: impl Fn(Exchange) -> F + 'static) -> Server
-    where
-        F: Future<Output = ()> + 'static,
-    {
-        let listener = TcpListener::bind(address).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Server {
             address: listener.local_addr().unwrap(),
             connections: Rc::default(),
