@@ -35,7 +35,7 @@ impl std::fmt::Debug for Keepalive {
 }
 
 impl Keepalive {
-    /// Returns when the server is found dead or the connection closed.
+    /// Returns when the server is found dead. On a connection that has ended it waits for the driver to drop it.
     pub(super) async fn until_dead(mut self) {
         let mut ticks = interval_at(Instant::now() + self.interval, self.interval);
         loop {
@@ -47,7 +47,8 @@ impl Keepalive {
                     Ok(Ok(_)) => break,
                     // The answer may be queued behind a large response on a slow link; that is not a dead server.
                     Err(_) if self.heard.get() => {}
-                    Ok(Err(_)) | Err(_) => return,
+                    Err(_) => return,
+                    Ok(Err(_)) => std::future::pending().await,
                 }
             }
         }

@@ -10,12 +10,13 @@ use std::{
     pin::pin,
     rc::{Rc, Weak},
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::{
     sync::Notify,
     task::{AbortHandle, JoinSet},
-    time::{Instant, interval, timeout, timeout_at},
+    time::{Instant, interval_at, timeout, timeout_at},
 };
 use tokio_util::task::AbortOnDropHandle;
 
@@ -25,6 +26,7 @@ use super::{
     error::{ConnectError, SendError},
     http1::{self, Lease, Parked},
     http2::{self, Connection, Established, Slot},
+    keepalive::Keepalive,
 };
 
 /// How many streams a connection will take, as long as no server has told: kube-apiserver's default.
@@ -61,7 +63,7 @@ pub(super) struct Pool {
     expected: Cell<Option<usize>>,
     changed: Notify,
     tasks: RefCell<JoinSet<()>>,
-    swept: Cell<bool>,
+    sweeper: RefCell<Option<AbortOnDropHandle<()>>>,
     pub(super) closing: Cell<bool>,
 }
 
@@ -95,7 +97,7 @@ impl Upstream {
         let pool = &self.pool;
         let _waiting = Counted::new(&pool.waiting);
         let failures = pool.failures.get();
-        let deadline = Instant::now() + self.limits.connect_timeout;
+        let since = Instant::now();
         loop {
             let mut changed = pin!(pool.changed.notified());
             changed.as_mut().enable();
@@ -114,10 +116,9 @@ impl Upstream {
                 return Err(SendError::Unreachable { source });
             }
             self.open_for_waiting();
-            // Opening has its own deadline; this one is for a place to come free when nothing may be opened.
-            if pool.opening.get() > 0 {
-                changed.await;
-            } else if timeout_at(deadline, changed).await.is_err() {
+            // A connection being opened has its own deadline; what may follow it is that others were quicker.
+            let patience = self.limits.connect_timeout * if pool.opening.get() > 0 { 2 } else { 1 };
+            if timeout_at(since + patience, changed).await.is_err() {
                 return Err(SendError::TooManyConnections {
                     limit: self.limits.max_connections,
                 });
@@ -187,12 +188,10 @@ impl Upstream {
             let task = tasks.spawn_local(run(upstream, Rc::clone(&handle)));
             handle.set(Some(task));
         }
-        if !pool.swept.replace(true) {
-            pool.tasks.borrow_mut().spawn_local(sweep(
-                Rc::downgrade(self),
-                self.limits.idle_timeout / SWEEPS_PER_IDLE_TIMEOUT,
-            ));
-        }
+        pool.sweeper.borrow_mut().get_or_insert_with(|| {
+            let pause = self.limits.idle_timeout / SWEEPS_PER_IDLE_TIMEOUT;
+            AbortOnDropHandle::new(tokio::task::spawn_local(sweep(Rc::downgrade(self), pause)))
+        });
     }
 
     fn opening_failed(&self, error: ConnectError) {
@@ -232,7 +231,7 @@ impl Upstream {
         self.pool.parked.borrow_mut().clear();
         self.pool.changed.notify_waiters();
         let mut tasks = self.pool.tasks.take();
-        self.pool.swept.set(true);
+        self.pool.sweeper.take();
         while tasks.join_next().await.is_some() {}
     }
 
@@ -243,28 +242,27 @@ impl Upstream {
 }
 
 /// Opens one connection, offers it, and drives it to its end. Owned by the pool's task set.
-async fn run(upstream: Weak<Upstream>, handle: Rc<Cell<Option<AbortHandle>>>) {
+async fn run(upstream: Weak<Upstream>, own: Rc<Cell<Option<AbortHandle>>>) {
     let Some(pool) = upstream.upgrade() else { return };
     let opening = Opening {
         upstream: Weak::clone(&upstream),
     };
     let limit = pool.limits.connect_timeout;
-    let opened = timeout(limit, connect_and_greet(&pool)).await.unwrap_or_else(|_| {
+    let greeted = timeout(limit, connect_and_greet(&pool)).await.unwrap_or_else(|_| {
         let authority = pool.target.authority().to_string();
         Err(ConnectError::Timeout {
             authority,
             timeout: limit,
         })
     });
-    let opened = match opened {
+    let greeted = match greeted {
         Ok(_) if pool.pool.closing.get() => return,
-        Ok(opened) => opened,
+        Ok(greeted) => greeted,
         Err(error) => return pool.opening_failed(error),
     };
     pool.pool.opened.set(pool.pool.opened.get() + 1);
-    let own = handle.take();
     let _open = Open::new(&pool);
-    match opened {
+    match greeted {
         Greeted::Http2(established) => {
             let Established {
                 connection,
@@ -272,29 +270,35 @@ async fn run(upstream: Weak<Upstream>, handle: Rc<Cell<Option<AbortHandle>>>) {
                 keepalive,
             } = *established;
             pool.pool.expected.set(Some(connection.limit()));
-            let abort = own.clone();
-            let _watch = AbortOnDropHandle::new(tokio::task::spawn_local(async move {
-                keepalive.until_dead().await;
-                tracing::warn!("API server no longer answers on a connection; closing it");
-                if let Some(task) = abort {
-                    task.abort();
-                }
-            }));
             pool.pool.shared.borrow_mut().push(connection);
             drop((opening, pool));
-            if let Err(error) = driver.await {
-                tracing::debug!(%error, "HTTP/2 connection to the API server ended");
-            }
+            drive_http2(driver, keepalive, own.take()).await;
         }
         Greeted::Http1(unused, drive) => {
             pool.pool.expected.set(Some(1));
-            if let Some(task) = own {
+            if let Some(task) = own.take() {
+                // Set once: the line is new.
                 let _ = unused.line.driver.set(task);
             }
             pool.park(unused);
             drop((opening, pool));
             drive.await;
         }
+    }
+}
+
+/// Runs until the connection ends, or the server is found dead and the task ends itself.
+async fn drive_http2(driver: http2::Driver, keepalive: Keepalive, own: Option<AbortHandle>) {
+    // A task of its own, so that the driver need not look at timers each time it is woken.
+    let _watch = AbortOnDropHandle::new(tokio::task::spawn_local(async move {
+        keepalive.until_dead().await;
+        tracing::warn!("the API server no longer answers on a connection; closing it");
+        if let Some(task) = own {
+            task.abort();
+        }
+    }));
+    if let Err(error) = driver.await {
+        tracing::debug!(%error, "HTTP/2 connection to the API server ended");
     }
 }
 
@@ -354,13 +358,11 @@ impl Drop for Open {
     }
 }
 
-async fn sweep(upstream: Weak<Upstream>, pause: std::time::Duration) {
-    let mut ticks = interval(pause);
+async fn sweep(upstream: Weak<Upstream>, pause: Duration) {
+    let mut ticks = interval_at(Instant::now() + pause, pause);
     loop {
         ticks.tick().await;
-        match upstream.upgrade() {
-            Some(upstream) if !upstream.pool.closing.get() => upstream.close_unused(),
-            _ => return,
-        }
+        let Some(upstream) = upstream.upgrade() else { return };
+        upstream.close_unused();
     }
 }

@@ -26,7 +26,7 @@ fn no_request_fails_or_is_doubled_while_the_server_sends_goaway_again_and_again(
         let server = Http2::default()
             .serve(move |mut exchange| {
                 counted.set(counted.get() + 1);
-                let shut_down = counted.get() % 20 == 0;
+                let shut_down = counted.get().is_multiple_of(20);
                 async move {
                     if shut_down {
                         exchange.control.go_away();

@@ -9,6 +9,7 @@
 #![allow(missing_docs, unreachable_pub, reason = "tests")]
 
 mod credentials;
+mod failures;
 mod goaway;
 mod http1;
 mod http2;

@@ -55,12 +55,11 @@ impl Control {
 }
 
 impl Exchange {
-    /// Reads the whole body.
+    /// Reads the whole body, or what comes of it.
     pub async fn body(&mut self) -> Vec<u8> {
         let body = self.request.body_mut();
         let mut all = Vec::new();
-        while let Some(data) = body.data().await {
-            let data = data.unwrap();
+        while let Some(Ok(data)) = body.data().await {
             body.flow_control().release_capacity(data.len()).unwrap();
             all.extend_from_slice(&data);
         }
