@@ -1,0 +1,47 @@
+//! The plugin host: loads WebAssembly components, and runs them under limits.
+//!
+//! Life of a plugin: [`Compiler::load`] checks the bytes, compiles them in a child process or takes the artifact from the
+//! cache, checks the world, and resolves imports and exports once: a [`Plugin`], shared by all threads.
+//! [`Instance::start`] makes an instance for one thread and one entry and configures it. Then the chain calls it, request
+//! after request. A [`Fault`] costs that instance: it is dropped, and a fresh one is started from the same plugin. What
+//! must survive that, and a reload, lives in the entry's [`EntryState`].
+//!
+//! Leaves to the chain: which entry sees which request, what follows from a fault, what an edit does.
+
+mod artifact;
+mod bindings;
+mod cache;
+mod child;
+mod clock;
+mod compile;
+mod deadline;
+mod engine;
+mod error;
+mod host;
+mod instance;
+mod plugin;
+mod plugin_log;
+mod series;
+mod state;
+mod stdio;
+mod v0_1;
+mod validate;
+mod wasi;
+mod world;
+
+pub use child::{COMPILE_ARGUMENT, compile_child_main};
+pub use clock::Clock;
+pub use compile::{CompileMode, Compiler};
+pub use engine::Engine;
+pub use error::{Error, Fault, Origin, Phase};
+pub use instance::{EntryConfig, Instance, InstanceInfo};
+pub use plugin::Plugin;
+pub use plugin_log::{Level, LogLine, PluginLog};
+pub use series::{MAX_SERIES, Series, SeriesSet, SeriesValue};
+pub use state::{Cell, Claim, EntryState, Grant, Rule, StateError, StateStore};
+
+/// Largest plugin. A ConfigMap holds 1 MiB; a Rust plugin has some 100 KiB, one that brings a script engine some MiB.
+pub const MAX_WASM_BYTES: usize = 16 * 1024 * 1024;
+
+/// Versions of `ctrlmesh:plugin` that this host speaks, for messages.
+pub const SUPPORTED_VERSIONS: &str = "0.1.x";

@@ -1,0 +1,42 @@
+//! From compiled code to a component: the one place of the project that needs `unsafe`.
+//!
+//! wasmtime trusts a compiled artifact blindly: it is machine code. So this file takes only an [`Artifact`], and nothing
+//! makes one but our own compiler (`compile.rs`) and our cache after it has checked its seal (`cache.rs`).
+
+use wasmtime::component::Component;
+
+/// Machine code of a component, made by our own compiler and by nobody else.
+///
+/// The field is private to this module and its makers are named for what they promise, so that a reader can check each
+/// of their two callers.
+pub(crate) struct Artifact(Vec<u8>);
+
+impl Artifact {
+    /// What `precompile_component` has just returned, in this process or in a child that this process started.
+    pub(crate) const fn just_compiled(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// What came back from the cache with a seal that only we can make.
+    pub(crate) const fn seal_verified(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes, to be stored.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Loads it.
+    ///
+    /// # Errors
+    /// When it was made for another version or configuration of the engine.
+    #[expect(unsafe_code, reason = "wasmtime's only way to load a compiled component; see SAFETY")]
+    pub(crate) fn load(&self, engine: &wasmtime::Engine) -> wasmtime::Result<Component> {
+        // SAFETY: `deserialize` asks that the bytes come from `precompile_component` (or `serialize`) unmodified. They do:
+        // an `Artifact` is either what our own compiler has just returned, or was read from the cache and carried a valid
+        // HMAC under a key that only this user can read. It lives in our memory, so nobody can change it after the
+        // check. Version and settings are checked by wasmtime itself.
+        unsafe { Component::deserialize(engine, &self.0) }
+    }
+}

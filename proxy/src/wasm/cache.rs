@@ -1,0 +1,230 @@
+//! The compile cache: artifacts on disk, named by the plugin's digest and the engine's compatibility hash, and sealed.
+//!
+//! Guarantees: what [`Cache::read`] returns was written by a process that could read our key file, unchanged. A file
+//! that was damaged, forged, renamed or sealed with another key is reported as [`Lookup::Refused`] and never used.
+//! Leaves compiling to `compile.rs`.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use aws_lc_rs::{constant_time, hmac, rand};
+
+use super::artifact::Artifact;
+use super::error::Error;
+
+/// Name of the key file inside the cache.
+const KEY_FILE: &str = "seal.key";
+/// Bytes of the key: the output size of SHA-256.
+const KEY_BYTES: usize = 32;
+/// Bytes of a seal.
+const SEAL_BYTES: usize = 32;
+/// Ending of an artifact's file.
+const SUFFIX: &str = "cwasm";
+/// Artifacts kept; the longest unused go first. Two generations of a chain with many plugins fit.
+const MAX_ARTIFACTS: usize = 32;
+/// A compiled artifact is about four times its source; more than this is not read back.
+pub(crate) const MAX_ARTIFACT_BYTES: u64 = 128 * 1024 * 1024;
+
+/// A directory with sealed artifacts.
+pub(crate) struct Cache {
+    directory: PathBuf,
+    key: hmac::Key,
+}
+
+/// What the cache knows of a plugin.
+pub(crate) enum Lookup {
+    /// Here it is.
+    Hit(Artifact),
+    /// Never seen, or for another engine.
+    Miss,
+    /// There is a file, but we did not make it.
+    Refused(String),
+}
+
+impl Cache {
+    /// Opens the cache, and makes it (mode 0700, with a fresh key) if it is not there.
+    ///
+    /// # Errors
+    /// When others may write to the directory or read its key, or the file system refuses.
+    pub(crate) fn open(directory: &Path) -> Result<Self, Error> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(|source| io_error(directory, source))?;
+        check_private(directory, 0o022, "others may write to it")?;
+        let key = read_or_make_key(directory)?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            key: hmac::Key::new(hmac::HMAC_SHA256, &key),
+        })
+    }
+
+    /// Looks an artifact up and checks its seal.
+    pub(crate) fn read(&self, name: &str) -> Lookup {
+        let path = self.path(name);
+        let bytes = match read_bounded(&path, MAX_ARTIFACT_BYTES + SEAL_BYTES as u64) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Lookup::Miss,
+            Err(error) => return Lookup::Refused(error.to_string()),
+        };
+        let Some((seal, artifact)) = bytes.split_first_chunk::<SEAL_BYTES>() else {
+            return Lookup::Refused("it is truncated".into());
+        };
+        if constant_time::verify_slices_are_equal(self.seal(name, artifact).as_ref(), seal).is_err() {
+            return Lookup::Refused("its seal does not fit: it was damaged, or made by somebody else".into());
+        }
+        // Marks it as used for `prune`; an artifact that can't be marked still works.
+        let _ = File::options()
+            .append(true)
+            .open(&path)
+            .and_then(|file| file.set_modified(SystemTime::now()));
+        Lookup::Hit(Artifact::seal_verified(artifact.to_vec()))
+    }
+
+    /// Stores an artifact: written aside, then renamed, so that a reader sees all of it or nothing.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub(crate) fn write(&self, name: &str, artifact: &Artifact) -> Result<(), Error> {
+        let path = self.path(name);
+        let aside = self.directory.join(format!(".{name}.{}", random_hex()?));
+        let seal = self.seal(name, artifact.bytes());
+        let written = create_private(&aside)
+            .and_then(|mut file| {
+                file.write_all(seal.as_ref())?;
+                file.write_all(artifact.bytes())
+            })
+            .and_then(|()| fs::rename(&aside, &path));
+        if let Err(source) = written {
+            let _ = fs::remove_file(&aside);
+            return Err(io_error(&path, source));
+        }
+        self.prune();
+        Ok(())
+    }
+
+    /// Forgets an artifact that can't be used.
+    pub(crate) fn remove(&self, name: &str) {
+        // If it can't be removed it is refused again next time, which is safe.
+        let _ = fs::remove_file(self.path(name));
+    }
+
+    /// Covers the name (digest of the source, engine) and the code, so that no artifact can pass for another.
+    fn seal(&self, name: &str, artifact: &[u8]) -> hmac::Tag {
+        let mut seal = hmac::Context::with_key(&self.key);
+        seal.update(name.as_bytes());
+        seal.update(&[0]);
+        seal.update(artifact);
+        seal.sign()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(format!("{name}.{SUFFIX}"))
+    }
+
+    /// Removes the longest unused artifacts above [`MAX_ARTIFACTS`]. Best effort: a cache that is too large works.
+    fn prune(&self) {
+        let Ok(files) = fs::read_dir(&self.directory) else {
+            return;
+        };
+        let mut artifacts: Vec<(SystemTime, PathBuf)> = files
+            .flatten()
+            .map(|file| file.path())
+            .filter(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX))
+            .filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)))
+            .collect();
+        artifacts.sort_unstable_by(|a, b| b.cmp(a));
+        for (_, path) in artifacts.into_iter().skip(MAX_ARTIFACTS) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Reads the key, or makes one if there is none. Two processes that start at once agree: the key is written aside and
+/// linked into place, which only one of them can do.
+fn read_or_make_key(directory: &Path) -> Result<[u8; KEY_BYTES], Error> {
+    let path = directory.join(KEY_FILE);
+    if !path.exists() {
+        let mut key = [0; KEY_BYTES];
+        rand::fill(&mut key).map_err(|_| Error::Engine("no random numbers".into()))?;
+        let aside = directory.join(format!(".{KEY_FILE}.{}", random_hex()?));
+        let linked = create_private(&aside)
+            .and_then(|mut file| file.write_all(&key))
+            .and_then(|()| fs::hard_link(&aside, &path));
+        let _ = fs::remove_file(&aside);
+        match linked {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io_error(&path, error)),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    check_private(&path, 0o077, "others may read the key")?;
+    let bytes = read_bounded(&path, KEY_BYTES as u64).map_err(|source| io_error(&path, source))?;
+    <[u8; KEY_BYTES]>::try_from(bytes).map_err(|bytes| Error::CacheDirectory {
+        path,
+        reason: format!(
+            "the key has {} bytes, not {KEY_BYTES}: remove the directory, it will be made anew",
+            bytes.len()
+        ),
+    })
+}
+
+/// Refuses a file that belongs to somebody else, or whose mode has one of `forbidden`.
+fn check_private(path: &Path, forbidden: u32, reason: &str) -> Result<(), Error> {
+    let file = fs::symlink_metadata(path).map_err(|source| io_error(path, source))?;
+    // The owner of our own entry in /proc is the effective user; std has no geteuid.
+    let own = fs::metadata("/proc/self").map_err(|source| io_error(Path::new("/proc/self"), source))?;
+    let refuse = |reason: String| Error::CacheDirectory {
+        path: path.to_owned(),
+        reason,
+    };
+    if file.file_type().is_symlink() {
+        return Err(refuse("it is a symbolic link: name the directory itself".into()));
+    }
+    if file.uid() != own.uid() && file.uid() != 0 {
+        return Err(refuse(format!(
+            "it belongs to user {}, not to us ({})",
+            file.uid(),
+            own.uid()
+        )));
+    }
+    if file.mode() & forbidden != 0 {
+        let mode = file.mode() & 0o7777;
+        return Err(refuse(format!(
+            "{reason} (mode {mode:04o}): name a directory of our own, it is made with mode 0700"
+        )));
+    }
+    Ok(())
+}
+
+fn create_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(io::Error::other(format!("it is larger than {limit} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn random_hex() -> Result<String, Error> {
+    let mut bytes = [0; 8];
+    rand::fill(&mut bytes).map_err(|_| Error::Engine("no random numbers".into()))?;
+    Ok(hex::encode(bytes))
+}
+
+fn io_error(path: &Path, source: io::Error) -> Error {
+    Error::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+fn artifact(text: &str) -> Artifact {
+    Artifact::just_compiled(text.as_bytes().to_vec())
+}
+
+fn directory() -> (tempfile::TempDir, PathBuf) {
+    let parent = tempfile::tempdir().expect("a directory");
+    let path = parent.path().join("cache");
+    (parent, path)
+}
+
+fn read(cache: &Cache, name: &str) -> Result<Vec<u8>, String> {
+    match cache.read(name) {
+        Lookup::Hit(artifact) => Ok(artifact.bytes().to_vec()),
+        Lookup::Miss => Err("miss".into()),
+        Lookup::Refused(reason) => Err(reason),
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("it is there").permissions().mode() & 0o777
+}
+
+#[test]
+fn what_was_written_is_read_back_also_after_a_restart() {
+    let (_parent, path) = directory();
+    Cache::open(&path)
+        .expect("a cache")
+        .write("a", &artifact("code"))
+        .expect("written");
+    let cache = Cache::open(&path).expect("a cache");
+    assert_eq!(read(&cache, "a"), Ok(b"code".to_vec()));
+    assert_eq!(read(&cache, "b"), Err("miss".into()));
+    cache.remove("a");
+    assert_eq!(read(&cache, "a"), Err("miss".into()));
+}
+
+#[test]
+fn directory_key_and_artifacts_are_ours_alone() {
+    let (_parent, path) = directory();
+    Cache::open(&path)
+        .expect("a cache")
+        .write("a", &artifact("code"))
+        .expect("written");
+    assert_eq!(mode(&path), 0o700);
+    assert_eq!(mode(&path.join(KEY_FILE)), 0o600);
+    assert_eq!(mode(&path.join("a.cwasm")), 0o600);
+    assert_eq!(
+        fs::read_dir(&path).expect("it is there").count(),
+        2,
+        "nothing is left aside"
+    );
+}
+
+#[test]
+fn a_changed_byte_anywhere_is_refused() {
+    let (_parent, path) = directory();
+    let cache = Cache::open(&path).expect("a cache");
+    cache.write("a", &artifact("code")).expect("written");
+    let file = path.join("a.cwasm");
+    let whole = fs::read(&file).expect("it is there");
+    for index in 0..whole.len() {
+        let mut changed = whole.clone();
+        changed[index] ^= 1;
+        fs::write(&file, changed).expect("written");
+        assert!(read(&cache, "a").expect_err("refused").contains("seal"), "byte {index}");
+    }
+    fs::write(&file, &whole[..whole.len() - 1]).expect("written");
+    assert!(read(&cache, "a").is_err());
+    fs::write(&file, &whole[..10]).expect("written");
+    assert_eq!(read(&cache, "a"), Err("it is truncated".into()));
+    fs::write(&file, whole).expect("written");
+    assert_eq!(read(&cache, "a"), Ok(b"code".to_vec()));
+}
+
+#[test]
+fn an_artifact_can_not_pass_for_another_plugins() {
+    let (_parent, path) = directory();
+    let cache = Cache::open(&path).expect("a cache");
+    cache.write("a", &artifact("code")).expect("written");
+    fs::rename(path.join("a.cwasm"), path.join("b.cwasm")).expect("renamed");
+    assert!(read(&cache, "b").expect_err("refused").contains("seal"));
+}
+
+#[test]
+fn an_artifact_sealed_with_another_key_is_refused() {
+    let ((_one, ours), (_two, theirs)) = (directory(), directory());
+    Cache::open(&theirs)
+        .expect("a cache")
+        .write("a", &artifact("evil"))
+        .expect("written");
+    let cache = Cache::open(&ours).expect("a cache");
+    fs::copy(theirs.join("a.cwasm"), ours.join("a.cwasm")).expect("copied");
+    assert!(read(&cache, "a").expect_err("refused").contains("seal"));
+}
+
+#[test]
+fn a_directory_that_others_may_write_to_is_refused() {
+    let (_parent, path) = directory();
+    Cache::open(&path).expect("a cache");
+    for open in [0o770, 0o707] {
+        fs::set_permissions(&path, Permissions::from_mode(open)).expect("set");
+        let refused = Cache::open(&path).map(|_| ()).expect_err("refused").to_string();
+        assert!(refused.contains("others may write to it"), "{refused}");
+    }
+}
+
+#[test]
+fn a_key_that_others_may_read_is_refused_and_so_is_a_broken_one() {
+    let (_parent, path) = directory();
+    Cache::open(&path).expect("a cache");
+    let key = path.join(KEY_FILE);
+    fs::set_permissions(&key, Permissions::from_mode(0o640)).expect("set");
+    assert!(
+        Cache::open(&path)
+            .map(|_| ())
+            .expect_err("refused")
+            .to_string()
+            .contains("others may read the key")
+    );
+    fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("set");
+    fs::write(&key, b"short").expect("written");
+    assert!(
+        Cache::open(&path)
+            .map(|_| ())
+            .expect_err("refused")
+            .to_string()
+            .contains("5 bytes")
+    );
+}
+
+#[test]
+fn a_symbolic_link_in_place_of_the_directory_is_refused() {
+    let (parent, path) = directory();
+    let real = parent.path().join("real");
+    fs::create_dir(&real).expect("made");
+    std::os::unix::fs::symlink(&real, &path).expect("linked");
+    assert!(
+        Cache::open(&path)
+            .map(|_| ())
+            .expect_err("refused")
+            .to_string()
+            .contains("symbolic link")
+    );
+}
+
+#[test]
+fn caches_opened_at_once_agree_on_the_key() {
+    let (_parent, path) = directory();
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let path = &path;
+            scope.spawn(move || {
+                let name = number.to_string();
+                Cache::open(path)
+                    .expect("a cache")
+                    .write(&name, &artifact("code"))
+                    .expect("written");
+            });
+        }
+    });
+    let cache = Cache::open(&path).expect("a cache");
+    for number in 0..8 {
+        assert_eq!(read(&cache, &number.to_string()), Ok(b"code".to_vec()));
+    }
+}
+
+#[test]
+fn the_longest_unused_artifacts_go_first() {
+    let (_parent, path) = directory();
+    let cache = Cache::open(&path).expect("a cache");
+    let aged = |name: &str, seconds: u64| {
+        let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        let file = File::options()
+            .append(true)
+            .open(path.join(format!("{name}.cwasm")))
+            .expect("it is there");
+        file.set_modified(time).expect("set");
+    };
+    for number in 0..MAX_ARTIFACTS {
+        let name = format!("n{number}");
+        cache.write(&name, &artifact("code")).expect("written");
+        aged(&name, number as u64 + 1);
+    }
+    // Used just now, so the second oldest has to go.
+    read(&cache, "n0").expect("a hit");
+    cache.write("new", &artifact("code")).expect("written");
+    assert!(read(&cache, "n0").is_ok());
+    assert_eq!(read(&cache, "n1"), Err("miss".into()));
+    assert!(read(&cache, "new").is_ok());
+}

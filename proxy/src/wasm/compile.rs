@@ -1,0 +1,164 @@
+//! From bytes to a plugin: checks the format, asks the cache, compiles if needed, checks the world.
+//!
+//! Blocking and slow (tens of milliseconds and more): never call it on a worker thread. Leaves the seals to `cache.rs`, the
+//! child to `child.rs`, the world to `world.rs`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::digest;
+use tracing::warn;
+use wasmtime::component::Component;
+
+use super::MAX_WASM_BYTES;
+use super::artifact::Artifact;
+use super::cache::{Cache, Lookup};
+use super::child;
+use super::engine::{self, Engine};
+use super::error::Error;
+use super::plugin::Plugin;
+
+/// Where the compiler runs.
+#[derive(Debug, Clone)]
+pub enum CompileMode {
+    /// In a child process with limits: for whoever serves traffic.
+    Child {
+        /// This binary, or one that calls [`child::compile_child_main`] when its first argument is
+        /// [`child::COMPILE_ARGUMENT`].
+        program: PathBuf,
+    },
+    /// In this process: for tests and for tools that compile what their user has just built.
+    InProcess,
+}
+
+/// Loads plugins.
+pub struct Compiler {
+    mode: CompileMode,
+    cache: Option<Cache>,
+    deadline: Duration,
+}
+
+impl Compiler {
+    /// A compiler with a cache in `cache` (made with mode 0700 if it is not there), or with none.
+    ///
+    /// # Errors
+    /// When the cache directory can't be used, above all when others may write to it.
+    pub fn new(mode: CompileMode, cache: Option<&Path>) -> Result<Self, Error> {
+        let cache = cache.map(Cache::open).transpose()?;
+        Ok(Self {
+            mode,
+            cache,
+            deadline: child::COMPILE_DEADLINE,
+        })
+    }
+
+    /// Compiles within `deadline` instead of a minute. Only for [`CompileMode::Child`]: nothing stops a compile in the own
+    /// process.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Loads a plugin from the bytes of a component. Blocks; the same bytes again are cheap.
+    ///
+    /// # Errors
+    /// [`Error`] says what is wrong with the bytes, and what to do about it.
+    pub fn load(&self, engine: &Arc<Engine>, wasm: &[u8]) -> Result<Arc<Plugin>, Error> {
+        check_size(wasm)?;
+        let digest = sha256(wasm);
+        if let Some(plugin) = engine.loaded(&digest) {
+            return Ok(plugin);
+        }
+        check_format(wasm, &digest)?;
+        let component = self.component(engine, wasm, &digest)?;
+        let plugin = Arc::new(Plugin::new(engine, &component, digest)?);
+        engine.remember(&plugin);
+        Ok(plugin)
+    }
+
+    fn component(&self, engine: &Arc<Engine>, wasm: &[u8], digest: &str) -> Result<Component, Error> {
+        let Some(cache) = &self.cache else {
+            return load(engine, &self.compile(engine, wasm, digest)?, digest);
+        };
+        let name = format!(
+            "{}-{}",
+            digest.trim_start_matches("sha256:"),
+            engine::compatibility(engine.wasmtime())
+        );
+        match cache.read(&name) {
+            Lookup::Hit(artifact) => match load(engine, &artifact, digest) {
+                Ok(component) => return Ok(component),
+                Err(error) => warn!(%digest, %error, "a cached artifact does not load and is compiled again"),
+            },
+            Lookup::Refused(reason) => warn!(%digest, reason, "a cached artifact is refused and compiled again"),
+            Lookup::Miss => {}
+        }
+        cache.remove(&name);
+        let artifact = self.compile(engine, wasm, digest)?;
+        let component = load(engine, &artifact, digest)?;
+        if let Err(error) = cache.write(&name, &artifact) {
+            // It works without, only the next start is slower.
+            warn!(%digest, %error, "an artifact could not be cached");
+        }
+        Ok(component)
+    }
+
+    fn compile(&self, engine: &Arc<Engine>, wasm: &[u8], digest: &str) -> Result<Artifact, Error> {
+        let refused = |detail: String| Error::Compile {
+            digest: digest.to_owned(),
+            detail,
+        };
+        let bytes = match &self.mode {
+            CompileMode::InProcess => engine
+                .wasmtime()
+                .precompile_component(wasm)
+                .map_err(|error| refused(format!("{error:#}")))?,
+            CompileMode::Child { program } => {
+                child::compile(program, wasm, self.deadline).map_err(|failure| match failure {
+                    child::Failure::Refused(detail) => refused(detail),
+                    child::Failure::Deadline => Error::CompileDeadline {
+                        digest: digest.to_owned(),
+                        limit: self.deadline,
+                    },
+                })?
+            }
+        };
+        Ok(Artifact::just_compiled(bytes))
+    }
+}
+
+fn load(engine: &Engine, artifact: &Artifact, digest: &str) -> Result<Component, Error> {
+    artifact.load(engine.wasmtime()).map_err(|error| Error::Compile {
+        digest: digest.to_owned(),
+        detail: format!("the compiled artifact does not load: {error:#}"),
+    })
+}
+
+/// `sha256:<hex>` of the bytes.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    format!("sha256:{}", hex::encode(digest::digest(&digest::SHA256, bytes)))
+}
+
+const fn check_size(wasm: &[u8]) -> Result<(), Error> {
+    match wasm.len() {
+        0 => Err(Error::Empty),
+        1..=MAX_WASM_BYTES => Ok(()),
+        bytes => Err(Error::TooLarge { bytes }),
+    }
+}
+
+/// The first eight bytes tell what it is: magic, version, and the layer that a component's preamble adds to a module's.
+fn check_format(wasm: &[u8], digest: &str) -> Result<(), Error> {
+    let digest = || digest.to_owned();
+    match wasm {
+        [0, b'a', b's', b'm', 1, 0, 0, 0, ..] => Err(Error::CoreModule { digest: digest() }),
+        [0, b'a', b's', b'm', _, _, _, _, ..] => Ok(()),
+        [0, b'a', b's', b'm', ..] => Err(Error::Compile {
+            digest: digest(),
+            detail: "it is truncated".into(),
+        }),
+        _ => Err(Error::NotWasm { digest: digest() }),
+    }
+}

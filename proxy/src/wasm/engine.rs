@@ -1,0 +1,164 @@
+//! The engine: one configuration for everything that compiles or runs plugins, and the clock behind their deadlines.
+//!
+//! Leaves compiling to `compile.rs` and calls to `instance.rs`. Why these settings: docs/adr/0003-wasmtime.md.
+
+use std::hash::{Hash, Hasher};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use aws_lc_rs::digest;
+
+use super::error::Error;
+use super::plugin::Plugin;
+
+/// Length of an epoch: how exactly a deadline is kept. Finer costs wake-ups, coarser costs latency behind a plugin that
+/// spins.
+pub(crate) const TICK: Duration = Duration::from_millis(1);
+
+/// Stack of a guest. Rust guests keep their data stack in linear memory, so this holds frames only; and a worker thread
+/// (2 MiB by default) must have room for it and for the host function on top.
+const MAX_GUEST_STACK_BYTES: usize = 256 * 1024;
+
+/// Frames in the text of a trap: enough to find the line, few enough for a log line.
+const MAX_BACKTRACE_FRAMES: usize = 8;
+
+/// The engine of this process, and its epoch ticker.
+pub struct Engine {
+    wasmtime: wasmtime::Engine,
+    ticker: Ticker,
+    /// What is loaded, so that entries (and generations) with the same bytes share one plugin.
+    loaded: Mutex<Vec<Weak<Plugin>>>,
+}
+
+impl Engine {
+    /// Makes the engine and starts its ticker. A process needs one.
+    ///
+    /// # Errors
+    /// When the processor or the kernel lacks something that the engine needs.
+    pub fn new() -> Result<Arc<Self>, Error> {
+        let wasmtime = wasmtime_engine()?;
+        let ticker = Ticker::start(&wasmtime)?;
+        Ok(Arc::new(Self {
+            wasmtime,
+            ticker,
+            loaded: Mutex::new(Vec::new()),
+        }))
+    }
+
+    /// Whether deadlines are being kept.
+    #[must_use]
+    pub fn is_ticking(&self) -> bool {
+        self.ticker.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    pub(crate) const fn wasmtime(&self) -> &wasmtime::Engine {
+        &self.wasmtime
+    }
+
+    /// A plugin that somebody still holds.
+    pub(crate) fn loaded(&self, digest: &str) -> Option<Arc<Plugin>> {
+        let loaded = self.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        loaded
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|plugin| plugin.digest == digest)
+    }
+
+    /// Remembers a plugin as long as somebody holds it.
+    pub(crate) fn remember(&self, plugin: &Arc<Plugin>) {
+        let mut loaded = self.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        loaded.retain(|known| known.strong_count() > 0);
+        loaded.push(Arc::downgrade(plugin));
+    }
+}
+
+/// Identifies what an engine of this build and configuration can run; part of a cached artifact's name.
+pub(crate) fn compatibility(engine: &wasmtime::Engine) -> String {
+    let mut hasher = DigestHasher(digest::Context::new(&digest::SHA256));
+    engine.precompile_compatibility_hash().hash(&mut hasher);
+    let digest = hasher.0.finish();
+    hex::encode(digest.as_ref().get(..8).unwrap_or_default())
+}
+
+/// Hashes with SHA-256: std's hashers promise nothing about being the same after an update, and the same build must find
+/// its artifacts again after a restart.
+struct DigestHasher(digest::Context);
+
+impl Hasher for DigestHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        let digest = self.0.clone().finish();
+        digest
+            .as_ref()
+            .first_chunk()
+            .map_or(0, |bytes| u64::from_be_bytes(*bytes))
+    }
+}
+
+/// The wasmtime engine with our settings, for the compiler's child process too: an artifact runs only in an engine whose
+/// settings are the same.
+pub(crate) fn wasmtime_engine() -> Result<wasmtime::Engine, Error> {
+    wasmtime::Engine::new(&config()).map_err(|error| Error::Engine(format!("{error:#}")))
+}
+
+fn config() -> wasmtime::Config {
+    let mut config = wasmtime::Config::new();
+    // A call costs 135 ns without it and 476 ns with it; we use no component-model async.
+    config.concurrency_support(false);
+    config.epoch_interruption(true);
+    config.max_wasm_stack(MAX_GUEST_STACK_BYTES);
+    config.wasm_backtrace_max_frames(std::num::NonZeroUsize::new(MAX_BACKTRACE_FRAMES));
+    // The same answer on every machine, and nothing that a plugin does not need.
+    config.wasm_relaxed_simd(false);
+    config.wasm_memory64(false);
+    config.wasm_multi_memory(false);
+    config.wasm_wide_arithmetic(false);
+    config.wasm_tail_call(false);
+    // One core is enough for a compile off the request path, and bounds what it takes from the traffic.
+    config.parallel_compilation(false);
+    config
+}
+
+/// The thread that moves the epoch on.
+struct Ticker {
+    stop: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    fn start(engine: &wasmtime::Engine) -> Result<Self, Error> {
+        // Nothing is ever sent: dropping the sender is the signal to stop.
+        let (stop, stopped) = mpsc::sync_channel::<()>(1);
+        let engine = engine.weak();
+        let thread = thread::Builder::new()
+            .name("wasm-epoch".into())
+            .spawn(move || {
+                // One step per wake-up, also after a long pause: what a process that was not scheduled missed is nobody's
+                // fault (see `deadline.rs` for a single thread).
+                while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                    let Some(engine) = engine.upgrade() else { break };
+                    engine.increment_epoch();
+                }
+            })
+            .map_err(|error| Error::Engine(format!("no thread for the epoch ticker: {error}")))?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            // It ends within a tick, and a panic in it would have been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What the host keeps for one instance: the request in hand, its limits, what it prints. Version-neutral; the functions
+//! that a guest calls are in the file of each interface version (`v0_1.rs`) and in `wasi.rs`.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use wasmtime::ResourceLimiter;
+
+use super::deadline::Deadline;
+use super::state::EntryState;
+use super::stdio::Stdio;
+use crate::exchange::{RequestView, ResponseView};
+
+/// Core instances in a component: its module, the shims of the component encoder, WASI's adapter.
+const MAX_CORE_INSTANCES: usize = 16;
+/// Linear memories in a component.
+const MAX_MEMORIES: usize = 4;
+/// Tables in a component.
+const MAX_TABLES: usize = 8;
+/// Elements of all tables together: function pointers; large Rust guests have some hundreds.
+const MAX_TABLE_ELEMENTS: usize = 10_000;
+
+/// Header fields whose value is a secret of the client or of its session. `sec-websocket-protocol` carries a bearer token
+/// where a browser can't set `authorization` (apiserver `pkg/authentication/request/websocket/protocol.go`).
+const CREDENTIALS: [&str; 5] = [
+    "authorization",
+    "cookie",
+    "proxy-authorization",
+    "sec-websocket-protocol",
+    "set-cookie",
+];
+
+/// Type of the handle of the request in hand. There is one at a time, so a handle needs no number and no table.
+#[expect(
+    unreachable_pub,
+    reason = "the generated bindings re-export it from a public module of a private one"
+)]
+pub struct RequestHandle;
+/// Type of the handle of the response in hand.
+#[expect(unreachable_pub, reason = "as above")]
+pub struct ResponseHandle;
+
+/// The host's side of one instance.
+pub(crate) struct HostState {
+    pub(crate) request: Option<Rc<RequestView>>,
+    pub(crate) response: Option<Rc<ResponseView>>,
+    /// The call is a question only: state, log and metrics have no effect.
+    pub(crate) recheck: bool,
+    pub(crate) entry: Arc<EntryState>,
+    pub(crate) limits: Limits,
+    pub(crate) deadline: Deadline,
+    pub(crate) stdio: Stdio,
+    /// Handles of WASI that the guest holds.
+    pub(crate) wasi_handles: u32,
+}
+
+impl HostState {
+    pub(crate) fn new(entry: Arc<EntryState>, memory_bytes: usize, deadline: Deadline) -> Self {
+        Self {
+            request: None,
+            response: None,
+            recheck: false,
+            entry,
+            limits: Limits {
+                memory_bytes,
+                memory_used: 0,
+                table_elements: 0,
+                memory_refused: false,
+            },
+            deadline,
+            stdio: Stdio::default(),
+            wasi_handles: 0,
+        }
+    }
+
+    /// First value of a request header, if it is text and no secret.
+    pub(crate) fn request_header(&self, name: &str) -> Option<String> {
+        visible_header(&self.request.as_ref()?.headers, name)
+    }
+
+    /// First value of a response header, if it is text and no secret.
+    pub(crate) fn response_header(&self, name: &str) -> Option<String> {
+        visible_header(&self.response.as_ref()?.headers, name)
+    }
+
+    /// First value of a query parameter, decoded.
+    pub(crate) fn query(&self, name: &str) -> Option<String> {
+        let query = self.request.as_ref()?.uri.query()?;
+        Some(ctrlmesh_wire::Query::new(query).get(name)?.into_owned())
+    }
+
+    /// Writes out what the guest has printed, unless this was only a question.
+    pub(crate) fn end_call(&mut self) {
+        self.request = None;
+        self.response = None;
+        self.stdio
+            .flush(if self.recheck { None } else { Some(self.entry.log()) });
+        self.recheck = false;
+    }
+}
+
+fn visible_header(headers: &http::HeaderMap, name: &str) -> Option<String> {
+    if CREDENTIALS.iter().any(|secret| name.eq_ignore_ascii_case(secret)) {
+        return None;
+    }
+    Some(headers.get(name)?.to_str().ok()?.to_owned())
+}
+
+/// What an instance may use.
+pub(crate) struct Limits {
+    pub(crate) memory_bytes: usize,
+    memory_used: usize,
+    table_elements: usize,
+    /// It has asked for more memory than it may have. If it traps now, that is why.
+    pub(crate) memory_refused: bool,
+}
+
+impl Limits {
+    /// Bytes of linear memory in use.
+    pub(crate) const fn memory_used(&self) -> usize {
+        self.memory_used
+    }
+}
+
+impl ResourceLimiter for Limits {
+    fn memory_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
+        let used = self.memory_used.saturating_add(desired.saturating_sub(current));
+        if used > self.memory_bytes {
+            self.memory_refused = true;
+            return Ok(false);
+        }
+        self.memory_used = used;
+        Ok(true)
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
+        let elements = self.table_elements.saturating_add(desired.saturating_sub(current));
+        if elements > MAX_TABLE_ELEMENTS {
+            self.memory_refused = true;
+            return Ok(false);
+        }
+        self.table_elements = elements;
+        Ok(true)
+    }
+
+    fn instances(&self) -> usize {
+        MAX_CORE_INSTANCES
+    }
+
+    fn tables(&self) -> usize {
+        MAX_TABLES
+    }
+
+    fn memories(&self) -> usize {
+        MAX_MEMORIES
+    }
+}

@@ -1,0 +1,305 @@
+//! One live instance of a plugin, pinned to its thread: made, configured, called.
+//!
+//! Flow: [`Instance::start`] instantiates and configures; then one call after another, each with its own deadline.
+//! Guarantees: a call that runs is stopped at its deadline, whatever the guest does (`deadline.rs`); what it answers has been
+//! validated. Caveat: after any [`Fault`] the instance is spent. Drop it, and start a fresh one for the
+//! next request: what must survive lives in [`EntryState`]. What follows from a fault is the chain's business.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::debug;
+use wasmtime::Store;
+use wasmtime::component::Resource;
+
+use super::bindings::v0_1;
+use super::deadline::Deadline;
+use super::engine::Engine;
+use super::error::{Fault, Origin, Phase};
+use super::host::HostState;
+use super::plugin::{Plugin, Pre};
+use super::state::EntryState;
+use super::v0_1::convert;
+use super::wasi::Refused;
+use crate::exchange::{RequestView, ResponseView};
+use crate::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription};
+
+/// `configure` may take so many times longer than a call: it parses settings and fills tables, once for each instance, and
+/// touches every page for the first time.
+const CONFIGURE_FACTOR: u32 = 10;
+/// And never less than this.
+const MIN_CONFIGURE: Duration = Duration::from_millis(100);
+
+/// Bytes that a guest may hand to the host in one call or answer. The host allocates them, and a list may repeat one long
+/// string many times; answers are held to much less once they can be read (`validate.rs`).
+const MAX_HANDED_OVER_BYTES: usize = 1024 * 1024;
+
+/// Text of a fault that is kept.
+const MAX_DETAIL_BYTES: usize = 2 * 1024;
+
+/// One request is in hand at a time, so its handle has a fixed number. So has the response's.
+const REQUEST: u32 = 0;
+const RESPONSE: u32 = 1;
+
+/// How an entry runs its plugin.
+#[derive(Debug, Clone)]
+pub struct EntryConfig {
+    /// Name of the chain entry, stable over reloads.
+    pub name: String,
+    /// The entry's settings as JSON.
+    pub settings_json: String,
+    /// Deadline of a call.
+    pub timeout: Duration,
+    /// Linear memory of an instance.
+    pub memory_bytes: usize,
+    /// What the plugin is told about its place.
+    pub info: InstanceInfo,
+}
+
+/// Who and where a plugin runs (WIT `instance-info`).
+#[derive(Debug, Clone, Default)]
+pub struct InstanceInfo {
+    /// Namespace of the pod.
+    pub pod_namespace: String,
+    /// Name of the pod.
+    pub pod_name: String,
+    /// `major.minor.patch` of this sidecar.
+    pub host_version: String,
+}
+
+/// A live instance. It belongs to the thread that made it.
+pub struct Instance {
+    store: Store<HostState>,
+    guest: Guest,
+    plugin: Arc<Plugin>,
+    entry: Arc<EntryConfig>,
+    /// Keeps the epoch ticker alive as long as somebody may need to be stopped.
+    _engine: Arc<Engine>,
+}
+
+/// The exports of an instance, for each version of the interface.
+enum Guest {
+    V0_1(v0_1::Plugin),
+}
+
+impl Instance {
+    /// Makes an instance and configures it.
+    ///
+    /// # Errors
+    /// [`Fault::Settings`] if the plugin refuses its settings; any other fault if it fails on the way.
+    pub fn start(
+        engine: &Arc<Engine>,
+        plugin: &Arc<Plugin>,
+        entry: &Arc<EntryConfig>,
+        state: &Arc<EntryState>,
+    ) -> Result<(Self, Subscription), Fault> {
+        let limit = entry.timeout.saturating_mul(CONFIGURE_FACTOR).max(MIN_CONFIGURE);
+        let (deadline, epochs) = Deadline::start(limit);
+        let host = HostState::new(Arc::clone(state), entry.memory_bytes, deadline);
+        let mut store = Store::new(engine.wasmtime(), host);
+        store.limiter(|host| &mut host.limits);
+        store.set_hostcall_fuel(MAX_HANDED_OVER_BYTES);
+        store.epoch_deadline_callback(|mut store| Ok(store.data_mut().deadline.ask()));
+        store.set_epoch_deadline(epochs);
+        let made = match &plugin.pre {
+            Pre::V0_1(pre) => pre.instantiate(&mut store).map(Guest::V0_1),
+        };
+        let context = Context { plugin, entry, limit };
+        let guest = made.map_err(|error| context.fault(Phase::Instantiate, &store, &error))?;
+        let mut instance = Self {
+            store,
+            guest,
+            plugin: Arc::clone(plugin),
+            entry: Arc::clone(entry),
+            _engine: Arc::clone(engine),
+        };
+        let subscription = instance.configure(limit)?;
+        Ok((instance, subscription))
+    }
+
+    fn configure(&mut self, limit: Duration) -> Result<Subscription, Fault> {
+        let answer = self.call(Phase::Configure, limit, |store, guest, plugin, entry| match guest {
+            Guest::V0_1(guest) => {
+                let info = convert::instance_info(entry, &plugin.digest);
+                let answer = guest.call_configure(store, &entry.settings_json, &info)?;
+                Ok(answer.map(convert::subscription))
+            }
+        })?;
+        match answer {
+            Ok(subscription) => subscription.map_err(|what| self.invalid(Phase::Configure, what)),
+            Err(message) => Err(Fault::Settings {
+                origin: self.origin(Phase::Configure),
+                message: bounded(message),
+            }),
+        }
+    }
+
+    /// Asks what is to happen with a request. `recheck`: it is a question only, so `state`, `log` and `metrics` have no
+    /// effect and answer as if they had.
+    ///
+    /// # Errors
+    /// Any fault but [`Fault::Settings`].
+    pub fn on_request(&mut self, request: &Rc<RequestView>, recheck: bool) -> Result<RequestVerdict, Fault> {
+        let host = self.store.data_mut();
+        host.request = Some(Rc::clone(request));
+        host.recheck = recheck;
+        let verdict = self.call(Phase::OnRequest, self.entry.timeout, |store, guest, _, _| match guest {
+            Guest::V0_1(guest) => Ok(convert::request_verdict(
+                guest.call_on_request(store, Resource::new_borrow(REQUEST))?,
+            )),
+        })?;
+        verdict.map_err(|what| self.invalid(Phase::OnRequest, what))
+    }
+
+    /// Asks what is to happen with a response.
+    ///
+    /// # Errors
+    /// Any fault but [`Fault::Settings`].
+    pub fn on_response(
+        &mut self,
+        request: &Rc<RequestView>,
+        response: &Rc<ResponseView>,
+    ) -> Result<ResponseVerdict, Fault> {
+        let host = self.store.data_mut();
+        host.request = Some(Rc::clone(request));
+        host.response = Some(Rc::clone(response));
+        let verdict = self.call(
+            Phase::OnResponse,
+            self.entry.timeout,
+            |store, guest, _, _| match guest {
+                Guest::V0_1(guest) => {
+                    let (request, response) = (Resource::new_borrow(REQUEST), Resource::new_borrow(RESPONSE));
+                    Ok(convert::response_verdict(
+                        guest.call_on_response(store, request, response)?,
+                    ))
+                }
+            },
+        )?;
+        verdict.map_err(|what| self.invalid(Phase::OnResponse, what))
+    }
+
+    /// Tells how a request ended.
+    ///
+    /// # Errors
+    /// Any fault but [`Fault::Settings`] and [`Fault::Invalid`].
+    pub fn on_complete(&mut self, request: &Rc<RequestView>, outcome: &Outcome) -> Result<(), Fault> {
+        self.store.data_mut().request = Some(Rc::clone(request));
+        self.call(
+            Phase::OnComplete,
+            self.entry.timeout,
+            |store, guest, _, _| match guest {
+                Guest::V0_1(guest) => {
+                    guest.call_on_complete(store, Resource::new_borrow(REQUEST), convert::outcome(outcome))
+                }
+            },
+        )
+    }
+
+    /// Bytes of linear memory that the instance has.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.store.data().limits.memory_used()
+    }
+
+    /// One call: sets the deadline, runs it, writes out what the guest has printed, and names what went wrong.
+    fn call<R>(
+        &mut self,
+        phase: Phase,
+        limit: Duration,
+        run: impl FnOnce(&mut Store<HostState>, &Guest, &Plugin, &EntryConfig) -> wasmtime::Result<R>,
+    ) -> Result<R, Fault> {
+        let (deadline, epochs) = Deadline::start(limit);
+        self.store.data_mut().deadline = deadline;
+        self.store.set_epoch_deadline(epochs);
+        let result = run(&mut self.store, &self.guest, &self.plugin, &self.entry).map_err(|error| {
+            let context = Context {
+                plugin: &self.plugin,
+                entry: &self.entry,
+                limit,
+            };
+            context.fault(phase, &self.store, &error)
+        });
+        self.store.data_mut().end_call();
+        result
+    }
+
+    fn invalid(&self, phase: Phase, what: String) -> Fault {
+        Fault::Invalid {
+            origin: self.origin(phase),
+            what: bounded(what),
+        }
+    }
+
+    fn origin(&self, phase: Phase) -> Box<Origin> {
+        origin(&self.plugin, &self.entry, phase)
+    }
+}
+
+/// What the text of a fault needs.
+struct Context<'a> {
+    plugin: &'a Plugin,
+    entry: &'a EntryConfig,
+    limit: Duration,
+}
+
+impl Context<'_> {
+    /// What an error of wasmtime means.
+    fn fault(&self, phase: Phase, store: &Store<HostState>, error: &wasmtime::Error) -> Fault {
+        let origin = origin(self.plugin, self.entry, phase);
+        debug!(%origin, error = format!("{error:?}"), "a plugin call failed");
+        let host = store.data();
+        let trap = error.downcast_ref::<wasmtime::Trap>();
+        if trap == Some(&wasmtime::Trap::Interrupt) {
+            return Fault::Deadline {
+                origin,
+                limit: self.limit,
+            };
+        }
+        if host.limits.memory_refused {
+            return Fault::Memory {
+                origin,
+                limit_bytes: host.limits.memory_bytes,
+            };
+        }
+        let what = trap
+            .map(ToString::to_string)
+            .or_else(|| error.downcast_ref::<Refused>().map(ToString::to_string));
+        match (what, phase) {
+            (Some(what), _) => Fault::Trap {
+                origin,
+                detail: with_stderr(&what, &host.stdio.stderr()),
+            },
+            (None, Phase::Instantiate) => Fault::Trap {
+                origin,
+                detail: bounded(error.root_cause().to_string()),
+            },
+            // Neither a trap nor our own error: the guest ran, and what it handed over could not be read.
+            (None, _) => Fault::Invalid {
+                origin,
+                what: bounded(error.root_cause().to_string()),
+            },
+        }
+    }
+}
+
+fn origin(plugin: &Plugin, entry: &EntryConfig, phase: Phase) -> Box<Origin> {
+    Box::new(Origin {
+        digest: plugin.digest.clone(),
+        entry: entry.name.clone(),
+        phase,
+    })
+}
+
+fn with_stderr(what: &str, stderr: &str) -> String {
+    bounded(if stderr.is_empty() {
+        what.to_owned()
+    } else {
+        format!("{what}: {stderr}")
+    })
+}
+
+fn bounded(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MAX_DETAIL_BYTES));
+    text
+}

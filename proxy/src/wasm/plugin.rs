@@ -1,0 +1,63 @@
+//! A loaded plugin: compiled, checked against the world, ready to be instantiated on any thread.
+//!
+//! Leaves compiling to `compile.rs` and instances to `instance.rs`.
+
+use wasmtime::component::types::ComponentItem;
+use wasmtime::component::{Component, Linker};
+
+use super::bindings::v0_1;
+use super::engine::Engine;
+use super::error::Error;
+use super::host::HostState;
+use super::world::{self, Version};
+use super::{v0_1 as host_v0_1, wasi};
+
+/// A plugin, shared by all entries and threads that run it.
+pub struct Plugin {
+    /// `sha256:<hex>` of the component's bytes.
+    pub digest: String,
+    pub(crate) pre: Pre,
+}
+
+/// A pre-instantiated component: imports and exports are resolved and checked. One variant for each version of the
+/// interface that this host speaks.
+pub(crate) enum Pre {
+    V0_1(v0_1::PluginPre<HostState>),
+}
+
+impl Plugin {
+    pub(crate) fn new(engine: &Engine, component: &Component, digest: String) -> Result<Self, Error> {
+        let ty = component.component_type();
+        // The types that a world takes from its interfaces are imports too, by their bare names; the linker checks them.
+        let imports: Vec<&str> = ty
+            .imports(engine.wasmtime())
+            .filter(|(_, item)| !matches!(item.ty, ComponentItem::Type(_) | ComponentItem::Resource(_)))
+            .map(|(name, _)| name)
+            .collect();
+        let exports: Vec<&str> = ty.exports(engine.wasmtime()).map(|(name, _)| name).collect();
+        let pre = match world::check(&imports, &exports, &digest)? {
+            Version::V0_1 => pre_v0_1(engine, component),
+        };
+        // Names fit, so what is left are types: a function with other parameters, or one that our version has not.
+        let pre = pre.map_err(|error| Error::WrongWorld {
+            digest: digest.clone(),
+            missing: format!("{error:#}"),
+        })?;
+        Ok(Self { digest, pre })
+    }
+
+    /// The versions of the plugin interface that this plugin was built against: `0.1`.
+    #[must_use]
+    pub const fn interface(&self) -> &'static str {
+        match self.pre {
+            Pre::V0_1(_) => "0.1",
+        }
+    }
+}
+
+fn pre_v0_1(engine: &Engine, component: &Component) -> wasmtime::Result<Pre> {
+    let mut linker = Linker::new(engine.wasmtime());
+    wasi::add_to_linker(&mut linker)?;
+    host_v0_1::add_to_linker(&mut linker)?;
+    Ok(Pre::V0_1(v0_1::PluginPre::new(linker.instantiate_pre(component)?)?))
+}

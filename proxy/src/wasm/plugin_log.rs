@@ -1,0 +1,164 @@
+//! The log of an entry (WIT `log`, and what a plugin prints): bounded in rate, in length, and in what is remembered.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use tracing::{debug, error, info, warn};
+
+use super::clock::Clock;
+use super::state::lock;
+
+/// Lines that may come at once.
+const BURST: u64 = 50;
+/// One more line every so often: a plugin that logs each request of a busy controller must not fill the node's disk.
+const MS_PER_LINE: u64 = 100;
+/// Longest line in bytes; the rest is cut off.
+const MAX_LINE_BYTES: usize = 1024;
+/// Lines remembered for `/status` and for tests.
+const REMEMBERED: usize = 32;
+
+/// How much a line matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// For the author of the plugin.
+    Debug,
+    /// Worth knowing.
+    Info,
+    /// Somebody should look.
+    Warn,
+    /// Something does not work.
+    Error,
+}
+
+/// A line that was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// How much it matters.
+    pub level: Level,
+    /// Its text, one line, without control characters.
+    pub message: String,
+}
+
+/// The log of an entry.
+#[derive(Debug)]
+pub struct PluginLog {
+    entry: String,
+    clock: Clock,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// Lines that may still come, and up to when that is reckoned.
+    allowance: u64,
+    at_ms: u64,
+    suppressed: u64,
+    recent: VecDeque<LogLine>,
+}
+
+impl PluginLog {
+    pub(super) fn new(entry: &str, clock: Clock) -> Self {
+        let at_ms = clock.monotonic_ms();
+        let inner = Inner {
+            allowance: BURST,
+            at_ms,
+            suppressed: 0,
+            recent: VecDeque::new(),
+        };
+        Self {
+            entry: entry.to_owned(),
+            clock,
+            inner: Mutex::new(inner),
+        }
+    }
+
+    /// Writes a line, or counts it if there were too many.
+    pub(crate) fn write(&self, level: Level, message: &str) {
+        let Some(suppressed) = self.admit() else { return };
+        let message = one_line(message);
+        let entry = self.entry.as_str();
+        // `suppressed`: lines that were left out before this one since the start.
+        match level {
+            Level::Debug => debug!(target: "plugin", entry, suppressed, message),
+            Level::Info => info!(target: "plugin", entry, suppressed, message),
+            Level::Warn => warn!(target: "plugin", entry, suppressed, message),
+            Level::Error => error!(target: "plugin", entry, suppressed, message),
+        }
+        let mut inner = lock(&self.inner);
+        if inner.recent.len() == REMEMBERED {
+            inner.recent.pop_front();
+        }
+        inner.recent.push_back(LogLine { level, message });
+    }
+
+    /// The last lines that were written.
+    #[must_use]
+    pub fn recent(&self) -> Vec<LogLine> {
+        lock(&self.inner).recent.iter().cloned().collect()
+    }
+
+    /// How many lines were left out.
+    #[must_use]
+    pub fn suppressed(&self) -> u64 {
+        lock(&self.inner).suppressed
+    }
+
+    /// Whether one more line may come; returns how many were left out.
+    fn admit(&self) -> Option<u64> {
+        let now_ms = self.clock.monotonic_ms();
+        let mut inner = lock(&self.inner);
+        let earned = now_ms.saturating_sub(inner.at_ms) / MS_PER_LINE;
+        inner.at_ms = inner.at_ms.saturating_add(earned * MS_PER_LINE);
+        inner.allowance = inner.allowance.saturating_add(earned).min(BURST);
+        if let Some(left) = inner.allowance.checked_sub(1) {
+            inner.allowance = left;
+            Some(inner.suppressed)
+        } else {
+            inner.suppressed = inner.suppressed.saturating_add(1);
+            None
+        }
+    }
+}
+
+/// Cuts a text to its bound and takes out what could forge a line of a log or move a terminal's cursor.
+fn one_line(text: &str) -> String {
+    let bounded = text.get(..text.floor_char_boundary(MAX_LINE_BYTES)).unwrap_or(text);
+    bounded
+        .chars()
+        .map(|character| if character.is_control() { ' ' } else { character })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn lines_above_the_rate_are_counted_and_come_back_with_time() {
+        let clock = Clock::manual();
+        let log = PluginLog::new("entry", clock.clone());
+        for _ in 0..BURST + 3 {
+            log.write(Level::Info, "x");
+        }
+        assert_eq!(log.suppressed(), 3);
+        clock.advance(Duration::from_millis(MS_PER_LINE));
+        log.write(Level::Warn, "again");
+        log.write(Level::Warn, "too soon");
+        assert_eq!(log.suppressed(), 4);
+        assert_eq!(
+            log.recent().last().map(|line| line.message.clone()),
+            Some("again".into())
+        );
+    }
+
+    #[test]
+    fn a_line_is_cut_at_a_character_and_can_not_forge_another() {
+        let log = PluginLog::new("entry", Clock::manual());
+        log.write(Level::Error, &format!("a\nb\u{1b}[2J{}", "ü".repeat(MAX_LINE_BYTES)));
+        let line = log.recent().remove(0);
+        assert!(line.message.starts_with("a b [2Jü"), "{}", line.message);
+        assert!(line.message.len() <= MAX_LINE_BYTES);
+    }
+}

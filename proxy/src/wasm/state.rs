@@ -1,0 +1,139 @@
+//! What survives a hot reload and is shared by all instances of an entry (WIT `state`), with the entry's metrics and log.
+//!
+//! Keyed by the entry's name; each call is atomic under a short lock. Time comes in through [`Clock`]. The arithmetic of
+//! buckets and windows is in `state/`; metrics and log are in `series.rs` and `plugin_log.rs`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::clock::Clock;
+use super::plugin_log::PluginLog;
+use super::series::SeriesSet;
+
+pub(crate) mod bucket;
+mod entry;
+mod window;
+
+pub use bucket::Rule;
+pub use entry::EntryState;
+
+/// Keys that an entry may have.
+pub(crate) const MAX_KEYS: usize = 1024;
+/// Longest key in bytes. Room for `kind/namespace/name` with the longest names of Kubernetes.
+pub(crate) const MAX_KEY_BYTES: usize = 640;
+/// Largest value of a cell in bytes.
+pub(crate) const MAX_VALUE_BYTES: usize = 4096;
+/// Claims in one call: a request meets a handful of rules.
+pub(crate) const MAX_CLAIMS: usize = 64;
+
+/// Why a call of `state` did nothing (WIT `state.error`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    /// The entry has as many keys as it may.
+    #[error("the entry has {MAX_KEYS} keys already")]
+    TooManyKeys,
+    /// A key or value is too large.
+    #[error("a key has at most {MAX_KEY_BYTES} bytes, a value {MAX_VALUE_BYTES}")]
+    TooLarge,
+    /// The key is used for something else.
+    #[error("the key is used for another kind of state")]
+    WrongKind,
+    /// A number makes no sense.
+    #[error("a number makes no sense")]
+    Invalid,
+}
+
+/// An answer to `take` (WIT `state.grant`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grant {
+    /// All tokens were taken.
+    Granted,
+    /// Nothing was taken; all would be there after so many milliseconds.
+    WaitMs(u64),
+}
+
+/// So many tokens from that bucket (WIT `state.claim`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Key of the bucket.
+    pub key: String,
+    /// Its rule.
+    pub rule: Rule,
+    /// How many tokens.
+    pub tokens: u32,
+}
+
+/// A small value with a version (WIT `state.cell`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cell {
+    /// The value.
+    pub value: Vec<u8>,
+    /// Starts at 1.
+    pub version: u64,
+}
+
+/// The state of all entries of this sidecar.
+#[derive(Debug)]
+pub struct StateStore {
+    clock: Clock,
+    entries: Mutex<HashMap<String, Arc<EntryState>>>,
+}
+
+impl StateStore {
+    /// An empty store on the system's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_clock(Clock::system())
+    }
+
+    /// An empty store on this clock.
+    #[must_use]
+    pub fn with_clock(clock: Clock) -> Self {
+        Self {
+            clock,
+            entries: Mutex::default(),
+        }
+    }
+
+    /// The state of an entry, made if it is not there.
+    #[must_use]
+    pub fn entry(&self, name: &str) -> Arc<EntryState> {
+        let mut entries = lock(&self.entries);
+        if let Some(entry) = entries.get(name) {
+            return Arc::clone(entry);
+        }
+        let entry = Arc::new(EntryState::new(name, self.clock.clone()));
+        entries.insert(name.to_owned(), Arc::clone(&entry));
+        entry
+    }
+
+    /// Forgets the entries that are not in the chain any more. Instances that still run keep theirs to their end.
+    pub fn retain(&self, keep: impl Fn(&str) -> bool) {
+        lock(&self.entries).retain(|name, _| keep(name));
+    }
+
+    /// All entries, by name, for the exporter.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(String, Arc<EntryState>)> {
+        let mut entries: Vec<_> = lock(&self.entries)
+            .iter()
+            .map(|(name, entry)| (name.clone(), Arc::clone(entry)))
+            .collect();
+        entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        entries
+    }
+}
+
+impl Default for StateStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Nothing panics while one of these locks is held, and if it did the numbers would still be whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

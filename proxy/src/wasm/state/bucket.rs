@@ -1,0 +1,94 @@
+//! A token bucket in exact integer arithmetic.
+//!
+//! The level is counted in tokens × `interval_ms`, so that one millisecond adds exactly `limit` units and nothing is ever
+//! rounded away. All products fit: a capacity is below 2⁶⁴ units, and 2⁶⁴ × 2⁶⁴ fits into `u128`.
+
+use super::StateError;
+
+/// The rule of a bucket (WIT `state.bucket`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule {
+    /// Tokens that come back every interval.
+    pub limit: u32,
+    /// Length of the interval in milliseconds.
+    pub interval_ms: u32,
+    /// Most tokens that are kept; a new bucket is full.
+    pub burst: u32,
+}
+
+impl Rule {
+    /// Refuses what can never grant anything.
+    pub(super) const fn check(self) -> Result<(), StateError> {
+        if self.limit == 0 || self.interval_ms == 0 || self.burst == 0 {
+            return Err(StateError::Invalid);
+        }
+        Ok(())
+    }
+
+    const fn capacity(self) -> u128 {
+        self.burst as u128 * self.interval_ms as u128
+    }
+
+    const fn units(self, tokens: u64) -> u128 {
+        tokens as u128 * self.interval_ms as u128
+    }
+}
+
+/// A bucket and its fill level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bucket {
+    rule: Rule,
+    level: u128,
+    /// Up to when the level is reckoned.
+    at_ms: u64,
+}
+
+impl Bucket {
+    /// A full bucket.
+    pub(super) const fn new(rule: Rule, now_ms: u64) -> Self {
+        Self {
+            rule,
+            level: rule.capacity(),
+            at_ms: now_ms,
+        }
+    }
+
+    /// Fills up to `now_ms` by the old rule, then takes over `rule` and keeps the fill level in proportion.
+    pub(super) fn advance(&mut self, rule: Rule, now_ms: u64) {
+        self.refill(now_ms);
+        if rule != self.rule {
+            // `check` has refused a capacity of 0.
+            self.level = (self.level * rule.capacity())
+                .checked_div(self.rule.capacity())
+                .unwrap_or(0);
+            self.rule = rule;
+        }
+    }
+
+    /// How long until so many tokens are there, in milliseconds, rounded up; 0: they are there now.
+    ///
+    /// Assumes that [`Bucket::advance`] has been called for this moment and that the tokens are not more than the burst.
+    pub(super) fn wait_ms(&self, tokens: u64) -> u64 {
+        let missing = self.rule.units(tokens).saturating_sub(self.level);
+        u64::try_from(missing.div_ceil(u128::from(self.rule.limit))).unwrap_or(u64::MAX)
+    }
+
+    /// Takes tokens for which [`Bucket::wait_ms`] said 0.
+    pub(super) fn take(&mut self, tokens: u64) {
+        self.level = self.level.saturating_sub(self.rule.units(tokens));
+    }
+
+    /// Whether it is as if it had never been used.
+    pub(super) fn is_full(&mut self, now_ms: u64) -> bool {
+        self.refill(now_ms);
+        self.level == self.rule.capacity()
+    }
+
+    fn refill(&mut self, now_ms: u64) {
+        let elapsed = now_ms.saturating_sub(self.at_ms);
+        let earned = u128::from(elapsed) * u128::from(self.rule.limit);
+        self.level = self.level.saturating_add(earned).min(self.rule.capacity());
+        // Two threads may read the clock in one order and get here in the other.
+        self.at_ms = self.at_ms.max(now_ms);
+    }
+}

@@ -1,0 +1,350 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::entry::EntryState;
+use super::{
+    Cell, Claim, Clock, Grant, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Rule, StateError, StateStore,
+};
+
+fn entry() -> (std::sync::Arc<EntryState>, Clock) {
+    let clock = Clock::manual();
+    (StateStore::with_clock(clock.clone()).entry("e"), clock)
+}
+
+fn claim(key: &str, limit: u32, interval_ms: u32, burst: u32, tokens: u32) -> Claim {
+    Claim {
+        key: key.into(),
+        rule: Rule {
+            limit,
+            interval_ms,
+            burst,
+        },
+        tokens,
+    }
+}
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+#[test]
+fn a_new_bucket_is_full_and_then_waits_exactly_as_long_as_it_says() {
+    let (state, clock) = entry();
+    let one = [claim("b", 3, 1000, 2, 1)];
+    assert_eq!(state.take(&one), Ok(Grant::Granted));
+    assert_eq!(state.take(&one), Ok(Grant::Granted));
+    // A token comes back every 333⅓ ms: rounded up.
+    assert_eq!(state.take(&one), Ok(Grant::WaitMs(334)));
+    clock.advance(ms(333));
+    assert_eq!(state.take(&one), Ok(Grant::WaitMs(1)));
+    clock.advance(ms(1));
+    assert_eq!(state.take(&one), Ok(Grant::Granted));
+    // The 2/3 ms that were too much are not lost: the next token is there at 666⅔.
+    clock.advance(ms(332));
+    assert_eq!(state.take(&one), Ok(Grant::WaitMs(1)));
+    clock.advance(ms(1));
+    assert_eq!(state.take(&one), Ok(Grant::Granted));
+}
+
+#[test]
+fn a_bucket_never_holds_more_than_its_burst() {
+    let (state, clock) = entry();
+    clock.advance(ms(3_600_000));
+    assert_eq!(state.take(&[claim("b", 1000, 1, 5, 5)]), Ok(Grant::Granted));
+    assert_eq!(state.take(&[claim("b", 1000, 1, 5, 1)]), Ok(Grant::WaitMs(1)));
+}
+
+#[test]
+fn takes_from_every_bucket_or_from_none() {
+    let (state, _) = entry();
+    assert_eq!(state.take(&[claim("small", 1, 1000, 1, 1)]), Ok(Grant::Granted));
+    let both = [claim("big", 1, 100, 10, 10), claim("small", 1, 1000, 1, 1)];
+    assert_eq!(state.take(&both), Ok(Grant::WaitMs(1000)));
+    assert_eq!(
+        state.take(&[claim("big", 1, 100, 10, 10)]),
+        Ok(Grant::Granted),
+        "nothing was taken from the big one"
+    );
+}
+
+#[test]
+fn claims_on_one_key_add_up() {
+    let (state, _) = entry();
+    let twice = [claim("b", 1, 1000, 3, 2), claim("b", 1, 1000, 3, 1)];
+    assert_eq!(state.take(&twice), Ok(Grant::Granted));
+    assert_eq!(state.take(&[claim("b", 1, 1000, 3, 1)]), Ok(Grant::WaitMs(1000)));
+    let too_much = [claim("c", 1, 1000, 3, 2), claim("c", 1, 1000, 3, 2)];
+    assert_eq!(state.take(&too_much), Err(StateError::Invalid));
+}
+
+#[test]
+fn a_changed_limit_keeps_the_fill_level_in_proportion() {
+    let (state, _) = entry();
+    assert_eq!(state.take(&[claim("b", 10, 1000, 10, 5)]), Ok(Grant::Granted));
+    // Half full stays half full: 50 of 100.
+    assert_eq!(state.take(&[claim("b", 100, 500, 100, 51)]), Ok(Grant::WaitMs(5)));
+    assert_eq!(state.take(&[claim("b", 100, 500, 100, 50)]), Ok(Grant::Granted));
+    // Empty stays empty.
+    assert_eq!(state.take(&[claim("b", 1, 1000, 1000, 1)]), Ok(Grant::WaitMs(1000)));
+}
+
+#[test]
+fn the_largest_numbers_do_not_overflow() {
+    let (state, clock) = entry();
+    let largest = claim("b", u32::MAX, u32::MAX, u32::MAX, u32::MAX);
+    assert_eq!(state.take(std::slice::from_ref(&largest)), Ok(Grant::Granted));
+    assert_eq!(
+        state.take(std::slice::from_ref(&largest)),
+        Ok(Grant::WaitMs(u64::from(u32::MAX)))
+    );
+    clock.advance(Duration::MAX);
+    assert_eq!(state.take(&[claim("b", 1, 1, u32::MAX, u32::MAX)]), Ok(Grant::Granted));
+    let slowest = claim("s", 1, u32::MAX, u32::MAX, u32::MAX);
+    assert_eq!(state.take(std::slice::from_ref(&slowest)), Ok(Grant::Granted));
+    let longest = u64::from(u32::MAX) * u64::from(u32::MAX);
+    assert_eq!(state.take(&[slowest]), Ok(Grant::WaitMs(longest)));
+}
+
+#[test]
+fn numbers_that_make_no_sense_are_refused() {
+    let (state, _) = entry();
+    for bad in [
+        claim("b", 0, 1, 1, 1),
+        claim("b", 1, 0, 1, 1),
+        claim("b", 1, 1, 0, 0),
+        claim("b", 1, 1, 1, 2),
+    ] {
+        assert_eq!(state.take(&[bad]), Err(StateError::Invalid));
+    }
+    assert_eq!(state.window_add("w", 0, 1, 1), Err(StateError::Invalid));
+    assert_eq!(state.window_add("w", 1, 0, 1), Err(StateError::Invalid));
+    assert_eq!(state.window_add("w", 1, 65, 1), Err(StateError::Invalid));
+    let many = vec![claim("b", 1, 1, 1, 0); MAX_CLAIMS + 1];
+    assert_eq!(state.take(&many), Err(StateError::Invalid));
+}
+
+#[test]
+fn a_counter_stays_between_zero_and_its_maximum() {
+    let (state, _) = entry();
+    assert_eq!(state.add("c", 2, Some(2)), Ok(Some(2)));
+    assert_eq!(state.add("c", 1, Some(2)), Ok(None));
+    assert_eq!(state.add("c", -1, Some(1)), Ok(Some(1)));
+    // Above a lowered maximum it may still fall.
+    assert_eq!(state.add("c", 9, None), Ok(Some(10)));
+    assert_eq!(state.add("c", -1, Some(2)), Ok(Some(9)));
+    assert_eq!(state.add("c", i64::MIN, None), Ok(Some(0)));
+    assert_eq!(state.add("c", i64::MAX, None), Ok(Some(i64::MAX)));
+    assert_eq!(state.add("c", 1, None), Ok(Some(i64::MAX)));
+}
+
+#[test]
+fn a_window_forgets_slot_by_slot() {
+    let (state, clock) = entry();
+    assert_eq!(state.window_add("w", 1000, 10, 5), Ok(5));
+    clock.advance(ms(950));
+    assert_eq!(state.window_add("w", 1000, 10, 1), Ok(6));
+    clock.advance(ms(50));
+    assert_eq!(
+        state.window_add("w", 1000, 10, 0),
+        Ok(1),
+        "the first slot has fallen out"
+    );
+    clock.advance(ms(900));
+    assert_eq!(state.window_add("w", 1000, 10, 0), Ok(0));
+    assert_eq!(state.window_add("w", 1000, 10, u64::MAX), Ok(u64::MAX));
+    assert_eq!(state.window_add("w", 1000, 10, 1), Ok(u64::MAX));
+}
+
+#[test]
+fn a_window_of_another_shape_starts_empty() {
+    let (state, _) = entry();
+    assert_eq!(state.window_add("w", 1000, 10, 5), Ok(5));
+    assert_eq!(state.window_add("w", 1000, 5, 1), Ok(1));
+}
+
+#[test]
+fn a_cell_is_written_by_the_one_who_knows_its_version() {
+    let (state, _) = entry();
+    assert_eq!(state.get("k"), Ok(None));
+    assert_eq!(state.compare_and_swap("k", 1, b"x".to_vec()), Ok(None));
+    assert_eq!(state.compare_and_swap("k", 0, b"a".to_vec()), Ok(Some(1)));
+    assert_eq!(state.compare_and_swap("k", 0, b"b".to_vec()), Ok(None));
+    assert_eq!(state.compare_and_swap("k", 1, b"b".to_vec()), Ok(Some(2)));
+    assert_eq!(
+        state.get("k"),
+        Ok(Some(Cell {
+            value: b"b".to_vec(),
+            version: 2
+        }))
+    );
+    state.remove("k");
+    assert_eq!(state.get("k"), Ok(None));
+}
+
+#[test]
+fn a_key_has_one_kind_until_it_is_removed() {
+    let (state, _) = entry();
+    assert_eq!(state.add("x", 1, None), Ok(Some(1)));
+    assert_eq!(state.take(&[claim("x", 1, 1, 1, 1)]), Err(StateError::WrongKind));
+    assert_eq!(state.window_add("x", 1, 1, 1), Err(StateError::WrongKind));
+    assert_eq!(state.get("x"), Err(StateError::WrongKind));
+    assert_eq!(state.compare_and_swap("x", 0, Vec::new()), Err(StateError::WrongKind));
+    state.remove("x");
+    assert_eq!(state.window_add("x", 1, 1, 1), Ok(1));
+    assert_eq!(state.add("x", 1, None), Err(StateError::WrongKind));
+}
+
+#[test]
+fn keys_and_values_are_bounded_in_size() {
+    let (state, _) = entry();
+    let long = "k".repeat(MAX_KEY_BYTES + 1);
+    assert_eq!(state.add(&long, 1, None), Err(StateError::TooLarge));
+    assert_eq!(state.take(&[claim(&long, 1, 1, 1, 1)]), Err(StateError::TooLarge));
+    assert_eq!(state.get(&long), Err(StateError::TooLarge));
+    assert_eq!(
+        state.compare_and_swap("k", 0, vec![0; MAX_VALUE_BYTES + 1]),
+        Err(StateError::TooLarge)
+    );
+    assert_eq!(state.compare_and_swap("k", 0, vec![0; MAX_VALUE_BYTES]), Ok(Some(1)));
+}
+
+#[test]
+fn a_key_too_many_is_refused_and_the_others_go_on() {
+    let (state, _) = entry();
+    for number in 0..MAX_KEYS {
+        assert_eq!(state.add(&number.to_string(), 1, None), Ok(Some(1)));
+    }
+    assert_eq!(state.add("more", 1, None), Err(StateError::TooManyKeys));
+    assert_eq!(
+        state.compare_and_swap("more", 0, Vec::new()),
+        Err(StateError::TooManyKeys)
+    );
+    assert_eq!(state.take(&[claim("more", 1, 1, 1, 1)]), Err(StateError::TooManyKeys));
+    assert_eq!(state.add("0", 1, None), Ok(Some(2)));
+}
+
+#[test]
+fn keys_that_hold_nothing_make_room() {
+    let (state, clock) = entry();
+    for number in 0..MAX_KEYS {
+        assert_eq!(
+            state.take(&[claim(&number.to_string(), 1, 10, 1, 1)]),
+            Ok(Grant::Granted)
+        );
+    }
+    assert_eq!(state.take(&[claim("more", 1, 10, 1, 1)]), Err(StateError::TooManyKeys));
+    // They are full again, which is the same as never used.
+    clock.advance(ms(10));
+    let three = [
+        claim("more", 1, 10, 1, 1),
+        claim("0", 1, 10, 1, 1),
+        claim("third", 1, 10, 1, 1),
+    ];
+    assert_eq!(state.take(&three), Ok(Grant::Granted));
+    assert_eq!(
+        state.take(&three[..1]),
+        Ok(Grant::WaitMs(10)),
+        "what was taken is not forgotten"
+    );
+}
+
+#[test]
+fn a_question_changes_nothing_and_answers_as_if() {
+    let (state, _) = entry();
+    assert_eq!(state.peek_add("c", 2, None), Ok(Some(2)));
+    assert_eq!(state.peek_add("c", 2, Some(1)), Ok(None));
+    assert_eq!(state.add("c", 1, None), Ok(Some(1)));
+    assert_eq!(state.peek_window("w", 1000, 10, 3), Ok(3));
+    assert_eq!(state.window_add("w", 1000, 10, 1), Ok(1));
+    assert_eq!(state.peek_window("w", 1000, 10, 3), Ok(4));
+    assert_eq!(state.peek_swap("k", 0, b"x"), Ok(Some(1)));
+    assert_eq!(state.get("k"), Ok(None));
+}
+
+#[test]
+fn state_is_shared_by_name_and_dropped_with_its_entry() {
+    let store = StateStore::new();
+    assert_eq!(store.entry("a").add("c", 1, None), Ok(Some(1)));
+    assert_eq!(store.entry("a").add("c", 1, None), Ok(Some(2)));
+    assert_eq!(store.entry("b").add("c", 1, None), Ok(Some(1)));
+    store.retain(|name| name == "b");
+    let names: Vec<String> = store.entries().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["b"]);
+    assert_eq!(store.entry("a").add("c", 1, None), Ok(Some(1)));
+}
+
+/// A step of a run: time passes, or tokens are asked for.
+#[derive(Debug, Clone)]
+enum Step {
+    Pass(u64),
+    Take(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![(0_u64..5000).prop_map(Step::Pass), (1_u32..20).prop_map(Step::Take)];
+    prop::collection::vec(step, 1..200)
+}
+
+proptest! {
+    /// In any stretch from the start, a bucket grants at most its burst and what came back since; and after the wait that it
+    /// names, it grants.
+    #[test]
+    fn a_bucket_grants_what_its_rule_allows_and_not_less(
+        limit in 1_u32..50,
+        interval_ms in 1_u32..3000,
+        burst in 20_u32..60,
+        steps in steps(),
+    ) {
+        let (state, clock) = entry();
+        let mut granted: u128 = 0;
+        let mut now: u128 = 0;
+        for step in steps {
+            match step {
+                Step::Pass(milliseconds) => {
+                    clock.advance(ms(milliseconds));
+                    now += u128::from(milliseconds);
+                }
+                Step::Take(tokens) => {
+                    let one = [claim("b", limit, interval_ms, burst, tokens)];
+                    if let Grant::WaitMs(wait) = state.take(&one).expect("legal") {
+                        prop_assert!(wait > 0);
+                        clock.advance(ms(wait - 1));
+                        prop_assert_eq!(state.take(&one), Ok(Grant::WaitMs(1)));
+                        clock.advance(ms(1));
+                        now += u128::from(wait);
+                        prop_assert_eq!(state.take(&one), Ok(Grant::Granted));
+                    }
+                    granted += u128::from(tokens);
+                    let earned = now * u128::from(limit);
+                    let allowed = u128::from(burst) * u128::from(interval_ms) + earned;
+                    prop_assert!(granted * u128::from(interval_ms) <= allowed);
+                }
+            }
+        }
+    }
+
+    /// A window is the sum of what was added in its slots, reckoned the slow way.
+    #[test]
+    fn a_window_is_the_sum_over_its_slots(
+        length_ms in 1_u32..2000,
+        slots in 1_u32..=64,
+        adds in prop::collection::vec((0_u64..700, 0_u64..10), 1..100),
+    ) {
+        let (state, clock) = entry();
+        let slot = |now: u64| now * u64::from(slots) / u64::from(length_ms);
+        let mut now = 0;
+        let mut all: Vec<(u64, u64)> = Vec::new();
+        for (pass, amount) in adds {
+            clock.advance(ms(pass));
+            now += pass;
+            all.push((slot(now), amount));
+            let sum: u64 = all
+                .iter()
+                .filter(|(number, _)| number + u64::from(slots) > slot(now))
+                .map(|(_, amount)| amount)
+                .sum();
+            prop_assert_eq!(state.window_add("w", length_ms, slots, amount), Ok(sum));
+        }
+    }
+}

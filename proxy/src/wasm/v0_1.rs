@@ -1,0 +1,231 @@
+//! The host's side of `ctrlmesh:plugin@0.1`: the functions that a guest imports, each short and bounded.
+//!
+//! Leaves the meaning of what they do to `state.rs`, `series.rs` and `plugin_log.rs`, and the answers of a guest to
+//! `v0_1/convert.rs`.
+
+use aws_lc_rs::rand;
+use wasmtime::component::{HasSelf, Linker, Resource};
+
+use super::bindings::v0_1::Plugin;
+use super::bindings::v0_1::ctrlmesh::plugin::{clock, exchange, log, metrics, random, state, types};
+use super::host::{HostState, RequestHandle, ResponseHandle};
+use super::plugin_log::Level;
+use super::state::{Claim, EntryState, Grant, Rule, StateError};
+
+pub(crate) mod convert;
+
+/// Gives a guest what its world imports.
+pub(crate) fn add_to_linker(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    Plugin::add_to_linker::<_, HasSelf<HostState>>(linker, |host| host)
+}
+
+impl types::Host for HostState {}
+
+impl clock::Host for HostState {
+    fn unix_ms(&mut self) -> u64 {
+        u64::try_from(self.entry.clock().since_epoch().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn monotonic_ns(&mut self) -> u64 {
+        self.entry.clock().monotonic_ns()
+    }
+}
+
+impl random::Host for HostState {
+    fn next(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        // The system's generator fails only before it is seeded, at boot; "not for secrets" is the interface's word.
+        let _ = rand::fill(&mut bytes);
+        u64::from_ne_bytes(bytes)
+    }
+}
+
+impl log::Host for HostState {
+    fn write(&mut self, level: log::Level, message: String) {
+        if self.recheck {
+            return;
+        }
+        let level = match level {
+            log::Level::Debug => Level::Debug,
+            log::Level::Info => Level::Info,
+            log::Level::Warn => Level::Warn,
+            log::Level::Error => Level::Error,
+        };
+        self.entry.log().write(level, &message);
+    }
+}
+
+impl metrics::Host for HostState {
+    fn count(&mut self, name: String, label: String, by: u64) {
+        if !self.recheck {
+            self.entry.series().count(&name, &label, by);
+        }
+    }
+
+    fn gauge(&mut self, name: String, label: String, value: f64) {
+        if !self.recheck {
+            self.entry.series().gauge(&name, &label, value);
+        }
+    }
+}
+
+/// During a recheck every call answers as if it took effect (`take` grants), and nothing changes.
+impl state::Host for HostState {
+    fn take(&mut self, claims: Vec<state::Claim>) -> Result<state::Grant, state::Error> {
+        let claims: Vec<Claim> = claims.into_iter().map(claim).collect();
+        if self.recheck {
+            return EntryState::check_claims(&claims)
+                .map(|()| state::Grant::Granted)
+                .map_err(error);
+        }
+        match self.entry.take(&claims) {
+            Ok(Grant::Granted) => Ok(state::Grant::Granted),
+            Ok(Grant::WaitMs(wait)) => Ok(state::Grant::WaitMs(wait)),
+            Err(refused) => Err(error(refused)),
+        }
+    }
+
+    fn add(&mut self, key: String, delta: i64, max: Option<i64>) -> Result<Option<i64>, state::Error> {
+        if self.recheck {
+            self.entry.peek_add(&key, delta, max)
+        } else {
+            self.entry.add(&key, delta, max)
+        }
+        .map_err(error)
+    }
+
+    fn window_add(&mut self, key: String, length_ms: u32, slots: u32, amount: u64) -> Result<u64, state::Error> {
+        if self.recheck {
+            self.entry.peek_window(&key, length_ms, slots, amount)
+        } else {
+            self.entry.window_add(&key, length_ms, slots, amount)
+        }
+        .map_err(error)
+    }
+
+    fn get(&mut self, key: String) -> Result<Option<state::Cell>, state::Error> {
+        let cell = self.entry.get(&key).map_err(error)?;
+        Ok(cell.map(|cell| state::Cell {
+            value: cell.value,
+            version: cell.version,
+        }))
+    }
+
+    fn compare_and_swap(&mut self, key: String, expected: u64, value: Vec<u8>) -> Result<Option<u64>, state::Error> {
+        if self.recheck {
+            self.entry.peek_swap(&key, expected, &value)
+        } else {
+            self.entry.compare_and_swap(&key, expected, value)
+        }
+        .map_err(error)
+    }
+
+    fn remove(&mut self, key: String) {
+        if !self.recheck {
+            self.entry.remove(&key);
+        }
+    }
+}
+
+fn claim(claim: state::Claim) -> Claim {
+    let state::Bucket {
+        limit,
+        interval_ms,
+        burst,
+    } = claim.bucket;
+    Claim {
+        key: claim.key,
+        rule: Rule {
+            limit,
+            interval_ms,
+            burst,
+        },
+        tokens: claim.tokens,
+    }
+}
+
+const fn error(error: StateError) -> state::Error {
+    match error {
+        StateError::TooManyKeys => state::Error::TooManyKeys,
+        StateError::TooLarge => state::Error::TooLarge,
+        StateError::WrongKind => state::Error::WrongKind,
+        StateError::Invalid => state::Error::Invalid,
+    }
+}
+
+impl exchange::Host for HostState {}
+
+/// A handle lives only during the call that lent it, so it always means the request in hand.
+impl exchange::HostRequest for HostState {
+    fn facts(&mut self, _: Resource<RequestHandle>) -> exchange::Facts {
+        convert::facts(self.request.as_deref())
+    }
+
+    fn header(&mut self, _: Resource<RequestHandle>, name: String) -> Option<String> {
+        self.request_header(&name)
+    }
+
+    fn query(&mut self, _: Resource<RequestHandle>, name: String) -> Option<String> {
+        HostState::query(self, &name)
+    }
+
+    fn label_selector(&mut self, _: Resource<RequestHandle>) -> String {
+        HostState::query(self, "labelSelector").unwrap_or_default()
+    }
+
+    fn field_selector(&mut self, _: Resource<RequestHandle>) -> String {
+        HostState::query(self, "fieldSelector").unwrap_or_default()
+    }
+
+    fn user_agent(&mut self, _: Resource<RequestHandle>) -> String {
+        self.request_header("user-agent").unwrap_or_default()
+    }
+
+    fn method(&mut self, _: Resource<RequestHandle>) -> String {
+        self.request
+            .as_ref()
+            .map(|request| request.method.to_string())
+            .unwrap_or_default()
+    }
+
+    fn path(&mut self, _: Resource<RequestHandle>) -> String {
+        let decode = |path| {
+            percent_encoding::percent_decode_str(path)
+                .decode_utf8_lossy()
+                .into_owned()
+        };
+        self.request
+            .as_ref()
+            .map(|request| decode(request.uri.path()))
+            .unwrap_or_default()
+    }
+
+    fn host(&mut self, _: Resource<RequestHandle>) -> String {
+        self.request
+            .as_ref()
+            .map(|request| request.host.clone())
+            .unwrap_or_default()
+    }
+
+    fn size(&mut self, _: Resource<RequestHandle>) -> Option<u64> {
+        self.request_header("content-length")?.parse().ok()
+    }
+
+    fn drop(&mut self, _: Resource<RequestHandle>) -> wasmtime::Result<()> {
+        Ok(())
+    }
+}
+
+impl exchange::HostResponseHead for HostState {
+    fn status(&mut self, _: Resource<ResponseHandle>) -> u16 {
+        self.response.as_ref().map_or(0, |response| response.status.as_u16())
+    }
+
+    fn header(&mut self, _: Resource<ResponseHandle>, name: String) -> Option<String> {
+        self.response_header(&name)
+    }
+
+    fn drop(&mut self, _: Resource<ResponseHandle>) -> wasmtime::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,265 @@
+//! From the words of `ctrlmesh:plugin@0.1` to the host's own and back; what a guest says is validated on the way.
+
+use crate::exchange::RequestView;
+use crate::verdict::{
+    self, BodyShape, Failure, MatchRule, Outcome, Phases, Refusal, RequestAction, RequestEdit, RequestVerdict, Reset,
+    ResponseAction, ResponseEdit, ResponseVerdict, Subscription,
+};
+use crate::wasm::bindings::v0_1::ctrlmesh::plugin::types;
+use crate::wasm::instance::EntryConfig;
+use crate::wasm::validate::{self, TextBudget};
+use ctrlmesh_wire::Verb;
+
+/// Who and where an instance is.
+pub(crate) fn instance_info(entry: &EntryConfig, digest: &str) -> types::InstanceInfo {
+    types::InstanceInfo {
+        entry: entry.name.clone(),
+        digest: digest.to_owned(),
+        pod_namespace: entry.info.pod_namespace.clone(),
+        pod_name: entry.info.pod_name.clone(),
+        host_version: entry.info.host_version.clone(),
+    }
+}
+
+/// What the host has parsed from a request.
+pub(crate) fn facts(request: Option<&RequestView>) -> types::Facts {
+    let text = |field: fn(&RequestView) -> &String| request.map(field).cloned().unwrap_or_default();
+    types::Facts {
+        traffic: request.map_or(types::Traffic::Api, |request| traffic_out(request.traffic)),
+        verb: request.map_or(types::Verb::NonResource, |request| verb_out(request.verb)),
+        group: text(|request| &request.group),
+        version: text(|request| &request.version),
+        resource: text(|request| &request.resource),
+        subresource: text(|request| &request.subresource),
+        namespace: text(|request| &request.namespace),
+        name: text(|request| &request.name),
+    }
+}
+
+/// How a request ended.
+pub(crate) fn outcome(outcome: &Outcome) -> types::Outcome {
+    let microseconds = |duration: std::time::Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    types::Outcome {
+        status: outcome.status,
+        upstream_status: outcome.upstream_status,
+        failure: outcome.failure.map(failure_out),
+        duration_us: microseconds(outcome.duration),
+        upstream_us: microseconds(outcome.upstream),
+        request_bytes: outcome.request_bytes,
+        response_bytes: outcome.response_bytes,
+    }
+}
+
+const fn failure_out(failure: Failure) -> types::Failure {
+    match failure {
+        Failure::ClientGone => types::Failure::ClientGone,
+        Failure::Refused => types::Failure::Refused,
+        Failure::Unreachable => types::Failure::Unreachable,
+        Failure::UpstreamReset => types::Failure::UpstreamReset,
+        Failure::Timeout => types::Failure::Timeout,
+        Failure::PluginReset => types::Failure::PluginReset,
+        Failure::PluginFailed => types::Failure::PluginFailed,
+    }
+}
+
+const fn traffic_out(traffic: verdict::Traffic) -> types::Traffic {
+    match traffic {
+        verdict::Traffic::Api => types::Traffic::Api,
+        verdict::Traffic::Webhook => types::Traffic::Webhook,
+        verdict::Traffic::External => types::Traffic::External,
+    }
+}
+
+const fn verb_out(verb: Verb) -> types::Verb {
+    match verb {
+        Verb::Get => types::Verb::Get,
+        Verb::List => types::Verb::List,
+        Verb::Watch => types::Verb::Watch,
+        Verb::Create => types::Verb::Create,
+        Verb::Update => types::Verb::Update,
+        Verb::Patch => types::Verb::Patch,
+        Verb::Delete => types::Verb::Delete,
+        Verb::DeleteCollection => types::Verb::Deletecollection,
+        Verb::Proxy => types::Verb::Proxy,
+        // 0.1 has no word for a resource request without a verb; the API server answers it with 405.
+        Verb::NonResource | Verb::Unknown => types::Verb::NonResource,
+    }
+}
+
+/// A subscription, bounded.
+pub(crate) fn subscription(subscription: types::Subscription) -> Result<Subscription, String> {
+    validate::rule_count(subscription.rules.len())?;
+    let phases = Phases {
+        request: subscription.phases.contains(types::Phases::ON_REQUEST),
+        response: subscription.phases.contains(types::Phases::ON_RESPONSE),
+        complete: subscription.phases.contains(types::Phases::ON_COMPLETE),
+    };
+    let mut text = TextBudget::default();
+    let rules = subscription
+        .rules
+        .into_iter()
+        .map(|rule| match_rule(rule, &mut text))
+        .collect::<Result<_, _>>()?;
+    Ok(Subscription { phases, rules })
+}
+
+fn match_rule(rule: types::MatchRule, text: &mut TextBudget) -> Result<MatchRule, String> {
+    text.count(rule.traffic.len() + rule.verbs.len())?;
+    let mut list = |values: Vec<String>| {
+        values
+            .into_iter()
+            .map(|value| text.take(value))
+            .collect::<Result<Vec<_>, _>>()
+    };
+    Ok(MatchRule {
+        traffic: rule.traffic.into_iter().map(traffic_in).collect(),
+        verbs: rule.verbs.into_iter().map(verb_in).collect(),
+        groups: list(rule.groups)?,
+        resources: list(rule.resources)?,
+        subresources: list(rule.subresources)?,
+        namespaces: list(rule.namespaces)?,
+        names: list(rule.names)?,
+        paths: list(rule.paths)?,
+        hosts: list(rule.hosts)?,
+        user_agents: list(rule.user_agents)?,
+    })
+}
+
+const fn traffic_in(traffic: types::Traffic) -> verdict::Traffic {
+    match traffic {
+        types::Traffic::Api => verdict::Traffic::Api,
+        types::Traffic::Webhook => verdict::Traffic::Webhook,
+        types::Traffic::External => verdict::Traffic::External,
+    }
+}
+
+const fn verb_in(verb: types::Verb) -> Verb {
+    match verb {
+        types::Verb::Get => Verb::Get,
+        types::Verb::List => Verb::List,
+        types::Verb::Watch => Verb::Watch,
+        types::Verb::Create => Verb::Create,
+        types::Verb::Update => Verb::Update,
+        types::Verb::Patch => Verb::Patch,
+        types::Verb::Delete => Verb::Delete,
+        types::Verb::Deletecollection => Verb::DeleteCollection,
+        types::Verb::Proxy => Verb::Proxy,
+        types::Verb::NonResource => Verb::NonResource,
+    }
+}
+
+/// A verdict on a request, validated.
+pub(crate) fn request_verdict(verdict: types::RequestVerdict) -> Result<RequestVerdict, String> {
+    let mut text = TextBudget::default();
+    let action = match verdict.action {
+        types::RequestAction::Proceed(edits) => {
+            validate::edit_count(edits.len())?;
+            let edits = edits
+                .into_iter()
+                .map(|edit| request_edit(edit, &mut text))
+                .collect::<Result<_, _>>()?;
+            RequestAction::Proceed(edits)
+        }
+        types::RequestAction::Refuse(refused) => RequestAction::Refuse(refusal(refused, &mut text)?),
+        types::RequestAction::Reset(how) => RequestAction::Reset(reset(how)),
+    };
+    Ok(RequestVerdict {
+        delay: validate::delay(verdict.delay_ms),
+        action,
+    })
+}
+
+fn request_edit(edit: types::RequestEdit, text: &mut TextBudget) -> Result<RequestEdit, String> {
+    Ok(match edit {
+        types::RequestEdit::AndLabelSelector(selector) => {
+            RequestEdit::AndLabelSelector(validate::selector(text.take(selector)?)?)
+        }
+        types::RequestEdit::AndFieldSelector(selector) => {
+            RequestEdit::AndFieldSelector(validate::selector(text.take(selector)?)?)
+        }
+        types::RequestEdit::SetQuery(field) => {
+            RequestEdit::SetQuery(validate::query_name(text.take(field.name)?)?, text.take(field.value)?)
+        }
+        types::RequestEdit::RemoveQuery(name) => RequestEdit::RemoveQuery(validate::query_name(text.take(name)?)?),
+        types::RequestEdit::SetHeader(field) => {
+            let name = validate::header_name(&text.take(field.name)?)?;
+            let value = validate::header_value(&name, &text.take(field.value)?)?;
+            RequestEdit::SetHeader(name, value)
+        }
+        types::RequestEdit::RemoveHeader(name) => RequestEdit::RemoveHeader(validate::header_name(&text.take(name)?)?),
+        types::RequestEdit::RenameObject(rename) => RequestEdit::RenameObject {
+            from: validate::object_name(text.take(rename.from)?)?,
+            to: validate::object_name(text.take(rename.to)?)?,
+        },
+    })
+}
+
+fn refusal(refusal: types::Refusal, text: &mut TextBudget) -> Result<Refusal, String> {
+    let refusal = Refusal {
+        code: refusal.code,
+        reason: refusal.reason,
+        message: refusal.message,
+        retry_after_seconds: refusal.retry_after_seconds,
+        cause: refusal.cause,
+    };
+    validate::refusal(refusal, text)
+}
+
+const fn reset(reset: types::Reset) -> Reset {
+    match reset {
+        types::Reset::Cancel => Reset::Cancel,
+        types::Reset::InternalError => Reset::InternalError,
+        types::Reset::Close => Reset::Close,
+        types::Reset::Hang => Reset::Hang,
+    }
+}
+
+/// A verdict on a response, validated.
+pub(crate) fn response_verdict(verdict: types::ResponseVerdict) -> Result<ResponseVerdict, String> {
+    let mut text = TextBudget::default();
+    let action = match verdict.action {
+        types::ResponseAction::Proceed(plan) => {
+            validate::edit_count(plan.edits.len())?;
+            let edits = plan
+                .edits
+                .into_iter()
+                .map(|edit| response_edit(edit, &mut text))
+                .collect::<Result<_, _>>()?;
+            let body = plan
+                .body
+                .map(|shape| validate::body_shape(body_shape(shape)))
+                .transpose()?;
+            ResponseAction::Proceed { edits, body }
+        }
+        types::ResponseAction::Replace(refused) => ResponseAction::Replace(refusal(refused, &mut text)?),
+        types::ResponseAction::Reset(how) => ResponseAction::Reset(reset(how)),
+    };
+    Ok(ResponseVerdict {
+        delay: validate::delay(verdict.delay_ms),
+        action,
+    })
+}
+
+fn response_edit(edit: types::ResponseEdit, text: &mut TextBudget) -> Result<ResponseEdit, String> {
+    Ok(match edit {
+        types::ResponseEdit::SetHeader(field) => {
+            let name = validate::header_name(&text.take(field.name)?)?;
+            let value = validate::header_value(&name, &text.take(field.value)?)?;
+            ResponseEdit::SetHeader(name, value)
+        }
+        types::ResponseEdit::RemoveHeader(name) => {
+            ResponseEdit::RemoveHeader(validate::header_name(&text.take(name)?)?)
+        }
+    })
+}
+
+fn body_shape(shape: types::BodyShape) -> BodyShape {
+    BodyShape {
+        pace: shape.pace,
+        hold: shape.hold_ms.map(validate::body_delay),
+        cut_after: shape.cut_after,
+        end_after: shape.end_after_ms.map(validate::body_delay),
+        expired: shape.expired,
+        reset: reset(shape.reset),
+    }
+}

@@ -1,0 +1,300 @@
+//! The rules that an answer must keep, whatever version of the interface it came in. Each `Err` is the text of a
+//! [`Fault::Invalid`](super::Fault::Invalid).
+//!
+//! Leaves to the chain what needs the request: whether a selector parses, whether an edit is legal for the verb.
+
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+
+use crate::verdict::{BodyShape, Refusal};
+
+/// Edits in one verdict.
+const MAX_EDITS: usize = 64;
+/// Text of one answer: selectors, header values, messages together.
+const MAX_TEXT_BYTES: usize = 64 * 1024;
+/// Match rules of a subscription.
+const MAX_RULES: usize = 256;
+/// Longest wait before an action. Longer ones are cut, as the interface says.
+const MAX_DELAY: Duration = Duration::from_secs(60);
+/// Longest time to hold a body back or until a watch is ended. Clients and load balancers give up before.
+const MAX_BODY_DELAY: Duration = Duration::from_secs(3600);
+/// Longest object name (apimachinery `pkg/util/validation`, DNS-1123 subdomain).
+const MAX_NAME_BYTES: usize = 253;
+/// Longest reason of a refusal; upstream's longest has 22 characters.
+const MAX_REASON_BYTES: usize = 128;
+
+/// Header fields that belong to the connection or to the framing of a message (RFC 9110 §7.6.1, RFC 9113 §8.2.2), or say
+/// how the body is coded, which an edit of the head can't change.
+const FRAMING: [&str; 14] = [
+    "connection",
+    "content-encoding",
+    "content-length",
+    "expect",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+];
+
+/// Header fields that say on whose behalf a request is made. A plugin that could set or drop one would act with rights that
+/// nobody gave it: a request without `authorization` gets the sidecar's own.
+const IDENTITY: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "set-cookie"];
+const IDENTITY_PREFIXES: [&str; 3] = ["impersonate-", "x-remote-", "sec-websocket-"];
+
+/// Query parameters that are the host's: selectors are only ever narrowed, and `watch` would change what the request is.
+const RESERVED_QUERY: [&str; 3] = ["labelSelector", "fieldSelector", "watch"];
+
+/// Counts the text of one answer.
+#[derive(Debug, Default)]
+pub(crate) struct TextBudget {
+    used: usize,
+}
+
+impl TextBudget {
+    /// Takes a text into account.
+    pub(crate) fn take(&mut self, text: String) -> Result<String, String> {
+        // One more for the place that it takes in a list, also if it is empty.
+        self.count(text.len() + 1)?;
+        Ok(text)
+    }
+
+    /// Takes so many bytes, or so many small values, into account.
+    pub(crate) fn count(&mut self, count: usize) -> Result<(), String> {
+        self.used = self.used.saturating_add(count);
+        if self.used > MAX_TEXT_BYTES {
+            return Err(format!("more than {MAX_TEXT_BYTES} bytes of text"));
+        }
+        Ok(())
+    }
+}
+
+/// Bounds the number of edits.
+pub(crate) fn edit_count(count: usize) -> Result<(), String> {
+    bounded("edits", count, MAX_EDITS)
+}
+
+/// Bounds the number of match rules.
+pub(crate) fn rule_count(count: usize) -> Result<(), String> {
+    bounded("match rules", count, MAX_RULES)
+}
+
+fn bounded(what: &str, count: usize, limit: usize) -> Result<(), String> {
+    if count > limit {
+        Err(format!("{count} {what}, at most {limit} are allowed"))
+    } else {
+        Ok(())
+    }
+}
+
+/// A delay before an action, cut to what the host allows.
+pub(crate) fn delay(milliseconds: u32) -> Duration {
+    Duration::from_millis(milliseconds.into()).min(MAX_DELAY)
+}
+
+/// A time that a body waits, cut to what the host allows.
+pub(crate) fn body_delay(milliseconds: u32) -> Duration {
+    Duration::from_millis(milliseconds.into()).min(MAX_BODY_DELAY)
+}
+
+/// The text of a selector.
+pub(crate) fn selector(text: String) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("an empty selector: leave the edit out where nothing is to be narrowed".into());
+    }
+    Ok(text)
+}
+
+/// The name of a query parameter that a plugin may set or remove.
+pub(crate) fn query_name(name: String) -> Result<String, String> {
+    if name.is_empty() {
+        return Err("a query parameter without a name".into());
+    }
+    if RESERVED_QUERY.contains(&name.as_str()) {
+        return Err(format!(
+            "the query parameter {name} is the host's: use and-label-selector or and-field-selector"
+        ));
+    }
+    Ok(name)
+}
+
+/// The name of a header field that a plugin may set or remove.
+pub(crate) fn header_name(name: &str) -> Result<HeaderName, String> {
+    let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name:?} is no header name"))?;
+    let lower = parsed.as_str();
+    if FRAMING.contains(&lower) {
+        return Err(format!(
+            "the header {lower} belongs to the connection and is the host's"
+        ));
+    }
+    if IDENTITY.contains(&lower) || IDENTITY_PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
+        return Err(format!(
+            "the header {lower} says who the client is, which no plugin may change"
+        ));
+    }
+    Ok(parsed)
+}
+
+/// The value of a header field.
+pub(crate) fn header_value(name: &HeaderName, value: &str) -> Result<HeaderValue, String> {
+    HeaderValue::from_str(value)
+        .map_err(|_| format!("the value of the header {name} has a character that is not allowed"))
+}
+
+/// A name of an object, as a path segment of the API server takes it (apimachinery `pkg/api/validation/path`).
+pub(crate) fn object_name(name: String) -> Result<String, String> {
+    let legal = !name.is_empty()
+        && name.len() <= MAX_NAME_BYTES
+        && name != "."
+        && name != ".."
+        && !name.contains(['/', '%'])
+        && !name.contains(char::is_control);
+    if legal {
+        Ok(name)
+    } else {
+        Err(format!("{name:?} is no object name"))
+    }
+}
+
+/// A refusal.
+pub(crate) fn refusal(refusal: Refusal, text: &mut TextBudget) -> Result<Refusal, String> {
+    if !(400..=599).contains(&refusal.code) {
+        return Err(format!(
+            "a refusal with the code {}: it must be 400 to 599",
+            refusal.code
+        ));
+    }
+    let reason = &refusal.reason;
+    if reason.len() > MAX_REASON_BYTES || !reason.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return Err(format!(
+            "{:?} is no reason of a Status: it is one word such as TooManyRequests",
+            refusal.reason
+        ));
+    }
+    Ok(Refusal {
+        message: text.take(refusal.message)?,
+        cause: refusal.cause.map(|cause| text.take(cause)).transpose()?,
+        ..refusal
+    })
+}
+
+/// What happens to a body.
+pub(crate) fn body_shape(shape: BodyShape) -> Result<BodyShape, String> {
+    if shape.pace == Some(0) {
+        return Err("a pace of 0 bytes per second never ends: use reset".into());
+    }
+    if shape.expired && shape.end_after.is_none() {
+        return Err("expired without end-after-ms".into());
+    }
+    Ok(shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_the_connection_and_of_the_client_are_refused_in_any_case() {
+        for name in FRAMING.iter().chain(&IDENTITY) {
+            assert!(header_name(&name.to_uppercase()).is_err(), "{name}");
+        }
+        for name in [
+            "Impersonate-User",
+            "x-remote-group",
+            "Sec-WebSocket-Protocol",
+            ":path",
+            "a b",
+            "",
+            "a\r\nb",
+        ] {
+            assert!(header_name(name).is_err(), "{name}");
+        }
+        assert!(header_name("X-Shard").is_ok());
+        assert!(header_name("accept").is_ok());
+    }
+
+    #[test]
+    fn a_header_value_can_not_start_a_new_line() {
+        let name = HeaderName::from_static("x-shard");
+        assert!(header_value(&name, "a\r\nhost: evil").is_err());
+        assert!(header_value(&name, "a").is_ok());
+    }
+
+    #[test]
+    fn object_names_that_change_the_path_are_refused() {
+        for name in ["", ".", "..", "a/b", "a%2fb", "a\nb", &"x".repeat(254)] {
+            assert!(object_name(name.to_owned()).is_err(), "{name:?}");
+        }
+        assert!(object_name("operator---shard-0".into()).is_ok());
+        assert!(object_name("system:node:a".into()).is_ok());
+    }
+
+    #[test]
+    fn selectors_are_narrowed_and_never_set() {
+        assert!(query_name("labelSelector".into()).is_err());
+        assert!(query_name("fieldSelector".into()).is_err());
+        assert!(query_name(String::new()).is_err());
+        assert!(query_name("limit".into()).is_ok());
+        assert!(selector("  ".into()).is_err());
+    }
+
+    #[test]
+    fn delays_are_cut_to_a_minute() {
+        assert_eq!(delay(59_999), Duration::from_millis(59_999));
+        assert_eq!(delay(u32::MAX), Duration::from_secs(60));
+        assert_eq!(body_delay(u32::MAX), Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn text_is_bounded_over_the_whole_answer() {
+        let mut text = TextBudget::default();
+        assert!(text.take("x".repeat(MAX_TEXT_BYTES - 1)).is_ok());
+        assert!(text.take(String::new()).is_err());
+    }
+
+    #[test]
+    fn refusals_are_errors_of_http() {
+        let with = |code: u16, reason: &str| {
+            let refused = Refusal {
+                code,
+                reason: reason.into(),
+                message: String::new(),
+                retry_after_seconds: None,
+                cause: None,
+            };
+            refusal(refused, &mut TextBudget::default()).is_ok()
+        };
+        assert_eq!(
+            [with(399, ""), with(400, ""), with(599, "Timeout"), with(600, "")],
+            [false, true, true, false]
+        );
+        assert!(!with(429, "Too Many"));
+    }
+
+    #[test]
+    fn a_body_shape_must_end() {
+        let shape = BodyShape {
+            pace: None,
+            hold: None,
+            cut_after: None,
+            end_after: None,
+            expired: false,
+            reset: crate::verdict::Reset::Cancel,
+        };
+        assert!(body_shape(shape.clone()).is_ok());
+        assert!(
+            body_shape(BodyShape {
+                pace: Some(0),
+                ..shape.clone()
+            })
+            .is_err()
+        );
+        assert!(body_shape(BodyShape { expired: true, ..shape }).is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! The WASI 0.2 that a guest gets: what the standard library of a language needs to start, and nothing behind it.
+//!
+//! No arguments, no environment, no files, no sockets, an stdin that is empty. What is printed goes to the plugin's log;
+//! clocks and random numbers are the host's; `exit` is a trap; waiting is refused, because a plugin has milliseconds. Why
+//! not `wasmtime-wasi`: docs/adr/0004-wasi-deny-all.md.
+
+use aws_lc_rs::rand;
+use wasmtime::StoreContextMut;
+use wasmtime::component::Linker;
+
+use super::host::HostState;
+
+mod io;
+
+/// What is given. Patch versions of WASI 0.2 are compatible in both directions.
+const INTERFACES: [&str; 18] = [
+    "wasi:cli/environment",
+    "wasi:cli/exit",
+    "wasi:cli/stderr",
+    "wasi:cli/stdin",
+    "wasi:cli/stdout",
+    "wasi:cli/terminal-input",
+    "wasi:cli/terminal-output",
+    "wasi:cli/terminal-stderr",
+    "wasi:cli/terminal-stdin",
+    "wasi:cli/terminal-stdout",
+    "wasi:clocks/monotonic-clock",
+    "wasi:clocks/wall-clock",
+    "wasi:io/error",
+    "wasi:io/poll",
+    "wasi:io/streams",
+    "wasi:random/insecure",
+    "wasi:random/insecure-seed",
+    "wasi:random/random",
+];
+
+/// Random bytes in one call: seeds and keys, not a source of noise to fill memory with.
+const MAX_RANDOM_BYTES: u64 = 64 * 1024;
+
+/// What a guest did that no plugin may; it traps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("it called exit (status {0}); return an error from configure, or a verdict, instead")]
+    Exit(u8),
+    #[error("it tried to wait, and a plugin has only milliseconds; use the delay of a verdict instead")]
+    Wait,
+    #[error("it holds {0} handles of WASI")]
+    TooManyHandles(u32),
+    #[error("it asked for {0} random bytes at once, at most {MAX_RANDOM_BYTES} are given")]
+    TooManyRandomBytes(u64),
+    #[error("the host has no random numbers")]
+    NoRandomNumbers,
+}
+
+type Store<'a> = StoreContextMut<'a, HostState>;
+
+/// Whether a plugin gets this import.
+pub(crate) fn is_given(import: &str) -> bool {
+    let Some((interface, version)) = import.split_once('@') else {
+        return false;
+    };
+    let patch = version
+        .strip_prefix("0.2.")
+        .is_some_and(|patch| patch.parse::<u32>().is_ok());
+    patch && INTERFACES.contains(&interface)
+}
+
+/// Gives a guest the interfaces above.
+pub(crate) fn add_to_linker(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    io::add_to_linker(linker)?;
+    add_cli(linker)?;
+    add_clocks(linker)?;
+    add_random(linker)
+}
+
+fn add_cli(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    let mut environment = linker.instance("wasi:cli/environment@0.2.0")?;
+    environment.func_wrap("get-environment", |_: Store<'_>, (): ()| {
+        Ok((Vec::<(String, String)>::new(),))
+    })?;
+    environment.func_wrap("get-arguments", |_: Store<'_>, (): ()| Ok((Vec::<String>::new(),)))?;
+    environment.func_wrap("initial-cwd", |_: Store<'_>, (): ()| Ok((None::<String>,)))?;
+
+    let mut exit = linker.instance("wasi:cli/exit@0.2.0")?;
+    exit.func_wrap("exit", |_: Store<'_>, (status,): (Result<(), ()>,)| {
+        Err::<(), _>(Refused::Exit(u8::from(status.is_err())).into())
+    })?;
+    exit.func_wrap("exit-with-code", |_: Store<'_>, (code,): (u8,)| {
+        Err::<(), _>(Refused::Exit(code).into())
+    })
+}
+
+fn add_clocks(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    let mut monotonic = linker.instance("wasi:clocks/monotonic-clock@0.2.0")?;
+    monotonic.func_wrap("now", |store: Store<'_>, (): ()| {
+        Ok((store.data().entry.clock().monotonic_ns(),))
+    })?;
+    monotonic.func_wrap("resolution", |_: Store<'_>, (): ()| Ok((1_u64,)))?;
+    io::add_waits(&mut monotonic)?;
+
+    let mut wall = linker.instance("wasi:clocks/wall-clock@0.2.0")?;
+    wall.func_wrap("now", |store: Store<'_>, (): ()| {
+        let now = store.data().entry.clock().since_epoch();
+        Ok((io::Datetime {
+            seconds: now.as_secs(),
+            nanoseconds: now.subsec_nanos(),
+        },))
+    })?;
+    wall.func_wrap("resolution", |_: Store<'_>, (): ()| {
+        Ok((io::Datetime {
+            seconds: 0,
+            nanoseconds: 1,
+        },))
+    })
+}
+
+fn add_random(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    let mut random = linker.instance("wasi:random/random@0.2.0")?;
+    random.func_wrap("get-random-bytes", |_: Store<'_>, (count,): (u64,)| {
+        Ok((random_bytes(count)?,))
+    })?;
+    random.func_wrap("get-random-u64", |_: Store<'_>, (): ()| Ok((random_u64()?,)))?;
+
+    let mut insecure = linker.instance("wasi:random/insecure@0.2.0")?;
+    insecure.func_wrap("get-insecure-random-bytes", |_: Store<'_>, (count,): (u64,)| {
+        Ok((random_bytes(count)?,))
+    })?;
+    insecure.func_wrap("get-insecure-random-u64", |_: Store<'_>, (): ()| Ok((random_u64()?,)))?;
+
+    // HashMap of Rust takes its keys from here.
+    let mut seed = linker.instance("wasi:random/insecure-seed@0.2.0")?;
+    seed.func_wrap("insecure-seed", |_: Store<'_>, (): ()| {
+        Ok(((random_u64()?, random_u64()?),))
+    })
+}
+
+fn random_bytes(count: u64) -> wasmtime::Result<Vec<u8>> {
+    if count > MAX_RANDOM_BYTES {
+        return Err(Refused::TooManyRandomBytes(count).into());
+    }
+    let mut bytes = vec![0; count as usize];
+    rand::fill(&mut bytes).map_err(|_| Refused::NoRandomNumbers)?;
+    Ok(bytes)
+}
+
+fn random_u64() -> wasmtime::Result<u64> {
+    let mut bytes = [0; 8];
+    rand::fill(&mut bytes).map_err(|_| Refused::NoRandomNumbers)?;
+    Ok(u64::from_ne_bytes(bytes))
+}

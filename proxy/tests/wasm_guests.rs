@@ -1,0 +1,304 @@
+//! Every way in which a guest can misbehave: the right fault, in time, and the next request meets a fresh instance.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ctrlmesh_plugins_builtin::guests;
+use ctrlmesh_proxy::harness::{Harness, HarnessError, get, response};
+use ctrlmesh_proxy::verdict::{Outcome, RequestAction, RequestEdit};
+use ctrlmesh_proxy::wasm::{
+    CompileMode, Compiler, Engine, EntryConfig, Fault, Instance, InstanceInfo, Level, Phase, StateStore,
+};
+use http::StatusCode;
+
+/// Deadline where it is the question, and where it is not.
+const TIMEOUT: Duration = Duration::from_millis(30);
+const PATIENCE: Duration = Duration::from_secs(20);
+const MEMORY_BYTES: usize = 16 * 1024 * 1024;
+const PHASES: [&str; 4] = ["configure", "on-request", "on-response", "on-complete"];
+
+fn start(guest: &str, settings: &str) -> Result<Harness, HarnessError> {
+    start_within(PATIENCE, guest, settings)
+}
+
+fn start_within(timeout: Duration, guest: &str, settings: &str) -> Result<Harness, HarnessError> {
+    let wasm = guests::get(guest).expect("the guest exists");
+    Harness::with_limits(wasm, settings, timeout, MEMORY_BYTES)
+}
+
+fn outcome() -> Outcome {
+    Outcome {
+        status: 200,
+        upstream_status: 200,
+        failure: None,
+        duration: Duration::from_micros(7),
+        upstream: Duration::from_micros(5),
+        request_bytes: 0,
+        response_bytes: 3,
+    }
+}
+
+/// Runs one phase of a guest and returns its fault.
+fn fault_in(guest: &str, phase: &str, more: &str) -> Fault {
+    fault_within(PATIENCE, guest, phase, more)
+}
+
+fn fault_within(timeout: Duration, guest: &str, phase: &str, more: &str) -> Fault {
+    let settings = format!(r#"{{"in": "{phase}"{more}}}"#);
+    let fault = match (start_within(timeout, guest, &settings), phase) {
+        (Err(HarnessError::Start(fault)), "configure") => fault,
+        (Ok(mut plugin), "on-request") => plugin.request(&get("/api/v1/pods")).expect_err("a fault"),
+        (Ok(mut plugin), "on-response") => plugin
+            .response(&get("/api/v1/pods"), &response(StatusCode::OK))
+            .expect_err("a fault"),
+        (Ok(mut plugin), "on-complete") => plugin.complete(&get("/api/v1/pods"), &outcome()).expect_err("a fault"),
+        (Ok(_), _) => panic!("{guest} in {phase} was not noticed"),
+        (Err(error), _) => panic!("{guest} in {phase}: {error}"),
+    };
+    assert_eq!(fault.origin().phase.as_str(), phase);
+    assert_eq!(fault.origin().entry, "harness");
+    assert!(fault.to_string().contains("sha256:"), "{fault}");
+    fault
+}
+
+#[test]
+fn a_guest_that_never_returns_meets_its_deadline_in_every_phase() {
+    for guest in ["spin", "host_calls"] {
+        for phase in PHASES {
+            assert!(
+                matches!(fault_within(TIMEOUT, guest, phase, ""), Fault::Deadline { .. }),
+                "{guest} {phase}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_deadline_is_kept_and_the_next_request_is_answered() {
+    let mut plugin = start_within(TIMEOUT, "spin", r#"{"in": "on-request"}"#).expect("it starts");
+    let started = Instant::now();
+    let fault = plugin.request(&get("/api/v1/pods")).expect_err("a deadline");
+    let elapsed = started.elapsed();
+    assert!(
+        matches!(fault, Fault::Deadline { limit, .. } if limit == TIMEOUT),
+        "{fault}"
+    );
+    // On a busy machine a call gets more time by the clock, ten times its deadline at most.
+    assert!(elapsed >= TIMEOUT && elapsed < 10 * TIMEOUT + PATIENCE, "{elapsed:?}");
+    // A fresh instance of the same plugin serves the next phase.
+    plugin
+        .response(&get("/api/v1/pods"), &response(StatusCode::OK))
+        .expect("an answer");
+}
+
+#[test]
+fn a_guest_that_is_slow_is_stopped_only_after_its_deadline() {
+    // On the system's clock: the guest waits for it to move on.
+    let engine = Engine::new().expect("an engine");
+    let compiler = Compiler::new(CompileMode::InProcess, None).expect("a compiler");
+    let plugin = compiler
+        .load(&engine, guests::get("slow").expect("the guest exists"))
+        .expect("a plugin");
+    let answer = |timeout: Duration, ms: u32| {
+        let entry = Arc::new(EntryConfig {
+            name: "slow".into(),
+            settings_json: format!(r#"{{"in": "on-complete", "ms": {ms}}}"#),
+            timeout,
+            memory_bytes: MEMORY_BYTES,
+            info: InstanceInfo::default(),
+        });
+        let state = StateStore::new().entry("slow");
+        let (mut instance, _) = Instance::start(&engine, &plugin, &entry, &state).expect("an instance");
+        instance.on_complete(&Rc::new(get("/api/v1/pods").view()), &outcome())
+    };
+    assert_eq!(answer(PATIENCE, 5), Ok(()));
+    assert!(matches!(answer(TIMEOUT, 60_000), Err(Fault::Deadline { .. })));
+}
+
+#[test]
+fn a_guest_that_takes_all_memory_is_stopped_at_its_cap_in_every_phase() {
+    for phase in PHASES {
+        let fault = fault_in("greedy", phase, "");
+        assert!(
+            matches!(
+                fault,
+                Fault::Memory {
+                    limit_bytes: MEMORY_BYTES,
+                    ..
+                }
+            ),
+            "{fault}"
+        );
+    }
+}
+
+#[test]
+fn endless_recursion_traps_and_the_host_keeps_its_stack() {
+    for phase in PHASES {
+        let fault = fault_in("recurse", phase, "");
+        assert!(matches!(&fault, Fault::Trap { .. }), "{fault}");
+    }
+}
+
+#[test]
+fn a_panic_says_what_it_said() {
+    for phase in PHASES {
+        let fault = fault_in("trap", phase, r#", "how": "panic""#);
+        let Fault::Trap { detail, .. } = &fault else {
+            panic!("{fault}")
+        };
+        assert!(detail.contains("panicked at"), "{detail}");
+    }
+}
+
+#[test]
+fn an_abort_and_an_exit_trap() {
+    assert!(matches!(
+        fault_in("trap", "on-request", r#", "how": "abort""#),
+        Fault::Trap { .. }
+    ));
+    let fault = fault_in("trap", "on-request", r#", "how": "exit""#);
+    assert!(fault.to_string().contains("it called exit"), "{fault}");
+}
+
+#[test]
+fn after_a_trap_a_fresh_instance_serves_the_next_request() {
+    let mut plugin = start("trap", r#"{"in": "on-request", "how": "panic"}"#).expect("it starts");
+    for _ in 0..3 {
+        assert!(plugin.request(&get("/api/v1/pods")).is_err());
+        plugin
+            .response(&get("/api/v1/pods"), &response(StatusCode::OK))
+            .expect("an answer");
+    }
+}
+
+#[test]
+fn the_text_of_a_panic_reaches_the_plugins_log() {
+    let mut plugin = start("trap", r#"{"in": "on-request", "how": "panic"}"#).expect("it starts");
+    plugin.request(&get("/api/v1/pods")).expect_err("a trap");
+    let lines = plugin.log();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.level == Level::Warn && line.message.contains("panicked at")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn settings_that_are_refused_come_back_as_the_plugins_own_bounded_text() {
+    let Err(HarnessError::Start(fault)) = start("refuse_settings", r#"{"because": "no shard", "times": 100000}"#)
+    else {
+        panic!("the settings were accepted");
+    };
+    let Fault::Settings { message, origin } = fault else {
+        panic!("{fault}")
+    };
+    assert!(message.starts_with("no shard"), "{message}");
+    assert!(message.len() <= 2048);
+    assert_eq!(origin.phase, Phase::Configure);
+}
+
+#[test]
+fn a_flood_of_log_lines_is_bounded_on_both_ways() {
+    for to in ["log", "stderr"] {
+        let wasm = guests::get("log_flood").expect("the guest exists");
+        let settings = format!(r#"{{"in": "on-request", "to": "{to}", "bytes": 1000000, "line": 100}}"#);
+        let mut plugin =
+            Harness::with_limits(wasm, &settings, Duration::from_secs(20), MEMORY_BYTES).expect("it starts");
+        plugin.request(&get("/api/v1/pods")).expect("a verdict");
+        assert!(plugin.log().len() <= 32);
+        let suppressed = plugin.state().log().suppressed();
+        assert!(to == "stderr" || suppressed > 9000, "{to}: {suppressed}");
+    }
+}
+
+#[test]
+fn series_above_the_bound_and_bad_names_are_dropped_and_counted() {
+    let settings = r#"{"in": "on-request", "series": 100, "names": ["Bad Name"]}"#;
+    let mut plugin = start("metrics_hog", settings).expect("it starts");
+    plugin.request(&get("/api/v1/pods")).expect("a verdict");
+    let (series, dropped) = plugin.state().series().snapshot();
+    assert_eq!(series.len(), 64);
+    // 36 labels too many, and a bad name as counter and as gauge.
+    assert_eq!(dropped, 38);
+}
+
+#[test]
+fn state_above_the_bound_is_refused() {
+    let mut plugin = start("state_hog", r#"{"in": "on-request", "keys": 1100, "bytes": 8}"#).expect("it starts");
+    plugin.request(&get("/api/v1/pods")).expect("a verdict");
+    let metrics = plugin.metrics();
+    assert!(
+        metrics
+            .iter()
+            .any(|series| series.name == "state" && series.label.contains("too-many-keys")),
+        "{metrics:?}"
+    );
+}
+
+#[test]
+fn the_standard_library_works_and_tells_nothing() {
+    let mut plugin = start("std_plain", "{}").expect("it starts");
+    plugin.request(&get("/api/v1/pods")).expect("a verdict");
+    let verdict = plugin.request(&get("/api/v1/pods")).expect("a verdict");
+    let RequestAction::Proceed(edits) = verdict.action else {
+        panic!("{verdict:?}")
+    };
+    let [RequestEdit::SetHeader(name, value)] = &edits[..] else {
+        panic!("{edits:?}")
+    };
+    assert_eq!(
+        (name.as_str(), value.to_str().expect("text")),
+        ("x-std", "count=2 args=0 env=0")
+    );
+    let lines: Vec<_> = plugin
+        .log()
+        .into_iter()
+        .map(|line| (line.level, line.message))
+        .collect();
+    assert!(lines.contains(&(Level::Info, "a line on stdout".into())), "{lines:?}");
+    assert!(lines.contains(&(Level::Warn, "a line on stderr".into())), "{lines:?}");
+}
+
+#[test]
+fn clocks_of_the_standard_library_are_the_hosts() {
+    let mut plugin = start("std_clock", "{}").expect("it starts");
+    plugin.advance(Duration::from_secs(3600));
+    plugin.request(&get("/api/v1/pods")).expect("a verdict");
+}
+
+#[test]
+fn what_wants_files_sockets_or_another_world_is_not_loaded_and_the_reason_is_named() {
+    let message = |guest: &str| match start(guest, r#"{"in": "on-request"}"#) {
+        Err(HarnessError::Load(error)) => error.to_string(),
+        Err(error) => panic!("{guest}: {error}"),
+        Ok(_) => panic!("{guest} was loaded"),
+    };
+    assert!(
+        message("file_reader").contains("imports wasi:filesystem/"),
+        "{}",
+        message("file_reader")
+    );
+    assert!(
+        message("dialer").contains("imports wasi:sockets/"),
+        "{}",
+        message("dialer")
+    );
+    assert!(
+        message("wrong_world").contains("does not export `"),
+        "{}",
+        message("wrong_world")
+    );
+    assert!(
+        message("wrong_types").contains("is not a ctrlmesh plugin"),
+        "{}",
+        message("wrong_types")
+    );
+    assert!(
+        message("newer_world").contains("supports 0.1.x"),
+        "{}",
+        message("newer_world")
+    );
+}
