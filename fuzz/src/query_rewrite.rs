@@ -48,8 +48,8 @@ fn forgiving(raw: &str, key: &str) -> usize {
         .split(['&', ';'])
         .filter(|piece| !piece.is_empty())
         .map(|piece| piece.split('=').next().unwrap_or(""));
-    // A name with good escapes can be read in one way only.
-    let is_key = |name: &&str| match Query::new(name) {
+    // A name with good escapes can be read in one way only. The `=` makes a pair of an empty name too.
+    let is_key = |name: &&str| match Query::new(&format!("{name}=")) {
         query if query.malformed().is_some() => *name == key,
         query => query.get(key).is_some(),
     };
