@@ -113,7 +113,7 @@ impl Harness {
     /// # Errors
     /// The plugin's fault. The next call meets a fresh instance, as in a sidecar.
     pub fn request(&mut self, request: &Request) -> Result<RequestVerdict, Fault> {
-        let view = request.view();
+        let view = Rc::new(request.view());
         self.call(|instance| instance.on_request(&view, false))
     }
 
@@ -122,7 +122,7 @@ impl Harness {
     /// # Errors
     /// As [`Harness::request`].
     pub fn recheck(&mut self, request: &Request) -> Result<RequestVerdict, Fault> {
-        let view = request.view();
+        let view = Rc::new(request.view());
         self.call(|instance| instance.on_request(&view, true))
     }
 
@@ -131,7 +131,7 @@ impl Harness {
     /// # Errors
     /// As [`Harness::request`].
     pub fn response(&mut self, request: &Request, response: &Response) -> Result<ResponseVerdict, Fault> {
-        let (request, response) = (request.view(), Rc::new(response.0.clone()));
+        let (request, response) = (Rc::new(request.view()), Rc::new(response.0.clone()));
         self.call(|instance| instance.on_response(&request, &response))
     }
 
@@ -140,7 +140,7 @@ impl Harness {
     /// # Errors
     /// As [`Harness::request`].
     pub fn complete(&mut self, request: &Request, outcome: &Outcome) -> Result<(), Fault> {
-        let view = request.view();
+        let view = Rc::new(request.view());
         self.call(|instance| instance.on_complete(&view, outcome))
     }
 
@@ -283,8 +283,10 @@ impl Request {
         self
     }
 
-    fn view(&self) -> Rc<RequestView> {
-        Rc::new(self.0.clone())
+    /// What a plugin is shown.
+    #[must_use]
+    pub fn view(&self) -> RequestView {
+        self.0.clone()
     }
 }
 

@@ -14,6 +14,7 @@ mod cache;
 mod child;
 mod clock;
 mod compile;
+mod deadline;
 mod engine;
 mod error;
 mod host;

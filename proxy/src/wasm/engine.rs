@@ -138,8 +138,8 @@ impl Ticker {
         let thread = thread::Builder::new()
             .name("wasm-epoch".into())
             .spawn(move || {
-                // One step per wake-up, also after a long pause: when the whole process was not scheduled, no plugin is
-                // to blame for it.
+                // One step per wake-up, also after a long pause: what a process that was not scheduled missed is nobody's
+                // fault (see `deadline.rs` for a single thread).
                 while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
                     let Some(engine) = engine.upgrade() else { break };
                     engine.increment_epoch();

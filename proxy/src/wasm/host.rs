@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use wasmtime::ResourceLimiter;
 
+use super::deadline::Deadline;
 use super::state::EntryState;
 use super::stdio::Stdio;
 use crate::exchange::{RequestView, ResponseView};
@@ -47,13 +48,14 @@ pub(crate) struct HostState {
     pub(crate) recheck: bool,
     pub(crate) entry: Arc<EntryState>,
     pub(crate) limits: Limits,
+    pub(crate) deadline: Deadline,
     pub(crate) stdio: Stdio,
     /// Handles of WASI that the guest holds.
     pub(crate) wasi_handles: u32,
 }
 
 impl HostState {
-    pub(crate) fn new(entry: Arc<EntryState>, memory_bytes: usize) -> Self {
+    pub(crate) fn new(entry: Arc<EntryState>, memory_bytes: usize, deadline: Deadline) -> Self {
         Self {
             request: None,
             response: None,
@@ -65,6 +67,7 @@ impl HostState {
                 table_elements: 0,
                 memory_refused: false,
             },
+            deadline,
             stdio: Stdio::default(),
             wasi_handles: 0,
         }

@@ -1,8 +1,8 @@
 //! One live instance of a plugin, pinned to its thread: made, configured, called.
 //!
 //! Flow: [`Instance::start`] instantiates and configures; then one call after another, each with its own deadline.
-//! Guarantees: a call returns within its deadline (plus one epoch of a millisecond), whatever the guest does; what it
-//! answers has been validated. Caveat: after any [`Fault`] the instance is spent. Drop it, and start a fresh one for the
+//! Guarantees: a call that runs is stopped at its deadline, whatever the guest does (`deadline.rs`); what it answers has been
+//! validated. Caveat: after any [`Fault`] the instance is spent. Drop it, and start a fresh one for the
 //! next request: what must survive lives in [`EntryState`]. What follows from a fault is the chain's business.
 
 use std::rc::Rc;
@@ -14,7 +14,8 @@ use wasmtime::Store;
 use wasmtime::component::Resource;
 
 use super::bindings::v0_1;
-use super::engine::{Engine, TICK};
+use super::deadline::Deadline;
+use super::engine::Engine;
 use super::error::{Fault, Origin, Phase};
 use super::host::HostState;
 use super::plugin::{Plugin, Pre};
@@ -93,11 +94,14 @@ impl Instance {
         entry: &Arc<EntryConfig>,
         state: &Arc<EntryState>,
     ) -> Result<(Self, Subscription), Fault> {
-        let mut store = Store::new(engine.wasmtime(), HostState::new(Arc::clone(state), entry.memory_bytes));
+        let limit = entry.timeout.saturating_mul(CONFIGURE_FACTOR).max(MIN_CONFIGURE);
+        let (deadline, epochs) = Deadline::start(limit);
+        let host = HostState::new(Arc::clone(state), entry.memory_bytes, deadline);
+        let mut store = Store::new(engine.wasmtime(), host);
         store.limiter(|host| &mut host.limits);
         store.set_hostcall_fuel(MAX_HANDED_OVER_BYTES);
-        let limit = entry.timeout.saturating_mul(CONFIGURE_FACTOR).max(MIN_CONFIGURE);
-        store.set_epoch_deadline(ticks(limit));
+        store.epoch_deadline_callback(|mut store| Ok(store.data_mut().deadline.ask()));
+        store.set_epoch_deadline(epochs);
         let made = match &plugin.pre {
             Pre::V0_1(pre) => pre.instantiate(&mut store).map(Guest::V0_1),
         };
@@ -205,7 +209,9 @@ impl Instance {
         limit: Duration,
         run: impl FnOnce(&mut Store<HostState>, &Guest, &Plugin, &EntryConfig) -> wasmtime::Result<R>,
     ) -> Result<R, Fault> {
-        self.store.set_epoch_deadline(ticks(limit));
+        let (deadline, epochs) = Deadline::start(limit);
+        self.store.data_mut().deadline = deadline;
+        self.store.set_epoch_deadline(epochs);
         let result = run(&mut self.store, &self.guest, &self.plugin, &self.entry).map_err(|error| {
             let context = Context {
                 plugin: &self.plugin,
@@ -296,11 +302,4 @@ fn with_stderr(what: &str, stderr: &str) -> String {
 fn bounded(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(MAX_DETAIL_BYTES));
     text
-}
-
-/// Epochs of a limit. One more, because the current epoch is already under way.
-fn ticks(limit: Duration) -> u64 {
-    u64::try_from(limit.as_nanos().div_ceil(TICK.as_nanos()))
-        .unwrap_or(u64::MAX / 2)
-        .saturating_add(1)
 }

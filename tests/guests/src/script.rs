@@ -60,7 +60,7 @@ impl When {
         let same = |expected: &Option<String>, actual: &dyn Fn() -> String| {
             expected.as_ref().is_none_or(|expected| *expected == actual())
         };
-        same(&self.verb, &|| format!("{:?}", facts.verb).to_lowercase())
+        same(&self.verb, &|| word(&facts.verb))
             && same(&self.group, &|| facts.group.clone())
             && same(&self.resource, &|| facts.resource.clone())
             && same(&self.subresource, &|| facts.subresource.clone())
@@ -82,6 +82,12 @@ impl When {
                 .iter()
                 .all(|(name, value)| req.query(name).as_ref() == Some(value))
     }
+}
+
+/// A word of the contract in lower case. The bindings print `Verb::List`.
+fn word(value: &impl std::fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    text.rsplit("::").next().unwrap_or(&text).to_lowercase()
 }
 
 #[derive(Clone, Debug, Deserialize)]

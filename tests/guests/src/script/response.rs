@@ -3,7 +3,7 @@
 use ctrlmesh_sdk::{BodyShape, Request, ResponseAction, ResponseEdit, ResponseHead, ResponsePlan, ResponseVerdict};
 use serde::Deserialize;
 
-use super::{FieldText, RefusalText, ResetText, When};
+use super::{FieldText, RefusalText, ResetText, When, word};
 
 /// One line of the script.
 #[derive(Debug, Deserialize)]
@@ -98,8 +98,8 @@ impl ResponseLine {
 fn echo(header: &str, req: &dyn Request, res: &dyn ResponseHead) -> Vec<ResponseEdit> {
     let facts = req.facts();
     let seen = [
-        ("traffic", format!("{:?}", facts.traffic).to_lowercase()),
-        ("verb", format!("{:?}", facts.verb).to_lowercase()),
+        ("traffic", word(&facts.traffic)),
+        ("verb", word(&facts.verb)),
         ("group", facts.group.clone()),
         ("version", facts.version.clone()),
         ("resource", facts.resource.clone()),

@@ -1,0 +1,97 @@
+//! When a call has taken too long: counted in epochs, and checked against the time that its thread has really run.
+//!
+//! A sidecar shares its cores and is often throttled. A thread that waits 20 ms for a core while the epoch moves on would
+//! fail a plugin that needs 2 µs. So the deadline comes in two halves: when the first is over, the thread's processor time is
+//! noted; when the second is over, the call is stopped if the thread has run during it, else it gets another half. A guest
+//! that spins on a free core is stopped at its deadline; none gets more than [`MAX_STRETCH`] times as long. An ordinary call
+//! costs nothing of this: it returns before the first half is over.
+
+use std::time::Duration;
+
+use cpu_time::ThreadTime;
+use wasmtime::UpdateDeadline;
+
+use super::engine::TICK;
+
+/// A call may take at most so many times its deadline by the clock, however little its thread was scheduled.
+const MAX_STRETCH: u32 = 10;
+
+/// The deadline of the running call.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    half: Duration,
+    stage: Stage,
+    /// Halves that may still be added.
+    extensions: u32,
+}
+
+#[derive(Debug)]
+enum Stage {
+    First,
+    /// With the thread's processor time at its start, if the kernel tells it.
+    Second(Option<ThreadTime>),
+}
+
+impl Deadline {
+    /// The deadline of a call that starts now, and the epochs after which it has to be asked for the first time.
+    pub(crate) fn start(limit: Duration) -> (Self, u64) {
+        let half = limit / 2;
+        // One more, because the current epoch is already under way.
+        let epochs = epochs(half).saturating_add(1);
+        (
+            Self {
+                half,
+                stage: Stage::First,
+                extensions: 2 * (MAX_STRETCH - 1),
+            },
+            epochs,
+        )
+    }
+
+    /// The epochs that were allowed are over: go on or stop?
+    pub(crate) fn ask(&mut self) -> UpdateDeadline {
+        if let Stage::Second(start) = &self.stage {
+            let has_run = start.as_ref().and_then(|start| start.try_elapsed().ok());
+            // Three quarters: the rest is what a free core does besides. No reading: the clock decides.
+            let is_over = has_run.is_none_or(|has_run| has_run >= self.half * 3 / 4);
+            if is_over || self.extensions == 0 {
+                return UpdateDeadline::Interrupt;
+            }
+            self.extensions -= 1;
+        } else {
+            self.stage = Stage::Second(ThreadTime::try_now().ok());
+        }
+        UpdateDeadline::Continue(epochs(self.half))
+    }
+}
+
+fn epochs(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(TICK.as_nanos()))
+        .unwrap_or(u64::MAX / 2)
+        .max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_runs_is_stopped_at_the_end_of_the_second_half() {
+        let (mut deadline, first) = Deadline::start(Duration::from_millis(20));
+        assert_eq!(first, 11);
+        assert!(matches!(deadline.ask(), UpdateDeadline::Continue(10)));
+        let start = ThreadTime::now();
+        while start.elapsed() < Duration::from_millis(10) {}
+        assert!(matches!(deadline.ask(), UpdateDeadline::Interrupt));
+    }
+
+    #[test]
+    fn a_thread_that_does_not_run_gets_more_time_but_not_for_ever() {
+        let (mut deadline, _) = Deadline::start(Duration::from_secs(3600));
+        let mut halves = 1;
+        while matches!(deadline.ask(), UpdateDeadline::Continue(_)) {
+            halves += 1;
+        }
+        assert_eq!(halves, 2 * MAX_STRETCH);
+    }
+}

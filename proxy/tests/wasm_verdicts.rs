@@ -1,0 +1,475 @@
+//! What plugins are shown, what they may answer, and what their state does: through the real engine, by guests that say
+//! whatever their settings tell them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ctrlmesh_plugins_builtin::{builtin, guests};
+use ctrlmesh_proxy::harness::{Harness, Request, get, request, response};
+use ctrlmesh_proxy::verdict::{
+    BodyShape, Failure, Outcome, Refusal, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit, Traffic,
+};
+use ctrlmesh_proxy::wasm::{Fault, SeriesValue};
+use http::{Method, StatusCode};
+
+fn harness(guest: &str, settings: &str) -> Harness {
+    Harness::with_limits(
+        guests::get(guest).expect("the guest exists"),
+        settings,
+        Duration::from_secs(5),
+        16 << 20,
+    )
+    .expect("it starts")
+}
+
+/// What `scripted` answers to a list of pods when it is told to say this.
+fn request_verdict(then: &str) -> Result<(Duration, RequestAction), Fault> {
+    let mut plugin = harness("scripted", &format!(r#"{{"onRequest": [{then}]}}"#));
+    plugin
+        .request(&get("/api/v1/pods"))
+        .map(|verdict| (verdict.delay, verdict.action))
+}
+
+fn response_verdict(then: &str) -> Result<(Duration, ResponseAction), Fault> {
+    let mut plugin = harness("scripted", &format!(r#"{{"onResponse": [{then}]}}"#));
+    let verdict = plugin.response(&get("/api/v1/pods"), &response(StatusCode::OK));
+    verdict.map(|verdict| (verdict.delay, verdict.action))
+}
+
+fn header(name: &'static str, value: &'static str) -> (http::HeaderName, http::HeaderValue) {
+    (
+        http::HeaderName::from_static(name),
+        http::HeaderValue::from_static(value),
+    )
+}
+
+#[test]
+fn every_request_edit_arrives_in_order() {
+    let (delay, action) = request_verdict(
+        r#"{"delayMs": 5, "then": {"proceed": [
+            {"andLabelSelector": "shard=a"},
+            {"andFieldSelector": "spec.nodeName=n"},
+            {"setQuery": {"name": "limit", "value": "500"}},
+            {"removeQuery": "pretty"},
+            {"setHeader": {"name": "X-Shard", "value": "a"}},
+            {"removeHeader": "x-debug"},
+            {"renameObject": {"from": "lock", "to": "lock---shard-0"}}
+        ]}}"#,
+    )
+    .expect("a verdict");
+    let (set, value) = header("x-shard", "a");
+    assert_eq!(delay, Duration::from_millis(5));
+    assert_eq!(
+        action,
+        RequestAction::Proceed(vec![
+            RequestEdit::AndLabelSelector("shard=a".into()),
+            RequestEdit::AndFieldSelector("spec.nodeName=n".into()),
+            RequestEdit::SetQuery("limit".into(), "500".into()),
+            RequestEdit::RemoveQuery("pretty".into()),
+            RequestEdit::SetHeader(set, value),
+            RequestEdit::RemoveHeader(http::HeaderName::from_static("x-debug")),
+            RequestEdit::RenameObject {
+                from: "lock".into(),
+                to: "lock---shard-0".into()
+            },
+        ])
+    );
+}
+
+#[test]
+fn refusals_and_resets_arrive() {
+    let refusal = Refusal {
+        code: 429,
+        reason: "TooManyRequests".into(),
+        message: "slow down".into(),
+        retry_after_seconds: Some(2),
+        cause: Some("rule-1".into()),
+    };
+    let text = r#"{"code": 429, "reason": "TooManyRequests", "message": "slow down", "retryAfterSeconds": 2, "cause": "rule-1"}"#;
+    let (_, action) = request_verdict(&format!(r#"{{"then": {{"refuse": {text}}}}}"#)).expect("a verdict");
+    assert_eq!(action, RequestAction::Refuse(refusal.clone()));
+    let (_, action) = response_verdict(&format!(r#"{{"then": {{"replace": {text}}}}}"#)).expect("a verdict");
+    assert_eq!(action, ResponseAction::Replace(refusal));
+    for (text, how) in [
+        ("cancel", Reset::Cancel),
+        ("internal-error", Reset::InternalError),
+        ("close", Reset::Close),
+        ("hang", Reset::Hang),
+    ] {
+        let then = format!(r#"{{"then": {{"reset": "{text}"}}}}"#);
+        assert_eq!(request_verdict(&then).expect("a verdict").1, RequestAction::Reset(how));
+        assert_eq!(
+            response_verdict(&then).expect("a verdict").1,
+            ResponseAction::Reset(how)
+        );
+    }
+}
+
+#[test]
+fn every_change_of_a_response_arrives() {
+    let (delay, action) = response_verdict(
+        r#"{"delayMs": 7, "then": {"proceed": {
+            "edits": [{"setHeader": {"name": "x-a", "value": "b"}}, {"removeHeader": "etag"}],
+            "body": {"pace": 100, "holdMs": 20, "cutAfter": 30, "endAfterMs": 40, "expired": true, "reset": "close"}
+        }}}"#,
+    )
+    .expect("a verdict");
+    let (set, value) = header("x-a", "b");
+    let body = BodyShape {
+        pace: Some(100),
+        hold: Some(Duration::from_millis(20)),
+        cut_after: Some(30),
+        end_after: Some(Duration::from_millis(40)),
+        expired: true,
+        reset: Reset::Close,
+    };
+    assert_eq!(delay, Duration::from_millis(7));
+    let edits = vec![
+        ResponseEdit::SetHeader(set, value),
+        ResponseEdit::RemoveHeader(http::HeaderName::from_static("etag")),
+    ];
+    assert_eq!(
+        action,
+        ResponseAction::Proceed {
+            edits,
+            body: Some(body)
+        }
+    );
+}
+
+#[test]
+fn a_delay_is_cut_to_a_minute() {
+    let (delay, _) = request_verdict(r#"{"delayMs": 4000000000, "then": {"proceed": []}}"#).expect("a verdict");
+    assert_eq!(delay, Duration::from_secs(60));
+}
+
+#[test]
+fn an_answer_that_breaks_a_rule_is_a_fault_that_says_which() {
+    let proceed = |edits: &str| format!(r#"{{"then": {{"proceed": [{edits}]}}}}"#);
+    let long = "x".repeat(70_000);
+    let cases = [
+        (proceed(r#"{"andLabelSelector": ""}"#), "empty selector"),
+        (proceed(r#"{"andFieldSelector": " "}"#), "empty selector"),
+        (
+            proceed(r#"{"setQuery": {"name": "labelSelector", "value": "a=b"}}"#),
+            "labelSelector",
+        ),
+        (proceed(r#"{"removeQuery": "fieldSelector"}"#), "fieldSelector"),
+        (
+            proceed(r#"{"setHeader": {"name": "a b", "value": ""}}"#),
+            "no header name",
+        ),
+        (
+            proceed(r#"{"setHeader": {"name": "x-a", "value": "a\r\nb: c"}}"#),
+            "x-a",
+        ),
+        (
+            proceed(r#"{"setHeader": {"name": "Content-Length", "value": "0"}}"#),
+            "content-length",
+        ),
+        (proceed(r#"{"removeHeader": "Authorization"}"#), "authorization"),
+        (
+            proceed(r#"{"setHeader": {"name": "Impersonate-User", "value": "admin"}}"#),
+            "impersonate-user",
+        ),
+        (
+            proceed(r#"{"renameObject": {"from": "a", "to": "../secrets/b"}}"#),
+            "no object name",
+        ),
+        (proceed(&format!(r#"{{"andLabelSelector": "{long}"}}"#)), "65536 bytes"),
+        (r#"{"then": {"refuse": {"code": 200}}}"#.to_owned(), "code 200"),
+        (
+            r#"{"times": 65, "then": {"proceed": [{"removeHeader": "x"}]}}"#.to_owned(),
+            "65 edits",
+        ),
+    ];
+    for (then, expected) in cases {
+        let fault = request_verdict(&then).map(|_| ()).expect_err("a fault");
+        let Fault::Invalid { what, .. } = &fault else {
+            panic!("{fault}")
+        };
+        assert!(what.contains(expected), "{what}");
+    }
+    let fault = response_verdict(r#"{"then": {"proceed": {"body": {"expired": true}}}}"#)
+        .map(|_| ())
+        .expect_err("a fault");
+    assert!(matches!(fault, Fault::Invalid { .. }), "{fault}");
+}
+
+#[test]
+fn an_answer_of_many_megabytes_is_stopped_before_the_host_allocates_it() {
+    // 20,000 edits that all name the same 100 kB: two gigabytes for whoever copies them.
+    let text = "x".repeat(100_000);
+    let then = format!(r#"{{"times": 60, "then": {{"proceed": [{{"andLabelSelector": "{text}"}}]}}}}"#);
+    let fault = request_verdict(&then).map(|_| ()).expect_err("a fault");
+    assert!(matches!(&fault, Fault::Invalid { .. }), "{fault}");
+    let then = r#"{"times": 100000, "then": {"proceed": [{"removeHeader": "x"}]}}"#;
+    let fault = request_verdict(then).map(|_| ()).expect_err("a fault");
+    assert!(matches!(&fault, Fault::Invalid { .. }), "{fault}");
+}
+
+#[test]
+fn after_an_invalid_answer_a_fresh_instance_serves() {
+    let mut plugin = harness(
+        "scripted",
+        r#"{"onRequest": [{"when": {"name": "bad"}, "then": {"refuse": {"code": 1}}}]}"#,
+    );
+    assert!(plugin.request(&get("/api/v1/namespaces/a/pods/bad")).is_err());
+    let verdict = plugin
+        .request(&get("/api/v1/namespaces/a/pods/good"))
+        .expect("a verdict");
+    assert_eq!(verdict.action, RequestAction::Proceed(vec![]));
+}
+
+/// The headers `x-seen-…` that `scripted` answers.
+fn seen(request: &Request, echo: &str) -> BTreeMap<String, String> {
+    let settings = format!(r#"{{"onResponse": [{{"echo": "{echo}", "then": {{"proceed": {{}}}}}}]}}"#);
+    let response = response(StatusCode::CREATED)
+        .header("x-case", "from upstream")
+        .header("set-cookie", "secret");
+    let verdict = harness("scripted", &settings)
+        .response(request, &response)
+        .expect("a verdict");
+    let ResponseAction::Proceed { edits, .. } = verdict.action else {
+        panic!("{verdict:?}")
+    };
+    let set = |edit| match edit {
+        ResponseEdit::SetHeader(name, value) => {
+            let name = name.as_str().trim_start_matches("x-seen-").to_owned();
+            (name, value.to_str().expect("text").to_owned())
+        }
+        other @ ResponseEdit::RemoveHeader(_) => panic!("{other:?}"),
+    };
+    edits.into_iter().map(set).collect()
+}
+
+#[test]
+fn a_plugin_is_shown_the_parsed_request_and_no_credentials() {
+    let target =
+        "/apis/apps/v1/namespaces/a/deployments/web%2D0/status?labelSelector=a%3Db&fieldSelector=c%3Dd&x-case=q+1";
+    let request = request(Method::PATCH, target)
+        .user_agent("operator/1.0")
+        .header("authorization", "Bearer secret")
+        .header("cookie", "secret")
+        .header("x-case", "from client")
+        .header("content-length", "42");
+    let seen = seen(&request, "x-case");
+    for (name, value) in [
+        ("traffic", "api"),
+        ("verb", "patch"),
+        ("group", "apps"),
+        ("version", "v1"),
+        ("resource", "deployments"),
+        ("subresource", "status"),
+        ("namespace", "a"),
+        ("name", "web-0"),
+        ("method", "PATCH"),
+        ("path", "/apis/apps/v1/namespaces/a/deployments/web-0/status"),
+        ("host", "kubernetes.default.svc"),
+        ("user-agent", "operator/1.0"),
+        ("label-selector", "a=b"),
+        ("field-selector", "c=d"),
+        ("size", "42"),
+        ("authorization", "none"),
+        ("request-header", "from client"),
+        ("query", "q 1"),
+        ("status", "201"),
+        ("response-header", "from upstream"),
+    ] {
+        assert_eq!(seen.get(name).map(String::as_str), Some(value), "{name}");
+    }
+}
+
+#[test]
+fn no_spelling_of_a_credential_header_is_shown() {
+    let request = get("/api/v1/pods")
+        .header("authorization", "Bearer secret")
+        .header("cookie", "secret")
+        .header("proxy-authorization", "Basic secret")
+        .header(
+            "sec-websocket-protocol",
+            "base64url.bearer.authorization.k8s.io.c2VjcmV0",
+        );
+    for name in [
+        "Authorization",
+        "COOKIE",
+        "Proxy-Authorization",
+        "Sec-WebSocket-Protocol",
+        "Set-Cookie",
+    ] {
+        let seen = seen(&request, name);
+        assert_eq!(seen.get("request-header").map(String::as_str), Some("none"), "{name}");
+        assert_eq!(seen.get("response-header").map(String::as_str), Some("none"), "{name}");
+    }
+}
+
+#[test]
+fn traffic_of_other_kinds_is_told_apart() {
+    let request = get("/hook").with(|view| {
+        view.traffic = Traffic::External;
+        view.host = "api.example.com".into();
+    });
+    let seen = seen(&request, "x-case");
+    assert_eq!(seen.get("traffic").map(String::as_str), Some("external"));
+    assert_eq!(seen.get("host").map(String::as_str), Some("api.example.com"));
+    assert_eq!(seen.get("verb").map(String::as_str), Some("nonresource"));
+}
+
+#[test]
+fn a_subscription_arrives() {
+    let plugin = harness(
+        "scripted",
+        r#"{"subscribe": [{"traffic": ["api"], "verbs": ["list", "deletecollection"], "groups": [""], "resources": ["pods"],
+            "subresources": [""], "namespaces": ["a", "b*"], "names": ["n"], "paths": ["/p"], "hosts": ["h"],
+            "userAgents": ["u*"]}], "onRequest": [{"then": {"proceed": []}}], "countCompleted": true}"#,
+    );
+    let subscription = plugin.subscription();
+    assert_eq!(
+        (
+            subscription.phases.request,
+            subscription.phases.response,
+            subscription.phases.complete
+        ),
+        (true, false, true)
+    );
+    let [rule] = &subscription.rules[..] else {
+        panic!("{subscription:?}")
+    };
+    assert_eq!(rule.traffic, [Traffic::Api]);
+    assert_eq!(
+        rule.verbs,
+        [ctrlmesh_wire::Verb::List, ctrlmesh_wire::Verb::DeleteCollection]
+    );
+    assert_eq!(
+        (&rule.groups[..], &rule.resources[..]),
+        (&["".to_owned()][..], &["pods".to_owned()][..])
+    );
+    assert_eq!(
+        (&rule.subresources[..], &rule.namespaces[..]),
+        (&["".to_owned()][..], &["a".to_owned(), "b*".into()][..])
+    );
+    assert_eq!(
+        (&rule.names[..], &rule.paths[..]),
+        (&["n".to_owned()][..], &["/p".to_owned()][..])
+    );
+    assert_eq!(
+        (&rule.hosts[..], &rule.user_agents[..]),
+        (&["h".to_owned()][..], &["u*".to_owned()][..])
+    );
+}
+
+#[test]
+fn an_outcome_arrives_whole() {
+    let mut plugin = harness("recorder", "{}");
+    let outcome = Outcome {
+        status: 503,
+        upstream_status: 200,
+        failure: Some(Failure::UpstreamReset),
+        duration: Duration::from_micros(1500),
+        upstream: Duration::from_micros(700),
+        request_bytes: 11,
+        response_bytes: 22,
+    };
+    plugin
+        .complete(&get("/api/v1/namespaces/a/pods/p"), &outcome)
+        .expect("done");
+    let verdict = plugin
+        .request(&get("/api/v1/pods").user_agent("recorder"))
+        .expect("a verdict");
+    let RequestAction::Refuse(refusal) = verdict.action else {
+        panic!("{verdict:?}")
+    };
+    let line = refusal.message.trim();
+    assert_eq!(
+        line,
+        "Verb::Get pods/p status=503 upstream=200 failure=Some(Failure::UpstreamReset) request=11 response=22 timed=true"
+    );
+}
+
+/// What `stateful` answers to these operations.
+fn results(plugin: &mut Harness, recheck: bool) -> String {
+    let request = get("/api/v1/pods");
+    let verdict = if recheck {
+        plugin.recheck(&request)
+    } else {
+        plugin.request(&request)
+    }
+    .expect("a verdict");
+    let RequestAction::Refuse(refusal) = verdict.action else {
+        panic!("{verdict:?}")
+    };
+    refusal.message
+}
+
+const OPS: &str = r#"{"ops": [
+    {"take": [{"key": "b", "limit": 1, "intervalMs": 1000, "burst": 1, "tokens": 1}]},
+    {"add": {"key": "c", "delta": 1, "max": 2}},
+    {"windowAdd": {"key": "w", "lengthMs": 1000, "slots": 10, "amount": 1}},
+    {"compareAndSwap": {"key": "k", "expected": 0, "value": "text"}},
+    {"get": "k"}
+]}"#;
+
+#[test]
+fn state_survives_a_restart_and_follows_the_clock() {
+    let mut plugin = harness("stateful", OPS);
+    assert_eq!(results(&mut plugin, false), "granted; 1; 1; 1; text@1");
+    plugin.restart().expect("a fresh instance");
+    assert_eq!(results(&mut plugin, false), "wait 1000; 2; 2; none; text@1");
+    plugin.advance(Duration::from_millis(1000));
+    assert_eq!(results(&mut plugin, false), "granted; none; 1; none; text@1");
+}
+
+#[test]
+fn a_recheck_answers_as_if_and_changes_nothing() {
+    let mut plugin = harness("stateful", OPS);
+    for _ in 0..3 {
+        assert_eq!(results(&mut plugin, true), "granted; 1; 1; 1; none");
+    }
+    assert_eq!(results(&mut plugin, false), "granted; 1; 1; 1; text@1");
+    assert_eq!(results(&mut plugin, true), "granted; 2; 2; none; text@1");
+    assert_eq!(results(&mut plugin, false), "wait 1000; 2; 2; none; text@1");
+}
+
+#[test]
+fn a_recheck_leaves_no_trace_in_metrics_and_log() {
+    let mut plugin = harness("scripted", r#"{"onRequest": [{"then": {"proceed": []}}]}"#);
+    plugin.recheck(&get("/api/v1/pods")).expect("a verdict");
+    assert_eq!(plugin.metrics(), []);
+    plugin.request(&get("/api/v1/pods")).expect("a verdict");
+    let values: Vec<_> = plugin
+        .metrics()
+        .into_iter()
+        .map(|series| (series.name, series.value))
+        .collect();
+    assert_eq!(values, [("requests".to_owned(), SeriesValue::Counter(1))]);
+
+    let wasm = guests::get("log_flood").expect("the guest exists");
+    for to in ["log", "stderr"] {
+        let settings = format!(r#"{{"in": "on-request", "to": "{to}", "bytes": 100, "line": 10}}"#);
+        let mut plugin = Harness::with_limits(wasm, &settings, Duration::from_secs(5), 16 << 20).expect("it starts");
+        plugin.recheck(&get("/api/v1/pods")).expect("a verdict");
+        assert_eq!(plugin.log(), [], "{to}");
+        plugin.request(&get("/api/v1/pods")).expect("a verdict");
+        assert!(!plugin.log().is_empty(), "{to}");
+    }
+}
+
+#[test]
+fn shard_selector_narrows_a_list_and_leaves_a_get_alone() {
+    let wasm = builtin()
+        .iter()
+        .find(|plugin| plugin.name == "shard-selector")
+        .expect("it is built in")
+        .bytes;
+    let settings = r#"{"limits": [{"selector": {"matchLabels": {"shard": "a"}}}]}"#;
+    let mut plugin = Harness::new(wasm, settings).expect("it starts");
+    let verdict = plugin
+        .request(&get("/api/v1/pods?labelSelector=app%3Dweb"))
+        .expect("a verdict");
+    assert_eq!(
+        verdict.action,
+        RequestAction::Proceed(vec![RequestEdit::AndLabelSelector("shard=a".into())])
+    );
+    let verdict = plugin.request(&get("/api/v1/namespaces/a/pods/p")).expect("a verdict");
+    assert_eq!(verdict.action, RequestAction::Proceed(vec![]));
+}
