@@ -16,6 +16,9 @@ use crate::error::{Error, quote};
 /// Deepest nesting. Settings of real plugins nest some six levels; every reader and printer of values recurses.
 const MAX_DEPTH: usize = 64;
 
+/// At most so many characters of what a parser says.
+const MAX_PROBLEM: usize = 512;
+
 /// Reads a document. See [`super::Chain::parse`].
 pub(super) fn parse(document: &[u8]) -> Result<Value, Error> {
     if document.len() > MAX_DOCUMENT_BYTES {
@@ -29,16 +32,19 @@ pub(super) fn parse(document: &[u8]) -> Result<Value, Error> {
         return Err(Error::Empty);
     }
     if text.trim_start().starts_with('{') {
-        json(text).map_err(|problem| Error::Syntax {
-            format: "JSON",
-            problem,
-        })
+        json(text).map_err(|problem| syntax("JSON", problem))
     } else {
-        yaml(text).map_err(|problem| Error::Syntax {
-            format: "YAML",
-            problem,
-        })
+        yaml(text).map_err(|problem| syntax("YAML", problem))
     }
+}
+
+/// Parsers quote what they did not understand, however long it is.
+fn syntax(format: &'static str, mut problem: String) -> Error {
+    if let Some((end, _)) = problem.char_indices().nth(MAX_PROBLEM) {
+        problem.truncate(end);
+        problem.push('…');
+    }
+    Error::Syntax { format, problem }
 }
 
 fn yaml(text: &str) -> Result<Value, String> {

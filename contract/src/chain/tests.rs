@@ -141,6 +141,19 @@ fn documents_that_cannot_be_read_say_why() {
 }
 
 #[test]
+fn a_long_mistake_makes_a_short_message() {
+    let key = "k".repeat(100_000);
+    for document in [
+        format!("{key}: 1\n{key}: 2\n"),
+        format!("{{\"{key}\":1,\"{key}\":2}}"),
+        format!("'{key}"),
+    ] {
+        let text = refusal(document);
+        assert!(text.chars().count() < 700, "{} characters", text.chars().count());
+    }
+}
+
+#[test]
 fn a_single_anchor_is_already_refused() {
     let document = yaml(&format!("- {{name: &n a, plugin: '{DIGEST}'}}"));
     assert!(refusal(document).contains("not valid YAML"));
