@@ -82,9 +82,14 @@ async fn a_plain_update_takes_the_fields_that_it_changes() {
     let client = Connection::h2c(&server).await;
     apply(&client, "fieldManager=one", &config(&json!({ "k": "1" }))).await;
     let path = format!("{CONFIGMAPS}/a?fieldManager=editor");
-    client
-        .call(Method::PATCH, &path, Some(&json!({ "data": { "k": "2" } })))
-        .await;
+    let patch = json!({ "data": { "k": "2" } });
+    let edited = client.call(Method::PATCH, &path, Some(&patch)).await.body;
+    let owners = edited["metadata"]["managedFields"].as_array().expect("owners");
+    let owners: Vec<_> = owners
+        .iter()
+        .map(|owner| (&owner["manager"], &owner["operation"]))
+        .collect();
+    assert_eq!(owners, [(&json!("editor"), &json!("Update"))]);
     let conflict = apply(&client, "fieldManager=one", &config(&json!({ "k": "1" }))).await;
     assert_eq!(conflict.status, StatusCode::CONFLICT);
     assert!(
