@@ -85,6 +85,7 @@ impl Screen {
     pub(crate) fn leave(&self) {
         if let Self::Live { picture, .. } = self {
             picture.abandon();
+            print::line("");
         }
     }
 

@@ -50,15 +50,12 @@ impl Story<'_> {
         })
         .await?;
         self.rest().await;
-        let (counts, overwrites) = self
-            .facts()
-            .with(|facts| (facts.ledger.counts(), facts.ledger.overwrites()));
-        let both = counts.handled_by_both;
-        self.end(
-            1,
-            &format!("they fight: {both} widgets handled by both, overwritten {overwrites} times"),
-        )
-        .await;
+        let text = self.facts().with(|facts| {
+            let (both, overwrites) = (facts.ledger.counts().handled_by_both, facts.ledger.overwrites());
+            let waiting = facts.ledger.behind();
+            format!("they fight: {both} widgets handled by both, overwritten {overwrites} times; {waiting} still wait")
+        });
+        self.end(1, &text).await;
         Ok(())
     }
 
