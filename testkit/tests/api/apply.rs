@@ -167,7 +167,7 @@ async fn an_apply_that_says_too_little_is_refused() {
         StatusCode::BAD_REQUEST
     );
     let mut owned = configmap("default", "a", "x");
-    owned["metadata"]["managedFields"] = json!([]);
+    owned["metadata"]["managedFields"] = json!([{}]);
     assert_eq!(
         apply(&client, "fieldManager=x", &owned).await.status,
         StatusCode::BAD_REQUEST
