@@ -29,6 +29,8 @@ const Deadline = 30 * time.Second
 type Target struct {
 	Address string
 	TLS     *tls.Config
+	// HTTP2 asks without TLS and with prior knowledge; only Do does.
+	HTTP2 bool
 	// Authorization is the header's value for requests that bring none of their own.
 	Authorization string
 }
@@ -121,6 +123,9 @@ func (t Target) Dial(ctx context.Context) (net.Conn, error) {
 
 // Do sends one request on a connection of its own and reads the whole answer.
 func (t Target) Do(ctx context.Context, request Request) (*Response, error) {
+	if t.HTTP2 {
+		return t.doHTTP2(ctx, request)
+	}
 	return t.Send(ctx, t.authorized(request).Bytes(), request.Method)
 }
 
