@@ -22,7 +22,7 @@ type Label = (&'static str, &'static str);
 type EntryLabels = [(&'static str, String); 2];
 
 /// Every verb, in the order of the counters' arrays.
-const VERBS: [Verb; 10] = [
+const VERBS: [Verb; 11] = [
     Verb::Get,
     Verb::List,
     Verb::Watch,
@@ -33,6 +33,7 @@ const VERBS: [Verb; 10] = [
     Verb::DeleteCollection,
     Verb::Proxy,
     Verb::NonResource,
+    Verb::Unknown,
 ];
 
 /// Classes of status codes; a request that got no answer counts as `none`.

@@ -22,7 +22,13 @@ pub(crate) fn admit(resource: &Resource, namespace: &str, object: &mut Value) ->
     let Some(metadata) = metadata.as_object_mut() else {
         return Err(Refusal::bad_request("metadata must be an object"));
     };
-    metadata.retain(|_, value| !value.is_null());
+    // As `omitempty` does for upstream's types: an empty map or list is as none.
+    metadata.retain(|_, value| match value {
+        Value::Null => false,
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        _ => true,
+    });
     for field in ["name", "generateName", "namespace", "uid", "resourceVersion"] {
         if metadata.get(field).is_some_and(|value| !value.is_string()) {
             return Err(Refusal::bad_request(format!("metadata.{field} must be a string")));

@@ -148,6 +148,8 @@ struct Plan {
     delay: Duration,
     gates: Vec<Gate>,
     refusal: Option<Refusal>,
+    /// Also zero, which a Status can't say.
+    retry_after: Option<u32>,
     reset_stream: Option<When>,
     reset_connection: Option<When>,
     goaway: bool,
@@ -184,6 +186,7 @@ impl Plan {
                 let reason = ctrlmesh_wire::default_reason(code.as_u16());
                 let refusal = Refusal::new(code, reason, "refused by a fault rule");
                 self.refusal = Some(refusal.retry_after(retry_after.unwrap_or_default()));
+                self.retry_after = retry_after;
             }
             Fault::ResetStream(when) if self.is_http2 => self.reset_stream = Some(when),
             Fault::ResetStream(when) | Fault::ResetConnection(when) => self.reset_connection = Some(when),
@@ -230,6 +233,9 @@ impl Plan {
             response
                 .headers_mut()
                 .insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
         if self.early_hints {
             control.tricks.interject(Bytes::from_static(EARLY_HINTS));

@@ -118,7 +118,7 @@ func oddQueries(t *testing.T, v *view) {
 func tooLongOrNarrowed(t *testing.T, response *rawhttp.Response) {
 	t.Helper()
 	switch response.Status {
-	case http.StatusRequestURITooLong, http.StatusRequestHeaderFieldsTooLarge:
+	case http.StatusRequestURITooLong, http.StatusRequestHeaderFieldsTooLarge, http.StatusBadRequest:
 		isolated(t, response)
 	default:
 		narrowed(t, response)

@@ -15,7 +15,9 @@ pub struct Limits {
     /// From sending a request to its response head; `None` waits for ever. One request overrides it with
     /// [`HeadTimeout`](super::HeadTimeout).
     ///
-    /// 120 s: twice kube-apiserver's default `--request-timeout`, so the server's own 504 always comes first.
+    /// 120 s: twice kube-apiserver's default `--request-timeout`, so the server's own 504 always comes first. What the
+    /// API server exempts from that timeout as long-running (watch, `log`, `proxy`, `exec`, `attach`, `portforward`)
+    /// should carry `HeadTimeout(None)`: a followed log's head comes with its first line.
     pub head_timeout: Option<Duration>,
     /// Connections, open or being opened, of any protocol.
     ///

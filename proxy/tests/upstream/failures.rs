@@ -1,12 +1,13 @@
 //! What is sent again and what is not, over HTTP/2; silence of server and client.
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::{cell::Cell, future::poll_fn, rc::Rc, time::Duration};
 
 use bytes::Bytes;
-use ctrlmesh_proxy::upstream::{HeadTimeout, Limits, SendError};
+use ctrlmesh_proxy::upstream::{BodyError, HeadTimeout, Limits, SendError};
 use h2::Reason;
 use http::Request;
-use http_body_util::StreamBody;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::sync::oneshot;
 
 use crate::{
     get, h2c, post, read,
@@ -69,7 +70,7 @@ fn a_write_whose_connection_broke_is_not_repeated() {
             .serve(|mut exchange| async move {
                 exchange.body().await;
                 if exchange.request.method() == http::Method::POST {
-                    exchange.control.cut();
+                    exchange.control.cut().await;
                 } else {
                     exchange.answer("");
                 }
@@ -105,7 +106,7 @@ fn a_read_whose_reused_connection_broke_is_repeated_once() {
                 }
                 async move {
                     if cut {
-                        exchange.control.cut()
+                        exchange.control.cut().await
                     } else {
                         exchange.answer("ok")
                     }
@@ -195,5 +196,39 @@ fn a_missing_head_runs_into_the_limit_of_its_request() {
             "{failed:?}"
         );
         assert_eq!(upstream.stats().streams, 0);
+    });
+}
+
+#[test]
+fn a_body_that_the_client_breaks_off_after_the_head_resets_the_stream() {
+    worker(async {
+        let (reset, seen) = oneshot::channel();
+        let reset = Rc::new(Cell::new(Some(reset)));
+        let server = Http2::default()
+            .serve(move |mut exchange| {
+                let reset = reset.take();
+                async move {
+                    let mut stream = exchange.open();
+                    let reason = poll_fn(|cx| stream.poll_reset(cx)).await.unwrap();
+                    reset.unwrap().send(reason).unwrap();
+                }
+            })
+            .await;
+        let upstream = upstream(server.url(), h2c()).await;
+        let (break_off, broken) = oneshot::channel::<()>();
+        let end = async move {
+            broken.await.unwrap();
+            Err::<http_body::Frame<Bytes>, _>(std::io::Error::other("client gone"))
+        };
+        let body = StreamBody::new(Box::pin(futures_util::stream::once(end)));
+        let mut response = upstream
+            .send(Request::post("/").body(body).unwrap())
+            .await
+            .unwrap()
+            .into_body();
+        break_off.send(()).unwrap();
+        let failed = response.frame().await.unwrap().unwrap_err();
+        assert!(failed.downcast_ref::<BodyError>().is_some(), "{failed:?}");
+        assert_eq!(seen.await.unwrap(), Reason::CANCEL);
     });
 }

@@ -48,9 +48,10 @@ impl Control {
         self.graceful.notify_one();
     }
 
-    /// Closes the TCP connection.
-    pub fn cut(&self) {
+    /// Closes the TCP connection; never returns, so that the handler doesn't reset its stream first.
+    pub async fn cut(&self) {
         self.cut.notify_one();
+        std::future::pending().await
     }
 }
 

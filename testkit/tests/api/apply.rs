@@ -82,9 +82,14 @@ async fn a_plain_update_takes_the_fields_that_it_changes() {
     let client = Connection::h2c(&server).await;
     apply(&client, "fieldManager=one", &config(&json!({ "k": "1" }))).await;
     let path = format!("{CONFIGMAPS}/a?fieldManager=editor");
-    client
-        .call(Method::PATCH, &path, Some(&json!({ "data": { "k": "2" } })))
-        .await;
+    let patch = json!({ "data": { "k": "2" } });
+    let edited = client.call(Method::PATCH, &path, Some(&patch)).await.body;
+    let owners = edited["metadata"]["managedFields"].as_array().expect("owners");
+    let owners: Vec<_> = owners
+        .iter()
+        .map(|owner| (&owner["manager"], &owner["operation"]))
+        .collect();
+    assert_eq!(owners, [(&json!("editor"), &json!("Update"))]);
     let conflict = apply(&client, "fieldManager=one", &config(&json!({ "k": "1" }))).await;
     assert_eq!(conflict.status, StatusCode::CONFLICT);
     assert!(
@@ -162,7 +167,7 @@ async fn an_apply_that_says_too_little_is_refused() {
         StatusCode::BAD_REQUEST
     );
     let mut owned = configmap("default", "a", "x");
-    owned["metadata"]["managedFields"] = json!([]);
+    owned["metadata"]["managedFields"] = json!([{}]);
     assert_eq!(
         apply(&client, "fieldManager=x", &owned).await.status,
         StatusCode::BAD_REQUEST

@@ -53,10 +53,25 @@ async fn a_rule_ends_when_it_is_removed() {
         })
         .path("/api/v1/namespaces"),
     );
-    assert_eq!(client.get(CONFIGMAPS).await.status, StatusCode::SERVICE_UNAVAILABLE);
+    let refused = client.get(CONFIGMAPS).await;
+    assert_eq!(
+        (refused.status, refused.headers.get("retry-after")),
+        (StatusCode::SERVICE_UNAVAILABLE, None)
+    );
     assert_eq!(client.get("/api/v1/configmaps").await.status, StatusCode::OK);
     server.faults().remove(rule);
     assert_eq!(client.get(CONFIGMAPS).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_retry_after_of_zero_is_sent() {
+    let server = server().await;
+    server.faults().add(Rule::new(Fault::Status {
+        code: 500,
+        retry_after: Some(0),
+    }));
+    let refused = Connection::h2c(&server).await.get(CONFIGMAPS).await;
+    assert_eq!(refused.headers["retry-after"], "0");
 }
 
 #[tokio::test]

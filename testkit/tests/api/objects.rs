@@ -39,7 +39,7 @@ async fn a_second_create_is_refused_and_a_generated_name_is_new() {
         (StatusCode::CONFLICT, Some("AlreadyExists"))
     );
     assert_eq!(again.body["message"], "configmaps \"a\" already exists");
-    let generated = json!({ "metadata": { "generateName": "job-" } });
+    let generated = json!({ "metadata": { "generateName": "job-", "annotations": {}, "finalizers": null } });
     let (one, two) = (
         client.create(CONFIGMAPS, &generated).await,
         client.create(CONFIGMAPS, &generated).await,
@@ -47,6 +47,8 @@ async fn a_second_create_is_refused_and_a_generated_name_is_new() {
     let name = one["metadata"]["name"].as_str().expect("a name");
     assert!(name.starts_with("job-") && name.len() == 9, "{name}");
     assert_ne!(one["metadata"]["name"], two["metadata"]["name"]);
+    let metadata = one["metadata"].as_object().expect("metadata");
+    assert!(!metadata.contains_key("annotations") && !metadata.contains_key("finalizers"));
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::support::{CONFIGMAPS, Connection, server};
+use crate::support::{CONFIGMAPS, Connection, PATIENCE, server};
 
 const EXEC: &str = "/api/v1/namespaces/default/pods/p/exec?command=sh";
 
@@ -48,7 +48,11 @@ async fn a_tunnel_echoes_bytes_and_half_closes() {
         tunnel.write_all(b"any bytes \x00\xff").await.expect("written");
         tunnel.shutdown().await.expect("half closed");
         let mut echoed = Vec::new();
-        tunnel.read_to_end(&mut echoed).await.expect("read");
+        let reading = tunnel.read_to_end(&mut echoed);
+        tokio::time::timeout(PATIENCE, reading)
+            .await
+            .expect("an end in time")
+            .expect("read");
         assert_eq!(echoed, b"any bytes \x00\xff");
         server
             .wait_until(|activity| activity.tunnels == 0)
