@@ -1,2 +1,29 @@
-//! Placeholder.
-fn main() {}
+//! The `ctrlmesh` command: reads the command line, runs one command, maps its outcome to an exit code.
+
+mod args;
+mod demo;
+mod error;
+mod paint;
+mod print;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::error::Error;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return print::failure(&Error::Runtime(error)),
+    };
+    let outcome = runtime.block_on(async {
+        match cli.command {
+            Command::Demo(args) => demo::run(args).await,
+            Command::DemoController(args) => demo::controller::run(args).await,
+        }
+    });
+    outcome.unwrap_or_else(|error| print::failure(&error))
+}

@@ -1,1 +1,19 @@
-//! Placeholder.
+//! What the manager writes and the sidecar reads: the chain document, its signature, the names of plugin files, what
+//! `/status` answers, and every name that both sides must spell alike.
+//!
+//! Pure: no files, no network, no clock. Reading the directory is the sidecar's matter (`ctrlmesh-proxy`, `chain/`),
+//! writing ConfigMaps the manager's.
+
+pub mod chain;
+pub mod digest;
+pub mod error;
+pub mod names;
+pub mod plugin_file;
+pub mod selector;
+pub mod signature;
+pub mod status;
+
+pub use chain::{Chain, Entry, FailurePolicy, Origin, Settings};
+pub use digest::Digest;
+pub use error::{Error, Mistake, Mistakes};
+pub use selector::{LabelSelector, Operator, Requirement};

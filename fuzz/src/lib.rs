@@ -1,11 +1,13 @@
 //! What must hold for every input, as plain functions that panic when it does not. The fuzz targets call them with bytes
 //! that libFuzzer finds; the tests here call them with random ones, on any compiler.
 
+mod chain_document;
 mod query_rewrite;
 mod rename;
 mod request_info;
 mod selector;
 
+pub use chain_document::chain_document;
 pub use query_rewrite::query_rewrite;
 pub use rename::rename;
 pub use request_info::request_info;

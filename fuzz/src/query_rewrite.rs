@@ -48,7 +48,10 @@ fn forgiving(raw: &str, key: &str) -> usize {
         .split(['&', ';'])
         .filter(|piece| !piece.is_empty())
         .map(|piece| piece.split('=').next().unwrap_or(""));
-    names
-        .filter(|name| *name == key || Query::new(name).get(key).is_some())
-        .count()
+    // A name with good escapes can be read in one way only. The `=` makes a pair of an empty name too.
+    let is_key = |name: &&str| match Query::new(&format!("{name}=")) {
+        query if query.malformed().is_some() => *name == key,
+        query => query.get(key).is_some(),
+    };
+    names.filter(is_key).count()
 }

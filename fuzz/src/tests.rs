@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1000) })]
 
     #[test]
     fn request_info(
@@ -47,5 +47,20 @@ proptest! {
         let unknown = [&[0x12, body.len() as u8], &*body].concat();
         crate::rename(&[&[4], &*unknown].concat());
         crate::rename(&[&[4], &*body].concat());
+    }
+
+    #[test]
+    fn chain_document(
+        settings in "([{}\\[\\]:,'\"\n &*!|>#-]|a|: |\\\\u0000|1e400|0x1|-1|0\\.1|true|null|~|<<|\\x7f|😀){0,12}",
+        number in any::<f64>(),
+    ) {
+        let version = "chain.ctrlmesh.kusionstack.io/v1";
+        let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        let entry = format!("\"name\":\"a\",\"plugin\":\"{digest}\",\"settings\":{{\"x\":[{settings}],\"y\":{number:?}}}");
+        let json = format!("{{\"apiVersion\":\"{version}\",\"namespace\":\"a\",\"generation\":1,\"entries\":[{{{entry}}}]}}");
+        crate::chain_document(json.as_bytes());
+        let entry = format!("- name: a\n  plugin: {digest}\n  settings: {{x: [{settings}], y: {number:?}}}\n");
+        let yaml = format!("apiVersion: {version}\nnamespace: a\ngeneration: 1\nentries:\n{entry}");
+        crate::chain_document(yaml.as_bytes());
     }
 }

@@ -41,3 +41,26 @@ pub struct ResponseView {
     /// Header fields as sent by the upstream.
     pub headers: http::HeaderMap,
 }
+
+impl RequestView {
+    /// The question that the matcher answers.
+    #[must_use]
+    pub fn query(&self) -> crate::chain::MatchQuery<'_> {
+        crate::chain::MatchQuery {
+            traffic: self.traffic,
+            verb: self.verb,
+            group: &self.group,
+            resource: &self.resource,
+            subresource: &self.subresource,
+            namespace: &self.namespace,
+            name: &self.name,
+            path: self.uri.path(),
+            host: &self.host,
+            user_agent: self
+                .headers
+                .get(http::header::USER_AGENT)
+                .and_then(|it| it.to_str().ok())
+                .unwrap_or_default(),
+        }
+    }
+}

@@ -1,6 +1,55 @@
 //! The sidecar: every request and response of a controller passes a chain of WebAssembly plugins.
+//!
+//! Where to look for what:
+//!
+//! | room | what happens there |
+//! |---|---|
+//! | `app`, `config`, `main.rs` | parts are made, ports bound, threads started, drained |
+//! | `listener`, `connection`, `worker` | a connection is taken, its protocol found, served on a thread of its own |
+//! | `handler`, `guarded` | **one request, top to bottom**: the short way, and the long way with plugins |
+//! | `phases`, `instances` | which plugin is asked when; live instances; failure policy |
+//! | `edit`, `renaming`, `ledger` | what plugins asked for is done to query, headers, names, views |
+//! | `watch`, `shape`, `body`, `signal` | bodies on their way |
+//! | `respond` | every error becomes a `Status`; the only place that picks a code |
+//! | `upstream`, `upgrade` | the way to the API server |
+//! | `chain` | the directory, the document, matching, quarantine |
+//! | `wasm` | engine, compiler, instances, what guests may ask for |
+//! | `admin`, `metrics`, `record`, `readiness`, `telemetry` | what people see |
+//! | `harness` | a plugin's shipped bytes in the real engine, for its author's tests |
 
+mod admin;
+pub mod announce;
+pub mod app;
+mod body;
+pub mod chain;
+pub mod config;
+mod connection;
+mod edit;
+pub mod error;
 pub mod exchange;
+mod guarded;
+mod handler;
 pub mod harness;
+mod headers;
+mod instances;
+mod ledger;
+mod listener;
+mod metrics;
+mod phases;
+mod readiness;
+mod record;
+mod renaming;
+mod respond;
+mod shape;
+mod signal;
+pub mod telemetry;
+pub mod termination;
+mod tls;
+mod upgrade;
+pub mod upstream;
 pub mod verdict;
 pub mod wasm;
+mod watch;
+mod worker;
+
+pub use error::Error;

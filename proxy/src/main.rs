@@ -1,12 +1,56 @@
-//! `ctrlmesh-proxy`: the sidecar, or with the argument `compile` the compiler that it starts.
+//! The sidecar's process: orders the steps, maps failures to exit codes.
 
 use std::process::ExitCode;
 
-use ctrlmesh_proxy::wasm::{COMPILE_ARGUMENT, compile_child_main};
+use clap::Parser;
+use ctrlmesh_proxy::app::App;
+use ctrlmesh_proxy::config::{Cli, Command, Settings};
+use ctrlmesh_proxy::{announce, telemetry, termination, wasm};
+
+/// Thread-local heaps suit one event loop per thread.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// `sysexits.h`: the configuration is wrong.
+const EX_CONFIG: u8 = 78;
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some(COMPILE_ARGUMENT) {
-        return compile_child_main();
+    let cli = Cli::parse();
+    match cli.command {
+        Some(Command::Compile) => wasm::compile_child_main(),
+        None => sidecar(cli.settings),
     }
-    ExitCode::SUCCESS
+}
+
+fn sidecar(settings: Settings) -> ExitCode {
+    if let Err(message) = telemetry::init(&settings.log, settings.log_format) {
+        announce::failure(&message);
+        return ExitCode::from(EX_CONFIG);
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "no event loop");
+            return ExitCode::FAILURE;
+        }
+    };
+    runtime.block_on(run(settings))
+}
+
+async fn run(settings: Settings) -> ExitCode {
+    let app = match App::build(settings).await {
+        Ok(app) => app,
+        Err(error) => {
+            tracing::error!(%error, "the sidecar can't start");
+            return ExitCode::from(EX_CONFIG);
+        }
+    };
+    announce::listening(&app.addresses());
+    match app.run(termination::requested()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "the sidecar ended badly");
+            ExitCode::FAILURE
+        }
+    }
 }

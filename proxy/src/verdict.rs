@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 /// A change to a request (WIT `request-edit`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RequestEdit {
     /// AND a label selector with what the client sent.
     AndLabelSelector(String),

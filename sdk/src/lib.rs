@@ -32,8 +32,9 @@
 //! ctrlmesh_sdk::export_plugin!(Guard);
 //! ```
 //!
-//! Modules: [`settings`] turns JSON into a struct and names the field that is wrong; [`testing`] is the fake host. What a
-//! plugin may ask for and answer is defined in `wit/`; the words here are the generated ones, with constructors.
+//! Modules: [`settings`] turns JSON into a struct and names the field that is wrong; `testing` (feature `testing`) is the
+//! fake host. What a plugin may ask for and answer is defined in `wit/`; the words here are the generated ones, with
+//! constructors.
 
 pub mod bindings;
 mod export;

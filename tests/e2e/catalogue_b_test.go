@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"net/http"
 	"strings"
 	"testing"
@@ -149,9 +150,9 @@ func absoluteForm(t *testing.T, v *view) {
 		if err != nil {
 			continue // closed without an answer: nothing was forwarded
 		}
-		if response.Status == http.StatusOK {
-			narrowed(t, response)
-		}
 		isolated(t, response)
+		if response.Status == http.StatusOK && !bytes.Contains(response.Body, []byte("mine")) {
+			t.Errorf("%q is answered with something else: %.100s", target, response.Body)
+		}
 	}
 }

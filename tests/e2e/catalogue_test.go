@@ -118,8 +118,12 @@ func (v *view) same(t *testing.T, asked, direct rawhttp.Request) *rawhttp.Respon
 	t.Helper()
 	restless := ""
 	for range 20 {
-		before := must(v.direct.Do(t.Context(), direct))(t)
-		got := must(v.through.Do(t.Context(), asked))(t)
+		// At the same time, for a Table tells how old things are.
+		answer := make(chan func(*testing.T) *rawhttp.Response, 1)
+		go func() { answer <- must(v.direct.Do(t.Context(), direct)) }()
+		got, err := v.through.Do(t.Context(), asked)
+		before := (<-answer)(t)
+		check(t, err)
 		d := difference(before, got)
 		if d == "" {
 			return got

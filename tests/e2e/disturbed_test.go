@@ -50,7 +50,7 @@ func goaway(t *testing.T, plane controlPlane) {
 		t.Fatalf("500 direct requests used %d connection: the API server sends no GOAWAY", connections)
 	}
 	chain := shardChain(t, 1, shardRule("s0", "a"))
-	s := startSidecar(t, sidecar.Options{Chain: &chain, Kubeconfig: plane.admin})
+	s := startSidecar(t, sidecar.Options{Chain: &chain, Kubeconfig: plane.kubeconfig})
 	const workers, each = 8, 250
 	var failures sync.Map
 	var group sync.WaitGroup
@@ -121,7 +121,7 @@ func restartUnderLoad(t *testing.T, plane controlPlane) {
 	sidecars := []*sidecar.Sidecar{}
 	for _, shard := range []string{"a", "b"} {
 		chain := shardChain(t, 1, shardRule(shard, shard))
-		s := startSidecar(t, sidecar.Options{Chain: &chain, Kubeconfig: plane.admin})
+		s := startSidecar(t, sidecar.Options{Chain: &chain, Kubeconfig: plane.kubeconfig})
 		sidecars = append(sidecars, s)
 		owners[shard] = startOperator(t, "owner-"+shard, kubeconfig(t, s), "--app="+f.app)
 	}

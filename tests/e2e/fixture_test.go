@@ -100,7 +100,7 @@ func startSidecar(t *testing.T, options sidecar.Options) *sidecar.Sidecar {
 	options.Dir = newDir(t)
 	options.CacheDir = shared.cacheDir
 	if options.Kubeconfig == "" {
-		options.Kubeconfig = shared.admin
+		options.Kubeconfig = shared.kubeconfig
 	}
 	s, err := sidecar.Start(t.Context(), options)
 	check(t, err)

@@ -53,7 +53,7 @@ func TestKubectlReads(t *testing.T) {
 		} {
 			arguments = append(arguments, "-n", v.namespace)
 			got := kubectl(t, v.sidecar, "", append(arguments, "-l", "app")...)
-			want := runKubectl(t, shared.admin, "", append(arguments, "-l", "app,shard=a")...)
+			want := runKubectl(t, shared.kubeconfig, "", append(arguments, "-l", "app,shard=a")...)
 			if normal(got) != normal(want) {
 				t.Errorf("kubectl %v:\n%s\nwant\n%s", arguments, got, want)
 			}
@@ -65,7 +65,7 @@ func TestKubectlReads(t *testing.T) {
 			{"auth", "can-i", "--list", "-n", v.namespace}, {"auth", "can-i", "create", "pods"}, {"auth", "whoami"}, {"api-resources"}, {"api-versions"},
 			{"explain", "widgets", "--api-version=e2e.ctrlmesh.dev/v1"}, {"explain", "cm.data"}, {"version"}, {"cluster-info"},
 		} {
-			got, want := kubectl(t, v.sidecar, "", arguments...), runKubectl(t, shared.admin, "", arguments...)
+			got, want := kubectl(t, v.sidecar, "", arguments...), runKubectl(t, shared.kubeconfig, "", arguments...)
 			if normal(got) != normal(want) {
 				t.Errorf("kubectl %v:\n%s\nwant\n%s", arguments, got, want)
 			}

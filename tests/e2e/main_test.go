@@ -18,6 +18,8 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/cluster"
 	"ctrlmesh.kusionstack.io/e2e/rawhttp"
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	rbac "k8s.io/api/rbac/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -93,10 +95,14 @@ func (e *environment) start(ctx context.Context) error {
 type controlPlane struct {
 	cluster *cluster.Cluster
 	client  *kubernetes.Clientset
-	direct  rawhttp.Target
-	// admin is a kubeconfig that may do everything.
-	admin string
+	// direct asks as the same user as a sidecar's own requests, so that answers can be compared to the last header.
+	direct rawhttp.Target
+	// kubeconfig of a service account that may do everything: what a sidecar has in a pod.
+	kubeconfig string
 }
+
+// sidecarUser is the user of that kubeconfig.
+const sidecarUser = "system:serviceaccount:default:sidecar"
 
 // startControlPlane starts a cluster that knows Widgets.
 func startControlPlane(ctx context.Context, dir string, flags ...string) (controlPlane, error) {
@@ -105,17 +111,25 @@ func startControlPlane(ctx context.Context, dir string, flags ...string) (contro
 	if c.cluster, err = cluster.Start(ctx, dir, cluster.Options{APIServerFlags: flags}); err != nil {
 		return c, err
 	}
-	config, err := c.cluster.TLSConfig()
-	if err != nil {
-		return c, err
-	}
-	c.direct = rawhttp.Target{Address: c.cluster.Address, TLS: config}
 	if c.client, err = kubernetes.NewForConfig(c.cluster.AdminConfig()); err != nil {
 		return c, err
 	}
 	if err := createDefinition(ctx, c.cluster.AdminConfig(), widgets.Group, widgets.Resource, "Widget"); err != nil {
 		return c, err
 	}
-	c.admin, err = c.cluster.AdminKubeconfig()
+	binding := &rbac.ClusterRoleBinding{
+		ObjectMeta: meta.ObjectMeta{Name: "e2e-sidecar"},
+		RoleRef:    rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbac.Subject{{Kind: rbac.ServiceAccountKind, Namespace: "default", Name: "sidecar"}},
+	}
+	if _, err := c.client.RbacV1().ClusterRoleBindings().Create(ctx, binding, meta.CreateOptions{}); err != nil {
+		return c, err
+	}
+	token, err := c.cluster.ServiceAccountToken(ctx, "default", "sidecar")
+	if err != nil {
+		return c, err
+	}
+	c.direct = rawhttp.Target{Address: c.cluster.Address, TLS: c.cluster.TLSConfig(), Authorization: "Bearer " + token}
+	c.kubeconfig, err = c.cluster.TokenKubeconfig(ctx, "default", "sidecar")
 	return c, err
 }

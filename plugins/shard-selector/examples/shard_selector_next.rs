@@ -48,3 +48,41 @@ impl Plugin for Next {
 }
 
 ctrlmesh_sdk::export_plugin!(Next);
+
+#[cfg(test)]
+mod tests {
+    use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse};
+    use ctrlmesh_sdk::{RequestEdit, ResponseVerdict};
+
+    use super::*;
+
+    const SETTINGS: &str = r#"{"limits": [{"selector": {"matchLabels": {"shard": "a"}}}], "shard": "a"}"#;
+
+    #[test]
+    fn view_is_the_same_and_decisions_are_visible() {
+        let mut bench = Bench::<Next>::new(SETTINGS).unwrap();
+        let pods = TestRequest::list("", "pods");
+        assert!(
+            bench.wakes(&pods)
+                && bench
+                    .subscription
+                    .phases
+                    .contains(Phases::ON_REQUEST | Phases::ON_RESPONSE)
+        );
+        let narrowed = RequestVerdict::edit([RequestEdit::and_label_selector("shard=a")]);
+        assert_eq!(bench.on_request(&pods), narrowed);
+        assert_eq!(bench.host.counter("decisions", "a"), 1);
+        let marked = ResponseVerdict::edit(ResponsePlan::default().set_header("x-ctrlmesh-shard", "a"));
+        assert_eq!(bench.on_response(&pods, &TestResponse::new(200)), marked);
+    }
+
+    #[test]
+    fn without_a_shard_the_entry_names_it() {
+        let mut bench = Bench::<Next>::new("{}").unwrap();
+        let marked = ResponseVerdict::edit(ResponsePlan::default().set_header("x-ctrlmesh-shard", "test"));
+        assert_eq!(
+            bench.on_response(&TestRequest::list("", "pods"), &TestResponse::new(200)),
+            marked
+        );
+    }
+}

@@ -173,6 +173,7 @@ mod tests {
             [host.random(), host.random(), host.random()]
         };
         assert_eq!(draw(7), draw(7));
+        assert!(draw(7)[0] != draw(7)[1] && draw(7)[1] != draw(7)[2]);
         assert_ne!(draw(7), draw(8));
     }
 

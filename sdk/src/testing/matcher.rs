@@ -94,6 +94,68 @@ mod tests {
     }
 
     #[test]
+    fn every_field_is_compared() {
+        let req = TestRequest::api(Verb::Update, "apps", "deployments")
+            .subresource("status")
+            .namespace("team")
+            .name("web")
+            .with_path("/apis/apps/v1/namespaces/team/deployments/web/status")
+            .agent("operator/1");
+        let other = || ["other"];
+        for (field, right, wrong) in [
+            ("traffic", MatchRule::api(), MatchRule::of(crate::Traffic::External)),
+            (
+                "verbs",
+                MatchRule::any().verbs([Verb::Update]),
+                MatchRule::any().verbs([Verb::Get]),
+            ),
+            (
+                "groups",
+                MatchRule::any().groups(["apps"]),
+                MatchRule::any().groups(other()),
+            ),
+            (
+                "resources",
+                MatchRule::any().resources(["deployments"]),
+                MatchRule::any().resources(other()),
+            ),
+            (
+                "subresources",
+                MatchRule::any().subresources(["status"]),
+                MatchRule::any().subresources([""]),
+            ),
+            (
+                "namespaces",
+                MatchRule::any().namespaces(["team"]),
+                MatchRule::any().namespaces(other()),
+            ),
+            (
+                "names",
+                MatchRule::any().names(["web"]),
+                MatchRule::any().names(other()),
+            ),
+            (
+                "paths",
+                MatchRule::any().paths(["/apis/*"]),
+                MatchRule::any().paths(["/api/*"]),
+            ),
+            (
+                "hosts",
+                MatchRule::any().hosts(["*.svc"]),
+                MatchRule::any().hosts(other()),
+            ),
+            (
+                "user_agents",
+                MatchRule::any().user_agents(["operator/*"]),
+                MatchRule::any().user_agents(other()),
+            ),
+        ] {
+            assert!(rule_matches(&right, &req), "{field}");
+            assert!(!rule_matches(&wrong, &req), "{field}");
+        }
+    }
+
+    #[test]
     fn no_rule_matches_nothing() {
         assert!(!matches(&Subscription::none(), &TestRequest::list("", "pods")));
     }

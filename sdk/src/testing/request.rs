@@ -222,3 +222,30 @@ impl ResponseHead for TestResponse {
         first(&self.headers, |candidate| candidate.eq_ignore_ascii_case(name))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_value_is_shown_and_credentials_never() {
+        let req = TestRequest::list("", "pods")
+            .header_field("X-Team", "a")
+            .header_field("x-team", "b")
+            .header_field("Authorization", "Bearer secret")
+            .header_field("Cookie", "secret")
+            .query_field("labelSelector", "a=1")
+            .query_field("labelSelector", "a=2")
+            .query_field("LABELSELECTOR", "a=3")
+            .with_size(7);
+        assert_eq!(req.header("x-TEAM").as_deref(), Some("a"));
+        assert_eq!((req.header("authorization"), req.header("cookie")), (None, None));
+        assert_eq!(
+            (req.label_selector(), req.field_selector()),
+            ("a=1".to_owned(), String::new())
+        );
+        assert_eq!((req.method(), req.size()), ("GET".to_owned(), Some(7)));
+        let res = TestResponse::new(200).header_field("ETag", "x");
+        assert_eq!((res.status(), res.header("etag").as_deref()), (200, Some("x")));
+    }
+}

@@ -242,23 +242,21 @@ func (c *Cluster) writeFiles() error {
 
 func (c *Cluster) file(name string) string { return filepath.Join(c.Dir, name) }
 
-// TLSConfig of a client with the administrator's certificate, for connections that a test makes itself.
-func (c *Cluster) TLSConfig() (*tls.Config, error) {
-	certificate, err := tls.X509KeyPair(c.admin.Cert, c.admin.Key)
-	if err != nil {
-		return nil, err
-	}
+// TLSConfig of a client that trusts the API server and has no certificate of its own.
+func (c *Cluster) TLSConfig() *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(c.CA.PEM)
-	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{certificate}, ServerName: "localhost"}, nil
+	return &tls.Config{RootCAs: pool, ServerName: "localhost"}
 }
 
 // HTTPClient talks to the API server as administrator, with nothing of client-go in between.
 func (c *Cluster) HTTPClient() (*http.Client, error) {
-	config, err := c.TLSConfig()
+	certificate, err := tls.X509KeyPair(c.admin.Cert, c.admin.Key)
 	if err != nil {
 		return nil, err
 	}
+	config := c.TLSConfig()
+	config.Certificates = []tls.Certificate{certificate}
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig: config, ForceAttemptHTTP2: true, DisableCompression: true,
 	}}, nil

@@ -28,11 +28,6 @@ func (c *Cluster) AdminConfig() *rest.Config {
 	}
 }
 
-// AdminKubeconfig writes a kubeconfig with the administrator's certificate and returns its path.
-func (c *Cluster) AdminKubeconfig() (string, error) {
-	return c.kubeconfig("admin", &api.AuthInfo{ClientCertificateData: c.admin.Cert, ClientKeyData: c.admin.Key})
-}
-
 // UserKubeconfig writes a kubeconfig of a user with a client certificate and returns its path. The user may do nothing
 // until RBAC says otherwise.
 func (c *Cluster) UserKubeconfig(user string, groups ...string) (string, error) {

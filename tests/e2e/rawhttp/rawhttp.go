@@ -15,6 +15,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +29,8 @@ const Deadline = 30 * time.Second
 type Target struct {
 	Address string
 	TLS     *tls.Config
+	// Authorization is the header's value for requests that bring none of their own.
+	Authorization string
 }
 
 // Request is written as it stands. The zero values give `GET`, a Host header, `Connection: close`.
@@ -118,7 +121,14 @@ func (t Target) Dial(ctx context.Context) (net.Conn, error) {
 
 // Do sends one request on a connection of its own and reads the whole answer.
 func (t Target) Do(ctx context.Context, request Request) (*Response, error) {
-	return t.Send(ctx, request.Bytes(), request.Method)
+	return t.Send(ctx, t.authorized(request).Bytes(), request.Method)
+}
+
+func (t Target) authorized(request Request) Request {
+	if t.Authorization != "" && !request.names("authorization") {
+		request.Headers = append(slices.Clone(request.Headers), "Authorization: "+t.Authorization)
+	}
+	return request
 }
 
 // Send writes the bytes on a connection of its own and reads one answer. The method decides whether a body follows.

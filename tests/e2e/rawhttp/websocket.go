@@ -29,7 +29,7 @@ func (t Target) Upgrade(ctx context.Context, request Request) (*WebSocket, *Resp
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := connection.Write(request.Bytes()); err != nil {
+	if _, err := connection.Write(t.authorized(request).Bytes()); err != nil {
 		connection.Close()
 		return nil, nil, err
 	}

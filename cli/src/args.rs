@@ -1,0 +1,100 @@
+//! The command line. What a command does with its arguments is the command's.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Shard, canary and protect Kubernetes controllers that know nothing of it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ctrlmesh",
+    version,
+    about,
+    disable_help_subcommand = true,
+    max_term_width = 120
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Shows it all on this machine, without a cluster: two replicas of a controller are sharded, re-sharded, get new
+    /// plugin code and a crashing plugin, while they work. Counts what it claims; fails if a claim does.
+    Demo(DemoArgs),
+    /// The demo's controller. Knows a kubeconfig and nothing else.
+    #[command(hide = true)]
+    DemoController(ControllerArgs),
+}
+
+/// How a command writes its result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON document on standard output.
+    Json,
+}
+
+/// Arguments of `ctrlmesh demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// How the result is written.
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    pub(crate) output: Output,
+
+    /// Without pauses for readers.
+    #[arg(long, conflicts_with = "slow")]
+    pub(crate) fast: bool,
+
+    /// With time to look at each step.
+    #[arg(long)]
+    pub(crate) slow: bool,
+
+    /// The sidecar's binary. Default: `ctrlmesh-proxy` beside this executable.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) proxy: Option<PathBuf>,
+}
+
+impl DemoArgs {
+    /// How long a finished step stays before the next begins.
+    pub(crate) const fn pause(&self) -> Duration {
+        match (self.fast, self.slow) {
+            (true, _) => Duration::ZERO,
+            (_, true) => Duration::from_secs(4),
+            _ => Duration::from_millis(900),
+        }
+    }
+}
+
+/// Arguments of the demo's controller.
+#[derive(Debug, Args)]
+pub(crate) struct ControllerArgs {
+    /// Where the API server is.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: PathBuf,
+
+    /// Name of this replica: what it writes into the objects that it handles.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn fast_and_slow_exclude_each_other() {
+        assert!(Cli::try_parse_from(["ctrlmesh", "demo", "--fast", "--slow"]).is_err());
+    }
+}

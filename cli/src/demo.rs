@@ -1,0 +1,169 @@
+//! `ctrlmesh demo`: the whole story on one machine, offline, with an API server in memory and real sidecar processes. Leaves what is
+//! shown to [`view`] and [`screen`], what happens to [`steps`]; makes sure that nothing is left behind.
+
+mod chain_dir;
+mod claims;
+pub(crate) mod controller;
+mod facts;
+mod ledger;
+mod load;
+mod metrics;
+mod observer;
+mod plan;
+mod process;
+mod replica;
+mod report;
+mod screen;
+mod sidecar;
+mod stage;
+mod steps;
+mod story;
+mod summary;
+mod view;
+mod widget;
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::task::TaskTracker;
+
+use crate::args::{DemoArgs, Output};
+use crate::error::Error;
+use crate::print;
+use claims::Claims;
+use screen::Screen;
+use stage::Stage;
+use story::Story;
+use summary::Summary;
+use world::World;
+
+/// Name of the sidecar's binary.
+const PROXY: &str = "ctrlmesh-proxy";
+
+/// Runs the demo. The exit code is a failure if a claim fails.
+pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
+    let proxy = proxy(args.proxy.clone())?;
+    let directory = tempfile::Builder::new().prefix("ctrlmesh-demo-").tempdir();
+    let directory = directory.map_err(Error::file("create", &std::env::temp_dir()))?;
+    let screen = Screen::new(args.output);
+    let keepers = TaskTracker::new();
+    let told = tokio::select! {
+        told = tell(&args, proxy, directory.path(), &keepers, &screen) => told,
+        interrupted = interrupted() => Err(interrupted),
+    };
+    // Whatever happened: no process and no file is left behind.
+    keepers.close();
+    keepers.wait().await;
+    screen.leave();
+    let path = directory.path().to_owned();
+    directory.close().map_err(Error::file("remove", &path))?;
+    let (claims, summary) = told?;
+    match args.output {
+        Output::Json => print::line(&summary.json()?),
+        Output::Text => print::line(&format!(
+            "\n{}",
+            summary::text(&claims, summary.seconds, screen.paint())
+        )),
+    }
+    Ok(if claims.hold() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// The sidecar's binary, which lies beside ours.
+fn proxy(named: Option<PathBuf>) -> Result<PathBuf, Error> {
+    let path = match named {
+        Some(path) => path,
+        None => std::env::current_exe()
+            .map_err(Error::file("find", Path::new("this executable")))?
+            .with_file_name(PROXY),
+    };
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(Error::NoProxy(path))
+    }
+}
+
+async fn tell(
+    args: &DemoArgs,
+    proxy: PathBuf,
+    directory: &Path,
+    keepers: &TaskTracker,
+    screen: &Screen,
+) -> Result<(Claims, Summary), Error> {
+    let stage = Stage::new();
+    let mut world = World::new(directory).await?;
+    let facts = world.facts.clone();
+    let follow = screen.follow(&facts, &stage);
+    let told = async {
+        screen.say(
+            &stage,
+            "an API server with 200 widgets in 8 namespaces runs; two sidecars start",
+        );
+        world.start_sidecars(proxy, keepers.clone()).await?;
+        world.start_controllers(keepers)?;
+        let casualty = world.casualty();
+        let mut story = Story {
+            world,
+            claims: Claims::default(),
+            stage: stage.clone(),
+            screen,
+            pause: args.pause(),
+        };
+        tokio::select! {
+            told = story.tell() => told?,
+            error = casualty => return Err(error),
+        }
+        story
+            .end(6, "every change was handled; see below what was counted")
+            .await;
+        Ok(story)
+    };
+    let story = tokio::select! {
+        told = told => told?,
+        () = follow => return Err(Error::Interrupted),
+    };
+    screen.draw(&facts, &stage);
+    let summary = summary(&story);
+    Ok((story.claims, summary))
+}
+
+fn summary(story: &Story<'_>) -> Summary {
+    let (reconciles, requests, updates) = story.facts().with(|facts| {
+        let [zero, one] = facts.controllers.both().map(|controller| controller.reconciles);
+        let [first, second] = facts.sidecars.both().map(|sidecar| sidecar.requests);
+        (
+            replica::PerReplica::new(zero, one),
+            replica::PerReplica::new(first, second),
+            facts.updates,
+        )
+    });
+    Summary {
+        holds: story.claims.hold(),
+        seconds: story.stage.seconds(),
+        claims: story.claims.all().to_vec(),
+        steps: story.stage.steps(),
+        reconciles,
+        requests,
+        updates,
+    }
+}
+
+/// Ends with Ctrl-C, or when someone wants the process to end.
+async fn interrupted() -> Error {
+    let mut signals = Vec::new();
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        match signal(kind) {
+            Ok(signal) => signals.push(signal),
+            Err(error) => return Error::Runtime(error),
+        }
+    }
+    let received: Vec<_> = signals.iter_mut().map(|signal| Box::pin(signal.recv())).collect();
+    futures_util::future::select_all(received).await;
+    Error::Interrupted
+}

@@ -1,0 +1,126 @@
+//! Writes a directory the way kubelet changes a mounted volume (`pkg/volume/util/atomic_writer.go`): the files lie in a directory of
+//! their own, `..data` points to it and is swapped by a rename, visible names are links through `..data`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use ctrlmesh_contract::names::files::KUBELET_DATA;
+
+use crate::error::Error;
+
+/// A directory that a sidecar follows.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    directory: PathBuf,
+    current: Option<PathBuf>,
+    swaps: u64,
+}
+
+impl Volume {
+    /// An empty volume at `directory`, which must not exist.
+    pub(crate) fn create(directory: PathBuf) -> Result<Self, Error> {
+        std::fs::create_dir(&directory).map_err(Error::file("create", &directory))?;
+        Ok(Self {
+            directory,
+            current: None,
+            swaps: 0,
+        })
+    }
+
+    /// Where it is.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Replaces the whole content. A reader sees everything old or everything new.
+    pub(crate) fn write(&mut self, files: &BTreeMap<String, Vec<u8>>) -> Result<(), Error> {
+        self.swap(files).map_err(Error::file("write", &self.directory))
+    }
+
+    fn swap(&mut self, files: &BTreeMap<String, Vec<u8>>) -> io::Result<()> {
+        self.swaps += 1;
+        // kubelet puts a time stamp here; all that matters is that names differ and begin with two dots.
+        let name = format!("..{:09}", self.swaps);
+        let next = self.directory.join(&name);
+        std::fs::create_dir(&next)?;
+        for (file, content) in files {
+            std::fs::write(next.join(file), content)?;
+        }
+        let link = self.directory.join("..data_tmp");
+        symlink(&name, &link)?;
+        std::fs::rename(&link, self.directory.join(KUBELET_DATA))?;
+        self.link(files)?;
+        match self.current.replace(next) {
+            Some(previous) => std::fs::remove_dir_all(previous),
+            None => Ok(()),
+        }
+    }
+
+    fn link(&self, files: &BTreeMap<String, Vec<u8>>) -> io::Result<()> {
+        let mut linked = BTreeSet::new();
+        for entry in std::fs::read_dir(&self.directory)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name.starts_with("..") {
+                continue;
+            }
+            if files.contains_key(&name) {
+                linked.insert(name);
+            } else {
+                std::fs::remove_file(self.directory.join(name))?;
+            }
+        }
+        for name in files.keys().filter(|name| !linked.contains(*name)) {
+            symlink(Path::new(KUBELET_DATA).join(name), self.directory.join(name))?;
+        }
+        Ok(())
+    }
+}
+
+/// Labels as the downward API writes them into a file.
+pub(crate) fn downward_labels(labels: &[(&str, &str)]) -> Vec<u8> {
+    let lines: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value:?}")).collect();
+    lines.join("\n").into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(of: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
+        of.iter()
+            .map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec()))
+            .collect()
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(directory).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn content_is_swapped_whole_behind_one_link() {
+        let root = tempfile::tempdir().unwrap();
+        let mut volume = Volume::create(root.path().join("chain")).unwrap();
+        volume.write(&files(&[("a", "1"), ("b", "1")])).unwrap();
+        volume.write(&files(&[("b", "2"), ("c", "2")])).unwrap();
+
+        let directory = volume.directory();
+        assert_eq!(names(directory), ["..000000002", "..data", "b", "c"]);
+        assert_eq!(std::fs::read_to_string(directory.join("b")).unwrap(), "2");
+        assert_eq!(std::fs::read_link(directory.join("b")).unwrap(), Path::new("..data/b"));
+    }
+
+    #[test]
+    fn labels_are_quoted_lines() {
+        assert_eq!(
+            downward_labels(&[("app", "x"), ("shard", "0")]),
+            b"app=\"x\"\nshard=\"0\""
+        );
+    }
+}

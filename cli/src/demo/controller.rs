@@ -1,0 +1,131 @@
+//! The demo's controller, as anyone would write it with kube-rs: it watches all widgets, and says in the status of each that it
+//! handled it. It knows a kubeconfig and its own name, nothing of shards, sidecars or other replicas.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use http::header::{HeaderValue, USER_AGENT};
+use kube::api::{Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::controller::{self, Action};
+use kube::runtime::{Controller, watcher};
+use kube::{Api, Client, Config, ResourceExt as _};
+use serde_json::json;
+
+use super::report::{Report, now};
+use super::widget::{Widget, api_resource};
+use crate::args::ControllerArgs;
+use crate::error::Error;
+use crate::print;
+
+/// What it calls itself.
+pub(crate) const AGENT: &str = "widget-controller/1.0";
+
+/// Objects in work at a time.
+const CONCURRENCY: u16 = 2;
+
+/// How long the work on one object takes: a call to some other system.
+const WORK: Duration = Duration::from_millis(4);
+
+/// Pause before an object whose status could not be written is tried again.
+const RETRY: Duration = Duration::from_millis(500);
+
+struct Context {
+    client: Client,
+    name: String,
+}
+
+/// Runs until standard input ends: whoever started the controller keeps it open.
+pub(crate) async fn run(args: ControllerArgs) -> Result<ExitCode, Error> {
+    let client = client(&args).await?;
+    let resource = api_resource();
+    let widgets = Api::<Widget>::all_with(client.clone(), &resource);
+    Controller::new_with(widgets, watcher::Config::default(), resource)
+        .with_config(controller::Config::default().concurrency(CONCURRENCY))
+        .graceful_shutdown_on(standard_input_ended())
+        .run(
+            reconcile,
+            |_, _, _| Action::requeue(RETRY),
+            Arc::new(Context {
+                client,
+                name: args.name,
+            }),
+        )
+        .for_each(async |outcome| {
+            if let Err(error) = outcome {
+                tell_failure(&error);
+            }
+        })
+        .await;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn client(args: &ControllerArgs) -> Result<Client, Error> {
+    let problem = |source| Error::Kubeconfig {
+        path: args.kubeconfig.clone(),
+        source: Box::new(source),
+    };
+    let kubeconfig = Kubeconfig::read_from(&args.kubeconfig).map_err(problem)?;
+    let options = KubeConfigOptions::default();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .map_err(problem)?;
+    config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
+    Client::try_from(config).map_err(Error::client("the controller's client"))
+}
+
+async fn standard_input_ended() {
+    let read_to_end = || std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+    // An error is an end too.
+    let _ = tokio::task::spawn_blocking(read_to_end).await;
+}
+
+async fn reconcile(widget: Arc<Widget>, context: Arc<Context>) -> Result<Action, kube::Error> {
+    let began = now();
+    let (namespace, name) = (widget.namespace().unwrap_or_default(), widget.name_any());
+    let generation = widget.metadata.generation.unwrap_or_default();
+    let is_done = widget
+        .status
+        .as_ref()
+        .is_some_and(|status| status.handled_by == context.name && status.observed_generation >= generation);
+    if !is_done {
+        tokio::time::sleep(WORK).await;
+        let status = json!({ "status": { "handledBy": context.name, "observedGeneration": generation } });
+        let widgets = Api::<Widget>::namespaced_with(context.client.clone(), &namespace, &api_resource());
+        let params = PatchParams {
+            field_manager: Some(context.name.clone()),
+            ..PatchParams::default()
+        };
+        widgets.patch_status(&name, &params, &Patch::Merge(&status)).await?;
+    }
+    tell(&Report::Reconciled {
+        namespace,
+        name,
+        wrote: !is_done,
+        began,
+        ended: now(),
+    });
+    Ok(Action::await_change())
+}
+
+fn tell_failure(error: &controller::Error<kube::Error, watcher::Error>) {
+    match error {
+        // It left the controller's view while it waited for its turn.
+        controller::Error::ObjectNotFound(_) => {}
+        controller::Error::QueueError(watcher::Error::WatchError(status)) if status.code == 410 => {
+            tell(&Report::WatchExpired);
+        }
+        failure => tell(&Report::RequestFailed {
+            message: failure.to_string(),
+        }),
+    }
+}
+
+fn tell(report: &Report) {
+    // A report is made of texts and numbers: it can always be written as JSON.
+    if let Ok(line) = serde_json::to_string(report) {
+        print::line(&line);
+    }
+}

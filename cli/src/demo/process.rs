@@ -1,0 +1,123 @@
+//! A child process that belongs to the demo: started, watched, ended with it. What it writes to standard error goes to a file, whose
+//! end is told when the process ends too early.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::error::Error;
+
+/// A process that was asked to end by closing its standard input has so long. Then it is killed.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What is told of a log.
+const LAST_WORDS: usize = 2_000;
+
+/// A running child process. Dropping it ends the process; its keeper, a task of the tracker that it was started with, waits for that.
+#[derive(Debug)]
+pub(crate) struct Process {
+    name: String,
+    log: PathBuf,
+    ended: watch::Receiver<Option<String>>,
+    _stop: DropGuard,
+}
+
+impl Process {
+    /// Starts `command` with a piped standard input, which ends when the process is to end, and a piped standard output, which the
+    /// caller must read.
+    pub(crate) fn start(
+        name: &str,
+        mut command: Command,
+        directory: &Path,
+        keepers: &TaskTracker,
+    ) -> Result<(Self, ChildStdout), Error> {
+        let log = directory.join(format!("{name}.log"));
+        let file = std::fs::File::create(&log).map_err(Error::file("create", &log))?;
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .kill_on_drop(true);
+        let spawn = |source| Error::Spawn {
+            name: name.to_owned(),
+            source,
+        };
+        let mut child = command.spawn().map_err(spawn)?;
+        let stdout = child
+            .stdout
+            .take()
+            .ok_or_else(|| spawn(std::io::ErrorKind::BrokenPipe.into()))?;
+        let stdin = child.stdin.take();
+        let stop = CancellationToken::new();
+        let (sender, ended) = watch::channel(None);
+        keepers.spawn(keep(child, stdin, stop.clone(), sender));
+        Ok((
+            Self {
+                name: name.to_owned(),
+                log,
+                ended,
+                _stop: stop.drop_guard(),
+            },
+            stdout,
+        ))
+    }
+
+    /// Ends when the process has ended by itself, and says why and with which last words.
+    pub(crate) fn ended(&self) -> impl Future<Output = Error> + use<> {
+        let (name, log, mut ended) = (self.name.clone(), self.log.clone(), self.ended.clone());
+        async move {
+            let status = match ended.wait_for(Option::is_some).await {
+                Ok(status) => status.clone().unwrap_or_default(),
+                Err(_) => "its keeper is gone".to_owned(),
+            };
+            Error::Ended {
+                name,
+                status,
+                last_words: last_words(&log),
+            }
+        }
+    }
+
+    /// Whether the process runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.ended.borrow().is_none()
+    }
+}
+
+fn last_words(log: &Path) -> String {
+    let log = std::fs::read(log).unwrap_or_default();
+    let from = log.len().saturating_sub(LAST_WORDS);
+    String::from_utf8_lossy(log.get(from..).unwrap_or_default())
+        .trim()
+        .to_owned()
+}
+
+async fn keep(
+    mut child: Child,
+    stdin: Option<ChildStdin>,
+    stop: CancellationToken,
+    ended: watch::Sender<Option<String>>,
+) {
+    let exited = tokio::select! {
+        exited = child.wait() => Some(exited),
+        () = stop.cancelled() => None,
+    };
+    if let Some(exited) = exited {
+        ended.send_replace(Some(describe(exited)));
+        return;
+    }
+    drop(stdin);
+    if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
+        // It can only fail if the process is gone already.
+        let _ = child.kill().await;
+    }
+}
+
+fn describe(exited: std::io::Result<ExitStatus>) -> String {
+    exited.map_or_else(|error| error.to_string(), |status| status.to_string())
+}

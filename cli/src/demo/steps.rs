@@ -1,0 +1,363 @@
+//! The steps of the story: what is done, what is waited for, what is claimed.
+
+use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::status::EntryState;
+use ctrlmesh_plugins_builtin::samples;
+
+use super::claims::Expected::{AtLeast, Exactly};
+use super::ledger::Right;
+use super::plan::{MARKER, Rules, first_shard, later_shard, moving, shard_entry};
+use super::replica::Replica;
+use super::story::{Story, owner, owners};
+use super::widget::{NAMESPACES, WIDGETS_PER_NAMESPACE};
+use crate::error::Error;
+
+/// All widgets.
+const WIDGETS: u64 = (NAMESPACES.len() * WIDGETS_PER_NAMESPACE) as u64;
+
+/// Widgets of the two namespaces that move.
+const MOVING: u64 = 2 * WIDGETS_PER_NAMESPACE as u64;
+
+/// So many times one replica overwrites what the other wrote, before the demo has seen enough.
+const FIGHT: u64 = 400;
+
+/// Reconciles that must go on while plugins are swapped, before the numbers are taken.
+const UNDER_LOAD: u64 = 100;
+
+/// Faults in a row that lead to quarantine (docs/adr/0007), in both sidecars.
+const QUARANTINE_FAULTS: u64 = 2 * 5;
+
+impl Story<'_> {
+    /// Tells the whole story.
+    pub(crate) async fn tell(&mut self) -> Result<(), Error> {
+        self.no_rules().await?;
+        let rules = self.shard().await?;
+        let rules = self.move_namespaces(rules).await?;
+        let rules = self.replace_code(rules).await?;
+        self.crash(rules).await?;
+        self.finish(rules).await
+    }
+
+    /// Step 1: the problem.
+    async fn no_rules(&mut self) -> Result<(), Error> {
+        self.begin(1, "both replicas see all widgets; the chain is empty");
+        self.acknowledged(1).await?;
+        self.until("the replicas get in each other's way", |_, facts| {
+            let overwrites = facts.ledger.overwrites();
+            (overwrites >= FIGHT)
+                .then_some(())
+                .ok_or_else(|| format!("{overwrites} writes of the other one overwritten"))
+        })
+        .await?;
+        self.rest().await;
+        let (counts, overwrites) = self
+            .facts()
+            .with(|facts| (facts.ledger.counts(), facts.ledger.overwrites()));
+        let both = counts.handled_by_both;
+        self.end(
+            1,
+            &format!("they fight: {both} widgets handled by both, overwritten {overwrites} times"),
+        )
+        .await;
+        Ok(())
+    }
+
+    /// Step 2: sharding takes effect.
+    async fn shard(&mut self) -> Result<Rules, Error> {
+        self.begin(2, "a chain with a shard for each replica is published");
+        let rules = Rules {
+            shards: Some(Replica::BOTH.map(first_shard)),
+            ..Rules::NONE
+        };
+        self.settle(&rules).await?;
+        self.open_books(owners(first_shard));
+        self.note(2, "sharded; from here on a user changes 100 widgets a second");
+        self.world.start_load().await?;
+        self.until("each widget is changed and handled once", |_, facts| {
+            let handled = facts.ledger.counts().handled;
+            (handled == WIDGETS)
+                .then_some(())
+                .ok_or_else(|| format!("{handled} of {WIDGETS} are"))
+        })
+        .await?;
+        let counts = self.facts().with(|facts| facts.ledger.counts());
+        let by_one = counts.handled - counts.violated;
+        self.claim(
+            2,
+            "widgets handled under load by their replica and no other",
+            Exactly(WIDGETS),
+            by_one,
+        );
+        self.claim(
+            2,
+            "widgets handled by both replicas",
+            Exactly(0),
+            counts.handled_by_both,
+        );
+        let text = format!(
+            "{} widgets changed and handled, by both replicas: {}",
+            counts.handled, counts.handled_by_both
+        );
+        self.end(2, &text).await;
+        Ok(rules)
+    }
+
+    /// Publishes the first shards, and waits until every widget is in the right hands.
+    async fn settle(&mut self, rules: &Rules) -> Result<(), Error> {
+        let start = self.moment().await?;
+        let generation = self.world.publish(rules)?;
+        self.acknowledged(generation).await?;
+        self.note(
+            2,
+            "both sidecars have ended their watches with 410 Expired; the controllers list again",
+        );
+        self.listed_again(&start, 2).await?;
+        self.until("each widget is in the hands of its shard's replica", |_, facts| {
+            let is_settled = facts.ledger.is_settled(|namespace| owner(first_shard, namespace));
+            is_settled
+                .then_some(())
+                .ok_or_else(|| format!("{} widgets are behind", facts.ledger.behind()))
+        })
+        .await
+    }
+
+    /// Step 3: two namespaces move.
+    async fn move_namespaces(&mut self, rules: Rules) -> Result<Rules, Error> {
+        let names = moving().join(" and ");
+        self.begin(
+            3,
+            &format!("{names} must go from replica-0 to replica-1: first replica-0 lets go"),
+        );
+        let before = self.facts().with(|facts| facts.ledger.counts().violated);
+        self.open_books(|namespace| match owner(later_shard, namespace) {
+            _ if moving().contains(&namespace) => Right::MovingFrom(Replica::Zero),
+            Some(owner) => Right::Only(owner),
+            None => Right::Anyone,
+        });
+        let rules = self.narrow_then_widen(rules, &names).await?;
+        let taken = self
+            .until("replica-1 handles each widget that moved", |_, facts| {
+                let taken = facts.ledger.handled_by(Replica::One, moving());
+                (taken == MOVING)
+                    .then_some(taken)
+                    .ok_or_else(|| format!("{taken} of {MOVING}"))
+            })
+            .await?;
+        let two = before + self.facts().with(|facts| facts.ledger.counts().violated);
+        self.claim(3, "widgets with two owners at a time", Exactly(0), two);
+        self.claim(3, "moved widgets that the new owner handles", Exactly(MOVING), taken);
+        self.claim(
+            3,
+            "controllers and sidecars still the same processes",
+            Exactly(4),
+            self.world.running(),
+        );
+        self.end(
+            3,
+            &format!("replica-1 took over {taken} of {MOVING} widgets, with two owners at a time: {two}"),
+        )
+        .await;
+        Ok(rules)
+    }
+
+    /// Two phases: the loser lets go and acknowledges, only then the winner takes. So nothing has two owners at any time.
+    async fn narrow_then_widen(&mut self, rules: Rules, names: &str) -> Result<Rules, Error> {
+        let start = self.moment().await?;
+        let narrow = Rules {
+            shards: Some([later_shard(Replica::Zero), first_shard(Replica::One)]),
+            ..rules
+        };
+        let generation = self.world.publish(&narrow)?;
+        self.acknowledged(generation).await?;
+        self.note(
+            3,
+            &format!("replica-0's sidecar runs generation {generation}: now replica-1 may take {names}"),
+        );
+        let wide = Rules {
+            shards: Some(Replica::BOTH.map(later_shard)),
+            ..rules
+        };
+        let generation = self.world.publish(&wide)?;
+        self.acknowledged(generation).await?;
+        self.listed_again(&start, 2).await?;
+        Ok(wide)
+    }
+
+    /// Step 4: the plugin's code is replaced under load.
+    async fn replace_code(&mut self, rules: Rules) -> Result<Rules, Error> {
+        self.begin(
+            4,
+            "shard-selector is replaced by its next version while both controllers work",
+        );
+        self.open_books(owners(later_shard));
+        let named = self.world.answers_that_name_the_shard().await?;
+        let start = self.moment().await?;
+        let rules = Rules {
+            shard_selector: samples::SHARD_SELECTOR_NEXT,
+            ..rules
+        };
+        let generation = self.world.publish(&rules)?;
+        self.acknowledged(generation).await?;
+        self.reconciled(UNDER_LOAD).await?;
+        let passage = self.since(&start).await?;
+        let digest = Digest::of(rules.shard_selector);
+        let swapped = self.facts().with(|facts| {
+            let runs = |replica: &Replica| {
+                let entries = &facts.sidecars.of(*replica).status.chain.entries;
+                entries
+                    .iter()
+                    .any(|entry| entry.name == shard_entry(*replica) && entry.plugin == digest)
+            };
+            Replica::BOTH.iter().filter(|replica| runs(replica)).count() as u64
+        });
+        let named = self.world.answers_that_name_the_shard().await?.saturating_sub(named);
+        self.claim(4, "sidecars whose /status shows the new digest", Exactly(2), swapped);
+        self.claim(4, "sidecars whose answers show the new code at work", Exactly(2), named);
+        self.claim(4, "requests failed by the replacement", Exactly(0), passage.failed);
+        self.claim(4, "watches cut by the replacement", Exactly(0), passage.watches);
+        self.claim(4, "reconciles meanwhile", AtLeast(UNDER_LOAD), passage.reconciles);
+        let text = format!(
+            "{} reconciles meanwhile; requests failed: {}, watches cut: {}",
+            passage.reconciles, passage.failed, passage.watches
+        );
+        self.end(4, &text).await;
+        Ok(rules)
+    }
+
+    /// Step 5: a plugin that crashes on every request.
+    async fn crash(&mut self, rules: Rules) -> Result<(), Error> {
+        self.begin(
+            5,
+            "the entry marker gets a plugin that crashes on every request (onFailure: Open)",
+        );
+        let start = self.moment().await?;
+        let broken = Rules {
+            marker: samples::CRASH,
+            ..rules
+        };
+        let generation = self.world.publish(&broken)?;
+        self.acknowledged(generation).await?;
+        self.quarantined().await?;
+        self.note(5, "both sidecars have quarantined it; the controllers go on");
+        self.reconciled(UNDER_LOAD).await?;
+        let passage = self.since(&start).await?;
+        let quarantined = self
+            .facts()
+            .with(|facts| facts.sidecars(|s| u64::from(s.status.counts.quarantines > 0)));
+        self.claim(
+            5,
+            "faults of the crashing plugin that were counted",
+            AtLeast(QUARANTINE_FAULTS),
+            passage.faults,
+        );
+        self.claim(5, "sidecars that quarantined it", Exactly(2), quarantined);
+        self.claim(5, "requests failed by the crashes", Exactly(0), passage.failed);
+        self.claim(5, "watches cut by the crashes", Exactly(0), passage.watches);
+        self.claim(5, "reconciles meanwhile", AtLeast(UNDER_LOAD), passage.reconciles);
+        let text = format!(
+            "{} faults, quarantined by {quarantined} of 2; requests failed: {}, watches cut: {}",
+            passage.faults, passage.failed, passage.watches
+        );
+        self.end(5, &text).await;
+        Ok(())
+    }
+
+    async fn quarantined(&self) -> Result<(), Error> {
+        self.until_status("both sidecars quarantine the crashing plugin", |facts| {
+            let found = facts.sidecars.both().map(|sidecar| {
+                let counts = sidecar.status.counts;
+                let entries = &sidecar.status.chain.entries;
+                let state = entries
+                    .iter()
+                    .find(|entry| entry.name == MARKER)
+                    .map(|entry| entry.state);
+                (state, counts.faults, counts.quarantines)
+            });
+            let is_contained = found.iter().all(|(_, _, quarantines)| *quarantines > 0);
+            is_contained
+                .then_some(())
+                .ok_or_else(|| format!("state, faults, quarantines: {found:?}"))
+        })
+        .await
+    }
+
+    /// Step 6: everything is well again; what is still open is counted.
+    async fn finish(&mut self, rules: Rules) -> Result<(), Error> {
+        self.begin(6, "the crashing plugin is taken out, the user stops");
+        let generation = self.world.publish(&rules)?;
+        self.acknowledged(generation).await?;
+        self.reconciled(UNDER_LOAD).await?;
+        self.world.stop_load().await;
+        self.until("the last changes are handled", |_, facts| {
+            let is_settled = facts.ledger.is_settled(|namespace| owner(later_shard, namespace));
+            is_settled
+                .then_some(())
+                .ok_or_else(|| format!("{} widgets are behind", facts.ledger.behind()))
+        })
+        .await?;
+        let updates = self.facts().with(|facts| facts.updates);
+        let arrived = self.world.requests("patch") - updates;
+        self.until("the controllers report the last writes", |_, facts| {
+            let reported = facts.controllers(|controller| controller.writes);
+            (reported >= arrived)
+                .then_some(())
+                .ok_or_else(|| format!("{reported} of {arrived} are reported"))
+        })
+        .await?;
+        self.world.ask_sidecars().await?;
+        self.last_claims(arrived);
+        Ok(())
+    }
+
+    fn last_claims(&mut self, arrived: u64) {
+        let is_active = |state: EntryState| state == EntryState::Active;
+        let (active, violated, behind, controllers, sidecars, reported) = self.facts().with(|facts| {
+            let active = facts.sidecars(|sidecar| {
+                sidecar
+                    .status
+                    .chain
+                    .entries
+                    .iter()
+                    .filter(|entry| is_active(entry.state))
+                    .count() as u64
+            });
+            let (violated, behind) = (facts.ledger.counts().violated, facts.ledger.behind());
+            let controllers = facts.controllers(|controller| controller.failures);
+            let sidecars = facts.sidecars(|sidecar| sidecar.failures);
+            (
+                active,
+                violated,
+                behind,
+                controllers,
+                sidecars,
+                facts.controllers(|controller| controller.writes),
+            )
+        });
+        self.claim(
+            6,
+            "entries that are active again, of two in each sidecar",
+            Exactly(4),
+            active,
+        );
+        self.claim(6, "widgets with two owners since the move", Exactly(0), violated);
+        self.claim(6, "changes by the user that were never handled", Exactly(0), behind);
+        self.claim(
+            6,
+            "failed requests in the whole run, as the controllers saw it",
+            Exactly(0),
+            controllers,
+        );
+        self.claim(
+            6,
+            "failed requests in the whole run, as the sidecars saw it",
+            Exactly(0),
+            sidecars,
+        );
+        self.claim(
+            6,
+            "writes by controllers that did not reach the API server once",
+            Exactly(0),
+            arrived.abs_diff(reported),
+        );
+    }
+}

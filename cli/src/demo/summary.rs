@@ -1,0 +1,89 @@
+//! The end of the demo: what was claimed and what was counted, as a table or as JSON.
+
+use comfy_table::presets::UTF8_BORDERS_ONLY;
+use comfy_table::{Cell, CellAlignment, Color, Table};
+use serde::Serialize;
+
+use super::claims::{Claim, Claims};
+use super::replica::PerReplica;
+use super::stage::Step;
+use crate::error::Error;
+use crate::paint::Paint;
+
+/// The result of a run.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Summary {
+    /// Whether every claim holds.
+    pub(crate) holds: bool,
+    /// How long it took.
+    pub(crate) seconds: f64,
+    /// What was claimed and counted.
+    pub(crate) claims: Vec<Claim>,
+    /// What happened.
+    pub(crate) steps: Vec<Step>,
+    /// Reconciles of each replica.
+    pub(crate) reconciles: PerReplica<u64>,
+    /// Requests that each sidecar carried.
+    pub(crate) requests: PerReplica<u64>,
+    /// Changes that the user made.
+    pub(crate) updates: u64,
+}
+
+impl Summary {
+    /// As one JSON document.
+    pub(crate) fn json(&self) -> Result<String, Error> {
+        Ok(serde_json::to_string_pretty(self)?)
+    }
+}
+
+/// The claims as a table, and a sentence about them.
+pub(crate) fn text(claims: &Claims, seconds: f64, paint: Paint) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(UTF8_BORDERS_ONLY)
+        .set_header(["step", "counted", "must be", "is", ""]);
+    for claim in claims.all() {
+        let (sign, colour) = if claim.holds {
+            ("✔", Color::Green)
+        } else {
+            ("✘", Color::Red)
+        };
+        let sign = if paint == Paint::Coloured {
+            Cell::new(sign).fg(colour)
+        } else {
+            Cell::new(sign)
+        };
+        let number = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+        table.add_row([
+            Cell::new(claim.step),
+            Cell::new(claim.claim),
+            number(claim.expected.to_string()),
+            number(claim.counted.to_string()),
+            sign,
+        ]);
+    }
+    let failed = claims.all().iter().filter(|claim| !claim.holds).count();
+    let verdict = match failed {
+        0 => format!("All {} claims hold", claims.all().len()),
+        failed => format!("{failed} of {} claims FAIL", claims.all().len()),
+    };
+    format!("{table}\n{} ({seconds:.1} s).", paint.bold(&verdict))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::claims::Expected;
+
+    #[test]
+    fn a_failed_claim_is_marked_and_counted() {
+        let mut claims = Claims::default();
+        claims.count(2, "widgets handled by both replicas", Expected::Exactly(0), 3);
+        claims.count(4, "reconciles meanwhile", Expected::AtLeast(100), 120);
+        let text = text(&claims, 12.34, Paint::Plain);
+        assert!(text.contains("✘") && text.contains("✔"), "{text}");
+        assert!(text.ends_with("1 of 2 claims FAIL (12.3 s)."), "{text}");
+        assert!(!text.contains('\x1b'));
+    }
+}

@@ -1,0 +1,168 @@
+//! Draws the picture: the steps, every widget under the replica that handled it last, and what the controllers and sidecars say of
+//! themselves. Pure: facts in, text out.
+
+use ctrlmesh_contract::status::{EntryState, EntryStatus};
+
+use super::facts::Facts;
+use super::plan::{MARKER, shard_entry};
+use super::replica::Replica;
+use super::stage::{Step, StepState};
+use super::widget::{NAMESPACES, shard_hash};
+use crate::paint::{Colour, Paint};
+
+/// Width of the names at the left.
+const NAME: usize = 15;
+/// Width of a replica's column.
+const COLUMN: usize = 44;
+/// Width of a step's title.
+const TITLE: usize = 26;
+/// Digits of a digest that are shown.
+const DIGITS: usize = 8;
+
+/// The whole picture, lines separated by newlines. No line is longer than `width`.
+pub(crate) fn picture(facts: &Facts, steps: &[Step], seconds: f64, paint: Paint, width: usize) -> String {
+    let mut lines = vec![headline(seconds, paint), String::new()];
+    lines.extend(
+        steps
+            .iter()
+            .enumerate()
+            .map(|(at, step)| step_line(at + 1, step, paint)),
+    );
+    lines.push(String::new());
+    lines.push(legend(paint));
+    lines.extend(
+        NAMESPACES
+            .iter()
+            .map(|namespace| namespace_line(facts, namespace, paint)),
+    );
+    lines.push(String::new());
+    lines.extend(replica_lines(facts, paint));
+    let lines: Vec<_> = lines.iter().map(|line| paint.clip(line, width)).collect();
+    lines.join("\n")
+}
+
+fn headline(seconds: f64, paint: Paint) -> String {
+    let title = paint.bold("ctrlmesh demo");
+    format!("{title}   200 widgets, two replicas of a controller, a sidecar before each   {seconds:5.1} s")
+}
+
+/// One step: number, sign, title, detail.
+pub(crate) fn step_line(number: usize, step: &Step, paint: Paint) -> String {
+    let (sign, colour) = match step.state {
+        StepState::Waiting => ("·", Colour::Dim),
+        StepState::Running => ("▶", Colour::Yellow),
+        StepState::Done => ("✔", Colour::Green),
+        StepState::Failed => ("✘", Colour::Red),
+    };
+    let sign = paint.colour(colour, sign);
+    match step.state {
+        StepState::Waiting => format!("{number} {sign} {}", paint.colour(Colour::Dim, step.title)),
+        _ => format!("{number} {sign} {:<TITLE$} {}", step.title, step.detail),
+    }
+}
+
+const fn mark(replica: Replica) -> (&'static str, Colour) {
+    match replica {
+        Replica::Zero => ("■", Colour::Cyan),
+        Replica::One => ("○", Colour::Magenta),
+    }
+}
+
+fn legend(paint: Paint) -> String {
+    let marks = Replica::BOTH.map(|replica| {
+        let (sign, colour) = mark(replica);
+        format!("{} handled by {}", paint.colour(colour, sign), replica.name())
+    });
+    let head = paint.colour(Colour::Dim, &format!("{:<NAME$} hash", "namespace"));
+    format!("{head}   {}   · by no one", marks.join("   "))
+}
+
+fn namespace_line(facts: &Facts, namespace: &str, paint: Paint) -> String {
+    let state = facts.ledger.namespace(namespace);
+    let mut row = String::new();
+    // Neighbours of one colour are painted together: a picture is redrawn many times a second.
+    for group in state.handled_by.chunk_by(|a, b| a == b) {
+        let (sign, colour) = group.first().copied().flatten().map_or(("·", Colour::Dim), mark);
+        row.push_str(&paint.colour(colour, &sign.repeat(group.len())));
+    }
+    let behind = match state.behind {
+        0 => String::new(),
+        behind => paint.colour(Colour::Dim, &format!("   {behind} to do")),
+    };
+    format!("{namespace:<NAME$} {:>4}   {row}{behind}", shard_hash(namespace))
+}
+
+fn replica_lines(facts: &Facts, paint: Paint) -> Vec<String> {
+    let cells = |name: &str, cell: &dyn Fn(Replica) -> String| {
+        let [zero, one] = Replica::BOTH.map(cell);
+        format!("{name:<NAME$} {} {one}", paint.pad(&zero, COLUMN))
+    };
+    let head = cells("", &|replica| {
+        let (_, colour) = mark(replica);
+        paint.colour(colour, replica.name())
+    });
+    let mut lines = vec![
+        head,
+        cells("controller", &|replica| {
+            let controller = facts.controllers.of(replica);
+            format!(
+                "{} reconciles, {}",
+                controller.reconciles,
+                failed(controller.failures, paint)
+            )
+        }),
+        cells("sidecar", &|replica| {
+            let sidecar = facts.sidecars.of(replica);
+            let generation = sidecar.status.chain.generation;
+            format!(
+                "chain {generation}, {} requests, {}",
+                sidecar.requests,
+                failed(sidecar.failures, paint)
+            )
+        }),
+        cells("shard-selector", &|replica| {
+            entry(facts, replica, shard_entry(replica), paint)
+        }),
+        cells(MARKER, &|replica| entry(facts, replica, MARKER, paint)),
+    ];
+    let (updates, behind) = (facts.updates, facts.ledger.behind());
+    lines.push(format!(
+        "{:<NAME$} {updates} changes of widgets by a user, {behind} not handled yet",
+        "load"
+    ));
+    lines
+}
+
+fn failed(failures: u64, paint: Paint) -> String {
+    let text = format!("{failures} failed");
+    if failures == 0 {
+        text
+    } else {
+        paint.colour(Colour::Red, &text)
+    }
+}
+
+fn entry(facts: &Facts, replica: Replica, name: &str, paint: Paint) -> String {
+    let entries = &facts.sidecars.of(replica).status.chain.entries;
+    entries
+        .iter()
+        .find(|entry| entry.name == name)
+        .map_or_else(|| "–".to_owned(), |entry| entry_state(entry, paint))
+}
+
+fn entry_state(entry: &EntryStatus, paint: Paint) -> String {
+    let digest: String = entry.plugin.hex().chars().take(DIGITS).collect();
+    let (state, colour) = match entry.state {
+        EntryState::Active => ("active", Colour::Green),
+        EntryState::Failed => ("failing", Colour::Yellow),
+        EntryState::Quarantined => ("quarantined", Colour::Red),
+    };
+    let state = paint.colour(colour, state);
+    match entry.faults {
+        0 => format!("{digest} {state}"),
+        faults => format!("{digest} {state}, {faults} faults"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! The picture against a picture on file, and what must hold for every picture.
+
+use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::status::Status;
+
+use super::*;
+use crate::demo::report::Report;
+use crate::demo::widget::{Widget, WidgetKey, WidgetSpec, WidgetStatus, api_resource};
+
+const PICTURE: &str = include_str!("picture.txt");
+
+fn widget(key: &WidgetKey, handled_by: Option<Replica>, generation: i64) -> Widget {
+    let mut widget = Widget::new(&key.name, &api_resource(), WidgetSpec { size: 1 }).within(&key.namespace);
+    widget.metadata.generation = Some(generation);
+    widget.status = handled_by.map(|replica| WidgetStatus {
+        handled_by: replica.name().to_owned(),
+        observed_generation: 1,
+    });
+    widget
+}
+
+fn entry(name: &str, state: EntryState, faults: u64) -> EntryStatus {
+    let plugin = Digest::of(name.as_bytes());
+    EntryStatus {
+        name: name.to_owned(),
+        plugin,
+        settings_hash: String::new(),
+        state,
+        faults,
+        error: None,
+        until: None,
+    }
+}
+
+/// A move in full swing: fraud is being taken over, one change is not handled, and replica 1's marker is in quarantine.
+fn facts() -> Facts {
+    let mut facts = Facts::default();
+    for key in WidgetKey::all() {
+        let replica = match key.namespace.as_str() {
+            "orders" | "payouts" => Some(Replica::One),
+            "fraud" if key.name.as_str() < "widget-10" => Some(Replica::One),
+            "identity" if key.name.as_str() > "widget-20" => None,
+            _ => Some(Replica::Zero),
+        };
+        let generation = if key.name == "widget-07" && key.namespace == "billing" {
+            2
+        } else {
+            1
+        };
+        facts.ledger.stored(&widget(&key, replica, generation));
+    }
+    for (replica, state, faults) in [
+        (Replica::Zero, EntryState::Active, 0),
+        (Replica::One, EntryState::Quarantined, 6),
+    ] {
+        let (namespace, name) = ("fraud".to_owned(), "widget-00".to_owned());
+        facts.reported(
+            replica,
+            Report::Reconciled {
+                namespace,
+                name,
+                wrote: true,
+                began: 1,
+                ended: 2,
+            },
+        );
+        let sidecar = facts.sidecars.of_mut(replica);
+        sidecar.requests = 1234;
+        sidecar.status = Status::default();
+        sidecar.status.chain.generation = 4;
+        sidecar.status.chain.entries = vec![
+            entry(MARKER, state, faults),
+            entry(shard_entry(replica), EntryState::Active, 0),
+        ];
+    }
+    facts.reported(
+        Replica::One,
+        Report::RequestFailed {
+            message: "500".to_owned(),
+        },
+    );
+    facts.updates = 321;
+    facts
+}
+
+fn steps() -> Vec<Step> {
+    let step = |title, state, detail: &str| Step {
+        title,
+        state,
+        detail: detail.to_owned(),
+        ..Step::default()
+    };
+    vec![
+        step(
+            "no rules",
+            StepState::Done,
+            "200 of 200 widgets handled by both replicas",
+        ),
+        step("shard by namespace", StepState::Failed, "handled by both: 3"),
+        step("move two namespaces", StepState::Running, "replica-0 lets go"),
+        step("replace the plugin's code", StepState::Waiting, ""),
+    ]
+}
+
+#[test]
+fn picture_is_that_on_file() {
+    let picture = picture(&facts(), &steps(), 7.26, Paint::Plain, 120);
+    assert_eq!(picture, PICTURE.trim_end(), "the picture is now:\n{picture}\n");
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal() {
+    let picture = picture(&facts(), &steps(), 7.26, Paint::Plain, 40);
+    assert!(picture.lines().all(|line| line.chars().count() <= 40), "{picture}");
+}
+
+#[test]
+fn colours_change_nothing_but_colours() {
+    let coloured = picture(&facts(), &steps(), 7.26, Paint::Coloured, 120);
+    let mut plain = String::new();
+    for (at, part) in coloured.split('\x1b').enumerate() {
+        plain.push_str(if at == 0 { part } else { part.split_once('m').unwrap().1 });
+    }
+    assert_eq!(plain, PICTURE.trim_end());
+}

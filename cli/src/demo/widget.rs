@@ -1,0 +1,156 @@
+//! The demo's objects: their kind, their namespaces, the label that shards go by.
+
+use std::fmt;
+
+use ctrlmesh_contract::names::labels;
+use ctrlmesh_testkit::Resource;
+use kube::core::{ApiResource, Object};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+const GROUP: &str = "demo.ctrlmesh.kusionstack.io";
+const VERSION: &str = "v1";
+const PLURAL: &str = "widgets";
+const KIND: &str = "Widget";
+
+/// The namespaces. Their hashes differ, so each can move alone.
+pub(crate) const NAMESPACES: [&str; 8] = [
+    "billing", "catalog", "checkout", "delivery", "fraud", "identity", "orders", "payouts",
+];
+
+/// Widgets in each namespace: 200 in all.
+pub(crate) const WIDGETS_PER_NAMESPACE: usize = 25;
+
+/// A widget: whoever handles it says so in its status.
+pub(crate) type Widget = Object<WidgetSpec, WidgetStatus>;
+
+/// What a user wants of a widget.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct WidgetSpec {
+    /// Changed all the time, to make work.
+    pub(crate) size: u64,
+}
+
+/// What the controller says of a widget.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WidgetStatus {
+    /// Name of the replica that handled it last.
+    pub(crate) handled_by: String,
+    /// `metadata.generation` of the state that was handled.
+    pub(crate) observed_generation: i64,
+}
+
+/// Namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct WidgetKey {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl WidgetKey {
+    /// The key of a widget.
+    pub(crate) fn of(widget: &Widget) -> Self {
+        Self {
+            namespace: widget.metadata.namespace.clone().unwrap_or_default(),
+            name: widget.metadata.name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The keys of all widgets.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        NAMESPACES.iter().flat_map(|namespace| {
+            (0..WIDGETS_PER_NAMESPACE).map(move |number| Self {
+                namespace: (*namespace).to_owned(),
+                name: format!("widget-{number:02}"),
+            })
+        })
+    }
+}
+
+impl fmt::Display for WidgetKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The kind, for the API server.
+pub(crate) fn resource() -> Resource {
+    Resource::namespaced(GROUP, VERSION, PLURAL, KIND).with_status()
+}
+
+/// The kind, for clients.
+pub(crate) fn api_resource() -> ApiResource {
+    ApiResource {
+        group: GROUP.to_owned(),
+        version: VERSION.to_owned(),
+        api_version: format!("{GROUP}/{VERSION}"),
+        kind: KIND.to_owned(),
+        plural: PLURAL.to_owned(),
+    }
+}
+
+/// The widgets among the resources of a `ShardingConfig`'s limit.
+pub(crate) fn relate_resources() -> Value {
+    json!([{ "apiGroups": [GROUP], "resources": [PLURAL] }])
+}
+
+/// A namespace with the labels that the manager gives it.
+pub(crate) fn namespace_object(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": { "name": namespace, "labels": shard_labels(namespace) },
+    })
+}
+
+/// A new widget, with the labels that the manager gives it.
+pub(crate) fn widget_object(key: &WidgetKey) -> Value {
+    json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"),
+        "kind": KIND,
+        "metadata": { "namespace": key.namespace, "name": key.name, "labels": shard_labels(&key.namespace) },
+        "spec": { "size": 1 },
+    })
+}
+
+fn shard_labels(namespace: &str) -> Value {
+    json!({ labels::NAMESPACE: namespace, labels::SHARD_HASH: shard_hash(namespace).to_string() })
+}
+
+/// The bucket of a namespace, as `pkg/utils/rand/hash.go` of `KusionStack`'s controller-mesh has it: labels that exist stay true.
+pub(crate) fn shard_hash(namespace: &str) -> u32 {
+    namespace.chars().fold(0, |hash, c| (hash * 33 + u32::from(c)) % 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn shard_hash_is_that_of_controller_mesh() {
+        let expected = [
+            ("", 0),
+            ("default", 5),
+            ("kube-system", 25),
+            ("test-0", 29),
+            ("ns-12", 17),
+        ];
+        for (namespace, hash) in expected {
+            assert_eq!(shard_hash(namespace), hash, "{namespace}");
+        }
+    }
+
+    #[test]
+    fn each_namespace_can_move_alone() {
+        let hashes: BTreeSet<_> = NAMESPACES.iter().map(|namespace| shard_hash(namespace)).collect();
+        assert_eq!(hashes.len(), NAMESPACES.len());
+    }
+
+    #[test]
+    fn there_are_200_widgets() {
+        assert_eq!(WidgetKey::all().count(), 200);
+    }
+}

@@ -1,0 +1,111 @@
+//! What can go wrong for a command, in words that say what to do.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Why a command could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The event loop could not be made.
+    #[error("cannot start the event loop")]
+    Runtime(#[source] std::io::Error),
+    /// A file or directory.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// What was tried: `read`, `write`, `create`.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// There is no sidecar to run.
+    #[error(
+        "there is no sidecar at {}; build it with `cargo build -p ctrlmesh-proxy` (or `make build`), or name it with --proxy",
+        .0.display()
+    )]
+    NoProxy(PathBuf),
+    /// A process could not be started.
+    #[error("cannot start {name}")]
+    Spawn {
+        /// Its name in the demo.
+        name: String,
+        /// The operating system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A process of the demo ended before the demo did.
+    #[error("{name} ended by itself ({status}); its last words:\n{last_words}")]
+    Ended {
+        /// Its name in the demo.
+        name: String,
+        /// Exit code or signal.
+        status: String,
+        /// End of its log.
+        last_words: String,
+    },
+    /// Something that must happen soon did not.
+    #[error("waited {} s for this: {what}; the last state was: {last}", after.as_secs())]
+    Deadline {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        after: Duration,
+        /// What was there instead.
+        last: String,
+    },
+    /// The demo's own look at the API server is broken, so nothing can be counted any more.
+    #[error("the demo lost sight of the API server, so it can't count what it claims: {0}")]
+    Blind(String),
+    /// Ctrl-C or SIGTERM.
+    #[error("interrupted")]
+    Interrupted,
+    /// The API server of the test kit.
+    #[error("the in-memory API server")]
+    ApiServer(#[from] ctrlmesh_testkit::Error),
+    /// Chain document, signature or digest.
+    #[error("the chain")]
+    Chain(#[from] ctrlmesh_contract::Error),
+    /// A Kubernetes client.
+    #[error("{doing}")]
+    Client {
+        /// What the client was for.
+        doing: String,
+        /// Why it failed.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// A kubeconfig.
+    #[error("the kubeconfig {}", path.display())]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: Box<kube::config::KubeconfigError>,
+    },
+    /// A result could not be written as JSON.
+    #[error("cannot write JSON")]
+    Json(#[from] serde_json::Error),
+}
+
+impl Error {
+    /// For `map_err` on what touches a file.
+    pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::File {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// For `map_err` on what a client does.
+    pub(crate) fn client(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
+        let doing = doing.into();
+        move |source| Self::Client {
+            doing,
+            source: Box::new(source),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What can be wrong with a chain document, its signature or a name, in words that say what to do.
+//!
+//! Leaves to the sidecar what is wrong with files and plugins.
+
+use std::fmt;
+
+/// At most so many mistakes are told at once; a document of nonsense must not make a message of megabytes.
+pub const MAX_MISTAKES: usize = 32;
+
+/// At most so many characters of somebody's input are quoted in a message.
+const MAX_QUOTED: usize = 80;
+
+/// Why something of the contract was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The document is larger than a ConfigMap can be.
+    #[error(
+        "the chain document has {bytes} bytes, at most {limit} are allowed; split the namespace or shorten settings"
+    )]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// There is nothing in it.
+    #[error("the chain document is empty; write apiVersion, namespace, generation and entries (which may be [])")]
+    Empty,
+    /// The document is not UTF-8.
+    #[error("the chain document is not UTF-8 text; write YAML or JSON")]
+    NotText,
+    /// The document can't be read as YAML or JSON, or uses what we refuse (aliases, duplicate keys).
+    #[error("the chain document is not valid {format}: {problem}")]
+    Syntax {
+        /// `YAML` or `JSON`.
+        format: &'static str,
+        /// What and where.
+        problem: String,
+    },
+    /// The document reads well, but what it says is wrong. Every mistake that was found.
+    #[error("the chain document has {mistakes}")]
+    Mistakes {
+        /// All of them.
+        mistakes: Mistakes,
+    },
+    /// Not a digest.
+    #[error("{text} is not a digest; write sha256: and 64 lower-case hexadecimal digits")]
+    Digest {
+        /// What was written, quoted.
+        text: String,
+    },
+    /// Not a public key.
+    #[error(
+        "this is not a public key for chains: {problem}; write ed25519: and 44 base64 characters, as the manager prints it"
+    )]
+    PublicKey {
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// Not a private key.
+    #[error("this is not an ed25519 private key in PKCS #8; generate a new one")]
+    PrivateKey,
+    /// The key generator failed.
+    #[error("the system's random numbers are not available, so no key can be made")]
+    Random,
+    /// A key is set, but the document carries no signature.
+    #[error(
+        "a public key is set, but the chain is not signed; let the manager write it, or remove the key from the pod"
+    )]
+    NotSigned,
+    /// The signature is not one.
+    #[error("the chain's signature is malformed: {problem}; it must be the base64 of 64 bytes")]
+    SignatureForm {
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The signature is of another document or by another key.
+    #[error(
+        "the chain's signature does not fit the document and the configured public key; the document was changed after \
+         signing, or was signed with another key"
+    )]
+    SignatureMismatch,
+}
+
+impl Error {
+    pub(crate) fn digest(text: &str) -> Self {
+        Self::Digest { text: quote(text) }
+    }
+}
+
+/// One mistake: where, and what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// Path of the field, as in `entries[2].timeoutMs`.
+    pub path: String,
+    /// What is wrong and what to write instead.
+    pub problem: String,
+}
+
+/// Mistakes in the order in which they were found. Bounded by [`MAX_MISTAKES`]; what is beyond is counted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Mistakes {
+    list: Vec<Mistake>,
+    untold: usize,
+}
+
+impl Mistakes {
+    /// Adds one.
+    pub fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
+        if self.list.len() < MAX_MISTAKES {
+            self.list.push(Mistake {
+                path: path.into(),
+                problem: problem.into(),
+            });
+        } else {
+            self.untold += 1;
+        }
+    }
+
+    /// Those that are told one by one.
+    #[must_use]
+    pub fn list(&self) -> &[Mistake] {
+        &self.list
+    }
+
+    /// An error if there is any.
+    ///
+    /// # Errors
+    /// [`Error::Mistakes`] with all of them.
+    pub fn into_result(self) -> Result<(), Error> {
+        if self.list.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Mistakes { mistakes: self })
+        }
+    }
+}
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.list.len() + self.untold {
+            1 => write!(f, "a mistake")?,
+            n => write!(f, "{n} mistakes")?,
+        }
+        for (at, Mistake { path, problem }) in self.list.iter().enumerate() {
+            write!(f, "{} {path}: {problem}", if at == 0 { ":" } else { ";" })?;
+        }
+        if self.untold > 0 {
+            write!(f, "; and {} more", self.untold)?;
+        }
+        Ok(())
+    }
+}
+
+/// Quotes somebody's input for a message: escaped, and cut when it is long.
+#[must_use]
+pub fn quote(text: &str) -> String {
+    match text.char_indices().nth(MAX_QUOTED) {
+        Some((end, _)) => format!("{:?}…", text.get(..end).unwrap_or_default()),
+        None => format!("{text:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_mistakes_are_told_but_not_without_bound() {
+        let mut mistakes = Mistakes::default();
+        for n in 0..MAX_MISTAKES + 5 {
+            mistakes.add(format!("entries[{n}]"), "is wrong");
+        }
+        let text = mistakes.clone().into_result().unwrap_err().to_string();
+        assert!(
+            text.starts_with("the chain document has 37 mistakes: entries[0]: is wrong; entries[1]"),
+            "{text}"
+        );
+        assert!(text.ends_with("and 5 more"), "{text}");
+        assert_eq!(mistakes.list().len(), MAX_MISTAKES);
+    }
+
+    #[test]
+    fn long_input_is_cut_between_characters() {
+        let quoted = quote(&"ü".repeat(1000));
+        assert_eq!(quoted.chars().count(), MAX_QUOTED + 3);
+        assert_eq!(quote("a\nb"), r#""a\nb""#);
+    }
+}

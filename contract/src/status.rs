@@ -1,0 +1,166 @@
+//! What `/status` of a sidecar answers, as JSON: the sidecar writes it, the manager and the command line read it.
+//!
+//! Unlike the chain document it may grow: readers ignore fields that they don't know, since a manager meets sidecars that
+//! are newer than itself. Leaves filling it to the sidecar.
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+
+/// A sidecar's state.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Status {
+    /// Whose sidecar.
+    pub pod: Pod,
+    /// Version of the sidecar.
+    pub version: String,
+    /// The chain in force: what it has acknowledged.
+    pub chain: ChainStatus,
+    /// The last document that was refused, as long as no later one was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refused>,
+    /// How often what happened, since the start.
+    pub counts: Counts,
+    /// Leader election of the controller, as far as the sidecar saw it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader: Option<Leader>,
+}
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Pod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// The chain in force.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ChainStatus {
+    /// Its generation; 0: no chain yet.
+    pub generation: u64,
+    /// Digest of the document's bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// Since when, RFC 3339; empty: no chain yet.
+    pub since: String,
+    /// The entries that select this pod, in the order in which they are called.
+    pub entries: Vec<EntryStatus>,
+}
+
+/// One entry at work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EntryStatus {
+    /// Its name.
+    pub name: String,
+    /// The plugin that runs.
+    pub plugin: Digest,
+    /// Hash of the settings that it runs with.
+    pub settings_hash: String,
+    /// How it is.
+    pub state: EntryState,
+    /// Faults since the entry came into force.
+    #[serde(default)]
+    pub faults: u64,
+    /// The last fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Quarantined until then, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+}
+
+/// How an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EntryState {
+    /// It works.
+    Active,
+    /// Its last calls failed; requests follow its failure policy one by one.
+    Failed,
+    /// It failed so often that it is left alone for a while; all requests follow its failure policy.
+    Quarantined,
+}
+
+/// A document that was refused. The chain in force went on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Refused {
+    /// Its generation, if it could be read that far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
+    /// Why, from a closed set: for machines.
+    pub reason: String,
+    /// Why, and what to do: for people.
+    pub message: String,
+    /// When, RFC 3339.
+    pub when: String,
+}
+
+/// How often what happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Counts {
+    /// Chains that came into force.
+    pub applied: u64,
+    /// Documents that were refused.
+    pub refused: u64,
+    /// Plugin faults.
+    pub faults: u64,
+    /// Times that an entry went into quarantine.
+    pub quarantines: u64,
+}
+
+/// Leader election, as seen in the traffic of the controller.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Leader {
+    /// Name of the lock at the API server.
+    pub lock: String,
+    /// Whether this pod holds it.
+    pub leading: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_takes_what_it_knows_of_a_newer_status() {
+        let json = r#"{"version":"9.0.0","news":{"x":1},"chain":{"generation":3,"entries":[{"name":"a","plugin":
+            "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","settingsHash":"00",
+            "state":"Quarantined","until":"2026-01-01T00:00:00Z","more":true}]}}"#;
+        let status: Status = serde_json::from_str(json).unwrap();
+        assert_eq!(status.chain.generation, 3);
+        assert_eq!(status.chain.entries[0].state, EntryState::Quarantined);
+        let again: Status = serde_json::from_str(&serde_json::to_string(&status).unwrap()).unwrap();
+        assert_eq!(again, status);
+    }
+
+    #[test]
+    fn fields_have_the_names_of_kubernetes_style() {
+        let refused = Refused {
+            generation: Some(2),
+            reason: "Signature".into(),
+            message: "m".into(),
+            when: "w".into(),
+        };
+        let status = Status {
+            refused: Some(refused),
+            ..Status::default()
+        };
+        let json = serde_json::to_string(&status).unwrap();
+        assert_eq!(
+            json,
+            concat!(
+                r#"{"pod":{"namespace":"","name":""},"version":"","chain":{"generation":0,"since":"","entries":[]},"#,
+                r#""refused":{"generation":2,"reason":"Signature","message":"m","when":"w"},"#,
+                r#""counts":{"applied":0,"refused":0,"faults":0,"quarantines":0}}"#
+            )
+        );
+    }
+}

@@ -1,0 +1,43 @@
+//! Writes every plugin, sample and test guest as `<name>.wasm` into a directory: for tests that are not written in Rust,
+//! and for people who want to look at one.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ctrlmesh_plugins_builtin::{builtin, guests, samples};
+
+fn main() -> ExitCode {
+    let Some(directory) = std::env::args_os().nth(1).map(PathBuf::from) else {
+        return complain("name the directory to write to: write-plugins <dir>");
+    };
+    match write(&directory) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => complain(&format!("{}: {error}", directory.display())),
+    }
+}
+
+fn write(directory: &std::path::Path) -> std::io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let samples = [
+        ("hello", samples::HELLO),
+        ("shard-selector-next", samples::SHARD_SELECTOR_NEXT),
+        ("crash", samples::CRASH),
+    ];
+    let guests = guests::names().filter_map(|name| guests::get(name).map(|bytes| (name, bytes)));
+    let plugins = builtin()
+        .iter()
+        .map(|plugin| (plugin.name, plugin.bytes))
+        .chain(samples)
+        .chain(guests);
+    for (name, bytes) in plugins {
+        fs::write(directory.join(format!("{name}.wasm")), bytes)?;
+    }
+    Ok(())
+}
+
+#[expect(clippy::print_stderr, reason = "a command line tool says what is wrong")]
+fn complain(message: &str) -> ExitCode {
+    eprintln!("write-plugins: {message}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,225 @@
+//! Makes every part in the order of its needs, binds, runs, drains.
+//!
+//! `build` binds both ports before anything serves and returns their addresses; `run` serves until `stop` and then drains.
+//! The thread that calls `run` is the control thread: admin port, chain, credentials and certificate live there; traffic
+//! lives on the worker threads. A slow scrape or a chain being compiled never delays a request.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::Admin;
+use crate::chain::Snapshot;
+use crate::config::Settings;
+use crate::error::Error;
+use crate::listener;
+use crate::metrics::Metrics;
+use crate::readiness::{Guard, Readiness};
+use crate::tls::ServerTls;
+use crate::upstream::Target;
+use crate::wasm::Engine;
+use crate::worker::{self, Order, Shared};
+
+mod feed;
+
+/// Connections waiting for a busy worker; the kernel's backlog holds the rest.
+const ORDERS: usize = 64;
+
+/// A sidecar whose ports are bound.
+pub struct App {
+    settings: Settings,
+    api: TcpListener,
+    admin: TcpListener,
+    addresses: Addresses,
+    shared: Shared,
+    readiness: Readiness,
+}
+
+/// Where the sidecar listens.
+#[derive(Debug, Clone, Copy)]
+pub struct Addresses {
+    /// For controllers.
+    pub api: SocketAddr,
+    /// For probes, scrapers and the manager.
+    pub admin: SocketAddr,
+}
+
+impl App {
+    /// Makes the parts and binds the ports. Must run inside a tokio runtime.
+    ///
+    /// # Errors
+    /// Anything that would keep the sidecar from working: settings, ports, kubeconfig, certificate.
+    pub async fn build(settings: Settings) -> Result<Self, Error> {
+        settings.validate().map_err(Error::Settings)?;
+        let api = listener::bind("--api-address (CTRLMESH_API_ADDRESS)", settings.api_address)?;
+        let admin = listener::bind("--admin-address (CTRLMESH_ADMIN_ADDRESS)", settings.admin_address)?;
+        let address = |setting, listener: &TcpListener, wanted| {
+            listener.local_addr().map_err(|source| Error::Bind {
+                setting,
+                address: wanted,
+                source,
+            })
+        };
+        let addresses = Addresses {
+            api: address("--api-address", &api, settings.api_address)?,
+            admin: address("--admin-address", &admin, settings.admin_address)?,
+        };
+        let mut registry = Metrics::registry();
+        let chain = feed::handle(&settings, &mut registry);
+        let shared = Shared {
+            target: Target::infer(settings.kubeconfig.as_deref(), settings.context.as_deref()).await?,
+            engine: Engine::new()?,
+            metrics: Metrics::new(registry),
+            chain,
+            is_fed: settings.chain_dir.is_some(),
+            ledger: Arc::default(),
+            tls: ServerTls::load(settings.tls_dir.as_deref())?,
+            head_timeout: settings.head_timeout(),
+            drain: CancellationToken::new(),
+            stop: CancellationToken::new(),
+        };
+        Ok(Self {
+            settings,
+            api,
+            admin,
+            addresses,
+            shared,
+            readiness: Readiness::new(),
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// Serves until `stop`, then drains.
+    ///
+    /// # Errors
+    /// A thread can't be started, or requests had to be cut off at the end.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
+        let Self {
+            settings,
+            api,
+            admin,
+            shared,
+            readiness,
+            ..
+        } = self;
+        let listening = readiness.guard("listener");
+        let first_chain = readiness.guard("first chain");
+        let control = CancellationToken::new();
+        let (workers, threads) = start_workers(&settings, &shared)?;
+        let mut tasks = JoinSet::new();
+        let admin_parts = Admin {
+            readiness: readiness.clone(),
+            metrics: Arc::clone(&shared.metrics),
+            chain: shared.chain.clone(),
+        };
+        tasks.spawn(admin_parts.serve(admin, control.clone()));
+        if let Some(directory) = settings.tls_dir.clone() {
+            tasks.spawn(shared.tls.clone().follow(directory, control.clone()));
+        }
+        feed::start(
+            &mut tasks,
+            &settings,
+            &shared,
+            workers.clone(),
+            first_chain,
+            control.clone(),
+        )?;
+        let accept = accept(&settings, api, workers, &shared, listening);
+        tokio::select! {
+            () = accept => {}
+            () = stop => {}
+        }
+        readiness.drain();
+        let drained = drain(&settings, &shared, threads).await;
+        control.cancel();
+        tasks.shutdown().await;
+        drained
+    }
+}
+
+/// Accepts from the first chain on, until draining.
+async fn accept(
+    settings: &Settings,
+    api: TcpListener,
+    workers: Vec<mpsc::Sender<Order>>,
+    shared: &Shared,
+    listening: Guard,
+) {
+    shared.chain.ready().await;
+    drop(listening);
+    let places = Arc::new(Semaphore::new(settings.max_connections as usize));
+    listener::accept(api, workers, places, Arc::clone(&shared.metrics), shared.drain.clone()).await;
+}
+
+type Workers = (Vec<mpsc::Sender<Order>>, Vec<JoinHandle<std::io::Result<()>>>);
+
+fn start_workers(settings: &Settings, shared: &Shared) -> Result<Workers, Error> {
+    let mut senders = Vec::new();
+    let mut threads = Vec::new();
+    for number in 0..settings.workers {
+        let (sender, orders) = mpsc::channel(ORDERS);
+        let shared = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("worker-{number}"))
+            .spawn(move || worker::run(shared, orders))
+            .map_err(Error::Thread)?;
+        senders.push(sender);
+        threads.push(thread);
+    }
+    Ok((senders, threads))
+}
+
+/// Lets requests finish, up to the deadline; then ends them.
+async fn drain(
+    settings: &Settings,
+    shared: &Shared,
+    threads: Vec<JoinHandle<std::io::Result<()>>>,
+) -> Result<(), Error> {
+    shared.drain.cancel();
+    let joined = tokio::task::spawn_blocking(move || {
+        for thread in threads {
+            // A worker that panicked has been reported by the panic itself.
+            let _ = thread.join();
+        }
+    });
+    tokio::pin!(joined);
+    let forced = tokio::select! {
+        _ = &mut joined => return Ok(()),
+        () = tokio::time::sleep(settings.drain_deadline()) => {
+            Err(Error::Forced { seconds: settings.drain_timeout })
+        }
+    };
+    shared.stop.cancel();
+    let _ = joined.await;
+    forced
+}
+
+/// Has every worker start the instances of a chain that is about to come into force.
+///
+/// # Errors
+/// The first worker that could not.
+pub(crate) async fn prepare(workers: &[mpsc::Sender<Order>], snapshot: &Arc<Snapshot>) -> Result<(), String> {
+    let mut answers = Vec::new();
+    for worker in workers {
+        let (done, answer) = oneshot::channel();
+        if worker.send(Order::Prepare(Arc::clone(snapshot), done)).await.is_ok() {
+            answers.push(answer);
+        }
+    }
+    for answer in answers {
+        answer
+            .await
+            .unwrap_or_else(|_| Err("the worker is ending".to_owned()))?;
+    }
+    Ok(())
+}

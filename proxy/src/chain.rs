@@ -1,0 +1,39 @@
+//! The chain: which plugins see which requests, and how a new chain comes into force without a request noticing.
+//!
+//! - `matcher.rs`, `index.rs`: which entries want a request; native code, so that a request that nobody wants costs nothing
+//! - `health.rs`: quarantine of entries that keep failing
+//! - `snapshot.rs`: an immutable chain, as a request keeps it to its end
+//! - `handle.rs`: the chain in force, and what `/status` says of it; `metrics.rs`: what is counted
+//! - `directory.rs`, `packed.rs`, `labels.rs`: reading what kubelet mounts
+//! - `source.rs`, `build.rs`: from a directory to a snapshot; `watch.rs`, `directory_watch.rs`: when to do that
+//!
+//! Leaves running plugins to `wasm/`, and what follows from a verdict to others.
+
+mod build;
+mod directory;
+mod directory_watch;
+mod error;
+mod handle;
+mod health;
+mod index;
+mod labels;
+mod matcher;
+mod metrics;
+mod packed;
+mod snapshot;
+mod source;
+#[cfg(test)]
+pub(crate) mod tests;
+pub mod watch;
+
+pub use build::Host;
+pub use directory_watch::DirectoryWatch;
+pub use error::Error;
+pub use handle::ChainHandle;
+pub use health::{Admission, Health, HealthState};
+pub use index::Matched;
+pub use matcher::{MatchQuery, Matcher};
+pub use metrics::Metrics;
+pub use snapshot::{Entry, EntryId, Snapshot};
+pub use source::{Labels, Place, Source};
+pub use watch::{Prepare, Timing};

@@ -1,0 +1,160 @@
+//! From a document to a snapshot: all entries that select the pod, or none.
+//!
+//! Flow: choose by labels, load what is new, let each new plugin judge its settings, keep what has not changed. Blocking
+//! and slow (it may compile): never on a worker thread. Leaves reading files to `directory.rs`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ctrlmesh_contract::chain::MAX_ENTRIES_PER_POD;
+use ctrlmesh_contract::{Chain, Digest};
+use tokio::time::Instant;
+
+use super::directory::Version;
+use super::error::Error;
+use super::health::Health;
+use super::matcher::Matcher;
+use super::snapshot::{Entry, EntryId, Snapshot};
+use crate::wasm::{self, Compiler, Engine, EntryConfig, Instance, InstanceInfo, StateStore};
+
+/// What plugins are loaded with.
+pub struct Host {
+    /// The process's engine.
+    pub engine: Arc<Engine>,
+    /// Compiles what is new.
+    pub compiler: Compiler,
+    /// What survives a reload.
+    pub states: Arc<StateStore>,
+    /// What plugins are told about their place.
+    pub info: InstanceInfo,
+}
+
+impl Host {
+    /// Makes the snapshot of a document for a pod with these labels; `None` if that is what is in force already.
+    pub(super) fn build(
+        &self,
+        chain: &Chain,
+        document: Digest,
+        labels: &BTreeMap<String, String>,
+        version: &Version,
+        previous: &Snapshot,
+    ) -> Result<Option<Snapshot>, Error> {
+        let selected: Vec<_> = chain
+            .entries
+            .iter()
+            .filter(|entry| entry.pod_selector.matches(labels))
+            .collect();
+        if selected.len() > MAX_ENTRIES_PER_POD {
+            return Err(Error::TooManyEntries {
+                selected: selected.len(),
+            });
+        }
+        let entries = selected
+            .into_iter()
+            .map(|entry| self.entry(entry, version, previous.entry(&entry.name)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let snapshot = Snapshot::new(chain.generation, document, entries);
+        let same = snapshot.document == previous.document
+            && snapshot.entries().len() == previous.entries().len()
+            && snapshot
+                .entries()
+                .iter()
+                .zip(previous.entries())
+                .all(|(a, b)| Arc::ptr_eq(a, b));
+        Ok((!same).then_some(snapshot))
+    }
+
+    fn entry(
+        &self,
+        wanted: &ctrlmesh_contract::Entry,
+        version: &Version,
+        previous: Option<&Arc<Entry>>,
+    ) -> Result<Arc<Entry>, Error> {
+        if let Some(previous) = previous.filter(|previous| runs_the_same(wanted, previous)) {
+            if (wanted.order, wanted.on_failure) == (previous.order, previous.on_failure) {
+                return Ok(Arc::clone(previous));
+            }
+            return Ok(Arc::new(moved(previous, wanted)));
+        }
+        let bytes = version.plugin(&wanted.name, &wanted.plugin)?;
+        self.start(wanted, &bytes).map(Arc::new)
+    }
+
+    /// Loads a plugin and asks it what it thinks of its settings.
+    fn start(&self, wanted: &ctrlmesh_contract::Entry, bytes: &[u8]) -> Result<Entry, Error> {
+        let name = &wanted.name;
+        let plugin = self
+            .compiler
+            .load(&self.engine, bytes)
+            .map_err(|source| Error::Plugin {
+                entry: name.clone(),
+                source,
+            })?;
+        let config = Arc::new(EntryConfig {
+            name: name.clone(),
+            settings_json: wanted.settings.json().to_owned(),
+            timeout: timeout(wanted),
+            memory_bytes: memory_bytes(wanted),
+            info: self.info.clone(),
+        });
+        let state = self.states.entry(name);
+        // The instance belongs to this thread; worker threads make their own before the swap.
+        let (_, subscription) =
+            Instance::start(&self.engine, &plugin, &config, &state).map_err(|source: wasm::Fault| {
+                Error::Configure {
+                    entry: name.clone(),
+                    source,
+                }
+            })?;
+        Ok(Entry {
+            id: EntryId::unused(),
+            name: name.clone(),
+            order: wanted.order,
+            on_failure: wanted.on_failure,
+            digest: wanted.plugin,
+            settings_hash: wanted.settings.hash().to_owned(),
+            plugin,
+            config,
+            state,
+            matcher: Matcher::new(&subscription),
+            subscription,
+            health: Arc::new(Health::new(Instant::now())),
+        })
+    }
+}
+
+/// Whether live instances of an entry can go on as those of the wanted one.
+fn runs_the_same(wanted: &ctrlmesh_contract::Entry, entry: &Entry) -> bool {
+    wanted.plugin == entry.digest
+        && wanted.settings.hash() == entry.settings_hash
+        && timeout(wanted) == entry.config.timeout
+        && memory_bytes(wanted) == entry.config.memory_bytes
+}
+
+/// The same entry at another place, or with another failure policy.
+fn moved(entry: &Entry, wanted: &ctrlmesh_contract::Entry) -> Entry {
+    Entry {
+        id: entry.id,
+        name: entry.name.clone(),
+        order: wanted.order,
+        on_failure: wanted.on_failure,
+        digest: entry.digest,
+        settings_hash: entry.settings_hash.clone(),
+        plugin: Arc::clone(&entry.plugin),
+        config: Arc::clone(&entry.config),
+        state: Arc::clone(&entry.state),
+        subscription: entry.subscription.clone(),
+        matcher: entry.matcher.clone(),
+        health: Arc::clone(&entry.health),
+    }
+}
+
+fn timeout(entry: &ctrlmesh_contract::Entry) -> Duration {
+    Duration::from_millis(entry.timeout_ms.into())
+}
+
+/// Bounded by the contract to far less than a `usize`.
+const fn memory_bytes(entry: &ctrlmesh_contract::Entry) -> usize {
+    entry.memory_mib as usize * 1024 * 1024
+}

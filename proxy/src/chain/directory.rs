@@ -1,0 +1,153 @@
+//! Reads the directory that kubelet mounts: one consistent version of it, every file bounded.
+//!
+//! Kubelet writes a new version into a directory of its own and then swaps the symlink `..data`
+//! (`pkg/volume/util/atomic_writer.go`), so a version is read below the link's target, never through the link. A directory
+//! without `..data` (a laptop) is read as it is. Leaves the meaning of files to `source.rs`.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::chain::MAX_DOCUMENT_BYTES;
+use ctrlmesh_contract::names::files;
+use ctrlmesh_contract::plugin_file::{self, Encoding, MAX_PLUGIN_BYTES};
+use ctrlmesh_contract::signature::MAX_SIGNATURE_FILE_BYTES;
+
+use super::error::Error;
+use super::packed;
+
+/// Files that are listed at most, to notice changes. A mounted volume has some dozens.
+const MAX_FILES: usize = 4096;
+
+/// One version of a directory.
+#[derive(Debug)]
+pub(crate) struct Version {
+    root: PathBuf,
+    /// What `..data` pointed to; `None` in a directory without it.
+    data: Option<PathBuf>,
+}
+
+/// What tells two versions of a directory apart, without reading all of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    data: Option<PathBuf>,
+    files: Vec<(OsString, u64, Option<SystemTime>)>,
+}
+
+/// The document as it was read.
+#[derive(Debug)]
+pub(crate) struct Document {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) signature: Option<Vec<u8>>,
+}
+
+impl Version {
+    /// The version that is current now.
+    pub(crate) fn current(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            data: fs::read_link(root.join(files::KUBELET_DATA)).ok(),
+        }
+    }
+
+    /// Whether it is still current.
+    pub(crate) fn is_current(&self) -> bool {
+        Self::current(&self.root).data == self.data
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.data
+            .as_ref()
+            .map_or_else(|| self.root.clone(), |data| self.root.join(data))
+    }
+
+    /// Names, sizes and times of its files.
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        let mut files: Vec<_> = fs::read_dir(self.directory())
+            .into_iter()
+            .flatten()
+            .flatten()
+            .take(MAX_FILES)
+            .filter_map(|file| {
+                let metadata = fs::metadata(file.path()).ok()?;
+                Some((file.file_name(), metadata.len(), metadata.modified().ok()))
+            })
+            .collect();
+        files.sort_unstable();
+        Fingerprint {
+            data: self.data.clone(),
+            files,
+        }
+    }
+
+    /// The document and its signature.
+    pub(crate) fn document(&self) -> Result<Document, Error> {
+        let directory = self.directory();
+        let bytes = read(&directory.join(files::CHAIN), MAX_DOCUMENT_BYTES)?.ok_or_else(|| Error::NoDocument {
+            directory: self.root.clone(),
+        })?;
+        let signature = read(&directory.join(files::CHAIN_SIGNATURE), MAX_SIGNATURE_FILE_BYTES)?;
+        Ok(Document { bytes, signature })
+    }
+
+    /// The bytes of a plugin, unpacked and checked against their digest.
+    pub(crate) fn plugin(&self, entry: &str, digest: &Digest) -> Result<Vec<u8>, Error> {
+        for encoding in [Encoding::Plain, Encoding::Zstd] {
+            let path = self.directory().join(plugin_file::name(digest, encoding));
+            let Some(bytes) = read(&path, MAX_PLUGIN_BYTES)? else {
+                continue;
+            };
+            let bytes = match encoding {
+                Encoding::Plain => bytes,
+                Encoding::Zstd => packed::unpack(&bytes, &path)?,
+            };
+            let found = Digest::of(&bytes);
+            if found != *digest {
+                return Err(Error::PluginDigest {
+                    entry: entry.to_owned(),
+                    path,
+                    expected: *digest,
+                    found,
+                });
+            }
+            return Ok(bytes);
+        }
+        Err(Error::PluginMissing {
+            entry: entry.to_owned(),
+            digest: *digest,
+        })
+    }
+}
+
+/// Reads a regular file of at most `limit` bytes; `None` if it is not there.
+pub(crate) fn read(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, Error> {
+    let io = |source| Error::Io {
+        path: path.to_owned(),
+        source,
+    };
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(error)),
+        // Opening a pipe would wait for its writer.
+        Ok(metadata) if !metadata.is_file() => return Err(io(io::Error::other("it is not a regular file"))),
+        Ok(_) => {}
+    }
+    let file = match fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(error)),
+    };
+    let mut bytes = Vec::new();
+    // One byte more than allowed tells a file that is too large from one that just fits.
+    file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() > limit {
+        return Err(Error::TooLarge {
+            path: path.to_owned(),
+            limit,
+        });
+    }
+    Ok(Some(bytes))
+}

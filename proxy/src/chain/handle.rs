@@ -1,0 +1,200 @@
+//! The chain in force, as the whole process sees it: who serves a request takes it from here, who loads a chain puts it
+//! here, who asks how things are is told.
+//!
+//! Leaves loading to `source.rs` and `watch.rs`.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::{ArcSwap, Guard};
+use ctrlmesh_contract::status::{ChainStatus, EntryState, EntryStatus, Pod, Refused, Status};
+use k8s_openapi::jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::error::Error;
+use super::health::{Admission, HealthState};
+use super::metrics::Metrics;
+use super::snapshot::{Entry, Snapshot};
+use crate::wasm::Fault;
+
+/// The chain in force. Shared by all threads.
+pub struct ChainHandle {
+    current: ArcSwap<Snapshot>,
+    changes: watch::Sender<u64>,
+    record: ArcSwap<Record>,
+    metrics: Metrics,
+    pod: Pod,
+    chain_required: bool,
+}
+
+/// What only status needs.
+#[derive(Debug, Clone, Default)]
+struct Record {
+    since: Option<SystemTime>,
+    refused: Option<Refused>,
+}
+
+impl ChainHandle {
+    /// No chain yet. `chain_required`: [`Self::is_ready`] waits for the first one.
+    #[must_use]
+    pub fn new(pod: Pod, chain_required: bool, metrics: Metrics) -> Self {
+        Self {
+            current: ArcSwap::from_pointee(Snapshot::none()),
+            changes: watch::Sender::new(0),
+            record: ArcSwap::default(),
+            metrics,
+            pod,
+            chain_required,
+        }
+    }
+
+    /// The chain in force, for a look at it: cheap, and not to be kept across an `await`.
+    pub fn load(&self) -> Guard<Arc<Snapshot>> {
+        self.current.load()
+    }
+
+    /// The chain in force, to keep.
+    #[must_use]
+    pub fn current(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    /// Tells each time when another chain has come into force.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Whether requests may be served: there is a chain, or none is required.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        !self.chain_required || self.load().document.is_some()
+    }
+
+    /// Waits until requests may be served.
+    pub async fn ready(&self) {
+        let mut changes = self.subscribe();
+        while !self.is_ready() {
+            // The sender lives as long as `self`, so this ends with a change only.
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Puts a chain into force. Requests that began with another one keep it.
+    pub(super) fn apply(&self, snapshot: Arc<Snapshot>) {
+        let (generation, entries) = (snapshot.generation, snapshot.entries().len());
+        let before = self.current.swap(Arc::clone(&snapshot));
+        self.metrics.applied(&before, &snapshot);
+        self.record.store(Arc::new(Record {
+            since: Some(SystemTime::now()),
+            refused: None,
+        }));
+        self.changes.send_modify(|count| *count += 1);
+        info!(generation, entries, "a new chain is in force");
+    }
+
+    /// The files say what is in force already, so nothing is refused any more.
+    pub(super) fn confirm(&self) {
+        self.record.rcu(|record| Record {
+            refused: None,
+            ..Record::clone(record)
+        });
+    }
+
+    /// Notes that a document was refused.
+    pub(super) fn refuse(&self, generation: Option<u64>, error: &Error) {
+        let refused = Refused {
+            generation,
+            reason: error.reason().to_owned(),
+            message: error.to_string(),
+            when: rfc3339(SystemTime::now()),
+        };
+        let known = self
+            .record
+            .load()
+            .refused
+            .as_ref()
+            .is_some_and(|known| known.message == refused.message);
+        self.record.rcu(|record| Record {
+            refused: Some(refused.clone()),
+            ..Record::clone(record)
+        });
+        self.metrics.refused(error.reason());
+        if known {
+            // It was tried again and failed in the same way.
+            debug!(%error, "a chain is still refused");
+            return;
+        }
+        let in_force = self.load().generation;
+        warn!(%error, reason = error.reason(), generation, in_force, "a chain is refused, the last good one goes on");
+    }
+
+    /// Notes that a call failed, and quarantines the entry if that was one fault too many.
+    pub fn record_fault(&self, entry: &Entry, admission: Admission, fault: &Fault) {
+        self.metrics.fault(&entry.name, fault.kind());
+        let quarantined = entry.health.record_fault(admission, Instant::now(), &fault.to_string());
+        warn!(entry = entry.name, plugin = %entry.digest, error = %fault, "a plugin failed");
+        if let Some(length) = quarantined {
+            self.metrics.quarantined(&entry.name);
+            let seconds = length.as_secs();
+            let policy = entry.on_failure.name();
+            warn!(entry = entry.name, plugin = %entry.digest, seconds, policy, "an entry is quarantined");
+        }
+    }
+
+    /// What `/status` answers.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let (snapshot, record) = (self.current(), self.record.load());
+        let (now, wall) = (Instant::now(), SystemTime::now());
+        Status {
+            pod: self.pod.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            chain: ChainStatus {
+                generation: snapshot.generation,
+                digest: snapshot.document,
+                since: record.since.map(rfc3339).unwrap_or_default(),
+                entries: snapshot
+                    .entries()
+                    .iter()
+                    .map(|entry| entry_status(entry, now, wall))
+                    .collect(),
+            },
+            refused: record.refused.clone(),
+            counts: self.metrics.counts(),
+            leader: None,
+        }
+    }
+}
+
+fn entry_status(entry: &Entry, now: Instant, wall: SystemTime) -> EntryStatus {
+    let (state, until) = match entry.health.state(now) {
+        HealthState::Active => (EntryState::Active, None),
+        HealthState::Failing => (EntryState::Failed, None),
+        HealthState::Quarantined { until } => (EntryState::Quarantined, Some(rfc3339(wall + (until - now)))),
+    };
+    EntryStatus {
+        name: entry.name.clone(),
+        plugin: entry.digest,
+        settings_hash: entry.settings_hash.clone(),
+        state,
+        faults: entry.health.faults(),
+        error: entry.health.last_fault(),
+        until,
+    }
+}
+
+/// To the second, as Kubernetes writes times.
+fn rfc3339(time: SystemTime) -> String {
+    let seconds = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let timestamp = i64::try_from(seconds)
+        .ok()
+        .and_then(|seconds| Timestamp::from_second(seconds).ok());
+    timestamp.unwrap_or_default().to_string()
+}

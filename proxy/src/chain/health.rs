@@ -1,0 +1,333 @@
+//! Quarantine: an entry that keeps failing is left alone for a while, longer each time.
+//!
+//! Each fault costs a fresh instance, and a missed deadline a worker thread's time; a plugin that fails on every request
+//! must not be paid for on every request. Shared by all worker threads: asking is lock-free, and a healthy entry costs one
+//! load of an atomic per call; only faults, and what ends them, take a short lock. Leaves to the caller what a refused
+//! call means (the entry's failure policy). See docs/adr/0007-quarantine.md.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// So many faults …
+const FAULTS: usize = 5;
+/// … within this time lead to quarantine. A rare fault (one odd object among thousands) never does.
+const WINDOW: Duration = Duration::from_secs(10);
+/// The first quarantine; each next one is twice as long …
+const FIRST: Duration = Duration::from_secs(1);
+/// … up to this: who has fixed what was wrong outside the plugin should not wait longer.
+const LONGEST: Duration = Duration::from_secs(5 * 60);
+/// Good behaviour for so long after a quarantine, and the next one is short again.
+const FORGIVEN_AFTER: Duration = Duration::from_secs(10 * 60);
+/// A probe that never reports back (its request was dropped) is replaced after this time.
+const PROBE_LEASE: Duration = Duration::from_secs(5);
+/// Longest text of a fault that is kept for status.
+const MAX_TEXT_BYTES: usize = 1024;
+
+const ACTIVE: u8 = 0;
+const FAILING: u8 = 1;
+const QUARANTINED: u8 = 2;
+
+/// Health of one entry.
+#[derive(Debug)]
+pub struct Health {
+    start: Instant,
+    state: AtomicU8,
+    /// While quarantined: when the next call is let through. Nanoseconds since `start`.
+    until: AtomicU64,
+    faults: AtomicU64,
+    ledger: Mutex<Ledger>,
+}
+
+#[derive(Debug, Default)]
+struct Ledger {
+    /// When the last faults happened, newest last; `None` for those that are forgotten.
+    recent: [Option<Instant>; FAULTS],
+    /// How many quarantines came before, in a row.
+    level: u32,
+    /// End of the last quarantine, or of the one that lasts.
+    last_end: Option<Instant>,
+    last_fault: Option<String>,
+}
+
+/// Whether an entry's plugin may be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Admission {
+    /// Yes.
+    Call,
+    /// Yes, and the outcome decides whether the quarantine ends.
+    Probe,
+    /// No: follow the failure policy.
+    Quarantined,
+}
+
+/// How an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HealthState {
+    /// Its last call was good.
+    Active,
+    /// Its last call failed.
+    Failing,
+    /// It is not called until then, but for a probe after that.
+    Quarantined {
+        /// End of the quarantine.
+        until: Instant,
+    },
+}
+
+impl Health {
+    /// Of an entry that nothing is known of yet.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self {
+            start: now,
+            state: AtomicU8::new(ACTIVE),
+            until: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
+            ledger: Mutex::default(),
+        }
+    }
+
+    /// Whether the plugin may be called. The clock is read only while the entry is quarantined.
+    pub fn admit(&self, now: impl FnOnce() -> Instant) -> Admission {
+        if self.state.load(Ordering::Acquire) != QUARANTINED {
+            return Admission::Call;
+        }
+        let now = self.nanoseconds(now());
+        let until = self.until.load(Ordering::Acquire);
+        let lease = now.saturating_add(nanoseconds(PROBE_LEASE));
+        // One of those who come after the end is the probe; the others see its lease.
+        if now >= until
+            && self
+                .until
+                .compare_exchange(until, lease, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        {
+            Admission::Probe
+        } else {
+            Admission::Quarantined
+        }
+    }
+
+    /// A call that was admitted gave an answer.
+    pub fn record_ok(&self, admission: Admission, now: Instant) {
+        // A call that began before the quarantine says nothing about it.
+        let ends = match self.state.load(Ordering::Acquire) {
+            ACTIVE => return,
+            FAILING => true,
+            _ => admission == Admission::Probe,
+        };
+        if ends {
+            let mut ledger = self.ledger();
+            if admission == Admission::Probe {
+                ledger.recent = [None; FAULTS];
+                ledger.last_end = Some(now);
+                self.state.store(ACTIVE, Ordering::Release);
+            } else {
+                // Unless it was quarantined in between.
+                let _ = self
+                    .state
+                    .compare_exchange(FAILING, ACTIVE, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A call that was admitted failed. Returns how long the entry is quarantined, if that was one fault too many.
+    pub fn record_fault(&self, admission: Admission, now: Instant, text: &str) -> Option<Duration> {
+        self.faults.fetch_add(1, Ordering::Relaxed);
+        let mut ledger = self.ledger();
+        ledger.last_fault = Some(text.chars().take(MAX_TEXT_BYTES / 4).collect());
+        if admission == Admission::Probe {
+            return Some(self.quarantine(&mut ledger, now));
+        }
+        if self.state.load(Ordering::Acquire) == QUARANTINED {
+            return None;
+        }
+        self.state.store(FAILING, Ordering::Release);
+        ledger.recent.rotate_left(1);
+        if let Some(last) = ledger.recent.last_mut() {
+            *last = Some(now);
+        }
+        let first = ledger.recent.first().copied().flatten()?;
+        (now.saturating_duration_since(first) <= WINDOW).then(|| self.quarantine(&mut ledger, now))
+    }
+
+    /// How the entry is.
+    #[must_use]
+    pub fn state(&self, now: Instant) -> HealthState {
+        match self.state.load(Ordering::Acquire) {
+            ACTIVE => HealthState::Active,
+            FAILING => HealthState::Failing,
+            _ => {
+                let until = self.start + Duration::from_nanos(self.until.load(Ordering::Acquire));
+                HealthState::Quarantined { until: until.max(now) }
+            }
+        }
+    }
+
+    /// Faults so far.
+    #[must_use]
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
+    }
+
+    /// The last fault.
+    #[must_use]
+    pub fn last_fault(&self) -> Option<String> {
+        self.ledger().last_fault.clone()
+    }
+
+    /// `until` before `state`, or a reader would take an old end for the new one.
+    fn quarantine(&self, ledger: &mut Ledger, now: Instant) -> Duration {
+        let again = ledger
+            .last_end
+            .is_some_and(|end| now.saturating_duration_since(end) < FORGIVEN_AFTER);
+        ledger.level = if again { ledger.level.saturating_add(1) } else { 0 };
+        let length = 2u32
+            .checked_pow(ledger.level)
+            .and_then(|factor| FIRST.checked_mul(factor))
+            .unwrap_or(LONGEST);
+        let length = length.min(LONGEST);
+        ledger.last_end = Some(now + length);
+        self.until.store(self.nanoseconds(now + length), Ordering::Release);
+        self.state.store(QUARANTINED, Ordering::Release);
+        length
+    }
+
+    /// Nothing panics while it holds the lock, so a poisoned one is still whole.
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn nanoseconds(&self, at: Instant) -> u64 {
+        nanoseconds(at.saturating_duration_since(self.start))
+    }
+}
+
+/// Wraps after 584 years.
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Faults until the entry is quarantined; how long that is.
+    fn fail(health: &Health, now: Instant) -> Duration {
+        for _ in 0..FAULTS - 1 {
+            assert_eq!(health.record_fault(health.admit(|| now), now, "trap"), None);
+            assert_eq!(health.state(now), HealthState::Failing);
+        }
+        health
+            .record_fault(health.admit(|| now), now, "last")
+            .expect("one fault too many")
+    }
+
+    #[test]
+    fn five_faults_in_ten_seconds_quarantine() {
+        let now = Instant::now();
+        let health = Health::new(now);
+        assert_eq!(fail(&health, now), FIRST);
+        assert_eq!(health.state(now), HealthState::Quarantined { until: now + FIRST });
+        assert_eq!(health.admit(|| now), Admission::Quarantined);
+        assert_eq!((health.faults(), health.last_fault().as_deref()), (5, Some("last")));
+    }
+
+    #[test]
+    fn rare_faults_never_quarantine() {
+        let start = Instant::now();
+        let health = Health::new(start);
+        for n in 0..100 {
+            let now = start + SECOND * 3 * n;
+            assert_eq!(health.record_fault(health.admit(|| now), now, "trap"), None);
+            assert_eq!(health.state(now), HealthState::Failing);
+            health.record_ok(Admission::Call, now);
+            assert_eq!(health.state(now), HealthState::Active);
+        }
+    }
+
+    #[test]
+    fn one_probe_at_a_time_decides_after_the_end() {
+        let start = Instant::now();
+        let health = Health::new(start);
+        let end = start + fail(&health, start);
+        assert_eq!(health.admit(|| end - Duration::from_nanos(1)), Admission::Quarantined);
+        assert_eq!(health.admit(|| end), Admission::Probe);
+        assert_eq!(health.admit(|| end), Admission::Quarantined);
+        health.record_ok(Admission::Probe, end);
+        assert_eq!(health.admit(|| end), Admission::Call);
+        assert_eq!(health.state(end), HealthState::Active);
+    }
+
+    #[test]
+    fn quarantines_double_up_to_five_minutes() {
+        let mut now = Instant::now();
+        let health = Health::new(now);
+        let mut lengths = vec![fail(&health, now).as_secs()];
+        for _ in 0..10 {
+            let HealthState::Quarantined { until } = health.state(now) else {
+                panic!("must be quarantined")
+            };
+            now = until;
+            let probe = health.admit(|| now);
+            assert_eq!(probe, Admission::Probe);
+            lengths.push(health.record_fault(probe, now, "trap").unwrap().as_secs());
+        }
+        assert_eq!(lengths, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+    }
+
+    #[test]
+    fn a_relapse_is_longer_and_good_behaviour_is_rewarded() {
+        let start = Instant::now();
+        let health = Health::new(start);
+        let mut now = start + fail(&health, start);
+        health.record_ok(health.admit(|| now), now);
+        now += SECOND;
+        assert_eq!(fail(&health, now), FIRST * 2, "a relapse");
+        now += FIRST * 2;
+        health.record_ok(health.admit(|| now), now);
+        now += FORGIVEN_AFTER;
+        assert_eq!(fail(&health, now), FIRST, "forgiven");
+    }
+
+    #[test]
+    fn faults_before_a_successful_probe_do_not_count_after_it() {
+        let start = Instant::now();
+        let health = Health::new(start);
+        let now = start + fail(&health, start);
+        health.record_ok(health.admit(|| now), now);
+        assert_eq!(health.record_fault(health.admit(|| now), now, "trap"), None);
+    }
+
+    #[test]
+    fn calls_that_began_earlier_do_not_change_a_quarantine() {
+        let now = Instant::now();
+        let health = Health::new(now);
+        let early = health.admit(|| now);
+        let end = now + fail(&health, now);
+        health.record_ok(early, now);
+        assert_eq!(health.record_fault(early, now, "late"), None);
+        assert_eq!(health.state(now), HealthState::Quarantined { until: end });
+    }
+
+    #[test]
+    fn a_lost_probe_is_replaced() {
+        let now = Instant::now();
+        let health = Health::new(now);
+        let end = now + fail(&health, now);
+        assert_eq!(health.admit(|| end), Admission::Probe);
+        assert_eq!(health.admit(|| end + PROBE_LEASE), Admission::Probe);
+    }
+
+    #[test]
+    fn a_healthy_entry_never_reads_the_clock() {
+        let health = Health::new(Instant::now());
+        assert_eq!(health.admit(|| panic!("the clock was read")), Admission::Call);
+    }
+}

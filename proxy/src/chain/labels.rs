@@ -1,0 +1,124 @@
+//! The pod's own labels, from the file that kubelet writes for a downward-API volume.
+//!
+//! Format (kubernetes `pkg/fieldpath/fieldpath.go`, `FormatMap`): one `key="value"` per line, the value as Go's `%q` writes
+//! it. Leaves reading the file to `directory.rs`.
+
+use std::collections::BTreeMap;
+
+/// Largest labels file: the API server allows 256 KiB of annotations, and labels are smaller.
+pub(crate) const MAX_LABELS_BYTES: usize = 256 * 1024;
+
+/// Reads the content of the file. The error says which line is wrong and how.
+pub(crate) fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let mut labels = BTreeMap::new();
+    for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let (key, value) = label(line).ok_or_else(|| format!("line {} is not key=\"value\"", at + 1))?;
+        labels.insert(key.to_owned(), value);
+    }
+    Ok(labels)
+}
+
+fn label(line: &str) -> Option<(&str, String)> {
+    let (key, quoted) = line.split_once('=')?;
+    let inner = quoted.trim_end().strip_prefix('"')?.strip_suffix('"')?;
+    Some((key, unquote(inner)?))
+}
+
+/// What is between the quotes of a Go string (`strconv.Unquote`). A lone `"` or `\` makes it invalid.
+fn unquote(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '"' => return None,
+            '\\' => escape(&mut rest, &mut out)?,
+            c => push(c, &mut out),
+        }
+    }
+    String::from_utf8(out).ok()
+}
+
+fn escape(rest: &mut std::str::Chars<'_>, out: &mut Vec<u8>) -> Option<()> {
+    let c = match rest.next()? {
+        'a' => '\x07',
+        'b' => '\x08',
+        'f' => '\x0c',
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        'v' => '\x0b',
+        c @ ('\\' | '"') => c,
+        // One byte, maybe a part of a character.
+        'x' => {
+            out.push(u8::try_from(hexadecimal(rest, 2)?).ok()?);
+            return Some(());
+        }
+        'u' => char::from_u32(hexadecimal(rest, 4)?)?,
+        'U' => char::from_u32(hexadecimal(rest, 8)?)?,
+        _ => return None,
+    };
+    push(c, out);
+    Some(())
+}
+
+fn hexadecimal(rest: &mut std::str::Chars<'_>, digits: u32) -> Option<u32> {
+    (0..digits).try_fold(0u32, |number, _| Some((number << 4) | rest.next()?.to_digit(16)?))
+}
+
+fn push(c: char, out: &mut Vec<u8>) {
+    out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn reads_what_kubelet_writes() {
+        let text = "app=\"demo\"\nctrlmesh.kusionstack.io/enable-proxy=\"true\"\nempty=\"\"\n";
+        let labels = parse(text).unwrap();
+        let expected = [
+            ("app", "demo"),
+            ("ctrlmesh.kusionstack.io/enable-proxy", "true"),
+            ("empty", ""),
+        ];
+        assert_eq!(
+            labels.into_iter().collect::<Vec<_>>(),
+            expected.map(|(k, v)| (k.to_owned(), v.to_owned()))
+        );
+        assert_eq!(parse("").unwrap(), BTreeMap::new());
+    }
+
+    #[test]
+    fn reads_go_escapes() {
+        let labels = parse(r#"a="\"\\\n\t\x41\u00fc\U0001f600\xc3\xbc""#).unwrap();
+        assert_eq!(labels["a"], "\"\\\n\tAü😀ü");
+    }
+
+    #[test]
+    fn names_the_line_that_is_wrong() {
+        for bad in [
+            "a",
+            "a=b",
+            "a=\"b",
+            "a=\"\"\"",
+            "a=\"\\",
+            "a=\"\\q\"",
+            "a=\"\\x4\"",
+            "a=\"\\ud800\"",
+            "a=\"\\xff\"",
+        ] {
+            let error = parse(&format!("x=\"y\"\n{bad}\n")).unwrap_err();
+            assert_eq!(error, "line 2 is not key=\"value\"", "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn reading_never_panics(text in any::<String>()) {
+            let _ = parse(&text);
+        }
+    }
+}

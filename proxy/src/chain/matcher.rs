@@ -1,0 +1,199 @@
+//! Whether an entry wants a request: the rules of its subscription, compiled.
+//!
+//! Evaluated for each request of a controller, so: no allocation, the two closed sets (traffic, verb) as bits of one word
+//! each, strings compared only where a rule names some. Leaves which entries to ask to `snapshot.rs`.
+
+use ctrlmesh_wire::Verb;
+
+use crate::verdict::{MatchRule, Subscription, Traffic};
+
+/// How many verbs there are; see [`verb_index`].
+pub(crate) const VERBS: usize = 11;
+
+/// How many kinds of traffic there are; see [`traffic_index`].
+pub(crate) const TRAFFICS: usize = 3;
+
+/// What a request is matched by. All text as parsed, in the words of `ctrlmesh_wire::RequestInfo`.
+#[derive(Debug, Clone, Copy)]
+pub struct MatchQuery<'a> {
+    /// Kind of traffic.
+    pub traffic: Traffic,
+    /// What it does.
+    pub verb: Verb,
+    /// API group; empty for the core group.
+    pub group: &'a str,
+    /// Plural resource name.
+    pub resource: &'a str,
+    /// Subresource; empty for the resource itself.
+    pub subresource: &'a str,
+    /// Namespace; empty if there is none.
+    pub namespace: &'a str,
+    /// Object name; empty if there is none.
+    pub name: &'a str,
+    /// Decoded path.
+    pub path: &'a str,
+    /// Host name without port.
+    pub host: &'a str,
+    /// User agent; empty if there is none.
+    pub user_agent: &'a str,
+}
+
+/// A compiled subscription.
+#[derive(Debug, Clone, Default)]
+pub struct Matcher {
+    rules: Box<[Rule]>,
+}
+
+impl Matcher {
+    /// Compiles a subscription's rules.
+    #[must_use]
+    pub fn new(subscription: &Subscription) -> Self {
+        Self {
+            rules: subscription.rules.iter().map(Rule::new).collect(),
+        }
+    }
+
+    /// Whether one rule matches.
+    #[must_use]
+    pub fn matches(&self, query: &MatchQuery<'_>) -> bool {
+        self.rules.iter().any(|rule| rule.matches(query))
+    }
+
+    /// Whether some rule might match a request of this traffic and verb: what a snapshot's first look is made of.
+    pub(crate) fn may_match(&self, traffic: usize, verb: usize) -> bool {
+        self.rules
+            .iter()
+            .any(|rule| rule.traffic & (1 << traffic) != 0 && rule.verbs & (1 << verb) != 0)
+    }
+}
+
+/// One rule: every part must match.
+#[derive(Debug, Clone)]
+struct Rule {
+    traffic: u8,
+    verbs: u16,
+    resources: Patterns,
+    groups: Patterns,
+    namespaces: Patterns,
+    names: Patterns,
+    subresources: Patterns,
+    paths: Patterns,
+    hosts: Patterns,
+    user_agents: Patterns,
+}
+
+impl Rule {
+    fn new(rule: &MatchRule) -> Self {
+        let traffic = rule
+            .traffic
+            .iter()
+            .fold(0, |bits, traffic| bits | 1 << traffic_index(*traffic));
+        let verbs = rule.verbs.iter().fold(0, |bits, verb| bits | 1 << verb_index(*verb));
+        Self {
+            traffic: if rule.traffic.is_empty() { u8::MAX } else { traffic },
+            verbs: if rule.verbs.is_empty() { u16::MAX } else { verbs },
+            resources: Patterns::new(&rule.resources),
+            groups: Patterns::new(&rule.groups),
+            namespaces: Patterns::new(&rule.namespaces),
+            names: Patterns::new(&rule.names),
+            subresources: Patterns::new(&rule.subresources),
+            paths: Patterns::new(&rule.paths),
+            hosts: Patterns::new(&rule.hosts),
+            user_agents: Patterns::new(&rule.user_agents),
+        }
+    }
+
+    /// In the order in which requests most likely differ.
+    fn matches(&self, query: &MatchQuery<'_>) -> bool {
+        self.traffic & (1 << traffic_index(query.traffic)) != 0
+            && self.verbs & (1 << verb_index(query.verb)) != 0
+            && self.resources.matches(query.resource)
+            && self.groups.matches(query.group)
+            && self.namespaces.matches(query.namespace)
+            && self.subresources.matches(query.subresource)
+            && self.names.matches(query.name)
+            && self.paths.matches(query.path)
+            && self.hosts.matches(query.host)
+            && self.user_agents.matches(query.user_agent)
+    }
+}
+
+/// Values of one field, of which one must match. `None`: anything.
+#[derive(Debug, Clone)]
+struct Patterns(Option<Box<[Pattern]>>);
+
+impl Patterns {
+    fn new(values: &[String]) -> Self {
+        let patterns: Option<Box<[Pattern]>> = values.iter().map(|value| Pattern::new(value)).collect();
+        // `collect` gives `None` as soon as one value is "any"; an empty list means the same.
+        Self(patterns.filter(|patterns| !patterns.is_empty()))
+    }
+
+    fn matches(&self, value: &str) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(value)))
+    }
+}
+
+/// One value of one field.
+#[derive(Debug, Clone)]
+enum Pattern {
+    Exact(Box<str>),
+    StartsWith(Box<str>),
+    EndsWith(Box<str>),
+    Contains(Box<str>),
+}
+
+impl Pattern {
+    /// `None` for a value that matches anything.
+    fn new(value: &str) -> Option<Self> {
+        let (start, rest) = value.strip_prefix('*').map_or((false, value), |rest| (true, rest));
+        let (end, rest) = rest.strip_suffix('*').map_or((false, rest), |rest| (true, rest));
+        match (start, end) {
+            (false, false) => Some(Self::Exact(rest.into())),
+            _ if rest.is_empty() => None,
+            (false, true) => Some(Self::StartsWith(rest.into())),
+            (true, false) => Some(Self::EndsWith(rest.into())),
+            (true, true) => Some(Self::Contains(rest.into())),
+        }
+    }
+
+    fn matches(&self, value: &str) -> bool {
+        match self {
+            Self::Exact(text) => value == text.as_ref(),
+            Self::StartsWith(text) => value.starts_with(text.as_ref()),
+            Self::EndsWith(text) => value.ends_with(text.as_ref()),
+            Self::Contains(text) => value.contains(text.as_ref()),
+        }
+    }
+}
+
+/// A verb as a number below [`VERBS`].
+pub(crate) const fn verb_index(verb: Verb) -> usize {
+    match verb {
+        Verb::Get => 0,
+        Verb::List => 1,
+        Verb::Watch => 2,
+        Verb::Create => 3,
+        Verb::Update => 4,
+        Verb::Patch => 5,
+        Verb::Delete => 6,
+        Verb::DeleteCollection => 7,
+        Verb::Proxy => 8,
+        Verb::NonResource => 9,
+        Verb::Unknown => 10,
+    }
+}
+
+/// A kind of traffic as a number below [`TRAFFICS`].
+pub(crate) const fn traffic_index(traffic: Traffic) -> usize {
+    match traffic {
+        Traffic::Api => 0,
+        Traffic::Webhook => 1,
+        Traffic::External => 2,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,138 @@
+//! What the chain counts, for `/metrics` and for the counts of `/status`.
+//!
+//! Leaves per-request metrics to those who handle requests.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use ctrlmesh_contract::status::Counts;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::snapshot::Snapshot;
+
+/// The chain's metrics.
+#[derive(Debug, Clone, Default)]
+pub struct Metrics {
+    generation: Gauge<u64, AtomicU64>,
+    entries: Gauge<u64, AtomicU64>,
+    applied: Counter,
+    refused: Family<RefusedLabels, Counter>,
+    faults: Family<FaultLabels, Counter>,
+    quarantines: Family<EntryLabels, Counter>,
+    totals: Arc<Totals>,
+}
+
+/// Sums over label sets, which a family does not give.
+#[derive(Debug, Default)]
+struct Totals {
+    refused: Counter,
+    faults: Counter,
+    quarantines: Counter,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusedLabels {
+    reason: &'static str,
+}
+
+/// `entry` is one of the chain's, at most 64 at a time; those that are gone are removed with [`Metrics::applied`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FaultLabels {
+    entry: String,
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EntryLabels {
+    entry: String,
+}
+
+/// Kinds of faults, as `wasm::Fault::kind` names them.
+const FAULT_KINDS: [&str; 5] = ["trap", "deadline", "memory", "invalid", "settings"];
+
+impl Metrics {
+    /// Registers them, with names that begin with `chain_` and `plugin_`.
+    pub fn new(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register(
+            "chain_generation",
+            "Generation of the chain in force; 0 before the first",
+            metrics.generation.clone(),
+        );
+        registry.register(
+            "chain_entries",
+            "Entries of the chain that select this pod",
+            metrics.entries.clone(),
+        );
+        registry.register("chain_applied", "Chains that came into force", metrics.applied.clone());
+        registry.register(
+            "chain_refused",
+            "Chain documents that were refused",
+            metrics.refused.clone(),
+        );
+        registry.register(
+            "plugin_faults",
+            "Plugin calls that gave no valid answer",
+            metrics.faults.clone(),
+        );
+        registry.register(
+            "plugin_quarantines",
+            "Times that an entry was quarantined",
+            metrics.quarantines.clone(),
+        );
+        metrics
+    }
+
+    pub(super) fn applied(&self, before: &Snapshot, now: &Snapshot) {
+        self.generation.set(now.generation);
+        self.entries.set(now.entries().len() as u64);
+        self.applied.inc();
+        for gone in before.entries().iter().filter(|entry| now.entry(&entry.name).is_none()) {
+            let entry = gone.name.clone();
+            for kind in FAULT_KINDS {
+                self.faults.remove(&FaultLabels {
+                    entry: entry.clone(),
+                    kind,
+                });
+            }
+            self.quarantines.remove(&EntryLabels { entry });
+        }
+    }
+
+    pub(super) fn refused(&self, reason: &'static str) {
+        self.refused.get_or_create(&RefusedLabels { reason }).inc();
+        self.totals.refused.inc();
+    }
+
+    pub(super) fn fault(&self, entry: &str, kind: &'static str) {
+        self.faults
+            .get_or_create(&FaultLabels {
+                entry: entry.to_owned(),
+                kind,
+            })
+            .inc();
+        self.totals.faults.inc();
+    }
+
+    pub(super) fn quarantined(&self, entry: &str) {
+        self.quarantines
+            .get_or_create(&EntryLabels {
+                entry: entry.to_owned(),
+            })
+            .inc();
+        self.totals.quarantines.inc();
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        Counts {
+            applied: self.applied.get(),
+            refused: self.totals.refused.get(),
+            faults: self.totals.faults.get(),
+            quarantines: self.totals.quarantines.get(),
+        }
+    }
+}

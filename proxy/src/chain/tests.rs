@@ -1,0 +1,129 @@
+//! What the tests of the chain share: a mounted volume as kubelet makes it, documents, and a host with real plugins.
+
+pub(crate) mod mount;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use ctrlmesh_contract::names::{CHAIN_API_VERSION, files};
+use ctrlmesh_contract::plugin_file::{self, Encoding};
+use ctrlmesh_contract::status::Pod;
+use ctrlmesh_contract::{Chain, Digest};
+use serde_json::{Value, json};
+
+use super::{ChainHandle, Host, Labels, Metrics, Place, Source};
+use crate::wasm::{CompileMode, Compiler, Engine, InstanceInfo, Plugin, StateStore};
+
+/// Namespace of the pod under test.
+pub(crate) const NAMESPACE: &str = "demo";
+
+/// The bytes of a test guest.
+pub(crate) fn guest(name: &str) -> &'static [u8] {
+    ctrlmesh_plugins_builtin::guests::get(name).unwrap_or_else(|| panic!("there is no guest {name}"))
+}
+
+/// Says what its settings say, and accepts any.
+pub(crate) fn scripted() -> &'static [u8] {
+    guest("scripted")
+}
+
+/// An entry of a document.
+pub(crate) fn entry(name: &str, plugin: &[u8]) -> Value {
+    json!({"name": name, "plugin": Digest::of(plugin).to_string()})
+}
+
+/// An entry with one more field.
+pub(crate) fn with(mut entry: Value, field: &str, value: Value) -> Value {
+    entry[field] = value;
+    entry
+}
+
+/// A document.
+pub(crate) fn document(generation: u64, entries: &[Value]) -> Vec<u8> {
+    let head = json!({"apiVersion": CHAIN_API_VERSION, "namespace": NAMESPACE, "generation": generation});
+    with(head, "entries", entries.into()).to_string().into_bytes()
+}
+
+/// A document as a file, with the plugins that it needs.
+pub(crate) fn files_of(document: Vec<u8>, plugins: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
+    let plugins = plugins.iter().map(|bytes| plugin(bytes, bytes));
+    [(files::CHAIN.to_owned(), document)]
+        .into_iter()
+        .chain(plugins)
+        .collect()
+}
+
+/// A plugin file: named for `named`, with `content` inside.
+pub(crate) fn plugin(named: &[u8], content: &[u8]) -> (String, Vec<u8>) {
+    (plugin_file::name(&Digest::of(named), Encoding::Plain), content.to_vec())
+}
+
+/// Where everything is as it should be.
+pub(crate) fn place(directory: &Path) -> Place {
+    Place {
+        directory: directory.to_owned(),
+        labels: Labels::Fixed(BTreeMap::new()),
+        public_keys: None,
+        namespace: NAMESPACE.to_owned(),
+    }
+}
+
+/// A place with a labels file.
+pub(crate) fn place_with_labels(directory: &Path, labels: PathBuf) -> Place {
+    Place {
+        labels: Labels::File(labels),
+        ..place(directory)
+    }
+}
+
+/// A source with a real engine.
+pub(crate) fn source(place: Place) -> Source {
+    Source::new(place, host())
+}
+
+/// A handle that waits for its first chain.
+pub(crate) fn handle(metrics: Metrics) -> Arc<ChainHandle> {
+    let pod = Pod {
+        namespace: NAMESPACE.to_owned(),
+        name: "pod-0".to_owned(),
+    };
+    Arc::new(ChainHandle::new(pod, true, metrics))
+}
+
+fn host() -> Host {
+    Host {
+        engine: Arc::clone(&shared().engine),
+        compiler: compiler(),
+        states: Arc::new(StateStore::new()),
+        info: InstanceInfo::default(),
+    }
+}
+
+fn compiler() -> Compiler {
+    Compiler::new(CompileMode::InProcess, None).unwrap()
+}
+
+struct Shared {
+    engine: Arc<Engine>,
+    /// The engine keeps no plugin that nobody holds; held, it is compiled once for all tests.
+    _held: Vec<Arc<Plugin>>,
+}
+
+fn shared() -> &'static Shared {
+    static SHARED: OnceLock<Shared> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        let engine = Engine::new().unwrap();
+        let plugins = [scripted(), guest("refuse_settings")];
+        let held = plugins
+            .iter()
+            .map(|bytes| compiler().load(&engine, bytes).unwrap())
+            .collect();
+        Shared { engine, _held: held }
+    })
+}
+
+#[test]
+fn the_fixture_writes_valid_documents() {
+    Chain::parse(&document(1, &[entry("a", scripted())])).unwrap();
+}

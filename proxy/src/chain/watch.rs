@@ -1,0 +1,164 @@
+//! Keeps the chain up to date: when to look at the directory, and what to do with what was found.
+//!
+//! Leaves what is in the directory to `source.rs`, and noticing changes to `directory_watch.rs`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::directory_watch::{DirectoryWatch, POLL};
+use super::error::Error;
+use super::handle::ChainHandle;
+use super::snapshot::Snapshot;
+use super::source::{Labels, Look, Seen, Source};
+
+/// Called with each new chain before it comes into force, so that worker threads can make their instances of its plugins.
+/// An error refuses the chain.
+pub type Prepare = Arc<dyn Fn(Arc<Snapshot>) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
+/// How long things may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// The directory is read again after so long without a change.
+    pub poll: Duration,
+    /// It is read again so soon after a failure that may pass by itself.
+    pub retry: Duration,
+    /// Worker threads take a chain over within this time. They do it between requests.
+    pub prepare: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            poll: POLL,
+            retry: Duration::from_secs(2),
+            prepare: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Keeps the chain up to date until cancelled: looks at once, after each change, and now and then.
+///
+/// Never fails: what is wrong is noted in the handle, and the last good chain goes on.
+pub async fn run(
+    source: Source,
+    handle: Arc<ChainHandle>,
+    prepare: Prepare,
+    timing: Timing,
+    cancel: CancellationToken,
+) {
+    // Before the first look, so that nothing that changes meanwhile is missed.
+    let mut watch = DirectoryWatch::new(directories(&source));
+    let mut updater = Updater::new(source, handle, prepare, timing);
+    let keep_up = async {
+        loop {
+            let wait = match updater.update().await {
+                Outcome::Settled => timing.poll,
+                Outcome::Transient => timing.retry.min(timing.poll),
+            };
+            watch.changed_within(wait).await;
+        }
+    };
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        () = keep_up => {}
+    }
+}
+
+/// The directories whose changes matter.
+fn directories(source: &Source) -> Vec<&Path> {
+    let place = source.place();
+    let labels = match &place.labels {
+        Labels::File(path) => path.parent(),
+        Labels::Fixed(_) => None,
+    };
+    [place.directory.as_path()].into_iter().chain(labels).collect()
+}
+
+/// Whether it is worth while to look again before something changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Settled,
+    Transient,
+}
+
+struct Updater {
+    source: Arc<Source>,
+    handle: Arc<ChainHandle>,
+    prepare: Prepare,
+    timing: Timing,
+    /// What was refused last, for good: it is not tried (and complained about) again until something changes.
+    refused: Option<Seen>,
+}
+
+impl Updater {
+    fn new(source: Source, handle: Arc<ChainHandle>, prepare: Prepare, timing: Timing) -> Self {
+        Self {
+            source: Arc::new(source),
+            handle,
+            prepare,
+            timing,
+            refused: None,
+        }
+    }
+
+    /// Looks once, and puts into force what is good.
+    async fn update(&mut self) -> Outcome {
+        let previous = self.handle.current();
+        let (source, before) = (Arc::clone(&self.source), self.refused.take());
+        let task = tokio::task::spawn_blocking(move || (source.look(&previous, before.as_ref()), before));
+        match task.await {
+            Ok((Some(look), _)) => self.take(look).await,
+            Ok((None, before)) => {
+                self.refused = before;
+                Outcome::Settled
+            }
+            Err(error) => {
+                self.handle.refuse(None, &Error::Task(error.to_string()));
+                Outcome::Transient
+            }
+        }
+    }
+
+    async fn take(&mut self, look: Look) -> Outcome {
+        let result = match look.result {
+            Ok(Some(snapshot)) => self.put_into_force(snapshot).await,
+            Ok(None) => {
+                self.handle.confirm();
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        // State of entries that are gone, or that were tried in vain.
+        let current = self.handle.current();
+        self.source.host().states.retain(|name| current.entry(name).is_some());
+        let Err(error) = result else { return Outcome::Settled };
+        self.handle.refuse(look.generation, &error);
+        if error.is_transient() {
+            return Outcome::Transient;
+        }
+        self.refused = Some(look.seen);
+        Outcome::Settled
+    }
+
+    async fn put_into_force(&self, snapshot: Arc<Snapshot>) -> Result<(), Error> {
+        match timeout(self.timing.prepare, (self.prepare)(Arc::clone(&snapshot))).await {
+            Ok(Ok(())) => {
+                self.handle.apply(snapshot);
+                Ok(())
+            }
+            Ok(Err(problem)) => Err(Error::Prepare(problem)),
+            Err(_) => Err(Error::Prepare(format!(
+                "they took longer than {:?}",
+                self.timing.prepare
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

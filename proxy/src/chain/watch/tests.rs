@@ -1,0 +1,306 @@
+//! From files to the chain in force: what comes into force, what is refused and how that is told, what survives.
+
+mod refused;
+mod running;
+
+use std::sync::Mutex;
+
+use ctrlmesh_contract::FailurePolicy;
+use ctrlmesh_contract::names::files;
+use ctrlmesh_contract::status::EntryState;
+use futures_util::FutureExt as _;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use serde_json::json;
+
+use super::super::tests::mount::Mount;
+use super::super::tests::{document, entry, files_of, handle, place, place_with_labels, scripted, source, with};
+use super::super::{Admission, Metrics, Place};
+use super::*;
+use crate::wasm::{Fault, Origin, Phase};
+
+/// Far above what a busy machine needs; a test that waits so long has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Nothing happens by itself: only a change in the directory makes a difference.
+const NO_POLL: Timing = Timing {
+    poll: PATIENCE,
+    retry: PATIENCE,
+    prepare: PATIENCE,
+};
+
+/// Looks when it is told to.
+struct Fixture {
+    mount: Mount,
+    registry: Registry,
+    updater: Updater,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self::with_place(|_| {})
+    }
+
+    fn with_place(change: impl FnOnce(&mut Place)) -> Self {
+        let mount = Mount::new();
+        let mut place = place(mount.path());
+        change(&mut place);
+        let mut registry = Registry::default();
+        let handle = handle(Metrics::new(&mut registry));
+        let updater = Updater::new(source(place), handle, ready(), NO_POLL);
+        Self {
+            mount,
+            registry,
+            updater,
+        }
+    }
+
+    async fn publish(&mut self, files: Vec<(String, Vec<u8>)>) -> Outcome {
+        self.mount.publish(files);
+        self.updater.update().await
+    }
+
+    fn current(&self) -> Arc<Snapshot> {
+        self.updater.handle.current()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.current()
+            .entries()
+            .iter()
+            .map(|entry| entry.name.clone())
+            .collect()
+    }
+
+    fn metrics(&self) -> String {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).unwrap();
+        text
+    }
+}
+
+fn ready() -> Prepare {
+    Arc::new(|_| async { Ok(()) }.boxed())
+}
+
+#[tokio::test]
+async fn entries_come_into_force_in_their_order() {
+    let mut fixture = Fixture::new();
+    assert!(!fixture.updater.handle.is_ready());
+    let entries = [
+        with(entry("b", scripted()), "order", json!(5)),
+        entry("c", scripted()),
+        with(entry("a", scripted()), "order", json!(5)),
+        with(entry("d", scripted()), "order", json!(-5)),
+    ];
+    fixture.publish(files_of(document(3, &entries), &[scripted()])).await;
+    assert_eq!(fixture.names(), ["d", "c", "a", "b"]);
+    assert!(fixture.updater.handle.is_ready());
+    let status = fixture.updater.handle.status();
+    assert_eq!(
+        (status.chain.generation, status.refused, status.counts.applied),
+        (3, None, 1)
+    );
+    assert!(status.chain.since.ends_with('Z'), "{}", status.chain.since);
+    assert!(
+        fixture.metrics().contains("chain_generation 3\n"),
+        "{}",
+        fixture.metrics()
+    );
+}
+
+#[tokio::test]
+async fn a_chain_without_entries_is_a_chain() {
+    let mut fixture = Fixture::new();
+    fixture.publish(files_of(document(1, &[]), &[])).await;
+    assert!(fixture.updater.handle.is_ready());
+    assert_eq!(fixture.current().generation, 1);
+}
+
+#[tokio::test]
+async fn the_same_files_again_change_nothing() {
+    let mut fixture = Fixture::new();
+    let files = files_of(document(1, &[entry("a", scripted())]), &[scripted()]);
+    fixture.publish(files.clone()).await;
+    let before = fixture.current();
+    assert_eq!(fixture.publish(files).await, Outcome::Settled);
+    assert!(Arc::ptr_eq(&before, &fixture.current()));
+}
+
+#[tokio::test]
+async fn what_has_not_changed_keeps_its_instances_state_and_health() {
+    let mut fixture = Fixture::new();
+    let first = [
+        entry("same", scripted()),
+        entry("moved", scripted()),
+        entry("changed", scripted()),
+    ];
+    fixture.publish(files_of(document(1, &first), &[scripted()])).await;
+    let before = fixture.current();
+    let second = [
+        entry("same", scripted()),
+        with(
+            with(entry("moved", scripted()), "order", json!(7)),
+            "onFailure",
+            json!("Open"),
+        ),
+        with(entry("changed", scripted()), "settings", json!({"subscribe": []})),
+        with(entry("new", scripted()), "timeoutMs", json!(20)),
+    ];
+    fixture.publish(files_of(document(2, &second), &[scripted()])).await;
+    let after = fixture.current();
+    let pair = |name: &str| {
+        (
+            Arc::clone(before.entry(name).unwrap()),
+            Arc::clone(after.entry(name).unwrap()),
+        )
+    };
+    let (old, new) = pair("same");
+    assert!(Arc::ptr_eq(&old, &new));
+    let (old, new) = pair("moved");
+    assert_eq!((old.id, new.order, new.on_failure), (new.id, 7, FailurePolicy::Open));
+    assert!(Arc::ptr_eq(&old.health, &new.health) && Arc::ptr_eq(&old.config, &new.config));
+    let (old, new) = pair("changed");
+    assert_ne!(old.id, new.id);
+    assert!(
+        Arc::ptr_eq(&old.state, &new.state),
+        "state survives a change of settings"
+    );
+    assert!(!Arc::ptr_eq(&old.health, &new.health), "and health does not");
+    assert!(new.subscription.rules.is_empty() && !old.subscription.rules.is_empty());
+}
+
+#[tokio::test]
+async fn a_kept_entry_needs_its_bytes_no_more() {
+    let mut fixture = Fixture::new();
+    fixture
+        .publish(files_of(document(1, &[entry("a", scripted())]), &[scripted()]))
+        .await;
+    fixture
+        .publish(files_of(document(2, &[entry("a", scripted())]), &[]))
+        .await;
+    assert_eq!(fixture.current().generation, 2);
+}
+
+#[tokio::test]
+async fn state_of_an_entry_that_is_gone_is_dropped() {
+    let mut fixture = Fixture::new();
+    let files = |generation, names: &[&str]| {
+        let entries: Vec<_> = names.iter().map(|name| entry(name, scripted())).collect();
+        files_of(document(generation, &entries), &[scripted()])
+    };
+    fixture.publish(files(1, &["a", "b"])).await;
+    let old = Arc::clone(&fixture.current().entry("a").unwrap().state);
+    fixture.publish(files(2, &["b"])).await;
+    fixture.publish(files(3, &["a", "b"])).await;
+    assert!(!Arc::ptr_eq(&old, &fixture.current().entry("a").unwrap().state));
+}
+
+#[tokio::test]
+async fn entries_are_chosen_by_the_labels_that_the_pod_has_now() {
+    let mut labels = Mount::new();
+    labels.publish([(files::LABELS, b"shard=\"0\"\n".to_vec())]);
+    let path = labels.path().join(files::LABELS);
+    let mut fixture = Fixture::with_place(|place| *place = place_with_labels(&place.directory, path));
+    let shard = |n: &str| {
+        with(
+            entry(&format!("shard-{n}"), scripted()),
+            "podSelector",
+            json!({"matchLabels": {"shard": n}}),
+        )
+    };
+    let no_canary = json!({"matchExpressions": [{"key": "canary", "operator": "DoesNotExist"}]});
+    let entries = [
+        shard("0"),
+        shard("1"),
+        with(entry("stable", scripted()), "podSelector", no_canary),
+    ];
+    fixture.publish(files_of(document(1, &entries), &[scripted()])).await;
+    assert_eq!(fixture.names(), ["shard-0", "stable"]);
+
+    labels.publish([(files::LABELS, b"canary=\"\"\nshard=\"1\"\n".to_vec())]);
+    fixture.updater.update().await;
+    assert_eq!(fixture.names(), ["shard-1"]);
+    assert_eq!(fixture.current().generation, 1, "the document is still the same");
+}
+
+#[tokio::test]
+async fn workers_prepare_before_a_chain_is_in_force_and_may_refuse_it() {
+    let mut fixture = Fixture::new();
+    let handle = Arc::clone(&fixture.updater.handle);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let record = Arc::clone(&seen);
+    fixture.updater.prepare = Arc::new(move |snapshot: Arc<Snapshot>| {
+        record
+            .lock()
+            .unwrap()
+            .push((snapshot.generation, handle.current().generation));
+        let result = if snapshot.generation == 2 {
+            Err("worker 1: no memory".to_owned())
+        } else {
+            Ok(())
+        };
+        async move { result }.boxed()
+    });
+    let files = |generation| files_of(document(generation, &[]), &[]);
+    fixture.publish(files(1)).await;
+    assert_eq!(fixture.publish(files(2)).await, Outcome::Transient);
+    assert_eq!(*seen.lock().unwrap(), [(1, 0), (2, 1)]);
+    assert_eq!(fixture.current().generation, 1);
+    let refused = fixture.updater.handle.status().refused.unwrap();
+    assert_eq!((refused.reason.as_str(), refused.generation), ("prepare", Some(2)));
+    assert!(refused.message.contains("worker 1: no memory"), "{}", refused.message);
+}
+
+#[tokio::test]
+async fn workers_that_hang_refuse_a_chain() {
+    let mut fixture = Fixture::new();
+    fixture.updater.prepare = Arc::new(|_| std::future::pending().boxed());
+    fixture.updater.timing.prepare = Duration::from_millis(1);
+    assert_eq!(
+        fixture.publish(files_of(document(1, &[]), &[])).await,
+        Outcome::Transient
+    );
+    let refused = fixture.updater.handle.status().refused.unwrap();
+    assert!(refused.message.contains("took longer than 1ms"), "{}", refused.message);
+}
+
+#[tokio::test]
+async fn status_tells_of_a_quarantine() {
+    let mut fixture = Fixture::new();
+    fixture
+        .publish(files_of(document(1, &[entry("a", scripted())]), &[scripted()]))
+        .await;
+    let (current, handle) = (fixture.current(), Arc::clone(&fixture.updater.handle));
+    let entry = current.entry("a").unwrap();
+    let origin = Origin {
+        digest: entry.digest.to_string(),
+        entry: "a".to_owned(),
+        phase: Phase::OnRequest,
+    };
+    let fault = Fault::Trap {
+        origin: Box::new(origin),
+        detail: "unreachable".to_owned(),
+    };
+    let state = || handle.status().chain.entries[0].clone();
+    assert_eq!((state().state, state().error), (EntryState::Active, None));
+    handle.record_fault(entry, Admission::Call, &fault);
+    assert_eq!((state().state, state().faults), (EntryState::Failed, 1));
+    for _ in 1..5 {
+        handle.record_fault(entry, Admission::Call, &fault);
+    }
+    assert_eq!(state().state, EntryState::Quarantined);
+    assert!(state().until.unwrap().ends_with('Z'));
+    assert!(state().error.unwrap().contains("in on-request trapped: unreachable"));
+    let counts = handle.status().counts;
+    assert_eq!((counts.faults, counts.quarantines), (5, 1));
+    let metrics = fixture.metrics();
+    assert!(
+        metrics.contains("plugin_faults_total{entry=\"a\",kind=\"trap\"} 5\n"),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("plugin_quarantines_total{entry=\"a\"} 1\n"),
+        "{metrics}"
+    );
+}

@@ -1,0 +1,116 @@
+//! The whole loop on a directory that changes as kubelet changes it.
+
+use tokio::task::JoinHandle;
+
+use super::*;
+
+/// The whole loop on a directory.
+struct Running {
+    mount: Mount,
+    handle: Arc<ChainHandle>,
+    cancel: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    fn start(mount: Mount, change: impl FnOnce(&mut Place)) -> Self {
+        let mut place = place(mount.path());
+        change(&mut place);
+        let (handle, cancel) = (handle(Metrics::default()), CancellationToken::new());
+        let task = tokio::spawn(run(
+            source(place),
+            Arc::clone(&handle),
+            ready(),
+            NO_POLL,
+            cancel.clone(),
+        ));
+        Self {
+            mount,
+            handle,
+            cancel,
+            task,
+        }
+    }
+
+    /// Waits until the chain in force is as expected.
+    async fn until(&self, what: &str, expected: impl Fn(&Snapshot) -> bool) {
+        let mut changes = self.handle.subscribe();
+        let wait = async {
+            while !expected(&self.handle.current()) {
+                changes.changed().await.unwrap();
+            }
+        };
+        timeout(PATIENCE, wait)
+            .await
+            .unwrap_or_else(|_| panic!("{what}: {:?}", self.handle.status()));
+    }
+
+    async fn stop(self) {
+        self.cancel.cancel();
+        timeout(PATIENCE, self.task)
+            .await
+            .expect("the loop did not end")
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_loop_follows_swaps_of_a_mounted_volume() {
+    let mut running = Running::start(Mount::new(), |_| {});
+    let files = |generation| files_of(document(generation, &[entry("a", scripted())]), &[scripted()]);
+    for generation in 1..=3 {
+        running.mount.publish(files(generation));
+        running
+            .until("a swap", |snapshot| snapshot.generation == generation)
+            .await;
+    }
+    timeout(PATIENCE, running.handle.ready()).await.unwrap();
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn the_loop_reaches_the_last_of_many_rapid_swaps_and_never_goes_back() {
+    let mut running = Running::start(Mount::new(), |_| {});
+    let handle = Arc::clone(&running.handle);
+    let mut changes = handle.subscribe();
+    let watcher = tokio::spawn(async move {
+        let mut seen = vec![0];
+        while seen.last() != Some(&100) {
+            changes.changed().await.unwrap();
+            seen.push(handle.current().generation);
+        }
+        seen
+    });
+    for generation in 1..=100 {
+        running.mount.publish(files_of(document(generation, &[]), &[]));
+        tokio::task::yield_now().await;
+    }
+    let seen = timeout(PATIENCE, watcher)
+        .await
+        .expect("the last swap was missed")
+        .unwrap();
+    assert!(seen.is_sorted(), "{seen:?}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn the_loop_follows_the_labels_of_the_pod() {
+    let mut labels = Mount::new();
+    labels.publish([(files::LABELS, b"shard=\"0\"\n".to_vec())]);
+    let path = labels.path().join(files::LABELS);
+    let mut mount = Mount::new();
+    let selector = json!({"matchLabels": {"shard": "1"}});
+    let entries = [with(entry("shard-1", scripted()), "podSelector", selector)];
+    mount.publish(files_of(document(1, &entries), &[scripted()]));
+    let running = Running::start(mount, |place| *place = place_with_labels(&place.directory, path));
+    running
+        .until("the first chain", |snapshot| {
+            snapshot.generation == 1 && snapshot.entries().is_empty()
+        })
+        .await;
+    labels.publish([(files::LABELS, b"shard=\"1\"\n".to_vec())]);
+    running
+        .until("the new label", |snapshot| snapshot.entry("shard-1").is_some())
+        .await;
+    running.stop().await;
+}

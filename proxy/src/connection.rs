@@ -1,0 +1,202 @@
+//! One client connection: TLS or not, HTTP/1.1 or HTTP/2 by its first bytes, served until it ends, drains or is closed.
+//!
+//! Leaves the requests to `handler`. Limits stand here, each with its reason.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use crate::handler;
+use crate::worker::{LocalExecutor, Worker};
+
+/// A client that does not finish its handshake or request head in this time holds a place that others need.
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Bytes of a request head. Go's servers take 1 MiB; tokens with many groups stay below 64 KiB.
+const MAX_HEAD: usize = 128 << 10;
+
+/// Header fields; hyper's own default is 100.
+const MAX_HEADERS: usize = 256;
+
+/// Streams of one HTTP/2 connection: client-go puts every watch of a controller on one.
+const MAX_STREAMS: u32 = 1000;
+
+/// Flow control: a large list needs a window that covers the pipe, an idle watch costs nothing for it.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+
+/// Bytes buffered towards one slow reader.
+const MAX_SEND_BUFFER: usize = 256 << 10;
+
+/// A client that vanished without a word is noticed by an unanswered ping.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The handle by which a request can close the connection that it came on.
+#[derive(Debug, Default)]
+pub(crate) struct Connection {
+    close: Notify,
+}
+
+impl Connection {
+    /// Closes the connection at once, with all its requests.
+    pub(crate) fn close(&self) {
+        self.close.notify_one();
+    }
+}
+
+/// The HTTP version that a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// What the first bytes say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Opening {
+    Tls,
+    Plain(Protocol),
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// Serves one connection to its end.
+pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let opening = tokio::time::timeout(HEAD_TIMEOUT, opening(&stream)).await;
+    match opening {
+        Ok(Ok(Some(Opening::Plain(protocol)))) => serve_http(worker, stream, protocol).await,
+        Ok(Ok(Some(Opening::Tls))) => Box::pin(serve_tls(worker, stream)).await,
+        // Nothing was said: a port scan, or a probe.
+        Ok(Ok(None) | Err(_)) | Err(_) => {}
+    }
+}
+
+/// Looks at the first bytes and leaves them in place.
+async fn opening(stream: &TcpStream) -> std::io::Result<Option<Opening>> {
+    let mut bytes = [0; PREFACE.len()];
+    let mut seen = 0;
+    loop {
+        let read = stream.peek(&mut bytes).await?;
+        let start = bytes.get(..read).unwrap_or_default();
+        match start.first() {
+            None => return Ok(None),
+            Some(&TLS_HANDSHAKE) => return Ok(Some(Opening::Tls)),
+            Some(_) if !PREFACE.starts_with(start) => return Ok(Some(Opening::Plain(Protocol::Http1))),
+            Some(_) if read == PREFACE.len() => return Ok(Some(Opening::Plain(Protocol::Http2))),
+            Some(_) if read == seen => {
+                // Peek does not wait for more than is there: let the rest of the preface arrive.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Some(_) => seen = read,
+        }
+    }
+}
+
+async fn serve_tls(worker: Rc<Worker>, stream: TcpStream) {
+    let Some(acceptor) = worker.tls.acceptor() else {
+        tracing::warn!("a client speaks TLS and no --tls-dir (CTRLMESH_TLS_DIR) is set: connection closed");
+        return;
+    };
+    match tokio::time::timeout(HEAD_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => {
+            let protocol = match stream.get_ref().1.alpn_protocol() {
+                Some(b"h2") => Protocol::Http2,
+                _ => Protocol::Http1,
+            };
+            serve_http(worker, stream, protocol).await;
+        }
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => tracing::debug!("TLS handshake timed out"),
+    }
+}
+
+async fn serve_http<S>(worker: Rc<Worker>, stream: S, protocol: Protocol)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let connection = Rc::new(Connection::default());
+    let service = {
+        let (worker, connection) = (Rc::clone(&worker), Rc::clone(&connection));
+        service_fn(move |request| handler::handle(Rc::clone(&worker), Rc::clone(&connection), request))
+    };
+    let io = TokioIo::new(stream);
+    let result = match protocol {
+        Protocol::Http1 => {
+            let serving = http1().serve_connection(io, service).with_upgrades();
+            drive(&worker, &connection, RefCell::new(Box::pin(serving)), |it| {
+                it.as_mut().graceful_shutdown()
+            })
+            .await
+        }
+        Protocol::Http2 => {
+            let serving = http2(worker.executor()).serve_connection(io, service);
+            drive(&worker, &connection, RefCell::new(Box::pin(serving)), |it| {
+                it.as_mut().graceful_shutdown()
+            })
+            .await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "client connection ended");
+    }
+}
+
+/// Drives a connection until it ends, is closed by a request, or has drained.
+async fn drive<C, E>(
+    worker: &Worker,
+    connection: &Connection,
+    serving: RefCell<std::pin::Pin<Box<C>>>,
+    drain: impl FnOnce(&mut std::pin::Pin<Box<C>>),
+) -> Result<(), E>
+where
+    C: Future<Output = Result<(), E>>,
+{
+    let mut ended = std::future::poll_fn(|cx| serving.borrow_mut().as_mut().poll(cx));
+    tokio::select! {
+        result = &mut ended => return result,
+        () = connection.close.notified() => return Ok(()),
+        () = worker.drain.cancelled() => {}
+    }
+    drain(&mut serving.borrow_mut());
+    tokio::select! {
+        result = ended => result,
+        () = connection.close.notified() => Ok(()),
+    }
+}
+
+fn http1() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD)
+        .max_headers(MAX_HEADERS)
+        // The API server's own Date passes.
+        .auto_date_header(false);
+    builder
+}
+
+fn http2(executor: LocalExecutor) -> http2::Builder<LocalExecutor> {
+    let mut builder = http2::Builder::new(executor);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX))
+        .max_send_buf_size(MAX_SEND_BUFFER)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .auto_date_header(false);
+    builder
+}

@@ -1,0 +1,185 @@
+//! Applies the edits that plugins asked for to a request head: query, selectors, headers, object name.
+//!
+//! Guarantees: a client selector can only be narrowed; what can't be parsed as the API server would is refused, never sent
+//! on unguarded; parameters that no edit names keep their order and bytes. Leaves bodies to `renaming`.
+
+use ctrlmesh_wire::rename::{self, Rename};
+use ctrlmesh_wire::{FieldSelector, LabelSelector, Query, QueryEditor, RequestInfo, Verb};
+use http::{HeaderMap, Uri};
+
+use crate::chain::EntryId;
+use crate::phases::Attributed;
+use crate::respond::Reply;
+use crate::verdict::RequestEdit;
+
+/// Parameters that decide what a client sees; plugins change them by their own edits only.
+const GUARDED: [&str; 5] = ["labelSelector", "fieldSelector", "shardSelector", "watch", "resource"];
+
+/// A request head after the edits.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Edited {
+    /// New path and query; `None` for the client's own.
+    pub(crate) path_and_query: Option<String>,
+    pub(crate) rename: Option<Rename>,
+}
+
+/// Why an edit can't be applied.
+#[derive(Debug)]
+pub(crate) enum EditError {
+    /// The client's request can't be guarded.
+    Client(Reply),
+    /// This entry asked for something impossible.
+    Plugin { entry: EntryId, what: String },
+}
+
+/// Applies the edits, in order.
+///
+/// # Errors
+/// The client's request is refused, or the plugin's edit is.
+pub(crate) fn apply(
+    info: &RequestInfo<'_>,
+    uri: &Uri,
+    headers: &mut HeaderMap,
+    edits: &[Attributed],
+) -> Result<Edited, EditError> {
+    let raw = uri.query().unwrap_or_default();
+    if edits.iter().any(|(_, edit)| edit.shapes_view())
+        && let Some(pair) = Query::new(raw).malformed()
+    {
+        // The API server would drop the pair, and whatever is glued to it: refuse instead of guessing.
+        return Err(EditError::Client(Reply::bad_request(format!(
+            "malformed query parameter {pair:?}"
+        ))));
+    }
+    let mut work = Work {
+        info,
+        query: QueryEditor::new(raw),
+        rename: None,
+    };
+    for (entry, edit) in edits {
+        work.one(headers, edit).map_err(|refused| match refused {
+            Refused::Client(message) => EditError::Client(Reply::bad_request(message)),
+            Refused::Plugin(what) => EditError::Plugin { entry: *entry, what },
+        })?;
+    }
+    work.finish(uri)
+}
+
+enum Refused {
+    Client(String),
+    Plugin(String),
+}
+
+struct Work<'a> {
+    info: &'a RequestInfo<'a>,
+    query: QueryEditor<'a>,
+    rename: Option<Rename>,
+}
+
+impl Work<'_> {
+    fn one(&mut self, headers: &mut HeaderMap, edit: &RequestEdit) -> Result<(), Refused> {
+        match edit {
+            RequestEdit::AndLabelSelector(text) => self.and_labels(text),
+            RequestEdit::AndFieldSelector(text) => self.and_fields(text),
+            RequestEdit::SetQuery(name, value) => {
+                unguarded(name)?;
+                self.query.set(name, value);
+                Ok(())
+            }
+            RequestEdit::RemoveQuery(name) => {
+                unguarded(name)?;
+                self.query.remove(name);
+                Ok(())
+            }
+            RequestEdit::SetHeader(name, value) => {
+                headers.insert(name, value.clone());
+                Ok(())
+            }
+            RequestEdit::RemoveHeader(name) => {
+                headers.remove(name);
+                Ok(())
+            }
+            RequestEdit::RenameObject { from, to } => {
+                if self.rename.is_some() {
+                    return Err(Refused::Plugin(
+                        "two entries rename the object of one request".to_owned(),
+                    ));
+                }
+                self.rename = Some(Rename {
+                    from: from.clone(),
+                    to: to.clone(),
+                });
+                Ok(())
+            }
+        }
+    }
+
+    fn and_labels(&mut self, text: &str) -> Result<(), Refused> {
+        self.is_collection("and-label-selector")?;
+        let more =
+            LabelSelector::parse(text).map_err(|error| Refused::Plugin(format!("label selector {text:?}: {error}")))?;
+        let sent = self.query.get("labelSelector").unwrap_or_default();
+        let mut selector = LabelSelector::parse(&sent).map_err(|error| Refused::Client(error.to_string()))?;
+        selector.and(more);
+        if !selector.is_empty() {
+            self.query.set("labelSelector", &selector.to_string());
+        }
+        Ok(())
+    }
+
+    fn and_fields(&mut self, text: &str) -> Result<(), Refused> {
+        self.is_collection("and-field-selector")?;
+        let more =
+            FieldSelector::parse(text).map_err(|error| Refused::Plugin(format!("field selector {text:?}: {error}")))?;
+        let sent = self.query.get("fieldSelector").unwrap_or_default();
+        let mut selector = FieldSelector::parse(&sent).map_err(|error| Refused::Client(error.to_string()))?;
+        selector.and(more);
+        self.query.set("fieldSelector", &selector.to_string());
+        Ok(())
+    }
+
+    fn is_collection(&self, edit: &str) -> Result<(), Refused> {
+        match self.info.verb {
+            Verb::List | Verb::Watch | Verb::DeleteCollection => Ok(()),
+            other => Err(Refused::Plugin(format!(
+                "{edit} on {other}: it is legal on list, watch and deletecollection"
+            ))),
+        }
+    }
+
+    fn finish(self, uri: &Uri) -> Result<Edited, EditError> {
+        let changed = self.query.is_changed();
+        let mut query = if changed { Some(self.query.finish()) } else { None };
+        let mut path = None;
+        let rename = self.rename;
+        if let Some(rename) = &rename {
+            path = rename::path(uri.path(), self.info, rename);
+            let sent = query.as_deref().or(uri.query()).unwrap_or_default();
+            let renamed = rename::field_selector(sent, rename)
+                .map_err(|error| EditError::Client(Reply::bad_request(error.to_string())))?;
+            query = renamed.or(query);
+        }
+        let path_and_query = if path.is_some() || query.is_some() {
+            let path = path.as_deref().unwrap_or(uri.path());
+            Some(match query.as_deref().or(uri.query()) {
+                Some(query) if !query.is_empty() => format!("{path}?{query}"),
+                _ => path.to_owned(),
+            })
+        } else {
+            None
+        };
+        Ok(Edited { path_and_query, rename })
+    }
+}
+
+fn unguarded(name: &str) -> Result<(), Refused> {
+    if GUARDED.contains(&name) {
+        return Err(Refused::Plugin(format!(
+            "query parameter {name:?} decides what a client sees: use and-label-selector or and-field-selector"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+use http::{HeaderName, HeaderValue};
+
+use super::*;
+
+fn apply_to(target: &str, method: &str, edits: Vec<RequestEdit>) -> Result<Option<String>, String> {
+    let uri: Uri = target.parse().unwrap();
+    let info = RequestInfo::parse(method, uri.path(), uri.query()).unwrap();
+    let edits: Vec<Attributed> = edits.into_iter().map(|edit| (EntryId::unused(), edit)).collect();
+    match apply(&info, &uri, &mut HeaderMap::new(), &edits) {
+        Ok(edited) => Ok(edited.path_and_query),
+        Err(EditError::Client(reply)) => Err(format!("client {}", reply.code())),
+        Err(EditError::Plugin { what, .. }) => Err(format!("plugin {what}")),
+    }
+}
+
+fn shard() -> Vec<RequestEdit> {
+    vec![RequestEdit::AndLabelSelector("shard=a".into())]
+}
+
+/// The label selector that the API server would read.
+fn selector(target: &str) -> String {
+    let edited = apply_to(target, "GET", shard()).unwrap().unwrap();
+    let query = edited.split_once('?').unwrap().1.to_owned();
+    assert_eq!(Query::new(&query).malformed(), None);
+    Query::new(&query).get("labelSelector").unwrap().into_owned()
+}
+
+#[test]
+fn the_shards_selector_is_anded_with_whatever_the_client_sent() {
+    assert_eq!(selector("/api/v1/configmaps"), "shard=a");
+    assert_eq!(selector("/api/v1/configmaps?labelSelector=x%3D1"), "shard=a,x=1");
+    assert_eq!(
+        selector("/api/v1/configmaps?labelSelector=shard%3Db"),
+        "shard=b,shard=a",
+        "the shard wins"
+    );
+    assert_eq!(
+        selector("/api/v1/configmaps?labelSelector=&labelSelector=x%3D1"),
+        "shard=a",
+        "first value counts"
+    );
+    assert_eq!(selector("/api/v1/configmaps?label%53elector=x%3D1"), "shard=a,x=1");
+    assert_eq!(selector("/api/v1/configmaps?LabelSelector=x%3D1"), "shard=a");
+    assert_eq!(
+        selector("/api/v1/configmaps?labelSelector=x+in+(1,2),!y,z!%3D3"),
+        "shard=a,x in (1,2),!y,z!=3"
+    );
+}
+
+#[test]
+fn other_parameters_keep_their_order_and_bytes() {
+    let edited = apply_to(
+        "/api/v1/configmaps?limit=5&labelSelector=x%3D1&continue=a%2Bb%3d&b",
+        "GET",
+        shard(),
+    )
+    .unwrap();
+    let query = edited.unwrap();
+    assert!(
+        query.starts_with("/api/v1/configmaps?limit=5&labelSelector="),
+        "{query}"
+    );
+    assert!(query.ends_with("&continue=a%2Bb%3d&b"), "{query}");
+}
+
+#[test]
+fn what_the_api_server_would_drop_is_refused() {
+    for query in ["labelSelector=a%3D0;x=1", "labelSelector=a%3D0%zz", "x=%", "a;b"] {
+        assert_eq!(
+            apply_to(&format!("/api/v1/configmaps?{query}"), "GET", shard()),
+            Err("client 400".into()),
+            "{query}"
+        );
+    }
+    for selector in ["a===", ",", "a%3D0,", "a%253D0", "a%20in%200"] {
+        let target = format!("/api/v1/configmaps?labelSelector={selector}");
+        assert_eq!(
+            apply_to(&target, "GET", shard()),
+            Err("client 400".into()),
+            "{selector}"
+        );
+    }
+}
+
+#[test]
+fn a_malformed_query_passes_when_no_view_is_at_stake() {
+    let header = RequestEdit::SetHeader(HeaderName::from_static("x-a"), HeaderValue::from_static("b"));
+    assert_eq!(apply_to("/api/v1/configmaps?x=%zz", "GET", vec![header]), Ok(None));
+}
+
+#[test]
+fn delete_collection_is_narrowed_too() {
+    let edited = apply_to("/api/v1/namespaces/n/configmaps", "DELETE", shard()).unwrap();
+    assert_eq!(
+        edited.as_deref(),
+        Some("/api/v1/namespaces/n/configmaps?labelSelector=shard%3Da")
+    );
+}
+
+#[test]
+fn a_plugin_that_asks_for_the_impossible_is_at_fault() {
+    let fault = |target: &str, edit: RequestEdit| {
+        let error = apply_to(target, "GET", vec![edit]).unwrap_err();
+        assert!(error.starts_with("plugin "), "{error}");
+        error
+    };
+    fault(
+        "/api/v1/namespaces/n/configmaps/c",
+        RequestEdit::AndLabelSelector("a=b".into()),
+    );
+    fault("/api/v1/configmaps", RequestEdit::AndLabelSelector("a in".into()));
+    fault("/api/v1/configmaps", RequestEdit::AndFieldSelector("a".into()));
+    for name in GUARDED {
+        fault("/api/v1/configmaps", RequestEdit::SetQuery(name.into(), "x".into()));
+        fault("/api/v1/configmaps", RequestEdit::RemoveQuery(name.into()));
+    }
+}
+
+#[test]
+fn query_and_field_selector_edits_add_up() {
+    let edits = vec![
+        RequestEdit::SetQuery("limit".into(), "7".into()),
+        RequestEdit::RemoveQuery("pretty".into()),
+        RequestEdit::AndFieldSelector("metadata.namespace=n".into()),
+    ];
+    let edited = apply_to(
+        "/api/v1/configmaps?pretty=1&limit=5&fieldSelector=metadata.name%3Dx",
+        "GET",
+        edits,
+    );
+    assert_eq!(
+        edited.unwrap().as_deref(),
+        Some("/api/v1/configmaps?limit=7&fieldSelector=metadata.name%3Dx%2Cmetadata.namespace%3Dn")
+    );
+}
+
+#[test]
+fn headers_are_set_replaced_and_removed() {
+    let uri: Uri = "/api/v1/configmaps/".parse().unwrap();
+    let info = RequestInfo::parse("GET", uri.path(), None).unwrap();
+    let mut headers = HeaderMap::new();
+    headers.append("x-a", HeaderValue::from_static("1"));
+    headers.append("x-a", HeaderValue::from_static("2"));
+    headers.append("x-b", HeaderValue::from_static("3"));
+    let edits = vec![
+        (
+            EntryId::unused(),
+            RequestEdit::SetHeader(HeaderName::from_static("x-a"), HeaderValue::from_static("9")),
+        ),
+        (
+            EntryId::unused(),
+            RequestEdit::RemoveHeader(HeaderName::from_static("x-b")),
+        ),
+    ];
+    apply(&info, &uri, &mut headers, &edits).unwrap();
+    assert_eq!(headers.get_all("x-a").iter().collect::<Vec<_>>(), ["9"]);
+    assert!(!headers.contains_key("x-b"));
+}
+
+#[test]
+fn a_lock_is_renamed_in_path_and_field_selector() {
+    let rename = || {
+        vec![RequestEdit::RenameObject {
+            from: "lock".into(),
+            to: "lock---s0".into(),
+        }]
+    };
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
+    assert_eq!(
+        apply_to(&format!("{leases}/lock"), "GET", rename()),
+        Ok(Some(format!("{leases}/lock---s0")))
+    );
+    let watch = format!("{leases}?watch=1&fieldSelector=metadata.name%3Dlock");
+    let edited = apply_to(&watch, "GET", rename()).unwrap().unwrap();
+    let query = edited.split_once('?').unwrap().1;
+    assert_eq!(
+        Query::new(query).get("fieldSelector").as_deref(),
+        Some("metadata.name=lock---s0")
+    );
+    let twice = vec![rename().remove(0), rename().remove(0)];
+    assert!(apply_to(&format!("{leases}/lock"), "GET", twice).is_err());
+}

@@ -1,0 +1,300 @@
+//! The long way: a request that plugins want, or a watch that a new chain may want.
+//!
+//! Flow: ask the plugins, apply their edits, see that the client's resource version fits its view (`ledger`), send, ask
+//! again on the way back, shape the body. Leaves each step to its own file.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ctrlmesh_wire::rename::Rename;
+use ctrlmesh_wire::{Query, RequestInfo, Verb};
+use http::request::Parts;
+use http::{Response, StatusCode, Uri};
+use hyper::body::Incoming;
+
+use crate::body::{BoxBody, ClientBody, RequestBody};
+use crate::chain::{Matched, Snapshot};
+use crate::edit::{self, EditError, Edited};
+use crate::exchange::{RequestView, ResponseView};
+use crate::handler::{Answer, Exchange, answer, user_agent};
+use crate::ledger::{Known, Reader};
+use crate::phases::{Attributed, Plugins, RequestDecision, ResponseDecision};
+use crate::renaming::{self, RenamedWatch};
+use crate::respond::{Accept, Reply};
+use crate::shape::ShapedBody;
+use crate::upgrade;
+use crate::upstream::UpstreamBody;
+use crate::verdict::{BodyShape, RequestEdit, ResponseEdit, Traffic};
+use crate::watch::{self, WatchBody};
+
+/// A request on the long way.
+pub(crate) struct Guarded {
+    plugins: Rc<Plugins>,
+}
+
+/// What the request phase left to do.
+struct Prepared {
+    uri: Uri,
+    rename: Option<Rename>,
+    edits: Vec<Attributed>,
+}
+
+/// Ends of the long way before anything is sent.
+enum Stop {
+    Reply(Reply),
+    Reset(crate::verdict::Reset),
+}
+
+impl From<Reply> for Stop {
+    fn from(reply: Reply) -> Self {
+        Self::Reply(reply)
+    }
+}
+
+impl Guarded {
+    pub(crate) fn new(exchange: &Exchange<'_>, parts: &Parts, snapshot: Arc<Snapshot>, matched: Matched) -> Self {
+        let info = &exchange.info;
+        let view = RequestView {
+            traffic: Traffic::Api,
+            verb: info.verb,
+            group: info.group.to_string(),
+            version: info.version.to_string(),
+            resource: info.resource.to_string(),
+            subresource: info.subresource.to_string(),
+            namespace: info.namespace.to_string(),
+            name: info.name.to_string(),
+            method: parts.method.clone(),
+            uri: exchange.uri.clone(),
+            host: exchange.worker.host().to_owned(),
+            headers: parts.headers.clone(),
+        };
+        let instances = Rc::clone(&exchange.worker.instances);
+        let plugins = Rc::new(Plugins::new(snapshot, matched, Rc::new(view), instances));
+        exchange.record.set_plugins(Rc::clone(&plugins));
+        Self { plugins }
+    }
+
+    /// Serves the request.
+    pub(crate) async fn serve(self, exchange: Exchange<'_>, mut parts: Parts, incoming: Incoming) -> Answer {
+        let accept = Accept::of(&parts.headers);
+        let prepared = match self.prepare(&exchange, &mut parts).await {
+            Ok(prepared) => prepared,
+            Err(Stop::Reply(reply)) => return Ok(answer(&exchange.record, &accept, reply)),
+            Err(Stop::Reset(how)) => return exchange.break_off(how).await,
+        };
+        exchange.dress(&mut parts.headers);
+        if exchange.upgrade.is_some() {
+            return upgrade::serve(&exchange, parts, incoming, prepared.uri).await;
+        }
+        let mut body = RequestBody::new(incoming, &exchange.record);
+        if let Some(rename) = &prepared.rename {
+            renaming::ask_for_plain(&mut parts.headers);
+            match renaming::request_body(&mut parts.headers, body, rename).await {
+                Ok(bytes) => body = RequestBody::Full(Some(bytes).filter(|bytes| !bytes.is_empty())),
+                Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
+            }
+        }
+        match exchange
+            .send(&parts.method, parts.headers, prepared.uri.clone(), body)
+            .await
+        {
+            Ok(response) => self.respond(&exchange, &accept, prepared, response).await,
+            Err(error) => Ok(exchange.failed(&error, &accept)),
+        }
+    }
+
+    /// The request phase: plugins, edits, view.
+    async fn prepare(&self, exchange: &Exchange<'_>, parts: &mut Parts) -> Result<Prepared, Stop> {
+        let mut edits = match self.plugins.on_request().await {
+            RequestDecision::Proceed(edits) => edits,
+            RequestDecision::Reply(reply) => return Err(reply.into()),
+            RequestDecision::Reset(how) => return Err(Stop::Reset(how)),
+        };
+        let edited = loop {
+            match edit::apply(&exchange.info, exchange.uri, &mut parts.headers, &edits) {
+                Ok(edited) => break edited,
+                Err(EditError::Client(reply)) => return Err(reply.into()),
+                Err(EditError::Plugin { entry, what }) => match self.plugins.invalid(entry, what) {
+                    Some(reply) => return Err(reply.into()),
+                    None => edits.retain(|(owner, _)| *owner != entry),
+                },
+            }
+        };
+        let shaped = edits.iter().any(|(_, edit)| edit.shapes_view());
+        if shaped && exchange.info.verb == Verb::Watch && exchange.upgrade.is_some() {
+            return Err(Reply::bad_request(
+                "a watch over WebSocket can't be ended when its shard changes: watch over plain HTTP",
+            )
+            .into());
+        }
+        self.check_view(exchange, &edits)?;
+        let Edited { path_and_query, rename } = edited;
+        let uri = match path_and_query {
+            Some(target) => target
+                .parse()
+                .map_err(|error| Reply::bad_request(format!("the edited request target is no URI: {error}")))?,
+            None => exchange.uri.clone(),
+        };
+        Ok(Prepared { uri, rename, edits })
+    }
+
+    /// A list notes its view; a watch, or a later page, must come from the same one.
+    fn check_view(&self, exchange: &Exchange<'_>, edits: &[Attributed]) -> Result<(), Reply> {
+        let info = &exchange.info;
+        if !matches!(info.verb, Verb::List | Verb::Watch) || info.resource.is_empty() {
+            return Ok(());
+        }
+        let query = Query::new(exchange.uri.query().unwrap_or_default());
+        let labels = query.get("labelSelector").unwrap_or_default();
+        let fields = query.get("fieldSelector").unwrap_or_default();
+        let reader = Reader {
+            user_agent: user_agent(&self.plugins.view.headers).as_bytes(),
+            group: &info.group,
+            version: &info.version,
+            resource: &info.resource,
+            namespace: &info.namespace,
+            label_selector: &labels,
+            field_selector: &fields,
+        };
+        let ledger = &exchange.worker.ledger;
+        let view = || edits.iter().map(|(_, edit)| edit);
+        if starts_anew(info, &query) {
+            ledger.note(&reader, view());
+            return Ok(());
+        }
+        match ledger.check(&reader, view()) {
+            Known::Same => Ok(()),
+            Known::Other => Err(Reply::expired(OTHER_VIEW)),
+            // A watch of one object by name starts from a get, which leaves no note.
+            Known::Nothing if !info.name.is_empty() => Ok(()),
+            Known::Nothing if exchange.worker.is_first_chain() || view().all(|edit| !edit.shapes_view()) => Ok(()),
+            Known::Nothing => Err(Reply::expired(OTHER_VIEW)),
+        }
+    }
+
+    /// The response phase: plugins, names, shapes.
+    async fn respond(
+        self,
+        exchange: &Exchange<'_>,
+        accept: &Accept,
+        prepared: Prepared,
+        response: Response<UpstreamBody>,
+    ) -> Answer {
+        let (mut head, body) = response.into_parts();
+        let mut shapes = Vec::new();
+        if self.plugins.wants_response() {
+            let view = Rc::new(ResponseView {
+                status: head.status,
+                headers: head.headers.clone(),
+            });
+            match self.plugins.on_response(&view).await {
+                ResponseDecision::Proceed { edits, shapes: wanted } => {
+                    apply_head(&mut head.headers, &edits);
+                    shapes = wanted;
+                }
+                ResponseDecision::Reply(reply) => return Ok(answer(&exchange.record, accept, reply)),
+                ResponseDecision::Reset(how) => return exchange.break_off(how).await,
+            }
+        }
+        let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
+        let mut body: BoxBody = match &prepared.rename {
+            Some(rename) if !streams => match renaming::response_body(&mut head.headers, body, rename).await {
+                Ok(bytes) => Box::pin(ClientBody::full(bytes, None)),
+                Err(reply) => return Ok(answer(&exchange.record, accept, reply)),
+            },
+            Some(rename) => match watch::encoding(&head.headers) {
+                Some(encoding) => Box::pin(RenamedWatch::new(body, encoding, renaming::back(rename))),
+                None => {
+                    let reply = Reply::unsupported_encoding("this watch's encoding can't be renamed: ask for JSON");
+                    return Ok(answer(&exchange.record, accept, reply));
+                }
+            },
+            None if !streams && shapes.is_empty() => {
+                let body = ClientBody::upstream(body, Rc::clone(&exchange.record));
+                return Ok(Response::from_parts(head, body));
+            }
+            None => Box::pin(body),
+        };
+        let encoding = watch::encoding(&head.headers).filter(|_| streams);
+        for shape in shapes {
+            body = shaped(body, shape, encoding, exchange);
+        }
+        if streams {
+            body = self.watched(exchange, &head.headers, body, prepared.edits);
+        }
+        Ok(Response::from_parts(
+            head,
+            ClientBody::boxed(body, Rc::clone(&exchange.record)),
+        ))
+    }
+
+    /// A watch that ends when a new chain would show something else.
+    fn watched(
+        &self,
+        exchange: &Exchange<'_>,
+        headers: &http::HeaderMap,
+        body: BoxBody,
+        edits: Vec<Attributed>,
+    ) -> BoxBody {
+        let worker = Rc::clone(exchange.worker);
+        let view = Rc::clone(&self.plugins.view);
+        let before: Vec<RequestEdit> = view_of(edits.into_iter().map(|(_, edit)| edit));
+        let differs = Box::new(move || {
+            worker.metrics.rechecks.inc();
+            let snapshot = worker.chain.current();
+            let matched = snapshot.matching(&view.query());
+            let plugins = Plugins::new(snapshot, matched, Rc::clone(&view), Rc::clone(&worker.instances));
+            plugins
+                .recheck()
+                .is_none_or(|edits| view_of(edits.into_iter()) != before)
+        });
+        let metrics = Arc::clone(&exchange.worker.metrics);
+        let on_expired = Rc::new(move || {
+            metrics.watches_expired.inc();
+        });
+        Box::pin(WatchBody::new(
+            body,
+            headers,
+            exchange.worker.signal.listen(),
+            differs,
+            on_expired,
+        ))
+    }
+}
+
+const OTHER_VIEW: &str = "the rules of this controller's shard have changed since this resource version: list again";
+
+/// Whether the client starts from nothing: a first page, or a watch that begins with what is there.
+fn starts_anew(info: &RequestInfo<'_>, query: &Query<'_>) -> bool {
+    let text = |key: &str| query.get(key).unwrap_or_default();
+    match info.verb {
+        Verb::List => text("continue").is_empty(),
+        _ => matches!(&*text("resourceVersion"), "" | "0") || text("sendInitialEvents") == "true",
+    }
+}
+
+fn view_of(edits: impl Iterator<Item = RequestEdit>) -> Vec<RequestEdit> {
+    edits.filter(RequestEdit::shapes_view).collect()
+}
+
+fn apply_head(headers: &mut http::HeaderMap, edits: &[ResponseEdit]) {
+    for edit in edits {
+        match edit {
+            ResponseEdit::SetHeader(name, value) => {
+                headers.insert(name, value.clone());
+            }
+            ResponseEdit::RemoveHeader(name) => {
+                headers.remove(name);
+            }
+        }
+    }
+}
+
+fn shaped(
+    body: BoxBody,
+    shape: BodyShape,
+    encoding: Option<ctrlmesh_wire::WatchEncoding>,
+    exchange: &Exchange<'_>,
+) -> BoxBody {
+    Box::pin(ShapedBody::new(body, shape, encoding, Rc::clone(&exchange.connection)))
+}

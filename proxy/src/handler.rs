@@ -1,0 +1,213 @@
+//! ONE REQUEST, TOP TO BOTTOM (DESIGN §3): parse, match, ask the plugins, edit, send, ask again, answer.
+//!
+//! A request that no plugin wants takes the short way through this file: no allocation for plugins, no call of one.
+
+use std::rc::Rc;
+
+use ctrlmesh_wire::{RequestInfo, Verb};
+use http::header::{AUTHORIZATION, HOST, USER_AGENT};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use crate::body::{ClientBody, RequestBody};
+use crate::chain::MatchQuery;
+use crate::connection::Connection;
+use crate::guarded::Guarded;
+use crate::headers;
+use crate::record::Record;
+use crate::respond::{Accept, Reply};
+use crate::shape::{BrokenOff, LONGEST_HANG};
+use crate::upgrade;
+use crate::upstream::{BoxError, HeadTimeout, SendError, UpstreamBody};
+use crate::verdict::{Failure, Reset, Traffic};
+use crate::worker::Worker;
+
+/// What is parsed at most. The API server's Go library takes 1 MiB of headers; selectors of thousands of values fit here.
+const MAX_URI: usize = 32 << 10;
+
+/// Sent when the client has no name of its own.
+const OWN_USER_AGENT: &str = concat!("ctrlmesh-proxy/", env!("CARGO_PKG_VERSION"));
+
+/// How a request ended without a response: hyper resets the stream or closes the connection.
+pub(crate) type Answer = Result<Response<ClientBody>, BoxError>;
+
+/// A request whose head is read.
+pub(crate) struct Exchange<'a> {
+    pub(crate) worker: &'a Rc<Worker>,
+    pub(crate) connection: Rc<Connection>,
+    pub(crate) info: RequestInfo<'a>,
+    pub(crate) uri: &'a Uri,
+    pub(crate) record: Rc<Record>,
+    /// The protocol that the client wants to upgrade to.
+    pub(crate) upgrade: Option<HeaderValue>,
+}
+
+/// Serves one request.
+pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, request: Request<Incoming>) -> Answer {
+    let (mut parts, incoming) = request.into_parts();
+    let uri = std::mem::take(&mut parts.uri);
+    let method = parts.method.clone();
+    let parsed = RequestInfo::parse(method.as_str(), uri.path(), uri.query());
+    let verb = parsed.as_ref().map_or(Verb::NonResource, |info| info.verb);
+    let record = Record::new(&worker.metrics, verb, method.clone(), uri.clone());
+    let checked = check(&uri).and_then(|()| {
+        let info = parsed.map_err(|error| Reply::bad_request(error.to_string()))?;
+        let upgrade = headers::strip(&mut parts.headers).map_err(|error| Reply::bad_request(error.to_string()))?;
+        Ok((info, upgrade))
+    });
+    let (info, upgrade) = match checked {
+        Ok(checked) => checked,
+        Err(reply) => return Ok(answer(&record, &Accept::of(&parts.headers), reply)),
+    };
+    let exchange = Exchange {
+        worker: &worker,
+        connection,
+        info,
+        uri: &uri,
+        record,
+        upgrade,
+    };
+    match exchange.matched(&parts) {
+        // The long way is boxed, so that the short way's future stays small.
+        Some(guarded) => Box::pin(guarded.serve(exchange, parts, incoming)).await,
+        None => exchange.pass(parts, incoming).await,
+    }
+}
+
+fn check(uri: &Uri) -> Result<(), Reply> {
+    match uri.path_and_query() {
+        Some(target) if target.as_str().len() > MAX_URI => Err(Reply::uri_too_long(MAX_URI)),
+        _ => Ok(()),
+    }
+}
+
+impl Exchange<'_> {
+    /// The plugins that want this request, or its watch when the chain changes.
+    fn matched(&self, parts: &Parts) -> Option<Guarded> {
+        let snapshot = self.worker.chain.load();
+        let matched = snapshot.matching(&self.query(&parts.headers));
+        if matched.is_empty() && !self.needs_guard() {
+            return None;
+        }
+        Some(Guarded::new(self, parts, snapshot.clone(), matched))
+    }
+
+    /// Watches are guarded even if no plugin wants them now: a new chain may. So are collections that were once shaped.
+    fn needs_guard(&self) -> bool {
+        match self.info.verb {
+            Verb::Watch => self.worker.is_fed,
+            Verb::List => self.worker.ledger.is_used(),
+            _ => false,
+        }
+    }
+
+    fn query<'q>(&'q self, headers: &'q HeaderMap) -> MatchQuery<'q> {
+        MatchQuery {
+            traffic: Traffic::Api,
+            verb: self.info.verb,
+            group: &self.info.group,
+            resource: &self.info.resource,
+            subresource: &self.info.subresource,
+            namespace: &self.info.namespace,
+            name: &self.info.name,
+            path: self.uri.path(),
+            host: self.worker.host(),
+            user_agent: user_agent(headers),
+        }
+    }
+
+    /// The short way: as it came, with credentials if it has none.
+    async fn pass(self, mut parts: Parts, incoming: Incoming) -> Answer {
+        self.dress(&mut parts.headers);
+        if self.upgrade.is_some() {
+            return Box::pin(upgrade::serve(&self, parts, incoming, self.uri.clone())).await;
+        }
+        let body = RequestBody::new(incoming, &self.record);
+        let accept = Accept::of(&parts.headers);
+        match self.send(&parts.method, parts.headers, self.uri.clone(), body).await {
+            Ok(response) => Ok(response.map(|body| ClientBody::upstream(body, Rc::clone(&self.record)))),
+            Err(error) => Ok(self.failed(&error, &accept)),
+        }
+    }
+
+    /// Credentials and name, where the client has none of its own.
+    pub(crate) fn dress(&self, headers: &mut HeaderMap) {
+        headers.remove(HOST);
+        if !headers.contains_key(AUTHORIZATION) {
+            self.worker.credentials().apply(headers);
+        }
+        if !headers.contains_key(USER_AGENT) {
+            headers.insert(USER_AGENT, HeaderValue::from_static(OWN_USER_AGENT));
+        }
+    }
+
+    /// Sends upstream; the response's head is clean of hop-by-hop fields.
+    pub(crate) async fn send(
+        &self,
+        method: &Method,
+        headers: HeaderMap,
+        uri: Uri,
+        body: RequestBody,
+    ) -> Result<Response<UpstreamBody>, SendError> {
+        let mut request = Request::new(body);
+        *request.method_mut() = method.clone();
+        *request.headers_mut() = headers;
+        *request.uri_mut() = uri;
+        if self.info.is_long_running() {
+            request.extensions_mut().insert(HeadTimeout(None));
+        }
+        let sent = Instant::now();
+        let mut response = self.worker.upstream.send(request).await?;
+        headers::strip_response(response.headers_mut());
+        // The client's protocol is its own, whatever the API server speaks.
+        *response.version_mut() = Version::default();
+        self.received(response.status(), sent);
+        Ok(response)
+    }
+
+    /// Notes a response head.
+    pub(crate) fn received(&self, status: StatusCode, sent: Instant) {
+        if status == StatusCode::UNAUTHORIZED {
+            self.worker.credentials().refresh_now();
+        }
+        self.record.set_upstream(status.as_u16(), sent.elapsed());
+        self.record.set_status(status.as_u16());
+    }
+
+    /// The answer to a request that could not be sent.
+    pub(crate) fn failed(&self, error: &SendError, accept: &Accept) -> Response<ClientBody> {
+        tracing::debug!(%error, path = self.uri.path(), "request failed");
+        let repeatable = matches!(self.info.verb, Verb::Get | Verb::List | Verb::Watch);
+        answer(&self.record, accept, Reply::upstream(error, repeatable))
+    }
+
+    /// Breaks the exchange off, as a plugin asked.
+    pub(crate) async fn break_off(&self, how: Reset) -> Answer {
+        self.record.fail(Failure::PluginReset);
+        match how {
+            Reset::Hang => tokio::time::sleep(LONGEST_HANG).await,
+            Reset::Close => self.connection.close(),
+            Reset::Cancel | Reset::InternalError => {}
+        }
+        Err(BrokenOff::new(how).into())
+    }
+}
+
+/// An answer of the sidecar's own.
+pub(crate) fn answer(record: &Rc<Record>, accept: &Accept, reply: Reply) -> Response<ClientBody> {
+    record.fail(reply.failure);
+    record.set_status(reply.code());
+    reply
+        .into_response(accept)
+        .map(|body| ClientBody::full(body, Some(Rc::clone(record))))
+}
+
+/// The client's name, empty if it is not text.
+pub(crate) fn user_agent(headers: &HeaderMap) -> &str {
+    headers
+        .get(USER_AGENT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+}

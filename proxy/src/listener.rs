@@ -1,0 +1,77 @@
+//! Takes connections and hands them to the worker threads in turn.
+//!
+//! Bound before anything starts, so that a taken port is an error at once and tests can use port 0; accepting begins with
+//! the first chain, so that nothing passes unguarded: until then the kernel lets clients wait.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+use crate::metrics::Metrics;
+use crate::worker::Order;
+
+/// Connections that wait in the kernel while we are busy, or while the first chain is loaded.
+const BACKLOG: i32 = 1024;
+
+/// After an accept error (too many open files) a short rest instead of a hot loop.
+const REST: Duration = Duration::from_millis(50);
+
+/// Binds a listening socket.
+///
+/// # Errors
+/// The address is taken or not ours.
+pub(crate) fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, Error> {
+    let listen = || -> std::io::Result<TcpListener> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        // A restarted sidecar must not wait for the old one's connections to time out.
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        TcpListener::from_std(socket.into())
+    };
+    listen().map_err(|source| Error::Bind {
+        setting,
+        address,
+        source,
+    })
+}
+
+/// Accepts until `stop`, round robin over the workers: a controller has few connections, and each should have a core.
+pub(crate) async fn accept(
+    listener: TcpListener,
+    workers: Vec<mpsc::Sender<Order>>,
+    places: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) {
+    let mut turn = workers.iter().cycle();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => return,
+        };
+        let stream = match accepted.and_then(|(stream, _)| stream.into_std()) {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                tokio::time::sleep(REST).await;
+                continue;
+            }
+        };
+        let Ok(permit) = Arc::clone(&places).try_acquire_owned() else {
+            metrics.connections_refused.inc();
+            tracing::warn!("connection refused: --max-connections (CTRLMESH_MAX_CONNECTIONS) is reached");
+            continue;
+        };
+        let Some(worker) = turn.next() else { return };
+        // A worker that takes nothing any more is about to end.
+        let _ = worker.send(Order::Serve(stream, permit)).await;
+    }
+}

@@ -1,0 +1,171 @@
+//! The plugins that want one request, called phase by phase with the entry's failure policy.
+//!
+//! Flow: `on_request` in the order of the chain, `on_response` in reverse order, `on_complete` when all is over. An entry
+//! that fails is skipped (`onFailure: Open`) or answers for the request (`Closed`). Leaves applying the edits to `edit`.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ctrlmesh_contract::FailurePolicy;
+
+use crate::chain::{Entry, EntryId, Matched, Snapshot};
+use crate::exchange::{RequestView, ResponseView};
+use crate::instances::{CallError, Instances, Phase};
+use crate::respond::Reply;
+use crate::verdict::{BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit};
+
+/// The plugins that want this request, and what they are shown of it.
+pub(crate) struct Plugins {
+    snapshot: Arc<Snapshot>,
+    matched: Matched,
+    pub(crate) view: Rc<RequestView>,
+    instances: Rc<Instances>,
+}
+
+/// An edit and the entry that asked for it.
+pub(crate) type Attributed = (EntryId, RequestEdit);
+
+/// What the request phase decided.
+pub(crate) enum RequestDecision {
+    Proceed(Vec<Attributed>),
+    Reply(Reply),
+    Reset(Reset),
+}
+
+/// What the response phase decided.
+pub(crate) enum ResponseDecision {
+    Proceed {
+        edits: Vec<ResponseEdit>,
+        shapes: Vec<BodyShape>,
+    },
+    Reply(Reply),
+    Reset(Reset),
+}
+
+impl Plugins {
+    pub(crate) fn new(
+        snapshot: Arc<Snapshot>,
+        matched: Matched,
+        view: Rc<RequestView>,
+        instances: Rc<Instances>,
+    ) -> Self {
+        Self {
+            snapshot,
+            matched,
+            view,
+            instances,
+        }
+    }
+
+    /// Asks every entry that subscribed to requests, with its delays.
+    pub(crate) async fn on_request(&self) -> RequestDecision {
+        let mut edits = Vec::new();
+        for entry in self.snapshot.on_request(self.matched) {
+            let verdict = self
+                .instances
+                .call(entry, Phase::Request, |it| it.on_request(&self.view, false));
+            let verdict = match verdict {
+                Ok(verdict) => verdict,
+                Err(error) => match closed(entry, &error) {
+                    Some(reply) => return RequestDecision::Reply(reply),
+                    None => continue,
+                },
+            };
+            wait(verdict.delay).await;
+            match verdict.action {
+                RequestAction::Proceed(more) => edits.extend(more.into_iter().map(|edit| (entry.id, edit))),
+                RequestAction::Refuse(refusal) => return RequestDecision::Reply(Reply::refusal(&refusal)),
+                RequestAction::Reset(how) => return RequestDecision::Reset(how),
+            }
+        }
+        RequestDecision::Proceed(edits)
+    }
+
+    /// An entry's edit could not be applied: what follows by its failure policy. `None`: leave its edits out.
+    pub(crate) fn invalid(&self, id: EntryId, what: String) -> Option<Reply> {
+        let entry = self.snapshot.entries().iter().find(|entry| entry.id == id)?;
+        closed(entry, &self.instances.invalid(entry, what))
+    }
+
+    /// Asks every entry that subscribed to responses, last first.
+    pub(crate) async fn on_response(&self, head: &Rc<ResponseView>) -> ResponseDecision {
+        let mut edits = Vec::new();
+        let mut shapes = Vec::new();
+        for entry in self.snapshot.on_response(self.matched) {
+            let verdict = self
+                .instances
+                .call(entry, Phase::Response, |it| it.on_response(&self.view, head));
+            let verdict = match verdict {
+                Ok(verdict) => verdict,
+                Err(error) => match closed(entry, &error) {
+                    Some(reply) => return ResponseDecision::Reply(reply),
+                    None => continue,
+                },
+            };
+            wait(verdict.delay).await;
+            match verdict.action {
+                ResponseAction::Proceed { edits: more, body } => {
+                    edits.extend(more);
+                    shapes.extend(body);
+                }
+                ResponseAction::Replace(refusal) => return ResponseDecision::Reply(Reply::refusal(&refusal)),
+                ResponseAction::Reset(how) => return ResponseDecision::Reset(how),
+            }
+        }
+        ResponseDecision::Proceed { edits, shapes }
+    }
+
+    /// Whether anybody wants to see the response head.
+    pub(crate) fn wants_response(&self) -> bool {
+        self.snapshot.on_response(self.matched).next().is_some()
+    }
+
+    /// Tells every entry that subscribed to it how the request ended. A fault here changes nothing for the client.
+    pub(crate) fn on_complete(&self, outcome: &Outcome) {
+        for entry in self.snapshot.on_complete(self.matched) {
+            // Already counted and logged by `call`.
+            let _ = self
+                .instances
+                .call(entry, Phase::Complete, |it| it.on_complete(&self.view, outcome));
+        }
+    }
+
+    /// The edits that this chain would make to an open watch now, without effects. `None` if the answer would not be a
+    /// stream at all: refused, reset, or a closed entry that fails.
+    pub(crate) fn recheck(&self) -> Option<Vec<RequestEdit>> {
+        let mut edits = Vec::new();
+        for entry in self.snapshot.on_request(self.matched) {
+            match self
+                .instances
+                .call(entry, Phase::Recheck, |it| it.on_request(&self.view, true))
+            {
+                Ok(verdict) => match verdict.action {
+                    RequestAction::Proceed(more) => edits.extend(more),
+                    RequestAction::Refuse(_) | RequestAction::Reset(_) => return None,
+                },
+                Err(_) if entry.on_failure == FailurePolicy::Closed => return None,
+                Err(_) => {}
+            }
+        }
+        Some(edits)
+    }
+}
+
+/// The answer to a failed call if the entry is closed on failure.
+fn closed(entry: &Entry, error: &CallError) -> Option<Reply> {
+    match entry.on_failure {
+        FailurePolicy::Closed => Some(Reply::plugin_failed(
+            &entry.name,
+            &entry.plugin.digest,
+            &error.to_string(),
+        )),
+        FailurePolicy::Open => None,
+    }
+}
+
+async fn wait(delay: Duration) {
+    if !delay.is_zero() {
+        tokio::time::sleep(delay).await;
+    }
+}

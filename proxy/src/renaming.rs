@@ -1,0 +1,107 @@
+//! Bodies of requests whose object is called by another name: buffered (they are small: a lock) and rewritten both ways.
+//!
+//! Leaves the rewriting itself, for each encoding, to `ctrlmesh_wire::rename`.
+
+use bytes::Bytes;
+use ctrlmesh_wire::rename::{self, Rename};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue};
+use http_body::Body;
+use http_body_util::{BodyExt, Limited};
+
+use crate::respond::Reply;
+use crate::upstream::BoxError;
+
+mod watch;
+
+pub(crate) use watch::RenamedWatch;
+
+/// The API server's own limit for a request body (apiserver `MaxRequestBodyBytes`, 3 MiB).
+const MAX_BODY: usize = 3 << 20;
+
+/// Reads the request's body and calls its object by the API server's name.
+///
+/// # Errors
+/// A reply: too large, broken off, or in an encoding that can't be rewritten.
+pub(crate) async fn request_body<B>(headers: &mut HeaderMap, body: B, rename: &Rename) -> Result<Bytes, Reply>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let bytes = read(body).await?;
+    if bytes.is_empty() {
+        return Ok(bytes);
+    }
+    if headers.contains_key(CONTENT_ENCODING) {
+        return Err(Reply::unsupported_encoding(
+            "a lock's body must not be compressed when the sidecar renames the lock",
+        ));
+    }
+    let renamed = rename::body(content_type(headers), &bytes, rename)
+        .map_err(|error| Reply::unsupported_encoding(error.to_string()))?;
+    let bytes = renamed.map_or(bytes, Bytes::from);
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+    Ok(bytes)
+}
+
+/// The response must come in an encoding that can be rewritten.
+pub(crate) fn ask_for_plain(headers: &mut HeaderMap) {
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+}
+
+/// Reads the response's body and calls its object by the controller's name.
+///
+/// # Errors
+/// A reply: too large, broken off, or in an encoding that can't be rewritten.
+pub(crate) async fn response_body<B>(headers: &mut HeaderMap, body: B, rename: &Rename) -> Result<Bytes, Reply>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let bytes = read(body).await?;
+    let back = back(rename);
+    let renamed = match rename::body(content_type(headers), &bytes, &back) {
+        Ok(renamed) => renamed,
+        // Plain text of a failing API server: no object in it, nothing to rename.
+        Err(_)
+            if headers
+                .get(CONTENT_TYPE)
+                .is_some_and(|value| value.as_bytes().starts_with(b"text/")) =>
+        {
+            None
+        }
+        Err(error) => return Err(Reply::unsupported_encoding(error.to_string())),
+    };
+    let bytes = renamed.map_or(bytes, Bytes::from);
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+    Ok(bytes)
+}
+
+/// The way back: from the API server's name to the controller's.
+pub(crate) fn back(rename: &Rename) -> Rename {
+    Rename {
+        from: rename.to.clone(),
+        to: rename.from.clone(),
+    }
+}
+
+async fn read<B>(body: B) -> Result<Bytes, Reply>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    match Limited::new(body, MAX_BODY).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Reply::body_too_large(MAX_BODY)),
+        Err(error) if error.is::<crate::body::SlowBody>() => Err(Reply::slow_body()),
+        Err(error) => Err(Reply::broken_body(&error)),
+    }
+}
+
+fn content_type(headers: &HeaderMap) -> &str {
+    // The API server takes a body without a type for JSON.
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("application/json")
+}

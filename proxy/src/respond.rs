@@ -1,0 +1,226 @@
+//! What went wrong, or was refused, as a Kubernetes `Status`: the only place that picks an HTTP status code.
+//!
+//! The code decides what client-go does next (client-go `rest/with_retry.go`): 429 and every 5xx **with** an integer
+//! `Retry-After` is repeated, any verb, up to ten times; without the header nothing is. So `Retry-After` is sent where a
+//! repeat is harmless, and never where a write may have happened.
+
+use bytes::Bytes;
+use ctrlmesh_wire::{Status, StatusCause, StatusDetails};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+
+use crate::upstream::SendError;
+use crate::verdict::{Failure, Refusal};
+
+/// An answer that the sidecar gives itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reply {
+    status: Status,
+    /// Seconds.
+    retry_after: Option<u32>,
+    /// What `on-complete`, metrics and the access log are told.
+    pub(crate) failure: Failure,
+}
+
+impl Reply {
+    fn new(code: StatusCode, message: impl Into<String>) -> Self {
+        let code = code.as_u16();
+        let status = Status {
+            code,
+            reason: ctrlmesh_wire::default_reason(code).to_owned(),
+            message: message.into(),
+            details: None,
+        };
+        Self {
+            status,
+            retry_after: None,
+            failure: Failure::Refused,
+        }
+    }
+
+    fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after = Some(seconds);
+        self.details().retry_after_seconds = seconds;
+        self
+    }
+
+    fn failure(mut self, failure: Failure) -> Self {
+        self.failure = failure;
+        self
+    }
+
+    fn reason(mut self, reason: &str) -> Self {
+        reason.clone_into(&mut self.status.reason);
+        self
+    }
+
+    fn cause(mut self, reason: &str, message: impl Into<String>) -> Self {
+        self.details().causes.push(StatusCause {
+            reason: reason.to_owned(),
+            message: message.into(),
+            field: String::new(),
+        });
+        self
+    }
+
+    fn details(&mut self) -> &mut StatusDetails {
+        self.status.details.get_or_insert_with(StatusDetails::default)
+    }
+
+    /// The request can't be read safely: a malformed query under a shard's selector, a selector outside the grammar.
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// The URL is longer than what the host parses.
+    pub(crate) fn uri_too_long(limit: usize) -> Self {
+        Self::new(
+            StatusCode::URI_TOO_LONG,
+            format!("the request URI is longer than {limit} bytes"),
+        )
+        .reason("RequestURITooLong")
+    }
+
+    /// The body is larger than what the host buffers for an edit.
+    pub(crate) fn body_too_large(limit: usize) -> Self {
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("the body must be rewritten for this shard and is larger than {limit} bytes"),
+        )
+    }
+
+    /// The encoding can't be rewritten. client-go answers a 415 to CBOR by going back to JSON for good.
+    pub(crate) fn unsupported_encoding(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+    }
+
+    /// The client took too long to send its body.
+    pub(crate) fn slow_body() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "the request body came too slowly").failure(Failure::Timeout)
+    }
+
+    /// The client's view has changed since the resource version that it comes with: list again.
+    pub(crate) fn expired(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, message).reason("Expired")
+    }
+
+    /// A plugin refused.
+    pub(crate) fn refusal(refusal: &Refusal) -> Self {
+        let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut reply = Self::new(code, refusal.message.clone());
+        if !refusal.reason.is_empty() {
+            reply = reply.reason(&refusal.reason);
+        }
+        if let Some(seconds) = refusal.retry_after_seconds {
+            reply = reply.retry_after(seconds);
+        }
+        match &refusal.cause {
+            Some(cause) => reply.cause("PluginRefused", cause.clone()),
+            None => reply,
+        }
+    }
+
+    /// A plugin failed and its entry is closed on failure.
+    pub(crate) fn plugin_failed(entry: &str, digest: &str, fault: &str) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("ctrlmesh plugin {entry} ({digest}) failed and its entry is closed on failure: {fault}"),
+        )
+        .cause("PluginFailed", entry)
+        .failure(Failure::PluginFailed)
+    }
+
+    /// The client's body, or the API server's, ended before it was whole.
+    pub(crate) fn broken_body(error: &crate::upstream::BoxError) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, format!("a body broke off: {error}")).failure(Failure::UpstreamReset)
+    }
+
+    /// The process is about to stop.
+    pub(crate) fn draining() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "the sidecar is shutting down").retry_after(1)
+    }
+
+    /// Sending to the API server failed. `repeatable`: the verb changes nothing.
+    pub(crate) fn upstream(error: &SendError, repeatable: bool) -> Self {
+        match error {
+            SendError::Unreachable { .. } | SendError::NotProcessed { .. } | SendError::TooManyConnections { .. } => {
+                Self::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    format!("the API server can't be reached: {error}"),
+                )
+                .retry_after(1)
+                .failure(Failure::Unreachable)
+            }
+            SendError::HeadTimeout { .. } => {
+                let reply = Self::new(StatusCode::GATEWAY_TIMEOUT, "the API server did not answer in time")
+                    .failure(Failure::Timeout);
+                if repeatable { reply.retry_after(1) } else { reply }
+            }
+            SendError::RequestBody { .. } => {
+                Self::new(StatusCode::BAD_REQUEST, format!("the request body broke off: {error}"))
+                    .failure(Failure::ClientGone)
+            }
+            SendError::InvalidRequest { .. } => Self::bad_request(error.to_string()),
+            SendError::Broken { .. } => {
+                let reply = Self::new(StatusCode::BAD_GATEWAY, format!("the API server broke off: {error}"))
+                    .reason("ServiceUnavailable")
+                    .failure(Failure::UpstreamReset);
+                if repeatable { reply.retry_after(1) } else { reply }
+            }
+        }
+    }
+
+    /// HTTP status of the answer.
+    pub(crate) const fn code(&self) -> u16 {
+        self.status.code
+    }
+
+    /// The `Status` itself, for the ERROR event of a watch.
+    pub(crate) const fn status(&self) -> &Status {
+        &self.status
+    }
+
+    /// The response, JSON or protobuf as the client accepts. JSON is always understood: client-go decodes by the
+    /// response's content type; protobuf goes to those who accept nothing else.
+    pub(crate) fn into_response(self, accept: &Accept) -> Response<Bytes> {
+        let (body, content_type) = if accept.is_only_protobuf() {
+            (self.status.to_protobuf(), "application/vnd.kubernetes.protobuf")
+        } else {
+            (self.status.to_json(), "application/json")
+        };
+        let mut response = Response::new(Bytes::from(body));
+        *response.status_mut() = StatusCode::from_u16(self.status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let length = response.body().len();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// What the client accepts, kept from the request's head for an answer of our own.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Accept(Option<HeaderValue>);
+
+impl Accept {
+    /// Several `Accept` fields are taken for "JSON too", which every client understands.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let mut fields = headers.get_all(ACCEPT).iter();
+        Self(fields.next().filter(|_| fields.next().is_none()).cloned())
+    }
+
+    fn is_only_protobuf(&self) -> bool {
+        let Some(text) = self.0.as_ref().and_then(|value| value.to_str().ok()) else {
+            return false;
+        };
+        text.split(',')
+            .all(|media| media.split(';').next().unwrap_or_default().trim() == "application/vnd.kubernetes.protobuf")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! exec, attach, port-forward and WebSockets: a dedicated HTTP/1.1 connection to the API server; after its 101 bytes pass
+//! both ways, unread, until either side ends.
+
+use std::rc::Rc;
+
+use http::header::UPGRADE;
+use http::request::Parts;
+use http::{Request, Response, StatusCode, Uri};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::time::Instant;
+
+use crate::body::{ClientBody, RequestBody};
+use crate::handler::{Answer, Exchange};
+use crate::headers;
+use crate::record::Record;
+use crate::respond::Accept;
+use crate::upstream::{Upgrade, UpgradedStream};
+use crate::worker::Worker;
+
+/// Bytes in flight in each direction: a port-forward of a database dump should not crawl.
+const BUFFER: usize = 64 << 10;
+
+/// Serves a request that wants another protocol. The API server may refuse; then its answer passes like any other.
+pub(crate) async fn serve(exchange: &Exchange<'_>, mut parts: Parts, incoming: Incoming, uri: Uri) -> Answer {
+    let client = parts.extensions.remove::<OnUpgrade>();
+    let accept = Accept::of(&parts.headers);
+    if let Some(protocol) = &exchange.upgrade {
+        parts.headers.insert(UPGRADE, protocol.clone());
+    }
+    let mut request = Request::new(RequestBody::new(incoming, &exchange.record));
+    *request.method_mut() = parts.method;
+    *request.headers_mut() = parts.headers;
+    *request.uri_mut() = uri;
+    let sent = Instant::now();
+    match exchange.worker.upstream.upgrade(request).await {
+        Ok(Upgrade::Switched(response, stream)) => {
+            exchange.received(StatusCode::SWITCHING_PROTOCOLS, sent);
+            if let Some(client) = client {
+                tunnel(exchange.worker, client, stream, Rc::clone(&exchange.record));
+            }
+            Ok(response.map(|()| ClientBody::full(bytes::Bytes::new(), Some(Rc::clone(&exchange.record)))))
+        }
+        Ok(Upgrade::Refused(mut response)) => {
+            headers::strip_response(response.headers_mut());
+            exchange.received(response.status(), sent);
+            Ok(Response::map(response, |body| {
+                ClientBody::upstream(body, Rc::clone(&exchange.record))
+            }))
+        }
+        Err(error) => Ok(exchange.failed(&error, &accept)),
+    }
+}
+
+/// Copies both ways in a task of the worker. The record lives as long as the tunnel.
+fn tunnel(worker: &Rc<Worker>, client: OnUpgrade, mut upstream: UpgradedStream, record: Rc<Record>) {
+    let cancelled = worker.stop.clone();
+    worker.spawn(async move {
+        let copy = async {
+            let mut client = TokioIo::new(client.await.map_err(std::io::Error::other)?);
+            tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER).await
+        };
+        tokio::select! {
+            copied = copy => match copied {
+                Ok((up, down)) => {
+                    record.add_request_bytes(usize::try_from(up).unwrap_or(usize::MAX));
+                    record.add_response_bytes(usize::try_from(down).unwrap_or(usize::MAX));
+                }
+                Err(error) => tracing::debug!(%error, "upgraded stream broke off"),
+            },
+            () = cancelled.cancelled() => {}
+        }
+    });
+}

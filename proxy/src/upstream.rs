@@ -1,0 +1,181 @@
+//! The way to the API server: pooled HTTP/2 and HTTP/1.1 connections, one set per worker thread.
+//!
+//! Flow of a request: a place on a connection (`pool.rs`), one exchange on it (`http2.rs`, `http1.rs`), and if that
+//! fails in a way that proves the request unprocessed, the same again on another connection (`attempt.rs`).
+//! Everything here is `!Send` and runs on the thread's own `LocalSet`; only [`Target`] is shared.
+//! Leaves to the caller: hop-by-hop headers, whether a request gets the sidecar's credentials, and what the client is
+//! told when it fails.
+
+use std::{rc::Rc, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tokio::time::timeout;
+
+mod attempt;
+mod body;
+mod connect;
+mod credentials;
+mod error;
+mod http1;
+mod http2;
+mod keepalive;
+mod limits;
+mod pool;
+mod request;
+mod target;
+mod upgrade;
+mod upload;
+
+pub use body::UpstreamBody;
+pub use credentials::Credentials;
+pub use error::{BodyError, BoxError, ConnectError, Error, SendError};
+pub use limits::Limits;
+pub use request::HeadTimeout;
+pub use target::Target;
+pub use upgrade::{Upgrade, UpgradedStream};
+
+use attempt::Attempts;
+use http1::Outgoing;
+use pool::{Place, Pool};
+use request::{Head, RequestBody};
+
+/// One worker thread's connections to the API server.
+///
+/// Keep it as long as response bodies are read: dropping it closes its connections.
+#[derive(Debug)]
+pub struct Upstream {
+    target: Arc<Target>,
+    limits: Limits,
+    pool: Pool,
+    repeats: std::cell::Cell<u64>,
+}
+
+/// Numbers of one [`Upstream`], for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Open connections, used or not.
+    pub connections: usize,
+    /// Connections being opened.
+    pub opening: usize,
+    /// Requests under way on HTTP/2 connections that take more.
+    pub streams: usize,
+    /// Requests that wait for a place on a connection.
+    pub waiting: usize,
+    /// Connections opened since the start.
+    pub opened: u64,
+    /// Attempts to open one that failed since the start.
+    pub open_failures: u64,
+    /// Requests sent again because they had not been processed, since the start.
+    pub repeats: u64,
+}
+
+impl Upstream {
+    /// Opens nothing yet. Use it inside one `LocalSet` only.
+    #[must_use]
+    pub fn new(target: Arc<Target>, limits: Limits) -> Rc<Self> {
+        Rc::new(Self {
+            target,
+            limits,
+            pool: Pool::default(),
+            repeats: std::cell::Cell::new(0),
+        })
+    }
+
+    /// The server that requests go to.
+    #[must_use]
+    pub const fn target(&self) -> &Arc<Target> {
+        &self.target
+    }
+
+    /// The bounds in force.
+    #[must_use]
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Sends a request and waits for the head of its response.
+    ///
+    /// The URI's path and query are sent as they are (below the server URL's own path), the headers too; only `Host`
+    /// and `Expect` are replaced. Interim responses (100, 103) are skipped: API servers send none of their own.
+    /// Dropping the future resets the stream or closes the connection.
+    ///
+    /// # Errors
+    /// Each says whether the server may have carried the request out: [`SendError::maybe_executed`].
+    pub async fn send<B>(self: &Rc<Self>, request: Request<B>) -> Result<Response<UpstreamBody>, SendError>
+    where
+        B: Body<Data = Bytes> + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let (parts, body) = request.into_parts();
+        let body = RequestBody::new(body, self.limits.replay_buffer);
+        self.dispatch(Head::new(parts, &self.target)?, body).await
+    }
+
+    async fn dispatch(
+        self: &Rc<Self>,
+        head: Head,
+        mut body: Option<RequestBody>,
+    ) -> Result<Response<UpstreamBody>, SendError> {
+        let repeatable = head.is_repeatable() && body.is_none();
+        let invalid = |error: http::Error| SendError::InvalidRequest { source: error.into() };
+        let mut attempts = Attempts::default();
+        let mut refused = None;
+        loop {
+            let failure = match self.place(refused.as_ref()).await? {
+                Place::Http2(slot) => {
+                    refused = Some(Rc::clone(slot.connection()));
+                    let request = head.http2(&self.target).map_err(invalid)?;
+                    self.within_head_timeout(&head, slot.exchange(request, &mut body))
+                        .await?
+                }
+                Place::Http1(lease) => {
+                    let request = head.http1(&self.target, Outgoing(body.take())).map_err(invalid)?;
+                    self.within_head_timeout(&head, lease.exchange(request, &mut body))
+                        .await?
+                }
+            };
+            match failure {
+                Ok(response) => return Ok(response),
+                Err(failure) => {
+                    attempts.after(failure, repeatable, || body.as_mut().is_none_or(RequestBody::rewind))?;
+                    self.repeats.set(self.repeats.get() + 1);
+                }
+            }
+        }
+    }
+
+    async fn within_head_timeout<T>(&self, head: &Head, exchange: impl Future<Output = T>) -> Result<T, SendError> {
+        let limit: Option<Duration> = head
+            .head_timeout
+            .map_or(self.limits.head_timeout, |HeadTimeout(limit)| limit);
+        match limit {
+            None => Ok(exchange.await),
+            Some(limit) => timeout(limit, exchange)
+                .await
+                .map_err(|_| SendError::HeadTimeout { timeout: limit }),
+        }
+    }
+
+    /// Takes no more requests and waits until those under way, bodies included, have ended. The caller bounds the
+    /// wait; dropping the future closes all connections.
+    pub async fn shutdown(&self) {
+        self.drain().await;
+    }
+
+    /// The numbers of this moment.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            connections: self.pool.open.get(),
+            opening: self.pool.opening.get(),
+            streams: self.streams(),
+            waiting: self.pool.waiting.get(),
+            opened: self.pool.opened.get(),
+            open_failures: self.pool.failures.get(),
+            repeats: self.repeats.get(),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The body of a response as it arrives: data, trailers, back-pressure, and what dropping it means.
+//!
+//! Leaves the bytes to the protocols; nothing is buffered here.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use h2::RecvStream;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    error::{BodyError, BoxError},
+    http1::Lease,
+    http2::Slot,
+    pool::Open,
+    upload::Upload,
+};
+
+/// A response body. Ends with trailers if the server sent some; errors are [`BodyError`]s.
+///
+/// The server's window opens again as frames are taken, so a reader that stops stops the server. Dropping it before
+/// its end resets the HTTP/2 stream (CANCEL) or closes the HTTP/1.1 connection: the server ends a watch at once.
+#[derive(Debug)]
+pub struct UpstreamBody(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Http2 {
+        stream: RecvStream,
+        /// A request body that the server answered before it had all of it.
+        upload: Option<Box<Upload>>,
+        /// Freed as soon as the stream is over.
+        slot: Option<Slot>,
+        ended: bool,
+    },
+    Http1 {
+        incoming: Incoming,
+        /// Goes back to the pool at the end.
+        lease: Option<Lease>,
+    },
+    /// On a connection that serves no other request.
+    Alone {
+        incoming: Incoming,
+        _driver: AbortOnDropHandle<()>,
+        _open: Open,
+    },
+}
+
+impl UpstreamBody {
+    pub(super) fn http2(stream: RecvStream, upload: Option<Upload>, slot: Slot) -> Self {
+        let over = upload.is_none() && stream.is_end_stream();
+        Self(Kind::Http2 {
+            stream,
+            upload: upload.map(Box::new),
+            slot: (!over).then_some(slot),
+            ended: over,
+        })
+    }
+
+    pub(super) fn http1(incoming: Incoming, lease: Lease) -> Self {
+        let lease = if incoming.is_end_stream() {
+            lease.finish();
+            None
+        } else {
+            Some(lease)
+        };
+        Self(Kind::Http1 { incoming, lease })
+    }
+
+    pub(super) const fn alone(incoming: Incoming, driver: AbortOnDropHandle<()>, open: Open) -> Self {
+        Self(Kind::Alone {
+            incoming,
+            _driver: driver,
+            _open: open,
+        })
+    }
+}
+
+impl Body for UpstreamBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut self.get_mut().0 {
+            Kind::Http2 { ended: true, .. } => Poll::Ready(None),
+            Kind::Http2 {
+                stream,
+                upload,
+                slot,
+                ended,
+            } => {
+                if upload.as_mut().is_some_and(|upload| upload.poll(cx).is_ready()) {
+                    *upload = None;
+                }
+                let frame = ready!(poll_stream(stream, cx));
+                if !matches!(&frame, Some(Ok(frame)) if frame.is_data()) {
+                    *ended = true;
+                    *slot = None;
+                }
+                Poll::Ready(frame)
+            }
+            Kind::Http1 { incoming, lease } => {
+                let frame = ready!(Pin::new(&mut *incoming).poll_frame(cx));
+                if (frame.is_none() || incoming.is_end_stream())
+                    && let Some(lease) = lease.take()
+                {
+                    lease.finish();
+                }
+                Poll::Ready(frame.map(|frame| frame.map_err(broken)))
+            }
+            Kind::Alone { incoming, .. } => Pin::new(incoming)
+                .poll_frame(cx)
+                .map(|frame| frame.map(|frame| frame.map_err(broken))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Http2 {
+                stream, upload, ended, ..
+            } => *ended || (upload.is_none() && stream.is_end_stream()),
+            Kind::Http1 { incoming, .. } | Kind::Alone { incoming, .. } => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            // `Content-Length`, if there is one, is among the headers.
+            Kind::Http2 { .. } if self.is_end_stream() => SizeHint::with_exact(0),
+            Kind::Http2 { .. } => SizeHint::default(),
+            Kind::Http1 { incoming, .. } | Kind::Alone { incoming, .. } => incoming.size_hint(),
+        }
+    }
+}
+
+fn broken(error: hyper::Error) -> BoxError {
+    BodyError::Broken { source: error.into() }.into()
+}
+
+fn poll_stream(stream: &mut RecvStream, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    let failed = |error: h2::Error| Some(Err(BodyError::from(error).into()));
+    loop {
+        match ready!(stream.poll_data(cx)) {
+            // Go's servers end a response with an empty frame.
+            Some(Ok(data)) if data.is_empty() => {}
+            Some(Ok(data)) => {
+                // Fails only if the stream is over, when no window is needed.
+                let _ = stream.flow_control().release_capacity(data.len());
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+            Some(Err(error)) => return Poll::Ready(failed(error)),
+            None => break,
+        }
+    }
+    match ready!(stream.poll_trailers(cx)) {
+        Ok(trailers) => Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers)))),
+        Err(error) => Poll::Ready(failed(error)),
+    }
+}

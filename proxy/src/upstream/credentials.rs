@@ -1,0 +1,277 @@
+//! The sidecar's own identity towards the API server, kept fresh: the `Authorization` header and the TLS settings.
+//!
+//! How to authenticate is the `kube` crate's knowledge (token files, exec plugins, basic, bearer, client certificates);
+//! this file only asks it again at the right times and publishes the answer without locks. Which requests get the
+//! header is for the caller to decide.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use bytes::Bytes;
+use futures_util::{TryFutureExt, future::BoxFuture};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header::AUTHORIZATION};
+use http_body_util::Empty;
+use kube::client::{ConfigExt, middleware::AuthLayer};
+use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::error::{BoxError, Error};
+
+/// So long a rotated token is overlooked at most. kubelet rotates at 80 % of a token's life: minutes before its end.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Between two refreshes that were asked for: a storm of 401 must not become a storm of exec plugins.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// TLS settings with our client certificate, if there is one.
+#[derive(Debug)]
+pub(super) struct Identity {
+    /// Offers HTTP/2 and HTTP/1.1.
+    pub(super) negotiated: Arc<rustls::ClientConfig>,
+    /// Offers HTTP/1.1 only: for upgrades.
+    pub(super) http1: Arc<rustls::ClientConfig>,
+    /// Grows when the certificate changes; connections made under an older one take no new requests.
+    pub(super) generation: u64,
+}
+
+/// The header and TLS settings in force. Cheap to read from any thread.
+#[derive(Debug)]
+pub struct Credentials {
+    published: Arc<Published>,
+    impersonation: Vec<(HeaderName, HeaderValue)>,
+    _refresh: Option<AbortOnDropHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Published {
+    authorization: ArcSwapOption<HeaderValue>,
+    identity: Option<ArcSwap<Identity>>,
+    asked: Notify,
+    failures: AtomicU64,
+    refreshes: AtomicU64,
+}
+
+impl Credentials {
+    /// Asks for the first time, and goes on asking on the current runtime until dropped.
+    pub(super) async fn start(config: kube::Config) -> Result<Self, Error> {
+        let url = config.cluster_url.to_string();
+        let failed = |source: BoxError| Error::Credentials {
+            url: url.clone(),
+            source,
+        };
+        let impersonation = impersonation(&config).await.map_err(failed)?;
+        let identity = if config.cluster_url.scheme() == Some(&http::uri::Scheme::HTTPS) {
+            let identity = load_identity(&config, 0).await.map_err(failed)?;
+            let identity = identity.map_err(|source| Error::Tls {
+                url: url.clone(),
+                source: Box::new(source),
+            })?;
+            Some(ArcSwap::from_pointee(identity))
+        } else {
+            None
+        };
+        let layer = load_layer(&config).await.map_err(failed)?;
+        let published = Arc::new(Published {
+            identity,
+            ..Published::default()
+        });
+        let refresh = Refresh {
+            certificate: certificate_times(&config),
+            config,
+            layer,
+            published: Arc::clone(&published),
+        };
+        refresh.publish_header().await.map_err(failed)?;
+        let task = refresh
+            .changes()
+            .then(|| AbortOnDropHandle::new(tokio::spawn(refresh.run())));
+        Ok(Self {
+            published,
+            impersonation,
+            _refresh: task,
+        })
+    }
+
+    /// The `Authorization` header in force, marked sensitive; `None` if the API server knows us by certificate or not
+    /// at all. When a refresh fails, the last good one stays.
+    #[must_use]
+    pub fn current(&self) -> Option<HeaderValue> {
+        self.published.authorization.load().as_deref().cloned()
+    }
+
+    /// Makes a request ours: sets `Authorization`, and the `Impersonate-*` headers if the kubeconfig says so (`as`).
+    pub fn apply(&self, headers: &mut HeaderMap) {
+        if let Some(authorization) = self.current() {
+            headers.insert(AUTHORIZATION, authorization);
+        }
+        for (name, value) in &self.impersonation {
+            headers.append(name, value.clone());
+        }
+    }
+
+    /// Call it when the API server answered 401 to our own header: the token file is read, the exec plugin run again
+    /// at once (at most once a second). Doesn't wait.
+    pub fn refresh_now(&self) {
+        self.published.asked.notify_one();
+    }
+
+    /// How many refreshes have failed since the start, for a metric.
+    #[must_use]
+    pub fn refresh_failures(&self) -> u64 {
+        self.published.failures.load(Ordering::Relaxed)
+    }
+
+    /// How many refreshes have succeeded since the start, for a metric.
+    #[must_use]
+    pub fn refreshes(&self) -> u64 {
+        self.published.refreshes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn identity(&self) -> Option<Arc<Identity>> {
+        self.published.identity.as_ref().map(ArcSwap::load_full)
+    }
+
+    /// Of the TLS settings in force; 0 for plain HTTP.
+    pub(super) fn generation(&self) -> u64 {
+        self.published
+            .identity
+            .as_ref()
+            .map_or(0, |identity| identity.load().generation)
+    }
+}
+
+/// What the task owns.
+struct Refresh {
+    config: kube::Config,
+    layer: Option<AuthLayer>,
+    certificate: Vec<Option<SystemTime>>,
+    published: Arc<Published>,
+}
+
+impl Refresh {
+    /// Whether anything can ever change: a fixed token, password or inline certificate can't.
+    const fn changes(&self) -> bool {
+        let info = &self.config.auth_info;
+        info.token_file.is_some() || info.exec.is_some() || info.auth_provider.is_some() || !self.certificate.is_empty()
+    }
+
+    async fn run(mut self) {
+        loop {
+            let asked = tokio::select! {
+                () = tokio::time::sleep(REFRESH_INTERVAL) => false,
+                () = self.published.asked.notified() => true,
+            };
+            match self.refresh(asked).await {
+                Ok(()) => {
+                    self.published.refreshes.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    self.published.failures.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(%error, "credentials could not be refreshed; the last good ones stay in use");
+                }
+            }
+            if asked {
+                tokio::time::sleep(MIN_REFRESH_INTERVAL).await;
+            }
+        }
+    }
+
+    async fn refresh(&mut self, asked: bool) -> Result<(), BoxError> {
+        // kube's own cache would keep a token file for a minute and an exec plugin's token to its end, even if the
+        // server has just refused it: a new layer starts without cache.
+        if asked || self.config.auth_info.token_file.is_some() {
+            self.layer = load_layer(&self.config).await?;
+        }
+        self.publish_header().await?;
+        let certificate = certificate_times(&self.config);
+        if certificate != self.certificate || (asked && self.config.auth_info.exec.is_some()) {
+            self.publish_identity().await?;
+            self.certificate = certificate;
+        }
+        Ok(())
+    }
+
+    async fn publish_header(&self) -> Result<(), BoxError> {
+        let Some(layer) = &self.layer else { return Ok(()) };
+        let header = header_of(layer).await?;
+        self.published.authorization.store(header.map(|mut header| {
+            header.set_sensitive(true);
+            Arc::new(header)
+        }));
+        Ok(())
+    }
+
+    async fn publish_identity(&self) -> Result<(), BoxError> {
+        if let Some(identity) = &self.published.identity {
+            let generation = identity.load().generation.saturating_add(1);
+            identity.store(Arc::new(load_identity(&self.config, generation).await??));
+        }
+        Ok(())
+    }
+}
+
+/// Lets kube's layer dress an empty request, and looks what it put on.
+fn header_of(layer: &AuthLayer) -> BoxFuture<'static, Result<Option<HeaderValue>, BoxError>> {
+    let dressed = layer.layer(service_fn(look)).oneshot(Request::new(Empty::new()));
+    Box::pin(dressed.map_ok(Response::into_body))
+}
+
+async fn look(request: Request<Empty<Bytes>>) -> Result<Response<Option<HeaderValue>>, BoxError> {
+    Ok(Response::new(request.headers().get(AUTHORIZATION).cloned()))
+}
+
+/// Runs off the runtime's threads: it reads files and may run an exec plugin.
+async fn load_layer(config: &kube::Config) -> Result<Option<AuthLayer>, BoxError> {
+    let config = config.clone();
+    Ok(tokio::task::spawn_blocking(move || config.auth_layer()).await??)
+}
+
+/// As [`load_layer`]. The outer error: the thread failed; the inner one: the settings are wrong.
+async fn load_identity(config: &kube::Config, generation: u64) -> Result<Result<Identity, kube::Error>, BoxError> {
+    let config = config.clone();
+    let load = move || {
+        let mut negotiated = config.rustls_client_config()?;
+        let mut http1 = negotiated.clone();
+        negotiated.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Identity {
+            negotiated: Arc::new(negotiated),
+            http1: Arc::new(http1),
+            generation,
+        })
+    };
+    Ok(tokio::task::spawn_blocking(load).await?)
+}
+
+async fn impersonation(config: &kube::Config) -> Result<Vec<(HeaderName, HeaderValue)>, BoxError> {
+    let seen = service_fn(|request: Request<()>| async move { Ok::<_, BoxError>(request.headers().clone()) });
+    let headers = config
+        .extra_headers_layer()?
+        .layer(seen)
+        .oneshot(Request::new(()))
+        .await?;
+    Ok(headers
+        .iter()
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect())
+}
+
+/// When the client certificate and key were written, if they are files; `None` inside for a file that is not there.
+fn certificate_times(config: &kube::Config) -> Vec<Option<SystemTime>> {
+    let info = &config.auth_info;
+    let files = [&info.client_certificate, &info.client_key];
+    let time = |path: &String| {
+        std::fs::metadata(PathBuf::from(path))
+            .and_then(|meta| meta.modified())
+            .ok()
+    };
+    files.into_iter().flatten().map(time).collect()
+}

@@ -1,0 +1,228 @@
+//! One HTTP/1.1 connection to the API server: a request at a time, back to the pool after each whole response.
+//!
+//! hyper speaks the protocol. Leaves choosing a connection to `pool.rs`, upgrades to `upgrade.rs`.
+
+use std::{
+    cell::{Cell, OnceCell, RefCell},
+    future::poll_fn,
+    pin::Pin,
+    rc::{Rc, Weak},
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::{task::AbortHandle, time::Instant};
+
+use super::{
+    Upstream,
+    attempt::Failure,
+    body::UpstreamBody,
+    connect::Transport,
+    error::{BoxError, ConnectError},
+    request::RequestBody,
+};
+
+/// A request body or none: the one body type of all HTTP/1.1 connections.
+#[derive(Debug)]
+pub(super) struct Outgoing(pub(super) Option<RequestBody>);
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.get_mut()
+            .0
+            .as_mut()
+            .map_or(Poll::Ready(None), |body| Pin::new(body).poll_frame(cx))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+    }
+}
+
+type Driver = http1::Connection<TokioIo<Transport>, Outgoing>;
+
+/// A connection, whoever uses it.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) generation: u64,
+    pub(super) driver: OnceCell<AbortHandle>,
+    pool: Weak<Upstream>,
+    answered: Cell<bool>,
+    /// Given back before hyper was done with the response; the driver parks it.
+    returned: RefCell<Option<SendRequest<Outgoing>>>,
+    returned_to: RefCell<Option<Waker>>,
+}
+
+/// An unused connection.
+#[derive(Debug)]
+pub(super) struct Parked {
+    sender: SendRequest<Outgoing>,
+    pub(super) line: Rc<Line>,
+    pub(super) since: Instant,
+}
+
+/// The right to send one request. Dropped before [`finish`](Lease::finish), it closes the connection.
+#[derive(Debug)]
+pub(super) struct Lease {
+    sender: SendRequest<Outgoing>,
+    guard: CloseOnDrop,
+}
+
+#[derive(Debug)]
+struct CloseOnDrop {
+    line: Rc<Line>,
+    armed: bool,
+}
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        if self.armed
+            && let Some(driver) = self.line.driver.get()
+        {
+            driver.abort();
+        }
+    }
+}
+
+/// Prepares a connection; HTTP/1.1 has no greeting. The future drives it.
+pub(super) async fn establish(
+    stream: Transport,
+    generation: u64,
+    pool: &Rc<Upstream>,
+) -> Result<(Parked, impl Future<Output = ()> + use<>), ConnectError> {
+    let broken = |error: hyper::Error| ConnectError::Handshake {
+        authority: pool.target().authority().to_string(),
+        source: error.into(),
+    };
+    let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    let line = Rc::new(Line {
+        generation,
+        driver: OnceCell::new(),
+        pool: Rc::downgrade(pool),
+        answered: Cell::new(false),
+        returned: RefCell::new(None),
+        returned_to: RefCell::new(None),
+    });
+    let drive = drive(driver, Rc::downgrade(&line));
+    Ok((
+        Parked {
+            sender,
+            line,
+            since: Instant::now(),
+        },
+        drive,
+    ))
+}
+
+async fn drive(mut driver: Driver, line: Weak<Line>) {
+    poll_fn(|cx| {
+        if let Poll::Ready(end) = Pin::new(&mut driver).poll(cx) {
+            if let Err(error) = end {
+                tracing::debug!(%error, "HTTP/1.1 connection to the API server ended");
+            }
+            return Poll::Ready(());
+        }
+        if let Some(line) = line.upgrade() {
+            line.poll_returned(cx);
+        }
+        Poll::Pending
+    })
+    .await;
+}
+
+impl Line {
+    fn poll_returned(self: &Rc<Self>, cx: &mut Context<'_>) {
+        self.returned_to.replace(Some(cx.waker().clone()));
+        let Some(mut sender) = self.returned.take() else { return };
+        match sender.poll_ready(cx) {
+            Poll::Ready(Ok(())) => self.park(sender),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => {
+                self.returned.replace(Some(sender));
+            }
+        }
+    }
+
+    fn park(self: &Rc<Self>, sender: SendRequest<Outgoing>) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.park(Parked {
+                sender,
+                line: Rc::clone(self),
+                since: Instant::now(),
+            });
+        }
+    }
+}
+
+impl Parked {
+    /// Whether it takes a request; the server may have closed it meanwhile.
+    pub(super) fn is_open(&self) -> bool {
+        self.sender.is_ready()
+    }
+
+    pub(super) fn lease(self) -> Lease {
+        Lease {
+            sender: self.sender,
+            guard: CloseOnDrop {
+                line: self.line,
+                armed: true,
+            },
+        }
+    }
+}
+
+impl Lease {
+    /// Sends a request and waits for the head of its response. If nothing was sent, `body` is there again.
+    pub(super) async fn exchange(
+        mut self,
+        request: Request<Outgoing>,
+        body: &mut Option<RequestBody>,
+    ) -> Result<Response<UpstreamBody>, Failure> {
+        let stale = self.guard.line.answered.get();
+        let mut error = match self.sender.try_send_request(request).await {
+            Ok(response) => {
+                self.guard.line.answered.set(true);
+                return Ok(response.map(|incoming| UpstreamBody::http1(incoming, self)));
+            }
+            Err(error) => error,
+        };
+        if let Some(request) = error.take_message() {
+            *body = request.into_body().0;
+            return Err(Failure::Unsent(error.into_error().into()));
+        }
+        let error = error.into_error();
+        if error.is_user() {
+            return Err(Failure::RequestBody(error.into()));
+        }
+        let stale = stale && !error.is_parse();
+        Err(Failure::Broken {
+            stale,
+            source: error.into(),
+        })
+    }
+
+    /// The response is complete: the connection can be used again.
+    pub(super) fn finish(self) {
+        let Self { sender, mut guard } = self;
+        guard.armed = false;
+        if sender.is_ready() {
+            guard.line.park(sender);
+        } else if !sender.is_closed() {
+            guard.line.returned.replace(Some(sender));
+            if let Some(driver) = guard.line.returned_to.take() {
+                driver.wake();
+            }
+        }
+    }
+}

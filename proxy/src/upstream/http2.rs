@@ -1,0 +1,287 @@
+//! One HTTP/2 connection to the API server: opening it, keeping it alive, and one exchange on it.
+//!
+//! Uses `h2` itself and not hyper, because the pool must know how many streams the server allows, and a retry must
+//! know whether GOAWAY or RST_STREAM says "not processed". Leaves choosing a connection to `pool.rs`, what happens
+//! after a failure to the loop in `upstream.rs`.
+
+use std::{
+    cell::Cell,
+    future::poll_fn,
+    pin::{Pin, pin},
+    rc::{Rc, Weak},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use h2::{
+    Reason, RecvStream,
+    client::{Builder, ResponseFuture, SendRequest},
+};
+use http::{Request, Response};
+use tokio::time::Instant;
+
+use super::{
+    Upstream,
+    attempt::Failure,
+    body::UpstreamBody,
+    connect::Transport,
+    error::{BoxError, ConnectError},
+    keepalive::{Heard, Keepalive},
+    limits::Limits,
+    request::RequestBody,
+    upload::{Upload, Uploaded},
+};
+
+/// What `current_max_send_streams` says until the server's SETTINGS have come: no server sends this number, because
+/// SETTINGS values have 32 bits.
+const BEFORE_SETTINGS: usize = usize::MAX - 1;
+
+/// Frames of the response up to this size. Large lists arrive in fewer pieces than with the default of 16 KiB.
+const MAX_FRAME: u32 = 64 << 10;
+
+/// All response headers together, decoded: what Go's servers accept in the other direction.
+const MAX_HEADER_LIST: u32 = 1 << 20;
+
+/// What a stream may have queued in the connection beyond what the server's window allows.
+const MAX_SEND_BUFFER: usize = 128 << 10;
+
+type Io = Heard<Transport>;
+/// The future that reads and writes; whoever holds it drives the connection.
+pub(super) type Driver = h2::client::Connection<Io, Bytes>;
+
+/// A connection as the pool sees it. When the last `Rc` goes, it closes itself once its streams have ended.
+#[derive(Debug)]
+pub(super) struct Connection {
+    send: SendRequest<Bytes>,
+    most_streams: usize,
+    /// The server's limit when it was last looked up.
+    limit: Cell<usize>,
+    active: Cell<usize>,
+    /// Streams that got a response: the connection is known to work.
+    answered: Cell<u64>,
+    idle_since: Cell<Instant>,
+    pub(super) generation: u64,
+    pool: Weak<Upstream>,
+}
+
+/// What [`establish`] makes.
+#[derive(Debug)]
+pub(super) struct Established {
+    pub(super) connection: Rc<Connection>,
+    pub(super) driver: Driver,
+    pub(super) keepalive: Keepalive,
+}
+
+/// Speaks the preface and waits for the server's SETTINGS, so that its limit on streams is known before the first
+/// request.
+pub(super) async fn establish(
+    stream: Transport,
+    generation: u64,
+    pool: &Rc<Upstream>,
+) -> Result<Established, ConnectError> {
+    let limits = pool.limits();
+    let authority = || pool.target().authority().to_string();
+    let broken = |source: BoxError| ConnectError::Handshake {
+        authority: authority(),
+        source,
+    };
+    let heard = Rc::new(Cell::new(false));
+    let io = Heard {
+        io: stream,
+        heard: Rc::clone(&heard),
+    };
+    let (send, mut driver) = builder(limits)
+        .handshake(io)
+        .await
+        .map_err(|error| broken(error.into()))?;
+    poll_fn(|cx| match Pin::new(&mut driver).poll(cx) {
+        Poll::Ready(Ok(())) => Poll::Ready(Err(broken("connection closed".into()))),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(broken(error.into()))),
+        Poll::Pending if send.current_max_send_streams() == BEFORE_SETTINGS => Poll::Pending,
+        Poll::Pending => Poll::Ready(Ok(())),
+    })
+    .await?;
+    if send.current_max_send_streams() == 0 {
+        return Err(ConnectError::NoStreams { authority: authority() });
+    }
+    let pings = driver.ping_pong().ok_or_else(|| broken("no pings".into()))?;
+    let connection = Rc::new(Connection {
+        limit: Cell::new(send.current_max_send_streams().min(limits.max_streams_per_connection)),
+        send,
+        most_streams: limits.max_streams_per_connection,
+        active: Cell::new(0),
+        answered: Cell::new(0),
+        idle_since: Cell::new(Instant::now()),
+        generation,
+        pool: Rc::downgrade(pool),
+    });
+    let keepalive = Keepalive {
+        pings,
+        heard,
+        interval: limits.ping_interval,
+        patience: limits.ping_timeout,
+    };
+    Ok(Established {
+        connection,
+        driver,
+        keepalive,
+    })
+}
+
+fn builder(limits: &Limits) -> Builder {
+    let mut builder = Builder::new();
+    builder
+        .initial_max_send_streams(BEFORE_SETTINGS)
+        .initial_window_size(limits.stream_window)
+        .initial_connection_window_size(limits.connection_window)
+        .max_frame_size(MAX_FRAME)
+        .max_header_list_size(MAX_HEADER_LIST)
+        .max_send_buffer_size(MAX_SEND_BUFFER)
+        .enable_push(false);
+    builder
+}
+
+impl Connection {
+    /// Requests under way.
+    pub(super) fn active(&self) -> usize {
+        self.active.get()
+    }
+
+    /// Streams that may be open at once, as the server last said.
+    pub(super) fn limit(&self) -> usize {
+        self.limit.get()
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.active.get() < self.limit.get()
+    }
+
+    /// Unused for so long; `None` while in use.
+    pub(super) fn idle(&self) -> Option<Duration> {
+        (self.active.get() == 0).then(|| self.idle_since.get().elapsed())
+    }
+
+    /// Whether the connection may take requests: no GOAWAY, not closed, stream numbers left. Looks up the limit too.
+    pub(super) fn is_open(&self) -> bool {
+        self.limit
+            .set(self.send.current_max_send_streams().min(self.most_streams));
+        // A clone is never itself waiting for a stream, so this answers at once.
+        let ready = self.send.clone().poll_ready(&mut Context::from_waker(Waker::noop()));
+        matches!(ready, Poll::Ready(Ok(())))
+    }
+
+    /// Takes a place for one request.
+    pub(super) fn slot(self: &Rc<Self>) -> Slot {
+        self.active.set(self.active.get() + 1);
+        Slot {
+            connection: Rc::clone(self),
+        }
+    }
+}
+
+/// A place for one request on a connection; free again when dropped.
+#[derive(Debug)]
+pub(super) struct Slot {
+    connection: Rc<Connection>,
+}
+
+impl Slot {
+    pub(super) const fn connection(&self) -> &Rc<Connection> {
+        &self.connection
+    }
+
+    /// Sends a request and waits for the head of its response.
+    ///
+    /// `body` is taken if the server answers before it has all of it; on failure it is there again.
+    pub(super) async fn exchange(
+        self,
+        request: Request<()>,
+        body: &mut Option<RequestBody>,
+    ) -> Result<Response<UpstreamBody>, Failure> {
+        let (response, stream) = self
+            .connection
+            .send
+            .clone()
+            .send_request(request, body.is_none())
+            .map_err(unsent)?;
+        let (response, upload) = match body.take() {
+            None => (response.await, None),
+            Some(content) => {
+                let mut upload = Upload::new(content, stream);
+                match head_during_upload(response, &mut upload).await {
+                    Ok((Ok(response), uploaded)) => (Ok(response), (!uploaded).then_some(upload)),
+                    Ok((Err(error), _)) => {
+                        *body = Some(upload.into_body());
+                        (Err(error), None)
+                    }
+                    Err(error) => return Err(Failure::RequestBody(error)),
+                }
+            }
+        };
+        match response {
+            Ok(response) => {
+                self.connection
+                    .answered
+                    .set(self.connection.answered.get().saturating_add(1));
+                Ok(response.map(|body| UpstreamBody::http2(body, upload, self)))
+            }
+            Err(error) => Err(self.failure(error)),
+        }
+    }
+
+    fn failure(&self, error: h2::Error) -> Failure {
+        let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
+        // h2 gives a stream the server's GOAWAY as its error only if the stream lies above the last stream that the
+        // server will process (RFC 9113 §6.8).
+        if error.is_remote() && (error.is_go_away() || refused) {
+            return Failure::NotProcessed(error.into());
+        }
+        let stale = !error.is_reset() && self.connection.answered.get() > 0;
+        Failure::Broken {
+            stale,
+            source: error.into(),
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let connection = &self.connection;
+        connection.active.set(connection.active.get().saturating_sub(1));
+        if connection.active.get() == 0 {
+            connection.idle_since.set(Instant::now());
+        }
+        if let Some(pool) = connection.pool.upgrade() {
+            pool.room_made();
+        }
+    }
+}
+
+/// The connection did not take the request: it was closing already, or the request can't be written.
+fn unsent(error: h2::Error) -> Failure {
+    if error.is_go_away() || error.is_io() || error.is_reset() {
+        Failure::Unsent(error.into())
+    } else {
+        Failure::Invalid(error.into())
+    }
+}
+
+/// Waits for the response while sending the body. Tells whether the upload is over, or the client's error.
+async fn head_during_upload(
+    response: ResponseFuture,
+    upload: &mut Upload,
+) -> Result<(Result<Response<RecvStream>, h2::Error>, bool), BoxError> {
+    let mut response = pin!(response);
+    let mut uploaded = false;
+    poll_fn(|cx| {
+        if !uploaded && let Poll::Ready(end) = upload.poll(cx) {
+            uploaded = true;
+            if let Uploaded::Failed(error) = end {
+                return Poll::Ready(Err(error));
+            }
+        }
+        response.as_mut().poll(cx).map(|response| Ok((response, uploaded)))
+    })
+    .await
+}

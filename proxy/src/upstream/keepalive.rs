@@ -1,0 +1,100 @@
+//! Finds out whether the server on an HTTP/2 connection is still there: pings, and a note of what arrives.
+//!
+//! Leaves closing the connection to its driver in `pool.rs`.
+
+use std::{
+    cell::Cell,
+    io,
+    pin::{Pin, pin},
+    rc::Rc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use h2::{Ping, PingPong};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Instant, interval_at, timeout},
+};
+
+/// Pings a server, and judges its silence.
+pub(super) struct Keepalive {
+    pub(super) pings: PingPong,
+    /// Set by [`Heard`].
+    pub(super) heard: Rc<Cell<bool>>,
+    pub(super) interval: Duration,
+    pub(super) patience: Duration,
+}
+
+impl std::fmt::Debug for Keepalive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keepalive")
+            .field("interval", &self.interval)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Keepalive {
+    /// Returns when the server is found dead. On a connection that has ended it waits for the driver to drop it.
+    pub(super) async fn until_dead(mut self) {
+        let mut ticks = interval_at(Instant::now() + self.interval, self.interval);
+        loop {
+            ticks.tick().await;
+            let mut pong = pin!(self.pings.ping(Ping::opaque()));
+            loop {
+                self.heard.set(false);
+                match timeout(self.patience, pong.as_mut()).await {
+                    Ok(Ok(_)) => break,
+                    // The answer may be queued behind a large response on a slow link; that is not a dead server.
+                    Err(_) if self.heard.get() => {}
+                    Err(_) => return,
+                    Ok(Err(_)) => std::future::pending().await,
+                }
+            }
+        }
+    }
+}
+
+/// Notes that something was read.
+#[derive(Debug)]
+pub(super) struct Heard<T> {
+    pub(super) io: T,
+    pub(super) heard: Rc<Cell<bool>>,
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = Pin::new(&mut self.io).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.heard.set(true);
+        }
+        result
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Heard<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+}

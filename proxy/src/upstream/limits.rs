@@ -1,0 +1,76 @@
+//! How much the upstream side of one worker thread may hold, and how long it waits; each default with its reason.
+//!
+//! Leaves the enforcing to `pool.rs`, `http2.rs` and `http1.rs`.
+
+use std::time::Duration;
+
+/// Bounds of one [`Upstream`](super::Upstream), that is: of one worker thread.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// From the first DNS question to a connection that takes requests (TCP, TLS, HTTP/2 SETTINGS), and how long a
+    /// request waits for room when no connection may be opened any more.
+    ///
+    /// 5 s: an API server in reach answers in milliseconds; a controller is better off with a quick 503 than waiting.
+    pub connect_timeout: Duration,
+    /// From sending a request to its response head; `None` waits for ever. One request overrides it with
+    /// [`HeadTimeout`](super::HeadTimeout).
+    ///
+    /// 120 s: twice kube-apiserver's default `--request-timeout`, so the server's own 504 always comes first. What the
+    /// API server exempts from that timeout as long-running (watch, `log`, `proxy`, `exec`, `attach`, `portforward`)
+    /// should carry `HeadTimeout(None)`: a followed log's head comes with its first line.
+    pub head_timeout: Option<Duration>,
+    /// Connections, open or being opened, of any protocol.
+    ///
+    /// 1024: a thousand watches over HTTP/1.1 take a connection each; file descriptors are the next bound.
+    pub max_connections: usize,
+    /// Streams on one HTTP/2 connection at most, also where the server allows more or names no number.
+    ///
+    /// 250: what Go's servers announce (kube-apiserver: 100). Beyond it, one TCP connection is the bottleneck.
+    pub max_streams_per_connection: usize,
+    /// An unused connection is closed after so long; the last HTTP/2 connection stays.
+    ///
+    /// 90 s: client-go's and kube-apiserver's idle timeout.
+    pub idle_timeout: Duration,
+    /// A PING goes out so often on each HTTP/2 connection.
+    ///
+    /// 30 s: as client-go.
+    pub ping_interval: Duration,
+    /// A connection on which nothing at all arrives for so long after a PING is dead.
+    ///
+    /// 15 s: as client-go.
+    pub ping_timeout: Duration,
+    /// Bytes of one response that may be under way or unread (HTTP/2 stream window).
+    ///
+    /// 1 MiB: a large list at 10 ms round trip still streams at 100 MB/s.
+    pub stream_window: u32,
+    /// The same for all responses of a connection together.
+    ///
+    /// 16 MiB: 16 watches whose clients have stopped reading don't stop the others on the connection. Go's client
+    /// takes 1 GiB; here it bounds the memory.
+    pub connection_window: u32,
+    /// Bytes of a request body kept so that a request which the server refused unseen can be sent again.
+    ///
+    /// 256 KiB: all but the largest objects of a controller; bigger uploads fail over to the controller's own retry.
+    pub replay_buffer: usize,
+    /// Speak HTTP/2 to an `http://` server without asking (prior knowledge). For benchmarks and tests: a plain
+    /// `kubectl proxy` or test server speaks HTTP/1.1.
+    pub http2_prior_knowledge: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            head_timeout: Some(Duration::from_secs(120)),
+            max_connections: 1024,
+            max_streams_per_connection: 250,
+            idle_timeout: Duration::from_secs(90),
+            ping_interval: Duration::from_secs(30),
+            ping_timeout: Duration::from_secs(15),
+            stream_window: 1 << 20,
+            connection_window: 16 << 20,
+            replay_buffer: 256 << 10,
+            http2_prior_knowledge: false,
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The connections of one worker thread: which one takes a request, when another is opened, when one is closed.
+//!
+//! Rules: the least loaded HTTP/2 connection with room; none with room, and as many are opened as those who wait will
+//! fill, so that a burst of 200 requests opens two connections and not 200. A connection that got GOAWAY, was made
+//! under an older client certificate or has used up its stream numbers takes no new requests; its streams go on.
+//! Leaves the protocols to `http2.rs` and `http1.rs`.
+
+use std::{
+    cell::{Cell, RefCell},
+    pin::pin,
+    rc::{Rc, Weak},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    task::{AbortHandle, JoinSet},
+    time::{Instant, interval_at, timeout, timeout_at},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    Upstream,
+    connect::{self, Protocol},
+    error::{ConnectError, SendError},
+    http1::{self, Lease, Parked},
+    http2::{self, Connection, Established, Slot},
+    keepalive::Keepalive,
+};
+
+/// How many streams a connection will take, as long as no server has told: kube-apiserver's default.
+const EXPECTED_STREAMS: usize = 100;
+
+/// Sweeps for unused connections per idle timeout: they live at most a third longer than it says.
+const SWEEPS_PER_IDLE_TIMEOUT: u32 = 3;
+
+/// A place to send one request.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// On a shared connection.
+    Http2(Slot),
+    /// On a connection of its own.
+    Http1(Lease),
+}
+
+/// What is open, being opened and waited for. Never borrowed across an await.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    /// HTTP/2 connections that take requests.
+    shared: RefCell<Vec<Rc<Connection>>>,
+    /// Unused HTTP/1.1 connections, the longest unused first.
+    parked: RefCell<Vec<Parked>>,
+    /// Connections of all kinds whose driver runs.
+    pub(super) open: Cell<usize>,
+    pub(super) opening: Cell<usize>,
+    pub(super) waiting: Cell<usize>,
+    /// Ever since the start.
+    pub(super) opened: Cell<u64>,
+    pub(super) failures: Cell<u64>,
+    last_failure: RefCell<Option<Arc<ConnectError>>>,
+    /// Requests that one new connection will take; learnt from the last one.
+    expected: Cell<Option<usize>>,
+    changed: Notify,
+    tasks: RefCell<JoinSet<()>>,
+    sweeper: RefCell<Option<AbortOnDropHandle<()>>>,
+    pub(super) closing: Cell<bool>,
+}
+
+/// Counts as long as it lives.
+struct Counted<'a>(&'a Cell<usize>);
+
+impl<'a> Counted<'a> {
+    fn new(cell: &'a Cell<usize>) -> Self {
+        cell.set(cell.get() + 1);
+        Self(cell)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
+impl Upstream {
+    /// A place for a request: at once if there is room, else on a connection that is opened for it. `avoid`: this
+    /// connection has just refused it.
+    pub(super) async fn place(self: &Rc<Self>, avoid: Option<&Rc<Connection>>) -> Result<Place, SendError> {
+        match self.free_place(avoid) {
+            Some(place) => Ok(place),
+            None => self.wait_for_place(avoid).await,
+        }
+    }
+
+    async fn wait_for_place(self: &Rc<Self>, avoid: Option<&Rc<Connection>>) -> Result<Place, SendError> {
+        let pool = &self.pool;
+        let _waiting = Counted::new(&pool.waiting);
+        let failures = pool.failures.get();
+        let since = Instant::now();
+        loop {
+            let mut changed = pin!(pool.changed.notified());
+            changed.as_mut().enable();
+            if let Some(place) = self.free_place(avoid) {
+                return Ok(place);
+            }
+            if pool.closing.get() {
+                return Err(SendError::Unreachable {
+                    source: Arc::new(ConnectError::ShuttingDown),
+                });
+            }
+            if pool.failures.get() != failures
+                && pool.opening.get() == 0
+                && let Some(source) = pool.last_failure.borrow().clone()
+            {
+                return Err(SendError::Unreachable { source });
+            }
+            self.open_for_waiting();
+            // A connection being opened has its own deadline; what may follow it is that others were quicker.
+            let patience = self.limits.connect_timeout * if pool.opening.get() > 0 { 2 } else { 1 };
+            if timeout_at(since + patience, changed).await.is_err() {
+                return Err(SendError::TooManyConnections {
+                    limit: self.limits.max_connections,
+                });
+            }
+        }
+    }
+
+    fn free_place(&self, avoid: Option<&Rc<Connection>>) -> Option<Place> {
+        if let Some(slot) = self.free_slot(avoid) {
+            return Some(Place::Http2(slot));
+        }
+        let generation = self.target.credentials().generation();
+        let mut parked = self.pool.parked.borrow_mut();
+        while let Some(unused) = parked.pop() {
+            if unused.is_open() && unused.line.generation == generation {
+                return Some(Place::Http1(unused.lease()));
+            }
+        }
+        None
+    }
+
+    fn free_slot(&self, avoid: Option<&Rc<Connection>>) -> Option<Slot> {
+        let generation = self.target.credentials().generation();
+        let mut shared = self.pool.shared.borrow_mut();
+        loop {
+            let usable = |connection: &&Rc<Connection>| avoid.is_none_or(|avoid| !Rc::ptr_eq(connection, avoid));
+            let best = shared.iter().filter(usable).filter(|connection| connection.has_room());
+            let best = Rc::clone(best.min_by_key(|connection| connection.active())?);
+            if best.is_open() && best.generation == generation {
+                // The server may have lowered its limit meanwhile.
+                if best.has_room() {
+                    return Some(best.slot());
+                }
+                continue;
+            }
+            shared.retain(|connection| !Rc::ptr_eq(connection, &best));
+        }
+    }
+
+    /// Someone who waits may look again.
+    pub(super) fn room_made(&self) {
+        if self.pool.waiting.get() > 0 {
+            self.pool.changed.notify_one();
+        }
+    }
+
+    /// Takes back an HTTP/1.1 connection.
+    pub(super) fn park(&self, unused: Parked) {
+        if !self.pool.closing.get() {
+            self.pool.parked.borrow_mut().push(unused);
+            self.room_made();
+        }
+    }
+
+    /// Opens as many connections as those who wait will fill, within the bound.
+    fn open_for_waiting(self: &Rc<Self>) {
+        let pool = &self.pool;
+        let per_connection = pool.expected.get().unwrap_or(EXPECTED_STREAMS).max(1);
+        let wanted = pool.waiting.get().div_ceil(per_connection);
+        while pool.opening.get() < wanted && pool.opening.get() + pool.open.get() < self.limits.max_connections {
+            pool.opening.set(pool.opening.get() + 1);
+            let upstream = Rc::downgrade(self);
+            let mut tasks = pool.tasks.borrow_mut();
+            while tasks.try_join_next().is_some() {}
+            // The task needs its own handle, for those who must end it; they get it before it first runs.
+            let handle = Rc::new(Cell::new(None));
+            let task = tasks.spawn_local(run(upstream, Rc::clone(&handle)));
+            handle.set(Some(task));
+        }
+        pool.sweeper.borrow_mut().get_or_insert_with(|| {
+            let pause = self.limits.idle_timeout / SWEEPS_PER_IDLE_TIMEOUT;
+            AbortOnDropHandle::new(tokio::task::spawn_local(sweep(Rc::downgrade(self), pause)))
+        });
+    }
+
+    fn opening_failed(&self, error: ConnectError) {
+        tracing::debug!(%error, "no connection to the API server");
+        self.pool.last_failure.replace(Some(Arc::new(error)));
+        self.pool.failures.set(self.pool.failures.get() + 1);
+    }
+
+    fn close_unused(&self) {
+        let idle_timeout = self.limits.idle_timeout;
+        self.pool
+            .parked
+            .borrow_mut()
+            .retain(|unused| unused.is_open() && unused.since.elapsed() < idle_timeout);
+        let mut shared = self.pool.shared.borrow_mut();
+        let generation = self.target.credentials().generation();
+        shared.retain(|connection| connection.is_open() && connection.generation == generation);
+        let mut left = shared.len();
+        // The newest go first: the oldest is where requests collect when there are few.
+        let mut index = shared.len();
+        while index > 0 && left > 1 {
+            index -= 1;
+            if shared
+                .get(index)
+                .is_some_and(|connection| connection.idle().is_some_and(|idle| idle >= idle_timeout))
+            {
+                shared.remove(index);
+                left -= 1;
+            }
+        }
+    }
+
+    /// Takes no more requests; those under way go on. Ends when the last has, so the caller bounds the wait.
+    pub(super) async fn drain(&self) {
+        self.pool.closing.set(true);
+        self.pool.shared.borrow_mut().clear();
+        self.pool.parked.borrow_mut().clear();
+        self.pool.changed.notify_waiters();
+        let mut tasks = self.pool.tasks.take();
+        self.pool.sweeper.take();
+        while tasks.join_next().await.is_some() {}
+    }
+
+    pub(super) fn streams(&self) -> usize {
+        let shared = self.pool.shared.borrow();
+        shared.iter().map(|connection| connection.active()).sum()
+    }
+}
+
+/// Opens one connection, offers it, and drives it to its end. Owned by the pool's task set.
+async fn run(upstream: Weak<Upstream>, own: Rc<Cell<Option<AbortHandle>>>) {
+    let Some(pool) = upstream.upgrade() else { return };
+    let opening = Opening {
+        upstream: Weak::clone(&upstream),
+    };
+    let limit = pool.limits.connect_timeout;
+    let greeted = timeout(limit, connect_and_greet(&pool)).await.unwrap_or_else(|_| {
+        let authority = pool.target.authority().to_string();
+        Err(ConnectError::Timeout {
+            authority,
+            timeout: limit,
+        })
+    });
+    let greeted = match greeted {
+        Ok(_) if pool.pool.closing.get() => return,
+        Ok(greeted) => greeted,
+        Err(error) => return pool.opening_failed(error),
+    };
+    pool.pool.opened.set(pool.pool.opened.get() + 1);
+    let _open = Open::new(&pool);
+    match greeted {
+        Greeted::Http2(established) => {
+            let Established {
+                connection,
+                driver,
+                keepalive,
+            } = *established;
+            pool.pool.expected.set(Some(connection.limit()));
+            pool.pool.shared.borrow_mut().push(connection);
+            drop((opening, pool));
+            drive_http2(driver, keepalive, own.take()).await;
+        }
+        Greeted::Http1(unused, drive) => {
+            pool.pool.expected.set(Some(1));
+            if let Some(task) = own.take() {
+                // Set once: the line is new.
+                let _ = unused.line.driver.set(task);
+            }
+            pool.park(unused);
+            drop((opening, pool));
+            drive.await;
+        }
+    }
+}
+
+/// Runs until the connection ends, or the server is found dead and the task ends itself.
+async fn drive_http2(driver: http2::Driver, keepalive: Keepalive, own: Option<AbortHandle>) {
+    // A task of its own, so that the driver need not look at timers each time it is woken.
+    let _watch = AbortOnDropHandle::new(tokio::task::spawn_local(async move {
+        keepalive.until_dead().await;
+        tracing::warn!("the API server no longer answers on a connection; closing it");
+        if let Some(task) = own {
+            task.abort();
+        }
+    }));
+    if let Err(error) = driver.await {
+        tracing::debug!(%error, "HTTP/2 connection to the API server ended");
+    }
+}
+
+enum Greeted<D> {
+    Http2(Box<Established>),
+    Http1(Parked, D),
+}
+
+async fn connect_and_greet(pool: &Rc<Upstream>) -> Result<Greeted<impl Future<Output = ()> + use<>>, ConnectError> {
+    let opened = connect::open(&pool.target, &pool.limits).await?;
+    match opened.protocol {
+        Protocol::Http2 => http2::establish(opened.stream, opened.generation, pool)
+            .await
+            .map(|it| Greeted::Http2(Box::new(it))),
+        Protocol::Http1 => {
+            let (unused, drive) = http1::establish(opened.stream, opened.generation, pool).await?;
+            Ok(Greeted::Http1(unused, drive))
+        }
+    }
+}
+
+/// A connection being opened; whatever comes of it, those who wait look again.
+struct Opening {
+    upstream: Weak<Upstream>,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if let Some(upstream) = self.upstream.upgrade() {
+            upstream.pool.opening.set(upstream.pool.opening.get().saturating_sub(1));
+            upstream.pool.changed.notify_waiters();
+        }
+    }
+}
+
+/// An open connection; its end makes room under the bound.
+#[derive(Debug)]
+pub(super) struct Open {
+    upstream: Weak<Upstream>,
+}
+
+impl Open {
+    pub(super) fn new(upstream: &Rc<Upstream>) -> Self {
+        upstream.pool.open.set(upstream.pool.open.get() + 1);
+        Self {
+            upstream: Rc::downgrade(upstream),
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Some(upstream) = self.upstream.upgrade() {
+            upstream.pool.open.set(upstream.pool.open.get().saturating_sub(1));
+            upstream.room_made();
+        }
+    }
+}
+
+async fn sweep(upstream: Weak<Upstream>, pause: Duration) {
+    let mut ticks = interval_at(Instant::now() + pause, pause);
+    loop {
+        ticks.tick().await;
+        let Some(upstream) = upstream.upgrade() else { return };
+        upstream.close_unused();
+    }
+}

@@ -1,0 +1,205 @@
+//! A request on its way: its head, kept to be sent again, and its body, of which the last bytes are kept as well.
+//!
+//! Leaves to the protocols how they write it.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Uri, Version,
+    header::{EXPECT, HOST},
+    request::Parts,
+    uri::PathAndQuery,
+};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+
+use super::{
+    error::{BoxError, SendError},
+    target::Target,
+};
+
+/// Put into a request's extensions, it replaces [`Limits::head_timeout`](super::Limits::head_timeout): `None` for
+/// requests that may take for ever to begin an answer (`pods/proxy`, for instance).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadTimeout(pub Option<Duration>);
+
+/// Method, place and headers of a request.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) method: Method,
+    pub(super) head_timeout: Option<HeadTimeout>,
+    path: PathAndQuery,
+    headers: HeaderMap,
+}
+
+impl Head {
+    /// Aims a request at the target.
+    ///
+    /// `Host` is the target's, whatever the client wrote. `Expect: 100-continue` is taken out: the server side of the
+    /// sidecar says 100 when the body is first asked for, which is when it is first needed here; waiting for the API
+    /// server's own 100 would cost a round trip for what Kubernetes clients never use.
+    pub(super) fn new(mut parts: Parts, target: &Target) -> Result<Self, SendError> {
+        let invalid = |source: BoxError| SendError::InvalidRequest { source };
+        if parts.method == Method::CONNECT {
+            return Err(invalid("CONNECT is not for API servers".into()));
+        }
+        let path = target
+            .locate(parts.uri.path_and_query())
+            .map_err(|error| invalid(error.into()))?;
+        parts.headers.remove(HOST);
+        parts.headers.remove(EXPECT);
+        let head_timeout = parts.extensions.get::<HeadTimeout>().copied();
+        Ok(Self {
+            method: parts.method,
+            head_timeout,
+            path,
+            headers: parts.headers,
+        })
+    }
+
+    /// Whether repeating it does no harm even if it was carried out (RFC 9110 §9.2.2; the read-only verbs of the
+    /// API).
+    pub(super) fn is_repeatable(&self) -> bool {
+        matches!(self.method, Method::GET | Method::HEAD)
+    }
+
+    pub(super) fn http2(&self, target: &Target) -> Result<Request<()>, http::Error> {
+        let mut place = http::uri::Parts::default();
+        place.scheme = Some(target.scheme().clone());
+        place.authority = Some(target.authority().clone());
+        place.path_and_query = Some(self.path.clone());
+        Ok(self.request(Uri::from_parts(place)?, self.headers.clone(), Version::HTTP_2, ()))
+    }
+
+    pub(super) fn http1<B>(&self, target: &Target, body: B) -> Result<Request<B>, http::Error> {
+        let mut headers = self.headers.clone();
+        headers.insert(HOST, HeaderValue::from_str(target.authority().as_str())?);
+        Ok(self.request(Uri::from(self.path.clone()), headers, Version::HTTP_11, body))
+    }
+
+    fn request<B>(&self, uri: Uri, headers: HeaderMap, version: Version, body: B) -> Request<B> {
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = uri;
+        *request.headers_mut() = headers;
+        *request.version_mut() = version;
+        request
+    }
+}
+
+type Source = Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>;
+
+/// A request body that can be sent again as long as it stays small.
+pub(super) struct RequestBody {
+    source: Source,
+    ended: bool,
+    /// What was taken from the source; empty once it became too much.
+    kept: Vec<Bytes>,
+    kept_trailers: Option<HeaderMap>,
+    kept_bytes: usize,
+    keep_at_most: usize,
+    /// What of `kept` this attempt still has to send.
+    replay: VecDeque<Bytes>,
+    replay_trailers: Option<HeaderMap>,
+}
+
+impl std::fmt::Debug for RequestBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RequestBody")
+            .field("kept_bytes", &self.kept_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RequestBody {
+    /// `None` for a body that is empty: those requests need neither a box nor a second frame.
+    pub(super) fn new<B>(body: B, keep_at_most: usize) -> Option<Self>
+    where
+        B: Body<Data = Bytes> + 'static,
+        B::Error: Into<BoxError>,
+    {
+        if body.is_end_stream() {
+            return None;
+        }
+        Some(Self {
+            source: Box::pin(body.map_err(Into::into)),
+            ended: false,
+            kept: Vec::new(),
+            kept_trailers: None,
+            kept_bytes: 0,
+            keep_at_most,
+            replay: VecDeque::new(),
+            replay_trailers: None,
+        })
+    }
+
+    /// Starts again from the beginning; `false` if too much has gone by.
+    pub(super) fn rewind(&mut self) -> bool {
+        if self.kept_bytes > self.keep_at_most {
+            return false;
+        }
+        self.replay = self.kept.iter().cloned().collect();
+        self.replay_trailers = self.kept_trailers.clone();
+        true
+    }
+
+    fn keep(&mut self, data: &Bytes) {
+        self.kept_bytes = self.kept_bytes.saturating_add(data.len());
+        if self.kept_bytes > self.keep_at_most {
+            self.kept = Vec::new();
+        } else {
+            self.kept.push(data.clone());
+        }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        if let Some(data) = this.replay.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        if let Some(trailers) = this.replay_trailers.take() {
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+        }
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        let frame = match ready!(this.source.as_mut().poll_frame(cx)) {
+            Some(Ok(frame)) => frame,
+            end => {
+                this.ended = true;
+                return Poll::Ready(end);
+            }
+        };
+        if let Some(data) = frame.data_ref() {
+            this.keep(data);
+        } else {
+            this.kept_trailers = frame.trailers_ref().cloned();
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.replay.is_empty() && self.replay_trailers.is_none() && (self.ended || self.source.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = self.source.size_hint();
+        let replay = self.replay.iter().map(|data| data.len() as u64).sum::<u64>();
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper.saturating_add(replay));
+        }
+        hint.set_lower(hint.lower().saturating_add(replay));
+        hint
+    }
+}

@@ -1,0 +1,178 @@
+//! Which API server, and as whom: made once from a kubeconfig or a pod's service account, shared by all threads.
+//!
+//! Reading configuration is the `kube` crate's work. Leaves tokens and client certificates to `credentials.rs` and
+//! connecting to `connect.rs`.
+
+use std::{path::Path, sync::Arc};
+
+use http::uri::{Authority, PathAndQuery, Scheme};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use rustls::pki_types::ServerName;
+
+use super::{
+    credentials::{Credentials, Identity},
+    error::Error,
+};
+
+/// The API server that requests go to.
+#[derive(Debug)]
+pub struct Target {
+    scheme: Scheme,
+    authority: Authority,
+    host: String,
+    port: u16,
+    server_name: Option<ServerName<'static>>,
+    prefix: String,
+    credentials: Credentials,
+}
+
+impl Target {
+    /// Takes the `kube` crate's configuration, with its TLS settings and its way to authenticate.
+    ///
+    /// Call it on the control runtime: the task that keeps the credentials fresh stays there.
+    ///
+    /// # Errors
+    /// A server URL without scheme or host, certificates that can't be used, or no credentials (an exec plugin that
+    /// fails, a token file that can't be read).
+    pub async fn from_kube(config: kube::Config) -> Result<Arc<Self>, Error> {
+        let url = config.cluster_url.clone();
+        let problem = |problem| Error::ServerUrl {
+            url: url.to_string(),
+            problem,
+        };
+        let scheme = url
+            .scheme()
+            .cloned()
+            .ok_or_else(|| problem("it must begin with https:// or http://"))?;
+        let authority = url.authority().cloned().ok_or_else(|| problem("it names no host"))?;
+        let default_port = match scheme.as_str() {
+            "https" => 443,
+            "http" => 80,
+            _ => return Err(problem("only https:// and http:// are supported")),
+        };
+        // A literal IPv6 address stands in brackets in a URL, but not in a socket address or certificate.
+        let host = authority
+            .host()
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
+        let name = config.tls_server_name.clone().unwrap_or_else(|| host.clone());
+        let server_name = if scheme == Scheme::HTTPS {
+            Some(
+                ServerName::try_from(name)
+                    .map_err(|_| problem("its host (or tls-server-name) can't be in a certificate"))?,
+            )
+        } else {
+            None
+        };
+        Ok(Arc::new(Self {
+            port: authority.port_u16().unwrap_or(default_port),
+            prefix: url.path().trim_end_matches('/').to_owned(),
+            credentials: Credentials::start(config).await?,
+            scheme,
+            authority,
+            host,
+            server_name,
+        }))
+    }
+
+    /// The kubeconfig given (its current context, or the one named), else the service account of the pod.
+    ///
+    /// Neither `$KUBECONFIG` nor `~/.kube/config` is looked at: a sidecar must not find a cluster by accident.
+    ///
+    /// # Errors
+    /// Tells what is missing of either; see also [`Target::from_kube`].
+    pub async fn infer(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Arc<Self>, Error> {
+        let config = match (kubeconfig, context) {
+            (Some(path), context) => read_kubeconfig(path, context).await?,
+            (None, Some(context)) => {
+                return Err(Error::ContextWithoutKubeconfig {
+                    context: context.to_owned(),
+                });
+            }
+            (None, None) => kube::Config::incluster_env().map_err(|source| Error::NotInCluster { source })?,
+        };
+        Self::from_kube(config).await
+    }
+
+    /// Host and port as they stand in the server URL; what `Host` and `:authority` say.
+    #[must_use]
+    pub const fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// The sidecar's own identity, for requests that bring none.
+    #[must_use]
+    pub const fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
+    pub(super) const fn scheme(&self) -> &Scheme {
+        &self.scheme
+    }
+
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
+    pub(super) const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Name in the server's certificate; `None` for plain HTTP.
+    pub(super) const fn server_name(&self) -> Option<&ServerName<'static>> {
+        self.server_name.as_ref()
+    }
+
+    /// TLS settings for a new connection; `None` for plain HTTP.
+    pub(super) fn identity(&self) -> Option<Arc<Identity>> {
+        self.credentials.identity()
+    }
+
+    /// Where a request's path lies on this server: the server URL may have a path of its own (Rancher, `kubectl
+    /// proxy --api-prefix`).
+    pub(super) fn locate(&self, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::uri::InvalidUri> {
+        let path = path.cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+        if self.prefix.is_empty() {
+            Ok(path)
+        } else {
+            PathAndQuery::try_from(format!("{}{path}", self.prefix))
+        }
+    }
+}
+
+async fn read_kubeconfig(path: &Path, context: Option<&str>) -> Result<kube::Config, Error> {
+    let wrong = |source| Error::Kubeconfig {
+        path: path.to_owned(),
+        source,
+    };
+    let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
+    let options = KubeConfigOptions {
+        context: context.map(str::to_owned),
+        ..KubeConfigOptions::default()
+    };
+    let proxied = uses_proxy(&kubeconfig, context);
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .map_err(wrong)?;
+    if proxied {
+        return Err(Error::ProxyUrl { path: path.to_owned() });
+    }
+    Ok(config)
+}
+
+/// Whether the chosen cluster names a forward proxy. (`kube::Config` also takes `$HTTPS_PROXY`, which is not meant
+/// for us: a sidecar reaches its API server directly.)
+fn uses_proxy(kubeconfig: &Kubeconfig, context: Option<&str>) -> bool {
+    let Some(name) = context.or(kubeconfig.current_context.as_deref()) else {
+        return false;
+    };
+    let context = kubeconfig.contexts.iter().find(|named| named.name == name);
+    let Some(context) = context.and_then(|named| named.context.as_ref()) else {
+        return false;
+    };
+    let cluster = kubeconfig.clusters.iter().find(|named| named.name == context.cluster);
+    cluster
+        .and_then(|named| named.cluster.as_ref()?.proxy_url.as_deref())
+        .is_some_and(|url| !url.is_empty())
+}

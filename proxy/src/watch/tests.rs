@@ -1,0 +1,132 @@
+use std::cell::Cell;
+use std::future::poll_fn;
+
+use http::HeaderValue;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::signal::Signal;
+
+type Frames = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;
+
+struct Stand {
+    signal: Rc<Signal>,
+    upstream: Frames,
+    differs: Rc<Cell<bool>>,
+    expired: Rc<Cell<u32>>,
+    body: Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>,
+}
+
+fn stand(content_type: &'static str) -> Stand {
+    let signal = Signal::new();
+    let (upstream, mut frames) = mpsc::channel(8);
+    let inner = StreamBody::new(futures_util::stream::poll_fn(move |cx| frames.poll_recv(cx)));
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    let differs = Rc::new(Cell::new(false));
+    let expired = Rc::new(Cell::new(0));
+    let answer = {
+        let differs = Rc::clone(&differs);
+        Box::new(move || differs.get())
+    };
+    let count = {
+        let expired = Rc::clone(&expired);
+        Rc::new(move || expired.set(expired.get() + 1))
+    };
+    let body = Box::pin(WatchBody::new(inner, &headers, signal.listen(), answer, count));
+    Stand {
+        signal,
+        upstream,
+        differs,
+        expired,
+        body,
+    }
+}
+
+impl Stand {
+    async fn send(&self, bytes: &[u8]) {
+        self.upstream
+            .send(Ok(Frame::data(Bytes::copy_from_slice(bytes))))
+            .await
+            .unwrap();
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        self.body.frame().await.map(|frame| frame.unwrap().into_data().unwrap())
+    }
+
+    async fn is_pending(&mut self) -> bool {
+        poll_fn(|cx| Poll::Ready(self.body.as_mut().poll_frame(cx).is_pending())).await
+    }
+}
+
+const JSON: &str = "application/json;stream=watch";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
+
+#[tokio::test]
+async fn the_same_view_goes_on_and_another_ends_with_expired() {
+    let mut stand = stand(JSON);
+    stand.send(b"{\"type\":\"ADDED\"}\n").await;
+    assert_eq!(stand.next().await.unwrap(), "{\"type\":\"ADDED\"}\n");
+    assert!(stand.is_pending().await);
+    stand.signal.chain_changed();
+    assert!(stand.is_pending().await, "the same view");
+    stand.differs.set(true);
+    stand.signal.chain_changed();
+    let event: serde_json::Value = serde_json::from_slice(&stand.next().await.unwrap()).unwrap();
+    assert_eq!(event["type"], "ERROR");
+    assert_eq!(event["object"]["code"], 410);
+    assert_eq!(event["object"]["reason"], "Expired");
+    assert_eq!(stand.next().await, None);
+    assert_eq!(stand.expired.get(), 1);
+}
+
+#[tokio::test]
+async fn an_event_under_way_is_finished_first() {
+    let mut stand = stand(JSON);
+    stand.send(b"{\"type\":").await;
+    assert!(stand.next().await.is_some());
+    stand.differs.set(true);
+    stand.signal.chain_changed();
+    assert!(stand.is_pending().await, "in the middle of an event");
+    stand.send(b"\"ADDED\"}\n").await;
+    assert_eq!(stand.next().await.unwrap(), "\"ADDED\"}\n");
+    assert!(stand.next().await.unwrap().starts_with(b"{\"type\":\"ERROR\""));
+    assert_eq!(stand.next().await, None);
+}
+
+#[tokio::test]
+async fn protobuf_frames_are_followed_byte_by_byte() {
+    let mut stand = stand(PROTOBUF);
+    for part in [&[0_u8, 0][..], &[0, 3, 1], &[2]] {
+        stand.send(part).await;
+        stand.next().await.unwrap();
+    }
+    stand.differs.set(true);
+    stand.signal.chain_changed();
+    assert!(stand.is_pending().await, "one byte of the event is missing");
+    stand.send(&[3]).await;
+    assert_eq!(&stand.next().await.unwrap()[..], [3]);
+    let event = stand.next().await.unwrap();
+    let length = u32::from_be_bytes(event[..4].try_into().unwrap()) as usize;
+    assert_eq!(length + 4, event.len());
+    assert!(event.windows(5).any(|bytes| bytes == b"ERROR"));
+}
+
+#[tokio::test]
+async fn an_unknown_encoding_just_ends() {
+    let mut stand = stand("application/cbor-seq");
+    stand.differs.set(true);
+    stand.signal.chain_changed();
+    assert_eq!(stand.next().await, None);
+}
+
+#[tokio::test]
+async fn draining_ends_a_watch_between_events() {
+    let mut stand = stand(JSON);
+    assert!(stand.is_pending().await);
+    stand.signal.end();
+    assert_eq!(stand.next().await, None);
+    assert_eq!(stand.expired.get(), 0);
+}

@@ -1,0 +1,205 @@
+//! A thread that carries traffic: its own event loop, upstream connections and plugin instances; nothing is shared on the
+//! request path but counters.
+//!
+//! The acceptor (`listener`) hands connections over; `app` owns the threads and ends them.
+
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::chain::{ChainHandle, Snapshot};
+use crate::connection;
+use crate::instances::Instances;
+use crate::ledger::Ledger;
+use crate::metrics::Metrics;
+use crate::signal::Signal;
+use crate::tls::ServerTls;
+use crate::upstream::{Credentials, Limits, Target, Upstream};
+use crate::wasm::Engine;
+
+/// What every worker thread is made of; shared.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) target: Arc<Target>,
+    pub(crate) chain: Arc<ChainHandle>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) tls: ServerTls,
+    /// Whether chains come from anywhere at all.
+    pub(crate) is_fed: bool,
+    pub(crate) head_timeout: Duration,
+    /// Graceful: connections finish what they have and take no more.
+    pub(crate) drain: CancellationToken,
+    /// Forced: everything ends now.
+    pub(crate) stop: CancellationToken,
+}
+
+/// One worker thread's state.
+pub(crate) struct Worker {
+    pub(crate) upstream: Rc<Upstream>,
+    pub(crate) chain: Arc<ChainHandle>,
+    pub(crate) instances: Rc<Instances>,
+    pub(crate) signal: Rc<Signal>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) tls: ServerTls,
+    pub(crate) is_fed: bool,
+    pub(crate) drain: CancellationToken,
+    pub(crate) stop: CancellationToken,
+    target: Arc<Target>,
+    tasks: TaskTracker,
+}
+
+/// What a worker thread is told.
+pub(crate) enum Order {
+    /// Serve this connection. The permit is given back with it.
+    Serve(TcpStream, tokio::sync::OwnedSemaphorePermit),
+    /// Start the instances of this chain, which is about to come into force.
+    Prepare(Arc<Snapshot>, oneshot::Sender<Result<(), String>>),
+}
+
+impl Worker {
+    fn new(shared: Shared) -> Rc<Self> {
+        let Shared {
+            target,
+            chain,
+            engine,
+            metrics,
+            ledger,
+            tls,
+            is_fed,
+            head_timeout,
+            drain,
+            stop,
+        } = shared;
+        let limits = Limits {
+            head_timeout: Some(head_timeout),
+            ..Limits::default()
+        };
+        Rc::new(Self {
+            upstream: Upstream::new(Arc::clone(&target), limits),
+            instances: Rc::new(Instances::new(engine, Arc::clone(&chain), Arc::clone(&metrics))),
+            signal: Signal::new(),
+            chain,
+            metrics,
+            ledger,
+            tls,
+            is_fed,
+            drain,
+            stop,
+            target,
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    /// The sidecar's own credentials, for requests that bring none.
+    pub(crate) fn credentials(&self) -> &Credentials {
+        self.target.credentials()
+    }
+
+    /// Host name of the API server.
+    pub(crate) fn host(&self) -> &str {
+        self.target.authority().host()
+    }
+
+    /// Whether no second chain has come into force since the process began.
+    pub(crate) fn is_first_chain(&self) -> bool {
+        *self.chain.subscribe().borrow() <= 1
+    }
+
+    /// Runs a task on this thread; it is waited for at the end.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.tasks.spawn_local(task);
+    }
+
+    /// For hyper's own tasks.
+    pub(crate) fn executor(&self) -> LocalExecutor {
+        LocalExecutor(self.tasks.clone())
+    }
+}
+
+/// Spawns on the worker's own thread.
+#[derive(Debug, Clone)]
+pub(crate) struct LocalExecutor(TaskTracker);
+
+impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for LocalExecutor {
+    fn execute(&self, task: F) {
+        self.0.spawn_local(task);
+    }
+}
+
+/// Runs a worker until the orders end or it is stopped. Blocks the thread.
+///
+/// # Errors
+/// The event loop could not be made.
+pub(crate) fn run(shared: Shared, orders: mpsc::Receiver<Order>) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, work(shared, orders));
+    Ok(())
+}
+
+async fn work(shared: Shared, mut orders: mpsc::Receiver<Order>) {
+    let (drain, stop) = (shared.drain.clone(), shared.stop.clone());
+    let worker = Worker::new(shared);
+    worker.spawn(hear(Rc::clone(&worker)));
+    loop {
+        tokio::select! {
+            order = orders.recv() => match order {
+                Some(order) => obey(&worker, order),
+                None => break,
+            },
+            () = drain.cancelled() => break,
+        }
+    }
+    drop(orders);
+    worker.tasks.close();
+    tokio::select! {
+        () = worker.tasks.wait() => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+fn obey(worker: &Rc<Worker>, order: Order) {
+    match order {
+        Order::Serve(stream, permit) => {
+            let serving = Rc::clone(worker);
+            worker.spawn(async move {
+                let _permit = permit;
+                serving.metrics.connections.inc();
+                match tokio::net::TcpStream::from_std(stream) {
+                    Ok(stream) => connection::serve(Rc::clone(&serving), stream).await,
+                    Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
+                }
+                serving.metrics.connections.dec();
+            });
+        }
+        Order::Prepare(snapshot, done) => {
+            let prepared = worker.instances.prepare(&snapshot);
+            // The asker may have given up.
+            let _ = done.send(prepared.map_err(|(entry, fault)| format!("{entry}: {fault}")));
+        }
+    }
+}
+
+/// Passes on to the streams what happens to the process.
+async fn hear(worker: Rc<Worker>) {
+    let mut changes = worker.chain.subscribe();
+    loop {
+        tokio::select! {
+            changed = changes.changed() => match changed {
+                Ok(()) => worker.signal.chain_changed(),
+                Err(_) => break,
+            },
+            () = worker.drain.cancelled() => break,
+        }
+    }
+    worker.drain.cancelled().await;
+    worker.signal.end();
+}

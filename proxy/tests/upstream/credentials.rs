@@ -1,0 +1,141 @@
+//! Tokens from files and exec plugins, and configurations that can't work.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, path::PathBuf};
+
+use ctrlmesh_proxy::upstream::{Error, Target};
+use http::HeaderMap;
+use serde_json::{Value, json};
+
+use crate::{until, worker};
+
+fn kubeconfig(directory: &Path, server: &str, user: &Value) -> PathBuf {
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "contexts": [
+            {"name": "c", "context": {"cluster": "k", "user": "u"}},
+            {"name": "behind-proxy", "context": {"cluster": "p", "user": "u"}},
+        ],
+        "clusters": [
+            {"name": "k", "cluster": {"server": server}},
+            {"name": "p", "cluster": {"server": server, "proxy-url": "http://proxy.example:3128"}},
+        ],
+        "users": [{"name": "u", "user": user}],
+    });
+    let path = directory.join("kubeconfig");
+    fs::write(&path, config.to_string()).unwrap();
+    path
+}
+
+const SERVER: &str = "http://127.0.0.1:1";
+
+#[test]
+fn a_rotated_token_file_is_noticed_and_the_last_good_token_kept_when_it_is_gone() {
+    worker(async {
+        let directory = tempfile::tempdir().unwrap();
+        let token = directory.path().join("token");
+        fs::write(&token, "one").unwrap();
+        let path = kubeconfig(directory.path(), SERVER, &json!({"tokenFile": token}));
+        let target = Target::infer(Some(&path), None).await.unwrap();
+        let credentials = target.credentials();
+        let first = credentials.current().unwrap();
+        assert_eq!(first, "Bearer one");
+        assert!(first.is_sensitive(), "must not show in a debug print");
+
+        fs::write(&token, "two").unwrap();
+        credentials.refresh_now();
+        until(|| credentials.current().unwrap() == "Bearer two").await;
+
+        fs::remove_file(&token).unwrap();
+        credentials.refresh_now();
+        until(|| credentials.refresh_failures() > 0).await;
+        assert_eq!(credentials.current().unwrap(), "Bearer two");
+    });
+}
+
+fn plugin(directory: &Path) -> PathBuf {
+    let plugin = directory.join("plugin.sh");
+    let script = r#"#!/bin/sh
+echo run >> "$1/runs"
+token="token-$(wc -l < "$1/runs" | tr -d ' ')"
+echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",'
+echo '"status":{"token":"'"$token"'","expirationTimestamp":"2999-01-01T00:00:00Z"}}'
+"#;
+    fs::write(&plugin, script).unwrap();
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+    plugin
+}
+
+#[test]
+fn an_exec_plugin_gives_the_token_and_is_run_again_after_a_401() {
+    worker(async {
+        let directory = tempfile::tempdir().unwrap();
+        let user = json!({"exec": {
+            "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
+            "command": plugin(directory.path()), "args": [directory.path()],
+        }});
+        let path = kubeconfig(directory.path(), SERVER, &user);
+        let target = Target::infer(Some(&path), None).await.unwrap();
+        let first = target.credentials().current().unwrap();
+        target.credentials().refresh_now();
+        until(|| target.credentials().current().unwrap() != first).await;
+        assert!(
+            target
+                .credentials()
+                .current()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with("Bearer token-")
+        );
+    });
+}
+
+#[test]
+fn basic_auth_and_impersonation_are_applied_to_our_own_requests() {
+    worker(async {
+        let directory = tempfile::tempdir().unwrap();
+        let user = json!({"username": "u", "password": "p", "as": "someone", "as-groups": ["a", "b"]});
+        let path = kubeconfig(directory.path(), SERVER, &user);
+        let target = Target::infer(Some(&path), None).await.unwrap();
+        let mut headers = HeaderMap::new();
+        target.credentials().apply(&mut headers);
+        assert_eq!(headers["authorization"], "Basic dTpw");
+        assert_eq!(headers["impersonate-user"], "someone");
+        let groups: Vec<_> = headers.get_all("impersonate-group").iter().collect();
+        assert_eq!(groups, ["a", "b"]);
+    });
+}
+
+#[test]
+fn configurations_that_cannot_work_say_why() {
+    worker(async {
+        let directory = tempfile::tempdir().unwrap();
+        let path = kubeconfig(directory.path(), SERVER, &json!({}));
+        let fails = async |path: Option<&Path>, context| Target::infer(path, context).await.unwrap_err();
+
+        let missing = fails(Some(Path::new("/nowhere/kubeconfig")), None).await;
+        assert!(matches!(missing, Error::Kubeconfig { .. }) && missing.to_string().contains("/nowhere/kubeconfig"));
+        let unknown = fails(Some(&path), Some("other")).await;
+        assert!(
+            matches!(unknown, Error::Kubeconfig { .. }) && unknown.to_string().contains("other"),
+            "{unknown}"
+        );
+        let alone = fails(None, Some("c")).await;
+        assert!(matches!(alone, Error::ContextWithoutKubeconfig { .. }), "{alone}");
+        let proxied = fails(Some(&path), Some("behind-proxy")).await;
+        assert!(matches!(proxied, Error::ProxyUrl { .. }), "{proxied}");
+
+        let path = kubeconfig(directory.path(), "ftp://127.0.0.1", &json!({}));
+        let scheme = fails(Some(&path), None).await;
+        assert!(
+            matches!(scheme, Error::ServerUrl { .. }) && scheme.to_string().contains("https://"),
+            "{scheme}"
+        );
+        let path = kubeconfig(directory.path(), SERVER, &json!({"tokenFile": "/nowhere/token"}));
+        let token = fails(Some(&path), None).await;
+        assert!(
+            matches!(token, Error::Credentials { .. }) && token.to_string().contains("/nowhere/token"),
+            "{token}"
+        );
+    });
+}

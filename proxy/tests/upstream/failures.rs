@@ -1,0 +1,234 @@
+//! What is sent again and what is not, over HTTP/2; silence of server and client.
+
+use std::{cell::Cell, future::poll_fn, rc::Rc, time::Duration};
+
+use bytes::Bytes;
+use ctrlmesh_proxy::upstream::{BodyError, HeadTimeout, Limits, SendError};
+use h2::Reason;
+use http::Request;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::sync::oneshot;
+
+use crate::{
+    get, h2c, post, read,
+    server::{Http2, by_hand},
+    upstream, worker,
+};
+
+#[test]
+fn a_refused_stream_is_sent_again_elsewhere_with_its_body() {
+    worker(async {
+        let server = Http2::default()
+            .serve(|mut exchange| async move {
+                let body = exchange.body().await;
+                if exchange.connection == 0 {
+                    exchange.reset(Reason::REFUSED_STREAM)
+                } else {
+                    exchange.answer(body)
+                }
+            })
+            .await;
+        let upstream = upstream(server.url(), h2c()).await;
+        let body = vec![7_u8; 100_000];
+        assert_eq!(
+            read(upstream.send(post("/", body.clone())).await).await,
+            (200, Bytes::from(body))
+        );
+        assert_eq!(upstream.stats().repeats, 1);
+    });
+}
+
+#[test]
+fn a_refused_stream_with_a_body_too_large_to_keep_is_not_processed() {
+    worker(async {
+        let server = Http2::default()
+            .serve(|mut exchange| async move {
+                exchange.body().await;
+                exchange.reset(Reason::REFUSED_STREAM);
+            })
+            .await;
+        let upstream = upstream(
+            server.url(),
+            Limits {
+                replay_buffer: 1000,
+                ..h2c()
+            },
+        )
+        .await;
+        let failed = upstream.send(post("/", vec![0; 1001])).await.unwrap_err();
+        assert!(
+            matches!(failed, SendError::NotProcessed { .. }) && !failed.maybe_executed(),
+            "{failed}"
+        );
+    });
+}
+
+#[test]
+fn a_write_whose_connection_broke_is_not_repeated() {
+    worker(async {
+        let server = Http2::default()
+            .serve(|mut exchange| async move {
+                exchange.body().await;
+                if exchange.request.method() == http::Method::POST {
+                    exchange.control.cut().await;
+                } else {
+                    exchange.answer("");
+                }
+            })
+            .await;
+        let upstream = upstream(server.url(), h2c()).await;
+        assert_eq!(read(upstream.send(get("/warm")).await).await.0, 200);
+        let failed = upstream.send(post("/", "once")).await.unwrap_err();
+        assert!(
+            matches!(
+                failed,
+                SendError::Broken {
+                    maybe_executed: true,
+                    ..
+                }
+            ),
+            "{failed:?}"
+        );
+        assert_eq!(*server.seen.borrow(), ["GET /warm", "POST /"]);
+    });
+}
+
+#[test]
+fn a_read_whose_reused_connection_broke_is_repeated_once() {
+    worker(async {
+        let cuts = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&cuts);
+        let server = Http2::default()
+            .serve(move |exchange| {
+                let cut = exchange.request.uri().path() == "/cut" && counted.get() == 0;
+                if cut {
+                    counted.set(1);
+                }
+                async move {
+                    if cut {
+                        exchange.control.cut().await
+                    } else {
+                        exchange.answer("ok")
+                    }
+                }
+            })
+            .await;
+        let upstream = upstream(server.url(), h2c()).await;
+        read(upstream.send(get("/warm")).await).await;
+        assert_eq!(read(upstream.send(get("/cut")).await).await, (200, Bytes::from("ok")));
+        assert_eq!(*server.seen.borrow(), ["GET /warm", "GET /cut", "GET /cut"]);
+    });
+}
+
+#[test]
+fn a_server_that_no_longer_answers_is_found_by_ping() {
+    worker(async {
+        let server = by_hand(|mut tcp, _| async move {
+            // Speaks as far as SETTINGS, then never reads again.
+            let connection = h2::server::handshake(&mut tcp).await.unwrap();
+            std::future::pending::<()>().await;
+            drop(connection);
+        })
+        .await;
+        let ping = Duration::from_millis(20);
+        let limits = Limits {
+            ping_interval: ping,
+            ping_timeout: ping,
+            head_timeout: None,
+            ..h2c()
+        };
+        let upstream = upstream(server.url(), limits).await;
+        let failed = upstream.send(post("/", "")).await.unwrap_err();
+        assert!(
+            matches!(
+                failed,
+                SendError::Broken {
+                    maybe_executed: true,
+                    ..
+                }
+            ),
+            "{failed:?}"
+        );
+        assert_eq!(upstream.stats().connections, 0);
+    });
+}
+
+#[test]
+fn a_body_that_the_client_breaks_off_is_told_apart() {
+    worker(async {
+        let server = Http2::default()
+            .serve(|mut exchange| async move { drop(exchange.body().await) })
+            .await;
+        let upstream = upstream(server.url(), h2c()).await;
+        let frames = [
+            Ok(http_body::Frame::data(Bytes::from("half"))),
+            Err(std::io::Error::other("client gone")),
+        ];
+        let body = StreamBody::new(futures_util::stream::iter(frames));
+        let failed = upstream.send(Request::post("/").body(body).unwrap()).await.unwrap_err();
+        assert!(matches!(failed, SendError::RequestBody { .. }), "{failed:?}");
+    });
+}
+
+#[test]
+fn a_missing_head_runs_into_the_limit_of_its_request() {
+    worker(async {
+        let server = Http2::default()
+            .serve(|exchange| async move {
+                std::future::pending::<()>().await;
+                drop(exchange);
+            })
+            .await;
+        let upstream = upstream(
+            server.url(),
+            Limits {
+                head_timeout: None,
+                ..h2c()
+            },
+        )
+        .await;
+        let mut request = get("/");
+        let timeout = Duration::from_millis(20);
+        request.extensions_mut().insert(HeadTimeout(Some(timeout)));
+        let failed = upstream.send(request).await.unwrap_err();
+        assert!(
+            matches!(failed, SendError::HeadTimeout { timeout: limit } if limit == timeout),
+            "{failed:?}"
+        );
+        assert_eq!(upstream.stats().streams, 0);
+    });
+}
+
+#[test]
+fn a_body_that_the_client_breaks_off_after_the_head_resets_the_stream() {
+    worker(async {
+        let (reset, seen) = oneshot::channel();
+        let reset = Rc::new(Cell::new(Some(reset)));
+        let server = Http2::default()
+            .serve(move |mut exchange| {
+                let reset = reset.take();
+                async move {
+                    let mut stream = exchange.open();
+                    let reason = poll_fn(|cx| stream.poll_reset(cx)).await.unwrap();
+                    reset.unwrap().send(reason).unwrap();
+                }
+            })
+            .await;
+        let upstream = upstream(server.url(), h2c()).await;
+        let (break_off, broken) = oneshot::channel::<()>();
+        let end = async move {
+            broken.await.unwrap();
+            Err::<http_body::Frame<Bytes>, _>(std::io::Error::other("client gone"))
+        };
+        let body = StreamBody::new(Box::pin(futures_util::stream::once(end)));
+        let mut response = upstream
+            .send(Request::post("/").body(body).unwrap())
+            .await
+            .unwrap()
+            .into_body();
+        break_off.send(()).unwrap();
+        let failed = response.frame().await.unwrap().unwrap_err();
+        assert!(failed.downcast_ref::<BodyError>().is_some(), "{failed:?}");
+        assert_eq!(seen.await.unwrap(), Reason::CANCEL);
+    });
+}

@@ -1,0 +1,304 @@
+//! Many streams, limits, back-pressure and endings over HTTP/2.
+
+use std::{cell::Cell, future::poll_fn, rc::Rc, time::Duration};
+
+use bytes::Bytes;
+use ctrlmesh_proxy::upstream::{Limits, SendError};
+use h2::Reason;
+use http::{HeaderMap, HeaderValue, Request, header::HOST};
+use http_body_util::{BodyExt, StreamBody};
+use tokio::{sync::oneshot, task::spawn_local};
+
+use crate::{
+    get, h2c, post, read,
+    server::{Exchange, Http2},
+    until, upstream, worker,
+};
+
+/// Watches stay open, everything else is answered.
+async fn api(mut exchange: Exchange) {
+    if exchange.request.uri().query() == Some("watch=1") {
+        let mut stream = exchange.open();
+        let _ = poll_fn(|cx| stream.poll_reset(cx)).await;
+    } else {
+        let body = exchange.body().await;
+        exchange.answer(body);
+    }
+}
+
+#[test]
+fn a_request_arrives_as_it_was_sent() {
+    worker(async {
+        let server = Http2::default()
+            .serve(|mut exchange| async move {
+                let head = &exchange.request;
+                assert_eq!(head.uri().scheme_str(), Some("http"));
+                assert_eq!(head.headers()["x-test"], "yes");
+                assert!(
+                    head.headers().get(HOST).is_none(),
+                    "the authority is the server's own, not the client's Host"
+                );
+                let authority = head.uri().authority().unwrap().to_string();
+                let body = exchange.body().await;
+                exchange.answer([authority.as_bytes(), b" ", &body].concat());
+            })
+            .await;
+        let upstream = upstream(server.url(), h2c()).await;
+        let mut request = post("/api/v1/pods?labelSelector=a%3Db", "hello");
+        request.headers_mut().insert("x-test", HeaderValue::from_static("yes"));
+        request
+            .headers_mut()
+            .insert(HOST, HeaderValue::from_static("evil.example"));
+        let (status, body) = read(upstream.send(request).await).await;
+        assert_eq!((status, body), (200, Bytes::from(format!("{} hello", server.address))));
+        assert_eq!(*server.seen.borrow(), ["POST /api/v1/pods?labelSelector=a%3Db"]);
+    });
+}
+
+fn watches_never_block(server_limit: u32) {
+    worker(async move {
+        let server = Http2 {
+            max_streams: Some(server_limit),
+            ..Http2::default()
+        }
+        .serve(api)
+        .await;
+        let upstream = upstream(server.url(), h2c()).await;
+        let mut watches = Vec::new();
+        for _ in 0..250 {
+            let upstream = Rc::clone(&upstream);
+            watches.push(spawn_local(async move {
+                upstream.send(get("/api/v1/pods?watch=1")).await.unwrap()
+            }));
+        }
+        let mut open = Vec::new();
+        for watch in watches {
+            open.push(watch.await.unwrap());
+        }
+        assert_eq!(
+            read(upstream.send(post("/api/v1/pods", "now")).await).await,
+            (200, Bytes::from("now"))
+        );
+        let needed = 251_u32.div_ceil(server_limit) as usize;
+        assert!(
+            server.connections.get() <= needed + 1,
+            "{} connections for {needed}",
+            server.connections.get()
+        );
+        assert_eq!(upstream.stats().streams, 250);
+        drop(open);
+        assert_eq!(upstream.stats().streams, 0);
+    });
+}
+
+#[test]
+fn watches_never_block_a_request_where_the_server_allows_100_streams() {
+    watches_never_block(100);
+}
+
+#[test]
+fn watches_never_block_a_request_where_the_server_allows_10_streams() {
+    watches_never_block(10);
+}
+
+#[test]
+fn a_burst_at_the_start_opens_few_connections() {
+    worker(async {
+        let server = Http2 {
+            max_streams: Some(100),
+            ..Http2::default()
+        }
+        .serve(api)
+        .await;
+        let upstream = upstream(server.url(), h2c()).await;
+        let requests: Vec<_> = (0..200)
+            .map(|_| {
+                let upstream = Rc::clone(&upstream);
+                spawn_local(async move { read(upstream.send(get("/")).await).await })
+            })
+            .collect();
+        for request in requests {
+            assert_eq!(request.await.unwrap().0, 200);
+        }
+        assert!(
+            server.connections.get() <= 2,
+            "{} connections",
+            server.connections.get()
+        );
+    });
+}
+
+#[test]
+fn requests_beyond_all_connections_wait_and_then_fail() {
+    worker(async {
+        let server = Http2 {
+            max_streams: Some(1),
+            ..Http2::default()
+        }
+        .serve(api)
+        .await;
+        let limits = Limits {
+            max_connections: 2,
+            connect_timeout: Duration::from_millis(200),
+            ..h2c()
+        };
+        let upstream = upstream(server.url(), limits).await;
+        let first = upstream.send(get("/?watch=1")).await.unwrap();
+        let _second = upstream.send(get("/?watch=1")).await.unwrap();
+        let refused = upstream.send(get("/")).await;
+        assert!(
+            matches!(refused, Err(SendError::TooManyConnections { limit: 2 })),
+            "{refused:?}"
+        );
+        let waiting = spawn_local({
+            let upstream = Rc::clone(&upstream);
+            async move { read(upstream.send(get("/")).await).await.0 }
+        });
+        until(|| upstream.stats().waiting == 1).await;
+        drop(first);
+        assert_eq!(waiting.await.unwrap(), 200);
+    });
+}
+
+#[test]
+fn a_slow_reader_stops_the_server_and_nobody_else() {
+    worker(async {
+        let window = 100_000;
+        let sent = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&sent);
+        let server = Http2::default()
+            .serve(move |mut exchange| {
+                let sent = Rc::clone(&counted);
+                async move {
+                    if exchange.request.uri().path() != "/large" {
+                        return exchange.answer("");
+                    }
+                    let mut stream = exchange.open();
+                    loop {
+                        stream.reserve_capacity(1000);
+                        let Some(Ok(room)) = poll_fn(|cx| stream.poll_capacity(cx)).await else {
+                            return;
+                        };
+                        stream.send_data(vec![0; room].into(), false).unwrap();
+                        sent.set(sent.get() + room);
+                    }
+                }
+            })
+            .await;
+        let upstream = upstream(
+            server.url(),
+            Limits {
+                stream_window: window,
+                ..h2c()
+            },
+        )
+        .await;
+        let mut large = upstream.send(get("/large")).await.unwrap().into_body();
+        until(|| sent.get() >= window as usize).await;
+        for _ in 0..10 {
+            read(upstream.send(get("/small")).await).await;
+        }
+        assert_eq!(sent.get(), window as usize, "the window bounds what is under way");
+        let mut taken = 0;
+        while taken < 2 * window as usize {
+            taken += large.frame().await.unwrap().unwrap().into_data().unwrap().len();
+        }
+        assert!(sent.get() > window as usize, "the window opens as data is taken");
+    });
+}
+
+#[test]
+fn dropping_a_body_resets_the_stream() {
+    worker(async {
+        let (reset, seen) = oneshot::channel();
+        let reset = Rc::new(Cell::new(Some(reset)));
+        let server = Http2::default()
+            .serve(move |mut exchange| {
+                let reset = reset.take();
+                async move {
+                    let mut stream = exchange.open();
+                    let reason = poll_fn(|cx| stream.poll_reset(cx)).await.unwrap();
+                    reset.unwrap().send(reason).unwrap();
+                }
+            })
+            .await;
+        let upstream = upstream(server.url(), h2c()).await;
+        drop(upstream.send(get("/?watch=1")).await.unwrap());
+        assert_eq!(seen.await.unwrap(), Reason::CANCEL);
+    });
+}
+
+#[test]
+fn trailers_pass_in_both_directions() {
+    worker(async {
+        let server = Http2::default()
+            .serve(|mut exchange| async move {
+                exchange.body().await;
+                let trailers = exchange.request.body_mut().trailers().await.unwrap().unwrap();
+                let mut stream = exchange.open();
+                stream.send_data("data".into(), false).unwrap();
+                stream.send_trailers(trailers).unwrap();
+            })
+            .await;
+        let upstream = upstream(server.url(), h2c()).await;
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-checksum", HeaderValue::from_static("17"));
+        let frames = [
+            http_body::Frame::data(Bytes::from("x")),
+            http_body::Frame::trailers(trailers.clone()),
+        ];
+        let body = StreamBody::new(futures_util::stream::iter(frames.map(Ok::<_, std::io::Error>)));
+        let response = upstream.send(Request::post("/").body(body).unwrap()).await.unwrap();
+        let collected = response.into_body().collect().await.unwrap();
+        assert_eq!(collected.trailers(), Some(&trailers));
+        assert_eq!(collected.to_bytes(), "data");
+    });
+}
+
+#[test]
+fn an_early_answer_does_not_wait_for_the_upload() {
+    worker(async {
+        let server = Http2::default()
+            .serve(|exchange| async move { exchange.answer("no need") })
+            .await;
+        let upstream = upstream(server.url(), h2c()).await;
+        let body = StreamBody::new(futures_util::stream::pending::<
+            Result<http_body::Frame<Bytes>, std::io::Error>,
+        >());
+        let answer = read(upstream.send(Request::post("/").body(body).unwrap()).await).await;
+        assert_eq!(answer, (200, Bytes::from("no need")));
+    });
+}
+
+#[test]
+fn shutdown_lets_requests_end_and_takes_no_more() {
+    worker(async {
+        let (finish, finished) = oneshot::channel::<()>();
+        let finished = Rc::new(Cell::new(Some(finished)));
+        let server = Http2::default()
+            .serve(move |mut exchange| {
+                let finished = finished.take();
+                async move {
+                    let mut stream = exchange.open();
+                    finished.unwrap().await.unwrap();
+                    stream.send_data("end".into(), true).unwrap();
+                }
+            })
+            .await;
+        let upstream = upstream(server.url(), h2c()).await;
+        let response = upstream.send(get("/")).await;
+        let drained = spawn_local({
+            let upstream = Rc::clone(&upstream);
+            async move { upstream.shutdown().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(matches!(
+            upstream.send(get("/")).await,
+            Err(SendError::Unreachable { .. })
+        ));
+        finish.send(()).unwrap();
+        assert_eq!(read(response).await, (200, Bytes::from("end")));
+        drained.await.unwrap();
+        assert_eq!(upstream.stats().connections, 0);
+    });
+}

@@ -1,0 +1,80 @@
+//! The upstream side against small servers on loopback, on one thread and one `LocalSet`, as in a worker.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+#![allow(missing_docs, unreachable_pub, reason = "tests")]
+
+mod credentials;
+mod failures;
+mod goaway;
+mod http1;
+mod http2;
+mod server;
+mod tls;
+mod upgrade;
+
+use std::{rc::Rc, sync::Arc};
+
+use bytes::Bytes;
+use ctrlmesh_proxy::upstream::{Limits, SendError, Target, Upstream, UpstreamBody};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Empty, Full};
+
+/// Runs a test as a worker thread runs.
+pub fn worker(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        tokio::time::timeout(std::time::Duration::from_secs(30), test)
+            .await
+            .expect("the test hangs");
+    });
+}
+
+/// HTTP/2 without TLS, the rest as in production.
+pub fn h2c() -> Limits {
+    Limits {
+        http2_prior_knowledge: true,
+        ..Limits::default()
+    }
+}
+
+pub async fn target(url: String) -> Arc<Target> {
+    Target::from_kube(kube::Config::new(url.parse().unwrap()))
+        .await
+        .unwrap()
+}
+
+pub async fn upstream(url: String, limits: Limits) -> Rc<Upstream> {
+    Upstream::new(target(url).await, limits)
+}
+
+pub fn get(path: &str) -> Request<Empty<Bytes>> {
+    Request::get(path).body(Empty::new()).unwrap()
+}
+
+pub fn post(path: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
+    Request::post(path).body(Full::new(body.into())).unwrap()
+}
+
+/// Status and whole body.
+pub async fn read(response: Result<Response<UpstreamBody>, SendError>) -> (u16, Bytes) {
+    let response = response.unwrap();
+    (
+        response.status().as_u16(),
+        response.into_body().collect().await.unwrap().to_bytes(),
+    )
+}
+
+/// Lets the other tasks run until something holds; bounded by the test's own time limit.
+pub async fn until(mut condition: impl FnMut() -> bool) {
+    while !condition() {
+        tokio::task::yield_now().await;
+    }
+}

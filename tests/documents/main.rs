@@ -1,0 +1,4 @@
+//! What the documents claim exists.
+
+mod operating;
+mod parity;

@@ -1,0 +1,114 @@
+//! docs/parity.md: every row of the three checklists is there, and each test that a row names exists.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// IDs of the checklists: prefix and how many, numbered from 01.
+const KUSION: [(&str, usize); 17] = [
+    ("API", 12), ("INJ", 14), ("PXY", 11), ("SEL", 9), ("LE", 4), ("WHP", 1), ("REST", 5), ("CB", 12), ("FI", 8),
+    ("MGR", 7), ("LBL", 6), ("RO", 3), ("MC", 3), ("OBS", 6), ("SEC", 4), ("PKG", 4), ("EXT", 1),
+];
+const OTHERS: [(&str, usize); 3] = [("TST", 2), ("OK", 75), ("CR", 68)];
+
+const STATES: [&str; 3] = ["works", "different on purpose", "not yet"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The rows: ID, state, what else the row says.
+fn rows() -> Vec<(String, String, String)> {
+    let text = fs::read_to_string(root().join("docs/parity.md")).unwrap();
+    let table = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ID"));
+    table
+        .filter_map(|line| {
+            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+            let (id, state) = (cells.first()?, cells.get(2)?);
+            id.contains('-').then(|| ((*id).to_owned(), (*state).to_owned(), cells.get(3..).unwrap_or_default().join("|")))
+        })
+        .collect()
+}
+
+#[test]
+fn every_row_of_the_checklists_is_there_once_with_a_known_state() {
+    let expected: BTreeSet<String> = KUSION
+        .iter()
+        .chain(&OTHERS)
+        .flat_map(|(prefix, count)| (1..=*count).map(move |number| format!("{prefix}-{number:02}")))
+        .collect();
+    let rows = rows();
+    let found: BTreeSet<String> = rows.iter().map(|(id, ..)| id.clone()).collect();
+    assert_eq!(found, expected);
+    assert_eq!(rows.len(), expected.len(), "an ID is there twice");
+    for (id, state, _) in rows {
+        assert!(STATES.contains(&state.as_str()), "{id}: {state}");
+    }
+}
+
+#[test]
+fn every_test_that_a_row_names_exists_and_every_claim_names_one() {
+    let known = tests();
+    for (id, state, rest) in rows() {
+        let named: Vec<&str> = rest.split('`').skip(1).step_by(2).filter(|name| name.contains("::") || name.starts_with("Test")).collect();
+        if state != "not yet" {
+            assert!(!named.is_empty(), "{id} claims {state:?} and names no test");
+        }
+        for name in named {
+            assert!(known.contains(name), "{id}: there is no test {name}");
+        }
+    }
+}
+
+/// `<file without ending>::<function>` for Rust, `TestX` and `TestX/<subtest>` for Go.
+fn tests() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![root()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap().flatten() {
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            if path.is_dir() && !name.starts_with('.') && name != "target" && name != "node_modules" {
+                folders.push(path);
+            } else if name.ends_with(".rs") {
+                rust_tests(&path, &mut found);
+            } else if name.ends_with("_test.go") {
+                go_tests(&path, &mut found);
+            }
+        }
+    }
+    found
+}
+
+fn rust_tests(path: &Path, found: &mut BTreeSet<String>) {
+    let text = fs::read_to_string(path).unwrap();
+    let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
+    // `edit/tests.rs` is named after what it tests.
+    let file = if stem == "tests" { path.parent().unwrap().file_name().unwrap().to_string_lossy().into_owned() } else { stem };
+    let mut is_test = false;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+            is_test = true;
+        } else if is_test && let Some((before, after)) = line.split_once("fn ") {
+            if before.is_empty() || before == "async " {
+                let name = after.split('(').next().unwrap_or_default();
+                found.insert(format!("{file}::{name}"));
+            }
+            is_test = false;
+        }
+    }
+}
+
+fn go_tests(path: &Path, found: &mut BTreeSet<String>) {
+    let text = fs::read_to_string(path).unwrap();
+    let mut test = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("func Test") {
+            test = format!("Test{}", rest.split('(').next().unwrap_or_default());
+            found.insert(test.clone());
+        }
+        for literal in line.split('"').skip(1).step_by(2) {
+            found.insert(format!("{test}/{literal}"));
+            found.insert(format!("TestCatalogue/{literal}"));
+        }
+    }
+}

@@ -1,0 +1,51 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/cluster"
+	"ctrlmesh.kusionstack.io/e2e/rawhttp"
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	authentication "k8s.io/api/authentication/v1"
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+// This file is about whose call it is: a request without credentials is the sidecar's own, one with credentials is its
+// sender's, in whatever way the sidecar proves who it is itself.
+
+func TestCredentials(t *testing.T) {
+	token := must(shared.cluster.ServiceAccountToken(t.Context(), "default", "controller"))(t)
+	file := filepath.Join(newDir(t), "token")
+	check(t, os.WriteFile(file, []byte(must(shared.cluster.ServiceAccountToken(t.Context(), "default", "by-file"))(t)), 0o600))
+	server := &api.Cluster{Server: shared.cluster.URL(), CertificateAuthorityData: shared.cluster.CA.PEM}
+	for name, own := range map[string]struct{ kubeconfig, user string }{
+		"token":              {shared.kubeconfig, sidecarUser},
+		"token_file":         {must(cluster.WriteKubeconfig(newDir(t), "file", server, &api.AuthInfo{TokenFile: file}))(t), "system:serviceaccount:default:by-file"},
+		"client_certificate": {must(shared.cluster.UserKubeconfig("certified", "group"))(t), "certified"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startSidecar(t, sidecar.Options{Plain: true, Kubeconfig: own.kubeconfig})
+			for range 3 {
+				whoami(t, through(s), own.user)
+				whoami(t, through(s), "system:serviceaccount:default:controller", "Authorization: Bearer "+token)
+				wrong := must(through(s).Do(t.Context(), selfReview("Authorization: Bearer wrong")))(t)
+				check(t, statusIs(wrong, http.StatusUnauthorized))
+			}
+		})
+	}
+}
+
+// whoami demands that the API server takes a request for this user's.
+func whoami(t *testing.T, target rawhttp.Target, user string, headers ...string) {
+	t.Helper()
+	response := must(target.Do(t.Context(), selfReview(headers...)))(t)
+	var review authentication.SelfSubjectReview
+	check(t, json.Unmarshal(response.Body, &review))
+	if got := review.Status.UserInfo.Username; got != user {
+		t.Errorf("with %.30q the call is %q's, want %s: %.200s", headers, got, user, response.Body)
+	}
+}
