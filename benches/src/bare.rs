@@ -27,7 +27,9 @@ pub(crate) async fn serve(origin: SocketAddr) -> anyhow::Result<()> {
         let pool = Rc::clone(&pool);
         tokio::task::spawn_local(async move {
             let service = service_fn(move |request| pass(Rc::clone(&pool), origin, request));
-            let _ = server::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            let _ = server::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }

@@ -21,7 +21,8 @@ pub(crate) struct Load {
 const WARM_UP: usize = 50;
 
 pub(crate) async fn run(address: SocketAddr, target: &str, connections: usize, time: Duration) -> anyhow::Result<Load> {
-    let request = format!("GET {target} HTTP/1.1\r\nhost: bench\r\naccept: application/json\r\nuser-agent: bench\r\n\r\n");
+    let request =
+        format!("GET {target} HTTP/1.1\r\nhost: bench\r\naccept: application/json\r\nuser-agent: bench\r\n\r\n");
     let mut tasks = JoinSet::new();
     let start = Instant::now();
     for _ in 0..connections {
@@ -34,8 +35,17 @@ pub(crate) async fn run(address: SocketAddr, target: &str, connections: usize, t
     }
     let time = start.elapsed();
     all.sort_unstable();
-    let at = |share: usize| all.get(all.len() * share / 100).copied().context("no request was answered");
-    Ok(Load { requests: all.len() as u64, time, p50: at(50)?, p99: at(99)? })
+    let at = |share: usize| {
+        all.get(all.len() * share / 100)
+            .copied()
+            .context("no request was answered")
+    };
+    Ok(Load {
+        requests: all.len() as u64,
+        time,
+        p50: at(50)?,
+        p99: at(99)?,
+    })
 }
 
 async fn connection(address: SocketAddr, request: &[u8], end: Instant) -> anyhow::Result<Vec<Duration>> {
@@ -59,7 +69,9 @@ async fn exchange(stream: &mut TcpStream, request: &[u8], buffer: &mut [u8]) -> 
     stream.write_all(request).await?;
     let mut filled = 0;
     loop {
-        let Some(free) = buffer.get_mut(filled..).filter(|free| !free.is_empty()) else { bail!("response too large") };
+        let Some(free) = buffer.get_mut(filled..).filter(|free| !free.is_empty()) else {
+            bail!("response too large")
+        };
         let read = stream.read(free).await?;
         if read == 0 {
             bail!("connection closed in a response");
@@ -76,7 +88,9 @@ async fn exchange(stream: &mut TcpStream, request: &[u8], buffer: &mut [u8]) -> 
 
 /// Length of head and body, once the head is whole.
 fn length(seen: &[u8]) -> anyhow::Result<Option<usize>> {
-    let Some(head) = seen.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { return Ok(None) };
+    let Some(head) = seen.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
+        return Ok(None);
+    };
     let text = std::str::from_utf8(seen.get(..head).unwrap_or_default())?;
     if !text.starts_with("HTTP/1.1 200") {
         bail!("answered {:?}", text.lines().next());

@@ -62,7 +62,9 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn measure(cli: &Cli) -> anyhow::Result<()> {
-    let stand = stand::Stand::start(cli.proxy.clone()).await.context("the processes can't be started")?;
+    let stand = stand::Stand::start(cli.proxy.clone())
+        .await
+        .context("the processes can't be started")?;
     let time = Duration::from_secs(cli.seconds);
     let mut rows = table::Rows::default();
     for round in 0..cli.rounds {

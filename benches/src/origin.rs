@@ -25,13 +25,17 @@ pub(crate) async fn serve() -> anyhow::Result<()> {
         stream.set_nodelay(true)?;
         tokio::task::spawn_local(async move {
             // A client that goes away is how a measurement ends.
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer)).await;
+            let _ = http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service_fn(answer))
+                .await;
         });
     }
 }
 
 async fn answer(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let mut response = Response::new(Full::new(Bytes::from_static(BODY.as_bytes())));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }

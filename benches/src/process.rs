@@ -18,7 +18,11 @@ const TICKS: u64 = 100;
 impl Process {
     /// Starts a child and reads the line by which it says where it listens.
     pub(crate) fn start(mut command: Command) -> anyhow::Result<(Self, String)> {
-        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().context("can't start")?;
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stdin(Stdio::null())
+            .spawn()
+            .context("can't start")?;
         let output = child.stdout.take().context("no output")?;
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
@@ -37,7 +41,10 @@ impl Process {
     /// Largest resident set so far, bytes.
     pub(crate) fn peak_memory(&self) -> anyhow::Result<u64> {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .context("no VmHWM")?;
         Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
     }
 }

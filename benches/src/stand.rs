@@ -40,7 +40,10 @@ impl Stand {
         let own = std::env::current_exe()?;
         let proxy = proxy.unwrap_or_else(|| own.with_file_name("ctrlmesh-proxy"));
         if !proxy.exists() {
-            bail!("{} is missing: cargo build --release -p ctrlmesh-proxy", proxy.display());
+            bail!(
+                "{} is missing: cargo build --release -p ctrlmesh-proxy",
+                proxy.display()
+            );
         }
         let files = tempfile::tempdir()?;
         let mut command = Command::new(&own);
@@ -50,14 +53,37 @@ impl Stand {
         let mut command = Command::new(&own);
         command.args(["bare", &at.to_string()]);
         let (bare, line) = Process::start(command)?;
-        let direct = Case { name: "direct", address: at, target: GET.to_owned(), process: None };
-        let bare = Case { name: "bare hyper proxy", address: line.parse()?, target: GET.to_owned(), process: Some(bare) };
+        let direct = Case {
+            name: "direct",
+            address: at,
+            target: GET.to_owned(),
+            process: None,
+        };
+        let bare = Case {
+            name: "bare hyper proxy",
+            address: line.parse()?,
+            target: GET.to_owned(),
+            process: Some(bare),
+        };
         let (empty, address) = sidecar(&proxy, at, &chain(files.path(), "empty", false)?).await?;
-        let empty = Case { name: "ctrlmesh, no entry", address, target: GET.to_owned(), process: Some(empty) };
+        let empty = Case {
+            name: "ctrlmesh, no entry",
+            address,
+            target: GET.to_owned(),
+            process: Some(empty),
+        };
         let (sharded, address) = sidecar(&proxy, at, &chain(files.path(), "sharded", true)?).await?;
-        let sharded =
-            Case { name: "ctrlmesh, shard-selector on list", address, target: LIST.to_owned(), process: Some(sharded) };
-        Ok(Self { cases: vec![direct, bare, empty, sharded], _origin: origin, _files: files })
+        let sharded = Case {
+            name: "ctrlmesh, shard-selector on list",
+            address,
+            target: LIST.to_owned(),
+            process: Some(sharded),
+        };
+        Ok(Self {
+            cases: vec![direct, bare, empty, sharded],
+            _origin: origin,
+            _files: files,
+        })
     }
 
     pub(crate) fn cases(&self) -> &[Case] {
@@ -102,15 +128,37 @@ async fn sidecar(proxy: &Path, origin: SocketAddr, folder: &Path) -> anyhow::Res
     });
     std::fs::write(&kubeconfig, serde_json::to_vec(&config)?)?;
     let mut command = Command::new(proxy);
-    command.args(["--api-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0", "--workers", "1", "--log", "warn"]);
-    command.arg("--kubeconfig").arg(&kubeconfig).arg("--chain-dir").arg(folder.join("chain"));
-    command.arg("--cache-dir").arg(folder.join("cache")).args(["--pod-name", "bench-0", "--pod-namespace", "bench"]);
+    command.args([
+        "--api-address",
+        "127.0.0.1:0",
+        "--admin-address",
+        "127.0.0.1:0",
+        "--workers",
+        "1",
+        "--log",
+        "warn",
+    ]);
+    command
+        .arg("--kubeconfig")
+        .arg(&kubeconfig)
+        .arg("--chain-dir")
+        .arg(folder.join("chain"));
+    command
+        .arg("--cache-dir")
+        .arg(folder.join("cache"))
+        .args(["--pod-name", "bench-0", "--pod-namespace", "bench"]);
     let (process, line) = Process::start(command)?;
     let line: serde_json::Value = serde_json::from_str(&line).context("the sidecar did not start")?;
     let address = |name: &str| -> anyhow::Result<SocketAddr> {
-        Ok(line.pointer(&format!("/listening/{name}")).and_then(|it| it.as_str()).context("no address")?.parse()?)
+        Ok(line
+            .pointer(&format!("/listening/{name}"))
+            .and_then(|it| it.as_str())
+            .context("no address")?
+            .parse()?)
     };
-    tokio::time::timeout(READY, ready(address("admin")?)).await.context("the sidecar did not become ready")??;
+    tokio::time::timeout(READY, ready(address("admin")?))
+        .await
+        .context("the sidecar did not become ready")??;
     Ok((process, address("api")?))
 }
 
@@ -119,7 +167,9 @@ async fn ready(admin: SocketAddr) -> anyhow::Result<()> {
     loop {
         poll.tick().await;
         let mut stream = TcpStream::connect(admin).await?;
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await?;
+        stream
+            .write_all(b"GET /readyz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            .await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         if answer.starts_with("HTTP/1.1 200") {

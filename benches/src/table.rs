@@ -63,7 +63,15 @@ impl Rows {
     pub(crate) fn print(&self) {
         let mut table = Table::new();
         table.load_preset(presets::ASCII_MARKDOWN);
-        table.set_header(["", "requests/s", "CPU µs/request", "CPU ÷ bare", "p50 µs", "p99 µs", "peak RSS MiB"]);
+        table.set_header([
+            "",
+            "requests/s",
+            "CPU µs/request",
+            "CPU ÷ bare",
+            "p50 µs",
+            "p99 µs",
+            "peak RSS MiB",
+        ]);
         for row in &self.rows {
             let number = |values: &[f64], digits: usize| {
                 let text = median(values).map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"));

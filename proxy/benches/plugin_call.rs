@@ -1,13 +1,16 @@
 //! What a warm call of a plugin costs: host → guest → host, verdict converted and validated; and what an instance and a
-//! fresh start cost. A plain loop, medians of several runs; figures belong into docs/benchmarks.md with their date.
+//! fresh start cost. A plain loop, processor time of the thread, medians of several runs.
 //!
 //! `cargo bench -p ctrlmesh-proxy --bench plugin_call`
+
+#![expect(clippy::print_stdout, reason = "it prints a table")]
 
 use std::hint::black_box;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use cpu_time::ThreadTime;
 use ctrlmesh_plugins_builtin::{builtin, guests};
 use ctrlmesh_proxy::exchange::RequestView;
 use ctrlmesh_proxy::verdict::{Outcome, RequestAction, Traffic};
@@ -26,9 +29,11 @@ const SETTINGS: &str = r#"{
 }"#;
 
 fn main() -> anyhow::Result<()> {
+    let bare = resident_kib()?;
     let engine = Engine::new()?;
     let shard_selector = builtin().first().ok_or_else(|| anyhow::anyhow!("no built-in plugin"))?;
     let plugin = compile(&engine, shard_selector.bytes)?;
+    memory(bare, &engine, &plugin)?;
     let mut instance = start(&engine, &plugin, SETTINGS)?;
     let (list, get) = (view("list", ""), view("get", "web-0"));
 
@@ -55,24 +60,24 @@ fn main() -> anyhow::Result<()> {
     report("fresh instance, configured", STARTS, || {
         drop(black_box(start(&engine, &plugin, SETTINGS)))
     });
-    memory(&engine, &plugin)
+    Ok(())
 }
 
-/// Resident memory of instances.
-fn memory(engine: &Arc<Engine>, plugin: &Arc<Plugin>) -> anyhow::Result<()> {
-    let before = resident_kib()?;
+/// Resident memory: of an engine with one plugin, compiled in a child as a sidecar does it, and of each instance that has
+/// answered a request.
+fn memory(bare: i64, engine: &Arc<Engine>, plugin: &Arc<Plugin>) -> anyhow::Result<()> {
+    const INSTANCES: i64 = 100;
+    let loaded = resident_kib()?;
     let mut instances = Vec::new();
-    for _ in 0..100 {
+    for _ in 0..INSTANCES {
         let mut instance = start(engine, plugin, SETTINGS)?;
         instance.on_request(&view("list", ""), false)?;
         instances.push(instance);
     }
-    let after = resident_kib()?;
-    println!(
-        "{:<48} {before:>9} KiB, {} KiB each of 100 instances",
-        "resident memory",
-        (after - before) / 100
-    );
+    let each = (resident_kib()? - loaded) / INSTANCES;
+    println!("{:<48} {bare:>9} KiB", "resident memory before the engine");
+    println!("{:<48} {:>9} KiB", "of the engine with one plugin", loaded - bare);
+    println!("{:<48} {each:>9} KiB", "of an instance");
     Ok(())
 }
 
@@ -84,7 +89,8 @@ fn resident_kib() -> anyhow::Result<i64> {
 }
 
 fn compile(engine: &Arc<Engine>, wasm: &[u8]) -> anyhow::Result<Arc<Plugin>> {
-    Ok(Compiler::new(CompileMode::InProcess, None)?.load(engine, wasm)?)
+    let program = env!("CARGO_BIN_EXE_ctrlmesh-proxy").into();
+    Ok(Compiler::new(CompileMode::Child { program }, None)?.load(engine, wasm)?)
 }
 
 fn start(engine: &Arc<Engine>, plugin: &Arc<Plugin>, settings: &str) -> anyhow::Result<Instance> {
@@ -93,7 +99,10 @@ fn start(engine: &Arc<Engine>, plugin: &Arc<Plugin>, settings: &str) -> anyhow::
         settings_json: settings.into(),
         timeout: Duration::from_millis(100),
         memory_bytes: 16 << 20,
-        info: InstanceInfo::default(),
+        info: InstanceInfo {
+            pod_namespace: "operator-demo".into(),
+            ..InstanceInfo::default()
+        },
     });
     let state = StateStore::new().entry("bench");
     Ok(Instance::start(engine, plugin, &entry, &state)?.0)
@@ -154,14 +163,14 @@ const fn outcome() -> Outcome {
     }
 }
 
-/// Runs a loop several times and prints the median and the spread.
+/// Runs a loop several times and prints the median and the spread of processor time per call.
 fn report(what: &str, calls: u32, mut call: impl FnMut()) {
     for _ in 0..calls / 10 {
         call();
     }
     let mut nanoseconds: Vec<u128> = (0..RUNS)
         .map(|_| {
-            let start = Instant::now();
+            let start = ThreadTime::now();
             for _ in 0..calls {
                 call();
             }

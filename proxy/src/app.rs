@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 use crate::readiness::{Guard, Readiness};
 use crate::tls::ServerTls;
 use crate::upstream::Target;
-use crate::wasm::Engine;
+use crate::wasm::{Engine, PluginSeries, StateStore};
 use crate::worker::{self, Order, Shared};
 
 mod feed;
@@ -71,10 +71,13 @@ impl App {
         };
         let mut registry = Metrics::registry();
         let chain = feed::handle(&settings, &mut registry);
+        let states = Arc::new(StateStore::new());
+        registry.register_collector(Box::new(PluginSeries::new(Arc::clone(&states))));
         let shared = Shared {
             target: Target::infer(settings.kubeconfig.as_deref(), settings.context.as_deref()).await?,
             engine: Engine::new()?,
             metrics: Metrics::new(registry),
+            states,
             chain,
             is_fed: settings.chain_dir.is_some(),
             ledger: Arc::default(),

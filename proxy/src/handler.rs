@@ -2,6 +2,7 @@
 //!
 //! A request that no plugin wants takes the short way through this file: no allocation for plugins, no call of one.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use ctrlmesh_wire::{RequestInfo, Verb};
@@ -42,6 +43,8 @@ pub(crate) struct Exchange<'a> {
     pub(crate) record: Rc<Record>,
     /// The protocol that the client wants to upgrade to.
     pub(crate) upgrade: Option<HeaderValue>,
+    /// The sidecar's own credentials were lent to it.
+    pub(crate) is_lent: Cell<bool>,
 }
 
 /// Serves one request.
@@ -68,6 +71,7 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
         uri: &uri,
         record,
         upgrade,
+        is_lent: Cell::new(false),
     };
     match exchange.matched(&parts) {
         // The long way is boxed, so that the short way's future stays small.
@@ -136,6 +140,7 @@ impl Exchange<'_> {
     pub(crate) fn dress(&self, headers: &mut HeaderMap) {
         headers.remove(HOST);
         if !headers.contains_key(AUTHORIZATION) {
+            self.is_lent.set(true);
             self.worker.credentials().apply(headers);
         }
         if !headers.contains_key(USER_AGENT) {
@@ -169,7 +174,7 @@ impl Exchange<'_> {
 
     /// Notes a response head.
     pub(crate) fn received(&self, status: StatusCode, sent: Instant) {
-        if status == StatusCode::UNAUTHORIZED {
+        if status == StatusCode::UNAUTHORIZED && self.is_lent.get() {
             self.worker.credentials().refresh_now();
         }
         self.record.set_upstream(status.as_u16(), sent.elapsed());

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What is still missing.
 #[derive(Debug, Clone, Default)]
-pub struct Readiness(Arc<Inner>);
+pub(crate) struct Readiness(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -20,7 +20,7 @@ struct Inner {
 /// A part that is not ready yet. Dropping it makes it ready.
 #[derive(Debug)]
 #[must_use = "dropping the guard says that the part is ready"]
-pub struct Guard {
+pub(crate) struct Guard {
     name: &'static str,
     inner: Arc<Inner>,
 }
@@ -28,12 +28,12 @@ pub struct Guard {
 impl Readiness {
     /// Nothing is missing yet: take guards before anything starts.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// A part that must come up. Names are unique.
-    pub fn guard(&self, name: &'static str) -> Guard {
+    pub(crate) fn guard(&self, name: &'static str) -> Guard {
         self.0
             .missing
             .lock()
@@ -46,13 +46,13 @@ impl Readiness {
     }
 
     /// From now on not ready, for good.
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         self.0.draining.store(true, Ordering::Release);
     }
 
     /// What is missing; empty when ready.
     #[must_use]
-    pub fn missing(&self) -> Vec<&'static str> {
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
         let mut missing: Vec<_> = self
             .0
             .missing

@@ -135,11 +135,6 @@ impl Reply {
         Self::new(StatusCode::BAD_GATEWAY, format!("a body broke off: {error}")).failure(Failure::UpstreamReset)
     }
 
-    /// The process is about to stop.
-    pub(crate) fn draining() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "the sidecar is shutting down").retry_after(1)
-    }
-
     /// Sending to the API server failed. `repeatable`: the verb changes nothing.
     pub(crate) fn upstream(error: &SendError, repeatable: bool) -> Self {
         match error {

@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::signal::Signal;
 use crate::tls::ServerTls;
 use crate::upstream::{Credentials, Limits, Target, Upstream};
-use crate::wasm::Engine;
+use crate::wasm::{Engine, StateStore};
 
 /// What every worker thread is made of; shared.
 #[derive(Clone)]
@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) target: Arc<Target>,
     pub(crate) chain: Arc<ChainHandle>,
     pub(crate) engine: Arc<Engine>,
+    /// What the plugins' entries remember.
+    pub(crate) states: Arc<StateStore>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) tls: ServerTls,
@@ -70,6 +72,7 @@ impl Worker {
             target,
             chain,
             engine,
+            states: _,
             metrics,
             ledger,
             tls,

@@ -198,14 +198,17 @@ fn an_answer_that_breaks_a_rule_is_a_fault_that_says_which() {
 
 #[test]
 fn an_answer_of_many_megabytes_is_stopped_before_the_host_allocates_it() {
-    // 20,000 edits that all name the same 100 kB: two gigabytes for whoever copies them.
     let text = "x".repeat(100_000);
-    let then = format!(r#"{{"times": 60, "then": {{"proceed": [{{"andLabelSelector": "{text}"}}]}}}}"#);
-    let fault = request_verdict(&then).map(|_| ()).expect_err("a fault");
-    assert!(matches!(&fault, Fault::Invalid { .. }), "{fault}");
-    let then = r#"{"times": 100000, "then": {"proceed": [{"removeHeader": "x"}]}}"#;
-    let fault = request_verdict(then).map(|_| ()).expect_err("a fault");
-    assert!(matches!(&fault, Fault::Invalid { .. }), "{fault}");
+    let long = format!(r#"{{"times": 60, "then": {{"proceed": [{{"andLabelSelector": "{text}"}}]}}}}"#);
+    let many = r#"{"times": 100000, "then": {"proceed": [{"removeHeader": "x"}]}}"#;
+    for then in [long.as_str(), many] {
+        let fault = request_verdict(then).map(|_| ()).expect_err("a fault");
+        let Fault::Invalid { what, .. } = &fault else {
+            panic!("{fault}")
+        };
+        // The engine's words: it stops while it reads, and our own bounds, which come after, have not been asked.
+        assert!(what.contains("hostcalls"), "{what}");
+    }
 }
 
 #[test]

@@ -14,11 +14,16 @@ fn document() -> String {
 fn every_flag_and_variable_is_described() {
     let document = document();
     for argument in ctrlmesh_proxy::config::Cli::command().get_arguments() {
-        let Some(flag) = argument.get_long().filter(|flag| !matches!(*flag, "help" | "version")) else { continue };
+        let Some(flag) = argument.get_long().filter(|flag| !matches!(*flag, "help" | "version")) else {
+            continue;
+        };
         assert!(document.contains(&format!("`--{flag}`")), "--{flag} is not described");
         if let Some(variable) = argument.get_env() {
             let variable = variable.to_string_lossy();
-            assert!(document.contains(&format!("`{variable}`")), "{variable} is not described");
+            assert!(
+                document.contains(&format!("`{variable}`")),
+                "{variable} is not described"
+            );
         }
     }
 }
@@ -29,14 +34,23 @@ async fn every_metric_and_log_field_is_described() -> anyhow::Result<()> {
     let stand = Stand::start(vec![shard("a")]).await?;
     stand.client().get("/api/v1/configmaps").await?;
     let text = String::from_utf8(stand.sidecar.admin().get("/metrics").await?.body.to_vec())?;
-    let metrics = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let metrics = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     for metric in metrics {
         assert!(document.contains(&format!("`{metric}")), "{metric} is not described");
     }
     let log = stand.sidecar.log();
-    let line = log.lines().find(|line| line.contains("access: request")).unwrap_or_default().to_owned();
+    let line = log
+        .lines()
+        .find(|line| line.contains("access: request"))
+        .unwrap_or_default()
+        .to_owned();
     for field in line.split(' ').filter_map(|word| Some(word.split_once('=')?.0)) {
-        assert!(document.contains(&format!("`{field}`")), "log field {field} is not described");
+        assert!(
+            document.contains(&format!("`{field}`")),
+            "log field {field} is not described"
+        );
     }
     Ok(())
 }

@@ -6,8 +6,23 @@ use std::path::{Path, PathBuf};
 
 /// IDs of the checklists: prefix and how many, numbered from 01.
 const KUSION: [(&str, usize); 17] = [
-    ("API", 12), ("INJ", 14), ("PXY", 11), ("SEL", 9), ("LE", 4), ("WHP", 1), ("REST", 5), ("CB", 12), ("FI", 8),
-    ("MGR", 7), ("LBL", 6), ("RO", 3), ("MC", 3), ("OBS", 6), ("SEC", 4), ("PKG", 4), ("EXT", 1),
+    ("API", 12),
+    ("INJ", 14),
+    ("PXY", 11),
+    ("SEL", 9),
+    ("LE", 4),
+    ("WHP", 1),
+    ("REST", 5),
+    ("CB", 12),
+    ("FI", 8),
+    ("MGR", 7),
+    ("LBL", 6),
+    ("RO", 3),
+    ("MC", 3),
+    ("OBS", 6),
+    ("SEC", 4),
+    ("PKG", 4),
+    ("EXT", 1),
 ];
 const OTHERS: [(&str, usize); 3] = [("TST", 2), ("OK", 75), ("CR", 68)];
 
@@ -20,12 +35,20 @@ fn root() -> PathBuf {
 /// The rows: ID, state, what else the row says.
 fn rows() -> Vec<(String, String, String)> {
     let text = fs::read_to_string(root().join("docs/parity.md")).unwrap();
-    let table = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ID"));
+    let table = text
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| ID"));
     table
         .filter_map(|line| {
             let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
             let (id, state) = (cells.first()?, cells.get(2)?);
-            id.contains('-').then(|| ((*id).to_owned(), (*state).to_owned(), cells.get(3..).unwrap_or_default().join("|")))
+            id.contains('-').then(|| {
+                (
+                    (*id).to_owned(),
+                    (*state).to_owned(),
+                    cells.get(3..).unwrap_or_default().join("|"),
+                )
+            })
         })
         .collect()
 }
@@ -50,7 +73,12 @@ fn every_row_of_the_checklists_is_there_once_with_a_known_state() {
 fn every_test_that_a_row_names_exists_and_every_claim_names_one() {
     let known = tests();
     for (id, state, rest) in rows() {
-        let named: Vec<&str> = rest.split('`').skip(1).step_by(2).filter(|name| name.contains("::") || name.starts_with("Test")).collect();
+        let named: Vec<&str> = rest
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|name| name.contains("::") || name.starts_with("Test"))
+            .collect();
         if state != "not yet" {
             assert!(!named.is_empty(), "{id} claims {state:?} and names no test");
         }
@@ -83,7 +111,16 @@ fn rust_tests(path: &Path, found: &mut BTreeSet<String>) {
     let text = fs::read_to_string(path).unwrap();
     let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
     // `edit/tests.rs` is named after what it tests.
-    let file = if stem == "tests" { path.parent().unwrap().file_name().unwrap().to_string_lossy().into_owned() } else { stem };
+    let file = if stem == "tests" {
+        path.parent()
+            .unwrap()
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .into_owned()
+    } else {
+        stem
+    };
     let mut is_test = false;
     for line in text.lines().map(str::trim) {
         if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {

@@ -1,1 +1,182 @@
-//! Placeholder.
+//! The stand of the whole-system tests: an API server of the test kit, a chain directory that changes as kubelet changes
+//! one, the real `ctrlmesh-proxy` process between them, and a client that speaks plain HTTP.
+//!
+//! Everything waits for conditions, with one deadline; nothing sleeps.
+
+pub mod chain_dir;
+pub mod client;
+pub mod sidecar;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use ctrlmesh_testkit::ApiServer;
+use serde_json::{Value, json};
+
+pub use chain_dir::{ChainDir, EntrySpec};
+pub use client::{Answer, Client};
+pub use sidecar::Sidecar;
+
+/// The longest that anything here may take; a condition that is not met by then fails the test.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Namespace of the sidecar's pod.
+pub const NAMESPACE: &str = "operator";
+
+/// API server, chain and sidecar.
+pub struct Stand {
+    /// The API server.
+    pub api: ApiServer,
+    /// The chain's directory.
+    pub chain: ChainDir,
+    /// The sidecar.
+    pub sidecar: Sidecar,
+    _files: tempfile::TempDir,
+}
+
+impl Stand {
+    /// A stand whose first chain has these entries.
+    ///
+    /// # Errors
+    /// Something did not come up; the text says what.
+    pub async fn start(entries: Vec<EntrySpec>) -> anyhow::Result<Self> {
+        Self::start_with(entries, &[]).await
+    }
+
+    /// The same, with more flags for the sidecar.
+    ///
+    /// # Errors
+    /// Something did not come up; the text says what.
+    pub async fn start_with(entries: Vec<EntrySpec>, flags: &[&str]) -> anyhow::Result<Self> {
+        let api = ApiServer::builder().start().await?;
+        Self::around(api, entries, flags).await
+    }
+
+    /// A stand around an API server that is up.
+    ///
+    /// # Errors
+    /// Something did not come up; the text says what.
+    pub async fn around(api: ApiServer, entries: Vec<EntrySpec>, flags: &[&str]) -> anyhow::Result<Self> {
+        let files = tempfile::tempdir()?;
+        let mut chain = ChainDir::create(files.path().join("chain"))?;
+        chain.publish(entries)?;
+        let kubeconfig = files.path().join("kubeconfig");
+        std::fs::write(&kubeconfig, api.kubeconfig())?;
+        let mut flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let mut path = |flag: &str, path: PathBuf| flags.extend([flag.to_owned(), path.display().to_string()]);
+        path("--kubeconfig", kubeconfig);
+        path("--chain-dir", chain.path().to_owned());
+        path("--labels-file", chain.labels_file());
+        path("--cache-dir", cache_dir());
+        let sidecar = Sidecar::start(&flags).await?;
+        sidecar.wait_ready().await?;
+        Ok(Self {
+            api,
+            chain,
+            sidecar,
+            _files: files,
+        })
+    }
+
+    /// A client of the sidecar.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::http1(self.sidecar.api())
+    }
+
+    /// Publishes a chain and waits until it is in force.
+    ///
+    /// # Errors
+    /// It does not come into force; the text says why.
+    pub async fn publish(&mut self, entries: Vec<EntrySpec>) -> anyhow::Result<()> {
+        let generation = self.chain.publish(entries)?;
+        self.sidecar.wait_generation(generation).await
+    }
+
+    /// Puts config maps `<namespace>/c<n>` with label `shard` into the API server.
+    ///
+    /// # Errors
+    /// The test kit refuses.
+    pub fn seed(&self, namespace: &str, shard: &str, count: usize) -> anyhow::Result<()> {
+        for number in 0..count {
+            self.api
+                .store()
+                .put(config_map(namespace, &format!("{shard}{number}"), shard))?;
+        }
+        Ok(())
+    }
+}
+
+/// Compiled plugins are shared by all stands, as a sidecar's cache survives its restarts: compiling once is enough.
+fn cache_dir() -> PathBuf {
+    static CACHE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    CACHE
+        .get_or_init(|| {
+            let directory = std::env::temp_dir().join(format!("ctrlmesh-test-cache-{}", std::process::id()));
+            // The sidecar makes it; a leftover of an earlier process with this number is no harm.
+            directory
+        })
+        .clone()
+}
+
+/// A config map of a shard.
+#[must_use]
+pub fn config_map(namespace: &str, name: &str, shard: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": name, "namespace": namespace, "labels": { "shard": shard } },
+        "data": { "k": "v" },
+    })
+}
+
+/// The shard rule of most tests: config maps with `shard=<name>`, lock `lock`.
+#[must_use]
+pub fn shard(name: &str) -> EntrySpec {
+    let settings = json!({
+        "shard": name,
+        "leaderElectionName": "lock",
+        "limits": [{
+            "relateResources": [{ "apiGroups": [""], "resources": ["configmaps"] }],
+            "selector": { "matchLabels": { "shard": name } },
+        }],
+    });
+    EntrySpec::new("shard-selector/test", ctrlmesh_plugins_builtin::SHARD_SELECTOR).settings(settings)
+}
+
+/// A test guest by name, with settings.
+///
+/// # Panics
+/// There is no such guest.
+#[must_use]
+pub fn guest(name: &str, settings: Value) -> EntrySpec {
+    let bytes = ctrlmesh_plugins_builtin::guests::get(name);
+    #[expect(
+        clippy::expect_used,
+        reason = "a test that names a guest that is not there must fail"
+    )]
+    let bytes = bytes.expect("tests/guests has it");
+    EntrySpec::new(&format!("{}/test", name.replace('_', "-")), bytes).settings(settings)
+}
+
+/// Asks again until the answer is yes.
+///
+/// # Errors
+/// Not before the deadline; the text names what was waited for.
+pub async fn wait_until<F>(what: &str, mut condition: impl FnMut() -> F) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<bool>>,
+{
+    let wait = async {
+        let mut turn = tokio::time::interval(Duration::from_millis(10));
+        loop {
+            turn.tick().await;
+            if condition().await? {
+                return anyhow::Ok(());
+            }
+        }
+    };
+    tokio::time::timeout(DEADLINE, wait)
+        .await
+        .with_context(|| format!("not within {DEADLINE:?}: {what}"))?
+}

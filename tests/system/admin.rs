@@ -12,7 +12,11 @@ async fn readiness_waits_for_the_first_chain_and_traffic_with_it() -> anyhow::Re
     let sidecar = Sidecar::start(&flags).await?;
     let answer = sidecar.admin().get("/readyz").await?;
     assert_eq!(answer.status, 503);
-    assert!(String::from_utf8_lossy(&answer.body).contains("first chain"), "{:?}", answer.body);
+    assert!(
+        String::from_utf8_lossy(&answer.body).contains("first chain"),
+        "{:?}",
+        answer.body
+    );
     assert_eq!(sidecar.admin().get("/livez").await?.status, 200);
     let early = tokio::spawn({
         let client = Client::http1(sidecar.api());
@@ -23,7 +27,10 @@ async fn readiness_waits_for_the_first_chain_and_traffic_with_it() -> anyhow::Re
     let answer = early.await??;
     assert_eq!(answer.status, 200, "it waited, and was guarded");
     let seen = stand.api.requests().all();
-    assert!(seen.iter().all(|seen| !seen.target.starts_with("/api/v1/configmaps") || seen.target.contains("labelSelector")));
+    assert!(
+        seen.iter()
+            .all(|seen| !seen.target.starts_with("/api/v1/configmaps") || seen.target.contains("labelSelector"))
+    );
     Ok(())
 }
 
@@ -36,15 +43,27 @@ async fn nothing_is_accepted_and_everything_is_named() -> anyhow::Result<()> {
     }
     assert_eq!(admin.get("/elsewhere").await?.status, 404);
     let status = stand.sidecar.status().await?;
-    assert_eq!((status.pod.namespace.as_str(), status.pod.name.as_str()), (ctrlmesh_tests::NAMESPACE, "operator-0"));
+    assert_eq!(
+        (status.pod.namespace.as_str(), status.pod.name.as_str()),
+        (ctrlmesh_tests::NAMESPACE, "operator-0")
+    );
     let entry = &status.chain.entries[0];
     assert_eq!(entry.name, "shard-selector/test");
     assert!(!entry.settings_hash.is_empty());
     stand.client().get("/api/v1/configmaps").await?;
-    assert_eq!(stand.sidecar.metric(r#"ctrlmesh_requests_total{verb="list",code="2xx"}"#).await?, 1.0);
+    assert_eq!(
+        stand
+            .sidecar
+            .metric(r#"ctrlmesh_requests_total{verb="list",code="2xx"}"#)
+            .await?,
+        1.0
+    );
     let calls = r#"ctrlmesh_plugin_calls_total{entry="shard-selector/test",phase="request"}"#;
     assert_eq!(stand.sidecar.metric(calls).await?, 1.0);
     let log = stand.sidecar.log();
-    assert!(log.contains("verb=list") && log.contains("resource=\"configmaps\"") && log.contains("status=200"), "{log}");
+    assert!(
+        log.contains("verb=list") && log.contains("resource=\"configmaps\"") && log.contains("status=200"),
+        "{log}"
+    );
     Ok(())
 }

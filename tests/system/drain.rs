@@ -15,9 +15,8 @@ async fn requests_in_flight_finish_and_watches_end_cleanly() -> anyhow::Result<(
     let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
     let target = format!("/api/v1/configmaps?watch=1&resourceVersion={version}");
     let mut watches = [one.stream(&target).await?, two.stream(&target).await?];
-    let held = [one.clone(), two].map(|client| {
-        tokio::spawn(async move { client.get("/api/v1/namespaces/default/configmaps/x").await })
-    });
+    let held = [one.clone(), two]
+        .map(|client| tokio::spawn(async move { client.get("/api/v1/namespaces/default/configmaps/x").await }));
     gate.wait_for_arrivals(2).await?;
     stand.sidecar.terminate()?;
     for watch in &mut watches {
@@ -46,7 +45,10 @@ async fn what_does_not_finish_is_cut_off_at_the_deadline() -> anyhow::Result<()>
     let asked = std::time::Instant::now();
     stand.sidecar.terminate()?;
     let status = stand.sidecar.wait_end().await?;
-    assert!(!status.success() && asked.elapsed() < Duration::from_secs(10), "{status}");
+    assert!(
+        !status.success() && asked.elapsed() < Duration::from_secs(10),
+        "{status}"
+    );
     assert!(held.await?.is_err());
     Ok(())
 }

@@ -24,13 +24,21 @@ fn misbehaving(name: &str, settings: &str) -> EntrySpec {
 async fn a_closed_entry_answers_500_that_names_plugin_and_digest_and_an_open_one_lets_pass() -> anyhow::Result<()> {
     for (name, settings, kind) in WAYS {
         let mut stand = Stand::start(vec![misbehaving(name, settings)]).await?;
+        let entry = format!("{}/test", name.replace('_', "-"));
         let answer = stand.client().get(LIST).await?;
         assert_eq!(answer.status, 500, "{name}");
         let message = answer.json()["message"].as_str().unwrap_or_default().to_owned();
-        assert!(message.contains(&format!("{name}/test")) && message.contains("sha256:"), "{message}");
-        let series = format!(r#"ctrlmesh_plugin_faults_total{{entry="{name}/test",kind="{kind}"}}"#);
-        assert_eq!(stand.sidecar.metric(&series).await?, 1.0, "{name}: {}", stand.sidecar.log());
-        stand.publish(vec![misbehaving(name, settings).set("onFailure", "Open".into())]).await?;
+        assert!(message.contains(&entry) && message.contains("sha256:"), "{message}");
+        let series = format!(r#"ctrlmesh_plugin_faults_total{{entry="{entry}",kind="{kind}"}}"#);
+        assert_eq!(
+            stand.sidecar.metric(&series).await?,
+            1.0,
+            "{name}: {}",
+            stand.sidecar.log()
+        );
+        stand
+            .publish(vec![misbehaving(name, settings).set("onFailure", "Open".into())])
+            .await?;
         assert_eq!(stand.client().get(LIST).await?.status, 200, "{name} is open");
         assert!(stand.sidecar.is_running()?);
     }
@@ -66,14 +74,35 @@ async fn repeated_faults_quarantine_the_entry_and_others_go_on() -> anyhow::Resu
     stand.seed("default", "a", 1)?;
     stand.seed("default", "b", 1)?;
     for _ in 0..6 {
-        assert_eq!(stand.client().get(LIST).await?.names(), ["a0"], "the shard rule still holds");
+        assert_eq!(
+            stand.client().get(LIST).await?.names(),
+            ["a0"],
+            "the shard rule still holds"
+        );
     }
     let status = stand.sidecar.status().await?;
-    let entry = status.chain.entries.iter().find(|entry| entry.name == "trap/test").unwrap();
+    let entry = status
+        .chain
+        .entries
+        .iter()
+        .find(|entry| entry.name == "trap/test")
+        .unwrap();
     assert_eq!(entry.state, EntryState::Quarantined);
-    assert!(entry.until.is_some() && entry.error.as_deref().unwrap_or_default().contains("panic"), "{entry:?}");
-    assert_eq!(stand.sidecar.metric(r#"ctrlmesh_plugin_quarantines_total{entry="trap/test"}"#).await?, 1.0);
-    let skipped = stand.sidecar.metric(r#"ctrlmesh_plugin_skips_total{entry="trap/test"}"#).await?;
+    assert!(
+        entry.until.is_some() && entry.error.as_deref().unwrap_or_default().contains("panic"),
+        "{entry:?}"
+    );
+    assert_eq!(
+        stand
+            .sidecar
+            .metric(r#"ctrlmesh_plugin_quarantines_total{entry="trap/test"}"#)
+            .await?,
+        1.0
+    );
+    let skipped = stand
+        .sidecar
+        .metric(r#"ctrlmesh_plugin_skips_total{entry="trap/test"}"#)
+        .await?;
     assert!(skipped >= 1.0, "in quarantine it is not called");
     Ok(())
 }

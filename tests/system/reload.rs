@@ -15,7 +15,11 @@ fn next_version() -> EntrySpec {
             "selector": { "matchLabels": { "shard": "a" } },
         }],
     });
-    EntrySpec::new("shard-selector/test", ctrlmesh_plugins_builtin::samples::SHARD_SELECTOR_NEXT).settings(settings)
+    EntrySpec::new(
+        "shard-selector/test",
+        ctrlmesh_plugins_builtin::samples::SHARD_SELECTOR_NEXT,
+    )
+    .settings(settings)
 }
 
 #[tokio::test]
@@ -50,7 +54,14 @@ async fn state_survives_a_reload_and_goes_with_its_entry() -> anyhow::Result<()>
     let counting = || guest("stateful", json!({ "ops": [{ "add": { "key": "c", "delta": 1 } }] }));
     let mut stand = Stand::start(vec![counting()]).await?;
     let client = stand.client();
-    let count = async |target: &str| anyhow::Ok(client.get(target).await?.json()["message"].as_str().unwrap_or_default().to_owned());
+    let count = async |target: &str| {
+        anyhow::Ok(
+            client.get(target).await?.json()["message"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+        )
+    };
     assert_eq!(count("/api/v1/pods").await?, "1");
     assert_eq!(count("/api/v1/pods").await?, "2", "shared by the threads");
     stand.publish(vec![counting().set("timeoutMs", 20.into())]).await?;
@@ -65,16 +76,27 @@ async fn state_survives_a_reload_and_goes_with_its_entry() -> anyhow::Result<()>
 async fn live_labels_choose_the_entries() -> anyhow::Result<()> {
     let of = |name: &str| {
         let selector = json!({ "matchLabels": { "shard": name } });
-        shard(name).set("name", format!("shard-selector/{name}").into()).set("podSelector", selector)
+        shard(name)
+            .set("name", format!("shard-selector/{name}").into())
+            .set("podSelector", selector)
     };
     let mut stand = Stand::start(vec![of("a"), of("b")]).await?;
     stand.seed("default", "a", 1)?;
     stand.seed("default", "b", 1)?;
-    assert_eq!(stand.client().get("/api/v1/configmaps").await?.names(), ["a0", "b0"], "no entry selects the pod");
+    assert_eq!(
+        stand.client().get("/api/v1/configmaps").await?.names(),
+        ["a0", "b0"],
+        "no entry selects the pod"
+    );
     for (name, expected) in [("a", "a0"), ("b", "b0")] {
         stand.chain.set_labels(&[("shard", name)])?;
         let entry = format!("shard-selector/{name}");
-        stand.sidecar.wait_status("the label chooses", |status| status.chain.entries.iter().any(|it| it.name == entry)).await?;
+        stand
+            .sidecar
+            .wait_status("the label chooses", |status| {
+                status.chain.entries.iter().any(|it| it.name == entry)
+            })
+            .await?;
         assert_eq!(stand.client().get("/api/v1/configmaps").await?.names(), [expected]);
     }
     Ok(())

@@ -27,10 +27,18 @@ async fn a_list_shows_the_shard_and_nothing_else() -> anyhow::Result<()> {
         "/api/v1/configmaps?watch=0&watch=1",
     ] {
         let answer = stand.client().get(target).await?;
-        assert_eq!((answer.status, answer.names()), (200, MINE.map(str::to_owned).to_vec()), "{target}");
+        assert_eq!(
+            (answer.status, answer.names()),
+            (200, MINE.map(str::to_owned).to_vec()),
+            "{target}"
+        );
     }
     let foreign = stand.client().get("/api/v1/configmaps?labelSelector=shard%3Db").await?;
-    assert_eq!((foreign.status, foreign.names().len()), (200, 0), "a foreign shard is empty, not an error");
+    assert_eq!(
+        (foreign.status, foreign.names().len()),
+        (200, 0),
+        "a foreign shard is empty, not an error"
+    );
     Ok(())
 }
 
@@ -40,10 +48,16 @@ async fn every_page_is_the_shards() -> anyhow::Result<()> {
     let mut names = Vec::new();
     let mut more = String::new();
     loop {
-        let answer = stand.client().get(&format!("/api/v1/configmaps?limit=1&continue={more}")).await?;
+        let answer = stand
+            .client()
+            .get(&format!("/api/v1/configmaps?limit=1&continue={more}"))
+            .await?;
         assert_eq!(answer.status, 200);
         names.extend(answer.names());
-        more = answer.json()["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+        more = answer.json()["metadata"]["continue"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         if more.is_empty() {
             break;
         }
@@ -56,7 +70,10 @@ async fn every_page_is_the_shards() -> anyhow::Result<()> {
 #[tokio::test]
 async fn deletecollection_deletes_the_shard_and_nothing_else() -> anyhow::Result<()> {
     let stand = stand().await?;
-    let answer = stand.client().send(Method::DELETE, "/api/v1/namespaces/default/configmaps", "").await?;
+    let answer = stand
+        .client()
+        .send(Method::DELETE, "/api/v1/namespaces/default/configmaps", "")
+        .await?;
     assert_eq!(answer.status, 200);
     let left = stand.api.store().read(|state| state.list("configmaps").count());
     assert_eq!(left, 2, "the other shard's");
@@ -67,9 +84,18 @@ async fn deletecollection_deletes_the_shard_and_nothing_else() -> anyhow::Result
 async fn what_can_not_be_parsed_is_refused_and_never_sent() -> anyhow::Result<()> {
     let stand = stand().await?;
     stand.api.requests().clear();
-    for query in ["labelSelector=shard%3Da;x=1", "labelSelector=shard%3Da%zz", "labelSelector=a%3D%3D%3D", "labelSelector=,"] {
+    for query in [
+        "labelSelector=shard%3Da;x=1",
+        "labelSelector=shard%3Da%zz",
+        "labelSelector=a%3D%3D%3D",
+        "labelSelector=,",
+    ] {
         let answer = stand.client().get(&format!("/api/v1/configmaps?{query}")).await?;
-        assert_eq!((answer.status, answer.json()["reason"].as_str()), (400, Some("BadRequest")), "{query}");
+        assert_eq!(
+            (answer.status, answer.json()["reason"].as_str()),
+            (400, Some("BadRequest")),
+            "{query}"
+        );
     }
     assert_eq!(stand.api.requests().count("list"), 0);
     Ok(())
@@ -78,12 +104,29 @@ async fn what_can_not_be_parsed_is_refused_and_never_sent() -> anyhow::Result<()
 #[tokio::test]
 async fn other_kinds_and_reads_by_name_pass() -> anyhow::Result<()> {
     let stand = stand().await?;
-    assert_eq!(stand.client().get("/api/v1/namespaces/default/configmaps/b0").await?.status, 200);
+    assert_eq!(
+        stand
+            .client()
+            .get("/api/v1/namespaces/default/configmaps/b0")
+            .await?
+            .status,
+        200
+    );
     stand.client().get("/api/v1/secrets?labelSelector=x%3D1").await?;
     let seen = stand.api.requests().all();
-    assert!(seen.iter().any(|seen| seen.target == "/api/v1/secrets?labelSelector=x%3D1"), "byte-equal");
-    let metric = stand.sidecar.metric(r#"ctrlmesh_plugin_calls_total{entry="shard-selector/test",phase="request"}"#).await?;
-    assert_eq!(metric, 0.0, "a request that the plugin did not ask for never reaches it");
+    assert!(
+        seen.iter()
+            .any(|seen| seen.target == "/api/v1/secrets?labelSelector=x%3D1"),
+        "byte-equal"
+    );
+    let metric = stand
+        .sidecar
+        .metric(r#"ctrlmesh_plugin_calls_total{entry="shard-selector/test",phase="request"}"#)
+        .await?;
+    assert_eq!(
+        metric, 0.0,
+        "a request that the plugin did not ask for never reaches it"
+    );
     Ok(())
 }
 

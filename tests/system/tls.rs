@@ -28,11 +28,14 @@ async fn get(stand: &Stand, trusted: &CertificateDer<'static>, protocol: &str) -
         .with_no_client_auth();
     config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
     let stream = TcpStream::connect(stand.sidecar.api()).await?;
-    let stream = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?;
+    let stream = TlsConnector::from(Arc::new(config))
+        .connect(ServerName::try_from("localhost")?, stream)
+        .await?;
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol.as_bytes()));
     let request = http::Request::get("https://localhost/api/v1/configmaps").body(Empty::<bytes::Bytes>::new())?;
     let response = if protocol == "h2" {
-        let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         sender.send_request(request).await?
     } else {
@@ -58,7 +61,10 @@ async fn one_port_speaks_tls_and_plain_and_rotates_its_certificate() -> anyhow::
     std::fs::write(directory.path().join("tls.crt"), "no certificate")?;
     assert_eq!(get(&stand, &first, "h2").await?, 200, "the last good one goes on");
     let second = write_certificate(directory.path())?;
-    wait_until("the new certificate is served", || async { Ok(get(&stand, &second, "h2").await.is_ok()) }).await
+    wait_until("the new certificate is served", || async {
+        Ok(get(&stand, &second, "h2").await.is_ok())
+    })
+    .await
 }
 
 #[tokio::test]

@@ -22,7 +22,11 @@ async fn responses_are_the_api_servers_own_bytes() -> anyhow::Result<()> {
         for client in [stand.client(), Client::http2(stand.sidecar.api())] {
             let answer = client.get(target).await?;
             assert_eq!(answer.status, expected.status, "{target}");
-            assert_eq!(without_date(answer.headers), without_date(expected.headers.clone()), "{target}");
+            assert_eq!(
+                without_date(answer.headers),
+                without_date(expected.headers.clone()),
+                "{target}"
+            );
             assert_eq!(answer.body, expected.body, "{target}");
         }
     }
@@ -46,16 +50,33 @@ async fn credentials_and_user_agent_are_added_only_where_there_are_none() -> any
     stand.api.faults().require_tokens(["sidecars-own", "controllers-own"]);
     let answer = stand.client().get("/api/v1/configmaps").await?;
     assert_eq!(answer.status, 200, "the sidecar's own token");
-    let own = stand.client().with("authorization", "Bearer controllers-own").with("user-agent", "manager/1");
+    let own = stand
+        .client()
+        .with("authorization", "Bearer controllers-own")
+        .with("user-agent", "manager/1");
     assert_eq!(own.get("/api/v1/configmaps").await?.status, 200);
     let wrong = stand.client().with("authorization", "Bearer wrong");
-    assert_eq!(wrong.get("/api/v1/configmaps").await?.status, 401, "a bad token is not replaced by a good one");
+    assert_eq!(
+        wrong.get("/api/v1/configmaps").await?.status,
+        401,
+        "a bad token is not replaced by a good one"
+    );
     let seen = stand.api.requests().all();
-    let field = |place: usize, name: &str| seen[place].headers.get(name).map(|value| value.to_str().unwrap().to_owned());
-    let lists: Vec<usize> = (0..seen.len()).filter(|place| seen[*place].target.starts_with("/api/v1/configmaps")).collect();
+    let field = |place: usize, name: &str| {
+        seen[place]
+            .headers
+            .get(name)
+            .map(|value| value.to_str().unwrap().to_owned())
+    };
+    let lists: Vec<usize> = (0..seen.len())
+        .filter(|place| seen[*place].target.starts_with("/api/v1/configmaps"))
+        .collect();
     assert_eq!(field(lists[0], "authorization").as_deref(), Some("Bearer sidecars-own"));
     assert!(field(lists[0], "user-agent").unwrap().starts_with("ctrlmesh-proxy/"));
-    assert_eq!(field(lists[1], "authorization").as_deref(), Some("Bearer controllers-own"));
+    assert_eq!(
+        field(lists[1], "authorization").as_deref(),
+        Some("Bearer controllers-own")
+    );
     assert_eq!(field(lists[1], "user-agent").as_deref(), Some("manager/1"));
     Ok(())
 }
@@ -74,7 +95,11 @@ async fn end_to_end_headers_arrive_in_order_and_hop_by_hop_ones_do_not() -> anyh
         .with("keep-alive", "timeout=5");
     client.get("/api/v1/configmaps").await?;
     let seen = stand.api.requests().all();
-    let headers = &seen.iter().find(|seen| seen.target == "/api/v1/configmaps").unwrap().headers;
+    let headers = &seen
+        .iter()
+        .find(|seen| seen.target == "/api/v1/configmaps")
+        .unwrap()
+        .headers;
     let groups: Vec<_> = headers.get_all("impersonate-group").iter().collect();
     assert_eq!(groups, ["b", "a"]);
     assert_eq!(headers["impersonate-user"], "jane");
@@ -89,13 +114,27 @@ async fn writes_pass_with_their_bodies() -> anyhow::Result<()> {
     let stand = Stand::start(vec![]).await?;
     let client = stand.client().with("content-type", "application/json");
     let body = serde_json::to_vec(&config_map("default", "new", "a"))?;
-    let answer = client.send(Method::POST, "/api/v1/namespaces/default/configmaps", body).await?;
+    let answer = client
+        .send(Method::POST, "/api/v1/namespaces/default/configmaps", body)
+        .await?;
     assert_eq!(answer.status, 201, "{:?}", answer.body);
-    assert!(stand.api.store().read(|state| state.get("configmaps", "default", "new").is_some()));
+    assert!(
+        stand
+            .api
+            .store()
+            .read(|state| state.get("configmaps", "default", "new").is_some())
+    );
     let again = serde_json::to_vec(&config_map("default", "new", "a"))?;
-    let conflict = client.send(Method::POST, "/api/v1/namespaces/default/configmaps", again).await?;
-    assert_eq!((conflict.status, conflict.json()["reason"].as_str()), (409, Some("AlreadyExists")));
-    let gone = client.send(Method::DELETE, "/api/v1/namespaces/default/configmaps/new", "").await?;
+    let conflict = client
+        .send(Method::POST, "/api/v1/namespaces/default/configmaps", again)
+        .await?;
+    assert_eq!(
+        (conflict.status, conflict.json()["reason"].as_str()),
+        (409, Some("AlreadyExists"))
+    );
+    let gone = client
+        .send(Method::DELETE, "/api/v1/namespaces/default/configmaps/new", "")
+        .await?;
     assert_eq!(gone.status, 200);
     Ok(())
 }
@@ -104,7 +143,10 @@ async fn writes_pass_with_their_bodies() -> anyhow::Result<()> {
 async fn trailers_pass() -> anyhow::Result<()> {
     let stand = Stand::start(vec![]).await?;
     let trailers: HeaderMap = [("x-checksum".parse()?, "1".parse()?)].into_iter().collect();
-    stand.api.faults().add(Rule::new(Fault::Trailers(trailers.clone())).verb("list"));
+    stand
+        .api
+        .faults()
+        .add(Rule::new(Fault::Trailers(trailers.clone())).verb("list"));
     let answer = Client::http2(stand.sidecar.api()).get("/api/v1/configmaps").await?;
     assert_eq!(answer.trailers, Some(trailers));
     Ok(())
@@ -117,7 +159,16 @@ async fn an_interim_response_does_not_disturb_the_final_one() -> anyhow::Result<
     stand.api.faults().add(Rule::new(Fault::EarlyHints).verb("list"));
     assert_eq!(stand.client().get("/api/v1/configmaps").await?.status, 200);
     let body = serde_json::to_vec(&config_map("default", "new", "a"))?;
-    let client = stand.client().with("content-type", "application/json").with("expect", "100-continue");
-    assert_eq!(client.send(Method::POST, "/api/v1/namespaces/default/configmaps", body).await?.status, 201);
+    let client = stand
+        .client()
+        .with("content-type", "application/json")
+        .with("expect", "100-continue");
+    assert_eq!(
+        client
+            .send(Method::POST, "/api/v1/namespaces/default/configmaps", body)
+            .await?
+            .status,
+        201
+    );
     Ok(())
 }

@@ -13,7 +13,11 @@ async fn exchange(stand: &Stand, subresource: &str, protocol: &str) -> anyhow::R
          connection: Upgrade\r\nupgrade: {protocol}\r\nx-stream-protocol-version: v4.channel.k8s.io\r\n\
          sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     );
-    let head = if protocol == "websocket" { head.replacen("POST", "GET", 1) } else { head };
+    let head = if protocol == "websocket" {
+        head.replacen("POST", "GET", 1)
+    } else {
+        head
+    };
     stream.write_all(head.as_bytes()).await?;
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\n") {
@@ -21,7 +25,10 @@ async fn exchange(stand: &Stand, subresource: &str, protocol: &str) -> anyhow::R
     }
     let text = String::from_utf8(answer)?.to_lowercase();
     assert!(text.starts_with("http/1.1 101"), "{subresource} {protocol}: {text}");
-    assert!(text.contains(&format!("upgrade: {}", protocol.to_lowercase())), "{text}");
+    assert!(
+        text.contains(&format!("upgrade: {}", protocol.to_lowercase())),
+        "{text}"
+    );
     let sent = vec![7; 200_000];
     let (mut reader, mut writer) = stream.split();
     let mut back = vec![0; sent.len()];
@@ -39,7 +46,12 @@ async fn bytes_pass_both_ways_after_101() -> anyhow::Result<()> {
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p", "namespace": "default" },
         "spec": { "containers": [{ "name": "c", "image": "i" }] },
     }))?;
-    for (subresource, protocol) in [("exec", "SPDY/3.1"), ("attach", "SPDY/3.1"), ("portforward", "SPDY/3.1"), ("exec", "websocket")] {
+    for (subresource, protocol) in [
+        ("exec", "SPDY/3.1"),
+        ("attach", "SPDY/3.1"),
+        ("portforward", "SPDY/3.1"),
+        ("exec", "websocket"),
+    ] {
         exchange(&stand, subresource, protocol).await?;
     }
     stand.api.wait_until(|activity| activity.tunnels == 0).await?;
@@ -49,7 +61,9 @@ async fn bytes_pass_both_ways_after_101() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_refused_upgrade_is_an_ordinary_answer() -> anyhow::Result<()> {
     let stand = Stand::start(vec![]).await?;
-    let client = Client::http1(stand.sidecar.api()).with("connection", "Upgrade").with("upgrade", "SPDY/3.1");
+    let client = Client::http1(stand.sidecar.api())
+        .with("connection", "Upgrade")
+        .with("upgrade", "SPDY/3.1");
     let answer = client.get("/api/v1/namespaces/default/pods/missing/exec").await?;
     assert_eq!((answer.status, answer.json()["kind"].as_str()), (404, Some("Status")));
     Ok(())

@@ -17,7 +17,13 @@ async fn goaway_and_lost_connections_cost_no_request() -> anyhow::Result<()> {
     stand.api.faults().add(Rule::new(Fault::Goaway));
     for number in 0..20 {
         assert_eq!(client.get(MAPS).await?.status, 200);
-        assert_eq!(client.send(Method::POST, MAPS, body(&format!("n{number}"))).await?.status, 201);
+        assert_eq!(
+            client
+                .send(Method::POST, MAPS, body(&format!("n{number}")))
+                .await?
+                .status,
+            201
+        );
     }
     Ok(())
 }
@@ -26,12 +32,24 @@ async fn goaway_and_lost_connections_cost_no_request() -> anyhow::Result<()> {
 async fn a_write_whose_answer_is_lost_is_not_repeated_and_has_no_retry_after() -> anyhow::Result<()> {
     let stand = Stand::start(vec![]).await?;
     let client = stand.client().with("content-type", "application/json");
-    stand.api.faults().add(Rule::new(Fault::ResetStream(When::AfterExecuting)).verb("create").times(1));
+    stand.api.faults().add(
+        Rule::new(Fault::ResetStream(When::AfterExecuting))
+            .verb("create")
+            .times(1),
+    );
     let answer = client.send(Method::POST, MAPS, body("once")).await?;
     assert_eq!((answer.status, answer.json()["kind"].as_str()), (502, Some("Status")));
-    assert!(!answer.headers.contains_key("retry-after"), "client-go would repeat the write");
+    assert!(
+        !answer.headers.contains_key("retry-after"),
+        "client-go would repeat the write"
+    );
     assert_eq!(stand.api.requests().count("create"), 1);
-    assert!(stand.api.store().read(|state| state.get("configmaps", "default", "once").is_some()));
+    assert!(
+        stand
+            .api
+            .store()
+            .read(|state| state.get("configmaps", "default", "once").is_some())
+    );
     Ok(())
 }
 
@@ -56,15 +74,27 @@ async fn an_outage_is_503_with_retry_after_and_ends_by_itself() -> anyhow::Resul
 async fn a_body_that_breaks_off_is_broken_for_the_client_too() -> anyhow::Result<()> {
     let stand = Stand::start(vec![]).await?;
     stand.seed("default", "a", 5)?;
-    stand.api.faults().add(Rule::new(Fault::CutBody { after: 50 }).verb("list"));
-    assert!(stand.client().get(MAPS).await.is_err(), "never a short body that looks whole");
+    stand
+        .api
+        .faults()
+        .add(Rule::new(Fault::CutBody { after: 50 }).verb("list"));
+    assert!(
+        stand.client().get(MAPS).await.is_err(),
+        "never a short body that looks whole"
+    );
     Ok(())
 }
 
 #[tokio::test]
 async fn an_answer_of_the_servers_own_passes_with_its_retry_after() -> anyhow::Result<()> {
     let stand = Stand::start(vec![]).await?;
-    stand.api.faults().add(Rule::new(Fault::Status { code: 429, retry_after: Some(9) }).verb("list"));
+    stand.api.faults().add(
+        Rule::new(Fault::Status {
+            code: 429,
+            retry_after: Some(9),
+        })
+        .verb("list"),
+    );
     let answer = stand.client().get(MAPS).await?;
     assert_eq!((answer.status, answer.headers["retry-after"].to_str()?), (429, "9"));
     Ok(())

@@ -26,7 +26,13 @@ async fn list(stand: &Stand) -> anyhow::Result<Answer> {
 
 /// What the API server was sent last for config maps.
 fn seen(stand: &Stand) -> ctrlmesh_testkit::Seen {
-    stand.api.requests().all().into_iter().rfind(|seen| seen.target.contains("configmaps")).unwrap()
+    stand
+        .api
+        .requests()
+        .all()
+        .into_iter()
+        .rfind(|seen| seen.target.contains("configmaps"))
+        .unwrap()
 }
 
 #[tokio::test]
@@ -40,10 +46,18 @@ async fn selectors_query_and_headers_are_edited() -> anyhow::Result<()> {
         { "removeHeader": "x-gone" },
     ] }))
     .await?;
-    let answer = stand.client().with("x-gone", "1").get("/api/v1/configmaps?pretty=true").await?;
+    let answer = stand
+        .client()
+        .with("x-gone", "1")
+        .get("/api/v1/configmaps?pretty=true")
+        .await?;
     assert_eq!((answer.status, answer.names()), (200, vec!["a0".to_owned()]));
     let seen = seen(&stand);
-    assert!(seen.target.contains("limit=7") && !seen.target.contains("pretty"), "{}", seen.target);
+    assert!(
+        seen.target.contains("limit=7") && !seen.target.contains("pretty"),
+        "{}",
+        seen.target
+    );
     assert_eq!(seen.headers["x-added"], "1");
     assert!(!seen.headers.contains_key("x-gone"));
     Ok(())
@@ -53,22 +67,33 @@ async fn selectors_query_and_headers_are_edited() -> anyhow::Result<()> {
 async fn an_object_is_called_by_another_name() -> anyhow::Result<()> {
     let stand = on_request(json!({ "proceed": [{ "renameObject": { "from": "mine", "to": "a0" } }] })).await?;
     let answer = stand.client().get("/api/v1/namespaces/default/configmaps/mine").await?;
-    assert_eq!((answer.status, answer.json()["metadata"]["name"].as_str()), (200, Some("mine")));
+    assert_eq!(
+        (answer.status, answer.json()["metadata"]["name"].as_str()),
+        (200, Some("mine"))
+    );
     assert_eq!(seen(&stand).target, "/api/v1/namespaces/default/configmaps/a0");
     Ok(())
 }
 
 #[tokio::test]
 async fn a_refusal_is_a_status_and_nothing_is_sent() -> anyhow::Result<()> {
-    let refusal = json!({ "refuse": { "code": 429, "message": "slow down", "retryAfterSeconds": 3, "cause": "rule/x" } });
+    let refusal =
+        json!({ "refuse": { "code": 429, "message": "slow down", "retryAfterSeconds": 3, "cause": "rule/x" } });
     let stand = on_request(refusal).await?;
     let answer = list(&stand).await?;
     assert_eq!((answer.status, answer.headers["retry-after"].to_str()?), (429, "3"));
     let status = answer.json();
-    assert_eq!((&status["kind"], &status["reason"], &status["message"]), (&"Status".into(), &"TooManyRequests".into(), &"slow down".into()));
+    assert_eq!(
+        (&status["kind"], &status["reason"], &status["message"]),
+        (&"Status".into(), &"TooManyRequests".into(), &"slow down".into())
+    );
     assert_eq!(status["details"]["causes"][0]["message"], "rule/x");
     assert_eq!(stand.api.requests().count("list"), 0);
-    let protobuf = stand.client().with("accept", "application/vnd.kubernetes.protobuf").get("/api/v1/configmaps").await?;
+    let protobuf = stand
+        .client()
+        .with("accept", "application/vnd.kubernetes.protobuf")
+        .get("/api/v1/configmaps")
+        .await?;
     assert!(protobuf.body.starts_with(b"k8s\0"));
     Ok(())
 }
@@ -76,7 +101,9 @@ async fn a_refusal_is_a_status_and_nothing_is_sent() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_delay_comes_before_the_action() -> anyhow::Result<()> {
     let line = json!({ "delayMs": 80, "then": { "proceed": [] } });
-    let stand = scripted(json!({ "onRequest": [line.clone()], "onResponse": [{ "delayMs": 80, "then": { "proceed": {} } }] })).await?;
+    let stand =
+        scripted(json!({ "onRequest": [line.clone()], "onResponse": [{ "delayMs": 80, "then": { "proceed": {} } }] }))
+            .await?;
     let start = std::time::Instant::now();
     assert_eq!(list(&stand).await?.status, 200);
     assert!(start.elapsed().as_millis() >= 160, "{:?}", start.elapsed());
@@ -85,16 +112,24 @@ async fn a_delay_comes_before_the_action() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_reset_reaches_the_client_as_asked() -> anyhow::Result<()> {
-    for (how, reason) in [("cancel", "CANCEL"), ("internalError", "INTERNAL_ERROR")] {
+    for (how, reason) in [("cancel", "no longer needed"), ("internal-error", "internal error")] {
         let stand = on_request(json!({ "reset": how })).await?;
         let client = Client::http2(stand.sidecar.api());
         let error = format!("{:?}", client.get("/api/v1/configmaps").await.unwrap_err());
         assert!(error.contains(reason), "{how}: {error}");
         assert_eq!(stand.api.requests().count("list"), 0);
-        assert!(list(&stand).await.is_err(), "HTTP/1.1 has no streams: the connection ends");
+        assert!(
+            list(&stand).await.is_err(),
+            "HTTP/1.1 has no streams: the connection ends"
+        );
     }
     let stand = on_request(json!({ "reset": "close" })).await?;
-    assert!(Client::http2(stand.sidecar.api()).get("/api/v1/configmaps").await.is_err());
+    assert!(
+        Client::http2(stand.sidecar.api())
+            .get("/api/v1/configmaps")
+            .await
+            .is_err()
+    );
     Ok(())
 }
 
@@ -115,9 +150,12 @@ async fn a_response_is_replaced_or_lost_after_it_was_executed() -> anyhow::Resul
     let answer = list(&stand).await?;
     assert_eq!((answer.status, answer.json()["message"].as_str()), (504, Some("lost")));
     assert_eq!(stand.api.requests().count("list"), 1, "it was executed");
-    let stand = on_response(json!({ "then": { "reset": "internalError" } })).await?;
-    let error = Client::http2(stand.sidecar.api()).get("/api/v1/configmaps").await.unwrap_err();
-    assert!(format!("{error:?}").contains("INTERNAL_ERROR"), "{error:?}");
+    let stand = on_response(json!({ "then": { "reset": "internal-error" } })).await?;
+    let error = Client::http2(stand.sidecar.api())
+        .get("/api/v1/configmaps")
+        .await
+        .unwrap_err();
+    assert!(format!("{error:?}").contains("internal error"), "{error:?}");
     assert_eq!(stand.api.requests().count("list"), 1);
     Ok(())
 }
@@ -130,10 +168,15 @@ async fn a_body_is_held_paced_and_cut() -> anyhow::Result<()> {
     let asked = std::time::Instant::now();
     assert_eq!(list(&stand).await?.names().len(), 4);
     assert!(asked.elapsed().as_millis() >= 120 && start.elapsed() > asked.elapsed());
-    let stand = shape(json!({ "cutAfter": 10, "reset": "internalError" })).await?;
-    let mut stream = Client::http2(stand.sidecar.api()).stream("/api/v1/configmaps").await?;
+    let stand = shape(json!({ "cutAfter": 10, "reset": "internal-error" })).await?;
+    let error = Client::http2(stand.sidecar.api())
+        .get("/api/v1/configmaps")
+        .await
+        .unwrap_err();
+    assert!(format!("{error:?}").contains("internal error"), "{error:?}");
+    let mut stream = stand.client().stream("/api/v1/configmaps").await?;
     assert_eq!(stream.next().await?.map(|bytes| bytes.len()), Some(10));
-    assert!(stream.next().await.is_err());
+    assert!(stream.next().await.is_err(), "a short body never looks whole");
     let stand = shape(json!({ "pace": 20_000 })).await?;
     assert_eq!(list(&stand).await?.names().len(), 4);
     Ok(())
@@ -144,15 +187,21 @@ async fn a_watch_is_ended_with_or_without_expired() -> anyhow::Result<()> {
     for expired in [true, false] {
         let body = json!({ "endAfterMs": 50, "expired": expired });
         let stand = on_response(json!({ "then": { "proceed": { "body": body } } })).await?;
-        let mut watch = stand.client().stream("/api/v1/configmaps?watch=1&resourceVersion=999999").await;
-        if let Ok(watch) = &mut watch {
-            let first = watch.next().await?;
-            if expired {
-                let event: Value = serde_json::from_slice(&first.unwrap())?;
-                assert_eq!(event["object"]["code"], 410);
-            } else {
-                assert_eq!(first, None);
-            }
+        let list = stand.client().get("/api/v1/secrets").await?.json();
+        let version = list["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        let mut watch = stand
+            .client()
+            .stream(&format!("/api/v1/configmaps?watch=1&resourceVersion={version}"))
+            .await?;
+        let first = watch.next().await?;
+        if expired {
+            let event: Value = serde_json::from_slice(&first.unwrap())?;
+            assert_eq!(event["object"]["code"], 410, "{event}");
+        } else {
+            assert_eq!(first, None);
         }
     }
     Ok(())
@@ -161,12 +210,25 @@ async fn a_watch_is_ended_with_or_without_expired() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_plugin_is_shown_the_facts_and_never_the_credentials() -> anyhow::Result<()> {
     let stand = scripted(json!({ "onResponse": [{ "echo": "authorization", "then": { "proceed": {} } }] })).await?;
-    let client = stand.client().with("authorization", "Bearer secret").with("user-agent", "manager/1");
-    let answer = client.get("/api/v1/namespaces/default/configmaps/a0?labelSelector=x%3D1").await?;
+    let client = stand
+        .client()
+        .with("authorization", "Bearer secret")
+        .with("user-agent", "manager/1");
+    let answer = client
+        .get("/api/v1/namespaces/default/configmaps/a0?labelSelector=x%3D1")
+        .await?;
     let text = format!("{:?}", answer.headers);
     assert!(!text.contains("secret"), "{text}");
-    for (name, value) in [("verb", "get"), ("resource", "configmaps"), ("namespace", "default"), ("name", "a0")] {
-        let found = answer.headers.iter().any(|(header, text)| header.as_str().ends_with(name) && text == value);
+    for (name, value) in [
+        ("verb", "get"),
+        ("resource", "configmaps"),
+        ("namespace", "default"),
+        ("name", "a0"),
+    ] {
+        let found = answer
+            .headers
+            .iter()
+            .any(|(header, text)| header.as_str().ends_with(name) && text == value);
         assert!(found, "{name}={value} in {text}");
     }
     Ok(())

@@ -22,7 +22,10 @@ async fn an_event_comes_when_it_happens() -> anyhow::Result<()> {
         stand.api.store().put(config_map("default", "foreign", "b"))?;
         stand.api.store().put(config_map("default", "mine", "a"))?;
         let event = watch.event().await?;
-        assert_eq!((&event["type"], &event["object"]["metadata"]["name"]), (&"ADDED".into(), &"mine".into()));
+        assert_eq!(
+            (&event["type"], &event["object"]["metadata"]["name"]),
+            (&"ADDED".into(), &"mine".into())
+        );
         stand.api.store().delete("configmaps", "default", "mine")?;
         assert_eq!(watch.event().await?["type"], "DELETED");
         stand.api.store().delete("configmaps", "default", "foreign")?;
@@ -39,7 +42,10 @@ async fn a_changed_selector_ends_the_watch_with_expired_and_the_next_list_is_the
     let mut watch = reflect(&stand, &client).await?;
     stand.publish(vec![shard("b")]).await?;
     let event = watch.event().await?;
-    assert_eq!((&event["type"], &event["object"]["code"]), (&"ERROR".into(), &410.into()));
+    assert_eq!(
+        (&event["type"], &event["object"]["code"]),
+        (&"ERROR".into(), &410.into())
+    );
     assert_eq!(event["object"]["reason"], "Expired");
     assert_eq!(watch.next().await?, None, "a clean end");
     assert_eq!(client.get("/api/v1/configmaps").await?.names(), ["b0", "b1", "b2"]);
@@ -60,7 +66,10 @@ async fn a_watch_that_no_rule_shaped_ends_when_a_rule_comes() -> anyhow::Result<
 async fn a_new_binary_with_the_same_decision_leaves_watches_open() -> anyhow::Result<()> {
     let mut stand = Stand::start(vec![shard("a")]).await?;
     let mut watch = reflect(&stand, &stand.client()).await?;
-    let next = ctrlmesh_tests::EntrySpec::new("shard-selector/test", ctrlmesh_plugins_builtin::samples::SHARD_SELECTOR_NEXT);
+    let next = ctrlmesh_tests::EntrySpec::new(
+        "shard-selector/test",
+        ctrlmesh_plugins_builtin::samples::SHARD_SELECTOR_NEXT,
+    );
     let settings = serde_json::json!({
         "shard": "a", "leaderElectionName": "lock",
         "limits": [{
@@ -69,11 +78,16 @@ async fn a_new_binary_with_the_same_decision_leaves_watches_open() -> anyhow::Re
         }],
     });
     stand.publish(vec![next.settings(settings)]).await?;
-    wait_until("the watch was asked again", || async { Ok(stand.sidecar.metric("ctrlmesh_rechecks_total").await? >= 1.0) })
-        .await?;
+    wait_until("the watch was asked again", || async {
+        Ok(stand.sidecar.metric("ctrlmesh_rechecks_total").await? >= 1.0)
+    })
+    .await?;
     stand.api.store().put(config_map("default", "after", "a"))?;
     let event = watch.event().await?;
-    assert_eq!((&event["type"], &event["object"]["metadata"]["name"]), (&"ADDED".into(), &"after".into()));
+    assert_eq!(
+        (&event["type"], &event["object"]["metadata"]["name"]),
+        (&"ADDED".into(), &"after".into())
+    );
     let status = stand.sidecar.status().await?;
     assert_eq!(status.chain.entries[0].state, EntryState::Active);
     Ok(())
@@ -86,12 +100,21 @@ async fn a_watch_or_page_from_another_view_is_answered_410() -> anyhow::Result<(
     stand.seed("default", "b", 2)?;
     let client = stand.client().with("user-agent", "manager/1");
     let page = client.get("/api/v1/configmaps?limit=1").await?.json();
-    let version = page["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+    let version = page["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     let token = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
     stand.publish(vec![shard("b")]).await?;
     let watch = client.get(&format!("{WATCH}{version}")).await?;
-    assert_eq!((watch.status, watch.json()["reason"].as_str()), (410, Some("Expired")), "listed under the old rule");
-    let page = client.get(&format!("/api/v1/configmaps?limit=1&continue={token}")).await?;
+    assert_eq!(
+        (watch.status, watch.json()["reason"].as_str()),
+        (410, Some("Expired")),
+        "listed under the old rule"
+    );
+    let page = client
+        .get(&format!("/api/v1/configmaps?limit=1&continue={token}"))
+        .await?;
     assert_eq!((page.status, page.json()["reason"].as_str()), (410, Some("Expired")));
     let mut watch = reflect(&stand, &client).await?;
     stand.api.store().put(config_map("default", "fresh", "b"))?;

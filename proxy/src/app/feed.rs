@@ -15,7 +15,7 @@ use crate::chain::{self, ChainHandle, Labels, Place, Prepare, Source, Timing};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::readiness::Guard;
-use crate::wasm::{CompileMode, Compiler, InstanceInfo, StateStore};
+use crate::wasm::{CompileMode, Compiler, InstanceInfo};
 use crate::worker::{Order, Shared};
 
 /// The chain in force, empty at first.
@@ -87,7 +87,7 @@ fn host(settings: &Settings, shared: &Shared) -> Result<chain::Host, Error> {
     Ok(chain::Host {
         engine: Arc::clone(&shared.engine),
         compiler,
-        states: Arc::new(StateStore::new()),
+        states: Arc::clone(&shared.states),
         info,
     })
 }

@@ -151,3 +151,47 @@ pub(crate) fn read(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, Error> 
     }
     Ok(Some(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::tests::mount::Mount;
+
+    #[test]
+    fn a_version_that_was_swapped_away_is_known_as_such_and_never_mixed_with_the_next() {
+        let mut mount = Mount::new();
+        mount.publish([(files::CHAIN, b"old".to_vec())]);
+        let version = Version::current(mount.path());
+        assert_eq!(version.document().unwrap().bytes, b"old");
+        assert!(version.is_current());
+        mount.publish([
+            (files::CHAIN, b"new".to_vec()),
+            (files::CHAIN_SIGNATURE, b"new".to_vec()),
+        ]);
+        assert!(!version.is_current());
+        assert!(matches!(version.document(), Err(Error::NoDocument { .. })));
+        assert_eq!(Version::current(mount.path()).document().unwrap().bytes, b"new");
+    }
+
+    #[test]
+    fn a_plain_directory_is_read_as_it_is() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let version = Version::current(directory.path());
+        let before = version.fingerprint();
+        fs::write(directory.path().join(files::CHAIN), "document").unwrap();
+        assert_eq!(version.document().unwrap().bytes, b"document");
+        assert_eq!(version.document().unwrap().signature, None);
+        assert!(version.is_current());
+        assert_ne!(version.fingerprint(), before);
+    }
+
+    #[test]
+    fn a_file_that_just_fits_is_read() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("file");
+        fs::write(&path, "12345").unwrap();
+        assert_eq!(read(&path, 5).unwrap().unwrap(), b"12345");
+        assert!(matches!(read(&path, 4), Err(Error::TooLarge { limit: 4, .. })));
+        assert!(read(&directory.path().join("none"), 5).unwrap().is_none());
+    }
+}

@@ -28,7 +28,7 @@ impl Matched {
 
     /// Positions in the chain, in order.
     pub fn positions(self) -> impl DoubleEndedIterator<Item = usize> {
-        (0..MAX_ENTRIES_PER_POD).filter(move |at| self.0 & (1 << at) != 0)
+        Positions(self.0)
     }
 
     const fn intersection(self, other: Self) -> Self {
@@ -37,6 +37,28 @@ impl Matched {
 
     const fn insert(&mut self, at: usize) {
         self.0 |= 1 << at;
+    }
+}
+
+/// The bits that are left.
+struct Positions(u64);
+
+impl Iterator for Positions {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let at = self.0.trailing_zeros();
+        // Clears the lowest bit, if there is one.
+        self.0 &= self.0.checked_sub(1)?;
+        Some(at as usize)
+    }
+}
+
+impl DoubleEndedIterator for Positions {
+    fn next_back(&mut self) -> Option<usize> {
+        let at = self.0.checked_ilog2()?;
+        self.0 ^= 1 << at;
+        Some(at as usize)
     }
 }
 
@@ -91,11 +113,7 @@ impl Index {
     ) -> Matched {
         let cell = traffic_index(query.traffic) * VERBS + verb_index(query.verb);
         let mut matched = Matched(0);
-        // Bit by bit: most requests leave none or one.
-        let mut left = self.first_look.get(cell).map_or(0, |matched| matched.0);
-        while left != 0 {
-            let at = left.trailing_zeros() as usize;
-            left &= left - 1;
+        for at in self.first_look.get(cell).copied().unwrap_or_default().positions() {
             if matcher(at).is_some_and(|matcher| matcher.matches(query)) {
                 matched.insert(at);
             }

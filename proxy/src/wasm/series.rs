@@ -13,6 +13,17 @@ const MAX_NAME_BYTES: usize = 64;
 /// Longest label: a namespace and a name of Kubernetes with a separator.
 const MAX_LABEL_BYTES: usize = 320;
 
+/// Names that the sidecar's own metrics have behind `ctrlmesh_plugin_`.
+const RESERVED: [&str; 7] = [
+    "call_seconds",
+    "calls",
+    "faults",
+    "log_lines_suppressed",
+    "quarantines",
+    "skips",
+    "updates_dropped",
+];
+
 /// One series.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
@@ -78,6 +89,11 @@ impl SeriesSet {
 }
 
 impl SeriesValue {
+    /// Whether both are counters or both are gauges.
+    pub(crate) fn is_of_kind(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
+
     /// Whether the update was of the same kind.
     const fn update(&mut self, value: Self) -> bool {
         match (self, value) {
@@ -103,13 +119,14 @@ impl Inner {
             && name
                 .bytes()
                 .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-            && !name.starts_with(|first: char| first.is_ascii_digit());
+            && !name.starts_with(|first: char| first.is_ascii_digit())
+            && !RESERVED.contains(&name);
         // A family has one kind: an exporter can't print a counter and a gauge under one name.
         let one_kind = self
             .series
             .iter()
             .filter(|series| series.name == name)
-            .all(|series| std::mem::discriminant(&series.value) == std::mem::discriminant(&value));
+            .all(|series| series.value.is_of_kind(value));
         valid_name && one_kind && label.len() <= MAX_LABEL_BYTES && self.series.len() < MAX_SERIES
     }
 }

@@ -1,0 +1,201 @@
+//! The real `ctrlmesh-proxy` process, started on free ports, killed when dropped.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, bail};
+use ctrlmesh_contract::status::Status;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+
+use crate::{Client, DEADLINE, NAMESPACE, wait_until};
+
+/// A running sidecar.
+pub struct Sidecar {
+    child: Child,
+    api: SocketAddr,
+    admin: SocketAddr,
+    log: Arc<Mutex<Vec<String>>>,
+    _reader: JoinHandle<()>,
+}
+
+/// The binary lies beside the folder of the test's own.
+fn binary() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let target = own
+        .parent()
+        .and_then(std::path::Path::parent)
+        .context("no target folder")?;
+    let binary = target.join("ctrlmesh-proxy");
+    if !binary.exists() {
+        bail!("{} is missing: build it first (make test-rust does)", binary.display());
+    }
+    Ok(binary)
+}
+
+impl Sidecar {
+    /// Starts it; it need not be ready yet.
+    ///
+    /// # Errors
+    /// It ends at once; the text is its log.
+    pub async fn start(flags: &[String]) -> anyhow::Result<Self> {
+        let mut command = Command::new(binary()?);
+        command
+            .args(["--api-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"])
+            .args([
+                "--pod-name",
+                "operator-0",
+                "--pod-namespace",
+                NAMESPACE,
+                "--log",
+                "info,access=debug",
+            ])
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let errors = child.stderr.take().context("no stderr")?;
+        let reader = tokio::spawn(keep(BufReader::new(errors), Arc::clone(&log)));
+        let output = child.stdout.take().context("no stdout")?;
+        let mut line = String::new();
+        tokio::time::timeout(DEADLINE, BufReader::new(output).read_line(&mut line)).await??;
+        let address = |name: &str| -> anyhow::Result<SocketAddr> {
+            let value: serde_json::Value = serde_json::from_str(&line).with_context(|| told(&log))?;
+            let text = value
+                .pointer(&format!("/listening/{name}"))
+                .and_then(|text| text.as_str())
+                .context("no address")?;
+            Ok(text.parse()?)
+        };
+        Ok(Self {
+            api: address("api")?,
+            admin: address("admin")?,
+            child,
+            log,
+            _reader: reader,
+        })
+    }
+
+    /// Where controllers connect.
+    #[must_use]
+    pub const fn api(&self) -> SocketAddr {
+        self.api
+    }
+
+    /// The admin port.
+    #[must_use]
+    pub fn admin(&self) -> Client {
+        Client::http1(self.admin)
+    }
+
+    /// What it has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        told(&self.log)
+    }
+
+    /// Waits until `/readyz` says yes.
+    ///
+    /// # Errors
+    /// Not before the deadline; the text is its log.
+    pub async fn wait_ready(&self) -> anyhow::Result<()> {
+        let admin = self.admin();
+        wait_until("/readyz", || async { Ok(admin.get("/readyz").await?.status == 200) })
+            .await
+            .with_context(|| self.log())
+    }
+
+    /// `/status`.
+    ///
+    /// # Errors
+    /// The admin port does not answer.
+    pub async fn status(&self) -> anyhow::Result<Status> {
+        Ok(serde_json::from_slice(&self.admin().get("/status").await?.body)?)
+    }
+
+    /// Waits until `/status` fits.
+    ///
+    /// # Errors
+    /// Not before the deadline; the text is the last status.
+    pub async fn wait_status(&self, what: &str, fits: impl Fn(&Status) -> bool) -> anyhow::Result<Status> {
+        wait_until(what, || async { Ok(fits(&self.status().await?)) })
+            .await
+            .with_context(|| self.log())?;
+        self.status().await
+    }
+
+    /// Waits until this generation is in force.
+    ///
+    /// # Errors
+    /// Not before the deadline.
+    pub async fn wait_generation(&self, generation: u64) -> anyhow::Result<()> {
+        self.wait_status("the chain is in force", |status| status.chain.generation >= generation)
+            .await
+            .map(drop)
+    }
+
+    /// The value of a metric; 0 if it is not there. `series`: name with labels as written.
+    ///
+    /// # Errors
+    /// The admin port does not answer.
+    pub async fn metric(&self, series: &str) -> anyhow::Result<f64> {
+        let text = String::from_utf8(self.admin().get("/metrics").await?.body.to_vec())?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        Ok(line.map(str::parse).transpose()?.unwrap_or_default())
+    }
+
+    /// Asks it to end.
+    ///
+    /// # Errors
+    /// It is gone already.
+    pub fn terminate(&self) -> anyhow::Result<()> {
+        let pid = self.child.id().context("it has ended")?;
+        let status = std::process::Command::new("kill")
+            .args(["-TERM", &pid.to_string()])
+            .status()?;
+        if !status.success() {
+            bail!("kill failed");
+        }
+        Ok(())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// Not before the deadline.
+    pub async fn wait_end(&mut self) -> anyhow::Result<ExitStatus> {
+        tokio::time::timeout(DEADLINE, self.child.wait())
+            .await
+            .context("it does not end")?
+            .map_err(Into::into)
+    }
+
+    /// Whether it still runs.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn is_running(&mut self) -> anyhow::Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+}
+
+fn told(log: &Mutex<Vec<String>>) -> String {
+    log.lock().unwrap_or_else(PoisonError::into_inner).join("\n")
+}
+
+async fn keep(mut lines: BufReader<tokio::process::ChildStderr>, log: Arc<Mutex<Vec<String>>>) {
+    let mut line = String::new();
+    while matches!(lines.read_line(&mut line).await, Ok(read) if read > 0) {
+        log.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(std::mem::take(&mut line).trim_end().to_owned());
+    }
+}
