@@ -35,7 +35,7 @@ test-rust: build ## Rust tests only
 
 .PHONY: test-e2e
 test-e2e: build plugins cluster ## Real kube-apiserver, etcd, controller-runtime operators and kubectl through the sidecar
-	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m ./...
+	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m -parallel 8 ./...
 
 .PHONY: plugins
 plugins: setup ## Writes every plugin and test guest as .wasm files

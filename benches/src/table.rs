@@ -62,7 +62,7 @@ impl Rows {
     #[expect(clippy::print_stdout, reason = "the table is the program's output")]
     pub(crate) fn print(&self) {
         let mut table = Table::new();
-        table.load_preset(presets::ASCII_MARKDOWN);
+        table.load_style(presets::ASCII_MARKDOWN);
         table.set_header([
             "",
             "requests/s",

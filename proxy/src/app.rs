@@ -79,7 +79,6 @@ impl App {
             metrics: Metrics::new(registry),
             states,
             chain,
-            is_fed: settings.chain_dir.is_some(),
             ledger: Arc::default(),
             tls: ServerTls::load(settings.tls_dir.as_deref())?,
             head_timeout: settings.head_timeout(),

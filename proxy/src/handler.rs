@@ -81,6 +81,9 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
 }
 
 fn check(uri: &Uri) -> Result<(), Reply> {
+    if uri.authority().is_some() && uri.scheme().is_none() {
+        return Err(Reply::bad_request("the request target is a host and not a path"));
+    }
     match uri.path_and_query() {
         Some(target) if target.as_str().len() > MAX_URI => Err(Reply::uri_too_long(MAX_URI)),
         _ => Ok(()),
@@ -98,10 +101,11 @@ impl Exchange<'_> {
         Some(Guarded::new(self, parts, snapshot.clone(), matched))
     }
 
-    /// Watches are guarded even if no plugin wants them now: a new chain may. So are collections that were once shaped.
+    /// Watches are guarded even if no plugin wants them now: a new chain may, and draining ends them. So are collections
+    /// that were once shaped.
     fn needs_guard(&self) -> bool {
         match self.info.verb {
-            Verb::Watch => self.worker.is_fed,
+            Verb::Watch => true,
             Verb::List => self.worker.ledger.is_used(),
             _ => false,
         }
@@ -164,7 +168,7 @@ impl Exchange<'_> {
             request.extensions_mut().insert(HeadTimeout(None));
         }
         let sent = Instant::now();
-        let mut response = self.worker.upstream.send(request).await?;
+        let mut response = self.worker.upstream(self.is_lent.get()).send(request).await?;
         headers::strip_response(response.headers_mut());
         // The client's protocol is its own, whatever the API server speaks.
         *response.version_mut() = Version::default();

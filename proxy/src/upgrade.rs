@@ -34,7 +34,7 @@ pub(crate) async fn serve(exchange: &Exchange<'_>, mut parts: Parts, incoming: I
     *request.headers_mut() = parts.headers;
     *request.uri_mut() = uri;
     let sent = Instant::now();
-    match exchange.worker.upstream.upgrade(request).await {
+    match exchange.worker.upstream(exchange.is_lent.get()).upgrade(request).await {
         Ok(Upgrade::Switched(response, stream)) => {
             exchange.received(StatusCode::SWITCHING_PROTOCOLS, sent);
             if let Some(client) = client {

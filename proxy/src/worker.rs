@@ -33,8 +33,6 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) tls: ServerTls,
-    /// Whether chains come from anywhere at all.
-    pub(crate) is_fed: bool,
     pub(crate) head_timeout: Duration,
     /// Graceful: connections finish what they have and take no more.
     pub(crate) drain: CancellationToken,
@@ -44,14 +42,15 @@ pub(crate) struct Shared {
 
 /// One worker thread's state.
 pub(crate) struct Worker {
-    pub(crate) upstream: Rc<Upstream>,
+    upstream: Rc<Upstream>,
+    /// For requests that bring an identity of their own; the same one unless ours is a client certificate.
+    strangers: Rc<Upstream>,
     pub(crate) chain: Arc<ChainHandle>,
     pub(crate) instances: Rc<Instances>,
     pub(crate) signal: Rc<Signal>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) tls: ServerTls,
-    pub(crate) is_fed: bool,
     pub(crate) drain: CancellationToken,
     pub(crate) stop: CancellationToken,
     target: Arc<Target>,
@@ -76,7 +75,6 @@ impl Worker {
             metrics,
             ledger,
             tls,
-            is_fed,
             head_timeout,
             drain,
             stop,
@@ -85,15 +83,20 @@ impl Worker {
             head_timeout: Some(head_timeout),
             ..Limits::default()
         };
+        let upstream = Upstream::new(Arc::clone(&target), limits.clone());
+        let strangers = match target.for_strangers() {
+            same if Arc::ptr_eq(same, &target) => Rc::clone(&upstream),
+            other => Upstream::new(Arc::clone(other), limits),
+        };
         Rc::new(Self {
-            upstream: Upstream::new(Arc::clone(&target), limits),
+            upstream,
+            strangers,
             instances: Rc::new(Instances::new(engine, Arc::clone(&chain), Arc::clone(&metrics))),
             signal: Signal::new(),
             chain,
             metrics,
             ledger,
             tls,
-            is_fed,
             drain,
             stop,
             target,
@@ -104,6 +107,11 @@ impl Worker {
     /// The sidecar's own credentials, for requests that bring none.
     pub(crate) fn credentials(&self) -> &Credentials {
         self.target.credentials()
+    }
+
+    /// The connections for a request that was lent our credentials, or has its own.
+    pub(crate) fn upstream(&self, is_lent: bool) -> &Rc<Upstream> {
+        if is_lent { &self.upstream } else { &self.strangers }
     }
 
     /// Host name of the API server.

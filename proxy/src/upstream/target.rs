@@ -24,6 +24,8 @@ pub struct Target {
     server_name: Option<ServerName<'static>>,
     prefix: String,
     credentials: Credentials,
+    /// The same server without a client certificate; only if we have one.
+    strangers: Option<Arc<Self>>,
 }
 
 impl Target {
@@ -35,6 +37,17 @@ impl Target {
     /// A server URL without scheme or host, certificates that can't be used, or no credentials (an exec plugin that
     /// fails, a token file that can't be read).
     pub async fn from_kube(config: kube::Config) -> Result<Arc<Self>, Error> {
+        let strangers = if may_present_certificate(&config.auth_info) {
+            let mut anonymous = config.clone();
+            anonymous.auth_info = kube::config::AuthInfo::default();
+            Some(Arc::new(Self::connect_as(anonymous, None).await?))
+        } else {
+            None
+        };
+        Ok(Arc::new(Self::connect_as(config, strangers).await?))
+    }
+
+    async fn connect_as(config: kube::Config, strangers: Option<Arc<Self>>) -> Result<Self, Error> {
         let url = config.cluster_url.clone();
         let problem = |problem| Error::ServerUrl {
             url: url.to_string(),
@@ -65,7 +78,7 @@ impl Target {
         } else {
             None
         };
-        Ok(Arc::new(Self {
+        Ok(Self {
             port: authority.port_u16().unwrap_or(default_port),
             prefix: url.path().trim_end_matches('/').to_owned(),
             credentials: Credentials::start(config).await?,
@@ -73,7 +86,15 @@ impl Target {
             authority,
             host,
             server_name,
-        }))
+            strangers,
+        })
+    }
+
+    /// Where requests go that bring an identity of their own. The API server looks at a client certificate before it
+    /// looks at a token, so a connection with ours would turn every caller into us.
+    #[must_use]
+    pub fn for_strangers(self: &Arc<Self>) -> &Arc<Self> {
+        self.strangers.as_ref().unwrap_or(self)
     }
 
     /// The kubeconfig given (its current context, or the one named), else the service account of the pod.
@@ -175,4 +196,9 @@ fn uses_proxy(kubeconfig: &Kubeconfig, context: Option<&str>) -> bool {
     cluster
         .and_then(|named| named.cluster.as_ref()?.proxy_url.as_deref())
         .is_some_and(|url| !url.is_empty())
+}
+
+/// Whether connections may carry a client certificate of ours. An exec plugin may answer with one.
+fn may_present_certificate(auth: &kube::config::AuthInfo) -> bool {
+    auth.client_certificate.is_some() || auth.client_certificate_data.is_some() || auth.exec.is_some()
 }
