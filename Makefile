@@ -26,12 +26,12 @@ setup: ## The Rust target of plugins (rust-toolchain.toml names the compiler)
 
 .PHONY: build
 build: setup ## The command and the sidecar
-	cargo build --locked -p ctrlmesh-cli -p ctrlmesh-proxy
+	cargo build --locked --workspace --bins
 
 .PHONY: test-rust
-test-rust: setup ## Rust tests only
-	cargo build --locked --workspace --bins
+test-rust: build ## Rust tests only
 	cargo test --locked --workspace
+	cargo test --locked --manifest-path fuzz/Cargo.toml --lib
 
 .PHONY: test-e2e
 test-e2e: build plugins cluster ## Real kube-apiserver, etcd, controller-runtime operators and kubectl through the sidecar
@@ -49,7 +49,7 @@ cluster: ## Builds kube-apiserver, etcd and kubectl from Go modules, once
 check: setup ## Formatting, lints, generated files, the fuzz crate's types
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo check --locked --manifest-path fuzz/Cargo.toml
+	cargo check --locked --manifest-path fuzz/Cargo.toml --all-targets
 	cd tests/e2e && test -z "$$(gofmt -l .)" && go vet ./...
 	$(MAKE) golden
 	git diff --exit-code -- tests/golden

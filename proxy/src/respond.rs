@@ -15,7 +15,8 @@ use crate::verdict::{Failure, Refusal};
 /// An answer that the sidecar gives itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reply {
-    status: Status,
+    /// Boxed: replies travel as errors, and most requests have none.
+    status: Box<Status>,
     /// Seconds.
     retry_after: Option<u32>,
     /// What `on-complete`, metrics and the access log are told.
@@ -32,7 +33,7 @@ impl Reply {
             details: None,
         };
         Self {
-            status,
+            status: Box::new(status),
             retry_after: None,
             failure: Failure::Refused,
         }
@@ -166,12 +167,12 @@ impl Reply {
     }
 
     /// HTTP status of the answer.
-    pub(crate) const fn code(&self) -> u16 {
+    pub(crate) fn code(&self) -> u16 {
         self.status.code
     }
 
     /// The `Status` itself, for the ERROR event of a watch.
-    pub(crate) const fn status(&self) -> &Status {
+    pub(crate) fn status(&self) -> &Status {
         &self.status
     }
 

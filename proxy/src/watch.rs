@@ -137,7 +137,7 @@ impl<B> WatchBody<B> {
                 Some(
                     self.encoding
                         .filter(|_| self.boundary != Boundary::Unknown)
-                        .map(|encoding| expired(encoding)),
+                        .map(expired),
                 )
             }
             State::Open if self.listener.is_ending() => {

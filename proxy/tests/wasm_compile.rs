@@ -1,4 +1,10 @@
 //! Loading a plugin: what is refused and why, the compiler in a process of its own, and the cache.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,12 @@
 //! Every way in which a guest can misbehave: the right fault, in time, and the next request meets a fresh instance.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::too_many_lines,
+    reason = "a test fails by panicking; its story is told in one piece"
+)]
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -101,7 +101,10 @@ func watchValues(t *testing.T, v *view) {
 
 func oddQueries(t *testing.T, v *view) {
 	want := v.configMaps("labelSelector=app%3Dx,shard%3Da")
-	for _, query := range []string{"&&labelSelector=app%3Dx", "labelSelector=app%3Dx&&", "a&labelSelector=app%3Dx&b", "=&labelSelector=app%3Dx", "labelSelector=app%3Dx&%3D"} {
+	for _, query := range []string{
+		"&&labelSelector=app%3Dx", "labelSelector=app%3Dx&&", "a&labelSelector=app%3Dx&b", "=&labelSelector=app%3Dx",
+		"labelSelector=app%3Dx&%3D",
+	} {
 		v.like(t, get(v.configMaps(query)), want)
 	}
 	v.like(t, get(v.configMaps("labelSelector")), v.configMaps("labelSelector=shard%3Da"))

@@ -37,7 +37,10 @@ var catalogueB = []catalogueCase{
 	}},
 	{"B20_unclean_paths_are_never_cleaned", uncleanPaths},
 	{"B21_deprecated_watch_paths", func(t *testing.T, v *view) {
-		for _, path := range []string{"/api/v1/watch/configmaps", "/api/v1/watch/namespaces/" + v.namespace + "/configmaps", "/apis/e2e.ctrlmesh.dev/v1/watch/widgets"} {
+		for _, path := range []string{
+			"/api/v1/watch/configmaps", "/api/v1/watch/namespaces/" + v.namespace + "/configmaps",
+			"/apis/e2e.ctrlmesh.dev/v1/watch/widgets",
+		} {
 			v.watched(t, path+"?timeoutSeconds=1")
 		}
 		one := "/api/v1/watch/namespaces/" + v.namespace + "/configmaps/"
@@ -61,7 +64,10 @@ var catalogueB = []catalogueCase{
 		sameBytes(t, v, v.configMaps("")+"/foreign-x?watch=1")
 	}},
 	{"B25_discovery_is_untouched", func(t *testing.T, v *view) {
-		for _, path := range []string{"/", "/api", "/api/", "/api/v1", "/apis", "/apis/e2e.ctrlmesh.dev", "/apis/e2e.ctrlmesh.dev/v1", "/version", "/healthz", "/api/v1?labelSelector=a", "/apis/no.such.group/v1"} {
+		for _, path := range []string{
+			"/", "/api", "/api/", "/api/v1", "/apis", "/apis/e2e.ctrlmesh.dev", "/apis/e2e.ctrlmesh.dev/v1", "/version", "/healthz",
+			"/api/v1?labelSelector=a", "/apis/no.such.group/v1",
+		} {
 			sameBytes(t, v, path)
 		}
 	}},
@@ -145,7 +151,10 @@ func ofWidgets(path string) string {
 // fragments do not belong into a request (RFC 9110, section 4.1). The API server takes `#` for a letter like any other;
 // a proxy that cuts the fragment off must at least see the same request as the API server then does.
 func fragments(t *testing.T, v *view) {
-	for _, path := range []string{v.configMaps("") + "#x", v.configMaps("") + "#/mine-x", "/api/v1/configmaps#?watch=1&timeoutSeconds=1", v.configMaps("labelSelector=app%3Dx#&labelSelector=app"), "/api/v1/#/configmaps"} {
+	for _, path := range []string{
+		v.configMaps("") + "#x", v.configMaps("") + "#/mine-x", "/api/v1/configmaps#?watch=1&timeoutSeconds=1",
+		v.configMaps("labelSelector=app%3Dx#&labelSelector=app"), "/api/v1/#/configmaps",
+	} {
 		for _, path := range []string{path, ofWidgets(path)} {
 			response := v.get(t, path)
 			isolated(t, response)
@@ -190,7 +199,10 @@ func absoluteForm(t *testing.T, v *view) {
 			v.like(t, rawhttp.Request{Path: path, Headers: []string{"Host: " + host}}, want)
 		}
 	}
-	for _, target := range []string{"https://other.example" + path, "ftp://other.example" + path, "other.example:443", "*", "http:/" + path, "http:" + path, strings.TrimPrefix(path, "/")} {
+	for _, target := range []string{
+		"https://other.example" + path, "ftp://other.example" + path, "other.example:443", "*", "http:/" + path, "http:" + path,
+		strings.TrimPrefix(path, "/"),
+	} {
 		response, err := v.through.Do(t.Context(), get(target))
 		if err != nil {
 			continue // closed without an answer: nothing was forwarded

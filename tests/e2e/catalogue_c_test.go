@@ -70,7 +70,9 @@ func intact(t *testing.T, v *view) {
 var foreignNames = []string{"foreign-none", "foreign-x", "foreign-y"}
 
 func deleteCollection(t *testing.T, v *view) {
-	for _, query := range []string{"", "?labelSelector=", "?labelSelector=app", "?labelSelector=&labelSelector=shard%3Db", "?fieldSelector=metadata.name!%3Dz"} {
+	for _, query := range []string{
+		"", "?labelSelector=", "?labelSelector=app", "?labelSelector=&labelSelector=shard%3Db", "?fieldSelector=metadata.name!%3Dz",
+	} {
 		namespace := newNamespace(t)
 		seed(t, namespace)
 		path := "/api/v1/namespaces/" + namespace + "/configmaps" + query

@@ -30,6 +30,7 @@ var catalogueE = []catalogueCase{
 		v.like(t, get(v.configMaps("limit=1"+exact)), v.configMaps("limit=1&labelSelector=shard%3Da"+exact))
 	}},
 	{"E51_every_page_is_narrowed", everyPage},
+	{"E52_other_rule_between_pages_is_expired", otherRuleBetweenPages},
 	{"E53_remaining_item_count_is_upstreams", func(t *testing.T, v *view) {
 		// With a selector a server leaves the count out: it would tell of other shards.
 		if count := page(t, v, v.configMaps("limit=1")).RemainingItemCount; count != nil {

@@ -112,7 +112,9 @@ func (v *view) asUpstreamBut(t *testing.T, request rawhttp.Request, field string
 
 // watchOverWebSocket: a tunnel is as good as a plain stream or a refusal, as long as S is in force in it.
 func watchOverWebSocket(t *testing.T, v *view) {
-	for _, path := range []string{v.configMaps("watch=1"), v.configMaps("watch=1&labelSelector="), "/api/v1/watch/namespaces/" + v.namespace + "/configmaps"} {
+	for _, path := range []string{
+		v.configMaps("watch=1"), v.configMaps("watch=1&labelSelector="), "/api/v1/watch/namespaces/" + v.namespace + "/configmaps",
+	} {
 		socket, response, err := v.through.Upgrade(t.Context(), get(path+separator(path)+"timeoutSeconds=2"))
 		check(t, err)
 		if socket == nil {

@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -43,6 +45,36 @@ func reshardEndsWatches(t *testing.T, v *view) {
 	response := must(through(s).Do(t.Context(), get(v.configMaps("labelSelector=app%3Dx"))))(t)
 	if text := string(response.Body); response.Status != http.StatusOK || !strings.Contains(text, "foreign-x") || strings.Contains(text, "mine-x") {
 		t.Errorf("the list after the change: status %d, %s", response.Status, text)
+	}
+}
+
+// otherRuleBetweenPages: the second page of a list that began under another rule would leave a hole that no watch fills,
+// and so would a watch from a resource version that was seen under another rule.
+func otherRuleBetweenPages(t *testing.T, v *view) {
+	s := startShard(t, shardRule("s0", "a"))
+	first := must(through(s).Do(t.Context(), get(v.configMaps("limit=1"))))(t)
+	narrowed(t, first)
+	var list core.ConfigMapList
+	check(t, json.Unmarshal(first.Body, &list))
+	check(t, s.Apply(t.Context(), shardChain(t, 2, shardRule("s0", "a", "b"))))
+
+	second := must(through(s).Do(t.Context(), get(v.configMaps("limit=1&continue="+url.QueryEscape(list.Continue)))))(t)
+	if second.Status != http.StatusGone || !strings.Contains(string(second.Body), `"reason":"Expired"`) {
+		t.Errorf("the second page: status %d: %s", second.Status, second.Body)
+	}
+	resumed := must(through(s).Do(t.Context(), get(v.configMaps("watch=1&timeoutSeconds=1&resourceVersion="+list.ResourceVersion))))(t)
+	if !strings.Contains(string(resumed.Body), `"reason":"Expired"`) {
+		t.Errorf("a watch from the first page's version: status %d: %s", resumed.Status, resumed.Body)
+	}
+	// A list that begins anew, as a pager and a reflector then do, is served, to its last page and in a watch.
+	anew := must(through(s).Do(t.Context(), get(v.configMaps("limit=3"))))(t)
+	check(t, statusIs(anew, http.StatusOK))
+	check(t, json.Unmarshal(anew.Body, &list))
+	last := must(through(s).Do(t.Context(), get(v.configMaps("limit=3&continue="+url.QueryEscape(list.Continue)))))(t)
+	check(t, statusIs(last, http.StatusOK))
+	watched := must(through(s).Do(t.Context(), get(v.configMaps("watch=1&timeoutSeconds=1&resourceVersion="+list.ResourceVersion))))(t)
+	if watched.Status != http.StatusOK || strings.Contains(string(watched.Body), "ERROR") {
+		t.Errorf("a watch after a new list: status %d: %s", watched.Status, watched.Body)
 	}
 }
 

@@ -1,4 +1,12 @@
 //! The real sidecar process against the test kit: what a controller behind it sees.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::too_many_lines,
+    reason = "a test fails by panicking; its story is told in one piece"
+)]
 
 mod admin;
 mod bad_chain;

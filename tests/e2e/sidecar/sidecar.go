@@ -46,6 +46,8 @@ type Options struct {
 	Flags  []string
 	// Plain leaves the chain directory out: nothing can ever be changed.
 	Plain bool
+	// EndsItself tells the fixture that the test ends the sidecar.
+	EndsItself bool
 }
 
 // Sidecar is a running `ctrlmesh-proxy`.
