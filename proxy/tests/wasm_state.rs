@@ -1,5 +1,14 @@
 //! What a plugin remembers, through the real engine: state, outcomes, metrics and log; and that a recheck leaves no trace.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::too_many_lines,
+    reason = "a test fails by panicking; its story is told in one piece"
+)]
+
 use std::time::Duration;
 
 use ctrlmesh_plugins_builtin::guests;
