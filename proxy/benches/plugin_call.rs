@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cpu_time::ThreadTime;
+use cpu_time::{ProcessTime, ThreadTime};
 use ctrlmesh_plugins_builtin::{builtin, guests};
 use ctrlmesh_proxy::exchange::RequestView;
 use ctrlmesh_proxy::verdict::{Outcome, RequestAction, Traffic};
@@ -60,7 +60,17 @@ fn main() -> anyhow::Result<()> {
     report("fresh instance, configured", STARTS, || {
         drop(black_box(start(&engine, &plugin, SETTINGS)))
     });
+    ticker();
     Ok(())
+}
+
+/// What the epoch ticker takes while nothing runs.
+fn ticker() {
+    let idle = Duration::from_secs(2);
+    let start = ProcessTime::now();
+    std::thread::sleep(idle);
+    let share = start.elapsed().as_secs_f64() / idle.as_secs_f64();
+    println!("{:<48} {:>9.2} % of a core", "epoch ticker, idle", share * 100.0);
 }
 
 /// Resident memory: of an engine with one plugin, compiled in a child as a sidecar does it, and of each instance that has

@@ -25,6 +25,7 @@ mod plugin_log;
 mod series;
 mod state;
 mod stdio;
+mod ticker;
 mod v0_1;
 mod validate;
 mod wasi;

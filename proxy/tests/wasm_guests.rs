@@ -121,6 +121,11 @@ fn a_guest_that_is_slow_is_stopped_only_after_its_deadline() {
         instance.on_complete(&Rc::new(get("/api/v1/pods").view()), &outcome())
     };
     assert_eq!(answer(PATIENCE, 5), Ok(()));
+    // Longer than the epoch ticker goes on without a new call.
+    assert!(matches!(
+        answer(Duration::from_millis(400), 60_000),
+        Err(Fault::Deadline { .. })
+    ));
     assert!(matches!(answer(TIMEOUT, 60_000), Err(Fault::Deadline { .. })));
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cpu_time::ThreadTime;
 use wasmtime::UpdateDeadline;
 
-use super::engine::TICK;
+use super::ticker::TICK;
 
 /// A call may take at most so many times its deadline by the clock, however little its thread was scheduled.
 const MAX_STRETCH: u32 = 10;

@@ -1,21 +1,16 @@
-//! The engine: one configuration for everything that compiles or runs plugins, and the clock behind their deadlines.
+//! The engine: one configuration for everything that compiles or runs plugins, and the ticker behind their
+//! deadlines.
 //!
 //! Leaves compiling to `compile.rs` and calls to `instance.rs`. Why these settings: docs/adr/0003-wasmtime.md.
 
 use std::hash::{Hash, Hasher};
-use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, Weak};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use aws_lc_rs::digest;
 
 use super::error::Error;
 use super::plugin::Plugin;
-
-/// Length of an epoch: how exactly a deadline is kept. Finer costs wake-ups, coarser costs latency behind a plugin that
-/// spins.
-pub(crate) const TICK: Duration = Duration::from_millis(1);
+use super::ticker::{CallFlag, Ticker};
 
 /// Stack of a guest. Rust guests keep their data stack in linear memory, so this holds frames only; and a worker thread
 /// (2 MiB by default) must have room for it and for the host function on top.
@@ -39,7 +34,8 @@ impl Engine {
     /// When the processor or the kernel lacks something that the engine needs.
     pub fn new() -> Result<Arc<Self>, Error> {
         let wasmtime = wasmtime_engine()?;
-        let ticker = Ticker::start(&wasmtime)?;
+        let weak = wasmtime.weak();
+        let ticker = Ticker::start(move || weak.upgrade().map(|engine| engine.increment_epoch()).is_some())?;
         Ok(Arc::new(Self {
             wasmtime,
             ticker,
@@ -47,10 +43,9 @@ impl Engine {
         }))
     }
 
-    /// Whether deadlines are being kept.
-    #[must_use]
-    pub fn is_ticking(&self) -> bool {
-        self.ticker.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    /// A flag with which one more instance tells that a call runs; none if deadlines are not kept any more.
+    pub(crate) fn call_flag(&self) -> Option<CallFlag> {
+        self.ticker.flag()
     }
 
     pub(crate) const fn wasmtime(&self) -> &wasmtime::Engine {
@@ -122,43 +117,4 @@ fn config() -> wasmtime::Config {
     // One core is enough for a compile off the request path, and bounds what it takes from the traffic.
     config.parallel_compilation(false);
     config
-}
-
-/// The thread that moves the epoch on.
-struct Ticker {
-    stop: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Ticker {
-    fn start(engine: &wasmtime::Engine) -> Result<Self, Error> {
-        // Nothing is ever sent: dropping the sender is the signal to stop.
-        let (stop, stopped) = mpsc::sync_channel::<()>(1);
-        let engine = engine.weak();
-        let thread = thread::Builder::new()
-            .name("wasm-epoch".into())
-            .spawn(move || {
-                // One step per wake-up, also after a long pause: what a process that was not scheduled missed is nobody's
-                // fault (see `deadline.rs` for a single thread).
-                while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-                    let Some(engine) = engine.upgrade() else { break };
-                    engine.increment_epoch();
-                }
-            })
-            .map_err(|error| Error::Engine(format!("no thread for the epoch ticker: {error}")))?;
-        Ok(Self {
-            stop: Some(stop),
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Ticker {
-    fn drop(&mut self) {
-        self.stop.take();
-        if let Some(thread) = self.thread.take() {
-            // It ends within a tick, and a panic in it would have been reported by the panic hook.
-            let _ = thread.join();
-        }
-    }
 }

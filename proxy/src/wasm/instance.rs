@@ -20,6 +20,7 @@ use super::error::{Fault, Origin, Phase};
 use super::host::HostState;
 use super::plugin::{Plugin, Pre};
 use super::state::EntryState;
+use super::ticker::CallFlag;
 use super::v0_1::convert;
 use super::wasi::Refused;
 use crate::exchange::{RequestView, ResponseView};
@@ -74,6 +75,7 @@ pub struct Instance {
     guest: Guest,
     plugin: Arc<Plugin>,
     entry: Arc<EntryConfig>,
+    flag: CallFlag,
     /// Keeps the epoch ticker alive as long as somebody may need to be stopped.
     _engine: Arc<Engine>,
 }
@@ -102,9 +104,15 @@ impl Instance {
         store.set_hostcall_fuel(MAX_HANDED_OVER_BYTES);
         store.epoch_deadline_callback(|mut store| Ok(store.data_mut().deadline.ask()));
         store.set_epoch_deadline(epochs);
+        let flag = engine.call_flag().ok_or_else(|| Fault::Trap {
+            origin: origin(plugin, entry, Phase::Instantiate),
+            detail: "the epoch ticker of the sidecar has ended, so no deadline would be kept".into(),
+        })?;
+        flag.enter();
         let made = match &plugin.pre {
             Pre::V0_1(pre) => pre.instantiate(&mut store).map(Guest::V0_1),
         };
+        flag.leave();
         let context = Context { plugin, entry, limit };
         let guest = made.map_err(|error| context.fault(Phase::Instantiate, &store, &error))?;
         let mut instance = Self {
@@ -112,6 +120,7 @@ impl Instance {
             guest,
             plugin: Arc::clone(plugin),
             entry: Arc::clone(entry),
+            flag,
             _engine: Arc::clone(engine),
         };
         let subscription = instance.configure(limit)?;
@@ -212,6 +221,7 @@ impl Instance {
         let (deadline, epochs) = Deadline::start(limit);
         self.store.data_mut().deadline = deadline;
         self.store.set_epoch_deadline(epochs);
+        self.flag.enter();
         let result = run(&mut self.store, &self.guest, &self.plugin, &self.entry).map_err(|error| {
             let context = Context {
                 plugin: &self.plugin,
@@ -220,6 +230,7 @@ impl Instance {
             };
             context.fault(phase, &self.store, &error)
         });
+        self.flag.leave();
         self.store.data_mut().end_call();
         result
     }

@@ -1,0 +1,233 @@
+//! The clock behind deadlines: a thread that moves the epoch on every millisecond while plugins are called, and rests when
+//! none has been for a while.
+//!
+//! A thousand wake-ups a second cost 1 to 2 % of a core, which a sidecar that has nothing to do should not take. Guarantee:
+//! while a call runs, the epoch moves. A call says that it runs *before* it looks whether the ticker rests; the ticker says
+//! that it rests *before* it looks whether a call runs; so one of them sees the other (all of it is `SeqCst`).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+use super::error::Error;
+use super::state::lock;
+
+/// Length of an epoch: how exactly a deadline is kept. Finer costs wake-ups, coarser costs latency behind a plugin that
+/// spins.
+pub(crate) const TICK: Duration = Duration::from_millis(1);
+
+/// Ticks without a call after which the ticker rests. Waking it up costs the next call a system call, so not too often.
+const QUIET_TICKS: u32 = 100;
+
+/// The ticking thread; it ends with its owner.
+pub(crate) struct Ticker {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    rests: AtomicBool,
+    /// There was a call since the last tick.
+    called: AtomicBool,
+    /// One flag for each instance: a call of it runs.
+    calls: Mutex<Vec<Weak<AtomicBool>>>,
+}
+
+/// An instance's word that it runs.
+pub(crate) struct CallFlag {
+    runs: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+    ticker: Thread,
+}
+
+impl Ticker {
+    /// Starts a thread that calls `tick` until it answers `false`, or until this is dropped.
+    pub(crate) fn start(tick: impl FnMut() -> bool + Send + 'static) -> Result<Self, Error> {
+        let shared = Arc::<Shared>::default();
+        let thread = thread::Builder::new()
+            .name("wasm-epoch".into())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || run(&shared, tick)
+            })
+            .map_err(|error| Error::Engine(format!("no thread for the epoch ticker: {error}")))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// A flag for one more instance. None if the thread is gone, so that nobody runs without a deadline.
+    pub(crate) fn flag(&self) -> Option<CallFlag> {
+        let thread = self.thread.as_ref().filter(|thread| !thread.is_finished())?;
+        let runs = Arc::<AtomicBool>::default();
+        let mut calls = lock(&self.shared.calls);
+        calls.retain(|call| call.strong_count() > 0);
+        calls.push(Arc::downgrade(&runs));
+        Some(CallFlag {
+            runs,
+            shared: Arc::clone(&self.shared),
+            ticker: thread.thread().clone(),
+        })
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It ends within a tick, and a panic in it would have been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl CallFlag {
+    /// A call starts: from here on the epoch moves.
+    pub(crate) fn enter(&self) {
+        self.runs.store(true, Ordering::SeqCst);
+        if !self.shared.called.load(Ordering::SeqCst) {
+            self.shared.called.store(true, Ordering::SeqCst);
+        }
+        if self.shared.rests.load(Ordering::SeqCst) {
+            self.ticker.unpark();
+        }
+    }
+
+    /// The call is over.
+    pub(crate) fn leave(&self) {
+        self.runs.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Shared {
+    fn a_call_runs(&self) -> bool {
+        lock(&self.calls)
+            .iter()
+            .any(|call| call.upgrade().is_some_and(|call| call.load(Ordering::SeqCst)))
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+}
+
+fn run(shared: &Shared, mut tick: impl FnMut() -> bool) {
+    let mut quiet = 0;
+    // One step per wake-up, also after a long pause: what a process that was not scheduled missed is nobody's fault (see
+    // `deadline.rs` for a single thread).
+    while !shared.is_stopped() && tick() {
+        if shared.called.swap(false, Ordering::SeqCst) || shared.a_call_runs() {
+            quiet = 0;
+        } else {
+            quiet += 1;
+        }
+        if quiet < QUIET_TICKS {
+            thread::park_timeout(TICK);
+            continue;
+        }
+        shared.rests.store(true, Ordering::SeqCst);
+        while !shared.is_stopped() && !shared.called.load(Ordering::SeqCst) && !shared.a_call_runs() {
+            thread::park();
+        }
+        shared.rests.store(false, Ordering::SeqCst);
+        quiet = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::time::Instant;
+
+    use super::*;
+
+    fn ticker() -> (Ticker, Arc<AtomicU64>) {
+        let ticks = Arc::<AtomicU64>::default();
+        let count = Arc::clone(&ticks);
+        let ticker = Ticker::start(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            true
+        });
+        (ticker.expect("a thread"), ticks)
+    }
+
+    fn wait_until(what: &str, condition: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !condition() {
+            assert!(Instant::now() < deadline, "{what}");
+            thread::yield_now();
+        }
+    }
+
+    fn rests(ticker: &Ticker) -> bool {
+        ticker.shared.rests.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn it_rests_when_nothing_is_called_and_wakes_up_for_a_call() {
+        let (ticker, ticks) = ticker();
+        wait_until("it rests", || rests(&ticker));
+        let at_rest = ticks.load(Ordering::SeqCst);
+        assert!(at_rest >= u64::from(QUIET_TICKS));
+        let flag = ticker.flag().expect("it ticks");
+        flag.enter();
+        wait_until("it ticks again", || ticks.load(Ordering::SeqCst) > at_rest + 3);
+        flag.leave();
+        wait_until("it rests again", || rests(&ticker));
+    }
+
+    #[test]
+    fn it_ticks_as_long_as_a_call_runs() {
+        let (ticker, ticks) = ticker();
+        let (flag, other) = (ticker.flag().expect("it ticks"), ticker.flag().expect("it ticks"));
+        flag.enter();
+        other.enter();
+        other.leave();
+        drop(other);
+        wait_until("it ticks on", || {
+            ticks.load(Ordering::SeqCst) > u64::from(5 * QUIET_TICKS)
+        });
+        assert!(!rests(&ticker));
+        // An instance that is dropped in a call, by a panic, does not keep it awake.
+        drop(flag);
+        wait_until("it rests", || rests(&ticker));
+    }
+
+    #[test]
+    fn a_short_call_wakes_it_up_too() {
+        let (ticker, ticks) = ticker();
+        let flag = ticker.flag().expect("it ticks");
+        for _ in 0..3 {
+            wait_until("it rests", || rests(&ticker));
+            let before = ticks.load(Ordering::SeqCst);
+            flag.enter();
+            flag.leave();
+            wait_until("it has ticked", || {
+                ticks.load(Ordering::SeqCst) >= before + u64::from(QUIET_TICKS)
+            });
+        }
+    }
+
+    #[test]
+    fn it_ends_with_its_owner_awake_or_at_rest() {
+        let (awake, _) = ticker();
+        drop(awake);
+        let (resting, _) = ticker();
+        wait_until("it rests", || rests(&resting));
+        drop(resting);
+    }
+
+    #[test]
+    fn without_its_thread_nobody_gets_a_flag() {
+        let ticker = Ticker::start(|| false).expect("a thread");
+        wait_until("it has ended", || {
+            ticker.thread.as_ref().is_some_and(JoinHandle::is_finished)
+        });
+        assert!(ticker.flag().is_none());
+    }
+}

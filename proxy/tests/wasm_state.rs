@@ -1,0 +1,118 @@
+//! What a plugin remembers, through the real engine: state, outcomes, metrics and log; and that a recheck leaves no trace.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::too_many_lines,
+    reason = "a test fails by panicking; its story is told in one piece"
+)]
+
+use std::time::Duration;
+
+use ctrlmesh_plugins_builtin::guests;
+use ctrlmesh_proxy::harness::{Harness, get};
+use ctrlmesh_proxy::verdict::{Failure, Outcome, RequestAction};
+use ctrlmesh_proxy::wasm::SeriesValue;
+
+fn harness(guest: &str, settings: &str) -> Harness {
+    let wasm = guests::get(guest).expect("the guest exists");
+    Harness::with_limits(wasm, settings, Duration::from_secs(5), 16 << 20).expect("it starts")
+}
+
+/// What `stateful` answers to these operations.
+fn results(plugin: &mut Harness, recheck: bool) -> String {
+    let request = get("/api/v1/pods");
+    let verdict = if recheck {
+        plugin.recheck(&request)
+    } else {
+        plugin.request(&request)
+    }
+    .expect("a verdict");
+    let RequestAction::Refuse(refusal) = verdict.action else {
+        panic!("{verdict:?}")
+    };
+    refusal.message
+}
+
+const OPS: &str = r#"{"ops": [
+    {"take": [{"key": "b", "limit": 1, "intervalMs": 1000, "burst": 1, "tokens": 1}]},
+    {"add": {"key": "c", "delta": 1, "max": 2}},
+    {"windowAdd": {"key": "w", "lengthMs": 1000, "slots": 10, "amount": 1}},
+    {"compareAndSwap": {"key": "k", "expected": 0, "value": "text"}},
+    {"get": "k"}
+]}"#;
+
+#[test]
+fn state_survives_a_restart_and_follows_the_clock() {
+    let mut plugin = harness("stateful", OPS);
+    assert_eq!(results(&mut plugin, false), "granted; 1; 1; 1; text@1");
+    plugin.restart().expect("a fresh instance");
+    assert_eq!(results(&mut plugin, false), "wait 1000; 2; 2; none; text@1");
+    plugin.advance(Duration::from_millis(1000));
+    assert_eq!(results(&mut plugin, false), "granted; none; 1; none; text@1");
+}
+
+#[test]
+fn a_recheck_answers_as_if_and_changes_nothing() {
+    let mut plugin = harness("stateful", OPS);
+    for _ in 0..3 {
+        assert_eq!(results(&mut plugin, true), "granted; 1; 1; 1; none");
+    }
+    assert_eq!(results(&mut plugin, false), "granted; 1; 1; 1; text@1");
+    assert_eq!(results(&mut plugin, true), "granted; 2; 2; none; text@1");
+    assert_eq!(results(&mut plugin, false), "wait 1000; 2; 2; none; text@1");
+}
+
+#[test]
+fn a_recheck_leaves_no_trace_in_metrics_and_log() {
+    let mut plugin = harness("scripted", r#"{"onRequest": [{"then": {"proceed": []}}]}"#);
+    plugin.recheck(&get("/api/v1/pods")).expect("a verdict");
+    assert_eq!(plugin.metrics(), []);
+    plugin.request(&get("/api/v1/pods")).expect("a verdict");
+    let values: Vec<_> = plugin
+        .metrics()
+        .into_iter()
+        .map(|series| (series.name, series.value))
+        .collect();
+    assert_eq!(values, [("requests".to_owned(), SeriesValue::Counter(1))]);
+
+    let wasm = guests::get("log_flood").expect("the guest exists");
+    for to in ["log", "stderr"] {
+        let settings = format!(r#"{{"in": "on-request", "to": "{to}", "bytes": 100, "line": 10}}"#);
+        let mut plugin = Harness::with_limits(wasm, &settings, Duration::from_secs(5), 16 << 20).expect("it starts");
+        plugin.recheck(&get("/api/v1/pods")).expect("a verdict");
+        assert_eq!(plugin.log(), [], "{to}");
+        plugin.request(&get("/api/v1/pods")).expect("a verdict");
+        assert!(!plugin.log().is_empty(), "{to}");
+    }
+}
+
+#[test]
+fn an_outcome_arrives_whole() {
+    let mut plugin = harness("recorder", "{}");
+    let outcome = Outcome {
+        status: 503,
+        upstream_status: 200,
+        failure: Some(Failure::UpstreamReset),
+        duration: Duration::from_micros(1500),
+        upstream: Duration::from_micros(700),
+        request_bytes: 11,
+        response_bytes: 22,
+    };
+    plugin
+        .complete(&get("/api/v1/namespaces/a/pods/p"), &outcome)
+        .expect("done");
+    let verdict = plugin
+        .request(&get("/api/v1/pods").user_agent("recorder"))
+        .expect("a verdict");
+    let RequestAction::Refuse(refusal) = verdict.action else {
+        panic!("{verdict:?}")
+    };
+    let line = refusal.message.trim();
+    assert_eq!(
+        line,
+        "Verb::Get pods/p status=503 upstream=200 failure=Some(Failure::UpstreamReset) request=11 response=22 timed=true"
+    );
+}
