@@ -1,19 +1,15 @@
 //! The command line. What a command does with its arguments is the command's.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use ctrlmesh_contract::names::ports;
 
 /// Shard, canary and protect Kubernetes controllers that know nothing of it.
 #[derive(Debug, Parser)]
-#[command(
-    name = "ctrlmesh",
-    version,
-    about,
-    disable_help_subcommand = true,
-    max_term_width = 120
-)]
+#[command(name = "ctrlmesh", version, disable_help_subcommand = true, max_term_width = 120)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -24,9 +20,22 @@ pub(crate) enum Command {
     /// Shows it all on this machine, without a cluster: two replicas of a controller are sharded, re-sharded, get new
     /// plugin code and a crashing plugin, while they work. Counts what it claims; fails if a claim does.
     Demo(DemoArgs),
+    /// For people who write plugins.
+    #[command(subcommand)]
+    Plugin(PluginCommand),
+    /// What a sidecar says of its chain. Fails if something is wrong with it.
+    Status(StatusArgs),
     /// The demo's controller. Knows a kubeconfig and nothing else.
     #[command(hide = true)]
     DemoController(ControllerArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PluginCommand {
+    /// Writes a crate with a complete small plugin into a new folder.
+    New(NewArgs),
+    /// Tells what a .wasm file is, and whether a sidecar takes it. Fails if not.
+    Inspect(InspectArgs),
 }
 
 /// How a command writes its result.
@@ -68,6 +77,40 @@ impl DemoArgs {
             _ => Duration::from_millis(900),
         }
     }
+}
+
+/// Arguments of `ctrlmesh plugin new`.
+#[derive(Debug, Args)]
+pub(crate) struct NewArgs {
+    /// Name of the crate and of the folder: lower-case letters, digits and hyphens.
+    pub(crate) name: String,
+
+    /// The folder `sdk` of a checkout of ctrlmesh. Default: that of the checkout around the current folder.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) sdk: Option<PathBuf>,
+}
+
+/// Arguments of `ctrlmesh plugin inspect`.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// A WebAssembly component.
+    pub(crate) file: PathBuf,
+
+    /// How the result is written.
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    pub(crate) output: Output,
+}
+
+/// Arguments of `ctrlmesh status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The sidecar's admin port.
+    #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], ports::ADMIN)), value_name = "IP:PORT")]
+    pub(crate) address: SocketAddr,
+
+    /// How the result is written.
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    pub(crate) output: Output,
 }
 
 /// Arguments of the demo's controller.

@@ -48,9 +48,9 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     let directory = tempfile::Builder::new().prefix("ctrlmesh-demo-").tempdir();
     let directory = directory.map_err(Error::file("create", &std::env::temp_dir()))?;
     let screen = Screen::new(args.output);
-    let keepers = TaskTracker::new();
+    let (keepers, mut claims) = (TaskTracker::new(), Claims::default());
     let told = tokio::select! {
-        told = tell(&args, proxy, directory.path(), &keepers, &screen) => told,
+        told = tell(&args, proxy, directory.path(), &keepers, &screen, &mut claims) => told,
         interrupted = interrupted() => Err(interrupted),
     };
     // Whatever happened: no process and no file is left behind.
@@ -59,15 +59,17 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     screen.leave();
     let path = directory.path().to_owned();
     directory.close().map_err(Error::file("remove", &path))?;
-    let (claims, summary) = told?;
-    match args.output {
-        Output::Json => print::line(&summary.json()?),
-        Output::Text => print::line(&format!(
-            "\n{}",
-            summary::text(&claims, summary.seconds, screen.paint())
-        )),
+    let is_text = args.output == Output::Text;
+    if is_text && !claims.all().is_empty() {
+        print::line(&format!("\n{}", summary::text(&claims, screen.paint())));
     }
-    Ok(if claims.hold() {
+    let summary = told?;
+    print::line(&if is_text {
+        summary.verdict(screen.paint())
+    } else {
+        summary.json()?
+    });
+    Ok(if summary.holds {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -95,7 +97,8 @@ async fn tell(
     directory: &Path,
     keepers: &TaskTracker,
     screen: &Screen,
-) -> Result<(Claims, Summary), Error> {
+    claims: &mut Claims,
+) -> Result<Summary, Error> {
     let stage = Stage::new();
     let mut world = World::new(directory).await?;
     let facts = world.facts.clone();
@@ -110,7 +113,7 @@ async fn tell(
         let casualty = world.casualty();
         let mut story = Story {
             world,
-            claims: Claims::default(),
+            claims,
             stage: stage.clone(),
             screen,
             pause: args.pause(),
@@ -129,8 +132,7 @@ async fn tell(
         () = follow => return Err(Error::Interrupted),
     };
     screen.draw(&facts, &stage);
-    let summary = summary(&story);
-    Ok((story.claims, summary))
+    Ok(summary(&story))
 }
 
 fn summary(story: &Story<'_>) -> Summary {

@@ -1,5 +1,6 @@
 //! What can go wrong for a command, in words that say what to do.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -76,6 +77,17 @@ pub(crate) enum Error {
         #[source]
         source: Box<kube::Error>,
     },
+    /// A sidecar's admin port gave no good answer.
+    #[error("{path} of a sidecar at {address} can't be had; is that its admin port (5441 in a pod)?")]
+    Admin {
+        /// Where it was asked.
+        address: SocketAddr,
+        /// For what.
+        path: &'static str,
+        /// Why it failed.
+        #[source]
+        source: Box<kube::Error>,
+    },
     /// A kubeconfig.
     #[error("the kubeconfig {}", path.display())]
     Kubeconfig {
@@ -85,8 +97,14 @@ pub(crate) enum Error {
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
-    /// A result could not be written as JSON.
-    #[error("cannot write JSON")]
+    /// No crate can have this name.
+    #[error("{0:?} can't be the name of a plugin; use lower-case letters, digits and hyphens, a letter first")]
+    PluginName(String),
+    /// The SDK was not found.
+    #[error("there is no SDK here; name the folder `sdk` of a checkout of ctrlmesh with --sdk")]
+    NoSdk,
+    /// JSON could not be read or written.
+    #[error("the JSON is not what it should be")]
     Json(#[from] serde_json::Error),
 }
 

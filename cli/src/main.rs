@@ -1,10 +1,13 @@
 //! The `ctrlmesh` command: reads the command line, runs one command, maps its outcome to an exit code.
 
+mod admin;
 mod args;
 mod demo;
 mod error;
 mod paint;
+mod plugin;
 mod print;
+mod status;
 
 use std::process::ExitCode;
 
@@ -22,6 +25,8 @@ fn main() -> ExitCode {
     let outcome = runtime.block_on(async {
         match cli.command {
             Command::Demo(args) => demo::run(args).await,
+            Command::Plugin(command) => plugin::run(&command),
+            Command::Status(args) => status::run(args).await,
             Command::DemoController(args) => demo::controller::run(args).await,
         }
     });

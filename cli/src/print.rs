@@ -18,14 +18,17 @@ pub(crate) fn line(text: &str) {
 
 /// Tells an error with its causes on standard error, and returns the exit code for it.
 pub(crate) fn failure(error: &Error) -> ExitCode {
-    let mut stderr = io::stderr().lock();
-    let _ = write!(stderr, "ctrlmesh: {error}");
+    let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let _ = write!(stderr, ": {error}");
+        let more = error.to_string();
+        // Many errors tell their cause themselves.
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
         cause = error.source();
     }
-    let _ = writeln!(stderr);
+    let _ = writeln!(io::stderr().lock(), "ctrlmesh: {text}");
     match error {
         Error::Interrupted => ExitCode::from(INTERRUPTED),
         _ => ExitCode::FAILURE,

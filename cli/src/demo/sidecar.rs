@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ctrlmesh_contract::names::files;
-use http::{Request, Uri};
+use http::Request;
 use kube::client::Body;
-use kube::{Client, Config};
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{ChildStdout, Command};
@@ -20,13 +19,11 @@ use super::plan::{POD_NAMESPACE, SHARD_LABEL};
 use super::process::Process;
 use super::replica::Replica;
 use super::widget::api_resource;
+use crate::admin::{self, Admin};
 use crate::error::Error;
 
 /// From start to the line that tells the addresses.
 const START_DEADLINE: Duration = Duration::from_secs(20);
-
-/// One answer of the admin port.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Header in which the next version of the plugin names the shard (`plugins/shard-selector/examples`).
 const SHARD_HEADER: &str = "x-ctrlmesh-shard";
@@ -106,16 +103,11 @@ impl Sidecar {
         let doing = || "a list through a sidecar".to_owned();
         let resource = api_resource();
         let target = format!("/apis/{}/{}?limit=1", resource.api_version, resource.plural);
-        let request = Request::get(target)
-            .body(Body::empty())
-            .map_err(|error| Error::client(doing())(kube::Error::HttpError(error)))?;
-        let answer = tokio::time::timeout(ANSWER_DEADLINE, client(self.api)?.send(request)).await;
-        let answer = answer
-            .map_err(|_| Error::Deadline {
-                what: doing(),
-                after: ANSWER_DEADLINE,
-                last: "no answer".to_owned(),
-            })?
+        let request = Request::get(target).body(Body::empty());
+        let request = request.map_err(|error| Error::client(doing())(kube::Error::HttpError(error)))?;
+        let client = admin::client(self.api)?;
+        let answer = admin::within(doing(), client.send(request))
+            .await?
             .map_err(Error::client(doing()))?;
         Ok(answer
             .headers()
@@ -170,52 +162,13 @@ async fn announcement(name: &str, lines: &mut Lines<BufReader<ChildStdout>>) -> 
         })
 }
 
-/// The admin port of a sidecar.
-#[derive(Clone)]
-pub(crate) struct Admin {
-    client: Client,
-}
-
-impl Admin {
-    fn new(address: SocketAddr) -> Result<Self, Error> {
-        Ok(Self {
-            client: client(address)?,
-        })
-    }
-
-    /// Asks for everything that the demo looks at.
-    pub(crate) async fn ask(&self) -> Result<SidecarFacts, Error> {
-        let metrics = self.get("/metrics").await?;
-        let status = serde_json::from_str(&self.get("/status").await?)?;
-        Ok(SidecarFacts {
-            status,
-            requests: metrics::requests(&metrics),
-            failures: metrics::failures(&metrics),
-        })
-    }
-
-    async fn get(&self, path: &'static str) -> Result<String, Error> {
-        let doing = || format!("{path} of a sidecar");
-        let request = Request::get(path)
-            .body(Vec::new())
-            .map_err(|error| Error::client(doing())(kube::Error::HttpError(error)))?;
-        let answer = tokio::time::timeout(ANSWER_DEADLINE, self.client.request_text(request)).await;
-        answer
-            .map_err(|_| Error::Deadline {
-                what: doing(),
-                after: ANSWER_DEADLINE,
-                last: "no answer".to_owned(),
-            })?
-            .map_err(Error::client(doing()))
-    }
-}
-
-fn client(address: SocketAddr) -> Result<Client, Error> {
-    let uri = Uri::builder()
-        .scheme("http")
-        .authority(address.to_string())
-        .path_and_query("/")
-        .build();
-    let uri = uri.map_err(|error| Error::client("the address of a sidecar")(kube::Error::HttpError(error)))?;
-    Client::try_from(Config::new(uri)).map_err(Error::client("a client of a sidecar"))
+/// Asks for everything that the demo looks at.
+pub(crate) async fn ask(admin: &Admin) -> Result<SidecarFacts, Error> {
+    let metrics = admin.get("/metrics").await?;
+    let status = serde_json::from_str(&admin.get("/status").await?)?;
+    Ok(SidecarFacts {
+        status,
+        requests: metrics::requests(&metrics),
+        failures: metrics::failures(&metrics),
+    })
 }

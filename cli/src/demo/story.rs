@@ -27,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(15);
 /// The story while it is told.
 pub(crate) struct Story<'a> {
     pub(crate) world: World,
-    pub(crate) claims: Claims,
+    pub(crate) claims: &'a mut Claims,
     pub(crate) stage: Stage,
     pub(crate) screen: &'a Screen,
     pub(crate) pause: Duration,

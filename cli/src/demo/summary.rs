@@ -35,10 +35,20 @@ impl Summary {
     pub(crate) fn json(&self) -> Result<String, Error> {
         Ok(serde_json::to_string_pretty(self)?)
     }
+
+    /// As one sentence.
+    pub(crate) fn verdict(&self, paint: Paint) -> String {
+        let (all, seconds) = (self.claims.len(), self.seconds);
+        let verdict = match self.claims.iter().filter(|claim| !claim.holds).count() {
+            0 => format!("All {all} claims hold"),
+            failed => format!("{failed} of {all} claims FAIL"),
+        };
+        format!("{} ({seconds:.1} s).", paint.bold(&verdict))
+    }
 }
 
-/// The claims as a table, and a sentence about them.
-pub(crate) fn text(claims: &Claims, seconds: f64, paint: Paint) -> String {
+/// The claims as a table.
+pub(crate) fn text(claims: &Claims, paint: Paint) -> String {
     let mut table = Table::new();
     table
         .load_style(UTF8_BORDERS_ONLY)
@@ -63,12 +73,7 @@ pub(crate) fn text(claims: &Claims, seconds: f64, paint: Paint) -> String {
             sign,
         ]);
     }
-    let failed = claims.all().iter().filter(|claim| !claim.holds).count();
-    let verdict = match failed {
-        0 => format!("All {} claims hold", claims.all().len()),
-        failed => format!("{failed} of {} claims FAIL", claims.all().len()),
-    };
-    format!("{table}\n{} ({seconds:.1} s).", paint.bold(&verdict))
+    table.to_string()
 }
 
 #[cfg(test)]
@@ -81,9 +86,20 @@ mod tests {
         let mut claims = Claims::default();
         claims.count(2, "widgets handled by both replicas", Expected::Exactly(0), 3);
         claims.count(4, "reconciles meanwhile", Expected::AtLeast(100), 120);
-        let text = text(&claims, 12.34, Paint::Plain);
-        assert!(text.contains("✘") && text.contains("✔"), "{text}");
-        assert!(text.ends_with("1 of 2 claims FAIL (12.3 s)."), "{text}");
-        assert!(!text.contains('\x1b'));
+        let text = text(&claims, Paint::Plain);
+        assert!(
+            text.contains("✘") && text.contains("✔") && !text.contains('\x1b'),
+            "{text}"
+        );
+        let summary = Summary {
+            holds: false,
+            seconds: 12.34,
+            claims: claims.all().to_vec(),
+            steps: Vec::new(),
+            reconciles: PerReplica::default(),
+            requests: PerReplica::default(),
+            updates: 0,
+        };
+        assert_eq!(summary.verdict(Paint::Plain), "1 of 2 claims FAIL (12.3 s).");
     }
 }

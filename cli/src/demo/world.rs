@@ -23,8 +23,9 @@ use super::plan::Rules;
 use super::process::Process;
 use super::replica::Replica;
 use super::report::Report;
-use super::sidecar::{Admin, Setup, Sidecar};
+use super::sidecar::{Setup, Sidecar, ask};
 use super::widget::{NAMESPACES, WidgetKey, namespace_object, resource, widget_object};
+use crate::admin::Admin;
 use crate::error::Error;
 
 /// Changes that the API server remembers: more than the demo makes, so that no watch can fall behind.
@@ -138,7 +139,7 @@ impl World {
     /// Asks both sidecars now.
     pub(crate) async fn ask_sidecars(&self) -> Result<(), Error> {
         for (replica, sidecar) in Replica::BOTH.into_iter().zip(&self.sidecars) {
-            let found = sidecar.admin.ask().await?;
+            let found = ask(&sidecar.admin).await?;
             self.facts.with(|facts| *facts.sidecars.of_mut(replica) = found);
         }
         Ok(())
@@ -240,7 +241,7 @@ async fn follow_sidecar(admin: Admin, replica: Replica, facts: Shared) {
     loop {
         tick.tick().await;
         // A sidecar that is gone is noticed as a process; the picture can wait for the next answer.
-        if let Ok(found) = admin.ask().await {
+        if let Ok(found) = ask(&admin).await {
             facts.with(|facts| *facts.sidecars.of_mut(replica) = found);
         }
     }

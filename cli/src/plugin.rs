@@ -1,0 +1,17 @@
+//! `ctrlmesh plugin`: for people who write plugins.
+
+mod inspect;
+mod template;
+
+use std::process::ExitCode;
+
+use crate::args::PluginCommand;
+use crate::error::Error;
+
+/// Runs one of the commands.
+pub(crate) fn run(command: &PluginCommand) -> Result<ExitCode, Error> {
+    match command {
+        PluginCommand::New(args) => template::run(args),
+        PluginCommand::Inspect(args) => inspect::run(args),
+    }
+}

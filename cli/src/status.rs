@@ -1,0 +1,129 @@
+//! `ctrlmesh status`: what a sidecar says of its chain, for people or as the sidecar says it.
+
+use std::process::ExitCode;
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use ctrlmesh_contract::status::{EntryState, Status};
+
+use crate::admin::Admin;
+use crate::args::{Output, StatusArgs};
+use crate::error::Error;
+use crate::print;
+
+/// Runs the command. Fails if the newest chain was refused or an entry does not work.
+pub(crate) async fn run(args: StatusArgs) -> Result<ExitCode, Error> {
+    let answer = Admin::new(args.address)?.get("/status").await?;
+    let status: Status = serde_json::from_str(&answer)?;
+    match args.output {
+        Output::Json => print::line(answer.trim()),
+        Output::Text => print::line(&text(&status)),
+    }
+    let is_well = status.refused.is_none()
+        && status
+            .chain
+            .entries
+            .iter()
+            .all(|entry| entry.state == EntryState::Active);
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn text(status: &Status) -> String {
+    let mut facts = table();
+    facts.add_row(["pod", &format!("{}/{}", status.pod.namespace, status.pod.name)]);
+    facts.add_row(["sidecar", &status.version]);
+    let chain = match status.chain.generation {
+        0 => "none yet".to_owned(),
+        generation => format!("generation {generation}, since {}", status.chain.since),
+    };
+    facts.add_row(["chain", &chain]);
+    let counts = &status.counts;
+    facts.add_row([
+        "chains",
+        &format!("{} applied, {} refused", counts.applied, counts.refused),
+    ]);
+    facts.add_row([
+        "plugins",
+        &format!("{} faults, {} quarantines", counts.faults, counts.quarantines),
+    ]);
+    if let Some(refused) = &status.refused {
+        facts.add_row([
+            "refused",
+            &format!("{} ({}, {})", refused.message, refused.reason, refused.when),
+        ]);
+    }
+    if let Some(leader) = &status.leader {
+        facts.add_row([
+            "leader",
+            &format!("{} {}", leader.lock, if leader.leading { "held" } else { "not held" }),
+        ]);
+    }
+    if status.chain.entries.is_empty() {
+        return facts.trim_fmt();
+    }
+    format!("{}\n\n{}", facts.trim_fmt(), entries(status).trim_fmt())
+}
+
+fn entries(status: &Status) -> Table {
+    let mut entries = table();
+    entries.set_header(["ENTRY", "PLUGIN", "SETTINGS", "STATE", "FAULTS", "LAST FAULT"]);
+    for entry in &status.chain.entries {
+        let state = match (entry.state, &entry.until) {
+            (EntryState::Active, _) => "active".to_owned(),
+            (EntryState::Failed, _) => "failing".to_owned(),
+            (EntryState::Quarantined, Some(until)) => format!("quarantined until {until}"),
+            (EntryState::Quarantined, None) => "quarantined".to_owned(),
+        };
+        entries.add_row([
+            entry.name.clone(),
+            short(&entry.plugin.hex()),
+            short(&entry.settings_hash),
+            state,
+            entry.faults.to_string(),
+            entry.error.clone().unwrap_or_default(),
+        ]);
+    }
+    entries
+}
+
+fn table() -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table
+}
+
+/// Enough of a hash to compare with another by eye.
+fn short(hash: &str) -> String {
+    hash.chars().take(12).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = r#"{"pod":{"namespace":"shop","name":"operator-0"},"version":"0.1.0","chain":{"generation":7,
+        "since":"2026-01-01T00:00:00Z","entries":[{"name":"shard-selector/shop-0","plugin":
+        "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","settingsHash":"00112233445566",
+        "state":"Quarantined","faults":5,"error":"trap","until":"2026-01-01T00:00:01Z"}]},
+        "refused":{"generation":8,"reason":"Signature","message":"it is not signed","when":"2026-01-01T00:00:02Z"}}"#;
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let text = text(&serde_json::from_str(STATUS).unwrap());
+        for part in [
+            "shop/operator-0",
+            "generation 7",
+            "it is not signed (Signature",
+            "e3b0c44298fc ",
+            "quarantined until",
+        ] {
+            assert!(text.contains(part), "{part} is missing:\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_sidecar_without_a_chain_says_so() {
+        let text = text(&Status::default());
+        assert!(text.contains("none yet") && !text.contains("ENTRY"), "{text}");
+    }
+}
