@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
 use crate::record::Record;
+use crate::shape::BrokenOff;
 use crate::upstream::{BoxError, UpstreamBody};
 use crate::verdict::Failure;
 
@@ -146,6 +147,7 @@ impl ClientBody {
         let Some(record) = &self.record else { return };
         match frame {
             Some(Ok(frame)) => record.add_response_bytes(frame.data_ref().map_or(0, Bytes::len)),
+            Some(Err(error)) if error.is::<BrokenOff>() => record.fail(Failure::PluginReset),
             Some(Err(_)) => record.fail(Failure::UpstreamReset),
             None => record.completed(),
         }

@@ -50,7 +50,7 @@ pub struct Settings {
     )]
     pub admin_address: SocketAddr,
 
-    /// Kubeconfig of the API server. Default: the in-cluster environment, then $KUBECONFIG and ~/.kube/config.
+    /// Kubeconfig of the API server. Default: the pod's service account; $KUBECONFIG and ~/.kube/config are never looked at.
     #[arg(long, env = "CTRLMESH_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 

@@ -11,7 +11,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::handler;
 use crate::worker::{LocalExecutor, Worker};
@@ -43,6 +43,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
     close: Notify,
+    /// Its place among all connections; a tunnel keeps it.
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
@@ -70,12 +72,16 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Serves one connection to its end.
-pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream) {
+pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream, place: OwnedSemaphorePermit) {
+    let connection = Rc::new(Connection {
+        close: Notify::new(),
+        _place: Some(place),
+    });
     let _ = stream.set_nodelay(true);
     let opening = tokio::time::timeout(HEAD_TIMEOUT, opening(&stream)).await;
     match opening {
-        Ok(Ok(Some(Opening::Plain(protocol)))) => serve_http(worker, stream, protocol).await,
-        Ok(Ok(Some(Opening::Tls))) => Box::pin(serve_tls(worker, stream)).await,
+        Ok(Ok(Some(Opening::Plain(protocol)))) => serve_http(worker, connection, stream, protocol).await,
+        Ok(Ok(Some(Opening::Tls))) => Box::pin(serve_tls(worker, connection, stream)).await,
         // Nothing was said: a port scan, or a probe.
         Ok(Ok(None) | Err(_)) | Err(_) => {}
     }
@@ -102,7 +108,7 @@ async fn opening(stream: &TcpStream) -> std::io::Result<Option<Opening>> {
     }
 }
 
-async fn serve_tls(worker: Rc<Worker>, stream: TcpStream) {
+async fn serve_tls(worker: Rc<Worker>, connection: Rc<Connection>, stream: TcpStream) {
     let Some(acceptor) = worker.tls.acceptor() else {
         tracing::warn!("a client speaks TLS and no --tls-dir (CTRLMESH_TLS_DIR) is set: connection closed");
         return;
@@ -113,18 +119,17 @@ async fn serve_tls(worker: Rc<Worker>, stream: TcpStream) {
                 Some(b"h2") => Protocol::Http2,
                 _ => Protocol::Http1,
             };
-            serve_http(worker, stream, protocol).await;
+            serve_http(worker, connection, stream, protocol).await;
         }
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake timed out"),
     }
 }
 
-async fn serve_http<S>(worker: Rc<Worker>, stream: S, protocol: Protocol)
+async fn serve_http<S>(worker: Rc<Worker>, connection: Rc<Connection>, stream: S, protocol: Protocol)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let connection = Rc::new(Connection::default());
     let service = {
         let (worker, connection) = (Rc::clone(&worker), Rc::clone(&connection));
         service_fn(move |request| handler::handle(Rc::clone(&worker), Rc::clone(&connection), request))

@@ -1,6 +1,6 @@
 //! What plugins are shown of a request and its response: owned, parsed once, shared with the guest by handle.
 //!
-//! Made only for requests that some entry wants (`chain/run.rs`); leaves the parsing to `ctrlmesh-wire`.
+//! Made only for requests that some entry wants (`guarded.rs`); leaves the parsing to `ctrlmesh-wire`.
 
 use crate::verdict::Traffic;
 

@@ -22,14 +22,17 @@ use crate::phases::{Attributed, Plugins, RequestDecision, ResponseDecision};
 use crate::renaming::{self, RenamedWatch};
 use crate::respond::{Accept, Reply};
 use crate::shape::ShapedBody;
+use crate::signal::Listener;
 use crate::upgrade;
 use crate::upstream::UpstreamBody;
 use crate::verdict::{BodyShape, RequestEdit, ResponseEdit, Traffic};
-use crate::watch::{self, WatchBody};
+use crate::watch::{self, WatchBody, Watching};
 
 /// A request on the long way.
 pub(crate) struct Guarded {
     plugins: Rc<Plugins>,
+    /// Of a watch: hears of chains that came into force since its own was taken.
+    listener: Option<Listener>,
 }
 
 /// What the request phase left to do.
@@ -52,7 +55,13 @@ impl From<Reply> for Stop {
 }
 
 impl Guarded {
-    pub(crate) fn new(exchange: &Exchange<'_>, parts: &Parts, snapshot: Arc<Snapshot>, matched: Matched) -> Self {
+    pub(crate) fn new(
+        exchange: &Exchange<'_>,
+        parts: &Parts,
+        snapshot: Arc<Snapshot>,
+        matched: Matched,
+        listener: Option<Listener>,
+    ) -> Self {
         let info = &exchange.info;
         let view = RequestView {
             traffic: Traffic::Api,
@@ -71,11 +80,11 @@ impl Guarded {
         let instances = Rc::clone(&exchange.worker.instances);
         let plugins = Rc::new(Plugins::new(snapshot, matched, Rc::new(view), instances));
         exchange.record.set_plugins(Rc::clone(&plugins));
-        Self { plugins }
+        Self { plugins, listener }
     }
 
     /// Serves the request.
-    pub(crate) async fn serve(self, exchange: Exchange<'_>, mut parts: Parts, incoming: Incoming) -> Answer {
+    pub(crate) async fn serve(mut self, exchange: Exchange<'_>, mut parts: Parts, incoming: Incoming) -> Answer {
         let accept = Accept::of(&parts.headers);
         let prepared = match self.prepare(&exchange, &mut parts).await {
             Ok(prepared) => prepared,
@@ -84,7 +93,8 @@ impl Guarded {
         };
         exchange.dress(&mut parts.headers);
         if exchange.upgrade.is_some() {
-            return upgrade::serve(&exchange, parts, incoming, prepared.uri).await;
+            let watching = self.watching(&exchange, prepared.edits);
+            return upgrade::serve(&exchange, parts, incoming, prepared.uri, watching).await;
         }
         let mut body = RequestBody::new(incoming, &exchange.record);
         if let Some(rename) = &prepared.rename {
@@ -111,8 +121,13 @@ impl Guarded {
             RequestDecision::Reset(how) => return Err(Stop::Reset(how)),
         };
         let edited = loop {
-            match edit::apply(&exchange.info, exchange.uri, &mut parts.headers, &edits) {
-                Ok(edited) => break edited,
+            // On a copy: what a skipped entry set must not stay.
+            let mut headers = parts.headers.clone();
+            match edit::apply(&exchange.info, exchange.uri, &mut headers, &edits) {
+                Ok(edited) => {
+                    parts.headers = headers;
+                    break edited;
+                }
                 Err(EditError::Client(reply)) => return Err(reply.into()),
                 Err(EditError::Plugin { entry, what }) => match self.plugins.invalid(entry, what) {
                     Some(reply) => return Err(reply.into()),
@@ -174,7 +189,7 @@ impl Guarded {
 
     /// The response phase: plugins, names, shapes.
     async fn respond(
-        self,
+        mut self,
         exchange: &Exchange<'_>,
         accept: &Accept,
         prepared: Prepared,
@@ -219,8 +234,8 @@ impl Guarded {
         for shape in shapes {
             body = shaped(body, shape, encoding, exchange);
         }
-        if streams {
-            body = self.watched(exchange, &head.headers, body, prepared.edits);
+        if let Some(watching) = self.watching(exchange, prepared.edits).filter(|_| streams) {
+            body = Box::pin(WatchBody::new(body, &head.headers, watching));
         }
         Ok(Response::from_parts(
             head,
@@ -228,17 +243,12 @@ impl Guarded {
         ))
     }
 
-    /// A watch that ends when a new chain would show something else.
-    fn watched(
-        &self,
-        exchange: &Exchange<'_>,
-        headers: &http::HeaderMap,
-        body: BoxBody,
-        edits: Vec<Attributed>,
-    ) -> BoxBody {
+    /// What a watch hears of new chains; `None` for anything else.
+    fn watching(&mut self, exchange: &Exchange<'_>, edits: Vec<Attributed>) -> Option<Watching> {
+        let listener = self.listener.take()?;
         let worker = Rc::clone(exchange.worker);
         let view = Rc::clone(&self.plugins.view);
-        let before: Vec<RequestEdit> = view_of(edits.into_iter().map(|(_, edit)| edit));
+        let before: Vec<RequestEdit> = view_of(edits);
         let differs = Box::new(move || {
             worker.metrics.rechecks.inc();
             let snapshot = worker.chain.current();
@@ -246,20 +256,29 @@ impl Guarded {
             let plugins = Plugins::new(snapshot, matched, Rc::clone(&view), Rc::clone(&worker.instances));
             plugins
                 .recheck()
-                .is_none_or(|edits| view_of(edits.into_iter()) != before)
+                .is_none_or(|edits| view_of(possible(&view, edits)) != before)
         });
         let metrics = Arc::clone(&exchange.worker.metrics);
         let on_expired = Rc::new(move || {
             metrics.watches_expired.inc();
         });
-        Box::pin(WatchBody::new(
-            body,
-            headers,
-            exchange.worker.signal.listen(),
+        Some(Watching {
+            listener,
             differs,
             on_expired,
-        ))
+        })
     }
+}
+
+/// Leaves out the edits of entries that ask for something impossible, as `prepare` did when the watch began.
+fn possible(view: &RequestView, mut edits: Vec<Attributed>) -> Vec<Attributed> {
+    let Ok(info) = RequestInfo::parse(view.method.as_str(), view.uri.path(), view.uri.query()) else {
+        return edits;
+    };
+    while let Err(EditError::Plugin { entry, .. }) = edit::apply(&info, &view.uri, &mut view.headers.clone(), &edits) {
+        edits.retain(|(owner, _)| *owner != entry);
+    }
+    edits
 }
 
 const OTHER_VIEW: &str = "the rules of this controller's shard have changed since this resource version: list again";
@@ -273,8 +292,12 @@ fn starts_anew(info: &RequestInfo<'_>, query: &Query<'_>) -> bool {
     }
 }
 
-fn view_of(edits: impl Iterator<Item = RequestEdit>) -> Vec<RequestEdit> {
-    edits.filter(RequestEdit::shapes_view).collect()
+fn view_of(edits: Vec<Attributed>) -> Vec<RequestEdit> {
+    edits
+        .into_iter()
+        .map(|(_, edit)| edit)
+        .filter(RequestEdit::shapes_view)
+        .collect()
 }
 
 fn apply_head(headers: &mut http::HeaderMap, edits: &[ResponseEdit]) {

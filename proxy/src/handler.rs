@@ -64,6 +64,7 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
         Ok(checked) => checked,
         Err(reply) => return Ok(answer(&record, &Accept::of(&parts.headers), reply)),
     };
+    let upgrade = upgrade.filter(|_| may_upgrade(&info));
     let exchange = Exchange {
         worker: &worker,
         connection,
@@ -80,6 +81,12 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
     }
 }
 
+/// Where the API server may switch protocols. Anywhere else it ignores the wish, and so do we: plugins see an ordinary
+/// request and response.
+fn may_upgrade(info: &RequestInfo<'_>) -> bool {
+    info.is_upgrade_subresource() || info.verb == Verb::Watch || !info.is_resource_request
+}
+
 fn check(uri: &Uri) -> Result<(), Reply> {
     if uri.authority().is_some() && uri.scheme().is_none() {
         return Err(Reply::bad_request("the request target is a host and not a path"));
@@ -93,12 +100,14 @@ fn check(uri: &Uri) -> Result<(), Reply> {
 impl Exchange<'_> {
     /// The plugins that want this request, or its watch when the chain changes.
     fn matched(&self, parts: &Parts) -> Option<Guarded> {
+        // First, so that a chain that comes into force from here on is heard.
+        let listener = (self.info.verb == Verb::Watch).then(|| self.worker.signal.listen());
         let snapshot = self.worker.chain.load();
         let matched = snapshot.matching(&self.query(&parts.headers));
         if matched.is_empty() && !self.needs_guard() {
             return None;
         }
-        Some(Guarded::new(self, parts, snapshot.clone(), matched))
+        Some(Guarded::new(self, parts, snapshot.clone(), matched, listener))
     }
 
     /// Watches are guarded even if no plugin wants them now: a new chain may, and draining ends them. So are collections
@@ -130,7 +139,7 @@ impl Exchange<'_> {
     async fn pass(self, mut parts: Parts, incoming: Incoming) -> Answer {
         self.dress(&mut parts.headers);
         if self.upgrade.is_some() {
-            return Box::pin(upgrade::serve(&self, parts, incoming, self.uri.clone())).await;
+            return Box::pin(upgrade::serve(&self, parts, incoming, self.uri.clone(), None)).await;
         }
         let body = RequestBody::new(incoming, &self.record);
         let accept = Accept::of(&parts.headers);

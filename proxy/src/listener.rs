@@ -72,6 +72,9 @@ pub(crate) async fn accept(
         };
         let Some(worker) = turn.next() else { return };
         // A worker that takes nothing any more is about to end.
-        let _ = worker.send(Order::Serve(stream, permit)).await;
+        tokio::select! {
+            _ = worker.send(Order::Serve(stream, permit)) => {}
+            () = stop.cancelled() => return,
+        }
     }
 }

@@ -133,7 +133,7 @@ impl Plugins {
 
     /// The edits that this chain would make to an open watch now, without effects. `None` if the answer would not be a
     /// stream at all: refused, reset, or a closed entry that fails.
-    pub(crate) fn recheck(&self) -> Option<Vec<RequestEdit>> {
+    pub(crate) fn recheck(&self) -> Option<Vec<Attributed>> {
         let mut edits = Vec::new();
         for entry in self.snapshot.on_request(self.matched) {
             match self
@@ -141,7 +141,7 @@ impl Plugins {
                 .call(entry, Phase::Recheck, |it| it.on_request(&self.view, true))
             {
                 Ok(verdict) => match verdict.action {
-                    RequestAction::Proceed(more) => edits.extend(more),
+                    RequestAction::Proceed(more) => edits.extend(more.into_iter().map(|edit| (entry.id, edit))),
                     RequestAction::Refuse(_) | RequestAction::Reset(_) => return None,
                 },
                 Err(_) if entry.on_failure == FailurePolicy::Closed => return None,

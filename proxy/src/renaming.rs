@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use ctrlmesh_wire::rename::{self, Rename};
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
@@ -44,9 +44,29 @@ where
     Ok(bytes)
 }
 
-/// The response must come in an encoding that can be rewritten.
+/// The response must come in an encoding that can be rewritten: not compressed, and not CBOR. A write must not be executed
+/// first and its answer refused then.
 pub(crate) fn ask_for_plain(headers: &mut HeaderMap) {
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    let sent: Vec<&str> = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .collect();
+    let kept: Vec<&str> = sent
+        .iter()
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .filter(|media| !media.contains("cbor"))
+        .collect();
+    let kept = if kept.is_empty() {
+        "application/json".to_owned()
+    } else {
+        kept.join(",")
+    };
+    if let Ok(accept) = HeaderValue::from_str(&kept) {
+        headers.insert(ACCEPT, accept);
+    }
 }
 
 /// Reads the response's body and calls its object by the controller's name.

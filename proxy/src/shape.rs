@@ -17,6 +17,7 @@ use crate::connection::Connection;
 use crate::respond::Reply;
 use crate::upstream::BoxError;
 use crate::verdict::{BodyShape, Reset};
+use crate::watch::Boundary;
 
 /// A hang is not for ever: longer than any client's own timeout, shorter than a leak.
 pub(crate) const LONGEST_HANG: Duration = Duration::from_secs(600);
@@ -29,6 +30,7 @@ pub(crate) struct ShapedBody<B> {
     inner: B,
     shape: BodyShape,
     encoding: Option<WatchEncoding>,
+    boundary: Boundary,
     /// Until then nothing is sent (hold, pace, hang).
     pause: Option<Pin<Box<Sleep>>>,
     end: Option<Pin<Box<Sleep>>>,
@@ -42,6 +44,8 @@ pub(crate) struct ShapedBody<B> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
+    /// Its time is over: ends at the next event boundary.
+    Ending,
     /// Cut: after the pause (if it is a hang) the error.
     Cut,
     /// The last frame was sent.
@@ -76,6 +80,7 @@ impl<B> ShapedBody<B> {
             inner,
             shape,
             encoding,
+            boundary: Boundary::new(encoding),
             pause,
             end,
             sent: 0,
@@ -104,7 +109,9 @@ impl<B> ShapedBody<B> {
             size = size.min(left);
         }
         self.sent += size as u64;
-        Frame::data(self.kept.split_to(size))
+        let slice = self.kept.split_to(size);
+        self.boundary.pass(&slice);
+        Frame::data(slice)
     }
 
     fn is_cut(&self) -> bool {
@@ -136,6 +143,9 @@ impl<B: Body<Data = Bytes, Error = BoxError> + Unpin> Body for ShapedBody<B> {
             return Poll::Ready(None);
         }
         if this.state == State::Open && this.poll_end(cx).is_ready() {
+            this.state = State::Ending;
+        }
+        if this.state == State::Ending && this.boundary.is_here() {
             this.state = State::Ended;
             let expired = Reply::expired("ended by a plugin: list again");
             let event = this.encoding.filter(|_| this.shape.expired);

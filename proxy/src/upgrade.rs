@@ -14,16 +14,21 @@ use tokio::time::Instant;
 use crate::body::{ClientBody, RequestBody};
 use crate::handler::{Answer, Exchange};
 use crate::headers;
-use crate::record::Record;
 use crate::respond::Accept;
 use crate::upstream::{Upgrade, UpgradedStream};
-use crate::worker::Worker;
+use crate::watch::Watching;
 
 /// Bytes in flight in each direction: a port-forward of a database dump should not crawl.
 const BUFFER: usize = 64 << 10;
 
 /// Serves a request that wants another protocol. The API server may refuse; then its answer passes like any other.
-pub(crate) async fn serve(exchange: &Exchange<'_>, mut parts: Parts, incoming: Incoming, uri: Uri) -> Answer {
+pub(crate) async fn serve(
+    exchange: &Exchange<'_>,
+    mut parts: Parts,
+    incoming: Incoming,
+    uri: Uri,
+    watching: Option<Watching>,
+) -> Answer {
     let client = parts.extensions.remove::<OnUpgrade>();
     let accept = Accept::of(&parts.headers);
     if let Some(protocol) = &exchange.upgrade {
@@ -38,7 +43,7 @@ pub(crate) async fn serve(exchange: &Exchange<'_>, mut parts: Parts, incoming: I
         Ok(Upgrade::Switched(response, stream)) => {
             exchange.received(StatusCode::SWITCHING_PROTOCOLS, sent);
             if let Some(client) = client {
-                tunnel(exchange.worker, client, stream, Rc::clone(&exchange.record));
+                tunnel(exchange, client, stream, watching);
             }
             Ok(response.map(|()| ClientBody::full(bytes::Bytes::new(), Some(Rc::clone(&exchange.record)))))
         }
@@ -53,13 +58,22 @@ pub(crate) async fn serve(exchange: &Exchange<'_>, mut parts: Parts, incoming: I
     }
 }
 
-/// Copies both ways in a task of the worker. The record lives as long as the tunnel.
-fn tunnel(worker: &Rc<Worker>, client: OnUpgrade, mut upstream: UpgradedStream, record: Rc<Record>) {
-    let cancelled = worker.stop.clone();
-    worker.spawn(async move {
+/// Copies both ways in a task of the worker. Record and connection (with its place) live as long as the tunnel. A watch
+/// over WebSocket ends as soon as a new chain would show it something else.
+fn tunnel(exchange: &Exchange<'_>, client: OnUpgrade, mut upstream: UpgradedStream, watching: Option<Watching>) {
+    let (record, connection) = (Rc::clone(&exchange.record), Rc::clone(&exchange.connection));
+    let stop = exchange.worker.stop.clone();
+    exchange.worker.spawn(async move {
+        let _place = connection;
         let copy = async {
             let mut client = TokioIo::new(client.await.map_err(std::io::Error::other)?);
             tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER).await
+        };
+        let expired = async {
+            match watching {
+                Some(watching) => watching.ended().await,
+                None => std::future::pending().await,
+            }
         };
         tokio::select! {
             copied = copy => match copied {
@@ -69,7 +83,8 @@ fn tunnel(worker: &Rc<Worker>, client: OnUpgrade, mut upstream: UpgradedStream, 
                 }
                 Err(error) => tracing::debug!(%error, "upgraded stream broke off"),
             },
-            () = cancelled.cancelled() => {}
+            () = expired => {}
+            () = stop.cancelled() => {}
         }
     });
 }

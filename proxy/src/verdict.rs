@@ -1,7 +1,7 @@
 //! What plugins say, in the host's own words: independent of the WIT version that a plugin was built against.
 //!
 //! The bindings of each supported version convert into these types (`wasm/bindings.rs`); everything behind them knows
-//! only this file. Leaves the effects to `chain/run.rs`, `edit.rs` and `shape.rs`.
+//! only this file. Leaves the effects to `phases.rs`, `edit.rs` and `shape.rs`.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ use crate::upstream::BoxError;
 
 /// Follows the boundaries of a stream's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Boundary {
+pub(crate) enum Boundary {
     /// One JSON object a line.
     Line { at_start: bool },
     /// Four bytes of big-endian length, then the event. `header`: bytes of the length that are still to come.
@@ -32,7 +32,7 @@ enum Boundary {
 }
 
 impl Boundary {
-    fn new(encoding: Option<WatchEncoding>) -> Self {
+    pub(crate) fn new(encoding: Option<WatchEncoding>) -> Self {
         match encoding {
             Some(WatchEncoding::Json) => Self::Line { at_start: true },
             Some(WatchEncoding::Protobuf) => Self::Length { header: 4, length: 0 },
@@ -40,7 +40,7 @@ impl Boundary {
         }
     }
 
-    fn is_here(self) -> bool {
+    pub(crate) fn is_here(self) -> bool {
         match self {
             Self::Line { at_start } => at_start,
             Self::Length { header, length } => header == 4 && length == 0,
@@ -48,7 +48,7 @@ impl Boundary {
         }
     }
 
-    fn pass(&mut self, mut bytes: &[u8]) {
+    pub(crate) fn pass(&mut self, mut bytes: &[u8]) {
         match self {
             Self::Line { at_start } => {
                 if let Some(last) = bytes.last() {
@@ -79,15 +79,44 @@ impl Boundary {
 /// Asked when a new chain is in force: does it show this watch something else?
 pub(crate) type Differs = Box<dyn FnMut() -> bool>;
 
+/// What a watch hears of new chains.
+pub(crate) struct Watching {
+    pub(crate) listener: Listener,
+    pub(crate) differs: Differs,
+    /// Counts a watch that a new chain ended.
+    pub(crate) on_expired: Rc<dyn Fn()>,
+}
+
+impl Watching {
+    /// Whether a new chain shows the watch something else; then it is counted. Registers for the next one.
+    fn poll_expired(&mut self, cx: &Context<'_>) -> bool {
+        let expired = self.listener.poll_changed(cx) && (self.differs)();
+        if expired {
+            (self.on_expired)();
+        }
+        expired
+    }
+
+    /// Waits until a stream whose events we don't follow must end: a new chain shows it something else, or we drain.
+    pub(crate) async fn ended(mut self) {
+        std::future::poll_fn(|cx| {
+            if self.poll_expired(cx) || self.listener.is_ending() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+}
+
 /// An open watch on its way to the client.
 pub(crate) struct WatchBody<B> {
     inner: B,
-    listener: Listener,
-    differs: Differs,
+    watching: Watching,
     encoding: Option<WatchEncoding>,
     boundary: Boundary,
     state: State,
-    on_expired: Rc<dyn Fn()>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,28 +129,19 @@ enum State {
 
 impl<B> WatchBody<B> {
     /// `headers`: of the response, they name the encoding.
-    pub(crate) fn new(
-        inner: B,
-        headers: &HeaderMap,
-        listener: Listener,
-        differs: Differs,
-        on_expired: Rc<dyn Fn()>,
-    ) -> Self {
+    pub(crate) fn new(inner: B, headers: &HeaderMap, watching: Watching) -> Self {
         let encoding = encoding(headers);
         Self {
             inner,
-            listener,
-            differs,
+            watching,
             encoding,
             boundary: Boundary::new(encoding),
             state: State::Open,
-            on_expired,
         }
     }
 
     fn hear(&mut self, cx: &Context<'_>) {
-        if self.listener.poll_changed(cx) && self.state == State::Open && (self.differs)() {
-            (self.on_expired)();
+        if self.watching.poll_expired(cx) && self.state == State::Open {
             self.state = State::Expiring;
         }
     }
@@ -140,7 +160,7 @@ impl<B> WatchBody<B> {
                         .map(expired),
                 )
             }
-            State::Open if self.listener.is_ending() => {
+            State::Open if self.watching.listener.is_ending() => {
                 self.state = State::Ended;
                 Some(None)
             }

@@ -182,10 +182,9 @@ fn obey(worker: &Rc<Worker>, order: Order) {
         Order::Serve(stream, permit) => {
             let serving = Rc::clone(worker);
             worker.spawn(async move {
-                let _permit = permit;
                 serving.metrics.connections.inc();
                 match tokio::net::TcpStream::from_std(stream) {
-                    Ok(stream) => connection::serve(Rc::clone(&serving), stream).await,
+                    Ok(stream) => connection::serve(Rc::clone(&serving), stream, permit).await,
                     Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
                 }
                 serving.metrics.connections.dec();

@@ -132,3 +132,25 @@ async fn a_watch_ends_after_its_time_with_or_without_expired() {
     );
     assert!(quiet.collect().await.unwrap().to_bytes().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_event_under_way_is_finished_before_a_watch_ends() {
+    static EVENT: &[u8] = b"{\"type\":\"ADDED\",\"object\":{}}\n";
+    let shape = BodyShape {
+        pace: Some(10),
+        end_after: Some(Duration::from_millis(500)),
+        expired: true,
+        ..plain()
+    };
+    let bytes = shaped(EVENT, shape, Some(WatchEncoding::Json))
+        .collect()
+        .await
+        .unwrap()
+        .to_bytes();
+    let lines: Vec<serde_json::Value> = serde_json::Deserializer::from_slice(&bytes)
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(lines.len(), 2, "{bytes:?}");
+    assert_eq!(lines[1]["object"]["code"], 410);
+}

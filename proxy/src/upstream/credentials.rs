@@ -112,6 +112,17 @@ impl Credentials {
         if let Some(authorization) = self.current() {
             headers.insert(AUTHORIZATION, authorization);
         }
+        if !self.impersonation.is_empty() {
+            // The kubeconfig says as whom we act; a client's own wish must not stand beside it.
+            let others: Vec<_> = headers
+                .keys()
+                .filter(|name| name.as_str().starts_with("impersonate-"))
+                .cloned()
+                .collect();
+            for name in others {
+                headers.remove(name);
+            }
+        }
         for (name, value) in &self.impersonation {
             headers.append(name, value.clone());
         }

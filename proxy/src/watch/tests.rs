@@ -34,7 +34,15 @@ fn stand(content_type: &'static str) -> Stand {
         let expired = Rc::clone(&expired);
         Rc::new(move || expired.set(expired.get() + 1))
     };
-    let body = Box::pin(WatchBody::new(inner, &headers, signal.listen(), answer, count));
+    let body = Box::pin(WatchBody::new(
+        inner,
+        &headers,
+        Watching {
+            listener: signal.listen(),
+            differs: answer,
+            on_expired: count,
+        },
+    ));
     Stand {
         signal,
         upstream,
