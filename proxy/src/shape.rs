@@ -22,6 +22,9 @@ use crate::watch::Boundary;
 /// A hang is not for ever: longer than any client's own timeout, shorter than a leak.
 pub(crate) const LONGEST_HANG: Duration = Duration::from_secs(600);
 
+/// hyper writes out what it has while a body makes it wait; an error right behind the bytes would take them along.
+const FLUSH: Duration = Duration::from_millis(1);
+
 /// Slices of this size are paced; smaller ones only cost wake-ups.
 const PACE_SLICE: usize = 4096;
 
@@ -120,9 +123,11 @@ impl<B> ShapedBody<B> {
 
     fn cut(&mut self) {
         self.state = State::Cut;
-        if self.shape.reset == Reset::Hang {
-            self.pause_for(LONGEST_HANG);
-        }
+        self.pause_for(if self.shape.reset == Reset::Hang {
+            LONGEST_HANG
+        } else {
+            FLUSH
+        });
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -62,3 +62,16 @@ async fn an_idle_sidecar_ends_at_once() -> anyhow::Result<()> {
     assert!(asked.elapsed() < Duration::from_secs(5));
     Ok(())
 }
+
+#[tokio::test]
+async fn a_plain_proxy_ends_its_watches_too() -> anyhow::Result<()> {
+    let stand = Stand::start(vec![]).await?;
+    let kubeconfig = stand.chain.path().with_file_name("kubeconfig").display().to_string();
+    let mut plain = ctrlmesh_tests::Sidecar::start(&["--kubeconfig".to_owned(), kubeconfig]).await?;
+    plain.wait_ready().await?;
+    let mut watch = Client::http1(plain.api()).stream("/api/v1/configmaps?watch=1").await?;
+    plain.terminate()?;
+    assert_eq!(watch.next().await?, None, "a clean end");
+    assert!(plain.wait_end().await?.success());
+    Ok(())
+}

@@ -68,3 +68,42 @@ async fn a_refused_upgrade_is_an_ordinary_answer() -> anyhow::Result<()> {
     assert_eq!((answer.status, answer.json()["kind"].as_str()), (404, Some("Status")));
     Ok(())
 }
+
+#[tokio::test]
+async fn an_upgrade_where_there_is_none_is_an_ordinary_request() -> anyhow::Result<()> {
+    let stand = Stand::start(vec![shard("a")]).await?;
+    stand.seed("default", "a", 1)?;
+    stand.seed("default", "b", 1)?;
+    let client = stand
+        .client()
+        .with("connection", "Upgrade")
+        .with("upgrade", "websocket");
+    assert_eq!(
+        client.get("/api/v1/configmaps").await?.names(),
+        ["a0"],
+        "a list is a list"
+    );
+    let lock = "/apis/coordination.k8s.io/v1/namespaces/operator/leases";
+    let body =
+        r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"lock","namespace":"operator"}}"#;
+    stand
+        .api
+        .store()
+        .put(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "operator" } }))?;
+    let created = client
+        .with("content-type", "application/json")
+        .send(http::Method::POST, lock, body)
+        .await?;
+    assert_eq!(
+        (created.status, created.json()["metadata"]["name"].as_str()),
+        (201, Some("lock"))
+    );
+    let renamed = |name: &str| {
+        stand
+            .api
+            .store()
+            .read(|state| state.get("leases.coordination.k8s.io", "operator", name).is_some())
+    };
+    assert!(renamed("lock---a") && !renamed("lock"));
+    Ok(())
+}
