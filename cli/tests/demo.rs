@@ -1,7 +1,8 @@
 //! The real `ctrlmesh demo`, with real sidecars: it must say the truth in its exit code and in its report, and leave nothing behind.
 
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -50,6 +51,94 @@ fn every_claim_of_the_demo_holds() -> Result<()> {
     }
     let left: Vec<_> = std::fs::read_dir(temporary.path())?.collect();
     assert!(left.is_empty(), "left behind: {left:?}");
+    Ok(())
+}
+
+/// Starts the demo and waits until everything runs: its first step is over.
+fn in_full_swing(temporary: &Path) -> Result<Child> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
+    let mut demo = command
+        .arg("demo")
+        .env("TMPDIR", temporary)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut stdout = BufReader::new(demo.stdout.take().context("no standard output")?);
+    let mut line = String::new();
+    while !line.contains("1  ✔") {
+        line.clear();
+        ensure!(stdout.read_line(&mut line)? > 0, "the demo ended too early");
+    }
+    // The rest is read elsewhere, or the demo could not write it.
+    std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
+    Ok(demo)
+}
+
+/// Processes whose arguments name something in `temporary`, as all children of the demo do: number and command line.
+fn children(temporary: &Path) -> Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let entry = entry?;
+        // A process may end while one looks.
+        let arguments = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let arguments = String::from_utf8_lossy(&arguments).replace('\0', " ");
+        if arguments.contains(&temporary.display().to_string()) {
+            found.push((entry.file_name().to_string_lossy().into_owned(), arguments));
+        }
+    }
+    Ok(found)
+}
+
+fn kill(signal: &str, pid: &str) -> Result<()> {
+    ensure!(
+        Command::new("kill").args([signal, pid]).status()?.success(),
+        "kill {signal} {pid}"
+    );
+    Ok(())
+}
+
+/// Waits for the end of the demo, which must leave nothing behind; returns its exit code and standard error.
+fn end(mut demo: Child, temporary: &Path) -> Result<(Option<i32>, String)> {
+    let mut stderr = String::new();
+    demo.stderr
+        .take()
+        .context("no standard error")?
+        .read_to_string(&mut stderr)?;
+    let status = demo.wait()?;
+    let (files, processes) = (std::fs::read_dir(temporary)?.count(), children(temporary)?);
+    ensure!(
+        files == 0 && processes.is_empty(),
+        "left behind: {files} files, {processes:?}"
+    );
+    Ok((status.code(), stderr))
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_behind() -> Result<()> {
+    let temporary = tempfile::tempdir()?;
+    let demo = in_full_swing(temporary.path())?;
+    assert_eq!(children(temporary.path())?.len(), 4, "two sidecars and two controllers");
+    kill("-INT", &demo.id().to_string())?;
+    let (code, stderr) = end(demo, temporary.path())?;
+    assert_eq!((code, stderr.trim()), (Some(130), "ctrlmesh: interrupted"));
+    Ok(())
+}
+
+#[test]
+fn a_sidecar_that_dies_fails_the_demo_by_name() -> Result<()> {
+    let temporary = tempfile::tempdir()?;
+    let demo = in_full_swing(temporary.path())?;
+    let children = children(temporary.path())?;
+    let sidecar = children
+        .iter()
+        .find(|(_, arguments)| arguments.contains("ctrlmesh-proxy"));
+    kill("-KILL", &sidecar.context("no sidecar runs")?.0)?;
+    let (code, stderr) = end(demo, temporary.path())?;
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(
+        stderr.contains("ctrlmesh: sidecar-") && stderr.contains("ended by itself"),
+        "{stderr}"
+    );
     Ok(())
 }
 

@@ -70,6 +70,8 @@ pub(crate) struct Ledger {
     rights: BTreeMap<String, Right>,
     opened: u64,
     overwrites: u64,
+    /// Widgets handled against the rights, in the books that are closed.
+    violated_before: u64,
 }
 
 /// What the books say since they were opened.
@@ -97,6 +99,7 @@ pub(crate) struct NamespaceState {
 impl Ledger {
     /// Opens the books: from here on, everything is counted anew and against these rights. `now` as in a report.
     pub(crate) fn open(&mut self, now: u64, rights: BTreeMap<String, Right>) {
+        self.violated_before = self.violated_in_all();
         self.opened = now;
         self.rights = rights;
         self.overwrites = 0;
@@ -156,6 +159,11 @@ impl Ledger {
             counts.violated += u64::from(record.window.is_violated(self.right(&key.namespace)));
         }
         counts
+    }
+
+    /// Widgets handled against the rights, in these books and all before: no moment goes uncounted.
+    pub(crate) fn violated_in_all(&self) -> u64 {
+        self.violated_before + self.counts().violated
     }
 
     /// How many widgets `replica` has handled since the books were opened, of those in `namespaces`.

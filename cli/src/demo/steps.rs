@@ -53,7 +53,7 @@ impl Story<'_> {
         let text = self.facts().with(|facts| {
             let (both, overwrites) = (facts.ledger.counts().handled_by_both, facts.ledger.overwrites());
             let waiting = facts.ledger.behind();
-            format!("they fight: {both} widgets handled by both, overwritten {overwrites} times; {waiting} still wait")
+            format!("{both} handled by both, {overwrites} overwrites, {waiting} starve")
         });
         self.end(1, &text).await;
         Ok(())
@@ -81,7 +81,7 @@ impl Story<'_> {
         let by_one = counts.handled - counts.violated;
         self.claim(
             2,
-            "widgets handled under load by their replica and no other",
+            "widgets handled by their replica and no other",
             Exactly(WIDGETS),
             by_one,
         );
@@ -92,7 +92,7 @@ impl Story<'_> {
             counts.handled_by_both,
         );
         let text = format!(
-            "{} widgets changed and handled, by both replicas: {}",
+            "{} changed and handled, by both replicas: {}",
             counts.handled, counts.handled_by_both
         );
         self.end(2, &text).await;
@@ -125,7 +125,6 @@ impl Story<'_> {
             3,
             &format!("{names} must go from replica-0 to replica-1: first replica-0 lets go"),
         );
-        let before = self.facts().with(|facts| facts.ledger.counts().violated);
         self.open_books(|namespace| match owner(later_shard, namespace) {
             _ if moving().contains(&namespace) => Right::MovingFrom(Replica::Zero),
             Some(owner) => Right::Only(owner),
@@ -140,7 +139,7 @@ impl Story<'_> {
                     .ok_or_else(|| format!("{taken} of {MOVING}"))
             })
             .await?;
-        let two = before + self.facts().with(|facts| facts.ledger.counts().violated);
+        let two = self.facts().with(|facts| facts.ledger.violated_in_all());
         self.claim(3, "widgets with two owners at a time", Exactly(0), two);
         self.claim(3, "moved widgets that the new owner handles", Exactly(MOVING), taken);
         self.claim(
@@ -151,7 +150,7 @@ impl Story<'_> {
         );
         self.end(
             3,
-            &format!("replica-1 took over {taken} of {MOVING} widgets, with two owners at a time: {two}"),
+            &format!("{taken} of {MOVING} taken over, with two owners at a time: {two}"),
         )
         .await;
         Ok(rules)
@@ -214,7 +213,7 @@ impl Story<'_> {
         self.claim(4, "watches cut by the replacement", Exactly(0), passage.watches);
         self.claim(4, "reconciles meanwhile", AtLeast(UNDER_LOAD), passage.reconciles);
         let text = format!(
-            "{} reconciles meanwhile; requests failed: {}, watches cut: {}",
+            "{} reconciles, requests failed: {}, watches cut: {}",
             passage.reconciles, passage.failed, passage.watches
         );
         self.end(4, &text).await;
@@ -252,7 +251,7 @@ impl Story<'_> {
         self.claim(5, "watches cut by the crashes", Exactly(0), passage.watches);
         self.claim(5, "reconciles meanwhile", AtLeast(UNDER_LOAD), passage.reconciles);
         let text = format!(
-            "{} faults, quarantined by {quarantined} of 2; requests failed: {}, watches cut: {}",
+            "{} faults, requests failed: {}, watches cut: {}",
             passage.faults, passage.failed, passage.watches
         );
         self.end(5, &text).await;
@@ -318,7 +317,7 @@ impl Story<'_> {
                     .filter(|entry| is_active(entry.state))
                     .count() as u64
             });
-            let (violated, behind) = (facts.ledger.counts().violated, facts.ledger.behind());
+            let (violated, behind) = (facts.ledger.violated_in_all(), facts.ledger.behind());
             let controllers = facts.controllers(|controller| controller.failures);
             let sidecars = facts.sidecars(|sidecar| sidecar.failures);
             (
@@ -330,29 +329,29 @@ impl Story<'_> {
                 facts.controllers(|controller| controller.writes),
             )
         });
+        self.claim(6, "entries active again, of two in each sidecar", Exactly(4), active);
         self.claim(
             6,
-            "entries that are active again, of two in each sidecar",
-            Exactly(4),
-            active,
+            "widgets with two owners at any time since sharding",
+            Exactly(0),
+            violated,
         );
-        self.claim(6, "widgets with two owners since the move", Exactly(0), violated);
         self.claim(6, "changes by the user that were never handled", Exactly(0), behind);
         self.claim(
             6,
-            "failed requests in the whole run, as the controllers saw it",
+            "requests failed in all, by the controllers' count",
             Exactly(0),
             controllers,
         );
         self.claim(
             6,
-            "failed requests in the whole run, as the sidecars saw it",
+            "requests failed in all, by the sidecars' count",
             Exactly(0),
             sidecars,
         );
         self.claim(
             6,
-            "writes by controllers that did not reach the API server once",
+            "writes that the API server did not see exactly once",
             Exactly(0),
             arrived.abs_diff(reported),
         );

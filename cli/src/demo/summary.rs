@@ -52,7 +52,7 @@ pub(crate) fn text(claims: &Claims, paint: Paint) -> String {
     let mut table = Table::new();
     table
         .load_style(UTF8_BORDERS_ONLY)
-        .set_header(["step", "counted", "must be", "is", ""]);
+        .set_header(["#", "counted", "must be", "is", ""]);
     for claim in claims.all() {
         let (sign, colour) = if claim.holds {
             ("✔", Color::Green)

@@ -11,17 +11,19 @@ use super::widget::{NAMESPACES, shard_hash};
 use crate::paint::{Colour, Paint};
 
 /// Width of the names at the left.
-const NAME: usize = 15;
-/// Width of a replica's column.
-const COLUMN: usize = 44;
+const NAME: usize = 14;
+/// Width of a replica's column: this fits twice into a terminal of 80 …
+const COLUMN: usize = 32;
+/// … and is more than a wide one needs.
+const WIDE_COLUMN: usize = 44;
 /// Width of a step's title.
-const TITLE: usize = 26;
+const TITLE: usize = 25;
 /// Digits of a digest that are shown.
 const DIGITS: usize = 8;
 
-/// The whole picture, lines separated by newlines. No line is longer than `width`.
+/// The whole picture, lines separated by newlines. No line is longer than `width`. It is made for 24 lines of 80 characters.
 pub(crate) fn picture(facts: &Facts, steps: &[Step], seconds: f64, paint: Paint, width: usize) -> String {
-    let mut lines = vec![headline(seconds, paint), String::new()];
+    let mut lines = vec![headline(seconds, paint)];
     lines.extend(
         steps
             .iter()
@@ -36,14 +38,14 @@ pub(crate) fn picture(facts: &Facts, steps: &[Step], seconds: f64, paint: Paint,
             .map(|namespace| namespace_line(facts, namespace, paint)),
     );
     lines.push(String::new());
-    lines.extend(replica_lines(facts, paint));
+    lines.extend(replica_lines(facts, paint, width));
     let lines: Vec<_> = lines.iter().map(|line| paint.clip(line, width)).collect();
     lines.join("\n")
 }
 
 fn headline(seconds: f64, paint: Paint) -> String {
     let title = paint.bold("ctrlmesh demo");
-    format!("{title}   200 widgets, two replicas of a controller, a sidecar before each   {seconds:5.1} s")
+    format!("{title} {seconds:5.1} s   200 widgets, two replicas of one controller")
 }
 
 /// One step: number, sign, title, detail.
@@ -69,12 +71,12 @@ const fn mark(replica: Replica) -> (&'static str, Colour) {
 }
 
 fn legend(paint: Paint) -> String {
-    let marks = Replica::BOTH.map(|replica| {
+    let [zero, one] = Replica::BOTH.map(|replica| {
         let (sign, colour) = mark(replica);
-        format!("{} handled by {}", paint.colour(colour, sign), replica.name())
+        format!("{} {}", paint.colour(colour, sign), replica.name())
     });
     let head = paint.colour(Colour::Dim, &format!("{:<NAME$} hash", "namespace"));
-    format!("{head}   {}   · by no one", marks.join("   "))
+    format!("{head}   handled last by   {zero}   {one}   · nobody")
 }
 
 fn namespace_line(facts: &Facts, namespace: &str, paint: Paint) -> String {
@@ -92,10 +94,11 @@ fn namespace_line(facts: &Facts, namespace: &str, paint: Paint) -> String {
     format!("{namespace:<NAME$} {:>4}   {row}{behind}", shard_hash(namespace))
 }
 
-fn replica_lines(facts: &Facts, paint: Paint) -> Vec<String> {
+fn replica_lines(facts: &Facts, paint: Paint, width: usize) -> Vec<String> {
+    let column = (width.saturating_sub(NAME + 2) / 2).clamp(COLUMN, WIDE_COLUMN);
     let cells = |name: &str, cell: &dyn Fn(Replica) -> String| {
         let [zero, one] = Replica::BOTH.map(cell);
-        format!("{name:<NAME$} {} {one}", paint.pad(&zero, COLUMN))
+        format!("{name:<NAME$} {} {one}", paint.pad(&zero, column))
     };
     let head = cells("", &|replica| {
         let (_, colour) = mark(replica);

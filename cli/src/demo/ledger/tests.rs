@@ -67,6 +67,15 @@ fn a_reconcile_without_right_is_a_violation_though_it_writes_nothing() {
 }
 
 #[test]
+fn violations_of_closed_books_are_remembered() {
+    let mut ledger = opened(Right::Only(OLD));
+    ledger.reconciled(NEW, key(), 101, 102);
+    ledger.open(200, BTreeMap::from([("fraud".to_owned(), Right::Only(NEW))]));
+    assert!(!violated(&ledger));
+    assert_eq!(ledger.violated_in_all(), 1);
+}
+
+#[test]
 fn reports_of_before_do_not_count() {
     let mut ledger = opened(Right::Only(OLD));
     ledger.reconciled(NEW, key(), 99, 101);

@@ -99,13 +99,21 @@ fn steps() -> Vec<Step> {
         step("shard by namespace", StepState::Failed, "handled by both: 3"),
         step("move two namespaces", StepState::Running, "replica-0 lets go"),
         step("replace the plugin's code", StepState::Waiting, ""),
+        step("swap in a crashing plugin", StepState::Waiting, ""),
+        step("take it out, count", StepState::Waiting, ""),
     ]
 }
 
 #[test]
 fn picture_is_that_on_file() {
-    let picture = picture(&facts(), &steps(), 7.26, Paint::Plain, 120);
+    let picture = picture(&facts(), &steps(), 7.26, Paint::Plain, 80);
     assert_eq!(picture, PICTURE.trim_end(), "the picture is now:\n{picture}\n");
+}
+
+#[test]
+fn picture_fits_into_24_lines_of_80_characters() {
+    assert!(PICTURE.lines().count() <= 24);
+    assert!(PICTURE.lines().all(|line| line.chars().count() <= 80));
 }
 
 #[test]
@@ -116,7 +124,7 @@ fn no_line_is_wider_than_the_terminal() {
 
 #[test]
 fn colours_change_nothing_but_colours() {
-    let coloured = picture(&facts(), &steps(), 7.26, Paint::Coloured, 120);
+    let coloured = picture(&facts(), &steps(), 7.26, Paint::Coloured, 80);
     let mut plain = String::new();
     for (at, part) in coloured.split('\x1b').enumerate() {
         plain.push_str(if at == 0 { part } else { part.split_once('m').unwrap().1 });
