@@ -118,8 +118,8 @@ func (f *fleet) stepAll(t *testing.T) {
 	}
 }
 
-// loadInterval gives 100 steps a second over the whole fleet: more than one replica at a time is busy, and two cores
-// are not full.
+// loadInterval gives 100 steps a second over the whole fleet: more than one replica at a time is busy, and a
+// small machine is not full.
 const loadInterval = 10 * time.Millisecond
 
 // load asks for steps of random objects until the returned function is called, which tells how many it asked for.

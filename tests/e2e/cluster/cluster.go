@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// readyDeadline covers a busy machine with two cores; a quiet one needs 3 s.
+	// readyDeadline covers a busy machine; a quiet one needs 3 s.
 	readyDeadline = 90 * time.Second
 	pollInterval  = 25 * time.Millisecond
 	// drainGrace is what kube-apiserver gets to finish ordinary requests.
