@@ -27,6 +27,7 @@ setup: ## The Rust target of plugins (rust-toolchain.toml names the compiler)
 .PHONY: build
 build: setup ## The command and the sidecar
 	cargo build --locked --workspace --bins
+	@echo "built: $(BIN)/ctrlmesh and $(BIN)/ctrlmesh-proxy"
 
 .PHONY: test-rust
 test-rust: build ## Rust tests only
@@ -59,8 +60,9 @@ golden: ## Asks upstream's own parsers again (tests/golden)
 	cd tests/golden && go run .
 
 .PHONY: bench
-bench: ## Requests per second and CPU per request against a bare hyper proxy, as ratios
-	cargo run --locked --release -p ctrlmesh-bench
+bench: setup ## Requests per second and CPU per request against a bare hyper proxy, as ratios
+	cargo build --locked --release --workspace --bin ctrlmesh-proxy --bin ctrlmesh-bench
+	$(CARGO_TARGET_DIR)/release/ctrlmesh-bench
 
 .PHONY: fuzz
 fuzz: ## Each fuzz target for FUZZ_SECONDS (60); needs a nightly compiler and cargo-fuzz
