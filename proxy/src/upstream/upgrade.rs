@@ -2,7 +2,7 @@
 //!
 //! Leaves copying bytes to the caller.
 
-use std::{rc::Rc, sync::Arc};
+use std::{pin::pin, rc::Rc, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header::CONNECTION};
@@ -73,7 +73,7 @@ impl Upstream {
             }
         }));
         let mut response = self
-            .within_head_timeout(&head, sender.send_request(request))
+            .within_head_timeout(&head, pin!(sender.send_request(request)))
             .await?
             .map_err(failed)?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
