@@ -2,8 +2,10 @@
 //!
 //! Leaves the requests to `handler`. Limits stand here, each with its reason.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use hyper::server::conn::{http1, http2};
@@ -11,7 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::handler;
 use crate::worker::{LocalExecutor, Worker};
@@ -42,7 +44,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(15);
 /// The handle by which a request can close the connection that it came on.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
-    close: Notify,
+    closed: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
     /// Its place among all connections; a tunnel keeps it.
     _place: Option<OwnedSemaphorePermit>,
 }
@@ -50,7 +53,19 @@ pub(crate) struct Connection {
 impl Connection {
     /// Closes the connection at once, with all its requests.
     pub(crate) fn close(&self) {
-        self.close.notify_one();
+        self.closed.set(true);
+        let waker = self.waker.borrow_mut().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn poll_closed(&self, cx: &Context<'_>) -> bool {
+        let mut known = self.waker.borrow_mut();
+        if known.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
+            *known = Some(cx.waker().clone());
+        }
+        self.closed.get()
     }
 }
 
@@ -74,8 +89,8 @@ const TLS_HANDSHAKE: u8 = 0x16;
 /// Serves one connection to its end.
 pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream, place: OwnedSemaphorePermit) {
     let connection = Rc::new(Connection {
-        close: Notify::new(),
         _place: Some(place),
+        ..Connection::default()
     });
     let _ = stream.set_nodelay(true);
     let opening = tokio::time::timeout(HEAD_TIMEOUT, opening(&stream)).await;
@@ -138,17 +153,11 @@ where
     let result = match protocol {
         Protocol::Http1 => {
             let serving = http1().serve_connection(io, service).with_upgrades();
-            drive(&worker, &connection, RefCell::new(Box::pin(serving)), |it| {
-                it.as_mut().graceful_shutdown()
-            })
-            .await
+            drive(&worker, &connection, Box::pin(serving), |it| it.graceful_shutdown()).await
         }
         Protocol::Http2 => {
             let serving = http2(worker.executor()).serve_connection(io, service);
-            drive(&worker, &connection, RefCell::new(Box::pin(serving)), |it| {
-                it.as_mut().graceful_shutdown()
-            })
-            .await
+            drive(&worker, &connection, Box::pin(serving), |it| it.graceful_shutdown()).await
         }
     };
     if let Err(error) = result {
@@ -156,27 +165,33 @@ where
     }
 }
 
-/// Drives a connection until it ends, is closed by a request, or has drained.
+/// Drives a connection until it ends, is closed by a request, or has drained. It is polled several times for each request,
+/// so what it listens to belongs to this thread and takes no lock.
 async fn drive<C, E>(
     worker: &Worker,
     connection: &Connection,
-    serving: RefCell<std::pin::Pin<Box<C>>>,
-    drain: impl FnOnce(&mut std::pin::Pin<Box<C>>),
+    mut serving: Pin<Box<C>>,
+    drain: impl FnOnce(Pin<&mut C>),
 ) -> Result<(), E>
 where
     C: Future<Output = Result<(), E>>,
 {
-    let mut ended = std::future::poll_fn(|cx| serving.borrow_mut().as_mut().poll(cx));
-    tokio::select! {
-        result = &mut ended => return result,
-        () = connection.close.notified() => return Ok(()),
-        () = worker.drain.cancelled() => {}
-    }
-    drain(&mut serving.borrow_mut());
-    tokio::select! {
-        result = ended => result,
-        () = connection.close.notified() => Ok(()),
-    }
+    let mut listener = worker.signal.listen();
+    let mut drain = Some(drain);
+    std::future::poll_fn(|cx| {
+        if connection.poll_closed(cx) {
+            return Poll::Ready(Ok(()));
+        }
+        // Registers for the end; a new chain is no news for a connection.
+        listener.poll_changed(cx);
+        if listener.is_ending()
+            && let Some(drain) = drain.take()
+        {
+            drain(serving.as_mut());
+        }
+        serving.as_mut().poll(cx)
+    })
+    .await
 }
 
 fn http1() -> http1::Builder {
