@@ -17,6 +17,8 @@ mod outcomes;
 mod plugin_faults;
 mod reload;
 mod sharding;
+mod status;
+mod swaps;
 mod tls;
 mod transparency;
 mod upgrades;
