@@ -54,12 +54,13 @@ impl RequestEdit {
         Self::AndFieldSelector(selector.into())
     }
 
-    /// Sets a query parameter, replacing every value that it had.
+    /// Sets a query parameter, replacing every value that it had. `labelSelector`, `fieldSelector`, `shardSelector` and
+    /// `watch` are the host's: naming one is an invalid answer.
     pub fn set_query(name: impl Into<String>, value: impl Into<String>) -> Self {
         Self::SetQuery(Field::new(name, value))
     }
 
-    /// Removes a query parameter.
+    /// Removes a query parameter, with the same exceptions as [`set_query`](Self::set_query).
     pub fn remove_query(name: impl Into<String>) -> Self {
         Self::RemoveQuery(name.into())
     }

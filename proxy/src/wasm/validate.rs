@@ -48,9 +48,9 @@ const FRAMING: [&str; 14] = [
 const IDENTITY: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "set-cookie"];
 const IDENTITY_PREFIXES: [&str; 3] = ["impersonate-", "x-remote-", "sec-websocket-"];
 
-/// Query parameters that decide what a client sees and are the host's: selectors are only ever narrowed, and `watch` and
-/// `resource` would change what the request is.
-const RESERVED_QUERY: [&str; 5] = ["labelSelector", "fieldSelector", "shardSelector", "watch", "resource"];
+/// Query parameters that are the host's (`set-query` in wit/types.wit names the same ones): what a client asked to be
+/// narrowed to is never widened, and `watch` would turn a list, once its verb was matched, into a watch.
+const RESERVED_QUERY: [&str; 4] = ["labelSelector", "fieldSelector", "shardSelector", "watch"];
 
 /// Counts the text of one answer.
 #[derive(Debug, Default)]
@@ -119,7 +119,8 @@ pub(crate) fn query_name(name: String) -> Result<String, String> {
     }
     if RESERVED_QUERY.contains(&name.as_str()) {
         return Err(format!(
-            "the query parameter {name} is the host's: use and-label-selector or and-field-selector"
+            "the query parameter {name} is the host's: and-label-selector and and-field-selector narrow what is seen, \
+             nothing widens it or turns a list into a watch"
         ));
     }
     Ok(name)
@@ -244,6 +245,15 @@ mod tests {
         assert!(query_name(String::new()).is_err());
         assert!(query_name("limit".into()).is_ok());
         assert!(selector("  ".into()).is_err());
+    }
+
+    #[test]
+    fn the_contract_names_the_reserved_query_parameters() {
+        let contract = include_str!("../../../wit/types.wit");
+        let (before, _) = contract.split_once("set-query(").unwrap();
+        let (_, rule) = before.rsplit_once("Not `").unwrap();
+        let named: Vec<&str> = rule.split('`').step_by(2).collect();
+        assert_eq!(named, RESERVED_QUERY);
     }
 
     #[test]
