@@ -1,7 +1,8 @@
 //! The shard's selector always wins, on every verb that reads or deletes a collection.
 
-use ctrlmesh_tests::{Stand, shard};
+use ctrlmesh_tests::{EntrySpec, Stand, shard};
 use http::Method;
+use serde_json::json;
 
 async fn stand() -> anyhow::Result<Stand> {
     let stand = Stand::start(vec![shard("a")]).await?;
@@ -38,6 +39,89 @@ async fn a_list_shows_the_shard_and_nothing_else() -> anyhow::Result<()> {
         (foreign.status, foreign.names().len()),
         (200, 0),
         "a foreign shard is empty, not an error"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_may_compare_as_apimachinery_does_and_gets_its_shards_part() -> anyhow::Result<()> {
+    let stand = stand().await?;
+    for (shard, number) in [("a", "3"), ("a", "7"), ("b", "7")] {
+        stand.api.store().put(json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": format!("{shard}-{number}"), "namespace": "default",
+                "labels": { "shard": shard, "number": number },
+            },
+        }))?;
+    }
+    for (selector, expected) in [
+        ("number>5", ["a-7"].as_slice()),
+        ("number<5", &["a-3"]),
+        ("number>2,number<9", &["a-3", "a-7"]),
+        ("number>7", &[]),
+        ("number!=7,number", &["a-3"]),
+        ("shard!=a", &[]),
+    ] {
+        for encoded in [
+            selector.replace('>', "%3E").replace('<', "%3C"),
+            selector.replace('>', "%3e").replace('<', "%3c").replace(',', "%2C"),
+        ] {
+            let answer = stand
+                .client()
+                .get(&format!("/api/v1/configmaps?labelSelector={encoded}"))
+                .await?;
+            assert_eq!(
+                (answer.status, answer.names()),
+                (200, expected.iter().map(ToString::to_string).collect()),
+                "{encoded}"
+            );
+        }
+    }
+    let refused = stand
+        .client()
+        .get("/api/v1/configmaps?labelSelector=number%3Eten")
+        .await?;
+    assert_eq!(
+        (refused.status, refused.json()["reason"].as_str()),
+        (400, Some("BadRequest"))
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_resource_without_a_namespace_is_narrowed_too() -> anyhow::Result<()> {
+    let settings = json!({ "limits": [{
+        "relateResources": [{ "apiGroups": [""], "resources": ["namespaces"] }],
+        "selector": { "matchLabels": { "shard": "a" } },
+    }] });
+    let rule = EntrySpec::new("shard-selector/cluster", ctrlmesh_plugins_builtin::SHARD_SELECTOR).settings(settings);
+    let stand = Stand::start(vec![rule]).await?;
+    let put = |name: &str, shard: &str| {
+        stand.api.store().put(json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": { "shard": shard } },
+        }))
+    };
+    put("mine", "a")?;
+    put("foreign", "b")?;
+    let list = stand.client().get("/api/v1/namespaces").await?;
+    assert_eq!((list.status, list.names()), (200, vec!["mine".to_owned()]));
+    let version = list.json()["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    let mut watch = stand
+        .client()
+        .stream(&format!("/api/v1/namespaces?watch=1&resourceVersion={version}"))
+        .await?;
+    put("late-foreign", "b")?;
+    put("late-mine", "a")?;
+    assert_eq!(watch.event().await?["object"]["metadata"]["name"], "late-mine");
+    stand.seed("default", "b", 1)?;
+    assert_eq!(
+        stand.client().get("/api/v1/configmaps").await?.names(),
+        ["b0"],
+        "no limit names them"
     );
     Ok(())
 }

@@ -233,3 +233,33 @@ async fn a_plugin_is_shown_the_facts_and_never_the_credentials() -> anyhow::Resu
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn a_rule_for_user_agents_leaves_the_others_alone() -> anyhow::Result<()> {
+    let stand = scripted(json!({
+        "subscribe": [{ "traffic": ["api"], "userAgents": ["manager/*"] }],
+        "onRequest": [{ "then": { "proceed": [{ "andLabelSelector": "shard=a" }] } }],
+    }))
+    .await?;
+    let calls = r#"ctrlmesh_plugin_calls_total{entry="scripted/test",phase="request"}"#;
+    let mut called = 0.0;
+    for (agent, names, wanted) in [
+        ("manager/v1 (linux/amd64)", ["a0", "a1"].as_slice(), true),
+        ("kubectl/v1", &["a0", "a1", "b0", "b1"], false),
+        ("the manager/v1", &["a0", "a1", "b0", "b1"], false),
+    ] {
+        let answer = stand
+            .client()
+            .with("user-agent", agent)
+            .get("/api/v1/configmaps")
+            .await?;
+        assert_eq!(
+            (answer.status, answer.names()),
+            (200, names.iter().map(ToString::to_string).collect()),
+            "{agent}"
+        );
+        called += f64::from(u8::from(wanted));
+        assert_eq!(stand.sidecar.metric(calls).await?, called, "{agent}");
+    }
+    Ok(())
+}
