@@ -164,11 +164,15 @@ impl Sidecar {
     /// # Errors
     /// The admin port does not answer.
     pub async fn metric(&self, series: &str) -> anyhow::Result<f64> {
-        let text = String::from_utf8(self.admin().get("/metrics").await?.body.to_vec())?;
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        Ok(line.map(str::parse).transpose()?.unwrap_or_default())
+        metric_in(&self.metrics().await?, series)
+    }
+
+    /// All metrics, as text.
+    ///
+    /// # Errors
+    /// The admin port does not answer.
+    pub async fn metrics(&self) -> anyhow::Result<String> {
+        Ok(String::from_utf8(self.admin().get("/metrics").await?.body.to_vec())?)
     }
 
     /// Asks it to end.
@@ -204,6 +208,17 @@ impl Sidecar {
     pub fn is_running(&mut self) -> anyhow::Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
+}
+
+/// The value of a series in the text of `/metrics`; 0 if it is not there.
+///
+/// # Errors
+/// The value is no number.
+pub fn metric_in(text: &str, series: &str) -> anyhow::Result<f64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    Ok(line.map(str::parse).transpose()?.unwrap_or_default())
 }
 
 fn told(log: &Mutex<Vec<String>>) -> String {

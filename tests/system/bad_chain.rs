@@ -1,14 +1,32 @@
 //! A chain that is wrong in any way is refused with a reason; the last good one goes on.
 
 use ctrlmesh_contract::signature::SigningKey;
-use ctrlmesh_tests::{EntrySpec, Stand, guest, shard};
+use ctrlmesh_tests::sidecar::metric_in;
+use ctrlmesh_tests::{EntrySpec, Stand, guest, shard, wait_until};
 use serde_json::json;
 
-/// The last good chain still rules, and status, metric and log say what is wrong.
-async fn is_refused(stand: &Stand, what: &str, says: &str, before: u64) -> anyhow::Result<()> {
+/// What the sidecar had told of refusals before a case.
+struct Before {
+    refused: u64,
+    metrics: String,
+    log: usize,
+}
+
+impl Before {
+    async fn now(stand: &Stand) -> anyhow::Result<Self> {
+        Ok(Self {
+            refused: stand.sidecar.status().await?.counts.refused,
+            metrics: stand.sidecar.metrics().await?,
+            log: stand.sidecar.log().len(),
+        })
+    }
+}
+
+/// The last good chain still rules, and status, metric and log say what is wrong, each anew.
+async fn is_refused(stand: &Stand, what: &str, says: &str, before: &Before) -> anyhow::Result<()> {
     let status = stand
         .sidecar
-        .wait_status(what, |status| status.counts.refused > before)
+        .wait_status(what, |status| status.counts.refused > before.refused)
         .await?;
     let refused = status.refused.unwrap();
     assert!(refused.message.contains(says), "{what}: {}", refused.message);
@@ -19,9 +37,14 @@ async fn is_refused(stand: &Stand, what: &str, says: &str, before: u64) -> anyho
         "{what}"
     );
     let series = format!(r#"ctrlmesh_chain_refused_total{{reason="{}"}}"#, refused.reason);
-    assert!(stand.sidecar.metric(&series).await? >= 1.0, "{what}: {series}");
-    assert!(stand.sidecar.log().contains("WARN"), "{what}");
-    Ok(())
+    let counted = stand.sidecar.metric(&series).await?;
+    assert!(counted > metric_in(&before.metrics, &series)?, "{what}: {series}");
+    wait_until(&format!("a warning about {what}: {}", refused.message), || async {
+        let log = stand.sidecar.log();
+        let fresh = log.get(before.log..).unwrap_or_default();
+        Ok(fresh.contains("WARN") && fresh.contains(&refused.message))
+    })
+    .await
 }
 
 async fn stand() -> anyhow::Result<Stand> {
@@ -64,7 +87,7 @@ fn bad_entries() -> Vec<(&'static str, EntrySpec, &'static str)> {
         ("sockets", guest("dialer", json!({})), "wasi:sockets"),
         ("a core module", entry(core_module), "component"),
         ("empty", entry(b""), "empty"),
-        ("truncated", entry(&whole[..whole.len() / 2]), ""),
+        ("truncated", entry(&whole[..whole.len() / 2]), "could not be compiled"),
         ("50 MiB", entry(&big), "larger than"),
     ]
 }
@@ -73,10 +96,10 @@ fn bad_entries() -> Vec<(&'static str, EntrySpec, &'static str)> {
 async fn a_bad_entry_or_plugin_is_refused() -> anyhow::Result<()> {
     let mut stand = stand().await?;
     for (what, entry, says) in bad_entries() {
-        let before = stand.sidecar.status().await?.counts.refused;
+        let before = Before::now(&stand).await?;
         stand.chain.set_generation(1);
         stand.chain.publish(vec![entry])?;
-        is_refused(&stand, what, says, before).await?;
+        is_refused(&stand, what, says, &before).await?;
     }
     stand.chain.set_generation(1);
     stand.publish(vec![shard("b")]).await?;
@@ -111,16 +134,16 @@ async fn a_bad_document_is_refused() -> anyhow::Result<()> {
             other_bytes.to_string(),
             "generation",
         ),
-        ("no YAML", "{[".to_owned(), ""),
-        ("empty", String::new(), ""),
+        ("no YAML", "{[".to_owned(), "is not valid"),
+        ("empty", String::new(), "is empty"),
     ] {
-        let before = stand.sidecar.status().await?.counts.refused;
+        let before = Before::now(&stand).await?;
         stand.chain.publish_bytes(document.as_bytes(), vec![])?;
-        is_refused(&stand, what, says, before).await?;
+        is_refused(&stand, what, says, &before).await?;
     }
-    let before = stand.sidecar.status().await?.counts.refused;
+    let before = Before::now(&stand).await?;
     stand.chain.publish_files(&[("other.txt".to_owned(), b"x".to_vec())])?;
-    is_refused(&stand, "no document at all", "", before).await
+    is_refused(&stand, "no document at all", "there is no chain.yaml", &before).await
 }
 
 #[tokio::test]
