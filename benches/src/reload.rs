@@ -1,10 +1,11 @@
 //! Hot reload under load: a new chain with a new build of the plugin again and again, while requests go on at a steady
-//! pace. Beside it the same without a reload, for what the machine does by itself.
+//! pace. Beside it the same without a reload, for the pauses that are not ours.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -45,6 +46,17 @@ pub(crate) async fn measure(stand: &Stand, scale: &Scale) -> anyhow::Result<()> 
             busy_list.texts("list, which shard-selector wants; reloads"),
         ],
     );
+    ensure!(
+        reloads > 0,
+        "no chain came into force, so nothing was measured: give it more --seconds"
+    );
+    none_failed(&[get, busy_get, list, busy_list])
+}
+
+/// No request may fail, least of all by a reload.
+fn none_failed(seen: &[Seen]) -> anyhow::Result<()> {
+    let failed: u64 = seen.iter().map(|seen| seen.failed).sum();
+    ensure!(failed == 0, "{failed} requests failed, none may: see the table");
     Ok(())
 }
 
@@ -128,4 +140,20 @@ async fn paced(address: SocketAddr, target: &'static str, end: Instant) -> anyho
         }
     }
     Ok((latencies, failed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_failed_request_fails_the_measurement() {
+        let seen = |failed| Seen {
+            latencies: Durations::new(vec![PACE]),
+            failed,
+        };
+        assert!(none_failed(&[seen(0), seen(0)]).is_ok());
+        let error = none_failed(&[seen(0), seen(3)]).unwrap_err();
+        assert!(error.to_string().contains("3 requests failed"), "{error}");
+    }
 }
