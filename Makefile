@@ -51,6 +51,8 @@ check: setup ## Formatting, lints, generated files, the fuzz crate's types
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo check --locked --manifest-path fuzz/Cargo.toml --all-targets
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check bans licenses sources; \
+		else echo "no cargo-deny: of deny.toml only the forbidden crates are checked (tests/documents)"; fi
 	cd tests/e2e && test -z "$$(gofmt -l .)" && go vet ./...
 	$(MAKE) golden
 	git diff --exit-code -- tests/golden
