@@ -5,8 +5,7 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
-    clippy::too_many_lines,
-    reason = "a test fails by panicking; its story is told in one piece"
+    reason = "a test fails by panicking"
 )]
 
 use std::time::Duration;
