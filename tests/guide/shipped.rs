@@ -1,11 +1,14 @@
-//! The test of step 5, word for word: main.rs compares it.
+//! The test of step 5, word for word but for the folder, which a test of its own is started in: main.rs compares it.
+
+use std::path::Path;
 
 use ctrlmesh_proxy::harness::{Harness, request};
 use ctrlmesh_proxy::verdict::RequestAction;
 use http::Method;
 
-pub(crate) fn shipped_bytes_refuse_a_write() {
-    let wasm = std::fs::read("target/wasm32-wasip2/release/my_plugin.wasm").expect("build it first (step 4)");
+pub(crate) fn shipped_bytes_refuse_a_write(folder: &Path) {
+    let wasm =
+        std::fs::read(folder.join("target/wasm32-wasip2/release/my_plugin.wasm")).expect("build it first (step 4)");
     let mut plugin = Harness::new(&wasm, r#"{"readOnlyNamespaces": ["prod-*"]}"#).expect("a sidecar would run it");
     let write = request(Method::DELETE, "/api/v1/namespaces/prod-eu/pods/web");
     let verdict = plugin.request(&write).expect("no fault");
