@@ -1,5 +1,6 @@
-//! A thread that carries traffic: its own event loop, upstream connections and plugin instances; nothing is shared on the
-//! request path but counters.
+//! A thread that carries traffic: its own event loop, upstream connections and plugin instances. What the request path
+//! shares is what docs/adr/0002 names: counters, what plugins remember and, for lists and watches while a plugin shapes
+//! them, the `ledger` behind a short lock.
 //!
 //! The acceptor (`listener`) hands connections over; `app` owns the threads and ends them.
 
