@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -27,11 +29,11 @@ var badChains = []badChain{
 	{"unknown_failure_policy", replaceInDocument("onFailure: Closed", "onFailure: Maybe"), "Maybe"},
 	{"hash_of_other_settings", replaceInDocument("onFailure:", "settingsHash: 00\n  onFailure:"), "settingsHash"},
 	{"other_version", replaceInDocument("kusionstack.io/v1", "kusionstack.io/v9"), "v9"},
-	{"no_yaml", func(_ *testing.T, files map[string][]byte, _ string) { files["chain.yaml"] = []byte("{[}") }, ""},
-	{"empty_document", func(_ *testing.T, files map[string][]byte, _ string) { files["chain.yaml"] = nil }, ""},
+	{"no_yaml", func(_ *testing.T, files map[string][]byte, _ string) { files["chain.yaml"] = []byte("{[}") }, "is not valid"},
+	{"empty_document", func(_ *testing.T, files map[string][]byte, _ string) { files["chain.yaml"] = nil }, "is empty"},
 	{"truncated_document", func(_ *testing.T, files map[string][]byte, _ string) {
 		files["chain.yaml"] = files["chain.yaml"][:len(files["chain.yaml"])/2]
-	}, ""},
+	}, "is missing"},
 	{"older_generation", func(_ *testing.T, files map[string][]byte, _ string) {
 		files["chain.yaml"] = regexp.MustCompile(`(?m)^generation: \d+$`).ReplaceAll(files["chain.yaml"], []byte("generation: 1"))
 	}, "generation"},
@@ -39,11 +41,11 @@ var badChains = []badChain{
 	{"wrong_digest", func(_ *testing.T, files map[string][]byte, code string) {
 		files[code] = append(bytes.Clone(files[code]), 0)
 	}, "sha256"},
-	{"empty_plugin", inPlaceOfPlugin(func(*testing.T, []byte) []byte { return nil }), ""},
-	{"truncated_plugin", inPlaceOfPlugin(func(_ *testing.T, code []byte) []byte { return code[:len(code)/2] }), ""},
+	{"empty_plugin", inPlaceOfPlugin(func(*testing.T, []byte) []byte { return nil }), "is empty"},
+	{"truncated_plugin", inPlaceOfPlugin(func(_ *testing.T, code []byte) []byte { return code[:len(code)/2] }), "could not be compiled"},
 	{"core_module", inPlaceOfPlugin(func(*testing.T, []byte) []byte { return []byte("\x00asm\x01\x00\x00\x00") }), "component"},
-	{"huge_plugin", inPlaceOfPlugin(func(_ *testing.T, code []byte) []byte { return append(bytes.Clone(code), make([]byte, 50<<20)...) }), ""},
-	{"other_world", inPlaceOfPlugin(func(t *testing.T, _ []byte) []byte { return plugin(t, "wrong_world").Bytes }), ""},
+	{"huge_plugin", inPlaceOfPlugin(func(_ *testing.T, code []byte) []byte { return append(bytes.Clone(code), make([]byte, 50<<20)...) }), "larger than"},
+	{"other_world", inPlaceOfPlugin(func(t *testing.T, _ []byte) []byte { return plugin(t, "wrong_world").Bytes }), "is not a ctrlmesh plugin"},
 	{"refused_settings", replaceInDocument("operator: In", "operator: Inn"), "Inn"},
 }
 
@@ -70,6 +72,41 @@ func inPlaceOfPlugin(other func(*testing.T, []byte) []byte) func(*testing.T, map
 	}
 }
 
+// isRefused gives the sidecar a chain that it must refuse: the last good one serves on; status, metric and log say why.
+func isRefused(t *testing.T, v *view, files map[string][]byte, says string) {
+	t.Helper()
+	s := v.sidecar
+	counted := func() float64 { return must(s.Metric(t.Context(), "ctrlmesh_chain_refused_total"))(t) }
+	inForce, before := must(s.Status(t.Context()))(t).Chain.Generation, counted()
+	told := len(must(os.ReadFile(s.Process.LogPath))(t))
+	check(t, s.Volume.Write(files))
+	var refusal sidecar.Refused
+	check(t, s.WaitStatus(t.Context(), "refusal in /status that says "+says, func(status sidecar.Status) bool {
+		if status.Refused == nil {
+			return false
+		}
+		refusal = *status.Refused
+		return status.Chain.Generation == inForce && strings.Contains(refusal.Message, says)
+	}))
+	if now := counted(); now <= before {
+		t.Errorf("%v refusals are counted, as before", now)
+	}
+	if must(s.Metric(t.Context(), "ctrlmesh_chain_refused_total", `reason="`+refusal.Reason+`"`))(t) == 0 {
+		t.Errorf("no refusal is counted for the reason %q", refusal.Reason)
+	}
+	eventually(t, "a warning that says "+refusal.Message, func() error {
+		log, err := os.ReadFile(s.Process.LogPath)
+		if err != nil {
+			return err
+		}
+		if fresh := string(log[told:]); !strings.Contains(fresh, "WARN") || !strings.Contains(fresh, refusal.Message) {
+			return errors.New("the log says only " + fresh)
+		}
+		return nil
+	})
+	narrowed(t, v.get(t, v.configMaps("")))
+}
+
 func TestBadChains(t *testing.T) {
 	signer := must(sidecar.NewSigner())(t)
 	generation := int64(10)
@@ -84,12 +121,7 @@ func TestBadChains(t *testing.T) {
 	}
 	refused := func(t *testing.T, files map[string][]byte, says string) {
 		t.Helper()
-		inForce := must(s.Status(t.Context()))(t).Chain.Generation
-		check(t, s.Volume.Write(files))
-		check(t, s.WaitStatus(t.Context(), "refusal in /status that says "+says, func(status sidecar.Status) bool {
-			return status.Chain.Generation == inForce && status.Refused != nil && strings.Contains(status.Refused.Message, says)
-		}))
-		narrowed(t, v.get(t, v.configMaps("")))
+		isRefused(t, v, files, says)
 		check(t, s.Apply(t.Context(), next(t, "a")))
 		if status := must(s.Status(t.Context()))(t); status.Refused != nil {
 			t.Errorf("a good chain is in force and /status still says %q", status.Refused.Message)
