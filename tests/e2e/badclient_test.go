@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -141,19 +142,38 @@ func largeHeaders(t *testing.T, v *view) {
 	}
 }
 
-// halfClose: a client that has said all it wants and closes its half still gets its answer, or a clean end.
+// halfClose: who closes its half counts as gone, as with the API server itself (Go's net/http): whatever it asked for is
+// given up, here and upstream. A watch would otherwise stay open behind a client that has died.
 func halfClose(t *testing.T, v *view) {
+	noneInFlight(t, v)
 	connection := must(net.Dial("tcp", v.through.Address))(t)
 	defer connection.Close()
 	check(t, connection.SetDeadline(time.Now().Add(rawhttp.Deadline)))
-	must(connection.Write(rawhttp.Request{Path: v.configMaps("")}.Bytes()))(t)
-	check(t, connection.(*net.TCPConn).CloseWrite())
-	response, err := rawhttp.Read(bufio.NewReader(connection), http.MethodGet)
-	if errors.Is(err, rawhttp.ErrClosed) {
-		return
+	must(connection.Write(rawhttp.Request{Path: v.configMaps("watch=1")}.Bytes()))(t)
+	reader := bufio.NewReader(connection)
+	if line := must(reader.ReadString('\n'))(t); !strings.HasPrefix(line, "HTTP/1.1 200 ") {
+		t.Fatalf("the watch is answered %q", line)
 	}
-	check(t, err)
-	narrowed(t, response)
+	if open := must(v.sidecar.Metric(t.Context(), "ctrlmesh_requests_in_flight"))(t); open != 1 {
+		t.Errorf("%v requests in flight beside one watch", open)
+	}
+	check(t, connection.(*net.TCPConn).CloseWrite())
+	noneInFlight(t, v)
+	if _, err := io.Copy(io.Discard, reader); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the sidecar keeps the connection")
+	}
+}
+
+// noneInFlight waits until every request has ended.
+func noneInFlight(t *testing.T, v *view) {
+	t.Helper()
+	eventually(t, "no request in flight", func() error {
+		open, err := v.sidecar.Metric(t.Context(), "ctrlmesh_requests_in_flight")
+		if err == nil && open > 0 {
+			err = fmt.Errorf("%v are", open)
+		}
+		return err
+	})
 }
 
 // slowClients opens many connections that never finish a request, then asks as usual.
@@ -178,15 +198,29 @@ func slowClients(t *testing.T, v *view) {
 
 // shortBody promises more than it sends: nothing may be created from the half.
 func shortBody(t *testing.T, v *view) {
+	noneInFlight(t, v)
+	gone := func() float64 {
+		return must(v.sidecar.Metric(t.Context(), "ctrlmesh_request_failures_total", `reason="client_gone"`))(t)
+	}
+	before := gone()
 	name := unique("mine-short")
 	object := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, name)
-	for _, framing := range []string{
+	framings := []string{
 		fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(object)+10, object), fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", len(object), object),
-	} {
+	}
+	for _, framing := range framings {
 		connection := must(net.Dial("tcp", v.through.Address))(t)
 		must(io.WriteString(connection, "POST "+v.configMaps("")+" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+framing))(t)
 		check(t, connection.Close())
 	}
+	// Both have come and are over: only now an object could no longer appear.
+	eventually(t, "both clients counted as gone", func() error {
+		if now := gone(); now < before+float64(len(framings)) {
+			return fmt.Errorf("%v are", now-before)
+		}
+		return nil
+	})
+	noneInFlight(t, v)
 	narrowed(t, v.get(t, v.configMaps("")))
 	for _, found := range names(t, v.namespace) {
 		if found == name {
