@@ -38,6 +38,7 @@ func TestManyWatches(t *testing.T) {
 
 func manyWatches(t *testing.T, client *http.Client, base string) {
 	namespace := newNamespace(t)
+	alone := fiftyRequests(t, client, base, namespace)
 	streams := make([]*bufio.Reader, 0, openWatches)
 	for range openWatches {
 		response := must(client.Get(base + "/api/v1/namespaces/" + namespace + "/configmaps?watch=1"))(t)
@@ -47,15 +48,10 @@ func manyWatches(t *testing.T, client *http.Client, base string) {
 		}
 		streams = append(streams, bufio.NewReader(response.Body))
 	}
-	slowest := time.Duration(0)
-	for range 50 {
-		begin := time.Now()
-		check(t, succeed(client, base+"/api/v1/namespaces/"+namespace))
-		slowest = max(slowest, time.Since(begin))
-	}
+	beside := fiftyRequests(t, client, base, namespace)
 	// A request that waits for a stream to end would wait for minutes.
-	if slowest > 5*time.Second {
-		t.Errorf("the slowest of 50 requests beside %d watches took %s", openWatches, slowest)
+	if beside > 5*alone+time.Second {
+		t.Errorf("the slowest of 50 requests beside %d watches took %s, without them %s", openWatches, beside, alone)
 	}
 	for i := range 3 {
 		createConfigMap(t, namespace, fmt.Sprintf("foreign-%d", i), nil, nil)
@@ -67,4 +63,16 @@ func manyWatches(t *testing.T, client *http.Client, base string) {
 			}
 		}
 	}
+}
+
+// fiftyRequests are ordinary ones; it gives the time of the slowest.
+func fiftyRequests(t *testing.T, client *http.Client, base, namespace string) time.Duration {
+	t.Helper()
+	slowest := time.Duration(0)
+	for range 50 {
+		begin := time.Now()
+		check(t, succeed(client, base+"/api/v1/namespaces/"+namespace))
+		slowest = max(slowest, time.Since(begin))
+	}
+	return slowest
 }
