@@ -137,7 +137,7 @@ fn the_oldest_notes_go_first() {
     let names: Vec<String> = (0..=MAX_NOTES).map(|n| n.to_string()).collect();
     let reader = |namespace| Reader { namespace, ..READER };
     for name in &names {
-        ledger.list(&reader(name), shard("a").iter());
+        ledger.list(&reader(name), shard("a").iter(), true);
     }
     assert_eq!(ledger.page(&reader("0"), shard("a").iter()), Known::Nothing);
     assert_eq!(ledger.page(&reader("1"), shard("a").iter()), Known::Same);

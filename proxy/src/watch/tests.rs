@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::ledger::{Known, Ledger, Reader};
+use crate::ledger::{Known, Ledger, Reader, Representation};
 use crate::signal::Signal;
 use crate::verdict::RequestEdit;
 
@@ -24,6 +24,7 @@ struct Stand {
 
 const READER: Reader<'_> = Reader {
     user_agent: b"manager",
+    representation: Representation::Object,
     group: "",
     version: "v1",
     resource: "configmaps",
@@ -85,7 +86,7 @@ impl Stand {
     fn next_watch(self) -> Known {
         drop(self.body);
         let view = [RequestEdit::AndLabelSelector("shard=b".to_owned())];
-        self.ledger.list(&READER, view.iter());
+        self.ledger.list(&READER, view.iter(), true);
         self.ledger.resume(&READER, view.iter())
     }
 
