@@ -2,7 +2,7 @@
 //!
 //! Leaves the requests to `handler`. Limits stand here, each with its reason.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::handler;
+use crate::shape::LONGEST_HANG;
 use crate::worker::{LocalExecutor, Worker};
 
 /// A client that does not finish its handshake or request head in this time holds a place that others need.
@@ -39,10 +40,21 @@ const MAX_SEND_BUFFER: usize = 256 << 10;
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The handle by which a request can close the connection that it came on.
+/// What a request can wish of the connection that it came on; a later one outranks those before it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wish {
+    #[default]
+    None,
+    Retire,
+    Silence,
+    Close,
+}
+
+/// The handle by which a request acts on the connection that it came on.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
-    close: Notify,
+    wish: Cell<Wish>,
+    wished: Notify,
     /// Its place among all connections; a tunnel keeps it.
     _place: Option<OwnedSemaphorePermit>,
 }
@@ -50,7 +62,22 @@ pub(crate) struct Connection {
 impl Connection {
     /// Closes the connection at once, with all its requests.
     pub(crate) fn close(&self) {
-        self.close.notify_one();
+        self.wish(Wish::Close);
+    }
+
+    /// Nothing is read or written on it any more, up to [`LONGEST_HANG`].
+    pub(crate) fn silence(&self) {
+        self.wish(Wish::Silence);
+    }
+
+    /// Takes no new requests: GOAWAY, or `Connection: close` with the next answer.
+    pub(crate) fn retire(&self) {
+        self.wish(Wish::Retire);
+    }
+
+    fn wish(&self, wish: Wish) {
+        self.wish.set(self.wish.get().max(wish));
+        self.wished.notify_one();
     }
 }
 
@@ -74,7 +101,8 @@ const TLS_HANDSHAKE: u8 = 0x16;
 /// Serves one connection to its end.
 pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream, place: OwnedSemaphorePermit) {
     let connection = Rc::new(Connection {
-        close: Notify::new(),
+        wish: Cell::default(),
+        wished: Notify::new(),
         _place: Some(place),
     });
     let _ = stream.set_nodelay(true);
@@ -156,26 +184,42 @@ where
     }
 }
 
-/// Drives a connection until it ends, is closed by a request, or has drained.
+/// Drives a connection until it ends, is closed by a request or an outage, or has drained.
 async fn drive<C, E>(
     worker: &Worker,
     connection: &Connection,
     serving: RefCell<std::pin::Pin<Box<C>>>,
-    drain: impl FnOnce(&mut std::pin::Pin<Box<C>>),
+    retire: impl Fn(&mut std::pin::Pin<Box<C>>),
 ) -> Result<(), E>
 where
     C: Future<Output = Result<(), E>>,
 {
     let mut ended = std::future::poll_fn(|cx| serving.borrow_mut().as_mut().poll(cx));
-    tokio::select! {
-        result = &mut ended => return result,
-        () = connection.close.notified() => return Ok(()),
-        () = worker.drain.cancelled() => {}
-    }
-    drain(&mut serving.borrow_mut());
-    tokio::select! {
-        result = ended => result,
-        () = connection.close.notified() => Ok(()),
+    let mut outages = worker.outage.subscribe();
+    let mut is_retired = false;
+    loop {
+        let is_draining = tokio::select! {
+            result = &mut ended => return result,
+            () = outages.begun() => return Ok(()),
+            () = connection.wished.notified() => false,
+            () = worker.drain.cancelled(), if !is_retired => true,
+        };
+        match connection.wish.get() {
+            Wish::Close => return Ok(()),
+            Wish::Silence => {
+                // Kept, and not polled any more.
+                tokio::select! {
+                    () = tokio::time::sleep(LONGEST_HANG) => {}
+                    () = worker.drain.cancelled() => {}
+                }
+                return Ok(());
+            }
+            Wish::Retire | Wish::None => {}
+        }
+        if !is_retired && (is_draining || connection.wish.get() == Wish::Retire) {
+            is_retired = true;
+            retire(&mut serving.borrow_mut());
+        }
     }
 }
 

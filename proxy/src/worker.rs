@@ -15,8 +15,10 @@ use tokio_util::task::TaskTracker;
 use crate::chain::{ChainHandle, Snapshot};
 use crate::connection;
 use crate::instances::Instances;
+use crate::leader_lock::LeaderLocks;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
+use crate::outage::Outage;
 use crate::signal::Signal;
 use crate::tls::ServerTls;
 use crate::upstream::{Credentials, Limits, Target, Upstream};
@@ -32,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) states: Arc<StateStore>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) locks: Arc<LeaderLocks>,
+    pub(crate) outage: Outage,
     pub(crate) tls: ServerTls,
     pub(crate) head_timeout: Duration,
     /// Graceful: connections finish what they have and take no more.
@@ -50,6 +54,8 @@ pub(crate) struct Worker {
     pub(crate) signal: Rc<Signal>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) locks: Arc<LeaderLocks>,
+    pub(crate) outage: Outage,
     pub(crate) tls: ServerTls,
     pub(crate) drain: CancellationToken,
     pub(crate) stop: CancellationToken,
@@ -74,6 +80,8 @@ impl Worker {
             states: _,
             metrics,
             ledger,
+            locks,
+            outage,
             tls,
             head_timeout,
             drain,
@@ -96,6 +104,8 @@ impl Worker {
             chain,
             metrics,
             ledger,
+            locks,
+            outage,
             tls,
             drain,
             stop,
@@ -117,6 +127,11 @@ impl Worker {
     /// Host name of the API server.
     pub(crate) fn host(&self) -> &str {
         self.target.authority().host()
+    }
+
+    /// Port of the API server.
+    pub(crate) fn port(&self) -> u16 {
+        self.target.port()
     }
 
     /// Whether no second chain has come into force since the process began.

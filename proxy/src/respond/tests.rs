@@ -12,6 +12,7 @@ fn a_refusal_carries_code_reason_retry_after_and_cause() {
         message: "over the limit".into(),
         retry_after_seconds: Some(7),
         cause: Some("rule/pods".into()),
+        details: None,
     };
     let response = Reply::refusal(&refusal).into_response(&Accept::default());
     assert_eq!(response.status(), 429);

@@ -122,6 +122,12 @@ impl Target {
         &self.authority
     }
 
+    /// Port of the API server.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The sidecar's own identity, for requests that bring none.
     #[must_use]
     pub const fn credentials(&self) -> &Credentials {

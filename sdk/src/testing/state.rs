@@ -59,7 +59,7 @@ impl Level {
         let parts = (self.parts + elapsed * i128::from(self.bucket.limit)).min(before);
         Self {
             bucket,
-            parts: (parts * capacity(bucket)).div_euclid(before),
+            parts: in_proportion(parts, capacity(bucket), before),
             at_ms: now_ms,
         }
     }
@@ -74,6 +74,13 @@ impl Level {
 
 fn capacity(bucket: Bucket) -> i128 {
     i128::from(bucket.burst) * i128::from(bucket.interval_ms)
+}
+
+/// `parts * to / from`; the product of two full capacities needs all 128 bits.
+fn in_proportion(parts: i128, to: i128, from: i128) -> i128 {
+    let scaled = parts.unsigned_abs() * to.unsigned_abs() / from.unsigned_abs().max(1);
+    let scaled = i128::try_from(scaled).unwrap_or(i128::MAX);
+    if parts < 0 { -scaled } else { scaled }
 }
 
 /// Tokens that all asks together want of a bucket.

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::entry::EntryState;
 use super::{
-    Cell, Claim, Clock, Grant, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Rule, StateError, StateStore,
+    Admission, Ask, Cell, Claim, Clock, Grant, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, MAX_WAIT_MS,
+    Place, Rule, StateError, StateStore,
 };
 
 fn entry() -> (std::sync::Arc<EntryState>, Clock) {
