@@ -4,9 +4,10 @@ use proptest::prelude::*;
 
 use super::entry::EntryState;
 use super::{
-    Admission, Ask, Cell, Claim, Clock, Grant, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, MAX_WAIT_MS,
-    Place, Rule, StateError, StateStore,
+    Cell, Claim, Clock, Grant, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Rule, StateError, StateStore,
 };
+
+mod admission;
 
 fn entry() -> (std::sync::Arc<EntryState>, Clock) {
     let clock = Clock::manual();
