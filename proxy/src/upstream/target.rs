@@ -142,10 +142,6 @@ impl Target {
         &self.host
     }
 
-    pub(super) const fn port(&self) -> u16 {
-        self.port
-    }
-
     /// Name in the server's certificate; `None` for plain HTTP.
     pub(super) const fn server_name(&self) -> Option<&ServerName<'static>> {
         self.server_name.as_ref()
