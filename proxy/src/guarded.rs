@@ -126,13 +126,8 @@ impl Guarded {
             RequestDecision::Stop(stop) => return Err(stop),
         };
         let edited = loop {
-            // On a copy: what a skipped entry set must not stay.
-            let mut headers = parts.headers.clone();
-            match edit::apply(&exchange.info, exchange.uri, &mut headers, &edits) {
-                Ok(edited) => {
-                    parts.headers = headers;
-                    break edited;
-                }
+            match edit::apply(&exchange.info, exchange.uri, &edits) {
+                Ok(edited) => break edited,
                 Err(EditError::Client(reply)) => return Err(reply.into()),
                 Err(EditError::Plugin { entry, what }) => match self.plugins.invalid(entry, what) {
                     Some(reply) => return Err(reply.into()),
@@ -140,6 +135,8 @@ impl Guarded {
                 },
             }
         };
+        // Only now: what an entry that is left out wanted to set must not stay.
+        edit::apply_to_headers(&mut parts.headers, &edits);
         let shaped = edits.iter().any(|(_, edit)| edit.shapes_view());
         if shaped && exchange.info.verb == Verb::Watch && exchange.upgrade.is_some() {
             return Err(Reply::bad_request(
@@ -279,7 +276,7 @@ fn possible(view: &RequestView, mut edits: Vec<Attributed>) -> Vec<Attributed> {
     let Ok(info) = RequestInfo::parse(view.method.as_str(), view.uri.path(), view.uri.query()) else {
         return edits;
     };
-    while let Err(EditError::Plugin { entry, .. }) = edit::apply(&info, &view.uri, &mut view.headers.clone(), &edits) {
+    while let Err(EditError::Plugin { entry, .. }) = edit::apply(&info, &view.uri, &edits) {
         edits.retain(|(owner, _)| *owner != entry);
     }
     edits

@@ -16,25 +16,11 @@ mod durations;
 
 pub(crate) use durations::Durations;
 
+use crate::chain::{VERBS, verb_index};
 use crate::verdict::Failure;
 
 type Label = (&'static str, &'static str);
 type EntryLabels = [(&'static str, String); 2];
-
-/// Every verb, in the order of the counters' arrays.
-const VERBS: [Verb; 11] = [
-    Verb::Get,
-    Verb::List,
-    Verb::Watch,
-    Verb::Create,
-    Verb::Update,
-    Verb::Patch,
-    Verb::Delete,
-    Verb::DeleteCollection,
-    Verb::Proxy,
-    Verb::NonResource,
-    Verb::Unknown,
-];
 
 /// Classes of status codes; a request that got no answer counts as `none`.
 const CODES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -181,18 +167,16 @@ impl Metrics {
 
     /// A request is over.
     pub(crate) fn request_ended(&self, verb: Verb, status: u16, seconds: f64, failure: Option<Failure>) {
-        if let Some(metrics) = VERBS
-            .iter()
-            .position(|known| *known == verb)
-            .and_then(|at| self.verbs.get(at))
-        {
+        if let Some(metrics) = self.verbs.get(verb_index(verb)) {
             if let Some(counter) = metrics.codes.get(usize::from(status / 100).min(CODES.len() - 1)) {
                 counter.inc();
             }
             metrics.durations.observe(seconds);
         }
-        let place = failure.and_then(|failure| FAILURES.iter().position(|(known, _)| *known == failure));
-        if let Some(counter) = place.and_then(|at| self.failures.get(at)) {
+        if let Some(failure) = failure
+            && let Some(at) = FAILURES.iter().position(|(known, _)| *known == failure)
+            && let Some(counter) = self.failures.get(at)
+        {
             counter.inc();
         }
     }
@@ -240,6 +224,7 @@ mod tests {
         let metrics = Metrics::new(Metrics::registry());
         metrics.request_ended(Verb::List, 200, 0.002, None);
         metrics.request_ended(Verb::Create, 0, 1.0, Some(Failure::ClientGone));
+        metrics.request_ended(Verb::Delete, 404, 0.1, None);
         let text = metrics.text().unwrap();
         assert!(
             text.contains(r#"ctrlmesh_requests_total{verb="list",code="2xx"} 1"#),
@@ -247,6 +232,10 @@ mod tests {
         );
         assert!(
             text.contains(r#"ctrlmesh_requests_total{verb="create",code="none"} 1"#),
+            "{text}"
+        );
+        assert!(
+            text.contains(r#"ctrlmesh_requests_total{verb="delete",code="4xx"} 1"#),
             "{text}"
         );
         assert!(

@@ -216,8 +216,10 @@ fn obey(worker: &Rc<Worker>, order: Order) {
 /// Passes on to the streams what happens to the process.
 async fn hear(worker: Rc<Worker>) {
     let mut changes = worker.chain.subscribe();
+    let mut outages = worker.outage.subscribe();
     loop {
         tokio::select! {
+            () = outages.begun() => worker.signal.break_off(),
             changed = changes.changed() => match changed {
                 Ok(()) => worker.signal.chain_changed(),
                 Err(_) => break,

@@ -197,7 +197,7 @@ impl Slot {
     pub(super) async fn exchange(
         self,
         request: Request<()>,
-        body: &mut Option<RequestBody>,
+        body: &mut Option<Box<RequestBody>>,
     ) -> Result<Response<UpstreamBody>, Failure> {
         let (response, stream) = self
             .connection

@@ -5,6 +5,7 @@
 
 use std::{path::Path, sync::Arc};
 
+use http::HeaderValue;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustls::pki_types::ServerName;
@@ -22,6 +23,8 @@ pub struct Target {
     host: String,
     port: u16,
     server_name: Option<ServerName<'static>>,
+    /// What `Host` says.
+    host_header: HeaderValue,
     prefix: String,
     credentials: Credentials,
     /// The same server without a client certificate; only if we have one.
@@ -78,7 +81,10 @@ impl Target {
         } else {
             None
         };
+        let host_header =
+            HeaderValue::from_str(authority.as_str()).map_err(|_| problem("its host can't stand in a header"))?;
         Ok(Self {
+            host_header,
             port: authority.port_u16().unwrap_or(default_port),
             prefix: url.path().trim_end_matches('/').to_owned(),
             credentials: Credentials::start(config).await?,
@@ -132,6 +138,10 @@ impl Target {
     #[must_use]
     pub const fn credentials(&self) -> &Credentials {
         &self.credentials
+    }
+
+    pub(super) const fn host_header(&self) -> &HeaderValue {
+        &self.host_header
     }
 
     pub(super) const fn scheme(&self) -> &Scheme {

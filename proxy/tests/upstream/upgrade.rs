@@ -54,10 +54,10 @@ fn after_101_bytes_go_both_ways_until_either_side_ends() {
             (101, &"SPDY/3.1".parse().unwrap())
         );
         assert_eq!(head.headers()[CONNECTION], "Upgrade");
-        stream.write_all(b"echo").await.unwrap();
-        stream.shutdown().await.unwrap();
+        stream.io().write_all(b"echo").await.unwrap();
+        stream.io().shutdown().await.unwrap();
         let mut all = String::new();
-        stream.read_to_string(&mut all).await.unwrap();
+        stream.io().read_to_string(&mut all).await.unwrap();
         assert_eq!(
             all, "hello echo",
             "half-close reaches the server, and its answer still arrives"
