@@ -16,6 +16,7 @@
 mod duration;
 mod endpoint;
 mod glob;
+mod key;
 mod non_resource;
 mod pattern;
 mod resource;
@@ -28,6 +29,7 @@ mod url;
 
 pub use duration::GoDuration;
 pub use endpoint::HostPattern;
+pub use key::Key;
 pub use non_resource::NonResourceRule;
 pub use resource::ResourceRule;
 pub use rest::{HeaderRule, OneOrMany, RestRule, TextRule};
