@@ -1,18 +1,13 @@
 //! One rule: what it matches, and what it asks of the host for a request.
 
-use ctrlmesh_plugin_rules::{Key, Lists, Rules};
+use ctrlmesh_plugin_rules::{BucketRule, Key, Rules, checked_name, is_long_running};
 use ctrlmesh_sdk::settings::Invalid;
-use ctrlmesh_sdk::{Ask, Bucket, Claim, Facts, Place, Request, Verb};
+use ctrlmesh_sdk::{Ask, Bucket, Claim, Place, Request};
 
-use crate::settings::{BucketRule, Rule};
+use crate::settings::Rule;
 
-/// Longest name: it is part of every key of the host's state, of a metric's label, and of answers.
-const MAX_NAME_BYTES: usize = 128;
 /// Longest wait that the host allows for (`wit/host.wit`).
 const MAX_QUEUE_MS: u64 = 60_000;
-/// Subresources whose requests last as long as the client likes (kube-apiserver, `--max-requests-inflight` exempts them).
-const LONG_RUNNING: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
-
 /// A rule, checked.
 #[derive(Debug)]
 pub(crate) struct Limiter {
@@ -42,16 +37,18 @@ impl Limiter {
             let message = "0 would refuse everything; to do so, use circuit-breaker with triggerPolicy ForceOpened";
             return Err(Invalid::new(message).field("maxInFlight"));
         }
+        let rules = Rules::required(
+            rule.resource_rules.as_deref(),
+            rule.non_resource_rules.as_deref(),
+            rule.rest_rules.as_deref(),
+        )?;
+        let bucket = rule.bucket.as_ref().map(BucketRule::checked).transpose();
+        let name = checked_name(&rule.name).map_err(|error| error.field("name"))?;
         Ok(Self {
-            name: name(&rule.name).map_err(|error| error.field("name"))?,
-            rules: rules(rule)?,
+            name: name.to_owned(),
+            rules,
             key: rule.key,
-            bucket: rule
-                .bucket
-                .as_ref()
-                .map(bucket)
-                .transpose()
-                .map_err(|error| error.field("bucket"))?,
+            bucket: bucket.map_err(|error| error.field("bucket"))?,
             max_in_flight: rule.max_in_flight,
             queue_ms: queue_ms(rule).map_err(|error| error.field("queue"))?,
         })
@@ -99,53 +96,6 @@ impl Limiter {
             Share::Overflow => format!("{kind}\n{}", self.name),
         }
     }
-}
-
-fn is_long_running(facts: &Facts) -> bool {
-    matches!(facts.verb, Verb::Watch | Verb::Proxy) || LONG_RUNNING.contains(&facts.subresource.as_str())
-}
-
-fn name(name: &str) -> Result<String, Invalid> {
-    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control) {
-        let message = format!("{name:?} is no name; write 1 to {MAX_NAME_BYTES} characters without line breaks");
-        return Err(Invalid::new(message));
-    }
-    Ok(name.to_owned())
-}
-
-fn rules(rule: &Rule) -> Result<Rules, Invalid> {
-    let mut rules = Rules::default();
-    let resources = rule.resource_rules.as_deref().unwrap_or_default();
-    let added = rules.add_resources(resources, Lists::Required);
-    added.map_err(|error| error.field("resourceRules"))?;
-    let non_resources = rule.non_resource_rules.as_deref().unwrap_or_default();
-    let added = rules.add_non_resources(non_resources, Lists::Required);
-    added.map_err(|error| error.field("nonResourceRules"))?;
-    let added = rules.add_rests(rule.rest_rules.as_deref().unwrap_or_default(), Lists::Required);
-    added.map_err(|error| error.field("restRules"))?;
-    Ok(rules)
-}
-
-fn bucket(written: &BucketRule) -> Result<Bucket, Invalid> {
-    if written.limit == 0 {
-        let message = "0 brings no token back, ever; write 1 with a long interval, or use circuit-breaker with \
-                       triggerPolicy ForceOpened";
-        return Err(Invalid::new(message).field("limit"));
-    }
-    if written.burst == 0 {
-        return Err(Invalid::new("0 would refuse everything; write at least 1").field("burst"));
-    }
-    let duration = written.interval.0;
-    let is_whole = duration.subsec_nanos().is_multiple_of(1_000_000) && !duration.is_zero();
-    let interval_ms = u32::try_from(duration.as_millis()).ok().filter(|_| is_whole);
-    let Some(interval_ms) = interval_ms else {
-        return Err(Invalid::new("write whole milliseconds, from 1ms to 1193h").field("interval"));
-    };
-    Ok(Bucket {
-        limit: written.limit,
-        interval_ms,
-        burst: written.burst,
-    })
 }
 
 fn queue_ms(rule: &Rule) -> Result<u32, Invalid> {

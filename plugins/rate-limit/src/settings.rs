@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ctrlmesh_plugin_rules::{GoDuration, Key, NonResourceRule, ResourceRule, RestRule};
+use ctrlmesh_plugin_rules::{BucketRule, GoDuration, Key, NonResourceRule, ResourceRule, RestRule};
 use serde::Deserialize;
 
 /// The settings of an entry.
@@ -39,17 +39,6 @@ pub(crate) struct Rule {
     /// Of the CRD; read by nobody.
     #[serde(rename = "properties")]
     pub(crate) _properties: Option<BTreeMap<String, String>>,
-}
-
-/// A token bucket.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct BucketRule {
-    /// Tokens that come back every interval.
-    pub(crate) limit: u32,
-    pub(crate) interval: GoDuration,
-    /// Most tokens that are kept.
-    pub(crate) burst: u32,
 }
 
 /// Which plugin a rule of a CircuitBreaker is for.
