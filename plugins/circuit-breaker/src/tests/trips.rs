@@ -123,3 +123,28 @@ fn writes_and_reads_of_all_kinds_count() {
         super::trip(&mut bench, &TestRequest::api(verb, "apps", "deployments"));
     }
 }
+
+/// The bit of a probe is its rule's number, and a reload may number the rules anew, or let them match more.
+#[test]
+fn a_probe_speaks_for_the_rule_that_let_it_in() {
+    let of = |name: &str, namespace: &str| {
+        let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": [namespace]}]);
+        with(rule(name), &json!({"resourceRules": rules}))
+    };
+    for (order, expected) in [
+        (["a", "b"], ["Opened", "HalfOpen"]),
+        (["b", "a"], ["HalfOpen", "HalfOpen"]),
+    ] {
+        let mut bench = bench(&[of("a", "x"), of("b", "y")]);
+        super::trip(&mut bench, &get("x"));
+        super::trip(&mut bench, &get("y"));
+        bench.host.advance_ms(10_000);
+        let [of_a, of_b] = [get("x"), get("y")];
+        enter(&mut bench, &of_b).unwrap();
+        enter(&mut bench, &of_a).unwrap();
+        let mut bench = super::reload(bench, &order.map(rule));
+        bench.on_complete(&of_a, &answer(500));
+        let states = ["a", "b"].map(|name| shown(&bench, name).unwrap().0);
+        assert_eq!(states, expected, "{order:?}");
+    }
+}
