@@ -24,7 +24,7 @@ pub(crate) struct Circuit<'a> {
 }
 
 /// A state as it was read: only who still finds it may replace it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Read {
     version: u64,
     pub(crate) status: Status,

@@ -125,16 +125,17 @@ impl Plugin for CircuitBreaker {
 }
 
 impl CircuitBreaker {
+    /// The breakers that a request meets, not read yet.
     fn met<'a>(&'a self, req: &dyn Request, host: &'a dyn Host) -> Vec<Met<'a>> {
         let matching = self
             .breakers
             .iter()
             .enumerate()
             .filter(|(_, breaker)| breaker.policy == Policy::Normal && breaker.rules.matches(req));
-        let met = matching.map(|(index, breaker)| {
-            let circuit = Circuit::new(breaker, breaker.key.value(req), host);
-            let read = circuit.read();
-            Met { index, circuit, read }
+        let met = matching.map(|(index, breaker)| Met {
+            index,
+            circuit: Circuit::new(breaker, breaker.key.value(req), host),
+            read: Read::default(),
         });
         met.collect()
     }
@@ -142,7 +143,8 @@ impl CircuitBreaker {
     /// Tells the breakers what a request has shown, if it was admitted in the state that they are in.
     fn settle(&self, req: &dyn Request, host: &dyn Host, took_us: u64, judge: impl Fn(&Breaker) -> Judgement) {
         let note = Note::unpack(req.note());
-        for Met { index, circuit, read } in self.met(req, host) {
+        for Met { index, circuit, .. } in self.met(req, host) {
+            let read = circuit.read();
             let is_current = note.epoch >= read.status.epoch;
             let is_heard = match read.status.state {
                 State::Closed => is_current,

@@ -1,5 +1,6 @@
 //! What `/status` shows, and what lies in the host's state.
 
+use ctrlmesh_sdk::Host;
 use serde_json::json;
 
 use super::{answer, bench, call, get, reload, rule, shown, trip, with};
@@ -52,6 +53,22 @@ fn cb_10_circuits_by_key_are_shown_while_they_are_not_closed() {
     bench.host.advance_ms(10_000);
     assert!(call(&mut bench, &get("x"), &answer(200)));
     assert_eq!(shown(&bench, "a/x"), None);
+}
+
+/// Namespaces come and go: what closed long ago needs no room any more.
+#[test]
+fn a_circuit_by_key_is_forgotten_an_hour_after_it_closed() {
+    let mut bench = bench(&[with(rule("a"), &json!({"key": "namespace"}))]);
+    trip(&mut bench, &get("x"));
+    bench.host.advance_ms(10_000);
+    assert!(call(&mut bench, &get("x"), &answer(200)));
+    bench.host.advance_ms(3_600_000);
+    assert!(call(&mut bench, &get("x"), &answer(200)));
+    assert!(bench.host.get("state\na\nx").unwrap().is_some());
+    bench.host.advance_ms(1);
+    assert!(call(&mut bench, &get("x"), &answer(200)));
+    assert!(bench.host.get("state\na\nx").unwrap().is_none());
+    trip(&mut bench, &get("x"));
 }
 
 /// More open circuits than the status has room for go on as ever, unseen.
