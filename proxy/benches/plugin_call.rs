@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cpu_time::{ProcessTime, ThreadTime};
-use ctrlmesh_plugins_builtin::{builtin, guests};
+use ctrlmesh_plugins_builtin::{SHARD_SELECTOR, guests};
 use ctrlmesh_proxy::exchange::RequestView;
 use ctrlmesh_proxy::verdict::{Outcome, RequestAction, Traffic};
 use ctrlmesh_proxy::wasm::{CompileMode, Compiler, Engine, EntryConfig, Instance, InstanceInfo, Plugin, StateStore};
@@ -31,8 +31,7 @@ const SETTINGS: &str = r#"{
 fn main() -> anyhow::Result<()> {
     let bare = resident_kib()?;
     let engine = Engine::new()?;
-    let shard_selector = builtin().first().ok_or_else(|| anyhow::anyhow!("no built-in plugin"))?;
-    let plugin = compile(&engine, shard_selector.bytes)?;
+    let plugin = compile(&engine, SHARD_SELECTOR)?;
     memory(bare, &engine, &plugin)?;
     let mut instance = start(&engine, &plugin, SETTINGS)?;
     let (list, get) = (view("list", ""), view("get", "web-0"));
