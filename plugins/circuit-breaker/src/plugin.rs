@@ -79,6 +79,11 @@ impl Plugin for CircuitBreaker {
                 host,
             );
         }
+        // Noted before: the host asks again for a watch that was let in. An open breaker must not end it, or each reload would
+        // add a wave of lists to what already fails.
+        if req.note() != 0 {
+            return RequestVerdict::proceed();
+        }
         let mut met = self.met(req, host);
         if met.is_empty() {
             return RequestVerdict::proceed();

@@ -115,6 +115,22 @@ fn watches_count_by_the_status_of_their_answer_alone() {
     assert!(enter(&mut bench, &watch()).is_err());
 }
 
+/// A reload asks again for each open watch, and would end those that are refused.
+#[test]
+fn an_open_breaker_leaves_open_watches_alone() {
+    let mut bench = bench(&[rule("a")]);
+    let watch = TestRequest::watch("", "pods");
+    enter(&mut bench, &watch).unwrap();
+    trip(&mut bench, &get("x"));
+    assert!(enter(&mut bench, &watch).is_ok());
+    assert!(enter(&mut bench, &TestRequest::watch("", "pods")).is_err());
+    bench.host.advance_ms(10_000);
+    assert!(enter(&mut bench, &watch).is_ok());
+    assert_eq!(shown(&bench, "a").unwrap().0, "Opened");
+    let mut forced = super::reload(bench, &[with(rule("a"), &json!({"triggerPolicy": "ForceOpened"}))]);
+    assert!(enter(&mut forced, &watch).is_err());
+}
+
 #[test]
 fn a_watch_without_an_answer_counts_at_its_end() {
     let mut bench = bench(&[rule("a")]);
@@ -132,17 +148,18 @@ fn a_watch_without_an_answer_counts_at_its_end() {
 #[test]
 fn other_answers_count_when_they_are_complete() {
     let mut bench = bench(&[rule("a")]);
-    let list = TestRequest::list("", "pods");
-    enter(&mut bench, &list).unwrap();
-    bench.on_response(&list, &TestResponse::new(500));
-    bench.on_response(&list, &TestResponse::new(500));
+    let list = || TestRequest::list("", "pods");
+    let first = list();
+    enter(&mut bench, &first).unwrap();
+    bench.on_response(&first, &TestResponse::new(500));
+    bench.on_response(&first, &TestResponse::new(500));
     assert_eq!(shown(&bench, "a").unwrap().0, "Closed");
     let cut = Outcome {
         upstream_status: 200,
         ..end(Failure::UpstreamReset)
     };
-    assert!(call(&mut bench, &list, &cut) && call(&mut bench, &list, &cut));
-    assert!(enter(&mut bench, &list).is_err());
+    assert!(call(&mut bench, &list(), &cut) && call(&mut bench, &list(), &cut));
+    assert!(enter(&mut bench, &list()).is_err());
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn cb_08_each_resource_or_host_has_its_own_circuit() {
         )
     };
     let pods = get("x");
-    let deployments = TestRequest::get("apps", "deployments", "d").namespace("x");
+    let deployments = || TestRequest::get("apps", "deployments", "d").namespace("x");
     let call_to = |host: &str| TestRequest::external("GET", host, "/");
     for (key, opens_deployments, opens_other_host) in [
         ("sidecar", true, true),
@@ -80,7 +80,7 @@ fn cb_08_each_resource_or_host_has_its_own_circuit() {
     ] {
         let mut bench = bench(&[keyed(key)]);
         super::trip(&mut bench, &pods);
-        assert_eq!(enter(&mut bench, &deployments).is_err(), opens_deployments, "{key}");
+        assert_eq!(enter(&mut bench, &deployments()).is_err(), opens_deployments, "{key}");
         let mut bench = super::bench(&[keyed(key)]);
         super::trip(&mut bench, &call_to("a.com"));
         let is_open = enter(&mut bench, &call_to("b.com")).is_err();
