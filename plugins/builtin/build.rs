@@ -15,9 +15,12 @@ const TARGET: &str = "wasm32-wasip2";
 const PROFILE: &str = "plugin";
 
 /// What the nested build depends on, relative to the repository. Folders are watched with all that is in them.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 9] = [
     "wit",
     "sdk",
+    "plugins/rules",
+    "plugins/circuit-breaker",
+    "plugins/rate-limit",
     "plugins/shard-selector",
     "tests/guests",
     "Cargo.toml",
@@ -25,7 +28,11 @@ const SOURCES: [&str; 6] = [
 ];
 
 /// Components by constant name and file name.
-const PLUGINS: [(&str, &str); 1] = [("SHARD_SELECTOR", "ctrlmesh_plugin_shard_selector.wasm")];
+const PLUGINS: [(&str, &str); 3] = [
+    ("CIRCUIT_BREAKER", "ctrlmesh_plugin_circuit_breaker.wasm"),
+    ("RATE_LIMIT", "ctrlmesh_plugin_rate_limit.wasm"),
+    ("SHARD_SELECTOR", "ctrlmesh_plugin_shard_selector.wasm"),
+];
 const SAMPLES: [(&str, &str); 3] = [
     ("HELLO", "examples/hello.wasm"),
     ("SHARD_SELECTOR_NEXT", "examples/shard_selector_next.wasm"),
@@ -83,6 +90,10 @@ fn build(root: &Path, target_dir: &Path, with_guests: bool) -> Result<PathBuf> {
     cargo.args([
         "-p",
         "ctrlmesh-sdk",
+        "-p",
+        "ctrlmesh-plugin-circuit-breaker",
+        "-p",
+        "ctrlmesh-plugin-rate-limit",
         "-p",
         "ctrlmesh-plugin-shard-selector",
         "--lib",
