@@ -19,7 +19,7 @@ use crate::connection::Connection;
 use crate::edit::{self, EditError, Edited};
 use crate::exchange::{Memory, RequestView, ResponseView};
 use crate::handler::{Answer, Exchange, answer, user_agent};
-use crate::ledger::{Known, Reader};
+use crate::ledger::{Known, Position, Reader};
 use crate::phases::{Attributed, Plugins, RequestDecision, ResponseDecision, Stop};
 use crate::renaming::{self, RenamedWatch};
 use crate::respond::{Accept, Reply};
@@ -42,6 +42,8 @@ struct Prepared {
     uri: Uri,
     rename: Option<Rename>,
     edits: Vec<Attributed>,
+    /// Of a watch.
+    position: Option<Position>,
 }
 
 impl Guarded {
@@ -100,7 +102,7 @@ impl Guarded {
         };
         exchange.dress(&mut parts.headers);
         if exchange.upgrade.is_some() {
-            let watching = self.watching(&exchange, prepared.edits);
+            let watching = self.watching(&exchange, prepared.edits, prepared.position);
             return upgrade::serve(&exchange, parts, body, prepared.uri, watching).await;
         }
         if let Some(rename) = &prepared.rename {
@@ -144,7 +146,7 @@ impl Guarded {
             )
             .into());
         }
-        self.check_view(exchange, &edits)?;
+        let position = self.check_view(exchange, &edits)?;
         let Edited { path_and_query, rename } = edited;
         let uri = match path_and_query {
             Some(target) => target
@@ -152,14 +154,19 @@ impl Guarded {
                 .map_err(|error| Reply::bad_request(format!("the edited request target is no URI: {error}")))?,
             None => exchange.uri.clone(),
         };
-        Ok(Prepared { uri, rename, edits })
+        Ok(Prepared {
+            uri,
+            rename,
+            edits,
+            position,
+        })
     }
 
     /// A list notes its view; a watch, or a later page, must come from the same one.
-    fn check_view(&self, exchange: &Exchange<'_>, edits: &[Attributed]) -> Result<(), Reply> {
+    fn check_view(&self, exchange: &Exchange<'_>, edits: &[Attributed]) -> Result<Option<Position>, Reply> {
         let info = &exchange.info;
         if !matches!(info.verb, Verb::List | Verb::Watch) || info.resource.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let query = Query::new(exchange.uri.query().unwrap_or_default());
         let labels = query.get("labelSelector").unwrap_or_default();
@@ -175,18 +182,27 @@ impl Guarded {
         };
         let ledger = &exchange.worker.ledger;
         let view = || edits.iter().map(|(_, edit)| edit);
-        if starts_anew(info, &query) {
-            ledger.note(&reader, view());
-            return Ok(());
-        }
-        match ledger.check(&reader, view()) {
-            Known::Same => Ok(()),
-            Known::Other => Err(Reply::expired(OTHER_VIEW)),
+        let known = match (info.verb, starts_anew(info, &query)) {
+            (Verb::List, true) => {
+                ledger.list(&reader, view());
+                return Ok(None);
+            }
+            (Verb::List, false) => ledger.page(&reader, view()),
+            (_, true) => {
+                ledger.start_anew(&reader, view());
+                return Ok(Some(ledger.open(&reader, view())));
+            }
+            (_, false) => ledger.resume(&reader, view()),
+        };
+        match known {
+            Known::Same => {}
+            Known::Other => return Err(Reply::expired(OTHER_VIEW)),
             // A watch of one object by name starts from a get, which leaves no note.
-            Known::Nothing if !info.name.is_empty() => Ok(()),
-            Known::Nothing if exchange.worker.is_first_chain() || view().all(|edit| !edit.shapes_view()) => Ok(()),
-            Known::Nothing => Err(Reply::expired(OTHER_VIEW)),
+            Known::Nothing if !info.name.is_empty() => return Ok(None),
+            Known::Nothing if exchange.worker.is_first_chain() || view().all(|edit| !edit.shapes_view()) => {}
+            Known::Nothing => return Err(Reply::expired(OTHER_VIEW)),
         }
+        Ok((info.verb == Verb::Watch).then(|| ledger.open(&reader, view())))
     }
 
     /// The response phase: plugins, names, shapes.
@@ -235,7 +251,10 @@ impl Guarded {
         for shape in shapes {
             body = shaped(body, shape, encoding, exchange);
         }
-        if let Some(watching) = self.watching(exchange, prepared.edits).filter(|_| streams) {
+        if let Some(watching) = self
+            .watching(exchange, prepared.edits, prepared.position)
+            .filter(|_| streams)
+        {
             body = Box::pin(WatchBody::new(body, &head.headers, watching));
         }
         Ok(Response::from_parts(
@@ -245,7 +264,12 @@ impl Guarded {
     }
 
     /// What a watch hears of new chains; `None` for anything else.
-    fn watching(&mut self, exchange: &Exchange<'_>, edits: Vec<Attributed>) -> Option<Watching> {
+    fn watching(
+        &mut self,
+        exchange: &Exchange<'_>,
+        edits: Vec<Attributed>,
+        position: Option<Position>,
+    ) -> Option<Watching> {
         let listener = self.listener.take()?;
         let worker = Rc::clone(exchange.worker);
         let view = Rc::clone(&self.plugins.view);
@@ -267,6 +291,7 @@ impl Guarded {
             listener,
             differs,
             on_expired,
+            position,
         })
     }
 }

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 pub use chain_dir::{ChainDir, EntrySpec};
 pub use client::{Answer, Client};
-pub use sidecar::Sidecar;
+pub use sidecar::{Sidecar, binary};
 
 /// The longest that anything here may take; a condition that is not met by then fails the test.
 pub const DEADLINE: Duration = Duration::from_secs(30);

@@ -19,6 +19,8 @@ mod outcomes;
 mod plugin_faults;
 mod reload;
 mod sharding;
+mod status;
+mod swaps;
 mod tls;
 mod transparency;
 mod upgrades;
