@@ -16,10 +16,10 @@ pub(crate) struct Note {
 impl Note {
     /// From the lowest bits: 8 place (1 is the first; 0: nothing was decided), 16 mark, 8 act, 32 milliseconds.
     pub(crate) fn encode(self) -> u64 {
-        u64::from(self.rule) + 1
-            | u64::from(self.mark) << 8
-            | u64::from(self.act) << 24
-            | u64::from(self.drawn_ms) << 32
+        (u64::from(self.rule) + 1)
+            | (u64::from(self.mark) << 8)
+            | (u64::from(self.act) << 24)
+            | (u64::from(self.drawn_ms) << 32)
     }
 
     /// `None`: nothing was decided.

@@ -105,7 +105,7 @@ fn s1_demands_to_say_that_every_request_is_meant() {
 #[test]
 fn s2_overload_rises_and_falls() {
     let mut bench = fault(r#"{"overload": {"rise": "10s", "peak": "20s", "fall": "10s", "retryAfter": 2}}"#);
-    let mut share = |bench: &mut Bench<FaultInject>| {
+    let share = |bench: &mut Bench<FaultInject>| {
         let throttled = (0..500).filter(|_| matches!(ask(bench, &api(Verb::Get)).action, RequestAction::Answer(_)));
         throttled.count() / 5
     };
