@@ -65,6 +65,7 @@ pub(crate) struct Match {
     #[serde(alias = "relateResources", alias = "relatedResources")]
     pub(crate) resources: Option<Vec<ResourceRule>>,
     /// Discovery, `/healthz`, `/metrics`.
+    #[serde(alias = "nonResourceRules")]
     pub(crate) non_resources: Option<Vec<NonResourceRule>>,
     /// Calls to other services.
     pub(crate) http_match: Option<Vec<RestRule>>,

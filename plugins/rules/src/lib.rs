@@ -13,9 +13,11 @@
 //!
 //! Assumptions: names in `facts` are as the host parsed them; a host name has lower case.
 
+mod bucket;
 mod duration;
 mod endpoint;
 mod glob;
+mod key;
 mod non_resource;
 mod pattern;
 mod resource;
@@ -26,10 +28,12 @@ mod subscription;
 mod tests;
 mod url;
 
+pub use bucket::BucketRule;
 pub use duration::GoDuration;
 pub use endpoint::HostPattern;
+pub use key::Key;
 pub use non_resource::NonResourceRule;
-pub use resource::ResourceRule;
+pub use resource::{ResourceRule, is_long_running};
 pub use rest::{HeaderRule, OneOrMany, RestRule, TextRule};
-pub use rules::{Lists, Rules};
+pub use rules::{Lists, Rules, checked_name};
 pub use subscription::match_rules;

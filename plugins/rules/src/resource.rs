@@ -20,6 +20,16 @@ const VERBS: [(&str, Verb); 9] = [
     ("proxy", Verb::Proxy),
 ];
 
+/// Subresources whose requests last as long as the client likes (kube-apiserver, `--max-requests-inflight` exempts them).
+const LONG_RUNNING: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
+
+/// Whether a request lasts as long as the client likes, as a watch does: it is never over in the sense of other requests, and
+/// its end says nothing.
+#[must_use]
+pub fn is_long_running(facts: &Facts) -> bool {
+    matches!(facts.verb, Verb::Watch | Verb::Proxy) || LONG_RUNNING.contains(&facts.subresource.as_str())
+}
+
 /// Requests about resources. All fields must match; in each, one value is enough. `*` is every value; in groups, namespaces,
 /// names, and on either side of a resource's `/`, a `*` at an end of a text is any rest. What an absent or empty list means
 /// is the plugin's ([`Lists`]).

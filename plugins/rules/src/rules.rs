@@ -7,6 +7,22 @@ use crate::non_resource::{NonResource, NonResourceRule};
 use crate::resource::{Hit, Resource, ResourceRule};
 use crate::rest::{Rest, RestRule};
 
+/// Longest name of a rule: it is part of keys of the host's state, of metrics' labels, and of answers.
+const MAX_NAME_BYTES: usize = 128;
+
+/// The name of a rule: 1 to 128 bytes without line breaks or other control characters.
+///
+/// # Errors
+///
+/// What is no such name.
+pub fn checked_name(name: &str) -> Result<&str, Invalid> {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control) {
+        let message = format!("{name:?} is no name; write 1 to {MAX_NAME_BYTES} characters without line breaks");
+        return Err(Invalid::new(message));
+    }
+    Ok(name)
+}
+
 /// What a list means that is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lists {
@@ -43,6 +59,26 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// The three lists of a breaker's or a limit's rule, each with its lists required.
+    ///
+    /// # Errors
+    ///
+    /// Names the list, the element and its field.
+    pub fn required(
+        resources: Option<&[ResourceRule]>,
+        non_resources: Option<&[NonResourceRule]>,
+        rests: Option<&[RestRule]>,
+    ) -> Result<Self, Invalid> {
+        let mut rules = Self::default();
+        let added = rules.add_resources(resources.unwrap_or_default(), Lists::Required);
+        added.map_err(|error| error.field("resourceRules"))?;
+        let added = rules.add_non_resources(non_resources.unwrap_or_default(), Lists::Required);
+        added.map_err(|error| error.field("nonResourceRules"))?;
+        let added = rules.add_rests(rests.unwrap_or_default(), Lists::Required);
+        added.map_err(|error| error.field("restRules"))?;
+        Ok(rules)
+    }
+
     /// Adds requests about resources.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Rules as a plugin uses them: parsed from settings, compiled, subscribed to and asked.
 
 mod duration;
+mod key;
 mod properties;
 mod resources;
 mod rests;
