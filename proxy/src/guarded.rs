@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ctrlmesh_wire::rename::Rename;
 use ctrlmesh_wire::{Query, RequestInfo, Verb};
 use http::request::Parts;
-use http::{Response, StatusCode, Uri};
+use http::{HeaderMap, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 
 use crate::body::{self, BoxBody, ClientBody, RequestBody};
@@ -230,16 +230,9 @@ impl Guarded {
         }
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
         let mut body: BoxBody = match &prepared.rename {
-            Some(rename) if !streams => match renaming::response_body(&mut head.headers, body, rename).await {
-                Ok(bytes) => Box::pin(ClientBody::full(bytes, None)),
+            Some(rename) => match named_back(&mut head.headers, body, rename, streams).await {
+                Ok(body) => body,
                 Err(reply) => return Ok(answer(&exchange.record, accept, reply)),
-            },
-            Some(rename) => match watch::encoding(&head.headers) {
-                Some(encoding) => Box::pin(RenamedWatch::new(body, encoding, renaming::back(rename))),
-                None => {
-                    let reply = Reply::unsupported_encoding("this watch's encoding can't be renamed: ask for JSON");
-                    return Ok(answer(&exchange.record, accept, reply));
-                }
             },
             None if !streams && shapes.is_empty() => {
                 let body = ClientBody::upstream(body, Rc::clone(&exchange.record));
@@ -296,6 +289,25 @@ impl Guarded {
     }
 }
 
+/// The body, with the names that the client knows. `streams`: it is a watch.
+async fn named_back(
+    headers: &mut HeaderMap,
+    body: UpstreamBody,
+    rename: &Rename,
+    streams: bool,
+) -> Result<BoxBody, Reply> {
+    if !streams {
+        let bytes = renaming::response_body(headers, body, rename).await?;
+        return Ok(Box::pin(ClientBody::full(bytes, None)));
+    }
+    match watch::encoding(headers) {
+        Some(encoding) => Ok(Box::pin(RenamedWatch::new(body, encoding, renaming::back(rename)))),
+        None => Err(Reply::unsupported_encoding(
+            "this watch's encoding can't be renamed: ask for JSON",
+        )),
+    }
+}
+
 /// Leaves out the edits of entries that ask for something impossible, as `prepare` did when the watch began.
 fn possible(view: &RequestView, mut edits: Vec<Attributed>) -> Vec<Attributed> {
     let Ok(info) = RequestInfo::parse(view.method.as_str(), view.uri.path(), view.uri.query()) else {
@@ -327,7 +339,7 @@ fn view_of(edits: Vec<Attributed>) -> Vec<RequestEdit> {
 }
 
 /// A refusal of a create says which object it is about; the name is in the body.
-async fn named(mut reply: Reply, info: &RequestInfo<'_>, headers: &http::HeaderMap, body: RequestBody) -> Reply {
+async fn named(mut reply: Reply, info: &RequestInfo<'_>, headers: &HeaderMap, body: RequestBody) -> Reply {
     if info.verb != Verb::Create || !reply.lacks_name() {
         return reply;
     }
@@ -342,7 +354,7 @@ async fn named(mut reply: Reply, info: &RequestInfo<'_>, headers: &http::HeaderM
     reply
 }
 
-fn apply_head(headers: &mut http::HeaderMap, edits: &[ResponseEdit], connection: &Connection) {
+fn apply_head(headers: &mut HeaderMap, edits: &[ResponseEdit], connection: &Connection) {
     for edit in edits {
         match edit {
             ResponseEdit::SetHeader(name, value) => {
