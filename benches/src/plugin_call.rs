@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use ctrlmesh_proxy::exchange::RequestView;
+use ctrlmesh_proxy::exchange::{Memory, RequestView};
 use ctrlmesh_proxy::verdict::{Outcome, RequestAction, Traffic};
 use ctrlmesh_proxy::wasm::{CompileMode, Compiler, Engine, EntryConfig, Instance, InstanceInfo, Plugin, StateStore};
 use ctrlmesh_wire::Verb;
@@ -139,6 +139,9 @@ fn view(verb: Verb, name: &str) -> Rc<RequestView> {
         method: http::Method::GET,
         uri: http::Uri::from_static("/api/v1/namespaces/operator-demo/pods"),
         host: "kubernetes.default.svc".into(),
+        port: 443,
+        is_leader_lock: false.into(),
+        memory: Memory::default(),
         headers: headers
             .into_iter()
             .map(|(name, value)| {

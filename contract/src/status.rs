@@ -3,6 +3,8 @@
 //! Unlike the chain document it may grow: readers ignore fields that they don't know, since a manager meets sidecars that
 //! are newer than itself. Leaves filling it to the sidecar.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
@@ -73,6 +75,9 @@ pub struct EntryStatus {
     /// Quarantined until then, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
+    /// What the plugin shows of itself, by key: the state of a breaker, how often a rule fired.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reports: BTreeMap<String, serde_json::Value>,
 }
 
 /// How an entry is.

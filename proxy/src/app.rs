@@ -19,6 +19,7 @@ use crate::config::Settings;
 use crate::error::Error;
 use crate::listener;
 use crate::metrics::Metrics;
+use crate::outage::Outage;
 use crate::readiness::{Guard, Readiness};
 use crate::tls::ServerTls;
 use crate::upstream::Target;
@@ -80,6 +81,8 @@ impl App {
             states,
             chain,
             ledger: Arc::default(),
+            locks: Arc::default(),
+            outage: Outage::new(),
             tls: ServerTls::load(settings.tls_dir.as_deref())?,
             head_timeout: settings.head_timeout(),
             drain: CancellationToken::new(),
@@ -160,7 +163,8 @@ async fn accept(
     shared.chain.ready().await;
     drop(listening);
     let places = Arc::new(Semaphore::new(settings.max_connections as usize));
-    listener::accept(api, workers, places, Arc::clone(&shared.metrics), shared.drain.clone()).await;
+    let (metrics, outage) = (Arc::clone(&shared.metrics), shared.outage.clone());
+    listener::accept(api, workers, places, metrics, outage, shared.drain.clone()).await;
 }
 
 type Workers = (Vec<mpsc::Sender<Order>>, Vec<JoinHandle<std::io::Result<()>>>);

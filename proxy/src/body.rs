@@ -7,16 +7,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
 use crate::record::Record;
+use crate::respond::Reply;
 use crate::shape::BrokenOff;
 use crate::upstream::{BoxError, UpstreamBody};
 use crate::verdict::Failure;
 
 /// A client that sends nothing of its body for so long is given up: the API server would wait as long itself.
 const IDLE_BODY: Duration = Duration::from_secs(60);
+
+/// The API server's own limit for a request body (apiserver `MaxRequestBodyBytes`, 3 MiB).
+const MAX_COLLECTED: usize = 3 << 20;
 
 /// A body of any kind, for the rare requests that need more than passing frames on.
 pub(crate) type BoxBody = Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>;
@@ -52,6 +57,23 @@ impl RequestBody {
             record: Rc::clone(record),
             idle: None,
         })
+    }
+}
+
+/// Reads a body to its end.
+///
+/// # Errors
+/// A reply: too large, too slow, or broken off.
+pub(crate) async fn collect<B>(body: B) -> Result<Bytes, Reply>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    match Limited::new(body, MAX_COLLECTED).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Reply::body_too_large(MAX_COLLECTED)),
+        Err(error) if error.is::<SlowBody>() => Err(Reply::slow_body()),
+        Err(error) => Err(Reply::broken_body(&error)),
     }
 }
 

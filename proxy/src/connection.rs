@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::handler;
+use crate::shape::LONGEST_HANG;
 use crate::worker::{LocalExecutor, Worker};
 
 /// A client that does not finish its handshake or request head in this time holds a place that others need.
@@ -41,10 +42,20 @@ const MAX_SEND_BUFFER: usize = 256 << 10;
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The handle by which a request can close the connection that it came on.
+/// What a request can wish of the connection that it came on; a later one outranks those before it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wish {
+    #[default]
+    None,
+    Retire,
+    Silence,
+    Close,
+}
+
+/// The handle by which a request acts on the connection that it came on.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
-    closed: Cell<bool>,
+    wish: Cell<Wish>,
     waker: RefCell<Option<Waker>>,
     /// Its place among all connections; a tunnel keeps it.
     _place: Option<OwnedSemaphorePermit>,
@@ -53,19 +64,33 @@ pub(crate) struct Connection {
 impl Connection {
     /// Closes the connection at once, with all its requests.
     pub(crate) fn close(&self) {
-        self.closed.set(true);
+        self.wish(Wish::Close);
+    }
+
+    /// Nothing is read or written on it any more, up to [`LONGEST_HANG`].
+    pub(crate) fn silence(&self) {
+        self.wish(Wish::Silence);
+    }
+
+    /// Takes no new requests: GOAWAY, or `Connection: close` with the next answer.
+    pub(crate) fn retire(&self) {
+        self.wish(Wish::Retire);
+    }
+
+    fn wish(&self, wish: Wish) {
+        self.wish.set(self.wish.get().max(wish));
         let waker = self.waker.borrow_mut().take();
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
-    fn poll_closed(&self, cx: &Context<'_>) -> bool {
+    fn poll_wish(&self, cx: &Context<'_>) -> Wish {
         let mut known = self.waker.borrow_mut();
         if known.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
             *known = Some(cx.waker().clone());
         }
-        self.closed.get()
+        self.wish.get()
     }
 }
 
@@ -165,29 +190,37 @@ where
     }
 }
 
-/// Drives a connection until it ends, is closed by a request, or has drained. It is polled several times for each request,
-/// so what it listens to belongs to this thread and takes no lock.
+/// Drives a connection until it ends, is closed by a request or an outage, or has drained. It is polled several times for
+/// each request, so what it listens to belongs to this thread and takes no lock.
 async fn drive<C, E>(
     worker: &Worker,
     connection: &Connection,
     mut serving: Pin<Box<C>>,
-    drain: impl FnOnce(Pin<&mut C>),
+    retire: impl FnOnce(Pin<&mut C>),
 ) -> Result<(), E>
 where
     C: Future<Output = Result<(), E>>,
 {
     let mut listener = worker.signal.listen();
-    let mut drain = Some(drain);
+    let mut retire = Some(retire);
+    let mut silence = None;
     std::future::poll_fn(|cx| {
-        if connection.poll_closed(cx) {
+        let wish = connection.poll_wish(cx);
+        // Registers for the end and for outages; a new chain is no news for a connection.
+        listener.poll_changed(cx);
+        if wish == Wish::Close || listener.is_broken_off() {
             return Poll::Ready(Ok(()));
         }
-        // Registers for the end; a new chain is no news for a connection.
-        listener.poll_changed(cx);
-        if listener.is_ending()
-            && let Some(drain) = drain.take()
+        if wish == Wish::Silence {
+            let silence = silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(LONGEST_HANG)));
+            let is_over = listener.is_ending() || silence.as_mut().poll(cx).is_ready();
+            // hyper is kept and not polled any more.
+            return if is_over { Poll::Ready(Ok(())) } else { Poll::Pending };
+        }
+        if (listener.is_ending() || wish == Wish::Retire)
+            && let Some(retire) = retire.take()
         {
-            drain(serving.as_mut());
+            retire(serving.as_mut());
         }
         serving.as_mut().poll(cx)
     })

@@ -2,7 +2,10 @@
 //!
 //! Made only for requests that some entry wants (`guarded.rs`); leaves the parsing to `ctrlmesh-wire`.
 
+use std::cell::{Cell, RefCell};
+
 use crate::verdict::Traffic;
+use crate::wasm::Held;
 
 /// A request as plugins see it (WIT `exchange.request`).
 #[derive(Debug, Clone)]
@@ -29,8 +32,59 @@ pub struct RequestView {
     pub uri: http::Uri,
     /// Host name without port.
     pub host: String,
+    /// Port.
+    pub port: u16,
+    /// It is about the lock of a leader election. Found out late for some: the body tells (`leader_lock.rs`).
+    pub is_leader_lock: Cell<bool>,
     /// Header fields as sent by the client. Credentials are filtered where a guest reads them.
     pub headers: http::HeaderMap,
+    /// What entries keep with it.
+    pub memory: Memory,
+}
+
+/// What entries keep with one request as long as it lives: a number each, and the places that it holds.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// By the identity of the entry's state, which outlives a reload.
+    notes: RefCell<Vec<(usize, u64)>>,
+    places: RefCell<Vec<Held>>,
+}
+
+impl Clone for Memory {
+    /// A copy is another request: it has no notes and holds nothing.
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl Memory {
+    /// The number that an entry has noted; 0 at first.
+    pub(crate) fn note(&self, entry: usize) -> u64 {
+        let notes = self.notes.borrow();
+        notes
+            .iter()
+            .find(|(owner, _)| *owner == entry)
+            .map_or(0, |(_, note)| *note)
+    }
+
+    /// Notes a number for an entry.
+    pub(crate) fn set_note(&self, entry: usize, value: u64) {
+        let mut notes = self.notes.borrow_mut();
+        match notes.iter_mut().find(|(owner, _)| *owner == entry) {
+            Some((_, note)) => *note = value,
+            None => notes.push((entry, value)),
+        }
+    }
+
+    /// Holds places until the request is over.
+    pub(crate) fn hold(&self, places: Vec<Held>) {
+        self.places.borrow_mut().extend(places);
+    }
+
+    /// The request is over: gives its places back.
+    pub(crate) fn release(&self) {
+        self.places.take();
+    }
 }
 
 /// A response head as plugins see it (WIT `exchange.response-head`).

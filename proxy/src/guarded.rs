@@ -3,6 +3,7 @@
 //! Flow: ask the plugins, apply their edits, see that the client's resource version fits its view (`ledger`), send, ask
 //! again on the way back, shape the body. Leaves each step to its own file.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,13 +13,14 @@ use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 
-use crate::body::{BoxBody, ClientBody, RequestBody};
+use crate::body::{self, BoxBody, ClientBody, RequestBody};
 use crate::chain::{Matched, Snapshot};
+use crate::connection::Connection;
 use crate::edit::{self, EditError, Edited};
-use crate::exchange::{RequestView, ResponseView};
+use crate::exchange::{Memory, RequestView, ResponseView};
 use crate::handler::{Answer, Exchange, answer, user_agent};
 use crate::ledger::{Known, Position, Reader, Representation};
-use crate::phases::{Attributed, Plugins, RequestDecision, ResponseDecision};
+use crate::phases::{Attributed, Plugins, RequestDecision, ResponseDecision, Stop};
 use crate::renaming::{self, RenamedWatch};
 use crate::respond::{Accept, Reply};
 use crate::shape::ShapedBody;
@@ -44,18 +46,6 @@ struct Prepared {
     position: Option<Position>,
 }
 
-/// Ends of the long way before anything is sent.
-enum Stop {
-    Reply(Reply),
-    Reset(crate::verdict::Reset),
-}
-
-impl From<Reply> for Stop {
-    fn from(reply: Reply) -> Self {
-        Self::Reply(reply)
-    }
-}
-
 impl Guarded {
     pub(crate) fn new(
         exchange: &Exchange<'_>,
@@ -77,7 +67,10 @@ impl Guarded {
             method: parts.method.clone(),
             uri: exchange.uri.clone(),
             host: exchange.worker.host().to_owned(),
+            port: exchange.worker.port(),
+            is_leader_lock: Cell::new(exchange.worker.locks.is_lock(info, user_agent(&parts.headers))),
             headers: parts.headers.clone(),
+            memory: Memory::default(),
         };
         let instances = Rc::clone(&exchange.worker.instances);
         let plugins = Rc::new(Plugins::new(snapshot, matched, Rc::new(view), instances));
@@ -88,17 +81,30 @@ impl Guarded {
     /// Serves the request.
     pub(crate) async fn serve(mut self, exchange: Exchange<'_>, mut parts: Parts, incoming: Incoming) -> Answer {
         let accept = Accept::of(&parts.headers);
+        let mut body = RequestBody::new(incoming, &exchange.record);
+        match exchange
+            .worker
+            .locks
+            .look(&exchange.info, &parts.headers, &mut body)
+            .await
+        {
+            Ok(false) => {}
+            Ok(true) => self.plugins.view.is_leader_lock.set(true),
+            Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
+        }
         let prepared = match self.prepare(&exchange, &mut parts).await {
             Ok(prepared) => prepared,
-            Err(Stop::Reply(reply)) => return Ok(answer(&exchange.record, &accept, reply)),
-            Err(Stop::Reset(how)) => return exchange.break_off(how).await,
+            Err(Stop::Reply(reply)) => {
+                let reply = named(reply, &exchange.info, &parts.headers, body).await;
+                return Ok(answer(&exchange.record, &accept, reply));
+            }
+            Err(stop) => return exchange.stop(stop, &accept).await,
         };
         exchange.dress(&mut parts.headers);
         if exchange.upgrade.is_some() {
             let watching = self.watching(&exchange, prepared.edits, prepared.position);
-            return upgrade::serve(&exchange, parts, incoming, prepared.uri, watching).await;
+            return upgrade::serve(&exchange, parts, body, prepared.uri, watching).await;
         }
-        let mut body = RequestBody::new(incoming, &exchange.record);
         if let Some(rename) = &prepared.rename {
             renaming::ask_for_plain(&mut parts.headers);
             match renaming::request_body(&mut parts.headers, body, rename).await {
@@ -119,8 +125,7 @@ impl Guarded {
     async fn prepare(&self, exchange: &Exchange<'_>, parts: &mut Parts) -> Result<Prepared, Stop> {
         let mut edits = match self.plugins.on_request().await {
             RequestDecision::Proceed(edits) => edits,
-            RequestDecision::Reply(reply) => return Err(reply.into()),
-            RequestDecision::Reset(how) => return Err(Stop::Reset(how)),
+            RequestDecision::Stop(stop) => return Err(stop),
         };
         let edited = loop {
             match edit::apply(&exchange.info, exchange.uri, &edits) {
@@ -218,11 +223,10 @@ impl Guarded {
             });
             match self.plugins.on_response(&view).await {
                 ResponseDecision::Proceed { edits, shapes: wanted } => {
-                    apply_head(&mut head.headers, &edits);
+                    apply_head(&mut head.headers, &edits, &exchange.connection);
                     shapes = wanted;
                 }
-                ResponseDecision::Reply(reply) => return Ok(answer(&exchange.record, accept, reply)),
-                ResponseDecision::Reset(how) => return exchange.break_off(how).await,
+                ResponseDecision::Stop(stop) => return exchange.stop(stop, accept).await,
             }
         }
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
@@ -335,7 +339,23 @@ fn view_of(edits: Vec<Attributed>) -> Vec<RequestEdit> {
         .collect()
 }
 
-fn apply_head(headers: &mut HeaderMap, edits: &[ResponseEdit]) {
+/// A refusal of a create says which object it is about; the name is in the body.
+async fn named(mut reply: Reply, info: &RequestInfo<'_>, headers: &HeaderMap, body: RequestBody) -> Reply {
+    if info.verb != Verb::Create || !reply.lacks_name() {
+        return reply;
+    }
+    let content_type = headers
+        .get(http::header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    if let Ok(bytes) = body::collect(body).await
+        && let Some(name) = ctrlmesh_wire::object_name(content_type.unwrap_or_default(), &bytes)
+    {
+        reply.set_name(&name);
+    }
+    reply
+}
+
+fn apply_head(headers: &mut HeaderMap, edits: &[ResponseEdit], connection: &Connection) {
     for edit in edits {
         match edit {
             ResponseEdit::SetHeader(name, value) => {
@@ -344,6 +364,7 @@ fn apply_head(headers: &mut HeaderMap, edits: &[ResponseEdit]) {
             ResponseEdit::RemoveHeader(name) => {
                 headers.remove(name);
             }
+            ResponseEdit::CloseConnection => connection.retire(),
         }
     }
 }

@@ -17,8 +17,9 @@ use crate::chain::MatchQuery;
 use crate::connection::Connection;
 use crate::guarded::Guarded;
 use crate::headers;
+use crate::phases::Stop;
 use crate::record::Record;
-use crate::respond::{Accept, Reply};
+use crate::respond::{self, Accept, Reply};
 use crate::shape::{BrokenOff, LONGEST_HANG};
 use crate::upgrade;
 use crate::upstream::{BoxError, HeadTimeout, SendError, UpstreamBody};
@@ -139,7 +140,8 @@ impl Exchange<'_> {
     async fn pass(&self, mut parts: Parts, incoming: Incoming) -> Answer {
         self.dress(&mut parts.headers);
         if self.upgrade.is_some() {
-            return Box::pin(upgrade::serve(self, parts, incoming, self.uri.clone(), None)).await;
+            let body = RequestBody::new(incoming, &self.record);
+            return Box::pin(upgrade::serve(self, parts, body, self.uri.clone(), None)).await;
         }
         let body = RequestBody::new(incoming, &self.record);
         let accept = Accept::of(&parts.headers);
@@ -201,11 +203,32 @@ impl Exchange<'_> {
         answer(&self.record, accept, Reply::upstream(error, repeatable))
     }
 
-    /// Breaks the exchange off, as a plugin asked.
-    pub(crate) async fn break_off(&self, how: Reset) -> Answer {
+    /// Ends the exchange as a plugin asked.
+    pub(crate) async fn stop(&self, stop: Stop, accept: &Accept) -> Answer {
+        match stop {
+            Stop::Reply(reply) => Ok(answer(&self.record, accept, reply)),
+            Stop::Answer(plain) => {
+                self.record.fail(Failure::Refused);
+                self.record.set_status(plain.code);
+                let record = Some(Rc::clone(&self.record));
+                Ok(respond::plain(plain).map(|body| ClientBody::full(body, record)))
+            }
+            Stop::Reset(how) => self.break_off(how).await,
+            Stop::RefuseConnections(length) => {
+                self.worker.outage.begin(length);
+                self.break_off(Reset::Close).await
+            }
+        }
+    }
+
+    async fn break_off(&self, how: Reset) -> Answer {
         self.record.fail(Failure::PluginReset);
         match how {
             Reset::Hang => tokio::time::sleep(LONGEST_HANG).await,
+            Reset::BlackHole => {
+                self.connection.silence();
+                tokio::time::sleep(LONGEST_HANG).await;
+            }
             Reset::Close => self.connection.close(),
             Reset::Cancel | Reset::InternalError => {}
         }

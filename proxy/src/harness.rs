@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 
-use crate::exchange::{RequestView, ResponseView};
+use crate::exchange::{Memory, RequestView, ResponseView};
 use crate::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription, Traffic};
 use crate::wasm::{
     self, Clock, CompileMode, Compiler, Engine, EntryConfig, EntryState, Fault, Instance, InstanceInfo, LogLine,
@@ -250,7 +250,10 @@ pub fn request(method: Method, target: &str) -> Request {
         namespace: info.namespace.clone().into_owned(),
         name: info.name.clone().into_owned(),
         host: "kubernetes.default.svc".into(),
+        port: 443,
+        is_leader_lock: (info.group == "coordination.k8s.io" && info.resource == "leases").into(),
         headers: HeaderMap::new(),
+        memory: Memory::default(),
         method: method.clone(),
         uri: uri.clone(),
     })

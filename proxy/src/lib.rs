@@ -5,10 +5,11 @@
 //! | room | what happens there |
 //! |---|---|
 //! | `app`, `config`, `main.rs` | parts are made, ports bound, threads started, drained |
-//! | `listener`, `connection`, `worker` | a connection is taken, its protocol found, served on a thread of its own |
+//! | `listener`, `outage`, `connection`, `worker` | a connection is taken, its protocol found, served on a thread of its own |
 //! | `handler`, `guarded` | **one request, top to bottom**: the short way, and the long way with plugins |
 //! | `phases`, `instances` | which plugin is asked when; live instances; failure policy |
 //! | `edit`, `renaming`, `ledger` | what plugins asked for is done to query, headers, names, views |
+//! | `leader_lock` | which requests are about the controller's own lock |
 //! | `watch`, `shape`, `body`, `signal` | bodies on their way |
 //! | `respond` | every error becomes a `Status`; the only place that picks a code |
 //! | `upstream`, `upgrade` | the way to the API server |
@@ -32,9 +33,11 @@ mod handler;
 pub mod harness;
 mod headers;
 mod instances;
+mod leader_lock;
 mod ledger;
 mod listener;
 mod metrics;
+mod outage;
 mod phases;
 mod readiness;
 mod record;

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::metrics::Metrics;
+use crate::outage::{Outage, Outages};
 use crate::worker::Order;
 
 /// Connections that wait in the kernel while we are busy, or while the first chain is loaded.
@@ -43,18 +44,29 @@ pub(crate) fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpList
     })
 }
 
-/// Accepts until `stop`, round robin over the workers: a controller has few connections, and each should have a core.
+/// Accepts until `stop`, round robin over the workers: a controller has few connections, and each should have a core. The
+/// port is closed during an outage.
 pub(crate) async fn accept(
-    listener: TcpListener,
+    mut listener: TcpListener,
     workers: Vec<mpsc::Sender<Order>>,
     places: Arc<Semaphore>,
     metrics: Arc<Metrics>,
+    outage: Outage,
     stop: CancellationToken,
 ) {
     let mut turn = workers.iter().cycle();
+    let mut outages = outage.subscribe();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
+            () = outages.begun() => {
+                let reopened = tokio::select! {
+                    reopened = reopen(listener, &mut outages) => reopened,
+                    () = stop.cancelled() => return,
+                };
+                listener = reopened;
+                continue;
+            }
             () = stop.cancelled() => return,
         };
         let stream = match accepted.and_then(|(stream, _)| stream.into_std()) {
@@ -76,5 +88,24 @@ pub(crate) async fn accept(
             _ = worker.send(Order::Serve(stream, permit)) => {}
             () = stop.cancelled() => return,
         }
+    }
+}
+
+/// Closes the port until the outage is over.
+async fn reopen(listener: TcpListener, outages: &mut Outages) -> TcpListener {
+    let address = listener.local_addr();
+    drop(listener);
+    tracing::warn!("a plugin closes the port for a while");
+    loop {
+        outages.over().await;
+        let bound = match &address {
+            Ok(address) => bind("--api-address (CTRLMESH_API_ADDRESS)", *address).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match bound {
+            Ok(listener) => return listener,
+            Err(error) => tracing::error!(%error, "the port can't be opened again, trying on"),
+        }
+        tokio::time::sleep(REST).await;
     }
 }

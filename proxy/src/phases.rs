@@ -13,7 +13,7 @@ use crate::chain::{Entry, EntryId, Matched, Snapshot};
 use crate::exchange::{RequestView, ResponseView};
 use crate::instances::{CallError, Instances, Phase};
 use crate::respond::Reply;
-use crate::verdict::{BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit};
+use crate::verdict::{self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit};
 
 /// The plugins that want this request, and what they are shown of it.
 pub(crate) struct Plugins {
@@ -26,11 +26,25 @@ pub(crate) struct Plugins {
 /// An edit and the entry that asked for it.
 pub(crate) type Attributed = (EntryId, RequestEdit);
 
+/// What the client gets instead of the API server's answer.
+pub(crate) enum Stop {
+    Reply(Reply),
+    Answer(verdict::Answer),
+    Reset(Reset),
+    /// The port is closed for so long, and every client connection.
+    RefuseConnections(Duration),
+}
+
+impl From<Reply> for Stop {
+    fn from(reply: Reply) -> Self {
+        Self::Reply(reply)
+    }
+}
+
 /// What the request phase decided.
 pub(crate) enum RequestDecision {
     Proceed(Vec<Attributed>),
-    Reply(Reply),
-    Reset(Reset),
+    Stop(Stop),
 }
 
 /// What the response phase decided.
@@ -39,8 +53,7 @@ pub(crate) enum ResponseDecision {
         edits: Vec<ResponseEdit>,
         shapes: Vec<BodyShape>,
     },
-    Reply(Reply),
-    Reset(Reset),
+    Stop(Stop),
 }
 
 impl Plugins {
@@ -68,15 +81,19 @@ impl Plugins {
             let verdict = match verdict {
                 Ok(verdict) => verdict,
                 Err(error) => match closed(entry, &error) {
-                    Some(reply) => return RequestDecision::Reply(reply),
+                    Some(reply) => return RequestDecision::Stop(reply.into()),
                     None => continue,
                 },
             };
             wait(verdict.delay).await;
             match verdict.action {
                 RequestAction::Proceed(more) => edits.extend(more.into_iter().map(|edit| (entry.id, edit))),
-                RequestAction::Refuse(refusal) => return RequestDecision::Reply(Reply::refusal(&refusal)),
-                RequestAction::Reset(how) => return RequestDecision::Reset(how),
+                RequestAction::Refuse(refusal) => return RequestDecision::Stop(Reply::refusal(&refusal).into()),
+                RequestAction::Reset(how) => return RequestDecision::Stop(Stop::Reset(how)),
+                RequestAction::Answer(answer) => return RequestDecision::Stop(Stop::Answer(answer)),
+                RequestAction::RefuseConnections(length) => {
+                    return RequestDecision::Stop(Stop::RefuseConnections(length));
+                }
             }
         }
         RequestDecision::Proceed(edits)
@@ -99,7 +116,7 @@ impl Plugins {
             let verdict = match verdict {
                 Ok(verdict) => verdict,
                 Err(error) => match closed(entry, &error) {
-                    Some(reply) => return ResponseDecision::Reply(reply),
+                    Some(reply) => return ResponseDecision::Stop(reply.into()),
                     None => continue,
                 },
             };
@@ -109,8 +126,9 @@ impl Plugins {
                     edits.extend(more);
                     shapes.extend(body);
                 }
-                ResponseAction::Replace(refusal) => return ResponseDecision::Reply(Reply::refusal(&refusal)),
-                ResponseAction::Reset(how) => return ResponseDecision::Reset(how),
+                ResponseAction::Replace(refusal) => return ResponseDecision::Stop(Reply::refusal(&refusal).into()),
+                ResponseAction::Reset(how) => return ResponseDecision::Stop(Stop::Reset(how)),
+                ResponseAction::Answer(answer) => return ResponseDecision::Stop(Stop::Answer(answer)),
             }
         }
         ResponseDecision::Proceed { edits, shapes }
@@ -121,7 +139,8 @@ impl Plugins {
         self.snapshot.on_response(self.matched).next().is_some()
     }
 
-    /// Tells every entry that subscribed to it how the request ended. A fault here changes nothing for the client.
+    /// Tells every entry that subscribed to it how the request ended, and gives back the places that it held. A fault here
+    /// changes nothing for the client.
     pub(crate) fn on_complete(&self, outcome: &Outcome) {
         for entry in self.snapshot.on_complete(self.matched) {
             // Already counted and logged by `call`.
@@ -129,6 +148,7 @@ impl Plugins {
                 .instances
                 .call(entry, Phase::Complete, |it| it.on_complete(&self.view, outcome));
         }
+        self.view.memory.release();
     }
 
     /// The edits that this chain would make to an open watch now, without effects. `None` if the answer would not be a
@@ -142,7 +162,10 @@ impl Plugins {
             {
                 Ok(verdict) => match verdict.action {
                     RequestAction::Proceed(more) => edits.extend(more.into_iter().map(|edit| (entry.id, edit))),
-                    RequestAction::Refuse(_) | RequestAction::Reset(_) => return None,
+                    RequestAction::Refuse(_)
+                    | RequestAction::Reset(_)
+                    | RequestAction::Answer(_)
+                    | RequestAction::RefuseConnections(_) => return None,
                 },
                 Err(_) if entry.on_failure == FailurePolicy::Closed => return None,
                 Err(_) => {}

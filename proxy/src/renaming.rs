@@ -7,17 +7,14 @@ use ctrlmesh_wire::rename::{self, Rename};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use http_body::Body;
-use http_body_util::{BodyExt, Limited};
 
+use crate::body;
 use crate::respond::Reply;
 use crate::upstream::BoxError;
 
 mod watch;
 
 pub(crate) use watch::RenamedWatch;
-
-/// The API server's own limit for a request body (apiserver `MaxRequestBodyBytes`, 3 MiB).
-const MAX_BODY: usize = 3 << 20;
 
 /// Reads the request's body and calls its object by the API server's name.
 ///
@@ -28,7 +25,7 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let bytes = read(body).await?;
+    let bytes = body::collect(body).await?;
     if bytes.is_empty() {
         return Ok(bytes);
     }
@@ -78,7 +75,7 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let bytes = read(body).await?;
+    let bytes = body::collect(body).await?;
     let back = back(rename);
     let renamed = match rename::body(content_type(headers), &bytes, &back) {
         Ok(renamed) => renamed,
@@ -102,19 +99,6 @@ pub(crate) fn back(rename: &Rename) -> Rename {
     Rename {
         from: rename.to.clone(),
         to: rename.from.clone(),
-    }
-}
-
-async fn read<B>(body: B) -> Result<Bytes, Reply>
-where
-    B: Body<Data = Bytes>,
-    B::Error: Into<BoxError>,
-{
-    match Limited::new(body, MAX_BODY).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Reply::body_too_large(MAX_BODY)),
-        Err(error) if error.is::<crate::body::SlowBody>() => Err(Reply::slow_body()),
-        Err(error) => Err(Reply::broken_body(&error)),
     }
 }
 

@@ -10,7 +10,26 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AF
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::upstream::SendError;
-use crate::verdict::{Failure, Refusal};
+use crate::verdict::{self, Failure, Refusal};
+
+/// metav1's `StatusReasonUnknown` is the empty word, which WIT `refusal.reason` has for "the usual one".
+const UNKNOWN: &str = "Unknown";
+
+/// Where the object's name goes in the message of a refusal (WIT `details.name`).
+const NAME: &str = "{name}";
+
+/// An answer of a plugin's own making that is no `Status`, as it is.
+pub(crate) fn plain(answer: verdict::Answer) -> Response<Bytes> {
+    let mut response = Response::new(answer.body);
+    *response.status_mut() = StatusCode::from_u16(answer.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let length = response.body().len();
+    let headers = response.headers_mut();
+    for (name, value) in answer.headers {
+        headers.append(name, value);
+    }
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    response
+}
 
 /// An answer that the sidecar gives itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,16 +128,48 @@ impl Reply {
     pub(crate) fn refusal(refusal: &Refusal) -> Self {
         let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut reply = Self::new(code, refusal.message.clone());
-        if !refusal.reason.is_empty() {
-            reply = reply.reason(&refusal.reason);
+        match refusal.reason.as_str() {
+            "" => {}
+            UNKNOWN => reply = reply.reason(""),
+            reason => reply = reply.reason(reason),
         }
         if let Some(seconds) = refusal.retry_after_seconds {
             reply = reply.retry_after(seconds);
+        }
+        if let Some(about) = &refusal.details {
+            reply.about(about);
         }
         match &refusal.cause {
             Some(cause) => reply.cause("PluginRefused", cause.clone()),
             None => reply,
         }
+    }
+
+    fn about(&mut self, about: &verdict::Details) {
+        let details = self.details();
+        details.name.clone_from(&about.name);
+        details.group.clone_from(&about.group);
+        details.kind.clone_from(&about.kind);
+        let causes = about.causes.iter().map(|cause| StatusCause {
+            reason: cause.reason.clone(),
+            message: cause.message.clone(),
+            field: cause.field.clone(),
+        });
+        details.causes.extend(causes);
+        if !about.name.is_empty() {
+            self.set_name(&about.name);
+        }
+    }
+
+    /// Whether it is about an object whose name the plugin could not know: a create has it in its body.
+    pub(crate) fn lacks_name(&self) -> bool {
+        self.status.message.contains(NAME)
+    }
+
+    /// Says which object it is about, also where the message has `{name}`.
+    pub(crate) fn set_name(&mut self, name: &str) {
+        self.status.message = self.status.message.replace(NAME, name);
+        name.clone_into(&mut self.details().name);
     }
 
     /// A plugin failed and its entry is closed on failure.

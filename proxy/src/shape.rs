@@ -67,7 +67,7 @@ impl BrokenOff {
     pub(crate) fn new(how: Reset) -> Self {
         let reason = match how {
             Reset::InternalError => h2::Reason::INTERNAL_ERROR,
-            Reset::Cancel | Reset::Close | Reset::Hang => h2::Reason::CANCEL,
+            Reset::Cancel | Reset::Close | Reset::Hang | Reset::BlackHole => h2::Reason::CANCEL,
         };
         Self { reason: reason.into() }
     }
@@ -163,6 +163,11 @@ impl<B: Body<Data = Bytes, Error = BoxError> + Unpin> Body for ShapedBody<B> {
             this.pause = None;
         }
         if this.state == State::Cut {
+            if this.shape.reset == Reset::BlackHole {
+                // Its end is the connection's.
+                this.connection.silence();
+                return Poll::Pending;
+            }
             this.state = State::Ended;
             if this.shape.reset == Reset::Close {
                 this.connection.close();

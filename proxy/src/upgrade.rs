@@ -6,7 +6,6 @@ use std::rc::Rc;
 use http::header::UPGRADE;
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Uri};
-use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
@@ -25,7 +24,7 @@ const BUFFER: usize = 64 << 10;
 pub(crate) async fn serve(
     exchange: &Exchange<'_>,
     mut parts: Parts,
-    incoming: Incoming,
+    body: RequestBody,
     uri: Uri,
     watching: Option<Watching>,
 ) -> Answer {
@@ -34,7 +33,7 @@ pub(crate) async fn serve(
     if let Some(protocol) = &exchange.upgrade {
         parts.headers.insert(UPGRADE, protocol.clone());
     }
-    let mut request = Request::new(RequestBody::new(incoming, &exchange.record));
+    let mut request = Request::new(body);
     *request.method_mut() = parts.method;
     *request.headers_mut() = parts.headers;
     *request.uri_mut() = uri;

@@ -52,6 +52,43 @@ pub struct Refusal {
     pub retry_after_seconds: Option<u32>,
     /// What refused, for `details.causes`.
     pub cause: Option<String>,
+    /// What it is about.
+    pub details: Option<Details>,
+}
+
+/// What a refusal is about (WIT `details`).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Details {
+    /// Name of the object; empty for a create, whose name is in the body.
+    pub name: String,
+    /// Its API group.
+    pub group: String,
+    /// Its resource.
+    pub kind: String,
+    /// Causes.
+    pub causes: Vec<Cause>,
+}
+
+/// One cause (WIT `cause`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// A word for machines.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// Path of the field.
+    pub field: String,
+}
+
+/// An answer that is no Status (WIT `answer`). Already validated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// HTTP status, 200 to 599.
+    pub code: u16,
+    /// Header fields in their order.
+    pub headers: Vec<(http::HeaderName, http::HeaderValue)>,
+    /// The body.
+    pub body: bytes::Bytes,
 }
 
 /// How to break off (WIT `reset`).
@@ -65,6 +102,8 @@ pub enum Reset {
     Close,
     /// Never answer, up to the host's longest wait.
     Hang,
+    /// The client's connection falls silent, up to the host's longest wait.
+    BlackHole,
 }
 
 /// What happens with a request (WIT `request-action`).
@@ -76,6 +115,10 @@ pub enum RequestAction {
     Refuse(Refusal),
     /// Break off.
     Reset(Reset),
+    /// Answer these bytes.
+    Answer(Answer),
+    /// Close the port for so long, and all client connections. Already bounded.
+    RefuseConnections(Duration),
 }
 
 /// A verdict on a request (WIT `request-verdict`).
@@ -94,6 +137,8 @@ pub enum ResponseEdit {
     SetHeader(http::HeaderName, http::HeaderValue),
     /// Remove a header. Already validated.
     RemoveHeader(http::HeaderName),
+    /// Ask the client to take another connection.
+    CloseConnection,
 }
 
 /// What happens to a body while it streams (WIT `body-shape`).
@@ -127,6 +172,8 @@ pub enum ResponseAction {
     Replace(Refusal),
     /// Break off: executed, but the answer is lost.
     Reset(Reset),
+    /// Answer these bytes instead.
+    Answer(Answer),
 }
 
 /// A verdict on a response (WIT `response-verdict`).

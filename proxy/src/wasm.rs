@@ -22,6 +22,7 @@ mod host;
 mod instance;
 mod plugin;
 mod plugin_log;
+mod reports;
 mod series;
 mod state;
 mod stdio;
@@ -41,6 +42,7 @@ pub use instance::{EntryConfig, Instance, InstanceInfo};
 pub use plugin::Plugin;
 pub use plugin_log::{Level, LogLine, PluginLog};
 pub use series::{MAX_SERIES, Series, SeriesSet, SeriesValue};
+pub(crate) use state::Held;
 pub use state::{Cell, Claim, EntryState, Grant, Rule, StateError, StateStore};
 
 /// Largest plugin. A ConfigMap holds 1 MiB; a Rust plugin has some 100 KiB, one that brings a script engine some MiB.

@@ -16,8 +16,10 @@ use tokio_util::task::TaskTracker;
 use crate::chain::{ChainHandle, Snapshot};
 use crate::connection;
 use crate::instances::Instances;
+use crate::leader_lock::LeaderLocks;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
+use crate::outage::Outage;
 use crate::signal::Signal;
 use crate::tls::ServerTls;
 use crate::upstream::{Credentials, Limits, Target, Upstream};
@@ -33,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) states: Arc<StateStore>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) locks: Arc<LeaderLocks>,
+    pub(crate) outage: Outage,
     pub(crate) tls: ServerTls,
     pub(crate) head_timeout: Duration,
     /// Graceful: connections finish what they have and take no more.
@@ -51,6 +55,8 @@ pub(crate) struct Worker {
     pub(crate) signal: Rc<Signal>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) locks: Arc<LeaderLocks>,
+    pub(crate) outage: Outage,
     pub(crate) tls: ServerTls,
     pub(crate) drain: CancellationToken,
     pub(crate) stop: CancellationToken,
@@ -75,6 +81,8 @@ impl Worker {
             states: _,
             metrics,
             ledger,
+            locks,
+            outage,
             tls,
             head_timeout,
             drain,
@@ -97,6 +105,8 @@ impl Worker {
             chain,
             metrics,
             ledger,
+            locks,
+            outage,
             tls,
             drain,
             stop,
@@ -118,6 +128,11 @@ impl Worker {
     /// Host name of the API server.
     pub(crate) fn host(&self) -> &str {
         self.target.authority().host()
+    }
+
+    /// Port of the API server.
+    pub(crate) fn port(&self) -> u16 {
+        self.target.port()
     }
 
     /// Whether no second chain has come into force since the process began.
@@ -202,8 +217,10 @@ fn obey(worker: &Rc<Worker>, order: Order) {
 /// Passes on to the streams what happens to the process.
 async fn hear(worker: Rc<Worker>) {
     let mut changes = worker.chain.subscribe();
+    let mut outages = worker.outage.subscribe();
     loop {
         tokio::select! {
+            () = outages.begun() => worker.signal.break_off(),
             changed = changes.changed() => match changed {
                 Ok(()) => worker.signal.chain_changed(),
                 Err(_) => break,

@@ -91,6 +91,7 @@ fn refusals_and_resets_arrive() {
         message: "slow down".into(),
         retry_after_seconds: Some(2),
         cause: Some("rule-1".into()),
+        details: None,
     };
     let text = r#"{"code": 429, "reason": "TooManyRequests", "message": "slow down", "retryAfterSeconds": 2, "cause": "rule-1"}"#;
     let (_, action) = request_verdict(&format!(r#"{{"then": {{"refuse": {text}}}}}"#)).expect("a verdict");

@@ -1,8 +1,8 @@
 //! What a plugin may ask of its host, as a trait: calling a WIT import outside of a component aborts the process, so native
 //! tests bring their own (`testing::FakeHost`).
 
-use crate::bindings::ctrlmesh::plugin::{clock, log, metrics, random, state};
-use crate::{Cell, Claim, Grant, Level, StateError};
+use crate::bindings::ctrlmesh::plugin::{clock, log, metrics, random, report, state};
+use crate::{Admission, Ask, Cell, Claim, Grant, Level, Place, StateError};
 
 /// The host's side of the contract. Every function is one call out of the component (well under a microsecond).
 pub trait Host {
@@ -25,6 +25,20 @@ pub trait Host {
     ///
     /// [`StateError`], as for all functions below: too many keys, too large, a key of another kind, a senseless number.
     fn take(&self, claims: &[Claim]) -> Result<Grant, StateError>;
+
+    /// Takes tokens and places for the request in hand: all of them or none. The host gives the places back when the
+    /// request is over. Only in [`Plugin::on_request`](crate::Plugin::on_request).
+    ///
+    /// # Errors
+    ///
+    /// See [`Host::take`].
+    fn admit(&self, asks: &[Ask], places: &[Place]) -> Result<Admission, StateError>;
+
+    /// Shows a JSON value under this key in the sidecar's `/status`.
+    fn put_report(&self, key: &str, json: &str);
+
+    /// Takes a report away.
+    fn remove_report(&self, key: &str);
 
     /// Adds to a counter that starts at 0 and returns the new value; `None` if it would exceed `max`. Never below 0.
     ///
@@ -109,6 +123,18 @@ impl Host for Imports {
 
     fn take(&self, claims: &[Claim]) -> Result<Grant, StateError> {
         state::take(claims)
+    }
+
+    fn admit(&self, asks: &[Ask], places: &[Place]) -> Result<Admission, StateError> {
+        state::admit(asks, places)
+    }
+
+    fn put_report(&self, key: &str, json: &str) {
+        report::put(key, json);
+    }
+
+    fn remove_report(&self, key: &str) {
+        report::remove(key);
     }
 
     fn add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError> {

@@ -48,11 +48,13 @@ pub mod testing;
 mod verdict;
 
 pub use bindings::ctrlmesh::plugin::log::Level;
-pub use bindings::ctrlmesh::plugin::state::{Bucket, Cell, Claim, Error as StateError, Grant};
+pub use bindings::ctrlmesh::plugin::state::{
+    Admission, Ask, Bucket, Cell, Claim, Error as StateError, Grant, Place, Shortage,
+};
 pub use bindings::ctrlmesh::plugin::types::{
-    BodyShape, Facts, Failure, Field, InstanceInfo, MatchRule, Outcome, Phases, Refusal, Rename, RequestAction,
-    RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict, Subscription,
-    Traffic, Verb,
+    Answer, BodyShape, Cause, Details, Facts, Failure, Field, InstanceInfo, MatchRule, Outcome, Phases, Refusal,
+    Rename, RequestAction, RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan,
+    ResponseVerdict, Subscription, Traffic, Verb,
 };
 #[doc(hidden)]
 pub use export::Slot;

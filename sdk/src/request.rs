@@ -24,10 +24,18 @@ pub trait Request {
     fn method(&self) -> String;
     /// Decoded path.
     fn path(&self) -> String;
-    /// Host name of external traffic; the API server's for API traffic.
+    /// Host name of external traffic, in lower case and without brackets; the API server's for API traffic.
     fn host(&self) -> String;
+    /// Port of external traffic; the API server's for API traffic.
+    fn port(&self) -> u16;
     /// `Content-Length` in bytes, if the request has one.
     fn size(&self) -> Option<u64>;
+    /// Whether this is about a leader election's lock (`wit/plugin.wit` says how the host knows).
+    fn is_leader_lock(&self) -> bool;
+    /// The number that this entry has noted with this request; 0 at first.
+    fn note(&self) -> u64;
+    /// Notes a number for this entry's later phases of this request.
+    fn set_note(&self, value: u64);
 }
 
 /// The head of a response, read-only.
@@ -90,8 +98,24 @@ impl Request for Live<'_> {
         self.handle.host()
     }
 
+    fn port(&self) -> u16 {
+        self.handle.port()
+    }
+
     fn size(&self) -> Option<u64> {
         self.handle.size()
+    }
+
+    fn is_leader_lock(&self) -> bool {
+        self.handle.is_leader_lock()
+    }
+
+    fn note(&self) -> u64 {
+        self.handle.note()
+    }
+
+    fn set_note(&self, value: u64) {
+        self.handle.set_note(value);
     }
 }
 

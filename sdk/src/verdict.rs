@@ -1,8 +1,8 @@
 //! Constructors for verdicts, edits and refusals. What they mean is defined in `wit/types.wit`.
 
 use crate::{
-    BodyShape, Field, Refusal, Rename, RequestAction, RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit,
-    ResponsePlan, ResponseVerdict,
+    Answer, BodyShape, Cause, Details, Field, Refusal, Rename, RequestAction, RequestEdit, RequestVerdict, Reset,
+    ResponseAction, ResponseEdit, ResponsePlan, ResponseVerdict,
 };
 
 impl RequestVerdict {
@@ -27,6 +27,18 @@ impl RequestVerdict {
     #[must_use]
     pub fn reset(reset: Reset) -> Self {
         RequestAction::Reset(reset).into()
+    }
+
+    /// Answer with these bytes, which are no Status; nothing reaches the API server.
+    #[must_use]
+    pub fn answer(answer: Answer) -> Self {
+        RequestAction::Answer(answer).into()
+    }
+
+    /// Close the sidecar's port for so many milliseconds (at most 60 000), and every client connection.
+    #[must_use]
+    pub fn refuse_connections(for_ms: u32) -> Self {
+        RequestAction::RefuseConnections(for_ms).into()
     }
 
     /// The same, after so many milliseconds. The host bounds it (default: 60 000).
@@ -103,6 +115,7 @@ impl Refusal {
             message: message.into(),
             retry_after_seconds: None,
             cause: None,
+            details: None,
         }
     }
 
@@ -131,6 +144,55 @@ impl Refusal {
         self.cause = Some(cause.into());
         self
     }
+
+    /// What the refusal is about, as the API server says it in `details`.
+    #[must_use]
+    pub fn details(mut self, details: Details) -> Self {
+        self.details = Some(details);
+        self
+    }
+}
+
+impl Details {
+    /// About an object; `kind` is its resource, as the API server writes it here. The name of a create is filled in by the host
+    /// if the message says `{name}`.
+    pub fn new(group: impl Into<String>, kind: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            group: group.into(),
+            kind: kind.into(),
+            causes: Vec::new(),
+        }
+    }
+
+    /// With one more cause.
+    #[must_use]
+    pub fn cause(mut self, reason: impl Into<String>, message: impl Into<String>, field: impl Into<String>) -> Self {
+        self.causes.push(Cause {
+            reason: reason.into(),
+            message: message.into(),
+            field: field.into(),
+        });
+        self
+    }
+}
+
+impl Answer {
+    /// An answer with this body as `text/plain; charset=utf-8`, as the API server's own plain answers.
+    pub fn text(code: u16, body: impl Into<String>) -> Self {
+        Self {
+            code,
+            headers: vec![Field::new("content-type", "text/plain; charset=utf-8")],
+            body: body.into().into_bytes(),
+        }
+    }
+
+    /// With this header field.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push(Field::new(name, value));
+        self
+    }
 }
 
 impl ResponseVerdict {
@@ -156,6 +218,12 @@ impl ResponseVerdict {
     #[must_use]
     pub fn reset(reset: Reset) -> Self {
         ResponseAction::Reset(reset).into()
+    }
+
+    /// Answer these bytes instead, which are no Status; the API server's answer is thrown away.
+    #[must_use]
+    pub fn answer(answer: Answer) -> Self {
+        ResponseAction::Answer(answer).into()
     }
 
     /// The same, after so many milliseconds. The host bounds it (default: 60 000).
@@ -194,6 +262,13 @@ impl ResponsePlan {
     #[must_use]
     pub fn remove_header(mut self, name: impl Into<String>) -> Self {
         self.edits.push(ResponseEdit::RemoveHeader(name.into()));
+        self
+    }
+
+    /// Asks the client to take another connection from here on.
+    #[must_use]
+    pub fn close_connection(mut self) -> Self {
+        self.edits.push(ResponseEdit::CloseConnection);
         self
     }
 

@@ -10,8 +10,10 @@
 mod admin;
 mod bad_chain;
 mod bad_clients;
+mod breaking;
 mod drain;
 mod locks;
+mod memory;
 mod outcomes;
 mod plugin_faults;
 mod reload;

@@ -8,6 +8,7 @@
 mod error;
 mod field_selector;
 mod label_selector;
+mod object_name;
 mod percent;
 mod protobuf;
 mod query;
@@ -19,6 +20,7 @@ mod watch_event;
 pub use error::Error;
 pub use field_selector::{FieldOperator, FieldRequirement, FieldSelector};
 pub use label_selector::{LabelSelector, MAX_REQUIREMENTS, MAX_SELECTOR_BYTES, Operator, Requirement, SelectorError};
+pub use object_name::object_name;
 pub use query::{MAX_QUERY_BYTES, MAX_QUERY_PAIRS, Pairs, Query, QueryEditor, QueryError};
 pub use request_info::{RequestInfo, RequestInfoError, Verb};
 pub use status::{Status, StatusCause, StatusDetails, default_reason};

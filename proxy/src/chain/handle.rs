@@ -185,6 +185,7 @@ fn entry_status(entry: &Entry, now: Instant, wall: SystemTime) -> EntryStatus {
         faults: entry.health.faults(),
         error: entry.health.last_fault(),
         until,
+        reports: entry.state.reports().snapshot(),
     }
 }
 

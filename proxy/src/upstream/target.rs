@@ -128,6 +128,12 @@ impl Target {
         &self.authority
     }
 
+    /// Port of the API server.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The sidecar's own identity, for requests that bring none.
     #[must_use]
     pub const fn credentials(&self) -> &Credentials {
@@ -144,10 +150,6 @@ impl Target {
 
     pub(super) fn host(&self) -> &str {
         &self.host
-    }
-
-    pub(super) const fn port(&self) -> u16 {
-        self.port
     }
 
     /// Name in the server's certificate; `None` for plain HTTP.

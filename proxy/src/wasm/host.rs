@@ -46,6 +46,8 @@ pub(crate) struct HostState {
     pub(crate) response: Option<Rc<ResponseView>>,
     /// The call is a question only: state, log and metrics have no effect.
     pub(crate) recheck: bool,
+    /// The call is `on-request`, the only one in which places can be taken.
+    pub(crate) may_hold: bool,
     pub(crate) entry: Arc<EntryState>,
     pub(crate) limits: Limits,
     pub(crate) deadline: Deadline,
@@ -60,6 +62,7 @@ impl HostState {
             request: None,
             response: None,
             recheck: false,
+            may_hold: false,
             entry,
             limits: Limits {
                 memory_bytes,
@@ -96,6 +99,12 @@ impl HostState {
         self.stdio
             .flush(if self.recheck { None } else { Some(self.entry.log()) });
         self.recheck = false;
+        self.may_hold = false;
+    }
+
+    /// By what the entry is known in a request's memory.
+    pub(crate) fn entry_id(&self) -> usize {
+        Arc::as_ptr(&self.entry).addr()
     }
 }
 

@@ -153,6 +153,7 @@ impl Instance {
         let host = self.store.data_mut();
         host.request = Some(Rc::clone(request));
         host.recheck = recheck;
+        host.may_hold = true;
         let verdict = self.call(Phase::OnRequest, self.entry.timeout, |store, guest, _, _| match guest {
             Guest::V0_1(guest) => Ok(convert::request_verdict(
                 guest.call_on_request(store, Resource::new_borrow(REQUEST))?,

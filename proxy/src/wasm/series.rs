@@ -73,6 +73,12 @@ impl SeriesSet {
         (inner.series.clone(), inner.dropped)
     }
 
+    /// Counts something else that the entry handed over in vain.
+    pub(crate) fn drop_update(&self) {
+        let mut inner = lock(&self.0);
+        inner.dropped = inner.dropped.saturating_add(1);
+    }
+
     fn update(&self, name: &str, label: &str, value: SeriesValue) {
         let mut inner = lock(&self.0);
         let updated = inner.find(name, label).map(|known| known.update(value));

@@ -16,6 +16,7 @@ mod window;
 
 pub use bucket::Rule;
 pub use entry::EntryState;
+pub(crate) use entry::Held;
 
 /// Keys that an entry may have.
 pub(crate) const MAX_KEYS: usize = 1024;
@@ -25,6 +26,8 @@ pub(crate) const MAX_KEY_BYTES: usize = 640;
 pub(crate) const MAX_VALUE_BYTES: usize = 4096;
 /// Claims in one call: a request meets a handful of rules.
 pub(crate) const MAX_CLAIMS: usize = 64;
+/// Longest time ahead for which tokens are granted; a verdict's delay is not longer either.
+pub(crate) const MAX_WAIT_MS: u32 = 60_000;
 
 /// Why a call of `state` did nothing (WIT `state.error`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +64,39 @@ pub struct Claim {
     pub rule: Rule,
     /// How many tokens.
     pub tokens: u32,
+}
+
+/// A claim that may be granted ahead of time (WIT `state.ask`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) claim: Claim,
+    /// 0: only what is there now.
+    pub(crate) max_wait_ms: u32,
+}
+
+impl Ask {
+    /// Only what is there now.
+    pub(crate) const fn now(claim: Claim) -> Self {
+        Self { claim, max_wait_ms: 0 }
+    }
+}
+
+/// One place among at most `max` (WIT `state.place`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) key: String,
+    pub(crate) max: u32,
+}
+
+/// An answer to `admit` (WIT `state.admission`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Everything is taken; go on after so many milliseconds.
+    Granted { wait_ms: u64 },
+    /// Nothing was taken; this ask waits longest.
+    Short { ask: usize, wait_ms: u64 },
+    /// Nothing was taken; this place is not free.
+    Full { place: usize },
 }
 
 /// A small value with a version (WIT `state.cell`).

@@ -7,10 +7,10 @@ use aws_lc_rs::rand;
 use wasmtime::component::{HasSelf, Linker, Resource};
 
 use super::bindings::v0_1::Plugin;
-use super::bindings::v0_1::ctrlmesh::plugin::{clock, exchange, log, metrics, random, state, types};
+use super::bindings::v0_1::ctrlmesh::plugin::{clock, exchange, log, metrics, random, report, state, types};
 use super::host::{HostState, RequestHandle, ResponseHandle};
 use super::plugin_log::Level;
-use super::state::{Claim, EntryState, Grant, Rule, StateError};
+use super::state::{Admission, Ask, Claim, EntryState, Grant, Place, Rule, StateError};
 
 pub(crate) mod convert;
 
@@ -74,7 +74,8 @@ impl state::Host for HostState {
     fn take(&mut self, claims: Vec<state::Claim>) -> Result<state::Grant, state::Error> {
         let claims: Vec<Claim> = claims.into_iter().map(claim).collect();
         if self.recheck {
-            return EntryState::check_claims(&claims)
+            let asks: Vec<Ask> = claims.into_iter().map(Ask::now).collect();
+            return EntryState::check_admission(&asks, &[])
                 .map(|()| state::Grant::Granted)
                 .map_err(error);
         }
@@ -83,6 +84,28 @@ impl state::Host for HostState {
             Ok(Grant::WaitMs(wait)) => Ok(state::Grant::WaitMs(wait)),
             Err(refused) => Err(error(refused)),
         }
+    }
+
+    fn admit(&mut self, asks: Vec<state::Ask>, places: Vec<state::Place>) -> Result<state::Admission, state::Error> {
+        let asks: Vec<Ask> = asks.into_iter().map(ask).collect();
+        let places: Vec<Place> = places.into_iter().map(place).collect();
+        EntryState::check_admission(&asks, &places).map_err(error)?;
+        if self.recheck {
+            return Ok(state::Admission::Granted(0));
+        }
+        let Some(request) = self.request.as_ref().filter(|_| self.may_hold) else {
+            return Err(state::Error::Invalid);
+        };
+        let (admission, held) = self.entry.admit(&asks, &places).map_err(error)?;
+        request.memory.hold(held);
+        Ok(match admission {
+            Admission::Granted { wait_ms } => state::Admission::Granted(saturated(wait_ms)),
+            Admission::Short { ask, wait_ms } => state::Admission::Short(state::Shortage {
+                ask: saturated(ask as u64),
+                wait_ms,
+            }),
+            Admission::Full { place } => state::Admission::Full(saturated(place as u64)),
+        })
     }
 
     fn add(&mut self, key: String, delta: i64, max: Option<i64>) -> Result<Option<i64>, state::Error> {
@@ -124,6 +147,38 @@ impl state::Host for HostState {
         if !self.recheck {
             self.entry.remove(&key);
         }
+    }
+}
+
+impl report::Host for HostState {
+    fn put(&mut self, key: String, json: String) {
+        if !self.recheck && !self.entry.reports().put(key, &json) {
+            self.entry.series().drop_update();
+        }
+    }
+
+    fn remove(&mut self, key: String) {
+        if !self.recheck {
+            self.entry.reports().remove(&key);
+        }
+    }
+}
+
+fn saturated(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn ask(ask: state::Ask) -> Ask {
+    Ask {
+        claim: claim(ask.claim),
+        max_wait_ms: ask.max_wait_ms,
+    }
+}
+
+fn place(place: state::Place) -> Place {
+    Place {
+        key: place.key,
+        max: place.max,
     }
 }
 
@@ -207,8 +262,29 @@ impl exchange::HostRequest for HostState {
             .unwrap_or_default()
     }
 
+    fn port(&mut self, _: Resource<RequestHandle>) -> u16 {
+        self.request.as_ref().map_or(0, |request| request.port)
+    }
+
     fn size(&mut self, _: Resource<RequestHandle>) -> Option<u64> {
         self.request_header("content-length")?.parse().ok()
+    }
+
+    fn is_leader_lock(&mut self, _: Resource<RequestHandle>) -> bool {
+        self.request
+            .as_ref()
+            .is_some_and(|request| request.is_leader_lock.get())
+    }
+
+    fn note(&mut self, _: Resource<RequestHandle>) -> u64 {
+        let request = self.request.as_ref();
+        request.map_or(0, |request| request.memory.note(self.entry_id()))
+    }
+
+    fn set_note(&mut self, _: Resource<RequestHandle>, value: u64) {
+        if let Some(request) = self.request.as_ref().filter(|_| !self.recheck) {
+            request.memory.set_note(self.entry_id(), value);
+        }
     }
 
     fn drop(&mut self, _: Resource<RequestHandle>) -> wasmtime::Result<()> {

@@ -13,6 +13,8 @@ use crate::verdict::{BodyShape, Refusal};
 const MAX_EDITS: usize = 64;
 /// Text of one answer: selectors, header values, messages together.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
+/// Causes of a refusal; the API server's longest answers have a handful.
+const MAX_CAUSES: usize = 16;
 /// Match rules of a subscription.
 const MAX_RULES: usize = 256;
 /// Longest wait before an action. Longer ones are cut, as the interface says.
@@ -84,6 +86,20 @@ pub(crate) fn edit_count(count: usize) -> Result<(), String> {
 /// Bounds the number of match rules.
 pub(crate) fn rule_count(count: usize) -> Result<(), String> {
     bounded("match rules", count, MAX_RULES)
+}
+
+/// Bounds the number of causes.
+pub(crate) fn cause_count(count: usize) -> Result<(), String> {
+    bounded("causes", count, MAX_CAUSES)
+}
+
+/// The status of an answer that is no Status.
+pub(crate) fn answer_code(code: u16) -> Result<u16, String> {
+    if (200..=599).contains(&code) {
+        Ok(code)
+    } else {
+        Err(format!("an answer with the code {code}: it must be 200 to 599"))
+    }
 }
 
 fn bounded(what: &str, count: usize, limit: usize) -> Result<(), String> {
@@ -279,6 +295,7 @@ mod tests {
                 message: String::new(),
                 retry_after_seconds: None,
                 cause: None,
+                details: None,
             };
             refusal(refused, &mut TextBudget::default()).is_ok()
         };

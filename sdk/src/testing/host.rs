@@ -4,7 +4,7 @@ use std::cell::{Cell as Mutable, RefCell};
 use std::collections::BTreeMap;
 
 use super::state::State;
-use crate::{Cell, Claim, Grant, Host, Level, StateError};
+use crate::{Admission, Ask, Cell, Claim, Grant, Host, Level, Place, StateError};
 
 /// 2026-01-01T00:00:00Z: any fixed moment would do.
 const START_UNIX_MS: u64 = 1_767_225_600_000;
@@ -13,6 +13,10 @@ const START_UNIX_MS: u64 = 1_767_225_600_000;
 const MAX_SERIES: usize = 64;
 const MAX_NAME: usize = 64;
 const MAX_LABEL: usize = 320;
+/// And of interface `report`.
+const MAX_REPORTS: usize = 64;
+const MAX_REPORT_KEY: usize = 64;
+const MAX_REPORT: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 enum Value {
@@ -29,6 +33,7 @@ pub struct FakeHost {
     series: RefCell<BTreeMap<(String, String), Value>>,
     dropped: Mutable<u64>,
     state: RefCell<State>,
+    reports: RefCell<BTreeMap<String, serde_json::Value>>,
 }
 
 impl Default for FakeHost {
@@ -48,6 +53,7 @@ impl FakeHost {
             series: RefCell::default(),
             dropped: Mutable::new(0),
             state: RefCell::default(),
+            reports: RefCell::default(),
         }
     }
 
@@ -80,10 +86,28 @@ impl FakeHost {
         }
     }
 
-    /// Updates of metrics that a host drops: a bad name, too long a label, too many series, a counter used as a gauge.
+    /// Updates of metrics and reports that a host drops: a bad name, too long a label, too many series, a counter used as a
+    /// gauge, a report that is no JSON.
     #[must_use]
     pub fn dropped_updates(&self) -> u64 {
         self.dropped.get()
+    }
+
+    /// How many places of this key requests hold.
+    #[must_use]
+    pub fn held_places(&self, key: &str) -> u32 {
+        self.state.borrow().places(key)
+    }
+
+    /// A request that held a place of this key is over: the host gives it back.
+    pub fn free_place(&self, key: &str) {
+        self.state.borrow_mut().free_place(key);
+    }
+
+    /// What the plugin shows in `/status` under this key.
+    #[must_use]
+    pub fn report(&self, key: &str) -> Option<serde_json::Value> {
+        self.reports.borrow().get(key).cloned()
     }
 
     fn update(&self, name: &str, label: &str, value: Value) {
@@ -135,6 +159,25 @@ impl Host for FakeHost {
 
     fn take(&self, claims: &[Claim]) -> Result<Grant, StateError> {
         self.state.borrow_mut().take(claims, self.elapsed_ms.get())
+    }
+
+    fn admit(&self, asks: &[Ask], places: &[Place]) -> Result<Admission, StateError> {
+        self.state.borrow_mut().admit(asks, places, self.elapsed_ms.get())
+    }
+
+    fn put_report(&self, key: &str, json: &str) {
+        let mut reports = self.reports.borrow_mut();
+        let has_room = reports.len() < MAX_REPORTS || reports.contains_key(key);
+        match serde_json::from_str(json) {
+            Ok(value) if has_room && key.len() <= MAX_REPORT_KEY && json.len() <= MAX_REPORT => {
+                reports.insert(key.to_owned(), value);
+            }
+            _ => self.dropped.set(self.dropped.get() + 1),
+        }
+    }
+
+    fn remove_report(&self, key: &str) {
+        self.reports.borrow_mut().remove(key);
     }
 
     fn add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError> {

@@ -1,5 +1,7 @@
 //! Requests and responses made by hand.
 
+use std::cell::Cell;
+
 use crate::{Facts, Request, ResponseHead, Traffic, Verb};
 
 /// A request for tests. Start from a verb, add what matters.
@@ -11,7 +13,10 @@ pub struct TestRequest {
     method: String,
     path: String,
     host: String,
+    port: u16,
     size: Option<u64>,
+    is_leader_lock: bool,
+    note: Cell<u64>,
 }
 
 impl TestRequest {
@@ -41,7 +46,10 @@ impl TestRequest {
             method: method.to_owned(),
             path: String::new(),
             host: "kubernetes.default.svc".to_owned(),
+            port: 443,
             size: None,
+            is_leader_lock: group == "coordination.k8s.io" && resource == "leases",
+            note: Cell::new(0),
         }
     }
 
@@ -63,7 +71,7 @@ impl TestRequest {
         Self::api(Verb::Get, group, resource).name(name)
     }
 
-    /// A request that is not about the Kubernetes API.
+    /// A request that is not about the Kubernetes API, to port 443.
     #[must_use]
     pub fn external(method: &str, host: &str, path: &str) -> Self {
         let mut req = Self::api(Verb::NonResource, "", "");
@@ -125,6 +133,20 @@ impl TestRequest {
         self
     }
 
+    /// To this port.
+    #[must_use]
+    pub fn with_port(mut self, port: u16) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// About the lock of a leader election that is no Lease.
+    #[must_use]
+    pub fn leader_lock(mut self) -> Self {
+        self.is_leader_lock = true;
+        self
+    }
+
     /// With a body of so many bytes.
     #[must_use]
     pub fn with_size(mut self, size: u64) -> Self {
@@ -183,8 +205,24 @@ impl Request for TestRequest {
         self.host.clone()
     }
 
+    fn port(&self) -> u16 {
+        self.port
+    }
+
     fn size(&self) -> Option<u64> {
         self.size
+    }
+
+    fn is_leader_lock(&self) -> bool {
+        self.is_leader_lock
+    }
+
+    fn note(&self) -> u64 {
+        self.note.get()
+    }
+
+    fn set_note(&self, value: u64) {
+        self.note.set(value);
     }
 }
 

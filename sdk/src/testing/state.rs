@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::{Bucket, Cell, Claim, Grant, StateError};
+use crate::{Admission, Ask, Bucket, Cell, Claim, Grant, Place, Shortage, StateError};
 
 /// Bounds of the contract (`wit/host.wit`, interface `state`).
 const MAX_KEYS: usize = 1024;
@@ -11,6 +11,7 @@ const MAX_VALUE: usize = 4096;
 const MAX_KEY: usize = 640;
 const MAX_SLOTS: u32 = 64;
 const MAX_CLAIMS: usize = 64;
+const MAX_WAIT_MS: u32 = 60_000;
 
 /// Everything that one entry keeps.
 #[derive(Debug, Default)]
@@ -20,6 +21,7 @@ pub(super) struct State(BTreeMap<String, Slot>);
 enum Slot {
     Bucket(Level),
     Counter(i64),
+    Places(u32),
     Window(Window),
     Cell(Cell),
 }
@@ -28,7 +30,8 @@ enum Slot {
 #[derive(Clone, Copy, Debug)]
 struct Level {
     bucket: Bucket,
-    parts: u128,
+    /// Below 0 when tokens were granted ahead of time.
+    parts: i128,
     at_ms: u64,
 }
 
@@ -51,19 +54,69 @@ impl Level {
 
     /// The level at `now_ms`: filled by the rule it had, then kept in proportion under `bucket`.
     fn advanced(self, bucket: Bucket, now_ms: u64) -> Self {
-        let elapsed = u128::from(now_ms.saturating_sub(self.at_ms));
+        let elapsed = i128::from(now_ms.saturating_sub(self.at_ms));
         let before = capacity(self.bucket).max(1);
-        let parts = (self.parts + elapsed * u128::from(self.bucket.limit)).min(before);
+        let parts = (self.parts + elapsed * i128::from(self.bucket.limit)).min(before);
         Self {
             bucket,
-            parts: parts * capacity(bucket) / before,
+            parts: in_proportion(parts, capacity(bucket), before),
             at_ms: now_ms,
         }
     }
+
+    /// Milliseconds until so many tokens are there, rounded up.
+    fn wait_ms(self, tokens: u64) -> u64 {
+        let missing = (i128::from(tokens) * i128::from(self.bucket.interval_ms) - self.parts).max(0);
+        let limit = i128::from(self.bucket.limit);
+        u64::try_from((missing + limit - 1) / limit).unwrap_or(u64::MAX)
+    }
 }
 
-fn capacity(bucket: Bucket) -> u128 {
-    u128::from(bucket.burst) * u128::from(bucket.interval_ms)
+fn capacity(bucket: Bucket) -> i128 {
+    i128::from(bucket.burst) * i128::from(bucket.interval_ms)
+}
+
+/// `parts * to / from`; the product of two full capacities needs all 128 bits.
+fn in_proportion(parts: i128, to: i128, from: i128) -> i128 {
+    let scaled = parts.unsigned_abs() * to.unsigned_abs() / from.unsigned_abs().max(1);
+    let scaled = i128::try_from(scaled).unwrap_or(i128::MAX);
+    if parts < 0 { -scaled } else { scaled }
+}
+
+/// Tokens that all asks together want of a bucket.
+fn total(asks: &[Ask], key: &str) -> u64 {
+    let same = asks.iter().filter(|ask| ask.claim.key == key);
+    same.map(|ask| u64::from(ask.claim.tokens)).sum()
+}
+
+/// Refuses what could never be granted.
+fn check(asks: &[Ask], places: &[Place]) -> Result<(), StateError> {
+    if asks.len() > MAX_CLAIMS || places.len() > MAX_CLAIMS {
+        return Err(StateError::Invalid);
+    }
+    for Ask { claim, max_wait_ms } in asks {
+        check_key(&claim.key)?;
+        let Bucket {
+            limit,
+            interval_ms,
+            burst,
+        } = claim.bucket;
+        let is_impossible = total(asks, &claim.key) > u64::from(burst) || *max_wait_ms > MAX_WAIT_MS;
+        if limit == 0 || interval_ms == 0 || burst == 0 || is_impossible {
+            return Err(StateError::Invalid);
+        }
+    }
+    for place in places {
+        check_key(&place.key)?;
+        if place.max == 0 {
+            return Err(StateError::Invalid);
+        }
+    }
+    Ok(())
+}
+
+fn number(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
 }
 
 impl Window {
@@ -83,50 +136,78 @@ impl Window {
 impl State {
     /// Takes from every bucket or from none; claims on one key add up.
     pub(super) fn take(&mut self, claims: &[Claim], now_ms: u64) -> Result<Grant, StateError> {
-        let total = |key: &str| {
-            claims
-                .iter()
-                .filter(|claim| claim.key == key)
-                .map(|claim| u64::from(claim.tokens))
-                .sum()
-        };
-        if claims.len() > MAX_CLAIMS {
-            return Err(StateError::Invalid);
+        let asks: Vec<Ask> = claims
+            .iter()
+            .map(|claim| Ask {
+                claim: claim.clone(),
+                max_wait_ms: 0,
+            })
+            .collect();
+        match self.admit(&asks, &[], now_ms)? {
+            Admission::Granted(_) => Ok(Grant::Granted),
+            Admission::Short(shortage) => Ok(Grant::WaitMs(shortage.wait_ms)),
+            Admission::Full(_) => Err(StateError::Invalid),
         }
-        for claim in claims {
-            check_key(&claim.key)?;
-            let Bucket {
-                limit,
-                interval_ms,
-                burst,
-            } = claim.bucket;
-            let total: u64 = total(&claim.key);
-            if limit == 0 || interval_ms == 0 || burst == 0 || total > u64::from(burst) {
-                return Err(StateError::Invalid);
+    }
+
+    /// Takes every token and every place, or nothing.
+    pub(super) fn admit(&mut self, asks: &[Ask], places: &[Place], now_ms: u64) -> Result<Admission, StateError> {
+        check(asks, places)?;
+        for (index, place) in places.iter().enumerate() {
+            let wanted = places.iter().filter(|other| other.key == place.key).count();
+            let Slot::Places(held) = self.slot(&place.key, now_ms, || Slot::Places(0))? else {
+                return Err(StateError::WrongKind);
+            };
+            if u64::from(*held) + wanted as u64 > u64::from(place.max) {
+                return Ok(Admission::Full(number(index)));
             }
         }
-        let mut wait_ms = 0;
-        for claim in claims {
+        let mut longest = 0;
+        let mut short: Option<Shortage> = None;
+        for (index, Ask { claim, max_wait_ms }) in asks.iter().enumerate() {
             let slot = self.slot(&claim.key, now_ms, || Slot::Bucket(Level::full(claim.bucket, now_ms)))?;
             let Slot::Bucket(level) = slot else {
                 return Err(StateError::WrongKind);
             };
             *level = level.advanced(claim.bucket, now_ms);
-            let total: u64 = total(&claim.key);
-            let missing = (u128::from(total) * u128::from(claim.bucket.interval_ms)).saturating_sub(level.parts);
-            wait_ms = wait_ms.max(missing.div_ceil(u128::from(claim.bucket.limit)));
-        }
-        if wait_ms > 0 {
-            return Ok(Grant::WaitMs(u64::try_from(wait_ms).unwrap_or(u64::MAX)));
-        }
-        for claim in claims {
-            if let Some(Slot::Bucket(level)) = self.0.get_mut(&claim.key) {
-                level.parts = level
-                    .parts
-                    .saturating_sub(u128::from(claim.tokens) * u128::from(claim.bucket.interval_ms));
+            let wait_ms = level.wait_ms(total(asks, &claim.key));
+            longest = longest.max(wait_ms);
+            if wait_ms > u64::from(*max_wait_ms) && short.is_none_or(|known| wait_ms > known.wait_ms) {
+                short = Some(Shortage {
+                    ask: number(index),
+                    wait_ms,
+                });
             }
         }
-        Ok(Grant::Granted)
+        if let Some(short) = short {
+            return Ok(Admission::Short(short));
+        }
+        for Ask { claim, .. } in asks {
+            if let Some(Slot::Bucket(level)) = self.0.get_mut(&claim.key) {
+                level.parts -= i128::from(claim.tokens) * i128::from(claim.bucket.interval_ms);
+            }
+        }
+        for place in places {
+            if let Some(Slot::Places(held)) = self.0.get_mut(&place.key) {
+                *held += 1;
+            }
+        }
+        Ok(Admission::Granted(u32::try_from(longest).unwrap_or(MAX_WAIT_MS)))
+    }
+
+    /// Places of this key that are held.
+    pub(super) fn places(&self, key: &str) -> u32 {
+        match self.0.get(key) {
+            Some(Slot::Places(held)) => *held,
+            _ => 0,
+        }
+    }
+
+    /// Gives a place back.
+    pub(super) fn free_place(&mut self, key: &str) {
+        if let Some(Slot::Places(held)) = self.0.get_mut(key) {
+            *held = held.saturating_sub(1);
+        }
     }
 
     /// Adds to a counter. `max` bounds only what rises: a counter above a lowered one can still fall.
@@ -233,6 +314,7 @@ impl Slot {
         match self {
             Self::Bucket(level) => level.advanced(level.bucket, now_ms).parts == capacity(level.bucket),
             Self::Counter(value) => *value == 0,
+            Self::Places(held) => *held == 0,
             Self::Window(window) => window.sum(now_ms) == 0,
             Self::Cell(_) => false,
         }

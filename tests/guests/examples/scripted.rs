@@ -39,7 +39,7 @@ impl Plugin for Scripted {
     fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
         host.count("requests", "", 1);
         let line = self.0.on_request.iter().find(|line| line.is_for(req));
-        line.map_or_else(RequestVerdict::proceed, |line| line.verdict())
+        line.map_or_else(RequestVerdict::proceed, |line| line.verdict(req, host))
     }
 
     fn on_response(&mut self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {

@@ -4,6 +4,7 @@
 //! ```yaml
 //! ops:
 //! - take: [{key: b, limit: 1, intervalMs: 1000, burst: 1, tokens: 1}]
+//! - admit: {asks: [{key: b, limit: 1, intervalMs: 1000, burst: 1, tokens: 1}], maxWaitMs: 500, places: [{key: p, max: 1}]}
 //! - add: {key: c, delta: 1, max: 3}
 //! - windowAdd: {key: w, lengthMs: 1000, slots: 10, amount: 1}
 //! - get: k
@@ -14,7 +15,8 @@
 use std::fmt::Display;
 
 use ctrlmesh_sdk::{
-    Bucket, Claim, Grant, Host, InstanceInfo, Plugin, Refusal, Request, RequestVerdict, StateError, Subscription,
+    Admission, Ask, Bucket, Claim, Grant, Host, InstanceInfo, Place, Plugin, Refusal, Request, RequestVerdict,
+    StateError, Subscription,
 };
 use ctrlmesh_test_guests::everything;
 use serde::Deserialize;
@@ -29,6 +31,14 @@ struct Settings {
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 enum Op {
     Take(Vec<Take>),
+    Admit {
+        #[serde(default)]
+        asks: Vec<Take>,
+        #[serde(default)]
+        max_wait_ms: u32,
+        #[serde(default)]
+        places: Vec<PlaceText>,
+    },
     Add {
         key: String,
         delta: i64,
@@ -59,6 +69,13 @@ struct Take {
     tokens: u32,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlaceText {
+    key: String,
+    max: u32,
+}
+
 struct Stateful(Vec<Op>);
 
 impl Plugin for Stateful {
@@ -83,6 +100,11 @@ fn perform(op: &Op, host: &dyn Host) -> String {
                 Grant::WaitMs(ms) => format!("wait {ms}"),
             }))
         }
+        Op::Admit {
+            asks,
+            max_wait_ms,
+            places,
+        } => admit(asks, *max_wait_ms, places, host),
         Op::Add { key, delta, max } => optional(host.add(key, *delta, *max)),
         Op::WindowAdd {
             key,
@@ -102,6 +124,28 @@ fn perform(op: &Op, host: &dyn Host) -> String {
             "removed".to_owned()
         }
     }
+}
+
+fn admit(asks: &[Take], max_wait_ms: u32, places: &[PlaceText], host: &dyn Host) -> String {
+    let asks: Vec<Ask> = asks
+        .iter()
+        .map(|take| Ask {
+            claim: claim(take),
+            max_wait_ms,
+        })
+        .collect();
+    let places: Vec<Place> = places
+        .iter()
+        .map(|place| Place {
+            key: place.key.clone(),
+            max: place.max,
+        })
+        .collect();
+    text(host.admit(&asks, &places).map(|admission| match admission {
+        Admission::Granted(wait) => format!("granted after {wait}"),
+        Admission::Short(short) => format!("short {} {}", short.ask, short.wait_ms),
+        Admission::Full(place) => format!("full {place}"),
+    }))
 }
 
 fn claim(take: &Take) -> Claim {

@@ -11,7 +11,7 @@ pub use subscription::RuleLine;
 
 use std::collections::BTreeMap;
 
-use ctrlmesh_sdk::{Field, Refusal, Request, Reset};
+use ctrlmesh_sdk::{Answer, Details, Field, Refusal, Request, Reset};
 use serde::Deserialize;
 
 /// The settings of `scripted`.
@@ -48,6 +48,7 @@ pub struct When {
     label_selector: Option<String>,
     field_selector: Option<String>,
     size: Option<u64>,
+    leader_lock: Option<bool>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
     #[serde(default)]
@@ -73,6 +74,7 @@ impl When {
             && same(&self.label_selector, &|| req.label_selector())
             && same(&self.field_selector, &|| req.field_selector())
             && self.size.is_none_or(|size| req.size() == Some(size))
+            && self.leader_lock.is_none_or(|lock| req.is_leader_lock() == lock)
             && self
                 .headers
                 .iter()
@@ -113,6 +115,7 @@ struct RefusalText {
     message: String,
     retry_after_seconds: Option<u32>,
     cause: Option<String>,
+    details: Option<DetailsText>,
 }
 
 impl From<RefusalText> for Refusal {
@@ -123,6 +126,7 @@ impl From<RefusalText> for Refusal {
             message,
             retry_after_seconds,
             cause,
+            details,
         } = text;
         Refusal {
             code,
@@ -130,6 +134,49 @@ impl From<RefusalText> for Refusal {
             message,
             retry_after_seconds,
             cause,
+            details: details.map(Into::into),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct DetailsText {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    group: String,
+    kind: String,
+    /// Reasons of causes; how often to say them is up to the test.
+    #[serde(default)]
+    causes: Vec<String>,
+}
+
+impl From<DetailsText> for Details {
+    fn from(text: DetailsText) -> Self {
+        let details = Details::new(text.group, text.kind, text.name);
+        text.causes
+            .into_iter()
+            .fold(details, |details, reason| details.cause(reason, "message", "field"))
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct AnswerText {
+    code: u16,
+    #[serde(default)]
+    headers: Vec<FieldText>,
+    #[serde(default)]
+    body: String,
+}
+
+impl From<AnswerText> for Answer {
+    fn from(text: AnswerText) -> Self {
+        Answer {
+            code: text.code,
+            headers: text.headers.into_iter().map(Into::into).collect(),
+            body: text.body.into_bytes(),
         }
     }
 }
@@ -142,6 +189,7 @@ enum ResetText {
     InternalError,
     Close,
     Hang,
+    BlackHole,
 }
 
 impl From<ResetText> for Reset {
@@ -151,6 +199,7 @@ impl From<ResetText> for Reset {
             ResetText::InternalError => Reset::InternalError,
             ResetText::Close => Reset::Close,
             ResetText::Hang => Reset::Hang,
+            ResetText::BlackHole => Reset::BlackHole,
         }
     }
 }

@@ -39,6 +39,8 @@ impl Rule {
 pub(super) struct Bucket {
     rule: Rule,
     level: u128,
+    /// What was granted ahead of time; the level is 0 as long as there is some.
+    debt: u128,
     /// Up to when the level is reckoned.
     at_ms: u64,
 }
@@ -49,6 +51,7 @@ impl Bucket {
         Self {
             rule,
             level: rule.capacity(),
+            debt: 0,
             at_ms: now_ms,
         }
     }
@@ -58,9 +61,9 @@ impl Bucket {
         self.refill(now_ms);
         if rule != self.rule {
             // `check` has refused a capacity of 0.
-            self.level = (self.level * rule.capacity())
-                .checked_div(self.rule.capacity())
-                .unwrap_or(0);
+            let scaled = |units: u128| (units * rule.capacity()).checked_div(self.rule.capacity()).unwrap_or(0);
+            self.level = scaled(self.level);
+            self.debt = scaled(self.debt);
             self.rule = rule;
         }
     }
@@ -69,13 +72,15 @@ impl Bucket {
     ///
     /// Assumes that [`Bucket::advance`] has been called for this moment and that the tokens are not more than the burst.
     pub(super) fn wait_ms(&self, tokens: u64) -> u64 {
-        let missing = self.rule.units(tokens).saturating_sub(self.level);
+        let missing = (self.rule.units(tokens) + self.debt).saturating_sub(self.level);
         u64::try_from(missing.div_ceil(u128::from(self.rule.limit))).unwrap_or(u64::MAX)
     }
 
-    /// Takes tokens for which [`Bucket::wait_ms`] said 0.
+    /// Takes tokens; those that are not there yet are owed.
     pub(super) fn take(&mut self, tokens: u64) {
-        self.level = self.level.saturating_sub(self.rule.units(tokens));
+        let wanted = self.rule.units(tokens);
+        self.debt += wanted.saturating_sub(self.level);
+        self.level = self.level.saturating_sub(wanted);
     }
 
     /// Whether it is as if it had never been used.
@@ -87,7 +92,9 @@ impl Bucket {
     fn refill(&mut self, now_ms: u64) {
         let elapsed = now_ms.saturating_sub(self.at_ms);
         let earned = u128::from(elapsed) * u128::from(self.rule.limit);
-        self.level = self.level.saturating_add(earned).min(self.rule.capacity());
+        let left = earned.saturating_sub(self.debt);
+        self.debt = self.debt.saturating_sub(earned);
+        self.level = self.level.saturating_add(left).min(self.rule.capacity());
         // Two threads may read the clock in one order and get here in the other.
         self.at_ms = self.at_ms.max(now_ms);
     }

@@ -1,4 +1,5 @@
-//! The state of one entry: its keys, each a bucket, a counter, a window or a cell.
+//! The state of one entry: its keys, each a bucket, a counter, places, a window or a cell. Buckets and places are taken in
+//! `entry/admission.rs`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -6,9 +7,13 @@ use std::sync::Mutex;
 use super::bucket::Bucket;
 use super::window::Window;
 use super::{
-    Cell, Claim, Clock, Grant, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, PluginLog, SeriesSet, StateError,
-    lock,
+    Cell, Clock, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, PluginLog, SeriesSet, StateError, lock,
 };
+use crate::wasm::reports::Reports;
+
+mod admission;
+
+pub(crate) use admission::Held;
 
 /// State, metrics and log of an entry. Shared by its instances on all threads.
 #[derive(Debug)]
@@ -16,6 +21,7 @@ pub struct EntryState {
     clock: Clock,
     keys: Mutex<Keys>,
     series: SeriesSet,
+    reports: Reports,
     log: PluginLog,
 }
 
@@ -30,6 +36,8 @@ struct Keys {
 enum Value {
     Bucket(Bucket),
     Counter(i64),
+    /// Places that requests in flight hold.
+    Places(u32),
     Window(Window),
     Cell(Cell),
 }
@@ -41,6 +49,7 @@ impl EntryState {
             clock,
             keys: Mutex::default(),
             series: SeriesSet::default(),
+            reports: Reports::default(),
         }
     }
 
@@ -56,55 +65,16 @@ impl EntryState {
         &self.series
     }
 
+    /// What the entry shows in `/status`.
+    #[must_use]
+    pub(crate) const fn reports(&self) -> &Reports {
+        &self.reports
+    }
+
     /// The entry's log.
     #[must_use]
     pub const fn log(&self) -> &PluginLog {
         &self.log
-    }
-
-    /// Takes from every bucket or from none. Claims on the same key add up.
-    ///
-    /// # Errors
-    /// [`StateError`]; nothing was taken then.
-    pub fn take(&self, claims: &[Claim]) -> Result<Grant, StateError> {
-        Self::check_claims(claims)?;
-        let now = self.clock.monotonic_ms();
-        let mut keys = lock(&self.keys);
-        keys.make_room(now, claims.iter().map(|claim| claim.key.as_str()))?;
-        for claim in claims {
-            keys.advance_bucket(claim, now)?;
-        }
-        let mut wait = 0;
-        for claim in claims {
-            let tokens = total(claims, &claim.key);
-            if let Some(Value::Bucket(bucket)) = keys.values.get(&claim.key) {
-                wait = wait.max(bucket.wait_ms(tokens));
-            }
-        }
-        if wait > 0 {
-            return Ok(Grant::WaitMs(wait));
-        }
-        for claim in claims {
-            if let Some(Value::Bucket(bucket)) = keys.values.get_mut(&claim.key) {
-                bucket.take(u64::from(claim.tokens));
-            }
-        }
-        Ok(Grant::Granted)
-    }
-
-    /// Refuses claims that could never be granted. Touches nothing.
-    pub(crate) fn check_claims(claims: &[Claim]) -> Result<(), StateError> {
-        if claims.len() > MAX_CLAIMS {
-            return Err(StateError::Invalid);
-        }
-        for claim in claims {
-            check_key(&claim.key)?;
-            claim.rule.check()?;
-            if total(claims, &claim.key) > u64::from(claim.rule.burst) {
-                return Err(StateError::Invalid);
-            }
-        }
-        Ok(())
     }
 
     /// Adds to a counter and returns its new value, or none if it would rise above `max`. It never falls below 0.
@@ -222,16 +192,6 @@ impl Keys {
         self.values.get_mut(key).ok_or(StateError::Invalid)
     }
 
-    fn advance_bucket(&mut self, claim: &Claim, now_ms: u64) -> Result<(), StateError> {
-        match self.value(&claim.key, now_ms, || Value::Bucket(Bucket::new(claim.rule, now_ms)))? {
-            Value::Bucket(bucket) => {
-                bucket.advance(claim.rule, now_ms);
-                Ok(())
-            }
-            _ => Err(StateError::WrongKind),
-        }
-    }
-
     /// The version that a cell gets if it is written now; none if it is not at `expected`.
     fn next_version(&self, key: &str, expected: u64) -> Result<Option<u64>, StateError> {
         let version = match self.values.get(key) {
@@ -242,14 +202,15 @@ impl Keys {
         Ok((version == expected).then(|| version.saturating_add(1)))
     }
 
-    /// Makes room for those of the keys that are new: a full bucket, a counter at 0 and an empty window are the same as
+    /// Makes room for those of the keys that are new: a full bucket, a counter at 0, places that nobody holds
+    /// and an empty window are the same as
     /// none, so they go first.
     fn make_room<'a>(
         &mut self,
         now_ms: u64,
         keys: impl IntoIterator<Item = &'a str> + Clone,
     ) -> Result<(), StateError> {
-        if self.values.len() + MAX_CLAIMS <= MAX_KEYS {
+        if self.values.len() + 2 * MAX_CLAIMS <= MAX_KEYS {
             return Ok(());
         }
         let total = |values: &HashMap<String, Value>| {
@@ -269,6 +230,7 @@ impl Keys {
             self.values.retain(|_, value| match value {
                 Value::Bucket(bucket) => !bucket.is_full(now_ms),
                 Value::Counter(value) => *value != 0,
+                Value::Places(held) => *held != 0,
                 Value::Window(window) => !window.is_empty(now_ms),
                 Value::Cell(_) => true,
             });
@@ -295,15 +257,6 @@ const fn check_value(value: &[u8]) -> Result<(), StateError> {
     } else {
         Ok(())
     }
-}
-
-/// Tokens that all claims together want of a bucket.
-fn total(claims: &[Claim], key: &str) -> u64 {
-    claims
-        .iter()
-        .filter(|claim| claim.key == key)
-        .map(|claim| u64::from(claim.tokens))
-        .sum()
 }
 
 /// `max` bounds only what rises: a counter that is above a lowered `max` must still be able to fall.

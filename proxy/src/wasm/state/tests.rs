@@ -7,6 +7,8 @@ use super::{
     Cell, Claim, Clock, Grant, MAX_CLAIMS, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Rule, StateError, StateStore,
 };
 
+mod admission;
+
 fn entry() -> (std::sync::Arc<EntryState>, Clock) {
     let clock = Clock::manual();
     (StateStore::with_clock(clock.clone()).entry("e"), clock)

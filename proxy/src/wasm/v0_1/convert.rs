@@ -2,8 +2,8 @@
 
 use crate::exchange::RequestView;
 use crate::verdict::{
-    self, BodyShape, Failure, MatchRule, Outcome, Phases, Refusal, RequestAction, RequestEdit, RequestVerdict, Reset,
-    ResponseAction, ResponseEdit, ResponseVerdict, Subscription,
+    self, Answer, BodyShape, Cause, Details, Failure, MatchRule, Outcome, Phases, Refusal, RequestAction, RequestEdit,
+    RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponseVerdict, Subscription,
 };
 use crate::wasm::bindings::v0_1::ctrlmesh::plugin::types;
 use crate::wasm::instance::EntryConfig;
@@ -162,6 +162,10 @@ pub(crate) fn request_verdict(verdict: types::RequestVerdict) -> Result<RequestV
         }
         types::RequestAction::Refuse(refused) => RequestAction::Refuse(refusal(refused, &mut text)?),
         types::RequestAction::Reset(how) => RequestAction::Reset(reset(how)),
+        types::RequestAction::Answer(plain) => RequestAction::Answer(answer(plain, &mut text)?),
+        types::RequestAction::RefuseConnections(milliseconds) => {
+            RequestAction::RefuseConnections(validate::delay(milliseconds))
+        }
     };
     Ok(RequestVerdict {
         delay: validate::delay(verdict.delay_ms),
@@ -201,8 +205,43 @@ fn refusal(refusal: types::Refusal, text: &mut TextBudget) -> Result<Refusal, St
         message: refusal.message,
         retry_after_seconds: refusal.retry_after_seconds,
         cause: refusal.cause,
+        details: refusal.details.map(|about| details(about, text)).transpose()?,
     };
     validate::refusal(refusal, text)
+}
+
+fn details(details: types::Details, text: &mut TextBudget) -> Result<Details, String> {
+    validate::cause_count(details.causes.len())?;
+    let causes = details.causes.into_iter().map(|cause| {
+        Ok(Cause {
+            reason: text.take(cause.reason)?,
+            message: text.take(cause.message)?,
+            field: text.take(cause.field)?,
+        })
+    });
+    let causes = causes.collect::<Result<_, String>>()?;
+    Ok(Details {
+        name: text.take(details.name)?,
+        group: text.take(details.group)?,
+        kind: text.take(details.kind)?,
+        causes,
+    })
+}
+
+fn answer(answer: types::Answer, text: &mut TextBudget) -> Result<Answer, String> {
+    validate::edit_count(answer.headers.len())?;
+    text.count(answer.body.len())?;
+    let headers = answer.headers.into_iter().map(|field| {
+        let name = validate::header_name(&text.take(field.name)?)?;
+        let value = validate::header_value(&name, &text.take(field.value)?)?;
+        Ok((name, value))
+    });
+    let headers = headers.collect::<Result<_, String>>()?;
+    Ok(Answer {
+        code: validate::answer_code(answer.code)?,
+        headers,
+        body: answer.body.into(),
+    })
 }
 
 const fn reset(reset: types::Reset) -> Reset {
@@ -211,6 +250,7 @@ const fn reset(reset: types::Reset) -> Reset {
         types::Reset::InternalError => Reset::InternalError,
         types::Reset::Close => Reset::Close,
         types::Reset::Hang => Reset::Hang,
+        types::Reset::BlackHole => Reset::BlackHole,
     }
 }
 
@@ -233,6 +273,7 @@ pub(crate) fn response_verdict(verdict: types::ResponseVerdict) -> Result<Respon
         }
         types::ResponseAction::Replace(refused) => ResponseAction::Replace(refusal(refused, &mut text)?),
         types::ResponseAction::Reset(how) => ResponseAction::Reset(reset(how)),
+        types::ResponseAction::Answer(plain) => ResponseAction::Answer(answer(plain, &mut text)?),
     };
     Ok(ResponseVerdict {
         delay: validate::delay(verdict.delay_ms),
@@ -250,6 +291,7 @@ fn response_edit(edit: types::ResponseEdit, text: &mut TextBudget) -> Result<Res
         types::ResponseEdit::RemoveHeader(name) => {
             ResponseEdit::RemoveHeader(validate::header_name(&text.take(name)?)?)
         }
+        types::ResponseEdit::CloseConnection => ResponseEdit::CloseConnection,
     })
 }
 

@@ -180,3 +180,58 @@ fn keys_that_hold_nothing_make_room() {
     // All buckets are full again.
     assert_eq!(state.add("one more", 1, None, 10), Ok(Some(1)));
 }
+
+fn ask(key: &str, tokens: u32, max_wait_ms: u32) -> Ask {
+    Ask {
+        claim: Claim {
+            key: key.to_owned(),
+            bucket: Bucket {
+                limit: 1,
+                interval_ms: 100,
+                burst: 2,
+            },
+            tokens,
+        },
+        max_wait_ms,
+    }
+}
+
+fn place(key: &str, max: u32) -> Place {
+    Place {
+        key: key.to_owned(),
+        max,
+    }
+}
+
+#[test]
+fn what_is_granted_ahead_makes_the_next_wait_longer() {
+    let mut state = State::default();
+    assert_eq!(state.admit(&[ask("a", 2, 0)], &[], 0), Ok(Admission::Granted(0)));
+    assert_eq!(state.admit(&[ask("a", 1, 300)], &[], 0), Ok(Admission::Granted(100)));
+    assert_eq!(state.admit(&[ask("a", 1, 300)], &[], 50), Ok(Admission::Granted(150)));
+    let short = Shortage { ask: 0, wait_ms: 250 };
+    assert_eq!(state.admit(&[ask("a", 1, 249)], &[], 50), Ok(Admission::Short(short)));
+    assert_eq!(
+        state.admit(&[ask("a", 1, 0)], &[], 299),
+        Ok(Admission::Short(Shortage { ask: 0, wait_ms: 1 }))
+    );
+    assert_eq!(state.admit(&[ask("a", 1, 0)], &[], 300), Ok(Admission::Granted(0)));
+}
+
+#[test]
+fn a_full_place_takes_no_token_and_a_short_bucket_no_place() {
+    let mut state = State::default();
+    let asks = [ask("a", 1, 0)];
+    assert_eq!(state.admit(&asks, &[place("p", 1)], 0), Ok(Admission::Granted(0)));
+    assert_eq!(
+        state.admit(&asks, &[place("q", 1), place("p", 1)], 0),
+        Ok(Admission::Full(1))
+    );
+    assert_eq!(state.places("q"), 0);
+    assert_eq!(state.admit(&asks, &[place("q", 1)], 0), Ok(Admission::Granted(0)));
+    let short = Shortage { ask: 0, wait_ms: 100 };
+    assert_eq!(state.admit(&asks, &[place("r", 1)], 0), Ok(Admission::Short(short)));
+    assert_eq!(state.places("r"), 0);
+    state.free_place("p");
+    assert_eq!(state.admit(&[], &[place("p", 1)], 0), Ok(Admission::Granted(0)));
+}

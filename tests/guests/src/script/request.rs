@@ -1,9 +1,9 @@
 //! Verdicts on requests, as JSON.
 
-use ctrlmesh_sdk::{Rename, Request, RequestAction, RequestEdit, RequestVerdict};
+use ctrlmesh_sdk::{Admission, Host, Place, Refusal, Rename, Request, RequestAction, RequestEdit, RequestVerdict};
 use serde::Deserialize;
 
-use super::{FieldText, RefusalText, ResetText, When};
+use super::{AnswerText, FieldText, RefusalText, ResetText, When};
 
 /// One line of the script.
 #[derive(Debug, Deserialize)]
@@ -17,7 +17,28 @@ pub struct RequestLine {
     /// How often to say each edit.
     #[serde(default = "once")]
     times: usize,
+    /// Noted with the request.
+    note: Option<u64>,
+    /// Shown in `/status`.
+    report: Option<ReportText>,
+    /// Held while the request is in flight; if none is free it is refused with 429.
+    place: Option<PlaceText>,
     then: Then,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReportText {
+    key: String,
+    /// JSON, or something that is none.
+    json: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlaceText {
+    key: String,
+    max: u32,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -26,6 +47,8 @@ enum Then {
     Proceed(Vec<EditText>),
     Refuse(RefusalText),
     Reset(ResetText),
+    Answer(AnswerText),
+    RefuseConnections(u32),
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -58,9 +81,25 @@ impl RequestLine {
         self.when.holds(req)
     }
 
-    /// The verdict that it asks for.
+    /// What it does besides, and the verdict that it asks for.
     #[must_use]
-    pub fn verdict(&self) -> RequestVerdict {
+    pub fn verdict(&self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
+        if let Some(note) = self.note {
+            req.set_note(note);
+        }
+        if let Some(report) = &self.report {
+            host.put_report(&report.key, &report.json);
+        }
+        if let Some(PlaceText { key, max }) = &self.place {
+            let place = Place {
+                key: key.clone(),
+                max: *max,
+            };
+            match host.admit(&[], &[place]) {
+                Ok(Admission::Granted(_)) => {}
+                other => return RequestVerdict::refuse(Refusal::new(429, format!("{other:?}"))),
+            }
+        }
         let action = match self.then.clone() {
             Then::Proceed(edits) => {
                 let often = std::iter::repeat_n(edits, self.times).flatten();
@@ -68,6 +107,8 @@ impl RequestLine {
             }
             Then::Refuse(refusal) => RequestAction::Refuse(refusal.into()),
             Then::Reset(reset) => RequestAction::Reset(reset.into()),
+            Then::Answer(answer) => RequestAction::Answer(answer.into()),
+            Then::RefuseConnections(length) => RequestAction::RefuseConnections(length),
         };
         RequestVerdict {
             delay_ms: self.delay_ms,

@@ -3,7 +3,7 @@
 use ctrlmesh_sdk::{BodyShape, Request, ResponseAction, ResponseEdit, ResponseHead, ResponsePlan, ResponseVerdict};
 use serde::Deserialize;
 
-use super::{FieldText, RefusalText, ResetText, When, word};
+use super::{AnswerText, FieldText, RefusalText, ResetText, When, word};
 
 /// One line of the script.
 #[derive(Debug, Deserialize)]
@@ -30,6 +30,7 @@ enum Then {
     Proceed(PlanText),
     Replace(RefusalText),
     Reset(ResetText),
+    Answer(AnswerText),
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -45,6 +46,7 @@ struct PlanText {
 enum EditText {
     SetHeader(FieldText),
     RemoveHeader(String),
+    CloseConnection,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -86,6 +88,7 @@ impl ResponseLine {
             }
             Then::Replace(refusal) => ResponseAction::Replace(refusal.into()),
             Then::Reset(reset) => ResponseAction::Reset(reset.into()),
+            Then::Answer(answer) => ResponseAction::Answer(answer.into()),
         };
         ResponseVerdict {
             delay_ms: self.delay_ms,
@@ -109,6 +112,9 @@ fn echo(header: &str, req: &dyn Request, res: &dyn ResponseHead) -> Vec<Response
         ("method", req.method()),
         ("path", req.path()),
         ("host", req.host()),
+        ("port", req.port().to_string()),
+        ("leader-lock", req.is_leader_lock().to_string()),
+        ("note", req.note().to_string()),
         ("user-agent", req.user_agent()),
         ("label-selector", req.label_selector()),
         ("field-selector", req.field_selector()),
@@ -140,6 +146,7 @@ impl From<EditText> for ResponseEdit {
         match edit {
             EditText::SetHeader(field) => ResponseEdit::SetHeader(field.into()),
             EditText::RemoveHeader(name) => ResponseEdit::RemoveHeader(name),
+            EditText::CloseConnection => ResponseEdit::CloseConnection,
         }
     }
 }

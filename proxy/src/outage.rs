@@ -1,0 +1,75 @@
+//! A time in which the port is closed, because a plugin asked for it: new connections are refused by the kernel, those that
+//! are open end.
+//!
+//! Leaves closing the port to `listener` and ending connections to `connection`; both listen here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// By which outages begin. Shared by all threads.
+#[derive(Debug, Clone)]
+pub(crate) struct Outage(Arc<watch::Sender<Instant>>);
+
+/// Hears of outages that begin after it was made.
+#[derive(Debug)]
+pub(crate) struct Outages(watch::Receiver<Instant>);
+
+impl Outage {
+    /// Nothing is closed.
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(Instant::now())))
+    }
+
+    /// Closes the port for so long from now on, or longer if somebody else asked for more.
+    pub(crate) fn begin(&self, length: Duration) {
+        let end = Instant::now() + length;
+        self.0.send_modify(|known| *known = end.max(*known));
+    }
+
+    pub(crate) fn subscribe(&self) -> Outages {
+        Outages(self.0.subscribe())
+    }
+}
+
+impl Outages {
+    /// Waits until an outage begins or is prolonged.
+    pub(crate) async fn begun(&mut self) {
+        if self.0.changed().await.is_err() {
+            // The process ends; there will be none any more.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until the port may be open again.
+    pub(crate) async fn over(&mut self) {
+        loop {
+            let end = *self.0.borrow_and_update();
+            if end <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(end).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_longest_outage_counts() {
+        let outage = Outage::new();
+        let mut outages = outage.subscribe();
+        let start = Instant::now();
+        outage.begin(Duration::from_secs(3));
+        outage.begin(Duration::from_secs(1));
+        outages.begun().await;
+        outages.over().await;
+        assert_eq!(start.elapsed(), Duration::from_secs(3));
+        let again = tokio::time::timeout(Duration::from_secs(60), outages.begun()).await;
+        assert!(again.is_err(), "an outage is heard of once");
+    }
+}

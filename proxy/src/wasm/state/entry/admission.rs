@@ -1,0 +1,159 @@
+//! Tokens and places for one request: all of them or none, in one atomic step.
+//!
+//! A place that was taken is a [`Held`], which gives it back when it is dropped; who keeps it decides how long that is
+//! (`exchange.rs`: as long as the request).
+
+use std::sync::Arc;
+
+use super::super::bucket::Bucket;
+use super::super::{Admission, Ask, Claim, Grant, MAX_CLAIMS, MAX_WAIT_MS, Place, StateError, lock};
+use super::{EntryState, Keys, Value, check_key};
+
+/// A place among the requests in flight. Dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Held {
+    entry: Arc<EntryState>,
+    key: String,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // The key may have been removed, and even used for something else since.
+        if let Some(Value::Places(held)) = lock(&self.entry.keys).values.get_mut(&self.key) {
+            *held = held.saturating_sub(1);
+        }
+    }
+}
+
+impl EntryState {
+    /// Takes from every bucket or from none. Claims on the same key add up.
+    ///
+    /// # Errors
+    /// [`StateError`]; nothing was taken then.
+    pub fn take(&self, claims: &[Claim]) -> Result<Grant, StateError> {
+        let asks: Vec<Ask> = claims.iter().cloned().map(Ask::now).collect();
+        Ok(match self.settle(&asks, &[])? {
+            Admission::Short { wait_ms, .. } => Grant::WaitMs(wait_ms),
+            Admission::Granted { .. } | Admission::Full { .. } => Grant::Granted,
+        })
+    }
+
+    /// Takes every token and every place, or nothing. The places are held until the second half of the answer is dropped.
+    ///
+    /// # Errors
+    /// [`StateError`]; nothing was taken then.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        asks: &[Ask],
+        places: &[Place],
+    ) -> Result<(Admission, Vec<Held>), StateError> {
+        let admission = self.settle(asks, places)?;
+        let held = match admission {
+            Admission::Granted { .. } => places
+                .iter()
+                .map(|place| Held {
+                    entry: Arc::clone(self),
+                    key: place.key.clone(),
+                })
+                .collect(),
+            Admission::Short { .. } | Admission::Full { .. } => Vec::new(),
+        };
+        Ok((admission, held))
+    }
+
+    /// Refuses what could never be granted. Touches nothing.
+    pub(crate) fn check_admission(asks: &[Ask], places: &[Place]) -> Result<(), StateError> {
+        if asks.len() > MAX_CLAIMS || places.len() > MAX_CLAIMS {
+            return Err(StateError::Invalid);
+        }
+        for Ask { claim, max_wait_ms } in asks {
+            check_key(&claim.key)?;
+            claim.rule.check()?;
+            if total(asks, &claim.key) > u64::from(claim.rule.burst) || *max_wait_ms > MAX_WAIT_MS {
+                return Err(StateError::Invalid);
+            }
+        }
+        for place in places {
+            check_key(&place.key)?;
+            if place.max == 0 {
+                return Err(StateError::Invalid);
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(&self, asks: &[Ask], places: &[Place]) -> Result<Admission, StateError> {
+        Self::check_admission(asks, places)?;
+        let now = self.clock.monotonic_ms();
+        let mut keys = lock(&self.keys);
+        let wanted = asks.iter().map(|ask| ask.claim.key.as_str());
+        keys.make_room(now, wanted.chain(places.iter().map(|place| place.key.as_str())))?;
+        if let Some(index) = keys.full_place(places, now)? {
+            return Ok(Admission::Full { place: index });
+        }
+        let admission = keys.weigh(asks, now)?;
+        if let Admission::Granted { .. } = admission {
+            keys.charge(asks, places);
+        }
+        Ok(admission)
+    }
+}
+
+impl Keys {
+    /// The first place that is not free.
+    fn full_place(&mut self, places: &[Place], now_ms: u64) -> Result<Option<usize>, StateError> {
+        for (index, place) in places.iter().enumerate() {
+            let wanted = places.iter().filter(|other| other.key == place.key).count();
+            let Value::Places(held) = self.value(&place.key, now_ms, || Value::Places(0))? else {
+                return Err(StateError::WrongKind);
+            };
+            if *held as usize + wanted > place.max as usize {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Brings the buckets up to now and says whether all asks can be granted.
+    fn weigh(&mut self, asks: &[Ask], now_ms: u64) -> Result<Admission, StateError> {
+        let mut longest = 0;
+        let mut short: Option<(u64, usize)> = None;
+        for (at, Ask { claim, max_wait_ms }) in asks.iter().enumerate() {
+            let fresh = || Value::Bucket(Bucket::new(claim.rule, now_ms));
+            let Value::Bucket(bucket) = self.value(&claim.key, now_ms, fresh)? else {
+                return Err(StateError::WrongKind);
+            };
+            bucket.advance(claim.rule, now_ms);
+            let wait = bucket.wait_ms(total(asks, &claim.key));
+            longest = longest.max(wait);
+            if wait > u64::from(*max_wait_ms) && short.is_none_or(|(known, _)| wait > known) {
+                short = Some((wait, at));
+            }
+        }
+        Ok(match short {
+            Some((wait_ms, ask)) => Admission::Short { ask, wait_ms },
+            None => Admission::Granted { wait_ms: longest },
+        })
+    }
+
+    fn charge(&mut self, asks: &[Ask], places: &[Place]) {
+        for Ask { claim, .. } in asks {
+            if let Some(Value::Bucket(bucket)) = self.values.get_mut(&claim.key) {
+                bucket.take(u64::from(claim.tokens));
+            }
+        }
+        for place in places {
+            if let Some(Value::Places(held)) = self.values.get_mut(&place.key) {
+                *held = held.saturating_add(1);
+            }
+        }
+    }
+}
+
+/// Tokens that all asks together want of a bucket.
+fn total(asks: &[Ask], key: &str) -> u64 {
+    asks.iter()
+        .filter(|ask| ask.claim.key == key)
+        .map(|ask| u64::from(ask.claim.tokens))
+        .sum()
+}
