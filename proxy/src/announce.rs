@@ -5,9 +5,14 @@ use crate::app::Addresses;
 /// One JSON line that tells where the sidecar listens: scripts and tests start it on port 0.
 #[expect(clippy::print_stdout, reason = "this line is the process's interface")]
 pub fn listening(addresses: &Addresses) {
-    let line = serde_json::json!({
-        "listening": { "api": addresses.api.to_string(), "admin": addresses.admin.to_string() }
+    let mut listening = serde_json::json!({
+        "api": addresses.api.to_string(),
+        "admin": addresses.admin.to_string(),
     });
+    if let Some(external) = addresses.external {
+        listening["external"] = external.to_string().into();
+    }
+    let line = serde_json::json!({ "listening": listening });
     println!("{line}");
 }
 

@@ -1,11 +1,12 @@
 //! One client connection: TLS or not, HTTP/1.1 or HTTP/2 by its first bytes, served until it ends, drains or is closed.
 //!
-//! Leaves the requests to `handler`. Limits stand here, each with its reason.
+//! Leaves the requests to `handler` and `external`. Limits stand here, each with its reason.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures_util::future::Either;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -13,7 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
+use crate::external::{self, External};
 use crate::handler;
+use crate::outage::Outage;
 use crate::shape::LONGEST_HANG;
 use crate::worker::{LocalExecutor, Worker};
 
@@ -55,6 +58,8 @@ enum Wish {
 pub(crate) struct Connection {
     wish: Cell<Wish>,
     wished: Notify,
+    /// Of its port; `None` in tests.
+    outage: Option<Outage>,
     /// Its place among all connections; a tunnel keeps it.
     _place: Option<OwnedSemaphorePermit>,
 }
@@ -68,6 +73,13 @@ impl Connection {
     /// Nothing is read or written on it any more, up to [`LONGEST_HANG`].
     pub(crate) fn silence(&self) {
         self.wish(Wish::Silence);
+    }
+
+    /// Closes its port for so long, with all connections of it.
+    pub(crate) fn refuse_connections(&self, length: Duration) {
+        if let Some(outage) = &self.outage {
+            outage.begin(length);
+        }
     }
 
     /// Takes no new requests: GOAWAY, or `Connection: close` with the next answer.
@@ -98,18 +110,32 @@ enum Opening {
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const TLS_HANDSHAKE: u8 = 0x16;
 
+/// Whose requests a connection carries.
+#[derive(Clone)]
+pub(crate) enum Service {
+    /// A controller's, to the API server.
+    Api,
+    /// Anybody's in the pod, to the world.
+    External(Rc<External>),
+}
+
 /// Serves one connection to its end.
-pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream, place: OwnedSemaphorePermit) {
+pub(crate) async fn serve(worker: Rc<Worker>, service: Service, stream: TcpStream, place: OwnedSemaphorePermit) {
+    let outage = match &service {
+        Service::Api => &worker.outage,
+        Service::External(external) => external.outage(),
+    };
     let connection = Rc::new(Connection {
         wish: Cell::default(),
         wished: Notify::new(),
+        outage: Some(outage.clone()),
         _place: Some(place),
     });
     let _ = stream.set_nodelay(true);
     let opening = tokio::time::timeout(HEAD_TIMEOUT, opening(&stream)).await;
     match opening {
-        Ok(Ok(Some(Opening::Plain(protocol)))) => serve_http(worker, connection, stream, protocol).await,
-        Ok(Ok(Some(Opening::Tls))) => Box::pin(serve_tls(worker, connection, stream)).await,
+        Ok(Ok(Some(Opening::Plain(protocol)))) => serve_http(worker, service, connection, stream, protocol).await,
+        Ok(Ok(Some(Opening::Tls))) => Box::pin(serve_tls(worker, service, connection, stream)).await,
         // Nothing was said: a port scan, or a probe.
         Ok(Ok(None) | Err(_)) | Err(_) => {}
     }
@@ -136,7 +162,7 @@ async fn opening(stream: &TcpStream) -> std::io::Result<Option<Opening>> {
     }
 }
 
-async fn serve_tls(worker: Rc<Worker>, connection: Rc<Connection>, stream: TcpStream) {
+async fn serve_tls(worker: Rc<Worker>, service: Service, connection: Rc<Connection>, stream: TcpStream) {
     let Some(acceptor) = worker.tls.acceptor() else {
         tracing::warn!("a client speaks TLS and no --tls-dir (CTRLMESH_TLS_DIR) is set: connection closed");
         return;
@@ -147,20 +173,34 @@ async fn serve_tls(worker: Rc<Worker>, connection: Rc<Connection>, stream: TcpSt
                 Some(b"h2") => Protocol::Http2,
                 _ => Protocol::Http1,
             };
-            serve_http(worker, connection, stream, protocol).await;
+            serve_http(worker, service, connection, stream, protocol).await;
         }
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake timed out"),
     }
 }
 
-async fn serve_http<S>(worker: Rc<Worker>, connection: Rc<Connection>, stream: S, protocol: Protocol)
-where
+async fn serve_http<S>(
+    worker: Rc<Worker>,
+    service: Service,
+    connection: Rc<Connection>,
+    stream: S,
+    protocol: Protocol,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = {
         let (worker, connection) = (Rc::clone(&worker), Rc::clone(&connection));
-        service_fn(move |request| handler::handle(Rc::clone(&worker), Rc::clone(&connection), request))
+        service_fn(move |request| {
+            let (worker, connection) = (Rc::clone(&worker), Rc::clone(&connection));
+            match &service {
+                Service::Api => Either::Left(handler::handle(worker, connection, request)),
+                Service::External(external) => {
+                    let external = Rc::clone(external);
+                    Either::Right(Box::pin(external::handle(worker, external, connection, request)))
+                }
+            }
+        })
     };
     let io = TokioIo::new(stream);
     let result = match protocol {
@@ -195,7 +235,8 @@ where
     C: Future<Output = Result<(), E>>,
 {
     let mut ended = std::future::poll_fn(|cx| serving.borrow_mut().as_mut().poll(cx));
-    let mut outages = worker.outage.subscribe();
+    let outage = connection.outage.as_ref().unwrap_or(&worker.outage);
+    let mut outages = outage.subscribe();
     let mut is_retired = false;
     loop {
         let is_draining = tokio::select! {
