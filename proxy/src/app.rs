@@ -77,7 +77,11 @@ impl App {
         registry.register_collector(Box::new(PluginSeries::new(Arc::clone(&states))));
         let metrics = Metrics::new(registry);
         let external = match addresses.external {
-            Some(_) => Some(external::Shared::new(&settings.external, &addresses, Arc::clone(&metrics))?),
+            Some(_) => Some(external::Shared::new(
+                &settings.external,
+                &addresses,
+                Arc::clone(&metrics),
+            )?),
             None => None,
         };
         let shared = Shared {
@@ -151,7 +155,13 @@ impl App {
         if let Some(listener) = external
             && let Some(external) = &shared.external
         {
-            let port = port(Traffic::External, EXTERNAL, listener, &settings, external.outage.clone());
+            let port = port(
+                Traffic::External,
+                EXTERNAL,
+                listener,
+                &settings,
+                external.outage.clone(),
+            );
             tasks.spawn(accept(port, workers.clone(), shared.clone(), None));
         }
         let port = port(Traffic::Api, API, api, &settings, shared.outage.clone());
@@ -198,12 +208,7 @@ fn port(
 }
 
 /// Accepts from the first chain on, until draining.
-async fn accept(
-    port: listener::Port,
-    workers: Vec<mpsc::Sender<Order>>,
-    shared: Shared,
-    listening: Option<Guard>,
-) {
+async fn accept(port: listener::Port, workers: Vec<mpsc::Sender<Order>>, shared: Shared, listening: Option<Guard>) {
     shared.chain.ready().await;
     drop(listening);
     let (metrics, drain) = (Arc::clone(&shared.metrics), shared.drain.clone());

@@ -180,13 +180,8 @@ async fn serve_tls(worker: Rc<Worker>, service: Service, connection: Rc<Connecti
     }
 }
 
-async fn serve_http<S>(
-    worker: Rc<Worker>,
-    service: Service,
-    connection: Rc<Connection>,
-    stream: S,
-    protocol: Protocol,
-) where
+async fn serve_http<S>(worker: Rc<Worker>, service: Service, connection: Rc<Connection>, stream: S, protocol: Protocol)
+where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = {

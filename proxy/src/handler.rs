@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use crate::body::{ClientBody, RequestBody};
 use crate::chain::MatchQuery;
 use crate::connection::Connection;
-use crate::guarded::Guarded;
 use crate::ending::{self, Answer, answer};
+use crate::guarded::Guarded;
 use crate::headers;
 use crate::phases::Stop;
 use crate::record::{Class, Record};
@@ -197,7 +197,11 @@ impl Exchange<'_> {
     pub(crate) fn failed(&self, error: &SendError, accept: &Accept) -> Response<ClientBody> {
         tracing::debug!(%error, path = self.uri.path(), "request failed");
         let repeatable = matches!(self.info.verb, Verb::Get | Verb::List | Verb::Watch);
-        answer(&self.record, accept, Reply::upstream(error, "the API server", repeatable))
+        answer(
+            &self.record,
+            accept,
+            Reply::upstream(error, "the API server", repeatable),
+        )
     }
 
     /// Ends the exchange as a plugin asked.

@@ -4,7 +4,7 @@
 //! (`Connection: Impersonate-User` would make an impersonated call the controller's own) is refused, not obeyed.
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -58,17 +58,20 @@ fn is_connection_option(option: &str) -> bool {
     option.eq_ignore_ascii_case("close") || HOP_BY_HOP.iter().any(|name| option.eq_ignore_ascii_case(name.as_str()))
 }
 
-/// Fields between a client and its proxy (RFC 9110 §11.7), and fields about the connection that are none of the API's.
-const PROXY: [HeaderName; 4] = [
+/// Fields between a client and its proxy (RFC 9110 §11.7).
+const PROXY: [HeaderName; 3] = [
     PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION,
     HeaderName::from_static("proxy-authentication-info"),
-    TRAILER,
 ];
 
 /// Removes the hop-by-hop fields of a message that a forward proxy passes on: those that are always such, and those that its
 /// `Connection` names. Nothing of ours depends on a field that a client could name there.
 pub(crate) fn strip_forwarded(headers: &mut HeaderMap) {
+    // Who forwards a message with both sends the length that it knows (RFC 9112 §6.3).
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
     if headers.contains_key(CONNECTION) {
         let named: Vec<HeaderName> = headers
             .get_all(CONNECTION)

@@ -125,11 +125,11 @@ fn contains(text: &[u8], wanted: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn info(method: &str, path: &'static str) -> RequestInfo<'static> {
+    fn info(method: &'static str, path: &'static str) -> RequestInfo<'static> {
         RequestInfo::parse(method, path, None).unwrap()
     }
 
-    async fn write(locks: &LeaderLocks, method: &str, path: &'static str, text: &'static str) -> bool {
+    async fn write(locks: &LeaderLocks, method: &'static str, path: &'static str, text: &'static str) -> bool {
         let mut body = RequestBody::Full(Some(Bytes::from_static(text.as_bytes())));
         let is_lock = locks
             .look(&info(method, path), &HeaderMap::new(), &mut body)

@@ -59,7 +59,12 @@ pub(crate) struct Port {
 
 /// Accepts until `stop`, round robin over the workers: a controller has few connections, and each should have a core. The
 /// port is closed during an outage.
-pub(crate) async fn accept(port: Port, workers: Vec<mpsc::Sender<Order>>, metrics: Arc<Metrics>, stop: CancellationToken) {
+pub(crate) async fn accept(
+    port: Port,
+    workers: Vec<mpsc::Sender<Order>>,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) {
     let Port {
         traffic,
         setting,
@@ -92,7 +97,10 @@ pub(crate) async fn accept(port: Port, workers: Vec<mpsc::Sender<Order>>, metric
         };
         let Ok(permit) = Arc::clone(&places).try_acquire_owned() else {
             metrics.connections_refused.inc();
-            tracing::warn!(setting, "connection refused: --max-connections (CTRLMESH_MAX_CONNECTIONS) is reached");
+            tracing::warn!(
+                setting,
+                "connection refused: --max-connections (CTRLMESH_MAX_CONNECTIONS) is reached"
+            );
             continue;
         };
         let Some(worker) = turn.next() else { return };

@@ -22,8 +22,8 @@ use crate::metrics::Metrics;
 use crate::outage::Outage;
 use crate::signal::Signal;
 use crate::tls::ServerTls;
-use crate::verdict::Traffic;
 use crate::upstream::{Credentials, Limits, Target, Upstream};
+use crate::verdict::Traffic;
 use crate::wasm::{Engine, StateStore};
 
 /// What every worker thread is made of; shared.

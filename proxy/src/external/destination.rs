@@ -72,7 +72,9 @@ pub(crate) enum DestinationError {
     User,
     #[error("{host:?} is no host name")]
     Host { host: String },
-    #[error("{host:?} is an odd spelling of an address: write four decimal numbers, or a name that does not end in a number")]
+    #[error(
+        "{host:?} is an odd spelling of an address: write four decimal numbers, or a name that does not end in a number"
+    )]
     OddAddress { host: String },
     #[error("port 0 can't be connected to")]
     Port,
@@ -118,7 +120,9 @@ impl Destination {
     fn connect(uri: &Uri, headers: &HeaderMap) -> Result<Self, DestinationError> {
         let authority = uri.authority().ok_or(DestinationError::Connect)?;
         let is_bare = uri.scheme().is_none() && uri.path_and_query().is_none();
-        let port = authority.port_u16().filter(|_| is_bare && !headers.contains_key(ENDPOINT));
+        let port = authority
+            .port_u16()
+            .filter(|_| is_bare && !headers.contains_key(ENDPOINT));
         let port = port.ok_or(DestinationError::Connect)?;
         Ok(Self {
             way: Way::Connect,
@@ -136,7 +140,10 @@ impl Destination {
             scheme if *scheme == Scheme::HTTPS => (true, 443),
             _ => return Err(DestinationError::Scheme),
         };
-        if uri.path_and_query().is_some_and(|target| target.as_str().len() > MAX_URI) {
+        if uri
+            .path_and_query()
+            .is_some_and(|target| target.as_str().len() > MAX_URI)
+        {
             return Err(DestinationError::TooLong { limit: MAX_URI });
         }
         // An empty port is the default one (RFC 3986 §3.2.3), any other that is no number no port at all.

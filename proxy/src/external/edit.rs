@@ -72,7 +72,10 @@ mod tests {
         let set = |name: &str| RequestEdit::SetQuery(name.to_owned(), "1 2".to_owned());
         let remove = |name: &str| RequestEdit::RemoveQuery(name.to_owned());
         let target = |uri, edits| edited(uri, edits).unwrap().map(|target| target.to_string());
-        assert_eq!(target("http://h/p?b=%2f&a;x", vec![set("watch")]).unwrap(), "/p?b=%2f&a;x&watch=1+2");
+        assert_eq!(
+            target("http://h/p?b=%2f&a;x", vec![set("watch")]).unwrap(),
+            "/p?b=%2f&a;x&watch=1+2"
+        );
         assert_eq!(target("http://h/p?a=1", vec![remove("a")]).unwrap(), "/p");
         assert_eq!(target("http://h/p?a=1", vec![remove("b")]), None);
         assert_eq!(target("http://h", vec![set("a")]).unwrap(), "/?a=1+2");
@@ -81,11 +84,17 @@ mod tests {
     #[test]
     fn a_selector_is_a_fault_of_the_plugin_and_a_rename_means_nothing() {
         let selector = RequestEdit::AndLabelSelector("a=b".to_owned());
-        assert!(matches!(edited("http://h/", vec![selector]), Err(EditError::Plugin { .. })));
+        assert!(matches!(
+            edited("http://h/", vec![selector]),
+            Err(EditError::Plugin { .. })
+        ));
         let rename = RequestEdit::RenameObject {
             from: "a".to_owned(),
             to: "b".to_owned(),
         };
-        assert_eq!(edited("http://h/a", vec![rename, RequestEdit::RemoveHeader(ACCEPT)]).unwrap(), None);
+        assert_eq!(
+            edited("http://h/a", vec![rename, RequestEdit::RemoveHeader(ACCEPT)]).unwrap(),
+            None
+        );
     }
 }

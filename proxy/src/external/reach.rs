@@ -50,7 +50,9 @@ impl Reach {
     pub(super) fn judge(&self, host: &str, address: SocketAddr) -> Result<(), String> {
         let ip = address.ip().to_canonical();
         if self.is_own(ip, address.port()) {
-            return Err(format!("{address} is a port of this sidecar, which is out of reach from here"));
+            return Err(format!(
+                "{address} is a port of this sidecar, which is out of reach from here"
+            ));
         }
         if self.hosts.iter().any(|allowed| allowed == host) || self.nets.iter().any(|net| net.contains(&ip)) {
             return Ok(());
@@ -151,18 +153,48 @@ mod tests {
     fn what_is_this_machines_or_this_networks_is_refused_in_every_spelling() {
         let reach = reach(&[]);
         for ip in [
-            "127.0.0.1", "127.8.9.1", "0.0.0.0", "0.1.2.3", "169.254.169.254", "169.254.0.1", "100.100.100.200",
-            "168.63.129.16", "192.0.0.192", "224.0.0.1", "255.255.255.255", "240.0.0.1", "::", "::1", "fe80::1", "febf::1",
-            "fec0::1", "ff02::1", "fd00:ec2::254", "fd20:ce::254", "::ffff:127.0.0.1", "::ffff:169.254.169.254",
-            "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "2002:7f00:1::",
+            "127.0.0.1",
+            "127.8.9.1",
+            "0.0.0.0",
+            "0.1.2.3",
+            "169.254.169.254",
+            "169.254.0.1",
+            "100.100.100.200",
+            "168.63.129.16",
+            "192.0.0.192",
+            "224.0.0.1",
+            "255.255.255.255",
+            "240.0.0.1",
+            "::",
+            "::1",
+            "fe80::1",
+            "febf::1",
+            "fec0::1",
+            "ff02::1",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "::127.0.0.1",
+            "64:ff9b::7f00:1",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b:1::a9fe:a9fe",
+            "2002:7f00:1::",
             "2002:a9fe:a9fe::1",
         ] {
             let error = judge(&reach, "host", ip).unwrap_err();
             assert!(error.contains("--external-allow"), "{ip}: {error}");
         }
         for ip in [
-            "10.0.0.1", "192.168.1.1", "172.16.0.1", "100.64.0.1", "93.184.216.34", "2606:4700::1111", "fd00::1",
-            "64:ff9b::808:808", "2002:808:808::1",
+            "10.0.0.1",
+            "192.168.1.1",
+            "172.16.0.1",
+            "100.64.0.1",
+            "93.184.216.34",
+            "2606:4700::1111",
+            "fd00::1",
+            "64:ff9b::808:808",
+            "2002:808:808::1",
         ] {
             judge(&reach, "host", ip).unwrap();
         }
@@ -185,8 +217,14 @@ mod tests {
         let allowed = ["0.0.0.0/0", "::/0", "host"].map(|text| text.parse().unwrap());
         let reach = Reach::new(&allowed, own.to_vec());
         for address in [
-            "127.0.0.1:5443", "127.0.0.9:5443", "[::1]:5443", "[::ffff:127.0.0.1]:5441", "0.0.0.0:5441", "[::]:15002",
-            "192.0.2.7:15002", "[64:ff9b::7f00:1]:5443",
+            "127.0.0.1:5443",
+            "127.0.0.9:5443",
+            "[::1]:5443",
+            "[::ffff:127.0.0.1]:5441",
+            "0.0.0.0:5441",
+            "[::]:15002",
+            "192.0.2.7:15002",
+            "[64:ff9b::7f00:1]:5443",
         ] {
             let error = reach.judge("host", address.parse().unwrap()).unwrap_err();
             assert!(error.contains("a port of this sidecar"), "{address}: {error}");

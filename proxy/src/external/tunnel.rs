@@ -40,7 +40,7 @@ const IDLE_HALF_CLOSED: Duration = Duration::from_secs(10);
 
 /// How long a tunnel may be silent while the sidecar drains. Requests in it can't be seen; one that is answered within this
 /// time is.
-const IDLE_DRAINING: Duration = Duration::from_secs(1);
+const IDLE_DRAINING: Duration = Duration::from_secs(2);
 
 /// Connects to the target and answers 200; the tunnel runs in a task of the worker.
 pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins>) -> Answer {
@@ -48,11 +48,19 @@ pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins
         return Ok(call.answer(Reply::too_many_tunnels(super::MAX_TUNNELS)));
     };
     let target = &call.destination;
-    let dialled = dial(&target.host(), target.place.port, Some(&call.external.shared.gate), CONNECT_TIMEOUT).await;
+    let dialled = dial(
+        &target.host(),
+        target.place.port,
+        Some(&call.external.shared.gate),
+        CONNECT_TIMEOUT,
+    )
+    .await;
     let stream = match dialled {
         Ok(stream) => stream,
         Err(error) => {
-            let error = SendError::Unreachable { source: Arc::new(error) };
+            let error = SendError::Unreachable {
+                source: Arc::new(error),
+            };
             return Ok(call.answer(call.failed(&error, true)));
         }
     };

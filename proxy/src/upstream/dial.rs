@@ -4,7 +4,12 @@
 //! Guarantees: what the gate has looked at is what is connected to; the name is not resolved a second time in between, so a
 //! DNS server that changes its mind gains nothing.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    sync::Arc,
+    time::Duration,
+};
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
@@ -32,7 +37,7 @@ type Judge = Box<dyn Fn(&str, SocketAddr) -> Result<(), String> + Send + Sync>;
 /// Decides where connections may go, by host name and address.
 pub(crate) struct Gate {
     judge: Judge,
-    lookups: Semaphore,
+    lookups: Arc<Semaphore>,
 }
 
 impl Gate {
@@ -40,7 +45,7 @@ impl Gate {
     pub(crate) fn new(judge: impl Fn(&str, SocketAddr) -> Result<(), String> + Send + Sync + 'static) -> Self {
         Self {
             judge: Box::new(judge),
-            lookups: Semaphore::new(MAX_LOOKUPS),
+            lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
         }
     }
 
@@ -82,13 +87,22 @@ pub(crate) async fn dial(
 }
 
 async fn resolve(host: &str, port: u16, gate: Option<&Gate>) -> Result<Vec<SocketAddr>, ConnectError> {
-    let _turn = match gate {
-        // Never closed, so there is nothing to fail.
-        Some(gate) => gate.lookups.acquire().await.ok(),
-        None => None,
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let Some(gate) = gate else {
+        let found = tokio::net::lookup_host((host, port)).await;
+        return Ok(found.map_err(|source| unresolved(host, source))?.collect());
     };
-    let addresses = tokio::net::lookup_host((host, port)).await;
-    Ok(addresses.map_err(|source| unresolved(host, source))?.collect())
+    let turn = Arc::clone(&gate.lookups).acquire_owned().await;
+    let name = host.to_owned();
+    let lookup = tokio::task::spawn_blocking(move || {
+        // Given back when the thread is free again, not when the caller has lost patience.
+        let _turn = turn;
+        (name.as_str(), port).to_socket_addrs().map(Iterator::collect)
+    });
+    let found = lookup.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+    found.map_err(|source| unresolved(host, source))
 }
 
 fn unresolved(host: &str, source: io::Error) -> ConnectError {
@@ -138,7 +152,9 @@ mod tests {
     #[test]
     fn one_refused_address_refuses_the_name() {
         let addresses = ["192.0.2.1:80", "127.0.0.1:80"].map(|text| text.parse().unwrap());
-        let error = gate_against("127.0.0.1").check("rebinds.example", &addresses).unwrap_err();
+        let error = gate_against("127.0.0.1")
+            .check("rebinds.example", &addresses)
+            .unwrap_err();
         assert_eq!(error.to_string(), "rebinds.example: 127.0.0.1 is not for you");
         gate_against("127.0.0.2").check("fine.example", &addresses).unwrap();
     }
@@ -151,8 +167,14 @@ mod tests {
         let gate = gate_against("127.0.0.1");
         let refused = dial("127.0.0.1", port, Some(&gate), patience).await;
         assert!(matches!(refused, Err(ConnectError::Refused { .. })), "{refused:?}");
-        let stream = dial("127.0.0.1", port, Some(&gate_against("127.0.0.2")), patience).await.unwrap();
+        let stream = dial("127.0.0.1", port, Some(&gate_against("127.0.0.2")), patience)
+            .await
+            .unwrap();
         let (_, peer) = listener.accept().await.unwrap();
-        assert_eq!(peer, stream.local_addr().unwrap(), "the first to arrive is the one that was let through");
+        assert_eq!(
+            peer,
+            stream.local_addr().unwrap(),
+            "the first to arrive is the one that was let through"
+        );
     }
 }

@@ -27,16 +27,66 @@ fn found(destination: &Destination) -> (Way, bool, String, u16, String) {
 #[test]
 fn each_way_in_says_where_it_goes() {
     for (method, target, endpoint, expected) in [
-        ("GET", "http://a.example/p?q", "", (Way::Absolute, false, "a.example", 80, "/p")),
-        ("GET", "https://a.example", "", (Way::Absolute, true, "a.example", 443, "/")),
-        ("PUT", "HTTP://A.Example.:8080/p", "", (Way::Absolute, false, "a.example", 8080, "/p")),
-        ("GET", "http://a.example:/p", "", (Way::Absolute, false, "a.example", 80, "/p")),
-        ("GET", "http://[2001:DB8::1]:81/", "", (Way::Absolute, false, "2001:db8::1", 81, "/")),
-        ("GET", "http://[::ffff:192.0.2.1]/", "", (Way::Absolute, false, "192.0.2.1", 80, "/")),
-        ("GET", "/other?x", "https://a.example/p", (Way::Header, true, "a.example", 443, "/p")),
-        ("GET", "http://b.example/other", "http://a.example/p", (Way::Header, false, "a.example", 80, "/p")),
-        ("OPTIONS", "*", " http://my_host/p#f ", (Way::Header, false, "my_host", 80, "/p")),
-        ("CONNECT", "A.example:443", "", (Way::Connect, false, "a.example", 443, "")),
+        (
+            "GET",
+            "http://a.example/p?q",
+            "",
+            (Way::Absolute, false, "a.example", 80, "/p"),
+        ),
+        (
+            "GET",
+            "https://a.example",
+            "",
+            (Way::Absolute, true, "a.example", 443, "/"),
+        ),
+        (
+            "PUT",
+            "HTTP://A.Example.:8080/p",
+            "",
+            (Way::Absolute, false, "a.example", 8080, "/p"),
+        ),
+        (
+            "GET",
+            "http://a.example:/p",
+            "",
+            (Way::Absolute, false, "a.example", 80, "/p"),
+        ),
+        (
+            "GET",
+            "http://[2001:DB8::1]:81/",
+            "",
+            (Way::Absolute, false, "2001:db8::1", 81, "/"),
+        ),
+        (
+            "GET",
+            "http://[::ffff:192.0.2.1]/",
+            "",
+            (Way::Absolute, false, "192.0.2.1", 80, "/"),
+        ),
+        (
+            "GET",
+            "/other?x",
+            "https://a.example/p",
+            (Way::Header, true, "a.example", 443, "/p"),
+        ),
+        (
+            "GET",
+            "http://b.example/other",
+            "http://a.example/p",
+            (Way::Header, false, "a.example", 80, "/p"),
+        ),
+        (
+            "OPTIONS",
+            "*",
+            " http://my_host/p#f ",
+            (Way::Header, false, "my_host", 80, "/p"),
+        ),
+        (
+            "CONNECT",
+            "A.example:443",
+            "",
+            (Way::Connect, false, "a.example", 443, ""),
+        ),
         ("CONNECT", "[::1]:443", "", (Way::Connect, false, "::1", 443, "")),
     ] {
         let endpoints: Vec<&str> = Some(endpoint).filter(|text| !text.is_empty()).into_iter().collect();
@@ -76,7 +126,11 @@ fn what_is_not_clear_is_refused() {
         ("CONNECT", "user@a.example:443", &[], E::User),
         ("CONNECT", "a.example:0", &[], E::Port),
     ] {
-        assert_eq!(read(method, target, endpoints), Err(expected), "{method} {target} {endpoints:?}");
+        assert_eq!(
+            read(method, target, endpoints),
+            Err(expected),
+            "{method} {target} {endpoints:?}"
+        );
     }
     let long = format!("http://a.example/{}", "x".repeat(MAX_URI));
     assert_eq!(read("GET", &long, &[]), Err(E::TooLong { limit: MAX_URI }));
@@ -90,15 +144,40 @@ fn what_is_not_clear_is_refused() {
 #[test]
 fn odd_spellings_of_an_address_are_refused() {
     for host in [
-        "2130706433", "0x7f000001", "0X7F000001", "0177.0.0.1", "127.1", "127.0.1", "0x7f.0.0.1", "0", "127.0.0.1.2",
-        "1.2.3.256", "a.0x7f", "a.1", "127.0.0.01", "0x",
+        "2130706433",
+        "0x7f000001",
+        "0X7F000001",
+        "0177.0.0.1",
+        "127.1",
+        "127.0.1",
+        "0x7f.0.0.1",
+        "0",
+        "127.0.0.1.2",
+        "1.2.3.256",
+        "a.0x7f",
+        "a.1",
+        "127.0.0.01",
+        "0x",
     ] {
         for spelled in [host.to_owned(), format!("{host}.")] {
             let error = DestinationError::OddAddress { host: spelled.clone() };
             assert_eq!(server_name(&spelled), Err(error), "{spelled}");
         }
     }
-    for host in ["", ".", "..", "a..b", "-a", "a b", "a%2eb", "[::1", "[fe80::1%25eth0]", "[127.0.0.1]", "ü.example", "a/b"] {
+    for host in [
+        "",
+        ".",
+        "..",
+        "a..b",
+        "-a",
+        "a b",
+        "a%2eb",
+        "[::1",
+        "[fe80::1%25eth0]",
+        "[127.0.0.1]",
+        "ü.example",
+        "a/b",
+    ] {
         let wrong = server_name(host);
         assert!(matches!(wrong, Err(DestinationError::Host { .. })), "{host}: {wrong:?}");
     }
