@@ -74,11 +74,11 @@ mod tests {
         let target = |uri, edits| edited(uri, edits).unwrap().map(|target| target.to_string());
         assert_eq!(
             target("http://h/p?b=%2f&a;x", vec![set("watch")]).unwrap(),
-            "/p?b=%2f&a;x&watch=1+2"
+            "/p?b=%2f&a;x&watch=1%202"
         );
         assert_eq!(target("http://h/p?a=1", vec![remove("a")]).unwrap(), "/p");
         assert_eq!(target("http://h/p?a=1", vec![remove("b")]), None);
-        assert_eq!(target("http://h", vec![set("a")]).unwrap(), "/?a=1+2");
+        assert_eq!(target("http://h", vec![set("a")]).unwrap(), "/?a=1%202");
     }
 
     #[test]
