@@ -60,7 +60,7 @@ golden: ## Asks upstream's own parsers again (tests/golden)
 	cd tests/golden && go run .
 
 .PHONY: bench
-bench: setup ## Requests per second and CPU per request against a bare hyper proxy, as ratios
+bench: setup ## Requests, plugin calls, lists, watches, start and reload, as ratios of one run (docs/benchmarks.md)
 	cargo build --locked --release --workspace --bin ctrlmesh-proxy --bin ctrlmesh-bench
 	$(CARGO_TARGET_DIR)/release/ctrlmesh-bench
 

@@ -8,80 +8,91 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::stats::Durations;
+
 /// What a measurement saw.
 #[derive(Debug, Clone)]
 pub(crate) struct Load {
-    pub(crate) requests: u64,
+    pub(crate) latencies: Durations,
     pub(crate) time: Duration,
-    pub(crate) p50: Duration,
-    pub(crate) p99: Duration,
 }
 
 /// Requests before the clock starts, per connection.
 const WARM_UP: usize = 50;
 
+/// Longest response.
+const BUFFER: usize = 16 << 10;
+
 pub(crate) async fn run(address: SocketAddr, target: &str, connections: usize, time: Duration) -> anyhow::Result<Load> {
-    let request =
-        format!("GET {target} HTTP/1.1\r\nhost: bench\r\naccept: application/json\r\nuser-agent: bench\r\n\r\n");
     let mut tasks = JoinSet::new();
     let start = Instant::now();
     for _ in 0..connections {
-        let request = request.clone();
-        tasks.spawn_local(async move { connection(address, request.as_bytes(), start + time).await });
+        let target = target.to_owned();
+        tasks.spawn_local(async move { until(address, &target, start + time).await });
     }
     let mut all = Vec::new();
     while let Some(latencies) = tasks.join_next().await {
         all.extend(latencies??);
     }
-    let time = start.elapsed();
-    all.sort_unstable();
-    let at = |share: usize| {
-        all.get(all.len() * share / 100)
-            .copied()
-            .context("no request was answered")
-    };
     Ok(Load {
-        requests: all.len() as u64,
-        time,
-        p50: at(50)?,
-        p99: at(99)?,
+        time: start.elapsed(),
+        latencies: Durations::new(all),
     })
 }
 
-async fn connection(address: SocketAddr, request: &[u8], end: Instant) -> anyhow::Result<Vec<Duration>> {
-    let mut stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    let mut buffer = vec![0; 16 << 10];
+async fn until(address: SocketAddr, target: &str, end: Instant) -> anyhow::Result<Vec<Duration>> {
+    let mut client = Client::connect(address, target).await?;
     let mut latencies = Vec::with_capacity(1 << 16);
     for _ in 0..WARM_UP {
-        exchange(&mut stream, request, &mut buffer).await?;
+        client.exchange().await?;
     }
     while Instant::now() < end {
         let start = Instant::now();
-        exchange(&mut stream, request, &mut buffer).await?;
+        client.exchange().await?;
         latencies.push(start.elapsed());
     }
     Ok(latencies)
 }
 
-/// One request and its response, which fits the buffer and has a length.
-async fn exchange(stream: &mut TcpStream, request: &[u8], buffer: &mut [u8]) -> anyhow::Result<()> {
-    stream.write_all(request).await?;
-    let mut filled = 0;
-    loop {
-        let Some(free) = buffer.get_mut(filled..).filter(|free| !free.is_empty()) else {
-            bail!("response too large")
-        };
-        let read = stream.read(free).await?;
-        if read == 0 {
-            bail!("connection closed in a response");
-        }
-        filled += read;
-        let seen = buffer.get(..filled).unwrap_or_default();
-        if let Some(whole) = length(seen)?
-            && filled >= whole
-        {
-            return Ok(());
+/// One connection that asks for the same again and again.
+pub(crate) struct Client {
+    stream: TcpStream,
+    request: String,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) async fn connect(address: SocketAddr, target: &str) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let request =
+            format!("GET {target} HTTP/1.1\r\nhost: bench\r\naccept: application/json\r\nuser-agent: bench\r\n\r\n");
+        Ok(Self {
+            stream,
+            request,
+            buffer: vec![0; BUFFER],
+        })
+    }
+
+    /// One request and its response, which fits the buffer and has a length.
+    pub(crate) async fn exchange(&mut self) -> anyhow::Result<()> {
+        self.stream.write_all(self.request.as_bytes()).await?;
+        let mut filled = 0;
+        loop {
+            let Some(free) = self.buffer.get_mut(filled..).filter(|free| !free.is_empty()) else {
+                bail!("response too large")
+            };
+            let read = self.stream.read(free).await?;
+            if read == 0 {
+                bail!("connection closed in a response");
+            }
+            filled += read;
+            let seen = self.buffer.get(..filled).unwrap_or_default();
+            if let Some(whole) = length(seen)?
+                && filled >= whole
+            {
+                return Ok(());
+            }
         }
     }
 }
@@ -101,4 +112,22 @@ fn length(seen: &[u8]) -> anyhow::Result<Option<usize>> {
     });
     let body: usize = field.context("a response without a length")?.parse()?;
     Ok(Some(head + 4 + body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_is_whole_when_its_body_is() {
+        assert_eq!(length(b"HTTP/1.1 200 OK\r\nContent-Le").unwrap(), None);
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
+        assert_eq!(length(head).unwrap(), Some(head.len() + 5));
+    }
+
+    #[test]
+    fn anything_but_a_whole_ok_is_a_failure() {
+        assert!(length(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n").is_err());
+        assert!(length(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
+    }
 }

@@ -1,20 +1,33 @@
-//! Measures the sidecar: requests per second, CPU per request and latency, direct, through a bare hyper proxy, through the
-//! sidecar without an entry and with shard-selector; all in one run, printed as ratios.
+//! Measures the sidecar: requests, calls of plugins, large lists, watches, start, hot reload; each in one run against
+//! direct requests and other proxies, printed as tables of ratios and medians.
 //!
-//! Origin, proxies and load each are a process of their own, so that CPU time is told apart. The figure to trust is CPU per
-//! request of the proxy's process, as a ratio to the bare proxy measured in the same minute.
+//! Origin, proxies and load each are a process of their own, so that CPU time and memory are told apart. Figures to trust
+//! are ratios of one round: processes on a shared machine are slow and fast together.
 
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 mod bare;
+mod chain;
+mod list;
 mod load;
+mod nginx;
 mod origin;
+mod plugin_call;
 mod process;
+mod reload;
+mod requests;
+mod sidecar;
 mod stand;
+mod start;
+mod stats;
+mod stream;
 mod table;
+mod watch;
+
+use stand::Stand;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -24,23 +37,57 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Cli {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Seconds of each measurement.
-    #[arg(long, default_value_t = 3)]
-    seconds: u64,
-    /// Rounds; the table shows medians of the rounds.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// Open connections.
-    #[arg(long, default_value_t = 32)]
-    connections: usize,
+    /// Run only these; default: all.
+    #[arg(long, value_enum)]
+    only: Vec<Measurement>,
+    #[command(flatten)]
+    scale: Scale,
     /// The sidecar's binary; default: beside this one.
     #[arg(long)]
     proxy: Option<std::path::PathBuf>,
 }
 
+/// How long and how much is measured.
+#[derive(Debug, clap::Args)]
+struct Scale {
+    /// Seconds of each measurement in a round.
+    #[arg(long, default_value_t = 3)]
+    seconds: u64,
+    /// Rounds; the tables show medians of the rounds.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Open connections.
+    #[arg(long, default_value_t = 32)]
+    connections: usize,
+}
+
+impl Scale {
+    const fn time(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Measurement {
+    /// Requests per second and CPU per request.
+    Requests,
+    /// A warm call of a plugin.
+    PluginCall,
+    /// A large list.
+    List,
+    /// Latency of a watch's events.
+    WatchEvents,
+    /// Memory of a thousand open watches.
+    Watches,
+    /// Time to ready and idle memory.
+    Start,
+    /// Hot reload under load.
+    Reload,
+}
+
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Answers every request with the same small JSON.
+    /// Answers like an API server that has nothing to do.
     #[command(hide = true)]
     Origin,
     /// Passes requests on with hyper and nothing else.
@@ -62,23 +109,22 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn measure(cli: &Cli) -> anyhow::Result<()> {
-    let stand = stand::Stand::start(cli.proxy.clone())
-        .await
-        .context("the processes can't be started")?;
-    let time = Duration::from_secs(cli.seconds);
-    let mut rows = table::Rows::default();
-    for round in 0..cli.rounds {
-        for case in stand.cases() {
-            let before = case.process.as_ref().map(process::Process::cpu).transpose()?;
-            let load = load::run(case.address, &case.target, cli.connections, time).await?;
-            let spent = match (&case.process, before) {
-                (Some(process), Some(before)) => Some(process.cpu()? - before),
-                _ => None,
-            };
-            let memory = case.process.as_ref().map(process::Process::peak_memory).transpose()?;
-            rows.add(round, case.name, &load, spent, memory);
+    let stand = Stand::start(cli.proxy.clone()).context("the processes can't be started")?;
+    let scale = &cli.scale;
+    for measurement in Measurement::value_variants() {
+        if !cli.only.is_empty() && !cli.only.contains(measurement) {
+            continue;
         }
+        match measurement {
+            Measurement::Requests => requests::measure(&stand, scale).await,
+            Measurement::PluginCall => plugin_call::measure(&stand.program),
+            Measurement::List => list::measure(&stand, scale).await,
+            Measurement::WatchEvents => watch::events(&stand, scale).await,
+            Measurement::Watches => watch::many(&stand).await,
+            Measurement::Start => start::measure(&stand, scale).await,
+            Measurement::Reload => reload::measure(&stand, scale).await,
+        }
+        .with_context(|| format!("measuring {measurement:?}"))?;
     }
-    rows.print();
     Ok(())
 }

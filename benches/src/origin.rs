@@ -1,21 +1,44 @@
-//! The API server of the measurement: a small JSON list for every request, HTTP/1.1.
+//! The API server of the measurement, HTTP/1.1: a small JSON list, a large one, and watches.
 
 use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response};
-use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::process::announce;
 
+/// Answered with [`SMALL`].
+pub(crate) const LIST: &str = "/api/v1/namespaces/default/configmaps?limit=500";
+/// Answered with [`SMALL`].
+pub(crate) const GET: &str = "/api/v1/namespaces/default/configmaps/a";
+/// Answered with [`LARGE_BYTES`].
+pub(crate) const LARGE: &str = "/api/v1/configmaps";
+/// An event each [`EVENT_INTERVAL`], which says when it was sent.
+pub(crate) const WATCH: &str = "/api/v1/namespaces/default/configmaps?watch=true";
+/// One event, and then nothing.
+pub(crate) const QUIET_WATCH: &str = "/api/v1/namespaces/quiet/configmaps?watch=true";
+
+/// Size of a large list: all pods of a cluster of some thousand nodes.
+pub(crate) const LARGE_BYTES: usize = 64 << 20;
+
 /// About as large as one small object.
-const BODY: &str = r#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"42"},"items":[{"metadata":{"name":"a","namespace":"b","labels":{"shard":"a"}}}]}"#;
+const SMALL: &str = r#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"42"},"items":[{"metadata":{"name":"a","namespace":"b","labels":{"shard":"a"}}}]}"#;
+
+/// Bytes of a large list that are sent at once, as a server that encodes object by object does.
+const PIECE: usize = 64 << 10;
+
+/// A busy watch: a controller of many objects sees hundreds of events a second.
+const EVENT_INTERVAL: Duration = Duration::from_millis(2);
 
 pub(crate) async fn serve() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -32,10 +55,146 @@ pub(crate) async fn serve() -> anyhow::Result<()> {
     }
 }
 
-async fn answer(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let mut response = Response::new(Full::new(Bytes::from_static(BODY.as_bytes())));
+async fn answer(request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+    let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+    let answer = match request.uri().path() {
+        path if is_watch && path.contains("/quiet/") => Answer::events(None),
+        _ if is_watch => Answer::events(Some(EVENT_INTERVAL)),
+        LARGE => Answer::large(),
+        _ => Answer::Whole(Some(Bytes::from_static(SMALL.as_bytes()))),
+    };
+    let mut response = Response::new(answer);
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
+}
+
+/// The body of an answer.
+enum Answer {
+    Whole(Option<Bytes>),
+    Large { left: usize, piece: Bytes },
+    Events(Interval),
+    QuietEvents { first: bool },
+}
+
+impl Answer {
+    fn large() -> Self {
+        Self::Large {
+            left: LARGE_BYTES,
+            piece: vec![b' '; PIECE].into(),
+        }
+    }
+
+    fn events(every: Option<Duration>) -> Self {
+        match every {
+            Some(every) => {
+                let mut ticks = interval(every);
+                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                Self::Events(ticks)
+            }
+            None => Self::QuietEvents { first: true },
+        }
+    }
+}
+
+/// A watch event that says when it was sent.
+fn event() -> Bytes {
+    let sent = since_epoch().as_nanos();
+    let event = serde_json::json!({
+        "type": "MODIFIED",
+        "object": {
+            "kind": "ConfigMap", "apiVersion": "v1",
+            "metadata": {
+                "name": "a", "namespace": "default", "resourceVersion": "42", "labels": { "shard": "a" },
+                "annotations": { "sent": sent.to_string() },
+            },
+        },
+    });
+    format!("{event}\n").into()
+}
+
+/// When an event was sent, on the clock that all processes share. `None`: no event begins and ends here.
+pub(crate) fn sent(frame: &[u8]) -> Option<Duration> {
+    let text = std::str::from_utf8(frame).ok()?;
+    let (_, rest) = text.split_once(r#""sent":""#)?;
+    let (nanoseconds, _) = rest.split_once('"')?;
+    Some(Duration::from_nanos(nanoseconds.parse().ok()?))
+}
+
+/// The clock that all processes share.
+pub(crate) fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let data = match self.get_mut() {
+            Self::Whole(bytes) => bytes.take(),
+            Self::Large { left: 0, .. } => None,
+            Self::Large { left, piece } => {
+                let length = piece.len().min(*left);
+                *left -= length;
+                Some(piece.slice(..length))
+            }
+            Self::Events(ticks) => {
+                ready!(ticks.poll_tick(cx));
+                Some(event())
+            }
+            Self::QuietEvents { first: false } => return Poll::Pending,
+            Self::QuietEvents { first } => {
+                *first = false;
+                Some(event())
+            }
+        };
+        Poll::Ready(data.map(|data| Ok(Frame::data(data))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            // As the API server: the length of a large list is not known before its end.
+            Self::Large { .. } | Self::Events(_) | Self::QuietEvents { .. } => SizeHint::default(),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Whole(None) | Self::Large { left: 0, .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_says_when_it_was_sent_and_is_one_line() {
+        let before = since_epoch();
+        let event = event();
+        let at = sent(&event).unwrap();
+        assert!(before <= at && at <= since_epoch());
+        assert!(event.ends_with(b"}\n") && event.iter().filter(|byte| **byte == b'\n').count() == 1);
+        assert_eq!(sent(b"{}\n"), None);
+    }
+
+    #[tokio::test]
+    async fn a_large_list_has_its_size() {
+        let mut body = Answer::large();
+        let mut bytes = 0;
+        let next = |body: &mut Answer| {
+            let polled = Pin::new(body).poll_frame(&mut Context::from_waker(std::task::Waker::noop()));
+            match polled {
+                Poll::Ready(frame) => frame.map(|frame| frame.unwrap().into_data().unwrap().len()),
+                Poll::Pending => panic!("it never waits"),
+            }
+        };
+        while let Some(length) = next(&mut body) {
+            bytes += length;
+        }
+        assert_eq!(bytes, LARGE_BYTES);
+        assert!(body.is_end_stream());
+    }
 }

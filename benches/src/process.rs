@@ -16,17 +16,23 @@ pub(crate) struct Process {
 const TICKS: u64 = 100;
 
 impl Process {
-    /// Starts a child and reads the line by which it says where it listens.
-    pub(crate) fn start(mut command: Command) -> anyhow::Result<(Self, String)> {
-        let mut child = command
-            .stdout(Stdio::piped())
+    /// Starts a child.
+    pub(crate) fn start(mut command: Command) -> anyhow::Result<Self> {
+        let child = command
             .stdin(Stdio::null())
             .spawn()
-            .context("can't start")?;
-        let output = child.stdout.take().context("no output")?;
+            .with_context(|| format!("can't start {}", command.get_program().display()))?;
+        Ok(Self { child })
+    }
+
+    /// Starts a child and reads the line by which it says where it listens.
+    pub(crate) fn start_and_listen(mut command: Command) -> anyhow::Result<(Self, String)> {
+        command.stdout(Stdio::piped());
+        let mut process = Self::start(command)?;
+        let output = process.child.stdout.take().context("no output")?;
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
-        Ok((Self { child }, line.trim().to_owned()))
+        Ok((process, line.trim().to_owned()))
     }
 
     /// User and system time of the process so far.
@@ -38,15 +44,41 @@ impl Process {
         Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 1000 / TICKS))
     }
 
+    /// Resident set now, bytes.
+    pub(crate) fn memory(&self) -> anyhow::Result<u64> {
+        self.status("VmRSS:")
+    }
+
     /// Largest resident set so far, bytes.
     pub(crate) fn peak_memory(&self) -> anyhow::Result<u64> {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))
-            .context("no VmHWM")?;
-        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+        self.status("VmHWM:")
     }
+
+    fn status(&self, field: &str) -> anyhow::Result<u64> {
+        status(&self.child.id().to_string(), field)
+    }
+
+    /// Begins to measure the largest resident set anew.
+    pub(crate) fn forget_peak(&self) -> anyhow::Result<()> {
+        // proc(5): 5 resets VmHWM.
+        Ok(std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5")?)
+    }
+}
+
+/// Resident set of this process now, bytes.
+pub(crate) fn own_memory() -> anyhow::Result<u64> {
+    status("self", "VmRSS:")
+}
+
+fn status(process: &str, field: &str) -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    kibibytes(&text, field).with_context(|| format!("no {field} of process {process}"))
+}
+
+/// A field of `/proc/<pid>/status`, as bytes.
+fn kibibytes(text: &str, field: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
 impl Drop for Process {
@@ -63,4 +95,28 @@ pub(crate) fn announce(address: SocketAddr) -> anyhow::Result<()> {
     writeln!(output, "{address}")?;
     output.flush()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_status_is_read_as_bytes() {
+        let text = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t     512 kB\n";
+        assert_eq!(kibibytes(text, "VmRSS:"), Some(512 << 10));
+        assert_eq!(kibibytes(text, "VmHWM:"), Some(2 << 20));
+        assert_eq!(kibibytes(text, "VmSwap:"), None);
+    }
+
+    #[test]
+    fn a_process_can_be_measured() {
+        let mut command = Command::new("sleep");
+        command.arg("60");
+        let process = Process::start(command).unwrap();
+        assert!(process.memory().unwrap() > 0);
+        process.forget_peak().unwrap();
+        assert!(process.peak_memory().unwrap() >= process.memory().unwrap());
+        assert!(process.cpu().unwrap() < Duration::from_secs(10));
+    }
 }

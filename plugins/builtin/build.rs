@@ -15,17 +15,26 @@ const TARGET: &str = "wasm32-wasip2";
 const PROFILE: &str = "plugin";
 
 /// What the nested build depends on, relative to the repository. Folders are watched with all that is in them.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 10] = [
     "wit",
     "sdk",
+    "plugins/rules",
+    "plugins/circuit-breaker",
+    "plugins/rate-limit",
     "plugins/shard-selector",
+    "plugins/fault-inject",
     "tests/guests",
     "Cargo.toml",
     "Cargo.lock",
 ];
 
 /// Components by constant name and file name.
-const PLUGINS: [(&str, &str); 1] = [("SHARD_SELECTOR", "ctrlmesh_plugin_shard_selector.wasm")];
+const PLUGINS: [(&str, &str); 4] = [
+    ("CIRCUIT_BREAKER", "ctrlmesh_plugin_circuit_breaker.wasm"),
+    ("FAULT_INJECT", "ctrlmesh_plugin_fault_inject.wasm"),
+    ("RATE_LIMIT", "ctrlmesh_plugin_rate_limit.wasm"),
+    ("SHARD_SELECTOR", "ctrlmesh_plugin_shard_selector.wasm"),
+];
 const SAMPLES: [(&str, &str); 3] = [
     ("HELLO", "examples/hello.wasm"),
     ("SHARD_SELECTOR_NEXT", "examples/shard_selector_next.wasm"),
@@ -84,7 +93,13 @@ fn build(root: &Path, target_dir: &Path, with_guests: bool) -> Result<PathBuf> {
         "-p",
         "ctrlmesh-sdk",
         "-p",
+        "ctrlmesh-plugin-circuit-breaker",
+        "-p",
+        "ctrlmesh-plugin-rate-limit",
+        "-p",
         "ctrlmesh-plugin-shard-selector",
+        "-p",
+        "ctrlmesh-plugin-fault-inject",
         "--lib",
         "--examples",
     ]);

@@ -33,6 +33,7 @@ pub use handle::ChainHandle;
 pub use health::{Admission, Health, HealthState};
 pub use index::Matched;
 pub use matcher::{MatchQuery, Matcher};
+pub(crate) use matcher::{VERBS, verb_index};
 pub use metrics::Metrics;
 pub use snapshot::{Entry, EntryId, Snapshot};
 pub use source::{Labels, Place, Source};

@@ -72,7 +72,7 @@ pub struct Settings {
     #[arg(long, env = "CTRLMESH_PUBLIC_KEY", value_name = "KEY", requires = "chain_dir")]
     pub public_key: Option<String>,
 
-    /// Where compiled plugins are kept, so that a restart is ready in milliseconds. Default: a new folder in the temporary one.
+    /// Where compiled plugins are kept, so that a restart is ready in milliseconds. Default: nowhere, each start compiles.
     #[arg(long, env = "CTRLMESH_CACHE_DIR", value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
 

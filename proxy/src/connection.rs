@@ -3,7 +3,9 @@
 //! Leaves the requests to `handler` and `external`. Limits stand here, each with its reason.
 
 use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::future::Either;
@@ -12,12 +14,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::external::{self, External};
 use crate::handler;
 use crate::outage::Outage;
 use crate::shape::LONGEST_HANG;
+use crate::signal::Signal;
 use crate::worker::{LocalExecutor, Worker};
 
 /// A client that does not finish its handshake or request head in this time holds a place that others need.
@@ -57,7 +60,7 @@ enum Wish {
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
     wish: Cell<Wish>,
-    wished: Notify,
+    waker: RefCell<Option<Waker>>,
     /// Of its port; `None` in tests.
     outage: Option<Outage>,
     /// Its place among all connections; a tunnel keeps it.
@@ -89,7 +92,18 @@ impl Connection {
 
     fn wish(&self, wish: Wish) {
         self.wish.set(self.wish.get().max(wish));
-        self.wished.notify_one();
+        let waker = self.waker.borrow_mut().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn poll_wish(&self, cx: &Context<'_>) -> Wish {
+        let mut known = self.waker.borrow_mut();
+        if known.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
+            *known = Some(cx.waker().clone());
+        }
+        self.wish.get()
     }
 }
 
@@ -126,10 +140,9 @@ pub(crate) async fn serve(worker: Rc<Worker>, service: Service, stream: TcpStrea
         Service::External(external) => external.outage(),
     };
     let connection = Rc::new(Connection {
-        wish: Cell::default(),
-        wished: Notify::new(),
         outage: Some(outage.clone()),
         _place: Some(place),
+        ..Connection::default()
     });
     let _ = stream.set_nodelay(true);
     let opening = tokio::time::timeout(HEAD_TIMEOUT, opening(&stream)).await;
@@ -184,6 +197,10 @@ async fn serve_http<S>(worker: Rc<Worker>, service: Service, connection: Rc<Conn
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let signal = match &service {
+        Service::Api => Rc::clone(&worker.signal),
+        Service::External(external) => Rc::clone(external.signal()),
+    };
     let service = {
         let (worker, connection) = (Rc::clone(&worker), Rc::clone(&connection));
         service_fn(move |request| {
@@ -201,17 +218,11 @@ where
     let result = match protocol {
         Protocol::Http1 => {
             let serving = http1().serve_connection(io, service).with_upgrades();
-            drive(&worker, &connection, RefCell::new(Box::pin(serving)), |it| {
-                it.as_mut().graceful_shutdown()
-            })
-            .await
+            drive(&signal, &connection, Box::pin(serving), |it| it.graceful_shutdown()).await
         }
         Protocol::Http2 => {
             let serving = http2(worker.executor()).serve_connection(io, service);
-            drive(&worker, &connection, RefCell::new(Box::pin(serving)), |it| {
-                it.as_mut().graceful_shutdown()
-            })
-            .await
+            drive(&signal, &connection, Box::pin(serving), |it| it.graceful_shutdown()).await
         }
     };
     if let Err(error) = result {
@@ -219,44 +230,41 @@ where
     }
 }
 
-/// Drives a connection until it ends, is closed by a request or an outage, or has drained.
+/// Drives a connection until it ends, is closed by a request or an outage, or has drained. It is polled several times for
+/// each request, so what it listens to belongs to this thread and takes no lock.
 async fn drive<C, E>(
-    worker: &Worker,
+    signal: &Rc<Signal>,
     connection: &Connection,
-    serving: RefCell<std::pin::Pin<Box<C>>>,
-    retire: impl Fn(&mut std::pin::Pin<Box<C>>),
+    mut serving: Pin<Box<C>>,
+    retire: impl FnOnce(Pin<&mut C>),
 ) -> Result<(), E>
 where
     C: Future<Output = Result<(), E>>,
 {
-    let mut ended = std::future::poll_fn(|cx| serving.borrow_mut().as_mut().poll(cx));
-    let outage = connection.outage.as_ref().unwrap_or(&worker.outage);
-    let mut outages = outage.subscribe();
-    let mut is_retired = false;
-    loop {
-        let is_draining = tokio::select! {
-            result = &mut ended => return result,
-            () = outages.begun() => return Ok(()),
-            () = connection.wished.notified() => false,
-            () = worker.drain.cancelled(), if !is_retired => true,
-        };
-        match connection.wish.get() {
-            Wish::Close => return Ok(()),
-            Wish::Silence => {
-                // Kept, and not polled any more.
-                tokio::select! {
-                    () = tokio::time::sleep(LONGEST_HANG) => {}
-                    () = worker.drain.cancelled() => {}
-                }
-                return Ok(());
-            }
-            Wish::Retire | Wish::None => {}
+    let mut listener = signal.listen();
+    let mut retire = Some(retire);
+    let mut silence = None;
+    std::future::poll_fn(|cx| {
+        let wish = connection.poll_wish(cx);
+        // Registers for the end and for outages; a new chain is no news for a connection.
+        listener.poll_changed(cx);
+        if wish == Wish::Close || listener.is_broken_off() {
+            return Poll::Ready(Ok(()));
         }
-        if !is_retired && (is_draining || connection.wish.get() == Wish::Retire) {
-            is_retired = true;
-            retire(&mut serving.borrow_mut());
+        if wish == Wish::Silence {
+            let silence = silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(LONGEST_HANG)));
+            let is_over = listener.is_ending() || silence.as_mut().poll(cx).is_ready();
+            // hyper is kept and not polled any more.
+            return if is_over { Poll::Ready(Ok(())) } else { Poll::Pending };
         }
-    }
+        if (listener.is_ending() || wish == Wish::Retire)
+            && let Some(retire) = retire.take()
+        {
+            retire(serving.as_mut());
+        }
+        serving.as_mut().poll(cx)
+    })
+    .await
 }
 
 fn http1() -> http1::Builder {

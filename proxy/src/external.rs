@@ -15,6 +15,7 @@ use crate::app::Addresses;
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::outage::Outage;
+use crate::signal::Signal;
 use crate::upstream::{Gate, Limits, Trust};
 
 mod call;
@@ -88,6 +89,7 @@ impl Shared {
 pub(crate) struct External {
     shared: Arc<Shared>,
     limits: Limits,
+    signal: Rc<Signal>,
     targets: Targets,
     tunnels: Arc<Semaphore>,
 }
@@ -104,6 +106,7 @@ impl External {
             targets: Targets::new(shared.metrics.external_targets.clone()),
             shared,
             limits,
+            signal: Signal::new(),
             tunnels: Arc::new(Semaphore::new(MAX_TUNNELS)),
         })
     }
@@ -113,13 +116,22 @@ impl External {
         &self.shared.outage
     }
 
-    /// Drops targets that nobody asks any more, until draining.
-    pub(crate) async fn sweep(self: Rc<Self>, drain: CancellationToken) {
+    /// What its connections listen to.
+    pub(crate) fn signal(&self) -> &Rc<Signal> {
+        &self.signal
+    }
+
+    /// Tells its connections what happens, and drops targets that nobody asks any more, until draining.
+    pub(crate) async fn run(self: Rc<Self>, drain: CancellationToken) {
+        let mut outages = self.shared.outage.subscribe();
+        let mut sweeps = tokio::time::interval(targets::SWEEP);
         loop {
             tokio::select! {
-                () = tokio::time::sleep(targets::SWEEP) => self.targets.drop_unused(),
-                () = drain.cancelled() => return,
+                _ = sweeps.tick() => self.targets.drop_unused(),
+                () = outages.begun() => self.signal.break_off(),
+                () = drain.cancelled() => break,
             }
         }
+        self.signal.end();
     }
 }

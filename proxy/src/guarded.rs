@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ctrlmesh_wire::rename::Rename;
 use ctrlmesh_wire::{Query, RequestInfo, Verb};
 use http::request::Parts;
-use http::{Response, StatusCode, Uri};
+use http::{HeaderMap, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 
 use crate::body::{self, BoxBody, ClientBody, RequestBody};
@@ -19,7 +19,7 @@ use crate::edit::{self, EditError, Edited};
 use crate::ending::{Answer, answer};
 use crate::exchange::{Memory, RequestView};
 use crate::handler::{Exchange, user_agent};
-use crate::ledger::{Known, Reader};
+use crate::ledger::{Known, Position, Reader};
 use crate::phases::{Attributed, Plugins, RequestDecision, Stop};
 use crate::renaming::{self, RenamedWatch};
 use crate::respond::{Accept, Reply};
@@ -42,6 +42,8 @@ struct Prepared {
     uri: Uri,
     rename: Option<Rename>,
     edits: Vec<Attributed>,
+    /// Of a watch.
+    position: Option<Position>,
 }
 
 impl Guarded {
@@ -100,7 +102,7 @@ impl Guarded {
         };
         exchange.dress(&mut parts.headers);
         if exchange.upgrade.is_some() {
-            let watching = self.watching(&exchange, prepared.edits);
+            let watching = self.watching(&exchange, prepared.edits, prepared.position);
             return upgrade::serve(&exchange, parts, body, prepared.uri, watching).await;
         }
         if let Some(rename) = &prepared.rename {
@@ -125,8 +127,8 @@ impl Guarded {
             RequestDecision::Proceed(edits) => edits,
             RequestDecision::Stop(stop) => return Err(stop),
         };
-        let edited = self.plugins.settle(&mut edits, &mut parts.headers, |headers, edits| {
-            edit::apply(&exchange.info, exchange.uri, headers, edits)
+        let edited = self.plugins.settle(&mut edits, &mut parts.headers, |edits| {
+            edit::apply(&exchange.info, exchange.uri, edits)
         })?;
         let shaped = edits.iter().any(|(_, edit)| edit.shapes_view());
         if shaped && exchange.info.verb == Verb::Watch && exchange.upgrade.is_some() {
@@ -135,7 +137,7 @@ impl Guarded {
             )
             .into());
         }
-        self.check_view(exchange, &edits)?;
+        let position = self.check_view(exchange, &edits)?;
         let Edited { path_and_query, rename } = edited;
         let uri = match path_and_query {
             Some(target) => target
@@ -143,14 +145,19 @@ impl Guarded {
                 .map_err(|error| Reply::bad_request(format!("the edited request target is no URI: {error}")))?,
             None => exchange.uri.clone(),
         };
-        Ok(Prepared { uri, rename, edits })
+        Ok(Prepared {
+            uri,
+            rename,
+            edits,
+            position,
+        })
     }
 
     /// A list notes its view; a watch, or a later page, must come from the same one.
-    fn check_view(&self, exchange: &Exchange<'_>, edits: &[Attributed]) -> Result<(), Reply> {
+    fn check_view(&self, exchange: &Exchange<'_>, edits: &[Attributed]) -> Result<Option<Position>, Reply> {
         let info = &exchange.info;
         if !matches!(info.verb, Verb::List | Verb::Watch) || info.resource.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let query = Query::new(exchange.uri.query().unwrap_or_default());
         let labels = query.get("labelSelector").unwrap_or_default();
@@ -166,18 +173,27 @@ impl Guarded {
         };
         let ledger = &exchange.worker.ledger;
         let view = || edits.iter().map(|(_, edit)| edit);
-        if starts_anew(info, &query) {
-            ledger.note(&reader, view());
-            return Ok(());
-        }
-        match ledger.check(&reader, view()) {
-            Known::Same => Ok(()),
-            Known::Other => Err(Reply::expired(OTHER_VIEW)),
+        let known = match (info.verb, starts_anew(info, &query)) {
+            (Verb::List, true) => {
+                ledger.list(&reader, view());
+                return Ok(None);
+            }
+            (Verb::List, false) => ledger.page(&reader, view()),
+            (_, true) => {
+                ledger.start_anew(&reader, view());
+                return Ok(Some(ledger.open(&reader, view())));
+            }
+            (_, false) => ledger.resume(&reader, view()),
+        };
+        match known {
+            Known::Same => {}
+            Known::Other => return Err(Reply::expired(OTHER_VIEW)),
             // A watch of one object by name starts from a get, which leaves no note.
-            Known::Nothing if !info.name.is_empty() => Ok(()),
-            Known::Nothing if exchange.worker.is_first_chain() || view().all(|edit| !edit.shapes_view()) => Ok(()),
-            Known::Nothing => Err(Reply::expired(OTHER_VIEW)),
+            Known::Nothing if !info.name.is_empty() => return Ok(None),
+            Known::Nothing if exchange.worker.is_first_chain() || view().all(|edit| !edit.shapes_view()) => {}
+            Known::Nothing => return Err(Reply::expired(OTHER_VIEW)),
         }
+        Ok((info.verb == Verb::Watch).then(|| ledger.open(&reader, view())))
     }
 
     /// The response phase: plugins, names, shapes.
@@ -195,16 +211,9 @@ impl Guarded {
         };
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
         let mut body: BoxBody = match &prepared.rename {
-            Some(rename) if !streams => match renaming::response_body(&mut head.headers, body, rename).await {
-                Ok(bytes) => Box::pin(ClientBody::full(bytes, None)),
+            Some(rename) => match named_back(&mut head.headers, body, rename, streams).await {
+                Ok(body) => body,
                 Err(reply) => return Ok(answer(&exchange.record, accept, reply)),
-            },
-            Some(rename) => match watch::encoding(&head.headers) {
-                Some(encoding) => Box::pin(RenamedWatch::new(body, encoding, renaming::back(rename))),
-                None => {
-                    let reply = Reply::unsupported_encoding("this watch's encoding can't be renamed: ask for JSON");
-                    return Ok(answer(&exchange.record, accept, reply));
-                }
             },
             None if !streams && shapes.is_empty() => {
                 let body = ClientBody::upstream(body, Rc::clone(&exchange.record));
@@ -216,7 +225,10 @@ impl Guarded {
         for shape in shapes {
             body = shaped(body, shape, encoding, exchange);
         }
-        if let Some(watching) = self.watching(exchange, prepared.edits).filter(|_| streams) {
+        if let Some(watching) = self
+            .watching(exchange, prepared.edits, prepared.position)
+            .filter(|_| streams)
+        {
             body = Box::pin(WatchBody::new(body, &head.headers, watching));
         }
         Ok(Response::from_parts(
@@ -226,7 +238,12 @@ impl Guarded {
     }
 
     /// What a watch hears of new chains; `None` for anything else.
-    fn watching(&mut self, exchange: &Exchange<'_>, edits: Vec<Attributed>) -> Option<Watching> {
+    fn watching(
+        &mut self,
+        exchange: &Exchange<'_>,
+        edits: Vec<Attributed>,
+        position: Option<Position>,
+    ) -> Option<Watching> {
         let listener = self.listener.take()?;
         let worker = Rc::clone(exchange.worker);
         let view = Rc::clone(&self.plugins.view);
@@ -248,7 +265,27 @@ impl Guarded {
             listener,
             differs,
             on_expired,
+            position,
         })
+    }
+}
+
+/// The body, with the names that the client knows. `streams`: it is a watch.
+async fn named_back(
+    headers: &mut HeaderMap,
+    body: UpstreamBody,
+    rename: &Rename,
+    streams: bool,
+) -> Result<BoxBody, Reply> {
+    if !streams {
+        let bytes = renaming::response_body(headers, body, rename).await?;
+        return Ok(Box::pin(ClientBody::full(bytes, None)));
+    }
+    match watch::encoding(headers) {
+        Some(encoding) => Ok(Box::pin(RenamedWatch::new(body, encoding, renaming::back(rename)))),
+        None => Err(Reply::unsupported_encoding(
+            "this watch's encoding can't be renamed: ask for JSON",
+        )),
     }
 }
 
@@ -257,7 +294,7 @@ fn possible(view: &RequestView, mut edits: Vec<Attributed>) -> Vec<Attributed> {
     let Ok(info) = RequestInfo::parse(view.method.as_str(), view.uri.path(), view.uri.query()) else {
         return edits;
     };
-    while let Err(EditError::Plugin { entry, .. }) = edit::apply(&info, &view.uri, &mut view.headers.clone(), &edits) {
+    while let Err(EditError::Plugin { entry, .. }) = edit::apply(&info, &view.uri, &edits) {
         edits.retain(|(owner, _)| *owner != entry);
     }
     edits
@@ -283,7 +320,7 @@ fn view_of(edits: Vec<Attributed>) -> Vec<RequestEdit> {
 }
 
 /// A refusal of a create says which object it is about; the name is in the body.
-async fn named(mut reply: Reply, info: &RequestInfo<'_>, headers: &http::HeaderMap, body: RequestBody) -> Reply {
+async fn named(mut reply: Reply, info: &RequestInfo<'_>, headers: &HeaderMap, body: RequestBody) -> Reply {
     if info.verb != Verb::Create || !reply.lacks_name() {
         return reply;
     }

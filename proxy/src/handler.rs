@@ -134,11 +134,11 @@ impl Exchange<'_> {
     }
 
     /// The short way: as it came, with credentials if it has none.
-    async fn pass(self, mut parts: Parts, incoming: Incoming) -> Answer {
+    async fn pass(&self, mut parts: Parts, incoming: Incoming) -> Answer {
         self.dress(&mut parts.headers);
         if self.upgrade.is_some() {
             let body = RequestBody::new(incoming, &self.record);
-            return Box::pin(upgrade::serve(&self, parts, body, self.uri.clone(), None)).await;
+            return Box::pin(upgrade::serve(self, parts, body, self.uri.clone(), None)).await;
         }
         let body = RequestBody::new(incoming, &self.record);
         let accept = Accept::of(&parts.headers);

@@ -13,7 +13,7 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// Fields that never pass.
-const HOP_BY_HOP: [HeaderName; 7] = [
+static HOP_BY_HOP: [HeaderName; 7] = [
     CONNECTION,
     KEEP_ALIVE,
     PROXY_CONNECTION,
@@ -33,6 +33,9 @@ pub(crate) struct NotAnOption(String);
 /// # Errors
 /// The `Connection` field names an end-to-end field.
 pub(crate) fn strip(headers: &mut HeaderMap) -> Result<Option<HeaderValue>, NotAnOption> {
+    if !headers.keys().any(is_hop_by_hop) {
+        return Ok(None);
+    }
     let mut upgrade = false;
     for value in headers.get_all(CONNECTION) {
         let text = value
@@ -93,9 +96,17 @@ pub(crate) fn strip_forwarded(headers: &mut HeaderMap) {
 
 /// Removes the hop-by-hop fields of a response.
 pub(crate) fn strip_response(headers: &mut HeaderMap) {
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
+    }
     for name in &HOP_BY_HOP {
         headers.remove(name);
     }
+}
+
+/// Most messages have none of them: one walk is cheaper than a look-up for each.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    HOP_BY_HOP.contains(name)
 }
 
 #[cfg(test)]

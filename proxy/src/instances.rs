@@ -117,13 +117,13 @@ impl Instances {
                 .start(entry)
                 .map_err(|fault| self.failed(entry, admission, fault))?,
         };
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let answer = call(&mut instance);
         let spent = start.elapsed();
         match answer {
             Ok(answer) => {
                 self.give_back(entry, instance);
-                entry.health.record_ok(admission, Instant::now());
+                entry.health.record_ok(admission, Instant::now);
                 self.count(entry.id, phase, spent.as_secs_f64());
                 Ok(answer)
             }

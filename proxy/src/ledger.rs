@@ -5,19 +5,24 @@
 //! was answered under, and a watch (or a later page of the list) that comes with a resource version from another view is
 //! answered 410 `Expired`: list again.
 //!
-//! Guarantees: nothing is noted, and nothing locked, while no plugin shapes lists or watches. Bounded: the oldest notes go
-//! first. Assumption: what one client does to one collection is told apart by user agent, collection and its own selectors.
+//! A list by the same reader may have come from another part of the program, and says nothing of the cache of a watch that
+//! ended before. So a watch that ends without a 410 leaves a [`Position`] to resume from, and a list under another view
+//! makes it stale; that many resumptions are answered 410, whatever was listed meanwhile.
+//!
+//! Guarantees: lists note nothing, and lock nothing, while no plugin shapes lists or watches. Bounded: the oldest notes go
+//! first, and a reader has no more positions than it ever had watches open at once. Assumption: what one client does to one
+//! collection is told apart by user agent, collection and its own selectors.
 //! Caveat: notes do not survive a restart of the sidecar (docs/adr/0008).
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::verdict::RequestEdit;
 
-/// Collections that one controller reads: hundreds at most. Each note is 24 bytes.
+/// Collections that one controller reads: hundreds at most. Each note is 32 bytes.
 const MAX_NOTES: usize = 4096;
 
 /// The notes of all clients; shared by the worker threads, touched by lists and watches only.
@@ -30,8 +35,22 @@ pub(crate) struct Ledger {
 
 #[derive(Debug, Default)]
 struct Notes {
-    views: HashMap<u64, u64>,
+    notes: HashMap<u64, Note>,
     order: VecDeque<u64>,
+}
+
+/// What is known of one reader.
+#[derive(Debug, Default)]
+struct Note {
+    /// Of its last list.
+    view: u64,
+    /// Watches open now, and the most that ever were.
+    open: u16,
+    most: u16,
+    /// Positions under this view that watches which ended have left.
+    resumable: u16,
+    /// The same, but under an earlier view.
+    stale: u16,
 }
 
 /// What tells one client's reading of one collection apart.
@@ -51,24 +70,76 @@ pub(crate) struct Reader<'a> {
 pub(crate) enum Known {
     /// From a list under the same view.
     Same,
-    /// From a list under another view.
+    /// From a list under another view, or perhaps from a watch under another view.
     Other,
     /// Nothing is known.
     Nothing,
 }
 
-impl Ledger {
-    /// Notes the view that a list, or a watch with initial events, is answered under.
-    pub(crate) fn note<'e>(&self, reader: &Reader<'_>, view: impl Iterator<Item = &'e RequestEdit>) {
-        let Some(view) = self.view(view) else { return };
-        let key = self.hasher.hash_one(reader);
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        if notes.views.insert(key, view).is_none() {
-            notes.order.push_back(key);
+impl Note {
+    fn list(&mut self, view: u64) {
+        if self.view != view {
+            self.view = view;
+            self.stale = self.stale.saturating_add(self.resumable).min(self.most);
+            self.resumable = 0;
         }
-        while notes.views.len() > MAX_NOTES {
-            let Some(oldest) = notes.order.pop_front() else { break };
-            notes.views.remove(&oldest);
+    }
+
+    /// Someone comes with a position: of this view if there may be one.
+    fn take(&mut self) {
+        match self.resumable {
+            0 => self.stale = self.stale.saturating_sub(1),
+            left => self.resumable = left - 1,
+        }
+    }
+
+    fn resume(&mut self, view: u64) -> Known {
+        if self.view == view && self.stale > 0 {
+            // Nobody can tell which one it is; who is refused in error lists once more.
+            self.stale -= 1;
+            return Known::Other;
+        }
+        self.take();
+        if self.view == view { Known::Same } else { Known::Other }
+    }
+
+    fn end(&mut self, view: u64, leaves_position: bool) {
+        self.open = self.open.saturating_sub(1);
+        if leaves_position {
+            let positions = if self.view == view {
+                &mut self.resumable
+            } else {
+                &mut self.stale
+            };
+            *positions = positions.saturating_add(1).min(self.most.max(1));
+        }
+    }
+}
+
+impl Notes {
+    /// The note of a reader. A new one begins with this view.
+    fn of(&mut self, key: u64, view: u64) -> &mut Note {
+        if !self.notes.contains_key(&key) {
+            self.order.push_back(key);
+            if self.order.len() > MAX_NOTES
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.notes.remove(&oldest);
+            }
+        }
+        self.notes.entry(key).or_insert_with(|| Note {
+            view,
+            ..Note::default()
+        })
+    }
+}
+
+impl Ledger {
+    /// Notes the view that a list is answered under.
+    pub(crate) fn list<'e>(&self, reader: &Reader<'_>, view: impl Iterator<Item = &'e RequestEdit>) {
+        let view = self.view(view);
+        if self.is_used() {
+            self.notes().of(self.key(reader), view).list(view);
         }
     }
 
@@ -77,123 +148,95 @@ impl Ledger {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// What is known of the view that this client's resource version comes from.
-    pub(crate) fn check<'e>(&self, reader: &Reader<'_>, view: impl Iterator<Item = &'e RequestEdit>) -> Known {
-        let Some(view) = self.view(view) else {
-            return Known::Nothing;
-        };
-        let key = self.hasher.hash_one(reader);
-        match self
-            .notes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .views
-            .get(&key)
-        {
-            Some(noted) if *noted == view => Known::Same,
+    /// What is known of the view that a later page of a list comes from.
+    pub(crate) fn page<'e>(&self, reader: &Reader<'_>, view: impl Iterator<Item = &'e RequestEdit>) -> Known {
+        let view = self.view(view);
+        match self.notes().notes.get(&self.key(reader)) {
+            Some(note) if note.view == view => Known::Same,
             Some(_) => Known::Other,
             None => Known::Nothing,
         }
     }
 
-    /// Hash of the view; `None` while the ledger was never used and there is nothing to note.
-    fn view<'e>(&self, view: impl Iterator<Item = &'e RequestEdit>) -> Option<u64> {
+    /// What is known of the view that a watch's resource version comes from.
+    pub(crate) fn resume<'e>(&self, reader: &Reader<'_>, view: impl Iterator<Item = &'e RequestEdit>) -> Known {
+        let view = self.view(view);
+        let mut notes = self.notes();
+        notes
+            .notes
+            .get_mut(&self.key(reader))
+            .map_or(Known::Nothing, |note| note.resume(view))
+    }
+
+    /// A watch that begins with what is there: a list, by a client that gives up the position it may have had.
+    pub(crate) fn start_anew<'e>(&self, reader: &Reader<'_>, view: impl Iterator<Item = &'e RequestEdit>) {
+        let view = self.view(view);
+        let mut notes = self.notes();
+        let note = notes.of(self.key(reader), view);
+        note.take();
+        note.list(view);
+    }
+
+    /// A watch that may be opened.
+    pub(crate) fn open<'e>(
+        self: &Arc<Self>,
+        reader: &Reader<'_>,
+        view: impl Iterator<Item = &'e RequestEdit>,
+    ) -> Position {
+        let (key, view) = (self.key(reader), self.view(view));
+        let mut notes = self.notes();
+        let note = notes.of(key, view);
+        note.open = note.open.saturating_add(1);
+        note.most = note.most.max(note.open);
+        Position {
+            ledger: Arc::clone(self),
+            key,
+            view,
+            is_void: false,
+        }
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn key(&self, reader: &Reader<'_>) -> u64 {
+        self.hasher.hash_one(reader)
+    }
+
+    /// Hash of the view.
+    fn view<'e>(&self, view: impl Iterator<Item = &'e RequestEdit>) -> u64 {
         let mut hasher = self.hasher.build_hasher();
-        let mut any = false;
         for edit in view.filter(|edit| edit.shapes_view()) {
-            any = true;
+            self.used.store(true, Ordering::Relaxed);
             edit.hash(&mut hasher);
         }
-        if any {
-            self.used.store(true, Ordering::Relaxed);
-        }
-        (any || self.is_used()).then(|| hasher.finish())
+        hasher.finish()
+    }
+}
+
+/// A watch, open or about to be opened. When it is dropped, its client may come back with a resource version from it.
+#[derive(Debug)]
+pub(crate) struct Position {
+    ledger: Arc<Ledger>,
+    key: u64,
+    view: u64,
+    is_void: bool,
+}
+
+impl Position {
+    /// The client was told 410: it lists again.
+    pub(crate) fn expire(&mut self) {
+        self.is_void = true;
+    }
+}
+
+impl Drop for Position {
+    fn drop(&mut self) {
+        let mut notes = self.ledger.notes();
+        notes.of(self.key, self.view).end(self.view, !self.is_void);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const READER: Reader<'_> = Reader {
-        user_agent: b"manager",
-        group: "",
-        version: "v1",
-        resource: "configmaps",
-        namespace: "",
-        label_selector: "",
-        field_selector: "",
-    };
-
-    fn shard(name: &str) -> Vec<RequestEdit> {
-        vec![RequestEdit::AndLabelSelector(format!("shard={name}"))]
-    }
-
-    #[test]
-    fn a_watch_is_known_to_come_from_the_same_or_another_view() {
-        let ledger = Ledger::default();
-        assert_eq!(ledger.check(&READER, shard("a").iter()), Known::Nothing);
-        ledger.note(&READER, shard("a").iter());
-        assert_eq!(ledger.check(&READER, shard("a").iter()), Known::Same);
-        assert_eq!(ledger.check(&READER, shard("b").iter()), Known::Other);
-        assert_eq!(
-            ledger.check(&READER, [].iter()),
-            Known::Other,
-            "a rule that went away is another view"
-        );
-        assert_eq!(
-            ledger.check(
-                &Reader {
-                    namespace: "n",
-                    ..READER
-                },
-                shard("a").iter()
-            ),
-            Known::Nothing
-        );
-        ledger.note(&READER, [].iter());
-        assert_eq!(ledger.check(&READER, [].iter()), Known::Same);
-    }
-
-    #[test]
-    fn nothing_is_noted_while_no_plugin_shapes_lists() {
-        let ledger = Ledger::default();
-        ledger.note(&READER, [].iter());
-        assert!(ledger.notes.lock().unwrap().views.is_empty());
-    }
-
-    #[test]
-    fn the_oldest_notes_go_first() {
-        let ledger = Ledger::default();
-        let names: Vec<String> = (0..=MAX_NOTES).map(|n| n.to_string()).collect();
-        for name in &names {
-            ledger.note(
-                &Reader {
-                    namespace: name,
-                    ..READER
-                },
-                shard("a").iter(),
-            );
-        }
-        assert_eq!(
-            ledger.check(
-                &Reader {
-                    namespace: "0",
-                    ..READER
-                },
-                shard("a").iter()
-            ),
-            Known::Nothing
-        );
-        assert_eq!(
-            ledger.check(
-                &Reader {
-                    namespace: "1",
-                    ..READER
-                },
-                shard("a").iter()
-            ),
-            Known::Same
-        );
-    }
-}
+mod tests;

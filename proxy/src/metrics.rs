@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use ctrlmesh_wire::Verb;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -18,26 +17,12 @@ mod requests;
 pub(crate) use durations::Durations;
 use requests::Requests;
 
+use crate::chain::{VERBS, verb_index};
 use crate::external::Way;
 use crate::record::Class;
 use crate::verdict::Failure;
 
 type EntryLabels = [(&'static str, String); 2];
-
-/// Every verb, in the order of the counters' arrays.
-const VERBS: [Verb; 11] = [
-    Verb::Get,
-    Verb::List,
-    Verb::Watch,
-    Verb::Create,
-    Verb::Update,
-    Verb::Patch,
-    Verb::Delete,
-    Verb::DeleteCollection,
-    Verb::Proxy,
-    Verb::NonResource,
-    Verb::Unknown,
-];
 
 /// Everything that is counted.
 #[derive(Debug)]
@@ -160,10 +145,10 @@ impl Metrics {
     }
 
     /// Where a request is counted, and as which of the kinds there.
-    fn requests(&self, class: Class) -> (&Requests, Option<usize>) {
+    fn requests(&self, class: Class) -> (&Requests, usize) {
         match class {
-            Class::Api(verb) => (&self.api, VERBS.iter().position(|known| *known == verb)),
-            Class::External(way) => (&self.external, Way::ALL.iter().position(|known| *known == way)),
+            Class::Api(verb) => (&self.api, verb_index(verb)),
+            Class::External(way) => (&self.external, way.index()),
         }
     }
 
@@ -203,6 +188,8 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use ctrlmesh_wire::Verb;
+
     use super::*;
 
     #[test]
@@ -210,6 +197,7 @@ mod tests {
         let metrics = Metrics::new(Metrics::registry());
         metrics.request_ended(Class::Api(Verb::List), 200, 0.002, None);
         metrics.request_ended(Class::Api(Verb::Create), 0, 1.0, Some(Failure::ClientGone));
+        metrics.request_ended(Class::Api(Verb::Delete), 404, 0.1, None);
         metrics.request_ended(Class::External(Way::Connect), 403, 0.1, Some(Failure::Refused));
         let text = metrics.text().unwrap();
         assert!(
@@ -222,6 +210,10 @@ mod tests {
         );
         assert!(
             text.contains(r#"ctrlmesh_requests_total{verb="create",code="none"} 1"#),
+            "{text}"
+        );
+        assert!(
+            text.contains(r#"ctrlmesh_requests_total{verb="delete",code="4xx"} 1"#),
             "{text}"
         );
         assert!(

@@ -12,7 +12,7 @@ use http::{HeaderMap, response};
 
 use crate::chain::{Entry, EntryId, Matched, Snapshot};
 use crate::connection::Connection;
-use crate::edit::EditError;
+use crate::edit::{self, EditError};
 use crate::exchange::{RequestView, ResponseView};
 use crate::instances::{CallError, Instances, Phase};
 use crate::respond::Reply;
@@ -108,29 +108,27 @@ impl Plugins {
         closed(entry, &self.instances.invalid(entry, what))
     }
 
-    /// Applies the edits to `headers`, and to what `apply` makes besides. An entry whose edit is impossible is left out, or
+    /// What `apply` makes of the edits; those of headers are applied here. An entry whose edit is impossible is left out, or
     /// answers for the request.
     pub(crate) fn settle<T>(
         &self,
         edits: &mut Vec<Attributed>,
         headers: &mut HeaderMap,
-        apply: impl Fn(&mut HeaderMap, &[Attributed]) -> Result<T, EditError>,
+        apply: impl Fn(&[Attributed]) -> Result<T, EditError>,
     ) -> Result<T, Reply> {
-        loop {
-            // On a copy: what a skipped entry set must not stay.
-            let mut edited = headers.clone();
-            match apply(&mut edited, edits) {
-                Ok(rest) => {
-                    *headers = edited;
-                    return Ok(rest);
-                }
+        let edited = loop {
+            match apply(edits) {
+                Ok(edited) => break edited,
                 Err(EditError::Client(reply)) => return Err(reply),
                 Err(EditError::Plugin { entry, what }) => match self.invalid(entry, what) {
                     Some(reply) => return Err(reply),
                     None => edits.retain(|(owner, _)| *owner != entry),
                 },
             }
-        }
+        };
+        // Only now: what an entry that is left out wanted to set must not stay.
+        edit::apply_to_headers(headers, edits);
+        Ok(edited)
     }
 
     /// The response phase: edits the head, and tells how the body is to be shaped.

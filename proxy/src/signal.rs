@@ -1,4 +1,4 @@
-//! What every open stream of a worker thread must hear of at once: a new chain, or the order to end.
+//! What every open stream and connection of a worker thread must hear of at once: a new chain, an outage, the order to end.
 //!
 //! One task per worker bumps a number and wakes the streams; each stream compares the number when it is polled. So a
 //! thousand open watches cost a wake-up each, spread over the event loop, and no lock.
@@ -12,6 +12,7 @@ use std::task::{Context, Waker};
 pub(crate) struct Signal {
     version: Cell<u64>,
     ending: Cell<bool>,
+    outages: Cell<u64>,
     wakers: RefCell<Vec<Option<Waker>>>,
     free: RefCell<Vec<usize>>,
 }
@@ -22,6 +23,8 @@ pub(crate) struct Listener {
     signal: Rc<Signal>,
     place: usize,
     seen: u64,
+    /// How many outages there had been when it began.
+    outages: u64,
 }
 
 impl Signal {
@@ -38,6 +41,12 @@ impl Signal {
     /// Streams that would go on for hours end now.
     pub(crate) fn end(&self) {
         self.ending.set(true);
+        self.wake_all();
+    }
+
+    /// An outage begins: connections end at once.
+    pub(crate) fn break_off(&self) {
+        self.outages.set(self.outages.get() + 1);
         self.wake_all();
     }
 
@@ -58,6 +67,7 @@ impl Signal {
             signal: Rc::clone(self),
             place,
             seen: self.version.get(),
+            outages: self.outages.get(),
         }
     }
 }
@@ -73,6 +83,11 @@ impl Listener {
         }
         let version = self.signal.version.get();
         std::mem::replace(&mut self.seen, version) != version
+    }
+
+    /// Whether an outage has begun since it listens.
+    pub(crate) fn is_broken_off(&self) -> bool {
+        self.signal.outages.get() != self.outages
     }
 
     /// Whether streams must end.
@@ -107,6 +122,9 @@ mod tests {
         let second = signal.listen();
         assert_eq!(second.place, 0);
         assert_eq!(signal.wakers.borrow().len(), 1);
+        assert!(!second.is_broken_off());
+        signal.break_off();
+        assert!(second.is_broken_off() && !signal.listen().is_broken_off());
         signal.end();
         assert!(second.is_ending());
     }

@@ -67,7 +67,7 @@ fn tunnel(exchange: &Exchange<'_>, client: OnUpgrade, mut upstream: UpgradedStre
         let _place = connection;
         let copy = async {
             let mut client = TokioIo::new(client.await.map_err(std::io::Error::other)?);
-            tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER).await
+            tokio::io::copy_bidirectional_with_sizes(&mut client, upstream.io(), BUFFER, BUFFER).await
         };
         let expired = async {
             match watching {

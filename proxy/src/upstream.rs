@@ -7,7 +7,12 @@
 //! Leaves to the caller: hop-by-hop headers, whether a request gets the sidecar's credentials, and what the client is
 //! told when it fails.
 
-use std::{rc::Rc, sync::Arc, time::Duration};
+use std::{
+    pin::{Pin, pin},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -114,14 +119,15 @@ impl Upstream {
         B::Error: Into<BoxError>,
     {
         let (parts, body) = request.into_parts();
-        let body = RequestBody::new(body, self.limits.replay_buffer);
-        self.dispatch(Head::new(parts, &self.target)?, body).await
+        let mut body = RequestBody::new(body, self.limits.replay_buffer);
+        let head = Head::new(parts, &self.target)?;
+        self.dispatch(&head, &mut body).await
     }
 
     async fn dispatch(
         self: &Rc<Self>,
-        head: Head,
-        mut body: Option<RequestBody>,
+        head: &Head,
+        body: &mut Option<Box<RequestBody>>,
     ) -> Result<Response<UpstreamBody>, SendError> {
         let repeatable = head.is_repeatable() && body.is_none();
         let invalid = |error: http::Error| SendError::InvalidRequest { source: error.into() };
@@ -132,26 +138,31 @@ impl Upstream {
                 Place::Http2(slot) => {
                     refused = Some(Rc::clone(slot.connection()));
                     let request = head.http2(&self.target).map_err(invalid)?;
-                    self.within_head_timeout(&head, slot.exchange(request, &mut body))
+                    self.within_head_timeout(head, pin!(slot.exchange(request, body)))
                         .await?
                 }
                 Place::Http1(lease) => {
                     let request = head.http1(&self.target, Outgoing(body.take())).map_err(invalid)?;
-                    self.within_head_timeout(&head, lease.exchange(request, &mut body))
+                    self.within_head_timeout(head, pin!(lease.exchange(request, body)))
                         .await?
                 }
             };
             match failure {
                 Ok(response) => return Ok(response),
                 Err(failure) => {
-                    attempts.after(failure, repeatable, || body.as_mut().is_none_or(RequestBody::rewind))?;
+                    attempts.after(failure, repeatable, || body.as_mut().is_none_or(|body| body.rewind()))?;
                     self.repeats.set(self.repeats.get() + 1);
                 }
             }
         }
     }
 
-    async fn within_head_timeout<T>(&self, head: &Head, exchange: impl Future<Output = T>) -> Result<T, SendError> {
+    /// Takes the exchange where it lies: it is large, and each move of it costs as much as a timer.
+    async fn within_head_timeout<T>(
+        &self,
+        head: &Head,
+        exchange: Pin<&mut impl Future<Output = T>>,
+    ) -> Result<T, SendError> {
         let limit: Option<Duration> = head
             .head_timeout
             .map_or(self.limits.head_timeout, |HeadTimeout(limit)| limit);

@@ -12,9 +12,9 @@ pub enum RequestEdit {
     AndLabelSelector(String),
     /// AND a field selector with what the client sent.
     AndFieldSelector(String),
-    /// Set a query parameter, replacing all its values.
+    /// Set a query parameter, replacing all its values. Already validated: none that decides what a client sees.
     SetQuery(String, String),
-    /// Remove a query parameter.
+    /// Remove a query parameter. Already validated, as for setting one.
     RemoveQuery(String),
     /// Set a request header, replacing all its values. Already validated.
     SetHeader(http::HeaderName, http::HeaderValue),

@@ -16,6 +16,7 @@ use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body::{Body, Frame};
 
+use crate::ledger::Position;
 use crate::respond::Reply;
 use crate::signal::Listener;
 use crate::upstream::BoxError;
@@ -85,6 +86,8 @@ pub(crate) struct Watching {
     pub(crate) differs: Differs,
     /// Counts a watch that a new chain ended.
     pub(crate) on_expired: Rc<dyn Fn()>,
+    /// What the client may come back with, unless it is told 410.
+    pub(crate) position: Option<Position>,
 }
 
 impl Watching {
@@ -154,11 +157,14 @@ impl<B> WatchBody<B> {
         match self.state {
             State::Expiring => {
                 self.state = State::Ended;
-                Some(
-                    self.encoding
-                        .filter(|_| self.boundary != Boundary::Unknown)
-                        .map(expired),
-                )
+                let event = self
+                    .encoding
+                    .filter(|_| self.boundary != Boundary::Unknown)
+                    .map(expired);
+                if let Some(position) = self.watching.position.as_mut().filter(|_| event.is_some()) {
+                    position.expire();
+                }
+                Some(event)
             }
             State::Open if self.watching.listener.is_ending() => {
                 self.state = State::Ended;

@@ -190,7 +190,7 @@ async fn work(shared: Shared, mut orders: mpsc::Receiver<Order>) {
     let worker = Worker::new(shared);
     worker.spawn(hear(Rc::clone(&worker)));
     if let Some(external) = &worker.external {
-        worker.spawn(Rc::clone(external).sweep(drain.clone()));
+        worker.spawn(Rc::clone(external).run(drain.clone()));
     }
     loop {
         tokio::select! {
@@ -234,8 +234,10 @@ fn obey(worker: &Rc<Worker>, order: Order) {
 /// Passes on to the streams what happens to the process.
 async fn hear(worker: Rc<Worker>) {
     let mut changes = worker.chain.subscribe();
+    let mut outages = worker.outage.subscribe();
     loop {
         tokio::select! {
+            () = outages.begun() => worker.signal.break_off(),
             changed = changes.changed() => match changed {
                 Ok(()) => worker.signal.chain_changed(),
                 Err(_) => break,

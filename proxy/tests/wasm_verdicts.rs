@@ -152,11 +152,11 @@ fn a_delay_is_cut_to_a_minute() {
     assert_eq!(delay, Duration::from_secs(60));
 }
 
-#[test]
-fn an_answer_that_breaks_a_rule_is_a_fault_that_says_which() {
+/// Scripts of `scripted` whose answers break a rule, and words of the fault.
+fn illegal() -> Vec<(String, &'static str)> {
     let proceed = |edits: &str| format!(r#"{{"then": {{"proceed": [{edits}]}}}}"#);
     let long = "x".repeat(70_000);
-    let cases = [
+    vec![
         (proceed(r#"{"andLabelSelector": ""}"#), "empty selector"),
         (proceed(r#"{"andFieldSelector": " "}"#), "empty selector"),
         (
@@ -191,8 +191,12 @@ fn an_answer_that_breaks_a_rule_is_a_fault_that_says_which() {
             r#"{"times": 65, "then": {"proceed": [{"removeHeader": "x"}]}}"#.to_owned(),
             "65 edits",
         ),
-    ];
-    for (then, expected) in cases {
+    ]
+}
+
+#[test]
+fn an_answer_that_breaks_a_rule_is_a_fault_that_says_which() {
+    for (then, expected) in illegal() {
         let fault = request_verdict(&then).map(|_| ()).expect_err("a fault");
         let Fault::Invalid { what, .. } = &fault else {
             panic!("{fault}")

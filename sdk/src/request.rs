@@ -24,7 +24,7 @@ pub trait Request {
     fn method(&self) -> String;
     /// Decoded path.
     fn path(&self) -> String;
-    /// Host name of external traffic; the API server's for API traffic.
+    /// Host name of external traffic, in lower case and without brackets; the API server's for API traffic.
     fn host(&self) -> String;
     /// Port of external traffic; the API server's for API traffic.
     fn port(&self) -> u16;

@@ -48,6 +48,9 @@ pub enum Fault {
     /// A `103 Early Hints` comes before the response. HTTP/1.1 only: on HTTP/2 hyper offers no way to send one, and the
     /// request is answered with 501.
     EarlyHints,
+    /// A wish to switch protocols is granted wherever it comes, and the bytes after the 101 come back as they were sent;
+    /// so a watch over WebSocket can be open. A request without such a wish gets 400.
+    Tunnel,
     /// Trailers follow the body. On HTTP/1.1 only if the request has `TE: trailers`, as RFC 9110 demands.
     Trailers(HeaderMap),
 }

@@ -18,6 +18,7 @@ use crate::faults::{Facts, Fault, Gate, When};
 use crate::refusal::Refusal;
 use crate::resources;
 use crate::server::Shared;
+use crate::upgrade;
 
 /// The largest request body; kube-apiserver's limit (apiserver `pkg/server/config.go`, `MaxRequestBodyBytes`).
 const MAX_BODY: usize = 3 * 1024 * 1024;
@@ -54,6 +55,7 @@ pub(crate) async fn serve(
     plan.before(&control).await?;
     let answer = match plan.refusal.clone() {
         Some(refusal) => Err(refusal),
+        None if plan.tunnel => upgrade::echo(&mut parts, &control.tunnels),
         None => {
             let exchange = |info| Exchange {
                 shared: &shared,
@@ -153,6 +155,7 @@ struct Plan {
     reset_stream: Option<When>,
     reset_connection: Option<When>,
     goaway: bool,
+    tunnel: bool,
     early_hints: bool,
     shape: Shape,
 }
@@ -191,6 +194,7 @@ impl Plan {
             Fault::ResetStream(when) if self.is_http2 => self.reset_stream = Some(when),
             Fault::ResetStream(when) | Fault::ResetConnection(when) => self.reset_connection = Some(when),
             Fault::Goaway => self.goaway = true,
+            Fault::Tunnel => self.tunnel = true,
             Fault::SlowBody { chunk, every } => self.shape.slow = Some((chunk, every)),
             Fault::CutBody { after } => self.shape.cut_after = Some(after),
             Fault::EarlyHints if self.is_http2 => {

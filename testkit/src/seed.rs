@@ -10,7 +10,7 @@ use crate::delete::DeleteOptions;
 use crate::managed::{Manager, Operation};
 use crate::object::{set, text};
 use crate::refusal::Refusal;
-use crate::resource::Registry;
+use crate::resource::{Registry, Resource};
 use crate::store::Store;
 use crate::write::{Target, insert, replace};
 
@@ -24,18 +24,11 @@ pub(crate) fn put(store: &Store, registry: &Registry, mut body: Value) -> Result
             field("apiVersion")
         )));
     };
-    let namespace = if resource.namespaced {
-        text(&body, "namespace").to_owned()
-    } else {
-        String::new()
+    let namespace = match resource.namespaced {
+        true => text(&body, "namespace"),
+        false => "",
     };
-    let name = text(&body, "name").to_owned();
-    let target = Target {
-        resource: Arc::clone(resource),
-        namespace,
-        name,
-        status: false,
-    };
+    let target = target(resource, namespace, text(&body, "name"));
     let manager = Manager {
         name: "testkit".into(),
         operation: Operation::Update,
@@ -79,11 +72,15 @@ pub(crate) fn delete(
     let Some(resource) = registry.by_qualified_name(resource) else {
         return Err(Refusal::bad_request(format!("no resource {resource}")));
     };
-    let target = Target {
+    let target = target(resource, namespace, name);
+    crate::delete::delete(store, &target, &DeleteOptions::default()).map(|_| ())
+}
+
+fn target(resource: &Arc<Resource>, namespace: &str, name: &str) -> Target {
+    Target {
         resource: Arc::clone(resource),
         namespace: namespace.into(),
         name: name.into(),
         status: false,
-    };
-    crate::delete::delete(store, &target, &DeleteOptions::default()).map(|_| ())
+    }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
+use clap::CommandFactory;
 use ctrlmesh_tests::{Client, Stand, shard};
 
 fn document() -> String {

@@ -41,8 +41,13 @@ func drain(t *testing.T, s *sidecar.Sidecar) {
 	upload := must(through(s).Dial(t.Context()))(t)
 	defer upload.Close()
 	must(fmt.Fprintf(upload, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body[:10]))(t)
-	// It has arrived when the sidecar has answered something that was sent later.
-	check(t, succeed(http.DefaultClient, "http://"+s.API+"/version"))
+	eventually(t, "the watch and the upload have arrived", func() error {
+		open, err := s.Metric(t.Context(), "ctrlmesh_requests_in_flight")
+		if err == nil && open < 2 {
+			return fmt.Errorf("%v requests are in flight", open)
+		}
+		return err
+	})
 
 	check(t, syscall.Kill(s.Process.Pid(), syscall.SIGTERM))
 	eventually(t, "nobody is let in any more", func() error {

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 pub use chain_dir::{ChainDir, EntrySpec};
 pub use client::{Answer, Client};
-pub use sidecar::Sidecar;
+pub use sidecar::{Sidecar, binary};
 pub use target::Target;
 
 /// The longest that anything here may take; a condition that is not met by then fails the test.

@@ -23,14 +23,17 @@ pub struct Sidecar {
     _reader: JoinHandle<()>,
 }
 
-/// The binary lies beside the folder of the test's own.
-fn binary() -> anyhow::Result<PathBuf> {
+/// A binary of the workspace: it lies beside the folder of the test's own.
+///
+/// # Errors
+/// It was not built.
+pub fn binary(name: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe()?;
     let target = own
         .parent()
         .and_then(std::path::Path::parent)
         .context("no target folder")?;
-    let binary = target.join("ctrlmesh-proxy");
+    let binary = target.join(name);
     if !binary.exists() {
         bail!("{} is missing: build it first (make test-rust does)", binary.display());
     }
@@ -43,9 +46,8 @@ impl Sidecar {
     /// # Errors
     /// It ends at once; the text is its log.
     pub async fn start(flags: &[String]) -> anyhow::Result<Self> {
-        let mut command = Command::new(binary()?);
+        let mut command = Command::new(binary("ctrlmesh-proxy")?);
         command
-            .args(["--api-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"])
             .args([
                 "--pod-name",
                 "operator-0",
@@ -54,7 +56,18 @@ impl Sidecar {
                 "--log",
                 "info,access=debug",
             ])
-            .args(flags)
+            .args(flags);
+        Self::from_command(command).await
+    }
+
+    /// Starts it by a command that some test has made, but on free ports.
+    ///
+    /// # Errors
+    /// It ends at once; the text is its log.
+    pub async fn from_command(mut command: Command) -> anyhow::Result<Self> {
+        command
+            .env("CTRLMESH_API_ADDRESS", "127.0.0.1:0")
+            .env("CTRLMESH_ADMIN_ADDRESS", "127.0.0.1:0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

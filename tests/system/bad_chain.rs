@@ -31,14 +31,13 @@ async fn stand() -> anyhow::Result<Stand> {
     Ok(stand)
 }
 
-#[tokio::test]
-async fn a_bad_entry_or_plugin_is_refused() -> anyhow::Result<()> {
-    let mut stand = stand().await?;
+/// What is wrong with an entry, the entry, and words of the refusal.
+fn bad_entries() -> Vec<(&'static str, EntrySpec, &'static str)> {
     let core_module = b"\0asm\x01\0\0\0";
     let whole = ctrlmesh_plugins_builtin::SHARD_SELECTOR;
     let entry = |bytes: &[u8]| EntrySpec::new("x/test", bytes);
     let big = vec![0; 50 << 20];
-    let cases: Vec<(&str, EntrySpec, &str)> = vec![
+    vec![
         (
             "unknown field",
             shard("a").set("unknownField", 1.into()),
@@ -67,8 +66,13 @@ async fn a_bad_entry_or_plugin_is_refused() -> anyhow::Result<()> {
         ("empty", entry(b""), "empty"),
         ("truncated", entry(&whole[..whole.len() / 2]), ""),
         ("50 MiB", entry(&big), "larger than"),
-    ];
-    for (what, entry, says) in cases {
+    ]
+}
+
+#[tokio::test]
+async fn a_bad_entry_or_plugin_is_refused() -> anyhow::Result<()> {
+    let mut stand = stand().await?;
+    for (what, entry, says) in bad_entries() {
         let before = stand.sidecar.status().await?.counts.refused;
         stand.chain.set_generation(1);
         stand.chain.publish(vec![entry])?;

@@ -22,6 +22,42 @@ async fn stand() -> anyhow::Result<(Stand, Client)> {
     Ok((stand, client))
 }
 
+/// A kind that locks are made of, as the controller asks for it.
+struct Kind<'s> {
+    stand: &'s Stand,
+    client: Client,
+    collection: &'static str,
+    resource: &'static str,
+}
+
+impl Kind<'_> {
+    /// A request for the lock, or the collection; the answer names the lock as the controller knows it.
+    async fn asks(
+        &self,
+        method: Method,
+        path: &str,
+        body: impl Into<bytes::Bytes>,
+        code: u16,
+    ) -> anyhow::Result<Value> {
+        let answer = self
+            .client
+            .send(method.clone(), &format!("{}{path}", self.collection), body)
+            .await?;
+        assert_eq!(answer.status, code, "{method} {}: {:?}", self.collection, answer.body);
+        assert!(
+            !String::from_utf8_lossy(&answer.body).contains("---"),
+            "{:?}",
+            answer.body
+        );
+        Ok(answer.json())
+    }
+
+    fn exists(&self, name: &str) -> bool {
+        let store = self.stand.api.store();
+        store.read(|state| state.get(self.resource, NAMESPACE, name).is_some())
+    }
+}
+
 #[tokio::test]
 async fn every_verb_and_kind_of_lock_is_renamed_both_ways() -> anyhow::Result<()> {
     let (stand, client) = stand().await?;
@@ -30,80 +66,36 @@ async fn every_verb_and_kind_of_lock_is_renamed_both_ways() -> anyhow::Result<()
         (MAPS, "configmaps", "v1", "ConfigMap"),
         (ENDPOINTS, "endpoints", "v1", "Endpoints"),
     ] {
-        let name = |answer: &ctrlmesh_tests::Answer| {
-            answer.json()["metadata"]["name"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned()
+        let (stand, client) = (&stand, client.clone());
+        let mut locks = Kind {
+            stand,
+            client,
+            collection,
+            resource,
         };
-        let exists = |name: &str| {
-            stand
-                .api
-                .store()
-                .read(|state| state.get(resource, NAMESPACE, name).is_some())
-        };
-        let missing = client.get(&format!("{collection}/lock")).await?;
-        assert_eq!(
-            (missing.status, missing.json()["details"]["name"].as_str()),
-            (404, Some("lock")),
-            "{kind}"
-        );
-        assert!(
-            !String::from_utf8_lossy(&missing.body).contains("---"),
-            "{:?}",
-            missing.body
-        );
-        let created = client
-            .send(Method::POST, collection, lock(api_version, kind).to_string())
+        let missing = locks.asks(Method::GET, "/lock", "", 404).await?;
+        assert_eq!(missing["details"]["name"], "lock", "{kind}");
+        let body = lock(api_version, kind).to_string();
+        let created = locks.asks(Method::POST, "", body, 201).await?;
+        assert!(locks.exists("lock---a") && !locks.exists("lock"), "{kind}");
+        let read = locks.asks(Method::GET, "/lock", "", 200).await?;
+        let updated = locks.asks(Method::PUT, "/lock", read.to_string(), 200).await?;
+        let listed = locks
+            .asks(Method::GET, "?fieldSelector=metadata.name%3Dlock", "", 200)
             .await?;
-        assert_eq!(
-            (created.status, name(&created)),
-            (201, "lock".to_owned()),
-            "{kind}: {:?}",
-            created.body
-        );
-        assert!(exists("lock---a") && !exists("lock"), "{kind}");
-        let read = client.get(&format!("{collection}/lock")).await?;
-        assert_eq!((read.status, name(&read)), (200, "lock".to_owned()));
-        let updated = client
-            .send(Method::PUT, &format!("{collection}/lock"), read.body.clone())
-            .await?;
-        assert_eq!(
-            (updated.status, name(&updated)),
-            (200, "lock".to_owned()),
-            "{:?}",
-            updated.body
-        );
-        let listed = client
-            .get(&format!("{collection}?fieldSelector=metadata.name%3Dlock"))
-            .await?;
-        assert_eq!(
-            (listed.status, listed.names()),
-            (200, vec!["lock".to_owned()]),
-            "{kind}"
-        );
-        let target = format!("{collection}/lock");
-        let patch = client
-            .send(Method::PATCH, &target, r#"{"metadata":{"labels":{"x":"y"}}}"#)
-            .await?;
-        assert_eq!(patch.status, 415, "JSON is no patch type, and the body passed");
-        let merge = stand.client().with("content-type", "application/merge-patch+json");
-        let patched = merge
-            .send(
-                Method::PATCH,
-                &format!("{collection}/lock"),
-                r#"{"metadata":{"name":"lock","labels":{"x":"y"}}}"#,
-            )
-            .await?;
-        assert_eq!(
-            (patched.status, name(&patched)),
-            (200, "lock".to_owned()),
-            "{:?}",
-            patched.body
-        );
-        let deleted = client.send(Method::DELETE, &format!("{collection}/lock"), "").await?;
-        assert_eq!(deleted.status, 200);
-        assert!(!exists("lock---a"), "{kind}");
+        let items = listed["items"].as_array().map_or(0, Vec::len);
+        assert_eq!(items, 1, "{kind}: {listed}");
+        let merge = r#"{"metadata":{"name":"lock","labels":{"x":"y"}}}"#;
+        // JSON is no patch type, and the body passed.
+        locks.asks(Method::PATCH, "/lock", merge, 415).await?;
+        locks.client = stand.client().with("content-type", "application/merge-patch+json");
+        let patched = locks.asks(Method::PATCH, "/lock", merge, 200).await?;
+        for object in [&created, &read, &updated, &patched, &listed["items"][0]] {
+            assert_eq!(object["metadata"]["name"], "lock", "{kind}");
+        }
+        locks.client = stand.client();
+        locks.asks(Method::DELETE, "/lock", "", 200).await?;
+        assert!(!locks.exists("lock---a"), "{kind}");
     }
     Ok(())
 }

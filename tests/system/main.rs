@@ -23,6 +23,8 @@ mod outcomes;
 mod plugin_faults;
 mod reload;
 mod sharding;
+mod status;
+mod swaps;
 mod tls;
 mod transparency;
 mod upgrades;

@@ -1,7 +1,7 @@
 //! The steps of the story: what is done, what is waited for, what is claimed.
 
 use ctrlmesh_contract::Digest;
-use ctrlmesh_contract::status::EntryState;
+use ctrlmesh_contract::status::{EntryState, EntryStatus};
 use ctrlmesh_plugins_builtin::samples;
 
 use super::claims::Expected::{AtLeast, Exactly};
@@ -306,26 +306,17 @@ impl Story<'_> {
     }
 
     fn last_claims(&mut self, arrived: u64) {
-        let is_active = |state: EntryState| state == EntryState::Active;
+        let active = |entries: &[EntryStatus]| {
+            let active = entries.iter().filter(|entry| entry.state == EntryState::Active);
+            active.count() as u64
+        };
         let (active, violated, behind, controllers, sidecars, reported) = self.facts().with(|facts| {
-            let active = facts.sidecars(|sidecar| {
-                sidecar
-                    .status
-                    .chain
-                    .entries
-                    .iter()
-                    .filter(|entry| is_active(entry.state))
-                    .count() as u64
-            });
-            let (violated, behind) = (facts.ledger.violated_in_all(), facts.ledger.behind());
-            let controllers = facts.controllers(|controller| controller.failures);
-            let sidecars = facts.sidecars(|sidecar| sidecar.failures);
             (
-                active,
-                violated,
-                behind,
-                controllers,
-                sidecars,
+                facts.sidecars(|sidecar| active(&sidecar.status.chain.entries)),
+                facts.ledger.violated_in_all(),
+                facts.ledger.behind(),
+                facts.controllers(|controller| controller.failures),
+                facts.sidecars(|sidecar| sidecar.failures),
                 facts.controllers(|controller| controller.writes),
             )
         });

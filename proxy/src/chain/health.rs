@@ -112,8 +112,8 @@ impl Health {
         }
     }
 
-    /// A call that was admitted gave an answer.
-    pub fn record_ok(&self, admission: Admission, now: Instant) {
+    /// A call that was admitted gave an answer. The clock is read only if that ends a quarantine.
+    pub fn record_ok(&self, admission: Admission, now: impl FnOnce() -> Instant) {
         // A call that began before the quarantine says nothing about it.
         let ends = match self.state.load(Ordering::Acquire) {
             ACTIVE => return,
@@ -124,7 +124,7 @@ impl Health {
             let mut ledger = self.ledger();
             if admission == Admission::Probe {
                 ledger.recent = [None; FAULTS];
-                ledger.last_end = Some(now);
+                ledger.last_end = Some(now());
                 self.state.store(ACTIVE, Ordering::Release);
             } else {
                 // Unless it was quarantined in between.
@@ -247,7 +247,7 @@ mod tests {
             let now = start + SECOND * 3 * n;
             assert_eq!(health.record_fault(health.admit(|| now), now, "trap"), None);
             assert_eq!(health.state(now), HealthState::Failing);
-            health.record_ok(Admission::Call, now);
+            health.record_ok(Admission::Call, || now);
             assert_eq!(health.state(now), HealthState::Active);
         }
     }
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(health.admit(|| end - Duration::from_nanos(1)), Admission::Quarantined);
         assert_eq!(health.admit(|| end), Admission::Probe);
         assert_eq!(health.admit(|| end), Admission::Quarantined);
-        health.record_ok(Admission::Probe, end);
+        health.record_ok(Admission::Probe, || end);
         assert_eq!(health.admit(|| end), Admission::Call);
         assert_eq!(health.state(end), HealthState::Active);
     }
@@ -287,11 +287,11 @@ mod tests {
         let start = Instant::now();
         let health = Health::new(start);
         let mut now = start + fail(&health, start);
-        health.record_ok(health.admit(|| now), now);
+        health.record_ok(health.admit(|| now), || now);
         now += SECOND;
         assert_eq!(fail(&health, now), FIRST * 2, "a relapse");
         now += FIRST * 2;
-        health.record_ok(health.admit(|| now), now);
+        health.record_ok(health.admit(|| now), || now);
         now += FORGIVEN_AFTER;
         assert_eq!(fail(&health, now), FIRST, "forgiven");
     }
@@ -301,7 +301,7 @@ mod tests {
         let start = Instant::now();
         let health = Health::new(start);
         let now = start + fail(&health, start);
-        health.record_ok(health.admit(|| now), now);
+        health.record_ok(health.admit(|| now), || now);
         assert_eq!(health.record_fault(health.admit(|| now), now, "trap"), None);
     }
 
@@ -311,7 +311,7 @@ mod tests {
         let health = Health::new(now);
         let early = health.admit(|| now);
         let end = now + fail(&health, now);
-        health.record_ok(early, now);
+        health.record_ok(early, || now);
         assert_eq!(health.record_fault(early, now, "late"), None);
         assert_eq!(health.state(now), HealthState::Quarantined { until: end });
     }
@@ -328,6 +328,8 @@ mod tests {
     #[test]
     fn a_healthy_entry_never_reads_the_clock() {
         let health = Health::new(Instant::now());
-        assert_eq!(health.admit(|| panic!("the clock was read")), Admission::Call);
+        let admission = health.admit(|| panic!("the clock was read"));
+        assert_eq!(admission, Admission::Call);
+        health.record_ok(admission, || panic!("the clock was read"));
     }
 }

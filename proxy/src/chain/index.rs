@@ -70,7 +70,7 @@ const _: () = assert!(
 /// See the file's head.
 #[derive(Debug, Clone)]
 pub(crate) struct Index {
-    first_look: [Matched; TRAFFICS * VERBS],
+    first_look: [Matched; TRAFFICS * VERBS.len()],
     on_request: Matched,
     on_response: Matched,
     on_complete: Matched,
@@ -81,14 +81,14 @@ impl Index {
     pub(crate) fn new<'e>(entries: impl Iterator<Item = (&'e Matcher, Phases)>) -> Self {
         let none = Matched(0);
         let mut index = Self {
-            first_look: [none; TRAFFICS * VERBS],
+            first_look: [none; TRAFFICS * VERBS.len()],
             on_request: none,
             on_response: none,
             on_complete: none,
         };
         for (at, (matcher, phases)) in entries.enumerate().take(MAX_ENTRIES_PER_POD) {
             for (cell, matched) in index.first_look.iter_mut().enumerate() {
-                if matcher.may_match(cell / VERBS, cell % VERBS) {
+                if matcher.may_match(cell / VERBS.len(), cell % VERBS.len()) {
                     matched.insert(at);
                 }
             }
@@ -111,7 +111,7 @@ impl Index {
         query: &MatchQuery<'_>,
         matcher: impl Fn(usize) -> Option<&'e Matcher>,
     ) -> Matched {
-        let cell = traffic_index(query.traffic) * VERBS + verb_index(query.verb);
+        let cell = traffic_index(query.traffic) * VERBS.len() + verb_index(query.verb);
         let mut matched = Matched(0);
         for at in self.first_look.get(cell).copied().unwrap_or_default().positions() {
             if matcher(at).is_some_and(|matcher| matcher.matches(query)) {

@@ -7,8 +7,20 @@ use ctrlmesh_wire::Verb;
 
 use crate::verdict::{MatchRule, Subscription, Traffic};
 
-/// How many verbs there are; see [`verb_index`].
-pub(crate) const VERBS: usize = 11;
+/// Every verb, in the order of [`verb_index`].
+pub(crate) const VERBS: [Verb; 11] = [
+    Verb::Get,
+    Verb::List,
+    Verb::Watch,
+    Verb::Create,
+    Verb::Update,
+    Verb::Patch,
+    Verb::Delete,
+    Verb::DeleteCollection,
+    Verb::Proxy,
+    Verb::NonResource,
+    Verb::Unknown,
+];
 
 /// How many kinds of traffic there are; see [`traffic_index`].
 pub(crate) const TRAFFICS: usize = 3;
@@ -169,7 +181,7 @@ impl Pattern {
     }
 }
 
-/// A verb as a number below [`VERBS`].
+/// A verb's place in [`VERBS`].
 pub(crate) const fn verb_index(verb: Verb) -> usize {
     match verb {
         Verb::Get => 0,

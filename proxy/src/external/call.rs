@@ -149,8 +149,8 @@ impl Call {
             RequestDecision::Proceed(edits) => edits,
             RequestDecision::Stop(stop) => return self.stop(stop).await,
         };
-        let settled = plugins.settle(&mut edits, &mut parts.headers, |headers, edits| {
-            edit::apply(&self.destination.uri, headers, edits)
+        let settled = plugins.settle(&mut edits, &mut parts.headers, |edits| {
+            edit::apply(&self.destination.uri, edits)
         });
         let target = match settled {
             Ok(target) => target,

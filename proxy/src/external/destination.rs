@@ -34,6 +34,15 @@ impl Way {
     /// Every one.
     pub(crate) const ALL: [Self; 3] = [Self::Absolute, Self::Header, Self::Connect];
 
+    /// Its place in [`Self::ALL`].
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Self::Absolute => 0,
+            Self::Header => 1,
+            Self::Connect => 2,
+        }
+    }
+
     /// As metrics and logs call it.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {

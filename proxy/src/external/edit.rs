@@ -1,8 +1,9 @@
-//! What plugins may change of an external request: headers and query. Objects, selectors and views are the Kubernetes API's.
+//! What plugins may change of an external request besides its headers: the query. Objects, selectors and views are the
+//! Kubernetes API's.
 
 use ctrlmesh_wire::QueryEditor;
+use http::Uri;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Uri};
 
 use crate::edit::EditError;
 use crate::phases::Attributed;
@@ -13,22 +14,14 @@ use crate::verdict::RequestEdit;
 ///
 /// # Errors
 /// A plugin's edit is impossible, or makes a request target that is none.
-pub(super) fn apply(
-    uri: &Uri,
-    headers: &mut HeaderMap,
-    edits: &[Attributed],
-) -> Result<Option<PathAndQuery>, EditError> {
+pub(super) fn apply(uri: &Uri, edits: &[Attributed]) -> Result<Option<PathAndQuery>, EditError> {
     let mut query = QueryEditor::new(uri.query().unwrap_or_default());
     for (entry, edit) in edits {
         match edit {
             RequestEdit::SetQuery(name, value) => query.set(name, value),
             RequestEdit::RemoveQuery(name) => query.remove(name),
-            RequestEdit::SetHeader(name, value) => {
-                headers.insert(name, value.clone());
-            }
-            RequestEdit::RemoveHeader(name) => {
-                headers.remove(name);
-            }
+            // `Plugins::settle` applies them.
+            RequestEdit::SetHeader(..) | RequestEdit::RemoveHeader(_) => {}
             // There is no object, so none has that name.
             RequestEdit::RenameObject { .. } => {}
             RequestEdit::AndLabelSelector(_) | RequestEdit::AndFieldSelector(_) => {
@@ -64,7 +57,7 @@ mod tests {
     fn edited(uri: &'static str, edits: Vec<RequestEdit>) -> Result<Option<PathAndQuery>, EditError> {
         let id = EntryId::unused();
         let edits: Vec<Attributed> = edits.into_iter().map(|edit| (id, edit)).collect();
-        apply(&Uri::from_static(uri), &mut HeaderMap::new(), &edits)
+        apply(&Uri::from_static(uri), &edits)
     }
 
     #[test]

@@ -84,9 +84,9 @@ impl Requests {
     }
 
     /// A request of this kind is over.
-    pub(super) fn ended(&self, kind: Option<usize>, status: u16, seconds: f64, failure: Option<Failure>) {
+    pub(super) fn ended(&self, kind: usize, status: u16, seconds: f64, failure: Option<Failure>) {
         self.in_flight.dec();
-        if let Some(kind) = kind.and_then(|at| self.kinds.get(at)) {
+        if let Some(kind) = self.kinds.get(kind) {
             if let Some(counter) = kind.codes.get(usize::from(status / 100).min(CODES.len() - 1)) {
                 counter.inc();
             }

@@ -26,9 +26,10 @@ use super::{
     request::RequestBody,
 };
 
-/// A request body or none: the one body type of all HTTP/1.1 connections.
+/// A request body or none: the one body type of all HTTP/1.1 connections. Boxed, as most requests have none and hyper moves
+/// a request often.
 #[derive(Debug)]
-pub(super) struct Outgoing(pub(super) Option<RequestBody>);
+pub(super) struct Outgoing(pub(super) Option<Box<RequestBody>>);
 
 impl Body for Outgoing {
     type Data = Bytes;
@@ -143,7 +144,11 @@ async fn drive(mut driver: Driver, line: Weak<Line>) {
 
 impl Line {
     fn poll_returned(self: &Rc<Self>, cx: &mut Context<'_>) {
-        self.returned_to.replace(Some(cx.waker().clone()));
+        let mut known = self.returned_to.borrow_mut();
+        if known.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
+            *known = Some(cx.waker().clone());
+        }
+        drop(known);
         let Some(mut sender) = self.returned.take() else { return };
         match sender.poll_ready(cx) {
             Poll::Ready(Ok(())) => self.park(sender),
@@ -187,7 +192,7 @@ impl Lease {
     pub(super) async fn exchange(
         mut self,
         request: Request<Outgoing>,
-        body: &mut Option<RequestBody>,
+        body: &mut Option<Box<RequestBody>>,
     ) -> Result<Response<UpstreamBody>, Failure> {
         let stale = self.guard.line.answered.get();
         let mut error = match self.sender.try_send_request(request).await {
@@ -220,8 +225,8 @@ impl Lease {
             guard.line.park(sender);
         } else if !sender.is_closed() {
             guard.line.returned.replace(Some(sender));
-            if let Some(driver) = guard.line.returned_to.take() {
-                driver.wake();
+            if let Some(driver) = guard.line.returned_to.borrow().as_ref() {
+                driver.wake_by_ref();
             }
         }
     }

@@ -95,13 +95,7 @@ pub(super) async fn establish(
         .handshake(io)
         .await
         .map_err(|error| broken(error.into()))?;
-    poll_fn(|cx| match Pin::new(&mut driver).poll(cx) {
-        Poll::Ready(Ok(())) => Poll::Ready(Err(broken("connection closed".into()))),
-        Poll::Ready(Err(error)) => Poll::Ready(Err(broken(error.into()))),
-        Poll::Pending if send.current_max_send_streams() == BEFORE_SETTINGS => Poll::Pending,
-        Poll::Pending => Poll::Ready(Ok(())),
-    })
-    .await?;
+    settings(&mut driver, &send).await.map_err(broken)?;
     if send.current_max_send_streams() == 0 {
         return Err(ConnectError::NoStreams { authority: authority() });
     }
@@ -127,6 +121,17 @@ pub(super) async fn establish(
         driver,
         keepalive,
     })
+}
+
+/// Drives the connection until the server's SETTINGS have come.
+async fn settings(driver: &mut Driver, send: &SendRequest<Bytes>) -> Result<(), BoxError> {
+    poll_fn(|cx| match Pin::new(&mut *driver).poll(cx) {
+        Poll::Ready(Ok(())) => Poll::Ready(Err("connection closed".into())),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+        Poll::Pending if send.current_max_send_streams() == BEFORE_SETTINGS => Poll::Pending,
+        Poll::Pending => Poll::Ready(Ok(())),
+    })
+    .await
 }
 
 fn builder(limits: &Limits) -> Builder {
@@ -197,7 +202,7 @@ impl Slot {
     pub(super) async fn exchange(
         self,
         request: Request<()>,
-        body: &mut Option<RequestBody>,
+        body: &mut Option<Box<RequestBody>>,
     ) -> Result<Response<UpstreamBody>, Failure> {
         let (response, stream) = self
             .connection

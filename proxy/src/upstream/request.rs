@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderValue, Method, Request, Uri, Version,
+    HeaderMap, Method, Request, Uri, Version,
     header::{EXPECT, HOST},
     request::Parts,
     uri::PathAndQuery,
@@ -79,7 +79,7 @@ impl Head {
 
     pub(super) fn http1<B>(&self, target: &Target, body: B) -> Result<Request<B>, http::Error> {
         let mut headers = self.headers.clone();
-        headers.insert(HOST, HeaderValue::from_str(target.authority().as_str())?);
+        headers.insert(HOST, target.host_header().clone());
         Ok(self.request(Uri::from(self.path.clone()), headers, Version::HTTP_11, body))
     }
 
@@ -119,7 +119,7 @@ impl std::fmt::Debug for RequestBody {
 
 impl RequestBody {
     /// `None` for a body that is empty: those requests need neither a box nor a second frame.
-    pub(super) fn new<B>(body: B, keep_at_most: usize) -> Option<Self>
+    pub(super) fn new<B>(body: B, keep_at_most: usize) -> Option<Box<Self>>
     where
         B: Body<Data = Bytes> + 'static,
         B::Error: Into<BoxError>,
@@ -127,7 +127,7 @@ impl RequestBody {
         if body.is_end_stream() {
             return None;
         }
-        Some(Self {
+        Some(Box::new(Self {
             source: Box::pin(body.map_err(Into::into)),
             ended: false,
             kept: Vec::new(),
@@ -136,7 +136,7 @@ impl RequestBody {
             keep_at_most,
             replay: VecDeque::new(),
             replay_trailers: None,
-        })
+        }))
     }
 
     /// Starts again from the beginning; `false` if too much has gone by.

@@ -5,6 +5,7 @@
 
 use std::{path::Path, sync::Arc};
 
+use http::HeaderValue;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustls::pki_types::{IpAddr, ServerName};
@@ -34,6 +35,8 @@ pub struct Target {
     host: String,
     port: u16,
     server_name: Option<ServerName<'static>>,
+    /// What `Host` says.
+    host_header: HeaderValue,
     prefix: String,
     credentials: Credentials,
     /// The same server without a client certificate; only if we have one.
@@ -92,7 +95,10 @@ impl Target {
         } else {
             None
         };
+        let host_header =
+            HeaderValue::from_str(authority.as_str()).map_err(|_| problem("its host can't stand in a header"))?;
         Ok(Self {
+            host_header,
             port: authority.port_u16().unwrap_or(default_port),
             prefix: url.path().trim_end_matches('/').to_owned(),
             credentials: Credentials::start(config).await?,
@@ -105,8 +111,7 @@ impl Target {
         })
     }
 
-    /// Any server, to which we are nobody: for external traffic. `trust`: `None` for plain HTTP. `host` is a DNS name or an
-    /// address without brackets.
+    /// Any server, to which we are nobody: for external traffic. `trust`: `None` for plain HTTP.
     ///
     /// # Errors
     /// Host and port can't stand in a URL.
@@ -115,7 +120,7 @@ impl Target {
         port: u16,
         trust: Option<&Trust>,
         gate: Arc<Gate>,
-    ) -> Result<Arc<Self>, http::uri::InvalidUri> {
+    ) -> Result<Arc<Self>, http::Error> {
         let host = name.to_str().into_owned();
         let shown = match name {
             ServerName::IpAddress(IpAddr::V6(_)) => format!("[{host}]"),
@@ -126,12 +131,14 @@ impl Target {
             None => (Scheme::HTTP, 80),
         };
         let authority = if port == default_port {
-            shown.parse()?
+            Authority::try_from(shown.as_str())?
         } else {
-            format!("{shown}:{port}").parse()?
+            Authority::try_from(format!("{shown}:{port}"))?
         };
         Ok(Arc::new(Self {
             scheme,
+            // `Authority` holds no character that a header can't.
+            host_header: HeaderValue::from_str(authority.as_str())?,
             authority,
             host,
             port,
@@ -185,6 +192,10 @@ impl Target {
     #[must_use]
     pub const fn credentials(&self) -> &Credentials {
         &self.credentials
+    }
+
+    pub(super) const fn host_header(&self) -> &HeaderValue {
+        &self.host_header
     }
 
     pub(super) const fn scheme(&self) -> &Scheme {

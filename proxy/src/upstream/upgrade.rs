@@ -2,23 +2,14 @@
 //!
 //! Leaves copying bytes to the caller.
 
-use std::{
-    io,
-    pin::Pin,
-    rc::Rc,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{pin::pin, rc::Rc, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header::CONNECTION};
 use http_body::Body;
 use hyper::{client::conn::http1, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::timeout,
-};
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -82,7 +73,7 @@ impl Upstream {
             }
         }));
         let mut response = self
-            .within_head_timeout(&head, sender.send_request(request))
+            .within_head_timeout(&head, pin!(sender.send_request(request)))
             .await?
             .map_err(failed)?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -126,34 +117,9 @@ fn failed(error: hyper::Error) -> SendError {
     }
 }
 
-impl AsyncRead for UpgradedStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for UpgradedStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+impl UpgradedStream {
+    /// The bytes, both ways.
+    pub const fn io(&mut self) -> &mut TokioIo<Upgraded> {
+        &mut self.io
     }
 }

@@ -31,14 +31,14 @@ pub(super) enum Uploaded {
 /// A body, the stream it goes to, and what is between them.
 #[derive(Debug)]
 pub(super) struct Upload {
-    body: RequestBody,
+    body: Box<RequestBody>,
     stream: SendStream<Bytes>,
     waiting: Bytes,
     unasked: usize,
 }
 
 impl Upload {
-    pub(super) const fn new(body: RequestBody, stream: SendStream<Bytes>) -> Self {
+    pub(super) const fn new(body: Box<RequestBody>, stream: SendStream<Bytes>) -> Self {
         Self {
             body,
             stream,
@@ -48,7 +48,7 @@ impl Upload {
     }
 
     /// The body, for another attempt.
-    pub(super) fn into_body(self) -> RequestBody {
+    pub(super) fn into_body(self) -> Box<RequestBody> {
         self.body
     }
 

@@ -50,8 +50,9 @@ const FRAMING: [&str; 14] = [
 const IDENTITY: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "set-cookie"];
 const IDENTITY_PREFIXES: [&str; 3] = ["impersonate-", "x-remote-", "sec-websocket-"];
 
-/// Query parameters that are the host's: selectors are only ever narrowed, and `watch` would change what the request is.
-const RESERVED_QUERY: [&str; 3] = ["labelSelector", "fieldSelector", "watch"];
+/// Query parameters that decide what a client sees and are the host's: selectors are only ever narrowed, and `watch` and
+/// `resource` would change what the request is.
+const RESERVED_QUERY: [&str; 5] = ["labelSelector", "fieldSelector", "shardSelector", "watch", "resource"];
 
 /// Counts the text of one answer.
 #[derive(Debug, Default)]
@@ -253,8 +254,9 @@ mod tests {
 
     #[test]
     fn selectors_are_narrowed_and_never_set() {
-        assert!(query_name("labelSelector".into()).is_err());
-        assert!(query_name("fieldSelector".into()).is_err());
+        for name in RESERVED_QUERY {
+            assert!(query_name(name.into()).is_err(), "{name}");
+        }
         assert!(query_name(String::new()).is_err());
         assert!(query_name("limit".into()).is_ok());
         assert!(selector("  ".into()).is_err());

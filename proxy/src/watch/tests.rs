@@ -1,12 +1,15 @@
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::sync::Arc;
 
 use http::HeaderValue;
 use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::ledger::{Known, Ledger, Reader};
 use crate::signal::Signal;
+use crate::verdict::RequestEdit;
 
 type Frames = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;
 
@@ -15,8 +18,19 @@ struct Stand {
     upstream: Frames,
     differs: Rc<Cell<bool>>,
     expired: Rc<Cell<u32>>,
+    ledger: Arc<Ledger>,
     body: Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>,
 }
+
+const READER: Reader<'_> = Reader {
+    user_agent: b"manager",
+    group: "",
+    version: "v1",
+    resource: "configmaps",
+    namespace: "",
+    label_selector: "",
+    field_selector: "",
+};
 
 fn stand(content_type: &'static str) -> Stand {
     let signal = Signal::new();
@@ -34,6 +48,7 @@ fn stand(content_type: &'static str) -> Stand {
         let expired = Rc::clone(&expired);
         Rc::new(move || expired.set(expired.get() + 1))
     };
+    let ledger = Arc::new(Ledger::default());
     let body = Box::pin(WatchBody::new(
         inner,
         &headers,
@@ -41,6 +56,7 @@ fn stand(content_type: &'static str) -> Stand {
             listener: signal.listen(),
             differs: answer,
             on_expired: count,
+            position: Some(ledger.open(&READER, [].iter())),
         },
     ));
     Stand {
@@ -48,6 +64,7 @@ fn stand(content_type: &'static str) -> Stand {
         upstream,
         differs,
         expired,
+        ledger,
         body,
     }
 }
@@ -62,6 +79,14 @@ impl Stand {
 
     async fn next(&mut self) -> Option<Bytes> {
         self.body.frame().await.map(|frame| frame.unwrap().into_data().unwrap())
+    }
+
+    /// Whether a watch is let through after this one and a list under another view.
+    fn next_watch(self) -> Known {
+        drop(self.body);
+        let view = [RequestEdit::AndLabelSelector("shard=b".to_owned())];
+        self.ledger.list(&READER, view.iter());
+        self.ledger.resume(&READER, view.iter())
     }
 
     async fn is_pending(&mut self) -> bool {
@@ -88,6 +113,7 @@ async fn the_same_view_goes_on_and_another_ends_with_expired() {
     assert_eq!(event["object"]["reason"], "Expired");
     assert_eq!(stand.next().await, None);
     assert_eq!(stand.expired.get(), 1);
+    assert_eq!(stand.next_watch(), Known::Same, "the client was told");
 }
 
 #[tokio::test]
@@ -128,6 +154,7 @@ async fn an_unknown_encoding_just_ends() {
     stand.differs.set(true);
     stand.signal.chain_changed();
     assert_eq!(stand.next().await, None);
+    assert_eq!(stand.next_watch(), Known::Other, "the client is still to be told");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What is sent again and what is not, over HTTP/2; silence of server and client.
 
-use std::{cell::Cell, future::poll_fn, rc::Rc, time::Duration};
+use std::{cell::Cell, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use ctrlmesh_proxy::upstream::{BodyError, HeadTimeout, Limits, SendError};
@@ -10,25 +10,23 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::oneshot;
 
 use crate::{
-    get, h2c, post, read,
-    server::{Http2, by_hand},
-    upstream, worker,
+    get, h2c, http2, perhaps_executed, post, read,
+    server::{Http2, by_hand, tells_reset},
+    worker,
 };
 
 #[test]
 fn a_refused_stream_is_sent_again_elsewhere_with_its_body() {
     worker(async {
-        let server = Http2::default()
-            .serve(|mut exchange| async move {
-                let body = exchange.body().await;
-                if exchange.connection == 0 {
-                    exchange.reset(Reason::REFUSED_STREAM)
-                } else {
-                    exchange.answer(body)
-                }
-            })
-            .await;
-        let upstream = upstream(server.url(), h2c()).await;
+        let (_, upstream) = http2(|mut exchange| async move {
+            let body = exchange.body().await;
+            if exchange.connection == 0 {
+                exchange.reset(Reason::REFUSED_STREAM)
+            } else {
+                exchange.answer(body)
+            }
+        })
+        .await;
         let body = vec![7_u8; 100_000];
         assert_eq!(
             read(upstream.send(post("/", body.clone())).await).await,
@@ -47,14 +45,12 @@ fn a_refused_stream_with_a_body_too_large_to_keep_is_not_processed() {
                 exchange.reset(Reason::REFUSED_STREAM);
             })
             .await;
-        let upstream = upstream(
-            server.url(),
-            Limits {
+        let upstream = server
+            .upstream(Limits {
                 replay_buffer: 1000,
                 ..h2c()
-            },
-        )
-        .await;
+            })
+            .await;
         let failed = upstream.send(post("/", vec![0; 1001])).await.unwrap_err();
         assert!(
             matches!(failed, SendError::NotProcessed { .. }) && !failed.maybe_executed(),
@@ -66,29 +62,18 @@ fn a_refused_stream_with_a_body_too_large_to_keep_is_not_processed() {
 #[test]
 fn a_write_whose_connection_broke_is_not_repeated() {
     worker(async {
-        let server = Http2::default()
-            .serve(|mut exchange| async move {
-                exchange.body().await;
-                if exchange.request.method() == http::Method::POST {
-                    exchange.control.cut().await;
-                } else {
-                    exchange.answer("");
-                }
-            })
-            .await;
-        let upstream = upstream(server.url(), h2c()).await;
+        let (server, upstream) = http2(|mut exchange| async move {
+            exchange.body().await;
+            if exchange.request.method() == http::Method::POST {
+                exchange.control.cut().await;
+            } else {
+                exchange.answer("");
+            }
+        })
+        .await;
         assert_eq!(read(upstream.send(get("/warm")).await).await.0, 200);
         let failed = upstream.send(post("/", "once")).await.unwrap_err();
-        assert!(
-            matches!(
-                failed,
-                SendError::Broken {
-                    maybe_executed: true,
-                    ..
-                }
-            ),
-            "{failed:?}"
-        );
+        perhaps_executed(&failed);
         assert_eq!(*server.seen.borrow(), ["GET /warm", "POST /"]);
     });
 }
@@ -98,22 +83,20 @@ fn a_read_whose_reused_connection_broke_is_repeated_once() {
     worker(async {
         let cuts = Rc::new(Cell::new(0));
         let counted = Rc::clone(&cuts);
-        let server = Http2::default()
-            .serve(move |exchange| {
-                let cut = exchange.request.uri().path() == "/cut" && counted.get() == 0;
+        let (server, upstream) = http2(move |exchange| {
+            let cut = exchange.request.uri().path() == "/cut" && counted.get() == 0;
+            if cut {
+                counted.set(1);
+            }
+            async move {
                 if cut {
-                    counted.set(1);
+                    exchange.control.cut().await
+                } else {
+                    exchange.answer("ok")
                 }
-                async move {
-                    if cut {
-                        exchange.control.cut().await
-                    } else {
-                        exchange.answer("ok")
-                    }
-                }
-            })
-            .await;
-        let upstream = upstream(server.url(), h2c()).await;
+            }
+        })
+        .await;
         read(upstream.send(get("/warm")).await).await;
         assert_eq!(read(upstream.send(get("/cut")).await).await, (200, Bytes::from("ok")));
         assert_eq!(*server.seen.borrow(), ["GET /warm", "GET /cut", "GET /cut"]);
@@ -137,18 +120,9 @@ fn a_server_that_no_longer_answers_is_found_by_ping() {
             head_timeout: None,
             ..h2c()
         };
-        let upstream = upstream(server.url(), limits).await;
+        let upstream = server.upstream(limits).await;
         let failed = upstream.send(post("/", "")).await.unwrap_err();
-        assert!(
-            matches!(
-                failed,
-                SendError::Broken {
-                    maybe_executed: true,
-                    ..
-                }
-            ),
-            "{failed:?}"
-        );
+        perhaps_executed(&failed);
         assert_eq!(upstream.stats().connections, 0);
     });
 }
@@ -156,10 +130,7 @@ fn a_server_that_no_longer_answers_is_found_by_ping() {
 #[test]
 fn a_body_that_the_client_breaks_off_is_told_apart() {
     worker(async {
-        let server = Http2::default()
-            .serve(|mut exchange| async move { drop(exchange.body().await) })
-            .await;
-        let upstream = upstream(server.url(), h2c()).await;
+        let (_, upstream) = http2(|mut exchange| async move { drop(exchange.body().await) }).await;
         let frames = [
             Ok(http_body::Frame::data(Bytes::from("half"))),
             Err(std::io::Error::other("client gone")),
@@ -179,14 +150,12 @@ fn a_missing_head_runs_into_the_limit_of_its_request() {
                 drop(exchange);
             })
             .await;
-        let upstream = upstream(
-            server.url(),
-            Limits {
+        let upstream = server
+            .upstream(Limits {
                 head_timeout: None,
                 ..h2c()
-            },
-        )
-        .await;
+            })
+            .await;
         let mut request = get("/");
         let timeout = Duration::from_millis(20);
         request.extensions_mut().insert(HeadTimeout(Some(timeout)));
@@ -202,19 +171,7 @@ fn a_missing_head_runs_into_the_limit_of_its_request() {
 #[test]
 fn a_body_that_the_client_breaks_off_after_the_head_resets_the_stream() {
     worker(async {
-        let (reset, seen) = oneshot::channel();
-        let reset = Rc::new(Cell::new(Some(reset)));
-        let server = Http2::default()
-            .serve(move |mut exchange| {
-                let reset = reset.take();
-                async move {
-                    let mut stream = exchange.open();
-                    let reason = poll_fn(|cx| stream.poll_reset(cx)).await.unwrap();
-                    reset.unwrap().send(reason).unwrap();
-                }
-            })
-            .await;
-        let upstream = upstream(server.url(), h2c()).await;
+        let (upstream, seen) = tells_reset().await;
         let (break_off, broken) = oneshot::channel::<()>();
         let end = async move {
             broken.await.unwrap();

@@ -13,9 +13,9 @@ use tokio::{
 };
 
 use crate::{
-    get, h2c, post, read,
+    get, h2c, http2, post, read,
     server::{Http2, by_hand},
-    until, upstream, worker,
+    until, worker,
 };
 
 #[test]
@@ -23,20 +23,18 @@ fn no_request_fails_or_is_doubled_while_the_server_sends_goaway_again_and_again(
     worker(async {
         let handled = Rc::new(Cell::new(0_u32));
         let counted = Rc::clone(&handled);
-        let server = Http2::default()
-            .serve(move |mut exchange| {
-                counted.set(counted.get() + 1);
-                let shut_down = counted.get().is_multiple_of(20);
-                async move {
-                    if shut_down {
-                        exchange.control.go_away();
-                    }
-                    let body = exchange.body().await;
-                    exchange.answer(body);
+        let (server, upstream) = http2(move |mut exchange| {
+            counted.set(counted.get() + 1);
+            let shut_down = counted.get().is_multiple_of(20);
+            async move {
+                if shut_down {
+                    exchange.control.go_away();
                 }
-            })
-            .await;
-        let upstream = upstream(server.url(), h2c()).await;
+                let body = exchange.body().await;
+                exchange.answer(body);
+            }
+        })
+        .await;
         let senders: Vec<_> = (0..40)
             .map(|sender| {
                 let upstream = Rc::clone(&upstream);
@@ -64,22 +62,20 @@ fn a_watch_goes_on_after_goaway_and_new_requests_go_elsewhere() {
     worker(async {
         let more = Rc::new(Notify::new());
         let go_on = Rc::clone(&more);
-        let server = Http2::default()
-            .serve(move |mut exchange| {
-                let go_on = Rc::clone(&go_on);
-                async move {
-                    if exchange.request.uri().path() != "/watch" {
-                        let connection = exchange.connection.to_string();
-                        return exchange.answer(connection);
-                    }
-                    let mut stream = exchange.open();
-                    exchange.control.go_away();
-                    go_on.notified().await;
-                    stream.send_data("event".into(), true).unwrap();
+        let (server, upstream) = http2(move |mut exchange| {
+            let go_on = Rc::clone(&go_on);
+            async move {
+                if exchange.request.uri().path() != "/watch" {
+                    let connection = exchange.connection.to_string();
+                    return exchange.answer(connection);
                 }
-            })
-            .await;
-        let upstream = upstream(server.url(), h2c()).await;
+                let mut stream = exchange.open();
+                exchange.control.go_away();
+                go_on.notified().await;
+                stream.send_data("event".into(), true).unwrap();
+            }
+        })
+        .await;
         let watch = upstream.send(get("/watch")).await.unwrap();
         until(|| server.connections.get() == 1).await;
         // The GOAWAY may still be under way: the first of these may yet use the old connection.
@@ -153,7 +149,7 @@ fn what_lies_above_the_last_stream_of_a_goaway_is_sent_again() {
             }
         })
         .await;
-        let upstream = upstream(server.url(), h2c()).await;
+        let upstream = server.upstream(h2c()).await;
         let first = spawn_local({
             let upstream = Rc::clone(&upstream);
             async move { read(upstream.send(post("/a", "a")).await).await }
@@ -192,7 +188,7 @@ fn unused_connections_are_closed_except_the_last() {
             idle_timeout: Duration::from_millis(30),
             ..h2c()
         };
-        let upstream = upstream(server.url(), limits).await;
+        let upstream = server.upstream(limits).await;
         let mut open = Vec::new();
         for _ in 0..3 {
             open.push(upstream.send(get("/")).await.unwrap());

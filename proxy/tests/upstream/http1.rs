@@ -3,7 +3,7 @@
 use std::{cell::Cell, convert::Infallible, rc::Rc};
 
 use bytes::Bytes;
-use ctrlmesh_proxy::upstream::{Limits, SendError};
+use ctrlmesh_proxy::upstream::Limits;
 use http::{Request, Response, header};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, service::service_fn};
@@ -16,9 +16,9 @@ use tokio::{
 };
 
 use crate::{
-    get, post, read,
+    get, http1, perhaps_executed, post, read,
     server::{Server, by_hand},
-    until, upstream, worker,
+    until, worker,
 };
 
 /// Answers with method, path, host and body.
@@ -59,8 +59,7 @@ async fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
 #[test]
 fn requests_reuse_a_connection_and_keep_their_form() {
     worker(async {
-        let server = echo_server().await;
-        let upstream = upstream(server.url(), Limits::default()).await;
+        let (server, upstream) = http1(|tcp, _| echo(tcp)).await;
         let mut request = post("/api/v1/x?a=%20b", "body");
         request
             .headers_mut()
@@ -81,14 +80,12 @@ fn requests_reuse_a_connection_and_keep_their_form() {
 fn concurrent_requests_take_a_connection_each_within_the_bound() {
     worker(async {
         let server = echo_server().await;
-        let upstream = upstream(
-            server.url(),
-            Limits {
+        let upstream = server
+            .upstream(Limits {
                 max_connections: 4,
                 ..Limits::default()
-            },
-        )
-        .await;
+            })
+            .await;
         let requests: Vec<_> = (0..40)
             .map(|number| {
                 let upstream = Rc::clone(&upstream);
@@ -111,7 +108,7 @@ fn a_write_on_a_connection_that_the_server_has_closed_goes_out_on_a_new_one() {
     worker(async {
         let close = Rc::new(Notify::new());
         let closing = Rc::clone(&close);
-        let server = by_hand(move |tcp, number| {
+        let (server, upstream) = http1(move |tcp, number| {
             let closing = Rc::clone(&closing);
             async move {
                 if number == 0 {
@@ -122,7 +119,6 @@ fn a_write_on_a_connection_that_the_server_has_closed_goes_out_on_a_new_one() {
             }
         })
         .await;
-        let upstream = upstream(server.url(), Limits::default()).await;
         read(upstream.send(get("/")).await).await;
         close.notify_one();
         until(|| upstream.stats().connections == 0).await;
@@ -136,7 +132,7 @@ fn a_write_that_was_received_is_not_repeated_and_a_read_is_once() {
     worker(async {
         let seen = Rc::new(Cell::new(0));
         let counted = Rc::clone(&seen);
-        let server = by_hand(move |tcp, _| {
+        let (_, upstream) = http1(move |tcp, _| {
             let seen = Rc::clone(&counted);
             async move {
                 let mut reader = BufReader::new(tcp);
@@ -154,19 +150,9 @@ fn a_write_that_was_received_is_not_repeated_and_a_read_is_once() {
             }
         })
         .await;
-        let upstream = upstream(server.url(), Limits::default()).await;
         read(upstream.send(get("/warm")).await).await;
         let failed = upstream.send(post("/cut", "once")).await.unwrap_err();
-        assert!(
-            matches!(
-                failed,
-                SendError::Broken {
-                    maybe_executed: true,
-                    ..
-                }
-            ),
-            "{failed:?}"
-        );
+        perhaps_executed(&failed);
         assert_eq!(seen.get(), 2);
         read(upstream.send(get("/warm")).await).await;
         assert!(upstream.send(get("/cut")).await.is_err());
@@ -179,7 +165,7 @@ fn dropping_a_body_closes_the_connection() {
     worker(async {
         let closed = Rc::new(Cell::new(false));
         let noticed = Rc::clone(&closed);
-        let server = by_hand(move |tcp, _| {
+        let (_, upstream) = http1(move |tcp, _| {
             let closed = Rc::clone(&noticed);
             async move {
                 let mut reader = BufReader::new(tcp);
@@ -191,7 +177,6 @@ fn dropping_a_body_closes_the_connection() {
             }
         })
         .await;
-        let upstream = upstream(server.url(), Limits::default()).await;
         let mut watch = upstream.send(get("/?watch=1")).await.unwrap().into_body();
         assert_eq!(watch.frame().await.unwrap().unwrap().into_data().unwrap(), "x");
         drop(watch);
@@ -202,7 +187,7 @@ fn dropping_a_body_closes_the_connection() {
 #[test]
 fn interim_responses_are_skipped_and_trailers_kept() {
     worker(async {
-        let server = by_hand(|tcp, _| async move {
+        let (_, upstream) = http1(|tcp, _| async move {
             let mut reader = BufReader::new(tcp);
             read_request(&mut reader).await.unwrap();
             let answer =
@@ -211,7 +196,6 @@ fn interim_responses_are_skipped_and_trailers_kept() {
             reader.get_mut().write_all(answer).await.unwrap();
         })
         .await;
-        let upstream = upstream(server.url(), Limits::default()).await;
         let body = upstream
             .send(get("/"))
             .await

@@ -10,9 +10,9 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::{sync::oneshot, task::spawn_local};
 
 use crate::{
-    get, h2c, post, read,
-    server::{Exchange, Http2},
-    until, upstream, worker,
+    get, h2c, http2, post, read,
+    server::{Exchange, Http2, tells_reset},
+    until, worker,
 };
 
 /// Watches stay open, everything else is answered.
@@ -29,21 +29,19 @@ async fn api(mut exchange: Exchange) {
 #[test]
 fn a_request_arrives_as_it_was_sent() {
     worker(async {
-        let server = Http2::default()
-            .serve(|mut exchange| async move {
-                let head = &exchange.request;
-                assert_eq!(head.uri().scheme_str(), Some("http"));
-                assert_eq!(head.headers()["x-test"], "yes");
-                assert!(
-                    head.headers().get(HOST).is_none(),
-                    "the authority is the server's own, not the client's Host"
-                );
-                let authority = head.uri().authority().unwrap().to_string();
-                let body = exchange.body().await;
-                exchange.answer([authority.as_bytes(), b" ", &body].concat());
-            })
-            .await;
-        let upstream = upstream(server.url(), h2c()).await;
+        let (server, upstream) = http2(|mut exchange| async move {
+            let head = &exchange.request;
+            assert_eq!(head.uri().scheme_str(), Some("http"));
+            assert_eq!(head.headers()["x-test"], "yes");
+            assert!(
+                head.headers().get(HOST).is_none(),
+                "the authority is the server's own, not the client's Host"
+            );
+            let authority = head.uri().authority().unwrap().to_string();
+            let body = exchange.body().await;
+            exchange.answer([authority.as_bytes(), b" ", &body].concat());
+        })
+        .await;
         let mut request = post("/api/v1/pods?labelSelector=a%3Db", "hello");
         request.headers_mut().insert("x-test", HeaderValue::from_static("yes"));
         request
@@ -63,7 +61,7 @@ fn watches_never_block(server_limit: u32) {
         }
         .serve(api)
         .await;
-        let upstream = upstream(server.url(), h2c()).await;
+        let upstream = server.upstream(h2c()).await;
         let mut watches = Vec::new();
         for _ in 0..250 {
             let upstream = Rc::clone(&upstream);
@@ -110,7 +108,7 @@ fn a_burst_at_the_start_opens_few_connections() {
         }
         .serve(api)
         .await;
-        let upstream = upstream(server.url(), h2c()).await;
+        let upstream = server.upstream(h2c()).await;
         let requests: Vec<_> = (0..200)
             .map(|_| {
                 let upstream = Rc::clone(&upstream);
@@ -142,7 +140,7 @@ fn requests_beyond_all_connections_wait_and_then_fail() {
             connect_timeout: Duration::from_millis(200),
             ..h2c()
         };
-        let upstream = upstream(server.url(), limits).await;
+        let upstream = server.upstream(limits).await;
         let first = upstream.send(get("/?watch=1")).await.unwrap();
         let _second = upstream.send(get("/?watch=1")).await.unwrap();
         let refused = upstream.send(get("/")).await;
@@ -185,14 +183,12 @@ fn a_slow_reader_stops_the_server_and_nobody_else() {
                 }
             })
             .await;
-        let upstream = upstream(
-            server.url(),
-            Limits {
+        let upstream = server
+            .upstream(Limits {
                 stream_window: window,
                 ..h2c()
-            },
-        )
-        .await;
+            })
+            .await;
         let mut large = upstream.send(get("/large")).await.unwrap().into_body();
         until(|| sent.get() >= window as usize).await;
         for _ in 0..10 {
@@ -210,19 +206,7 @@ fn a_slow_reader_stops_the_server_and_nobody_else() {
 #[test]
 fn dropping_a_body_resets_the_stream() {
     worker(async {
-        let (reset, seen) = oneshot::channel();
-        let reset = Rc::new(Cell::new(Some(reset)));
-        let server = Http2::default()
-            .serve(move |mut exchange| {
-                let reset = reset.take();
-                async move {
-                    let mut stream = exchange.open();
-                    let reason = poll_fn(|cx| stream.poll_reset(cx)).await.unwrap();
-                    reset.unwrap().send(reason).unwrap();
-                }
-            })
-            .await;
-        let upstream = upstream(server.url(), h2c()).await;
+        let (upstream, seen) = tells_reset().await;
         drop(upstream.send(get("/?watch=1")).await.unwrap());
         assert_eq!(seen.await.unwrap(), Reason::CANCEL);
     });
@@ -231,16 +215,14 @@ fn dropping_a_body_resets_the_stream() {
 #[test]
 fn trailers_pass_in_both_directions() {
     worker(async {
-        let server = Http2::default()
-            .serve(|mut exchange| async move {
-                exchange.body().await;
-                let trailers = exchange.request.body_mut().trailers().await.unwrap().unwrap();
-                let mut stream = exchange.open();
-                stream.send_data("data".into(), false).unwrap();
-                stream.send_trailers(trailers).unwrap();
-            })
-            .await;
-        let upstream = upstream(server.url(), h2c()).await;
+        let (_, upstream) = http2(|mut exchange| async move {
+            exchange.body().await;
+            let trailers = exchange.request.body_mut().trailers().await.unwrap().unwrap();
+            let mut stream = exchange.open();
+            stream.send_data("data".into(), false).unwrap();
+            stream.send_trailers(trailers).unwrap();
+        })
+        .await;
         let mut trailers = HeaderMap::new();
         trailers.insert("x-checksum", HeaderValue::from_static("17"));
         let frames = [
@@ -258,10 +240,7 @@ fn trailers_pass_in_both_directions() {
 #[test]
 fn an_early_answer_does_not_wait_for_the_upload() {
     worker(async {
-        let server = Http2::default()
-            .serve(|exchange| async move { exchange.answer("no need") })
-            .await;
-        let upstream = upstream(server.url(), h2c()).await;
+        let (_, upstream) = http2(|exchange| async move { exchange.answer("no need") }).await;
         let body = StreamBody::new(futures_util::stream::pending::<
             Result<http_body::Frame<Bytes>, std::io::Error>,
         >());
@@ -275,17 +254,15 @@ fn shutdown_lets_requests_end_and_takes_no_more() {
     worker(async {
         let (finish, finished) = oneshot::channel::<()>();
         let finished = Rc::new(Cell::new(Some(finished)));
-        let server = Http2::default()
-            .serve(move |mut exchange| {
-                let finished = finished.take();
-                async move {
-                    let mut stream = exchange.open();
-                    finished.unwrap().await.unwrap();
-                    stream.send_data("end".into(), true).unwrap();
-                }
-            })
-            .await;
-        let upstream = upstream(server.url(), h2c()).await;
+        let (_, upstream) = http2(move |mut exchange| {
+            let finished = finished.take();
+            async move {
+                let mut stream = exchange.open();
+                finished.unwrap().await.unwrap();
+                stream.send_data("end".into(), true).unwrap();
+            }
+        })
+        .await;
         let response = upstream.send(get("/")).await;
         let drained = spawn_local({
             let upstream = Rc::clone(&upstream);

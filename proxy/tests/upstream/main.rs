@@ -23,6 +23,9 @@ use bytes::Bytes;
 use ctrlmesh_proxy::upstream::{Limits, SendError, Target, Upstream, UpstreamBody};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
+use tokio::net::TcpStream;
+
+use crate::server::{Exchange, Http2, Server, by_hand};
 
 /// Runs a test as a worker thread runs.
 pub fn worker(test: impl Future<Output = ()>) {
@@ -51,8 +54,37 @@ pub async fn target(url: String) -> Arc<Target> {
         .unwrap()
 }
 
-pub async fn upstream(url: String, limits: Limits) -> Rc<Upstream> {
-    Upstream::new(target(url).await, limits)
+/// An HTTP/2 server, and what a worker has for it.
+pub async fn http2<F>(handler: impl Fn(Exchange) -> F + 'static) -> (Server, Rc<Upstream>)
+where
+    F: Future<Output = ()> + 'static,
+{
+    let server = Http2::default().serve(handler).await;
+    let upstream = server.upstream(h2c()).await;
+    (server, upstream)
+}
+
+/// A server that speaks by hand, and what a worker has for it, over HTTP/1.1.
+pub async fn http1<F>(handle: impl Fn(TcpStream, usize) -> F + 'static) -> (Server, Rc<Upstream>)
+where
+    F: Future<Output = ()> + 'static,
+{
+    let server = by_hand(handle).await;
+    let upstream = server.upstream(Limits::default()).await;
+    (server, upstream)
+}
+
+/// The request was sent, and nobody knows what became of it.
+#[track_caller]
+pub fn perhaps_executed(failed: &SendError) {
+    let is_broken = matches!(
+        failed,
+        SendError::Broken {
+            maybe_executed: true,
+            ..
+        }
+    );
+    assert!(is_broken, "{failed:?}");
 }
 
 pub fn get(path: &str) -> Request<Empty<Bytes>> {

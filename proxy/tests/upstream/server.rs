@@ -2,7 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    future::Future,
+    future::{Future, poll_fn},
     net::SocketAddr,
     pin::Pin,
     rc::Rc,
@@ -10,15 +10,18 @@ use std::{
 };
 
 use bytes::Bytes;
+use ctrlmesh_proxy::upstream::{Limits, Upstream};
 use h2::{Reason, RecvStream, server::SendResponse};
 use http::{Request, Response};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
-    sync::Notify,
+    sync::{Notify, oneshot},
     task::spawn_local,
 };
 use tokio_rustls::TlsAcceptor;
+
+use crate::{http2, target};
 
 pub trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
@@ -95,6 +98,11 @@ impl Server {
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
+
+    /// What a worker has for this server, without TLS.
+    pub async fn upstream(&self, limits: Limits) -> Rc<Upstream> {
+        Upstream::new(target(self.url()).await, limits)
+    }
 }
 
 /// How an HTTP/2 server is set up.
@@ -109,31 +117,23 @@ impl Http2 {
     where
         F: Future<Output = ()> + 'static,
     {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let server = Server {
-            address: listener.local_addr().unwrap(),
-            connections: Rc::default(),
-            seen: Rc::default(),
-        };
-        let (connections, seen) = (Rc::clone(&server.connections), Rc::clone(&server.seen));
         let handler: Rc<Handler> = Rc::new(move |exchange| Box::pin(handler(exchange)));
-        spawn_local(async move {
-            loop {
-                let (tcp, _) = listener.accept().await.unwrap();
-                let number = connections.replace(connections.get() + 1);
-                let (settings, handler, seen) = (self.clone(), Rc::clone(&handler), Rc::clone(&seen));
-                spawn_local(async move {
-                    if let Some(tls) = &settings.tls {
-                        if let Ok(stream) = TlsAcceptor::from(Arc::clone(tls)).accept(tcp).await {
-                            settings.connection(stream, number, handler, seen).await;
-                        }
-                    } else {
-                        settings.connection(tcp, number, handler, seen).await;
+        let seen = Rc::<RefCell<Vec<String>>>::default();
+        let noted = Rc::clone(&seen);
+        let server = by_hand(move |tcp, number| {
+            let (settings, handler, seen) = (self.clone(), Rc::clone(&handler), Rc::clone(&noted));
+            async move {
+                if let Some(tls) = &settings.tls {
+                    if let Ok(stream) = TlsAcceptor::from(Arc::clone(tls)).accept(tcp).await {
+                        settings.connection(stream, number, handler, seen).await;
                     }
-                });
+                } else {
+                    settings.connection(tcp, number, handler, seen).await;
+                }
             }
-        });
-        server
+        })
+        .await;
+        Server { seen, ..server }
     }
 
     async fn connection(&self, io: impl Io, number: usize, handler: Rc<Handler>, seen: Rc<RefCell<Vec<String>>>) {
@@ -187,4 +187,20 @@ where
         }
     });
     server
+}
+
+/// A server that answers with a head alone, what a worker has for it, and why its stream is reset.
+pub async fn tells_reset() -> (Rc<Upstream>, oneshot::Receiver<Reason>) {
+    let (reset, seen) = oneshot::channel();
+    let reset = Rc::new(Cell::new(Some(reset)));
+    let (_, upstream) = http2(move |mut exchange| {
+        let reset = reset.take();
+        async move {
+            let mut stream = exchange.open();
+            let reason = poll_fn(|cx| stream.poll_reset(cx)).await.unwrap();
+            reset.unwrap().send(reason).unwrap();
+        }
+    })
+    .await;
+    (upstream, seen)
 }

@@ -221,7 +221,7 @@ fn nobody_listening_is_unreachable_and_nothing_was_executed() {
             .unwrap()
             .local_addr()
             .unwrap();
-        let upstream = crate::upstream(format!("http://{free}"), Limits::default()).await;
+        let upstream = Upstream::new(crate::target(format!("http://{free}")).await, Limits::default());
         let failed = upstream.send(post("/", "x")).await.unwrap_err();
         let SendError::Unreachable { source } = &failed else {
             panic!("{failed:?}")

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use ctrlmesh_proxy::upstream::{Limits, Upgrade};
+use ctrlmesh_proxy::upstream::Upgrade;
 use http::header::{CONNECTION, UPGRADE};
 use http_body_util::BodyExt;
 use tokio::{
@@ -11,7 +11,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{get, server::by_hand, until, upstream, worker};
+use crate::{get, http1, until, worker};
 
 async fn head(reader: &mut BufReader<TcpStream>) -> String {
     let mut head = String::new();
@@ -30,7 +30,7 @@ fn exec() -> http::Request<http_body_util::Empty<Bytes>> {
 #[test]
 fn after_101_bytes_go_both_ways_until_either_side_ends() {
     worker(async {
-        let server = by_hand(|tcp, _| async move {
+        let (_, upstream) = http1(|tcp, _| async move {
             let mut reader = BufReader::new(tcp);
             let head = head(&mut reader).await;
             assert!(
@@ -45,7 +45,6 @@ fn after_101_bytes_go_both_ways_until_either_side_ends() {
             reader.get_mut().write_all(&sent).await.unwrap();
         })
         .await;
-        let upstream = upstream(server.url(), Limits::default()).await;
         let Upgrade::Switched(head, mut stream) = upstream.upgrade(exec()).await.unwrap() else {
             panic!("not switched")
         };
@@ -54,10 +53,10 @@ fn after_101_bytes_go_both_ways_until_either_side_ends() {
             (101, &"SPDY/3.1".parse().unwrap())
         );
         assert_eq!(head.headers()[CONNECTION], "Upgrade");
-        stream.write_all(b"echo").await.unwrap();
-        stream.shutdown().await.unwrap();
+        stream.io().write_all(b"echo").await.unwrap();
+        stream.io().shutdown().await.unwrap();
         let mut all = String::new();
-        stream.read_to_string(&mut all).await.unwrap();
+        stream.io().read_to_string(&mut all).await.unwrap();
         assert_eq!(
             all, "hello echo",
             "half-close reaches the server, and its answer still arrives"
@@ -71,7 +70,7 @@ fn after_101_bytes_go_both_ways_until_either_side_ends() {
 #[test]
 fn a_server_that_does_not_switch_answers_as_usual() {
     worker(async {
-        let server = by_hand(|tcp, _| async move {
+        let (_, upstream) = http1(|tcp, _| async move {
             let mut reader = BufReader::new(tcp);
             head(&mut reader).await;
             reader
@@ -81,7 +80,6 @@ fn a_server_that_does_not_switch_answers_as_usual() {
                 .unwrap();
         })
         .await;
-        let upstream = upstream(server.url(), Limits::default()).await;
         let Upgrade::Refused(response) = upstream.upgrade(exec()).await.unwrap() else {
             panic!("switched")
         };

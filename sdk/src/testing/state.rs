@@ -162,8 +162,8 @@ impl State {
                 return Ok(Admission::Full(number(index)));
             }
         }
-        let mut longest = Shortage { ask: 0, wait_ms: 0 };
-        let mut is_short = false;
+        let mut longest = 0;
+        let mut short: Option<Shortage> = None;
         for (index, Ask { claim, max_wait_ms }) in asks.iter().enumerate() {
             let slot = self.slot(&claim.key, now_ms, || Slot::Bucket(Level::full(claim.bucket, now_ms)))?;
             let Slot::Bucket(level) = slot else {
@@ -171,16 +171,16 @@ impl State {
             };
             *level = level.advanced(claim.bucket, now_ms);
             let wait_ms = level.wait_ms(total(asks, &claim.key));
-            is_short |= wait_ms > u64::from(*max_wait_ms);
-            if wait_ms > longest.wait_ms {
-                longest = Shortage {
+            longest = longest.max(wait_ms);
+            if wait_ms > u64::from(*max_wait_ms) && short.is_none_or(|known| wait_ms > known.wait_ms) {
+                short = Some(Shortage {
                     ask: number(index),
                     wait_ms,
-                };
+                });
             }
         }
-        if is_short {
-            return Ok(Admission::Short(longest));
+        if let Some(short) = short {
+            return Ok(Admission::Short(short));
         }
         for Ask { claim, .. } in asks {
             if let Some(Slot::Bucket(level)) = self.0.get_mut(&claim.key) {
@@ -192,9 +192,7 @@ impl State {
                 *held += 1;
             }
         }
-        Ok(Admission::Granted(
-            u32::try_from(longest.wait_ms).unwrap_or(MAX_WAIT_MS),
-        ))
+        Ok(Admission::Granted(u32::try_from(longest).unwrap_or(MAX_WAIT_MS)))
     }
 
     /// Places of this key that are held.

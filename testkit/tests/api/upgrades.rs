@@ -1,6 +1,7 @@
 //! Tunnels: 101 and an echo.
 
 use bytes::Bytes;
+use ctrlmesh_testkit::{Fault, Rule};
 use http::{Method, StatusCode};
 use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
@@ -99,5 +100,15 @@ async fn a_watch_over_websocket_is_refused_and_a_list_is_a_list() {
     assert_eq!(
         client.call_with(Method::GET, CONFIGMAPS, &headers, None).await.status,
         StatusCode::OK
+    );
+    server.faults().add(Rule::new(Fault::Tunnel).verb("watch"));
+    assert_eq!(
+        client.call(Method::GET, &target, None).await.status,
+        StatusCode::BAD_REQUEST,
+        "nobody asked for another protocol"
+    );
+    assert_eq!(
+        client.call_with(Method::GET, &target, &headers, None).await.status,
+        StatusCode::SWITCHING_PROTOCOLS
     );
 }

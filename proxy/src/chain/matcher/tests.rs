@@ -5,20 +5,6 @@ use proptest::sample::select;
 
 use super::*;
 
-pub(crate) const VERB_LIST: [Verb; VERBS] = [
-    Verb::Get,
-    Verb::List,
-    Verb::Watch,
-    Verb::Create,
-    Verb::Update,
-    Verb::Patch,
-    Verb::Delete,
-    Verb::DeleteCollection,
-    Verb::Proxy,
-    Verb::NonResource,
-    Verb::Unknown,
-];
-
 pub(crate) const TRAFFIC_LIST: [Traffic; TRAFFICS] = [Traffic::Api, Traffic::Webhook, Traffic::External];
 
 /// "`*` alone means any, a `*` at the end of a value matches any rest, and a `*` at its beginning any start", tried on every
@@ -78,7 +64,7 @@ fn few<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<
 prop_compose! {
     fn rule()(
         traffic in few(&TRAFFIC_LIST),
-        verbs in few(&VERB_LIST),
+        verbs in few(&VERBS),
         fields in prop::collection::vec(patterns(), 8),
     ) -> MatchRule {
         let mut fields = fields.into_iter();
@@ -127,7 +113,7 @@ impl Words {
 prop_compose! {
     pub(crate) fn words()(
         traffic in select(&TRAFFIC_LIST[..]),
-        verb in select(&VERB_LIST[..]),
+        verb in select(&VERBS[..]),
         fields in prop::collection::vec(text(), 8),
     ) -> Words {
         Words { traffic, verb, fields }
@@ -209,8 +195,8 @@ fn no_rule_matches_nothing() {
 
 #[test]
 fn indexes_are_distinct_and_in_range() {
-    let verbs: Vec<usize> = VERB_LIST.into_iter().map(verb_index).collect();
-    assert_eq!(verbs, (0..VERBS).collect::<Vec<_>>());
+    let verbs: Vec<usize> = VERBS.into_iter().map(verb_index).collect();
+    assert_eq!(verbs, (0..VERBS.len()).collect::<Vec<_>>());
     let traffics: Vec<usize> = TRAFFIC_LIST.into_iter().map(traffic_index).collect();
     assert_eq!(traffics, (0..TRAFFICS).collect::<Vec<_>>());
 }

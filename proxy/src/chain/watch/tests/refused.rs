@@ -97,9 +97,8 @@ async fn check(cases: Vec<Case>) {
 async fn bad_documents() {
     let generation = |n| document(n, &[entry("good", scripted()), entry("other", scripted())]);
     let unknown_field = document(6, &[with(entry("a", scripted()), "timeout", json!(10))]);
-    let other = String::from_utf8(generation(6))
-        .unwrap()
-        .replace("\"demo\"", "\"elsewhere\"");
+    let other = String::from_utf8(generation(6)).unwrap();
+    let other = other.replace("\"demo\"", "\"elsewhere\"");
     let crowd: Vec<Value> = (0..65).map(|n| entry(&format!("e{n}"), scripted())).collect();
     check(vec![
         case("missing", vec![], "missing", "there is no chain.yaml in"),

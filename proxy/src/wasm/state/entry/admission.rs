@@ -116,7 +116,8 @@ impl Keys {
 
     /// Brings the buckets up to now and says whether all asks can be granted.
     fn weigh(&mut self, asks: &[Ask], now_ms: u64) -> Result<Admission, StateError> {
-        let (mut longest, mut index, mut is_short) = (0, 0, false);
+        let mut longest = 0;
+        let mut short: Option<(u64, usize)> = None;
         for (at, Ask { claim, max_wait_ms }) in asks.iter().enumerate() {
             let fresh = || Value::Bucket(Bucket::new(claim.rule, now_ms));
             let Value::Bucket(bucket) = self.value(&claim.key, now_ms, fresh)? else {
@@ -124,18 +125,14 @@ impl Keys {
             };
             bucket.advance(claim.rule, now_ms);
             let wait = bucket.wait_ms(total(asks, &claim.key));
-            is_short |= wait > u64::from(*max_wait_ms);
-            if wait > longest {
-                (longest, index) = (wait, at);
+            longest = longest.max(wait);
+            if wait > u64::from(*max_wait_ms) && short.is_none_or(|(known, _)| wait > known) {
+                short = Some((wait, at));
             }
         }
-        Ok(if is_short {
-            Admission::Short {
-                ask: index,
-                wait_ms: longest,
-            }
-        } else {
-            Admission::Granted { wait_ms: longest }
+        Ok(match short {
+            Some((wait_ms, ask)) => Admission::Short { ask, wait_ms },
+            None => Admission::Granted { wait_ms: longest },
         })
     }
 

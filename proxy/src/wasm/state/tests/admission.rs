@@ -33,6 +33,21 @@ fn what_is_granted_ahead_makes_the_next_wait_longer() {
 }
 
 #[test]
+fn the_ask_that_may_not_wait_is_named() {
+    let (state, _) = entry();
+    let (_, _held) = state
+        .admit(&[ask("a", 0), ask("a", 0), ask("b", 0), ask("b", 0)], &[])
+        .unwrap();
+    let (_, _held) = state.admit(&[ask("a", 500)], &[]).unwrap();
+    let (admission, _) = state.admit(&[ask("a", 500), ask("b", 0)], &[]).unwrap();
+    assert_eq!(
+        admission,
+        Admission::Short { ask: 1, wait_ms: 100 },
+        "the first would wait longer, and may"
+    );
+}
+
+#[test]
 fn a_place_is_free_again_when_it_is_dropped() {
     let (state, _) = entry();
     let (admission, held) = state.admit(&[], &[place("p", 1)]).unwrap();

@@ -1,0 +1,118 @@
+//! The folder that a sidecar is started on: kubeconfig, chain document, plugins, compile cache.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use ctrlmesh_contract::{Digest, names};
+
+/// A sidecar's folder.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+}
+
+/// What the chain holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Chain {
+    /// No entry.
+    Empty,
+    /// shard-selector, for config maps.
+    Sharded,
+}
+
+impl Folder {
+    /// Makes a folder with the first chain in it.
+    pub(crate) fn create(parent: &Path, name: &str, origin: SocketAddr, chain: Chain) -> anyhow::Result<Self> {
+        let folder = Self {
+            path: parent.join(name),
+        };
+        std::fs::create_dir_all(folder.chain())?;
+        let kubeconfig = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{ "name": "c", "cluster": { "server": format!("http://{origin}") } }],
+            "users": [{ "name": "c", "user": {} }],
+            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "c" } }],
+        });
+        std::fs::write(folder.kubeconfig(), serde_json::to_vec(&kubeconfig)?)?;
+        folder.write(1, chain, ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
+        Ok(folder)
+    }
+
+    /// Puts another chain, with this build of shard-selector, in the place of the last one.
+    pub(crate) fn write(&self, generation: u64, chain: Chain, plugin: &[u8]) -> anyhow::Result<()> {
+        let digest = Digest::of(plugin);
+        let entry = serde_json::json!({
+            "name": "shard-selector/a", "plugin": format!("sha256:{}", digest.hex()), "podSelector": {}, "order": 100,
+            "onFailure": "Closed",
+            "settings": {
+                "shard": "a",
+                "limits": [{
+                    "relateResources": [{ "apiGroups": [""], "resources": ["configmaps"] }],
+                    "selector": { "matchLabels": { "shard": "a" } },
+                }],
+            },
+        });
+        let document = serde_json::json!({
+            "apiVersion": names::CHAIN_API_VERSION, "namespace": "bench", "generation": generation,
+            "entries": match chain {
+                Chain::Empty => Vec::new(),
+                Chain::Sharded => vec![entry],
+            },
+        });
+        std::fs::write(self.chain().join(format!("{}.wasm", digest.hex())), plugin)?;
+        // Renamed, so that nobody reads half of it.
+        let fresh = self.path.join("chain.fresh");
+        std::fs::write(&fresh, serde_json::to_vec(&document)?)?;
+        std::fs::rename(fresh, self.chain().join("chain.yaml"))?;
+        Ok(())
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.path.join("kubeconfig")
+    }
+
+    pub(crate) fn chain(&self) -> PathBuf {
+        self.path.join("chain")
+    }
+
+    pub(crate) fn cache(&self) -> PathBuf {
+        self.path.join("cache")
+    }
+}
+
+/// The same plugin as another file: a custom section at its end changes its digest, so that it is compiled anew.
+pub(crate) fn rebuilt(plugin: &[u8], number: u8) -> Vec<u8> {
+    // Component binary format: section 0 is custom; its length, the length of its name, the name, any bytes.
+    const NAME: &[u8] = b"bench";
+    let mut bytes = plugin.to_vec();
+    bytes.extend([0, 7, 5]);
+    bytes.extend(NAME);
+    bytes.push(number);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rebuilt_plugin_has_another_digest_and_a_section_of_the_length_that_it_says() {
+        let (first, second) = (rebuilt(b"wasm", 1), rebuilt(b"wasm", 2));
+        assert_ne!(Digest::of(&first), Digest::of(&second));
+        let section = first.strip_prefix(b"wasm").unwrap();
+        assert_eq!(usize::from(section[1]), section.len() - 2);
+        assert_eq!(usize::from(section[2]), section.len() - 4);
+    }
+
+    #[test]
+    fn a_new_document_takes_the_place_of_the_old_one() {
+        let files = tempfile::tempdir().unwrap();
+        let folder = Folder::create(files.path(), "a", "127.0.0.1:1".parse().unwrap(), Chain::Empty).unwrap();
+        folder.write(2, Chain::Sharded, b"wasm").unwrap();
+        let document = std::fs::read(folder.chain().join("chain.yaml")).unwrap();
+        let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
+        assert_eq!(document["generation"], 2);
+        let plugin = document["entries"][0]["plugin"].as_str().unwrap();
+        assert_eq!(plugin, format!("sha256:{}", Digest::of(b"wasm").hex()));
+    }
+}

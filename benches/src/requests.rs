@@ -1,0 +1,185 @@
+//! Requests per second, CPU per request and latency: direct, through other proxies, through the sidecar.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::chain::Chain;
+use crate::load::{self, Load};
+use crate::origin::{GET, LIST};
+use crate::process::Process;
+use crate::stand::Stand;
+use crate::stats::{mebibytes, median, micros};
+use crate::{Scale, nginx, table};
+
+/// One row of the table.
+struct Case {
+    name: &'static str,
+    address: SocketAddr,
+    target: &'static str,
+    /// The process whose CPU is counted.
+    process: Option<Process>,
+}
+
+const BARE: &str = "bare hyper proxy";
+const NGINX: &str = "nginx";
+
+pub(crate) async fn measure(stand: &Stand, scale: &Scale) -> anyhow::Result<()> {
+    let cases = cases(stand).await?;
+    let mut rows = Rows::default();
+    for round in 0..scale.rounds {
+        for case in &cases {
+            let before = case.process.as_ref().map(Process::cpu).transpose()?;
+            let load = load::run(case.address, case.target, scale.connections, scale.time()).await?;
+            let spent = match (&case.process, before) {
+                (Some(process), Some(before)) => Some(process.cpu()? - before),
+                _ => None,
+            };
+            let memory = case.process.as_ref().map(Process::peak_memory).transpose()?;
+            rows.add(round, case.name, &load, spent, memory);
+        }
+    }
+    table::print(
+        "Requests",
+        &[
+            "",
+            "requests/s",
+            "CPU µs/request",
+            "CPU ÷ bare",
+            "CPU ÷ nginx",
+            "p50 µs",
+            "p99 µs",
+            "peak RSS MiB",
+        ],
+        rows.texts(),
+    );
+    Ok(())
+}
+
+async fn cases(stand: &Stand) -> anyhow::Result<Vec<Case>> {
+    let case = |name, (process, address): (Process, SocketAddr), target| Case {
+        name,
+        address,
+        target,
+        process: Some(process),
+    };
+    let mut cases = vec![
+        Case {
+            name: "direct",
+            address: stand.origin,
+            target: GET,
+            process: None,
+        },
+        case(BARE, stand.bare()?, GET),
+    ];
+    if nginx::is_installed() {
+        cases.push(case(NGINX, nginx::start(stand.files(), stand.origin)?, GET));
+    } else {
+        table::note("nginx is left out: there is no `nginx` on the PATH.");
+    }
+    let empty = stand.sidecar("requests-empty", Chain::Empty).await?;
+    let sharded = stand.sidecar("requests-sharded", Chain::Sharded).await?;
+    let unmatched = stand.sidecar("requests-unmatched", Chain::Sharded).await?;
+    cases.push(case("ctrlmesh, no entry", (empty.process, empty.api), GET));
+    cases.push(case(
+        "ctrlmesh, an entry that does not want it",
+        (unmatched.process, unmatched.api),
+        GET,
+    ));
+    cases.push(case(
+        "ctrlmesh, shard-selector on list",
+        (sharded.process, sharded.api),
+        LIST,
+    ));
+    Ok(cases)
+}
+
+#[derive(Debug, Clone, Default)]
+struct Row {
+    name: &'static str,
+    rate: Vec<f64>,
+    cpu: Vec<f64>,
+    /// CPU per request as a ratio to the bare proxy's of the same round.
+    to_bare: Vec<f64>,
+    to_nginx: Vec<f64>,
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+    memory: u64,
+}
+
+/// What was measured; shown as medians of the rounds.
+#[derive(Debug, Default)]
+struct Rows {
+    rows: Vec<Row>,
+    /// CPU per request by round.
+    bare: BTreeMap<usize, f64>,
+    nginx: BTreeMap<usize, f64>,
+}
+
+impl Rows {
+    fn add(&mut self, round: usize, name: &'static str, load: &Load, cpu: Option<Duration>, memory: Option<u64>) {
+        #[expect(clippy::cast_precision_loss, reason = "counts of requests, far below 2^52")]
+        let requests = load.latencies.len() as f64;
+        let place = self.rows.iter().position(|row| row.name == name).unwrap_or_else(|| {
+            self.rows.push(Row { name, ..Row::default() });
+            self.rows.len() - 1
+        });
+        let Some(row) = self.rows.get_mut(place) else { return };
+        row.rate.push(requests / load.time.as_secs_f64());
+        row.p50.extend(load.latencies.per_mille(500).map(micros));
+        row.p99.extend(load.latencies.per_mille(990).map(micros));
+        row.memory = row.memory.max(memory.unwrap_or_default());
+        let Some(cpu) = cpu else { return };
+        let each = micros(cpu) / requests;
+        row.cpu.push(each);
+        match name {
+            BARE => drop(self.bare.insert(round, each)),
+            NGINX => drop(self.nginx.insert(round, each)),
+            _ => {}
+        }
+        row.to_bare.extend(self.bare.get(&round).map(|bare| each / bare));
+        row.to_nginx.extend(self.nginx.get(&round).map(|nginx| each / nginx));
+    }
+
+    fn texts(&self) -> impl Iterator<Item = Vec<String>> {
+        self.rows.iter().map(|row| {
+            let memory = Some(row.memory).filter(|memory| *memory > 0).map(mebibytes);
+            vec![
+                row.name.to_owned(),
+                table::number(median(&row.rate), 0),
+                table::number(median(&row.cpu), 1),
+                table::number(median(&row.to_bare), 2),
+                table::number(median(&row.to_nginx), 2),
+                table::number(median(&row.p50), 0),
+                table::number(median(&row.p99), 0),
+                table::number(memory, 1),
+            ]
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Durations;
+
+    #[test]
+    fn ratios_are_of_the_same_round_and_then_the_median_is_taken() {
+        let load = Load {
+            latencies: Durations::new(vec![Duration::from_micros(10); 1000]),
+            time: Duration::from_secs(1),
+        };
+        let mut rows = Rows::default();
+        // The machine slows down from round to round; the ratio does not.
+        for (round, micros) in [10, 20, 40].into_iter().enumerate() {
+            let cpu = |factor: u64| Some(Duration::from_millis(micros * factor));
+            rows.add(round, "direct", &load, None, None);
+            rows.add(round, BARE, &load, cpu(2), Some(1 << 20));
+            rows.add(round, NGINX, &load, cpu(1), Some(1 << 20));
+            rows.add(round, "ours", &load, cpu(3), Some(3 << 20));
+        }
+        let texts: Vec<Vec<String>> = rows.texts().collect();
+        assert_eq!(texts[0], ["direct", "1000", "-", "-", "-", "10", "10", "-"]);
+        assert_eq!(texts[3], ["ours", "1000", "60.0", "1.50", "3.00", "10", "10", "3.0"]);
+    }
+}

@@ -1,0 +1,97 @@
+//! A sidecar of the release profile as a process of its own, one worker thread.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::chain::Folder;
+use crate::process::Process;
+
+/// A running sidecar.
+pub(crate) struct Sidecar {
+    pub(crate) process: Process,
+    /// Where controllers connect.
+    pub(crate) api: SocketAddr,
+    admin: SocketAddr,
+    /// From starting the process to the first 200 of `/readyz`.
+    pub(crate) ready_after: Duration,
+}
+
+/// It compiles its plugins at the first start.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Between two questions whether something has happened.
+const POLL: Duration = Duration::from_millis(1);
+
+impl Sidecar {
+    /// Starts a sidecar and waits until it is ready.
+    pub(crate) async fn start(program: &Path, folder: &Folder) -> anyhow::Result<Self> {
+        let mut command = Command::new(program);
+        command
+            .args(["--api-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"])
+            .args(["--workers", "1", "--log", "warn"])
+            .args(["--pod-name", "bench-0", "--pod-namespace", "bench"]);
+        command.arg("--kubeconfig").arg(folder.kubeconfig());
+        command.arg("--chain-dir").arg(folder.chain());
+        command.arg("--cache-dir").arg(folder.cache());
+        let start = Instant::now();
+        let (process, line) = Process::start_and_listen(command)?;
+        let line: serde_json::Value = serde_json::from_str(&line).context("the sidecar did not start")?;
+        let address = |name: &str| -> anyhow::Result<SocketAddr> {
+            let address = line
+                .pointer(&format!("/listening/{name}"))
+                .and_then(|address| address.as_str());
+            Ok(address.context("no address")?.parse()?)
+        };
+        let mut sidecar = Self {
+            process,
+            api: address("api")?,
+            admin: address("admin")?,
+            ready_after: Duration::ZERO,
+        };
+        sidecar.until("/readyz", |_| true).await?;
+        sidecar.ready_after = start.elapsed();
+        Ok(sidecar)
+    }
+
+    /// Waits until this generation of the chain is in force.
+    pub(crate) async fn in_force(&self, generation: u64) -> anyhow::Result<()> {
+        self.until("/status", |body| {
+            let status: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+            status.pointer("/chain/generation").and_then(serde_json::Value::as_u64) == Some(generation)
+        })
+        .await
+        .with_context(|| format!("generation {generation} of the chain did not come into force"))
+    }
+
+    /// Asks the admin port until it answers 200 and what is wanted.
+    async fn until(&self, path: &str, wanted: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut poll = tokio::time::interval(POLL);
+        loop {
+            poll.tick().await;
+            let answer = self.ask(path).await?;
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+            if head.starts_with("HTTP/1.1 200") && wanted(body) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("{path} of the sidecar says after {PATIENCE:?}: {answer}");
+            }
+        }
+    }
+
+    async fn ask(&self, path: &str) -> anyhow::Result<String> {
+        let mut stream = TcpStream::connect(self.admin).await?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+}

@@ -1,0 +1,82 @@
+//! Medians and percentiles.
+
+use std::time::Duration;
+
+/// The middle value; the upper of two.
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// Durations, sorted once and asked often.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Durations(Vec<Duration>);
+
+impl Durations {
+    pub(crate) fn new(mut durations: Vec<Duration>) -> Self {
+        durations.sort_unstable();
+        Self(durations)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The duration below which so many of a thousand are; `None` if there is none at all.
+    pub(crate) fn per_mille(&self, share: usize) -> Option<Duration> {
+        self.0.get(self.0.len() * share / 1000).or(self.0.last()).copied()
+    }
+
+    /// The longest.
+    pub(crate) fn longest(&self) -> Option<Duration> {
+        self.0.last().copied()
+    }
+}
+
+/// As a number of microseconds.
+pub(crate) fn micros(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}
+
+/// As a number of milliseconds.
+pub(crate) fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// Bytes as a number of MiB.
+#[expect(clippy::cast_precision_loss, reason = "mebibytes for people")]
+pub(crate) fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_does_not_depend_on_the_order_and_of_nothing_there_is_none() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(3.0));
+        assert_eq!(median(&[]), None);
+    }
+
+    #[test]
+    fn percentiles_stay_within_what_was_seen() {
+        let of = |count: u64| Durations::new((1..=count).rev().map(Duration::from_micros).collect());
+        let at = |durations: &Durations, share| durations.per_mille(share).map(|it| it.as_micros());
+        let thousand = of(1000);
+        assert_eq!((at(&thousand, 500), at(&thousand, 990)), (Some(501), Some(991)));
+        assert_eq!(at(&thousand, 1000), Some(1000));
+        assert_eq!(at(&of(1), 990), Some(1));
+        assert_eq!(at(&of(0), 500), None);
+        assert_eq!(thousand.longest(), Some(Duration::from_micros(1000)));
+    }
+
+    #[test]
+    fn units() {
+        assert!((micros(Duration::from_millis(2)) - 2000.0).abs() < 1e-6);
+        assert!((millis(Duration::from_micros(500)) - 0.5).abs() < 1e-9);
+        assert!((mebibytes(3 << 19) - 1.5).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,154 @@
+//! One rule: what it matches, when it opens and how it closes.
+
+use ctrlmesh_plugin_rules::{BucketRule, GoDuration, Key, Rules, checked_name};
+use ctrlmesh_sdk::Bucket;
+use ctrlmesh_sdk::settings::Invalid;
+
+use crate::judgement::Judge;
+use crate::settings::{RecoverPolicy, RecoverType, Rule, TriggerPolicy, Trip};
+
+/// Where a person says nothing: long enough to see a trend, short enough to forget it.
+const DEFAULT_WINDOW_MS: u32 = 30_000;
+/// Where a person says nothing: fewer make a ratio a matter of chance.
+const DEFAULT_MINIMUM: u32 = 20;
+/// Most probes at a time.
+const MAX_PROBES: u32 = 1000;
+
+/// A rule, checked.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    pub(crate) name: String,
+    pub(crate) rules: Rules,
+    pub(crate) key: Key,
+    pub(crate) policy: Policy,
+    pub(crate) bucket: Option<Bucket>,
+    /// `None`: closes when a person says so.
+    pub(crate) sleeping_ms: Option<u64>,
+    pub(crate) probes: u32,
+    pub(crate) triggers: Triggers,
+    pub(crate) judge: Judge,
+    pub(crate) recover: Option<String>,
+}
+
+/// What a breaker does, of what is left to this plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Policy {
+    Normal,
+    ForceOpened,
+    ForceClosed,
+}
+
+/// When a closed breaker opens because of what comes back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Triggers {
+    pub(crate) window_ms: u32,
+    pub(crate) minimum: u32,
+    pub(crate) error_percent: Option<u32>,
+    pub(crate) slow: Option<Slow>,
+    pub(crate) consecutive: Option<u32>,
+}
+
+/// Which requests are slow, and how many are too many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slow {
+    pub(crate) percent: u32,
+    pub(crate) slower_than_us: u64,
+}
+
+impl Breaker {
+    /// `None`: the rule is for rate-limit.
+    pub(crate) fn new(rule: &Rule) -> Result<Option<Self>, Invalid> {
+        let policy = match rule.trigger_policy {
+            TriggerPolicy::LimiterOnly => return Ok(None),
+            TriggerPolicy::Normal => Policy::Normal,
+            TriggerPolicy::ForceOpened => Policy::ForceOpened,
+            TriggerPolicy::ForceClosed => Policy::ForceClosed,
+        };
+        if policy == Policy::Normal && rule.bucket.is_none() && rule.trip.is_none() {
+            return Err(
+                Invalid::new("missing; nothing opens this breaker: write a bucket, trip, or both").field("bucket"),
+            );
+        }
+        let name = checked_name(&rule.name).map_err(|error| error.field("name"))?;
+        let bucket = rule.bucket.as_ref().map(BucketRule::checked).transpose();
+        let probes = rule.probes.unwrap_or(1);
+        if probes == 0 || probes > MAX_PROBES {
+            return Err(
+                Invalid::new(format!("write 1 to {MAX_PROBES}; without a probe it never closes")).field("probes"),
+            );
+        }
+        Ok(Some(Self {
+            name: name.to_owned(),
+            rules: Rules::required(
+                rule.resource_rules.as_deref(),
+                rule.non_resource_rules.as_deref(),
+                rule.rest_rules.as_deref(),
+            )?,
+            key: rule.key,
+            policy,
+            bucket: bucket.map_err(|error| error.field("bucket"))?,
+            sleeping_ms: sleeping_ms(rule.recover_policy.as_ref()).map_err(|error| error.field("recoverPolicy"))?,
+            probes,
+            triggers: triggers(rule.trip.as_ref()).map_err(|error| error.field("trip"))?,
+            judge: Judge::new(rule.failures.as_ref()).map_err(|error| error.field("failures"))?,
+            recover: rule.recover.clone(),
+        }))
+    }
+}
+
+fn sleeping_ms(policy: Option<&RecoverPolicy>) -> Result<Option<u64>, Invalid> {
+    let Some(policy) = policy.filter(|policy| policy.kind == RecoverType::SleepingWindow) else {
+        return Ok(None);
+    };
+    let sleeping_ms = policy.sleeping_window_size.map_or(0, GoDuration::as_millis_ceil);
+    if sleeping_ms == 0 {
+        let message = "write how long the breaker stays open, such as 30s";
+        return Err(Invalid::new(message).field("sleepingWindowSize"));
+    }
+    Ok(Some(sleeping_ms))
+}
+
+fn triggers(trip: Option<&Trip>) -> Result<Triggers, Invalid> {
+    let Some(trip) = trip else {
+        return Ok(Triggers::default());
+    };
+    let window_ms = trip
+        .window
+        .map_or(u64::from(DEFAULT_WINDOW_MS), GoDuration::as_millis_ceil);
+    let window_ms = u32::try_from(window_ms).ok().filter(|window_ms| *window_ms >= 10);
+    let Some(window_ms) = window_ms else {
+        return Err(Invalid::new("write 10ms to 1193h").field("window"));
+    };
+    let slow = match (percent(trip.slow_percent, "slowPercent")?, trip.slower_than) {
+        (None, None) => None,
+        (Some(percent), Some(slower_than)) => Some(Slow {
+            percent,
+            slower_than_us: slower_than.as_millis_ceil().saturating_mul(1000),
+        }),
+        (Some(_), None) => return Err(Invalid::new("missing; slowPercent needs it").field("slowerThan")),
+        (None, Some(_)) => return Err(Invalid::new("missing; slowerThan needs it").field("slowPercent")),
+    };
+    let error_percent = percent(trip.error_percent, "errorPercent")?;
+    if trip.consecutive_failures == Some(0) {
+        return Err(Invalid::new("write at least 1").field("consecutiveFailures"));
+    }
+    if error_percent.is_none() && slow.is_none() && trip.consecutive_failures.is_none() {
+        let message =
+            "nothing opens the breaker; write errorPercent, slowPercent with slowerThan, or consecutiveFailures";
+        return Err(Invalid::new(message));
+    }
+    Ok(Triggers {
+        window_ms,
+        minimum: trip.minimum_requests.unwrap_or(DEFAULT_MINIMUM).max(1),
+        error_percent,
+        slow,
+        consecutive: trip.consecutive_failures,
+    })
+}
+
+fn percent(written: Option<u32>, field: &str) -> Result<Option<u32>, Invalid> {
+    match written {
+        Some(percent) if percent == 0 || percent > 100 => Err(Invalid::new("write 1 to 100").field(field)),
+        percent => Ok(percent),
+    }
+}

@@ -1,0 +1,90 @@
+//! What the end of a request says about who was called.
+
+use ctrlmesh_sdk::settings::Invalid;
+use ctrlmesh_sdk::{Failure, Outcome};
+
+use crate::settings::{Connection, Failures};
+
+/// What a request says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    Success,
+    Failure,
+    /// Nothing: the client went away, or a plugin answered.
+    Silent,
+}
+
+/// Which answers are failures, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Judge {
+    /// First and last of each range.
+    codes: Vec<(u16, u16)>,
+    connection: Vec<Connection>,
+}
+
+impl Judge {
+    pub(crate) fn new(written: Option<&Failures>) -> Result<Self, Invalid> {
+        let codes = written.and_then(|failures| failures.status_codes.as_deref());
+        let connection = written.and_then(|failures| failures.connection.clone());
+        Ok(Self {
+            codes: match codes {
+                None => vec![(429, 429), (500, 599)],
+                Some(codes) => ranges(codes).map_err(|error| error.field("statusCodes"))?,
+            },
+            connection: connection
+                .unwrap_or_else(|| vec![Connection::Unreachable, Connection::Reset, Connection::Timeout]),
+        })
+    }
+
+    /// By the status that the upstream sent.
+    pub(crate) fn of_status(&self, status: u16) -> Judgement {
+        if self
+            .codes
+            .iter()
+            .any(|(first, last)| (*first..=*last).contains(&status))
+        {
+            Judgement::Failure
+        } else {
+            Judgement::Success
+        }
+    }
+
+    /// By how a request ended. A watch that has been answered is judged by that alone: sooner or later each one ends.
+    pub(crate) fn of_outcome(&self, outcome: &Outcome) -> Judgement {
+        let kind = match outcome.failure {
+            Some(Failure::ClientGone) => return Judgement::Silent,
+            Some(Failure::Unreachable) => Connection::Unreachable,
+            Some(Failure::UpstreamReset) => Connection::Reset,
+            Some(Failure::Timeout) => Connection::Timeout,
+            // Also what another plugin made of an answer: it is the upstream's that counts.
+            Some(Failure::Refused | Failure::PluginReset | Failure::PluginFailed) | None => {
+                return match outcome.upstream_status {
+                    0 => Judgement::Silent,
+                    status => self.of_status(status),
+                };
+            }
+        };
+        if self.connection.contains(&kind) {
+            Judgement::Failure
+        } else {
+            Judgement::Silent
+        }
+    }
+}
+
+fn ranges(codes: &[String]) -> Result<Vec<(u16, u16)>, Invalid> {
+    let range = |(index, text): (usize, &String)| {
+        let digits = text.strip_suffix("xx");
+        let range = match digits.unwrap_or(text).parse::<u16>() {
+            Ok(hundred @ 1..=5) if digits.is_some() => (hundred * 100, hundred * 100 + 99),
+            Ok(code @ 100..=599) if digits.is_none() => (code, code),
+            _ => {
+                let message =
+                    format!("{text:?} is no status code; write one such as \"503\", or \"5xx\" for all of 500 to 599");
+                return Err(Invalid::new(message).index(index));
+            }
+        };
+        Ok(range)
+    };
+    codes.iter().enumerate().map(range).collect()
+}

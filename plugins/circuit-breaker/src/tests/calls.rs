@@ -1,0 +1,157 @@
+//! Calls to other services: breakers by host, and lists of what may be called.
+
+use ctrlmesh_sdk::testing::{Bench, TestRequest, about};
+use ctrlmesh_sdk::{RequestVerdict, Verb};
+use serde_json::{Value, json};
+
+use super::{CircuitBreaker, answer, enter, rule, trip, with};
+
+fn list(kind: &str, content: &str, contents: &[&str], methods: &[&str]) -> Value {
+    json!({"name": format!("{kind}-{content}"), "interceptType": kind, "contentType": content, "contents": contents,
+        "methods": methods})
+}
+
+fn lists(rules: &[Value]) -> String {
+    json!({"trafficInterceptRules": rules}).to_string()
+}
+
+fn bench(rules: &[Value]) -> Bench<CircuitBreaker> {
+    Bench::new(&lists(rules)).unwrap()
+}
+
+fn allows(bench: &mut Bench<CircuitBreaker>, method: &str, host: &str, port: u16) -> bool {
+    let req = TestRequest::external(method, host, "/").with_port(port);
+    match enter(bench, &req) {
+        Ok(()) => true,
+        Err(refusal) => {
+            assert_eq!((refusal.code, refusal.retry_after_seconds), (403, None));
+            false
+        }
+    }
+}
+
+/// Lists, calls that they allow, and calls that they don't.
+type Case = (
+    Vec<Value>,
+    Vec<(&'static str, &'static str, u16)>,
+    Vec<(&'static str, &'static str, u16)>,
+);
+
+fn check(cases: impl IntoIterator<Item = Case>) {
+    for (rules, allowed, denied) in cases {
+        let mut bench = bench(&rules);
+        for (method, host, port) in allowed {
+            assert!(
+                allows(&mut bench, method, host, port),
+                "{rules:?} {method} {host}:{port}"
+            );
+        }
+        for (method, host, port) in denied {
+            assert!(
+                !allows(&mut bench, method, host, port),
+                "{rules:?} {method} {host}:{port}"
+            );
+        }
+        assert!(!bench.wakes(&TestRequest::list("", "pods")));
+    }
+}
+
+#[test]
+fn rest_05_allow_and_deny_lists_by_name_and_by_expression() {
+    check([
+        (
+            vec![list("Whitelist", "Normal", &["b.com"], &["*"])],
+            vec![("GET", "b.com", 443), ("POST", "b.com", 8080)],
+            vec![("GET", "c.com", 443), ("GET", "a.b.com", 443)],
+        ),
+        (
+            vec![list("Blacklist", "Normal", &["b.com:8080"], &["get"])],
+            vec![("GET", "b.com", 443), ("POST", "b.com", 8080), ("GET", "c.com", 8080)],
+            vec![("GET", "b.com", 8080)],
+        ),
+        // `*` as a method, which the peer does not know with expressions.
+        (
+            vec![list("Blacklist", "Regexp", &[r"^b\.com$", "evil"], &["*"])],
+            vec![("GET", "a.b.com", 443)],
+            vec![("GET", "b.com", 443), ("DELETE", "very-evil.org", 80)],
+        ),
+    ]);
+}
+
+#[test]
+fn rest_05_deny_lists_are_stronger_and_allow_lists_add_up() {
+    check([
+        // A deny list is stronger, also where the allow list is the more exact one.
+        (
+            vec![
+                list("Whitelist", "Normal", &["b.com", "c.com"], &["GET", "PUT"]),
+                list("Blacklist", "Regexp", &["b"], &["PUT"]),
+            ],
+            vec![("GET", "b.com", 443), ("PUT", "c.com", 443)],
+            vec![("PUT", "b.com", 443), ("POST", "b.com", 443), ("GET", "d.com", 443)],
+        ),
+        // Two allow lists add up.
+        (
+            vec![
+                list("Whitelist", "Normal", &["b.com"], &["*"]),
+                list("Whitelist", "Regexp", &["^c"], &["*"]),
+            ],
+            vec![("GET", "b.com", 443), ("GET", "c.com", 443)],
+            vec![("GET", "d.com", 443)],
+        ),
+        (
+            vec![list("Whitelist", "Normal", &["*"], &["GET"])],
+            vec![("GET", "x", 1)],
+            vec![("CONNECT", "x", 1)],
+        ),
+        (
+            vec![list("Whitelist", "Normal", &[], &["*"])],
+            vec![],
+            vec![("GET", "b.com", 443)],
+        ),
+    ]);
+}
+
+/// In the peer every call is refused after the last allow list is gone, until the sidecar starts anew.
+#[test]
+fn rest_05_a_list_that_is_gone_leaves_nothing_behind() {
+    let mut bench = bench(&[list("Whitelist", "Normal", &["b.com"], &["*"])]);
+    assert!(!allows(&mut bench, "GET", "c.com", 443));
+    let mut bench = Bench::<CircuitBreaker>::on(bench.host, &lists(&[]), &about()).unwrap();
+    let req = TestRequest::external("GET", "c.com", "/");
+    assert!(!bench.wakes(&req));
+    assert_eq!(bench.on_request(&req), RequestVerdict::proceed());
+}
+
+#[test]
+fn rest_05_a_refusal_names_its_list() {
+    let mut bench = bench(&[
+        list("Blacklist", "Normal", &["b.com"], &["*"]),
+        list("Whitelist", "Normal", &["c.com"], &["*"]),
+    ]);
+    let refusal = enter(&mut bench, &TestRequest::external("GET", "b.com", "/")).unwrap_err();
+    assert_eq!(refusal.cause.as_deref(), Some("Blacklist-Normal"));
+    let refusal = enter(&mut bench, &TestRequest::external("GET", "d.com", "/")).unwrap_err();
+    assert_eq!(
+        (refusal.cause, refusal.message.contains("Whitelist allows")),
+        (None, true)
+    );
+    let counts = ["Blacklist-Normal", ""].map(|name| bench.host.counter("denied", name));
+    assert_eq!(counts, [1, 1]);
+}
+
+/// The peer's rules see header-mode calls only; here a rule sees what the sidecar sees.
+#[test]
+fn cb_04_breakers_for_urls_have_wildcards() {
+    let fields =
+        json!({"resourceRules": null, "restRules": [{"url": "https://b.com/*", "method": "*"}], "key": "host"});
+    let mut bench = super::bench(&[with(rule("a"), &fields)]);
+    let tunnel = TestRequest::external("CONNECT", "b.com", "");
+    trip(&mut bench, &tunnel);
+    assert!(enter(&mut bench, &TestRequest::external("POST", "b.com", "/x")).is_err());
+    let other_port = TestRequest::external("POST", "b.com", "/x").with_port(80);
+    assert_eq!(bench.on_request(&other_port), RequestVerdict::proceed());
+    assert!(!bench.wakes(&TestRequest::api(Verb::Get, "", "pods")));
+    bench.host.advance_ms(10_000);
+    assert!(super::call(&mut bench, &tunnel, &answer(200)));
+}

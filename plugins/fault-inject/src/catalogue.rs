@@ -1,0 +1,182 @@
+//! Every fault by its name: what it takes, its ids in fault catalogues, how it is made. The families lie below.
+//!
+//! Ids: N network, A answers, B refusals, L lost answers, W writes, R reads, E watch events, S server, I identity, D
+//! admission.
+
+mod admission;
+mod answers;
+mod identity;
+mod network;
+mod presets;
+mod reads;
+mod server;
+mod watches;
+
+pub(crate) use answers::check_reason;
+use ctrlmesh_plugin_rules::Rules;
+use ctrlmesh_sdk::settings::Invalid;
+
+use crate::fault::{Act, Class, Suits};
+use crate::params::{Do, Params};
+
+/// A fault's place in the catalogue.
+pub(crate) struct Entry {
+    /// How a person writes it.
+    pub(crate) name: &'static str,
+    /// What it is called elsewhere. For the tests that hold README and catalogue together.
+    #[cfg(test)]
+    pub(crate) ids: &'static [&'static str],
+    /// What it takes.
+    takes: &'static [&'static str],
+    build: fn(&Params, &Context) -> Result<Built, Invalid>,
+}
+
+/// What builders know beside the parameters.
+pub(crate) struct Context {
+    /// Whom a 403 names if the rule does not.
+    pub(crate) user: String,
+}
+
+/// A fault, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Built {
+    pub(crate) steps: Steps,
+    pub(crate) class: Class,
+    /// What it matches if the rule does not say.
+    pub(crate) own: Option<Rules>,
+}
+
+/// What happens, in time.
+#[derive(Clone, Debug)]
+pub(crate) enum Steps {
+    /// The same all the time.
+    Always(Act, Suits),
+    /// One after another from the first match on; and, if told so, again.
+    Stages { stages: Vec<Stage>, again_ms: Option<u32> },
+}
+
+/// One stage of a preset.
+#[derive(Clone, Debug)]
+pub(crate) struct Stage {
+    /// Milliseconds since the first match.
+    pub(crate) until_ms: u32,
+    pub(crate) act: Act,
+    pub(crate) suits: Suits,
+    pub(crate) percent: f64,
+    /// For the rest of them.
+    pub(crate) otherwise: Option<Act>,
+}
+
+impl Built {
+    fn legal(act: Act, suits: Suits) -> Self {
+        Self {
+            steps: Steps::Always(act, suits),
+            class: Class::Legal,
+            own: None,
+        }
+    }
+
+    fn class(mut self, class: Class) -> Self {
+        self.class = class;
+        self
+    }
+
+    fn matching(mut self, own: Rules) -> Self {
+        self.own = Some(own);
+        self
+    }
+}
+
+macro_rules! catalogue {
+    ($($name:literal [$($id:literal)+] $build:path, $($takes:literal)*;)+) => {
+        /// All faults.
+        pub(crate) const CATALOGUE: &[Entry] = &[$(Entry {
+            name: $name,
+            #[cfg(test)]
+            ids: &[$($id),+],
+            takes: &[$($takes),*],
+            build: $build,
+        },)+];
+    };
+}
+
+catalogue! {
+    "refuseConnections" ["N1"] network::refuse_connections, "for" "allRequests";
+    "reset" ["N2"] network::reset, "how";
+    "blackHole" ["N4"] network::black_hole,;
+    "slowBody" ["N5"] network::slow_body, "bytesPerSecond";
+    "cutBody" ["N6"] network::cut_body, "afterBytes" "how";
+    "goaway" ["N7"] network::goaway,;
+    "answer" ["N8"] network::answer, "code" "contentType" "body" "retryAfter";
+    "delay" ["S3"] answers::delay, "for" "min" "mean" "max";
+    "hold" ["A1" "E1" "E2"] answers::hold, "for" "min" "mean" "max";
+    "refuse" ["B1" "B2" "E7"] answers::refuse, "code" "reason" "message" "retryAfter" "user";
+    "timeout" ["B3"] answers::timeout, "after";
+    "lose" ["L1" "L2" "N3"] answers::lose, "how" "code" "retryAfter";
+    "conflict" ["W1"] answers::conflict,;
+    "exists" ["W3"] answers::exists,;
+    "tooOld" ["B4"] reads::too_old,;
+    "tooNew" ["B4"] reads::too_new,;
+    "failPage" ["R3"] reads::fail_page, "how";
+    "noWatchList" ["R5"] reads::no_watch_list,;
+    "expire" ["E5"] watches::expire, "after";
+    "close" ["E6"] watches::close, "after";
+    "throttle" ["S2"] server::throttle, "retryAfter";
+    "groupDown" ["S4"] server::group_down, "group" "version";
+    "discoveryDown" ["S5"] server::discovery_down, "code";
+    "restartServer" ["S1"] presets::restart_server, "goaway" "drain" "down" "warm" "again" "allRequests";
+    "overload" ["S2"] presets::overload, "rise" "peak" "fall" "again" "retryAfter";
+    "unauthorized" ["I1"] identity::unauthorized,;
+    "forbidden" ["I2"] identity::forbidden, "user";
+    "deny" ["D1"] admission::deny, "webhook" "policy" "binding" "message" "code";
+    "quota" ["D2"] admission::quota, "quota" "requested" "used" "limited" "how";
+    "webhookDown" ["D3"] admission::webhook_down, "webhook" "url" "after";
+    "webhookSlow" ["D4"] admission::webhook_slow, "for" "min" "mean" "max";
+    "namespaceTerminating" ["D5"] admission::namespace_terminating,;
+}
+
+/// Makes the fault that `written` names.
+///
+/// # Errors
+///
+/// Names the fault and its parameter.
+pub(crate) fn build(written: &Do, context: &Context) -> Result<Built, Invalid> {
+    let Some(entry) = CATALOGUE.iter().find(|entry| entry.name == written.fault) else {
+        let names: Vec<&str> = CATALOGUE.iter().map(|entry| entry.name).collect();
+        let message = format!("unknown fault {:?}; use one of {}", written.fault, names.join(", "));
+        return Err(Invalid::new(message));
+    };
+    let at = |error: Invalid| error.field(entry.name);
+    if let Some(other) = written.params.written().find(|name| !entry.takes.contains(name)) {
+        let takes = match entry.takes {
+            [] => "nothing".to_owned(),
+            takes => takes.join(", "),
+        };
+        return Err(at(
+            Invalid::new(format!("not for {}, which takes {takes}", entry.name)).field(other)
+        ));
+    }
+    (entry.build)(&written.params, context).map_err(at)
+}
+
+/// A parameter that must be there.
+fn required<'a, T>(value: Option<&'a T>, field: &str, example: &str) -> Result<&'a T, Invalid> {
+    value.ok_or_else(|| Invalid::new(format!("missing; write for instance {example}")).field(field))
+}
+
+/// One of several words; the first if none is written.
+fn word<'a>(value: Option<&'a str>, field: &str, words: &[&'a str]) -> Result<&'a str, Invalid> {
+    let written = value.or_else(|| words.first().copied()).unwrap_or_default();
+    match words.iter().find(|word| **word == written) {
+        Some(word) => Ok(word),
+        None => Err(Invalid::new(format!("{written:?} is not known; write one of {}", words.join(", "))).field(field)),
+    }
+}
+
+/// A status code of a refusal.
+pub(crate) fn error_code(code: i64, field: &str) -> Result<u16, Invalid> {
+    match u16::try_from(code) {
+        Ok(code @ 400..=599) => Ok(code),
+        _ => Err(Invalid::new(format!("{code} is no refusal; write 400 to 599")).field(field)),
+    }
+}

@@ -1,0 +1,88 @@
+//! What a network, or a load balancer, does.
+
+use ctrlmesh_sdk::settings::Invalid;
+use ctrlmesh_sdk::{Answer, BodyShape, Field, Reset};
+
+use super::{Built, Context, required};
+use crate::fault::{self, Act, Class, Suits};
+use crate::params::{Params, milliseconds};
+use crate::reply::Reply;
+
+/// The host closes its port no longer (`wit/types.wit`).
+const LONGEST_REFUSAL_MS: u32 = 60_000;
+/// The host sends no larger answer of a plugin.
+const MAX_BODY: usize = 60 * 1024;
+
+/// Milliseconds for which the port is closed; the person must have said that everything is meant.
+pub(super) fn closed_ms(params: &Params, field: &str, ms: u32) -> Result<u32, Invalid> {
+    if ms > LONGEST_REFUSAL_MS {
+        return Err(Invalid::new("at most 60s").field(field));
+    }
+    if params.all_requests != Some(true) {
+        let message = "the sidecar's port is closed for every request, the renewals of the controller's own lock \
+                       included, whatever the rule matches; write allRequests: true if that is meant";
+        return Err(Invalid::new(message).field("allRequests"));
+    }
+    Ok(ms)
+}
+
+pub(super) fn refuse_connections(params: &Params, _: &Context) -> Result<Built, Invalid> {
+    let length = required(params.length.as_ref(), "for", "5s")?;
+    let ms = milliseconds(*length).map_err(|error| error.field("for"))?;
+    let act = Act::RefuseConnections(closed_ms(params, "for", ms)?);
+    Ok(Built::legal(act, Suits::Every))
+}
+
+pub(super) fn reset(params: &Params, _: &Context) -> Result<Built, Invalid> {
+    let how = fault::reset(params.how.as_deref())?;
+    Ok(Built::legal(Act::Reset(how), Suits::Every))
+}
+
+pub(super) fn black_hole(_: &Params, _: &Context) -> Result<Built, Invalid> {
+    Ok(Built::legal(Act::Reset(Reset::BlackHole), Suits::Every))
+}
+
+pub(super) fn slow_body(params: &Params, _: &Context) -> Result<Built, Invalid> {
+    let pace = *required(params.bytes_per_second.as_ref(), "bytesPerSecond", "1024")?;
+    if pace == 0 {
+        return Err(Invalid::new("at least 1; blackHole sends nothing at all").field("bytesPerSecond"));
+    }
+    Ok(Built::legal(Act::Shape(BodyShape::default().pace(pace)), Suits::Every))
+}
+
+pub(super) fn cut_body(params: &Params, _: &Context) -> Result<Built, Invalid> {
+    let bytes = *required(params.after_bytes.as_ref(), "afterBytes", "100")?;
+    let how = fault::reset(params.how.as_deref())?;
+    let shape = BodyShape::default().cut_after(bytes, how);
+    Ok(Built::legal(Act::Shape(shape), Suits::Every))
+}
+
+pub(super) fn goaway(_: &Params, _: &Context) -> Result<Built, Invalid> {
+    Ok(Built::legal(Act::CloseConnection, Suits::Every))
+}
+
+pub(super) fn answer(params: &Params, _: &Context) -> Result<Built, Invalid> {
+    let code = *required(params.code.as_ref(), "code", "502")?;
+    if !(200..=599).contains(&code) {
+        return Err(Invalid::new(format!("{code} is no answer; write 200 to 599")).field("code"));
+    }
+    let body = params.body.clone().unwrap_or_default().into_bytes();
+    if body.len() > MAX_BODY {
+        return Err(Invalid::new(format!("{} bytes; at most {MAX_BODY}", body.len())).field("body"));
+    }
+    let content_type = params.content_type.as_deref().unwrap_or("text/html");
+    if content_type.bytes().any(|byte| byte.is_ascii_control()) {
+        return Err(Invalid::new("a control character is in it").field("contentType"));
+    }
+    let mut answer = Answer {
+        code,
+        headers: vec![Field::new("content-type", content_type)],
+        body,
+    };
+    if let Some(seconds) = params.retry_after {
+        answer = answer.header("retry-after", seconds.to_string());
+    }
+    // A load balancer may refuse in its own words; nobody but the API server may say that something was done.
+    let class = if code < 400 { Class::Illegal } else { Class::Legal };
+    Ok(Built::legal(Act::Reply(0, Reply::Foreign(answer)), Suits::Every).class(class))
+}

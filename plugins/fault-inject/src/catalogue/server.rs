@@ -1,0 +1,64 @@
+//! A server that is overloaded, or misses a part of itself.
+
+use ctrlmesh_plugin_rules::{Lists, NonResourceRule, ResourceRule, Rules};
+use ctrlmesh_sdk::settings::Invalid;
+
+use super::answers::retry_after;
+use super::{Built, Context, required};
+use crate::fault::{Act, Class, Suits};
+use crate::params::Params;
+use crate::reply::Reply;
+
+pub(super) fn throttle(params: &Params, _: &Context) -> Result<Built, Invalid> {
+    let seconds = retry_after(params)?.unwrap_or(1);
+    Ok(Built::legal(Act::Reply(0, Reply::Throttled(seconds)), Suits::Every))
+}
+
+pub(super) fn group_down(params: &Params, _: &Context) -> Result<Built, Invalid> {
+    let group = required(params.group.as_ref(), "group", "metrics.k8s.io")?;
+    let is_name = |text: &str| !text.is_empty() && !text.contains(['/', '*']);
+    if !is_name(group) {
+        let message = format!("{group:?} is not the name of an aggregated group such as metrics.k8s.io");
+        return Err(Invalid::new(message).field("group"));
+    }
+    let (base, suits) = match params.version.as_deref() {
+        Some(version) if !is_name(version) => {
+            return Err(Invalid::new(format!("{version:?} is not a version such as v1beta1")).field("version"));
+        }
+        // An APIService is one version of a group; a rule knows groups alone.
+        Some(version) => (format!("/apis/{group}/{version}"), Suits::Version(version.to_owned())),
+        None => (format!("/apis/{group}"), Suits::Every),
+    };
+    let mut own = Rules::default();
+    let below = format!("{base}/*");
+    add_paths(&mut own, vec![base, below])?;
+    let rule = ResourceRule {
+        api_groups: Some(vec![group.clone()]),
+        ..ResourceRule::default()
+    };
+    own.add_resources(&[rule], Lists::AbsentIsAll)?;
+    Ok(Built::legal(Act::Reply(0, Reply::Unavailable), suits).matching(own))
+}
+
+pub(super) fn discovery_down(params: &Params, _: &Context) -> Result<Built, Invalid> {
+    let code = params.code.unwrap_or(503);
+    let class = match code {
+        500 | 503 => Class::Legal,
+        // A server that has no such thing.
+        404 => Class::Server,
+        _ => return Err(Invalid::new(format!("{code} is not known; write 503, 500 or 404")).field("code")),
+    };
+    let mut own = Rules::default();
+    let paths = ["/api", "/api/*", "/apis", "/apis/*", "/openapi/*", "/version"];
+    add_paths(&mut own, paths.map(str::to_owned).to_vec())?;
+    let act = Act::Reply(0, Reply::Discovery(code));
+    Ok(Built::legal(act, Suits::Every).class(class).matching(own))
+}
+
+fn add_paths(rules: &mut Rules, paths: Vec<String>) -> Result<(), Invalid> {
+    let rule = NonResourceRule {
+        verbs: None,
+        non_resource_urls: Some(paths),
+    };
+    rules.add_non_resources(&[rule], Lists::AbsentIsAll)
+}

@@ -1,0 +1,124 @@
+//! Answers of admission. Its errors know the object, so a create's name is told (k8s.io/apiserver `pkg/admission/errors.go`).
+
+use ctrlmesh_sdk::{Details, Facts, Refusal};
+
+use super::writes::OPTIMISTIC_LOCK;
+use super::{UNKNOWN, about, generic, qualified, shown_name};
+
+/// Who says no, and what.
+#[derive(Clone, Debug)]
+pub(crate) enum Denied {
+    /// `admission webhook "…" denied the request: …` (`pkg/admission/plugin/webhook/errors/statuserror.go`).
+    ByWebhook { name: String, message: String, code: u16 },
+    /// `ValidatingAdmissionPolicy '…' with binding '…' denied request: …`
+    /// (`pkg/admission/plugin/policy/validating/dispatcher.go`).
+    ByPolicy {
+        name: String,
+        binding: String,
+        message: String,
+    },
+}
+
+impl Denied {
+    pub(crate) fn to(&self, facts: &Facts) -> Refusal {
+        match self {
+            Self::ByWebhook { name, message, code } => {
+                let refused = format!("admission webhook {name:?} denied the request");
+                let message = match message.as_str() {
+                    "" => format!("{refused} without explanation"),
+                    message => format!("{refused}: {message}"),
+                };
+                // The webhook's own Status goes out. controller-runtime's `Denied` says Forbidden, a validator's
+                // `NewInvalid` Invalid, `Errored` nothing (`pkg/webhook/admission/response.go`).
+                let reason = match code {
+                    403 => "Forbidden",
+                    422 => "Invalid",
+                    _ => UNKNOWN,
+                };
+                Refusal::new(*code, message).reason(reason)
+            }
+            Self::ByPolicy { name, binding, message } => {
+                let denied =
+                    format!("ValidatingAdmissionPolicy '{name}' with binding '{binding}' denied request: {message}");
+                let mut refusal = forbidden(facts, &denied).reason("Invalid");
+                refusal.code = 422;
+                refusal.details(about(facts).cause("", denied, ""))
+            }
+        }
+    }
+}
+
+/// A ResourceQuota.
+#[derive(Clone, Debug)]
+pub(crate) enum Quota {
+    /// `exceeded quota: …` (`pkg/admission/plugin/resourcequota/controller.go`).
+    Exceeded {
+        name: String,
+        requested: String,
+        used: String,
+        limited: String,
+    },
+    /// Too many wrote its status at once: the last conflict goes to the client (the same file, `checkQuotas`).
+    Conflict { name: String },
+}
+
+impl Quota {
+    pub(crate) fn to(&self, facts: &Facts) -> Refusal {
+        match self {
+            Self::Exceeded {
+                name,
+                requested,
+                used,
+                limited,
+            } => {
+                let cause = format!("exceeded quota: {name}, requested: {requested}, used: {used}, limited: {limited}");
+                forbidden(facts, &cause)
+            }
+            Self::Conflict { name } => {
+                let message = format!("Operation cannot be fulfilled on resourcequotas {name:?}: {OPTIMISTIC_LOCK}");
+                Refusal::new(409, message)
+                    .reason("Conflict")
+                    .details(Details::new("", "resourcequotas", name))
+            }
+        }
+    }
+}
+
+/// An admission webhook that can't be reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Webhook {
+    pub(crate) name: String,
+    /// As the API server calls it.
+    pub(crate) url: String,
+    /// Go's word for what went wrong.
+    pub(crate) error: &'static str,
+}
+
+impl Webhook {
+    /// `ErrCallingWebhook` inside `NewInternalError` (`pkg/util/webhook/error.go`,
+    /// `pkg/admission/plugin/webhook/validating/dispatcher.go`).
+    pub(crate) fn unreachable(&self) -> Refusal {
+        let Self { name, url, error } = self;
+        generic::internal_error(&format!(
+            "failed calling webhook {name:?}: failed to call webhook: Post {url:?}: {error}"
+        ))
+    }
+}
+
+/// `pkg/admission/plugin/namespace/lifecycle/admission.go`.
+pub(crate) fn namespace_terminating(facts: &Facts) -> Refusal {
+    let namespace = &facts.namespace;
+    let message = format!("unable to create new content in namespace {namespace} because it is being terminated");
+    let details = about(facts).cause(
+        "NamespaceTerminating",
+        format!("namespace {namespace} is being terminated"),
+        "metadata.namespace",
+    );
+    forbidden(facts, &message).details(details)
+}
+
+/// `admission.NewForbidden`.
+fn forbidden(facts: &Facts, cause: &str) -> Refusal {
+    let message = format!("{} {:?} is forbidden: {cause}", qualified(facts), shown_name(facts));
+    Refusal::new(403, message).reason("Forbidden").details(about(facts))
+}

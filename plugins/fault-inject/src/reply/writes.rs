@@ -1,0 +1,47 @@
+//! Answers to writes. Constructors of k8s.io/apimachinery `pkg/api/errors/errors.go`; when they are used stands in
+//! k8s.io/apiserver `pkg/storage/errors/storage.go` and `pkg/registry/generic/registry/store.go`.
+
+use ctrlmesh_sdk::{Details, Facts, Refusal};
+
+use super::{UNKNOWN, about, qualified, shown_name};
+use crate::draw::verb_name;
+
+/// `OptimisticLockErrorMsg` (`pkg/registry/generic/registry/store.go`).
+pub(crate) const OPTIMISTIC_LOCK: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
+
+/// `NewConflict` with the message of the optimistic lock.
+pub(crate) fn conflict(facts: &Facts) -> Refusal {
+    let message = format!(
+        "Operation cannot be fulfilled on {} {:?}: {OPTIMISTIC_LOCK}",
+        qualified(facts),
+        shown_name(facts)
+    );
+    Refusal::new(409, message).reason("Conflict").details(about(facts))
+}
+
+/// `NewAlreadyExists`.
+pub(crate) fn exists(facts: &Facts) -> Refusal {
+    let message = format!("{} {:?} already exists", qualified(facts), shown_name(facts));
+    Refusal::new(409, message).reason("AlreadyExists").details(about(facts))
+}
+
+/// `NewServerTimeout`: `storage.go` makes it, with 2 seconds, when etcd could not be reached; the write may have been done.
+/// `details.name` is the operation, not the object.
+pub(crate) fn server_timeout(facts: &Facts, seconds: u32) -> Refusal {
+    let operation = verb_name(facts.verb);
+    let message = format!(
+        "The {operation} operation against {} could not be completed at this time, please try again.",
+        qualified(facts)
+    );
+    Refusal::new(500, message)
+        .reason("ServerTimeout")
+        .retry_after(seconds)
+        .details(Details::new(&facts.group, &facts.resource, operation))
+}
+
+/// An error of the etcd client that no `Interpret…Error` knows: `ErrorToAPIStatus` gives it 500 and no reason
+/// (`pkg/endpoints/handlers/responsewriters/status.go`); the text is etcd's `ErrTimeout` (`server/etcdserver/errors`).
+pub(crate) fn store_timeout() -> Refusal {
+    Refusal::new(500, "etcdserver: request timed out").reason(UNKNOWN)
+}

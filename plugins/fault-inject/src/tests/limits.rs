@@ -1,0 +1,191 @@
+//! Which requests, how many, how long, how many at a time; and what is told of it.
+
+use ctrlmesh_sdk::testing::{Bench, FakeHost, about};
+use ctrlmesh_sdk::{Host, Level, Verb};
+
+use super::kit::{api, bench, create, is_hit, refused_rule, rule};
+use crate::plugin::FaultInject;
+
+fn hits(bench: &mut Bench<FaultInject>, requests: usize) -> Vec<usize> {
+    (1..=requests).filter(|_| is_hit(bench, &api(Verb::Get))).collect()
+}
+
+#[test]
+fn nth_every_and_first_count_what_matches() {
+    for (select, expected) in [
+        (r#""nth": 3"#, vec![3]),
+        (r#""every": 3"#, vec![3, 6, 9]),
+        (r#""first": 2"#, vec![1, 2]),
+    ] {
+        let mut bench = rule(&format!(r#""do": "refuse", {select}"#));
+        assert_eq!(hits(&mut bench, 10), expected, "{select}");
+    }
+    // The third update, whatever else is asked.
+    let mut bench = rule(r#""do": "conflict", "nth": 3"#);
+    let verbs = [
+        Verb::Update,
+        Verb::Get,
+        Verb::Update,
+        Verb::List,
+        Verb::Update,
+        Verb::Update,
+    ];
+    let hit: Vec<bool> = verbs.iter().map(|verb| is_hit(&mut bench, &api(*verb))).collect();
+    assert_eq!(hit, [false, false, false, false, true, false]);
+}
+
+#[test]
+fn max_count_is_exact_over_all_instances_and_over_a_reload() {
+    let settings = r#"{"faults": [{"name": "x", "match": {"resources": [{}]}, "do": "refuse", "maxCount": 3}]}"#;
+    let mut first = bench(settings);
+    assert_eq!(hits(&mut first, 2), [1, 2]);
+    // The same host, another instance: what was counted is known there.
+    let host = std::mem::take(&mut first.host);
+    let edited = settings.replace(r#""maxCount""#, r#""effectiveTime": {}, "maxCount""#);
+    let mut second = Bench::<FaultInject>::on(host, &edited, &about()).unwrap();
+    assert_eq!(hits(&mut second, 5), [1]);
+    assert_eq!(
+        second.host.report("x"),
+        Some(serde_json::json!({"matched": 7, "fired": 3}))
+    );
+}
+
+#[test]
+fn max_duration_runs_from_the_first_match() {
+    let mut bench = rule(r#""do": "refuse", "maxDuration": "30s""#);
+    bench.host.advance_ms(500_000);
+    assert!(is_hit(&mut bench, &api(Verb::Get)));
+    bench.host.advance_ms(29_999);
+    assert!(is_hit(&mut bench, &api(Verb::Get)));
+    bench.host.advance_ms(1);
+    assert!(!is_hit(&mut bench, &api(Verb::Get)));
+}
+
+#[test]
+fn max_active_bounds_those_in_hand_and_takes_nothing_from_max_count() {
+    let mut bench = rule(r#""do": {"delay": {"for": "10s"}}, "maxActive": 2, "maxCount": 3"#);
+    assert_eq!(hits(&mut bench, 5), [1, 2]);
+    assert_eq!(bench.host.held_places("a/x"), 2);
+    bench.host.free_place("a/x");
+    assert_eq!(hits(&mut bench, 5), [1]);
+    bench.host.free_place("a/x");
+    assert_eq!(hits(&mut bench, 5), [] as [usize; 0]);
+}
+
+#[test]
+fn max_active_counts_faults_on_the_response_too() {
+    let mut bench = rule(r#""do": {"hold": {"for": "10s"}}, "maxActive": 1"#);
+    let (first, second) = (api(Verb::Get), api(Verb::Get));
+    assert!(!is_hit(&mut bench, &first) && !is_hit(&mut bench, &second));
+    let done = ctrlmesh_sdk::testing::TestResponse::new(200);
+    assert_eq!(bench.on_response(&first, &done).delay_ms, 10_000);
+    assert_eq!(bench.on_response(&second, &done).delay_ms, 0);
+}
+
+#[test]
+fn limits_that_make_no_sense_are_refused() {
+    for (fields, error) in [
+        (r#""nth": 0"#, "faults[0].nth: it counts from 1"),
+        (
+            r#""nth": 1, "first": 1"#,
+            "faults[0].first: one of nth, every and first",
+        ),
+        (r#""maxCount": 0"#, "faults[0].maxCount: at least 1"),
+        (r#""maxActive": 0"#, "faults[0].maxActive: at least 1"),
+        (
+            r#""maxDuration": "0s""#,
+            "faults[0].maxDuration: it must take some time",
+        ),
+    ] {
+        let text = refused_rule(&format!(r#""do": "refuse", {fields}"#));
+        assert!(text.starts_with(error), "{text}");
+    }
+}
+
+#[test]
+fn a_rule_that_never_fired_is_seen_from_the_start() {
+    let bench = rule(r#""do": "exists""#);
+    assert_eq!(
+        bench.host.report("x"),
+        Some(serde_json::json!({"matched": 0, "fired": 0}))
+    );
+}
+
+#[test]
+fn each_match_and_each_shot_is_counted_by_rule() {
+    let mut bench = rule(r#""do": "refuse", "every": 2"#);
+    hits(&mut bench, 10);
+    let count = |name| bench.host.counter(name, "x");
+    assert_eq!((count("fault_matched"), count("fault_fired")), (10, 5));
+    assert_eq!(
+        bench.host.report("x"),
+        Some(serde_json::json!({"matched": 10, "fired": 5}))
+    );
+    assert_eq!(bench.host.dropped_updates(), 0);
+}
+
+#[test]
+fn a_rule_that_goes_takes_its_report_and_its_counts_along() {
+    let settings = |name: &str| {
+        format!(
+            r#"{{"faults": [{{"name": "{name}", "match": {{"resources": [{{}}]}}, "do": "refuse", "maxCount": 1}}]}}"#
+        )
+    };
+    let mut bench = bench(&settings("a"));
+    assert_eq!(hits(&mut bench, 2), [1]);
+    let host = std::mem::take(&mut bench.host);
+    let mut bench = Bench::<FaultInject>::on(host, &settings("b"), &about()).unwrap();
+    assert_eq!((bench.host.report("a"), bench.host.report("b").is_some()), (None, true));
+    assert_eq!(hits(&mut bench, 2), [1]);
+    let host = std::mem::take(&mut bench.host);
+    let mut bench = Bench::<FaultInject>::on(host, &settings("a"), &about()).unwrap();
+    assert_eq!(hits(&mut bench, 2), [1]);
+}
+
+#[test]
+fn a_decision_is_not_carried_over_to_another_rule() {
+    let settings =
+        |name: &str| format!(r#"{{"faults": [{{"name": "{name}", "match": {{"resources": [{{}}]}}, "do": "lose"}}]}}"#);
+    let req = create();
+    assert!(!is_hit(&mut bench(&settings("a")), &req));
+    let done = ctrlmesh_sdk::testing::TestResponse::new(201);
+    let proceed = ctrlmesh_sdk::ResponseVerdict::proceed();
+    assert_eq!(bench(&settings("b")).on_response(&req, &done), proceed);
+    assert_ne!(bench(&settings("a")).on_response(&req, &done), proceed);
+}
+
+#[test]
+fn waits_that_the_host_cuts_are_warned_about() {
+    let bench = rule(r#""do": {"hold": {"for": "90s"}}"#);
+    let logs = bench.host.logs();
+    assert!(
+        matches!(&logs[..], [(Level::Warn, text)] if text.contains("rule x waits up to 90000ms")),
+        "{logs:?}"
+    );
+    assert!(rule(r#""do": {"hold": {"for": "60s"}}"#).host.logs().is_empty());
+}
+
+#[test]
+fn objects_beyond_the_bound_are_drawn_together_and_the_state_keeps_room() {
+    let mut bench = rule(r#""do": "refuse", "percent": 50"#);
+    let pod = |number: usize| ctrlmesh_sdk::testing::TestRequest::get("", "pods", &format!("p{number}"));
+    let hit = (0..2_000).filter(|number| is_hit(&mut bench, &pod(*number))).count();
+    assert!((900..1_100).contains(&hit), "{hit}");
+    assert_eq!(bench.host.counter("fault_untracked", ""), 2_000 - 512);
+    // Others still find a place.
+    assert!(bench.host.add("one more", 1, None).is_ok());
+    assert_eq!(
+        bench.host.report("x").map(|report| report["matched"].clone()),
+        Some(2_000.into())
+    );
+}
+
+#[test]
+fn one_host_serves_any_number_of_instances() {
+    let settings = r#"{"faults": [{"name": "x", "match": {"resources": [{}]}, "do": "refuse", "nth": 2}]}"#;
+    let mut first = Bench::<FaultInject>::on(FakeHost::default(), settings, &about()).unwrap();
+    assert!(!is_hit(&mut first, &api(Verb::Get)));
+    let host = std::mem::take(&mut first.host);
+    let mut second = Bench::<FaultInject>::on(host, settings, &about()).unwrap();
+    assert!(is_hit(&mut second, &api(Verb::Get)));
+}

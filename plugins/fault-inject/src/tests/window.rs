@@ -1,0 +1,158 @@
+//! When a rule is in force, and what is no time.
+
+use proptest::prelude::*;
+
+use super::kit::refused_rule;
+use crate::calendar::{date, rfc3339, time_of_day};
+use crate::window::{EffectiveTime, Window};
+
+fn window(json: &str) -> Window {
+    Window::new(&serde_json::from_str::<EffectiveTime>(json).unwrap()).unwrap()
+}
+
+fn is_open(json: &str, moment: &str) -> bool {
+    let seconds = rfc3339(moment).unwrap_or_else(|| panic!("{moment}"));
+    window(json).is_open(u64::try_from(seconds).unwrap() * 1_000)
+}
+
+#[test]
+fn both_ends_belong_to_the_window() {
+    let time = r#"{"startTime": "09:00:00", "endTime": "17:00:00"}"#;
+    for (moment, expected) in [
+        ("2026-11-21T08:59:59Z", false),
+        ("2026-11-21T09:00:00Z", true),
+        ("2026-11-21T17:00:00Z", true),
+        ("2026-11-21T17:00:01Z", false),
+    ] {
+        assert_eq!(is_open(time, moment), expected, "{moment}");
+    }
+}
+
+#[test]
+fn a_window_over_midnight_belongs_to_the_day_on_which_it_begins() {
+    // 2026-11-20 is a Friday.
+    let time = r#"{"startTime": "22:00:00", "endTime": "02:00:00", "daysOfWeek": [5]}"#;
+    for (moment, expected) in [
+        ("2026-11-20T01:00:00Z", false),
+        ("2026-11-20T21:59:59Z", false),
+        ("2026-11-20T22:00:00Z", true),
+        ("2026-11-21T02:00:00Z", true),
+        ("2026-11-21T02:00:01Z", false),
+        ("2026-11-21T23:00:00Z", false),
+    ] {
+        assert_eq!(is_open(time, moment), expected, "{moment}");
+    }
+}
+
+#[test]
+fn days_and_months_count_on_their_own_and_in_the_time_zone() {
+    assert!(is_open(r#"{"daysOfWeek": [0, 6]}"#, "2026-11-21T12:00:00Z"));
+    assert!(!is_open(r#"{"daysOfWeek": [1]}"#, "2026-11-21T12:00:00Z"));
+    assert!(is_open(
+        r#"{"daysOfMonth": [29], "months": [2]}"#,
+        "2028-02-29T12:00:00Z"
+    ));
+    assert!(!is_open(r#"{"months": [12]}"#, "2026-11-30T23:30:00Z"));
+    assert!(is_open(
+        r#"{"months": [12], "timeZone": "+01:00"}"#,
+        "2026-11-30T23:30:00Z"
+    ));
+    assert!(is_open(r#"{"daysOfWeek": [], "months": []}"#, "2026-11-30T23:30:00Z"));
+}
+
+#[test]
+fn one_end_may_be_left_out() {
+    assert!(is_open(r#"{"startTime": "12:00:00"}"#, "2026-11-21T23:59:59Z"));
+    assert!(!is_open(r#"{"startTime": "12:00:00"}"#, "2026-11-21T11:59:59Z"));
+    assert!(is_open(
+        r#"{"endTime": "12:00:00", "startTime": ""}"#,
+        "2026-11-21T00:00:00Z"
+    ));
+    assert!(!is_open(
+        r#"{"endTime": "2026-11-21T00:00:00Z"}"#,
+        "2026-11-21T00:00:01Z"
+    ));
+}
+
+#[test]
+fn what_is_no_time_is_refused_by_field() {
+    for (time, error) in [
+        (
+            r#"{"startTime": "9:00:00"}"#,
+            "startTime: \"9:00:00\" is no time of day",
+        ),
+        (r#"{"endTime": "24:00:00"}"#, "endTime: \"24:00:00\" is no time of day"),
+        (
+            r#"{"startTime": "2026-02-30T00:00:00Z"}"#,
+            "startTime: \"2026-02-30T00:00:00Z\" is no time",
+        ),
+        (
+            r#"{"startTime": "2026-02-03T00:00:00"}"#,
+            "startTime: \"2026-02-03T00:00:00\" is no time",
+        ),
+        (
+            r#"{"startTime": "10:00:00", "endTime": "2026-02-03T00:00:00Z"}"#,
+            "endTime: startTime and endTime are written",
+        ),
+        (
+            r#"{"startTime": "10:00:00", "endTime": "10:00:00"}"#,
+            "endTime: it is startTime",
+        ),
+        (
+            r#"{"startTime": "2026-02-03T00:00:00Z", "endTime": "2026-02-02T00:00:00Z"}"#,
+            "endTime: it lies before",
+        ),
+        (
+            r#"{"timeZone": "Europe/Vienna"}"#,
+            "timeZone: \"Europe/Vienna\" is no time zone here; write UTC or an offset",
+        ),
+        (r#"{"daysOfWeek": [1, 7]}"#, "daysOfWeek[1]: 7 is not within 0 to 6"),
+        (r#"{"daysOfMonth": [0]}"#, "daysOfMonth[0]: 0 is not within 1 to 31"),
+        (r#"{"months": [13]}"#, "months[0]: 13 is not within 1 to 12"),
+        (r#"{"weekdays": [1]}"#, "weekdays: unknown field"),
+    ] {
+        let text = refused_rule(&format!(r#""do": "refuse", "effectiveTime": {time}"#));
+        assert!(text.starts_with(&format!("faults[0].effectiveTime.{error}")), "{text}");
+    }
+}
+
+#[test]
+fn offsets_are_written_in_several_ways() {
+    let noon = rfc3339("2026-11-21T12:00:00Z");
+    assert!(noon.is_some());
+    for text in [
+        "2026-11-21T14:00:00+02:00",
+        "2026-11-21T06:30:00-0530",
+        "2026-11-21t12:00:00.123z",
+        "2026-11-21 12:00:00Z",
+    ] {
+        assert_eq!(rfc3339(text), noon, "{text}");
+    }
+    for text in [
+        "2026-11-21T12:00:00+15:00",
+        "2026-11-21T12:00:00+2:0",
+        "2026-1-21T12:00:00Z",
+        "",
+        "2026-11-21",
+    ] {
+        assert_eq!(rfc3339(text), None, "{text}");
+    }
+    assert_eq!((time_of_day("23:59:59"), time_of_day("23:59")), (Some(86_399), None));
+}
+
+proptest! {
+    #[test]
+    fn days_follow_each_other(day in -100_000_i64..1_000_000) {
+        let (today, tomorrow) = (date(day), date(day + 1));
+        prop_assert_eq!((today.weekday + 1) % 7, tomorrow.weekday);
+        prop_assert!((1..=12).contains(&today.month) && (1..=31).contains(&today.day));
+        let is_next_day = tomorrow.month == today.month && tomorrow.day == today.day + 1;
+        let is_next_month = tomorrow.day == 1 && tomorrow.month == today.month % 12 + 1;
+        prop_assert!(is_next_day || is_next_month);
+    }
+
+    #[test]
+    fn no_text_is_too_odd(text in ".{0,40}") {
+        let _ = (rfc3339(&text), time_of_day(&text));
+    }
+}

@@ -1,0 +1,141 @@
+//! When a rule is in force: `effectiveTime` of a FaultInjection, and what it lacks.
+//!
+//! Guarantees:
+//! - Every part that is set must hold, each on its own: days count without times, times without days.
+//! - A daily window may pass midnight; its days are those on which it begins.
+//! - Both ends belong to the window, to the second, as in the CRD's own engine.
+
+use ctrlmesh_sdk::settings::Invalid;
+use serde::Deserialize;
+
+use crate::calendar::{DAY, Date, date, rfc3339, time_of_day, time_zone};
+
+/// `effectiveTime` as it is written.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct EffectiveTime {
+    /// `HH:MM:SS` each day, or one moment in RFC 3339. Both ends in the same way.
+    pub(crate) start_time: Option<String>,
+    pub(crate) end_time: Option<String>,
+    /// `UTC` (if unset) or an offset. Not for RFC 3339, which has its own; the days follow it in any case.
+    pub(crate) time_zone: Option<String>,
+    /// 0 is Sunday. Unset or empty: every day; likewise below.
+    pub(crate) days_of_week: Option<Vec<i64>>,
+    pub(crate) days_of_month: Option<Vec<i64>>,
+    pub(crate) months: Option<Vec<i64>>,
+}
+
+/// The same, checked. Days and months are sets of bits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    span: Span,
+    offset: i64,
+    weekdays: u32,
+    days: u32,
+    months: u32,
+}
+
+/// Seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Span {
+    Always,
+    /// From one second of the day to another, which is before it if midnight is between.
+    Daily(i64, i64),
+    /// Between two moments.
+    Once(i64, i64),
+}
+
+impl Window {
+    /// Checks what is written.
+    ///
+    /// # Errors
+    ///
+    /// Names the field.
+    pub(crate) fn new(written: &EffectiveTime) -> Result<Self, Invalid> {
+        let zone = written.time_zone.as_deref().unwrap_or_default();
+        let set = |values: &Option<Vec<i64>>, field, range| {
+            bits(values.as_deref().unwrap_or_default(), range).map_err(|error: Invalid| error.field(field))
+        };
+        Ok(Self {
+            span: span(set_text(&written.start_time), set_text(&written.end_time))?,
+            offset: time_zone(zone).map_err(|error| error.field("timeZone"))?,
+            weekdays: set(&written.days_of_week, "daysOfWeek", (0, 6))?,
+            days: set(&written.days_of_month, "daysOfMonth", (1, 31))?,
+            months: set(&written.months, "months", (1, 12))?,
+        })
+    }
+
+    /// Whether it is open at this moment (milliseconds since 1970).
+    pub(crate) fn is_open(&self, unix_ms: u64) -> bool {
+        let seconds = i64::try_from(unix_ms / 1_000).unwrap_or(i64::MAX - DAY);
+        let local = seconds + self.offset;
+        let (today, second) = (local.div_euclid(DAY), local.rem_euclid(DAY));
+        match self.span {
+            Span::Always => self.has(date(today)),
+            Span::Once(start, end) => (start..=end).contains(&seconds) && self.has(date(today)),
+            Span::Daily(start, end) if start < end => (start..=end).contains(&second) && self.has(date(today)),
+            Span::Daily(start, _) if second >= start => self.has(date(today)),
+            Span::Daily(_, end) => second <= end && self.has(date(today - 1)),
+        }
+    }
+
+    fn has(&self, date: Date) -> bool {
+        let contains = |bits: u32, value: u8| bits & (1 << value) != 0;
+        contains(self.weekdays, date.weekday) && contains(self.days, date.day) && contains(self.months, date.month)
+    }
+}
+
+/// An empty text is none: that is what Go makes of a field that is not set.
+fn set_text(text: &Option<String>) -> Option<&str> {
+    text.as_deref().filter(|text| !text.is_empty())
+}
+
+fn span(start: Option<&str>, end: Option<&str>) -> Result<Span, Invalid> {
+    if start.is_none() && end.is_none() {
+        return Ok(Span::Always);
+    }
+    let is_moment = |text: &str| text.len() > "HH:MM:SS".len();
+    if let (Some(start), Some(end)) = (start, end)
+        && is_moment(start) != is_moment(end)
+    {
+        let message = "startTime and endTime are written in two ways; use HH:MM:SS for both, or RFC 3339 for both";
+        return Err(Invalid::new(message).field("endTime"));
+    }
+    if start.or(end).is_some_and(is_moment) {
+        let start = start.map_or(Ok(i64::MIN), |text| moment(text, "startTime"))?;
+        let end = end.map_or(Ok(i64::MAX), |text| moment(text, "endTime"))?;
+        if start > end {
+            return Err(Invalid::new("it lies before startTime: the rule would never be in force").field("endTime"));
+        }
+        return Ok(Span::Once(start, end));
+    }
+    let start = start.map_or(Ok(0), |text| daily(text, "startTime"))?;
+    let end = end.map_or(Ok(DAY - 1), |text| daily(text, "endTime"))?;
+    if start == end {
+        let message = "it is startTime: a window of one second; leave both out for the whole day";
+        return Err(Invalid::new(message).field("endTime"));
+    }
+    Ok(Span::Daily(start, end))
+}
+
+fn moment(text: &str, field: &str) -> Result<i64, Invalid> {
+    let message = || format!("{text:?} is no time; write HH:MM:SS, or a moment such as 2026-11-21T09:30:00+01:00");
+    rfc3339(text).ok_or_else(|| Invalid::new(message()).field(field))
+}
+
+fn daily(text: &str, field: &str) -> Result<i64, Invalid> {
+    let message = || format!("{text:?} is no time of day; write HH:MM:SS, from 00:00:00 to 23:59:59");
+    time_of_day(text).ok_or_else(|| Invalid::new(message()).field(field))
+}
+
+/// The values as bits; all of them if there is none.
+fn bits(values: &[i64], (from, to): (i64, i64)) -> Result<u32, Invalid> {
+    let mut bits = 0;
+    for (index, value) in values.iter().enumerate() {
+        if !(from..=to).contains(value) {
+            return Err(Invalid::new(format!("{value} is not within {from} to {to}")).index(index));
+        }
+        bits |= 1_u32 << value;
+    }
+    Ok(if values.is_empty() { u32::MAX } else { bits })
+}

@@ -1,0 +1,166 @@
+//! The plugin itself: all rules that match are asked in one call, so that a refusal costs none of them anything.
+
+use ctrlmesh_plugin_rules::match_rules;
+use ctrlmesh_sdk::settings::Invalid;
+use ctrlmesh_sdk::{
+    Admission, Ask, Host, InstanceInfo, Phases, Place, Plugin, Refusal, Request, RequestVerdict, StateError,
+    Subscription,
+};
+
+use crate::limiter::{Limiter, Share};
+use crate::settings::{Settings, TriggerPolicy};
+
+/// The host takes so many claims at once (`wit/host.wit`), and all rules can match one request.
+const MAX_RULES: usize = 64;
+/// Seconds to wait for a place: nobody knows when a request ends.
+const PLACE_RETRY_SECONDS: u64 = 1;
+/// Added at random to a wait, so that refused clients do not come back together: a fifth of it, at least a second.
+const JITTER_PARTS: u64 = 5;
+
+/// Limits requests.
+pub(crate) struct RateLimit {
+    limiters: Vec<Limiter>,
+}
+
+/// What the rules that match ask for. Each vector has its rules beside it.
+#[derive(Default)]
+struct Wanted<'a> {
+    asks: Vec<Ask>,
+    askers: Vec<&'a Limiter>,
+    places: Vec<Place>,
+    placers: Vec<&'a Limiter>,
+}
+
+impl Plugin for RateLimit {
+    type Settings = Settings;
+
+    fn configure(settings: Settings, _: &InstanceInfo, host: &dyn Host) -> Result<(Self, Subscription), String> {
+        let limiters = limiters(&settings, host).map_err(|error| error.field("rateLimitings"))?;
+        let rules = match_rules(limiters.iter().map(|limiter| &limiter.rules));
+        if rules.is_empty() {
+            host.warn("no rule can match: nothing is limited");
+        }
+        Ok((Self { limiters }, Subscription::new(Phases::ON_REQUEST, rules)))
+    }
+
+    fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
+        let matching: Vec<&Limiter> = self
+            .limiters
+            .iter()
+            .filter(|limiter| limiter.rules.matches(req))
+            .collect();
+        if matching.is_empty() {
+            return RequestVerdict::proceed();
+        }
+        let own = Wanted::of(&matching, req, Share::Own);
+        match host.admit(&own.asks, &own.places) {
+            Ok(admission) => own.verdict(&matching, &admission, host),
+            Err(StateError::TooManyKeys) => {
+                host.count("keys_exhausted", "", 1);
+                let shared = Wanted::of(&matching, req, Share::Overflow);
+                match host.admit(&shared.asks, &shared.places) {
+                    Ok(admission) => shared.verdict(&matching, &admission, host),
+                    Err(error) => no_room(&matching, error, host),
+                }
+            }
+            Err(error) => no_room(&matching, error, host),
+        }
+    }
+}
+
+impl<'a> Wanted<'a> {
+    fn of(matching: &[&'a Limiter], req: &dyn Request, share: Share) -> Self {
+        let mut wanted = Self::default();
+        for limiter in matching {
+            if let Some(ask) = limiter.ask(req, share) {
+                wanted.asks.push(ask);
+                wanted.askers.push(limiter);
+            }
+            if let Some(place) = limiter.place(req, share) {
+                wanted.places.push(place);
+                wanted.placers.push(limiter);
+            }
+        }
+        wanted
+    }
+
+    fn verdict(&self, matching: &[&Limiter], admission: &Admission, host: &dyn Host) -> RequestVerdict {
+        let (limiter, wait_seconds, why) = match admission {
+            Admission::Granted(wait_ms) => return granted(matching, *wait_ms, host),
+            Admission::Short(shortage) => {
+                let limiter = self.askers.get(shortage.ask as usize);
+                (limiter, shortage.wait_ms.div_ceil(1000), "is used up".to_owned())
+            }
+            Admission::Full(index) => {
+                let limiter = self.placers.get(*index as usize);
+                let max = limiter.map_or(0, |limiter| limiter.max_in_flight());
+                (limiter, PLACE_RETRY_SECONDS, format!("allows {max} requests at a time"))
+            }
+        };
+        let name = limiter.map_or("", |limiter| limiter.name.as_str());
+        refused(name, wait_seconds, &why, host)
+    }
+}
+
+fn granted(matching: &[&Limiter], wait_ms: u32, host: &dyn Host) -> RequestVerdict {
+    for limiter in matching {
+        let has_waited = wait_ms > 0 && limiter.has_queue();
+        host.count(if has_waited { "queued" } else { "granted" }, &limiter.name, 1);
+    }
+    RequestVerdict::proceed().after_ms(wait_ms)
+}
+
+fn refused(name: &str, wait_seconds: u64, why: &str, host: &dyn Host) -> RequestVerdict {
+    host.count("refused", name, 1);
+    let seconds = wait_seconds.max(1);
+    let jitter = host.random() % (seconds / JITTER_PARTS).saturating_add(2);
+    let seconds = u32::try_from(seconds.saturating_add(jitter)).unwrap_or(u32::MAX);
+    let message = format!("rate limit {name:?} {why}; try again in {seconds} s");
+    RequestVerdict::refuse(Refusal::too_many_requests(message, seconds).cause(name))
+}
+
+/// Without room there is nothing to count with: the first rule refuses, because letting all through would be no limit.
+fn no_room(matching: &[&Limiter], error: StateError, host: &dyn Host) -> RequestVerdict {
+    host.error(&format!("the host's state refused what the rules asked for: {error:?}"));
+    let name = matching.first().map_or("", |limiter| limiter.name.as_str());
+    refused(
+        name,
+        PLACE_RETRY_SECONDS,
+        "has more keys than the sidecar can count",
+        host,
+    )
+}
+
+fn limiters(settings: &Settings, host: &dyn Host) -> Result<Vec<Limiter>, Invalid> {
+    let rules = settings.rate_limitings.as_deref().unwrap_or_default();
+    let mut limiters: Vec<Limiter> = Vec::new();
+    for (index, rule) in rules.iter().enumerate() {
+        if rule
+            .trigger_policy
+            .is_some_and(|policy| policy != TriggerPolicy::LimiterOnly)
+        {
+            host.info(&format!(
+                "rule {:?} is left to circuit-breaker by its triggerPolicy",
+                rule.name
+            ));
+            continue;
+        }
+        let limiter = Limiter::new(rule).map_err(|error| error.index(index))?;
+        if limiters.iter().any(|other| other.name == limiter.name) {
+            let message = format!("{:?} is there twice; each rule has its own name", limiter.name);
+            return Err(Invalid::new(message).field("name").index(index));
+        }
+        if limiter.rules.is_empty() {
+            host.warn(&format!(
+                "rule {:?} can't match: it has no rules, or an empty list",
+                limiter.name
+            ));
+        }
+        limiters.push(limiter);
+    }
+    if limiters.len() > MAX_RULES {
+        let message = format!("{} rules; at most {MAX_RULES} can be asked together", limiters.len());
+        return Err(Invalid::new(message));
+    }
+    Ok(limiters)
+}

@@ -1,0 +1,118 @@
+//! Host and port of a call to another service: how it is written, and patterns for it.
+
+use ctrlmesh_sdk::Request;
+use ctrlmesh_sdk::settings::Invalid;
+use regex_lite::{Regex, RegexBuilder};
+
+/// Longest regular expression.
+const MAX_REGEX_BYTES: usize = 1024;
+/// Memory of one compiled regular expression; an instance has 16 MiB in all.
+const MAX_REGEX_SIZE: usize = 128 * 1024;
+
+/// Compiles an expression that matches anywhere in a text, as Go's `regexp.MatchString` does.
+pub(crate) fn regex(text: &str) -> Result<Regex, Invalid> {
+    if text.len() > MAX_REGEX_BYTES {
+        let message = format!("{} bytes of regular expression; at most {MAX_REGEX_BYTES}", text.len());
+        return Err(Invalid::new(message));
+    }
+    let built = RegexBuilder::new(text).size_limit(MAX_REGEX_SIZE).build();
+    built.map_err(|error| Invalid::new(format!("{text:?} is no regular expression: {error}")))
+}
+
+/// The target of a request to another service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// Lower case, without brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl Endpoint {
+    pub(crate) fn of(req: &dyn Request) -> Self {
+        Self {
+            host: normal_host(&req.host()),
+            port: req.port(),
+        }
+    }
+
+    fn with_port(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Names are equal in any case; an address is the same with and without brackets.
+pub(crate) fn normal_host(host: &str) -> String {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    bare.unwrap_or(host).to_ascii_lowercase()
+}
+
+/// Splits `host:port`; `None` for a port that is no number. `b.com`, `b.com:*` and `::1` have no port.
+pub(crate) fn split_port(text: &str) -> Option<(String, Option<u16>)> {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port),
+        _ => return Some((normal_host(text), None)),
+    };
+    let port = if port == "*" { None } else { Some(port.parse().ok()?) };
+    Some((normal_host(host), port))
+}
+
+/// A pattern for the target `host[:port]` of a call to another service.
+#[derive(Clone, Debug)]
+pub struct HostPattern(Shape);
+
+#[derive(Clone, Debug)]
+enum Shape {
+    Exact { host: String, port: Option<u16> },
+    Regex(Regex),
+}
+
+impl HostPattern {
+    /// `b.com` at any port, `b.com:8443` at that one.
+    ///
+    /// # Errors
+    ///
+    /// A port that is no number.
+    pub fn exact(text: &str) -> Result<Self, Invalid> {
+        let Some((host, port)) = split_port(text) else {
+            return Err(Invalid::new(format!(
+                "the port of {text:?} is no number from 0 to 65535"
+            )));
+        };
+        Ok(Self(Shape::Exact { host, port }))
+    }
+
+    /// A regular expression that must match somewhere in `host` or in `host:port`, both in lower case; write `^` and `$` for
+    /// the whole text.
+    ///
+    /// # Errors
+    ///
+    /// What is no regular expression.
+    pub fn regex(text: &str) -> Result<Self, Invalid> {
+        regex(text).map(|regex| Self(Shape::Regex(regex)))
+    }
+
+    /// Whether the target of this request is meant.
+    #[must_use]
+    pub fn matches(&self, req: &dyn Request) -> bool {
+        self.is_for(&Endpoint::of(req))
+    }
+
+    pub(crate) fn is_for(&self, endpoint: &Endpoint) -> bool {
+        match &self.0 {
+            Shape::Exact { host, port } => *host == endpoint.host && port.is_none_or(|port| port == endpoint.port),
+            Shape::Regex(regex) => regex.is_match(&endpoint.host) || regex.is_match(&endpoint.with_port()),
+        }
+    }
+
+    /// For a match rule; `None`: any.
+    pub(crate) fn host(&self) -> Option<&str> {
+        match &self.0 {
+            Shape::Exact { host, .. } => Some(host),
+            Shape::Regex(_) => None,
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What a rule of rate-limit, circuit-breaker and fault-inject matches: requests to the Kubernetes API by resource or by
+//! path, and calls to other services by URL, host, path, method and headers. The fields are those of the CRDs
+//! `CircuitBreaker` and `FaultInjection` (`ctrlmesh.kusionstack.io/v1alpha1`), both shapes of the latter.
+//!
+//! Flow: a plugin parses its settings into [`ResourceRule`], [`NonResourceRule`] and [`RestRule`], compiles them once into
+//! [`Rules`], one for each rule of its own, subscribes to [`match_rules`] of all of them, and asks [`Rules::matches`] for each
+//! request.
+//!
+//! Guarantees:
+//! - Every rule is asked on its own; there is no order in which a special one hides a general one.
+//! - What matches is in the subscription, and the subscription keeps the interface's bounds.
+//! - A request for a leader election's lock matches only where a rule names its resource; a wildcard does not reach it.
+//!
+//! Assumptions: names in `facts` are as the host parsed them; a host name has lower case.
+
+mod bucket;
+mod duration;
+mod endpoint;
+mod glob;
+mod key;
+mod non_resource;
+mod pattern;
+mod resource;
+mod rest;
+mod rules;
+mod subscription;
+#[cfg(test)]
+mod tests;
+mod url;
+
+pub use bucket::BucketRule;
+pub use duration::GoDuration;
+pub use endpoint::HostPattern;
+pub use key::Key;
+pub use non_resource::NonResourceRule;
+pub use resource::{ResourceRule, is_long_running};
+pub use rest::{HeaderRule, OneOrMany, RestRule, TextRule};
+pub use rules::{Lists, Rules, checked_name};
+pub use subscription::match_rules;

@@ -1,0 +1,101 @@
+//! Texts with `*` at an end, as the interface's `match-rule` has them: for names of Kubernetes, none of which has a `*`.
+
+use ctrlmesh_sdk::settings::Invalid;
+
+/// One text.
+#[derive(Clone, Debug)]
+enum Shape {
+    Exact(String),
+    StartsWith(String),
+    EndsWith(String),
+    Contains(String),
+}
+
+/// Texts of which one must match.
+#[derive(Clone, Debug)]
+pub(crate) enum Patterns {
+    /// Everything.
+    Any,
+    /// One of these; none: nothing.
+    OneOf(Vec<TextPattern>),
+}
+
+/// A text and what it means.
+#[derive(Clone, Debug)]
+pub(crate) struct TextPattern {
+    written: String,
+    shape: Shape,
+}
+
+impl TextPattern {
+    /// `None`: `*` alone, which is everything.
+    pub(crate) fn parse(written: &str) -> Result<Option<Self>, Invalid> {
+        let shape = match (written.strip_prefix('*'), written.strip_suffix('*')) {
+            (Some(""), _) => return Ok(None),
+            (Some(rest), Some(_)) => Shape::Contains(rest.strip_suffix('*').unwrap_or(rest).to_owned()),
+            (Some(end), None) => Shape::EndsWith(end.to_owned()),
+            (None, Some(start)) => Shape::StartsWith(start.to_owned()),
+            (None, None) => Shape::Exact(written.to_owned()),
+        };
+        let (Shape::Exact(text) | Shape::StartsWith(text) | Shape::EndsWith(text) | Shape::Contains(text)) = &shape;
+        if text.contains('*') {
+            let message = format!("{written:?} has a '*' inside; write it alone, at the beginning or at the end");
+            return Err(Invalid::new(message));
+        }
+        let is_everything = text.is_empty() && !matches!(shape, Shape::Exact(_));
+        let written = written.to_owned();
+        Ok((!is_everything).then_some(Self { written, shape }))
+    }
+
+    pub(crate) fn matches(&self, text: &str) -> bool {
+        match &self.shape {
+            Shape::Exact(exact) => text == exact,
+            Shape::StartsWith(start) => text.starts_with(start),
+            Shape::EndsWith(end) => text.ends_with(end),
+            Shape::Contains(part) => text.contains(part),
+        }
+    }
+
+    pub(crate) fn is_exact(&self) -> bool {
+        matches!(self.shape, Shape::Exact(_))
+    }
+
+    /// For a match rule.
+    pub(crate) fn written(&self) -> &str {
+        &self.written
+    }
+}
+
+impl Patterns {
+    pub(crate) fn parse(written: &[String]) -> Result<Self, Invalid> {
+        let mut patterns = Vec::with_capacity(written.len());
+        let mut has_any = false;
+        for (index, text) in written.iter().enumerate() {
+            match TextPattern::parse(text).map_err(|error| error.index(index))? {
+                Some(pattern) => patterns.push(pattern),
+                None => has_any = true,
+            }
+        }
+        Ok(if has_any { Self::Any } else { Self::OneOf(patterns) })
+    }
+
+    pub(crate) fn matches(&self, text: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::OneOf(patterns) => patterns.iter().any(|pattern| pattern.matches(text)),
+        }
+    }
+
+    /// Whether nothing matches.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self::OneOf(patterns) if patterns.is_empty())
+    }
+
+    /// For a field of a match rule, where an empty list is everything.
+    pub(crate) fn written(&self) -> Vec<String> {
+        match self {
+            Self::Any => Vec::new(),
+            Self::OneOf(patterns) => patterns.iter().map(|pattern| pattern.written.clone()).collect(),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Rules for requests about resources of the Kubernetes API.
+
+use ctrlmesh_sdk::settings::Invalid;
+use ctrlmesh_sdk::{Facts, MatchRule, Verb};
+use serde::Deserialize;
+
+use crate::pattern::{Patterns, TextPattern};
+use crate::rules::Lists;
+
+/// Every verb that a request about a resource can have, as a rule writes it.
+const VERBS: [(&str, Verb); 9] = [
+    ("get", Verb::Get),
+    ("list", Verb::List),
+    ("watch", Verb::Watch),
+    ("create", Verb::Create),
+    ("update", Verb::Update),
+    ("patch", Verb::Patch),
+    ("delete", Verb::Delete),
+    ("deletecollection", Verb::Deletecollection),
+    ("proxy", Verb::Proxy),
+];
+
+/// Subresources whose requests last as long as the client likes (kube-apiserver, `--max-requests-inflight` exempts them).
+const LONG_RUNNING: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
+
+/// Whether a request lasts as long as the client likes, as a watch does: it is never over in the sense of other requests, and
+/// its end says nothing.
+#[must_use]
+pub fn is_long_running(facts: &Facts) -> bool {
+    matches!(facts.verb, Verb::Watch | Verb::Proxy) || LONG_RUNNING.contains(&facts.subresource.as_str())
+}
+
+/// Requests about resources. All fields must match; in each, one value is enough. `*` is every value; in groups, namespaces,
+/// names, and on either side of a resource's `/`, a `*` at an end of a text is any rest. What an absent or empty list means
+/// is the plugin's ([`Lists`]).
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ResourceRule {
+    /// API groups; `""` is the core group.
+    pub api_groups: Option<Vec<String>>,
+    /// `pods` is the resource itself, `pods/status` a subresource, `pods/*` every subresource of pods, `*/scale` that
+    /// subresource of everything, `*` (or `*/*`) every resource and every subresource.
+    pub resources: Option<Vec<String>>,
+    /// Verbs of Kubernetes, lower case.
+    pub verbs: Option<Vec<String>>,
+    /// Namespaces; `""` is cluster scope and lists over all namespaces.
+    pub namespaces: Option<Vec<String>>,
+    /// Names of objects; absent or empty: any. A create carries its name in the body, so a rule with names never matches it.
+    pub names: Option<Vec<String>>,
+}
+
+/// How far a rule matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Hit {
+    Miss,
+    /// By a wildcard for the resource.
+    Wildcard,
+    /// By the resource's own name.
+    Named,
+}
+
+/// A [`ResourceRule`], checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Resource {
+    groups: Patterns,
+    /// `None`: every resource and subresource.
+    resources: Option<Vec<Kind>>,
+    verbs: Vec<Verb>,
+    namespaces: Patterns,
+    names: Patterns,
+}
+
+/// One element of `resources`.
+#[derive(Clone, Debug)]
+struct Kind {
+    /// `None`: any.
+    resource: Option<TextPattern>,
+    subresource: Subresource,
+}
+
+#[derive(Clone, Debug)]
+enum Subresource {
+    /// The resource itself.
+    Itself,
+    /// Every one, but not the resource itself.
+    Every,
+    Of(TextPattern),
+}
+
+impl Resource {
+    pub(crate) fn new(rule: &ResourceRule, lists: Lists) -> Result<Self, Invalid> {
+        let groups = lists.of(rule.api_groups.as_deref(), "apiGroups")?;
+        let resources = lists.of(rule.resources.as_deref(), "resources")?;
+        let verbs = lists.of(rule.verbs.as_deref(), "verbs")?;
+        let namespaces = lists.of(rule.namespaces.as_deref(), "namespaces")?;
+        let names = Lists::AbsentIsAll.of(rule.names.as_deref(), "names")?;
+        Ok(Self {
+            groups: Patterns::parse(groups).map_err(|error| error.field("apiGroups"))?,
+            resources: kinds(resources).map_err(|error| error.field("resources"))?,
+            verbs: verb_list(verbs).map_err(|error| error.field("verbs"))?,
+            namespaces: Patterns::parse(namespaces).map_err(|error| error.field("namespaces"))?,
+            names: Patterns::parse(names).map_err(|error| error.field("names"))?,
+        })
+    }
+
+    pub(crate) fn hit(&self, facts: &Facts) -> Hit {
+        let others = self.verbs.contains(&facts.verb)
+            && self.groups.matches(&facts.group)
+            && self.namespaces.matches(&facts.namespace)
+            && self.names.matches(&facts.name);
+        if !others {
+            return Hit::Miss;
+        }
+        match &self.resources {
+            None => Hit::Wildcard,
+            Some(kinds) => kinds.iter().map(|kind| kind.hit(facts)).max().unwrap_or(Hit::Miss),
+        }
+    }
+
+    /// One rule for each subresource that is named: a match rule's two lists are a product.
+    pub(crate) fn match_rules(&self) -> Vec<MatchRule> {
+        let is_empty = self.verbs.is_empty()
+            || [&self.groups, &self.namespaces, &self.names]
+                .iter()
+                .any(|patterns| patterns.is_empty());
+        if is_empty {
+            return Vec::new();
+        }
+        let rule = MatchRule::api()
+            .verbs(self.verbs.iter().copied())
+            .groups(self.groups.written())
+            .namespaces(self.namespaces.written())
+            .names(self.names.written());
+        let Some(kinds) = &self.resources else {
+            return vec![rule];
+        };
+        let mut rules: Vec<MatchRule> = Vec::new();
+        for kind in kinds {
+            let subresources: Vec<String> = match &kind.subresource {
+                Subresource::Itself => vec![String::new()],
+                Subresource::Every => Vec::new(),
+                Subresource::Of(pattern) => vec![pattern.written().to_owned()],
+            };
+            let resource = kind.resource.as_ref().map_or("*", TextPattern::written);
+            match rules.iter_mut().find(|rule| rule.subresources == subresources) {
+                Some(rule) => rule.resources.push(resource.to_owned()),
+                None => rules.push(rule.clone().resources([resource]).subresources(subresources)),
+            }
+        }
+        rules
+    }
+}
+
+impl Kind {
+    fn hit(&self, facts: &Facts) -> Hit {
+        let is_subresource = match &self.subresource {
+            Subresource::Itself => facts.subresource.is_empty(),
+            Subresource::Every => !facts.subresource.is_empty(),
+            Subresource::Of(pattern) => pattern.matches(&facts.subresource) && !facts.subresource.is_empty(),
+        };
+        match &self.resource {
+            _ if !is_subresource => Hit::Miss,
+            None => Hit::Wildcard,
+            Some(pattern) if !pattern.matches(&facts.resource) => Hit::Miss,
+            Some(pattern) if pattern.is_exact() => Hit::Named,
+            Some(_) => Hit::Wildcard,
+        }
+    }
+}
+
+/// `None`: everything.
+fn kinds(written: &[String]) -> Result<Option<Vec<Kind>>, Invalid> {
+    let mut kinds = Vec::with_capacity(written.len());
+    let mut has_any = false;
+    for (index, text) in written.iter().enumerate() {
+        match kind(text).map_err(|error| error.index(index))? {
+            Some(kind) => kinds.push(kind),
+            None => has_any = true,
+        }
+    }
+    Ok((!has_any).then_some(kinds))
+}
+
+fn kind(text: &str) -> Result<Option<Kind>, Invalid> {
+    if text == "*" || text == "*/*" {
+        return Ok(None);
+    }
+    let (resource, subresource) = match text.split_once('/') {
+        None => (text, Subresource::Itself),
+        Some((_, "")) => return Err(Invalid::new(format!("{text:?} has nothing after the '/'"))),
+        Some((resource, subresource)) => match TextPattern::parse(subresource)? {
+            None => (resource, Subresource::Every),
+            Some(pattern) => (resource, Subresource::Of(pattern)),
+        },
+    };
+    if resource.is_empty() || resource.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        let message =
+            format!("{text:?} is no resource; write its plural name in lower case, such as pods or pods/status");
+        return Err(Invalid::new(message));
+    }
+    let resource = TextPattern::parse(resource)?;
+    Ok(Some(Kind { resource, subresource }))
+}
+
+fn verb_list(written: &[String]) -> Result<Vec<Verb>, Invalid> {
+    let mut verbs = Vec::with_capacity(written.len());
+    for (index, text) in written.iter().enumerate() {
+        match VERBS.iter().find(|(name, _)| name == text) {
+            Some((_, verb)) => verbs.push(*verb),
+            None if text == "*" => return Ok(VERBS.map(|(_, verb)| verb).to_vec()),
+            None => {
+                let names = VERBS.map(|(name, _)| name).join(", ");
+                return Err(Invalid::new(format!("unknown verb {text:?}; use {names}, or \"*\"")).index(index));
+            }
+        }
+    }
+    Ok(verbs)
+}

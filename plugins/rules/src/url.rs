@@ -1,0 +1,100 @@
+//! URLs with `*`, as `restRules` of a CircuitBreaker and `url` of a FaultInjection have them.
+
+use ctrlmesh_sdk::Request;
+use ctrlmesh_sdk::settings::Invalid;
+
+use crate::endpoint::{Endpoint, split_port};
+use crate::glob;
+
+/// A URL that must match.
+///
+/// The interface shows a request's host, port, decoded path and single query parameters, so this is what is compared: a
+/// scheme stands for its port, and a query for the parameters that it names.
+#[derive(Clone, Debug)]
+pub(crate) struct UrlPattern {
+    host: String,
+    /// `None`: any.
+    port: Option<u16>,
+    path: String,
+    query: Vec<(String, String)>,
+}
+
+impl UrlPattern {
+    pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
+        let wrong = |what: &str| {
+            Invalid::new(format!(
+                "{text:?} {what}; write it like https://host[:port]/path, with '*' for any characters"
+            ))
+        };
+        let (scheme, rest) = text.split_once("://").unwrap_or(("*", text));
+        let default_port = match scheme.to_ascii_lowercase().as_str() {
+            "http" => Some(80),
+            "https" => Some(443),
+            "*" => None,
+            _ => return Err(wrong("has an unknown scheme")),
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if rest.contains('#') {
+            return Err(wrong("has a fragment, which no request carries"));
+        }
+        if rest == "*" {
+            return Ok(Self::new("*", default_port, "/*", query));
+        }
+        let split = rest.find('/').unwrap_or(rest.len());
+        let (authority, path) = rest.split_at_checked(split).unwrap_or((rest, ""));
+        if authority.is_empty() || authority.contains('@') {
+            return Err(wrong("has no host, or a user name"));
+        }
+        let (host, port) = split_port(authority).ok_or_else(|| wrong("has a port that is no number"))?;
+        let port = if authority.ends_with(":*") {
+            None
+        } else {
+            port.or(default_port)
+        };
+        Ok(Self::new(&host, port, if path.is_empty() { "/" } else { path }, query))
+    }
+
+    fn new(host: &str, port: Option<u16>, path: &str, query: &str) -> Self {
+        let fields = query.split('&').filter(|field| !field.is_empty());
+        Self {
+            host: host.to_owned(),
+            port,
+            path: path.to_owned(),
+            query: fields
+                .map(|field| field.split_once('=').unwrap_or((field, "")))
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        }
+    }
+
+    pub(crate) fn matches(&self, req: &dyn Request, endpoint: &Endpoint, path: &str) -> bool {
+        self.port.is_none_or(|port| port == endpoint.port)
+            && glob::matches(&self.host, &endpoint.host)
+            && self.matches_path(path)
+            && self.query.iter().all(|(name, value)| {
+                let actual = req.query(name);
+                actual.is_some_and(|actual| glob::matches(value, &actual))
+            })
+    }
+
+    /// `/a/*` is also `/a`: what a rule for everything below means to say.
+    fn matches_path(&self, path: &str) -> bool {
+        let path = if path.is_empty() { "/" } else { path };
+        let folder = self.path.strip_suffix("/*").filter(|folder| !folder.is_empty());
+        glob::matches(&self.path, path) || folder.is_some_and(|folder| glob::matches(folder, path))
+    }
+
+    /// For a match rule.
+    pub(crate) fn wide_host(&self) -> String {
+        glob::widened(&self.host)
+    }
+
+    /// For a match rule.
+    pub(crate) fn wide_paths(&self) -> Vec<String> {
+        match self.path.strip_suffix("/*") {
+            Some(folder) => vec![format!("{}*", glob::widened(folder).trim_end_matches('*'))],
+            None if self.path == "/" => vec!["/".to_owned(), String::new()],
+            None => vec![glob::widened(&self.path)],
+        }
+    }
+}

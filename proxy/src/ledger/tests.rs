@@ -1,0 +1,144 @@
+use super::*;
+
+const READER: Reader<'_> = Reader {
+    user_agent: b"manager",
+    group: "",
+    version: "v1",
+    resource: "configmaps",
+    namespace: "",
+    label_selector: "",
+    field_selector: "",
+};
+
+fn shard(name: &str) -> Vec<RequestEdit> {
+    vec![RequestEdit::AndLabelSelector(format!("shard={name}"))]
+}
+
+fn resumed(ledger: &Ledger, name: &str) -> Known {
+    ledger.resume(&READER, shard(name).iter())
+}
+
+fn open(ledger: &Arc<Ledger>, name: &str) -> Position {
+    ledger.open(&READER, shard(name).iter())
+}
+
+fn listed(ledger: &Ledger, name: &str) {
+    ledger.list(&READER, shard(name).iter());
+}
+
+#[test]
+fn a_watch_or_page_is_known_to_come_from_the_same_or_another_view() {
+    let ledger = Ledger::default();
+    assert_eq!(resumed(&ledger, "a"), Known::Nothing);
+    listed(&ledger, "a");
+    for (view, known) in [
+        (shard("a"), Known::Same),
+        (shard("b"), Known::Other),
+        (vec![], Known::Other),
+    ] {
+        assert_eq!(ledger.page(&READER, view.iter()), known, "{view:?}");
+        assert_eq!(ledger.resume(&READER, view.iter()), known, "{view:?}");
+    }
+    let elsewhere = Reader {
+        namespace: "n",
+        ..READER
+    };
+    assert_eq!(ledger.page(&elsewhere, shard("a").iter()), Known::Nothing);
+    ledger.list(&READER, [].iter());
+    assert_eq!(ledger.resume(&READER, [].iter()), Known::Same);
+}
+
+#[test]
+fn a_list_by_somebody_else_does_not_hide_that_a_watch_is_from_another_view() {
+    let ledger = Arc::new(Ledger::default());
+    listed(&ledger, "a");
+    let [first, second] = [open(&ledger, "a"), open(&ledger, "a")];
+    drop((first, second));
+    listed(&ledger, "b");
+    for _ in 0..2 {
+        assert_eq!(resumed(&ledger, "b"), Known::Other, "both informers must list again");
+    }
+    assert_eq!(resumed(&ledger, "b"), Known::Same, "and both may watch then");
+}
+
+#[test]
+fn the_first_rule_counts_too() {
+    let ledger = Arc::new(Ledger::default());
+    assert_eq!(ledger.resume(&READER, [].iter()), Known::Nothing);
+    drop(ledger.open(&READER, [].iter()));
+    listed(&ledger, "a");
+    assert_eq!(resumed(&ledger, "a"), Known::Other);
+}
+
+#[test]
+fn a_watch_that_ends_after_the_list_of_another_view_is_stale() {
+    let ledger = Arc::new(Ledger::default());
+    let watch = open(&ledger, "a");
+    listed(&ledger, "b");
+    drop(watch);
+    assert_eq!(resumed(&ledger, "b"), Known::Other);
+    assert_eq!(resumed(&ledger, "b"), Known::Same);
+}
+
+#[test]
+fn a_client_that_was_told_is_not_told_again() {
+    let ledger = Arc::new(Ledger::default());
+    let mut watch = open(&ledger, "a");
+    watch.expire();
+    drop(watch);
+    listed(&ledger, "b");
+    assert_eq!(resumed(&ledger, "b"), Known::Same);
+    // By the answer to its next watch: nothing has ended since.
+    drop(open(&ledger, "b"));
+    assert_eq!(resumed(&ledger, "c"), Known::Other);
+    listed(&ledger, "c");
+    assert_eq!(resumed(&ledger, "c"), Known::Same);
+}
+
+#[test]
+fn watches_one_after_another_leave_one_position() {
+    let ledger = Arc::new(Ledger::default());
+    for _ in 0..100 {
+        listed(&ledger, "a");
+        assert_eq!(resumed(&ledger, "a"), Known::Same);
+        drop(open(&ledger, "a"));
+        ledger.start_anew(&READER, shard("a").iter());
+        drop(open(&ledger, "a"));
+    }
+    listed(&ledger, "b");
+    assert_eq!(resumed(&ledger, "b"), Known::Other);
+    assert_eq!(resumed(&ledger, "b"), Known::Same);
+}
+
+#[test]
+fn abandoned_positions_do_not_add_up() {
+    let ledger = Arc::new(Ledger::default());
+    for view in 0..100 {
+        let view = view.to_string();
+        listed(&ledger, &view);
+        drop(open(&ledger, &view));
+    }
+    listed(&ledger, "a");
+    assert_eq!(resumed(&ledger, "a"), Known::Other);
+    assert_eq!(resumed(&ledger, "a"), Known::Same);
+}
+
+#[test]
+fn lists_leave_no_note_while_no_plugin_shapes_them() {
+    let ledger = Ledger::default();
+    ledger.list(&READER, [].iter());
+    assert!(ledger.notes().notes.is_empty());
+}
+
+#[test]
+fn the_oldest_notes_go_first() {
+    let ledger = Ledger::default();
+    let names: Vec<String> = (0..=MAX_NOTES).map(|n| n.to_string()).collect();
+    let reader = |namespace| Reader { namespace, ..READER };
+    for name in &names {
+        ledger.list(&reader(name), shard("a").iter());
+    }
+    assert_eq!(ledger.page(&reader("0"), shard("a").iter()), Known::Nothing);
+    assert_eq!(ledger.page(&reader("1"), shard("a").iter()), Known::Same);
+    assert_eq!(ledger.notes().order.len(), MAX_NOTES);
+}

@@ -1,0 +1,159 @@
+//! docs/plugin-guide.md, followed to the letter: `ctrlmesh plugin new`, the tests of what it makes, the component, the
+//! production engine, a chain directory, a real sidecar. Offline: cargo takes what this workspace has fetched.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::too_many_lines,
+    reason = "a test fails by panicking; its story is told in one piece"
+)]
+
+mod document;
+mod shipped;
+
+use std::ffi::OsString;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use ctrlmesh_testkit::ApiServer;
+use ctrlmesh_tests::{Client, Sidecar, binary};
+use http::Method;
+
+use crate::document::{Guide, essence, root};
+
+/// A person at a shell in an empty folder beside a checkout, with the commands on the path.
+struct Person {
+    home: tempfile::TempDir,
+    folder: PathBuf,
+}
+
+impl Person {
+    fn new() -> Result<Self> {
+        let home = tempfile::tempdir()?;
+        symlink(root().canonicalize()?, home.path().join("ctrlmesh"))?;
+        Ok(Self {
+            folder: home.path().to_owned(),
+            home,
+        })
+    }
+
+    fn shell(&self, command: &str) -> Result<Command> {
+        let mut path = OsString::from(binary("ctrlmesh")?.parent().context("a folder")?);
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
+        let mut shell = Command::new("bash");
+        shell
+            .args(["-euc", command])
+            .current_dir(&self.folder)
+            .env("PATH", path);
+        // The toolchain's own homes stay where they are; only `~` of the guide's commands is moved.
+        for (variable, folder) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {
+            let usual = std::env::home_dir().unwrap_or_default().join(folder);
+            shell.env(variable, std::env::var_os(variable).unwrap_or_else(|| usual.into()));
+        }
+        shell.env("HOME", self.home.path()).env("CARGO_NET_OFFLINE", "true");
+        shell.env_remove("CARGO_TARGET_DIR");
+        Ok(shell)
+    }
+
+    /// Types a command; gives what it prints.
+    fn types(&self, command: &str) -> Result<String> {
+        let output = self.shell(command)?.output()?;
+        let (stdout, stderr) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        ensure!(output.status.success(), "{command}\n{stdout}\n{stderr}");
+        Ok(stdout.into_owned())
+    }
+
+    /// Step 1. What is built is kept between runs.
+    fn makes_the_package(&mut self, guide: &Guide) -> Result<Vec<String>> {
+        let command = &guide.blocks(1, "console")[0].commands()[0];
+        let next = self.types(command)?;
+        self.folder.push("my-plugin");
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guide");
+        std::fs::create_dir_all(&target)?;
+        symlink(target, self.folder.join("target"))?;
+        let proposed = next.lines().filter_map(|line| line.strip_prefix("  "));
+        Ok(proposed.map(str::to_owned).collect())
+    }
+}
+
+/// Steps 2, 3 and 5: each piece of code in the guide is part of what the reader has before him.
+fn the_code_is_what_the_guide_shows(person: &Person, guide: &Guide) -> Result<()> {
+    let source = essence(&std::fs::read_to_string(person.folder.join("src/lib.rs"))?);
+    let harness = essence(include_str!("shipped.rs")).replace("pub(crate)", "");
+    for (step, whole) in [(2, &source), (3, &source), (5, &harness)] {
+        let blocks = guide.blocks(step, "rust");
+        ensure!(!blocks.is_empty(), "step {step} shows no code");
+        for block in blocks {
+            assert!(
+                whole.contains(&essence(&block.text)),
+                "step {step} differs:\n{}",
+                block.text
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Step 6: the chain that the reader writes rules what a client may do.
+async fn the_chain_rules(person: &Person, guide: &Guide) -> Result<()> {
+    let api = ApiServer::builder().start().await?;
+    std::fs::create_dir(person.home.path().join(".kube"))?;
+    std::fs::write(person.home.path().join(".kube/config"), api.kubeconfig())?;
+    let blocks = guide.blocks(6, "console");
+    let mut commands = blocks[0].commands();
+    let start = commands.pop().context("the sidecar's start")?;
+    person.types(&commands.join("\n"))?;
+    let sidecar = Sidecar::from_command(person.shell(&format!("exec env {start}"))?.into()).await?;
+    sidecar.wait_ready().await?;
+
+    let write = Client::http1(sidecar.api());
+    let answer = write
+        .send(Method::DELETE, "/api/v1/namespaces/prod-eu/pods/web", "")
+        .await?;
+    let shown = blocks[1]
+        .text
+        .lines()
+        .find_map(|line| line.strip_prefix("Error from server (Forbidden): "));
+    assert_eq!((answer.status, answer.json()["message"].as_str()), (403, shown));
+    assert_eq!(
+        write.get("/api/v1/namespaces/prod-eu/pods").await?.status,
+        200,
+        "a read passes"
+    );
+    assert_eq!(sidecar.status().await?.chain.entries[0].name, "read-only");
+    let series = r#"ctrlmesh_plugin_refused_total{entry="read-only",label="prod-eu"}"#;
+    assert_eq!(sidecar.metric(series).await?, 1.0);
+    let asked = &blocks[1].commands()[2];
+    let (_, pattern) = asked.split_once("grep ").context("the metric")?;
+    assert!(series.contains(pattern), "{asked}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_guide_leads_from_an_empty_folder_to_a_rule_in_force() -> Result<()> {
+    let guide = Guide::read()?;
+    let mut person = Person::new()?;
+    let proposed = person.makes_the_package(&guide)?;
+    the_code_is_what_the_guide_shows(&person, &guide)?;
+    let [enter, test, build, inspect] = &proposed[..] else {
+        panic!("the command proposes {proposed:?}");
+    };
+    assert_eq!((&**enter, &**test), ("cd my-plugin", "cargo test"));
+    let tested = person.types(test)?;
+    assert!(tested.contains("write_is_refused_and_counted ... ok"), "{tested}");
+    let commands = guide.blocks(4, "console")[0].commands();
+    assert_eq!((build, inspect), (&commands[0], &commands[2]));
+    let told = person.types(&commands.join("\n"))?;
+    assert!(told.contains("takes it: ctrlmesh:plugin 0.1"), "{told}");
+
+    std::env::set_current_dir(&person.folder)?;
+    shipped::shipped_bytes_refuse_a_write();
+    the_chain_rules(&person, &guide).await
+}

@@ -1,0 +1,119 @@
+//! `ctrlmesh status` against a real sidecar: what it says, in which form, and its exit code.
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::Output;
+
+use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::status::{EntryState, Status};
+use ctrlmesh_tests::{DEADLINE, Stand, binary, guest, shard};
+use serde_json::json;
+use tokio::process::Command;
+
+async fn ask(address: SocketAddr, more: &[&str]) -> anyhow::Result<Output> {
+    let mut command = Command::new(binary("ctrlmesh")?);
+    command.args(["status", "--address", &address.to_string()]).args(more);
+    Ok(tokio::time::timeout(DEADLINE, command.kill_on_drop(true).output()).await??)
+}
+
+/// Exit code, standard output, standard error.
+fn told(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// The cells of the row that begins so.
+fn row<'t>(table: &'t str, first: &str) -> Vec<&'t str> {
+    let row = table.lines().find(|line| line.split_whitespace().next() == Some(first));
+    row.map(|line| line.split_whitespace().collect()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_sidecar_that_is_well() -> anyhow::Result<()> {
+    let stand = Stand::start(vec![shard("a")]).await?;
+    let (code, table, errors) = told(&ask(stand.sidecar.admin_address(), &[]).await?);
+    assert_eq!((code, &*errors), (Some(0), ""), "{table}");
+    assert_eq!(row(&table, "pod"), ["pod", "operator/operator-0"]);
+    assert_eq!(row(&table, "sidecar"), ["sidecar", env!("CARGO_PKG_VERSION")]);
+    assert_eq!(row(&table, "chain")[..3], ["chain", "generation", "1,"]);
+    assert_eq!(row(&table, "ENTRY")[..4], ["ENTRY", "PLUGIN", "SETTINGS", "STATE"]);
+    let digest = Digest::of(ctrlmesh_plugins_builtin::SHARD_SELECTOR).hex();
+    let status = stand.sidecar.status().await?;
+    let entry = [
+        "shard-selector/test",
+        &digest[..12],
+        &status.chain.entries[0].settings_hash[..12],
+        "active",
+        "0",
+    ];
+    assert_eq!(row(&table, "shard-selector/test"), entry);
+
+    let (code, document, _) = told(&ask(stand.sidecar.admin_address(), &["--output", "json"]).await?);
+    assert_eq!(code, Some(0));
+    let told: Status = serde_json::from_str(&document)?;
+    assert_eq!(serde_json::to_value(told)?, serde_json::to_value(status)?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_refused_chain_fails_the_command_and_is_explained() -> anyhow::Result<()> {
+    let mut stand = Stand::start(vec![shard("a")]).await?;
+    stand
+        .chain
+        .publish(vec![guest("refuse_settings", json!({ "because": "not today" }))])?;
+    stand
+        .sidecar
+        .wait_status("refused", |status| status.refused.is_some())
+        .await?;
+    let (code, table, errors) = told(&ask(stand.sidecar.admin_address(), &[]).await?);
+    assert_eq!((code, &*errors), (Some(1), ""));
+    assert!(row(&table, "refused").join(" ").contains("not today"), "{table}");
+    assert_eq!(row(&table, "chain")[..3], ["chain", "generation", "1,"]);
+    assert_eq!(row(&table, "shard-selector/test")[3], "active");
+
+    let (code, document, _) = told(&ask(stand.sidecar.admin_address(), &["--output", "json"]).await?);
+    assert_eq!(code, Some(1));
+    let told: Status = serde_json::from_str(&document)?;
+    assert!(
+        told.refused
+            .is_some_and(|refused| refused.message.contains("not today"))
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_entry_that_fails_fails_the_command() -> anyhow::Result<()> {
+    let trap = guest("trap", json!({ "in": "on-request", "how": "panic" }));
+    let stand = Stand::start(vec![trap]).await?;
+    // One fault is no failure yet: the next call may do.
+    for _ in 0..5 {
+        stand.client().get("/api/v1/configmaps").await?;
+    }
+    stand
+        .sidecar
+        .wait_status("a quarantine", |status| {
+            status.chain.entries[0].state != EntryState::Active
+        })
+        .await?;
+    let (code, table, _) = told(&ask(stand.sidecar.admin_address(), &[]).await?);
+    assert_eq!(code, Some(1), "{table}");
+    let entry = row(&table, "trap/test");
+    assert!(matches!(entry[3], "failing" | "quarantined"), "{table}");
+    assert_eq!(row(&table, "plugins")[..3], ["plugins", "5", "faults,"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_address_without_a_sidecars_admin_port_is_named() -> anyhow::Result<()> {
+    let nobody = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let stand = Stand::start(vec![]).await?;
+    for address in [nobody, stand.sidecar.api()] {
+        for form in ["text", "json"] {
+            let (code, out, errors) = told(&ask(address, &["--output", form]).await?);
+            assert_eq!((code, &*out), (Some(1), ""));
+            let says = format!("ctrlmesh: /status of a sidecar at {address} can't be had");
+            assert!(errors.starts_with(&says), "{errors}");
+            assert!(errors.contains("is that its admin port (5441 in a pod)?"), "{errors}");
+        }
+    }
+    Ok(())
+}
