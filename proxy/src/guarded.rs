@@ -19,7 +19,7 @@ use crate::edit::{self, EditError, Edited};
 use crate::ending::{Answer, answer};
 use crate::exchange::{Memory, RequestView};
 use crate::handler::{Exchange, user_agent};
-use crate::ledger::{Known, Position, Reader};
+use crate::ledger::{Known, Position, Reader, Representation};
 use crate::phases::{Attributed, Plugins, RequestDecision, Stop};
 use crate::renaming::{self, RenamedWatch};
 use crate::respond::{Accept, Reply};
@@ -164,6 +164,7 @@ impl Guarded {
         let fields = query.get("fieldSelector").unwrap_or_default();
         let reader = Reader {
             user_agent: user_agent(&self.plugins.view.headers).as_bytes(),
+            representation: Representation::of(&self.plugins.view.headers),
             group: &info.group,
             version: &info.version,
             resource: &info.resource,
@@ -175,7 +176,7 @@ impl Guarded {
         let view = || edits.iter().map(|(_, edit)| edit);
         let known = match (info.verb, starts_anew(info, &query)) {
             (Verb::List, true) => {
-                ledger.list(&reader, view());
+                ledger.list(&reader, view(), exchange.worker.is_first_chain());
                 return Ok(None);
             }
             (Verb::List, false) => ledger.page(&reader, view()),
@@ -189,7 +190,7 @@ impl Guarded {
             Known::Same => {}
             Known::Other => return Err(Reply::expired(OTHER_VIEW)),
             // A watch of one object by name starts from a get, which leaves no note.
-            Known::Nothing if !info.name.is_empty() => return Ok(None),
+            Known::Nothing if !info.name.is_empty() => {}
             Known::Nothing if exchange.worker.is_first_chain() || view().all(|edit| !edit.shapes_view()) => {}
             Known::Nothing => return Err(Reply::expired(OTHER_VIEW)),
         }

@@ -6,8 +6,9 @@
 //! answered 410 `Expired`: list again.
 //!
 //! A list by the same reader may have come from another part of the program, and says nothing of the cache of a watch that
-//! ended before. So a watch that ends without a 410 leaves a [`Position`] to resume from, and a list under another view
-//! makes it stale; that many resumptions are answered 410, whatever was listed meanwhile.
+//! ended before, or of a list whose watch has yet to come. So a list, and a watch that ends without a 410 (see [`Position`]),
+//! leave a version to resume from, and a list under another view makes it stale; that many resumptions are answered 410,
+//! whatever was listed meanwhile.
 //!
 //! Guarantees: lists note nothing, and lock nothing, while no plugin shapes lists or watches. Bounded: the oldest notes go
 //! first, and a reader has no more positions than it ever had watches open at once. Assumption: what one client does to one
@@ -18,17 +19,28 @@ use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use http::HeaderMap;
+use http::header::ACCEPT;
+use tokio::time::Instant;
 
 use crate::verdict::RequestEdit;
 
 /// Collections that one controller reads: hundreds at most. Each note is 32 bytes.
 const MAX_NOTES: usize = 4096;
 
+/// Lists from before the first rule leave no note. A client that has one by then watches from it before this has passed:
+/// longer than a paged list of any size takes.
+const FIRST_RULE: Duration = Duration::from_secs(300);
+
 /// The notes of all clients; shared by the worker threads, touched by lists and watches only.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     used: AtomicBool,
+    /// When the first rule came that shapes a view, if it was not there from the start.
+    first_rule: OnceLock<Instant>,
     hasher: RandomState,
     notes: Mutex<Notes>,
 }
@@ -47,6 +59,8 @@ struct Note {
     /// Watches open now, and the most that ever were.
     open: u16,
     most: u16,
+    /// Lists under this view whose watch has yet to come, if it ever does.
+    listed: u16,
     /// Positions under this view that watches which ended have left.
     resumable: u16,
     /// The same, but under an earlier view.
@@ -57,12 +71,39 @@ struct Note {
 #[derive(Debug, Clone, Copy, Hash)]
 pub(crate) struct Reader<'a> {
     pub(crate) user_agent: &'a [u8],
+    pub(crate) representation: Representation,
     pub(crate) group: &'a str,
     pub(crate) version: &'a str,
     pub(crate) resource: &'a str,
     pub(crate) namespace: &'a str,
     pub(crate) label_selector: &'a str,
     pub(crate) field_selector: &'a str,
+}
+
+/// As what objects are asked for: one program reads a collection whole and as metadata by two informers of one name
+/// (controller-runtime's `OnlyMetadata`). Lists and watches spell it differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Representation {
+    Object,
+    Metadata,
+    Table,
+}
+
+impl Representation {
+    /// By the `Accept` fields.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let asks_for = |what: &str| {
+            let mut fields = headers.get_all(ACCEPT).iter();
+            fields.any(|field| field.to_str().is_ok_and(|text| text.contains(what)))
+        };
+        if asks_for("as=PartialObjectMetadata") {
+            Self::Metadata
+        } else if asks_for("as=Table") {
+            Self::Table
+        } else {
+            Self::Object
+        }
+    }
 }
 
 /// What the ledger knows of a resource version that a client comes with.
@@ -80,16 +121,22 @@ impl Note {
     fn list(&mut self, view: u64) {
         if self.view != view {
             self.view = view;
-            self.stale = self.stale.saturating_add(self.resumable).min(self.most);
+            let left = self.resumable.saturating_add(self.listed);
+            self.stale = self.stale.saturating_add(left).min(self.most.max(1));
             self.resumable = 0;
+            self.listed = 0;
         }
+        // Lists without a watch, by clients without a cache, do not add up.
+        self.listed = self.listed.saturating_add(1).min(self.most.max(1));
     }
 
-    /// Someone comes with a position: of this view if there may be one.
+    /// Someone comes with a version: of this view if there may be one.
     fn take(&mut self) {
-        match self.resumable {
-            0 => self.stale = self.stale.saturating_sub(1),
-            left => self.resumable = left - 1,
+        for left in [&mut self.resumable, &mut self.listed, &mut self.stale] {
+            if *left > 0 {
+                *left -= 1;
+                return;
+            }
         }
     }
 
@@ -117,8 +164,8 @@ impl Note {
 }
 
 impl Notes {
-    /// The note of a reader. A new one begins with this view.
-    fn of(&mut self, key: u64, view: u64) -> &mut Note {
+    /// The note of a reader. A new one begins with this view, and with so many versions from before that are not noted.
+    fn of(&mut self, key: u64, view: u64, stale: u16) -> &mut Note {
         if !self.notes.contains_key(&key) {
             self.order.push_back(key);
             if self.order.len() > MAX_NOTES
@@ -129,17 +176,29 @@ impl Notes {
         }
         self.notes.entry(key).or_insert_with(|| Note {
             view,
+            stale,
             ..Note::default()
         })
     }
 }
 
 impl Ledger {
-    /// Notes the view that a list is answered under.
-    pub(crate) fn list<'e>(&self, reader: &Reader<'_>, view: impl Iterator<Item = &'e RequestEdit>) {
+    /// Notes the view that a list is answered under. `is_first_chain`: there was no other one before.
+    pub(crate) fn list<'e>(
+        &self,
+        reader: &Reader<'_>,
+        view: impl Iterator<Item = &'e RequestEdit>,
+        is_first_chain: bool,
+    ) {
+        let was_used = self.is_used();
         let view = self.view(view);
+        if !was_used && self.is_used() && !is_first_chain {
+            self.first_rule.get_or_init(Instant::now);
+        }
         if self.is_used() {
-            self.notes().of(self.key(reader), view).list(view);
+            let may_be_unnoted = self.first_rule.get().is_some_and(|since| since.elapsed() < FIRST_RULE);
+            let key = self.key(reader);
+            self.notes().of(key, view, may_be_unnoted.into()).list(view);
         }
     }
 
@@ -172,9 +231,11 @@ impl Ledger {
     pub(crate) fn start_anew<'e>(&self, reader: &Reader<'_>, view: impl Iterator<Item = &'e RequestEdit>) {
         let view = self.view(view);
         let mut notes = self.notes();
-        let note = notes.of(self.key(reader), view);
+        let note = notes.of(self.key(reader), view, 0);
         note.take();
         note.list(view);
+        // Its watch is this one.
+        note.listed = note.listed.saturating_sub(1);
     }
 
     /// A watch that may be opened.
@@ -185,7 +246,7 @@ impl Ledger {
     ) -> Position {
         let (key, view) = (self.key(reader), self.view(view));
         let mut notes = self.notes();
-        let note = notes.of(key, view);
+        let note = notes.of(key, view, 0);
         note.open = note.open.saturating_add(1);
         note.most = note.most.max(note.open);
         Position {
@@ -234,7 +295,7 @@ impl Position {
 impl Drop for Position {
     fn drop(&mut self) {
         let mut notes = self.ledger.notes();
-        notes.of(self.key, self.view).end(self.view, !self.is_void);
+        notes.of(self.key, self.view, 0).end(self.view, !self.is_void);
     }
 }
 

@@ -13,6 +13,9 @@ use crate::external::DestinationError;
 use crate::upstream::{ConnectError, SendError};
 use crate::verdict::{self, Failure, Refusal};
 
+/// metav1's `StatusReasonUnknown` is the empty word, which WIT `refusal.reason` has for "the usual one".
+const UNKNOWN: &str = "Unknown";
+
 /// Where the object's name goes in the message of a refusal (WIT `details.name`).
 const NAME: &str = "{name}";
 
@@ -149,8 +152,10 @@ impl Reply {
     pub(crate) fn refusal(refusal: &Refusal) -> Self {
         let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut reply = Self::new(code, refusal.message.clone());
-        if !refusal.reason.is_empty() {
-            reply = reply.reason(&refusal.reason);
+        match refusal.reason.as_str() {
+            "" => {}
+            UNKNOWN => reply = reply.reason(""),
+            reason => reply = reply.reason(reason),
         }
         if let Some(seconds) = refusal.retry_after_seconds {
             reply = reply.retry_after(seconds);
@@ -182,8 +187,7 @@ impl Reply {
 
     /// Whether it is about an object whose name the plugin could not know: a create has it in its body.
     pub(crate) fn lacks_name(&self) -> bool {
-        let details = self.status.details.as_ref();
-        details.is_some_and(|details| details.name.is_empty() && !details.kind.is_empty())
+        self.status.message.contains(NAME)
     }
 
     /// Says which object it is about, also where the message has `{name}`.

@@ -153,8 +153,8 @@ impl Refusal {
 }
 
 impl Details {
-    /// About an object; `kind` is its resource, as the API server writes it here. An empty name of a create is filled in by
-    /// the host, and wherever the message says `{name}`.
+    /// About an object; `kind` is its resource, as the API server writes it here. The name of a create is filled in by the host
+    /// if the message says `{name}`.
     pub fn new(group: impl Into<String>, kind: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             name: name.into(),

@@ -64,6 +64,19 @@ async fn a_watch_whose_view_the_new_chain_leaves_begins_as_if_nothing_had_been()
     Ok(())
 }
 
+#[tokio::test]
+async fn a_list_that_waits_for_its_watch_is_not_hidden_by_another_clients_list() -> anyhow::Result<()> {
+    let mut stand = Stand::start(vec![shard("a")]).await?;
+    let client = stand.client();
+    let list = client.get("/api/v1/configmaps").await?.json();
+    let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    stand.publish(vec![shard("b")]).await?;
+    client.get("/api/v1/configmaps").await?;
+    let watch = client.get(&format!("{WATCH}{version}")).await?;
+    assert_eq!((watch.status, &watch.json()["reason"]), (410, &"Expired".into()));
+    Ok(())
+}
+
 /// Asks for a watch over WebSocket; what follows the head is the tunnel.
 async fn websocket(stand: &Stand) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(stand.sidecar.api()).await?;

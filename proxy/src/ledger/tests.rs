@@ -2,6 +2,7 @@ use super::*;
 
 const READER: Reader<'_> = Reader {
     user_agent: b"manager",
+    representation: Representation::Object,
     group: "",
     version: "v1",
     resource: "configmaps",
@@ -23,7 +24,7 @@ fn open(ledger: &Arc<Ledger>, name: &str) -> Position {
 }
 
 fn listed(ledger: &Ledger, name: &str) {
-    ledger.list(&READER, shard(name).iter());
+    ledger.list(&READER, shard(name).iter(), true);
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn a_watch_or_page_is_known_to_come_from_the_same_or_another_view() {
         ..READER
     };
     assert_eq!(ledger.page(&elsewhere, shard("a").iter()), Known::Nothing);
-    ledger.list(&READER, [].iter());
+    ledger.list(&READER, [].iter(), true);
     assert_eq!(ledger.resume(&READER, [].iter()), Known::Same);
 }
 
@@ -126,7 +127,7 @@ fn abandoned_positions_do_not_add_up() {
 #[test]
 fn lists_leave_no_note_while_no_plugin_shapes_them() {
     let ledger = Ledger::default();
-    ledger.list(&READER, [].iter());
+    ledger.list(&READER, [].iter(), true);
     assert!(ledger.notes().notes.is_empty());
 }
 
@@ -141,4 +142,75 @@ fn the_oldest_notes_go_first() {
     assert_eq!(ledger.page(&reader("0"), shard("a").iter()), Known::Nothing);
     assert_eq!(ledger.page(&reader("1"), shard("a").iter()), Known::Same);
     assert_eq!(ledger.notes().order.len(), MAX_NOTES);
+}
+
+#[test]
+fn a_list_by_somebody_else_does_not_hide_a_list_whose_watch_has_yet_to_come() {
+    let ledger = Ledger::default();
+    listed(&ledger, "a");
+    listed(&ledger, "b");
+    assert_eq!(resumed(&ledger, "b"), Known::Other);
+    listed(&ledger, "b");
+    assert_eq!(resumed(&ledger, "b"), Known::Same);
+}
+
+#[test]
+fn lists_without_a_watch_do_not_add_up() {
+    let ledger = Ledger::default();
+    for _ in 0..100 {
+        listed(&ledger, "a");
+    }
+    listed(&ledger, "b");
+    assert_eq!(
+        [resumed(&ledger, "b"), resumed(&ledger, "b")],
+        [Known::Other, Known::Same]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_from_before_the_first_rule_counts_as_stale_for_a_while() {
+    let ledger = Ledger::default();
+    let other = Reader {
+        namespace: "n",
+        ..READER
+    };
+    ledger.list(&READER, [].iter(), true);
+    ledger.list(&READER, shard("a").iter(), false);
+    assert_eq!(
+        [resumed(&ledger, "a"), resumed(&ledger, "a")],
+        [Known::Other, Known::Same]
+    );
+    tokio::time::advance(FIRST_RULE).await;
+    ledger.list(&other, shard("a").iter(), false);
+    assert_eq!(ledger.resume(&other, shard("a").iter()), Known::Same);
+}
+
+#[test]
+fn a_position_outlives_its_note() {
+    let ledger = Arc::new(Ledger::default());
+    let watch = open(&ledger, "a");
+    *ledger.notes() = Notes::default();
+    drop(watch);
+    listed(&ledger, "b");
+    assert_eq!(resumed(&ledger, "b"), Known::Other);
+}
+
+#[test]
+fn whole_objects_and_metadata_are_read_by_two() {
+    let metadata = |text: &'static str| {
+        let headers = HeaderMap::from_iter([(ACCEPT, http::HeaderValue::from_static(text))]);
+        Reader {
+            representation: Representation::of(&headers),
+            ..READER
+        }
+    };
+    let list = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    let watch = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+    let ledger = Ledger::default();
+    ledger.list(&metadata(list), shard("a").iter(), true);
+    ledger.list(&READER, shard("b").iter(), true);
+    assert_eq!(ledger.resume(&metadata(watch), shard("a").iter()), Known::Same);
+    assert_eq!(resumed(&ledger, "b"), Known::Same);
+    let table = metadata("application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
+    assert_eq!(table.representation, Representation::Table);
 }

@@ -53,3 +53,40 @@ fn a_client_that_accepts_only_protobuf_gets_protobuf() {
     let response = Reply::bad_request("no").into_response(&Accept::of(&headers));
     assert_eq!(json(&response)["code"], 400);
 }
+
+fn about(message: &str, reason: &str) -> Reply {
+    Reply::refusal(&Refusal {
+        code: 500,
+        reason: reason.into(),
+        message: message.into(),
+        retry_after_seconds: None,
+        cause: None,
+        details: Some(verdict::Details {
+            kind: "pods".into(),
+            ..verdict::Details::default()
+        }),
+    })
+}
+
+#[test]
+fn a_name_is_filled_in_only_where_the_message_asks_for_it() {
+    assert!(!about("pods is forbidden", "").lacks_name());
+    let mut reply = about("pods \"{name}\" already exists", "");
+    assert!(reply.lacks_name());
+    reply.set_name("a");
+    let status = json(&reply.into_response(&Accept::default()));
+    assert_eq!(
+        (&status["message"], &status["details"]["name"]),
+        (&"pods \"a\" already exists".into(), &"a".into())
+    );
+}
+
+#[test]
+fn an_unknown_reason_is_none() {
+    let reason = |text| {
+        json(&about("", text).into_response(&Accept::default()))
+            .get("reason")
+            .cloned()
+    };
+    assert_eq!([reason("Unknown"), reason("")], [None, Some("InternalError".into())]);
+}

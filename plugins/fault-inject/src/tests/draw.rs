@@ -84,9 +84,11 @@ fn calls_to_other_services_are_told_apart_by_host_path_and_method() {
 
 #[test]
 fn a_sure_thing_is_not_drawn() {
-    let mut bench = bench(&settings(0, "x").replace("50", "100"));
-    for number in 0..600 {
-        assert!(is_hit(&mut bench, &pod(&format!("p{number}"))));
+    for (percent, is_sure) in [("100", true), ("0", false)] {
+        let mut bench = bench(&settings(0, "x").replace("50", percent));
+        for number in 0..600 {
+            assert_eq!(is_hit(&mut bench, &pod(&format!("p{number}"))), is_sure);
+        }
+        assert_eq!(bench.host.counter("fault_untracked", ""), 0);
     }
-    assert_eq!(bench.host.counter("fault_untracked", ""), 0);
 }
