@@ -36,9 +36,9 @@ const ORDERS: usize = 64;
 /// A sidecar whose ports are bound.
 pub struct App {
     settings: Settings,
-    api: TcpListener,
+    api: listener::Port,
     admin: TcpListener,
-    external: Option<TcpListener>,
+    external: Option<listener::Port>,
     addresses: Addresses,
     shared: Shared,
     readiness: Readiness,
@@ -76,14 +76,10 @@ impl App {
         let states = Arc::new(StateStore::new());
         registry.register_collector(Box::new(PluginSeries::new(Arc::clone(&states))));
         let metrics = Metrics::new(registry);
-        let external = match addresses.external {
-            Some(_) => Some(external::Shared::new(
-                &settings.external,
-                &addresses,
-                Arc::clone(&metrics),
-            )?),
-            None => None,
-        };
+        let external = addresses
+            .external
+            .map(|_| external::Shared::new(&settings.external, &addresses, &metrics))
+            .transpose()?;
         let shared = Shared {
             target: Target::infer(settings.kubeconfig.as_deref(), settings.context.as_deref()).await?,
             engine: Engine::new()?,
@@ -99,11 +95,14 @@ impl App {
             drain: CancellationToken::new(),
             stop: CancellationToken::new(),
         };
+        let external = external_listener.zip(shared.external.as_deref());
+        let external =
+            external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, &settings, &external.outage));
         Ok(Self {
+            api: port(Traffic::Api, API, api, &settings, &shared.outage),
             settings,
-            api,
             admin,
-            external: external_listener,
+            external,
             addresses,
             shared,
             readiness: Readiness::new(),
@@ -152,20 +151,10 @@ impl App {
             first_chain,
             control.clone(),
         )?;
-        if let Some(listener) = external
-            && let Some(external) = &shared.external
-        {
-            let port = port(
-                Traffic::External,
-                EXTERNAL,
-                listener,
-                &settings,
-                external.outage.clone(),
-            );
-            tasks.spawn(accept(port, workers.clone(), shared.clone(), None));
+        if let Some(external) = external {
+            tasks.spawn(accept(external, workers.clone(), shared.clone(), None));
         }
-        let port = port(Traffic::Api, API, api, &settings, shared.outage.clone());
-        let accept = accept(port, workers, shared.clone(), Some(listening));
+        let accept = accept(api, workers, shared.clone(), Some(listening));
         tokio::select! {
             () = accept => {}
             () = stop => {}
@@ -196,14 +185,14 @@ fn port(
     setting: &'static str,
     listener: TcpListener,
     settings: &Settings,
-    outage: Outage,
+    outage: &Outage,
 ) -> listener::Port {
     listener::Port {
         traffic,
         setting,
         listener,
         places: Arc::new(Semaphore::new(settings.max_connections as usize)),
-        outage,
+        outage: outage.clone(),
     }
 }
 

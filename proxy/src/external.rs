@@ -59,7 +59,7 @@ impl Shared {
     pub(crate) fn new(
         settings: &ExternalSettings,
         addresses: &Addresses,
-        metrics: Arc<Metrics>,
+        metrics: &Arc<Metrics>,
     ) -> Result<Arc<Self>, Error> {
         let own = [Some(addresses.api), Some(addresses.admin), addresses.external];
         let reach = Reach::new(&settings.external_allow, own.into_iter().flatten().collect());
@@ -80,7 +80,7 @@ impl Shared {
             gate: Arc::new(gate),
             trust: trust::load(settings.external_ca_file.as_deref())?,
             outage: Outage::new(),
-            metrics,
+            metrics: Arc::clone(metrics),
         }))
     }
 }
