@@ -5,9 +5,16 @@ use crate::app::Addresses;
 /// One JSON line that tells where the sidecar listens: scripts and tests start it on port 0.
 #[expect(clippy::print_stdout, reason = "this line is the process's interface")]
 pub fn listening(addresses: &Addresses) {
-    let line = serde_json::json!({
-        "listening": { "api": addresses.api.to_string(), "admin": addresses.admin.to_string() }
-    });
+    let named = [
+        ("api", Some(addresses.api)),
+        ("admin", Some(addresses.admin)),
+        ("external", addresses.external),
+    ];
+    let listening: std::collections::BTreeMap<_, _> = named
+        .into_iter()
+        .filter_map(|(name, address)| Some((name, address?.to_string())))
+        .collect();
+    let line = serde_json::json!({ "listening": listening });
     println!("{line}");
 }
 

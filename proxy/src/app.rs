@@ -1,6 +1,6 @@
 //! Makes every part in the order of its needs, binds, runs, drains.
 //!
-//! `build` binds both ports before anything serves and returns their addresses; `run` serves until `stop` and then drains.
+//! `build` binds the ports before anything serves and returns their addresses; `run` serves until `stop` and then drains.
 //! The thread that calls `run` is the control thread: admin port, chain, credentials and certificate live there; traffic
 //! lives on the worker threads. A slow scrape or a chain being compiled never delays a request.
 
@@ -17,12 +17,14 @@ use crate::admin::Admin;
 use crate::chain::Snapshot;
 use crate::config::Settings;
 use crate::error::Error;
+use crate::external;
 use crate::listener;
 use crate::metrics::Metrics;
 use crate::outage::Outage;
 use crate::readiness::{Guard, Readiness};
 use crate::tls::ServerTls;
 use crate::upstream::Target;
+use crate::verdict::Traffic;
 use crate::wasm::{Engine, PluginSeries, StateStore};
 use crate::worker::{self, Order, Shared};
 
@@ -34,8 +36,9 @@ const ORDERS: usize = 64;
 /// A sidecar whose ports are bound.
 pub struct App {
     settings: Settings,
-    api: TcpListener,
+    api: listener::Port,
     admin: TcpListener,
+    external: Option<listener::Port>,
     addresses: Addresses,
     shared: Shared,
     readiness: Readiness,
@@ -48,6 +51,8 @@ pub struct Addresses {
     pub api: SocketAddr,
     /// For probes, scrapers and the manager.
     pub admin: SocketAddr,
+    /// For external traffic; `None`: off.
+    pub external: Option<SocketAddr>,
 }
 
 impl App {
@@ -57,27 +62,28 @@ impl App {
     /// Anything that would keep the sidecar from working: settings, ports, kubeconfig, certificate.
     pub async fn build(settings: Settings) -> Result<Self, Error> {
         settings.validate().map_err(Error::Settings)?;
-        let api = listener::bind("--api-address (CTRLMESH_API_ADDRESS)", settings.api_address)?;
-        let admin = listener::bind("--admin-address (CTRLMESH_ADMIN_ADDRESS)", settings.admin_address)?;
-        let address = |setting, listener: &TcpListener, wanted| {
-            listener.local_addr().map_err(|source| Error::Bind {
-                setting,
-                address: wanted,
-                source,
-            })
-        };
+        let (api, api_address) = bind(API, settings.api_address)?;
+        let (admin, admin_address) = bind("--admin-address (CTRLMESH_ADMIN_ADDRESS)", settings.admin_address)?;
+        let wanted = settings.external.external_address;
+        let (external_listener, external_address) = wanted.map(|address| bind(EXTERNAL, address)).transpose()?.unzip();
         let addresses = Addresses {
-            api: address("--api-address", &api, settings.api_address)?,
-            admin: address("--admin-address", &admin, settings.admin_address)?,
+            api: api_address,
+            admin: admin_address,
+            external: external_address,
         };
         let mut registry = Metrics::registry();
         let chain = feed::handle(&settings, &mut registry);
         let states = Arc::new(StateStore::new());
         registry.register_collector(Box::new(PluginSeries::new(Arc::clone(&states))));
+        let metrics = Metrics::new(registry);
+        let external = addresses
+            .external
+            .map(|_| external::Shared::new(&settings.external, &addresses, &metrics))
+            .transpose()?;
         let shared = Shared {
             target: Target::infer(settings.kubeconfig.as_deref(), settings.context.as_deref()).await?,
             engine: Engine::new()?,
-            metrics: Metrics::new(registry),
+            metrics,
             states,
             chain,
             ledger: Arc::default(),
@@ -85,13 +91,18 @@ impl App {
             outage: Outage::new(),
             tls: ServerTls::load(settings.tls_dir.as_deref())?,
             head_timeout: settings.head_timeout(),
+            external,
             drain: CancellationToken::new(),
             stop: CancellationToken::new(),
         };
+        let external = external_listener.zip(shared.external.as_deref());
+        let external =
+            external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, &settings, &external.outage));
         Ok(Self {
+            api: port(Traffic::Api, API, api, &settings, &shared.outage),
             settings,
-            api,
             admin,
+            external,
             addresses,
             shared,
             readiness: Readiness::new(),
@@ -113,6 +124,7 @@ impl App {
             settings,
             api,
             admin,
+            external,
             shared,
             readiness,
             ..
@@ -139,7 +151,10 @@ impl App {
             first_chain,
             control.clone(),
         )?;
-        let accept = accept(&settings, api, workers, &shared, listening);
+        if let Some(external) = external {
+            tasks.spawn(accept(external, workers.clone(), shared.clone(), None));
+        }
+        let accept = accept(api, workers, shared.clone(), Some(listening));
         tokio::select! {
             () = accept => {}
             () = stop => {}
@@ -152,19 +167,42 @@ impl App {
     }
 }
 
-/// Accepts from the first chain on, until draining.
-async fn accept(
+const API: &str = "--api-address (CTRLMESH_API_ADDRESS)";
+const EXTERNAL: &str = "--external-address (CTRLMESH_EXTERNAL_ADDRESS)";
+
+fn bind(setting: &'static str, wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let listener = listener::bind(setting, wanted)?;
+    let address = listener.local_addr().map_err(|source| Error::Bind {
+        setting,
+        address: wanted,
+        source,
+    })?;
+    Ok((listener, address))
+}
+
+fn port(
+    traffic: Traffic,
+    setting: &'static str,
+    listener: TcpListener,
     settings: &Settings,
-    api: TcpListener,
-    workers: Vec<mpsc::Sender<Order>>,
-    shared: &Shared,
-    listening: Guard,
-) {
+    outage: &Outage,
+) -> listener::Port {
+    listener::Port {
+        traffic,
+        setting,
+        listener,
+        places: Arc::new(Semaphore::new(settings.max_connections as usize)),
+        outage: outage.clone(),
+    }
+}
+
+/// Accepts from the first chain on, until draining.
+async fn accept(port: listener::Port, workers: Vec<mpsc::Sender<Order>>, shared: Shared, listening: Option<Guard>) {
     shared.chain.ready().await;
     drop(listening);
-    let places = Arc::new(Semaphore::new(settings.max_connections as usize));
-    let (metrics, outage) = (Arc::clone(&shared.metrics), shared.outage.clone());
-    listener::accept(api, workers, places, metrics, outage, shared.drain.clone()).await;
+    let (metrics, drain) = (Arc::clone(&shared.metrics), shared.drain.clone());
+    drop(shared);
+    listener::accept(port, workers, metrics, drain).await;
 }
 
 type Workers = (Vec<mpsc::Sender<Order>>, Vec<JoinHandle<std::io::Result<()>>>);

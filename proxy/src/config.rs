@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+pub use crate::external::{Allow, ExternalSettings};
+
 /// The sidecar of ctrlmesh: a programmable proxy between a Kubernetes controller and its API server.
 #[derive(Debug, Parser)]
 #[command(name = "ctrlmesh-proxy", version, about, disable_help_subcommand = true)]
@@ -99,6 +101,10 @@ pub struct Settings {
     /// Seconds for requests in flight to end after SIGTERM. Below the pod's grace period of 30.
     #[arg(long, env = "CTRLMESH_DRAIN_TIMEOUT", default_value_t = 20, value_name = "SECONDS")]
     pub drain_timeout: u64,
+
+    /// Calls to other services than the API server.
+    #[command(flatten)]
+    pub external: ExternalSettings,
 
     /// What is logged: a level, or `target=level` pairs (`info,access=debug` writes one line per request).
     #[arg(long, env = "CTRLMESH_LOG", default_value = "info", value_name = "FILTER")]

@@ -1,6 +1,6 @@
 //! One client connection: TLS or not, HTTP/1.1 or HTTP/2 by its first bytes, served until it ends, drains or is closed.
 //!
-//! Leaves the requests to `handler`. Limits stand here, each with its reason.
+//! Leaves the requests to `handler` and `external`. Limits stand here, each with its reason.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures_util::future::Either;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -15,8 +16,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::external::{self, External};
 use crate::handler;
+use crate::outage::Outage;
 use crate::shape::LONGEST_HANG;
+use crate::signal::Signal;
 use crate::worker::{LocalExecutor, Worker};
 
 /// A client that does not finish its handshake or request head in this time holds a place that others need.
@@ -57,6 +61,8 @@ enum Wish {
 pub(crate) struct Connection {
     wish: Cell<Wish>,
     waker: RefCell<Option<Waker>>,
+    /// Of its port; `None` in tests.
+    outage: Option<Outage>,
     /// Its place among all connections; a tunnel keeps it.
     _place: Option<OwnedSemaphorePermit>,
 }
@@ -70,6 +76,13 @@ impl Connection {
     /// Nothing is read or written on it any more, up to [`LONGEST_HANG`].
     pub(crate) fn silence(&self) {
         self.wish(Wish::Silence);
+    }
+
+    /// Closes its port for so long, with all connections of it.
+    pub(crate) fn refuse_connections(&self, length: Duration) {
+        if let Some(outage) = &self.outage {
+            outage.begin(length);
+        }
     }
 
     /// Takes no new requests: GOAWAY, or `Connection: close` with the next answer.
@@ -111,17 +124,31 @@ enum Opening {
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const TLS_HANDSHAKE: u8 = 0x16;
 
+/// Whose requests a connection carries.
+#[derive(Clone)]
+pub(crate) enum Service {
+    /// A controller's, to the API server.
+    Api,
+    /// Anybody's in the pod, to the world.
+    External(Rc<External>),
+}
+
 /// Serves one connection to its end.
-pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream, place: OwnedSemaphorePermit) {
+pub(crate) async fn serve(worker: Rc<Worker>, service: Service, stream: TcpStream, place: OwnedSemaphorePermit) {
+    let outage = match &service {
+        Service::Api => &worker.outage,
+        Service::External(external) => external.outage(),
+    };
     let connection = Rc::new(Connection {
+        outage: Some(outage.clone()),
         _place: Some(place),
         ..Connection::default()
     });
     let _ = stream.set_nodelay(true);
     let opening = tokio::time::timeout(HEAD_TIMEOUT, opening(&stream)).await;
     match opening {
-        Ok(Ok(Some(Opening::Plain(protocol)))) => serve_http(worker, connection, stream, protocol).await,
-        Ok(Ok(Some(Opening::Tls))) => Box::pin(serve_tls(worker, connection, stream)).await,
+        Ok(Ok(Some(Opening::Plain(protocol)))) => serve_http(worker, service, connection, stream, protocol).await,
+        Ok(Ok(Some(Opening::Tls))) => Box::pin(serve_tls(worker, service, connection, stream)).await,
         // Nothing was said: a port scan, or a probe.
         Ok(Ok(None) | Err(_)) | Err(_) => {}
     }
@@ -148,7 +175,7 @@ async fn opening(stream: &TcpStream) -> std::io::Result<Option<Opening>> {
     }
 }
 
-async fn serve_tls(worker: Rc<Worker>, connection: Rc<Connection>, stream: TcpStream) {
+async fn serve_tls(worker: Rc<Worker>, service: Service, connection: Rc<Connection>, stream: TcpStream) {
     let Some(acceptor) = worker.tls.acceptor() else {
         tracing::warn!("a client speaks TLS and no --tls-dir (CTRLMESH_TLS_DIR) is set: connection closed");
         return;
@@ -159,30 +186,43 @@ async fn serve_tls(worker: Rc<Worker>, connection: Rc<Connection>, stream: TcpSt
                 Some(b"h2") => Protocol::Http2,
                 _ => Protocol::Http1,
             };
-            serve_http(worker, connection, stream, protocol).await;
+            serve_http(worker, service, connection, stream, protocol).await;
         }
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake timed out"),
     }
 }
 
-async fn serve_http<S>(worker: Rc<Worker>, connection: Rc<Connection>, stream: S, protocol: Protocol)
+async fn serve_http<S>(worker: Rc<Worker>, service: Service, connection: Rc<Connection>, stream: S, protocol: Protocol)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let signal = match &service {
+        Service::Api => Rc::clone(&worker.signal),
+        Service::External(external) => Rc::clone(external.signal()),
+    };
     let service = {
         let (worker, connection) = (Rc::clone(&worker), Rc::clone(&connection));
-        service_fn(move |request| handler::handle(Rc::clone(&worker), Rc::clone(&connection), request))
+        service_fn(move |request| {
+            let (worker, connection) = (Rc::clone(&worker), Rc::clone(&connection));
+            match &service {
+                Service::Api => Either::Left(handler::handle(worker, connection, request)),
+                Service::External(external) => {
+                    let external = Rc::clone(external);
+                    Either::Right(Box::pin(external::handle(worker, external, connection, request)))
+                }
+            }
+        })
     };
     let io = TokioIo::new(stream);
     let result = match protocol {
         Protocol::Http1 => {
             let serving = http1().serve_connection(io, service).with_upgrades();
-            drive(&worker, &connection, Box::pin(serving), |it| it.graceful_shutdown()).await
+            drive(&signal, &connection, Box::pin(serving), |it| it.graceful_shutdown()).await
         }
         Protocol::Http2 => {
             let serving = http2(worker.executor()).serve_connection(io, service);
-            drive(&worker, &connection, Box::pin(serving), |it| it.graceful_shutdown()).await
+            drive(&signal, &connection, Box::pin(serving), |it| it.graceful_shutdown()).await
         }
     };
     if let Err(error) = result {
@@ -193,7 +233,7 @@ where
 /// Drives a connection until it ends, is closed by a request or an outage, or has drained. It is polled several times for
 /// each request, so what it listens to belongs to this thread and takes no lock.
 async fn drive<C, E>(
-    worker: &Worker,
+    signal: &Rc<Signal>,
     connection: &Connection,
     mut serving: Pin<Box<C>>,
     retire: impl FnOnce(Pin<&mut C>),
@@ -201,7 +241,7 @@ async fn drive<C, E>(
 where
     C: Future<Output = Result<(), E>>,
 {
-    let mut listener = worker.signal.listen();
+    let mut listener = signal.listen();
     let mut retire = Some(retire);
     let mut silence = None;
     std::future::poll_fn(|cx| {

@@ -27,6 +27,14 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// The certificate authorities for external traffic.
+    #[error("--external-ca-file (CTRLMESH_EXTERNAL_CA_FILE): {}: {why}; it must hold CA certificates as PEM", path.display())]
+    ExternalCa {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The way to the API server.
     #[error(transparent)]
     Upstream(#[from] crate::upstream::Error),

@@ -15,19 +15,19 @@ use hyper::body::Incoming;
 
 use crate::body::{self, BoxBody, ClientBody, RequestBody};
 use crate::chain::{Matched, Snapshot};
-use crate::connection::Connection;
 use crate::edit::{self, EditError, Edited};
-use crate::exchange::{Memory, RequestView, ResponseView};
-use crate::handler::{Answer, Exchange, answer, user_agent};
+use crate::ending::{Answer, answer};
+use crate::exchange::{Memory, RequestView};
+use crate::handler::{Exchange, user_agent};
 use crate::ledger::{Known, Position, Reader, Representation};
-use crate::phases::{Attributed, Plugins, RequestDecision, ResponseDecision, Stop};
+use crate::phases::{Attributed, Plugins, RequestDecision, Stop};
 use crate::renaming::{self, RenamedWatch};
 use crate::respond::{Accept, Reply};
 use crate::shape::ShapedBody;
 use crate::signal::Listener;
 use crate::upgrade;
 use crate::upstream::UpstreamBody;
-use crate::verdict::{BodyShape, RequestEdit, ResponseEdit, Traffic};
+use crate::verdict::{BodyShape, RequestEdit, Traffic};
 use crate::watch::{self, WatchBody, Watching};
 
 /// A request on the long way.
@@ -127,18 +127,9 @@ impl Guarded {
             RequestDecision::Proceed(edits) => edits,
             RequestDecision::Stop(stop) => return Err(stop),
         };
-        let edited = loop {
-            match edit::apply(&exchange.info, exchange.uri, &edits) {
-                Ok(edited) => break edited,
-                Err(EditError::Client(reply)) => return Err(reply.into()),
-                Err(EditError::Plugin { entry, what }) => match self.plugins.invalid(entry, what) {
-                    Some(reply) => return Err(reply.into()),
-                    None => edits.retain(|(owner, _)| *owner != entry),
-                },
-            }
-        };
-        // Only now: what an entry that is left out wanted to set must not stay.
-        edit::apply_to_headers(&mut parts.headers, &edits);
+        let edited = self.plugins.settle(&mut edits, &mut parts.headers, |edits| {
+            edit::apply(&exchange.info, exchange.uri, edits)
+        })?;
         let shaped = edits.iter().any(|(_, edit)| edit.shapes_view());
         if shaped && exchange.info.verb == Verb::Watch && exchange.upgrade.is_some() {
             return Err(Reply::bad_request(
@@ -215,20 +206,10 @@ impl Guarded {
         response: Response<UpstreamBody>,
     ) -> Answer {
         let (mut head, body) = response.into_parts();
-        let mut shapes = Vec::new();
-        if self.plugins.wants_response() {
-            let view = Rc::new(ResponseView {
-                status: head.status,
-                headers: head.headers.clone(),
-            });
-            match self.plugins.on_response(&view).await {
-                ResponseDecision::Proceed { edits, shapes: wanted } => {
-                    apply_head(&mut head.headers, &edits, &exchange.connection);
-                    shapes = wanted;
-                }
-                ResponseDecision::Stop(stop) => return exchange.stop(stop, accept).await,
-            }
-        }
+        let shapes = match self.plugins.edit_response(&mut head, &exchange.connection).await {
+            Ok(shapes) => shapes,
+            Err(stop) => return exchange.stop(stop, accept).await,
+        };
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
         let mut body: BoxBody = match &prepared.rename {
             Some(rename) => match named_back(&mut head.headers, body, rename, streams).await {
@@ -353,20 +334,6 @@ async fn named(mut reply: Reply, info: &RequestInfo<'_>, headers: &HeaderMap, bo
         reply.set_name(&name);
     }
     reply
-}
-
-fn apply_head(headers: &mut HeaderMap, edits: &[ResponseEdit], connection: &Connection) {
-    for edit in edits {
-        match edit {
-            ResponseEdit::SetHeader(name, value) => {
-                headers.insert(name, value.clone());
-            }
-            ResponseEdit::RemoveHeader(name) => {
-                headers.remove(name);
-            }
-            ResponseEdit::CloseConnection => connection.retire(),
-        }
-    }
 }
 
 fn shaped(

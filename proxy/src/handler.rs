@@ -15,25 +15,22 @@ use tokio::time::Instant;
 use crate::body::{ClientBody, RequestBody};
 use crate::chain::MatchQuery;
 use crate::connection::Connection;
+use crate::ending::{self, Answer, answer};
 use crate::guarded::Guarded;
 use crate::headers;
 use crate::phases::Stop;
-use crate::record::Record;
-use crate::respond::{self, Accept, Reply};
-use crate::shape::{BrokenOff, LONGEST_HANG};
+use crate::record::{Class, Record};
+use crate::respond::{Accept, Reply};
 use crate::upgrade;
-use crate::upstream::{BoxError, HeadTimeout, SendError, UpstreamBody};
-use crate::verdict::{Failure, Reset, Traffic};
+use crate::upstream::{HeadTimeout, SendError, UpstreamBody};
+use crate::verdict::Traffic;
 use crate::worker::Worker;
 
 /// What is parsed at most. The API server's Go library takes 1 MiB of headers; selectors of thousands of values fit here.
-const MAX_URI: usize = 32 << 10;
+pub(crate) const MAX_URI: usize = 32 << 10;
 
 /// Sent when the client has no name of its own.
 const OWN_USER_AGENT: &str = concat!("ctrlmesh-proxy/", env!("CARGO_PKG_VERSION"));
-
-/// How a request ended without a response: hyper resets the stream or closes the connection.
-pub(crate) type Answer = Result<Response<ClientBody>, BoxError>;
 
 /// A request whose head is read.
 pub(crate) struct Exchange<'a> {
@@ -55,7 +52,7 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
     let method = parts.method.clone();
     let parsed = RequestInfo::parse(method.as_str(), uri.path(), uri.query());
     let verb = parsed.as_ref().map_or(Verb::NonResource, |info| info.verb);
-    let record = Record::new(&worker.metrics, verb, method.clone(), uri.clone());
+    let record = Record::new(&worker.metrics, Class::Api(verb), method.clone(), uri.clone());
     let checked = check(&uri).and_then(|()| {
         let info = parsed.map_err(|error| Reply::bad_request(error.to_string()))?;
         let upgrade = headers::strip(&mut parts.headers).map_err(|error| Reply::bad_request(error.to_string()))?;
@@ -200,49 +197,17 @@ impl Exchange<'_> {
     pub(crate) fn failed(&self, error: &SendError, accept: &Accept) -> Response<ClientBody> {
         tracing::debug!(%error, path = self.uri.path(), "request failed");
         let repeatable = matches!(self.info.verb, Verb::Get | Verb::List | Verb::Watch);
-        answer(&self.record, accept, Reply::upstream(error, repeatable))
+        answer(
+            &self.record,
+            accept,
+            Reply::upstream(error, "the API server", repeatable),
+        )
     }
 
     /// Ends the exchange as a plugin asked.
     pub(crate) async fn stop(&self, stop: Stop, accept: &Accept) -> Answer {
-        match stop {
-            Stop::Reply(reply) => Ok(answer(&self.record, accept, reply)),
-            Stop::Answer(plain) => {
-                self.record.fail(Failure::Refused);
-                self.record.set_status(plain.code);
-                let record = Some(Rc::clone(&self.record));
-                Ok(respond::plain(plain).map(|body| ClientBody::full(body, record)))
-            }
-            Stop::Reset(how) => self.break_off(how).await,
-            Stop::RefuseConnections(length) => {
-                self.worker.outage.begin(length);
-                self.break_off(Reset::Close).await
-            }
-        }
+        ending::stop(&self.connection, &self.record, stop, accept).await
     }
-
-    async fn break_off(&self, how: Reset) -> Answer {
-        self.record.fail(Failure::PluginReset);
-        match how {
-            Reset::Hang => tokio::time::sleep(LONGEST_HANG).await,
-            Reset::BlackHole => {
-                self.connection.silence();
-                tokio::time::sleep(LONGEST_HANG).await;
-            }
-            Reset::Close => self.connection.close(),
-            Reset::Cancel | Reset::InternalError => {}
-        }
-        Err(BrokenOff::new(how).into())
-    }
-}
-
-/// An answer of the sidecar's own.
-pub(crate) fn answer(record: &Rc<Record>, accept: &Accept, reply: Reply) -> Response<ClientBody> {
-    record.fail(reply.failure);
-    record.set_status(reply.code());
-    reply
-        .into_response(accept)
-        .map(|body| ClientBody::full(body, Some(Rc::clone(record))))
 }
 
 /// The client's name, empty if it is not text.

@@ -3,7 +3,9 @@
 //! Rules: RFC 9110 §7.6.1 (Connection), RFC 9112 §9.6, RFC 9113 §8.2.2. A `Connection` that names an end-to-end field
 //! (`Connection: Impersonate-User` would make an impersonated call the controller's own) is refused, not obeyed.
 
-use http::header::{CONNECTION, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -59,6 +61,39 @@ fn is_connection_option(option: &str) -> bool {
     option.eq_ignore_ascii_case("close") || HOP_BY_HOP.iter().any(|name| option.eq_ignore_ascii_case(name.as_str()))
 }
 
+/// Fields between a client and its proxy (RFC 9110 §11.7).
+const PROXY: [HeaderName; 3] = [
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-authentication-info"),
+];
+
+/// Removes the hop-by-hop fields of a message that a forward proxy passes on: those that are always such, and those that its
+/// `Connection` names. Nothing of ours depends on a field that a client could name there.
+pub(crate) fn strip_forwarded(headers: &mut HeaderMap) {
+    // Who forwards a message with both sends the length that it knows (RFC 9112 §6.3).
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|text| text.split(','))
+            .filter_map(|option| option.trim().parse().ok())
+            // Framing and target are not the sender's to take away.
+            .filter(|name| *name != CONTENT_LENGTH && *name != HOST)
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in HOP_BY_HOP.iter().chain(&PROXY) {
+        headers.remove(name);
+    }
+}
+
 /// Removes the hop-by-hop fields of a response.
 pub(crate) fn strip_response(headers: &mut HeaderMap) {
     if !headers.keys().any(is_hop_by_hop) {
@@ -105,6 +140,22 @@ mod tests {
         assert_eq!(strip(&mut headers), Ok(None));
         let mut headers = map(&[("upgrade", "websocket")]);
         assert_eq!(strip(&mut headers), Ok(None), "without Connection it is no upgrade");
+    }
+
+    #[test]
+    fn a_forward_proxy_removes_what_connection_names_and_what_was_meant_for_it() {
+        let mut headers = map(&[
+            ("connection", "close, x-hop, Content-Length"),
+            ("x-hop", "1"),
+            ("content-length", "3"),
+            ("proxy-authorization", "Basic x"),
+            ("proxy-connection", "keep-alive"),
+            ("authorization", "Bearer x"),
+            ("upgrade", "websocket"),
+            ("te", "trailers"),
+        ]);
+        strip_forwarded(&mut headers);
+        assert_eq!(headers, map(&[("content-length", "3"), ("authorization", "Bearer x")]));
     }
 
     #[test]

@@ -9,9 +9,10 @@
 //! | `handler`, `guarded` | **one request, top to bottom**: the short way, and the long way with plugins |
 //! | `phases`, `instances` | which plugin is asked when; live instances; failure policy |
 //! | `edit`, `renaming`, `ledger` | what plugins asked for is done to query, headers, names, views |
+//! | `external` | calls to other services: three ways in, where they may go, tunnels; the same plugins |
 //! | `leader_lock` | which requests are about the controller's own lock |
 //! | `watch`, `shape`, `body`, `signal` | bodies on their way |
-//! | `respond` | every error becomes a `Status`; the only place that picks a code |
+//! | `ending`, `respond` | requests that end early; every error becomes a `Status`; the only place that picks a code |
 //! | `upstream`, `upgrade` | the way to the API server |
 //! | `chain` | the directory, the document, matching, quarantine |
 //! | `wasm` | engine, compiler, instances, what guests may ask for |
@@ -26,8 +27,10 @@ pub mod chain;
 pub mod config;
 mod connection;
 mod edit;
+mod ending;
 pub mod error;
 pub mod exchange;
+mod external;
 mod guarded;
 mod handler;
 pub mod harness;

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::outage::{Outage, Outages};
+use crate::verdict::Traffic;
 use crate::worker::Order;
 
 /// Connections that wait in the kernel while we are busy, or while the first chain is loaded.
@@ -44,16 +45,33 @@ pub(crate) fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpList
     })
 }
 
+/// A port whose connections go to the workers.
+pub(crate) struct Port {
+    /// Which kind of requests it takes.
+    pub(crate) traffic: Traffic,
+    /// The flag that it comes from.
+    pub(crate) setting: &'static str,
+    pub(crate) listener: TcpListener,
+    /// How many connections it may have.
+    pub(crate) places: Arc<Semaphore>,
+    pub(crate) outage: Outage,
+}
+
 /// Accepts until `stop`, round robin over the workers: a controller has few connections, and each should have a core. The
 /// port is closed during an outage.
 pub(crate) async fn accept(
-    mut listener: TcpListener,
+    port: Port,
     workers: Vec<mpsc::Sender<Order>>,
-    places: Arc<Semaphore>,
     metrics: Arc<Metrics>,
-    outage: Outage,
     stop: CancellationToken,
 ) {
+    let Port {
+        traffic,
+        setting,
+        mut listener,
+        places,
+        outage,
+    } = port;
     let mut turn = workers.iter().cycle();
     let mut outages = outage.subscribe();
     loop {
@@ -61,7 +79,7 @@ pub(crate) async fn accept(
             accepted = listener.accept() => accepted,
             () = outages.begun() => {
                 let reopened = tokio::select! {
-                    reopened = reopen(listener, &mut outages) => reopened,
+                    reopened = reopen(listener, setting, &mut outages) => reopened,
                     () = stop.cancelled() => return,
                 };
                 listener = reopened;
@@ -79,27 +97,30 @@ pub(crate) async fn accept(
         };
         let Ok(permit) = Arc::clone(&places).try_acquire_owned() else {
             metrics.connections_refused.inc();
-            tracing::warn!("connection refused: --max-connections (CTRLMESH_MAX_CONNECTIONS) is reached");
+            tracing::warn!(
+                setting,
+                "connection refused: --max-connections (CTRLMESH_MAX_CONNECTIONS) is reached"
+            );
             continue;
         };
         let Some(worker) = turn.next() else { return };
         // A worker that takes nothing any more is about to end.
         tokio::select! {
-            _ = worker.send(Order::Serve(stream, permit)) => {}
+            _ = worker.send(Order::Serve(traffic, stream, permit)) => {}
             () = stop.cancelled() => return,
         }
     }
 }
 
 /// Closes the port until the outage is over.
-async fn reopen(listener: TcpListener, outages: &mut Outages) -> TcpListener {
+async fn reopen(listener: TcpListener, setting: &'static str, outages: &mut Outages) -> TcpListener {
     let address = listener.local_addr();
     drop(listener);
-    tracing::warn!("a plugin closes the port for a while");
+    tracing::warn!(setting, "a plugin closes the port for a while");
     loop {
         outages.over().await;
         let bound = match &address {
-            Ok(address) => bind("--api-address (CTRLMESH_API_ADDRESS)", *address).map_err(|error| error.to_string()),
+            Ok(address) => bind(setting, *address).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
         match bound {

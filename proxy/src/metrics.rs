@@ -6,49 +6,35 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use ctrlmesh_wire::Verb;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 mod durations;
+mod requests;
 
 pub(crate) use durations::Durations;
+use requests::Requests;
 
 use crate::chain::{VERBS, verb_index};
+use crate::external::Way;
+use crate::record::Class;
 use crate::verdict::Failure;
 
-type Label = (&'static str, &'static str);
 type EntryLabels = [(&'static str, String); 2];
-
-/// Classes of status codes; a request that got no answer counts as `none`.
-const CODES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
-
-const FAILURES: [(Failure, &str); 7] = [
-    (Failure::ClientGone, "client_gone"),
-    (Failure::Refused, "refused"),
-    (Failure::Unreachable, "unreachable"),
-    (Failure::UpstreamReset, "upstream_reset"),
-    (Failure::Timeout, "timeout"),
-    (Failure::PluginReset, "plugin_reset"),
-    (Failure::PluginFailed, "plugin_failed"),
-];
-
-/// Counters of one verb.
-#[derive(Debug, Clone)]
-struct VerbMetrics {
-    codes: [Counter; CODES.len()],
-    durations: Durations,
-}
 
 /// Everything that is counted.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
-    verbs: Vec<VerbMetrics>,
-    failures: Vec<Counter>,
-    pub(crate) in_flight: Gauge,
+    /// To the API server, by verb.
+    api: Requests,
+    /// To anywhere else, by way in.
+    external: Requests,
+    pub(crate) external_tunnels: Gauge,
+    pub(crate) external_targets: Gauge,
+    pub(crate) external_addresses_refused: Counter,
     pub(crate) connections: Gauge,
     pub(crate) connections_refused: Counter,
     pub(crate) watches_expired: Counter,
@@ -75,44 +61,16 @@ impl Metrics {
 
     /// Registers everything.
     pub(crate) fn new(mut registry: Registry) -> Arc<Self> {
-        let requests = Family::<[Label; 2], Counter>::default();
-        let durations = Family::<[Label; 1], Durations>::default();
-        let failures = Family::<[Label; 1], Counter>::default();
-        registry.register(
-            "requests",
-            "Requests by verb and class of the status that the client got",
-            requests.clone(),
-        );
-        registry.register(
-            "request_duration_seconds",
-            "From request head to end of body",
-            durations.clone(),
-        );
-        registry.register(
-            "request_failures",
-            "Requests without a complete response",
-            failures.clone(),
-        );
-        let verbs = VERBS
-            .iter()
-            .map(|verb| VerbMetrics {
-                codes: CODES.map(|code| {
-                    requests
-                        .get_or_create(&[("verb", verb.as_str()), ("code", code)])
-                        .clone()
-                }),
-                durations: durations.get_or_create(&[("verb", verb.as_str())]).clone(),
-            })
-            .collect();
-        let failures = FAILURES
-            .iter()
-            .map(|(_, name)| failures.get_or_create(&[("reason", *name)]).clone())
-            .collect();
+        let api = Requests::new(&mut registry, "verb", &VERBS.map(|verb| verb.as_str()));
+        let ways = Way::ALL.map(Way::as_str);
+        let external = Requests::new(registry.sub_registry_with_prefix("external"), "way", &ways);
         let mut metrics = Self {
             registry,
-            verbs,
-            failures,
-            in_flight: Gauge::default(),
+            api,
+            external,
+            external_tunnels: Gauge::default(),
+            external_targets: Gauge::default(),
+            external_addresses_refused: Counter::default(),
             connections: Gauge::default(),
             connections_refused: Counter::default(),
             watches_expired: Counter::default(),
@@ -128,9 +86,19 @@ impl Metrics {
     fn register(&mut self) {
         let registry = &mut self.registry;
         registry.register(
-            "requests_in_flight",
-            "Requests whose body has not ended",
-            self.in_flight.clone(),
+            "external_tunnels",
+            "Open tunnels of CONNECT",
+            self.external_tunnels.clone(),
+        );
+        registry.register(
+            "external_targets",
+            "Targets of external traffic with connections of their own, of all threads together",
+            self.external_targets.clone(),
+        );
+        registry.register(
+            "external_addresses_refused",
+            "Addresses that external traffic wanted and may not have",
+            self.external_addresses_refused.clone(),
         );
         registry.register("connections", "Open client connections", self.connections.clone());
         registry.register(
@@ -165,19 +133,22 @@ impl Metrics {
         );
     }
 
+    /// A request begins.
+    pub(crate) fn request_began(&self, class: Class) {
+        self.requests(class).0.began();
+    }
+
     /// A request is over.
-    pub(crate) fn request_ended(&self, verb: Verb, status: u16, seconds: f64, failure: Option<Failure>) {
-        if let Some(metrics) = self.verbs.get(verb_index(verb)) {
-            if let Some(counter) = metrics.codes.get(usize::from(status / 100).min(CODES.len() - 1)) {
-                counter.inc();
-            }
-            metrics.durations.observe(seconds);
-        }
-        if let Some(failure) = failure
-            && let Some(at) = FAILURES.iter().position(|(known, _)| *known == failure)
-            && let Some(counter) = self.failures.get(at)
-        {
-            counter.inc();
+    pub(crate) fn request_ended(&self, class: Class, status: u16, seconds: f64, failure: Option<Failure>) {
+        let (requests, kind) = self.requests(class);
+        requests.ended(kind, status, seconds, failure);
+    }
+
+    /// Where a request is counted, and as which of the kinds there.
+    fn requests(&self, class: Class) -> (&Requests, usize) {
+        match class {
+            Class::Api(verb) => (&self.api, verb_index(verb)),
+            Class::External(way) => (&self.external, way.index()),
         }
     }
 
@@ -217,15 +188,22 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use ctrlmesh_wire::Verb;
+
     use super::*;
 
     #[test]
-    fn a_request_is_counted_by_verb_and_class_of_code() {
+    fn a_request_is_counted_by_verb_or_way_and_class_of_code() {
         let metrics = Metrics::new(Metrics::registry());
-        metrics.request_ended(Verb::List, 200, 0.002, None);
-        metrics.request_ended(Verb::Create, 0, 1.0, Some(Failure::ClientGone));
-        metrics.request_ended(Verb::Delete, 404, 0.1, None);
+        metrics.request_ended(Class::Api(Verb::List), 200, 0.002, None);
+        metrics.request_ended(Class::Api(Verb::Create), 0, 1.0, Some(Failure::ClientGone));
+        metrics.request_ended(Class::Api(Verb::Delete), 404, 0.1, None);
+        metrics.request_ended(Class::External(Way::Connect), 403, 0.1, Some(Failure::Refused));
         let text = metrics.text().unwrap();
+        assert!(
+            text.contains(r#"ctrlmesh_external_requests_total{way="connect",code="4xx"} 1"#),
+            "{text}"
+        );
         assert!(
             text.contains(r#"ctrlmesh_requests_total{verb="list",code="2xx"} 1"#),
             "{text}"

@@ -8,8 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ctrlmesh_contract::FailurePolicy;
+use http::{HeaderMap, response};
 
 use crate::chain::{Entry, EntryId, Matched, Snapshot};
+use crate::connection::Connection;
+use crate::edit::{self, EditError};
 use crate::exchange::{RequestView, ResponseView};
 use crate::instances::{CallError, Instances, Phase};
 use crate::respond::Reply;
@@ -48,7 +51,7 @@ pub(crate) enum RequestDecision {
 }
 
 /// What the response phase decided.
-pub(crate) enum ResponseDecision {
+enum ResponseDecision {
     Proceed {
         edits: Vec<ResponseEdit>,
         shapes: Vec<BodyShape>,
@@ -100,13 +103,58 @@ impl Plugins {
     }
 
     /// An entry's edit could not be applied: what follows by its failure policy. `None`: leave its edits out.
-    pub(crate) fn invalid(&self, id: EntryId, what: String) -> Option<Reply> {
+    fn invalid(&self, id: EntryId, what: String) -> Option<Reply> {
         let entry = self.snapshot.entries().iter().find(|entry| entry.id == id)?;
         closed(entry, &self.instances.invalid(entry, what))
     }
 
+    /// What `apply` makes of the edits; those of headers are applied here. An entry whose edit is impossible is left out, or
+    /// answers for the request.
+    pub(crate) fn settle<T>(
+        &self,
+        edits: &mut Vec<Attributed>,
+        headers: &mut HeaderMap,
+        apply: impl Fn(&[Attributed]) -> Result<T, EditError>,
+    ) -> Result<T, Reply> {
+        let edited = loop {
+            match apply(edits) {
+                Ok(edited) => break edited,
+                Err(EditError::Client(reply)) => return Err(reply),
+                Err(EditError::Plugin { entry, what }) => match self.invalid(entry, what) {
+                    Some(reply) => return Err(reply),
+                    None => edits.retain(|(owner, _)| *owner != entry),
+                },
+            }
+        };
+        // Only now: what an entry that is left out wanted to set must not stay.
+        edit::apply_to_headers(headers, edits);
+        Ok(edited)
+    }
+
+    /// The response phase: edits the head, and tells how the body is to be shaped.
+    pub(crate) async fn edit_response(
+        &self,
+        head: &mut response::Parts,
+        connection: &Connection,
+    ) -> Result<Vec<BodyShape>, Stop> {
+        if !self.wants_response() {
+            return Ok(Vec::new());
+        }
+        let view = Rc::new(ResponseView {
+            status: head.status,
+            headers: head.headers.clone(),
+        });
+        match self.on_response(&view).await {
+            ResponseDecision::Proceed { edits, shapes } => {
+                apply_head(&mut head.headers, &edits, connection);
+                Ok(shapes)
+            }
+            ResponseDecision::Stop(stop) => Err(stop),
+        }
+    }
+
     /// Asks every entry that subscribed to responses, last first.
-    pub(crate) async fn on_response(&self, head: &Rc<ResponseView>) -> ResponseDecision {
+    async fn on_response(&self, head: &Rc<ResponseView>) -> ResponseDecision {
         let mut edits = Vec::new();
         let mut shapes = Vec::new();
         for entry in self.snapshot.on_response(self.matched) {
@@ -135,7 +183,7 @@ impl Plugins {
     }
 
     /// Whether anybody wants to see the response head.
-    pub(crate) fn wants_response(&self) -> bool {
+    fn wants_response(&self) -> bool {
         self.snapshot.on_response(self.matched).next().is_some()
     }
 
@@ -190,5 +238,19 @@ fn closed(entry: &Entry, error: &CallError) -> Option<Reply> {
 async fn wait(delay: Duration) {
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
+    }
+}
+
+fn apply_head(headers: &mut HeaderMap, edits: &[ResponseEdit], connection: &Connection) {
+    for edit in edits {
+        match edit {
+            ResponseEdit::SetHeader(name, value) => {
+                headers.insert(name, value.clone());
+            }
+            ResponseEdit::RemoveHeader(name) => {
+                headers.remove(name);
+            }
+            ResponseEdit::CloseConnection => connection.retire(),
+        }
     }
 }

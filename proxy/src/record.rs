@@ -10,15 +10,26 @@ use ctrlmesh_wire::{RequestInfo, Verb};
 use http::{Method, Uri};
 use tokio::time::Instant;
 
+use crate::external::Way;
 use crate::metrics::Metrics;
 use crate::phases::Plugins;
+use crate::upstream::Upstream;
 use crate::verdict::{Failure, Outcome};
+
+/// What a request counts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// To the API server.
+    Api(Verb),
+    /// To anywhere else.
+    External(Way),
+}
 
 /// One request.
 pub(crate) struct Record {
     metrics: std::sync::Arc<Metrics>,
     start: Instant,
-    verb: Verb,
+    class: Class,
     method: Method,
     uri: Uri,
     status: Cell<u16>,
@@ -30,15 +41,17 @@ pub(crate) struct Record {
     /// The response body was sent to its end.
     complete: Cell<bool>,
     plugins: RefCell<Option<Rc<Plugins>>>,
+    /// Connections that the response comes over, if nobody else keeps them.
+    upstream_kept: RefCell<Option<Rc<Upstream>>>,
 }
 
 impl Record {
-    pub(crate) fn new(metrics: &std::sync::Arc<Metrics>, verb: Verb, method: Method, uri: Uri) -> Rc<Self> {
-        metrics.in_flight.inc();
+    pub(crate) fn new(metrics: &std::sync::Arc<Metrics>, class: Class, method: Method, uri: Uri) -> Rc<Self> {
+        metrics.request_began(class);
         Rc::new(Self {
             metrics: std::sync::Arc::clone(metrics),
             start: Instant::now(),
-            verb,
+            class,
             method,
             uri,
             status: Cell::default(),
@@ -49,12 +62,18 @@ impl Record {
             response_bytes: Cell::default(),
             complete: Cell::default(),
             plugins: RefCell::default(),
+            upstream_kept: RefCell::default(),
         })
     }
 
     /// These plugins want the request.
     pub(crate) fn set_plugins(&self, plugins: Rc<Plugins>) {
         *self.plugins.borrow_mut() = Some(plugins);
+    }
+
+    /// Keeps a server's connections as long as the request lives.
+    pub(crate) fn keep(&self, upstream: Rc<Upstream>) {
+        *self.upstream_kept.borrow_mut() = Some(upstream);
     }
 
     pub(crate) fn set_status(&self, status: u16) {
@@ -102,13 +121,39 @@ impl Record {
         if !tracing::enabled!(target: "access", tracing::Level::DEBUG) {
             return;
         }
+        match self.class {
+            Class::Api(verb) => self.log_api(verb, outcome),
+            Class::External(way) => self.log_external(way, outcome),
+        }
+    }
+
+    fn log_external(&self, way: Way, outcome: &Outcome) {
+        tracing::debug!(
+            target: "access",
+            method = %self.method,
+            way = way.as_str(),
+            host = self.uri.host().unwrap_or_default(),
+            port = self.uri.port_u16(),
+            path = self.uri.path(),
+            status = outcome.status,
+            upstream_status = outcome.upstream_status,
+            failure = ?outcome.failure,
+            duration_us = micros(outcome.duration),
+            upstream_us = micros(outcome.upstream),
+            request_bytes = outcome.request_bytes,
+            response_bytes = outcome.response_bytes,
+            "external request"
+        );
+    }
+
+    fn log_api(&self, verb: Verb, outcome: &Outcome) {
         let info = RequestInfo::parse(self.method.as_str(), self.uri.path(), self.uri.query()).ok();
         let text = |of: fn(&RequestInfo<'_>) -> String| info.as_ref().map(of).unwrap_or_default();
         tracing::debug!(
             target: "access",
             method = %self.method,
             path = self.uri.path(),
-            verb = %self.verb,
+            verb = %verb,
             group = text(|info| info.group.to_string()),
             resource = text(|info| info.resource.to_string()),
             subresource = text(|info| info.subresource.to_string()),
@@ -117,8 +162,8 @@ impl Record {
             status = outcome.status,
             upstream_status = outcome.upstream_status,
             failure = ?outcome.failure,
-            duration_us = u64::try_from(outcome.duration.as_micros()).unwrap_or(u64::MAX),
-            upstream_us = u64::try_from(outcome.upstream.as_micros()).unwrap_or(u64::MAX),
+            duration_us = micros(outcome.duration),
+            upstream_us = micros(outcome.upstream),
             request_bytes = outcome.request_bytes,
             response_bytes = outcome.response_bytes,
             "request"
@@ -126,12 +171,15 @@ impl Record {
     }
 }
 
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
 impl Drop for Record {
     fn drop(&mut self) {
         let outcome = self.outcome();
-        self.metrics.in_flight.dec();
         self.metrics.request_ended(
-            self.verb,
+            self.class,
             outcome.status,
             outcome.duration.as_secs_f64(),
             outcome.failure,

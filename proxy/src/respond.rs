@@ -9,7 +9,8 @@ use ctrlmesh_wire::{Status, StatusCause, StatusDetails};
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-use crate::upstream::SendError;
+use crate::external::DestinationError;
+use crate::upstream::{ConnectError, SendError};
 use crate::verdict::{self, Failure, Refusal};
 
 /// metav1's `StatusReasonUnknown` is the empty word, which WIT `refusal.reason` has for "the usual one".
@@ -90,6 +91,29 @@ impl Reply {
     /// The request can't be read safely: a malformed query under a shard's selector, a selector outside the grammar.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// The request may not go where it wants to.
+    pub(crate) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, message)
+    }
+
+    /// An external request does not say clearly where it goes, or to a place that is no host.
+    pub(crate) fn destination(error: &DestinationError) -> Self {
+        match error {
+            DestinationError::TooLong { limit } => Self::uri_too_long(*limit),
+            DestinationError::OddAddress { .. } => Self::forbidden(error.to_string()),
+            _ => Self::bad_request(error.to_string()),
+        }
+    }
+
+    /// Too many tunnels are open.
+    pub(crate) fn too_many_tunnels(limit: usize) -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("all {limit} tunnels of this thread are in use; close some that are idle"),
+        )
+        .retry_after(1)
     }
 
     /// The URL is longer than what the host parses.
@@ -187,19 +211,22 @@ impl Reply {
         Self::new(StatusCode::BAD_GATEWAY, format!("a body broke off: {error}")).failure(Failure::UpstreamReset)
     }
 
-    /// Sending to the API server failed. `repeatable`: the verb changes nothing.
-    pub(crate) fn upstream(error: &SendError, repeatable: bool) -> Self {
+    /// Sending to a server failed. `whom`: it, in a sentence. `repeatable`: the verb changes nothing.
+    pub(crate) fn upstream(error: &SendError, whom: &str, repeatable: bool) -> Self {
         match error {
+            SendError::Unreachable { source } if matches!(**source, ConnectError::Refused { .. }) => {
+                Self::forbidden(source.to_string())
+            }
             SendError::Unreachable { .. } | SendError::NotProcessed { .. } | SendError::TooManyConnections { .. } => {
                 Self::new(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    format!("the API server can't be reached: {error}"),
+                    format!("{whom} can't be reached: {error}"),
                 )
                 .retry_after(1)
                 .failure(Failure::Unreachable)
             }
             SendError::HeadTimeout { .. } => {
-                let reply = Self::new(StatusCode::GATEWAY_TIMEOUT, "the API server did not answer in time")
+                let reply = Self::new(StatusCode::GATEWAY_TIMEOUT, format!("{whom} did not answer in time"))
                     .failure(Failure::Timeout);
                 if repeatable { reply.retry_after(1) } else { reply }
             }
@@ -210,7 +237,7 @@ impl Reply {
             }
             SendError::InvalidRequest { .. } => Self::bad_request(error.to_string()),
             SendError::Broken { .. } => {
-                let reply = Self::new(StatusCode::BAD_GATEWAY, format!("the API server broke off: {error}"))
+                let reply = Self::new(StatusCode::BAD_GATEWAY, format!("{whom} broke off: {error}"))
                     .reason("ServiceUnavailable")
                     .failure(Failure::UpstreamReset);
                 if repeatable { reply.retry_after(1) } else { reply }

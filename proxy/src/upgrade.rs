@@ -11,7 +11,8 @@ use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
 use crate::body::{ClientBody, RequestBody};
-use crate::handler::{Answer, Exchange};
+use crate::ending::Answer;
+use crate::handler::Exchange;
 use crate::headers;
 use crate::respond::Accept;
 use crate::upstream::{Upgrade, UpgradedStream};

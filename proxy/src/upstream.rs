@@ -1,4 +1,5 @@
-//! The way to the API server: pooled HTTP/2 and HTTP/1.1 connections, one set per worker thread.
+//! The way to a server: pooled HTTP/2 and HTTP/1.1 connections, one set per worker thread. Each worker has one for the API
+//! server, and one for each target of external traffic (`external`).
 //!
 //! Flow of a request: a place on a connection (`pool.rs`), one exchange on it (`http2.rs`, `http1.rs`), and if that
 //! fails in a way that proves the request unprocessed, the same again on another connection (`attempt.rs`).
@@ -22,6 +23,7 @@ mod attempt;
 mod body;
 mod connect;
 mod credentials;
+mod dial;
 mod error;
 mod http1;
 mod http2;
@@ -35,10 +37,12 @@ mod upload;
 
 pub use body::UpstreamBody;
 pub use credentials::Credentials;
+pub(crate) use dial::{Gate, dial};
 pub use error::{BodyError, BoxError, ConnectError, Error, SendError};
 pub use limits::Limits;
 pub use request::HeadTimeout;
 pub use target::Target;
+pub(crate) use target::Trust;
 pub use upgrade::{Upgrade, UpgradedStream};
 
 use attempt::Attempts;

@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::chain::{ChainHandle, Snapshot};
-use crate::connection;
+use crate::connection::{self, Service};
+use crate::external::{self, External};
 use crate::instances::Instances;
 use crate::leader_lock::LeaderLocks;
 use crate::ledger::Ledger;
@@ -23,6 +24,7 @@ use crate::outage::Outage;
 use crate::signal::Signal;
 use crate::tls::ServerTls;
 use crate::upstream::{Credentials, Limits, Target, Upstream};
+use crate::verdict::Traffic;
 use crate::wasm::{Engine, StateStore};
 
 /// What every worker thread is made of; shared.
@@ -39,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) outage: Outage,
     pub(crate) tls: ServerTls,
     pub(crate) head_timeout: Duration,
+    /// `None`: external traffic is off.
+    pub(crate) external: Option<Arc<external::Shared>>,
     /// Graceful: connections finish what they have and take no more.
     pub(crate) drain: CancellationToken,
     /// Forced: everything ends now.
@@ -60,6 +64,7 @@ pub(crate) struct Worker {
     pub(crate) tls: ServerTls,
     pub(crate) drain: CancellationToken,
     pub(crate) stop: CancellationToken,
+    external: Option<Rc<External>>,
     target: Arc<Target>,
     tasks: TaskTracker,
 }
@@ -67,7 +72,7 @@ pub(crate) struct Worker {
 /// What a worker thread is told.
 pub(crate) enum Order {
     /// Serve this connection. The permit is given back with it.
-    Serve(TcpStream, tokio::sync::OwnedSemaphorePermit),
+    Serve(Traffic, TcpStream, tokio::sync::OwnedSemaphorePermit),
     /// Start the instances of this chain, which is about to come into force.
     Prepare(Arc<Snapshot>, oneshot::Sender<Result<(), String>>),
 }
@@ -85,6 +90,7 @@ impl Worker {
             outage,
             tls,
             head_timeout,
+            external,
             drain,
             stop,
         } = shared;
@@ -110,6 +116,7 @@ impl Worker {
             tls,
             drain,
             stop,
+            external: external.map(|shared| External::new(shared, head_timeout)),
             target,
             tasks: TaskTracker::new(),
         })
@@ -133,6 +140,13 @@ impl Worker {
     /// Port of the API server.
     pub(crate) fn port(&self) -> u16 {
         self.target.port()
+    }
+
+    fn service(&self, traffic: Traffic) -> Service {
+        match &self.external {
+            Some(external) if traffic == Traffic::External => Service::External(Rc::clone(external)),
+            _ => Service::Api,
+        }
     }
 
     /// Whether no second chain has come into force since the process began.
@@ -176,6 +190,9 @@ async fn work(shared: Shared, mut orders: mpsc::Receiver<Order>) {
     let (drain, stop) = (shared.drain.clone(), shared.stop.clone());
     let worker = Worker::new(shared);
     worker.spawn(hear(Rc::clone(&worker)));
+    if let Some(external) = &worker.external {
+        worker.spawn(Rc::clone(external).run(drain.clone()));
+    }
     loop {
         tokio::select! {
             order = orders.recv() => match order {
@@ -195,12 +212,13 @@ async fn work(shared: Shared, mut orders: mpsc::Receiver<Order>) {
 
 fn obey(worker: &Rc<Worker>, order: Order) {
     match order {
-        Order::Serve(stream, permit) => {
+        Order::Serve(traffic, stream, permit) => {
             let serving = Rc::clone(worker);
+            let service = worker.service(traffic);
             worker.spawn(async move {
                 serving.metrics.connections.inc();
                 match tokio::net::TcpStream::from_std(stream) {
-                    Ok(stream) => connection::serve(Rc::clone(&serving), stream, permit).await,
+                    Ok(stream) => connection::serve(Rc::clone(&serving), service, stream, permit).await,
                     Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
                 }
                 serving.metrics.connections.dec();

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use anyhow::Context;
 use clap::CommandFactory;
-use ctrlmesh_tests::{Stand, shard};
+use ctrlmesh_tests::{Client, Stand, shard};
 
 fn document() -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operating.md")).unwrap()
@@ -31,8 +32,10 @@ fn every_flag_and_variable_is_described() {
 #[tokio::test]
 async fn every_metric_and_log_field_is_described() -> anyhow::Result<()> {
     let document = document();
-    let stand = Stand::start(vec![shard("a")]).await?;
+    let stand = Stand::start_with(vec![shard("a")], &["--external-address", "127.0.0.1:0"]).await?;
     stand.client().get("/api/v1/configmaps").await?;
+    let external = Client::http1(stand.sidecar.external().context("it is on")?);
+    assert_eq!(external.get("http://127.0.0.1:9/").await?.status, 403);
     let text = String::from_utf8(stand.sidecar.admin().get("/metrics").await?.body.to_vec())?;
     let metrics = text
         .lines()
@@ -41,16 +44,14 @@ async fn every_metric_and_log_field_is_described() -> anyhow::Result<()> {
         assert!(document.contains(&format!("`{metric}")), "{metric} is not described");
     }
     let log = stand.sidecar.log();
-    let line = log
-        .lines()
-        .find(|line| line.contains("access: request"))
-        .unwrap_or_default()
-        .to_owned();
-    for field in line.split(' ').filter_map(|word| Some(word.split_once('=')?.0)) {
-        assert!(
-            document.contains(&format!("`{field}`")),
-            "log field {field} is not described"
-        );
+    for kind in ["access: request", "access: external request"] {
+        let line = log.lines().find(|line| line.contains(kind)).context(kind)?;
+        for field in line.split(' ').filter_map(|word| Some(word.split_once('=')?.0)) {
+            assert!(
+                document.contains(&format!("`{field}`")),
+                "log field {field} is not described"
+            );
+        }
     }
     Ok(())
 }

@@ -13,6 +13,7 @@
 pub mod chain_dir;
 pub mod client;
 pub mod sidecar;
+pub mod target;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use serde_json::{Value, json};
 pub use chain_dir::{ChainDir, EntrySpec};
 pub use client::{Answer, Client};
 pub use sidecar::{Sidecar, binary};
+pub use target::Target;
 
 /// The longest that anything here may take; a condition that is not met by then fails the test.
 pub const DEADLINE: Duration = Duration::from_secs(30);

@@ -18,6 +18,7 @@ pub struct Sidecar {
     child: Child,
     api: SocketAddr,
     admin: SocketAddr,
+    external: Option<SocketAddr>,
     log: Arc<Mutex<Vec<String>>>,
     _reader: JoinHandle<()>,
 }
@@ -89,6 +90,7 @@ impl Sidecar {
         Ok(Self {
             api: address("api")?,
             admin: address("admin")?,
+            external: address("external").ok(),
             child,
             log,
             _reader: reader,
@@ -99,6 +101,12 @@ impl Sidecar {
     #[must_use]
     pub const fn api(&self) -> SocketAddr {
         self.api
+    }
+
+    /// Where calls to other services come in, if there is such a port.
+    #[must_use]
+    pub const fn external(&self) -> Option<SocketAddr> {
+        self.external
     }
 
     /// Where the admin port is.

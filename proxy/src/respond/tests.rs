@@ -31,10 +31,10 @@ fn a_write_that_may_have_happened_is_never_answered_with_retry_after() {
         maybe_executed: true,
         source: "reset".into(),
     };
-    let write = Reply::upstream(&broken, false).into_response(&Accept::default());
+    let write = Reply::upstream(&broken, "the API server", false).into_response(&Accept::default());
     assert_eq!(write.status(), 502);
     assert!(write.headers().get(RETRY_AFTER).is_none());
-    let read = Reply::upstream(&broken, true).into_response(&Accept::default());
+    let read = Reply::upstream(&broken, "the API server", true).into_response(&Accept::default());
     assert_eq!(read.headers()[RETRY_AFTER], "1");
 }
 

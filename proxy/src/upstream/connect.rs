@@ -1,32 +1,21 @@
-//! From a host name to a byte stream on which the protocol is agreed: DNS, TCP, TLS with ALPN.
+//! From a host name to a byte stream on which the protocol is agreed: TLS with ALPN over what `dial.rs` opens.
 //!
 //! Leaves the protocols themselves to `http2.rs`, `http1.rs` and `upgrade.rs`.
 
 use std::{
     io,
-    net::SocketAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
-use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    time::{Instant, timeout},
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{error::ConnectError, limits::Limits, target::Target};
-
-/// TCP probes after so long without traffic, and then so often: finds dead peers where no HTTP/2 PING does (HTTP/1.1
-/// watches, exec, port-forward). As Go's dialer for client-go: 30 s.
-const KEEPALIVE: Duration = Duration::from_secs(30);
-
-/// The least time that one of several addresses gets to answer.
-const MIN_ADDRESS_TIMEOUT: Duration = Duration::from_millis(250);
+use super::{dial::dial, error::ConnectError, limits::Limits, target::Target};
 
 /// What a connection is to speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +37,7 @@ pub(super) struct Opened {
 
 /// Opens a connection for requests. The caller bounds the time.
 pub(super) async fn open(target: &Target, limits: &Limits) -> Result<Opened, ConnectError> {
-    let tcp = dial(target, limits.connect_timeout).await?;
+    let tcp = dial(target.host(), target.port(), target.gate(), limits.connect_timeout).await?;
     let Some(identity) = target.identity() else {
         let protocol = if limits.http2_prior_knowledge {
             Protocol::Http2
@@ -77,49 +66,13 @@ pub(super) async fn open(target: &Target, limits: &Limits) -> Result<Opened, Con
 
 /// Opens a connection that speaks HTTP/1.1. The caller bounds the time.
 pub(super) async fn open_http1(target: &Target, limits: &Limits) -> Result<Transport, ConnectError> {
-    let tcp = dial(target, limits.connect_timeout).await?;
+    let tcp = dial(target.host(), target.port(), target.gate(), limits.connect_timeout).await?;
     match target.identity() {
         None => Ok(Transport::Plain(tcp)),
         Some(identity) => Ok(Transport::Tls(Box::new(
             secure(target, Arc::clone(&identity.http1), tcp).await?,
         ))),
     }
-}
-
-/// Resolves the name anew each time (API servers move) and tries the addresses in the resolver's order.
-async fn dial(target: &Target, patience: Duration) -> Result<TcpStream, ConnectError> {
-    let deadline = Instant::now() + patience;
-    let unresolved = |source| ConnectError::Resolve {
-        host: target.host().to_owned(),
-        source,
-    };
-    let addresses = tokio::net::lookup_host((target.host(), target.port()))
-        .await
-        .map_err(unresolved)?;
-    let addresses: Vec<SocketAddr> = addresses.collect();
-    let mut failure = unresolved(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-    for (index, &address) in addresses.iter().enumerate() {
-        // An address that swallows packets must leave time for the others.
-        let left = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
-        let share = (deadline.saturating_duration_since(Instant::now()) / left).max(MIN_ADDRESS_TIMEOUT);
-        let source = match timeout(share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => {
-                tune(&stream).map_err(|source| ConnectError::Connect { address, source })?;
-                return Ok(stream);
-            }
-            Ok(Err(error)) => error,
-            Err(_) => io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {share:?}")),
-        };
-        failure = ConnectError::Connect { address, source };
-    }
-    Err(failure)
-}
-
-fn tune(stream: &TcpStream) -> io::Result<()> {
-    // Requests are written whole: waiting for more to send only delays them.
-    stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
-    SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
 async fn secure(

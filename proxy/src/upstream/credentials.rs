@@ -59,7 +59,33 @@ struct Published {
     refreshes: AtomicU64,
 }
 
+impl Identity {
+    /// Both variants of these settings.
+    pub(super) fn new(mut negotiated: rustls::ClientConfig, generation: u64) -> Self {
+        let mut http1 = negotiated.clone();
+        negotiated.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Self {
+            negotiated: Arc::new(negotiated),
+            http1: Arc::new(http1),
+            generation,
+        }
+    }
+}
+
 impl Credentials {
+    /// No identity at all; `tls` without a client certificate, `None` for plain HTTP.
+    pub(super) fn none(tls: Option<Arc<Identity>>) -> Self {
+        Self {
+            published: Arc::new(Published {
+                identity: tls.map(ArcSwap::new),
+                ..Published::default()
+            }),
+            impersonation: Vec::new(),
+            _refresh: None,
+        }
+    }
+
     /// Asks for the first time, and goes on asking on the current runtime until dropped.
     pub(super) async fn start(config: kube::Config) -> Result<Self, Error> {
         let url = config.cluster_url.to_string();
@@ -248,17 +274,7 @@ async fn load_layer(config: &kube::Config) -> Result<Option<AuthLayer>, BoxError
 /// As [`load_layer`]. The outer error: the thread failed; the inner one: the settings are wrong.
 async fn load_identity(config: &kube::Config, generation: u64) -> Result<Result<Identity, kube::Error>, BoxError> {
     let config = config.clone();
-    let load = move || {
-        let mut negotiated = config.rustls_client_config()?;
-        let mut http1 = negotiated.clone();
-        negotiated.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Identity {
-            negotiated: Arc::new(negotiated),
-            http1: Arc::new(http1),
-            generation,
-        })
-    };
+    let load = move || Ok(Identity::new(config.rustls_client_config()?, generation));
     Ok(tokio::task::spawn_blocking(load).await?)
 }
 

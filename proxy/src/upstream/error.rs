@@ -1,4 +1,4 @@
-//! What can go wrong towards the API server, told so that `respond` can choose an answer and a person knows what to do.
+//! What can go wrong towards a server (the API server, or a target of external traffic), told so that `respond` can choose an answer and a person knows what to do.
 //!
 //! Leaves status codes and Retry-After to `respond`.
 
@@ -82,6 +82,14 @@ pub enum ConnectError {
         #[source]
         source: io::Error,
     },
+    /// It may not be connected to (`dial.rs`).
+    #[error("{host}: {why}")]
+    Refused {
+        /// The name.
+        host: String,
+        /// Why not, and what to do about it.
+        why: String,
+    },
     /// No address answered; the last one said this.
     #[error("can't connect to {address}: {source}")]
     Connect {
@@ -135,7 +143,7 @@ pub enum ConnectError {
 #[non_exhaustive]
 pub enum SendError {
     /// Nothing was sent: no connection could be had. Safe to repeat.
-    #[error("API server unreachable: {source}")]
+    #[error("{source}")]
     Unreachable {
         /// Why not.
         #[source]
@@ -143,14 +151,14 @@ pub enum SendError {
     },
     /// The server said that it did not look at it (GOAWAY, REFUSED_STREAM), and it could not be sent again here:
     /// refused too often, or its body was too large to keep. Safe to repeat.
-    #[error("API server refused the request unprocessed: {source}")]
+    #[error("the request was refused unprocessed: {source}")]
     NotProcessed {
         /// What it said.
         #[source]
         source: BoxError,
     },
     /// The connection or stream broke after the request was (perhaps partly) sent.
-    #[error("connection to the API server broke before the response: {source}")]
+    #[error("the connection broke before the response: {source}")]
     Broken {
         /// Whether the server may have carried it out.
         maybe_executed: bool,
@@ -159,13 +167,13 @@ pub enum SendError {
         source: BoxError,
     },
     /// No response head in time. The server may have carried the request out.
-    #[error("no response from the API server within {timeout:?}")]
+    #[error("no response within {timeout:?}")]
     HeadTimeout {
         /// The limit.
         timeout: Duration,
     },
     /// All connections are in use and no more may be opened. Nothing was sent.
-    #[error("all {limit} connections to the API server are in use")]
+    #[error("all {limit} connections are in use")]
     TooManyConnections {
         /// The limit.
         limit: usize,
@@ -206,7 +214,7 @@ impl SendError {
 #[non_exhaustive]
 pub enum BodyError {
     /// The server reset the stream.
-    #[error("API server reset the response: {source}")]
+    #[error("the server reset the response: {source}")]
     Reset {
         /// HTTP/2 error code.
         code: u32,
@@ -215,7 +223,7 @@ pub enum BodyError {
         source: h2::Error,
     },
     /// The connection broke.
-    #[error("connection to the API server broke during the response: {source}")]
+    #[error("the connection broke during the response: {source}")]
     Broken {
         /// How.
         #[source]

@@ -130,7 +130,7 @@ async fn drive(mut driver: Driver, line: Weak<Line>) {
     poll_fn(|cx| {
         if let Poll::Ready(end) = Pin::new(&mut driver).poll(cx) {
             if let Err(error) = end {
-                tracing::debug!(%error, "HTTP/1.1 connection to the API server ended");
+                tracing::debug!(%error, "HTTP/1.1 connection to a server ended");
             }
             return Poll::Ready(());
         }

@@ -195,7 +195,7 @@ impl Upstream {
     }
 
     fn opening_failed(&self, error: ConnectError) {
-        tracing::debug!(%error, "no connection to the API server");
+        tracing::debug!(%error, authority = %self.target.authority(), "no connection");
         self.pool.last_failure.replace(Some(Arc::new(error)));
         self.pool.failures.set(self.pool.failures.get() + 1);
     }
@@ -292,13 +292,13 @@ async fn drive_http2(driver: http2::Driver, keepalive: Keepalive, own: Option<Ab
     // A task of its own, so that the driver need not look at timers each time it is woken.
     let _watch = AbortOnDropHandle::new(tokio::task::spawn_local(async move {
         keepalive.until_dead().await;
-        tracing::warn!("the API server no longer answers on a connection; closing it");
+        tracing::warn!("a server no longer answers on a connection; closing it");
         if let Some(task) = own {
             task.abort();
         }
     }));
     if let Err(error) = driver.await {
-        tracing::debug!(%error, "HTTP/2 connection to the API server ended");
+        tracing::debug!(%error, "HTTP/2 connection to a server ended");
     }
 }
 

@@ -8,12 +8,24 @@ use std::{path::Path, sync::Arc};
 use http::HeaderValue;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{IpAddr, ServerName};
 
 use super::{
     credentials::{Credentials, Identity},
+    dial::Gate,
     error::Error,
 };
+
+/// What TLS servers are trusted by, without an identity of ours. Shared by many targets.
+#[derive(Debug, Clone)]
+pub(crate) struct Trust(Arc<Identity>);
+
+impl Trust {
+    /// `settings` must verify certificates and have none of their own.
+    pub(crate) fn new(settings: rustls::ClientConfig) -> Self {
+        Self(Arc::new(Identity::new(settings, 0)))
+    }
+}
 
 /// The API server that requests go to.
 #[derive(Debug)]
@@ -29,6 +41,8 @@ pub struct Target {
     credentials: Credentials,
     /// The same server without a client certificate; only if we have one.
     strangers: Option<Arc<Self>>,
+    /// Where connections may go; `None`: wherever the name leads.
+    gate: Option<Arc<Gate>>,
 }
 
 impl Target {
@@ -93,7 +107,47 @@ impl Target {
             host,
             server_name,
             strangers,
+            gate: None,
         })
+    }
+
+    /// Any server, to which we are nobody: for external traffic. `trust`: `None` for plain HTTP.
+    ///
+    /// # Errors
+    /// Host and port can't stand in a URL.
+    pub(crate) fn external(
+        name: &ServerName<'static>,
+        port: u16,
+        trust: Option<&Trust>,
+        gate: Arc<Gate>,
+    ) -> Result<Arc<Self>, http::Error> {
+        let host = name.to_str().into_owned();
+        let shown = match name {
+            ServerName::IpAddress(IpAddr::V6(_)) => format!("[{host}]"),
+            _ => host.clone(),
+        };
+        let (scheme, default_port) = match trust {
+            Some(_) => (Scheme::HTTPS, 443),
+            None => (Scheme::HTTP, 80),
+        };
+        let authority = if port == default_port {
+            Authority::try_from(shown.as_str())?
+        } else {
+            Authority::try_from(format!("{shown}:{port}"))?
+        };
+        Ok(Arc::new(Self {
+            scheme,
+            // `Authority` holds no character that a header can't.
+            host_header: HeaderValue::from_str(authority.as_str())?,
+            authority,
+            host,
+            port,
+            server_name: trust.map(|_| name.clone()),
+            prefix: String::new(),
+            credentials: Credentials::none(trust.map(|trust| Arc::clone(&trust.0))),
+            strangers: None,
+            gate: Some(gate),
+        }))
     }
 
     /// Where requests go that bring an identity of their own. The API server looks at a client certificate before it
@@ -150,6 +204,10 @@ impl Target {
 
     pub(super) fn host(&self) -> &str {
         &self.host
+    }
+
+    pub(super) fn gate(&self) -> Option<&Gate> {
+        self.gate.as_deref()
     }
 
     /// Name in the server's certificate; `None` for plain HTTP.

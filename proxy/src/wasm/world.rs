@@ -18,7 +18,9 @@ const PACKAGE: &str = "ctrlmesh:plugin/";
 /// What a plugin of 0.1 exports.
 const EXPORTS_0_1: [&str; 4] = ["configure", "on-request", "on-response", "on-complete"];
 /// What a plugin of 0.1 may import.
-const INTERFACES_0_1: [&str; 7] = ["types", "exchange", "clock", "random", "log", "metrics", "state"];
+const INTERFACES_0_1: [&str; 8] = [
+    "types", "exchange", "clock", "random", "log", "metrics", "state", "report",
+];
 
 /// Finds the version of a component, and refuses what is not a plugin or wants more than a plugin gets.
 pub(crate) fn check(imports: &[&str], exports: &[&str], digest: &str) -> Result<Version, Error> {

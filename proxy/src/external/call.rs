@@ -1,0 +1,236 @@
+//! One external request, top to bottom: read, match, ask the plugins, edit, send, ask again, answer.
+//!
+//! The same for all three ways in; a CONNECT is not sent but connected (`tunnel`). A request that no plugin wants allocates
+//! nothing for plugins.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ctrlmesh_wire::Verb;
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method, Request, Response, Uri, Version};
+use hyper::body::Incoming;
+use percent_encoding::percent_decode_str;
+use tokio::time::Instant;
+
+use super::destination::{Destination, ENDPOINT, Way};
+use super::{External, edit, tunnel};
+use crate::body::{BoxBody, ClientBody, RequestBody};
+use crate::chain::MatchQuery;
+use crate::connection::Connection;
+use crate::ending::{self, Answer, answer};
+use crate::exchange::{Memory, RequestView};
+use crate::handler::user_agent;
+use crate::headers;
+use crate::phases::{Plugins, RequestDecision, Stop};
+use crate::record::{Class, Record};
+use crate::respond::{Accept, Reply};
+use crate::shape::ShapedBody;
+use crate::upstream::{SendError, Target, Upstream, UpstreamBody};
+use crate::verdict::Traffic;
+use crate::worker::Worker;
+
+/// A request whose head is read.
+pub(super) struct Call {
+    pub(super) worker: Rc<Worker>,
+    pub(super) external: Rc<External>,
+    pub(super) connection: Rc<Connection>,
+    pub(super) destination: Destination,
+    pub(super) record: Rc<Record>,
+    pub(super) accept: Accept,
+}
+
+/// Serves one request.
+pub(crate) async fn handle(
+    worker: Rc<Worker>,
+    external: Rc<External>,
+    connection: Rc<Connection>,
+    request: Request<Incoming>,
+) -> Answer {
+    let (mut parts, incoming) = request.into_parts();
+    let accept = Accept::of(&parts.headers);
+    let way = Way::of(&parts.method, &parts.headers);
+    let read = Destination::read(way, &parts.uri, &parts.headers);
+    let uri = read.as_ref().map_or(&parts.uri, |destination| &destination.uri);
+    let record = Record::new(&worker.metrics, Class::External(way), parts.method.clone(), uri.clone());
+    let destination = match read {
+        Ok(destination) => destination,
+        Err(error) => return Ok(answer(&record, &accept, Reply::destination(&error))),
+    };
+    parts.headers.remove(ENDPOINT);
+    headers::strip_forwarded(&mut parts.headers);
+    let call = Call {
+        worker,
+        external,
+        connection,
+        destination,
+        record,
+        accept,
+    };
+    match call.matched(&parts) {
+        Some(plugins) => Box::pin(call.guarded(&plugins, parts, incoming)).await,
+        None => call.pass(parts, incoming).await,
+    }
+}
+
+impl Call {
+    /// The plugins that want this request.
+    fn matched(&self, parts: &Parts) -> Option<Rc<Plugins>> {
+        let snapshot = self.worker.chain.load();
+        let matched = snapshot.matching(&MatchQuery {
+            traffic: Traffic::External,
+            verb: Verb::NonResource,
+            group: "",
+            resource: "",
+            subresource: "",
+            namespace: "",
+            name: "",
+            path: &self.path(),
+            host: &self.destination.host(),
+            user_agent: user_agent(&parts.headers),
+        });
+        if matched.is_empty() {
+            return None;
+        }
+        let view = Rc::new(self.view(parts));
+        let plugins = Rc::new(Plugins::new(
+            snapshot.clone(),
+            matched,
+            view,
+            Rc::clone(&self.worker.instances),
+        ));
+        self.record.set_plugins(Rc::clone(&plugins));
+        Some(plugins)
+    }
+
+    /// Decoded, or a rule for `/admin` would not hold for `/%61dmin`; empty for CONNECT.
+    fn path(&self) -> Cow<'_, str> {
+        percent_decode_str(self.destination.uri.path()).decode_utf8_lossy()
+    }
+
+    fn view(&self, parts: &Parts) -> RequestView {
+        RequestView {
+            traffic: Traffic::External,
+            verb: Verb::NonResource,
+            group: String::new(),
+            version: String::new(),
+            resource: String::new(),
+            subresource: String::new(),
+            namespace: String::new(),
+            name: String::new(),
+            method: parts.method.clone(),
+            uri: self.destination.uri.clone(),
+            host: self.destination.host().into_owned(),
+            port: self.destination.place.port,
+            is_leader_lock: Cell::new(false),
+            headers: parts.headers.clone(),
+            memory: Memory::default(),
+        }
+    }
+
+    /// The short way.
+    async fn pass(&self, parts: Parts, incoming: Incoming) -> Answer {
+        if self.destination.way == Way::Connect {
+            return Box::pin(tunnel::open(self, parts, None)).await;
+        }
+        let body = RequestBody::new(incoming, &self.record);
+        match self.send(parts.method, parts.headers, None, body).await {
+            Ok(response) => Ok(response.map(|body| ClientBody::upstream(body, Rc::clone(&self.record)))),
+            Err(reply) => Ok(self.answer(reply)),
+        }
+    }
+
+    /// The long way.
+    async fn guarded(&self, plugins: &Plugins, mut parts: Parts, incoming: Incoming) -> Answer {
+        let mut edits = match plugins.on_request().await {
+            RequestDecision::Proceed(edits) => edits,
+            RequestDecision::Stop(stop) => return self.stop(stop).await,
+        };
+        let settled = plugins.settle(&mut edits, &mut parts.headers, |edits| {
+            edit::apply(&self.destination.uri, edits)
+        });
+        let target = match settled {
+            Ok(target) => target,
+            Err(reply) => return Ok(self.answer(reply)),
+        };
+        parts.headers.remove(ENDPOINT);
+        if self.destination.way == Way::Connect {
+            return tunnel::open(self, parts, Some(plugins)).await;
+        }
+        let body = RequestBody::new(incoming, &self.record);
+        let response = match self.send(parts.method, parts.headers, target, body).await {
+            Ok(response) => response,
+            Err(reply) => return Ok(self.answer(reply)),
+        };
+        let (mut head, body) = response.into_parts();
+        let shapes = match plugins.edit_response(&mut head, &self.connection).await {
+            Ok(shapes) => shapes,
+            Err(stop) => return self.stop(stop).await,
+        };
+        if shapes.is_empty() {
+            let body = ClientBody::upstream(body, Rc::clone(&self.record));
+            return Ok(Response::from_parts(head, body));
+        }
+        let shaped = shapes.into_iter().fold(Box::pin(body) as BoxBody, |body, shape| {
+            Box::pin(ShapedBody::new(body, shape, None, Rc::clone(&self.connection)))
+        });
+        let body = ClientBody::boxed(shaped, Rc::clone(&self.record));
+        Ok(Response::from_parts(head, body))
+    }
+
+    /// Sends to the target; the response's head is clean of hop-by-hop fields.
+    async fn send(
+        &self,
+        method: Method,
+        headers: HeaderMap,
+        target: Option<PathAndQuery>,
+        body: RequestBody,
+    ) -> Result<Response<UpstreamBody>, Reply> {
+        let upstream = self.upstream()?;
+        self.record.keep(Rc::clone(&upstream));
+        let is_repeatable = matches!(method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.headers_mut() = headers;
+        *request.uri_mut() = target.map_or_else(|| self.destination.uri.clone(), Uri::from);
+        let sent = Instant::now();
+        let sending = upstream.send(request).await;
+        let mut response = sending.map_err(|error| self.failed(&error, is_repeatable))?;
+        headers::strip_forwarded(response.headers_mut());
+        // The client's protocol is its own, whatever the target speaks.
+        *response.version_mut() = Version::default();
+        let status = response.status().as_u16();
+        self.record.set_upstream(status, sent.elapsed());
+        self.record.set_status(status);
+        Ok(response)
+    }
+
+    fn upstream(&self) -> Result<Rc<Upstream>, Reply> {
+        let place = &self.destination.place;
+        let shared = &self.external.shared;
+        self.external.targets.get(place, || {
+            let trust = Some(&shared.trust).filter(|_| place.is_tls);
+            let target = Target::external(&place.name, place.port, trust, Arc::clone(&shared.gate))
+                .map_err(|error| Reply::bad_request(error.to_string()))?;
+            Ok(Upstream::new(target, self.external.limits.clone()))
+        })
+    }
+
+    /// What the client is told of a failure.
+    pub(super) fn failed(&self, error: &SendError, is_repeatable: bool) -> Reply {
+        let whom = format!("{}:{}", self.destination.host(), self.destination.place.port);
+        tracing::debug!(%error, target = whom, "external request failed");
+        Reply::upstream(error, &whom, is_repeatable)
+    }
+
+    pub(super) fn answer(&self, reply: Reply) -> Response<ClientBody> {
+        answer(&self.record, &self.accept, reply)
+    }
+
+    pub(super) async fn stop(&self, stop: Stop) -> Answer {
+        ending::stop(&self.connection, &self.record, stop, &self.accept).await
+    }
+}

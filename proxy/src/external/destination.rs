@@ -1,0 +1,230 @@
+//! Where an external request goes: read from its target or its header, in one spelling for rules, connections and the wire.
+//!
+//! Pure. Rules: RFC 9112 §3.2 (forms of a target; the host in the target counts, `Host` does not), RFC 9110 §4.2.4 (no user
+//! in a URL), §9.3.6 (CONNECT). A host that could be read as an address by one reader and as a name by another is refused.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use http::header::HOST;
+use http::uri::{Authority, Scheme};
+use http::{HeaderMap, HeaderName, Method, Uri};
+use rustls_pki_types::ServerName;
+
+use super::targets::Place;
+
+/// Names the URL that a request is for (KusionStack controller-mesh). Never sent on.
+pub(super) const ENDPOINT: HeaderName = HeaderName::from_static("mesh-real-endpoint");
+
+/// Path and query at most, as for API traffic.
+const MAX_URI: usize = crate::handler::MAX_URI;
+
+/// How a request came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// A whole URL as its target: `HTTP_PROXY`.
+    Absolute,
+    /// A whole URL in its header.
+    Header,
+    /// CONNECT: `HTTPS_PROXY`.
+    Connect,
+}
+
+impl Way {
+    /// Every one.
+    pub(crate) const ALL: [Self; 3] = [Self::Absolute, Self::Header, Self::Connect];
+
+    /// Its place in [`Self::ALL`].
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Self::Absolute => 0,
+            Self::Header => 1,
+            Self::Connect => 2,
+        }
+    }
+
+    /// As metrics and logs call it.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Absolute => "absolute",
+            Self::Header => "header",
+            Self::Connect => "connect",
+        }
+    }
+
+    pub(super) fn of(method: &Method, headers: &HeaderMap) -> Self {
+        if method == Method::CONNECT {
+            Self::Connect
+        } else if headers.contains_key(ENDPOINT) {
+            Self::Header
+        } else {
+            Self::Absolute
+        }
+    }
+}
+
+/// Why a request has no destination. What a person can do stands in each.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DestinationError {
+    #[error(
+        "this port forwards requests to other services: send a whole URL as the request target (HTTP_PROXY), CONNECT host:port \
+         (HTTPS_PROXY), or the header Mesh-Real-Endpoint with a URL"
+    )]
+    NoTarget,
+    #[error("the header Mesh-Real-Endpoint must be there once, with a URL such as https://host/path")]
+    Endpoint,
+    #[error("CONNECT takes host:port and no header Mesh-Real-Endpoint")]
+    Connect,
+    #[error("only http:// and https:// are forwarded")]
+    Scheme,
+    #[error("a URL with a user or password in it: send them in the header Authorization")]
+    User,
+    #[error("{host:?} is no host name")]
+    Host { host: String },
+    #[error(
+        "{host:?} is an odd spelling of an address: write four decimal numbers, or a name that does not end in a number"
+    )]
+    OddAddress { host: String },
+    #[error("port 0 can't be connected to")]
+    Port,
+    #[error("more than one Host header")]
+    ManyHosts,
+    #[error("the URL is longer than {limit} bytes")]
+    TooLong { limit: usize },
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Destination {
+    pub(super) way: Way,
+    pub(super) place: Place,
+    /// Of CONNECT: host and port only.
+    pub(super) uri: Uri,
+}
+
+impl Destination {
+    /// Reads the destination of a request that came in by `way`.
+    ///
+    /// # Errors
+    /// It names none, or not clearly.
+    pub(super) fn read(way: Way, uri: &Uri, headers: &HeaderMap) -> Result<Self, DestinationError> {
+        if headers.get_all(HOST).iter().count() > 1 {
+            return Err(DestinationError::ManyHosts);
+        }
+        match way {
+            Way::Connect => Self::connect(uri, headers),
+            Way::Absolute => Self::url(way, uri.clone()),
+            Way::Header => {
+                let mut fields = headers.get_all(ENDPOINT).iter();
+                let (Some(field), None) = (fields.next(), fields.next()) else {
+                    return Err(DestinationError::Endpoint);
+                };
+                let url = field.to_str().ok().and_then(|text| text.trim().parse::<Uri>().ok());
+                let url = url.filter(|url| url.scheme().is_some() && url.authority().is_some());
+                Self::url(way, url.ok_or(DestinationError::Endpoint)?)
+            }
+        }
+    }
+
+    fn connect(uri: &Uri, headers: &HeaderMap) -> Result<Self, DestinationError> {
+        let authority = uri.authority().ok_or(DestinationError::Connect)?;
+        let is_bare = uri.scheme().is_none() && uri.path_and_query().is_none();
+        let port = authority
+            .port_u16()
+            .filter(|_| is_bare && !headers.contains_key(ENDPOINT));
+        let port = port.ok_or(DestinationError::Connect)?;
+        Ok(Self {
+            way: Way::Connect,
+            place: place(authority, port, false)?,
+            uri: uri.clone(),
+        })
+    }
+
+    fn url(way: Way, uri: Uri) -> Result<Self, DestinationError> {
+        let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
+            return Err(DestinationError::NoTarget);
+        };
+        let (is_tls, default_port) = match scheme {
+            scheme if *scheme == Scheme::HTTP => (false, 80),
+            scheme if *scheme == Scheme::HTTPS => (true, 443),
+            _ => return Err(DestinationError::Scheme),
+        };
+        if uri
+            .path_and_query()
+            .is_some_and(|target| target.as_str().len() > MAX_URI)
+        {
+            return Err(DestinationError::TooLong { limit: MAX_URI });
+        }
+        // An empty port is the default one (RFC 3986 §3.2.3), any other that is no number no port at all.
+        let port = match authority.port() {
+            Some(port) => port.as_u16(),
+            None if authority.as_str().ends_with(|end: char| end.is_ascii_digit()) && has_bad_port(authority) => {
+                return Err(DestinationError::Port);
+            }
+            None => default_port,
+        };
+        Ok(Self {
+            way,
+            place: place(authority, port, is_tls)?,
+            uri,
+        })
+    }
+
+    /// Name or address, as rules see it: lower case, no brackets, no dot at the end.
+    pub(super) fn host(&self) -> Cow<'_, str> {
+        self.place.name.to_str()
+    }
+}
+
+/// A number behind the host that `http` does not take for a port: larger than 65535.
+fn has_bad_port(authority: &Authority) -> bool {
+    authority.as_str().len() > authority.host().len() && authority.port().is_none()
+}
+
+fn place(authority: &Authority, port: u16, is_tls: bool) -> Result<Place, DestinationError> {
+    if authority.as_str().contains('@') {
+        return Err(DestinationError::User);
+    }
+    if port == 0 {
+        return Err(DestinationError::Port);
+    }
+    Ok(Place {
+        is_tls,
+        name: server_name(authority.host())?,
+        port,
+    })
+}
+
+/// The one spelling of a host. An IPv4 address inside an IPv6 one comes out as itself.
+///
+/// # Errors
+/// It is none, or looks like an address and is not written as one.
+pub(super) fn server_name(host: &str) -> Result<ServerName<'static>, DestinationError> {
+    let wrong = || DestinationError::Host { host: host.to_owned() };
+    if let Some(address) = host.strip_prefix('[') {
+        let address = address.strip_suffix(']').and_then(|text| text.parse::<Ipv6Addr>().ok());
+        return Ok(ServerName::IpAddress(address.ok_or_else(wrong)?.to_canonical().into()));
+    }
+    let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    if let Ok(address) = name.parse::<Ipv4Addr>() {
+        return Ok(ServerName::IpAddress(IpAddr::V4(address).into()));
+    }
+    // The system's resolver reads 2130706433, 0x7f.1 and 0177.0.0.1 as addresses (inet_aton).
+    if name.rsplit('.').next().is_some_and(is_number) {
+        return Err(DestinationError::OddAddress { host: host.to_owned() });
+    }
+    match ServerName::try_from(name) {
+        Ok(name @ ServerName::DnsName(_)) => Ok(name),
+        _ => Err(wrong()),
+    }
+}
+
+/// As the URL standard says it: digits, or `0x` with hexadecimal digits or nothing.
+fn is_number(label: &str) -> bool {
+    let digits = !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_digit());
+    let hexadecimal = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    digits || label.strip_prefix("0x").is_some_and(hexadecimal)
+}
+
+#[cfg(test)]
+mod tests;

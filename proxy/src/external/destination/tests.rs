@@ -1,0 +1,198 @@
+use http::HeaderValue;
+use proptest::prelude::*;
+
+use super::*;
+
+fn read(method: &str, target: &str, endpoints: &[&str]) -> Result<Destination, DestinationError> {
+    let mut headers = HeaderMap::new();
+    for endpoint in endpoints {
+        headers.append(ENDPOINT, HeaderValue::from_str(endpoint).unwrap());
+    }
+    let method: Method = method.parse().unwrap();
+    let way = Way::of(&method, &headers);
+    Destination::read(way, &target.parse().unwrap(), &headers)
+}
+
+fn found(destination: &Destination) -> (Way, bool, String, u16, String) {
+    let Place { is_tls, port, .. } = destination.place;
+    (
+        destination.way,
+        is_tls,
+        destination.host().into_owned(),
+        port,
+        destination.uri.path().to_owned(),
+    )
+}
+
+#[test]
+fn each_way_in_says_where_it_goes() {
+    for (method, target, endpoint, expected) in [
+        (
+            "GET",
+            "http://a.example/p?q",
+            "",
+            (Way::Absolute, false, "a.example", 80, "/p"),
+        ),
+        (
+            "GET",
+            "https://a.example",
+            "",
+            (Way::Absolute, true, "a.example", 443, "/"),
+        ),
+        (
+            "PUT",
+            "HTTP://A.Example.:8080/p",
+            "",
+            (Way::Absolute, false, "a.example", 8080, "/p"),
+        ),
+        (
+            "GET",
+            "http://a.example:/p",
+            "",
+            (Way::Absolute, false, "a.example", 80, "/p"),
+        ),
+        (
+            "GET",
+            "http://[2001:DB8::1]:81/",
+            "",
+            (Way::Absolute, false, "2001:db8::1", 81, "/"),
+        ),
+        (
+            "GET",
+            "http://[::ffff:192.0.2.1]/",
+            "",
+            (Way::Absolute, false, "192.0.2.1", 80, "/"),
+        ),
+        (
+            "GET",
+            "/other?x",
+            "https://a.example/p",
+            (Way::Header, true, "a.example", 443, "/p"),
+        ),
+        (
+            "GET",
+            "http://b.example/other",
+            "http://a.example/p",
+            (Way::Header, false, "a.example", 80, "/p"),
+        ),
+        (
+            "OPTIONS",
+            "*",
+            " http://my_host/p#f ",
+            (Way::Header, false, "my_host", 80, "/p"),
+        ),
+        (
+            "CONNECT",
+            "A.example:443",
+            "",
+            (Way::Connect, false, "a.example", 443, ""),
+        ),
+        ("CONNECT", "[::1]:443", "", (Way::Connect, false, "::1", 443, "")),
+    ] {
+        let endpoints: Vec<&str> = Some(endpoint).filter(|text| !text.is_empty()).into_iter().collect();
+        let destination = read(method, target, &endpoints).unwrap();
+        let (way, is_tls, host, port, path) = expected;
+        assert_eq!(
+            found(&destination),
+            (way, is_tls, host.to_owned(), port, path.to_owned()),
+            "{method} {target} {endpoint}"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_clear_is_refused() {
+    use DestinationError as E;
+    for (method, target, endpoints, expected) in [
+        ("GET", "/p", &[][..], E::NoTarget),
+        ("OPTIONS", "*", &[], E::NoTarget),
+        ("GET", "a.example:80", &[], E::NoTarget),
+        ("GET", "ftp://a.example/", &[], E::Scheme),
+        ("GET", "http://user:secret@a.example/", &[], E::User),
+        ("GET", "http://b.example@a.example/", &[], E::User),
+        ("GET", "http://a.example:0/", &[], E::Port),
+        ("GET", "http://a.example:99999/", &[], E::Port),
+        ("GET", "/", &["http://a/", "http://b/"], E::Endpoint),
+        ("GET", "/", &[""], E::Endpoint),
+        ("GET", "/", &["a.example/p"], E::Endpoint),
+        ("GET", "/", &["//a.example/p"], E::Endpoint),
+        ("GET", "/", &["http://a.example/a b"], E::Endpoint),
+        ("GET", "/", &["file:///etc/passwd"], E::Endpoint),
+        ("GET", "/", &["gopher://a.example/"], E::Scheme),
+        ("GET", "/", &["http://user@a.example/"], E::User),
+        ("CONNECT", "a.example", &[], E::Connect),
+        ("CONNECT", "http://a.example:443/", &[], E::Connect),
+        ("CONNECT", "a.example:443", &["http://a.example/"], E::Connect),
+        ("CONNECT", "user@a.example:443", &[], E::User),
+        ("CONNECT", "a.example:0", &[], E::Port),
+    ] {
+        assert_eq!(
+            read(method, target, endpoints),
+            Err(expected),
+            "{method} {target} {endpoints:?}"
+        );
+    }
+    let long = format!("http://a.example/{}", "x".repeat(MAX_URI));
+    assert_eq!(read("GET", &long, &[]), Err(E::TooLong { limit: MAX_URI }));
+    let mut headers = HeaderMap::new();
+    headers.append(HOST, HeaderValue::from_static("a.example"));
+    headers.append(HOST, HeaderValue::from_static("b.example"));
+    let uri = "http://a.example/".parse().unwrap();
+    assert_eq!(Destination::read(Way::Absolute, &uri, &headers), Err(E::ManyHosts));
+}
+
+#[test]
+fn odd_spellings_of_an_address_are_refused() {
+    for host in [
+        "2130706433",
+        "0x7f000001",
+        "0X7F000001",
+        "0177.0.0.1",
+        "127.1",
+        "127.0.1",
+        "0x7f.0.0.1",
+        "0",
+        "127.0.0.1.2",
+        "1.2.3.256",
+        "a.0x7f",
+        "a.1",
+        "127.0.0.01",
+        "0x",
+    ] {
+        for spelled in [host.to_owned(), format!("{host}.")] {
+            let error = DestinationError::OddAddress { host: spelled.clone() };
+            assert_eq!(server_name(&spelled), Err(error), "{spelled}");
+        }
+    }
+    for host in [
+        "",
+        ".",
+        "..",
+        "a..b",
+        "-a",
+        "a b",
+        "a%2eb",
+        "[::1",
+        "[fe80::1%25eth0]",
+        "[127.0.0.1]",
+        "ü.example",
+        "a/b",
+    ] {
+        let wrong = server_name(host);
+        assert!(matches!(wrong, Err(DestinationError::Host { .. })), "{host}: {wrong:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_host_is_read_in_two_ways(host in "[0-9a-fxX.:\\[\\]%@-]{0,20}") {
+        // What comes out means the same when it is read again, and is either an address or no number in any reading.
+        if let Ok(name) = server_name(&host) {
+            let text = name.to_str().into_owned();
+            match text.parse::<IpAddr>() {
+                Ok(address) => prop_assert_eq!(address, address.to_canonical()),
+                Err(_) => prop_assert_eq!(server_name(&text), Ok(name)),
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What plugins may change of an external request besides its headers: the query. Objects, selectors and views are the
+//! Kubernetes API's.
+
+use ctrlmesh_wire::QueryEditor;
+use http::Uri;
+use http::uri::PathAndQuery;
+
+use crate::edit::EditError;
+use crate::phases::Attributed;
+use crate::respond::Reply;
+use crate::verdict::RequestEdit;
+
+/// Applies the edits, in order. Returns the new path and query; `None` for the client's own.
+///
+/// # Errors
+/// A plugin's edit is impossible, or makes a request target that is none.
+pub(super) fn apply(uri: &Uri, edits: &[Attributed]) -> Result<Option<PathAndQuery>, EditError> {
+    let mut query = QueryEditor::new(uri.query().unwrap_or_default());
+    for (entry, edit) in edits {
+        match edit {
+            RequestEdit::SetQuery(name, value) => query.set(name, value),
+            RequestEdit::RemoveQuery(name) => query.remove(name),
+            // `Plugins::settle` applies them.
+            RequestEdit::SetHeader(..) | RequestEdit::RemoveHeader(_) => {}
+            // There is no object, so none has that name.
+            RequestEdit::RenameObject { .. } => {}
+            RequestEdit::AndLabelSelector(_) | RequestEdit::AndFieldSelector(_) => {
+                return Err(EditError::Plugin {
+                    entry: *entry,
+                    what: "a selector on external traffic: it is legal on list, watch and deletecollection".to_owned(),
+                });
+            }
+        }
+    }
+    if !query.is_changed() {
+        return Ok(None);
+    }
+    let target = match query.finish() {
+        query if query.is_empty() => uri.path().to_owned(),
+        query => format!("{}?{query}", uri.path()),
+    };
+    match target.parse() {
+        Ok(target) => Ok(Some(target)),
+        Err(error) => Err(EditError::Client(Reply::bad_request(format!(
+            "the edited request target is no URI: {error}"
+        )))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::ACCEPT;
+
+    use super::*;
+    use crate::chain::EntryId;
+
+    fn edited(uri: &'static str, edits: Vec<RequestEdit>) -> Result<Option<PathAndQuery>, EditError> {
+        let id = EntryId::unused();
+        let edits: Vec<Attributed> = edits.into_iter().map(|edit| (id, edit)).collect();
+        apply(&Uri::from_static(uri), &edits)
+    }
+
+    #[test]
+    fn a_query_is_edited_and_the_rest_keeps_its_bytes() {
+        let set = |name: &str| RequestEdit::SetQuery(name.to_owned(), "1 2".to_owned());
+        let remove = |name: &str| RequestEdit::RemoveQuery(name.to_owned());
+        let target = |uri, edits| edited(uri, edits).unwrap().map(|target| target.to_string());
+        assert_eq!(
+            target("http://h/p?b=%2f&a;x", vec![set("watch")]).unwrap(),
+            "/p?b=%2f&a;x&watch=1%202"
+        );
+        assert_eq!(target("http://h/p?a=1", vec![remove("a")]).unwrap(), "/p");
+        assert_eq!(target("http://h/p?a=1", vec![remove("b")]), None);
+        assert_eq!(target("http://h", vec![set("a")]).unwrap(), "/?a=1%202");
+    }
+
+    #[test]
+    fn a_selector_is_a_fault_of_the_plugin_and_a_rename_means_nothing() {
+        let selector = RequestEdit::AndLabelSelector("a=b".to_owned());
+        assert!(matches!(
+            edited("http://h/", vec![selector]),
+            Err(EditError::Plugin { .. })
+        ));
+        let rename = RequestEdit::RenameObject {
+            from: "a".to_owned(),
+            to: "b".to_owned(),
+        };
+        assert_eq!(
+            edited("http://h/a", vec![rename, RequestEdit::RemoveHeader(ACCEPT)]).unwrap(),
+            None
+        );
+    }
+}

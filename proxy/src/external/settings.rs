@@ -1,0 +1,91 @@
+//! The settings of external traffic, from flags and environment variables.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use ipnet::IpNet;
+
+use super::destination;
+
+/// Settings of external traffic.
+#[derive(Debug, Clone, Args)]
+pub struct ExternalSettings {
+    /// Where calls to other services than the API server come in (HTTP_PROXY, HTTPS_PROXY, or header Mesh-Real-Endpoint);
+    /// usually 127.0.0.1:15002. Without it there is no such port. Whoever reaches it acts from this pod's place in the network.
+    #[arg(long, env = "CTRLMESH_EXTERNAL_ADDRESS", value_name = "IP:PORT")]
+    pub external_address: Option<SocketAddr>,
+
+    /// Lets external calls reach an address (CIDR) or host name that is refused else: loopback, link-local, metadata services.
+    /// Can be given several times; the variable takes a list with commas.
+    #[arg(
+        long,
+        env = "CTRLMESH_EXTERNAL_ALLOW",
+        value_name = "CIDR|HOST",
+        value_delimiter = ',',
+        requires = "external_address"
+    )]
+    pub external_allow: Vec<Allow>,
+
+    /// PEM file of certificate authorities that targets are trusted by, besides those of the system.
+    #[arg(
+        long,
+        env = "CTRLMESH_EXTERNAL_CA_FILE",
+        value_name = "FILE",
+        requires = "external_address"
+    )]
+    pub external_ca_file: Option<PathBuf>,
+}
+
+/// An exception from what external traffic may not reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Allow {
+    /// Addresses.
+    Net(IpNet),
+    /// A host name, wherever it leads; lower case.
+    Host(String),
+}
+
+/// Neither a CIDR nor a host name.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is neither a CIDR (10.0.0.0/8), nor an address, nor a host name")]
+pub struct NotAllowable(String);
+
+impl FromStr for Allow {
+    type Err = NotAllowable;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Ok(net) = text.parse::<IpNet>() {
+            return Ok(Self::Net(net.trunc()));
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self::Net(address.to_canonical().into()));
+        }
+        let name = destination::server_name(text).map_err(|_| NotAllowable(text.to_owned()))?;
+        Ok(Self::Host(name.to_str().into_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_addresses_and_names_are_told_apart() {
+        let net = |text: &str| Allow::Net(text.parse().unwrap());
+        for (text, expected) in [
+            ("10.1.0.0/16", net("10.1.0.0/16")),
+            ("10.1.2.3/16", net("10.1.0.0/16")),
+            ("127.0.0.1", net("127.0.0.1/32")),
+            ("::ffff:127.0.0.1", net("127.0.0.1/32")),
+            ("fd00::/8", net("fd00::/8")),
+            ("LocalHost.", Allow::Host("localhost".to_owned())),
+        ] {
+            assert_eq!(text.parse::<Allow>().unwrap(), expected, "{text}");
+        }
+        for wrong in ["", "10.0.0.0/33", "a b", "http://x", "0x7f000001"] {
+            assert!(wrong.parse::<Allow>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The servers that one worker thread talks to, each with its connections: a bounded set, the longest unused goes first.
+//!
+//! Leaves the connections themselves to `upstream`. Who reads a response keeps its target's connections alive
+//! (`Record::keep`), so dropping one here cuts nothing off.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use prometheus_client::metrics::gauge::Gauge;
+use rustls_pki_types::ServerName;
+use tokio::time::Instant;
+
+use crate::upstream::Upstream;
+
+/// A controller talks to a handful of services; who names a new one each time must not fill the memory.
+const MAX_TARGETS: usize = 256;
+
+/// A target that was not asked for so long is dropped, with its connections. As client-go's and Go's idle time-out.
+const IDLE: Duration = Duration::from_secs(90);
+
+/// How often they are looked through.
+pub(super) const SWEEP: Duration = Duration::from_secs(30);
+
+/// What connections are shared by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) is_tls: bool,
+    /// Lower case, without a dot at its end.
+    pub(super) name: ServerName<'static>,
+    pub(super) port: u16,
+}
+
+pub(super) struct Targets {
+    slots: RefCell<HashMap<Place, Slot>>,
+    count: Gauge,
+}
+
+struct Slot {
+    upstream: Rc<Upstream>,
+    used: Cell<Instant>,
+}
+
+impl Slot {
+    fn is_in_use(&self) -> bool {
+        Rc::strong_count(&self.upstream) > 1
+    }
+}
+
+impl Targets {
+    /// `count`: of all threads together.
+    pub(super) fn new(count: Gauge) -> Self {
+        Self {
+            slots: RefCell::default(),
+            count,
+        }
+    }
+
+    /// The connections to a place; `make` makes them if there are none yet.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(super) fn get<E>(
+        &self,
+        place: &Place,
+        make: impl FnOnce() -> Result<Rc<Upstream>, E>,
+    ) -> Result<Rc<Upstream>, E> {
+        let mut slots = self.slots.borrow_mut();
+        if let Some(slot) = slots.get(place) {
+            slot.used.set(Instant::now());
+            return Ok(Rc::clone(&slot.upstream));
+        }
+        let upstream = make()?;
+        if slots.len() >= MAX_TARGETS {
+            let oldest = slots.iter().min_by_key(|(_, slot)| (slot.is_in_use(), slot.used.get()));
+            if let Some(oldest) = oldest.map(|(place, _)| place.clone()) {
+                slots.remove(&oldest);
+                self.count.dec();
+            }
+        }
+        let slot = Slot {
+            upstream: Rc::clone(&upstream),
+            used: Cell::new(Instant::now()),
+        };
+        slots.insert(place.clone(), slot);
+        self.count.inc();
+        Ok(upstream)
+    }
+
+    /// Drops those that nobody uses and nobody asked for lately.
+    pub(super) fn drop_unused(&self) {
+        let mut slots = self.slots.borrow_mut();
+        let before = slots.len();
+        slots.retain(|_, slot| slot.is_in_use() || slot.used.get().elapsed() < IDLE);
+        for _ in slots.len()..before {
+            self.count.dec();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::upstream::{Gate, Limits, Target};
+
+    fn place(number: u16) -> Place {
+        Place {
+            is_tls: false,
+            name: "host.example".try_into().unwrap(),
+            port: number,
+        }
+    }
+
+    fn get(targets: &Targets, number: u16) -> (Rc<Upstream>, bool) {
+        let mut is_new = false;
+        let upstream = targets.get(&place(number), || {
+            is_new = true;
+            let gate = Arc::new(Gate::new(|_, _| Ok(())));
+            let target = Target::external(&place(number).name, number, None, gate).unwrap();
+            Ok::<_, Infallible>(Upstream::new(target, Limits::default()))
+        });
+        (upstream.unwrap(), is_new)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn there_are_never_more_than_the_bound_and_the_longest_unused_goes_first() {
+        let targets = Targets::new(Gauge::default());
+        let (kept, _) = get(&targets, 1);
+        for number in 2..=256 {
+            get(&targets, number);
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert!(!get(&targets, 2).1, "asked for again");
+        assert!(get(&targets, 300).1);
+        assert_eq!((targets.slots.borrow().len(), targets.count.get()), (256, 256));
+        let (again, is_new) = get(&targets, 1);
+        assert!(!is_new && Rc::ptr_eq(&kept, &again), "what is in use stays");
+        assert!(!get(&targets, 2).1);
+        assert!(get(&targets, 3).1, "the longest unused was dropped");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_asks_for_is_dropped_unless_it_is_in_use() {
+        let targets = Targets::new(Gauge::default());
+        let (kept, _) = get(&targets, 1);
+        get(&targets, 2);
+        tokio::time::advance(IDLE - Duration::from_secs(1)).await;
+        targets.drop_unused();
+        assert_eq!(targets.count.get(), 2);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        targets.drop_unused();
+        assert_eq!((targets.slots.borrow().len(), targets.count.get()), (1, 1));
+        drop(kept);
+        targets.drop_unused();
+        assert_eq!(targets.count.get(), 0);
+    }
+}

@@ -1,0 +1,133 @@
+//! CONNECT: a connection to the target, then bytes both ways, unread, until both sides have ended.
+//!
+//! Guarantees: their number is bounded; a silent tunnel ends, soon if one side has ended or the sidecar drains.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use http::request::Parts;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+
+use super::CONNECT_TIMEOUT;
+use super::call::Call;
+use crate::body::ClientBody;
+use crate::ending::Answer;
+use crate::phases::Plugins;
+use crate::record::Record;
+use crate::respond::Reply;
+use crate::upstream::{SendError, dial};
+use crate::verdict::Failure;
+
+mod flow;
+
+use flow::{Flow, Metered};
+
+/// Bytes in flight in each direction.
+const BUFFER: usize = 64 << 10;
+
+/// A tunnel on which nothing passes for so long is closed: longer than any client keeps an unused connection.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// How long the other side may be silent once one has ended.
+const IDLE_HALF_CLOSED: Duration = Duration::from_secs(10);
+
+/// How long a tunnel may be silent while the sidecar drains. Requests in it can't be seen; one that is answered within this
+/// time is.
+const IDLE_DRAINING: Duration = Duration::from_secs(2);
+
+/// Connects to the target and answers 200; the tunnel runs in a task of the worker.
+pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins>) -> Answer {
+    let Ok(place) = Arc::clone(&call.external.tunnels).try_acquire_owned() else {
+        return Ok(call.answer(Reply::too_many_tunnels(super::MAX_TUNNELS)));
+    };
+    let target = &call.destination;
+    let dialled = dial(
+        &target.host(),
+        target.place.port,
+        Some(&call.external.shared.gate),
+        CONNECT_TIMEOUT,
+    )
+    .await;
+    let stream = match dialled {
+        Ok(stream) => stream,
+        Err(error) => {
+            let error = SendError::Unreachable {
+                source: Arc::new(error),
+            };
+            return Ok(call.answer(call.failed(&error, true)));
+        }
+    };
+    let (mut head, ()) = Response::new(()).into_parts();
+    if let Some(plugins) = plugins {
+        // A body's shape is for bodies; the bytes of a tunnel are not read.
+        if let Err(stop) = plugins.edit_response(&mut head, &call.connection).await {
+            return call.stop(stop).await;
+        }
+    }
+    call.record.set_status(head.status.as_u16());
+    if let Some(client) = parts.extensions.remove::<OnUpgrade>() {
+        start(call, client, stream, place);
+    }
+    let body = ClientBody::full(Bytes::new(), Some(Rc::clone(&call.record)));
+    Ok(Response::from_parts(head, body))
+}
+
+fn start(call: &Call, client: OnUpgrade, stream: TcpStream, place: OwnedSemaphorePermit) {
+    let (worker, connection) = (Rc::clone(&call.worker), Rc::clone(&call.connection));
+    let record = Rc::clone(&call.record);
+    call.worker.spawn(async move {
+        // The place among tunnels, and the connection's among connections.
+        let _places = (place, connection);
+        worker.metrics.external_tunnels.inc();
+        tokio::select! {
+            () = carry(client, stream, record, worker.drain.clone()) => {}
+            () = worker.stop.cancelled() => {}
+        }
+        worker.metrics.external_tunnels.dec();
+    });
+}
+
+async fn carry(client: OnUpgrade, stream: TcpStream, record: Rc<Record>, drain: CancellationToken) {
+    let flow = Rc::new(Flow::new(Rc::clone(&record)));
+    let mut target = Metered::new(stream, Rc::clone(&flow));
+    let copy = async {
+        let mut client = TokioIo::new(client.await.map_err(std::io::Error::other)?);
+        tokio::io::copy_bidirectional_with_sizes(&mut client, &mut target, BUFFER, BUFFER).await
+    };
+    tokio::select! {
+        copied = copy => if let Err(error) = copied {
+            tracing::debug!(%error, "a tunnel broke off");
+            record.fail(if flow.is_broken() { Failure::UpstreamReset } else { Failure::ClientGone });
+        },
+        () = silence(&flow, drain) => {}
+    }
+}
+
+/// Waits until nothing has passed for too long.
+async fn silence(flow: &Flow, drain: CancellationToken) {
+    loop {
+        let patience = if drain.is_cancelled() {
+            IDLE_DRAINING
+        } else if flow.is_half_closed() {
+            IDLE_HALF_CLOSED
+        } else {
+            IDLE
+        };
+        let end = flow.last() + patience;
+        if end <= tokio::time::Instant::now() {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(end) => {}
+            () = flow.half_closed() => {}
+            () = drain.cancelled(), if !drain.is_cancelled() => {}
+        }
+    }
+}

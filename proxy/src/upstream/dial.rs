@@ -1,0 +1,180 @@
+//! From a host name to a TCP connection: DNS, the gate that says which addresses may be used, and one address after the
+//! other.
+//!
+//! Guarantees: what the gate has looked at is what is connected to; the name is not resolved a second time in between, so a
+//! DNS server that changes its mind gains nothing.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    sync::Arc,
+    time::Duration,
+};
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    net::TcpStream,
+    sync::Semaphore,
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::error::ConnectError;
+
+/// TCP probes after so long without traffic, and then so often: finds dead peers where no HTTP/2 PING does (HTTP/1.1
+/// watches, exec, port-forward, tunnels). As Go's dialer for client-go: 30 s.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// The least time that one of several addresses gets to answer.
+const MIN_ADDRESS_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Lookups under way through one gate. The system's resolver holds a thread for each, up to its own time-out, also when
+/// nobody waits any more.
+const MAX_LOOKUPS: usize = 32;
+
+/// The judge of a [`Gate`]: `Err` says for people why an address may not be connected to.
+type Judge = Box<dyn Fn(&str, SocketAddr) -> Result<(), String> + Send + Sync>;
+
+/// Decides where connections may go, by host name and address.
+pub(crate) struct Gate {
+    judge: Judge,
+    lookups: Arc<Semaphore>,
+}
+
+impl Gate {
+    /// `judge` is asked for each address of a name; one refusal refuses the name.
+    pub(crate) fn new(judge: impl Fn(&str, SocketAddr) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        Self {
+            judge: Box::new(judge),
+            lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
+        }
+    }
+
+    fn check(&self, host: &str, addresses: &[SocketAddr]) -> Result<(), ConnectError> {
+        for address in addresses {
+            (self.judge)(host, *address).map_err(|why| ConnectError::Refused {
+                host: host.to_owned(),
+                why,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").finish_non_exhaustive()
+    }
+}
+
+/// Resolves the name anew each time (servers move) and tries the addresses in the resolver's order.
+///
+/// # Errors
+/// The name has no address, the gate refuses one, or none answers in time.
+pub(crate) async fn dial(
+    host: &str,
+    port: u16,
+    gate: Option<&Gate>,
+    patience: Duration,
+) -> Result<TcpStream, ConnectError> {
+    let deadline = Instant::now() + patience;
+    let addresses = timeout_at(deadline, resolve(host, port, gate))
+        .await
+        .unwrap_or_else(|_| Err(unresolved(host, io::ErrorKind::TimedOut.into())))?;
+    if let Some(gate) = gate {
+        gate.check(host, &addresses)?;
+    }
+    connect(host, &addresses, deadline).await
+}
+
+async fn resolve(host: &str, port: u16, gate: Option<&Gate>) -> Result<Vec<SocketAddr>, ConnectError> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let Some(gate) = gate else {
+        let found = tokio::net::lookup_host((host, port)).await;
+        return Ok(found.map_err(|source| unresolved(host, source))?.collect());
+    };
+    let turn = Arc::clone(&gate.lookups).acquire_owned().await;
+    let name = host.to_owned();
+    let lookup = tokio::task::spawn_blocking(move || {
+        // Given back when the thread is free again, not when the caller has lost patience.
+        let _turn = turn;
+        (name.as_str(), port).to_socket_addrs().map(Iterator::collect)
+    });
+    let found = lookup.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+    found.map_err(|source| unresolved(host, source))
+}
+
+fn unresolved(host: &str, source: io::Error) -> ConnectError {
+    ConnectError::Resolve {
+        host: host.to_owned(),
+        source,
+    }
+}
+
+async fn connect(host: &str, addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, ConnectError> {
+    let mut failure = unresolved(host, io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    for (index, &address) in addresses.iter().enumerate() {
+        // An address that swallows packets must leave time for the others.
+        let left = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
+        let share = (deadline.saturating_duration_since(Instant::now()) / left).max(MIN_ADDRESS_TIMEOUT);
+        let source = match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                tune(&stream).map_err(|source| ConnectError::Connect { address, source })?;
+                return Ok(stream);
+            }
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {share:?}")),
+        };
+        failure = ConnectError::Connect { address, source };
+    }
+    Err(failure)
+}
+
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    // Requests are written whole: waiting for more to send only delays them.
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate_against(refused: &'static str) -> Gate {
+        Gate::new(move |_, address| match address.ip().to_string() == refused {
+            true => Err(format!("{refused} is not for you")),
+            false => Ok(()),
+        })
+    }
+
+    #[test]
+    fn one_refused_address_refuses_the_name() {
+        let addresses = ["192.0.2.1:80", "127.0.0.1:80"].map(|text| text.parse().unwrap());
+        let error = gate_against("127.0.0.1")
+            .check("rebinds.example", &addresses)
+            .unwrap_err();
+        assert_eq!(error.to_string(), "rebinds.example: 127.0.0.1 is not for you");
+        gate_against("127.0.0.2").check("fine.example", &addresses).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_refused_address_is_never_connected_to() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let patience = Duration::from_secs(5);
+        let gate = gate_against("127.0.0.1");
+        let refused = dial("127.0.0.1", port, Some(&gate), patience).await;
+        assert!(matches!(refused, Err(ConnectError::Refused { .. })), "{refused:?}");
+        let stream = dial("127.0.0.1", port, Some(&gate_against("127.0.0.2")), patience)
+            .await
+            .unwrap();
+        let (_, peer) = listener.accept().await.unwrap();
+        assert_eq!(
+            peer,
+            stream.local_addr().unwrap(),
+            "the first to arrive is the one that was let through"
+        );
+    }
+}

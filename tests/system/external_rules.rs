@@ -1,0 +1,202 @@
+//! The same plugins for all three ways in, with every verdict.
+
+use anyhow::Context;
+use ctrlmesh_tests::{Client, Stand, Target, guest, wait_until};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::external::{read_until, stand};
+
+async fn scripted(script: Value) -> anyhow::Result<(Stand, Client, Target)> {
+    let (stand, client) = stand(vec![guest("scripted", script)], &[]).await?;
+    Ok((stand, client, Target::plain().await?))
+}
+
+/// One request of each way to the same place; returns the heads of the answers.
+async fn three_ways(stand: &Stand, host: &str, port: u16) -> anyhow::Result<Vec<String>> {
+    let requests = [
+        format!("GET http://{host}:{port}/p HTTP/1.1\r\nhost: x\r\n\r\n"),
+        format!("GET / HTTP/1.1\r\nhost: x\r\nmesh-real-endpoint: http://{host}:{port}/p\r\n\r\n"),
+        format!("CONNECT {host}:{port} HTTP/1.1\r\nhost: x\r\n\r\n"),
+    ];
+    let mut heads = Vec::new();
+    for request in requests {
+        let mut stream = TcpStream::connect(stand.sidecar.external().context("it is on")?).await?;
+        stream.write_all(request.as_bytes()).await?;
+        heads.push(read_until(&mut stream, b"\r\n\r\n").await?);
+    }
+    Ok(heads)
+}
+
+#[tokio::test]
+async fn rest_05_one_rule_holds_for_every_way_in_and_leaves_nothing_behind() -> anyhow::Result<()> {
+    let (mut stand, _, target) = scripted(json!({
+        "subscribe": [{ "traffic": ["external"], "hosts": ["localhost"] }],
+        "onRequest": [{ "then": { "refuse": { "code": 403, "message": "localhost is on the deny list" } } }],
+    }))
+    .await?;
+    for host in ["localhost", "LocalHost", "localhost."] {
+        for head in three_ways(&stand, host, target.port()).await? {
+            assert!(head.starts_with("HTTP/1.1 403"), "{host}: {head}");
+            assert!(head.contains("application/json"), "{head}");
+        }
+    }
+    assert_eq!(target.connections(), 0, "not even a connection");
+    for head in three_ways(&stand, "127.0.0.1", target.port()).await? {
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    }
+    assert_eq!(
+        stand.client().get("/api/v1/configmaps").await?.status,
+        200,
+        "not its traffic"
+    );
+    stand.publish(vec![]).await?;
+    for head in three_ways(&stand, "localhost", target.port()).await? {
+        assert!(head.starts_with("HTTP/1.1 200"), "a rule that is gone is gone: {head}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn plugins_see_where_a_request_goes() -> anyhow::Result<()> {
+    let echo = json!({ "echo": "x-case", "then": { "proceed": {} } });
+    let (stand, client, target) = scripted(json!({ "onResponse": [echo] })).await?;
+    let url = format!("http://LOCALHOST:{}/a%20b?x-case=1%202", target.port());
+    let client = client
+        .with("mesh-real-endpoint", &url)
+        .with("x-case", "7")
+        .with("user-agent", "op");
+    let seen = client.get("/api/v1/pods").await?.headers;
+    for (name, value) in [
+        ("traffic", "external"),
+        ("verb", "nonresource"),
+        ("resource", ""),
+        ("method", "GET"),
+        ("path", "/a b"),
+        ("host", "localhost"),
+        ("port", &target.port().to_string()),
+        ("user-agent", "op"),
+        ("request-header", "7"),
+        ("query", "1 2"),
+        ("leader-lock", "false"),
+    ] {
+        assert_eq!(seen[format!("x-seen-{name}")], value, "{name}");
+    }
+    let mut stream = TcpStream::connect(stand.sidecar.external().context("it is on")?).await?;
+    stream
+        .write_all(format!("CONNECT localhost:{} HTTP/1.1\r\nhost: x\r\n\r\n", target.port()).as_bytes())
+        .await?;
+    let head = read_until(&mut stream, b"\r\n\r\n").await?;
+    assert!(
+        head.contains("x-seen-method: CONNECT\r\n") && head.contains("x-seen-path: \r\n"),
+        "{head}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_rule_for_a_path_holds_for_every_spelling_of_it() -> anyhow::Result<()> {
+    let (_stand, client, target) = scripted(json!({
+        "subscribe": [{ "traffic": ["external"], "paths": ["/admin*"] }],
+        "onRequest": [{ "then": { "refuse": { "code": 403 } } }],
+    }))
+    .await?;
+    for (path, status) in [("/admin/x", 403), ("/%61dmin", 403), ("/public", 200)] {
+        let url = format!("http://127.0.0.1:{}{path}", target.port());
+        assert_eq!(client.get(&url).await?.status, status, "{path}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_verdict_on_a_request_holds() -> anyhow::Result<()> {
+    let line = |path: &str, then: Value| json!({ "when": { "path": path }, "then": then });
+    let mut slow = line("/slow", json!({ "proceed": [] }));
+    slow["delayMs"] = json!(300);
+    let edits = json!([
+        { "setHeader": { "name": "x-set", "value": "1" } },
+        { "removeHeader": "x-kept" },
+        { "setHeader": { "name": "mesh-real-endpoint", "value": "http://x/" } },
+        { "setQuery": { "name": "q", "value": "2" } },
+        { "removeQuery": "gone" },
+    ]);
+    let (stand, client, target) = scripted(json!({ "countCompleted": true, "onRequest": [
+        line("/refused", json!({ "refuse": { "code": 429, "retryAfterSeconds": 3, "cause": "rule" } })),
+        line("/answered", json!({ "answer": { "code": 207, "body": "mine" } })),
+        line("/broken", json!({ "reset": "close" })),
+        line("/edited", json!({ "proceed": edits })),
+        line("/selected", json!({ "proceed": [{ "andLabelSelector": "a=b" }] })),
+        line("/closed", json!({ "refuseConnections": 300 })),
+        slow,
+    ]}))
+    .await?;
+    let url = |path: &str| format!("http://127.0.0.1:{}{path}", target.port());
+    let refused = client.get(&url("/refused")).await?;
+    assert_eq!((refused.status, &refused.headers["retry-after"]), (429, &"3".parse()?));
+    assert_eq!(refused.json()["details"]["causes"][0]["message"], "rule");
+    let answered = client.get(&url("/answered")).await?;
+    assert_eq!((answered.status, &answered.body[..]), (207, &b"mine"[..]));
+    assert!(client.get(&url("/broken")).await.is_err());
+    let selected = client.get(&url("/selected")).await?;
+    assert_eq!(
+        (selected.status, target.arrived().len()),
+        (500, 0),
+        "a fault of the plugin"
+    );
+    let start = std::time::Instant::now();
+    assert_eq!(client.get(&url("/slow")).await?.status, 200);
+    assert!(start.elapsed().as_millis() >= 300);
+    let edited = client
+        .clone()
+        .with("x-kept", "1")
+        .get(&url("/edited?gone=1&keep=%2f"))
+        .await?;
+    assert_eq!(edited.status, 200);
+    let arrived = target.arrived().pop().context("it arrived")?;
+    assert_eq!(arrived.uri.to_string(), "/edited?keep=%2f&q=2");
+    assert_eq!(arrived.headers["x-set"], "1");
+    for gone in ["x-kept", "mesh-real-endpoint"] {
+        assert!(!arrived.headers.contains_key(gone), "{gone}");
+    }
+    assert!(client.get(&url("/closed")).await.is_err());
+    assert_eq!(
+        stand.client().get("/api/v1/pods").await?.status,
+        200,
+        "the API port stays open"
+    );
+    wait_until("the port is open again", || async {
+        Ok(client.get(&url("/")).await.is_ok())
+    })
+    .await?;
+    let told = "ctrlmesh_plugin_completed_total{entry=\"scripted/test\",label=\"429\"}";
+    wait_until("on-complete is told", || async {
+        Ok(stand.sidecar.metric(told).await? >= 1.0)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn every_verdict_on_a_response_holds() -> anyhow::Result<()> {
+    let line = |path: &str, then: Value| json!({ "when": { "path": path }, "then": then });
+    let edits = json!([{ "setHeader": { "name": "x-set", "value": "1" } }, { "removeHeader": "x-kept" }]);
+    let (_stand, client, target) = scripted(json!({ "onResponse": [
+        line("/edited", json!({ "proceed": { "edits": edits } })),
+        line("/cut", json!({ "proceed": { "body": { "cutAfter": 2, "reset": "close" } } })),
+        line("/replaced", json!({ "replace": { "code": 503, "message": "lost" } })),
+        line("/answered", json!({ "answer": { "code": 500, "body": "mine" } })),
+        line("/lost", json!({ "reset": "cancel" })),
+    ]}))
+    .await?;
+    let url = |path: &str| format!("http://127.0.0.1:{}{path}", target.port());
+    let edited = client.get(&url("/edited")).await?.headers;
+    assert!(edited["x-set"] == "1" && !edited.contains_key("x-kept"));
+    let mut cut = client.stream(&url("/cut")).await?;
+    assert_eq!(cut.next().await?.as_deref(), Some(&b"he"[..]));
+    assert!(cut.next().await.is_err(), "cut, not ended");
+    assert_eq!(client.get(&url("/replaced")).await?.status, 503);
+    assert_eq!(client.get(&url("/answered")).await?.body, "mine");
+    assert!(client.get(&url("/lost")).await.is_err());
+    assert_eq!(target.arrived().len(), 5, "each was executed");
+    Ok(())
+}
