@@ -40,6 +40,7 @@ pub mod bindings;
 mod export;
 mod host;
 mod plugin;
+mod refusal;
 mod request;
 pub mod settings;
 mod subscription;
