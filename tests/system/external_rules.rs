@@ -110,25 +110,13 @@ async fn a_rule_for_a_path_holds_for_every_spelling_of_it() -> anyhow::Result<()
 }
 
 #[tokio::test]
-async fn every_verdict_on_a_request_holds() -> anyhow::Result<()> {
+async fn requests_are_refused_answered_and_broken_off() -> anyhow::Result<()> {
     let line = |path: &str, then: Value| json!({ "when": { "path": path }, "then": then });
-    let mut slow = line("/slow", json!({ "proceed": [] }));
-    slow["delayMs"] = json!(300);
-    let edits = json!([
-        { "setHeader": { "name": "x-set", "value": "1" } },
-        { "removeHeader": "x-kept" },
-        { "setHeader": { "name": "mesh-real-endpoint", "value": "http://x/" } },
-        { "setQuery": { "name": "q", "value": "2" } },
-        { "removeQuery": "gone" },
-    ]);
     let (stand, client, target) = scripted(json!({ "countCompleted": true, "onRequest": [
         line("/refused", json!({ "refuse": { "code": 429, "retryAfterSeconds": 3, "cause": "rule" } })),
         line("/answered", json!({ "answer": { "code": 207, "body": "mine" } })),
         line("/broken", json!({ "reset": "close" })),
-        line("/edited", json!({ "proceed": edits })),
         line("/selected", json!({ "proceed": [{ "andLabelSelector": "a=b" }] })),
-        line("/closed", json!({ "refuseConnections": 300 })),
-        slow,
     ]}))
     .await?;
     let url = |path: &str| format!("http://127.0.0.1:{}{path}", target.port());
@@ -139,19 +127,35 @@ async fn every_verdict_on_a_request_holds() -> anyhow::Result<()> {
     assert_eq!((answered.status, &answered.body[..]), (207, &b"mine"[..]));
     assert!(client.get(&url("/broken")).await.is_err());
     let selected = client.get(&url("/selected")).await?;
-    assert_eq!(
-        (selected.status, target.arrived().len()),
-        (500, 0),
-        "a fault of the plugin"
-    );
+    assert_eq!(selected.status, 500, "a fault of the plugin");
+    assert_eq!(target.arrived().len(), 0);
+    let told = "ctrlmesh_plugin_completed_total{entry=\"scripted/test\",label=\"429\"}";
+    wait_until("on-complete is told", || async {
+        Ok(stand.sidecar.metric(told).await? >= 1.0)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn requests_are_edited_and_delayed() -> anyhow::Result<()> {
+    let edits = json!([
+        { "setHeader": { "name": "x-set", "value": "1" } },
+        { "removeHeader": "x-kept" },
+        { "setHeader": { "name": "mesh-real-endpoint", "value": "http://x/" } },
+        { "setQuery": { "name": "q", "value": "2" } },
+        { "removeQuery": "gone" },
+    ]);
+    let (_stand, client, target) = scripted(json!({ "onRequest": [
+        { "when": { "path": "/edited" }, "then": { "proceed": edits } },
+        { "when": { "path": "/slow" }, "delayMs": 300, "then": { "proceed": [] } },
+    ]}))
+    .await?;
+    let url = |path: &str| format!("http://127.0.0.1:{}{path}", target.port());
     let start = std::time::Instant::now();
     assert_eq!(client.get(&url("/slow")).await?.status, 200);
     assert!(start.elapsed().as_millis() >= 300);
-    let edited = client
-        .clone()
-        .with("x-kept", "1")
-        .get(&url("/edited?gone=1&keep=%2f"))
-        .await?;
+    let keeping = client.clone().with("x-kept", "1");
+    let edited = keeping.get(&url("/edited?gone=1&keep=%2f")).await?;
     assert_eq!(edited.status, 200);
     let arrived = target.arrived().pop().context("it arrived")?;
     assert_eq!(arrived.uri.to_string(), "/edited?keep=%2f&q=2");
@@ -159,19 +163,19 @@ async fn every_verdict_on_a_request_holds() -> anyhow::Result<()> {
     for gone in ["x-kept", "mesh-real-endpoint"] {
         assert!(!arrived.headers.contains_key(gone), "{gone}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_port_of_external_traffic_alone_is_closed_for_a_while() -> anyhow::Result<()> {
+    let line = json!({ "when": { "path": "/closed" }, "then": { "refuseConnections": 300 } });
+    let (stand, client, target) = scripted(json!({ "onRequest": [line] })).await?;
+    let url = |path: &str| format!("http://127.0.0.1:{}{path}", target.port());
     assert!(client.get(&url("/closed")).await.is_err());
-    assert_eq!(
-        stand.client().get("/api/v1/pods").await?.status,
-        200,
-        "the API port stays open"
-    );
+    let api = stand.client().get("/api/v1/pods").await?;
+    assert_eq!(api.status, 200, "the API port stays open");
     wait_until("the port is open again", || async {
         Ok(client.get(&url("/")).await.is_ok())
-    })
-    .await?;
-    let told = "ctrlmesh_plugin_completed_total{entry=\"scripted/test\",label=\"429\"}";
-    wait_until("on-complete is told", || async {
-        Ok(stand.sidecar.metric(told).await? >= 1.0)
     })
     .await
 }

@@ -24,80 +24,93 @@ fn found(destination: &Destination) -> (Way, bool, String, u16, String) {
     )
 }
 
+/// Method, target, endpoint header, and where that goes: way, TLS, host, port, path.
+type Case = (
+    &'static str,
+    &'static str,
+    &'static str,
+    (Way, bool, &'static str, u16, &'static str),
+);
+
+fn goes(case: Case) {
+    let (method, target, endpoint, (way, is_tls, host, port, path)) = case;
+    let endpoints: Vec<&str> = Some(endpoint).filter(|text| !text.is_empty()).into_iter().collect();
+    let destination = read(method, target, &endpoints).unwrap();
+    assert_eq!(
+        found(&destination),
+        (way, is_tls, host.to_owned(), port, path.to_owned()),
+        "{method} {target} {endpoint}"
+    );
+}
+
 #[test]
-fn each_way_in_says_where_it_goes() {
-    for (method, target, endpoint, expected) in [
-        (
-            "GET",
-            "http://a.example/p?q",
-            "",
-            (Way::Absolute, false, "a.example", 80, "/p"),
-        ),
-        (
-            "GET",
-            "https://a.example",
-            "",
-            (Way::Absolute, true, "a.example", 443, "/"),
-        ),
-        (
-            "PUT",
-            "HTTP://A.Example.:8080/p",
-            "",
-            (Way::Absolute, false, "a.example", 8080, "/p"),
-        ),
-        (
-            "GET",
-            "http://a.example:/p",
-            "",
-            (Way::Absolute, false, "a.example", 80, "/p"),
-        ),
-        (
-            "GET",
-            "http://[2001:DB8::1]:81/",
-            "",
-            (Way::Absolute, false, "2001:db8::1", 81, "/"),
-        ),
-        (
-            "GET",
-            "http://[::ffff:192.0.2.1]/",
-            "",
-            (Way::Absolute, false, "192.0.2.1", 80, "/"),
-        ),
-        (
-            "GET",
-            "/other?x",
-            "https://a.example/p",
-            (Way::Header, true, "a.example", 443, "/p"),
-        ),
-        (
-            "GET",
-            "http://b.example/other",
-            "http://a.example/p",
-            (Way::Header, false, "a.example", 80, "/p"),
-        ),
-        (
-            "OPTIONS",
-            "*",
-            " http://my_host/p#f ",
-            (Way::Header, false, "my_host", 80, "/p"),
-        ),
-        (
-            "CONNECT",
-            "A.example:443",
-            "",
-            (Way::Connect, false, "a.example", 443, ""),
-        ),
-        ("CONNECT", "[::1]:443", "", (Way::Connect, false, "::1", 443, "")),
-    ] {
-        let endpoints: Vec<&str> = Some(endpoint).filter(|text| !text.is_empty()).into_iter().collect();
-        let destination = read(method, target, &endpoints).unwrap();
-        let (way, is_tls, host, port, path) = expected;
-        assert_eq!(
-            found(&destination),
-            (way, is_tls, host.to_owned(), port, path.to_owned()),
-            "{method} {target} {endpoint}"
-        );
-    }
+fn an_absolute_target_says_where_it_goes() {
+    goes((
+        "GET",
+        "http://a.example/p?q",
+        "",
+        (Way::Absolute, false, "a.example", 80, "/p"),
+    ));
+    goes((
+        "GET",
+        "https://a.example",
+        "",
+        (Way::Absolute, true, "a.example", 443, "/"),
+    ));
+    goes((
+        "PUT",
+        "HTTP://A.Example.:8080/p",
+        "",
+        (Way::Absolute, false, "a.example", 8080, "/p"),
+    ));
+    goes((
+        "GET",
+        "http://a.example:/p",
+        "",
+        (Way::Absolute, false, "a.example", 80, "/p"),
+    ));
+    goes((
+        "GET",
+        "http://[2001:DB8::1]:81/",
+        "",
+        (Way::Absolute, false, "2001:db8::1", 81, "/"),
+    ));
+    goes((
+        "GET",
+        "http://[::ffff:192.0.2.1]/",
+        "",
+        (Way::Absolute, false, "192.0.2.1", 80, "/"),
+    ));
+}
+
+#[test]
+fn the_header_and_connect_say_where_it_goes() {
+    goes((
+        "GET",
+        "/other?x",
+        "https://a.example/p",
+        (Way::Header, true, "a.example", 443, "/p"),
+    ));
+    let elsewhere = "http://b.example/other";
+    goes((
+        "GET",
+        elsewhere,
+        "http://a.example/p",
+        (Way::Header, false, "a.example", 80, "/p"),
+    ));
+    goes((
+        "OPTIONS",
+        "*",
+        " http://my_host/p#f ",
+        (Way::Header, false, "my_host", 80, "/p"),
+    ));
+    goes((
+        "CONNECT",
+        "A.example:443",
+        "",
+        (Way::Connect, false, "a.example", 443, ""),
+    ));
+    goes(("CONNECT", "[::1]:443", "", (Way::Connect, false, "::1", 443, "")));
 }
 
 #[test]
