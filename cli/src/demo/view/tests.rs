@@ -29,6 +29,7 @@ fn entry(name: &str, state: EntryState, faults: u64) -> EntryStatus {
         faults,
         error: None,
         until: None,
+        reports: Default::default(),
     }
 }
 
