@@ -103,6 +103,7 @@ fn refusals_and_resets_arrive() {
         ("internal-error", Reset::InternalError),
         ("close", Reset::Close),
         ("hang", Reset::Hang),
+        ("black-hole", Reset::BlackHole),
     ] {
         let then = format!(r#"{{"then": {{"reset": "{text}"}}}}"#);
         assert_eq!(request_verdict(&then).expect("a verdict").1, RequestAction::Reset(how));
@@ -253,7 +254,7 @@ fn seen(request: &Request, echo: &str) -> BTreeMap<String, String> {
             let name = name.as_str().trim_start_matches("x-seen-").to_owned();
             (name, value.to_str().expect("text").to_owned())
         }
-        other @ ResponseEdit::RemoveHeader(_) => panic!("{other:?}"),
+        other => panic!("{other:?}"),
     };
     edits.into_iter().map(set).collect()
 }
@@ -270,6 +271,9 @@ fn a_plugin_is_shown_the_parsed_request_and_no_credentials() {
         .header("content-length", "42");
     let seen = seen(&request, "x-case");
     for (name, value) in [
+        ("port", "443"),
+        ("leader-lock", "false"),
+        ("note", "0"),
         ("traffic", "api"),
         ("verb", "patch"),
         ("group", "apps"),
