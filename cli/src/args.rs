@@ -36,6 +36,8 @@ pub(crate) enum PluginCommand {
     New(NewArgs),
     /// Tells what a .wasm file is, and whether a sidecar takes it. Fails if not.
     Inspect(InspectArgs),
+    /// Runs an API server in memory, to try a plugin without a cluster. Ends with Ctrl-C; nothing is kept.
+    ApiServer(ApiServerArgs),
 }
 
 /// How a command writes its result.
@@ -99,6 +101,14 @@ pub(crate) struct InspectArgs {
     /// How the result is written.
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     pub(crate) output: Output,
+}
+
+/// Arguments of `ctrlmesh plugin api-server`.
+#[derive(Debug, Args)]
+pub(crate) struct ApiServerArgs {
+    /// Where the kubeconfig of the API server is written, for the sidecar.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: PathBuf,
 }
 
 /// Arguments of `ctrlmesh status`.

@@ -100,6 +100,9 @@ pub(crate) enum Error {
     /// No crate can have this name.
     #[error("{0:?} can't be the name of a plugin; use lower-case letters, digits and hyphens, a letter first")]
     PluginName(String),
+    /// A new plugin does not replace anything.
+    #[error("the folder {0:?} is there already; choose another name, or remove it")]
+    FolderExists(String),
     /// The SDK was not found.
     #[error("there is no SDK here; name the folder `sdk` of a checkout of ctrlmesh with --sdk")]
     NoSdk,

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     let outcome = runtime.block_on(async {
         match cli.command {
             Command::Demo(args) => demo::run(args).await,
-            Command::Plugin(command) => plugin::run(&command),
+            Command::Plugin(command) => plugin::run(&command).await,
             Command::Status(args) => status::run(args).await,
             Command::DemoController(args) => demo::controller::run(args).await,
         }

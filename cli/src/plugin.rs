@@ -1,5 +1,6 @@
 //! `ctrlmesh plugin`: for people who write plugins.
 
+mod api_server;
 mod inspect;
 mod template;
 
@@ -9,9 +10,10 @@ use crate::args::PluginCommand;
 use crate::error::Error;
 
 /// Runs one of the commands.
-pub(crate) fn run(command: &PluginCommand) -> Result<ExitCode, Error> {
+pub(crate) async fn run(command: &PluginCommand) -> Result<ExitCode, Error> {
     match command {
         PluginCommand::New(args) => template::run(args),
         PluginCommand::Inspect(args) => inspect::run(args),
+        PluginCommand::ApiServer(args) => api_server::run(args).await,
     }
 }

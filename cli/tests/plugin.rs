@@ -24,7 +24,7 @@ fn a_new_plugin_overwrites_nothing_and_needs_a_name_and_an_sdk() -> Result<()> {
     let folder = tempfile::tempdir()?;
     std::fs::create_dir(folder.path().join("taken"))?;
     for (name, sdk, says) in [
-        ("taken", &*sdk(), "cannot create taken"),
+        ("taken", &*sdk(), "choose another name"),
         ("No_Name", &*sdk(), "lower-case letters"),
         ("fine", "/nonexistent", "name the folder `sdk` of a checkout"),
     ] {

@@ -17,8 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use ctrlmesh_testkit::ApiServer;
-use ctrlmesh_tests::{Client, Sidecar, binary};
+use ctrlmesh_tests::{Client, Sidecar, binary, wait_until};
 use http::Method;
 
 use crate::document::{Guide, essence, root};
@@ -106,11 +105,13 @@ fn the_code_is_what_the_guide_shows(person: &Person, guide: &Guide) -> Result<()
 
 /// Step 6: the chain that the reader writes rules what a client may do.
 async fn the_chain_rules(person: &Person, guide: &Guide) -> Result<()> {
-    let api = ApiServer::builder().start().await?;
-    std::fs::create_dir(person.home.path().join(".kube"))?;
-    std::fs::write(person.home.path().join(".kube/config"), api.kubeconfig())?;
     let blocks = guide.blocks(6, "console");
-    let mut commands = blocks[0].commands();
+    let _api = Running(person.shell(&format!("exec {}", blocks[0].commands()[0]))?.spawn()?);
+    wait_until("the kubeconfig is written", || async {
+        Ok(std::fs::read_to_string(person.folder.join("kubeconfig")).is_ok_and(|text| text.contains("server:")))
+    })
+    .await?;
+    let mut commands = blocks[1].commands();
     let start = commands.pop().context("the sidecar's start")?;
     person.types(&commands.join("\n"))?;
     let sidecar = Sidecar::from_command(person.shell(&format!("exec env {start}"))?.into()).await?;
@@ -120,10 +121,7 @@ async fn the_chain_rules(person: &Person, guide: &Guide) -> Result<()> {
     let answer = write
         .send(Method::DELETE, "/api/v1/namespaces/prod-eu/pods/web", "")
         .await?;
-    let shown = blocks[1]
-        .text
-        .lines()
-        .find_map(|line| line.strip_prefix("Error from server (Forbidden): "));
+    let shown = blocks[2].text.lines().find(|line| line.starts_with("namespace "));
     assert_eq!((answer.status, answer.json()["message"].as_str()), (403, shown));
     assert_eq!(
         write.get("/api/v1/namespaces/prod-eu/pods").await?.status,
@@ -133,10 +131,32 @@ async fn the_chain_rules(person: &Person, guide: &Guide) -> Result<()> {
     assert_eq!(sidecar.status().await?.chain.entries[0].name, "read-only");
     let series = r#"ctrlmesh_plugin_refused_total{entry="read-only",label="prod-eu"}"#;
     assert_eq!(sidecar.metric(series).await?, 1.0);
-    let asked = &blocks[1].commands()[2];
+    let asked = &blocks[2].commands()[2];
     let (_, pattern) = asked.split_once("grep ").context("the metric")?;
     assert!(series.contains(pattern), "{asked}");
+
+    for (generation, block) in (2..).zip(guide.blocks(7, "console")) {
+        let mut commands = block.commands();
+        assert_eq!(commands.pop().as_deref(), Some("ctrlmesh status"));
+        person.types(&commands.join("\n"))?;
+        sidecar.wait_generation(generation).await?;
+    }
+    let answer = write
+        .send(Method::DELETE, "/api/v1/namespaces/dev/pods/web", "")
+        .await?;
+    assert_eq!(answer.status, 403, "the new settings hold");
+    assert_eq!(sidecar.status().await?.chain.generation, 3);
     Ok(())
+}
+
+/// A command that runs until the test is over.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[tokio::test]

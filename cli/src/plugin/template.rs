@@ -1,5 +1,6 @@
 //! `ctrlmesh plugin new`: a crate that builds, from the template that the SDK keeps.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,6 +16,9 @@ const IGNORED: &str = include_str!("../../../sdk/template/.gitignore");
 const TEMPLATE_NAME: &str = "name = \"my-plugin\"";
 const TEMPLATE_SDK: &str = "path = \"..\"";
 
+/// How the SDK's manifest names it.
+const SDK_NAME: &str = "name = \"ctrlmesh-sdk\"";
+
 /// Longest name that crates.io takes; a folder and a file are called so.
 const MAX_NAME: usize = 64;
 
@@ -25,7 +29,10 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode, Error> {
     }
     let sdk = sdk(args.sdk.as_deref())?;
     let directory = Path::new(&args.name);
-    std::fs::create_dir(directory).map_err(Error::file("create", directory))?;
+    std::fs::create_dir(directory).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => Error::FolderExists(args.name.clone()),
+        _ => Error::file("create", directory)(error),
+    })?;
     write(&directory.join("Cargo.toml"), &manifest(&args.name, &sdk))?;
     write(&directory.join(".gitignore"), IGNORED)?;
     let source = directory.join("src");
@@ -52,14 +59,21 @@ fn manifest(name: &str, sdk: &Path) -> String {
         .replace(TEMPLATE_SDK, &sdk)
 }
 
-/// The SDK's folder: the one that was named, or `sdk` of the checkout of ctrlmesh that this folder lies in.
+/// The SDK's folder: the one that was named (or the checkout around it was), or `sdk` of the checkout of ctrlmesh that this
+/// folder lies in.
 fn sdk(named: Option<&Path>) -> Result<PathBuf, Error> {
-    let is_sdk = |folder: &Path| folder.join("wit").exists() || folder.join("template/Cargo.toml").is_file();
+    let is_sdk = |folder: &Path| {
+        let manifest = std::fs::read_to_string(folder.join("Cargo.toml"));
+        manifest.is_ok_and(|text| text.contains(SDK_NAME))
+    };
     let here = Path::new(".")
         .canonicalize()
         .map_err(Error::file("find", Path::new(".")))?;
     let found = match named {
-        Some(folder) => folder.canonicalize().ok().filter(|folder| is_sdk(folder)),
+        Some(folder) => folder
+            .canonicalize()
+            .ok()
+            .and_then(|folder| [folder.join("sdk"), folder].into_iter().find(|folder| is_sdk(folder))),
         None => here
             .ancestors()
             .map(|folder| folder.join("sdk"))
@@ -108,5 +122,13 @@ mod tests {
     fn a_folder_that_is_no_sdk_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         assert!(matches!(sdk(Some(folder.path())), Err(Error::NoSdk)));
+    }
+
+    #[test]
+    fn the_checkout_stands_for_the_sdk_in_it() {
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let found = sdk(Some(&checkout)).unwrap();
+        assert_eq!(found, sdk(Some(&checkout.join("sdk"))).unwrap());
+        assert!(found.ends_with("sdk"));
     }
 }

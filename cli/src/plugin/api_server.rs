@@ -1,0 +1,30 @@
+//! `ctrlmesh plugin api-server`: the test kit's API server for a person with a plugin and no cluster.
+
+use std::process::ExitCode;
+
+use ctrlmesh_testkit::ApiServer;
+use serde_json::json;
+
+use crate::args::ApiServerArgs;
+use crate::error::Error;
+use crate::print;
+
+/// What the plugin guide's example asks for.
+const NAMESPACES: [&str; 2] = ["default", "prod-eu"];
+
+/// Serves until interrupted.
+pub(crate) async fn run(args: &ApiServerArgs) -> Result<ExitCode, Error> {
+    let server = ApiServer::builder().start().await?;
+    for name in NAMESPACES {
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        server.store().put(namespace)?;
+    }
+    std::fs::write(&args.kubeconfig, server.kubeconfig()).map_err(Error::file("write", &args.kubeconfig))?;
+    print::line(&format!(
+        "an API server in memory, at {}; its kubeconfig is {}. Ctrl-C ends it.",
+        server.url(),
+        args.kubeconfig.display()
+    ));
+    tokio::signal::ctrl_c().await.map_err(Error::Runtime)?;
+    Ok(ExitCode::SUCCESS)
+}
