@@ -124,7 +124,12 @@ async fn a_connection_is_retired_and_its_watch_goes_on() -> anyhow::Result<()> {
         sender.send_request(get(&stand, "/api/v1/secrets")?).await?.status(),
         200
     );
-    wait_until("GOAWAY arrives", || async { Ok(sender.is_closed()) }).await?;
+    // hyper looks for a GOAWAY when it has something to send.
+    wait_until("GOAWAY arrives", || {
+        let (mut sender, request) = (sender.clone(), get(&stand, "/api/v1/secrets"));
+        async move { Ok(sender.send_request(request?).await.is_err()) }
+    })
+    .await?;
     stand.seed("default", "b", 1)?;
     let event = events.frame().await.transpose()?;
     assert!(event.is_some(), "what is open goes on");

@@ -70,7 +70,7 @@ async fn a_note_stays_with_its_request() -> anyhow::Result<()> {
     let noted = stand.client().get("/api/v1/secrets").await?;
     assert_eq!(
         (&noted.headers["x-seen-note"], &noted.headers["x-seen-port"]),
-        (&"7".parse()?, &stand.api.address().port().to_string().parse()?)
+        (&"7".parse()?, &stand.api.tls_address().port().to_string().parse()?)
     );
     let other = stand.client().get("/api/v1/configmaps").await?;
     assert_eq!(other.headers["x-seen-note"], "0");
