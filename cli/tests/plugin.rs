@@ -43,9 +43,9 @@ fn a_new_plugin_overwrites_nothing_and_needs_a_name_and_an_sdk() -> Result<()> {
 #[test]
 fn a_new_plugin_finds_the_sdk_of_the_checkout_around_it() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let template = folder.path().join("sdk/template");
-    std::fs::create_dir_all(&template)?;
-    std::fs::write(template.join("Cargo.toml"), "")?;
+    let sdk = folder.path().join("sdk");
+    std::fs::create_dir(&sdk)?;
+    std::fs::write(sdk.join("Cargo.toml"), "[package]\nname = \"ctrlmesh-sdk\"\n")?;
     let inner = folder.path().join("plugins");
     std::fs::create_dir(&inner)?;
     assert_eq!(plugin(&inner, &["new", "mine"])?, (Some(0), String::new()));
