@@ -60,6 +60,7 @@ enum Wish {
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
     wish: Cell<Wish>,
+    is_http1: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     /// Of its port; `None` in tests.
     outage: Option<Outage>,
@@ -88,6 +89,11 @@ impl Connection {
     /// Takes no new requests: GOAWAY, or `Connection: close` with the next answer.
     pub(crate) fn retire(&self) {
         self.wish(Wish::Retire);
+    }
+
+    /// Whether an answer must say itself that it is the last one.
+    pub(crate) fn is_http1(&self) -> bool {
+        self.is_http1.get()
     }
 
     fn wish(&self, wish: Wish) {
@@ -214,6 +220,7 @@ where
             }
         })
     };
+    connection.is_http1.set(protocol == Protocol::Http1);
     let io = TokioIo::new(stream);
     let result = match protocol {
         Protocol::Http1 => {

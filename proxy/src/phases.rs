@@ -250,7 +250,12 @@ fn apply_head(headers: &mut HeaderMap, edits: &[ResponseEdit], connection: &Conn
             ResponseEdit::RemoveHeader(name) => {
                 headers.remove(name);
             }
-            ResponseEdit::CloseConnection => connection.retire(),
+            ResponseEdit::CloseConnection => {
+                connection.retire();
+                if connection.is_http1() {
+                    headers.insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
+                }
+            }
         }
     }
 }
