@@ -209,6 +209,10 @@ pub(super) fn server_name(host: &str) -> Result<ServerName<'static>, Destination
     if let Ok(address) = name.parse::<Ipv4Addr>() {
         return Ok(ServerName::IpAddress(IpAddr::V4(address).into()));
     }
+    // One dot at the end says that the name is whole; after it the name must not have another.
+    if name.ends_with('.') {
+        return Err(wrong());
+    }
     // The system's resolver reads 2130706433, 0x7f.1 and 0177.0.0.1 as addresses (inet_aton).
     if name.rsplit('.').next().is_some_and(is_number) {
         return Err(DestinationError::OddAddress { host: host.to_owned() });
