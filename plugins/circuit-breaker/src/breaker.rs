@@ -1,11 +1,11 @@
 //! One rule: what it matches, when it opens and how it closes.
 
-use ctrlmesh_plugin_rules::{BucketRule, GoDuration, Key, Rules, checked_name};
+use ctrlmesh_plugin_rules::{BucketRule, GoDuration, Key, Rules, TriggerPolicy, checked_name};
 use ctrlmesh_sdk::Bucket;
 use ctrlmesh_sdk::settings::Invalid;
 
 use crate::judgement::Judge;
-use crate::settings::{RecoverPolicy, RecoverType, Rule, TriggerPolicy, Trip};
+use crate::settings::{RecoverPolicy, RecoverType, Rule, Trip};
 
 /// Where a person says nothing: long enough to see a trend, short enough to forget it.
 const DEFAULT_WINDOW_MS: u32 = 30_000;

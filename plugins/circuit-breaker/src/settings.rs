@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ctrlmesh_plugin_rules::{BucketRule, GoDuration, Key, NonResourceRule, ResourceRule, RestRule};
+use ctrlmesh_plugin_rules::{BucketRule, GoDuration, Key, NonResourceRule, ResourceRule, RestRule, TriggerPolicy};
 use serde::Deserialize;
 
 /// The settings of an entry.
@@ -42,16 +42,6 @@ pub(crate) struct Rule {
     pub(crate) probes: Option<u32>,
     /// Another value than before closes the rule's breakers, once.
     pub(crate) recover: Option<String>,
-}
-
-/// What a rule does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub(crate) enum TriggerPolicy {
-    Normal,
-    /// For rate-limit.
-    LimiterOnly,
-    ForceOpened,
-    ForceClosed,
 }
 
 /// How a breaker closes.

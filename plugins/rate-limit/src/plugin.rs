@@ -1,6 +1,6 @@
 //! The plugin itself: all rules that match are asked in one call, so that a refusal costs none of them anything.
 
-use ctrlmesh_plugin_rules::match_rules;
+use ctrlmesh_plugin_rules::{TriggerPolicy, match_rules};
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{
     Admission, Ask, Host, InstanceInfo, Phases, Place, Plugin, Refusal, Request, RequestVerdict, StateError,
@@ -8,7 +8,7 @@ use ctrlmesh_sdk::{
 };
 
 use crate::limiter::{Limiter, Share};
-use crate::settings::{Settings, TriggerPolicy};
+use crate::settings::Settings;
 
 /// The host takes so many claims at once (`wit/host.wit`), and all rules can match one request.
 const MAX_RULES: usize = 64;

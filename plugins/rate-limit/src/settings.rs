@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ctrlmesh_plugin_rules::{BucketRule, GoDuration, Key, NonResourceRule, ResourceRule, RestRule};
+use ctrlmesh_plugin_rules::{BucketRule, GoDuration, Key, NonResourceRule, ResourceRule, RestRule, TriggerPolicy};
 use serde::Deserialize;
 
 /// The settings of an entry.
@@ -39,13 +39,4 @@ pub(crate) struct Rule {
     /// Of the CRD; read by nobody.
     #[serde(rename = "properties")]
     pub(crate) _properties: Option<BTreeMap<String, String>>,
-}
-
-/// Which plugin a rule of a CircuitBreaker is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub(crate) enum TriggerPolicy {
-    LimiterOnly,
-    Normal,
-    ForceOpened,
-    ForceClosed,
 }

@@ -26,6 +26,7 @@ mod rules;
 mod subscription;
 #[cfg(test)]
 mod tests;
+mod trigger;
 mod url;
 
 pub use bucket::BucketRule;
@@ -37,3 +38,4 @@ pub use resource::{ResourceRule, is_long_running};
 pub use rest::{HeaderRule, OneOrMany, RestRule, TextRule};
 pub use rules::{Lists, Rules, checked_name};
 pub use subscription::match_rules;
+pub use trigger::TriggerPolicy;
