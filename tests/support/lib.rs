@@ -13,6 +13,7 @@
 pub mod chain_dir;
 pub mod client;
 pub mod sidecar;
+pub mod smuggling;
 pub mod target;
 
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! Clients that are slow, odd or hostile are answered or refused; none gets around the shard or to another host.
 
-use ctrlmesh_tests::{DEADLINE, Stand, shard};
+use ctrlmesh_tests::{DEADLINE, Stand, shard, smuggling};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -84,19 +84,7 @@ async fn a_connection_header_can_not_strip_identity() -> anyhow::Result<()> {
 async fn smuggled_requests_do_not_exist() -> anyhow::Result<()> {
     let stand = stand().await?;
     let smuggled = "DELETE /api/v1/namespaces/default/configmaps/b0 HTTP/1.1\r\nhost: x\r\n\r\n";
-    for framing in [
-        format!(
-            "content-length: {}\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}",
-            smuggled.len() + 5
-        ),
-        format!("transfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n{smuggled}"),
-        format!(
-            "content-length: 0\r\ncontent-length: {}\r\n\r\n{smuggled}",
-            smuggled.len()
-        ),
-        format!("transfer-encoding: xchunked\r\n\r\n{smuggled}"),
-        format!("transfer-encoding: chunked, identity\r\n\r\n{smuggled}"),
-    ] {
+    for framing in smuggling::framings(smuggled) {
         let bytes =
             format!("POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{framing}");
         let answer = raw(&stand, bytes.as_bytes()).await?;

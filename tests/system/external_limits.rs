@@ -1,7 +1,7 @@
 //! Where external traffic may not go, and clients that are odd or hostile.
 
 use anyhow::Context;
-use ctrlmesh_tests::{Client, DEADLINE, Stand, Target};
+use ctrlmesh_tests::{Client, DEADLINE, Stand, Target, smuggling};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -149,22 +149,7 @@ async fn smuggled_requests_do_not_exist() -> anyhow::Result<()> {
     let target = Target::plain().await?;
     let (stand, _) = stand(vec![], &[]).await?;
     let smuggled = "GET http://127.0.0.1/stolen HTTP/1.1\r\nhost: x\r\n\r\n";
-    for framing in [
-        format!(
-            "content-length: {}\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}",
-            smuggled.len() + 5
-        ),
-        format!("transfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n{smuggled}"),
-        format!(
-            "content-length: 0\r\ncontent-length: {}\r\n\r\n{smuggled}",
-            smuggled.len()
-        ),
-        format!("transfer-encoding: xchunked\r\n\r\n{smuggled}"),
-        format!(
-            "content-length: {}\r\nconnection: close, content-length\r\n\r\n{smuggled}",
-            smuggled.len()
-        ),
-    ] {
+    for framing in smuggling::framings(smuggled) {
         let request = format!(
             "POST http://127.0.0.1:{}/p HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{framing}",
             target.port()
