@@ -79,7 +79,7 @@ impl state::Host for HostState {
                 .map(|()| state::Grant::Granted)
                 .map_err(error);
         }
-        match self.entry.take(&claims) {
+        match self.entry.take(claims) {
             Ok(Grant::Granted) => Ok(state::Grant::Granted),
             Ok(Grant::WaitMs(wait)) => Ok(state::Grant::WaitMs(wait)),
             Err(refused) => Err(error(refused)),
@@ -89,9 +89,10 @@ impl state::Host for HostState {
     fn admit(&mut self, asks: Vec<state::Ask>, places: Vec<state::Place>) -> Result<state::Admission, state::Error> {
         let asks: Vec<Ask> = asks.into_iter().map(ask).collect();
         let places: Vec<Place> = places.into_iter().map(place).collect();
-        EntryState::check_admission(&asks, &places).map_err(error)?;
         if self.recheck {
-            return Ok(state::Admission::Granted(0));
+            return EntryState::check_admission(&asks, &places)
+                .map(|()| state::Admission::Granted(0))
+                .map_err(error);
         }
         let Some(request) = self.request.as_ref().filter(|_| self.may_hold) else {
             return Err(state::Error::Invalid);

@@ -30,8 +30,8 @@ impl EntryState {
     ///
     /// # Errors
     /// [`StateError`]; nothing was taken then.
-    pub fn take(&self, claims: &[Claim]) -> Result<Grant, StateError> {
-        let asks: Vec<Ask> = claims.iter().cloned().map(Ask::now).collect();
+    pub fn take(&self, claims: impl IntoIterator<Item = Claim>) -> Result<Grant, StateError> {
+        let asks: Vec<Ask> = claims.into_iter().map(Ask::now).collect();
         Ok(match self.settle(&asks, &[])? {
             Admission::Short { wait_ms, .. } => Grant::WaitMs(wait_ms),
             Admission::Granted { .. } | Admission::Full { .. } => Grant::Granted,
