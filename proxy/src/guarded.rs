@@ -174,27 +174,25 @@ impl Guarded {
         };
         let ledger = &exchange.worker.ledger;
         let view = || edits.iter().map(|(_, edit)| edit);
-        let known = match (info.verb, starts_anew(info, &query)) {
+        let is_right = |known| match known {
+            Known::Same => true,
+            Known::Other => false,
+            // A watch of one object by name starts from a get, which leaves no note.
+            Known::Nothing => {
+                !info.name.is_empty() || exchange.worker.is_first_chain() || view().all(|edit| !edit.shapes_view())
+            }
+        };
+        let expired = || Reply::expired(OTHER_VIEW);
+        match (info.verb, starts_anew(info, &query)) {
             (Verb::List, true) => {
                 ledger.list(&reader, view(), exchange.worker.is_first_chain());
-                return Ok(None);
+                Ok(None)
             }
-            (Verb::List, false) => ledger.page(&reader, view()),
-            (_, true) => {
-                ledger.start_anew(&reader, view());
-                return Ok(Some(ledger.open(&reader, view())));
-            }
-            (_, false) => ledger.resume(&reader, view()),
-        };
-        match known {
-            Known::Same => {}
-            Known::Other => return Err(Reply::expired(OTHER_VIEW)),
-            // A watch of one object by name starts from a get, which leaves no note.
-            Known::Nothing if !info.name.is_empty() => {}
-            Known::Nothing if exchange.worker.is_first_chain() || view().all(|edit| !edit.shapes_view()) => {}
-            Known::Nothing => return Err(Reply::expired(OTHER_VIEW)),
+            (Verb::List, false) if is_right(ledger.page(&reader, view())) => Ok(None),
+            (Verb::List, false) => Err(expired()),
+            (_, true) => Ok(Some(ledger.start_anew(&reader, view()))),
+            (_, false) => ledger.resume(&reader, view(), is_right).map(Some).ok_or_else(expired),
         }
-        Ok((info.verb == Verb::Watch).then(|| ledger.open(&reader, view())))
     }
 
     /// The response phase: plugins, names, shapes.

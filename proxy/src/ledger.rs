@@ -150,6 +150,11 @@ impl Note {
         if self.view == view { Known::Same } else { Known::Other }
     }
 
+    fn open(&mut self) {
+        self.open = self.open.saturating_add(1);
+        self.most = self.most.max(self.open);
+    }
+
     fn end(&mut self, view: u64, leaves_position: bool) {
         self.open = self.open.saturating_sub(1);
         if leaves_position {
@@ -217,29 +222,28 @@ impl Ledger {
         }
     }
 
-    /// What is known of the view that a watch's resource version comes from.
-    pub(crate) fn resume<'e>(&self, reader: &Reader<'_>, view: impl Iterator<Item = &'e RequestEdit>) -> Known {
-        let view = self.view(view);
+    /// A watch that comes with a resource version. It is opened if `lets` agrees to what is known of that version's view.
+    pub(crate) fn resume<'e>(
+        self: &Arc<Self>,
+        reader: &Reader<'_>,
+        view: impl Iterator<Item = &'e RequestEdit>,
+        lets: impl FnOnce(Known) -> bool,
+    ) -> Option<Position> {
+        let (key, view) = (self.key(reader), self.view(view));
         let mut notes = self.notes();
-        notes
+        let known = notes
             .notes
-            .get_mut(&self.key(reader))
-            .map_or(Known::Nothing, |note| note.resume(view))
+            .get_mut(&key)
+            .map_or(Known::Nothing, |note| note.resume(view));
+        if !lets(known) {
+            return None;
+        }
+        notes.of(key, view, 0).open();
+        Some(self.position(key, view))
     }
 
     /// A watch that begins with what is there: a list, by a client that gives up the position it may have had.
-    pub(crate) fn start_anew<'e>(&self, reader: &Reader<'_>, view: impl Iterator<Item = &'e RequestEdit>) {
-        let view = self.view(view);
-        let mut notes = self.notes();
-        let note = notes.of(self.key(reader), view, 0);
-        note.take();
-        note.list(view);
-        // Its watch is this one.
-        note.listed = note.listed.saturating_sub(1);
-    }
-
-    /// A watch that may be opened.
-    pub(crate) fn open<'e>(
+    pub(crate) fn start_anew<'e>(
         self: &Arc<Self>,
         reader: &Reader<'_>,
         view: impl Iterator<Item = &'e RequestEdit>,
@@ -247,8 +251,15 @@ impl Ledger {
         let (key, view) = (self.key(reader), self.view(view));
         let mut notes = self.notes();
         let note = notes.of(key, view, 0);
-        note.open = note.open.saturating_add(1);
-        note.most = note.most.max(note.open);
+        note.take();
+        note.list(view);
+        // Its watch is this one.
+        note.listed = note.listed.saturating_sub(1);
+        note.open();
+        self.position(key, view)
+    }
+
+    fn position(self: &Arc<Self>, key: u64, view: u64) -> Position {
         Position {
             ledger: Arc::clone(self),
             key,
@@ -300,4 +311,4 @@ impl Drop for Position {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,6 +1,7 @@
 use super::*;
 
-const READER: Reader<'_> = Reader {
+/// A reader; which one does not matter.
+pub(crate) const READER: Reader<'_> = Reader {
     user_agent: b"manager",
     representation: Representation::Object,
     group: "",
@@ -11,25 +12,43 @@ const READER: Reader<'_> = Reader {
     field_selector: "",
 };
 
+/// What is known of the version that a watch comes with. The watch is not opened.
+pub(crate) fn resumed_as(ledger: &Arc<Ledger>, reader: &Reader<'_>, view: &[RequestEdit]) -> Known {
+    let mut is_known = Known::Nothing;
+    let position = ledger.resume(reader, view.iter(), |known| {
+        is_known = known;
+        false
+    });
+    assert!(position.is_none());
+    is_known
+}
+
+/// A watch at the side: opened, whatever is known.
+fn open(ledger: &Arc<Ledger>, name: &str) -> Position {
+    opened(ledger, &shard(name))
+}
+
+fn opened(ledger: &Arc<Ledger>, view: &[RequestEdit]) -> Position {
+    let (key, view) = (ledger.key(&READER), ledger.view(view.iter()));
+    ledger.notes().of(key, view, 0).open();
+    ledger.position(key, view)
+}
+
 fn shard(name: &str) -> Vec<RequestEdit> {
     vec![RequestEdit::AndLabelSelector(format!("shard={name}"))]
 }
 
-fn resumed(ledger: &Ledger, name: &str) -> Known {
-    ledger.resume(&READER, shard(name).iter())
+fn resumed(ledger: &Arc<Ledger>, name: &str) -> Known {
+    resumed_as(ledger, &READER, &shard(name))
 }
 
-fn open(ledger: &Arc<Ledger>, name: &str) -> Position {
-    ledger.open(&READER, shard(name).iter())
-}
-
-fn listed(ledger: &Ledger, name: &str) {
+fn listed(ledger: &Arc<Ledger>, name: &str) {
     ledger.list(&READER, shard(name).iter(), true);
 }
 
 #[test]
 fn a_watch_or_page_is_known_to_come_from_the_same_or_another_view() {
-    let ledger = Ledger::default();
+    let ledger = Arc::new(Ledger::default());
     assert_eq!(resumed(&ledger, "a"), Known::Nothing);
     listed(&ledger, "a");
     for (view, known) in [
@@ -38,7 +57,7 @@ fn a_watch_or_page_is_known_to_come_from_the_same_or_another_view() {
         (vec![], Known::Other),
     ] {
         assert_eq!(ledger.page(&READER, view.iter()), known, "{view:?}");
-        assert_eq!(ledger.resume(&READER, view.iter()), known, "{view:?}");
+        assert_eq!(resumed_as(&ledger, &READER, &view), known, "{view:?}");
     }
     let elsewhere = Reader {
         namespace: "n",
@@ -46,7 +65,7 @@ fn a_watch_or_page_is_known_to_come_from_the_same_or_another_view() {
     };
     assert_eq!(ledger.page(&elsewhere, shard("a").iter()), Known::Nothing);
     ledger.list(&READER, [].iter(), true);
-    assert_eq!(ledger.resume(&READER, [].iter()), Known::Same);
+    assert_eq!(resumed_as(&ledger, &READER, &[]), Known::Same);
 }
 
 #[test]
@@ -65,8 +84,8 @@ fn a_list_by_somebody_else_does_not_hide_that_a_watch_is_from_another_view() {
 #[test]
 fn the_first_rule_counts_too() {
     let ledger = Arc::new(Ledger::default());
-    assert_eq!(ledger.resume(&READER, [].iter()), Known::Nothing);
-    drop(ledger.open(&READER, [].iter()));
+    assert_eq!(resumed_as(&ledger, &READER, &[]), Known::Nothing);
+    drop(opened(&ledger, &[]));
     listed(&ledger, "a");
     assert_eq!(resumed(&ledger, "a"), Known::Other);
 }
@@ -103,8 +122,7 @@ fn watches_one_after_another_leave_one_position() {
         listed(&ledger, "a");
         assert_eq!(resumed(&ledger, "a"), Known::Same);
         drop(open(&ledger, "a"));
-        ledger.start_anew(&READER, shard("a").iter());
-        drop(open(&ledger, "a"));
+        drop(ledger.start_anew(&READER, shard("a").iter()));
     }
     listed(&ledger, "b");
     assert_eq!(resumed(&ledger, "b"), Known::Other);
@@ -126,14 +144,14 @@ fn abandoned_positions_do_not_add_up() {
 
 #[test]
 fn lists_leave_no_note_while_no_plugin_shapes_them() {
-    let ledger = Ledger::default();
+    let ledger = Arc::new(Ledger::default());
     ledger.list(&READER, [].iter(), true);
     assert!(ledger.notes().notes.is_empty());
 }
 
 #[test]
 fn the_oldest_notes_go_first() {
-    let ledger = Ledger::default();
+    let ledger = Arc::new(Ledger::default());
     let names: Vec<String> = (0..=MAX_NOTES).map(|n| n.to_string()).collect();
     let reader = |namespace| Reader { namespace, ..READER };
     for name in &names {
@@ -146,7 +164,7 @@ fn the_oldest_notes_go_first() {
 
 #[test]
 fn a_list_by_somebody_else_does_not_hide_a_list_whose_watch_has_yet_to_come() {
-    let ledger = Ledger::default();
+    let ledger = Arc::new(Ledger::default());
     listed(&ledger, "a");
     listed(&ledger, "b");
     assert_eq!(resumed(&ledger, "b"), Known::Other);
@@ -156,7 +174,7 @@ fn a_list_by_somebody_else_does_not_hide_a_list_whose_watch_has_yet_to_come() {
 
 #[test]
 fn lists_without_a_watch_do_not_add_up() {
-    let ledger = Ledger::default();
+    let ledger = Arc::new(Ledger::default());
     for _ in 0..100 {
         listed(&ledger, "a");
     }
@@ -169,7 +187,7 @@ fn lists_without_a_watch_do_not_add_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_from_before_the_first_rule_counts_as_stale_for_a_while() {
-    let ledger = Ledger::default();
+    let ledger = Arc::new(Ledger::default());
     let other = Reader {
         namespace: "n",
         ..READER
@@ -182,7 +200,7 @@ async fn a_list_from_before_the_first_rule_counts_as_stale_for_a_while() {
     );
     tokio::time::advance(FIRST_RULE).await;
     ledger.list(&other, shard("a").iter(), false);
-    assert_eq!(ledger.resume(&other, shard("a").iter()), Known::Same);
+    assert_eq!(resumed_as(&ledger, &other, &shard("a")), Known::Same);
 }
 
 #[test]
@@ -196,6 +214,22 @@ fn a_position_outlives_its_note() {
 }
 
 #[test]
+fn a_watch_is_open_if_it_was_let_through() {
+    let ledger = Arc::new(Ledger::default());
+    listed(&ledger, "a");
+    let watch = ledger.resume(&READER, shard("a").iter(), |known| known == Known::Same);
+    let refused = ledger.resume(&READER, shard("b").iter(), |known| known == Known::Same);
+    assert!(refused.is_none());
+    drop(watch.expect("it comes from the same view"));
+    listed(&ledger, "b");
+    assert_eq!(
+        [resumed(&ledger, "b"), resumed(&ledger, "b")],
+        [Known::Other, Known::Same],
+        "one watch was open"
+    );
+}
+
+#[test]
 fn whole_objects_and_metadata_are_read_by_two() {
     let metadata = |text: &'static str| {
         let headers = HeaderMap::from_iter([(ACCEPT, http::HeaderValue::from_static(text))]);
@@ -206,10 +240,10 @@ fn whole_objects_and_metadata_are_read_by_two() {
     };
     let list = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
     let watch = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-    let ledger = Ledger::default();
+    let ledger = Arc::new(Ledger::default());
     ledger.list(&metadata(list), shard("a").iter(), true);
     ledger.list(&READER, shard("b").iter(), true);
-    assert_eq!(ledger.resume(&metadata(watch), shard("a").iter()), Known::Same);
+    assert_eq!(resumed_as(&ledger, &metadata(watch), &shard("a")), Known::Same);
     assert_eq!(resumed(&ledger, "b"), Known::Same);
     let table = metadata("application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
     assert_eq!(table.representation, Representation::Table);

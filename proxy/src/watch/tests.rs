@@ -7,7 +7,8 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::ledger::{Known, Ledger, Reader, Representation};
+use crate::ledger::tests::{READER, resumed_as};
+use crate::ledger::{Known, Ledger};
 use crate::signal::Signal;
 use crate::verdict::RequestEdit;
 
@@ -21,17 +22,6 @@ struct Stand {
     ledger: Arc<Ledger>,
     body: Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>,
 }
-
-const READER: Reader<'_> = Reader {
-    user_agent: b"manager",
-    representation: Representation::Object,
-    group: "",
-    version: "v1",
-    resource: "configmaps",
-    namespace: "",
-    label_selector: "",
-    field_selector: "",
-};
 
 fn stand(content_type: &'static str) -> Stand {
     let signal = Signal::new();
@@ -57,7 +47,7 @@ fn stand(content_type: &'static str) -> Stand {
             listener: signal.listen(),
             differs: answer,
             on_expired: count,
-            position: Some(ledger.open(&READER, [].iter())),
+            position: Some(ledger.start_anew(&READER, [].iter())),
         },
     ));
     Stand {
@@ -87,7 +77,7 @@ impl Stand {
         drop(self.body);
         let view = [RequestEdit::AndLabelSelector("shard=b".to_owned())];
         self.ledger.list(&READER, view.iter(), true);
-        self.ledger.resume(&READER, view.iter())
+        resumed_as(&self.ledger, &READER, &view)
     }
 
     async fn is_pending(&mut self) -> bool {
