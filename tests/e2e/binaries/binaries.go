@@ -1,7 +1,9 @@
-// Package binaries builds what the end-to-end tests run: kube-apiserver, kubectl and etcd, from Go modules alone.
+// Package binaries builds what the end-to-end tests run: kube-apiserver, kubectl, etcd and cert-manager, from Go modules
+// alone.
 //
-// They are built once into a cache outside the repository whose name is a hash of everything that decides the result, so
-// that a changed version never meets an old file. Starting them is the cluster package's business.
+// Each is built once into a directory of a cache outside the repository whose name is a hash of everything that decides
+// the result, so that a changed version never meets an old file, and only what has changed is built. Starting them is the
+// cluster package's business, and of the tests.
 package binaries
 
 import (
@@ -14,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 )
 
@@ -24,6 +27,8 @@ const kubernetesVersion = "1.36.3"
 // program is one file of the cache and how it comes into being.
 type program struct {
 	name, module, pkg, ldflags string
+	// data is a directory of the program's own Go module that the tests need as well: `crds` of `deploy/crds`.
+	data string
 }
 
 const stamp = "-s -w" +
@@ -34,51 +39,87 @@ const stamp = "-s -w" +
 
 // The smallest first: the linker of kube-apiserver is what needs memory, and it should not meet another build.
 var programs = []program{
-	{"etcd", "etcd", ".", "-s -w"},
-	{"kube-apiserver", "k8s", "k8s.io/kubernetes/cmd/kube-apiserver", stamp},
-	{"kubectl", "k8s", "k8s.io/kubernetes/cmd/kubectl", stamp},
+	{name: "etcd", module: "etcd", pkg: ".", ldflags: "-s -w"},
+	{name: "cert-manager", module: "cert-manager", pkg: certManager + "/cmd/controller", ldflags: "-s -w", data: "deploy/crds"},
+	{name: "kube-apiserver", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", ldflags: stamp},
+	{name: "kubectl", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: stamp},
 }
 
+// certManager is a Go module, in a version with a published bug: see binaries/cert-manager/go.mod.
+const certManager = "github.com/cert-manager/cert-manager"
+
 // Path names the built program, or says how to build it.
-func Path(name string) (string, error) {
-	dir, err := cacheDir()
-	if err != nil {
-		return "", err
+func Path(name string) (string, error) { return cached(name, name) }
+
+// CertManagerCRDs names the directory with the custom resource definitions of the cert-manager that is built.
+func CertManagerCRDs() (string, error) { return cached("cert-manager", "crds") }
+
+func cached(program, file string) (string, error) {
+	for _, p := range programs {
+		if p.name != program {
+			continue
+		}
+		dir, err := p.cacheDir()
+		if err != nil {
+			return "", err
+		}
+		path := filepath.Join(dir, file)
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("%s is not built yet: run `go run ./cmd/build` in tests/e2e (%w)", program, err)
+		}
+		return path, nil
 	}
-	path := filepath.Join(dir, name)
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%s is not built yet: run `go run ./cmd/build` in tests/e2e (%w)", name, err)
-	}
-	return path, nil
+	return "", fmt.Errorf("nobody knows how to build %s: add it to binaries.go", program)
 }
 
 // Build makes every program that is missing and tells `log` what it does. A build that fails leaves nothing behind that
 // the next one could mistake for a program.
 func Build(log io.Writer) error {
-	dir, err := cacheDir()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make the cache directory: %w", err)
-	}
 	source, err := sourceDir()
 	if err != nil {
 		return err
 	}
 	for _, p := range programs {
+		dir, err := p.cacheDir()
+		if err != nil {
+			return err
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make the cache directory: %w", err)
+		}
 		target := filepath.Join(dir, p.name)
 		if _, err := os.Stat(target); err == nil {
 			fmt.Fprintf(log, "%s: built already, %s\n", p.name, target)
 			continue
 		}
 		begin := time.Now()
-		if err := p.build(filepath.Join(source, p.module), target, log); err != nil {
+		module := filepath.Join(source, p.module)
+		// The program comes last: where it is, everything is.
+		if err := errors.Join(p.copyData(module, dir), p.build(module, target, log)); err != nil {
 			return fmt.Errorf("build %s: %w", p.name, err)
 		}
 		fmt.Fprintf(log, "%s: built in %s, %s\n", p.name, time.Since(begin).Round(time.Second), target)
 	}
 	return nil
+}
+
+// copyData puts the module's data directory beside the program, under its last name.
+func (p program) copyData(module, dir string) error {
+	if p.data == "" {
+		return nil
+	}
+	list := exec.Command("go", "list", "-f", "{{.Module.Dir}}", p.pkg)
+	list.Dir = module
+	list.Env = append(os.Environ(), "GOWORK=off")
+	root, err := list.Output()
+	if err != nil {
+		return fmt.Errorf("find the module of %s: %w", p.pkg, err)
+	}
+	target := filepath.Join(dir, filepath.Base(p.data))
+	if err := os.RemoveAll(target); err != nil { // of a failed attempt
+		return err
+	}
+	return os.CopyFS(target, os.DirFS(filepath.Join(strings.TrimSpace(string(root)), p.data)))
 }
 
 func (p program) build(module, target string, log io.Writer) error {
@@ -96,7 +137,7 @@ func (p program) build(module, target string, log io.Writer) error {
 }
 
 // cacheDir is `$CTRLMESH_CACHE/e2e/<hash>`, by default below `~/.cache/ctrlmesh`.
-func cacheDir() (string, error) {
+func (p program) cacheDir() (string, error) {
 	root := os.Getenv("CTRLMESH_CACHE")
 	if root == "" {
 		home, err := os.UserHomeDir()
@@ -111,23 +152,21 @@ func cacheDir() (string, error) {
 	}
 	digest := sha256.New()
 	fmt.Fprintln(digest, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	for _, p := range programs {
-		fmt.Fprintln(digest, p.name, p.pkg, p.ldflags)
-		for _, file := range []string{"go.mod", "go.sum", "main.go"} {
-			text, err := os.ReadFile(filepath.Join(source, p.module, file))
-			if errors.Is(err, os.ErrNotExist) && file == "main.go" {
-				continue // k8s names its mains by `tool` lines
-			}
-			if err != nil {
-				return "", err
-			}
-			digest.Write(text)
+	fmt.Fprintln(digest, p.name, p.pkg, p.ldflags, p.data)
+	for _, file := range []string{"go.mod", "go.sum", "main.go"} {
+		text, err := os.ReadFile(filepath.Join(source, p.module, file))
+		if errors.Is(err, os.ErrNotExist) && file == "main.go" {
+			continue // the other modules name their mains by `tool` lines
 		}
+		if err != nil {
+			return "", err
+		}
+		digest.Write(text)
 	}
 	return filepath.Join(root, "e2e", hex.EncodeToString(digest.Sum(nil))[:16]), nil
 }
 
-// sourceDir finds the two modules next to this file, whatever the working directory is.
+// sourceDir finds the modules next to this file, whatever the working directory is.
 func sourceDir() (string, error) {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {

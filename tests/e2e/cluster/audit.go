@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 
 	audit "k8s.io/apiserver/pkg/apis/audit/v1"
 )
@@ -21,6 +23,31 @@ var ErrNotAudited = errors.New("the API server has not audited this request yet"
 
 // Audited finds what the API server noted of the request with this `Audit-ID` header: the request as it arrived.
 func (c *Cluster) Audited(id string) (*audit.Event, error) {
+	events, err := c.auditLog(id)
+	if err != nil {
+		return nil, err
+	}
+	for _, event := range events {
+		if string(event.AuditID) == id {
+			return &event, nil
+		}
+	}
+	return nil, ErrNotAudited
+}
+
+// AuditedIn lists the requests about a namespace's objects, in the order in which they ended.
+func (c *Cluster) AuditedIn(namespace string) ([]audit.Event, error) {
+	events, err := c.auditLog(`"` + namespace + `"`)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(events, func(event audit.Event) bool {
+		return event.ObjectRef == nil || event.ObjectRef.Namespace != namespace
+	}), nil
+}
+
+// auditLog reads the lines that contain the text; decoding all of a long run's would take seconds.
+func (c *Cluster) auditLog(text string) ([]audit.Event, error) {
 	file, err := os.Open(c.file("audit.log"))
 	if err != nil {
 		return nil, err
@@ -28,14 +55,16 @@ func (c *Cluster) Audited(id string) (*audit.Event, error) {
 	defer file.Close()
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 4<<20) // a request of the tests may have a target of many KiB
+	var events []audit.Event
 	for lines.Scan() {
+		if !bytes.Contains(lines.Bytes(), []byte(text)) {
+			continue
+		}
 		var event audit.Event
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
-			return nil, ErrNotAudited // the last line is still being written
+			break // the last line is still being written
 		}
-		if string(event.AuditID) == id {
-			return &event, nil
-		}
+		events = append(events, event)
 	}
-	return nil, errors.Join(ErrNotAudited, lines.Err())
+	return events, lines.Err()
 }

@@ -35,6 +35,8 @@ type EntryStatus struct {
 	Name  string `json:"name"`
 	State string `json:"state"`
 	Error string `json:"error"`
+	// Reports are what the plugin shows of itself, by key: a breaker's state, how often a fault fired.
+	Reports map[string]json.RawMessage `json:"reports"`
 }
 
 // Status asks /status.

@@ -1,0 +1,222 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
+	"ctrlmesh.kusionstack.io/e2e/process"
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	core "k8s.io/api/core/v1"
+	extensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	extensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+)
+
+// This file finds a published bug of an operator that nobody touched, with a rule from a file: cert-manager v1.9.2 makes two
+// requests for one revision of a certificate when it hears of the first one late, and then issues nothing until a person
+// deletes one (github.com/cert-manager/cert-manager, issues 4956 and 6837).
+
+// stuck is what cert-manager then says.
+const stuck = "Multiple matching CertificateRequest resources exist, delete one of them"
+
+var (
+	certificates        = certManagerResource("certificates")
+	certificateRequests = certManagerResource("certificaterequests")
+	issuers             = certManagerResource("issuers")
+)
+
+func certManagerResource(plural string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: plural}
+}
+
+func TestCertManager(t *testing.T) {
+	t.Parallel()
+	installCertManager(t)
+	t.Run("control", func(t *testing.T) {
+		t.Parallel()
+		m := startCertManager(t, nil)
+		m.certify(t)
+		m.issued(t)
+		if requests := m.requests(t); len(requests) != 1 || strings.Contains(m.log(t), stuck) {
+			t.Errorf("it made the requests %v:\n%s", requests, m.process.LogTail(4096))
+		}
+	})
+	t.Run("late_requests", func(t *testing.T) {
+		t.Parallel()
+		rule := fields{}
+		check(t, yaml.Unmarshal(must(os.ReadFile(filepath.Join("testdata", "late-certificaterequests.yaml")))(t), &rule))
+		m := startCertManager(t, rule)
+		eventually(t, "the watch is held", func() error {
+			if seen := report[struck](t, m.sidecar, faultInject, "late-requests"); seen.Fired == 0 {
+				return fmt.Errorf("the fault tells %+v", seen)
+			}
+			return nil
+		})
+		m.certify(t)
+		m.getsStuck(t)
+		// Only a person helps.
+		request := m.requests(t)[0].GetName()
+		check(t, m.client.Resource(certificateRequests).Namespace(m.namespace).Delete(t.Context(), request, meta.DeleteOptions{}))
+		m.issued(t)
+	})
+}
+
+// certManager is a controller that works on one namespace, behind a sidecar of its own.
+type certManager struct {
+	sidecar   *sidecar.Sidecar
+	process   *process.Process
+	namespace string
+	client    dynamic.Interface
+}
+
+// startCertManager runs the controller behind fault-inject; without settings, behind an empty chain.
+func startCertManager(t *testing.T, settings fields) *certManager {
+	t.Helper()
+	chain := pluginChain(t, 1, map[string]fields{faultInject: settings})
+	m := &certManager{
+		sidecar:   startSidecar(t, sidecar.Options{Chain: &chain}),
+		namespace: newNamespace(t),
+		client:    must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t),
+	}
+	m.create(t, issuers, "Issuer", map[string]any{"selfSigned": map[string]any{}})
+	var err error
+	m.process, err = process.Start(process.Spec{
+		Name: "cert-manager", Path: must(binaries.Path("cert-manager"))(t), LogDir: newDir(t),
+		Args: []string{
+			"--kubeconfig=" + kubeconfig(t, m.sidecar), "--namespace=" + m.namespace, "--leader-elect=false",
+			"--metrics-listen-address=127.0.0.1:0",
+		},
+	})
+	check(t, err)
+	t.Cleanup(func() {
+		m.process.Kill()
+		if t.Failed() {
+			t.Logf("end of %s:\n%s", m.process.LogPath, m.process.LogTail(4096))
+		}
+	})
+	return m
+}
+
+// create makes the one object of a kind that the test needs.
+func (m *certManager) create(t *testing.T, resource schema.GroupVersionResource, kind string, spec map[string]any) {
+	t.Helper()
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	object.SetGroupVersionKind(resource.GroupVersion().WithKind(kind))
+	object.SetName("demo")
+	_, err := m.client.Resource(resource).Namespace(m.namespace).Create(t.Context(), object, meta.CreateOptions{})
+	check(t, err)
+}
+
+// certify asks for a certificate.
+func (m *certManager) certify(t *testing.T) {
+	t.Helper()
+	m.create(t, certificates, "Certificate", map[string]any{
+		"secretName": "demo-tls", "commonName": "demo", "issuerRef": map[string]any{"name": "demo"},
+	})
+}
+
+func (m *certManager) requests(t *testing.T) []unstructured.Unstructured {
+	t.Helper()
+	return must(m.client.Resource(certificateRequests).Namespace(m.namespace).List(t.Context(), meta.ListOptions{}))(t).Items
+}
+
+// issued waits for the certificate.
+func (m *certManager) issued(t *testing.T) {
+	t.Helper()
+	eventually(t, "the certificate is issued", func() error {
+		if !m.process.Alive() {
+			t.Fatalf("cert-manager ended: %v", m.process.Err())
+		}
+		certificate, err := m.client.Resource(certificates).Namespace(m.namespace).Get(t.Context(), "demo", meta.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if state := condition(certificate, "Ready"); state != "True" {
+			return fmt.Errorf("its condition Ready is %q", state)
+		}
+		secret, err := shared.client.CoreV1().Secrets(m.namespace).Get(t.Context(), "demo-tls", meta.GetOptions{})
+		if err == nil && len(secret.Data[core.TLSCertKey]) == 0 {
+			err = fmt.Errorf("the secret has %d fields", len(secret.Data))
+		}
+		return err
+	})
+}
+
+// getsStuck waits until cert-manager says so, and demands two signed requests for one revision, and no certificate.
+func (m *certManager) getsStuck(t *testing.T) {
+	t.Helper()
+	eventually(t, "cert-manager says that it is stuck", func() error {
+		if !strings.Contains(m.log(t), stuck) {
+			return fmt.Errorf("the requests are %v", len(m.requests(t)))
+		}
+		for _, request := range m.requests(t) {
+			if state := condition(&request, "Ready"); state != "True" {
+				return fmt.Errorf("the condition Ready of %s is %q", request.GetName(), state)
+			}
+		}
+		return nil
+	})
+	requests := m.requests(t)
+	for _, request := range requests {
+		if revision := request.GetAnnotations()["cert-manager.io/certificate-revision"]; revision != "1" {
+			t.Errorf("%s is for revision %s", request.GetName(), revision)
+		}
+	}
+	certificate := must(m.client.Resource(certificates).Namespace(m.namespace).Get(t.Context(), "demo", meta.GetOptions{}))(t)
+	if len(requests) != 2 || condition(certificate, "Ready") != "False" || condition(certificate, "Issuing") != "True" {
+		t.Fatalf("%d requests; the certificate is %v", len(requests), certificate.Object["status"])
+	}
+}
+
+func (m *certManager) log(t *testing.T) string {
+	t.Helper()
+	return string(must(os.ReadFile(m.process.LogPath))(t))
+}
+
+// condition is the status of one of an object's conditions, empty if it is not there.
+func condition(object *unstructured.Unstructured, kind string) string {
+	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+	for _, c := range conditions {
+		if c, ok := c.(map[string]any); ok && c["type"] == kind {
+			return fmt.Sprint(c["status"])
+		}
+	}
+	return ""
+}
+
+// installCertManager makes cert-manager's kinds, if an earlier run did not, and waits until they are served.
+func installCertManager(t *testing.T) {
+	t.Helper()
+	client := must(extensionsclient.NewForConfig(shared.cluster.AdminConfig()))(t).ApiextensionsV1().CustomResourceDefinitions()
+	files := must(filepath.Glob(filepath.Join(must(binaries.CertManagerCRDs())(t), "*.yaml")))(t)
+	for _, file := range files {
+		var definition extensions.CustomResourceDefinition
+		check(t, yaml.Unmarshal(must(os.ReadFile(file))(t), &definition))
+		// They are templates of a Helm chart.
+		definition.Labels = nil
+		if _, err := client.Create(t.Context(), &definition, meta.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+			check(t, err)
+		}
+		eventually(t, definition.Name+" is served", func() error {
+			state, err := client.Get(t.Context(), definition.Name, meta.GetOptions{})
+			if err != nil {
+				return err
+			}
+			for _, c := range state.Status.Conditions {
+				if c.Type == extensions.Established && c.Status == extensions.ConditionTrue {
+					return nil
+				}
+			}
+			return fmt.Errorf("its conditions are %v", state.Status.Conditions)
+		})
+	}
+}
