@@ -23,7 +23,7 @@ pub(crate) struct Breaker {
     pub(crate) policy: Policy,
     pub(crate) bucket: Option<Bucket>,
     /// `None`: closes when a person says so.
-    pub(crate) sleeping_ms: Option<u64>,
+    pub(crate) sleeping: Option<Sleeping>,
     pub(crate) probes: u32,
     pub(crate) triggers: Triggers,
     pub(crate) judge: Judge,
@@ -36,6 +36,21 @@ pub(crate) enum Policy {
     Normal,
     ForceOpened,
     ForceClosed,
+}
+
+/// How long a breaker stays open before probes look.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sleeping {
+    first_ms: u64,
+    longest_ms: u64,
+}
+
+impl Sleeping {
+    /// The window after so many failed probes in a row: twice as long each time.
+    pub(crate) fn after_ms(self, failed_probes: u32) -> u64 {
+        let factor = 1_u64.checked_shl(failed_probes).unwrap_or(u64::MAX);
+        self.first_ms.saturating_mul(factor).min(self.longest_ms)
+    }
 }
 
 /// When a closed breaker opens because of what comes back.
@@ -87,7 +102,7 @@ impl Breaker {
             key: rule.key,
             policy,
             bucket: bucket.map_err(|error| error.field("bucket"))?,
-            sleeping_ms: sleeping_ms(rule.recover_policy.as_ref()).map_err(|error| error.field("recoverPolicy"))?,
+            sleeping: sleeping(rule.recover_policy.as_ref()).map_err(|error| error.field("recoverPolicy"))?,
             probes,
             triggers: triggers(rule.trip.as_ref()).map_err(|error| error.field("trip"))?,
             judge: Judge::new(rule.failures.as_ref()).map_err(|error| error.field("failures"))?,
@@ -96,16 +111,23 @@ impl Breaker {
     }
 }
 
-fn sleeping_ms(policy: Option<&RecoverPolicy>) -> Result<Option<u64>, Invalid> {
+fn sleeping(policy: Option<&RecoverPolicy>) -> Result<Option<Sleeping>, Invalid> {
     let Some(policy) = policy.filter(|policy| policy.kind == RecoverType::SleepingWindow) else {
         return Ok(None);
     };
-    let sleeping_ms = policy.sleeping_window_size.map_or(0, GoDuration::as_millis_ceil);
-    if sleeping_ms == 0 {
+    let first_ms = policy.sleeping_window_size.map_or(0, GoDuration::as_millis_ceil);
+    if first_ms == 0 {
         let message = "write how long the breaker stays open, such as 30s";
         return Err(Invalid::new(message).field("sleepingWindowSize"));
     }
-    Ok(Some(sleeping_ms))
+    let longest_ms = policy
+        .max_sleeping_window_size
+        .map_or(first_ms, GoDuration::as_millis_ceil);
+    if longest_ms < first_ms {
+        let message = "shorter than sleepingWindowSize; write the longest that the breaker may stay open, such as 5m";
+        return Err(Invalid::new(message).field("maxSleepingWindowSize"));
+    }
+    Ok(Some(Sleeping { first_ms, longest_ms }))
 }
 
 fn triggers(trip: Option<&Trip>) -> Result<Triggers, Invalid> {

@@ -2,7 +2,7 @@
 //! can tell what it finds. What it can't read it takes for closed.
 
 /// Of the encoding.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// A breaker is open, half open or closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub(crate) struct Status {
     /// When the sleeping window ends; 0: when a person says so.
     pub(crate) recovers_ms: u64,
     pub(crate) counts: Counts,
+    /// Probes that failed one after another, each at the end of a window.
+    pub(crate) failed_probes: u32,
 }
 
 impl Status {
@@ -66,7 +68,12 @@ impl Status {
         bytes.extend(self.epoch.to_le_bytes());
         bytes.extend(self.since_ms.to_le_bytes());
         bytes.extend(self.recovers_ms.to_le_bytes());
-        for count in [self.counts.requests, self.counts.failures, self.counts.slow] {
+        let Counts {
+            requests,
+            failures,
+            slow,
+        } = self.counts;
+        for count in [requests, failures, slow, self.failed_probes] {
             bytes.extend(count.to_le_bytes());
         }
         bytes
@@ -101,6 +108,7 @@ impl Status {
                 failures: numbers.u32()?,
                 slow: numbers.u32()?,
             },
+            failed_probes: numbers.u32()?,
         };
         numbers.0.is_empty().then_some(status)
     }

@@ -2,7 +2,7 @@
 
 use ctrlmesh_sdk::{Ask, Claim, Host, Place, StateError};
 
-use crate::breaker::Breaker;
+use crate::breaker::{Breaker, Sleeping};
 use crate::cell::{Cause, Counts, State, Status};
 use crate::judgement::Judgement;
 use crate::recovery::{next_epoch, reset_epoch};
@@ -93,12 +93,17 @@ impl<'a> Circuit<'a> {
 
     /// Opens, and returns the state that there is then.
     pub(crate) fn open(&self, read: Read, cause: Cause, counts: Counts) -> Status {
-        let sleeping_ms = self.breaker.sleeping_ms;
+        let failed_probes = match cause {
+            Cause::Probe => read.status.failed_probes.saturating_add(1),
+            _ => 0,
+        };
+        let recovers_ms = |sleeping: Sleeping| self.now_ms().saturating_add(sleeping.after_ms(failed_probes));
         let status = Status {
             state: State::Opened,
             cause,
-            recovers_ms: sleeping_ms.map_or(0, |sleeping_ms| self.now_ms().saturating_add(sleeping_ms)),
+            recovers_ms: self.breaker.sleeping.map_or(0, recovers_ms),
             counts,
+            failed_probes,
             ..read.status
         };
         if self.change(read, status) {

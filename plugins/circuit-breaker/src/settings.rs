@@ -51,6 +51,8 @@ pub(crate) struct RecoverPolicy {
     #[serde(rename = "type")]
     pub(crate) kind: RecoverType,
     pub(crate) sleeping_window_size: Option<GoDuration>,
+    /// Each failed probe doubles the window, up to this. Unset: it stays the same.
+    pub(crate) max_sleeping_window_size: Option<GoDuration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -1,8 +1,8 @@
-use ctrlmesh_sdk::testing::TestRequest;
+use ctrlmesh_sdk::testing::{Bench, TestRequest};
 use ctrlmesh_sdk::{Failure, Phases, Verb};
 use serde_json::json;
 
-use super::{answer, bench, call, end, enter, get, probes, reload, rule, shown, trip, with};
+use super::{CircuitBreaker, answer, bench, call, end, enter, get, probes, reload, rule, shown, trip, with};
 
 fn bucket() -> serde_json::Value {
     let fields = json!({"trip": null, "bucket": {"limit": 1, "interval": "1s", "burst": 2}});
@@ -137,6 +137,27 @@ fn cb_08_a_failed_probe_opens_again_for_a_whole_window() {
     assert!(enter(&mut bench, &get("x")).is_err());
     bench.host.advance_ms(1);
     assert!(enter(&mut bench, &get("x")).is_ok());
+}
+
+/// The peer's exponential back-off: it panics there at the first request.
+#[test]
+fn ok_66_each_failed_probe_doubles_the_window_up_to_a_bound() {
+    let policy = json!({"type": "SleepingWindow", "sleepingWindowSize": "10s", "maxSleepingWindowSize": "35s"});
+    let mut bench = bench(&[with(rule("a"), &json!({"recoverPolicy": policy}))]);
+    let waits_and_probes = |bench: &mut Bench<CircuitBreaker>, window_ms: u64, status: u16| {
+        bench.host.advance_ms(window_ms - 1);
+        assert!(enter(bench, &get("x")).is_err(), "{window_ms}");
+        bench.host.advance_ms(1);
+        assert!(call(bench, &get("x"), &answer(status)), "{window_ms}");
+    };
+    trip(&mut bench, &get("x"));
+    for window_ms in [10_000, 20_000, 35_000, 35_000] {
+        waits_and_probes(&mut bench, window_ms, 500);
+    }
+    waits_and_probes(&mut bench, 35_000, 200);
+    assert_eq!(shown(&bench, "a").unwrap().0, "Closed");
+    trip(&mut bench, &get("x"));
+    waits_and_probes(&mut bench, 10_000, 200);
 }
 
 /// A probe that says nothing gives its place back, and the next request is one.

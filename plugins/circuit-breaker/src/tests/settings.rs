@@ -50,6 +50,14 @@ fn wrong_rules_are_refused_by_field() {
             "recoverPolicy.sleepingWindowSize: \"x\" is no duration",
         ),
         (
+            with(
+                a(),
+                &json!({"recoverPolicy": {"type": "SleepingWindow", "sleepingWindowSize": "2s",
+                    "maxSleepingWindowSize": "1s"}}),
+            ),
+            "recoverPolicy.maxSleepingWindowSize: shorter than",
+        ),
+        (
             with(a(), &json!({"bucket": {"limit": 0, "interval": "1s", "burst": 1}})),
             "bucket.limit: 0 brings no token",
         ),

@@ -124,12 +124,13 @@ fn a_state_reads_as_it_was_written() {
                 since_ms: u64::MAX,
                 recovers_ms: 9,
                 counts,
+                failed_probes: 4,
             };
             let bytes = status.encode();
             assert_eq!(Status::decode(&bytes), Some(status));
             assert_eq!(Status::decode(&bytes[..bytes.len() - 1]), None);
             assert_eq!(Status::decode(&[&bytes[..], &[0]].concat()), None);
-            assert_eq!(Status::decode(&[&[2], &bytes[1..]].concat()), None);
+            assert_eq!(Status::decode(&[&[1], &bytes[1..]].concat()), None);
         }
     }
     assert_eq!(Status::decode(&[]), None);
