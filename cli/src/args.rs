@@ -18,7 +18,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Shows it all on this machine, without a cluster: two replicas of a controller are sharded, re-sharded, get new
-    /// plugin code and a crashing plugin, while they work. Counts what it claims; fails if a claim does.
+    /// plugin code and a crashing plugin, a rate limit, a circuit breaker and faults from a file, while they work. Counts
+    /// what it claims; fails if a claim does.
     Demo(DemoArgs),
     /// For people who write plugins.
     #[command(subcommand)]

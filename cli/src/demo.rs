@@ -1,6 +1,8 @@
 //! `ctrlmesh demo`: the whole story on one machine, offline, with an API server in memory and real sidecar processes. Leaves what is
 //! shown to [`view`] and [`screen`], what happens to [`steps`]; makes sure that nothing is left behind.
 
+mod acts;
+mod added;
 mod chain_dir;
 mod claims;
 pub(crate) mod controller;
@@ -64,6 +66,9 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
         print::line(&format!("\n{}", summary::text(&claims, screen.paint())));
     }
     let summary = told?;
+    if is_text {
+        print::line(&summary.faults());
+    }
     print::line(&if is_text {
         summary.verdict(screen.paint())
     } else {
@@ -117,14 +122,12 @@ async fn tell(
             stage: stage.clone(),
             screen,
             pause: args.pause(),
+            fired: Vec::new(),
         };
         tokio::select! {
             told = story.tell() => told?,
             error = casualty => return Err(error),
         }
-        story
-            .end(6, "every change was handled; see below what was counted")
-            .await;
         Ok(story)
     };
     let story = tokio::select! {
@@ -153,6 +156,7 @@ fn summary(story: &Story<'_>) -> Summary {
         reconciles,
         requests,
         updates,
+        faults: story.fired.clone(),
     }
 }
 

@@ -68,6 +68,15 @@ pub(crate) enum Error {
     /// Chain document, signature or digest.
     #[error("the chain")]
     Chain(#[from] ctrlmesh_contract::Error),
+    /// Settings of a plugin that the demo adds.
+    #[error("the settings of the demo's entry {entry} are no YAML")]
+    Settings {
+        /// Name of the entry.
+        entry: &'static str,
+        /// What is wrong with them.
+        #[source]
+        source: Box<serde_saphyr::Error>,
+    },
     /// A Kubernetes client.
     #[error("{doing}")]
     Client {

@@ -7,6 +7,31 @@ use std::process::{Child, Command, Output, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
+/// The longest claim whose table is not wider than 80 characters.
+const CLAIM: usize = 51;
+
+/// Some of the claims that must be counted.
+const COUNTED: &[&str] = &[
+    "widgets with two owners at a time",
+    "requests failed by the replacement",
+    "watches cut by the crashes",
+    "writes at the tightest moment, of 2 × (30 + 30/s)",
+    "writes in all, of 2 × (30 + 30/s)",
+    "writes that waited for a token",
+    "requests failed by the limit",
+    "breakers open, by /status",
+    "writes that failed before both were open",
+    "other writes that it saw while they were open",
+    "breakers closed again, by /status",
+    "changes during the outage that were never handled",
+    "rules of the file that fired",
+    "lists after the watches expired",
+    "answers lost without a hint: writes done twice",
+    "answers lost with a hint: writes done twice",
+    "conflicts, as the file's seed draws them",
+    "failures that controllers met, all from the file",
+];
+
 /// `temporary` is a folder of its own, so that what is left behind is seen.
 fn run(arguments: &[&str], temporary: &Path) -> Result<Output> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
@@ -33,24 +58,35 @@ fn every_claim_of_the_demo_holds() -> Result<()> {
     assert_eq!(report["holds"], true);
     let claims = report["claims"].as_array().context("no claims")?;
     assert!(claims.iter().all(|claim| claim["holds"] == true), "{stdout}");
-    for step in 2..=6 {
+    for step in 2..=9 {
         assert!(
             claims.iter().any(|claim| claim["step"] == step),
             "step {step} claims nothing: {stdout}"
         );
     }
-    for counted in [
-        "widgets with two owners at a time",
-        "requests failed by the replacement",
-        "watches cut by the crashes",
-    ] {
+    for counted in COUNTED {
         assert!(
-            claims.iter().any(|claim| claim["claim"] == counted),
+            claims.iter().any(|claim| claim["claim"] == *counted),
             "nobody counted {counted}"
         );
     }
+    for claim in claims.iter().filter_map(|claim| claim["claim"].as_str()) {
+        assert!(claim.chars().count() <= CLAIM, "too wide for a terminal: {claim}");
+    }
+    every_rule_fired(&report)?;
     let left: Vec<_> = std::fs::read_dir(temporary.path())?.collect();
     assert!(left.is_empty(), "left behind: {left:?}");
+    Ok(())
+}
+
+/// Of the rules for faults.
+fn every_rule_fired(report: &Value) -> Result<()> {
+    let fired = report["faults"].as_array().context("no rules for faults")?;
+    assert_eq!(fired.len(), 4, "{fired:?}");
+    for rule in fired {
+        let (matched, fired) = (rule["matched"].as_u64(), rule["fired"].as_u64());
+        assert!(fired > Some(0) && matched >= fired, "{rule}");
+    }
     Ok(())
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum Expected {
     Exactly(u64),
     /// This number or more.
     AtLeast(u64),
+    /// This number or less.
+    AtMost(u64),
 }
 
 impl fmt::Display for Expected {
@@ -34,6 +36,7 @@ impl fmt::Display for Expected {
         match self {
             Self::Exactly(number) => write!(f, "{number}"),
             Self::AtLeast(number) => write!(f, "≥ {number}"),
+            Self::AtMost(number) => write!(f, "≤ {number}"),
         }
     }
 }
@@ -54,6 +57,7 @@ impl Claims {
         let holds = match expected {
             Expected::Exactly(number) => counted == number,
             Expected::AtLeast(number) => counted >= number,
+            Expected::AtMost(number) => counted <= number,
         };
         self.0.push(Claim {
             step,
@@ -104,9 +108,11 @@ mod tests {
         let mut claims = Claims::default();
         claims.count(1, "too few", Expected::AtLeast(2), 1);
         claims.count(1, "too many", Expected::Exactly(2), 3);
+        claims.count(1, "over the limit", Expected::AtMost(2), 3);
+        claims.count(1, "at the limit", Expected::AtMost(2), 2);
         assert_eq!(
             claims.all().iter().map(|claim| claim.holds).collect::<Vec<_>>(),
-            [false, false]
+            [false, false, false, true]
         );
     }
 

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ctrlmesh_contract::status::Status;
+use serde_json::Value;
 
 use super::ledger::Ledger;
+use super::metrics::OwnCounts;
 use super::replica::{PerReplica, Replica};
 use super::report::Report;
 use super::widget::WidgetKey;
@@ -29,6 +31,8 @@ pub(crate) struct Facts {
     pub(crate) controllers: PerReplica<ControllerFacts>,
     /// By `/status` and `/metrics` of the sidecars.
     pub(crate) sidecars: PerReplica<SidecarFacts>,
+    /// Name of the entry that the act is about.
+    pub(crate) added: Option<&'static str>,
     /// Changes that a user made to widgets.
     pub(crate) updates: u64,
     /// Why nothing can be counted any more.
@@ -44,6 +48,8 @@ pub(crate) struct ControllerFacts {
     /// Requests that failed.
     pub(crate) failures: u64,
     pub(crate) last_failure: Option<String>,
+    /// Watches that ended with 410 Expired.
+    pub(crate) expired: u64,
 }
 
 /// What a sidecar says of itself.
@@ -53,6 +59,16 @@ pub(crate) struct SidecarFacts {
     pub(crate) requests: u64,
     /// Requests that failed.
     pub(crate) failures: u64,
+    /// What the plugins count themselves.
+    pub(crate) own: OwnCounts,
+}
+
+impl SidecarFacts {
+    /// What the plugin of an entry shows of itself in `/status` under this key.
+    pub(crate) fn report(&self, entry: &str, key: &str) -> Option<&Value> {
+        let mut entries = self.status.chain.entries.iter();
+        entries.find(|status| status.name == entry)?.reports.get(key)
+    }
 }
 
 impl Facts {
@@ -76,7 +92,7 @@ impl Facts {
                 controller.failures += 1;
                 controller.last_failure = Some(message);
             }
-            Report::WatchExpired => {}
+            Report::WatchExpired => controller.expired += 1,
         }
     }
 

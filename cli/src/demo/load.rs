@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -13,6 +13,9 @@ use super::widget::{Widget, WidgetKey, api_resource};
 
 /// One change so often: 100 a second.
 const EVERY: Duration = Duration::from_millis(10);
+
+/// Sizes of bursts begin here, where [`run`] does not get.
+const BURST: u64 = 1_000_000;
 
 /// Changes widgets until `stop`. The change under way is finished, so that the count is exact.
 pub(crate) async fn run(client: Client, facts: Shared, stop: CancellationToken) {
@@ -34,6 +37,29 @@ pub(crate) async fn run(client: Client, facts: Shared, stop: CancellationToken) 
             }
         }
     }
+}
+
+/// Changes every widget once, one right after the other. Whole objects are put, so that they are told from the controllers' patches.
+/// `number` tells bursts apart. The widgets must be settled: nobody else may change them before their turn.
+pub(crate) async fn burst(client: Client, facts: Shared, number: u64) {
+    if let Err(error) = try_burst(client, &facts, number).await {
+        facts.with(|facts| facts.blind = Some(format!("cannot change all widgets: {error}")));
+    }
+}
+
+async fn try_burst(client: Client, facts: &Shared, number: u64) -> Result<(), kube::Error> {
+    let resource = api_resource();
+    let all = Api::<Widget>::all_with(client.clone(), &resource);
+    let mut widgets = all.list(&ListParams::default()).await?.items;
+    widgets.sort_by_cached_key(ResourceExt::name_any);
+    for mut widget in widgets {
+        widget.spec.size = BURST + number;
+        let (namespace, name) = (widget.namespace().unwrap_or_default(), widget.name_any());
+        let widgets = Api::<Widget>::namespaced_with(client.clone(), &namespace, &resource);
+        widgets.replace(&name, &PostParams::default(), &widget).await?;
+        facts.with(|facts| facts.updates += 1);
+    }
+    Ok(())
 }
 
 /// All widgets, neighbours being of different namespaces.

@@ -10,6 +10,7 @@ use ctrlmesh_contract::{Digest, LabelSelector};
 use ctrlmesh_plugins_builtin::{SHARD_SELECTOR, samples};
 use serde_json::json;
 
+use super::added::Added;
 use super::controller::AGENT;
 use super::replica::Replica;
 use super::widget::{NAMESPACES, relate_resources, shard_hash};
@@ -80,14 +81,15 @@ impl Rules {
         marker: samples::HELLO,
     };
 
-    /// The chain document of these rules.
-    pub(crate) fn chain(&self, generation: u64) -> Chain {
+    /// The chain document of these rules and what is added to them.
+    pub(crate) fn chain(&self, added: &[Added], generation: u64) -> Chain {
         let mut entries = Vec::new();
         if let Some([zero, one]) = self.shards {
             entries.push(self.marker_entry());
             entries.push(self.shard(Replica::Zero, zero));
             entries.push(self.shard(Replica::One, one));
         }
+        entries.extend(added.iter().map(|added| added.entry(TIMEOUT_MS)));
         Chain {
             namespace: POD_NAMESPACE.to_owned(),
             generation,
@@ -144,17 +146,19 @@ impl Rules {
     }
 
     /// The content of the chain's volume: document, signature and the plugins that it names.
-    pub(crate) fn files(&self, generation: u64, key: &SigningKey) -> BTreeMap<String, Vec<u8>> {
-        let document = self.chain(generation).to_json().into_bytes();
+    pub(crate) fn files(&self, added: &[Added], generation: u64, key: &SigningKey) -> BTreeMap<String, Vec<u8>> {
+        let document = self.chain(added, generation).to_json().into_bytes();
         let signature = key.sign(&document).into_bytes();
         let mut content = BTreeMap::from([
             (files::CHAIN.to_owned(), document),
             (files::CHAIN_SIGNATURE.to_owned(), signature),
         ]);
+        let mut plugins = Vec::from_iter(added.iter().map(|added| added.plugin));
         if self.shards.is_some() {
-            for plugin in [self.shard_selector, self.marker] {
-                content.insert(plugin_file::name(&Digest::of(plugin), Encoding::Plain), plugin.to_vec());
-            }
+            plugins.extend([self.shard_selector, self.marker]);
+        }
+        for plugin in plugins {
+            content.insert(plugin_file::name(&Digest::of(plugin), Encoding::Plain), plugin.to_vec());
         }
         content
     }
@@ -177,7 +181,7 @@ mod tests {
     #[test]
     fn chain_is_valid_and_each_pod_has_the_marker_and_its_own_shard() {
         let shards = Some([first_shard(Replica::Zero), first_shard(Replica::One)]);
-        let chain = Rules { shards, ..Rules::NONE }.chain(3);
+        let chain = Rules { shards, ..Rules::NONE }.chain(&[], 3);
         chain.validate().unwrap();
         assert_eq!(Chain::parse(chain.to_json().as_bytes()).unwrap(), chain);
         for replica in Replica::BOTH {
@@ -189,6 +193,25 @@ mod tests {
                 .map(|e| &e.name)
                 .collect();
             assert_eq!(names, [MARKER, shard_entry(replica)]);
+        }
+    }
+
+    #[test]
+    fn what_is_added_goes_last_to_every_pod_with_its_file() {
+        let shards = Some([first_shard(Replica::Zero), first_shard(Replica::One)]);
+        let rules = Rules { shards, ..Rules::NONE };
+        for added in [Added::rate_limit(), Added::circuit_breaker(), Added::fault_inject()] {
+            let added = [added.unwrap()];
+            let chain = rules.chain(&added, 3);
+            chain.validate().unwrap();
+            let last = chain.entries.iter().max_by_key(|entry| entry.order).unwrap();
+            assert_eq!(last.plugin, Digest::of(added[0].plugin));
+            assert_eq!(last.pod_selector, LabelSelector::default());
+            let files = rules.files(&added, 3, &SigningKey::generate().unwrap());
+            assert_eq!(
+                files[&plugin_file::name(&last.plugin, Encoding::Plain)],
+                added[0].plugin
+            );
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::chain_dir::{Volume, downward_labels};
 use super::facts::SidecarFacts;
-use super::metrics;
+use super::metrics::{self, OwnCounts};
 use super::plan::{POD_NAMESPACE, SHARD_LABEL};
 use super::process::Process;
 use super::replica::Replica;
@@ -170,5 +170,6 @@ pub(crate) async fn ask(admin: &Admin) -> Result<SidecarFacts, Error> {
         status,
         requests: metrics::requests(&metrics),
         failures: metrics::failures(&metrics),
+        own: OwnCounts::read(&metrics),
     })
 }

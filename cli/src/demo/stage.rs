@@ -6,13 +6,16 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 /// The titles of the steps, in order. Steps are numbered from 1.
-pub(crate) const TITLES: [&str; 6] = [
+pub(crate) const TITLES: [&str; 9] = [
     "no rules",
     "shard by namespace",
     "move two namespaces",
     "replace the plugin's code",
     "swap in a crashing plugin",
     "take it out, count",
+    "limit the rate",
+    "break the circuit",
+    "inject faults",
 ];
 
 /// How a step is.

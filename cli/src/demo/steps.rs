@@ -13,7 +13,7 @@ use super::widget::{NAMESPACES, WIDGETS_PER_NAMESPACE};
 use crate::error::Error;
 
 /// All widgets.
-const WIDGETS: u64 = (NAMESPACES.len() * WIDGETS_PER_NAMESPACE) as u64;
+pub(crate) const WIDGETS: u64 = (NAMESPACES.len() * WIDGETS_PER_NAMESPACE) as u64;
 
 /// Widgets of the two namespaces that move.
 const MOVING: u64 = 2 * WIDGETS_PER_NAMESPACE as u64;
@@ -35,7 +35,8 @@ impl Story<'_> {
         let rules = self.move_namespaces(rules).await?;
         let rules = self.replace_code(rules).await?;
         self.crash(rules).await?;
-        self.finish(rules).await
+        self.finish(rules).await?;
+        self.acts(&rules).await
     }
 
     /// Step 1: the problem.
@@ -302,6 +303,7 @@ impl Story<'_> {
         .await?;
         self.world.ask_sidecars().await?;
         self.last_claims(arrived);
+        self.end(6, "every change was handled exactly once").await;
         Ok(())
     }
 

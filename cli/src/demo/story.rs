@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::acts::Fired;
 use super::claims::{Claims, Expected};
 use super::facts::{Facts, Shared};
 use super::ledger::Right;
@@ -31,6 +32,8 @@ pub(crate) struct Story<'a> {
     pub(crate) stage: Stage,
     pub(crate) screen: &'a Screen,
     pub(crate) pause: Duration,
+    /// What came of the rules for faults.
+    pub(crate) fired: Vec<Fired>,
 }
 
 /// Numbers that only grow, at one moment. The difference of two is what happened in between.

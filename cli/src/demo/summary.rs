@@ -4,6 +4,7 @@ use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{Cell, CellAlignment, Color, Table};
 use serde::Serialize;
 
+use super::acts::Fired;
 use super::claims::{Claim, Claims};
 use super::replica::PerReplica;
 use super::stage::Step;
@@ -28,12 +29,31 @@ pub(crate) struct Summary {
     pub(crate) requests: PerReplica<u64>,
     /// Changes that the user made.
     pub(crate) updates: u64,
+    /// The rules for faults, and what came of them.
+    pub(crate) faults: Vec<Fired>,
 }
 
 impl Summary {
     /// As one JSON document.
     pub(crate) fn json(&self) -> Result<String, Error> {
         Ok(serde_json::to_string_pretty(self)?)
+    }
+
+    /// The rules for faults as a table.
+    pub(crate) fn faults(&self) -> String {
+        let mut table = Table::new();
+        table
+            .load_style(UTF8_BORDERS_ONLY)
+            .set_header(["rule of fault file", "matched", "fired", "what came of it"]);
+        for rule in &self.faults {
+            table.add_row([
+                Cell::new(rule.rule),
+                number(rule.matched.to_string()),
+                number(rule.fired.to_string()),
+                Cell::new(&rule.effect),
+            ]);
+        }
+        table.to_string()
     }
 
     /// As one sentence.
@@ -45,6 +65,10 @@ impl Summary {
         };
         format!("{} ({seconds:.1} s).", paint.bold(&verdict))
     }
+}
+
+fn number(text: String) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
 /// The claims as a table.
@@ -64,7 +88,6 @@ pub(crate) fn text(claims: &Claims, paint: Paint) -> String {
         } else {
             Cell::new(sign)
         };
-        let number = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
         table.add_row([
             Cell::new(claim.step),
             Cell::new(claim.claim),
@@ -99,6 +122,7 @@ mod tests {
             reconciles: PerReplica::default(),
             requests: PerReplica::default(),
             updates: 0,
+            faults: Vec::new(),
         };
         assert_eq!(summary.verdict(Paint::Plain), "1 of 2 claims FAIL (12.3 s).");
     }

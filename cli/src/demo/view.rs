@@ -1,6 +1,8 @@
 //! Draws the picture: the steps, every widget under the replica that handled it last, and what the controllers and sidecars say of
 //! themselves. Pure: facts in, text out.
 
+mod added;
+
 use ctrlmesh_contract::status::{EntryState, EntryStatus};
 
 use super::facts::Facts;
@@ -18,18 +20,15 @@ const COLUMN: usize = 32;
 const WIDE_COLUMN: usize = 44;
 /// Width of a step's title.
 const TITLE: usize = 25;
+/// Lines for steps.
+const STEP_LINES: usize = 6;
 /// Digits of a digest that are shown.
 const DIGITS: usize = 8;
 
 /// The whole picture, lines separated by newlines. No line is longer than `width`. It is made for 24 lines of 80 characters.
 pub(crate) fn picture(facts: &Facts, steps: &[Step], seconds: f64, paint: Paint, width: usize) -> String {
     let mut lines = vec![headline(seconds, paint)];
-    lines.extend(
-        steps
-            .iter()
-            .enumerate()
-            .map(|(at, step)| step_line(at + 1, step, paint)),
-    );
+    lines.extend(step_lines(steps, paint));
     lines.push(String::new());
     lines.push(legend(paint));
     lines.extend(
@@ -48,8 +47,33 @@ fn headline(seconds: f64, paint: Paint) -> String {
     format!("{title} {seconds:5.1} s   200 widgets, two replicas of one controller")
 }
 
+/// The steps around the last one that has begun. What came before them is told in one line.
+fn step_lines(steps: &[Step], paint: Paint) -> Vec<String> {
+    let begun = steps.iter().rposition(|step| step.state != StepState::Waiting);
+    let end = (begun.unwrap_or(0) + 2).max(STEP_LINES).min(steps.len());
+    let folded = match end.saturating_sub(STEP_LINES) {
+        0 => 0,
+        hidden => hidden + 1,
+    };
+    let mut lines = Vec::new();
+    if let Some(past) = steps.get(..folded).filter(|past| !past.is_empty()) {
+        let is_good = past.iter().all(|step| step.state == StepState::Done);
+        let (sign, colour) = if is_good {
+            ("✔", Colour::Green)
+        } else {
+            ("✘", Colour::Red)
+        };
+        let titles: Vec<_> = past.iter().map(|step| step.title).collect();
+        let titles = paint.colour(Colour::Dim, &titles.join(", "));
+        lines.push(format!("1–{folded} {} {titles}", paint.colour(colour, sign)));
+    }
+    let shown = steps.iter().enumerate().take(end).skip(folded);
+    lines.extend(shown.map(|(at, step)| step_line(at + 1, step, paint)));
+    lines
+}
+
 /// One step: number, sign, title, detail.
-pub(crate) fn step_line(number: usize, step: &Step, paint: Paint) -> String {
+fn step_line(number: usize, step: &Step, paint: Paint) -> String {
     let (sign, colour) = match step.state {
         StepState::Waiting => ("·", Colour::Dim),
         StepState::Running => ("▶", Colour::Yellow),
@@ -118,7 +142,7 @@ fn replica_lines(facts: &Facts, paint: Paint, width: usize) -> Vec<String> {
             let sidecar = facts.sidecars.of(replica);
             let generation = sidecar.status.chain.generation;
             format!(
-                "chain {generation}, {} requests, {}",
+                "chain {generation}, {} calls, {}",
                 sidecar.requests,
                 failed(sidecar.failures, paint)
             )
@@ -126,7 +150,13 @@ fn replica_lines(facts: &Facts, paint: Paint, width: usize) -> Vec<String> {
         cells("shard-selector", &|replica| {
             entry(facts, replica, shard_entry(replica), paint)
         }),
-        cells(MARKER, &|replica| entry(facts, replica, MARKER, paint)),
+        match facts.added {
+            Some(name) => {
+                let plugin = name.split_once('/').map_or(name, |(plugin, _)| plugin);
+                cells(plugin, &|replica| added::text(facts.sidecars.of(replica), name, paint))
+            }
+            None => cells(MARKER, &|replica| entry(facts, replica, MARKER, paint)),
+        },
     ];
     let (updates, behind) = (facts.updates, facts.ledger.behind());
     lines.push(format!(

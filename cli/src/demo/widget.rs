@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 const GROUP: &str = "demo.ctrlmesh.kusionstack.io";
 const VERSION: &str = "v1";
-const PLURAL: &str = "widgets";
+/// Plural name of the kind.
+pub(crate) const PLURAL: &str = "widgets";
 const KIND: &str = "Widget";
 
 /// The namespaces. Their hashes differ, so each can move alone.

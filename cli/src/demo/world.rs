@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ctrlmesh_contract::signature::SigningKey;
-use ctrlmesh_testkit::ApiServer;
+use ctrlmesh_testkit::{ApiServer, Faults};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -15,6 +15,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::added::Added;
 use super::chain_dir::Volume;
 use super::facts::Shared;
 use super::load;
@@ -48,6 +49,7 @@ pub(crate) struct World {
     sidecars: Vec<Sidecar>,
     controllers: Vec<Process>,
     load: Option<(CancellationToken, JoinHandle<()>)>,
+    bursts: u64,
     tasks: JoinSet<()>,
     directory: PathBuf,
 }
@@ -76,6 +78,7 @@ impl World {
             sidecars: Vec::new(),
             controllers: Vec::new(),
             load: None,
+            bursts: 0,
             tasks: JoinSet::new(),
             directory: directory.to_owned(),
         };
@@ -131,8 +134,13 @@ impl World {
 
     /// Puts new rules into the chain's volume, and returns their generation. Whether they are in force, the sidecars' status tells.
     pub(crate) fn publish(&mut self, rules: &Rules) -> Result<u64, Error> {
+        self.publish_with(rules, &[])
+    }
+
+    /// As [`Self::publish`], with more entries.
+    pub(crate) fn publish_with(&mut self, rules: &Rules, added: &[Added]) -> Result<u64, Error> {
         self.generation += 1;
-        self.chain.write(&rules.files(self.generation, &self.key))?;
+        self.chain.write(&rules.files(added, self.generation, &self.key))?;
         Ok(self.generation)
     }
 
@@ -160,6 +168,24 @@ impl World {
             // It neither panics nor is aborted.
             let _ = load.await;
         }
+    }
+
+    /// Has a user change every widget, one right after the other.
+    pub(crate) async fn start_burst(&mut self) -> Result<(), Error> {
+        self.bursts += 1;
+        let burst = load::burst(self.client().await?, self.facts.clone(), self.bursts);
+        self.tasks.spawn(burst);
+        Ok(())
+    }
+
+    /// The API server's knobs.
+    pub(crate) fn server_faults(&self) -> &Faults {
+        self.server.faults()
+    }
+
+    /// The API server ends all watches, as it does every few minutes.
+    pub(crate) fn end_watches(&self) {
+        self.server.end_watches();
     }
 
     /// Requests of this verb that the API server has seen.

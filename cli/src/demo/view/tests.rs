@@ -111,6 +111,42 @@ fn picture_is_that_on_file() {
     assert_eq!(picture, PICTURE.trim_end(), "the picture is now:\n{picture}\n");
 }
 
+/// The steps up to `begun`, of nine.
+fn nine_steps(begun: usize) -> Vec<Step> {
+    let state = |at: usize| match at.cmp(&begun) {
+        std::cmp::Ordering::Less => StepState::Done,
+        std::cmp::Ordering::Equal => StepState::Running,
+        std::cmp::Ordering::Greater => StepState::Waiting,
+    };
+    let step = |at| Step {
+        title: crate::demo::stage::TITLES[at - 1],
+        state: state(at),
+        ..Step::default()
+    };
+    (1..=9).map(step).collect()
+}
+
+#[test]
+fn steps_of_long_ago_are_folded_and_the_next_one_is_seen() {
+    for begun in 0..=10 {
+        let lines = step_lines(&nine_steps(begun), Paint::Plain);
+        assert_eq!(lines.len(), STEP_LINES, "{begun}: {lines:?}");
+        for seen in [begun, begun + 1].into_iter().filter(|number| (1..=9).contains(number)) {
+            let number = format!("{seen} ");
+            assert!(lines.iter().any(|line| line.starts_with(&number)), "{seen}: {lines:?}");
+        }
+    }
+    let lines = step_lines(&nine_steps(8), Paint::Plain);
+    assert!(
+        lines[0].starts_with("1–4 ✔ no rules, shard by namespace, "),
+        "{lines:?}"
+    );
+    assert!(lines[1].starts_with("5 ✔"), "{lines:?}");
+    let mut steps = nine_steps(8);
+    steps[2].state = StepState::Failed;
+    assert!(step_lines(&steps, Paint::Plain)[0].starts_with("1–4 ✘"));
+}
+
 #[test]
 fn picture_fits_into_24_lines_of_80_characters() {
     assert!(PICTURE.lines().count() <= 24);
