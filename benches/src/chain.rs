@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ctrlmesh_contract::{Digest, names};
 
+use crate::builtins::{Builtin, CIRCUIT_BREAKER, FAULT_INJECT, RATE_LIMIT};
+
 /// A sidecar's folder.
 #[derive(Debug)]
 pub(crate) struct Folder {
@@ -18,6 +20,27 @@ pub(crate) enum Chain {
     Empty,
     /// shard-selector, for config maps.
     Sharded,
+    /// rate-limit.
+    Limited,
+    /// circuit-breaker.
+    Guarded,
+    /// fault-inject.
+    Faulty,
+    /// All four.
+    Full,
+}
+
+impl Chain {
+    /// What stands behind shard-selector.
+    const fn builtins(self) -> &'static [Builtin] {
+        match self {
+            Self::Empty | Self::Sharded => &[],
+            Self::Limited => &[RATE_LIMIT],
+            Self::Guarded => &[CIRCUIT_BREAKER],
+            Self::Faulty => &[FAULT_INJECT],
+            Self::Full => &[RATE_LIMIT, CIRCUIT_BREAKER, FAULT_INJECT],
+        }
+    }
 }
 
 impl Folder {
@@ -52,19 +75,27 @@ impl Folder {
                 }],
             },
         });
+        let mut entries = Vec::new();
+        if matches!(chain, Chain::Sharded | Chain::Full) {
+            entries.push(entry);
+        }
+        for builtin in chain.builtins() {
+            entries.push(builtin.entry()?);
+            self.put(builtin.plugin)?;
+        }
         let document = serde_json::json!({
-            "apiVersion": names::CHAIN_API_VERSION, "namespace": "bench", "generation": generation,
-            "entries": match chain {
-                Chain::Empty => Vec::new(),
-                Chain::Sharded => vec![entry],
-            },
+            "apiVersion": names::CHAIN_API_VERSION, "namespace": "bench", "generation": generation, "entries": entries,
         });
-        std::fs::write(self.chain().join(format!("{}.wasm", digest.hex())), plugin)?;
+        self.put(plugin)?;
         // Renamed, so that nobody reads half of it.
         let fresh = self.path.join("chain.fresh");
         std::fs::write(&fresh, serde_json::to_vec(&document)?)?;
         std::fs::rename(fresh, self.chain().join("chain.yaml"))?;
         Ok(())
+    }
+
+    fn put(&self, plugin: &[u8]) -> std::io::Result<()> {
+        std::fs::write(self.chain().join(format!("{}.wasm", Digest::of(plugin).hex())), plugin)
     }
 
     pub(crate) fn kubeconfig(&self) -> PathBuf {
@@ -114,5 +145,23 @@ mod tests {
         assert_eq!(document["generation"], 2);
         let plugin = document["entries"][0]["plugin"].as_str().unwrap();
         assert_eq!(plugin, format!("sha256:{}", Digest::of(b"wasm").hex()));
+    }
+
+    #[test]
+    fn a_full_chain_has_four_entries_that_the_contract_takes_and_their_files() {
+        let files = tempfile::tempdir().unwrap();
+        let folder = Folder::create(files.path(), "a", "127.0.0.1:1".parse().unwrap(), Chain::Full).unwrap();
+        let document = std::fs::read(folder.chain().join("chain.yaml")).unwrap();
+        let chain = ctrlmesh_contract::chain::Chain::parse(&document).unwrap();
+        assert_eq!(chain.entries.len(), 4);
+        for entry in chain.entries {
+            let file = folder.chain().join(format!("{}.wasm", entry.plugin.hex()));
+            assert_eq!(
+                Digest::of(&std::fs::read(file).unwrap()),
+                entry.plugin,
+                "{}",
+                entry.name
+            );
+        }
     }
 }

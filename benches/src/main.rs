@@ -10,6 +10,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 
 mod bare;
+mod builtins;
 mod chain;
 mod list;
 mod load;

@@ -24,6 +24,14 @@ struct Case {
 const BARE: &str = "bare hyper proxy";
 const NGINX: &str = "nginx";
 
+/// The rows for plugins that want a `get`: name, folder, chain.
+const PLUGINS: [(&str, &str, Chain); 4] = [
+    ("ctrlmesh, rate-limit on get", "requests-limited", Chain::Limited),
+    ("ctrlmesh, circuit-breaker on get", "requests-guarded", Chain::Guarded),
+    ("ctrlmesh, fault-inject on get", "requests-faulty", Chain::Faulty),
+    ("ctrlmesh, all four on get", "requests-full", Chain::Full),
+];
+
 pub(crate) async fn measure(stand: &Stand, scale: &Scale) -> anyhow::Result<()> {
     let cases = cases(stand).await?;
     let mut rows = Rows::default();
@@ -91,6 +99,10 @@ async fn cases(stand: &Stand) -> anyhow::Result<Vec<Case>> {
         (sharded.process, sharded.api),
         LIST,
     ));
+    for (name, folder, chain) in PLUGINS {
+        let sidecar = stand.sidecar(folder, chain).await?;
+        cases.push(case(name, (sidecar.process, sidecar.api), GET));
+    }
     Ok(cases)
 }
 

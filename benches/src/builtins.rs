@@ -1,0 +1,63 @@
+//! The plugins behind shard-selector as entries of a chain, with rules that match the measured `get` and let it pass.
+
+use ctrlmesh_contract::Digest;
+
+/// An entry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Builtin {
+    name: &'static str,
+    order: i32,
+    settings: &'static str,
+    pub(crate) plugin: &'static [u8],
+}
+
+/// Every request for a config map takes a token, of more than there can be requests.
+pub(crate) const RATE_LIMIT: Builtin = Builtin {
+    name: "rate-limit/a",
+    order: 200,
+    settings: r#"{"rateLimitings": [{
+        "name": "config",
+        "resourceRules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"], "namespaces": ["*"]}],
+        "bucket": {"limit": 1000000, "interval": "1s", "burst": 1000000}
+    }]}"#,
+    plugin: ctrlmesh_plugins_builtin::RATE_LIMIT,
+};
+
+/// A closed breaker for each resource, which is told the end of every request.
+pub(crate) const CIRCUIT_BREAKER: Builtin = Builtin {
+    name: "circuit-breaker/a",
+    order: 300,
+    settings: r#"{"rateLimitings": [{
+        "name": "api",
+        "resourceRules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]}],
+        "triggerPolicy": "Normal",
+        "trip": {"errorPercent": 50, "minimumRequests": 20, "window": "30s"},
+        "recoverPolicy": {"type": "SleepingWindow", "sleepingWindowSize": "15s"},
+        "key": "resource"
+    }]}"#,
+    plugin: ctrlmesh_plugins_builtin::CIRCUIT_BREAKER,
+};
+
+/// A rule that counts every request for a config map and draws for it; one of a thousand waits a millisecond.
+pub(crate) const FAULT_INJECT: Builtin = Builtin {
+    name: "fault-inject/a",
+    order: 400,
+    settings: r#"{"faults": [{
+        "name": "late",
+        "match": {"resources": [{"apiGroups": [""], "resources": ["configmaps"]}]},
+        "do": {"delay": {"for": "1ms"}},
+        "percent": 0.1
+    }]}"#,
+    plugin: ctrlmesh_plugins_builtin::FAULT_INJECT,
+};
+
+impl Builtin {
+    /// As the chain document has it.
+    pub(crate) fn entry(&self) -> anyhow::Result<serde_json::Value> {
+        let settings: serde_json::Value = serde_json::from_str(self.settings)?;
+        Ok(serde_json::json!({
+            "name": self.name, "plugin": format!("sha256:{}", Digest::of(self.plugin).hex()), "podSelector": {},
+            "order": self.order, "onFailure": "Closed", "settings": settings,
+        }))
+    }
+}
