@@ -164,3 +164,13 @@ fn settings_are_those_of_the_crd() {
     assert!(bench.host.logs().is_empty(), "{:?}", bench.host.logs());
     assert!(Bench::<CircuitBreaker>::new("{}").is_ok());
 }
+
+/// The peer has such a field and never reads it.
+#[test]
+fn ok_63_rules_for_webhooks_are_refused_not_ignored() {
+    let error = refusal(&settings(&[with(rule("a"), &json!({"admissionRules": []}))]));
+    assert!(
+        error.starts_with("rateLimitings[0].admissionRules: unknown field"),
+        "{error}"
+    );
+}
