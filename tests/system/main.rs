@@ -11,6 +11,8 @@ mod admin;
 mod bad_chain;
 mod bad_clients;
 mod breaking;
+mod circuits;
+mod circuits_control;
 mod drain;
 mod external;
 mod external_limits;
