@@ -29,6 +29,7 @@ mod locks;
 mod memory;
 mod outcomes;
 mod plugin_faults;
+mod plugin_metrics;
 mod reload;
 mod sharding;
 mod status;
