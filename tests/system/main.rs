@@ -15,6 +15,7 @@ mod circuits;
 mod circuits_control;
 mod drain;
 mod external;
+mod external_connections;
 mod external_limits;
 mod external_rules;
 mod external_tunnels;
