@@ -2,16 +2,24 @@
 //! that libFuzzer finds; the tests here call them with random ones, on any compiler.
 
 mod chain_document;
+mod destination;
 mod query_rewrite;
 mod rename;
 mod request_info;
 mod selector;
 
 pub use chain_document::chain_document;
+pub use destination::destination;
 pub use query_rewrite::query_rewrite;
 pub use rename::rename;
 pub use request_info::request_info;
 pub use selector::selector;
+
+/// What the parser of destinations takes from the sidecar.
+mod handler {
+    /// As the sidecar's.
+    pub(crate) const MAX_URI: usize = 32 << 10;
+}
 
 /// The input up to the first line feed, and the rest.
 fn split_line(data: &[u8]) -> (&[u8], &[u8]) {

@@ -50,6 +50,15 @@ proptest! {
     }
 
     #[test]
+    fn destination(
+        method in "GET|CONNECT|OPTIONS",
+        target in "(/p|\\*|(https?://)?(b@)?(127\\.1|127\\.0x1|0x7f|2130706433|0177\\.0\\.0\\.1|\\[::ffff:127\\.0\\.0\\.1\\]|\\[::1\\]|a\\.B|localhost|([aA1-2.:]|0x[0-9a-f]{0,2}|%31|-|_){1,8})\\.{0,2}(:(0|[0-9]{0,6}))?(/p)?)",
+        endpoint in "(https?://(b@)?(127\\.1|127\\.0x1|0x7f|2130706433|0177\\.0\\.0\\.1|\\[::ffff:127\\.0\\.0\\.1\\]|\\[::1\\]|a\\.B|localhost|([aA1-2.:]|0x[0-9a-f]{0,2}|%31|-|_){1,8})\\.{0,2}(:(0|[0-9]{0,6}))?(/p)?)?",
+    ) {
+        crate::destination(format!("{method}\n{target}\n{endpoint}").as_bytes());
+    }
+
+    #[test]
     fn chain_document(
         settings in "([{}\\[\\]:,'\"\n &*!|>#-]|a|: |\\\\u0000|1e400|0x1|-1|0\\.1|true|null|~|<<|\\x7f|😀){0,12}",
         number in any::<f64>(),

@@ -228,13 +228,13 @@ fn a_flood_of_log_lines_is_bounded_on_both_ways() {
 
 #[test]
 fn series_above_the_bound_and_bad_names_are_dropped_and_counted() {
-    let settings = r#"{"in": "on-request", "series": 100, "names": ["Bad Name"]}"#;
+    let settings = r#"{"in": "on-request", "series": 300, "names": ["Bad Name"]}"#;
     let mut plugin = start("metrics_hog", settings).expect("it starts");
     plugin.request(&get("/api/v1/pods")).expect("a verdict");
     let (series, dropped) = plugin.state().series().snapshot();
-    assert_eq!(series.len(), 64);
-    // 36 labels too many, and a bad name as counter and as gauge.
-    assert_eq!(dropped, 38);
+    assert_eq!(series.len(), 256);
+    // 44 labels too many, and a bad name as counter and as gauge.
+    assert_eq!(dropped, 46);
 }
 
 #[test]

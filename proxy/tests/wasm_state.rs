@@ -65,6 +65,18 @@ fn a_recheck_answers_as_if_and_changes_nothing() {
 }
 
 #[test]
+fn a_recheck_can_be_told_from_a_request() {
+    let settings = r#"{"onRequest": [{"when": {"recheck": true}, "then": {"refuse": {"code": 403}}}]}"#;
+    let mut plugin = harness("scripted", settings);
+    for _ in 0..2 {
+        let verdict = plugin.recheck(&get("/api/v1/pods")).expect("a verdict");
+        assert!(matches!(verdict.action, RequestAction::Refuse(_)), "{verdict:?}");
+        let verdict = plugin.request(&get("/api/v1/pods")).expect("a verdict");
+        assert!(matches!(verdict.action, RequestAction::Proceed(_)), "{verdict:?}");
+    }
+}
+
+#[test]
 fn a_recheck_leaves_no_trace_in_metrics_and_log() {
     let mut plugin = harness("scripted", r#"{"onRequest": [{"then": {"proceed": []}}]}"#);
     plugin.recheck(&get("/api/v1/pods")).expect("a verdict");

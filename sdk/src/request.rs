@@ -32,6 +32,8 @@ pub trait Request {
     fn size(&self) -> Option<u64>;
     /// Whether this is about a leader election's lock (`wit/plugin.wit` says how the host knows).
     fn is_leader_lock(&self) -> bool;
+    /// Whether the host only asks if a watch that is open would still be let through, after a new chain came into force.
+    fn is_recheck(&self) -> bool;
     /// The number that this entry has noted with this request; 0 at first.
     fn note(&self) -> u64;
     /// Notes a number for this entry's later phases of this request.
@@ -108,6 +110,10 @@ impl Request for Live<'_> {
 
     fn is_leader_lock(&self) -> bool {
         self.handle.is_leader_lock()
+    }
+
+    fn is_recheck(&self) -> bool {
+        self.handle.is_recheck()
     }
 
     fn note(&self) -> u64 {

@@ -19,6 +19,10 @@ pub struct Activity {
     pub watches: usize,
     /// Upgraded connections.
     pub tunnels: usize,
+    /// Requests whose answer has not begun.
+    pub requests: usize,
+    /// The most of them at a time since the start.
+    pub most_requests: usize,
 }
 
 /// The counters, shared.
@@ -64,6 +68,14 @@ impl Gauges {
         WatchGuard(self.clone())
     }
 
+    pub(crate) fn request(&self) -> RequestGuard {
+        self.sender.send_modify(|activity| {
+            activity.requests += 1;
+            activity.most_requests = activity.most_requests.max(activity.requests);
+        });
+        RequestGuard(self.clone())
+    }
+
     pub(crate) fn tunnel(&self) -> TunnelGuard {
         self.sender.send_modify(|activity| activity.tunnels += 1);
         TunnelGuard(self.clone())
@@ -97,5 +109,15 @@ pub(crate) struct TunnelGuard(Gauges);
 impl Drop for TunnelGuard {
     fn drop(&mut self) {
         self.0.sender.send_modify(|activity| activity.tunnels -= 1);
+    }
+}
+
+/// A request in hand; counted until dropped.
+#[derive(Debug)]
+pub(crate) struct RequestGuard(Gauges);
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.0.sender.send_modify(|activity| activity.requests -= 1);
     }
 }

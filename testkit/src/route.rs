@@ -45,6 +45,7 @@ pub(crate) async fn serve(
     control: Arc<Control>,
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Interrupted> {
+    let _guard = shared.gauges.request();
     let (mut parts, body) = request.into_parts();
     let (method, uri) = (parts.method.clone(), parts.uri.clone());
     let info = RequestInfo::parse(method.as_str(), uri.path(), uri.query());

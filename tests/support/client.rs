@@ -162,7 +162,15 @@ impl Client {
     /// # Errors
     /// No answer.
     pub async fn stream(&self, target: &str) -> anyhow::Result<Stream> {
-        tokio::time::timeout(DEADLINE, self.open(Method::GET, target, Bytes::new()))
+        self.stream_of(Method::GET, target).await
+    }
+
+    /// The same with another method, and without a body.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn stream_of(&self, method: Method, target: &str) -> anyhow::Result<Stream> {
+        tokio::time::timeout(DEADLINE, self.open(method, target, Bytes::new()))
             .await
             .context("no answer")?
     }

@@ -94,7 +94,7 @@ async fn a_refusal_says_what_it_is_about() -> anyhow::Result<()> {
 }
 
 /// One connection that is kept, over which several requests go.
-async fn connect_http2(
+pub(crate) async fn connect_http2(
     stand: &Stand,
 ) -> anyhow::Result<(
     hyper::client::conn::http2::SendRequest<Empty<Bytes>>,
@@ -106,7 +106,7 @@ async fn connect_http2(
     Ok((sender, tokio::spawn(async move { connection.await.is_ok() })))
 }
 
-fn get(stand: &Stand, target: &str) -> anyhow::Result<http::Request<Empty<Bytes>>> {
+pub(crate) fn get(stand: &Stand, target: &str) -> anyhow::Result<http::Request<Empty<Bytes>>> {
     let uri = format!("http://{}{target}", stand.sidecar.api());
     Ok(http::Request::get(uri).body(Empty::new())?)
 }

@@ -224,6 +224,12 @@ async fn a_target_that_is_gone_or_breaks_off_is_told_apart() -> anyhow::Result<(
         (502, None),
         "it may have happened"
     );
+    let read = client.get(&url).await?;
+    assert_eq!(
+        (read.status, &read.headers["retry-after"]),
+        (502, &"1".parse()?),
+        "a read can be repeated"
+    );
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://{}/", listener.local_addr()?);
     drop(listener);

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use ctrlmesh_tests::{Client, Stand, Target, guest, wait_until};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::external::{read_until, stand};
@@ -171,7 +171,16 @@ async fn the_port_of_external_traffic_alone_is_closed_for_a_while() -> anyhow::R
     let line = json!({ "when": { "path": "/closed" }, "then": { "refuseConnections": 300 } });
     let (stand, client, target) = scripted(json!({ "onRequest": [line] })).await?;
     let url = |path: &str| format!("http://127.0.0.1:{}{path}", target.port());
+    let mut kept = TcpStream::connect(stand.sidecar.external().context("it is on")?).await?;
+    kept.write_all(format!("GET {} HTTP/1.1\r\nhost: x\r\n\r\n", url("/")).as_bytes())
+        .await?;
+    read_until(&mut kept, b"hello").await?;
     assert!(client.get(&url("/closed")).await.is_err());
+    let ended = tokio::time::timeout(ctrlmesh_tests::DEADLINE, kept.read(&mut [0; 8])).await?;
+    assert!(
+        ended.map_or(true, |read| read == 0),
+        "connections that are open end too"
+    );
     let api = stand.client().get("/api/v1/pods").await?;
     assert_eq!(api.status, 200, "the API port stays open");
     wait_until("the port is open again", || async {

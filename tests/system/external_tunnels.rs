@@ -36,7 +36,10 @@ async fn tunnel(stand: &Stand) -> anyhow::Result<(TcpStream, TcpStream)> {
 async fn rest_03_connect_carries_bytes_both_ways_until_both_sides_end() -> anyhow::Result<()> {
     let (stand, _) = stand(vec![], &[]).await?;
     let (mut client, mut server) = tunnel(&stand).await?;
-    assert_eq!(stand.sidecar.metric(TUNNELS).await?, 1.0);
+    wait_until("it is counted", || async {
+        Ok(stand.sidecar.metric(TUNNELS).await? == 1.0)
+    })
+    .await?;
     let sent: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
     let (mut back, mut there) = (vec![0; sent.len()], vec![0; sent.len()]);
     {
@@ -61,6 +64,8 @@ async fn rest_03_connect_carries_bytes_both_ways_until_both_sides_end() -> anyho
         Ok(stand.sidecar.metric(TUNNELS).await? == 0.0)
     })
     .await?;
+    let opened = "ctrlmesh_external_requests_total{way=\"connect\",code=\"2xx\"}";
+    assert_eq!(stand.sidecar.metric(opened).await?, 1.0);
     let line = "request_bytes=1000000 response_bytes=1000004";
     wait_until(line, || async { Ok(stand.sidecar.log().contains(line)) }).await
 }
@@ -140,6 +145,11 @@ async fn a_tunnel_ends_when_the_other_side_vanishes() -> anyhow::Result<()> {
     let ended = client.read(&mut [0; 8]).await;
     assert!(ended.as_ref().map_or(true, |read| *read == 0), "{ended:?}");
     drop(client);
+    let broken = "ctrlmesh_external_request_failures_total{reason=\"upstream_reset\"}";
+    wait_until("it is the target's", || async {
+        Ok(stand.sidecar.metric(broken).await? == 1.0)
+    })
+    .await?;
     let (client, mut server) = tunnel(&stand).await?;
     drop(client);
     assert_eq!(server.read(&mut [0; 8]).await?, 0);

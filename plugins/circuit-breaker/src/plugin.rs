@@ -79,9 +79,9 @@ impl Plugin for CircuitBreaker {
                 host,
             );
         }
-        // Noted before: the host asks again for a watch that was let in. An open breaker must not end it, or each reload would
+        // The host asks again for a watch that was let in. An open breaker must not end it, or each reload would
         // add a wave of lists to what already fails.
-        if req.note() != 0 {
+        if req.is_recheck() {
             return RequestVerdict::proceed();
         }
         let mut met = self.met(req, host);

@@ -13,7 +13,8 @@ use crate::rule::{Choice, Limits, Plan, Rule, Select};
 use crate::settings::{Abort, Delay, FaultRule, Match, Percent, Settings};
 use crate::window::Window;
 
-/// Two metrics for each rule, and the host keeps 64 series of an entry (`wit/host.wit`); one is for draws.
+/// So that what all rules count fits into the host's 1 024 keys, see [`crate::ledger`]. Its series (two for each rule) and
+/// reports would take more.
 pub(crate) const MAX_RULES: usize = 30;
 /// The host's bound for a report's key.
 const MAX_NAME: usize = 64;

@@ -52,6 +52,10 @@ impl Plugin for FaultInject {
     }
 
     fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
+        // Faults befall requests. A watch that a reload ended would be one that nobody counts.
+        if req.is_recheck() {
+            return RequestVerdict::proceed();
+        }
         let now = host.unix_ms();
         let mut decision = Decision::default();
         for (rule, index) in self.model.rules.iter().zip(0_u8..) {

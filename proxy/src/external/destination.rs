@@ -231,4 +231,5 @@ fn is_number(label: &str) -> bool {
 }
 
 #[cfg(test)]
+#[path = "destination/tests.rs"]
 mod tests;

@@ -25,6 +25,7 @@ pub(super) struct Reach {
     nets: Vec<IpNet>,
     hosts: Vec<String>,
     own: Vec<SocketAddr>,
+    is_this_machine: fn(IpAddr) -> bool,
 }
 
 impl Reach {
@@ -33,6 +34,7 @@ impl Reach {
             nets: Vec::new(),
             hosts: Vec::new(),
             own,
+            is_this_machine,
         };
         for allow in allowed {
             match allow {
@@ -72,7 +74,7 @@ impl Reach {
                 || ip.is_loopback()
                 || ip.is_unspecified()
                 || embedded(ip).is_some_and(|inner| inner.is_loopback() || inner.is_unspecified())
-                || is_this_machine(ip))
+                || (self.is_this_machine)(ip))
     }
 }
 
@@ -215,7 +217,8 @@ mod tests {
     fn the_sidecars_own_ports_are_out_of_reach_whatever_is_allowed() {
         let own = ["127.0.0.1:5443", "0.0.0.0:5441", "192.0.2.7:15002"].map(|text| text.parse().unwrap());
         let allowed = ["0.0.0.0/0", "::/0", "host"].map(|text| text.parse().unwrap());
-        let reach = Reach::new(&allowed, own.to_vec());
+        let mut reach = Reach::new(&allowed, own.to_vec());
+        reach.is_this_machine = |ip| ip == IpAddr::from([198, 51, 100, 9]);
         for address in [
             "127.0.0.1:5443",
             "127.0.0.9:5443",
@@ -225,6 +228,8 @@ mod tests {
             "[::]:15002",
             "192.0.2.7:15002",
             "[64:ff9b::7f00:1]:5443",
+            "[64:ff9b::]:5443",
+            "198.51.100.9:5441",
         ] {
             let error = reach.judge("host", address.parse().unwrap()).unwrap_err();
             assert!(error.contains("a port of this sidecar"), "{address}: {error}");

@@ -131,3 +131,41 @@ async fn silence(flow: &Flow, drain: CancellationToken) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{Method, Uri};
+    use tokio::io::AsyncWriteExt;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::external::Way;
+    use crate::metrics::Metrics;
+    use crate::record::Class;
+
+    fn flow() -> Rc<Flow> {
+        let metrics = Metrics::new(Metrics::registry());
+        let record = Record::new(&metrics, Class::External(Way::Connect), Method::CONNECT, Uri::default());
+        Rc::new(Flow::new(record))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_tunnel_ends_sooner_when_one_side_has_and_when_the_sidecar_drains() {
+        let draining = CancellationToken::new();
+        draining.cancel();
+        for (half_closed, drain, patience) in [
+            (false, CancellationToken::new(), IDLE),
+            (true, CancellationToken::new(), IDLE_HALF_CLOSED),
+            (false, draining, IDLE_DRAINING),
+        ] {
+            let flow = flow();
+            if half_closed {
+                let mut target = Metered::new(tokio::io::sink(), Rc::clone(&flow));
+                target.shutdown().await.unwrap();
+            }
+            let start = Instant::now();
+            silence(&flow, drain).await;
+            assert_eq!(start.elapsed(), patience);
+        }
+    }
+}

@@ -277,6 +277,10 @@ impl exchange::HostRequest for HostState {
             .is_some_and(|request| request.is_leader_lock.get())
     }
 
+    fn is_recheck(&mut self, _: Resource<RequestHandle>) -> bool {
+        self.recheck
+    }
+
     fn note(&mut self, _: Resource<RequestHandle>) -> u64 {
         let request = self.request.as_ref();
         request.map_or(0, |request| request.memory.note(self.entry_id()))

@@ -10,7 +10,7 @@ use crate::{Admission, Ask, Cell, Claim, Grant, Host, Level, Place, StateError};
 const START_UNIX_MS: u64 = 1_767_225_600_000;
 
 /// Bounds of the contract (`wit/host.wit`, interface `metrics`).
-const MAX_SERIES: usize = 64;
+const MAX_SERIES: usize = 256;
 const MAX_NAME: usize = 64;
 const MAX_LABEL: usize = 320;
 /// And of interface `report`.

@@ -16,6 +16,7 @@ pub struct TestRequest {
     port: u16,
     size: Option<u64>,
     is_leader_lock: bool,
+    is_recheck: bool,
     note: Cell<u64>,
 }
 
@@ -49,6 +50,7 @@ impl TestRequest {
             port: 443,
             size: None,
             is_leader_lock: group == "coordination.k8s.io" && resource == "leases",
+            is_recheck: false,
             note: Cell::new(0),
         }
     }
@@ -140,6 +142,13 @@ impl TestRequest {
         self
     }
 
+    /// Asked again while it is open.
+    #[must_use]
+    pub fn recheck(mut self) -> Self {
+        self.is_recheck = true;
+        self
+    }
+
     /// About the lock of a leader election that is no Lease.
     #[must_use]
     pub fn leader_lock(mut self) -> Self {
@@ -215,6 +224,10 @@ impl Request for TestRequest {
 
     fn is_leader_lock(&self) -> bool {
         self.is_leader_lock
+    }
+
+    fn is_recheck(&self) -> bool {
+        self.is_recheck
     }
 
     fn note(&self) -> u64 {

@@ -49,6 +49,7 @@ pub struct When {
     field_selector: Option<String>,
     size: Option<u64>,
     leader_lock: Option<bool>,
+    recheck: Option<bool>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
     #[serde(default)]
@@ -75,6 +76,7 @@ impl When {
             && same(&self.field_selector, &|| req.field_selector())
             && self.size.is_none_or(|size| req.size() == Some(size))
             && self.leader_lock.is_none_or(|lock| req.is_leader_lock() == lock)
+            && self.recheck.is_none_or(|recheck| req.is_recheck() == recheck)
             && self
                 .headers
                 .iter()

@@ -122,6 +122,7 @@ fn an_open_breaker_leaves_open_watches_alone() {
     let watch = TestRequest::watch("", "pods");
     enter(&mut bench, &watch).unwrap();
     trip(&mut bench, &get("x"));
+    let watch = watch.recheck();
     assert!(enter(&mut bench, &watch).is_ok());
     assert!(enter(&mut bench, &TestRequest::watch("", "pods")).is_err());
     bench.host.advance_ms(10_000);

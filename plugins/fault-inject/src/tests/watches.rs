@@ -70,3 +70,20 @@ fn e7_opening_a_watch_is_refused() {
         ctrlmesh_sdk::RequestVerdict::proceed()
     );
 }
+
+#[test]
+fn an_open_watch_is_no_new_request() {
+    for fault in [r#""refuse""#, r#"{"reset": {"how": "cancel"}}"#] {
+        let mut bench = super::kit::fault(fault);
+        let watch = api(Verb::Watch).recheck();
+        assert_eq!(
+            ask(&mut bench, &watch),
+            ctrlmesh_sdk::RequestVerdict::proceed(),
+            "{fault}"
+        );
+        assert_eq!(
+            bench.host.report("x"),
+            Some(serde_json::json!({"matched": 0, "fired": 0}))
+        );
+    }
+}

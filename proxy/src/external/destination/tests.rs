@@ -81,6 +81,12 @@ fn an_absolute_target_says_where_it_goes() {
         "",
         (Way::Absolute, false, "192.0.2.1", 80, "/"),
     ));
+    goes((
+        "GET",
+        "http://192.0.2.7:8080/",
+        "",
+        (Way::Absolute, false, "192.0.2.7", 8080, "/"),
+    ));
 }
 
 #[test]
@@ -182,6 +188,7 @@ fn odd_spellings_of_an_address_are_refused() {
         ".",
         "..",
         "a..b",
+        "a.example..",
         "-a",
         "a b",
         "a%2eb",

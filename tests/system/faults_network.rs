@@ -1,0 +1,227 @@
+//! The real fault-inject plugin: what a network does, and a server that restarts, over HTTP/1.1 and HTTP/2.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use ctrlmesh_tests::{Answer, Client, Stand, wait_until};
+use http::Method;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use crate::breaking::{connect_http2, get};
+use crate::faults::{MAPS, both, counts, faults, faulty, rule};
+use crate::limits::LIST;
+
+#[tokio::test]
+async fn a_reset_breaks_off_before_anything_is_forwarded() -> anyhow::Result<()> {
+    for how in ["internalError", "cancel", "close"] {
+        let stand = faulty(json!({ "reset": { "how": how } })).await?;
+        for client in both(&stand) {
+            assert!(client.send(Method::POST, MAPS, "{}").await.is_err(), "{how}");
+            assert_eq!(client.get("/api/v1/secrets").await?.status, 200, "others work");
+        }
+        assert_eq!(stand.api.requests().count("create"), 0, "{how}");
+        assert_eq!(counts(&stand, "x").await?, (2, 2));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_body_is_cut_after_so_many_bytes() -> anyhow::Result<()> {
+    for how in ["internalError", "cancel", "close"] {
+        let stand = faulty(json!({ "cutBody": { "afterBytes": 10, "how": how } })).await?;
+        for client in both(&stand) {
+            let mut body = client.stream(LIST).await?;
+            assert_eq!(body.head.status, 200);
+            let mut read = Vec::new();
+            let end = loop {
+                match body.next().await {
+                    Ok(Some(bytes)) => read.extend(bytes),
+                    end => break end,
+                }
+            };
+            assert!(read.len() == 10 && end.is_err(), "{how}: {} bytes, {end:?}", read.len());
+        }
+        assert_eq!(counts(&stand, "x").await?, (2, 2));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_slow_body_comes_whole_at_its_pace() -> anyhow::Result<()> {
+    const PACE: usize = 1000;
+    let stand = faulty(json!({ "slowBody": { "bytesPerSecond": PACE } })).await?;
+    stand.seed("default", "more", 6)?;
+    for client in both(&stand) {
+        let start = Instant::now();
+        let answer = client.get(LIST).await?;
+        assert_eq!((answer.status, answer.names().len()), (200, 7), "nothing is missing");
+        // The first second's worth comes at once.
+        let expected = Duration::from_millis(u64::try_from(answer.body.len() - PACE)?);
+        assert!(
+            start.elapsed() >= expected,
+            "{} bytes in {:?}",
+            answer.body.len(),
+            start.elapsed()
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_connection_is_retired_after_its_answer() -> anyhow::Result<()> {
+    let stand = faulty(json!("goaway")).await?;
+    let answer = stand.client().get(LIST).await?;
+    assert_eq!((answer.status, &answer.headers["connection"]), (200, &"close".parse()?));
+    let (mut sender, connection) = connect_http2(&stand).await?;
+    assert_eq!(sender.send_request(get(&stand, LIST)?).await?.status(), 200);
+    wait_until("GOAWAY arrives", || {
+        let (mut sender, request) = (sender.clone(), get(&stand, "/api/v1/secrets"));
+        async move { Ok(sender.send_request(request?).await.is_err()) }
+    })
+    .await?;
+    assert!(connection.await?, "the connection ended cleanly");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_port_is_closed_for_a_while() -> anyhow::Result<()> {
+    let fault = json!({ "refuseConnections": { "for": "400ms", "allRequests": true } });
+    let stand = Stand::start(vec![faults(json!([rule(fault, json!({ "maxCount": 1 }))]))]).await?;
+    let (mut sender, connection) = connect_http2(&stand).await?;
+    assert_eq!(
+        sender.send_request(get(&stand, "/api/v1/secrets")?).await?.status(),
+        200
+    );
+    let start = Instant::now();
+    assert!(stand.client().get(LIST).await.is_err());
+    connection.await?;
+    let refused = TcpStream::connect(stand.sidecar.api()).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    let client = Client::http1(stand.sidecar.api());
+    wait_until("the port is open again", || async {
+        Ok(client.get(LIST).await.is_ok())
+    })
+    .await?;
+    assert!(start.elapsed() >= Duration::from_millis(400), "{:?}", start.elapsed());
+    assert_eq!(counts(&stand, "x").await?, (2, 1));
+    Ok(())
+}
+
+/// What a client sees of a server's life.
+fn stage(answer: anyhow::Result<Answer>) -> anyhow::Result<&'static str> {
+    let Ok(answer) = answer else {
+        return Ok("down");
+    };
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    let is_retired = answer.headers.get("connection").is_some_and(|value| value == "close");
+    let said = |part: &str| text.contains(part);
+    match answer.status {
+        200 if is_retired => Ok("goaway"),
+        200 => Ok("up"),
+        429 if said("is shutting down") && answer.headers["retry-after"] == "5" => Ok("drain"),
+        429 if said("storage is (re)initializing") => Ok("cold"),
+        504 if said("Too large resource version") => Ok("behind"),
+        status => anyhow::bail!("{status}: {text}"),
+    }
+}
+
+#[tokio::test]
+async fn a_server_restarts_in_its_stages() -> anyhow::Result<()> {
+    let fault = json!({ "restartServer": {
+        "goaway": "500ms", "drain": "500ms", "down": "500ms", "warm": "1s", "allRequests": true,
+    } });
+    let stand = faulty(fault).await?;
+    let client = stand.client();
+    let path = format!("{LIST}?resourceVersion=1");
+    let mut stages: Vec<&str> = Vec::new();
+    let start = Instant::now();
+    while stages.last() != Some(&"up") {
+        let stage = stage(client.get(&path).await)?;
+        if stages.last() != Some(&stage) {
+            stages.push(stage);
+        }
+        anyhow::ensure!(start.elapsed() < ctrlmesh_tests::DEADLINE, "{stages:?}");
+    }
+    assert_eq!(stages, ["goaway", "drain", "down", "cold", "behind", "up"]);
+    assert!(start.elapsed() >= Duration::from_millis(2400), "{:?}", start.elapsed());
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_overload_throttles_some_and_lets_others_wait() -> anyhow::Result<()> {
+    let fault = json!({ "overload": { "rise": "1h", "retryAfter": 7 } });
+    let stand = faulty(fault).await?;
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..60 {
+        let client = stand.client();
+        clients.spawn(async move {
+            let start = Instant::now();
+            anyhow::Ok((client.get(LIST).await?, start.elapsed()))
+        });
+    }
+    let mut throttled = 0;
+    while let Some(answered) = clients.join_next().await {
+        let (answer, took) = answered??;
+        if answer.status == 429 {
+            assert_eq!(answer.headers["retry-after"], "7");
+            throttled += 1;
+        } else {
+            assert!(answer.status == 200 && took >= Duration::from_millis(200), "{took:?}");
+        }
+    }
+    assert!(
+        (5..40).contains(&throttled),
+        "{throttled} of 60 are not about 30 in 100"
+    );
+    assert_eq!(stand.api.requests().count("list"), 60 - throttled);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_silent_connection_answers_nothing_any_more() -> anyhow::Result<()> {
+    let stand = faulty(json!("blackHole")).await?;
+    let stream = TcpStream::connect(stand.sidecar.api()).await?;
+    let mut builder = hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
+    let ping = Duration::from_millis(100);
+    builder
+        .timer(hyper_util::rt::TokioTimer::new())
+        .keep_alive_interval(ping)
+        .keep_alive_timeout(ping);
+    let (mut sender, connection) = builder.handshake(hyper_util::rt::TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let error = sender
+        .send_request(get(&stand, LIST)?)
+        .await
+        .err()
+        .context("no answer")?;
+    assert!(format!("{error:?}").contains("KeepAliveTimedOut"), "{error:?}");
+    assert!(connection.await?.is_err());
+    assert_eq!(stand.api.requests().count("list"), 0);
+    Ok(())
+}
+
+/// Settings of a fault, which must be refused: the last good ones stay.
+#[tokio::test]
+async fn a_fault_that_no_server_makes_is_refused_unless_asked_for() -> anyhow::Result<()> {
+    let illegal = json!({ "answer": { "code": 200, "body": "{\"cut\":" } });
+    let settings = |class: &str| -> Value { json!({ "class": class, "faults": [rule(illegal.clone(), json!({}))] }) };
+    let mut stand = faulty(json!("refuse")).await?;
+    let generation = stand
+        .chain
+        .publish(vec![crate::faults::faults_with(settings("legal"))])?;
+    let refused = stand
+        .sidecar
+        .wait_status("it is refused", |status| status.refused.is_some())
+        .await?
+        .refused
+        .context("it is")?;
+    assert_eq!(refused.generation, Some(generation));
+    assert!(refused.message.contains("illegal"), "{}", refused.message);
+    assert_eq!(stand.client().get(LIST).await?.status, 503, "the last good settings");
+    stand
+        .publish(vec![crate::faults::faults_with(settings("illegal"))])
+        .await?;
+    assert_eq!(stand.client().get(LIST).await?.body, "{\"cut\":");
+    Ok(())
+}
