@@ -70,7 +70,7 @@ async fn a_new_value_of_recover_closes_it_once() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn an_open_breaker_outlives_other_bytes_and_goes_with_its_rule() -> anyhow::Result<()> {
+async fn cb_11_an_open_breaker_outlives_other_bytes_and_goes_with_its_rule() -> anyhow::Result<()> {
     let rule = all(json!({ "recoverPolicy": sleeping("1h") }));
     let mut stand = opened(rule.clone()).await?;
     let client = stand.client();

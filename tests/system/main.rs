@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod acknowledgement;
 mod admin;
 mod bad_chain;
 mod bad_clients;
