@@ -1,0 +1,5 @@
+//! Schemas of CustomResourceDefinitions, made fit for an API server.
+
+mod tidy;
+
+pub(crate) use tidy::tidy;
