@@ -1,7 +1,7 @@
 //! The custom resources, group `ctrlmesh.kusionstack.io/v1alpha1`. Fields are spelt as KusionStack's controller-mesh spells
 //! them (`relateResources` and all), so that objects that people have apply unchanged; what is new stands beside them.
 //!
-//! Types, schemas and the rules that an API server can check (CEL) stand together.
+//! Types, schemas and the rules that an API server can check (CEL) stand together. What it can't is [`crate::validate`]'s.
 
 #![allow(
     clippy::duplicated_attributes,
