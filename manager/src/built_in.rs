@@ -1,6 +1,6 @@
-//! The plugins that the manager carries: their names, and what they think of settings.
+//! The plugins that the manager carries: their names, their places in the chain, and what they think of settings.
 
-use ctrlmesh_contract::Mistake;
+use ctrlmesh_contract::{FailurePolicy, Mistake};
 use ctrlmesh_sdk::InstanceInfo;
 use serde_json::Value;
 
@@ -16,6 +16,9 @@ pub enum BuiltIn {
     /// A shard's view. Last: nothing that runs before it can widen what it narrows.
     ShardSelector,
 }
+
+/// Order of the first of the user's plugins; a thousand are between it and shard-selector.
+pub(crate) const FIRST_OWN_ORDER: i32 = 1000;
 
 impl BuiltIn {
     /// All of them.
@@ -41,6 +44,24 @@ impl BuiltIn {
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|built_in| built_in.name() == name)
+    }
+
+    /// `order` of its entries.
+    pub(crate) const fn order(self) -> i32 {
+        match self {
+            Self::FaultInject => 100,
+            Self::RateLimit => 200,
+            Self::CircuitBreaker => 300,
+            Self::ShardSelector => 2000,
+        }
+    }
+
+    /// Without its shard's rule a controller would see the whole cluster; without a limit it works as it did before.
+    pub(crate) const fn on_failure(self) -> FailurePolicy {
+        match self {
+            Self::ShardSelector => FailurePolicy::Closed,
+            Self::FaultInject | Self::RateLimit | Self::CircuitBreaker => FailurePolicy::Open,
+        }
     }
 
     /// Fields of its settings that are made from custom resources.
@@ -92,6 +113,17 @@ fn mistake(text: &str) -> Mistake {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn requests_meet_them_in_the_order_of_the_list() {
+        let orders: Vec<i32> = BuiltIn::ALL.into_iter().map(BuiltIn::order).collect();
+        assert!(orders.is_sorted());
+        let [.., before, last] = orders[..] else { panic!("four") };
+        assert!(before < FIRST_OWN_ORDER && FIRST_OWN_ORDER + 999 < last);
+        for built_in in BuiltIn::ALL {
+            assert_eq!(BuiltIn::of(built_in.name()), Some(built_in));
+        }
+    }
 
     #[test]
     fn each_plugin_is_asked_itself() {

@@ -1,4 +1,4 @@
-//! What is wrong with a custom resource: one set of rules for the webhook, for `ctrlmesh lint` and for compiling.
+//! What is wrong with a custom resource: one set of rules for the webhook, for `ctrlmesh lint` and for [`crate::compile()`].
 //!
 //! Flow: [`read`] takes a document as an API server would (schema first, every mistake), then [`check`] applies the rules of its
 //! kind. The built-in plugins are asked themselves about the settings that they will get, so that nothing is admitted that a
@@ -47,3 +47,7 @@ pub fn check(object: &Object) -> Findings {
         Object::ManagerState(_) => Findings::default(),
     }
 }
+
+pub(crate) use circuit_breaker::check as check_circuit_breaker;
+pub(crate) use fault_injection::check as check_fault_injection;
+pub(crate) use sharding_config::check as check_sharding_config;
