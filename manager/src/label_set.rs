@@ -43,6 +43,11 @@ impl LabelSet {
         Some(set)
     }
 
+    /// The maps in which a key has this value.
+    pub(crate) fn with(self, key: &str, value: &str) -> Option<Self> {
+        self.restrict(key, Values::Only([Some(value.to_owned())].into()))
+    }
+
     /// What both have. `None`: nothing.
     pub(crate) fn and(&self, other: &Self) -> Option<Self> {
         let mut set = self.clone();

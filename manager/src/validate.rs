@@ -4,7 +4,7 @@
 //! kind. The built-in plugins are asked themselves about the settings that they will get, so that nothing is admitted that a
 //! sidecar refuses.
 //!
-//! Caveats: does not know other objects or the cluster.
+//! Caveats: does not know other objects ([`crate::overlap()`]) or the cluster.
 
 mod circuit_breaker;
 mod fault_injection;
