@@ -59,3 +59,36 @@ fn samples_that_make_no_sense_are_refused_with_the_reason() {
         assert_eq!(told, reasons, "{}", file.display());
     }
 }
+
+/// `rules.json`: what an API server refuses by schema and CEL, these rules refuse at the same field. `TestCRDs` asks the API server.
+#[test]
+fn what_an_api_server_refuses_is_refused_here_at_the_same_field() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let cases: Vec<Value> = serde_json::from_str(&fs::read_to_string(folder.join("rules.json")).unwrap()).unwrap();
+    for case in &cases {
+        let text = fs::read_to_string(folder.join("accepted").join(case["of"].as_str().unwrap())).unwrap();
+        let mut document = documents(&text).remove(0);
+        for (pointer, value) in case["set"].as_object().unwrap() {
+            let (parent, field) = pointer.rsplit_once('/').unwrap();
+            let parent = document.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+            match value {
+                Value::Null => drop(parent.remove(field)),
+                value => drop(parent.insert(field.to_owned(), value.clone())),
+            }
+        }
+        let mistakes = validate(&document).mistakes;
+        let [mistake] = mistakes.list() else {
+            panic!("{case}: {mistakes}")
+        };
+        assert!(
+            mistake.path.starts_with(case["path"].as_str().unwrap()),
+            "{case}: {}",
+            mistake.path
+        );
+        assert!(
+            mistake.problem.contains(case["says"].as_str().unwrap()),
+            "{case}: {}",
+            mistake.problem
+        );
+    }
+}
