@@ -178,6 +178,9 @@ pub struct RecoverPolicy {
     /// How long it stays open (Go's notation).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleeping_window_size: Option<String>,
+    /// Each failed probe doubles the window, up to this (Go's notation). Absent: it stays the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_sleeping_window_size: Option<String>,
 }
 
 /// Who closes a breaker.
