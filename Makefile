@@ -57,6 +57,10 @@ check: setup ## Formatting, lints, generated files, the fuzz crate's types
 	$(MAKE) golden
 	git diff --exit-code -- tests/golden
 
+.PHONY: crd
+crd: ## Writes deploy/crd from the manager's types; a test fails on a difference
+	cargo run --locked --quiet -p ctrlmesh-manager --bin write-crds -- deploy/crd
+
 .PHONY: golden
 golden: ## Asks upstream's own parsers again (tests/golden)
 	cd tests/golden && go run .

@@ -72,10 +72,22 @@ pub mod labels {
     pub const WATCHING: &str = "ctrlmesh.kusionstack.io/watching";
     /// On a pod: the ShardingConfig that it was injected with.
     pub const SHARDING_CONFIG_INJECTED: &str = "ctrlmesh.kusionstack.io/sharding-config-injected";
+    /// On a ShardingConfig: the root that it was made from.
+    pub const AUTO_SHARDING_ROOT: &str = "ctrlmesh.kusionstack.io/auto-sharding-root";
+    /// On a ShardingConfig, with any value: it is not validated at admission.
+    pub const IGNORE_VALIDATE: &str = "ctrlmesh.kusionstack.io/ignore-validate";
+    /// On a CircuitBreaker, with any value: it has no effect.
+    pub const CIRCUIT_BREAKER_DISABLE: &str = "circuitbreaker.ctrlmesh.kusionstack.io/disable";
+    /// On a FaultInjection, with any value: it has no effect.
+    pub const FAULT_INJECTION_DISABLE: &str = "faultinjection.ctrlmesh.kusionstack.io/disable";
+    /// On a pod, by Kubernetes: its name, if a StatefulSet made it.
+    pub const STATEFUL_SET_POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 }
 
-/// Annotations of pods.
+/// Annotations of pods and objects.
 pub mod annotations {
+    /// On a ShardingConfig that was made from a root: a hash of what it was made as.
+    pub const AUTO_SHARDING_HASH: &str = "ctrlmesh.kusionstack.io/auto-sharding-hash";
     /// Bumped by the manager so that kubelet syncs the pod's volumes at once.
     pub const CHAIN_GENERATION: &str = "ctrlmesh.kusionstack.io/chain-generation";
 }

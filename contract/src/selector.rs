@@ -83,7 +83,8 @@ impl LabelSelector {
                 .all(|requirement| requirement.matches(labels))
     }
 
-    pub(crate) fn validate(&self, path: &str, mistakes: &mut Mistakes) {
+    /// Adds what an API server would refuse in it, and what is beyond our own bounds.
+    pub fn validate(&self, path: &str, mistakes: &mut Mistakes) {
         if self.match_labels.len() + self.match_expressions.len() > MAX_REQUIREMENTS {
             mistakes.add(
                 path,
@@ -163,12 +164,14 @@ fn is_name(text: &str) -> bool {
 }
 
 /// A DNS subdomain (RFC 1123 as Kubernetes reads it: lower case, dots between labels).
-pub(crate) fn is_subdomain(text: &str) -> bool {
+#[must_use]
+pub fn is_subdomain(text: &str) -> bool {
     text.len() <= MAX_PREFIX && text.split('.').all(is_dns_label)
 }
 
 /// One label of a DNS name, without the length check that `metadata.namespace` adds.
-pub(crate) fn is_dns_label(text: &str) -> bool {
+#[must_use]
+pub fn is_dns_label(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     ends_alphanumeric(text) && text.bytes().all(inner)
 }

@@ -37,6 +37,7 @@
 //! constructors.
 
 pub mod bindings;
+mod check;
 mod export;
 mod host;
 mod plugin;
@@ -57,6 +58,7 @@ pub use bindings::ctrlmesh::plugin::types::{
     Rename, RequestAction, RequestEdit, RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponsePlan,
     ResponseVerdict, Subscription, Traffic, Verb,
 };
+pub use check::check;
 #[doc(hidden)]
 pub use export::Slot;
 pub use host::Host;

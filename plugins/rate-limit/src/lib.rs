@@ -11,3 +11,12 @@ mod settings;
 mod tests;
 
 ctrlmesh_sdk::export_plugin!(plugin::RateLimit);
+
+/// What this plugin thinks of an entry's settings, with its warnings: for who writes chains, before they are distributed.
+///
+/// # Errors
+///
+/// What a sidecar would refuse the chain with: the field, and what to write instead.
+pub fn check(settings: &str, about: &ctrlmesh_sdk::InstanceInfo) -> Result<Vec<String>, String> {
+    ctrlmesh_sdk::check::<plugin::RateLimit>(settings, about)
+}

@@ -13,3 +13,12 @@ mod tests;
 mod view;
 
 ctrlmesh_sdk::export_plugin!(plugin::ShardSelector);
+
+/// What this plugin thinks of an entry's settings, with its warnings: for who writes chains, before they are distributed.
+///
+/// # Errors
+///
+/// What a sidecar would refuse the chain with: the field, and what to write instead.
+pub fn check(settings: &str, about: &ctrlmesh_sdk::InstanceInfo) -> Result<Vec<String>, String> {
+    ctrlmesh_sdk::check::<plugin::ShardSelector>(settings, about)
+}

@@ -1,0 +1,109 @@
+//! What the status of several kinds has: conditions, and one element for each sidecar.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Types of [`Condition`]s, in the order in which they become true.
+pub mod condition {
+    /// The object makes sense. `False`: the message names every field that is wrong.
+    pub const ACCEPTED: &str = "Accepted";
+    /// Every plugin that it names was fetched and fits.
+    pub const PLUGINS_RESOLVED: &str = "PluginsResolved";
+    /// It is in the chain that sidecars mount.
+    pub const DISTRIBUTED: &str = "Distributed";
+    /// Every sidecar concerned runs it. The message has the count: `12/12`.
+    pub const ENFORCED: &str = "Enforced";
+}
+
+/// How far an object has come (`metav1.Condition`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// Accepted, PluginsResolved, Distributed or Enforced.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Whether it holds.
+    pub status: ConditionStatus,
+    /// Why, for machines: one word.
+    pub reason: String,
+    /// Why, for people.
+    #[serde(default)]
+    pub message: String,
+    /// When its status last changed.
+    #[schemars(extend("format" = "date-time"))]
+    pub last_transition_time: String,
+    /// The generation of the object that it speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+/// Whether a condition holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[expect(missing_docs, reason = "the words are those of metav1.ConditionStatus")]
+pub enum ConditionStatus {
+    True,
+    False,
+    Unknown,
+}
+
+/// A sidecar that an object concerns.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TargetStatus {
+    /// Its pod.
+    pub pod_name: String,
+    /// Address of its pod.
+    #[serde(default, rename = "podIP", skip_serializing_if = "String::is_empty")]
+    pub pod_ip: String,
+    /// Hash of the settings that it runs: what it has acknowledged.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub config_hash: String,
+    /// Why it does not run them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Its breakers. Of a CircuitBreaker only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub limiting_snapshots: Vec<LimitingSnapshot>,
+}
+
+/// One breaker in one sidecar.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LimitingSnapshot {
+    /// Name of the rule.
+    pub name: String,
+    /// The part of the rule's requests that it is for, if the rule has a key.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub key: String,
+    /// Whether it lets requests through.
+    pub state: BreakerState,
+    /// Why it is in this state.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub last_transition_time: Option<String>,
+    /// When it lets probes through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub recovers_at: Option<String>,
+    /// Requests in its window.
+    #[serde(default)]
+    pub requests: u64,
+    /// Those of them that failed.
+    #[serde(default)]
+    pub failures: u64,
+}
+
+/// Whether a breaker lets requests through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BreakerState {
+    /// None.
+    Opened,
+    /// A few, to see how they fare.
+    HalfOpened,
+    /// All.
+    Closed,
+}

@@ -1,0 +1,214 @@
+//! From the custom resources of a namespace to the chain that its sidecars run.
+//!
+//! Order: fault-inject, rate-limit, circuit-breaker, the user's plugins, shard-selector. Names of entries follow from those of
+//! objects and are stable, because a sidecar keeps state by them.
+//!
+//! Guarantees:
+//! - Pure and deterministic: equal objects, in whatever order, make equal bytes.
+//! - An object that makes no sense is refused with reasons, keeps the entries that it had in the last chain, and does not keep
+//!   others from being compiled.
+//! - The generation is the last one if nothing changed, else one more.
+//!
+//! Caveats: a plugin in the place of a built-in one is no longer in force while its ShardingConfig is refused.
+
+mod entries;
+mod in_place;
+mod kept;
+mod resolved;
+#[cfg(test)]
+mod tests;
+
+use ctrlmesh_contract::chain::MAX_DOCUMENT_BYTES;
+use ctrlmesh_contract::{Chain, Entry, Error, Mistakes, Origin};
+use kube::Resource;
+use kube::api::ObjectMeta;
+
+use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
+use crate::validate::{Findings, check_circuit_breaker, check_fault_injection, check_sharding_config};
+use entries::Context;
+pub use resolved::Resolved;
+
+/// All that the chain of a namespace follows from.
+#[derive(Clone, Copy, Debug)]
+pub struct Objects<'a> {
+    /// The namespace.
+    pub namespace: &'a str,
+    /// Its shards. Roots have no entries; their children do.
+    pub sharding_configs: &'a [ShardingConfig],
+    /// Its limits and breakers.
+    pub circuit_breakers: &'a [CircuitBreaker],
+    /// Its faults.
+    pub fault_injections: &'a [FaultInjection],
+    /// What plugins are.
+    pub resolved: &'a Resolved,
+    /// The chain that was distributed last.
+    pub last: Option<&'a Chain>,
+}
+
+/// A chain, and what is not in it as it was meant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compiled {
+    /// The chain. Valid, and small enough for a ConfigMap.
+    pub chain: Chain,
+    /// Objects that were refused.
+    pub refused: Vec<Refused>,
+}
+
+/// An object that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Which.
+    pub origin: Origin,
+    /// Why.
+    pub reasons: Mistakes,
+    /// Whether the entries that it had in the last chain go on.
+    pub is_kept: bool,
+}
+
+/// Compiles a namespace.
+///
+/// # Errors
+/// Everything together is too much for one document. No single object is to blame: the last chain should go on.
+pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
+    let mut draft = Draft {
+        namespace: objects.namespace,
+        last: objects.last,
+        entries: Vec::new(),
+        refused: Vec::new(),
+    };
+    let configs = draft.accepted(objects.sharding_configs, |config| {
+        let mut findings = check_sharding_config(config);
+        objects.resolved.check(config, &mut findings.mistakes);
+        findings
+    });
+    let breakers = draft.accepted(objects.circuit_breakers, check_circuit_breaker);
+    let faults = draft.accepted(objects.fault_injections, check_fault_injection);
+    let context = Context {
+        configs: &configs,
+        breakers: &breakers,
+        resolved: objects.resolved,
+    };
+    for faults in &faults {
+        draft.take(*faults, context.fault_injection(faults));
+    }
+    for breaker in &breakers {
+        draft.take(*breaker, context.circuit_breaker(breaker));
+    }
+    for config in &configs {
+        draft.take(*config, context.sharding_config(config));
+    }
+    draft.finish()
+}
+
+/// The object that an entry is made from.
+pub(crate) fn origin<K: Resource<DynamicType = ()>>(object: &K) -> Origin {
+    let ObjectMeta {
+        name, uid, generation, ..
+    } = object.meta();
+    Origin {
+        kind: K::kind(&()).into_owned(),
+        name: name.clone().unwrap_or_default(),
+        uid: uid.clone().unwrap_or_default(),
+        generation: generation
+            .and_then(|number| u64::try_from(number).ok())
+            .unwrap_or_default(),
+    }
+}
+
+/// A chain in the making.
+struct Draft<'a> {
+    namespace: &'a str,
+    last: Option<&'a Chain>,
+    entries: Vec<Entry>,
+    refused: Vec<Refused>,
+}
+
+impl Draft<'_> {
+    /// The objects that make sense, by name. Objects that are being deleted have no effect any more.
+    fn accepted<'o, K>(&mut self, objects: &'o [K], check: impl Fn(&K) -> Findings) -> Vec<&'o K>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let mut objects: Vec<&K> = objects
+            .iter()
+            .filter(|object| object.meta().deletion_timestamp.is_none())
+            .collect();
+        objects.sort_by(|a, b| a.meta().name.cmp(&b.meta().name));
+        let mut accepted = Vec::new();
+        for object in objects {
+            let Findings { mut mistakes, .. } = check(object);
+            let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+            if namespace != self.namespace {
+                let problem = format!("is {namespace:?}, and this is the chain of {:?}", self.namespace);
+                mistakes.add("metadata.namespace", problem);
+            }
+            if mistakes.list().is_empty() {
+                accepted.push(object);
+            } else {
+                self.refuse(object, mistakes);
+            }
+        }
+        accepted
+    }
+
+    /// Adds an object's entries, if the sidecar would take them.
+    fn take<K: Resource<DynamicType = ()>>(&mut self, object: &K, entries: Result<Vec<Entry>, Mistakes>) {
+        let entries = entries.and_then(|entries| {
+            let chain = Chain {
+                namespace: self.namespace.to_owned(),
+                generation: 1,
+                entries,
+            };
+            match chain.validate() {
+                Ok(()) => Ok(chain.entries),
+                Err(Error::Mistakes { mistakes }) => Err(mistakes),
+                Err(other) => {
+                    let mut mistakes = Mistakes::default();
+                    mistakes.add("spec", other.to_string());
+                    Err(mistakes)
+                }
+            }
+        });
+        match entries {
+            Ok(entries) => self.entries.extend(entries),
+            Err(mistakes) => self.refuse(object, mistakes),
+        }
+    }
+
+    fn refuse<K: Resource<DynamicType = ()>>(&mut self, object: &K, reasons: Mistakes) {
+        let origin = origin(object);
+        let kept = kept::entries(self.last, &origin);
+        self.refused.push(Refused {
+            origin,
+            reasons,
+            is_kept: !kept.is_empty(),
+        });
+        self.entries.extend(kept);
+    }
+
+    fn finish(mut self) -> Result<Compiled, Error> {
+        self.entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
+        let generation = match self.last {
+            Some(last) if kept::is_same(last, &self.entries) => last.generation,
+            Some(last) => last.generation.saturating_add(1),
+            None => 1,
+        };
+        let chain = Chain {
+            namespace: self.namespace.to_owned(),
+            generation,
+            entries: self.entries,
+        };
+        chain.validate()?;
+        let bytes = chain.to_json().len();
+        if bytes > MAX_DOCUMENT_BYTES {
+            return Err(Error::TooLarge {
+                bytes,
+                limit: MAX_DOCUMENT_BYTES,
+            });
+        }
+        Ok(Compiled {
+            chain,
+            refused: self.refused,
+        })
+    }
+}

@@ -1,0 +1,81 @@
+//! Chains of a namespace: order, names, what overrides what, what is refused and what goes on.
+
+mod properties;
+mod rules;
+
+use ctrlmesh_contract::Digest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::built_in::BuiltIn;
+pub(super) use crate::samples::{breaker, faults, limit, list, object, plugin, shard};
+use crate::validate::{Object, read};
+
+/// Objects of a namespace, read as the manager reads them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct World {
+    pub(super) configs: Vec<ShardingConfig>,
+    pub(super) breakers: Vec<CircuitBreaker>,
+    pub(super) faults: Vec<FaultInjection>,
+    pub(super) resolved: Resolved,
+    pub(super) last: Option<Chain>,
+}
+
+impl World {
+    pub(super) fn new(documents: &[Value]) -> Self {
+        let mut world = Self::default();
+        for built_in in BuiltIn::ALL {
+            world
+                .resolved
+                .built_in
+                .insert(built_in, Digest::of(built_in.name().as_bytes()));
+        }
+        for document in documents {
+            match read(document).unwrap() {
+                Object::ShardingConfig(config) => {
+                    for plugin in &config.spec.plugins {
+                        let key = (config.metadata.name.clone().unwrap(), plugin.name.clone());
+                        world.resolved.own.insert(key, Ok(Digest::of(b"own")));
+                    }
+                    world.configs.push(*config);
+                }
+                Object::CircuitBreaker(breaker) => world.breakers.push(*breaker),
+                Object::FaultInjection(faults) => world.faults.push(*faults),
+                Object::ManagerState(_) => panic!("has no entries"),
+            }
+        }
+        world
+    }
+
+    pub(super) fn compile(&self) -> Compiled {
+        compile(&Objects {
+            namespace: "demo",
+            sharding_configs: &self.configs,
+            circuit_breakers: &self.breakers,
+            fault_injections: &self.faults,
+            resolved: &self.resolved,
+            last: self.last.as_ref(),
+        })
+        .unwrap()
+    }
+}
+
+pub(super) fn names(compiled: &Compiled) -> Vec<&str> {
+    compiled.chain.entries.iter().map(|entry| entry.name.as_str()).collect()
+}
+
+pub(super) fn entry<'c>(compiled: &'c Compiled, name: &str) -> &'c Entry {
+    compiled.chain.entries.iter().find(|entry| entry.name == name).unwrap()
+}
+
+pub(super) fn reasons(compiled: &Compiled) -> Vec<String> {
+    let told = compiled.refused.iter().flat_map(|refused| {
+        let of = &refused.origin.name;
+        refused
+            .reasons
+            .list()
+            .iter()
+            .map(move |it| format!("{of}: {}: {}", it.path, it.problem))
+    });
+    told.collect()
+}

@@ -1,0 +1,53 @@
+//! Valid objects for tests, as JSON: small, and with an effect on everything in namespace `demo`.
+
+use serde_json::{Value, json};
+
+pub(crate) fn object(kind: &str, name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "demo", "uid": format!("uid-{name}"), "generation": 3},
+        "spec": spec,
+    })
+}
+
+pub(crate) fn limit(policy: &str, name: &str) -> Value {
+    json!({
+        "name": name,
+        "triggerPolicy": policy,
+        "bucket": {"limit": 1, "interval": "1s", "burst": 1},
+        "resourceRules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]}],
+    })
+}
+
+pub(crate) fn breaker(name: &str, pods: &Value, rules: &[Value], lists: &[Value]) -> Value {
+    object(
+        "CircuitBreaker",
+        name,
+        &json!({"selector": pods, "rateLimitings": rules, "trafficInterceptRules": lists}),
+    )
+}
+
+pub(crate) fn list(name: &str, kind: &str, host: &str) -> Value {
+    json!({"name": name, "interceptType": kind, "contentType": "Normal", "contents": [host], "methods": ["*"]})
+}
+
+pub(crate) fn faults(name: &str) -> Value {
+    let fault = json!({"match": {"resources": [{"resources": ["pods"]}]}, "abort": {"httpStatus": 500}});
+    object("FaultInjection", name, &json!({"selector": {}, "httpFault": [fault]}))
+}
+
+pub(crate) fn shard(name: &str, plugins: &[Value]) -> Value {
+    let limits = json!([{"relateResources": [{"apiGroups": ["*"], "resources": ["pods"]}], "selector": {"matchLabels": {"a": "b"}}}]);
+    let spec = json!({
+        "selector": {"matchLabels": {"shard": name}},
+        "controller": {"leaderElectionName": "lock"},
+        "limits": limits,
+        "plugins": plugins,
+    });
+    object("ShardingConfig", name, &spec)
+}
+
+pub(crate) fn plugin(name: &str, order: i32) -> Value {
+    json!({"name": name, "image": "oci://ghcr.io/you/plugin:1", "order": order, "settings": {"mine": true}})
+}

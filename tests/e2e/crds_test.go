@@ -1,0 +1,293 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	core "k8s.io/api/core/v1"
+)
+
+// This file gives deploy/crd and the samples of manager/tests/fixtures to a real API server.
+
+var (
+	definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	kinds       = map[string]string{
+		"ShardingConfig": "shardingconfigs", "CircuitBreaker": "circuitbreakers",
+		"FaultInjection": "faultinjections", "ManagerState": "managerstates",
+	}
+)
+
+const fixtures = "../../manager/tests/fixtures"
+
+func TestCRDs(t *testing.T) {
+	client := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)
+	for _, file := range files(t, "../../deploy/crd") {
+		t.Run(filepath.Base(file), func(t *testing.T) { establish(t, client, readAll(t, file)[0]) })
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	for _, file := range files(t, fixtures+"/accepted") {
+		t.Run("takes_"+filepath.Base(file), func(t *testing.T) {
+			for _, object := range readAll(t, file) {
+				takesUnchanged(t, client, object)
+			}
+		})
+	}
+	for _, file := range files(t, fixtures+"/refused-by-rules") {
+		t.Run("takes_"+filepath.Base(file), func(t *testing.T) { takesUnchanged(t, client, readAll(t, file)[0]) })
+	}
+	for _, file := range files(t, fixtures+"/refused") {
+		t.Run("refuses_"+filepath.Base(file), func(t *testing.T) {
+			for _, line := range strings.Split(string(must(os.ReadFile(file))(t)), "\n") {
+				if says, ok := strings.CutPrefix(line, "# server: "); ok {
+					refuses(t, client, readAll(t, file)[0], says)
+				}
+			}
+		})
+	}
+	t.Run("rules", func(t *testing.T) { refusesByRule(t, client) })
+	t.Run("defaults", func(t *testing.T) { defaults(t, client) })
+	t.Run("columns", func(t *testing.T) { columns(t, client) })
+}
+
+func files(t *testing.T, folder string) []string {
+	t.Helper()
+	files := must(filepath.Glob(folder + "/*.yaml"))(t)
+	if len(files) == 0 {
+		t.Fatalf("%s is empty", folder)
+	}
+	return files
+}
+
+func readAll(t *testing.T, file string) []*unstructured.Unstructured {
+	t.Helper()
+	objects := []*unstructured.Unstructured{}
+	for _, text := range strings.Split(string(must(os.ReadFile(file))(t)), "\n---\n") {
+		object := &unstructured.Unstructured{}
+		check(t, yaml.Unmarshal([]byte(text), &object.Object))
+		objects = append(objects, object)
+	}
+	return objects
+}
+
+// establish installs a definition and waits until it is served, with nothing to complain about.
+func establish(t *testing.T, client dynamic.Interface, definition *unstructured.Unstructured) {
+	_, err := client.Resource(definitions).Create(background(), definition, meta.CreateOptions{FieldValidation: "Strict"})
+	check(t, err)
+	eventually(t, definition.GetName()+" is established", func() error {
+		got, err := client.Resource(definitions).Get(background(), definition.GetName(), meta.GetOptions{})
+		if err != nil {
+			return err
+		}
+		conditions, _, _ := unstructured.NestedSlice(got.Object, "status", "conditions")
+		isEstablished := false
+		for _, condition := range conditions {
+			c := condition.(map[string]any)
+			switch c["type"] {
+			case "Established":
+				isEstablished = c["status"] == "True"
+			case "NonStructuralSchema":
+				t.Fatalf("the schema is not structural: %v", c["message"])
+			}
+		}
+		if !isEstablished {
+			return fmt.Errorf("conditions are %v", conditions)
+		}
+		return nil
+	})
+}
+
+// of is the client for an object's kind, in its namespace, which is made if need be.
+func of(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) dynamic.ResourceInterface {
+	t.Helper()
+	resource := client.Resource(schema.GroupVersionResource{Group: "ctrlmesh.kusionstack.io", Version: "v1alpha1", Resource: kinds[object.GetKind()]})
+	name := object.GetNamespace()
+	if name == "" {
+		return resource
+	}
+	namespace := &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: name}}
+	if _, err := shared.client.CoreV1().Namespaces().Create(background(), namespace, meta.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	return resource.Namespace(name)
+}
+
+func create(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	t.Helper()
+	var got *unstructured.Unstructured
+	var err error
+	// A definition that is established is served a moment later.
+	eventually(t, object.GetKind()+" is served", func() error {
+		got, err = of(t, client, object).Create(background(), object.DeepCopy(), meta.CreateOptions{FieldValidation: "Strict"})
+		var status apierrors.APIStatus
+		if errors.As(err, &status) && apierrors.IsNotFound(err) {
+			return err
+		}
+		return nil
+	})
+	return got, err
+}
+
+// takesUnchanged creates an object and removes it: all that was written comes back.
+func takesUnchanged(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) {
+	t.Helper()
+	got, err := create(t, client, object)
+	if err != nil {
+		t.Fatalf("%s: %v", object.GetName(), err)
+	}
+	defer remove(t, client, object)
+	if status, ok := object.Object["status"]; ok {
+		got.Object["status"] = status
+		if got, err = of(t, client, object).UpdateStatus(background(), got, meta.UpdateOptions{FieldValidation: "Strict"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, part := range []string{"spec", "status"} {
+		if lost := missing(object.Object[part], got.Object[part], part); lost != "" {
+			t.Errorf("%s: %s is %v, was written otherwise", object.GetName(), lost, got.Object[part])
+		}
+	}
+}
+
+func remove(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) {
+	t.Helper()
+	check(t, of(t, client, object).Delete(background(), object.GetName(), meta.DeleteOptions{}))
+}
+
+// missing is the path of a written field that is not in what came back. A field without a value is none.
+func missing(written, got any, path string) string {
+	switch written := written.(type) {
+	case nil:
+		return ""
+	case map[string]any:
+		fields, ok := got.(map[string]any)
+		if !ok {
+			return path
+		}
+		for name, value := range written {
+			if lost := missing(value, fields[name], path+"."+name); lost != "" {
+				return lost
+			}
+		}
+		return ""
+	case []any:
+		items, ok := got.([]any)
+		if !ok || len(items) != len(written) {
+			return path
+		}
+		for i, value := range written {
+			if lost := missing(value, items[i], fmt.Sprintf("%s[%d]", path, i)); lost != "" {
+				return lost
+			}
+		}
+		return ""
+	default:
+		if fmt.Sprint(written) != fmt.Sprint(got) {
+			return path
+		}
+		return ""
+	}
+}
+
+func refuses(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured, says ...string) {
+	t.Helper()
+	_, err := create(t, client, object)
+	if err == nil {
+		remove(t, client, object)
+		t.Errorf("%s is taken", object.GetName())
+		return
+	}
+	for _, says := range says {
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("refused with %q, which has no %q", err, says)
+		}
+	}
+}
+
+// refusesByRule breaks one rule after another. The manager's tests read the same file: both refuse the same field.
+func refusesByRule(t *testing.T, client dynamic.Interface) {
+	cases := []struct {
+		Of, Path, Says string
+		Set            map[string]any
+	}{}
+	check(t, json.Unmarshal(must(os.ReadFile(fixtures+"/rules.json"))(t), &cases))
+	for _, c := range cases {
+		object := readAll(t, filepath.Join(fixtures, "accepted", c.Of))[0]
+		for pointer, value := range c.Set {
+			set(t, object.Object, strings.Split(pointer, "/")[1:], value)
+		}
+		refuses(t, client, object, c.Path, c.Says)
+	}
+}
+
+func set(t *testing.T, node any, path []string, value any) {
+	t.Helper()
+	switch node := node.(type) {
+	case map[string]any:
+		switch {
+		case len(path) > 1:
+			set(t, node[path[0]], path[1:], value)
+		case value == nil:
+			delete(node, path[0])
+		default:
+			node[path[0]] = value
+		}
+	case []any:
+		index := 0
+		check(t, json.Unmarshal([]byte(path[0]), &index))
+		set(t, node[index], path[1:], value)
+	default:
+		t.Fatalf("no %v in %v", path, node)
+	}
+}
+
+func defaults(t *testing.T, client dynamic.Interface) {
+	object := readAll(t, fixtures+"/accepted/concepts.yaml")[0]
+	object.SetName("with-plugin")
+	set(t, object.Object, []string{"spec", "plugins"}, []any{map[string]any{"name": "audit", "image": "oci://a.example/audit:1"}})
+	got, err := create(t, client, object)
+	check(t, err)
+	defer remove(t, client, object)
+	plugins, _, _ := unstructured.NestedSlice(got.Object, "spec", "plugins")
+	want := map[string]any{
+		"name": "audit", "image": "oci://a.example/audit:1", "pullPolicy": "IfNotPresent", "onFailure": "Closed",
+		"order": int64(0), "timeoutMs": int64(10), "memoryMiB": int64(16),
+	}
+	if len(plugins) != 1 || fmt.Sprint(plugins[0]) != fmt.Sprint(want) {
+		t.Errorf("got %v, want %v", plugins, want)
+	}
+}
+
+func columns(t *testing.T, client dynamic.Interface) {
+	object := readAll(t, fixtures+"/accepted/concepts.yaml")[0]
+	object.SetName("with-status")
+	got, err := create(t, client, object)
+	check(t, err)
+	defer remove(t, client, object)
+	condition := map[string]any{
+		"type": "Accepted", "status": "True", "reason": "Valid", "message": "", "lastTransitionTime": "2026-11-21T10:00:00Z",
+		"observedGeneration": int64(1),
+	}
+	got.Object["status"] = map[string]any{"observedGeneration": int64(1), "enforced": "12/12", "conditions": []any{condition}}
+	if _, err := of(t, client, object).UpdateStatus(background(), got, meta.UpdateOptions{FieldValidation: "Strict"}); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(runKubectl(t, shared.kubeconfig, "", "get", "shard", "with-status", "-n", object.GetNamespace()), "\n")
+	if strings.Join(strings.Fields(lines[0]), " ") != "NAME LOCK ACCEPTED ENFORCED AGE" ||
+		!strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "with-status operator-leader True 12/12 ") {
+		t.Errorf("got %q", lines)
+	}
+}
