@@ -26,6 +26,10 @@ pub(crate) enum Command {
     Plugin(PluginCommand),
     /// What a sidecar says of its chain. Fails if something is wrong with it.
     Status(StatusArgs),
+    /// Prints the CustomResourceDefinitions: `ctrlmesh crd | kubectl apply --server-side -f -`.
+    Crd,
+    /// Tells what is wrong with custom resources, by the rules of the manager. Fails if something is.
+    Lint(LintArgs),
     /// The demo's controller. Knows a kubeconfig and nothing else.
     #[command(hide = true)]
     DemoController(ControllerArgs),
@@ -118,6 +122,18 @@ pub(crate) struct StatusArgs {
     /// The sidecar's admin port.
     #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], ports::ADMIN)), value_name = "IP:PORT")]
     pub(crate) address: SocketAddr,
+
+    /// How the result is written.
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    pub(crate) output: Output,
+}
+
+/// Arguments of `ctrlmesh lint`.
+#[derive(Debug, Args)]
+pub(crate) struct LintArgs {
+    /// A file with one or more YAML or JSON documents. May be given several times.
+    #[arg(short = 'f', long = "filename", required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
 
     /// How the result is written.
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]

@@ -106,6 +106,18 @@ pub(crate) enum Error {
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
+    /// A file of custom resources can't be read.
+    #[error("{} is neither YAML nor JSON", path.display())]
+    NoYaml {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        #[source]
+        source: Box<serde_saphyr::Error>,
+    },
+    /// A definition could not be written.
+    #[error("a CustomResourceDefinition can't be written as YAML")]
+    Crd(#[from] Box<serde_saphyr::ser::Error>),
     /// No crate can have this name.
     #[error("{0:?} can't be the name of a plugin; use lower-case letters, digits and hyphens, a letter first")]
     PluginName(String),

@@ -2,8 +2,10 @@
 
 mod admin;
 mod args;
+mod crd;
 mod demo;
 mod error;
+mod lint;
 mod paint;
 mod plugin;
 mod print;
@@ -27,6 +29,8 @@ fn main() -> ExitCode {
             Command::Demo(args) => demo::run(args).await,
             Command::Plugin(command) => plugin::run(&command).await,
             Command::Status(args) => status::run(args).await,
+            Command::Crd => crd::run(),
+            Command::Lint(args) => lint::run(&args),
             Command::DemoController(args) => demo::controller::run(args).await,
         }
     });

@@ -1,0 +1,99 @@
+//! `ctrlmesh lint`: what is wrong with custom resources, before an API server or a sidecar says so.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use ctrlmesh_contract::{Mistake, Mistakes};
+use ctrlmesh_manager::validate;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::args::{LintArgs, Output};
+use crate::error::Error;
+use crate::print;
+
+/// What was found in one document.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    file: PathBuf,
+    /// Kind, and namespace and name, as far as it has them.
+    object: String,
+    /// It is refused if there are any.
+    errors: Vec<Found>,
+    warnings: Vec<Found>,
+}
+
+/// Something that was found.
+#[derive(Debug, Serialize)]
+struct Found {
+    /// Of the field: `spec.limits[0].selector`.
+    path: String,
+    message: String,
+}
+
+/// Judges every document of every file.
+pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
+    let mut documents = Vec::new();
+    for file in &args.files {
+        documents.extend(lint(file)?);
+    }
+    match args.output {
+        Output::Json => print::line(&serde_json::to_string_pretty(&documents)?),
+        Output::Text => documents.iter().flat_map(lines).for_each(|line| print::line(&line)),
+    }
+    let is_accepted = documents.iter().all(|document| document.errors.is_empty());
+    Ok(if is_accepted {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn lint(file: &Path) -> Result<Vec<Document>, Error> {
+    let text = std::fs::read_to_string(file).map_err(Error::file("read", file))?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|source| Error::NoYaml {
+        path: file.to_owned(),
+        source: Box::new(source),
+    })?;
+    // Between two lines of `---` there may be nothing but a comment.
+    let documents = documents.into_iter().filter(|document| !document.is_null());
+    let judged = documents.map(|document| {
+        let findings = validate(&document);
+        Document {
+            file: file.to_owned(),
+            object: name_of(&document),
+            errors: found(&findings.mistakes),
+            warnings: found(&findings.warnings),
+        }
+    });
+    Ok(judged.collect())
+}
+
+fn found(mistakes: &Mistakes) -> Vec<Found> {
+    let found = |Mistake { path, problem }: &Mistake| Found {
+        path: path.clone(),
+        message: problem.clone(),
+    };
+    mistakes.list().iter().map(found).collect()
+}
+
+fn name_of(document: &Value) -> String {
+    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or("?");
+    let kind = text("/kind");
+    match document.pointer("/metadata/namespace").and_then(Value::as_str) {
+        Some(namespace) => format!("{kind} {namespace}/{}", text("/metadata/name")),
+        None => format!("{kind} {}", text("/metadata/name")),
+    }
+}
+
+fn lines(document: &Document) -> Vec<String> {
+    let about = format!("{}: {}", document.file.display(), document.object);
+    if document.errors.is_empty() && document.warnings.is_empty() {
+        return vec![format!("{about}: ok")];
+    }
+    let line = |what: &str, found: &Found| format!("{about}: {what}{}: {}", found.path, found.message);
+    let errors = document.errors.iter().map(|found| line("", found));
+    let warnings = document.warnings.iter().map(|found| line("warning: ", found));
+    errors.chain(warnings).collect()
+}
