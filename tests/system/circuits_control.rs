@@ -228,3 +228,28 @@ async fn each_host_has_a_circuit_of_its_own() -> anyhow::Result<()> {
     assert_eq!(bad.arrived().len(), 2);
     Ok(())
 }
+
+/// Nothing of what passes a tunnel can be read: that it opens is a success, and told at once.
+#[tokio::test]
+async fn a_tunnel_that_opens_closes_the_circuit_again() -> anyhow::Result<()> {
+    let rule = json!({
+        "name": "cloud", "triggerPolicy": "Normal", "trip": { "consecutiveFailures": 2 },
+        "restRules": [{ "url": "*", "method": "*" }], "recoverPolicy": sleeping("1ms"),
+    });
+    let (stand, client) = stand(vec![breaker(json!([rule]))], &[]).await?;
+    // A port that is taken, and where nobody listens yet.
+    let socket = tokio::net::TcpSocket::new_v4()?;
+    socket.bind("127.0.0.1:0".parse()?)?;
+    let target = socket.local_addr()?.to_string();
+    for _ in 0..2 {
+        let refused = client.stream_of(Method::CONNECT, &target).await?;
+        assert_eq!(refused.head.status, 503);
+    }
+    wait_state(&stand, "cloud", "Opened").await?;
+    let _listener = socket.listen(8)?;
+    let tunnel = client.stream_of(Method::CONNECT, &target).await?;
+    assert_eq!(tunnel.head.status, 200);
+    wait_state(&stand, "cloud", "Closed").await?;
+    drop(tunnel);
+    Ok(())
+}

@@ -153,7 +153,8 @@ impl<'a> Circuit<'a> {
             .is_some_and(|slow| took_us > slow.slower_than_us);
         match (read.status.state, judgement) {
             (_, Judgement::Silent) | (State::Opened, _) => {}
-            (State::Closed, _) => match self.counted(judgement == Judgement::Failure, is_slow) {
+            (_, Judgement::GivenUp) if !is_slow => {}
+            (State::Closed, _) => match self.counted(judgement, is_slow) {
                 Ok(Some((cause, counts))) => {
                     self.open(read, cause, counts);
                 }
@@ -173,8 +174,9 @@ impl<'a> Circuit<'a> {
     }
 
     /// Counts a request while closed; tells if that is too much.
-    fn counted(&self, is_failure: bool, is_slow: bool) -> Result<Option<(Cause, Counts)>, StateError> {
+    fn counted(&self, judgement: Judgement, is_slow: bool) -> Result<Option<(Cause, Counts)>, StateError> {
         let triggers = &self.breaker.triggers;
+        let is_failure = judgement == Judgement::Failure;
         let mut counts = Counts::default();
         if triggers.error_percent.is_some() || triggers.slow.is_some() {
             counts = Counts {
@@ -183,7 +185,7 @@ impl<'a> Circuit<'a> {
                 slow: self.window("slow", is_slow)?,
             };
         }
-        if let Some(most) = triggers.consecutive {
+        if let Some(most) = triggers.consecutive.filter(|_| judgement != Judgement::GivenUp) {
             // A counter never falls below 0.
             let by = if is_failure { 1 } else { -i64::from(u32::MAX) };
             let failed = self.host.add(&self.key("consecutive"), by, None)?.unwrap_or_default();

@@ -10,6 +10,8 @@ use crate::settings::{Connection, Failures};
 pub(crate) enum Judgement {
     Success,
     Failure,
+    /// The client went away before there was an answer: how long it waited counts, and nothing else.
+    GivenUp,
     /// Nothing: the client went away, or a plugin answered.
     Silent,
 }
@@ -52,6 +54,7 @@ impl Judge {
     /// By how a request ended. A watch that has been answered is judged by that alone: sooner or later each one ends.
     pub(crate) fn of_outcome(&self, outcome: &Outcome) -> Judgement {
         let kind = match outcome.failure {
+            Some(Failure::ClientGone) if outcome.upstream_status == 0 => return Judgement::GivenUp,
             Some(Failure::ClientGone) => return Judgement::Silent,
             Some(Failure::Unreachable) => Connection::Unreachable,
             Some(Failure::UpstreamReset) => Connection::Reset,

@@ -111,7 +111,7 @@ impl Plugin for CircuitBreaker {
     }
 
     fn on_response(&mut self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {
-        if is_long_running(req.facts()) {
+        if is_long_running(req) {
             let status = res.status();
             self.settle(req, host, 0, |breaker| breaker.judge.of_status(status));
         }
@@ -120,12 +120,15 @@ impl Plugin for CircuitBreaker {
 
     fn on_complete(&mut self, req: &dyn Request, outcome: &Outcome, host: &dyn Host) {
         // A watch has said what it had to say when its answer began.
-        if is_long_running(req.facts()) && outcome.upstream_status != 0 {
+        if is_long_running(req) && outcome.upstream_status != 0 {
             return;
         }
-        self.settle(req, host, outcome.upstream_us, |breaker| {
-            breaker.judge.of_outcome(outcome)
-        });
+        // Of a call that its client gave up nobody knows more than how long it waited.
+        let took_us = match outcome.upstream_status {
+            0 => outcome.duration_us,
+            _ => outcome.upstream_us,
+        };
+        self.settle(req, host, took_us, |breaker| breaker.judge.of_outcome(outcome));
     }
 }
 
@@ -291,8 +294,8 @@ fn subscription(breakers: &[Breaker], intercept: &Intercept) -> Result<Vec<Match
 fn phases(breakers: &[Breaker], rules: &[MatchRule]) -> Phases {
     let has_state = breakers.iter().any(|breaker| breaker.policy == Policy::Normal);
     let may_last = |rule: &MatchRule| {
-        let is_api = rule.traffic != [Traffic::External];
-        is_api && (rule.verbs.is_empty() || rule.verbs != [Verb::NonResource])
+        // A call to another service may be a tunnel.
+        rule.traffic == [Traffic::External] || rule.verbs != [Verb::NonResource]
     };
     match (has_state, rules.iter().any(may_last)) {
         (false, _) => Phases::ON_REQUEST,

@@ -76,7 +76,7 @@ impl Limiter {
     /// The place that this request holds until it is over. A watch holds none: a controller's open watches would leave no
     /// place for anything else.
     pub(crate) fn place(&self, req: &dyn Request, share: Share) -> Option<Place> {
-        let max = self.max_in_flight.filter(|_| !is_long_running(req.facts()))?;
+        let max = self.max_in_flight.filter(|_| !is_long_running(req))?;
         Some(Place {
             key: self.state_key("places", req, share),
             max,

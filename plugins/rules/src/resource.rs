@@ -1,7 +1,7 @@
 //! Rules for requests about resources of the Kubernetes API.
 
 use ctrlmesh_sdk::settings::Invalid;
-use ctrlmesh_sdk::{Facts, MatchRule, Verb};
+use ctrlmesh_sdk::{Facts, MatchRule, Request, Traffic, Verb};
 use serde::Deserialize;
 
 use crate::pattern::{Patterns, TextPattern};
@@ -23,11 +23,13 @@ const VERBS: [(&str, Verb); 9] = [
 /// Subresources whose requests last as long as the client likes (kube-apiserver, `--max-requests-inflight` exempts them).
 const LONG_RUNNING: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
-/// Whether a request lasts as long as the client likes, as a watch does: it is never over in the sense of other requests, and
-/// its end says nothing.
+/// Whether a request lasts as long as the client likes, as a watch or a tunnel (`CONNECT`) does: it is never over in the sense
+/// of other requests, and its end says nothing.
 #[must_use]
-pub fn is_long_running(facts: &Facts) -> bool {
-    matches!(facts.verb, Verb::Watch | Verb::Proxy) || LONG_RUNNING.contains(&facts.subresource.as_str())
+pub fn is_long_running(req: &dyn Request) -> bool {
+    let facts = req.facts();
+    let is_tunnel = || facts.traffic == Traffic::External && req.method() == "CONNECT";
+    matches!(facts.verb, Verb::Watch | Verb::Proxy) || LONG_RUNNING.contains(&facts.subresource.as_str()) || is_tunnel()
 }
 
 /// Requests about resources. All fields must match; in each, one value is enough. `*` is every value; in groups, namespaces,

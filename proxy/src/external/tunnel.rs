@@ -48,6 +48,7 @@ pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins
         return Ok(call.answer(Reply::too_many_tunnels(super::MAX_TUNNELS)));
     };
     let target = &call.destination;
+    let began = tokio::time::Instant::now();
     let dialled = dial(
         &target.host(),
         target.place.port,
@@ -65,6 +66,8 @@ pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins
         }
     };
     let (mut head, ()) = Response::new(()).into_parts();
+    // The target says nothing that could be read; that it is there is its answer.
+    call.record.set_upstream(head.status.as_u16(), began.elapsed());
     if let Some(plugins) = plugins {
         // A body's shape is for bodies; the bytes of a tunnel are not read.
         if let Err(stop) = plugins.edit_response(&mut head, &call.connection).await {

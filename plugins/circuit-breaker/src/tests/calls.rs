@@ -1,10 +1,10 @@
 //! Calls to other services: breakers by host, and lists of what may be called.
 
-use ctrlmesh_sdk::testing::{Bench, TestRequest, about};
-use ctrlmesh_sdk::{RequestVerdict, Verb};
+use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse, about};
+use ctrlmesh_sdk::{Failure, RequestVerdict, Verb};
 use serde_json::{Value, json};
 
-use super::{CircuitBreaker, answer, enter, rule, trip, with};
+use super::{CircuitBreaker, end, enter, rule, with};
 
 fn list(kind: &str, content: &str, contents: &[&str], methods: &[&str]) -> Value {
     json!({"name": format!("{kind}-{content}"), "interceptType": kind, "contentType": content, "contents": contents,
@@ -147,11 +147,20 @@ fn cb_04_breakers_for_urls_have_wildcards() {
         json!({"resourceRules": null, "restRules": [{"url": "https://b.com/*", "method": "*"}], "key": "host"});
     let mut bench = super::bench(&[with(rule("a"), &fields)]);
     let tunnel = TestRequest::external("CONNECT", "b.com", "");
-    trip(&mut bench, &tunnel);
+    for _ in 0..2 {
+        assert!(super::call(&mut bench, &tunnel, &end(Failure::Unreachable)));
+    }
     assert!(enter(&mut bench, &TestRequest::external("POST", "b.com", "/x")).is_err());
     let other_port = TestRequest::external("POST", "b.com", "/x").with_port(80);
     assert_eq!(bench.on_request(&other_port), RequestVerdict::proceed());
     assert!(!bench.wakes(&TestRequest::api(Verb::Get, "", "pods")));
     bench.host.advance_ms(10_000);
-    assert!(super::call(&mut bench, &tunnel, &answer(200)));
+    enter(&mut bench, &tunnel).unwrap();
+    bench.on_response(&tunnel, &TestResponse::new(200));
+    let after = TestRequest::external("POST", "b.com", "/x");
+    assert_eq!(
+        enter(&mut bench, &after),
+        Ok(()),
+        "a tunnel that opens is a success, long before it ends"
+    );
 }

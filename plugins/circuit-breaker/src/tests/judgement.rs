@@ -31,6 +31,25 @@ fn failures_are_statuses_that_say_that_the_server_is_ill() {
     }
 }
 
+/// A server that hangs meets clients that give up first: only how long they waited tells.
+#[test]
+fn a_call_that_its_client_gave_up_counts_as_slow_if_it_was() {
+    let trip = json!({"slowPercent": 50, "slowerThan": "1s", "minimumRequests": 2, "consecutiveFailures": 2});
+    let after = |duration_us| Outcome {
+        duration_us,
+        ..end(Failure::ClientGone)
+    };
+    assert!(opens(&json!({ "trip": trip }), &after(1_500_000)));
+    assert!(!opens(&json!({ "trip": trip }), &after(500_000)));
+    // It does not interrupt a row of failures.
+    let few = json!({"slowPercent": 50, "slowerThan": "1s", "minimumRequests": 9, "consecutiveFailures": 2});
+    let mut bench = bench(&[with(rule("a"), &json!({ "trip": few }))]);
+    for outcome in [end(Failure::Unreachable), after(1_500_000), end(Failure::Unreachable)] {
+        assert!(call(&mut bench, &get("x"), &outcome));
+    }
+    assert!(enter(&mut bench, &get("x")).is_err());
+}
+
 #[test]
 fn failures_are_ends_that_are_the_servers() {
     for (outcome, expected) in [

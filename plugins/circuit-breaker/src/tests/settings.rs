@@ -57,6 +57,13 @@ fn wrong_rules_are_refused_by_field() {
             ),
             "recoverPolicy.maxSleepingWindowSize: shorter than",
         ),
+    ]);
+}
+
+#[test]
+fn wrong_buckets_names_and_failures_are_refused_by_field() {
+    let a = || rule("a");
+    check([
         (
             with(a(), &json!({"bucket": {"limit": 0, "interval": "1s", "burst": 1}})),
             "bucket.limit: 0 brings no token",
