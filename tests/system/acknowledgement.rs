@@ -74,3 +74,27 @@ async fn fi_08_a_fault_is_acknowledged_when_it_is_in_force_and_not_before() -> a
     assert_eq!(counts(&stand, "x").await?, (3, 1));
     Ok(())
 }
+
+#[tokio::test]
+async fn a_chain_that_is_refused_changes_nothing_of_the_one_in_force() -> anyhow::Result<()> {
+    let with = |recover: &str| {
+        let policy = json!({ "type": "Manual" });
+        breaker(json!([all(json!({ "recoverPolicy": policy, "recover": recover }))]))
+    };
+    let mut stand = Stand::start(vec![with("monday")]).await?;
+    failing(&stand, 500);
+    statuses(&stand.client(), LIST, 3).await?;
+    let before = wait_state(&stand, "api", "Opened").await?;
+    // The breaker's new settings are fine, and would close it; another entry's are not.
+    let bad = faults(json!([rule(json!("refuse"), json!({ "percent": 101 }))]));
+    stand.chain.publish(vec![with("tuesday"), bad])?;
+    wait_until("it is refused", || async {
+        Ok(stand.sidecar.status().await?.refused.is_some())
+    })
+    .await?;
+    assert_eq!(wait_state(&stand, "api", "Opened").await?, before);
+    assert_eq!(stand.client().get(LIST).await?.status, 429);
+    stand.publish(vec![with("tuesday")]).await?;
+    assert_eq!(stand.client().get(LIST).await?.status, 500, "now it is closed");
+    Ok(())
+}

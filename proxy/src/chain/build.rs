@@ -99,9 +99,9 @@ impl Host {
             info: self.info.clone(),
         });
         let state = self.states.entry(name);
-        // The instance belongs to this thread; worker threads make their own before the swap.
-        let (_, subscription) =
-            Instance::start(&self.engine, &plugin, &config, &state).map_err(|source: wasm::Fault| {
+        // Worker threads make their instances before the swap, when every entry of the chain is known to be good.
+        let subscription =
+            Instance::subscription(&self.engine, &plugin, &config, &state).map_err(|source: wasm::Fault| {
                 Error::Configure {
                     entry: name.clone(),
                     source,

@@ -96,9 +96,34 @@ impl Instance {
         entry: &Arc<EntryConfig>,
         state: &Arc<EntryState>,
     ) -> Result<(Self, Subscription), Fault> {
+        Self::make(engine, plugin, entry, state, false)
+    }
+
+    /// What the plugin wants to see with these settings, or why it refuses them. A question only: `state`, `report`, `log` and
+    /// `metrics` answer as if, and nothing changes, because the chain may yet be refused for another entry.
+    ///
+    /// # Errors
+    /// As [`Instance::start`].
+    pub fn subscription(
+        engine: &Arc<Engine>,
+        plugin: &Arc<Plugin>,
+        entry: &Arc<EntryConfig>,
+        state: &Arc<EntryState>,
+    ) -> Result<Subscription, Fault> {
+        Self::make(engine, plugin, entry, state, true).map(|(_, subscription)| subscription)
+    }
+
+    fn make(
+        engine: &Arc<Engine>,
+        plugin: &Arc<Plugin>,
+        entry: &Arc<EntryConfig>,
+        state: &Arc<EntryState>,
+        recheck: bool,
+    ) -> Result<(Self, Subscription), Fault> {
         let limit = entry.timeout.saturating_mul(CONFIGURE_FACTOR).max(MIN_CONFIGURE);
         let (deadline, epochs) = Deadline::start(limit);
-        let host = HostState::new(Arc::clone(state), entry.memory_bytes, deadline);
+        let mut host = HostState::new(Arc::clone(state), entry.memory_bytes, deadline);
+        host.recheck = recheck;
         let mut store = Store::new(engine.wasmtime(), host);
         store.limiter(|host| &mut host.limits);
         store.set_hostcall_fuel(MAX_HANDED_OVER_BYTES);
