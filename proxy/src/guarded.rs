@@ -318,6 +318,9 @@ fn view_of(edits: Vec<Attributed>) -> Vec<RequestEdit> {
         .collect()
 }
 
+/// What an API server calls an object whose name it can't tell (k8s.io/apiserver `pkg/admission/errors.go`).
+const NAMELESS: &str = "Unknown";
+
 /// A refusal of a create says which object it is about; the name is in the body.
 async fn named(mut reply: Reply, info: &RequestInfo<'_>, headers: &HeaderMap, body: RequestBody) -> Reply {
     if info.verb != Verb::Create || !reply.lacks_name() {
@@ -326,11 +329,9 @@ async fn named(mut reply: Reply, info: &RequestInfo<'_>, headers: &HeaderMap, bo
     let content_type = headers
         .get(http::header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok());
-    if let Ok(bytes) = body::collect(body).await
-        && let Some(name) = ctrlmesh_wire::object_name(content_type.unwrap_or_default(), &bytes)
-    {
-        reply.set_name(&name);
-    }
+    let bytes = body::collect(body).await.unwrap_or_default();
+    let name = ctrlmesh_wire::object_name(content_type.unwrap_or_default(), &bytes);
+    reply.set_name(name.as_deref().unwrap_or(NAMELESS));
     reply
 }
 

@@ -304,3 +304,21 @@ async fn delays_and_aborts_of_the_crd_work_together() -> anyhow::Result<()> {
     );
     Ok(())
 }
+
+/// The server makes the name up only later; errors tell what it is made of.
+#[tokio::test]
+async fn an_object_without_a_name_is_called_by_its_prefix() -> anyhow::Result<()> {
+    let stand = faulty(json!("exists")).await?;
+    for (object, called) in [
+        (json!({ "generateName": "web-" }), "web-"),
+        (json!({ "generateName": "web-", "name": "a" }), "a"),
+        (json!({}), "Unknown"),
+    ] {
+        let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": object });
+        let answer = both(&stand)[0].send(Method::POST, MAPS, object.to_string()).await?;
+        let status: Value = serde_json::from_slice(&answer.body)?;
+        assert_eq!(status["message"], format!("configmaps {called:?} already exists"));
+        assert_eq!(status["details"]["name"], called);
+    }
+    Ok(())
+}

@@ -11,30 +11,40 @@ struct Object {
 }
 
 #[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
 struct Metadata {
     #[serde(default)]
     name: Option<String>,
+    #[serde(default)]
+    generate_name: Option<String>,
 }
 
-/// `metadata.name` of the object in a body; `None` if it has none (`generateName`), or can't be read.
+/// What errors call the object in a body: its `metadata.name`, or else its `generateName` (k8s.io/apiserver
+/// `pkg/admission/errors.go`). `None` if it has neither, or can't be read.
 ///
 /// Reads JSON and protobuf, which is what clients create objects in.
 #[must_use]
 pub fn object_name(content_type: &str, body: &[u8]) -> Option<String> {
-    let name = if content_type.contains("protobuf") {
-        protobuf_name(body)
+    let Metadata { name, generate_name } = if content_type.contains("protobuf") {
+        protobuf_metadata(body)?
     } else {
         let object: Object = serde_json::from_slice(body).ok()?;
-        object.metadata.name
+        object.metadata
     };
-    name.filter(|name| !name.is_empty())
+    let is_there = |name: &String| !name.is_empty();
+    name.filter(is_there).or(generate_name.filter(is_there))
 }
 
-/// Field 2 of `runtime.Unknown` is the object, field 1 of every object its metadata, and field 1 of that the name.
-fn protobuf_name(body: &[u8]) -> Option<String> {
+/// Field 2 of `runtime.Unknown` is the object, field 1 of every object its metadata; there field 1 is the name, field 2
+/// `generateName`.
+fn protobuf_metadata(body: &[u8]) -> Option<Metadata> {
     let object = payload(body.strip_prefix(MAGIC)?, 2)?;
-    let name = payload(payload(object, 1)?, 1)?;
-    String::from_utf8(name.to_vec()).ok()
+    let metadata = payload(object, 1)?;
+    let text = |number| String::from_utf8(payload(metadata, number)?.to_vec()).ok();
+    Some(Metadata {
+        name: text(1),
+        generate_name: text(2),
+    })
 }
 
 fn payload(message: &[u8], number: u32) -> Option<&[u8]> {
@@ -59,11 +69,21 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_none() {
+    fn without_a_name_it_is_called_by_what_its_name_is_made_of() {
+        for name in ["", r#","name":"""#] {
+            let json = format!(r#"{{"metadata":{{"generateName":"b-"{name}}}}}"#);
+            assert_eq!(object_name("application/json", json.as_bytes()).as_deref(), Some("b-"));
+        }
+        let metadata = Message::new().string(1, "").string(2, "b-").string(3, "a");
+        let body = envelope("v1", "Pod", &Message::new().message(1, &metadata));
         assert_eq!(
-            object_name("application/json", br#"{"metadata":{"generateName":"b-"}}"#),
-            None
+            object_name("application/vnd.kubernetes.protobuf", &body).as_deref(),
+            Some("b-")
         );
+    }
+
+    #[test]
+    fn no_name_is_none() {
         assert_eq!(object_name("application/json", br#"{"metadata":{"name":""}}"#), None);
         assert_eq!(object_name("application/json", b"{"), None);
         assert_eq!(object_name("application/vnd.kubernetes.protobuf", b"k8s\0\x12"), None);
