@@ -19,6 +19,9 @@ const UNKNOWN: &str = "Unknown";
 /// Where the object's name goes in the message of a refusal (WIT `details.name`).
 const NAME: &str = "{name}";
 
+/// As on every answer of the API server (k8s.io/apiserver `pkg/endpoints/filters/cachecontrol.go`).
+const NOT_CACHED: &str = "no-cache, private";
+
 /// An answer of a plugin's own making that is no `Status`, as it is.
 pub(crate) fn plain(answer: verdict::Answer) -> Response<Bytes> {
     let mut response = Response::new(answer.body);
@@ -255,10 +258,9 @@ impl Reply {
         &self.status
     }
 
-    /// The response, JSON or protobuf as the client accepts. JSON is always understood: client-go decodes by the
-    /// response's content type; protobuf goes to those who accept nothing else.
+    /// The response, JSON or protobuf, whichever the client likes better.
     pub(crate) fn into_response(self, accept: &Accept) -> Response<Bytes> {
-        let (body, content_type) = if accept.is_only_protobuf() {
+        let (body, content_type) = if accept.is_protobuf() {
             (self.status.to_protobuf(), "application/vnd.kubernetes.protobuf")
         } else {
             (self.status.to_json(), "application/json")
@@ -268,7 +270,7 @@ impl Reply {
         let length = response.body().len();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static(NOT_CACHED));
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -282,18 +284,41 @@ impl Reply {
 pub(crate) struct Accept(Option<HeaderValue>);
 
 impl Accept {
-    /// Several `Accept` fields are taken for "JSON too", which every client understands.
+    /// The first field counts, as in Go's `Header.Get`.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let mut fields = headers.get_all(ACCEPT).iter();
-        Self(fields.next().filter(|_| fields.next().is_none()).cloned())
+        Self(headers.get(ACCEPT).cloned())
     }
 
-    fn is_only_protobuf(&self) -> bool {
-        let Some(text) = self.0.as_ref().and_then(|value| value.to_str().ok()) else {
-            return false;
-        };
-        text.split(',')
-            .all(|media| media.split(';').next().unwrap_or_default().trim() == "application/vnd.kubernetes.protobuf")
+    /// Whether an API server would answer an error in protobuf: the media type with the highest `q`, of these the first, that
+    /// it has for a `Status` (k8s.io/apiserver `pkg/endpoints/handlers/negotiation`). One with `as=` is for objects.
+    fn is_protobuf(&self) -> bool {
+        let text = self
+            .0
+            .as_ref()
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
+        let mut best = (0.0, false);
+        for clause in text.split(',') {
+            let mut parts = clause.split(';').map(str::trim);
+            let is_protobuf = match parts.next() {
+                Some("application/vnd.kubernetes.protobuf") => true,
+                Some("application/json" | "application/*" | "*/*") => false,
+                _ => continue,
+            };
+            let mut q = 1.0;
+            let mut is_for_objects = false;
+            for parameter in parts {
+                match parameter.split_once('=') {
+                    Some(("q", value)) => q = value.parse().unwrap_or(0.0),
+                    Some(("as", _)) => is_for_objects = true,
+                    _ => {}
+                }
+            }
+            if !is_for_objects && q > best.0 {
+                best = (q, is_protobuf);
+            }
+        }
+        best.1
     }
 }
 

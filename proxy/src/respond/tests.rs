@@ -39,7 +39,7 @@ fn a_write_that_may_have_happened_is_never_answered_with_retry_after() {
 }
 
 #[test]
-fn a_client_that_accepts_only_protobuf_gets_protobuf() {
+fn a_client_that_likes_protobuf_gets_protobuf() {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("application/vnd.kubernetes.protobuf"));
     let response = Reply::bad_request("no").into_response(&Accept::of(&headers));
@@ -51,7 +51,32 @@ fn a_client_that_accepts_only_protobuf_gets_protobuf() {
         HeaderValue::from_static("application/vnd.kubernetes.protobuf, application/json"),
     );
     let response = Reply::bad_request("no").into_response(&Accept::of(&headers));
-    assert_eq!(json(&response)["code"], 400);
+    assert!(response.body().starts_with(b"k8s\0"), "client-go's own field");
+}
+
+#[test]
+fn the_encoding_is_the_one_that_an_api_server_would_choose() {
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+    for (field, is_protobuf) in [
+        (format!("{PROTOBUF},application/json"), true),
+        (format!("{PROTOBUF}, */*"), true),
+        (format!("{PROTOBUF};stream=watch,application/json;stream=watch"), true),
+        (format!("application/json,{PROTOBUF}"), false),
+        (format!("*/*,{PROTOBUF}"), false),
+        (format!("{PROTOBUF};q=0.5,application/json"), false),
+        (format!("application/json;q=0.5, {PROTOBUF};q=0.9"), true),
+        (
+            format!("{PROTOBUF};as=Table;v=v1;g=meta.k8s.io,application/json"),
+            false,
+        ),
+        (format!("application/cbor,{PROTOBUF},application/json"), true),
+        ("application/json".into(), false),
+        ("text/html".into(), false),
+    ] {
+        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::try_from(&field).unwrap())]);
+        assert_eq!(Accept::of(&headers).is_protobuf(), is_protobuf, "{field}");
+    }
+    assert!(!Accept::of(&HeaderMap::new()).is_protobuf());
 }
 
 fn about(message: &str, reason: &str) -> Reply {
