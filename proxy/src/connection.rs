@@ -9,6 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::future::Either;
+use http::header::CONNECTION;
+use http::{HeaderMap, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -86,14 +88,12 @@ impl Connection {
         }
     }
 
-    /// Takes no new requests: GOAWAY, or `Connection: close` with the next answer.
-    pub(crate) fn retire(&self) {
+    /// Takes no new requests after this answer, which says so itself on HTTP/1.1.
+    pub(crate) fn retire_with(&self, answer: &mut HeaderMap) {
         self.wish(Wish::Retire);
-    }
-
-    /// Whether an answer must say itself that it is the last one.
-    pub(crate) fn is_http1(&self) -> bool {
-        self.is_http1.get()
+        if self.is_http1.get() {
+            answer.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
     }
 
     fn wish(&self, wish: Wish) {

@@ -34,8 +34,13 @@ pub(crate) async fn stop(connection: &Connection, record: &Rc<Record>, stop: Sto
         Stop::Answer(plain) => {
             record.fail(Failure::Refused);
             record.set_status(plain.code);
+            let closes = plain.close_connection;
+            let mut response = respond::plain(plain);
+            if closes {
+                connection.retire_with(response.headers_mut());
+            }
             let record = Some(Rc::clone(record));
-            Ok(respond::plain(plain).map(|body| ClientBody::full(body, record)))
+            Ok(response.map(|body| ClientBody::full(body, record)))
         }
         Stop::Reset(how) => break_off(connection, record, how).await,
         Stop::RefuseConnections(length) => {

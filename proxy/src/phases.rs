@@ -250,12 +250,7 @@ fn apply_head(headers: &mut HeaderMap, edits: &[ResponseEdit], connection: &Conn
             ResponseEdit::RemoveHeader(name) => {
                 headers.remove(name);
             }
-            ResponseEdit::CloseConnection => {
-                connection.retire();
-                if connection.is_http1() {
-                    headers.insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
-                }
-            }
+            ResponseEdit::CloseConnection => connection.retire_with(headers),
         }
     }
 }

@@ -28,6 +28,9 @@ const FLUSH: Duration = Duration::from_millis(1);
 /// Slices of this size are paced; smaller ones only cost wake-ups.
 const PACE_SLICE: usize = 4096;
 
+/// What a watch is told whose version is compacted (k8s.io/apiserver `pkg/storage/etcd3/errors.go`, `interpretWatchError`).
+const COMPACTED: &str = "The resourceVersion for the provided watch is too old.";
+
 /// A body with a shape.
 pub(crate) struct ShapedBody<B> {
     inner: B,
@@ -152,7 +155,7 @@ impl<B: Body<Data = Bytes, Error = BoxError> + Unpin> Body for ShapedBody<B> {
         }
         if this.state == State::Ending && this.boundary.is_here() {
             this.state = State::Ended;
-            let expired = Reply::expired("ended by a plugin: list again");
+            let expired = Reply::expired(COMPACTED);
             let event = this.encoding.filter(|_| this.shape.expired);
             return Poll::Ready(
                 event.map(|encoding| Ok(Frame::data(watch_error_event(expired.status(), encoding).into()))),

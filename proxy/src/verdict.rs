@@ -89,6 +89,8 @@ pub struct Answer {
     pub headers: Vec<(http::HeaderName, http::HeaderValue)>,
     /// The body.
     pub body: bytes::Bytes,
+    /// The connection takes no more requests.
+    pub close_connection: bool,
 }
 
 /// How to break off (WIT `reset`).

@@ -80,6 +80,7 @@ impl Answer {
             code,
             headers: vec![Field::new("content-type", "text/plain; charset=utf-8")],
             body: body.into().into_bytes(),
+            close_connection: false,
         }
     }
 
@@ -87,6 +88,13 @@ impl Answer {
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push(Field::new(name, value));
+        self
+    }
+
+    /// As the last one of its connection: GOAWAY, or `connection: close` on HTTP/1.1.
+    #[must_use]
+    pub fn close_connection(mut self) -> Self {
+        self.close_connection = true;
         self
     }
 }

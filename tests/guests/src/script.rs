@@ -171,6 +171,8 @@ struct AnswerText {
     headers: Vec<FieldText>,
     #[serde(default)]
     body: String,
+    #[serde(default)]
+    close_connection: bool,
 }
 
 impl From<AnswerText> for Answer {
@@ -179,6 +181,7 @@ impl From<AnswerText> for Answer {
             code: text.code,
             headers: text.headers.into_iter().map(Into::into).collect(),
             body: text.body.into_bytes(),
+            close_connection: text.close_connection,
         }
     }
 }

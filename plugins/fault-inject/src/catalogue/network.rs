@@ -78,6 +78,7 @@ pub(super) fn answer(params: &Params, _: &Context) -> Result<Built, Invalid> {
         code,
         headers: vec![Field::new("content-type", content_type)],
         body,
+        close_connection: false,
     };
     if let Some(seconds) = params.retry_after {
         answer = answer.header("retry-after", seconds.to_string());

@@ -27,11 +27,16 @@ pub(super) fn group_down(params: &Params, _: &Context) -> Result<Built, Invalid>
         }
         // An APIService is one version of a group; a rule knows groups alone.
         Some(version) => (format!("/apis/{group}/{version}"), Suits::Version(version.to_owned())),
-        None => (format!("/apis/{group}"), Suits::Every),
+        // The aggregator itself answers for the group (kube-aggregator `pkg/apiserver/handler_apis.go`).
+        None => (String::new(), Suits::Every),
     };
     let mut own = Rules::default();
-    let below = format!("{base}/*");
-    add_paths(&mut own, vec![base, below])?;
+    let paths = if base.is_empty() {
+        vec![format!("/apis/{group}/*")]
+    } else {
+        vec![format!("{base}/*"), base]
+    };
+    add_paths(&mut own, paths)?;
     let rule = ResourceRule {
         api_groups: Some(vec![group.clone()]),
         ..ResourceRule::default()

@@ -27,7 +27,9 @@ pub(crate) fn throttled(retry_after: u32) -> Answer {
 
 /// `WithRetryAfter` after the shutdown delay (k8s.io/apiserver `pkg/server/filters/with_retry_after.go`).
 pub(crate) fn shutting_down() -> Answer {
-    http_error(429, "The apiserver is shutting down, please try again later.").header("retry-after", "5")
+    http_error(429, "The apiserver is shutting down, please try again later.")
+        .header("retry-after", "5")
+        .close_connection()
 }
 
 /// Paths that `with_retry_after.go` lets through until the end.

@@ -1,7 +1,7 @@
 //! Answers to writes. Constructors of k8s.io/apimachinery `pkg/api/errors/errors.go`; when they are used stands in
 //! k8s.io/apiserver `pkg/storage/errors/storage.go` and `pkg/registry/generic/registry/store.go`.
 
-use ctrlmesh_sdk::{Details, Facts, Refusal};
+use ctrlmesh_sdk::{Details, Facts, Refusal, Verb};
 
 use super::{UNKNOWN, about, qualified, shown_name};
 use crate::draw::verb_name;
@@ -29,7 +29,13 @@ pub(crate) fn exists(facts: &Facts) -> Refusal {
 /// `NewServerTimeout`: `storage.go` makes it, with 2 seconds, when etcd could not be reached; the write may have been done.
 /// `details.name` is the operation, not the object.
 pub(crate) fn server_timeout(facts: &Facts, seconds: u32) -> Refusal {
-    let operation = verb_name(facts.verb);
+    // As `Interpret…Error` name it (`pkg/storage/errors/storage.go`): a patch is stored as an update, a collection is deleted
+    // object by object.
+    let operation = match facts.verb {
+        Verb::Patch => "update",
+        Verb::Deletecollection => "delete",
+        verb => verb_name(verb),
+    };
     let message = format!(
         "The {operation} operation against {} could not be completed at this time, please try again.",
         qualified(facts)

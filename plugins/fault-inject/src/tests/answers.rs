@@ -104,6 +104,27 @@ fn l2_lost_answer_asks_to_repeat() {
     );
 }
 
+/// `Interpret…Error` of `pkg/storage/errors/storage.go` names what the store does.
+#[test]
+fn l2_names_the_operation_of_the_store() {
+    for (verb, operation) in [
+        (Verb::Update, "update"),
+        (Verb::Patch, "update"),
+        (Verb::Delete, "delete"),
+        (Verb::Deletecollection, "delete"),
+    ] {
+        let req = TestRequest::api(verb, "", "pods").namespace("x").name("p");
+        let verdict = answered(&mut fault(r#"{"lose": {"how": "retry"}}"#), &req, 200);
+        let message =
+            format!("The {operation} operation against pods could not be completed at this time, please try again.");
+        let expected = Refusal::new(500, message)
+            .reason("ServerTimeout")
+            .retry_after(2)
+            .details(Details::new("", "pods", operation));
+        assert_eq!(verdict, ResponseVerdict::replace(expected), "{verb:?}");
+    }
+}
+
 #[test]
 fn l1_l2_only_what_was_done_is_lost_and_counted() {
     let mut bench = rule(r#""do": {"lose": {"how": "retry"}}, "maxCount": 1"#);

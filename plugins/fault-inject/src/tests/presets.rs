@@ -38,6 +38,7 @@ fn s1_then_it_drains_in_plain_text() {
         (429, "The apiserver is shutting down, please try again later.\n")
     );
     assert_eq!(header(&answer, "retry-after"), Some("5"));
+    assert!(answer.close_connection, "`with_retry_after.go` closes it");
     // Probes are let through to the end.
     for path in ["/readyz", "/livez/ping", "/healthz", "/metrics"] {
         assert!(!is_hit(&mut bench, &discovery(path)), "{path}");

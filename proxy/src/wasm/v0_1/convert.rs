@@ -241,6 +241,7 @@ fn answer(answer: types::Answer, text: &mut TextBudget) -> Result<Answer, String
         code: validate::answer_code(answer.code)?,
         headers,
         body: answer.body.into(),
+        close_connection: answer.close_connection,
     })
 }
 
