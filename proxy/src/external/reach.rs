@@ -1,6 +1,6 @@
 //! Which addresses external traffic may reach.
 //!
-//! Guarantees: an address inside another (IPv4 in IPv6, in each of the known ways) is judged by what is inside; the
+//! Guarantees: an address inside another (IPv4 in IPv6: mapped, compatible, 6to4, NAT64) is judged by what is inside; the
 //! sidecar's own ports are out of reach whatever is allowed. Ranges that are a cluster's own (10/8 and the like) pass: calls
 //! to other services of the cluster are what a controller makes.
 
@@ -12,11 +12,13 @@ use super::settings::Allow;
 
 /// Where clouds tell a machine its credentials, beside 169.254.169.254 (which is link-local): Alibaba, Azure, Oracle; AWS and
 /// Google over IPv6.
-const METADATA: [IpAddr; 5] = [
+const METADATA: [IpAddr; 6] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    // EKS Pod Identity.
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
 ];
 
@@ -174,6 +176,7 @@ mod tests {
             "fec0::1",
             "ff02::1",
             "fd00:ec2::254",
+            "fd00:ec2::23",
             "fd20:ce::254",
             "::ffff:127.0.0.1",
             "::ffff:169.254.169.254",
