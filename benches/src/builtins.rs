@@ -41,7 +41,7 @@ pub(crate) const CIRCUIT_BREAKER: Builtin = Builtin {
 /// A rule that counts every request for a config map and draws for it; one of a thousand waits a millisecond.
 pub(crate) const FAULT_INJECT: Builtin = Builtin {
     name: "fault-inject/a",
-    order: 400,
+    order: 100,
     settings: r#"{"faults": [{
         "name": "late",
         "match": {"resources": [{"apiGroups": [""], "resources": ["configmaps"]}]},
