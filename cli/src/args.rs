@@ -131,7 +131,7 @@ pub(crate) struct StatusArgs {
 /// Arguments of `ctrlmesh lint`.
 #[derive(Debug, Args)]
 pub(crate) struct LintArgs {
-    /// A file with one or more YAML or JSON documents. May be given several times.
+    /// A file with one or more YAML or JSON documents; `-` is standard input. May be given several times.
     #[arg(short = 'f', long = "filename", required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
 

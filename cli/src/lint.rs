@@ -12,6 +12,9 @@ use crate::args::{LintArgs, Output};
 use crate::error::Error;
 use crate::print;
 
+/// As kubectl has it.
+const STANDARD_INPUT: &str = "-";
+
 /// What was found in one document.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -51,7 +54,12 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
 }
 
 fn lint(file: &Path) -> Result<Vec<Document>, Error> {
-    let text = std::fs::read_to_string(file).map_err(Error::file("read", file))?;
+    let text = if file == Path::new(STANDARD_INPUT) {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(file)
+    };
+    let text = text.map_err(Error::file("read", file))?;
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|source| Error::NoYaml {
         path: file.to_owned(),
         source: Box::new(source),

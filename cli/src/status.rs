@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use ctrlmesh_contract::status::{EntryState, Status};
+use serde_json::Value;
 
 use crate::admin::Admin;
 use crate::args::{Output, StatusArgs};
@@ -61,7 +62,35 @@ fn text(status: &Status) -> String {
     if status.chain.entries.is_empty() {
         return facts.trim_fmt();
     }
-    format!("{}\n\n{}", facts.trim_fmt(), entries(status).trim_fmt())
+    let mut parts = vec![facts.trim_fmt(), entries(status).trim_fmt()];
+    parts.extend(reports(status).map(|reports| reports.trim_fmt()));
+    parts.join("\n\n")
+}
+
+/// What plugins have to say: an open breaker, how often a fault fired.
+fn reports(status: &Status) -> Option<Table> {
+    let mut reports = table();
+    reports.set_header(["ENTRY", "REPORT", "SAYS"]);
+    for entry in &status.chain.entries {
+        for (key, report) in &entry.reports {
+            reports.add_row([&entry.name, key, &said(report)]);
+        }
+    }
+    (!reports.is_empty()).then_some(reports)
+}
+
+/// An object's fields, one after another; those with nothing in them are left out. Anything else as it is.
+fn said(report: &Value) -> String {
+    let Value::Object(fields) = report else {
+        return report.to_string();
+    };
+    let said = fields.iter().filter_map(|(name, value)| match value {
+        Value::Null => None,
+        Value::String(text) if text.is_empty() => None,
+        Value::String(text) => Some(format!("{name} {text}")),
+        other => Some(format!("{name} {other}")),
+    });
+    said.collect::<Vec<_>>().join(", ")
 }
 
 fn entries(status: &Status) -> Table {

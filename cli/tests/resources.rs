@@ -71,6 +71,17 @@ fn what_is_wrong_is_told_by_its_field_and_fails_the_command() -> Result<()> {
 }
 
 #[test]
+fn objects_come_from_standard_input_too() -> Result<()> {
+    for (file, code) in [("accepted/readme.yaml", 0), ("refused/fault-demo.yaml", 1)] {
+        let input = std::fs::File::open(fixture(file))?;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
+        let output = command.args(["lint", "-f", "-"]).stdin(input).output()?;
+        assert_eq!(output.status.code(), Some(code), "{file}: {output:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_file_that_is_none_is_an_error() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("broken.yaml");

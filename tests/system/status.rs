@@ -9,6 +9,9 @@ use ctrlmesh_tests::{DEADLINE, Stand, binary, guest, shard};
 use serde_json::json;
 use tokio::process::Command;
 
+use crate::faults::{faults, rule};
+use crate::limits::LIST;
+
 async fn ask(address: SocketAddr, more: &[&str]) -> anyhow::Result<Output> {
     let mut command = Command::new(binary("ctrlmesh")?);
     command.args(["status", "--address", &address.to_string()]).args(more);
@@ -115,5 +118,18 @@ async fn an_address_without_a_sidecars_admin_port_is_named() -> anyhow::Result<(
             assert!(errors.contains("is that its admin port (5441 in a pod)?"), "{errors}");
         }
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_plugins_report_is_told() -> anyhow::Result<()> {
+    let stand = Stand::start(vec![faults(json!([rule(json!("refuse"), json!({}))]))]).await?;
+    assert_eq!(stand.client().get(LIST).await?.status, 503);
+    let (code, table, _) = told(&ask(stand.sidecar.admin_address(), &[]).await?);
+    assert_eq!(code, Some(0), "{table}");
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<&str>>());
+    let mut rows = rows.filter(|row| row.first() == Some(&"fault-inject/test"));
+    let cells = rows.next_back().unwrap();
+    assert_eq!(cells[1..], ["x", "fired", "1,", "matched", "1"]);
     Ok(())
 }
