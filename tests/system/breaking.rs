@@ -51,6 +51,19 @@ async fn an_answer_that_is_no_status_goes_out_as_it_is() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn an_answer_may_be_the_last_one_of_its_connection() -> anyhow::Result<()> {
+    for closes in [false, true] {
+        let answer = json!({ "answer": { "code": 429, "closeConnection": closes } });
+        let stand = on_request(answer).await?;
+        let got = stand.client().get("/api/v1/configmaps").await?;
+        assert_eq!(got.status, 429);
+        let says_so = got.headers.get("connection").is_some_and(|value| value == "close");
+        assert_eq!(says_so, closes, "{:?}", got.headers);
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn an_answer_out_of_bounds_is_a_fault_of_the_plugin() -> anyhow::Result<()> {
     for answer in [
         json!({ "code": 100 }),

@@ -44,6 +44,16 @@ fn what_lasts_as_long_as_the_client_likes_holds_no_place() {
     assert_eq!(granted(&mut bench, &TestRequest::list("", "pods"), 2), 1);
 }
 
+#[test]
+fn a_tunnel_holds_no_place_for_as_long_as_it_is_kept_open() {
+    let rule = json!({"name": "a", "restRules": [{"url": "*", "method": "*"}], "maxInFlight": 1});
+    let mut bench = bench(&[rule]);
+    for _ in 0..3 {
+        assert_eq!(ask(&mut bench, &TestRequest::external("CONNECT", "b.com", "")), Ok(0));
+    }
+    assert_eq!(granted(&mut bench, &TestRequest::external("GET", "b.com", "/"), 2), 1);
+}
+
 /// The peer's refused requests take tokens all the same, so that the wait grows without bound.
 #[test]
 fn ok_65_refusals_take_neither_tokens_nor_places() {
