@@ -10,6 +10,8 @@ use crate::snapshot;
 
 /// Steps in which the window moves on.
 const SLOTS: u32 = 10;
+/// Others may change a state while it is shown, but rarely.
+const MAX_TRIES: usize = 16;
 /// A closed breaker of a key is forgotten after so long: answers from before it opened don't come any more, and namespaces go.
 const FORGET_MS: u64 = 3_600_000;
 
@@ -42,11 +44,8 @@ impl<'a> Circuit<'a> {
     /// Reads the state. What is older than the rule's last reset is closed.
     pub(crate) fn read(&self) -> Read {
         let reset = reset_epoch(self.host, &self.breaker.name);
-        let (version, status) = match self.host.get(&self.key("state")) {
-            Ok(Some(cell)) => (cell.version, Status::decode(&cell.value).unwrap_or_default()),
-            Ok(None) | Err(_) => (0, Status::default()),
-        };
-        let read = Read { version, status };
+        let read = self.stored();
+        let (version, status) = (read.version, read.status);
         if status.epoch >= reset {
             return read;
         }
@@ -73,6 +72,17 @@ impl<'a> Circuit<'a> {
                 version,
                 status: closed,
             },
+        }
+    }
+
+    /// The state as it lies there.
+    fn stored(&self) -> Read {
+        match self.host.get(&self.key("state")) {
+            Ok(Some(cell)) => Read {
+                version: cell.version,
+                status: Status::decode(&cell.value).unwrap_or_default(),
+            },
+            Ok(None) | Err(_) => Read::default(),
         }
     }
 
@@ -256,8 +266,21 @@ impl<'a> Circuit<'a> {
             written = swap();
         }
         let version = written.ok().flatten()?;
-        snapshot::show(self, &status, self.host);
+        self.show(version, &status);
         Some(version)
+    }
+
+    /// Another instance may change the state and show it in between, and would be overwritten: who shows looks again.
+    fn show(&self, version: u64, status: &Status) {
+        let (mut version, mut status) = (version, *status);
+        for _ in 0..MAX_TRIES {
+            snapshot::show(self, &status, self.host);
+            let now = self.stored();
+            if now.version == version {
+                return;
+            }
+            (version, status) = (now.version, now.status);
+        }
     }
 
     fn forget_if_old(&self, read: &Read) {

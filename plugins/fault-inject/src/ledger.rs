@@ -18,6 +18,8 @@ const MAX_OBJECTS: i64 = 512;
 const OBJECTS: &str = "objects";
 /// The names of all rules with a report, for the one that goes.
 const REPORTED: &str = "reported";
+/// Others may count at the same time, but each of them needs a request for it.
+const MAX_TRIES: usize = 16;
 
 /// The books of one rule.
 pub(crate) struct Ledger<'a> {
@@ -111,9 +113,19 @@ impl<'a> Ledger<'a> {
 
     /// Shows the counts. A rule that never fired is seen as one.
     pub(crate) fn report(&self) {
-        let count = |kind| self.add(kind, 0, None).unwrap_or_default();
-        let json = format!(r#"{{"matched":{},"fired":{}}}"#, count("m"), count("f"));
-        self.host.put_report(&self.rule.name, &json);
+        let counts = || ["m", "f"].map(|kind| self.add(kind, 0, None).unwrap_or_default());
+        let mut shown = counts();
+        // Another instance may count and show in between, and would be overwritten: who shows looks again.
+        for _ in 0..MAX_TRIES {
+            let [matched, fired] = shown;
+            let json = format!(r#"{{"matched":{matched},"fired":{fired}}}"#);
+            self.host.put_report(&self.rule.name, &json);
+            let now = counts();
+            if now == shown {
+                return;
+            }
+            shown = now;
+        }
     }
 
     /// The draw for this request.

@@ -24,6 +24,16 @@ enum Value {
     Gauge(f64),
 }
 
+/// What another instance does while this one is between two calls to the host.
+#[derive(Default)]
+struct Interruption(RefCell<Option<Box<dyn FnOnce(&FakeHost)>>>);
+
+impl std::fmt::Debug for Interruption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Interruption({})", self.0.borrow().is_some())
+    }
+}
+
 /// A fake host. Cheap to make, one per test; several plugin instances may share it, as they share a real one.
 #[derive(Debug)]
 pub struct FakeHost {
@@ -34,6 +44,7 @@ pub struct FakeHost {
     dropped: Mutable<u64>,
     state: RefCell<State>,
     reports: RefCell<BTreeMap<String, serde_json::Value>>,
+    before_report: Interruption,
 }
 
 impl Default for FakeHost {
@@ -54,6 +65,7 @@ impl FakeHost {
             dropped: Mutable::new(0),
             state: RefCell::default(),
             reports: RefCell::default(),
+            before_report: Interruption::default(),
         }
     }
 
@@ -108,6 +120,19 @@ impl FakeHost {
     #[must_use]
     pub fn report(&self, key: &str) -> Option<serde_json::Value> {
         self.reports.borrow().get(key).cloned()
+    }
+
+    /// Does this right before the plugin's next report is put or removed: what another instance of it, on another thread,
+    /// may do between two calls to the host.
+    pub fn interrupt_next_report(&self, other: impl FnOnce(&FakeHost) + 'static) {
+        *self.before_report.0.borrow_mut() = Some(Box::new(other));
+    }
+
+    fn interrupted(&self) {
+        let other = self.before_report.0.borrow_mut().take();
+        if let Some(other) = other {
+            other(self);
+        }
     }
 
     fn update(&self, name: &str, label: &str, value: Value) {
@@ -166,6 +191,7 @@ impl Host for FakeHost {
     }
 
     fn put_report(&self, key: &str, json: &str) {
+        self.interrupted();
         let mut reports = self.reports.borrow_mut();
         let has_room = reports.len() < MAX_REPORTS || reports.contains_key(key);
         match serde_json::from_str(json) {
@@ -177,6 +203,7 @@ impl Host for FakeHost {
     }
 
     fn remove_report(&self, key: &str) {
+        self.interrupted();
         self.reports.borrow_mut().remove(key);
     }
 

@@ -55,6 +55,24 @@ fn cb_10_circuits_by_key_are_shown_while_they_are_not_closed() {
     assert_eq!(shown(&bench, "a/x"), None);
 }
 
+/// Two threads change a breaker one after the other, and the one that was first shows last.
+#[test]
+fn a_report_is_never_older_than_the_state() {
+    const STATE: &str = "state\na\n";
+    let mut bench = bench(&[rule("a")]);
+    bench.host.interrupt_next_report(|host| {
+        let opened = host.get(STATE).unwrap().unwrap();
+        let half_open = Status {
+            state: State::HalfOpen,
+            ..Status::decode(&opened.value).unwrap()
+        };
+        let written = host.compare_and_swap(STATE, opened.version, &half_open.encode());
+        assert!(written.unwrap().is_some());
+    });
+    assert!(call(&mut bench, &get("x"), &answer(500)) && call(&mut bench, &get("x"), &answer(500)));
+    assert_eq!(shown(&bench, "a").unwrap().0, "HalfOpen");
+}
+
 /// Namespaces come and go: what closed long ago needs no room any more.
 #[test]
 fn a_circuit_by_key_is_forgotten_an_hour_after_it_closed() {

@@ -50,6 +50,33 @@ fn max_count_is_exact_over_all_instances_and_over_a_reload() {
     );
 }
 
+/// Two threads count at the same time, and the one that counted first shows last.
+#[test]
+fn a_report_is_never_older_than_the_counts() {
+    let mut bench = rule(r#""do": "refuse""#);
+    bench.host.interrupt_next_report(|host| {
+        host.add("m/x", 1, None).unwrap();
+        host.put_report("x", r#"{"matched":2,"fired":0}"#);
+    });
+    bench.host.add("f/x", 41, None).unwrap();
+    assert!(is_hit(&mut bench, &api(Verb::Get)));
+    assert_eq!(
+        bench.host.report("x"),
+        Some(serde_json::json!({"matched": 2, "fired": 42}))
+    );
+    // The last to show of all.
+    bench.host.interrupt_next_report(|host| {
+        host.interrupt_next_report(|host| {
+            host.add("m/x", 1, None).unwrap();
+        });
+    });
+    assert!(is_hit(&mut bench, &api(Verb::Get)));
+    assert_eq!(
+        bench.host.report("x"),
+        Some(serde_json::json!({"matched": 4, "fired": 43}))
+    );
+}
+
 #[test]
 fn max_duration_runs_from_the_first_match() {
     let mut bench = rule(r#""do": "refuse", "maxDuration": "30s""#);
