@@ -24,9 +24,8 @@ fn rule(name: &str, limit: u32, burst: u32) -> Value {
 
 /// The same with more fields, or others.
 fn with(mut rule: Value, fields: &Value) -> Value {
-    for (name, value) in fields.as_object().unwrap() {
-        rule[name] = value.clone();
-    }
+    let fields = fields.as_object().unwrap().clone();
+    rule.as_object_mut().unwrap().extend(fields);
     rule
 }
 
