@@ -1,7 +1,7 @@
 //! A rule on its way: nothing is pushed to a sidecar; what it has in force it says in `/status`, and only that.
 
 use ctrlmesh_contract::status::{EntryStatus, Status};
-use ctrlmesh_tests::{EntrySpec, Stand, wait_until};
+use ctrlmesh_tests::{EntrySpec, Stand};
 use serde_json::{Value, json};
 
 use crate::circuits::{all, breaker, failing, sleeping, statuses, wait_state};
@@ -12,15 +12,16 @@ fn only(status: &Status) -> &EntryStatus {
     &status.chain.entries[0]
 }
 
+async fn is_refused(stand: &Stand) -> anyhow::Result<Status> {
+    let refused = |status: &Status| status.refused.is_some();
+    stand.sidecar.wait_status("the chain is refused", refused).await
+}
+
 /// Publishes settings that the plugin refuses, and demands that the sidecar claims nothing of them.
 async fn is_not_acknowledged(stand: &mut Stand, bad: EntrySpec, field: &str) -> anyhow::Result<()> {
     let before = stand.sidecar.status().await?;
     let generation = stand.chain.publish(vec![bad])?;
-    wait_until("it is refused", || async {
-        Ok(stand.sidecar.status().await?.refused.is_some())
-    })
-    .await?;
-    let after = stand.sidecar.status().await?;
+    let after = is_refused(stand).await?;
     let refused = after.refused.clone().unwrap();
     assert!(refused.message.contains(field), "{}", refused.message);
     assert_eq!(refused.generation, Some(generation));
@@ -88,10 +89,7 @@ async fn a_chain_that_is_refused_changes_nothing_of_the_one_in_force() -> anyhow
     // The breaker's new settings are fine, and would close it; another entry's are not.
     let bad = faults(json!([rule(json!("refuse"), json!({ "percent": 101 }))]));
     stand.chain.publish(vec![with("tuesday"), bad])?;
-    wait_until("it is refused", || async {
-        Ok(stand.sidecar.status().await?.refused.is_some())
-    })
-    .await?;
+    is_refused(&stand).await?;
     assert_eq!(wait_state(&stand, "api", "Opened").await?, before);
     assert_eq!(stand.client().get(LIST).await?.status, 429);
     stand.publish(vec![with("tuesday")]).await?;
