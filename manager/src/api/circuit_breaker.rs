@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::rules::{Key, NonResourceRule, ResourceRule};
 use super::selector::LabelSelector;
-use super::status::{Condition, TargetStatus};
+use super::status::Rollout;
 
 /// Limits, breakers and lists.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
@@ -284,28 +284,10 @@ pub enum ContentType {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CircuitBreakerStatus {
-    /// The generation that the rest speaks of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
-    /// When the status last changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("format" = "date-time"))]
-    pub last_updated_time: Option<String>,
-    /// Hash of what sidecars shall run.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub current_spec_hash: String,
-    /// How far it has come.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
-    pub conditions: Vec<Condition>,
-    /// Sidecars that run this generation, of those that should: `12/12`.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub enforced: String,
+    /// The sidecars, and how far it has come.
+    #[serde(flatten)]
+    pub rollout: Rollout,
     /// Breakers that are open, over all sidecars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened: Option<i64>,
-    /// Sidecars.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["podName"]))]
-    pub target_status: Vec<TargetStatus>,
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::plugin::{PluginRef, PluginStatus};
 use super::selector::LabelSelector;
-use super::status::Condition;
+use super::status::Progress;
 
 /// What a shard is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
@@ -205,16 +205,9 @@ pub struct Auto {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ShardingConfigStatus {
-    /// The generation that the rest speaks of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
     /// How far it has come.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
-    pub conditions: Vec<Condition>,
-    /// Sidecars that run this generation, of those that should: `12/12`.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub enforced: String,
+    #[serde(flatten)]
+    pub progress: Progress,
     /// What the references in spec.plugins led to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]

@@ -37,6 +37,42 @@ pub struct Condition {
     pub observed_generation: Option<i64>,
 }
 
+/// What every status begins with.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    /// The generation that the rest speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// How far it has come.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// Sidecars that run this generation, of those that should: `12/12`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub enforced: String,
+}
+
+/// What CircuitBreakers and FaultInjections say of the sidecars that they concern, as KusionStack's do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Rollout {
+    /// How far it has come.
+    #[serde(flatten)]
+    pub progress: Progress,
+    /// When the status last changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub last_updated_time: Option<String>,
+    /// Hash of what sidecars shall run.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub current_spec_hash: String,
+    /// Sidecars.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["podName"]))]
+    pub target_status: Vec<TargetStatus>,
+}
+
 /// Whether a condition holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[expect(missing_docs, reason = "the words are those of metav1.ConditionStatus")]
