@@ -52,6 +52,27 @@ pub struct ChainStatus {
     pub since: String,
     /// The entries that select this pod, in the order in which they are called.
     pub entries: Vec<EntryStatus>,
+    /// What is still going on under an earlier chain.
+    #[serde(skip_serializing_if = "InFlight::is_none")]
+    pub earlier: InFlight,
+}
+
+/// Requests in flight that began under an earlier chain, or under another view of this one (the pod's labels changed).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InFlight {
+    /// Those that may change objects: whoever waits for a shard to be given up waits for them.
+    pub writes: u64,
+    /// Watches that show what the earlier chain let them see, and have not been ended yet.
+    pub watches: u64,
+}
+
+impl InFlight {
+    /// Nothing is.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.writes == 0 && self.watches == 0
+    }
 }
 
 /// One entry at work.

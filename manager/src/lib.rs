@@ -1,17 +1,27 @@
-//! The control plane, so far its pure part: custom resources in, chains out.
+//! The control plane: custom resources in, chains out.
 //!
-//! Flow: [`validate::read`] turns a document into an object or says what is wrong with it; [`auto_shard()`] makes the shards of a
+//! Its thinking is pure: [`validate::read`] turns a document into an object or says what is wrong with it; [`auto_shard()`] makes the shards of a
 //! root; [`overlap()`] finds objects that two shards see, or none; [`compile()`] makes the chain of a namespace.
 //!
-//! Pure: no cluster, no files, no clock. Who watches and writes is not here yet.
+//! The rest moves data: [`process`] starts and stops, [`leader`] runs the controllers while this manager leads,
+//! [`distribution`] writes chains and reads what sidecars say.
 
+pub mod admin;
 pub mod api;
+pub mod args;
 pub mod auto_shard;
 pub mod built_in;
 pub mod compile;
+pub mod context;
 pub mod crds;
+pub mod distribution;
+pub mod error;
 mod label_set;
+pub mod leader;
+pub mod metrics;
 pub mod overlap;
+pub mod process;
+pub mod rbac;
 #[cfg(test)]
 mod samples;
 mod schema;
@@ -22,6 +32,7 @@ pub mod validate;
 pub use auto_shard::{LabelKeys, auto_shard};
 pub use built_in::BuiltIn;
 pub use compile::{Compiled, Objects, Resolved, compile};
+pub use error::Error;
 pub use overlap::overlap;
 pub use shard_hash::shard_hash;
 pub use validate::{Findings, validate};

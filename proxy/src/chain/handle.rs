@@ -163,6 +163,7 @@ impl ChainHandle {
                     .iter()
                     .map(|entry| entry_status(entry, now, wall))
                     .collect(),
+                ..ChainStatus::default()
             },
             refused: record.refused.clone(),
             counts: self.metrics.counts(),

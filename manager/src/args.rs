@@ -1,0 +1,122 @@
+//! Flags and environment of the manager. Names that KusionStack's manager has keep their meaning.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use ctrlmesh_contract::names::{labels, ports};
+
+use crate::LabelKeys;
+
+/// The control plane of ctrlmesh: from custom resources to what every sidecar runs.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "ctrlmesh-manager", version, about)]
+pub struct Args {
+    /// Name of this pod: who holds the lock.
+    #[arg(long, env = "POD_NAME", default_value = "ctrlmesh-manager")]
+    pub pod_name: String,
+
+    /// Namespace of the manager: its lock, keys and certificates lie there.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "ctrlmesh")]
+    pub namespace: String,
+
+    /// Where /metrics is served.
+    #[arg(long, env = "CTRLMESH_METRICS_ADDRESS", default_value = "0.0.0.0:8080")]
+    pub metrics_bind_address: SocketAddr,
+
+    /// Where /healthz and /readyz are served.
+    #[arg(long, env = "CTRLMESH_HEALTH_ADDRESS", default_value = "0.0.0.0:8081")]
+    pub health_probe_bind_address: SocketAddr,
+
+    /// Seconds that a lock is valid without being renewed: how long a standby waits after a leader died.
+    #[arg(long, env = "CTRLMESH_LEASE_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(2..=300))]
+    pub lease_seconds: u64,
+
+    /// Changes that follow each other this fast are written as one. Milliseconds.
+    #[arg(long, env = "CTRLMESH_DEBOUNCE_MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    pub debounce_ms: u64,
+
+    /// Port at which sidecars are asked for their status.
+    #[arg(long, env = "CTRLMESH_SIDECAR_PORT", default_value_t = ports::ADMIN)]
+    pub sidecar_port: u16,
+
+    /// Seconds until a sidecar that runs what it should is asked again.
+    #[arg(long, env = "CTRLMESH_POLL_SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub poll_seconds: u64,
+
+    /// Requests per second that the manager sends to the API server at most, over all its work.
+    #[arg(long = "rest-config-qps", env = "CTRLMESH_QPS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub qps: u32,
+
+    /// Requests that may follow each other at once.
+    #[arg(long = "rest-config-burst", env = "CTRLMESH_BURST", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub burst: u32,
+
+    /// Key of the label with the bucket of an object's namespace.
+    #[arg(long, env = "CTRLMESH_LABEL_SHARD_HASH", default_value = labels::SHARD_HASH)]
+    pub label_shard_hash: String,
+
+    /// Key of the label with an object's namespace.
+    #[arg(long, env = "CTRLMESH_LABEL_NAMESPACE", default_value = labels::NAMESPACE)]
+    pub label_namespace: String,
+
+    /// Key of the label that says whether an object is managed.
+    #[arg(long, env = "CTRLMESH_LABEL_CONTROL", default_value = labels::CONTROL)]
+    pub label_mesh_control: String,
+
+    /// ConfigMap that names the kinds whose objects are labelled.
+    #[arg(
+        long,
+        env = "CTRLMESH_RESOURCE_CONFIGMAP",
+        default_value = "ctrlmesh-sharding-resource"
+    )]
+    pub resource_configmap_name: String,
+
+    /// What is logged: a level, or targets and levels (`warn,ctrlmesh_manager=debug`).
+    #[arg(long, env = "CTRLMESH_LOG", default_value = "info")]
+    pub log: String,
+
+    /// How it is logged.
+    #[arg(long, env = "CTRLMESH_LOG_FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+impl Args {
+    /// Keys of the labels that selectors of shards use.
+    #[must_use]
+    pub fn label_keys(&self) -> LabelKeys {
+        LabelKeys {
+            shard_hash: self.label_shard_hash.clone(),
+            namespace: self.label_namespace.clone(),
+        }
+    }
+
+    /// How long changes are gathered.
+    #[must_use]
+    pub const fn debounce(&self) -> Duration {
+        Duration::from_millis(self.debounce_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn flags_make_sense_together() {
+        Args::command().debug_assert();
+        let args = Args::parse_from(["ctrlmesh-manager"]);
+        assert_eq!(args.label_keys(), LabelKeys::default());
+    }
+}

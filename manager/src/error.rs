@@ -1,0 +1,36 @@
+//! What can stop the manager or one of its steps, each with what a person can do about it.
+
+use std::net::SocketAddr;
+
+/// Why the manager does not start, stops, or could not do a step.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The log filter.
+    #[error("--log (CTRLMESH_LOG): {0}; write a level such as info, or target=level")]
+    Log(String),
+    /// There is no way to the API server.
+    #[error("no Kubernetes configuration: {0}; run in a pod, or set KUBECONFIG")]
+    Config(#[source] kube::config::InferConfigError),
+    /// The API server, or the way to it.
+    #[error("the API server: {0}")]
+    Api(#[from] kube::Error),
+    /// The lock of the leader.
+    #[error("leader election: {0}; may the manager write leases in its namespace?")]
+    Lease(#[from] kube_lease_manager::LeaseManagerError),
+    /// A port is taken.
+    #[error("{setting}: can't listen on {address}: {source}; is another manager running? choose another port")]
+    Bind {
+        /// The flag.
+        setting: &'static str,
+        /// Its value.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A task of the manager is gone.
+    #[error("a part of the manager has failed: {0}")]
+    Task(#[from] tokio::task::JoinError),
+    /// A chain, a key or a plugin.
+    #[error(transparent)]
+    Contract(#[from] ctrlmesh_contract::Error),
+}

@@ -1,0 +1,37 @@
+//! The manager's process: orders the steps, maps failures to exit codes.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use ctrlmesh_manager::args::Args;
+use ctrlmesh_manager::process;
+
+/// `sysexits.h`: the configuration is wrong.
+const EX_CONFIG: u8 = 78;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Err(error) = process::log_to_stderr(&args) {
+        complain(&error);
+        return ExitCode::from(EX_CONFIG);
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "no event loop");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(process::run(args)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "the manager ended badly");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "there is no log yet")]
+fn complain(error: &ctrlmesh_manager::Error) {
+    eprintln!("ctrlmesh-manager: {error}");
+}

@@ -1,0 +1,29 @@
+//! What the manager counts. Each part registers its own in a struct beside its code; this is where they meet.
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// All metrics of the process.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    /// 1 while this manager leads.
+    pub leader: Gauge,
+    /// Of the distribution of chains.
+    pub distribution: crate::distribution::Metrics,
+}
+
+impl Metrics {
+    /// As text, in the form that Prometheus reads.
+    ///
+    /// # Errors
+    /// A metric can't be printed; none of ours does that.
+    pub fn render(&self) -> Result<String, std::fmt::Error> {
+        let mut registry = Registry::with_prefix("ctrlmesh_manager");
+        registry.register("leader", "1 while this manager leads", self.leader.clone());
+        self.distribution.register(&mut registry);
+        let mut text = String::new();
+        encode(&mut text, &registry)?;
+        Ok(text)
+    }
+}
