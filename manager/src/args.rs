@@ -44,6 +44,11 @@ pub struct Args {
     #[arg(long, env = "CTRLMESH_POLL_SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub poll_seconds: u64,
 
+    /// How long sidecars of a shard that gives objects away must have been quiet before another gets them: what the controller
+    /// behind them had begun has to end. Milliseconds.
+    #[arg(long, env = "CTRLMESH_SETTLE_MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(0..=600_000))]
+    pub settle_ms: u64,
+
     /// Requests per second that the manager sends to the API server at most, over all its work.
     #[arg(long = "rest-config-qps", env = "CTRLMESH_QPS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub qps: u32,

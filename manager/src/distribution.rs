@@ -1,35 +1,124 @@
 //! From the custom resources of a namespace to the ConfigMaps that its sidecars mount, and back: what sidecars say goes into
 //! the objects' status.
+//!
+//! Flow: `world` watches; a change of anything leads to a pass over its namespace (`reconcile`), which reads the objects
+//! (`read`), compiles them (`wanted`), asks the sidecars (`poll`), takes the next step towards what is wanted
+//! ([`crate::hand_over`]), writes it (`slots`, `write`) and tells the objects about it (`report`, `status`).
+//!
+//! Guarantees:
+//! - A pass writes nothing if nothing has changed; it can be begun again at any point, by another manager.
+//! - What can't be read or makes no sense keeps what it had, and holds up nothing else.
+//! - A chain that somebody spoiled is written again.
 
+mod carried;
+mod fleet;
+mod key;
+mod outcome;
+mod poll;
+mod read;
+mod reconcile;
+mod report;
+mod slots;
+mod status;
+mod stored;
+mod wanted;
+mod world;
+mod write;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::watcher;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::rbac::Rule;
+use reconcile::Distributor;
+pub use report::FINALIZER;
+pub use slots::NoRoom;
+use world::World;
 
-/// What it does at the API server.
-pub const RULES: &[Rule] = &[];
+/// What it does at the API server, by part.
+pub const RULES: &[&[crate::rbac::Rule]] = &[world::RULES, key::RULES, write::RULES, status::RULES, report::RULES];
+
+/// Namespaces that are looked at at a time.
+const CONCURRENCY: u16 = 16;
+/// Until a pass that failed is begun again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What is counted.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// Chains written.
     pub written: Counter,
+    /// Passes over a namespace.
+    pub passes: Counter,
+    /// Passes that failed.
+    pub failed: Counter,
+    /// Statuses that the API server did not take.
+    pub status_failed: Counter,
 }
 
 impl Metrics {
     /// Under their names.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("chains_written", "Chains written", self.written.clone());
+        registry.register("passes", "Passes over a namespace", self.passes.clone());
+        registry.register(
+            "passes_failed",
+            "Passes over a namespace that failed",
+            self.failed.clone(),
+        );
+        registry.register(
+            "status_failed",
+            "Statuses that the API server did not take",
+            self.status_failed.clone(),
+        );
     }
 }
 
-/// Runs until it shall stop.
+/// Runs until it shall stop; passes that have begun are finished.
 ///
 /// # Errors
-/// A watch can't be started.
+/// There is no key for chains.
 pub async fn run(context: Context) -> Result<(), Error> {
-    context.stop.cancelled().await;
+    let key = key::load(&context).await?;
+    let (world, triggers) = World::watch(&context.client);
+    let (stop, debounce) = (context.stop.clone(), context.args.debounce());
+    let client = context.client.clone();
+    let distributor = Arc::new(Distributor::new(context, world, key).map_err(Error::Http)?);
+    let controller = Controller::new(Api::<Namespace>::all(client), watcher::Config::default())
+        .with_config(Config::default().debounce(debounce).concurrency(CONCURRENCY))
+        .reconcile_on(triggers)
+        .graceful_shutdown_on(stop.cancelled_owned());
+    let passes = controller.run(
+        pass,
+        |namespace, error, distributor| failed(&namespace, error, &distributor),
+        distributor,
+    );
+    passes.for_each(async |_| ()).await;
     Ok(())
+}
+
+async fn pass(namespace: Arc<Namespace>, distributor: Arc<Distributor>) -> Result<Action, Error> {
+    distributor.context.metrics.distribution.passes.inc();
+    distributor.world.ready().await;
+    distributor.reconcile(&namespace).await
+}
+
+fn failed(namespace: &Namespace, error: &Error, distributor: &Distributor) -> Action {
+    distributor.context.metrics.distribution.failed.inc();
+    let name = namespace.metadata.name.as_deref().unwrap_or_default();
+    // Another manager, or somebody, has written meanwhile: what they wrote is seen before the next pass.
+    if matches!(error, Error::Api(kube::Error::Api(status)) if status.code == 409) {
+        tracing::debug!(%error, namespace = name, "a pass is begun again");
+        return Action::requeue(Duration::from_millis(200));
+    }
+    tracing::warn!(%error, namespace = name, "a pass has failed and is begun again");
+    Action::requeue(RETRY)
 }

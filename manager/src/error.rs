@@ -30,6 +30,18 @@ pub enum Error {
     /// A task of the manager is gone.
     #[error("a part of the manager has failed: {0}")]
     Task(#[from] tokio::task::JoinError),
+    /// The Secret with the key for chains holds none.
+    #[error(
+        "Secret ctrlmesh-chain-key holds no key; restore it from a backup, or delete it and restart the operators' pods, whose \
+         sidecars trust the old one"
+    )]
+    NoKey,
+    /// Plugins find no room in a namespace's ConfigMaps.
+    #[error(transparent)]
+    NoRoom(crate::distribution::NoRoom),
+    /// There is no client for sidecars.
+    #[error("no HTTP client for sidecars: {0}")]
+    Http(#[source] reqwest::Error),
     /// A chain, a key or a plugin.
     #[error(transparent)]
     Contract(#[from] ctrlmesh_contract::Error),

@@ -9,9 +9,28 @@ use tokio::task::JoinSet;
 use crate::context::{Context, FIELD_MANAGER};
 use crate::distribution;
 use crate::error::Error;
+use crate::rbac::{Rule, Scope};
 
 /// Name of the Lease; KusionStack's manager has the same.
 const LOCK: &str = "ctrlmesh-manager";
+
+/// What the lock needs.
+pub const RULES: &[Rule] = &[
+    Rule {
+        scope: Scope::Namespace,
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["create"],
+        names: &[],
+    },
+    Rule {
+        scope: Scope::Namespace,
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["get", "patch"],
+        names: &[LOCK],
+    },
+];
 
 /// Waits for the lock, leads while it is held, and waits again, until the process stops. Gives the lock back at the end.
 ///

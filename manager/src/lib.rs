@@ -16,6 +16,7 @@ pub mod context;
 pub mod crds;
 pub mod distribution;
 pub mod error;
+pub mod hand_over;
 mod label_set;
 pub mod leader;
 pub mod metrics;
@@ -28,6 +29,7 @@ mod schema;
 mod settings;
 pub mod shard_hash;
 pub mod validate;
+mod view;
 
 pub use auto_shard::{LabelKeys, auto_shard};
 pub use built_in::BuiltIn;

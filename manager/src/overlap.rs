@@ -5,21 +5,20 @@
 //!
 //! Leaves to auto sharding that its shards never overlap; these are for shards that people write.
 
-mod resources;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use ctrlmesh_contract::LabelSelector;
 use ctrlmesh_contract::names::labels;
 
 use crate::api::ShardingConfig;
+use crate::api::sharding_config::Limit;
 use crate::auto_shard::LabelKeys;
 use crate::label_set::LabelSet;
 use crate::shard_hash::shard_hash;
-use resources::ResourceClass;
+use crate::view::{self, ResourceClass};
 
 /// Namespaces that are named one by one in a finding; the others are counted.
 const MAX_EXAMPLES: usize = 5;
@@ -66,7 +65,7 @@ pub fn overlap(configs: &[ShardingConfig], namespaces: &[String], keys: &LabelKe
     let mut found = Vec::new();
     for mut shards in controllers.into_values() {
         shards.sort_by_key(|shard| name(shard));
-        for class in resources::classes(&shards) {
+        for class in view::classes(shards.iter().flat_map(|shard| limits(shard))) {
             found.extend(of_resource(&shards, &class, namespaces, keys));
         }
     }
@@ -94,7 +93,7 @@ fn of_resource(
         .iter()
         .map(|shard| Part {
             shard: name(shard),
-            set: set_of(shard, class),
+            set: view::seen(limits(shard), class),
         })
         .collect();
     let mut found: BTreeMap<(OverlapKind, Vec<String>), Vec<String>> = BTreeMap::new();
@@ -118,14 +117,8 @@ fn of_resource(
     found.into_iter().map(overlap).collect()
 }
 
-/// All limits that match hold together, as in the shard-selector plugin.
-fn set_of(shard: &ShardingConfig, class: &ResourceClass) -> Option<LabelSet> {
-    let limits = shard.spec.limits.iter().flatten().filter(|limit| class.is_in(limit));
-    let mut set = LabelSet::default();
-    for selector in limits.filter_map(|limit| limit.selector.as_ref()) {
-        set = set.and(&LabelSet::of(&LabelSelector::from(selector))?)?;
-    }
-    Some(set)
+fn limits(shard: &ShardingConfig) -> impl Iterator<Item = &Limit> + Clone {
+    shard.spec.limits.iter().flatten()
 }
 
 fn in_namespace(parts: &[Part], namespace: &str, keys: &LabelKeys) -> Vec<(OverlapKind, Vec<String>)> {

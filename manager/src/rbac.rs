@@ -30,17 +30,15 @@ pub struct Rule {
 }
 
 /// All of them.
-pub const RULES: &[&[Rule]] = &[crate::distribution::RULES];
+pub const RULES: &[&[&[Rule]]] = &[crate::distribution::RULES, &[crate::leader::RULES]];
 
 /// The Role or ClusterRole's rules, merged and sorted.
 #[must_use]
 pub fn policy(scope: Scope) -> Vec<Value> {
     // By group, resource and names: the verbs.
     let mut merged: BTreeMap<(&str, &str, &[&str]), std::collections::BTreeSet<&str>> = BTreeMap::new();
-    let rules = RULES
-        .iter()
-        .flat_map(|part| part.iter())
-        .filter(|rule| rule.scope == scope);
+    let rules = RULES.iter().flat_map(|part| part.iter()).flat_map(|rules| rules.iter());
+    let rules = rules.filter(|rule| rule.scope == scope);
     for rule in rules {
         for resource in rule.resources {
             let verbs = merged.entry((rule.group, resource, rule.names)).or_default();
@@ -49,11 +47,11 @@ pub fn policy(scope: Scope) -> Vec<Value> {
     }
     let merged = merged.into_iter();
     let value = merged.map(|((group, resource, names), verbs)| {
-        let mut value = json!({ "apiGroups": [group], "resources": [resource], "verbs": verbs });
-        if !names.is_empty() {
-            value["resourceNames"] = json!(names);
+        if names.is_empty() {
+            json!({ "apiGroups": [group], "resources": [resource], "verbs": verbs })
+        } else {
+            json!({ "apiGroups": [group], "resources": [resource], "resourceNames": names, "verbs": verbs })
         }
-        value
     });
     value.collect()
 }

@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use ctrlmesh_contract::LabelSelector;
+
 use super::*;
 
 fn shard(name: &str, resources: &Value, selector: &Value) -> ShardingConfig {

@@ -1,0 +1,99 @@
+//! The sidecars of a namespace, and what they said last.
+
+use std::collections::BTreeMap;
+
+use ctrlmesh_contract::status::Status;
+use ctrlmesh_contract::{Entry, LabelSelector};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+
+use crate::hand_over;
+
+/// A pod with a sidecar.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sidecar {
+    /// Its pod.
+    pub(super) pod: String,
+    /// Address of its pod; `None` before it has one.
+    pub(super) ip: Option<String>,
+    /// Labels of its pod.
+    pub(super) labels: BTreeMap<String, String>,
+}
+
+impl Sidecar {
+    /// `None`: the pod is over, and so is its sidecar.
+    pub(super) fn of(pod: &Pod) -> Option<Self> {
+        let status = pod.status.as_ref();
+        let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        (!matches!(phase, "Succeeded" | "Failed")).then(|| Self {
+            pod: pod.name_any(),
+            ip: status
+                .and_then(|status| status.pod_ip.clone())
+                .filter(|ip| !ip.is_empty()),
+            labels: pod.labels().clone(),
+        })
+    }
+}
+
+/// What a sidecar said.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Answer {
+    /// Its status.
+    Status(Box<Status>),
+    /// Why there is none.
+    None(String),
+}
+
+/// All of a namespace, at one time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fleet {
+    /// By pod.
+    pub(super) sidecars: Vec<Sidecar>,
+    /// By pod.
+    pub(super) answers: BTreeMap<String, Answer>,
+    /// Pods that have been quiet for long enough.
+    pub(super) quiet: std::collections::BTreeSet<String>,
+}
+
+impl Fleet {
+    /// Those that a selector selects.
+    pub(super) fn selected(&self, selector: &LabelSelector) -> impl Iterator<Item = &Sidecar> {
+        self.sidecars.iter().filter(|sidecar| selector.matches(&sidecar.labels))
+    }
+
+    /// Whether a sidecar runs these entries as far as they select it, and nothing of an earlier chain goes on there.
+    #[must_use]
+    pub(super) fn is_at(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
+        // Nothing can run before the pod has an address.
+        if sidecar.ip.is_none() {
+            return true;
+        }
+        let Some(Answer::Status(status)) = self.answers.get(&sidecar.pod) else {
+            return false;
+        };
+        let mut own = entries
+            .iter()
+            .filter(|entry| entry.pod_selector.matches(&sidecar.labels));
+        let runs = |entry: &Entry| {
+            let mut running = status.chain.entries.iter();
+            running.any(|at| {
+                at.name == entry.name && at.plugin == entry.plugin && at.settings_hash == entry.settings.hash()
+            })
+        };
+        let count = entries
+            .iter()
+            .filter(|entry| entry.pod_selector.matches(&sidecar.labels))
+            .count();
+        status.chain.earlier.is_none() && status.chain.entries.len() == count && own.all(runs)
+    }
+}
+
+impl hand_over::Fleet for Fleet {
+    fn has_pods(&self, selector: &LabelSelector) -> bool {
+        self.selected(selector).next().is_some()
+    }
+
+    fn is_quiet(&self, selector: &LabelSelector) -> bool {
+        self.selected(selector).all(|sidecar| self.quiet.contains(&sidecar.pod))
+    }
+}

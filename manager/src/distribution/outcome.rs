@@ -1,0 +1,157 @@
+//! What became of an object, from what its sidecars say. Pure.
+
+use ctrlmesh_contract::Entry;
+use ctrlmesh_contract::status::{EntryState, EntryStatus};
+use serde_json::Value;
+
+use super::fleet::{Answer, Fleet, Sidecar};
+use crate::api::status::{BreakerState, LimitingSnapshot, TargetStatus};
+use crate::built_in::BuiltIn;
+
+/// Sidecars that are told one by one in a status.
+pub(super) const MAX_TARGETS: usize = 100;
+/// Snapshots of one sidecar.
+const MAX_SNAPSHOTS: usize = 64;
+
+/// How many sidecars run an object's entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// Those that its selectors select.
+    pub(super) selected: usize,
+    /// Those that run what they should.
+    pub(super) enforced: usize,
+    /// Why some do not, by pod.
+    pub(super) lagging: Vec<(String, String)>,
+    /// One by one: those that lag first.
+    pub(super) targets: Vec<TargetStatus>,
+    /// Breakers that are not closed.
+    pub(super) opened: i64,
+}
+
+/// Looks at the sidecars that an object's entries select.
+#[must_use]
+pub(super) fn outcome(entries: &[&Entry], generation: u64, fleet: &Fleet) -> Outcome {
+    let mut outcome = Outcome::default();
+    for sidecar in &fleet.sidecars {
+        let own: Vec<&Entry> = entries
+            .iter()
+            .copied()
+            .filter(|entry| entry.pod_selector.matches(&sidecar.labels))
+            .collect();
+        if own.is_empty() {
+            continue;
+        }
+        outcome.selected += 1;
+        let problem = problem(&own, generation, fleet, sidecar);
+        let mut target = target(&own, fleet, sidecar);
+        outcome.opened += count_open(&target.limiting_snapshots);
+        match problem {
+            None => outcome.enforced += 1,
+            Some(problem) => {
+                target.message.clone_from(&problem);
+                outcome.lagging.push((sidecar.pod.clone(), problem));
+            }
+        }
+        outcome.targets.push(target);
+    }
+    outcome
+        .targets
+        .sort_by_key(|target| (target.message.is_empty(), target.pod_name.clone()));
+    outcome.targets.truncate(MAX_TARGETS);
+    outcome
+}
+
+/// Why a sidecar does not run an object's entries.
+fn problem(own: &[&Entry], generation: u64, fleet: &Fleet, sidecar: &Sidecar) -> Option<String> {
+    let status = match fleet.answers.get(&sidecar.pod) {
+        Some(Answer::Status(status)) => status,
+        Some(Answer::None(problem)) => return Some(problem.clone()),
+        None => return Some("was not asked yet".to_owned()),
+    };
+    let refused = status
+        .refused
+        .as_ref()
+        .filter(|refused| refused.generation.is_none_or(|refused| refused == generation));
+    for entry in own {
+        let Some(running) = status.chain.entries.iter().find(|running| running.name == entry.name) else {
+            return Some(refused.map_or_else(
+                || format!("runs generation {} of the chain still", status.chain.generation),
+                |refused| format!("refuses the chain: {}", refused.message),
+            ));
+        };
+        if running.plugin != entry.plugin || running.settings_hash != entry.settings.hash() {
+            return Some(refused.map_or_else(
+                || format!("runs generation {} of the chain still", status.chain.generation),
+                |refused| format!("refuses the chain: {}", refused.message),
+            ));
+        }
+        if running.state != EntryState::Active {
+            return Some(failing(running));
+        }
+    }
+    None
+}
+
+fn failing(running: &EntryStatus) -> String {
+    let error = running.error.as_deref().unwrap_or("it does not say why");
+    match (running.state, &running.until) {
+        (EntryState::Quarantined, Some(until)) => format!("{} is left alone until {until}: {error}", running.name),
+        _ => format!("{} fails: {error}", running.name),
+    }
+}
+
+fn target(own: &[&Entry], fleet: &Fleet, sidecar: &Sidecar) -> TargetStatus {
+    let mut target = TargetStatus {
+        pod_name: sidecar.pod.clone(),
+        pod_ip: sidecar.ip.clone().unwrap_or_default(),
+        ..TargetStatus::default()
+    };
+    let Some(Answer::Status(status)) = fleet.answers.get(&sidecar.pod) else {
+        return target;
+    };
+    let running = status
+        .chain
+        .entries
+        .iter()
+        .filter(|running| own.iter().any(|entry| entry.name == running.name));
+    let mut hashes = Vec::new();
+    for entry in running {
+        hashes.push(entry.settings_hash.clone());
+        if entry.name.starts_with(BuiltIn::CircuitBreaker.name()) {
+            target
+                .limiting_snapshots
+                .extend(entry.reports.values().filter_map(snapshot));
+        }
+    }
+    target.limiting_snapshots.truncate(MAX_SNAPSHOTS);
+    target.config_hash = super::status::hash(&hashes);
+    target
+}
+
+/// A breaker, as the plugin reports it.
+fn snapshot(report: &Value) -> Option<LimitingSnapshot> {
+    let text = |field: &str| report.get(field).and_then(Value::as_str).map(str::to_owned);
+    let number = |field: &str| report.get(field).and_then(Value::as_u64).unwrap_or_default();
+    Some(LimitingSnapshot {
+        name: text("name")?,
+        key: text("key").unwrap_or_default(),
+        state: match text("state")?.as_str() {
+            "Opened" => BreakerState::Opened,
+            "HalfOpen" => BreakerState::HalfOpened,
+            _ => BreakerState::Closed,
+        },
+        reason: text("reason").unwrap_or_default(),
+        last_transition_time: text("lastTransitionTime"),
+        recovers_at: text("recoversAt"),
+        requests: number("requests"),
+        failures: number("failures"),
+    })
+}
+
+fn count_open(snapshots: &[LimitingSnapshot]) -> i64 {
+    let open = snapshots
+        .iter()
+        .filter(|snapshot| snapshot.state != BreakerState::Closed)
+        .count();
+    i64::try_from(open).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,36 @@
+//! From stored documents to objects, one by one: what was stored under an older schema keeps nothing else from being seen.
+
+use ctrlmesh_contract::Mistakes;
+use serde_json::Value;
+
+use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
+use crate::validate::{self, Object};
+
+/// Custom resources of a namespace.
+#[derive(Debug, Default)]
+pub(super) struct Documents {
+    pub(super) sharding_configs: Vec<ShardingConfig>,
+    pub(super) circuit_breakers: Vec<CircuitBreaker>,
+    pub(super) fault_injections: Vec<FaultInjection>,
+    /// What can't be read, and why.
+    pub(super) unreadable: Vec<(Value, Mistakes)>,
+    /// All, as they were stored.
+    pub(super) stored: Vec<Value>,
+}
+
+impl Documents {
+    pub(super) fn of(documents: Vec<Value>) -> Self {
+        let mut all = Self::default();
+        all.stored.clone_from(&documents);
+        for document in documents {
+            match validate::read(&document) {
+                Ok(Object::ShardingConfig(object)) => all.sharding_configs.push(*object),
+                Ok(Object::CircuitBreaker(object)) => all.circuit_breakers.push(*object),
+                Ok(Object::FaultInjection(object)) => all.fault_injections.push(*object),
+                Ok(Object::ManagerState(_)) => {}
+                Err(mistakes) => all.unreadable.push((document, mistakes)),
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,215 @@
+//! Tells objects what became of them: status, Events, and the end of those that are deleted.
+
+use ctrlmesh_contract::{Entry, Origin};
+use futures_util::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::ApiResource;
+use kube::runtime::events::{Event, EventType};
+use serde_json::{Value, json};
+
+use super::fleet::Fleet;
+use super::outcome::outcome;
+use super::read::Documents;
+use super::reconcile::{Distributor, Next};
+use super::status::{self, Facts};
+use super::wanted::kept;
+use crate::api::{API_VERSION, CircuitBreaker, FaultInjection, ShardingConfig};
+use crate::rbac::{Rule, Scope};
+
+/// Statuses that are written at a time.
+const CONCURRENCY: usize = 8;
+/// KusionStack's managers put it on objects, and took it off when they were deleted. Nobody else does.
+pub const FINALIZER: &str = "finalizer.ctrlmesh.kusionstack.io/protected";
+
+/// What telling needs.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        scope: Scope::Cluster,
+        group: "events.k8s.io",
+        resources: &["events"],
+        verbs: &["create", "patch"],
+        names: &[],
+    },
+    Rule {
+        scope: Scope::Cluster,
+        group: "ctrlmesh.kusionstack.io",
+        resources: &["shardingconfigs", "circuitbreakers", "faultinjections"],
+        verbs: &["patch"],
+        names: &[],
+    },
+];
+
+/// Tells all objects of a namespace. Whether every one of them is enforced.
+pub(super) async fn report(
+    distributor: &Distributor,
+    namespace: &str,
+    objects: &Documents,
+    next: &Next,
+    fleet: &Fleet,
+) -> bool {
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let mut tells = Vec::new();
+    for document in &objects.stored {
+        tells.push(tell_one(distributor, namespace, document, objects, next, fleet, &now));
+    }
+    let told: Vec<bool> = stream::iter(tells).buffer_unordered(CONCURRENCY).collect().await;
+    told.into_iter().all(|is_enforced| is_enforced)
+}
+
+/// Whether it is enforced.
+async fn tell_one(
+    distributor: &Distributor,
+    namespace: &str,
+    document: &Value,
+    objects: &Documents,
+    next: &Next,
+    fleet: &Fleet,
+    now: &str,
+) -> bool {
+    if document.pointer("/metadata/deletionTimestamp").is_some() {
+        release(distributor, namespace, document).await;
+        return true;
+    }
+    let (origin, facts) = facts(document, objects, next, fleet);
+    let is_enforced = facts.mistakes.is_empty() && facts.outcome.lagging.is_empty() && facts.withheld.is_none();
+    tell(distributor, namespace, document, &origin, &facts, now).await;
+    is_enforced
+}
+
+/// What is known of an object.
+fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (Origin, Facts) {
+    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let origin = Origin {
+        kind: text("/kind").to_owned(),
+        name: text("/metadata/name").to_owned(),
+        uid: text("/metadata/uid").to_owned(),
+        generation: document
+            .pointer("/metadata/generation")
+            .and_then(Value::as_u64)
+            .unwrap_or_default(),
+    };
+    let entries: Vec<&Entry> = kept(Some(&next.chain), document).collect();
+    let is_it = |other: &Origin| (&other.kind, &other.name) == (&origin.kind, &origin.name);
+    let refused = next.refused.iter().find(|refused| is_it(&refused.origin));
+    let unreadable = objects.unreadable.iter().find(|(other, _)| {
+        let same = |pointer: &str| other.pointer(pointer) == document.pointer(pointer);
+        same("/kind") && same("/metadata/name")
+    });
+    let mistakes = refused
+        .map(|refused| &refused.reasons)
+        .or(unreadable.map(|(_, mistakes)| mistakes));
+    let waits_for = entries
+        .iter()
+        .filter_map(|entry| next.waiting.get(&entry.name))
+        .flatten();
+    let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
+    let facts = Facts {
+        mistakes: mistakes.map(ToString::to_string).unwrap_or_default(),
+        is_kept: mistakes.is_some() && !entries.is_empty(),
+        is_root: document.pointer("/spec/root").is_some(),
+        withheld: next.withheld.clone(),
+        chain: next.chain.generation,
+        waits_for: waits_for.cloned().collect(),
+        plugins: None,
+        hash: status::hash(&hashes),
+        outcome: outcome(&entries, next.chain.generation, fleet),
+    };
+    (origin, facts)
+}
+
+async fn tell(distributor: &Distributor, namespace: &str, document: &Value, origin: &Origin, facts: &Facts, now: &str) {
+    let before = document.get("status").cloned().unwrap_or_default();
+    let after = status::status(origin, facts, &before, now);
+    if status::is_same(&before, &after) {
+        return;
+    }
+    let context = &distributor.context;
+    for event in events(&before, &after) {
+        let about = reference(namespace, origin);
+        if let Err(error) = context.recorder.publish(&event, &about).await {
+            tracing::warn!(%error, kind = origin.kind, %namespace, name = origin.name, "an Event was not written");
+        }
+    }
+    match status::publish(&context.client, namespace, origin, after, now).await {
+        Ok(()) => {}
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        Err(error) => {
+            context.metrics.distribution.status_failed.inc();
+            tracing::warn!(%error, kind = origin.kind, %namespace, name = origin.name, "a status was not written");
+        }
+    }
+}
+
+/// One for each condition that has turned.
+fn events(before: &Value, after: &Value) -> Vec<Event> {
+    let status = |status: &Value, kind: &Value| {
+        let list = status["conditions"].as_array().into_iter().flatten();
+        let mut own = list.filter(|condition| condition["type"] == *kind);
+        own.next()
+            .map(|condition| (condition["status"].clone(), condition["reason"].clone()))
+    };
+    let list = after["conditions"].as_array().into_iter().flatten();
+    let turned = list.filter(|condition| {
+        let is_news = status(before, &condition["type"]) != status(after, &condition["type"]);
+        is_news && condition["reason"] != "Progressing" && condition["status"] != "Unknown"
+    });
+    turned
+        .map(|condition| {
+            let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+            let is_bad = condition["status"] == "False" && condition["reason"] != "HandingOver";
+            Event {
+                type_: if is_bad { EventType::Warning } else { EventType::Normal },
+                reason: text("reason"),
+                note: Some(text("message").chars().take(1000).collect()),
+                action: text("type"),
+                secondary: None,
+            }
+        })
+        .collect()
+}
+
+fn reference(namespace: &str, origin: &Origin) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(API_VERSION.to_owned()),
+        kind: Some(origin.kind.clone()),
+        name: Some(origin.name.clone()),
+        namespace: Some(namespace.to_owned()),
+        uid: Some(origin.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+/// Lets an object go that KusionStack's manager held. Its entries are gone from the chain already. Roots are held until their
+/// shards are gone.
+async fn release(distributor: &Distributor, namespace: &str, document: &Value) {
+    let finalizers = document.pointer("/metadata/finalizers").and_then(Value::as_array);
+    let held = finalizers.and_then(|list| list.iter().position(|finalizer| finalizer == FINALIZER));
+    let (Some(index), None) = (held, document.pointer("/spec/root")) else {
+        return;
+    };
+    let kind = match document["kind"].as_str() {
+        Some("ShardingConfig") => ApiResource::erase::<ShardingConfig>(&()),
+        Some("CircuitBreaker") => ApiResource::erase::<CircuitBreaker>(&()),
+        _ => ApiResource::erase::<FaultInjection>(&()),
+    };
+    let path = format!("/metadata/finalizers/{index}");
+    let patch = json!([
+        { "op": "test", "path": path, "value": FINALIZER },
+        { "op": "remove", "path": path },
+    ]);
+    let Ok(patch) = serde_json::from_value(patch) else {
+        return;
+    };
+    let name = document
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let api: Api<DynamicObject> = Api::namespaced_with(distributor.context.client.clone(), namespace, &kind);
+    let patch: Patch<DynamicObject> = Patch::Json(patch);
+    if let Err(error) = api.patch(name, &PatchParams::default(), &patch).await {
+        tracing::warn!(%error, %namespace, name, "a finalizer of KusionStack's was not removed");
+    }
+}

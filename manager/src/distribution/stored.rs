@@ -1,0 +1,91 @@
+//! What lies in a namespace's ConfigMaps now.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, files, plugin_config_map};
+use ctrlmesh_contract::plugin_file::{self, Encoding};
+use ctrlmesh_contract::signature::PublicKeys;
+use ctrlmesh_contract::{Chain, Digest};
+use k8s_openapi::api::core::v1::ConfigMap;
+
+use super::carried::Packed;
+use super::slots::Slots;
+use super::world::{World, fingerprint};
+use super::write::CLAIMS;
+use crate::hand_over::Claims;
+
+/// What was written last, as far as nobody has changed it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stored {
+    /// `None`: there is none, or it is not as we wrote it.
+    pub(super) chain: Option<Chain>,
+    pub(super) claims: Claims,
+    /// Version of the chain's ConfigMap, if there is one: who writes says what was read.
+    pub(super) version: Option<String>,
+    /// Sizes are not known: plugins were replaced by fingerprints.
+    slots: Vec<BTreeMap<Digest, Vec<u8>>>,
+}
+
+impl Stored {
+    pub(super) fn of(world: &World, namespace: &str, keys: &PublicKeys) -> Self {
+        let slots = (0..).map_while(plugin_config_map).map(|name| {
+            let map = world.config_map(namespace, &name);
+            map.map(|map| plugins(&map)).unwrap_or_default()
+        });
+        let mut stored = Self {
+            slots: slots.collect(),
+            ..Self::default()
+        };
+        if let Some(map) = world.config_map(namespace, CHAIN_CONFIG_MAP) {
+            stored.version.clone_from(&map.metadata.resource_version);
+            stored.chain = chain(&map, keys).filter(|chain| chain.namespace == namespace);
+            stored.claims = claims(&map);
+        }
+        stored
+    }
+
+    /// Which plugins lie where. `sizes` are those of what is known; of what is not, the room is taken to be full.
+    pub(super) fn slots(&self, sizes: &BTreeMap<Digest, usize>) -> Slots {
+        let mut slots = Slots::default();
+        for (slot, digests) in slots.iter_mut().zip(&self.slots) {
+            let size = |digest: &Digest| sizes.get(digest).copied().unwrap_or(super::slots::MAX_SLOT_BYTES / 4);
+            *slot = digests.keys().map(|digest| (*digest, size(digest))).collect();
+        }
+        slots
+    }
+
+    /// Whether a slot holds what it should, and nothing of ours was changed.
+    pub(super) fn is_slot(&self, number: usize, wanted: &BTreeSet<Digest>, known: &BTreeMap<Digest, Packed>) -> bool {
+        let empty = BTreeMap::new();
+        let slot = self.slots.get(number).unwrap_or(&empty);
+        let is_intact = |(digest, print): (&Digest, &Vec<u8>)| {
+            known
+                .get(digest)
+                .is_none_or(|packed| fingerprint(&packed.bytes) == *print)
+        };
+        slot.keys().copied().collect::<BTreeSet<_>>() == *wanted && slot.iter().all(is_intact)
+    }
+}
+
+fn plugins(map: &ConfigMap) -> BTreeMap<Digest, Vec<u8>> {
+    let keys = map.binary_data.iter().flatten();
+    keys.filter_map(|(key, print)| match plugin_file::parse(key)? {
+        (digest, Encoding::Zstd) => Some((digest, print.0.clone())),
+        (_, Encoding::Plain) => None,
+    })
+    .collect()
+}
+
+fn chain(map: &ConfigMap, keys: &PublicKeys) -> Option<Chain> {
+    let data = map.data.as_ref()?;
+    let (document, signature) = (data.get(files::CHAIN)?, data.get(files::CHAIN_SIGNATURE)?);
+    keys.verify(document.as_bytes(), signature.as_bytes()).ok()?;
+    Chain::parse(document.as_bytes()).ok()
+}
+
+fn claims(map: &ConfigMap) -> Claims {
+    let annotations = map.metadata.annotations.as_ref();
+    let text = annotations.and_then(|annotations| annotations.get(CLAIMS));
+    text.and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
+}

@@ -1,0 +1,164 @@
+//! What is watched: custom resources, the pods that have sidecars, our ConfigMaps, namespaces. One watch each for the cluster.
+
+use std::sync::Arc;
+
+use ctrlmesh_contract::names::labels;
+use futures_util::{StreamExt as _, stream};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, PodStatus};
+use kube::core::{ApiResource, DynamicObject};
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::write::MANAGED_BY;
+use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
+use crate::context::FIELD_MANAGER;
+use crate::rbac::{Rule, Scope};
+
+/// What watching needs.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        scope: Scope::Cluster,
+        group: "ctrlmesh.kusionstack.io",
+        resources: &["shardingconfigs", "circuitbreakers", "faultinjections"],
+        verbs: &["list", "watch"],
+        names: &[],
+    },
+    Rule {
+        scope: Scope::Cluster,
+        group: "",
+        resources: &["pods", "configmaps", "namespaces"],
+        verbs: &["list", "watch"],
+        names: &[],
+    },
+];
+
+/// Namespaces to look at.
+pub(super) type Triggers = stream::BoxStream<'static, ObjectRef<Namespace>>;
+
+/// All that was seen.
+#[derive(Clone)]
+pub(super) struct World {
+    objects: [Store<DynamicObject>; 3],
+    pods: Store<Pod>,
+    config_maps: Store<ConfigMap>,
+}
+
+impl World {
+    /// Starts watching when the triggers are polled.
+    pub(super) fn watch(client: &Client) -> (Self, Triggers) {
+        let kinds = [
+            ApiResource::erase::<ShardingConfig>(&()),
+            ApiResource::erase::<CircuitBreaker>(&()),
+            ApiResource::erase::<FaultInjection>(&()),
+        ];
+        let (objects, changes): (Vec<_>, Vec<_>) = kinds.into_iter().map(|kind| custom(client, kind)).unzip();
+        let objects = <[_; 3]>::try_from(objects).unwrap_or_else(|_| unreachable!("three kinds make three stores"));
+        let with_sidecar = watcher::Config::default().labels(&format!("{}=true", labels::WATCHING));
+        let (pods, pod_changes) = reflect(Api::all(client.clone()), (), with_sidecar, strip_pod);
+        let ours = watcher::Config::default().labels(&format!("{MANAGED_BY}={FIELD_MANAGER}"));
+        let (config_maps, map_changes) = reflect(Api::all(client.clone()), (), ours, strip_config_map);
+        let changes = changes.into_iter().chain([pod_changes, map_changes]);
+        let world = Self {
+            objects,
+            pods,
+            config_maps,
+        };
+        (world, stream::select_all(changes).boxed())
+    }
+
+    /// Waits until everything that exists was seen once. Before that, what is not there is only not seen yet.
+    pub(super) async fn ready(&self) {
+        for store in &self.objects {
+            let _ = store.wait_until_ready().await;
+        }
+        let _ = self.pods.wait_until_ready().await;
+        let _ = self.config_maps.wait_until_ready().await;
+    }
+
+    /// Custom resources of a namespace, as they were stored.
+    pub(super) fn documents(&self, namespace: &str) -> Vec<Value> {
+        let stores = self.objects.iter().flat_map(Store::state);
+        let of_namespace = stores.filter(|object| object.namespace().as_deref() == Some(namespace));
+        let mut documents: Vec<Value> = of_namespace
+            .filter_map(|object| serde_json::to_value(&*object).ok())
+            .collect();
+        let key = |document: &Value| document["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        documents.sort_by_key(key);
+        documents
+    }
+
+    /// Pods of a namespace that have a sidecar, by name.
+    pub(super) fn pods(&self, namespace: &str) -> Vec<Arc<Pod>> {
+        let mut pods = self.pods.state();
+        pods.retain(|pod| pod.namespace().as_deref() == Some(namespace));
+        pods.sort_by_key(|pod| pod.name_any());
+        pods
+    }
+
+    /// One of our ConfigMaps. Plugin bytes are replaced by their SHA-256: see [`fingerprint`].
+    pub(super) fn config_map(&self, namespace: &str, name: &str) -> Option<Arc<ConfigMap>> {
+        self.config_maps.get(&ObjectRef::new(name).within(namespace))
+    }
+}
+
+/// What stands for plugin bytes in memory: there may be megabytes of them in every namespace.
+pub(super) fn fingerprint(bytes: &[u8]) -> Vec<u8> {
+    Sha256::digest(bytes).to_vec()
+}
+
+fn custom(client: &Client, kind: ApiResource) -> (Store<DynamicObject>, Triggers) {
+    let api = Api::all_with(client.clone(), &kind);
+    reflect(api, kind, watcher::Config::default(), |object: &mut DynamicObject| {
+        object.managed_fields_mut().clear();
+    })
+}
+
+fn reflect<K>(
+    api: Api<K>,
+    kind: K::DynamicType,
+    config: watcher::Config,
+    strip: impl FnMut(&mut K) + Send + 'static,
+) -> (Store<K>, Triggers)
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+    K::DynamicType: Clone + Eq + std::hash::Hash + Unpin + Send + Sync + 'static,
+{
+    let writer = Writer::new(kind.clone());
+    let store = writer.as_reader();
+    let name = K::plural(&kind).into_owned();
+    let changes = watcher(api, config)
+        .default_backoff()
+        .modify(strip)
+        .reflect(writer)
+        .touched_objects()
+        .filter_map(move |seen| {
+            let seen = seen
+                .inspect_err(|error| tracing::warn!(%error, resource = name, "a watch has failed and is begun again"));
+            let namespace = seen.ok().and_then(|object| object.namespace());
+            futures_util::future::ready(namespace.map(|namespace| ObjectRef::new(&namespace)))
+        });
+    (store, changes.boxed())
+}
+
+fn strip_pod(pod: &mut Pod) {
+    pod.managed_fields_mut().clear();
+    pod.spec = None;
+    pod.status = pod.status.take().map(|status| PodStatus {
+        phase: status.phase,
+        pod_ip: status.pod_ip,
+        ..PodStatus::default()
+    });
+}
+
+fn strip_config_map(map: &mut ConfigMap) {
+    map.managed_fields_mut().clear();
+    for bytes in map.binary_data.iter_mut().flatten().map(|(_, bytes)| bytes) {
+        *bytes = ByteString(fingerprint(&bytes.0));
+    }
+}

@@ -1,0 +1,168 @@
+//! Writes ConfigMaps and bumps pods: one write for each real change.
+
+use std::collections::BTreeMap;
+
+use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, annotations, files, plugin_config_map};
+use ctrlmesh_contract::plugin_file::{self, Encoding};
+use ctrlmesh_contract::signature::SigningKey;
+use ctrlmesh_contract::{Chain, Digest};
+use futures_util::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{ObjectMeta, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+
+use crate::context::FIELD_MANAGER;
+use crate::hand_over::Claims;
+use crate::rbac::{Rule, Scope};
+
+/// Label of our ConfigMaps; its value is [`FIELD_MANAGER`].
+pub(super) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Annotation of the chain's ConfigMap: what sidecars may still show besides the chain ([`Claims`]).
+pub(super) const CLAIMS: &str = "ctrlmesh.kusionstack.io/claims";
+/// Pods that are bumped at a time.
+const CONCURRENCY: usize = 16;
+
+/// What writing needs.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        scope: Scope::Cluster,
+        group: "",
+        resources: &["configmaps"],
+        verbs: &["create", "patch"],
+        names: &[],
+    },
+    Rule {
+        scope: Scope::Cluster,
+        group: "",
+        resources: &["configmaps"],
+        verbs: &["get"],
+        names: &[
+            "ctrlmesh-plugins-0",
+            "ctrlmesh-plugins-1",
+            "ctrlmesh-plugins-2",
+            "ctrlmesh-plugins-3",
+            "ctrlmesh-plugins-4",
+            "ctrlmesh-plugins-5",
+            "ctrlmesh-plugins-6",
+            "ctrlmesh-plugins-7",
+        ],
+    },
+    Rule {
+        scope: Scope::Cluster,
+        group: "",
+        resources: &["pods"],
+        verbs: &["patch"],
+        names: &[],
+    },
+];
+
+fn apply() -> PatchParams {
+    PatchParams::apply(FIELD_MANAGER).force()
+}
+
+fn meta(name: &str, namespace: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        labels: Some([(MANAGED_BY.to_owned(), FIELD_MANAGER.to_owned())].into()),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Writes the chain, if the ConfigMap is still the one that was read: of two managers that lead for a moment, one fails.
+///
+/// # Errors
+/// What the API server says; 409 if somebody else wrote.
+pub(super) async fn chain(
+    client: &Client,
+    chain: &Chain,
+    claims: &Claims,
+    key: &SigningKey,
+    version: Option<&str>,
+) -> Result<(), kube::Error> {
+    let document = chain.to_json();
+    let mut metadata = meta(CHAIN_CONFIG_MAP, &chain.namespace);
+    metadata.resource_version = version.map(str::to_owned);
+    if !claims.is_empty() {
+        let text = serde_json::to_string(claims).map_err(kube::Error::SerdeError)?;
+        metadata.annotations = Some([(CLAIMS.to_owned(), text)].into());
+    }
+    let data = BTreeMap::from([
+        (files::CHAIN_SIGNATURE.to_owned(), key.sign(document.as_bytes())),
+        (files::CHAIN.to_owned(), document),
+    ]);
+    let map = ConfigMap {
+        metadata,
+        data: Some(data),
+        ..ConfigMap::default()
+    };
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), &chain.namespace);
+    api.patch(CHAIN_CONFIG_MAP, &apply(), &Patch::Apply(&map)).await?;
+    Ok(())
+}
+
+/// Writes one of the ConfigMaps with plugins. Bytes that are not known here are taken from what lies there.
+///
+/// # Errors
+/// What the API server says.
+pub(super) async fn slot(
+    client: &Client,
+    namespace: &str,
+    number: usize,
+    mut plugins: BTreeMap<Digest, Option<Vec<u8>>>,
+) -> Result<(), kube::Error> {
+    let Some(name) = plugin_config_map(number) else {
+        return Ok(());
+    };
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let key = |digest: &Digest| plugin_file::name(digest, Encoding::Zstd);
+    if plugins.values().any(Option::is_none) {
+        let there = api
+            .get_opt(&name)
+            .await?
+            .and_then(|map| map.binary_data)
+            .unwrap_or_default();
+        for (digest, bytes) in plugins.iter_mut().filter(|(_, bytes)| bytes.is_none()) {
+            *bytes = there.get(&key(digest)).map(|bytes| bytes.0.clone());
+        }
+    }
+    let data = plugins
+        .into_iter()
+        .filter_map(|(digest, bytes)| Some((key(&digest), k8s_openapi::ByteString(bytes?))));
+    let map = ConfigMap {
+        metadata: meta(&name, namespace),
+        binary_data: Some(data.collect()),
+        ..ConfigMap::default()
+    };
+    api.patch(&name, &apply(), &Patch::Apply(&map)).await?;
+    Ok(())
+}
+
+/// Changes an annotation of pods, so that kubelet syncs their volumes now. A pod that is gone meanwhile is no failure.
+///
+/// # Errors
+/// What the API server says of the first pod that fails.
+pub(super) async fn bump(
+    client: &Client,
+    namespace: &str,
+    pods: &[String],
+    generation: u64,
+) -> Result<(), kube::Error> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let patch = json!({ "metadata": { "annotations": { annotations::CHAIN_GENERATION: generation.to_string() } } });
+    let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
+    let mut bumps = Vec::new();
+    for pod in pods {
+        bumps.push(api.patch_metadata(pod, &params, &patch));
+    }
+    let mut bumped = stream::iter(bumps).buffer_unordered(CONCURRENCY);
+    while let Some(bumped) = bumped.next().await {
+        match bumped {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

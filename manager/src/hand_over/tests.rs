@@ -1,0 +1,293 @@
+//! Chains followed by sidecars that lag as they like.
+
+use std::collections::BTreeMap;
+
+use ctrlmesh_contract::{Digest, FailurePolicy};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+const SHARDS: usize = 4;
+const BUCKETS: usize = 6;
+
+/// A shard that sees these buckets of deployments. One pod, `x` of shard `x`.
+fn shard(id: usize, buckets: &[usize]) -> Entry {
+    let buckets: Vec<String> = buckets.iter().map(ToString::to_string).collect();
+    let settings = json!({
+        "leaderElectionName": "lock",
+        "shard": format!("s{id}"),
+        "limits": [{
+            "relateResources": [{"apiGroups": ["apps"], "resources": ["deployments"]}],
+            "selector": {"matchExpressions": [{"key": "hash", "operator": "In", "values": buckets}]},
+        }],
+    });
+    Entry {
+        name: format!("shard-selector/s{id}"),
+        plugin: Digest::of(b"plugin"),
+        pod_selector: pods_of(id),
+        order: 2000,
+        on_failure: FailurePolicy::Closed,
+        timeout_ms: 10,
+        memory_mib: 16,
+        settings: Settings::new(settings),
+        origin: None,
+    }
+}
+
+fn pods_of(id: usize) -> LabelSelector {
+    LabelSelector {
+        match_labels: labels_of(id),
+        ..LabelSelector::default()
+    }
+}
+
+fn labels_of(pod: usize) -> BTreeMap<String, String> {
+    [("shard".to_owned(), pod.to_string())].into()
+}
+
+/// Which shard has which bucket; a shard without one is not there.
+fn wanted(owners: &[Option<usize>]) -> Vec<Entry> {
+    let of = |id| -> Vec<usize> { (0..owners.len()).filter(|bucket| owners[*bucket] == Some(id)).collect() };
+    let shards = (0..SHARDS).map(|id| (id, of(id)));
+    shards
+        .filter(|(_, buckets)| !buckets.is_empty())
+        .map(|(id, buckets)| shard(id, &buckets))
+        .collect()
+}
+
+/// Whether the sidecar of a pod with these entries shows a bucket's deployments. Without any it shows everything.
+fn sees(entries: &[Entry], pod: usize, bucket: usize) -> bool {
+    let class = |limits: &[Limit]| crate::view::classes(limits.iter());
+    let own = entries
+        .iter()
+        .filter(|entry| entry.pod_selector.matches(&labels_of(pod)));
+    let limits: Vec<Limit> = own.flat_map(|entry| limits_of(entry.settings.value())).collect();
+    let classes = class(&limits);
+    let Some(class) = classes.iter().next_back() else {
+        return true;
+    };
+    crate::view::seen(limits.iter(), class).is_some_and(|set| set.with("hash", &bucket.to_string()).is_some())
+}
+
+/// One pod for each shard that was ever wanted, each with the chain that it runs.
+#[derive(Default)]
+struct Cluster {
+    last: Vec<Entry>,
+    claims: Claims,
+    running: BTreeMap<usize, Vec<Entry>>,
+}
+
+impl Fleet for Cluster {
+    fn has_pods(&self, selector: &LabelSelector) -> bool {
+        self.running.keys().any(|pod| selector.matches(&labels_of(*pod)))
+    }
+
+    fn is_quiet(&self, selector: &LabelSelector) -> bool {
+        let mut selected = self
+            .running
+            .iter()
+            .filter(|(pod, _)| selector.matches(&labels_of(**pod)));
+        selected.all(|(_, running)| *running == self.last)
+    }
+}
+
+impl Cluster {
+    fn step(&mut self, wanted: &[Entry]) -> BTreeMap<String, BTreeSet<String>> {
+        let plan = plan(&self.last, &self.claims, wanted, self);
+        // A manager that takes over reads them back.
+        self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
+        self.last = plan.entries;
+        plan.waiting
+    }
+
+    /// The pods that show a bucket.
+    fn owners(&self, bucket: usize) -> Vec<usize> {
+        let running = self.running.iter();
+        running
+            .filter(|(pod, entries)| sees(entries, **pod, bucket))
+            .map(|(pod, _)| *pod)
+            .collect()
+    }
+
+    fn sync(&mut self, pod: usize) {
+        let last = self.last.clone();
+        self.running.entry(pod).and_modify(|running| *running = last);
+    }
+}
+
+fn all_on(cluster: &mut Cluster) {
+    for pod in 0..SHARDS {
+        cluster.sync(pod);
+    }
+}
+
+fn with_pods(ids: std::ops::Range<usize>, first: &[Entry]) -> Cluster {
+    let mut cluster = Cluster::default();
+    cluster.step(first);
+    for pod in ids {
+        cluster.running.insert(pod, cluster.last.clone());
+    }
+    cluster
+}
+
+#[test]
+fn who_loses_narrows_before_who_gains_widens() {
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
+    let target = wanted(&[Some(0), Some(1), Some(1)]);
+    let waiting = cluster.step(&target);
+    let expected: BTreeSet<String> = ["shard-selector/s0".to_owned()].into();
+    assert_eq!(waiting, BTreeMap::from([("shard-selector/s1".to_owned(), expected)]));
+    assert_eq!(cluster.last[0], target[0]);
+    assert!(!sees(&cluster.last, 1, 1) && sees(&cluster.last, 1, 2));
+    let narrowed = cluster.last.clone();
+    // Nobody has acknowledged: nothing moves on, and nothing is written anew.
+    cluster.sync(1);
+    cluster.step(&target);
+    assert_eq!(cluster.last, narrowed);
+    cluster.sync(0);
+    assert!(cluster.step(&target).is_empty());
+    assert!(sees(&cluster.last, 1, 1));
+    assert_eq!(cluster.last[1].settings.value()["consistentReads"], true);
+    assert!(cluster.last[0].settings.value().get("consistentReads").is_none());
+    let settled = cluster.last.clone();
+    all_on(&mut cluster);
+    cluster.step(&target);
+    assert_eq!((cluster.last, cluster.claims), (settled, Claims::new()));
+}
+
+#[test]
+fn a_change_that_moves_nothing_is_not_held_up() {
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), None, Some(1)]));
+    // Both have not acknowledged anything.
+    cluster.running.insert(0, Vec::new());
+    cluster.running.insert(1, Vec::new());
+    assert!(cluster.step(&wanted(&[Some(0), Some(0), Some(1)])).is_empty());
+    assert!(sees(&cluster.last, 0, 1));
+}
+
+/// The first shard narrowed and is forgotten, as its sidecar is not: what it gave up is still its own.
+#[test]
+fn what_a_sidecar_may_still_run_is_remembered() {
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
+    assert!(cluster.step(&wanted(&[Some(0), None, Some(1)])).is_empty());
+    let target = wanted(&[Some(0), Some(1), Some(1)]);
+    assert_eq!(cluster.step(&target).len(), 1);
+    assert!(!sees(&cluster.last, 1, 1));
+    all_on(&mut cluster);
+    assert!(cluster.step(&target).is_empty());
+    assert!(sees(&cluster.last, 1, 1));
+}
+
+#[test]
+fn a_new_shard_sees_nothing_until_its_objects_are_given_up() {
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0)]));
+    cluster.running.remove(&1);
+    let target = wanted(&[Some(0), Some(1)]);
+    assert_eq!(cluster.step(&target).len(), 1);
+    cluster.running.insert(1, cluster.last.clone());
+    assert!(cluster.owners(1) == [0] && !sees(&cluster.last, 1, 0) && !sees(&cluster.last, 1, 1));
+    all_on(&mut cluster);
+    assert_eq!(cluster.owners(1), Vec::<usize>::new());
+    cluster.step(&target);
+    all_on(&mut cluster);
+    assert_eq!(cluster.owners(1), [1]);
+}
+
+#[test]
+fn pods_of_a_shard_that_is_gone_see_nothing_while_there_are_others() {
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(1)]));
+    let target = wanted(&[Some(0), Some(0)]);
+    cluster.step(&target);
+    all_on(&mut cluster);
+    cluster.step(&target);
+    all_on(&mut cluster);
+    assert_eq!((cluster.owners(0), cluster.owners(1)), (vec![0], vec![0]));
+    // Its pods are gone, too: so is its entry.
+    cluster.running.remove(&1);
+    cluster.step(&target);
+    assert_eq!(cluster.last.len(), 1);
+    // The last shard goes: its controller is not sharded any more.
+    cluster.step(&[]);
+    assert!(cluster.last.is_empty() && cluster.claims.is_empty());
+}
+
+#[test]
+fn shards_of_different_controllers_do_not_wait_for_each_other() {
+    let other = |entry: Entry| {
+        let mut settings = entry.settings.value().clone();
+        settings["leaderElectionName"] = "another".into();
+        Entry {
+            settings: Settings::new(settings),
+            ..entry
+        }
+    };
+    let mut cluster = with_pods(0..2, &[shard(0, &[0, 1]), other(shard(1, &[2]))]);
+    let target = [shard(0, &[0]), other(shard(1, &[1, 2]))];
+    assert!(cluster.step(&target).is_empty());
+}
+
+#[derive(Clone, Debug)]
+enum Happens {
+    /// Somebody edits the ShardingConfigs.
+    Edit(Vec<Option<usize>>),
+    /// A sidecar loads the last chain.
+    Sync(usize),
+    /// The manager looks.
+    Look,
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    let owners = prop::collection::vec(prop::option::weighted(0.8, 0..SHARDS), BUCKETS);
+    prop_oneof![
+        1 => owners.prop_map(Happens::Edit),
+        4 => (0..SHARDS).prop_map(Happens::Sync),
+        3 => Just(Happens::Look),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is edited, whoever lags: no bucket is shown by two pods, and in the end it is shown by whom it was given to.
+    #[test]
+    fn nothing_ever_has_two_owners(
+        first in prop::collection::vec(prop::option::of(0..SHARDS), BUCKETS),
+        story in prop::collection::vec(happens(), 1..60),
+    ) {
+        let everywhere: Vec<Entry> = (0..SHARDS).map(|id| shard(id, &[])).collect();
+        let mut cluster = with_pods(0..SHARDS, &everywhere);
+        let mut owners = first;
+        // Somebody has to be left, or the controller is not sharded any more.
+        if owners.iter().all(Option::is_none) {
+            owners[0] = Some(0);
+        }
+        for happens in story {
+            match happens {
+                Happens::Edit(edited) => {
+                    owners = edited;
+                    if owners.iter().all(Option::is_none) {
+                        owners[0] = Some(0);
+                    }
+                }
+                Happens::Sync(pod) => cluster.sync(pod),
+                Happens::Look => drop(cluster.step(&wanted(&owners))),
+            }
+            for bucket in 0..BUCKETS {
+                let now = cluster.owners(bucket);
+                prop_assert!(now.len() <= 1, "{bucket} is shown by {now:?}");
+            }
+        }
+        for _ in 0..4 {
+            cluster.step(&wanted(&owners));
+            all_on(&mut cluster);
+        }
+        for (bucket, owner) in owners.iter().enumerate() {
+            prop_assert_eq!(cluster.owners(bucket), owner.iter().copied().collect::<Vec<_>>());
+        }
+        let settled = cluster.last.clone();
+        cluster.step(&wanted(&owners));
+        prop_assert_eq!(&cluster.last, &settled);
+        prop_assert!(cluster.claims.is_empty());
+    }
+}
