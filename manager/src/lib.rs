@@ -17,6 +17,7 @@ pub mod crds;
 pub mod distribution;
 pub mod error;
 mod label_set;
+pub mod labels;
 pub mod leader;
 pub mod metrics;
 pub mod overlap;

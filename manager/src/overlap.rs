@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use ctrlmesh_contract::LabelSelector;
-use ctrlmesh_contract::names::labels;
 
 use crate::api::ShardingConfig;
 use crate::auto_shard::LabelKeys;
@@ -158,7 +157,7 @@ fn objects_of(namespace: &str, keys: &LabelKeys) -> Option<LabelSet> {
     LabelSet::default()
         .with(&keys.namespace, namespace)?
         .with(&keys.shard_hash, &shard_hash(namespace).to_string())?
-        .with(labels::CONTROL, "true")
+        .with(&keys.control, "true")
 }
 
 fn is_covered(everything: LabelSet, sets: &[(&str, LabelSet)]) -> bool {
