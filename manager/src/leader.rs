@@ -43,7 +43,7 @@ pub async fn run(context: Context) -> Result<(), Error> {
 async fn lock(context: &Context) -> Result<LeaseManager, Error> {
     let args = &context.args;
     let grace = (args.lease_seconds / 3).max(1);
-    let builder = LeaseManagerBuilder::new(context.client.clone(), LOCK)
+    let builder = LeaseManagerBuilder::new(context.urgent.clone(), LOCK)
         .with_namespace(&args.namespace)
         .with_identity(&args.pod_name)
         .with_field_manager(format!("{FIELD_MANAGER}-{}", args.pod_name))

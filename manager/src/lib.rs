@@ -16,12 +16,14 @@ pub mod context;
 pub mod crds;
 pub mod distribution;
 pub mod error;
+pub mod events;
 mod label_set;
 pub mod labels;
 pub mod leader;
 pub mod metrics;
 pub mod overlap;
 pub mod process;
+pub mod rate;
 pub mod rbac;
 #[cfg(test)]
 mod samples;
