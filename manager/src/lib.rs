@@ -30,6 +30,8 @@ mod samples;
 mod schema;
 mod settings;
 pub mod shard_hash;
+#[cfg(test)]
+mod stand;
 pub mod validate;
 
 pub use auto_shard::{LabelKeys, auto_shard};

@@ -37,6 +37,12 @@ impl Changes {
         (!changes.is_empty()).then_some(Self(changes))
     }
 
+    /// What makes every object of a namespace right, whatever labels it has.
+    #[must_use]
+    pub fn all(namespace: &str, is_managed: bool, keys: &LabelKeys) -> Self {
+        Self(wanted(namespace, is_managed, keys).into())
+    }
+
     /// By key, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_deref()))
@@ -46,6 +52,12 @@ impl Changes {
     #[must_use]
     pub fn merge_patch(&self) -> Value {
         json!({ "metadata": { "labels": self.0 } })
+    }
+
+    /// The same, refused with a conflict if the object is not at this version any more.
+    #[must_use]
+    pub fn merge_patch_at(&self, version: Option<&str>) -> Value {
+        json!({ "metadata": { "labels": self.0, "resourceVersion": version } })
     }
 
     /// As operations of a JSON patch (RFC 6902) of an object with these labels: what an admission review is answered with.
@@ -87,7 +99,7 @@ pub fn patch_for_namespace(namespace: &ObjectMeta, keys: &LabelKeys) -> Option<C
         return None;
     }
     if is_managed(namespace, keys) {
-        return Changes::new(namespace, set(name(namespace), keys));
+        return Changes::new(namespace, wanted(name(namespace), true, keys));
     }
     let gone = [&keys.shard_hash, &keys.namespace].map(|key| (key.clone(), None));
     Changes::new(namespace, gone)
@@ -102,18 +114,15 @@ pub fn patch_for_object(object: &ObjectMeta, namespace: &ObjectMeta, keys: &Labe
 /// As [`patch_for_object`], of all that matters of a namespace.
 #[must_use]
 pub(crate) fn patch_in(object: &ObjectMeta, namespace: &str, is_managed: bool, keys: &LabelKeys) -> Option<Changes> {
-    if is_managed {
-        return Changes::new(object, set(namespace, keys));
-    }
-    let gone = [&keys.shard_hash, &keys.namespace, &keys.control].map(|key| (key.clone(), None));
-    Changes::new(object, gone)
+    Changes::new(object, wanted(namespace, is_managed, keys))
 }
 
-fn set(namespace: &str, keys: &LabelKeys) -> [(String, Option<String>); 3] {
+fn wanted(namespace: &str, is_managed: bool, keys: &LabelKeys) -> [(String, Option<String>); 3] {
+    let value = |value: String| is_managed.then_some(value);
     [
-        (keys.shard_hash.clone(), Some(shard_hash(namespace).to_string())),
-        (keys.namespace.clone(), Some(namespace.to_owned())),
-        (keys.control.clone(), Some(MANAGED.to_owned())),
+        (keys.shard_hash.clone(), value(shard_hash(namespace).to_string())),
+        (keys.namespace.clone(), value(namespace.to_owned())),
+        (keys.control.clone(), value(MANAGED.to_owned())),
     ]
 }
 

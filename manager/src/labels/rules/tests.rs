@@ -4,6 +4,9 @@ const HASH: &str = "ctrlmesh.kusionstack.io/shard-hash";
 const NAMESPACE: &str = "ctrlmesh.kusionstack.io/namespace";
 const CONTROL: &str = "ctrlmesh.kusionstack.io/control";
 
+type Labels = [(&'static str, &'static str)];
+type Expected = [(&'static str, Option<&'static str>)];
+
 fn meta(name: &str, labels: &[(&str, &str)]) -> ObjectMeta {
     let labels: BTreeMap<String, String> = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     ObjectMeta {
@@ -32,7 +35,7 @@ const LABELLED: [(&str, &str); 3] = [(HASH, "29"), (NAMESPACE, "test-0"), (CONTR
 
 #[test]
 fn a_namespace_gets_its_bucket_its_name_and_control() {
-    let cases: &[(&[(&str, &str)], &[(&str, Option<&str>)])] = &[
+    let cases: &[(&Labels, &Expected)] = &[
         (&[], &ALL),
         (&[("team", "a")], &ALL),
         (&[(CONTROL, "true")], &ALL[..2]),
@@ -84,7 +87,7 @@ fn a_namespace_without_a_name_waits_for_it() {
 #[test]
 fn an_object_follows_its_namespace() {
     let keys = LabelKeys::default();
-    let cases: &[(&[(&str, &str)], &[(&str, &str)], &[(&str, Option<&str>)])] = &[
+    let cases: &[(&Labels, &Labels, &Expected)] = &[
         (&LABELLED, &[("app", "x")], &ALL),
         // The namespace is not labelled yet.
         (&[], &[], &ALL),
