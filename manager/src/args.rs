@@ -102,6 +102,7 @@ impl Args {
         LabelKeys {
             shard_hash: self.label_shard_hash.clone(),
             namespace: self.label_namespace.clone(),
+            control: self.label_mesh_control.clone(),
         }
     }
 

@@ -26,6 +26,8 @@ pub struct LabelKeys {
     pub shard_hash: String,
     /// The object's namespace.
     pub namespace: String,
+    /// Whether the object is managed.
+    pub control: String,
 }
 
 impl Default for LabelKeys {
@@ -33,6 +35,7 @@ impl Default for LabelKeys {
         Self {
             shard_hash: labels::SHARD_HASH.to_owned(),
             namespace: labels::NAMESPACE.to_owned(),
+            control: labels::CONTROL.to_owned(),
         }
     }
 }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
 use crate::metrics::Metrics;
+use crate::rate::{self, Bucket, Priority};
 
 /// Field manager of everything that the manager applies.
 pub const FIELD_MANAGER: &str = "ctrlmesh-manager";
@@ -15,8 +16,12 @@ pub const FIELD_MANAGER: &str = "ctrlmesh-manager";
 /// Shared by all parts; cheap to clone.
 #[derive(Clone)]
 pub struct Context {
-    /// The way to the API server. Every request goes through it, so that the allowed rate holds for all parts together.
+    /// The way to the API server. The allowed rate holds for all parts together ([`crate::rate`]).
     pub client: Client,
+    /// The same for work that may take minutes: its requests come after all others.
+    pub background: Client,
+    /// The same for the lock of the leader: its requests wait for nothing.
+    pub urgent: Client,
     /// Flags.
     pub args: Arc<Args>,
     /// What is counted.
@@ -28,25 +33,40 @@ pub struct Context {
 }
 
 impl Context {
-    /// Puts the parts together.
+    /// Puts the parts together. `client` should have no retries of its own (see [`rate::limited`]).
     #[must_use]
-    pub fn new(client: Client, args: Args, metrics: Arc<Metrics>, stop: CancellationToken) -> Self {
-        let reporter = Reporter {
-            controller: FIELD_MANAGER.to_owned(),
-            instance: Some(args.pod_name.clone()),
-        };
+    pub fn new(client: &Client, args: Args, metrics: Arc<Metrics>, stop: CancellationToken) -> Self {
+        let reporter = reporter(&args);
+        let bucket = Arc::new(Bucket::new(args.qps, args.burst));
+        let [client, background, urgent] = [Priority::Normal, Priority::Background, Priority::Urgent]
+            .map(|priority| rate::limited(client, &bucket, priority));
         Self {
             recorder: Recorder::new(client.clone(), reporter),
             client,
+            background,
+            urgent,
             args: Arc::new(args),
             metrics,
             stop,
         }
     }
 
+    /// Who writes Events.
+    #[must_use]
+    pub fn reporter(&self) -> Reporter {
+        reporter(&self.args)
+    }
+
     /// The same for a part that may end before the process does.
     #[must_use]
     pub fn until(&self, stop: CancellationToken) -> Self {
         Self { stop, ..self.clone() }
+    }
+}
+
+fn reporter(args: &Args) -> Reporter {
+    Reporter {
+        controller: FIELD_MANAGER.to_owned(),
+        instance: Some(args.pod_name.clone()),
     }
 }

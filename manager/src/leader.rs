@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use crate::context::{Context, FIELD_MANAGER};
 use crate::distribution;
 use crate::error::Error;
+use crate::labels;
 use crate::rbac::{Rule, Scope};
 
 /// Name of the Lease; KusionStack's manager has the same.
@@ -62,7 +63,7 @@ pub async fn run(context: Context) -> Result<(), Error> {
 async fn lock(context: &Context) -> Result<LeaseManager, Error> {
     let args = &context.args;
     let grace = (args.lease_seconds / 3).max(1);
-    let builder = LeaseManagerBuilder::new(context.client.clone(), LOCK)
+    let builder = LeaseManagerBuilder::new(context.urgent.clone(), LOCK)
         .with_namespace(&args.namespace)
         .with_identity(&args.pod_name)
         .with_field_manager(format!("{FIELD_MANAGER}-{}", args.pod_name))
@@ -77,6 +78,7 @@ async fn lead(context: &Context, is_leader: &mut tokio::sync::watch::Receiver<bo
     let context = context.until(stop.clone());
     let mut controllers: JoinSet<Result<(), Error>> = JoinSet::new();
     controllers.spawn(distribution::run(context.clone()));
+    controllers.spawn(labels::run(context.clone()));
     let first = tokio::select! {
         () = stop.cancelled() => Ok(()),
         _ = is_leader.wait_for(|is_leader| !is_leader) => Ok(()),

@@ -16,18 +16,23 @@ pub mod context;
 pub mod crds;
 pub mod distribution;
 pub mod error;
+pub mod events;
 pub mod hand_over;
 mod label_set;
+pub mod labels;
 pub mod leader;
 pub mod metrics;
 pub mod overlap;
 pub mod process;
+pub mod rate;
 pub mod rbac;
 #[cfg(test)]
 mod samples;
 mod schema;
 mod settings;
 pub mod shard_hash;
+#[cfg(test)]
+mod stand;
 pub mod validate;
 mod view;
 

@@ -11,7 +11,6 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use ctrlmesh_contract::names::labels;
 
 use crate::api::ShardingConfig;
 use crate::api::sharding_config::Limit;
@@ -151,7 +150,7 @@ fn objects_of(namespace: &str, keys: &LabelKeys) -> Option<LabelSet> {
     LabelSet::default()
         .with(&keys.namespace, namespace)?
         .with(&keys.shard_hash, &shard_hash(namespace).to_string())?
-        .with(labels::CONTROL, "true")
+        .with(&keys.control, "true")
 }
 
 fn is_covered(everything: LabelSet, sets: &[(&str, LabelSet)]) -> bool {

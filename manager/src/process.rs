@@ -38,7 +38,9 @@ pub fn log_to_stderr(args: &Args) -> Result<(), Error> {
 pub async fn run(args: Args) -> Result<(), Error> {
     // Only fails if there is a provider already; then that one is used.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let config = Config::infer().await.map_err(Error::Config)?;
+    let mut config = Config::infer().await.map_err(Error::Config)?;
+    // Retries are requests, too: they are counted where the rate is.
+    config.default_retry = false;
     let client = Client::try_from(config)?;
     let (metrics, readiness) = (Arc::new(Metrics::default()), Readiness::default());
     let health = admin::bind("--health-probe-bind-address", args.health_probe_bind_address).await?;
@@ -51,7 +53,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     parts.spawn(async move { io(admin::serve_health(health, told, until).await) });
     let (until, shown) = (stop.clone(), metrics.clone());
     parts.spawn(async move { io(admin::serve_metrics(counters, shown, until).await) });
-    let context = Context::new(client, args, metrics, stop.clone());
+    let context = Context::new(&client, args, metrics, stop.clone());
     parts.spawn(leader::run(context));
     readiness.set(true);
 

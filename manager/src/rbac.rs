@@ -30,7 +30,10 @@ pub struct Rule {
 }
 
 /// All of them.
-pub const RULES: &[&[&[Rule]]] = &[crate::distribution::RULES, &[crate::leader::RULES]];
+pub const RULES: &[&[&[Rule]]] = &[
+    crate::distribution::RULES,
+    &[crate::leader::RULES, crate::events::RULES, crate::labels::RULES],
+];
 
 /// The Role or ClusterRole's rules, merged and sorted.
 #[must_use]

@@ -1,5 +1,6 @@
 //! Shards that people wrote, and what is wrong between them.
 
+use ctrlmesh_contract::names::labels;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

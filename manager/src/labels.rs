@@ -1,0 +1,125 @@
+//! The labels that selectors of shards use, on namespaces and on the objects in them.
+//!
+//! Flow: [`rules`] say which labels; [`kinds`] which kinds, from a ConfigMap that is watched. While this manager leads, all objects
+//! of these kinds are looked at once, and then as they change; only what differs is written. What fails is tried again.
+//!
+//! Guarantees: objects are read page by page, as metadata only, and none is kept. Nothing is remembered over a restart: another
+//! pass writes what is still missing. All requests take tokens of the one bucket ([`crate::rate`]), behind everybody else.
+//!
+//! Leaves new objects to admission ([`crate`]'s webhooks ask [`rules`], too); one that was missed there is labelled here.
+
+mod contest;
+mod controller;
+pub mod kinds;
+mod labeller;
+mod metrics;
+mod namespaces;
+mod objects;
+mod progress;
+pub mod rules;
+mod write;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::auto_shard::LabelKeys;
+use crate::context::Context;
+use crate::error::Error;
+use crate::rbac::{Rule, Scope};
+use namespaces::Namespaces;
+use progress::Report;
+
+pub use metrics::Metrics;
+pub use rules::{Changes, patch_for_namespace, patch_for_object};
+
+/// What it does at the API server. Kinds beyond the default list need a role of their own (`docs/labels.md`).
+pub const RULES: &[Rule] = &[
+    Rule {
+        scope: Scope::Cluster,
+        group: "",
+        resources: &["namespaces"],
+        verbs: &["get", "list", "watch", "patch"],
+        names: &[],
+    },
+    Rule {
+        scope: Scope::Cluster,
+        group: "",
+        resources: &["configmaps", "endpoints", "persistentvolumeclaims", "pods", "services"],
+        verbs: &["list", "watch", "patch"],
+        names: &[],
+    },
+    Rule {
+        scope: Scope::Cluster,
+        group: "apps",
+        resources: &["controllerrevisions", "deployments", "replicasets", "statefulsets"],
+        verbs: &["list", "watch", "patch"],
+        names: &[],
+    },
+    Rule {
+        scope: Scope::Cluster,
+        group: "apps.kusionstack.io",
+        resources: &["*"],
+        verbs: &["list", "watch", "patch"],
+        names: &[],
+    },
+];
+
+/// Writes that are under way at once, over all kinds: enough to use up the rate, and few enough that others wait for none.
+const MAX_WRITES: usize = 8;
+/// Reports that were not read yet.
+const MAX_REPORTS: usize = 16;
+
+/// How long things are waited for.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Until all objects are looked at again after something failed; doubled each time.
+    repeat: Duration,
+    /// The most.
+    longest_repeat: Duration,
+    /// Between two looks at what kinds the cluster has: a CRD may be installed at any time.
+    discover: Duration,
+}
+
+const PACE: Pace = Pace {
+    repeat: Duration::from_mins(1),
+    longest_repeat: Duration::from_mins(15),
+    discover: Duration::from_secs(30),
+};
+
+/// What all followers work with.
+#[derive(Clone)]
+struct Shared {
+    context: Context,
+    keys: LabelKeys,
+    namespaces: Arc<Namespaces>,
+    permits: Arc<Semaphore>,
+    reports: mpsc::Sender<Report>,
+    pace: Pace,
+}
+
+/// Labels namespaces and objects until it shall stop.
+///
+/// # Errors
+/// One of its tasks is gone.
+pub async fn run(context: Context) -> Result<(), Error> {
+    run_at(context, PACE).await
+}
+
+async fn run_at(context: Context, pace: Pace) -> Result<(), Error> {
+    let (reports, read) = mpsc::channel(MAX_REPORTS);
+    let keys = context.args.label_keys();
+    let shared = Shared {
+        namespaces: Arc::new(Namespaces::new(keys.clone())),
+        permits: Arc::new(Semaphore::new(MAX_WRITES)),
+        context,
+        keys,
+        reports,
+        pace,
+    };
+    controller::run(shared, read).await
+}
+
+#[cfg(test)]
+mod tests;
