@@ -24,6 +24,7 @@ mod faults;
 mod faults_choice;
 mod faults_network;
 mod faults_watches;
+mod handover;
 mod limits;
 mod limits_reload;
 mod limits_rules;
