@@ -14,6 +14,7 @@ mod bad_clients;
 mod breaking;
 mod circuits;
 mod circuits_control;
+mod consistent_reads;
 mod drain;
 mod external;
 mod external_connections;
