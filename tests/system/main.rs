@@ -31,6 +31,7 @@ mod limits_reload;
 mod limits_rules;
 mod locks;
 mod memory;
+mod narrowing;
 mod outcomes;
 mod plugin_faults;
 mod plugin_metrics;
