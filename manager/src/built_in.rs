@@ -70,7 +70,7 @@ impl BuiltIn {
             Self::FaultInject => &["httpFault", "faults", "seed", "class", "disabled"],
             Self::RateLimit => &["rateLimitings", "rules"],
             Self::CircuitBreaker => &["rateLimitings", "rules", "trafficInterceptRules"],
-            Self::ShardSelector => &["limits", "leaderElectionName", "shard"],
+            Self::ShardSelector => &["limits", "leaderElectionName", "shard", "consistentReads"],
         }
     }
 

@@ -210,12 +210,12 @@ type Workers = (Vec<mpsc::Sender<Order>>, Vec<JoinHandle<std::io::Result<()>>>);
 fn start_workers(settings: &Settings, shared: &Shared) -> Result<Workers, Error> {
     let mut senders = Vec::new();
     let mut threads = Vec::new();
-    for number in 0..settings.workers {
+    for number in 0..usize::from(settings.workers) {
         let (sender, orders) = mpsc::channel(ORDERS);
         let shared = shared.clone();
         let thread = std::thread::Builder::new()
             .name(format!("worker-{number}"))
-            .spawn(move || worker::run(shared, orders))
+            .spawn(move || worker::run(number, shared, orders))
             .map_err(Error::Thread)?;
         senders.push(sender);
         threads.push(thread);

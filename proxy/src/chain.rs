@@ -3,7 +3,8 @@
 //! - `matcher.rs`, `index.rs`: which entries want a request; native code, so that a request that nobody wants costs nothing
 //! - `health.rs`: quarantine of entries that keep failing
 //! - `snapshot.rs`: an immutable chain, as a request keeps it to its end
-//! - `handle.rs`: the chain in force, and what `/status` says of it; `metrics.rs`: what is counted
+//! - `handle.rs`: the chain in force, and what `/status` says of it; `tally.rs`: what is under way under earlier ones;
+//!   `metrics.rs`: what is counted
 //! - `directory.rs`, `packed.rs`, `labels.rs`: reading what kubelet mounts
 //! - `source.rs`, `build.rs`: from a directory to a snapshot; `watch.rs`, `directory_watch.rs`: when to do that
 //!
@@ -22,6 +23,7 @@ mod metrics;
 mod packed;
 mod snapshot;
 mod source;
+pub(crate) mod tally;
 #[cfg(test)]
 pub(crate) mod tests;
 pub mod watch;
@@ -37,4 +39,5 @@ pub(crate) use matcher::{VERBS, verb_index};
 pub use metrics::Metrics;
 pub use snapshot::{Entry, EntryId, Snapshot};
 pub use source::{Labels, Place, Source};
+pub(crate) use tally::{Counter, Kind, Ticket};
 pub use watch::{Prepare, Timing};

@@ -36,7 +36,7 @@ pub(crate) enum EditError {
 /// The client's request is refused, or the plugin's edit is.
 pub(crate) fn apply(info: &RequestInfo<'_>, uri: &Uri, edits: &[Attributed]) -> Result<Edited, EditError> {
     let raw = uri.query().unwrap_or_default();
-    if edits.iter().any(|(_, edit)| edit.shapes_view())
+    if edits.iter().any(|(_, edit)| edit.edits_target())
         && let Some(pair) = Query::new(raw).malformed()
     {
         // The API server would drop the pair, and whatever is glued to it: refuse instead of guessing.

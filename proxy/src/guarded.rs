@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use arc_swap::Guard;
 use ctrlmesh_wire::rename::Rename;
 use ctrlmesh_wire::{Query, RequestInfo, Verb};
 use http::request::Parts;
@@ -14,7 +15,7 @@ use http::{HeaderMap, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 
 use crate::body::{self, BoxBody, ClientBody, RequestBody};
-use crate::chain::{Matched, Snapshot};
+use crate::chain::{Kind, Matched, Snapshot};
 use crate::edit::{self, EditError, Edited};
 use crate::ending::{Answer, answer};
 use crate::exchange::{Memory, RequestView};
@@ -24,17 +25,16 @@ use crate::phases::{Attributed, Plugins, RequestDecision, Stop};
 use crate::renaming::{self, RenamedWatch};
 use crate::respond::{Accept, Reply};
 use crate::shape::ShapedBody;
-use crate::signal::Listener;
 use crate::upgrade;
 use crate::upstream::UpstreamBody;
 use crate::verdict::{BodyShape, RequestEdit, Traffic};
-use crate::watch::{self, WatchBody, Watching};
+use crate::watch::{self, Begun, WatchBody, Watching};
 
 /// A request on the long way.
 pub(crate) struct Guarded {
     plugins: Rc<Plugins>,
-    /// Of a watch: hears of chains that came into force since its own was taken.
-    listener: Option<Listener>,
+    /// Of a watch.
+    begun: Option<Begun>,
 }
 
 /// What the request phase left to do.
@@ -52,7 +52,7 @@ impl Guarded {
         parts: &Parts,
         snapshot: Arc<Snapshot>,
         matched: Matched,
-        listener: Option<Listener>,
+        begun: Option<Begun>,
     ) -> Self {
         let info = &exchange.info;
         let view = RequestView {
@@ -75,7 +75,7 @@ impl Guarded {
         let instances = Rc::clone(&exchange.worker.instances);
         let plugins = Rc::new(Plugins::new(snapshot, matched, Rc::new(view), instances));
         exchange.record.set_plugins(Rc::clone(&plugins));
-        Self { plugins, listener }
+        Self { plugins, begun }
     }
 
     /// Serves the request.
@@ -243,26 +243,26 @@ impl Guarded {
         edits: Vec<Attributed>,
         position: Option<Position>,
     ) -> Option<Watching> {
-        let listener = self.listener.take()?;
+        let begun = self.begun.take()?;
         let worker = Rc::clone(exchange.worker);
         let view = Rc::clone(&self.plugins.view);
         let before: Vec<RequestEdit> = view_of(edits);
-        let differs = Box::new(move || {
+        let recheck = Box::new(move || {
             worker.metrics.rechecks.inc();
-            let snapshot = worker.chain.current();
+            let (snapshot, ticket) = worker.enter(Kind::Watch);
+            let snapshot = Guard::into_inner(snapshot);
             let matched = snapshot.matching(&view.query());
             let plugins = Plugins::new(snapshot, matched, Rc::clone(&view), Rc::clone(&worker.instances));
-            plugins
-                .recheck()
-                .is_none_or(|edits| view_of(possible(&view, edits)) != before)
+            let edits = plugins.recheck()?;
+            (view_of(possible(&view, edits)) == before).then_some(ticket)
         });
         let metrics = Arc::clone(&exchange.worker.metrics);
         let on_expired = Rc::new(move || {
             metrics.watches_expired.inc();
         });
         Some(Watching {
-            listener,
-            differs,
+            begun,
+            recheck,
             on_expired,
             position,
         })

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::body::{ClientBody, RequestBody};
-use crate::chain::MatchQuery;
+use crate::chain::{Kind, MatchQuery};
 use crate::connection::Connection;
 use crate::ending::{self, Answer, answer};
 use crate::guarded::Guarded;
@@ -24,6 +24,7 @@ use crate::respond::{Accept, Reply};
 use crate::upgrade;
 use crate::upstream::{HeadTimeout, SendError, UpstreamBody};
 use crate::verdict::Traffic;
+use crate::watch::Begun;
 use crate::worker::Worker;
 
 /// What is parsed at most. The API server's Go library takes 1 MiB of headers; selectors of thousands of values fit here.
@@ -85,6 +86,16 @@ fn may_upgrade(info: &RequestInfo<'_>) -> bool {
     info.is_upgrade_subresource() || info.verb == Verb::Watch || !info.is_resource_request
 }
 
+/// Whether it is one of those that who waits for a shard to be given up waits for. Streams (exec, port-forward, proxies) go on
+/// for hours, and change no object.
+fn may_change_objects(info: &RequestInfo<'_>) -> bool {
+    let is_write = matches!(
+        info.verb,
+        Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection
+    );
+    is_write && !info.is_long_running()
+}
+
 fn check(uri: &Uri) -> Result<(), Reply> {
     if uri.authority().is_some() && uri.scheme().is_none() {
         return Err(Reply::bad_request("the request target is a host and not a path"));
@@ -98,14 +109,25 @@ fn check(uri: &Uri) -> Result<(), Reply> {
 impl Exchange<'_> {
     /// The plugins that want this request, or its watch when the chain changes.
     fn matched(&self, parts: &Parts) -> Option<Guarded> {
-        // First, so that a chain that comes into force from here on is heard.
-        let listener = (self.info.verb == Verb::Watch).then(|| self.worker.signal.listen());
-        let snapshot = self.worker.chain.load();
+        let (snapshot, begun) = match self.info.verb {
+            Verb::Watch => {
+                // First, so that a chain that comes into force from here on is heard.
+                let listener = self.worker.signal.listen();
+                let (snapshot, ticket) = self.worker.enter(Kind::Watch);
+                (snapshot, Some(Begun { listener, ticket }))
+            }
+            _ if may_change_objects(&self.info) => {
+                let (snapshot, ticket) = self.worker.enter(Kind::Write);
+                self.record.set_write(ticket);
+                (snapshot, None)
+            }
+            _ => (self.worker.chain.load(), None),
+        };
         let matched = snapshot.matching(&self.query(&parts.headers));
         if matched.is_empty() && !self.needs_guard() {
             return None;
         }
-        Some(Guarded::new(self, parts, snapshot.clone(), matched, listener))
+        Some(Guarded::new(self, parts, snapshot.clone(), matched, begun))
     }
 
     /// Watches are guarded even if no plugin wants them now: a new chain may, and draining ends them. So are collections
@@ -176,7 +198,12 @@ impl Exchange<'_> {
             request.extensions_mut().insert(HeadTimeout(None));
         }
         let sent = Instant::now();
-        let mut response = self.worker.upstream(self.is_lent.get()).send(request).await?;
+        self.record.sent();
+        let result = self.worker.upstream(self.is_lent.get()).send(request).await;
+        if !result.as_ref().is_err_and(|error| error.maybe_executed()) {
+            self.record.settle();
+        }
+        let mut response = result?;
         headers::strip_response(response.headers_mut());
         // The client's protocol is its own, whatever the API server speaks.
         *response.version_mut() = Version::default();

@@ -10,6 +10,7 @@ use ctrlmesh_wire::{RequestInfo, Verb};
 use http::{Method, Uri};
 use tokio::time::Instant;
 
+use crate::chain::Ticket;
 use crate::external::Way;
 use crate::metrics::Metrics;
 use crate::phases::Plugins;
@@ -41,6 +42,9 @@ pub(crate) struct Record {
     /// The response body was sent to its end.
     complete: Cell<bool>,
     plugins: RefCell<Option<Rc<Plugins>>>,
+    /// Of a request that may change objects: it counts as under way until it is answered.
+    write: RefCell<Option<Ticket>>,
+    is_sent: Cell<bool>,
     /// Connections that the response comes over, if nobody else keeps them.
     upstream_kept: RefCell<Option<Rc<Upstream>>>,
 }
@@ -62,6 +66,8 @@ impl Record {
             response_bytes: Cell::default(),
             complete: Cell::default(),
             plugins: RefCell::default(),
+            write: RefCell::default(),
+            is_sent: Cell::default(),
             upstream_kept: RefCell::default(),
         })
     }
@@ -69,6 +75,21 @@ impl Record {
     /// These plugins want the request.
     pub(crate) fn set_plugins(&self, plugins: Rc<Plugins>) {
         *self.plugins.borrow_mut() = Some(plugins);
+    }
+
+    /// The request may change objects.
+    pub(crate) fn set_write(&self, ticket: Ticket) {
+        *self.write.borrow_mut() = Some(ticket);
+    }
+
+    /// From here on the API server may be carrying it out.
+    pub(crate) fn sent(&self) {
+        self.is_sent.set(true);
+    }
+
+    /// The API server is done with it, or has never seen it.
+    pub(crate) fn settle(&self) {
+        self.write.take();
     }
 
     /// Keeps a server's connections as long as the request lives.
@@ -177,6 +198,9 @@ fn micros(duration: Duration) -> u64 {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        if let Some(ticket) = self.write.take().filter(|_| self.is_sent.get()) {
+            ticket.lost();
+        }
         let outcome = self.outcome();
         self.metrics.request_ended(
             self.class,

@@ -32,9 +32,21 @@ pub enum RequestEdit {
 impl RequestEdit {
     /// Whether the edit shapes what the client sees of the API (as opposed to how the request is dressed).
     ///
-    /// Open watches are compared by these edits when a new chain comes into force.
+    /// Open watches are compared by these edits when a new chain comes into force, and watches with the lists that they
+    /// come from. How fresh an answer must be says nothing about what it is of: it holds for the list and not for its watch.
     #[must_use]
-    pub const fn shapes_view(&self) -> bool {
+    pub fn shapes_view(&self) -> bool {
+        match self {
+            Self::SetQuery(name, _) | Self::RemoveQuery(name) => {
+                !matches!(name.as_str(), "resourceVersion" | "resourceVersionMatch")
+            }
+            _ => self.edits_target(),
+        }
+    }
+
+    /// Whether the edit changes the request's path or query.
+    #[must_use]
+    pub const fn edits_target(&self) -> bool {
         !matches!(self, Self::SetHeader(..) | Self::RemoveHeader(_))
     }
 }

@@ -16,6 +16,7 @@ use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body::{Body, Frame};
 
+use crate::chain::Ticket;
 use crate::ledger::Position;
 use crate::respond::Reply;
 use crate::signal::Listener;
@@ -77,13 +78,21 @@ impl Boundary {
     }
 }
 
-/// Asked when a new chain is in force: does it show this watch something else?
-pub(crate) type Differs = Box<dyn FnMut() -> bool>;
+/// A watch as it begins.
+pub(crate) struct Begun {
+    /// Hears of chains that came into force since its own was taken.
+    pub(crate) listener: Listener,
+    /// It counts as a watch of its chain, until a later one shows it the same.
+    pub(crate) ticket: Ticket,
+}
+
+/// Asked when a new chain is in force: does it show this watch the same? Then the watch is one of that chain's.
+pub(crate) type Recheck = Box<dyn FnMut() -> Option<Ticket>>;
 
 /// What a watch hears of new chains.
 pub(crate) struct Watching {
-    pub(crate) listener: Listener,
-    pub(crate) differs: Differs,
+    pub(crate) begun: Begun,
+    pub(crate) recheck: Recheck,
     /// Counts a watch that a new chain ended.
     pub(crate) on_expired: Rc<dyn Fn()>,
     /// What the client may come back with, unless it is told 410.
@@ -93,17 +102,25 @@ pub(crate) struct Watching {
 impl Watching {
     /// Whether a new chain shows the watch something else; then it is counted. Registers for the next one.
     fn poll_expired(&mut self, cx: &Context<'_>) -> bool {
-        let expired = self.listener.poll_changed(cx) && (self.differs)();
-        if expired {
-            (self.on_expired)();
+        if !self.begun.listener.poll_changed(cx) {
+            return false;
         }
-        expired
+        match (self.recheck)() {
+            Some(ticket) => {
+                self.begun.ticket = ticket;
+                false
+            }
+            None => {
+                (self.on_expired)();
+                true
+            }
+        }
     }
 
     /// Waits until a stream whose events we don't follow must end: a new chain shows it something else, or we drain.
     pub(crate) async fn ended(mut self) {
         std::future::poll_fn(|cx| {
-            if self.poll_expired(cx) || self.listener.is_ending() {
+            if self.poll_expired(cx) || self.begun.listener.is_ending() {
                 Poll::Ready(())
             } else {
                 Poll::Pending
@@ -166,7 +183,7 @@ impl<B> WatchBody<B> {
                 }
                 Some(event)
             }
-            State::Open if self.watching.listener.is_ending() => {
+            State::Open if self.watching.begun.listener.is_ending() => {
                 self.state = State::Ended;
                 Some(None)
             }

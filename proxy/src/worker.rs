@@ -9,11 +9,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::Guard;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::chain::{ChainHandle, Snapshot};
+use crate::chain::{ChainHandle, Counter, Kind, Snapshot, Ticket};
 use crate::connection::{self, Service};
 use crate::external::{self, External};
 use crate::instances::Instances;
@@ -55,6 +56,7 @@ pub(crate) struct Worker {
     /// For requests that bring an identity of their own; the same one unless ours is a client certificate.
     strangers: Rc<Upstream>,
     pub(crate) chain: Arc<ChainHandle>,
+    counter: Counter,
     pub(crate) instances: Rc<Instances>,
     pub(crate) signal: Rc<Signal>,
     pub(crate) metrics: Arc<Metrics>,
@@ -78,7 +80,7 @@ pub(crate) enum Order {
 }
 
 impl Worker {
-    fn new(shared: Shared) -> Rc<Self> {
+    fn new(number: usize, shared: Shared) -> Rc<Self> {
         let Shared {
             target,
             chain,
@@ -109,6 +111,7 @@ impl Worker {
             instances: Rc::new(Instances::new(engine, Arc::clone(&chain), Arc::clone(&metrics))),
             signal: Signal::new(),
             chain,
+            counter: Counter::new(number),
             metrics,
             ledger,
             locks,
@@ -149,6 +152,11 @@ impl Worker {
         }
     }
 
+    /// The chain in force, for a request that `/status` counts as long as the ticket lives.
+    pub(crate) fn enter(&self, kind: Kind) -> (Guard<Arc<Snapshot>>, Ticket) {
+        self.chain.enter(&self.counter, kind)
+    }
+
     /// Whether no second chain has come into force since the process began.
     pub(crate) fn is_first_chain(&self) -> bool {
         *self.chain.subscribe().borrow() <= 1
@@ -175,20 +183,20 @@ impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for LocalExecutor 
     }
 }
 
-/// Runs a worker until the orders end or it is stopped. Blocks the thread.
+/// Runs the worker of this number until the orders end or it is stopped. Blocks the thread.
 ///
 /// # Errors
 /// The event loop could not be made.
-pub(crate) fn run(shared: Shared, orders: mpsc::Receiver<Order>) -> std::io::Result<()> {
+pub(crate) fn run(number: usize, shared: Shared, orders: mpsc::Receiver<Order>) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime, work(shared, orders));
+    local.block_on(&runtime, work(number, shared, orders));
     Ok(())
 }
 
-async fn work(shared: Shared, mut orders: mpsc::Receiver<Order>) {
+async fn work(number: usize, shared: Shared, mut orders: mpsc::Receiver<Order>) {
     let (drain, stop) = (shared.drain.clone(), shared.stop.clone());
-    let worker = Worker::new(shared);
+    let worker = Worker::new(number, shared);
     worker.spawn(hear(Rc::clone(&worker)));
     if let Some(external) = &worker.external {
         worker.spawn(Rc::clone(external).run(drain.clone()));

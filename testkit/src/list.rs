@@ -173,7 +173,8 @@ impl ListOptions {
             (Some(asked), VersionMatch::Unset) if asked > 0 && self.limit > 0 => store
                 .list_at(collection, namespace, asked)
                 .map_err(|c| too_old(c, asked)),
-            _ => Ok(store.list(collection, namespace)),
+            (Some(asked), _) => Ok(store.list_cached(collection, namespace, asked)),
+            (None, _) => Ok(store.list(collection, namespace)),
         }
     }
 }

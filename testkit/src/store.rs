@@ -42,6 +42,8 @@ struct Inner {
 #[derive(Debug)]
 struct State {
     resource_version: u64,
+    /// Where the cache stands, if it has fallen behind.
+    cached: Option<u64>,
     collections: HashMap<String, Collection>,
 }
 
@@ -101,6 +103,7 @@ impl Store {
         // Resource version 0 means "any" to a client, so the first state is 1, as with etcd's first revision.
         let state = State {
             resource_version: 1,
+            cached: None,
             collections: collections.collect(),
         };
         let (changed, _) = watch::channel(1);
@@ -183,6 +186,19 @@ impl Store {
         }
     }
 
+    /// From now on reads that a client allows to be old (`resourceVersion=0`, or one that the state must not be older than)
+    /// show the state of this moment, as from an API server whose watch cache has fallen behind; until
+    /// [`Store::catch_up`]. Watches go on as before.
+    pub fn fall_behind(&self) {
+        let mut state = self.lock();
+        state.cached = Some(state.resource_version);
+    }
+
+    /// Ends what [`Store::fall_behind`] began.
+    pub fn catch_up(&self) {
+        self.lock().cached = None;
+    }
+
     pub(crate) fn get(&self, collection: &str, key: &Key) -> Option<Arc<Object>> {
         self.lock().collections.get(collection)?.objects.get(key).cloned()
     }
@@ -198,6 +214,14 @@ impl Store {
             resource_version: state.resource_version,
             objects: objects.unwrap_or_default(),
         }
+    }
+
+    /// The state that a cache has, which is not older than this version.
+    pub(crate) fn list_cached(&self, collection: &str, namespace: &str, not_older_than: u64) -> Listing {
+        let cached = self.lock().cached;
+        let behind = cached.and_then(|at| self.list_at(collection, namespace, at.max(not_older_than)).ok());
+        // Without a past to show it has caught up.
+        behind.unwrap_or_else(|| self.list(collection, namespace))
     }
 
     /// The state at a past resource version: the state now with the log undone.

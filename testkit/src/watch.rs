@@ -151,7 +151,11 @@ impl Watch {
         let mut initial = VecDeque::new();
         let mut reached = asked.unwrap_or(current);
         if with_state {
-            let state = subject.store.list(&collection, &subject.selection.namespace);
+            let (store, namespace) = (&subject.store, &subject.selection.namespace);
+            let state = match options.resource_version {
+                Some(version) => store.list_cached(&collection, namespace, version),
+                None => store.list(&collection, namespace),
+            };
             reached = state.resource_version;
             initial.extend(state.objects);
             initial.retain(|object| subject.selection.takes(&object.value));

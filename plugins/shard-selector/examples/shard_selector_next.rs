@@ -7,6 +7,8 @@ use ctrlmesh_sdk::{
 };
 
 // Included, not linked: the library is a component with exports of its own.
+#[path = "../src/freshness.rs"]
+mod freshness;
 #[path = "../src/lock.rs"]
 mod lock;
 #[path = "../src/plugin.rs"]

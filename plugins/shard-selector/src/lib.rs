@@ -2,8 +2,10 @@
 //! for, and its leader-election lock gets a name of its own. What that changes on the wire is the host's work.
 //!
 //! `settings` is what a person writes, `selector` checks label selectors and prints them, `view` decides which one applies,
+//! `freshness` how old an answer may be,
 //! `lock` does the leader election, `plugin` puts them together.
 
+mod freshness;
 mod lock;
 mod plugin;
 mod selector;

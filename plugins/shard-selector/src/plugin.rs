@@ -5,6 +5,7 @@ use ctrlmesh_sdk::{
     Host, InstanceInfo, MatchRule, Phases, Plugin, Request, RequestEdit, RequestVerdict, Subscription, Verb,
 };
 
+use crate::freshness;
 use crate::lock::Lock;
 use crate::settings::Settings;
 use crate::view::View;
@@ -13,6 +14,7 @@ use crate::view::View;
 pub(crate) struct ShardSelector {
     view: View,
     lock: Option<Lock>,
+    consistent_reads: bool,
 }
 
 impl Plugin for ShardSelector {
@@ -31,7 +33,12 @@ impl Plugin for ShardSelector {
         if rules.is_empty() {
             host.warn("no limit has an effect and no leaderElectionName is set: this shard sees everything");
         }
-        Ok((Self { view, lock }, Subscription::new(Phases::ON_REQUEST, rules)))
+        let plugin = Self {
+            view,
+            lock,
+            consistent_reads: settings.consistent_reads.unwrap_or_default(),
+        };
+        Ok((plugin, Subscription::new(Phases::ON_REQUEST, rules)))
     }
 
     fn on_request(&mut self, req: &dyn Request, _: &dyn Host) -> RequestVerdict {
@@ -46,7 +53,13 @@ impl Plugin for ShardSelector {
             return RequestVerdict::proceed();
         }
         match self.view.selector_for(&facts.group, &facts.resource) {
-            Some(selector) => RequestVerdict::edit([RequestEdit::AndLabelSelector(selector)]),
+            Some(selector) => {
+                let mut edits = vec![RequestEdit::AndLabelSelector(selector)];
+                if self.consistent_reads {
+                    edits.extend(freshness::no_older_than_now(req));
+                }
+                RequestVerdict::edit(edits)
+            }
             None => RequestVerdict::proceed(),
         }
     }

@@ -1,5 +1,5 @@
-//! What a person writes: the `limits` of a ShardingConfig (`ctrlmesh.kusionstack.io/v1alpha1`), field by field, and the two
-//! names for leader election. An absent list and `null` are the same, as they are to Go.
+//! What a person writes: the `limits` of a ShardingConfig (`ctrlmesh.kusionstack.io/v1alpha1`), field by field, the two
+//! names for leader election, and how fresh lists are. Absent and `null` are the same, as they are to Go.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,8 @@ pub(crate) struct Settings {
     pub(crate) leader_election_name: Option<String>,
     /// The shard's name, the second half of the lock's.
     pub(crate) shard: Option<String>,
+    /// No list that a limit narrows is answered with a state older than itself.
+    pub(crate) consistent_reads: Option<bool>,
 }
 
 /// One selector and the resources that it limits.

@@ -3,11 +3,12 @@
 //!
 //! Leaves loading to `source.rs` and `watch.rs`.
 
-use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use arc_swap::{ArcSwap, Guard};
-use ctrlmesh_contract::status::{ChainStatus, EntryState, EntryStatus, Pod, Refused, Status};
+use ctrlmesh_contract::status::{ChainStatus, EntryState, EntryStatus, InFlight, Pod, Refused, Status};
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -17,11 +18,15 @@ use super::error::Error;
 use super::health::{Admission, HealthState};
 use super::metrics::Metrics;
 use super::snapshot::{Entry, Snapshot};
+use super::tally::{Counter, Kind, Tally, Ticket};
 use crate::wasm::Fault;
 
 /// The chain in force. Shared by all threads.
 pub struct ChainHandle {
     current: ArcSwap<Snapshot>,
+    /// Of chains that were in force before, as long as requests of theirs are under way. Locked by who changes the chain and
+    /// by who asks for it, so that both see one state; never by a request.
+    earlier: Mutex<Vec<Arc<Tally>>>,
     changes: watch::Sender<u64>,
     record: ArcSwap<Record>,
     metrics: Metrics,
@@ -42,6 +47,7 @@ impl ChainHandle {
     pub fn new(pod: Pod, chain_required: bool, metrics: Metrics) -> Self {
         Self {
             current: ArcSwap::from_pointee(Snapshot::none()),
+            earlier: Mutex::default(),
             changes: watch::Sender::new(0),
             record: ArcSwap::default(),
             metrics,
@@ -59,6 +65,41 @@ impl ChainHandle {
     #[must_use]
     pub fn current(&self) -> Arc<Snapshot> {
         self.current.load_full()
+    }
+
+    /// The chain in force, for a request that counts as under way under it until the ticket is dropped.
+    ///
+    /// No request is missed by [`Self::status`], on whatever thread: it counts itself first and looks again which chain is in
+    /// force. Of this look and the one that `status` takes at the counts, one comes later than the other's change, as there is
+    /// a fence between change and look on both sides. If it is this one, it sees the new chain, and the request begins under
+    /// that; if not, it is seen.
+    pub(crate) fn enter(&self, counter: &Counter, kind: Kind) -> (Guard<Arc<Snapshot>>, Ticket) {
+        self.enter_with(counter, kind, || ())
+    }
+
+    /// `between`: called after each look at the chain in force, before the request is counted under it.
+    fn enter_with(&self, counter: &Counter, kind: Kind, mut between: impl FnMut()) -> (Guard<Arc<Snapshot>>, Ticket) {
+        let mut snapshot = self.load();
+        loop {
+            between();
+            let ticket = counter.count(&snapshot.tally, kind);
+            fence(Ordering::SeqCst);
+            let now = self.load();
+            if Arc::ptr_eq(&now, &snapshot) {
+                return (snapshot, ticket);
+            }
+            snapshot = now;
+        }
+    }
+
+    /// The chain in force, and what is under way under those before it.
+    fn in_force(&self) -> (Arc<Snapshot>, InFlight) {
+        let mut earlier = self.earlier();
+        (self.current(), sum(&mut earlier))
+    }
+
+    fn earlier(&self) -> MutexGuard<'_, Vec<Arc<Tally>>> {
+        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells each time when another chain has come into force.
@@ -87,7 +128,13 @@ impl ChainHandle {
     /// Puts a chain into force. Requests that began with another one keep it.
     pub(super) fn apply(&self, snapshot: Arc<Snapshot>) {
         let (generation, entries) = (snapshot.generation, snapshot.entries().len());
-        let before = self.current.swap(Arc::clone(&snapshot));
+        let before = {
+            let mut earlier = self.earlier();
+            let before = self.current.swap(Arc::clone(&snapshot));
+            earlier.push(Arc::clone(&before.tally));
+            sum(&mut earlier);
+            before
+        };
         self.metrics.applied(&before, &snapshot);
         self.record.store(Arc::new(Record {
             since: Some(SystemTime::now()),
@@ -149,7 +196,7 @@ impl ChainHandle {
     /// What `/status` answers.
     #[must_use]
     pub fn status(&self) -> Status {
-        let (snapshot, record) = (self.current(), self.record.load());
+        let ((snapshot, earlier), record) = (self.in_force(), self.record.load());
         let (now, wall) = (Instant::now(), SystemTime::now());
         Status {
             pod: self.pod.clone(),
@@ -163,13 +210,27 @@ impl ChainHandle {
                     .iter()
                     .map(|entry| entry_status(entry, now, wall))
                     .collect(),
-                ..ChainStatus::default()
+                earlier,
             },
             refused: record.refused.clone(),
             counts: self.metrics.counts(),
             leader: None,
         }
     }
+}
+
+/// What is under way under chains that are no longer in force. Forgets those under which nothing is.
+fn sum(tallies: &mut Vec<Arc<Tally>>) -> InFlight {
+    // Between the swap of each of them and the look at its counts; see `enter`.
+    fence(Ordering::SeqCst);
+    let mut all = InFlight::default();
+    tallies.retain(|tally| {
+        let sum = tally.sum();
+        all.writes += sum.writes;
+        all.watches += sum.watches;
+        !sum.is_none()
+    });
+    all
 }
 
 fn entry_status(entry: &Entry, now: Instant, wall: SystemTime) -> EntryStatus {
@@ -200,3 +261,6 @@ fn rfc3339(time: SystemTime) -> String {
         .and_then(|seconds| Timestamp::from_second(seconds).ok());
     timestamp.unwrap_or_default().to_string()
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ use ctrlmesh_contract::{Digest, FailurePolicy};
 use super::health::Health;
 use super::index::{Index, Matched};
 use super::matcher::{MatchQuery, Matcher};
+use super::tally::Tally;
 use crate::verdict::Subscription;
 use crate::wasm;
 
@@ -63,6 +64,8 @@ pub struct Snapshot {
     pub document: Option<Digest>,
     entries: Vec<Arc<Entry>>,
     index: Index,
+    /// Requests that began under it.
+    pub(super) tally: Arc<Tally>,
 }
 
 impl Snapshot {
@@ -86,6 +89,7 @@ impl Snapshot {
             document,
             entries,
             index,
+            tally: Tally::new(),
         }
     }
 

@@ -7,6 +7,8 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::chain::tally::Tally;
+use crate::chain::{Counter, Kind};
 use crate::ledger::tests::{READER, resumed_as};
 use crate::ledger::{Known, Ledger};
 use crate::signal::Signal;
@@ -20,6 +22,9 @@ struct Stand {
     differs: Rc<Cell<bool>>,
     expired: Rc<Cell<u32>>,
     ledger: Arc<Ledger>,
+    /// Of the chain that it began under, and of those after it.
+    earlier: Arc<Tally>,
+    later: Arc<Tally>,
     body: Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>,
 }
 
@@ -31,9 +36,10 @@ fn stand(content_type: &'static str) -> Stand {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     let differs = Rc::new(Cell::new(false));
     let expired = Rc::new(Cell::new(0));
-    let answer = {
-        let differs = Rc::clone(&differs);
-        Box::new(move || differs.get())
+    let (earlier, later) = (Tally::new(), Tally::new());
+    let recheck = {
+        let (differs, later) = (Rc::clone(&differs), Arc::clone(&later));
+        Box::new(move || (!differs.get()).then(|| Counter::new(0).count(&later, Kind::Watch)))
     };
     let count = {
         let expired = Rc::clone(&expired);
@@ -44,8 +50,11 @@ fn stand(content_type: &'static str) -> Stand {
         inner,
         &headers,
         Watching {
-            listener: signal.listen(),
-            differs: answer,
+            begun: Begun {
+                listener: signal.listen(),
+                ticket: Counter::new(0).count(&earlier, Kind::Watch),
+            },
+            recheck,
             on_expired: count,
             position: Some(ledger.start_anew(&READER, [].iter())),
         },
@@ -56,6 +65,8 @@ fn stand(content_type: &'static str) -> Stand {
         differs,
         expired,
         ledger,
+        earlier,
+        later,
         body,
     }
 }
@@ -80,6 +91,11 @@ impl Stand {
         resumed_as(&self.ledger, &READER, &view)
     }
 
+    /// Whether it counts as a watch of the chain that it began under, and as one of a later chain.
+    fn counts(&self) -> (u64, u64) {
+        (self.earlier.sum().watches, self.later.sum().watches)
+    }
+
     async fn is_pending(&mut self) -> bool {
         poll_fn(|cx| Poll::Ready(self.body.as_mut().poll_frame(cx).is_pending())).await
     }
@@ -95,7 +111,9 @@ async fn the_same_view_goes_on_and_another_ends_with_expired() {
     assert_eq!(stand.next().await.unwrap(), "{\"type\":\"ADDED\"}\n");
     assert!(stand.is_pending().await);
     stand.signal.chain_changed();
+    assert_eq!(stand.counts(), (1, 0));
     assert!(stand.is_pending().await, "the same view");
+    assert_eq!(stand.counts(), (0, 1));
     stand.differs.set(true);
     stand.signal.chain_changed();
     let event: serde_json::Value = serde_json::from_slice(&stand.next().await.unwrap()).unwrap();
@@ -115,6 +133,7 @@ async fn an_event_under_way_is_finished_first() {
     stand.differs.set(true);
     stand.signal.chain_changed();
     assert!(stand.is_pending().await, "in the middle of an event");
+    assert_eq!(stand.counts(), (1, 0), "it still shows the earlier view");
     stand.send(b"\"ADDED\"}\n").await;
     assert_eq!(stand.next().await.unwrap(), "\"ADDED\"}\n");
     assert!(stand.next().await.unwrap().starts_with(b"{\"type\":\"ERROR\""));

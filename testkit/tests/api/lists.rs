@@ -181,6 +181,35 @@ async fn a_list_keeps_to_the_resource_version_asked_for() {
 }
 
 #[tokio::test]
+async fn a_cache_that_has_fallen_behind_shows_to_whom_allows_it_what_was() {
+    let (server, client) = seeded().await;
+    server.store().fall_behind();
+    server.store().delete("configmaps", "default", "a").expect("deleted");
+    let fresh = server.store().resource_version();
+    let list = async |query: &str| {
+        let answer = client.get(&format!("{CONFIGMAPS}?{query}")).await;
+        assert_eq!(answer.status, StatusCode::OK, "{query}");
+        names(&answer.body).len()
+    };
+    let not_older = format!("resourceVersion={fresh}&resourceVersionMatch=NotOlderThan");
+    assert_eq!(list("").await, 2);
+    assert_eq!(list("resourceVersion=0").await, 3);
+    assert_eq!(list("resourceVersion=1").await, 3);
+    assert_eq!(list(&not_older).await, 2);
+    let mut watch = client.watch(&format!("{CONFIGMAPS}?watch=1&resourceVersion=0")).await;
+    for name in ["a", "b", "c"] {
+        watch.expect("ADDED", name).await;
+    }
+    watch.expect("DELETED", "a").await;
+    server.store().catch_up();
+    assert_eq!(list("resourceVersion=0").await, 2);
+    server.store().fall_behind();
+    server.store().delete("configmaps", "default", "b").expect("deleted");
+    server.store().compact();
+    assert_eq!(list("resourceVersion=0").await, 1, "it has no past left");
+}
+
+#[tokio::test]
 async fn a_table_shows_name_and_age() {
     let (_server, client) = seeded().await;
     let [(header, table)] = accepting("Table");

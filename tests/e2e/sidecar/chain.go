@@ -86,6 +86,7 @@ type ShardRule struct {
 	Shard              string  `json:"shard"`
 	LeaderElectionName string  `json:"leaderElectionName,omitempty"`
 	Limits             []Limit `json:"limits"`
+	ConsistentReads    bool    `json:"consistentReads,omitempty"`
 }
 
 // Limit narrows resources to what a label selector matches.

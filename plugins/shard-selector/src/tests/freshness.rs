@@ -1,0 +1,106 @@
+//! Which reads are made consistent, and how.
+
+use ctrlmesh_sdk::testing::{Bench, TestRequest};
+use ctrlmesh_sdk::{RequestAction, RequestEdit, Verb};
+
+use crate::plugin::ShardSelector;
+
+fn edits(consistent_reads: &str, req: &TestRequest) -> Vec<RequestEdit> {
+    let settings = format!(
+        r#"{{"limits": [{{"relateResources": [{{"apiGroups": [""], "resources": ["pods"]}}],
+            "selector": {{"matchLabels": {{"shard": "a"}}}}}}], "consistentReads": {consistent_reads}}}"#
+    );
+    match Bench::<ShardSelector>::new(&settings).unwrap().on_request(req).action {
+        RequestAction::Proceed(edits) => edits,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn with(verb: Verb, query: &str) -> TestRequest {
+    let fields = query.split('&').filter_map(|field| field.split_once('='));
+    fields.fold(TestRequest::api(verb, "", "pods"), |req, (name, value)| {
+        req.query_field(name, value)
+    })
+}
+
+/// The names of the parameters that are removed, beside the selector that every one of these requests gets.
+fn removed(verb: Verb, query: &str) -> Vec<String> {
+    let req = with(verb, query);
+    let plain = vec![RequestEdit::and_label_selector("shard=a")];
+    for off in ["false", "null"] {
+        assert_eq!(edits(off, &req), plain, "{query}");
+    }
+    assert_eq!(edits("true", &req.clone().recheck()), edits("true", &req), "{query}");
+    let edits = edits("true", &req);
+    assert_eq!(edits[..1], plain, "{query}");
+    edits[1..]
+        .iter()
+        .map(|edit| match edit {
+            RequestEdit::RemoveQuery(name) => name.clone(),
+            other => panic!("{query}: {other:?}"),
+        })
+        .collect()
+}
+
+const BOTH: [&str; 2] = ["resourceVersion", "resourceVersionMatch"];
+const VERSION: [&str; 1] = ["resourceVersion"];
+const NEITHER: [&str; 0] = [];
+
+#[test]
+fn a_list_that_would_take_an_older_state_is_made_consistent() {
+    for query in [
+        "resourceVersion=0",
+        "resourceVersion=0&limit=500",
+        "resourceVersion=77",
+        "resourceVersion=77&resourceVersionMatch=",
+        "resourceVersion=77&resourceVersionMatch=NotOlderThan",
+        "resourceVersion=0&resourceVersionMatch=NotOlderThan&limit=500",
+        "resourceVersion=77&continue=",
+        // Not a version of this API server's: what it means there is not for us to know.
+        "resourceVersion=2026-01-01",
+    ] {
+        assert_eq!(removed(Verb::List, query), BOTH, "{query}");
+    }
+    for query in [
+        "",
+        "resourceVersion=",
+        "resourceVersion=&resourceVersion=77",
+        "resourceVersion=77&resourceVersionMatch=Exact",
+        "resourceVersion=77&resourceVersionMatch=Nonsense",
+        "continue=abc&limit=500",
+        "resourceVersion=0&continue=abc",
+    ] {
+        assert_eq!(removed(Verb::List, query), NEITHER, "{query}");
+    }
+}
+
+#[test]
+fn a_watch_that_begins_with_a_list_is_made_consistent_and_stays_valid() {
+    for query in [
+        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=77",
+        "sendInitialEvents=&resourceVersionMatch=NotOlderThan&resourceVersion=0",
+        "resourceVersion=0",
+    ] {
+        assert_eq!(removed(Verb::Watch, query), VERSION, "{query}");
+    }
+    for query in [
+        "",
+        "resourceVersion=77",
+        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+        "sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=0",
+        "sendInitialEvents=FALSE&resourceVersionMatch=NotOlderThan&resourceVersion=77",
+    ] {
+        assert_eq!(removed(Verb::Watch, query), NEITHER, "{query}");
+    }
+}
+
+#[test]
+fn what_is_deleted_is_what_the_client_has_seen() {
+    assert_eq!(removed(Verb::Deletecollection, "resourceVersion=0"), NEITHER);
+}
+
+#[test]
+fn what_no_limit_narrows_is_read_as_the_client_wants() {
+    let nodes = TestRequest::list("", "nodes").query_field("resourceVersion", "0");
+    assert_eq!(edits("true", &nodes), []);
+}

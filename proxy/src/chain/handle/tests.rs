@@ -1,0 +1,119 @@
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use ctrlmesh_contract::Digest;
+use prometheus_client::registry::Registry;
+
+use super::super::tests::handle;
+use super::*;
+
+fn stand() -> Arc<ChainHandle> {
+    handle(Metrics::new(&mut Registry::default()))
+}
+
+fn chain(generation: u64) -> Arc<Snapshot> {
+    Arc::new(Snapshot::new(generation, Digest::of(b"document"), Vec::new()))
+}
+
+fn in_flight(writes: u64, watches: u64) -> InFlight {
+    InFlight { writes, watches }
+}
+
+/// Generation in force, and what is under way under earlier ones.
+fn told(handle: &ChainHandle) -> (u64, InFlight) {
+    let chain = handle.status().chain;
+    (chain.generation, chain.earlier)
+}
+
+#[test]
+fn requests_of_the_chain_in_force_are_told_when_it_is_no_longer_in_force() {
+    let (handle, counter) = (stand(), Counter::new(0));
+    let (_, before_the_first) = handle.enter(&counter, Kind::Watch);
+    handle.apply(chain(1));
+    let (snapshot, write) = handle.enter(&counter, Kind::Write);
+    assert_eq!(snapshot.generation, 1);
+    assert_eq!(told(&handle), (1, in_flight(0, 1)));
+    handle.apply(chain(2));
+    let (_, again) = handle.enter(&counter, Kind::Write);
+    assert_eq!(told(&handle), (2, in_flight(1, 1)));
+    // The same document for a pod whose labels have changed.
+    handle.apply(chain(2));
+    assert_eq!(told(&handle), (2, in_flight(2, 1)));
+    drop((before_the_first, write));
+    assert_eq!(told(&handle), (2, in_flight(1, 0)));
+    drop(again);
+    assert_eq!(told(&handle), (2, InFlight::default()));
+    assert!(handle.earlier().is_empty(), "nothing is kept of them");
+}
+
+#[test]
+fn chains_without_requests_are_forgotten_also_if_nobody_asks() {
+    let (handle, counter) = (stand(), Counter::new(0));
+    let (_, watch) = handle.enter(&counter, Kind::Watch);
+    for generation in 1..100 {
+        handle.apply(chain(generation));
+    }
+    assert_eq!(handle.earlier().len(), 1);
+    assert_eq!(told(&handle), (99, in_flight(0, 1)));
+    drop(watch);
+}
+
+#[test]
+fn a_chain_that_comes_while_a_request_begins_is_the_requests() {
+    let (handle, counter) = (stand(), Counter::new(0));
+    handle.apply(chain(1));
+    let mut next = 2;
+    let (snapshot, ticket) = handle.enter_with(&counter, Kind::Write, || {
+        if next <= 3 {
+            handle.apply(chain(next));
+            assert_eq!(told(&handle), (next, InFlight::default()), "it has not begun");
+            next += 1;
+        }
+    });
+    assert_eq!(snapshot.generation, 3);
+    assert_eq!(told(&handle), (3, InFlight::default()));
+    handle.apply(chain(4));
+    assert_eq!(told(&handle), (4, in_flight(1, 0)));
+    drop(ticket);
+}
+
+/// Of a worker that has no request under way.
+const IDLE: u64 = u64::MAX;
+
+/// Begins and ends requests until `stop`; `under` says under which generation, while one is under way.
+fn work(handle: &ChainHandle, worker: usize, under: &AtomicU64, stop: &AtomicBool) {
+    let counter = Counter::new(worker);
+    while !stop.load(Ordering::Relaxed) {
+        for kind in [Kind::Write, Kind::Watch] {
+            let (snapshot, ticket) = handle.enter(&counter, kind);
+            under.store(snapshot.generation, Ordering::SeqCst);
+            std::hint::spin_loop();
+            under.store(IDLE, Ordering::SeqCst);
+            drop(ticket);
+        }
+    }
+}
+
+#[test]
+fn when_nothing_is_told_of_earlier_chains_no_thread_serves_one() {
+    const CHAINS: u64 = 2_000;
+    let (handle, stop) = (stand(), AtomicBool::new(false));
+    let workers = [const { AtomicU64::new(IDLE) }; 3];
+    std::thread::scope(|scope| {
+        for (number, under) in workers.iter().enumerate() {
+            let (handle, stop) = (&handle, &stop);
+            scope.spawn(move || work(handle, number, under, stop));
+        }
+        for generation in 1..=CHAINS {
+            handle.apply(chain(generation));
+            while handle.in_force().1 != InFlight::default() {
+                std::thread::yield_now();
+            }
+            let oldest = workers.iter().map(|under| under.load(Ordering::SeqCst)).min();
+            assert!(
+                oldest >= Some(generation),
+                "{oldest:?} is served, {generation} was told"
+            );
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}

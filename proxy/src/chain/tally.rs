@@ -1,0 +1,211 @@
+//! Which requests are under way under which chain, so that `/status` can tell when the last one of an earlier chain is over.
+//!
+//! Each chain has a [`Tally`], each worker thread a lane in it: a request costs two additions to memory that no other
+//! thread writes, no lock and no allocation. That none is missed is `ChainHandle::enter`'s.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ctrlmesh_contract::status::InFlight;
+use tokio::time::Instant;
+
+/// Lanes of a tally. More worker threads than these share lanes, which costs time and nothing else.
+const LANES: usize = 16;
+
+/// A write whose answer was lost counts for so long. An API server gives a request up when its client does; what etcd was
+/// given by then ends within etcd's own limit (`ReqTimeout` in `server/config/config.go`: 5 s and two election timeouts of
+/// 1 s).
+pub(crate) const UNSETTLED: Duration = Duration::from_secs(10);
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A request that may change objects.
+    Write,
+    /// A watch, from its head to the end of its stream.
+    Watch,
+}
+
+/// The requests under way under one chain.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    since: Instant,
+    lanes: [Lane; LANES],
+}
+
+/// One thread's share. Two cache lines long, because processors fetch them in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Lane {
+    writes: AtomicU64,
+    watches: AtomicU64,
+    /// In milliseconds of the tally: until then a write whose answer was lost may still be carried out.
+    unsettled: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            since: Instant::now(),
+            lanes: Default::default(),
+        })
+    }
+
+    /// How many are under way. Of writes whose answers were lost each lane counts the last.
+    ///
+    /// Lane by lane, not at one moment: once no request can be added any more, none that is still under way at the end of
+    /// this call is left out.
+    pub(crate) fn sum(&self) -> InFlight {
+        let now = self.millis(Instant::now());
+        let mut sum = InFlight::default();
+        for lane in &self.lanes {
+            sum.watches += lane.watches.load(Ordering::Acquire);
+            sum.writes += lane.writes.load(Ordering::Acquire);
+            // After the count: who leaves it as lost has set this before.
+            sum.writes += u64::from(lane.unsettled.load(Ordering::Acquire) > now);
+        }
+        sum
+    }
+
+    fn millis(&self, at: Instant) -> u64 {
+        u64::try_from((at - self.since).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A worker thread's way to the tallies.
+#[derive(Debug)]
+pub(crate) struct Counter {
+    lane: usize,
+    /// In the tally that was used last: the next request finds it without touching what threads share.
+    seat: RefCell<Option<Rc<Seat>>>,
+}
+
+/// A worker's lane in one tally.
+#[derive(Debug)]
+struct Seat {
+    tally: Arc<Tally>,
+    lane: usize,
+}
+
+impl Counter {
+    /// The counter of the worker with this number.
+    pub(crate) const fn new(worker: usize) -> Self {
+        Self {
+            lane: worker % LANES,
+            seat: RefCell::new(None),
+        }
+    }
+
+    /// Counts a request until the ticket is dropped.
+    pub(crate) fn count(&self, tally: &Arc<Tally>, kind: Kind) -> Ticket {
+        let ticket = Ticket {
+            seat: self.seat(tally),
+            kind,
+        };
+        if let Some(count) = ticket.count() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        ticket
+    }
+
+    fn seat(&self, tally: &Arc<Tally>) -> Rc<Seat> {
+        let mut known = self.seat.borrow_mut();
+        if let Some(seat) = known.as_ref().filter(|seat| Arc::ptr_eq(&seat.tally, tally)) {
+            return Rc::clone(seat);
+        }
+        let tally = Arc::clone(tally);
+        let seat = Rc::new(Seat { tally, lane: self.lane });
+        *known = Some(Rc::clone(&seat));
+        seat
+    }
+}
+
+/// A request that counts as under way until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    seat: Rc<Seat>,
+    kind: Kind,
+}
+
+impl Ticket {
+    fn lane(&self) -> Option<&Lane> {
+        self.seat.tally.lanes.get(self.seat.lane)
+    }
+
+    fn count(&self) -> Option<&AtomicU64> {
+        self.lane().map(|lane| match self.kind {
+            Kind::Write => &lane.writes,
+            Kind::Watch => &lane.watches,
+        })
+    }
+
+    /// It ended without an answer after it was sent: nobody can tell whether it is still being carried out.
+    pub(crate) fn lost(self) {
+        let until = self.seat.tally.millis(Instant::now() + UNSETTLED);
+        if let Some(lane) = self.lane() {
+            lane.unsettled.fetch_max(until, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(count) = self.count() {
+            count.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_flight(writes: u64, watches: u64) -> InFlight {
+        InFlight { writes, watches }
+    }
+
+    #[test]
+    fn requests_count_as_long_as_their_tickets_live_on_any_number_of_workers() {
+        let tally = Tally::new();
+        let tickets: Vec<Ticket> = (0..3 * LANES)
+            .flat_map(|worker| {
+                let counter = Counter::new(worker);
+                let [write, watch] = [Kind::Write, Kind::Watch].map(|kind| counter.count(&tally, kind));
+                [counter.count(&tally, Kind::Write), write, watch]
+            })
+            .collect();
+        assert_eq!(tally.sum(), in_flight(6 * LANES as u64, 3 * LANES as u64));
+        drop(tickets);
+        assert_eq!(tally.sum(), in_flight(0, 0));
+    }
+
+    #[test]
+    fn a_chains_requests_count_under_it_alone() {
+        let (first, second) = (Tally::new(), Tally::new());
+        let counter = Counter::new(0);
+        let early = counter.count(&first, Kind::Write);
+        let late = counter.count(&second, Kind::Watch);
+        let again = counter.count(&first, Kind::Watch);
+        assert_eq!((first.sum(), second.sum()), (in_flight(1, 1), in_flight(0, 1)));
+        drop((early, late, again));
+        assert_eq!((first.sum(), second.sum()), (in_flight(0, 0), in_flight(0, 0)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_whose_answer_was_lost_counts_until_it_must_be_over() {
+        let tally = Tally::new();
+        let counter = Counter::new(3);
+        tokio::time::advance(Duration::from_secs(100)).await;
+        counter.count(&tally, Kind::Write).lost();
+        assert_eq!(tally.sum(), in_flight(1, 0));
+        tokio::time::advance(UNSETTLED / 2).await;
+        counter.count(&tally, Kind::Write).lost();
+        tokio::time::advance(UNSETTLED - Duration::from_millis(1)).await;
+        assert_eq!(tally.sum(), in_flight(1, 0));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(tally.sum(), in_flight(0, 0));
+    }
+}
