@@ -30,6 +30,9 @@ pub enum Error {
     /// A task of the manager is gone.
     #[error("a part of the manager has failed: {0}")]
     Task(#[from] tokio::task::JoinError),
+    /// The webhooks' certificate.
+    #[error("webhooks: {0}")]
+    Certificate(#[from] crate::webhook::certificate::Error),
     /// A chain, a key or a plugin.
     #[error(transparent)]
     Contract(#[from] ctrlmesh_contract::Error),

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use crate::context::{Context, FIELD_MANAGER};
 use crate::distribution;
 use crate::error::Error;
+use crate::webhook::certificate;
 
 /// Name of the Lease; KusionStack's manager has the same.
 const LOCK: &str = "ctrlmesh-manager";
@@ -58,6 +59,7 @@ async fn lead(context: &Context, is_leader: &mut tokio::sync::watch::Receiver<bo
     let context = context.until(stop.clone());
     let mut controllers: JoinSet<Result<(), Error>> = JoinSet::new();
     controllers.spawn(distribution::run(context.clone()));
+    controllers.spawn(certificate::run(context.clone()));
     let first = tokio::select! {
         () = stop.cancelled() => Ok(()),
         _ = is_leader.wait_for(|is_leader| !is_leader) => Ok(()),

@@ -4,7 +4,7 @@
 //! root; [`overlap()`] finds objects that two shards see, or none; [`compile()`] makes the chain of a namespace.
 //!
 //! The rest moves data: [`process`] starts and stops, [`leader`] runs the controllers while this manager leads,
-//! [`distribution`] writes chains and reads what sidecars say.
+//! [`distribution`] writes chains and reads what sidecars say; [`webhook`] answers API servers on every replica.
 
 pub mod admin;
 pub mod api;
@@ -29,6 +29,7 @@ mod schema;
 mod settings;
 pub mod shard_hash;
 pub mod validate;
+pub mod webhook;
 
 pub use auto_shard::{LabelKeys, auto_shard};
 pub use built_in::BuiltIn;

@@ -11,6 +11,8 @@ pub struct Metrics {
     pub leader: Gauge,
     /// Of the distribution of chains.
     pub distribution: crate::distribution::Metrics,
+    /// Of the webhook server.
+    pub webhook: crate::webhook::Metrics,
 }
 
 impl Metrics {
@@ -22,6 +24,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("ctrlmesh_manager");
         registry.register("leader", "1 while this manager leads", self.leader.clone());
         self.distribution.register(&mut registry);
+        self.webhook.register(&mut registry);
         let mut text = String::new();
         encode(&mut text, &registry)?;
         Ok(text)
