@@ -108,7 +108,8 @@ func start(ctx context.Context, binary string, options Options) (*Manager, error
 	}
 	m.Process, err = process.Start(process.Spec{
 		Name: options.Name, Path: binary, Args: append(args, options.Flags...), LogDir: options.Dir,
-		Env: []string{"KUBECONFIG=" + options.Kubeconfig},
+		// Any port for the webhooks; flags can name one.
+		Env: []string{"KUBECONFIG=" + options.Kubeconfig, "WEBHOOK_PORT=0"},
 	})
 	if err != nil {
 		return nil, err
