@@ -25,9 +25,9 @@ setup: ## The Rust target of plugins (rust-toolchain.toml names the compiler)
 	@rustup target list --installed | grep -qx wasm32-wasip2 || rustup target add wasm32-wasip2
 
 .PHONY: build
-build: setup ## The command and the sidecar
+build: setup ## The command, the sidecar and the manager
 	cargo build --locked --workspace --bins
-	@echo "built: $(BIN)/ctrlmesh and $(BIN)/ctrlmesh-proxy"
+	@echo "built: $(BIN)/ctrlmesh, $(BIN)/ctrlmesh-proxy and $(BIN)/ctrlmesh-manager"
 
 .PHONY: test-rust
 test-rust: build ## Rust tests only
@@ -36,7 +36,8 @@ test-rust: build ## Rust tests only
 
 .PHONY: test-e2e
 test-e2e: build plugins cluster ## Real kube-apiserver, etcd, controller-runtime operators and kubectl through the sidecar
-	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m -parallel 8 ./...
+	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
+		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m -parallel 8 ./...
 
 .PHONY: plugins
 plugins: setup ## Writes every plugin and test guest as .wasm files

@@ -26,7 +26,9 @@ impl Readiness {
         self.0.store(is_ready, Ordering::Relaxed);
     }
 
-    fn is_ready(&self) -> bool {
+    /// Whether it can, for all that is known.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }

@@ -1,12 +1,13 @@
 //! Flags and environment of the manager. Names that KusionStack's manager has keep their meaning.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use ctrlmesh_contract::names::{labels, ports};
 
-use crate::LabelKeys;
+use crate::{LabelKeys, webhook};
 
 /// The control plane of ctrlmesh: from custom resources to what every sidecar runs.
 #[derive(Clone, Debug, Parser)]
@@ -77,6 +78,30 @@ pub struct Args {
     )]
     pub resource_configmap_name: String,
 
+    /// Address that the webhook server listens on.
+    #[arg(long, env = "CTRLMESH_WEBHOOK_ADDRESS", default_value = "0.0.0.0")]
+    pub webhook_bind_address: IpAddr,
+
+    /// Port that the webhook server listens on.
+    #[arg(long, env = "WEBHOOK_PORT", default_value_t = 9443)]
+    pub webhook_port: u16,
+
+    /// Name or address by which API servers call webhooks, if not by their Service. It is one of the certificate's names.
+    #[arg(long, env = "WEBHOOK_HOST")]
+    pub webhook_host: Option<String>,
+
+    /// Service of the webhooks: the certificate has its name.
+    #[arg(long, env = "SERVICE_NAME", default_value = "ctrlmesh-webhook-service")]
+    pub webhook_service_name: String,
+
+    /// Secret with the webhooks' certificate. Another name needs a Role of its own.
+    #[arg(long, env = "SECRET_NAME", default_value = webhook::SECRET)]
+    pub webhook_secret_name: String,
+
+    /// Folder with tls.crt and tls.key that somebody else keeps (cert-manager): no certificate is made, no caBundle is written.
+    #[arg(long, env = "WEBHOOK_CERT_DIR")]
+    pub webhook_cert_dir: Option<PathBuf>,
+
     /// What is logged: a level, or targets and levels (`warn,ctrlmesh_manager=debug`).
     #[arg(long, env = "CTRLMESH_LOG", default_value = "info")]
     pub log: String,
@@ -104,6 +129,20 @@ impl Args {
             namespace: self.label_namespace.clone(),
             control: self.label_mesh_control.clone(),
         }
+    }
+
+    /// Names that the webhooks' certificate is for; KusionStack's has the same.
+    #[must_use]
+    pub fn webhook_names(&self) -> Vec<String> {
+        let service = format!("{}.{}.svc", self.webhook_service_name, self.namespace);
+        let mut names = vec![service, "localhost".to_owned(), "127.0.0.1".to_owned()];
+        let host = self
+            .webhook_host
+            .iter()
+            .filter(|host| !host.is_empty() && !names.contains(host));
+        let host: Vec<String> = host.cloned().collect();
+        names.extend(host);
+        names
     }
 
     /// How long changes are gathered.

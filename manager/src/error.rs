@@ -42,6 +42,9 @@ pub enum Error {
     /// There is no client for sidecars.
     #[error("no HTTP client for sidecars: {0}")]
     Http(#[source] reqwest::Error),
+    /// The webhooks' certificate.
+    #[error("webhooks: {0}")]
+    Certificate(#[from] crate::webhook::certificate::Error),
     /// A chain, a key or a plugin.
     #[error(transparent)]
     Contract(#[from] ctrlmesh_contract::Error),

@@ -11,6 +11,7 @@ use crate::distribution;
 use crate::error::Error;
 use crate::labels;
 use crate::rbac::{Rule, Scope};
+use crate::webhook::certificate;
 
 /// Name of the Lease; KusionStack's manager has the same.
 const LOCK: &str = "ctrlmesh-manager";
@@ -79,6 +80,7 @@ async fn lead(context: &Context, is_leader: &mut tokio::sync::watch::Receiver<bo
     let mut controllers: JoinSet<Result<(), Error>> = JoinSet::new();
     controllers.spawn(distribution::run(context.clone()));
     controllers.spawn(labels::run(context.clone()));
+    controllers.spawn(certificate::run(context.clone()));
     let first = tokio::select! {
         () = stop.cancelled() => Ok(()),
         _ = is_leader.wait_for(|is_leader| !is_leader) => Ok(()),

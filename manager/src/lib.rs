@@ -4,7 +4,7 @@
 //! root; [`overlap()`] finds objects that two shards see, or none; [`compile()`] makes the chain of a namespace.
 //!
 //! The rest moves data: [`process`] starts and stops, [`leader`] runs the controllers while this manager leads,
-//! [`distribution`] writes chains and reads what sidecars say.
+//! [`distribution`] writes chains and reads what sidecars say; [`webhook`] answers API servers on every replica.
 
 pub mod admin;
 pub mod api;
@@ -35,6 +35,7 @@ pub mod shard_hash;
 mod stand;
 pub mod validate;
 mod view;
+pub mod webhook;
 
 pub use auto_shard::{LabelKeys, auto_shard};
 pub use built_in::BuiltIn;

@@ -11,7 +11,6 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 
-
 use crate::api::ShardingConfig;
 use crate::api::sharding_config::Limit;
 use crate::auto_shard::LabelKeys;

@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::leader;
 use crate::metrics::Metrics;
+use crate::webhook;
 
 /// Logs go to standard error, as the flags say.
 ///
@@ -54,8 +55,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let (until, shown) = (stop.clone(), metrics.clone());
     parts.spawn(async move { io(admin::serve_metrics(counters, shown, until).await) });
     let context = Context::new(&client, args, metrics, stop.clone());
+    let webhooks = webhook::bind(&context).await?;
+    parts.spawn(webhook::run(context.clone(), webhooks, readiness.clone()));
     parts.spawn(leader::run(context));
-    readiness.set(true);
 
     let mut terminate =
         signal(SignalKind::terminate()).map_err(|error| Error::Api(kube::Error::Service(error.into())))?;

@@ -25,14 +25,20 @@ pub struct Rule {
     pub resources: &'static [&'static str],
     /// Verbs.
     pub verbs: &'static [&'static str],
-    /// Names of objects; empty: any. `create`, `list` and `watch` can't be limited so (RBAC).
+    /// Names of objects; empty: any. `create` can't be limited so; `list` and `watch` only of one object, by a field selector
+    /// for its name.
     pub names: &'static [&'static str],
 }
 
 /// All of them.
 pub const RULES: &[&[&[Rule]]] = &[
     crate::distribution::RULES,
-    &[crate::leader::RULES, crate::events::RULES, crate::labels::RULES],
+    &[
+        crate::leader::RULES,
+        crate::events::RULES,
+        crate::labels::RULES,
+        crate::webhook::RULES,
+    ],
 ];
 
 /// The Role or ClusterRole's rules, merged and sorted.

@@ -11,11 +11,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"ctrlmesh.kusionstack.io/e2e/binaries"
 	"ctrlmesh.kusionstack.io/e2e/cluster"
+	"ctrlmesh.kusionstack.io/e2e/manager"
 	"ctrlmesh.kusionstack.io/e2e/rawhttp"
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 	rbac "k8s.io/api/rbac/v1"
@@ -54,6 +56,10 @@ func run(m *testing.M) int {
 		return 1
 	}
 	code := m.Run()
+	if unused := neverUsed(); code == 0 && isWholeRun() && len(unused) > 0 {
+		log.Printf("deploy/rbac allows the manager what it never does:\n%s", strings.Join(unused, "\n"))
+		code = 1
+	}
 	if code != 0 {
 		log.Printf("logs of the failed run are in %s\n%s", dir, shared.cluster.Logs(2048))
 	}
@@ -67,9 +73,22 @@ func run(m *testing.M) int {
 	return code
 }
 
+// isWholeRun tells whether all tests ran, so that what none of them did is never done.
+func isWholeRun() bool {
+	for _, name := range []string{"test.run", "test.skip", "test.list"} {
+		if flag.Lookup(name).Value.String() != "" {
+			return false
+		}
+	}
+	return true
+}
+
 func (e *environment) start(ctx context.Context) error {
 	var err error
 	if _, err = sidecar.Binary(); err != nil {
+		return err
+	}
+	if _, err = manager.Binary(); err != nil {
 		return err
 	}
 	if e.kubectl, err = binaries.Path("kubectl"); err != nil {

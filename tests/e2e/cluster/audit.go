@@ -46,6 +46,15 @@ func (c *Cluster) AuditedIn(namespace string) ([]audit.Event, error) {
 	}), nil
 }
 
+// AuditedOf lists the requests of a user, in the order in which they ended.
+func (c *Cluster) AuditedOf(user string) ([]audit.Event, error) {
+	events, err := c.auditLog(`"` + user + `"`)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(events, func(event audit.Event) bool { return event.User.Username != user }), nil
+}
+
 // auditLog reads the lines that contain the text; decoding all of a long run's would take seconds.
 func (c *Cluster) auditLog(text string) ([]audit.Event, error) {
 	file, err := os.Open(c.file("audit.log"))

@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"ctrlmesh.kusionstack.io/e2e/binaries"
@@ -78,7 +77,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.startEtcd(ctx); err != nil {
 		return err
 	}
-	address, err := freeAddress()
+	address, err := process.FreeAddress()
 	if err != nil {
 		return err
 	}
@@ -112,11 +111,11 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client, err := freeAddress()
+	client, err := process.FreeAddress()
 	if err != nil {
 		return err
 	}
-	peer, err := freeAddress()
+	peer, err := process.FreeAddress()
 	if err != nil {
 		return err
 	}
@@ -302,14 +301,4 @@ func probe(ctx context.Context, client *http.Client, url string) error {
 		return fmt.Errorf("%s: %s", response.Status, body)
 	}
 	return nil
-}
-
-// freeAddress is a loopback address on which nobody listens at the moment.
-func freeAddress() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer listener.Close()
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)), nil
 }

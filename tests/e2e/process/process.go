@@ -6,6 +6,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -129,6 +130,16 @@ func (p *Process) LogTail(bytes int) string {
 		text = text[len(text)-bytes:]
 	}
 	return string(text)
+}
+
+// FreeAddress is a loopback address, with a port, on which nobody listens at the moment.
+func FreeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer listener.Close()
+	return listener.Addr().String(), nil
 }
 
 // Linux sends the parent-death signal when the *thread* that started the child ends, so all children start from one

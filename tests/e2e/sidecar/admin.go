@@ -1,15 +1,13 @@
 package sidecar
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
-	"strings"
+
+	"ctrlmesh.kusionstack.io/e2e/metrics"
 )
 
 // Status is what /status tells, as far as tests look at it.
@@ -67,45 +65,11 @@ func (s *Sidecar) Ask(ctx context.Context, path string) (int, []byte, error) {
 	return response.StatusCode, body, err
 }
 
-// Metric sums all series of a metric whose line contains each of the given label pairs (`code="500"`).
+// Metric is [metrics.Sum] of what the sidecar counts now.
 func (s *Sidecar) Metric(ctx context.Context, name string, labels ...string) (float64, error) {
 	_, body, err := s.Ask(ctx, "/metrics")
 	if err != nil {
 		return 0, err
 	}
-	sum := 0.0
-	lines := bufio.NewScanner(bytes.NewReader(body))
-	for lines.Scan() {
-		series, value, found := cutLast(lines.Text(), ' ')
-		if !found || !isSeries(series, name, labels) {
-			continue
-		}
-		number, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			return 0, fmt.Errorf("metric line %q: %w", lines.Text(), err)
-		}
-		sum += number
-	}
-	return sum, nil
-}
-
-func isSeries(series, name string, labels []string) bool {
-	metric, rest, _ := strings.Cut(series, "{")
-	if metric != name {
-		return false
-	}
-	for _, label := range labels {
-		if !strings.Contains(rest, label) {
-			return false
-		}
-	}
-	return true
-}
-
-func cutLast(text string, separator byte) (before, after string, found bool) {
-	at := strings.LastIndexByte(text, separator)
-	if at < 0 {
-		return text, "", false
-	}
-	return text[:at], text[at+1:], true
+	return metrics.Sum(body, name, labels...)
 }

@@ -1,6 +1,6 @@
 // Package sidecar runs the real `ctrlmesh-proxy` binary as a pod would: kubeconfig, chain volume, labels file, ports.
 //
-// It plays kubelet (volume.go) and the manager (chain.go); what the sidecar must do is the tests' business.
+// It plays the manager (chain.go); what the sidecar must do is the tests' business. Volumes are the kubelet package's.
 package sidecar
 
 import (
@@ -9,12 +9,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
+	"ctrlmesh.kusionstack.io/e2e/kubelet"
 	"ctrlmesh.kusionstack.io/e2e/process"
 )
 
@@ -41,6 +42,11 @@ type Options struct {
 	Labels map[string]string
 	// Signer signs each chain; its public key is given to the sidecar.
 	Signer *Signer
+	// PublicKey that must have signed the chain, if somebody else signs.
+	PublicKey string
+	// Pod gives volumes that kubelet fills, and the address to listen on. Without it the fixture fills volumes of its own,
+	// and ports of 127.0.0.1 are chosen that are free.
+	Pod *kubelet.Pod
 	// TLSDir with tls.crt and tls.key, for controllers that insist on TLS.
 	TLSDir string
 	Flags  []string
@@ -55,12 +61,12 @@ type Sidecar struct {
 	// API is where a controller connects, Admin where /status answers; both `127.0.0.1:port`.
 	API, Admin string
 	// Volume is the chain's directory.
-	Volume *Volume
+	Volume *kubelet.Volume
 	// Process is the program.
 	Process *process.Process
 
 	options Options
-	labels  *Volume
+	labels  *kubelet.Volume
 	// printed ends when the program has closed its standard output.
 	printed chan struct{}
 }
@@ -143,11 +149,15 @@ func (s *Sidecar) waitReady(ctx context.Context) error {
 }
 
 func (s *Sidecar) prepare() error {
+	if pod := s.options.Pod; pod != nil {
+		s.Volume, s.labels = pod.Chain, pod.PodInfo
+		return nil
+	}
 	var err error
-	if s.Volume, err = NewVolume(filepath.Join(s.options.Dir, "chain")); err != nil {
+	if s.Volume, err = kubelet.NewVolume(filepath.Join(s.options.Dir, "chain")); err != nil {
 		return err
 	}
-	if s.labels, err = NewVolume(filepath.Join(s.options.Dir, "podinfo")); err != nil {
+	if s.labels, err = kubelet.NewVolume(filepath.Join(s.options.Dir, "podinfo")); err != nil {
 		return err
 	}
 	if err := s.SetLabels(s.options.Labels); err != nil {
@@ -160,7 +170,11 @@ func (s *Sidecar) prepare() error {
 }
 
 func (s *Sidecar) arguments() []string {
-	args := []string{"--api-address=127.0.0.1:0", "--admin-address=127.0.0.1:0", "--kubeconfig=" + s.options.Kubeconfig}
+	api, admin := "127.0.0.1:0", "127.0.0.1:0"
+	if pod := s.options.Pod; pod != nil {
+		api, admin = net.JoinHostPort(pod.IP, kubelet.APIPort), net.JoinHostPort(pod.IP, kubelet.AdminPort)
+	}
+	args := []string{"--api-address=" + api, "--admin-address=" + admin, "--kubeconfig=" + s.options.Kubeconfig}
 	if s.options.CacheDir != "" {
 		args = append(args, "--cache-dir="+s.options.CacheDir)
 	}
@@ -169,6 +183,9 @@ func (s *Sidecar) arguments() []string {
 	}
 	if s.options.Signer != nil {
 		args = append(args, "--public-key="+s.options.Signer.PublicKey())
+	}
+	if s.options.PublicKey != "" {
+		args = append(args, "--public-key="+s.options.PublicKey)
 	}
 	if s.options.TLSDir != "" {
 		args = append(args, "--tls-dir="+s.options.TLSDir)
@@ -220,8 +237,11 @@ func (s *Sidecar) Apply(ctx context.Context, chain Chain) error {
 
 // SetLabels rewrites the downward-API file of the pod's labels.
 func (s *Sidecar) SetLabels(labels map[string]string) error {
-	return s.labels.Write(map[string][]byte{"labels": downwardLabels(labels)})
+	return s.labels.Write(kubelet.Labels(labels))
 }
+
+// Done is closed when the sidecar has ended.
+func (s *Sidecar) Done() <-chan struct{} { return s.Process.Done() }
 
 // Stop ends the sidecar in order; a failure to obey in time is an error.
 func (s *Sidecar) Stop() error {
@@ -264,13 +284,4 @@ func (s *Sidecar) poll(ctx context.Context, deadline time.Duration, what string,
 		case <-tick.C:
 		}
 	}
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }

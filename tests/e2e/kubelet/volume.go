@@ -1,15 +1,20 @@
-package sidecar
+package kubelet
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
 
 // Volume is a directory that changes the way kubelet changes a mounted volume: the files lie in a directory named by a
-// time stamp, `..data` points to it and is swapped atomically, and each visible file is a link through `..data`.
+// time stamp, `..data` points to it and is swapped atomically, and each visible file is a link through `..data`
+// (kubernetes `pkg/volume/util/atomic_writer.go`).
 type Volume struct {
 	Dir     string
 	current string
@@ -19,6 +24,36 @@ type Volume struct {
 // NewVolume makes the directory, still without any file (an optional volume whose source does not exist).
 func NewVolume(dir string) (*Volume, error) {
 	return &Volume{Dir: dir}, os.MkdirAll(dir, 0o755)
+}
+
+// Sync replaces the content unless it is the same already, as kubelet does, and tells whether it did.
+func (v *Volume) Sync(files map[string][]byte) (bool, error) {
+	if v.current != "" {
+		same, err := v.holds(files)
+		if err != nil || same {
+			return false, err
+		}
+	}
+	return true, v.Write(files)
+}
+
+func (v *Volume) holds(files map[string][]byte) (bool, error) {
+	present, err := os.ReadDir(v.current)
+	if err != nil || len(present) != len(files) {
+		return false, err
+	}
+	for name, content := range files {
+		held, err := os.ReadFile(filepath.Join(v.current, name))
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			return false, nil
+		case err != nil:
+			return false, err
+		case !bytes.Equal(held, content):
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // Write replaces the whole content. Readers see either everything old or everything new.
@@ -82,11 +117,11 @@ func (v *Volume) link(files map[string][]byte) error {
 	return nil
 }
 
-// downwardLabels is the format of a downward-API file for `metadata.labels`: `key="value"` lines, sorted.
-func downwardLabels(labels map[string]string) []byte {
+// Labels are the files of a downward-API volume with an item `labels` for `metadata.labels`: `key="value"` lines, sorted.
+func Labels(labels map[string]string) map[string][]byte {
 	lines := make([]string, 0, len(labels))
-	for _, key := range sortedKeys(labels) {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		lines = append(lines, fmt.Sprintf("%s=%q", key, labels[key]))
 	}
-	return []byte(strings.Join(lines, "\n"))
+	return map[string][]byte{"labels": []byte(strings.Join(lines, "\n"))}
 }

@@ -1,0 +1,112 @@
+//! When a certificate ends, read from its DER. Nothing else of it is needed here: whether it is good, rustls says.
+
+use std::time::SystemTime;
+
+use k8s_openapi::jiff::civil::DateTime;
+use k8s_openapi::jiff::tz::TimeZone;
+
+const SEQUENCE: u8 = 0x30;
+/// `[0] EXPLICIT`, the version of a certificate.
+const VERSION: u8 = 0xa0;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+
+/// The second after which it is no longer valid (RFC 5280, 4.1.2.5). `None` if this is no certificate.
+pub(crate) fn not_after(certificate: &[u8]) -> Option<SystemTime> {
+    let (certificate, _) = sequence(certificate)?;
+    let (mut fields, _) = sequence(certificate)?;
+    let (tag, _, after_version) = element(fields)?;
+    if tag == VERSION {
+        fields = after_version;
+    }
+    // Serial number, signature algorithm, issuer.
+    for _ in 0..3 {
+        (_, _, fields) = element(fields)?;
+    }
+    let (validity, _) = sequence(fields)?;
+    let (_, _not_before, rest) = element(validity)?;
+    let (tag, text, _) = element(rest)?;
+    time(tag, std::str::from_utf8(text).ok()?)
+}
+
+fn time(tag: u8, text: &str) -> Option<SystemTime> {
+    let text = match tag {
+        GENERALIZED_TIME => text.to_owned(),
+        // Two digits of the year: 50 is 1950.
+        UTC_TIME if text.get(..2)?.parse::<u8>().ok()? >= 50 => format!("19{text}"),
+        UTC_TIME => format!("20{text}"),
+        _ => return None,
+    };
+    let time = DateTime::strptime("%Y%m%d%H%M%SZ", text).ok()?;
+    Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp().into())
+}
+
+fn sequence(der: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (tag, content, rest) = element(der)?;
+    (tag == SEQUENCE).then_some((content, rest))
+}
+
+/// Tag, content, and what follows.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&[tag, first], rest) = der.split_first_chunk::<2>()?;
+    let (length, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        0x81 => {
+            let (&[length], rest) = rest.split_first_chunk::<1>()?;
+            (usize::from(length), rest)
+        }
+        0x82 => {
+            let (length, rest) = rest.split_first_chunk::<2>()?;
+            (usize::from(u16::from_be_bytes(*length)), rest)
+        }
+        // 64 KiB is more than a certificate has.
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((tag, content, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ending(seconds: u64) -> (Vec<u8>, SystemTime) {
+        let end = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let mut params = rcgen::CertificateParams::new(vec!["a".to_owned()]).unwrap();
+        params.not_after = end.into();
+        let key = rcgen::KeyPair::generate().unwrap();
+        (params.self_signed(&key).unwrap().der().to_vec(), end)
+    }
+
+    #[test]
+    fn the_end_is_read_in_both_of_its_forms() {
+        // 1999, 2026, 2049 (UTCTime) and 2050, 2100 (GeneralizedTime).
+        for seconds in [946_684_799, 1_795_000_000, 2_524_607_999, 2_524_608_000, 4_102_444_800] {
+            let (der, end) = ending(seconds);
+            assert_eq!(not_after(&der), Some(end), "{seconds}");
+        }
+    }
+
+    #[test]
+    fn part_of_a_certificate_is_none() {
+        let (der, end) = ending(1_795_000_000);
+        for length in 0..der.len() {
+            assert_eq!(not_after(&der[..length]), None, "{length}");
+        }
+        assert_eq!(not_after(&der), Some(end));
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64), tag in 0_u8..4) {
+            let mut nested = vec![SEQUENCE, 64, SEQUENCE, 60, tag, 2];
+            nested.extend(&bytes);
+            not_after(&nested);
+            not_after(&bytes);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Labels at admission. Which, [`crate::labels::rules`] says; objects that were not seen here are found by the back-fill.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
+use kube::core::metadata::PartialObjectMeta;
+use serde_json::Value;
+
+use super::Reviewer;
+use crate::labels::rules::OWN_GROUP;
+use crate::labels::{Changes, patch_for_namespace, patch_for_object};
+
+type Request = AdmissionRequest<PartialObjectMeta>;
+
+/// Those of a namespace.
+pub(super) fn namespace(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
+    let Some(object) = written(request) else {
+        return request.into();
+    };
+    patched(request, object, patch_for_namespace(object, &reviewer.keys))
+}
+
+/// Those of an object in a namespace. If nothing is known of the namespace, the object is let through as it is.
+pub(super) async fn resource(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
+    let name = request.namespace.as_deref().unwrap_or_default();
+    let Some(object) = written(request).filter(|_| !name.is_empty() && request.kind.group != OWN_GROUP) else {
+        return request.into();
+    };
+    let namespace = reviewer.namespaces.get(name).await;
+    let changes = namespace.and_then(|namespace| patch_for_object(object, &namespace, &reviewer.keys));
+    patched(request, object, changes)
+}
+
+/// What is created or updated. What is being deleted is left alone.
+fn written(request: &Request) -> Option<&ObjectMeta> {
+    let is_written = matches!(request.operation, Operation::Create | Operation::Update);
+    let is_whole = request.sub_resource.as_deref().unwrap_or_default().is_empty();
+    let object = request.object.as_ref().map(|object| &object.metadata);
+    object.filter(|object| is_written && is_whole && object.deletion_timestamp.is_none())
+}
+
+fn patched(request: &Request, object: &ObjectMeta, changes: Option<Changes>) -> AdmissionResponse {
+    let response = AdmissionResponse::from(request);
+    let Some(changes) = changes else {
+        return response;
+    };
+    let patch = serde_json::from_value(Value::Array(changes.json_patch(object)));
+    match patch.map(|patch| response.clone().with_patch(patch)) {
+        Ok(Ok(patched)) => patched,
+        Ok(Err(_)) | Err(_) => {
+            tracing::error!("labels are no JSON patch; the object gets them later");
+            response
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! A client that trusts what it is told, and nothing else. A new connection for each request.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+pub(crate) struct Client(TlsConnector);
+
+impl Client {
+    pub(crate) fn trusting(bundle: &str) -> Self {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
+            roots.add(certificate.unwrap()).unwrap();
+        }
+        let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        // A session that is resumed shows no certificate.
+        config.resumption = Resumption::disabled();
+        Self(TlsConnector::from(Arc::new(config)))
+    }
+
+    /// By the Service's name, as API servers call.
+    pub(crate) async fn connect(&self, address: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from("ctrlmesh-webhook-service.ctrlmesh.svc").unwrap();
+        self.0.connect(name, TcpStream::connect(address).await?).await
+    }
+
+    pub(crate) async fn get(&self, address: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
+        self.send(
+            address,
+            &format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"),
+        )
+        .await
+    }
+
+    pub(crate) async fn post(&self, address: SocketAddr, path: &str, body: &str) -> std::io::Result<(u16, String)> {
+        let length = body.len();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+        self.send(address, &format!("{head}{body}")).await
+    }
+
+    /// Status and body of the answer to these bytes.
+    pub(crate) async fn send(&self, address: SocketAddr, request: &str) -> std::io::Result<(u16, String)> {
+        let mut stream = self.connect(address).await?;
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        Ok((head[9..12].parse().unwrap(), body.to_owned()))
+    }
+}

@@ -1,0 +1,113 @@
+//! What the repository ships for a cluster fits the code.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+use clap::Parser as _;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use crate::args::Args;
+use crate::crds;
+use crate::webhook::certificate::bundles::{MUTATING, VALIDATING};
+use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE, VALIDATE};
+
+fn shipped<T: DeserializeOwned>(file: &str) -> T {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../deploy/webhook")
+        .join(file);
+    serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The path, if the rest is our Service.
+fn path(client: &WebhookClientConfig) -> String {
+    let args = Args::parse_from(["ctrlmesh-manager"]);
+    let service = client.service.clone().unwrap();
+    assert_eq!(
+        (service.name, service.namespace),
+        (args.webhook_service_name, args.namespace)
+    );
+    assert_eq!((service.port, &client.ca_bundle, &client.url), (None, &None, &None));
+    service.path.unwrap()
+}
+
+#[test]
+fn the_service_leads_to_the_port() {
+    let (service, args): (Service, Args) = (shipped("service.yaml"), Args::parse_from(["ctrlmesh-manager"]));
+    assert_eq!(service.metadata.name.unwrap(), args.webhook_service_name);
+    assert_eq!(service.metadata.namespace.unwrap(), args.namespace);
+    let ports = service.spec.unwrap().ports.unwrap();
+    let target = serde_json::to_value(ports[0].target_port.as_ref()).unwrap();
+    assert_eq!((ports[0].port, target), (443, args.webhook_port.into()));
+}
+
+#[test]
+fn every_kind_of_ours_is_validated_and_nothing_else() {
+    let configuration: ValidatingWebhookConfiguration = shipped("validating.yaml");
+    assert_eq!(configuration.metadata.name.as_deref(), Some(VALIDATING));
+    let mut asked = BTreeSet::new();
+    for webhook in configuration.webhooks.unwrap() {
+        assert_eq!(
+            (webhook.side_effects.as_str(), webhook.failure_policy.as_deref()),
+            ("None", Some("Fail"))
+        );
+        assert_eq!(webhook.admission_review_versions, ["v1"]);
+        let path = path(&webhook.client_config);
+        assert!(VALIDATE.contains(&path.as_str()), "{path}");
+        for rule in webhook.rules.unwrap() {
+            assert_eq!(rule.api_groups.unwrap(), ["ctrlmesh.kusionstack.io"]);
+            assert_eq!(rule.operations.unwrap(), ["CREATE", "UPDATE"]);
+            asked.extend(rule.resources.unwrap().into_iter().map(|plural| (plural, path.clone())));
+        }
+    }
+    let kinds = crds::all().into_iter().map(|crd| {
+        let names = crd.spec.names;
+        (
+            names.plural,
+            format!(
+                "/validate-ctrlmesh-{}",
+                names.singular.unwrap_or(names.kind.to_lowercase())
+            ),
+        )
+    });
+    assert_eq!(asked, kinds.collect());
+}
+
+#[test]
+fn labels_never_hold_up_the_cluster() {
+    let configuration: MutatingWebhookConfiguration = shipped("mutating.yaml");
+    assert_eq!(configuration.metadata.name.as_deref(), Some(MUTATING));
+    let webhooks = configuration.webhooks.unwrap();
+    let paths: Vec<String> = webhooks.iter().map(|webhook| path(&webhook.client_config)).collect();
+    assert_eq!(paths, [MUTATE_NAMESPACE, MUTATE_RESOURCE]);
+    for webhook in webhooks {
+        assert_eq!(
+            (webhook.side_effects.as_str(), webhook.failure_policy.as_deref()),
+            ("None", Some("Ignore"))
+        );
+        assert!(webhook.timeout_seconds.unwrap() <= 5);
+        let excluded = excluded(&webhook.namespace_selector.unwrap());
+        assert_eq!(excluded, ["kube-system", "kube-public", "kube-node-lease", "ctrlmesh"]);
+        // Status is a kubelet's business, and has no labels.
+        let resources = webhook
+            .rules
+            .unwrap()
+            .into_iter()
+            .flat_map(|rule| rule.resources.unwrap());
+        assert!(resources.into_iter().all(|resource| !resource.contains('/')));
+    }
+}
+
+fn excluded(selector: &LabelSelector) -> Vec<String> {
+    let expression = &selector.match_expressions.as_ref().unwrap()[0];
+    assert_eq!(
+        (expression.key.as_str(), expression.operator.as_str()),
+        ("kubernetes.io/metadata.name", "NotIn")
+    );
+    expression.values.clone().unwrap()
+}

@@ -1,0 +1,163 @@
+//! TLS, bodies that are none, and the way out.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use kube::core::DynamicObject;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::{Client, Stand, eventually};
+use crate::webhook::certificate::{Credential, Stored};
+use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE, VALIDATE, read};
+use crate::webhook::served::Served;
+
+const LIFE: Duration = Duration::from_secs(24 * 3600);
+
+fn credential(stand: &Stand) -> Credential {
+    Credential::issue(&stand.context.args.webhook_names(), SystemTime::now(), LIFE).unwrap()
+}
+
+fn stored(stand: &Stand) -> Stored {
+    Stored {
+        current: Some(credential(stand)),
+        ..Stored::default()
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_review_is_told_so() {
+    let mut stand = Stand::start(&[]).await;
+    stand.bounds.body = Duration::from_millis(200);
+    let stored = stored(&stand);
+    stand.put_secret(&stored);
+    let (address, _running) = stand.serve().await;
+    let client = Client::trusting(&stored.bundle());
+    for path in VALIDATE.into_iter().chain([MUTATE_NAMESPACE, MUTATE_RESOURCE]) {
+        for body in [
+            "",
+            "{}",
+            "[]",
+            "{\"apiVersion\":\"v1\",\"kind\":\"AdmissionReview\"}",
+            "\u{0}",
+        ] {
+            let (status, answer) = client.post(address, path, body).await.unwrap();
+            assert_eq!(status, 400, "{path} {body:?}: {answer}");
+            assert!(answer.contains("AdmissionReview"), "{path} {body:?}: {answer}");
+        }
+        let unfinished = format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n{{");
+        assert_eq!(client.send(address, &unfinished).await.unwrap().0, 408, "{path}");
+        assert_eq!(client.get(address, path).await.unwrap().0, 405, "{path}");
+    }
+    assert_eq!(client.get(address, "/elsewhere").await.unwrap().0, 404);
+    let metrics = stand.context.metrics.render().unwrap();
+    let counted = "webhook_reviews_total{webhook=\"Validate\",outcome=\"NoReview\"} 24";
+    assert!(metrics.contains(counted), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_body_has_a_bound() {
+    for (size, expected) in [
+        (7 << 20, StatusCode::BAD_REQUEST),
+        ((7 << 20) + 1, StatusCode::PAYLOAD_TOO_LARGE),
+    ] {
+        let body = Body::from("x".repeat(size));
+        let read = read::<DynamicObject>(body, Duration::from_secs(10)).await;
+        assert_eq!(read.unwrap_err().0, expected, "{size}");
+    }
+}
+
+#[tokio::test]
+async fn a_handshake_has_a_deadline() {
+    let mut stand = Stand::start(&[]).await;
+    stand.bounds.handshake = Duration::from_millis(100);
+    let stored = stored(&stand);
+    stand.put_secret(&stored);
+    let (address, _running) = stand.serve().await;
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    let mut bytes = [0; 16];
+    let closed = tokio::time::timeout(Duration::from_secs(4), silent.read(&mut bytes)).await;
+    assert_eq!(closed.unwrap().unwrap(), 0, "it is closed");
+    assert!(
+        Client::trusting(&credential(&stand).ca)
+            .get(address, "/healthz")
+            .await
+            .is_err()
+    );
+    assert_eq!(
+        Client::trusting(&stored.bundle())
+            .get(address, "/healthz")
+            .await
+            .unwrap()
+            .0,
+        200
+    );
+    assert_eq!(stand.context.metrics.webhook.failed_handshakes.get(), 2);
+}
+
+#[tokio::test]
+async fn a_review_in_flight_ends_before_the_server_does() {
+    let stand = Stand::start(&[]).await;
+    let stored = stored(&stand);
+    stand.put_secret(&stored);
+    let (address, running) = stand.serve().await;
+    let client = Client::trusting(&stored.bundle());
+    let mut stream = client.connect(address).await.unwrap();
+    let head = "POST /mutate-namespace HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // The handler reads the body: the review is in flight.
+    let mut interim = [0; 25];
+    stream.read_exact(&mut interim).await.unwrap();
+    assert!(interim.starts_with(b"HTTP/1.1 100"));
+    stand.context.stop.cancel();
+    stream.write_all(b"{}").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    running.await.unwrap().unwrap();
+    assert!(client.connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn files_of_somebody_else_are_served_and_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let flag = format!("--webhook-cert-dir={}", folder.path().display());
+    let stand = Stand::start(&[&flag]).await;
+    let write = |credential: &Credential| {
+        std::fs::write(folder.path().join("tls.key"), &credential.key).unwrap();
+        std::fs::write(folder.path().join("tls.crt"), &credential.certificate).unwrap();
+    };
+    let (first, second) = (credential(&stand), credential(&stand));
+    let served = Arc::new(Served::default());
+    let chain = || served.key.load_full().map(|key| key.cert.clone());
+    let mut last = None;
+    let mut read = async || served.read_files(&stand.context, folder.path(), &mut last).await;
+    read().await;
+    assert_eq!(chain(), None, "there are no files yet");
+    write(&first);
+    read().await;
+    let first = Some(first.certified_key().unwrap().cert);
+    assert_eq!(chain(), first);
+    // One of the two is written first.
+    std::fs::write(folder.path().join("tls.key"), &second.key).unwrap();
+    read().await;
+    assert_eq!(chain(), first);
+
+    let (context, followed, directory) = (stand.context.clone(), served.clone(), folder.path().to_owned());
+    let following = tokio::spawn(async move {
+        followed
+            .follow_files(&context, &directory, Duration::from_millis(5))
+            .await
+    });
+    write(&second);
+    let second = Some(second.certified_key().unwrap().cert);
+    eventually(|| chain() == second).await;
+    // Nobody's configurations and Secrets are touched.
+    let leader = tokio::spawn(crate::webhook::certificate::run(stand.context.clone()));
+    stand.context.stop.cancel();
+    following.await.unwrap();
+    leader.await.unwrap().unwrap();
+    assert_eq!(stand.server.requests().all().len(), 0);
+}

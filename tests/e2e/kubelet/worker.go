@@ -1,0 +1,214 @@
+package kubelet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// restartDelay is between two starts of a program that ended. Kubelet's grows from 10 s.
+	restartDelay = 100 * time.Millisecond
+	// retryDelay is between attempts at something that the API server did not answer.
+	retryDelay = 100 * time.Millisecond
+)
+
+// worker is one pod's life. Only its own goroutine touches volumes and program.
+type worker struct {
+	kubelet *Kubelet
+	uid     types.UID
+	about   Pod
+	changed chan struct{}
+	ctx     context.Context
+	cancel  context.CancelFunc
+
+	mu  sync.Mutex
+	pod *core.Pod
+
+	// synced is guarded by the kubelet's lock.
+	synced   Sync
+	restarts int32
+}
+
+// start of a program that is under way or over.
+type start struct {
+	container Container
+	err       error
+}
+
+// tell that the pod has changed. Kubelet, too, only ever looks at the newest.
+func (w *worker) tell(pod *core.Pod) {
+	w.mu.Lock()
+	w.pod = pod
+	w.mu.Unlock()
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (w *worker) newest() *core.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pod
+}
+
+func (w *worker) run() {
+	defer w.cancel()
+	w.project()
+	w.report(false)
+	starts := make(chan start, 1)
+	var begun sync.WaitGroup
+	defer begun.Wait()
+	begin := func(after time.Duration) {
+		begun.Go(func() {
+			select {
+			case <-time.After(after):
+			case <-w.ctx.Done():
+				return
+			}
+			container, err := w.kubelet.options.Run(w.ctx, w.about)
+			starts <- start{container, err}
+		})
+	}
+	begin(0)
+	period := time.NewTicker(w.kubelet.options.SyncPeriod)
+	defer period.Stop()
+	var running Container
+	for {
+		ended := make(<-chan struct{})
+		if running != nil {
+			ended = running.Done()
+		}
+		select {
+		case <-w.ctx.Done():
+			begun.Wait()
+			w.end(running, starts)
+			return
+		case <-w.changed:
+			if w.newest().DeletionTimestamp != nil {
+				w.cancel()
+				continue
+			}
+			w.project()
+		case <-period.C:
+			w.project()
+		case result := <-starts:
+			if running = result.container; result.err != nil {
+				running = nil
+				begin(restartDelay)
+				continue
+			}
+			w.report(true)
+		case <-ended:
+			running = nil
+			w.restarts++
+			w.report(false)
+			begin(restartDelay)
+		}
+	}
+}
+
+// end stops the program, and says that the pod is over if that was asked for.
+func (w *worker) end(running Container, starts <-chan start) {
+	select {
+	case late := <-starts:
+		if late.err == nil {
+			running = late.container
+		}
+	default:
+	}
+	if running != nil {
+		if err := running.Stop(); err != nil {
+			w.kubelet.failed(fmt.Errorf("pod %s: %w", w.about.Name, err))
+		}
+	}
+	if w.newest().DeletionTimestamp == nil {
+		return
+	}
+	now := int64(0)
+	options := meta.DeleteOptions{GracePeriodSeconds: &now, Preconditions: meta.NewUIDPreconditions(string(w.uid))}
+	err := w.kubelet.options.Client.CoreV1().Pods(w.about.Namespace).Delete(w.kubelet.ctx, w.about.Name, options)
+	if err != nil && !errors.IsNotFound(err) && !errors.IsConflict(err) && w.kubelet.ctx.Err() == nil {
+		w.kubelet.failed(fmt.Errorf("pod %s: %w", w.about.Name, err))
+	}
+}
+
+// project brings both volumes up to date, and keeps trying while the API server does not answer.
+func (w *worker) project() {
+	for {
+		pod := w.newest()
+		_, err := w.about.PodInfo.Sync(Labels(pod.Labels))
+		var files map[string][]byte
+		if err == nil {
+			files, err = chainFiles(w.ctx, w.kubelet.options.Client, w.about.Namespace)
+		}
+		if err == nil {
+			var swapped bool
+			if swapped, err = w.about.Chain.Sync(files); swapped {
+				w.kubelet.mu.Lock()
+				w.synced.Swaps++
+				w.synced.Last = time.Now()
+				w.kubelet.mu.Unlock()
+			}
+		}
+		if err == nil {
+			return
+		}
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-time.After(retryDelay):
+		}
+	}
+}
+
+// report writes the pod's status. It is written again until the API server takes it, or the pod is gone.
+func (w *worker) report(isReady bool) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": w.uid}, "status": w.status(isReady)})
+	if err != nil {
+		w.kubelet.failed(err)
+		return
+	}
+	pods := w.kubelet.options.Client.CoreV1().Pods(w.about.Namespace)
+	for {
+		_, err := pods.Patch(w.ctx, w.about.Name, types.StrategicMergePatchType, patch, meta.PatchOptions{}, "status")
+		switch {
+		case err == nil, errors.IsNotFound(err), errors.IsConflict(err), w.ctx.Err() != nil:
+			return
+		case errors.IsInvalid(err), errors.IsBadRequest(err):
+			w.kubelet.failed(fmt.Errorf("status of pod %s: %w", w.about.Name, err))
+			return
+		}
+		select {
+		case <-w.ctx.Done():
+		case <-time.After(retryDelay):
+		}
+	}
+}
+
+func (w *worker) status(isReady bool) core.PodStatus {
+	ready, now := core.ConditionFalse, meta.Now()
+	if isReady {
+		ready = core.ConditionTrue
+	}
+	container := w.newest().Spec.Containers[0]
+	return core.PodStatus{
+		Phase: core.PodRunning, PodIP: w.about.IP, PodIPs: []core.PodIP{{IP: w.about.IP}},
+		Conditions: []core.PodCondition{
+			{Type: core.PodReady, Status: ready, LastTransitionTime: now},
+			{Type: core.ContainersReady, Status: ready, LastTransitionTime: now},
+		},
+		ContainerStatuses: []core.ContainerStatus{{
+			Name: container.Name, Image: container.Image, Ready: isReady, RestartCount: w.restarts,
+			State: core.ContainerState{Running: &core.ContainerStateRunning{StartedAt: now}},
+		}},
+	}
+}

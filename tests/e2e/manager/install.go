@@ -1,0 +1,71 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
+	"ctrlmesh.kusionstack.io/e2e/cluster"
+)
+
+// The names that deploy/rbac uses.
+const (
+	// Namespace of the manager.
+	Namespace = "ctrlmesh"
+	// Account of the manager, in its namespace.
+	Account = "ctrlmesh-manager"
+	// User is what the API server calls that account.
+	User = "system:serviceaccount:" + Namespace + ":" + Account
+)
+
+// deploy is the repository's directory with what is applied to a cluster, seen from the tests.
+var deploy = filepath.Join("..", "..", "deploy")
+
+// Install applies what the repository ships, as a person would, and returns a kubeconfig of the manager's account. The
+// directory must exist; it gets kubectl's files.
+func Install(ctx context.Context, c *cluster.Cluster, dir string) (string, error) {
+	admin, err := c.UserKubeconfig("installer", "system:masters")
+	if err != nil {
+		return "", err
+	}
+	if err := kubectl(ctx, admin, dir, "create", "namespace", Namespace); err != nil {
+		return "", err
+	}
+	for _, files := range []string{"crd", "rbac"} {
+		path := filepath.Join(deploy, files)
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) && files == "rbac" {
+			binding := []string{"create", "clusterrolebinding", "ctrlmesh-manager", "--clusterrole=cluster-admin", "--serviceaccount=" + Namespace + ":" + Account}
+			if err := kubectl(ctx, admin, dir, binding...); err != nil {
+				return "", err
+			}
+			continue
+		}
+		if err := kubectl(ctx, admin, dir, "apply", "--server-side", "--filename="+path); err != nil {
+			return "", err
+		}
+	}
+	wait := []string{"wait", "--for=condition=Established", "--timeout=60s", "--filename=" + filepath.Join(deploy, "crd")}
+	if err := kubectl(ctx, admin, dir, wait...); err != nil {
+		return "", err
+	}
+	return c.TokenKubeconfig(ctx, Namespace, Account)
+}
+
+func kubectl(ctx context.Context, kubeconfig, dir string, arguments ...string) error {
+	path, err := binaries.Path("kubectl")
+	if err != nil {
+		return err
+	}
+	command := exec.CommandContext(ctx, path, append([]string{"--kubeconfig=" + kubeconfig, "--cache-dir=" + dir}, arguments...)...)
+	command.Env = []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH")}
+	output, err := command.CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return fmt.Errorf("kubectl %v: %w\n%s", arguments, err, output)
+	}
+	return err
+}

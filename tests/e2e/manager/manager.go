@@ -1,0 +1,180 @@
+// Package manager runs the real `ctrlmesh-manager` binary as its Deployment would, with the account and the permissions that
+// the repository ships.
+//
+// What the manager must do is the tests' business.
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/kubelet"
+	"ctrlmesh.kusionstack.io/e2e/metrics"
+	"ctrlmesh.kusionstack.io/e2e/process"
+)
+
+const (
+	// startDeadline covers a busy machine; a quiet one needs less than a second.
+	startDeadline = 60 * time.Second
+	pollInterval  = 20 * time.Millisecond
+	// startAttempts: a free port can be taken by somebody else between choosing and binding it.
+	startAttempts = 3
+)
+
+// Options of a manager. Flags may be empty.
+type Options struct {
+	// Name of its pod: who holds the lock.
+	Name string
+	// Dir gets its log. It must exist.
+	Dir string
+	// Kubeconfig of its account; see [Install].
+	Kubeconfig string
+	// LeaseSeconds is how long the lock of a leader that died is valid. The least that the manager takes if zero.
+	LeaseSeconds int
+	Flags        []string
+}
+
+// leastLeaseSeconds: manager/src/args.rs.
+const leastLeaseSeconds = 2
+
+// Manager is a running `ctrlmesh-manager`.
+type Manager struct {
+	Process *process.Process
+	Name    string
+
+	health, metrics string
+}
+
+// Binary names the program: $CTRLMESH_MANAGER_BIN, or the debug build.
+func Binary() (string, error) {
+	path := os.Getenv("CTRLMESH_MANAGER_BIN")
+	if path == "" {
+		target := os.Getenv("CARGO_TARGET_DIR")
+		if target == "" {
+			target = filepath.Join("..", "..", "target")
+		}
+		path = filepath.Join(target, "debug", "ctrlmesh-manager")
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("no manager to test: run `cargo build -p ctrlmesh-manager`, or name the binary in CTRLMESH_MANAGER_BIN (%w)", err)
+	}
+	return path, nil
+}
+
+// Start runs a manager and returns once it says that it is ready.
+func Start(ctx context.Context, options Options) (*Manager, error) {
+	if options.LeaseSeconds == 0 {
+		options.LeaseSeconds = leastLeaseSeconds
+	}
+	binary, err := Binary()
+	if err != nil {
+		return nil, err
+	}
+	var failures []error
+	for range startAttempts {
+		m, err := start(ctx, binary, options)
+		if err == nil {
+			return m, nil
+		}
+		failures = append(failures, err)
+	}
+	return nil, errors.Join(failures...)
+}
+
+func start(ctx context.Context, binary string, options Options) (*Manager, error) {
+	m := &Manager{Name: options.Name}
+	var err error
+	if m.health, err = process.FreeAddress(); err != nil {
+		return nil, err
+	}
+	if m.metrics, err = process.FreeAddress(); err != nil {
+		return nil, err
+	}
+	args := []string{
+		"--pod-name=" + options.Name, "--namespace=" + Namespace,
+		"--health-probe-bind-address=" + m.health, "--metrics-bind-address=" + m.metrics,
+		"--lease-seconds=" + strconv.Itoa(options.LeaseSeconds), "--sidecar-port=" + kubelet.AdminPort,
+	}
+	m.Process, err = process.Start(process.Spec{
+		Name: options.Name, Path: binary, Args: append(args, options.Flags...), LogDir: options.Dir,
+		// Any port for the webhooks; flags can name one.
+		Env: []string{"KUBECONFIG=" + options.Kubeconfig, "WEBHOOK_PORT=0"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := m.waitReady(ctx); err != nil {
+		m.Process.Kill()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *Manager) waitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startDeadline)
+	defer cancel()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		_, last := ask(ctx, m.health, "/readyz")
+		if last == nil {
+			return nil
+		}
+		select {
+		case <-m.Process.Done():
+			return fmt.Errorf("%s ended before it was ready (%v):\n%s", m.Name, m.Process.Err(), m.Process.LogTail(4096))
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w:\n%s", m.Name, last, m.Process.LogTail(4096))
+		case <-tick.C:
+		}
+	}
+}
+
+// Metric is [metrics.Sum] of what the manager counts now.
+func (m *Manager) Metric(ctx context.Context, name string, labels ...string) (float64, error) {
+	body, err := ask(ctx, m.metrics, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	return metrics.Sum(body, name, labels...)
+}
+
+// Leads tells whether this manager's controllers run. One that has ended does not lead.
+func (m *Manager) Leads(ctx context.Context) bool {
+	leads, err := m.Metric(ctx, "ctrlmesh_manager_leader")
+	return err == nil && leads == 1
+}
+
+// Stop ends the manager in order.
+func (m *Manager) Stop() error { return m.Process.Stop(process.StopGrace) }
+
+func ask(ctx context.Context, address, path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s: %s", path, response.Status, body)
+	}
+	return body, nil
+}

@@ -1,0 +1,210 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/manager"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+)
+
+// This file runs managers in a cluster of their own, and reads what they say about objects.
+
+// mesh is a cluster in which ctrlmesh is installed.
+type mesh struct {
+	controlPlane
+	dynamic dynamic.Interface
+	// account is the kubeconfig of the managers.
+	account string
+	flags   []string
+}
+
+// newMesh starts a cluster and installs what the repository ships. At the end no request of a manager may have been forbidden.
+func newMesh(t *testing.T, flags ...string) *mesh {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	plane, err := startControlPlane(ctx, newDir(t))
+	t.Cleanup(func() {
+		if plane.cluster == nil {
+			return
+		}
+		if t.Failed() {
+			t.Log(plane.cluster.Logs(1024))
+		}
+		plane.cluster.Stop()
+	})
+	check(t, err)
+	m := &mesh{controlPlane: plane, flags: flags}
+	m.dynamic = must(dynamic.NewForConfig(plane.cluster.AdminConfig()))(t)
+	m.account = must(manager.Install(ctx, plane.cluster, newDir(t)))(t)
+	t.Cleanup(func() { permissionsSuffice(t, m) })
+	return m
+}
+
+// start runs one more manager until the test ends.
+func (m *mesh) start(t *testing.T, name string) *manager.Manager {
+	t.Helper()
+	started, err := manager.Start(t.Context(), manager.Options{Name: name, Dir: newDir(t), Kubeconfig: m.account, Flags: m.flags})
+	check(t, err)
+	t.Cleanup(func() {
+		if err := started.Stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("end of %s:\n%s", started.Process.LogPath, started.Process.LogTail(8192))
+		}
+	})
+	return started
+}
+
+// leader waits until one of the managers leads.
+func leader(t *testing.T, managers ...*manager.Manager) *manager.Manager {
+	t.Helper()
+	var found *manager.Manager
+	eventually(t, "one manager leads", func() error {
+		for _, candidate := range managers {
+			if candidate.Leads(t.Context()) {
+				found = candidate
+				return nil
+			}
+		}
+		return fmt.Errorf("none of %d does", len(managers))
+	})
+	return found
+}
+
+// namespace makes a namespace.
+func (m *mesh) namespace(t *testing.T) string {
+	t.Helper()
+	name := unique("e2e")
+	namespace := &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: name}}
+	_, err := m.client.CoreV1().Namespaces().Create(t.Context(), namespace, meta.CreateOptions{})
+	check(t, err)
+	return name
+}
+
+// publicKey with which the managers' chains are signed, once it is there.
+func (m *mesh) publicKey(t *testing.T) string {
+	t.Helper()
+	var key string
+	eventually(t, "the manager's key is there", func() error {
+		secret, err := m.client.CoreV1().Secrets(manager.Namespace).Get(t.Context(), "ctrlmesh-chain-key", meta.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if key = string(secret.Data["public"]); key == "" {
+			return fmt.Errorf("the secret has %d fields, and no public", len(secret.Data))
+		}
+		return nil
+	})
+	return key
+}
+
+func (m *mesh) resource(kind, namespace string) dynamic.ResourceInterface {
+	resource := schema.GroupVersionResource{Group: "ctrlmesh.kusionstack.io", Version: "v1alpha1", Resource: kinds[kind]}
+	return m.dynamic.Resource(resource).Namespace(namespace)
+}
+
+// apply makes an object what the YAML says, as `kubectl apply --server-side` does.
+func (m *mesh) apply(t *testing.T, namespace, text string) *unstructured.Unstructured {
+	t.Helper()
+	return must(m.tryApply(t.Context(), namespace, text))(t)
+}
+
+func (m *mesh) tryApply(ctx context.Context, namespace, text string) (*unstructured.Unstructured, error) {
+	object := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &object.Object); err != nil {
+		return nil, err
+	}
+	object.SetAPIVersion("ctrlmesh.kusionstack.io/v1alpha1")
+	patch, err := json.Marshal(object)
+	if err != nil {
+		return nil, err
+	}
+	force := true
+	options := meta.PatchOptions{FieldManager: "e2e", Force: &force, FieldValidation: "Strict"}
+	return m.resource(object.GetKind(), namespace).Patch(ctx, object.GetName(), types.ApplyPatchType, patch, options)
+}
+
+// progress is what the status of our kinds has in common, and what CircuitBreakers and FaultInjections have besides.
+type progress struct {
+	ObservedGeneration int64            `json:"observedGeneration"`
+	Conditions         []meta.Condition `json:"conditions"`
+	Enforced           string           `json:"enforced"`
+	CurrentSpecHash    string           `json:"currentSpecHash"`
+	TargetStatus       []struct {
+		PodName           string           `json:"podName"`
+		PodIP             string           `json:"podIP"`
+		ConfigHash        string           `json:"configHash"`
+		Message           string           `json:"message"`
+		LimitingSnapshots []map[string]any `json:"limitingSnapshots"`
+	} `json:"targetStatus"`
+}
+
+// condition of a type; its zero value if there is none.
+func (p progress) condition(kind string) meta.Condition {
+	for _, condition := range p.Conditions {
+		if condition.Type == kind {
+			return condition
+		}
+	}
+	return meta.Condition{}
+}
+
+// progress of an object now.
+func (m *mesh) progress(ctx context.Context, kind, namespace, name string) (progress, int64, error) {
+	object, err := m.resource(kind, namespace).Get(ctx, name, meta.GetOptions{})
+	if err != nil {
+		return progress{}, 0, err
+	}
+	var whole struct {
+		Status progress `json:"status"`
+	}
+	err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &whole)
+	return whole.Status, object.GetGeneration(), err
+}
+
+// reaches waits until the status of an object's newest generation has a condition with this status, and returns it.
+func (m *mesh) reaches(t *testing.T, kind, namespace, name, condition string, status meta.ConditionStatus) progress {
+	t.Helper()
+	var last progress
+	eventually(t, fmt.Sprintf("%s %s: %s is %s", kind, name, condition, status), func() error {
+		found, generation, err := m.progress(t.Context(), kind, namespace, name)
+		if err != nil {
+			return err
+		}
+		last = found
+		got := found.condition(condition)
+		switch {
+		case found.ObservedGeneration != generation:
+			return fmt.Errorf("generation %d is observed, not %d", found.ObservedGeneration, generation)
+		case got.Status != status:
+			return fmt.Errorf("its conditions are %s", told(found.Conditions))
+		case got.ObservedGeneration != 0 && got.ObservedGeneration != generation:
+			return errors.New("the condition speaks of an earlier generation")
+		}
+		return nil
+	})
+	return last
+}
+
+func told(conditions []meta.Condition) string {
+	lines := []string{}
+	for _, c := range conditions {
+		lines = append(lines, fmt.Sprintf("%s=%s (%s: %s)", c.Type, c.Status, c.Reason, c.Message))
+	}
+	return strings.Join(lines, "; ")
+}

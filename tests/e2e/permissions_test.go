@@ -1,0 +1,136 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/manager"
+	rbac "k8s.io/api/rbac/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	audit "k8s.io/apiserver/pkg/apis/audit/v1"
+)
+
+// This file compares what managers asked of API servers in the whole run with the rules that the repository ships: nothing was
+// forbidden, and nothing is allowed that nobody needs.
+
+// permission to do one thing with one resource. Namespaced: in the manager's namespace alone.
+type permission struct {
+	isNamespaced          bool
+	group, resource, verb string
+}
+
+func (p permission) String() string {
+	scope := "everywhere"
+	if p.isNamespaced {
+		scope = "in " + manager.Namespace
+	}
+	return fmt.Sprintf("%s %s.%s %s", p.verb, p.resource, p.group, scope)
+}
+
+// permissions of the run: whether each was used.
+var permissions = struct {
+	sync.Mutex
+	used map[permission]bool
+}{used: map[permission]bool{}}
+
+// permissionsSuffice reads the audit log of a cluster at the end of a test.
+func permissionsSuffice(t *testing.T, m *mesh) {
+	t.Helper()
+	events, err := m.cluster.AuditedOf(manager.User)
+	check(t, err)
+	for _, event := range events {
+		if event.Annotations["authorization.k8s.io/decision"] == "forbid" {
+			t.Errorf("the manager may not %s %s: %s", event.Verb, event.RequestURI, event.Annotations["authorization.k8s.io/reason"])
+		}
+	}
+	granted := granted(t, m)
+	permissions.Lock()
+	defer permissions.Unlock()
+	for _, p := range granted {
+		permissions.used[p] = permissions.used[p]
+	}
+	for _, event := range events {
+		for _, p := range granted {
+			if p.covers(event) {
+				permissions.used[p] = true
+			}
+		}
+	}
+}
+
+// granted lists what is bound to the manager's account.
+func granted(t *testing.T, m *mesh) []permission {
+	t.Helper()
+	list := []permission{}
+	bound := func(subjects []rbac.Subject) bool {
+		return slices.ContainsFunc(subjects, func(s rbac.Subject) bool {
+			return s.Kind == rbac.ServiceAccountKind && s.Namespace == manager.Namespace && s.Name == manager.Account
+		})
+	}
+	everywhere := must(m.client.RbacV1().ClusterRoleBindings().List(background(), meta.ListOptions{}))(t)
+	for _, binding := range everywhere.Items {
+		if bound(binding.Subjects) {
+			role := must(m.client.RbacV1().ClusterRoles().Get(background(), binding.RoleRef.Name, meta.GetOptions{}))(t)
+			list = append(list, each(role.Rules, false)...)
+		}
+	}
+	here := must(m.client.RbacV1().RoleBindings(manager.Namespace).List(background(), meta.ListOptions{}))(t)
+	for _, binding := range here.Items {
+		if bound(binding.Subjects) {
+			role := must(m.client.RbacV1().Roles(manager.Namespace).Get(background(), binding.RoleRef.Name, meta.GetOptions{}))(t)
+			list = append(list, each(role.Rules, true)...)
+		}
+	}
+	if len(list) == 0 {
+		t.Error("nothing is bound to the manager's account")
+	}
+	return list
+}
+
+func each(rules []rbac.PolicyRule, isNamespaced bool) []permission {
+	list := []permission{}
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					list = append(list, permission{isNamespaced, group, resource, verb})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// covers tells whether a request needed the permission. One that makes an object by server-side apply needs `create`, too.
+func (p permission) covers(event audit.Event) bool {
+	about := event.ObjectRef
+	if about == nil || p.isNamespaced != (about.Namespace == manager.Namespace) {
+		return false
+	}
+	resource := about.Resource
+	if about.Subresource != "" {
+		resource += "/" + about.Subresource
+	}
+	isMade := p.verb == "create" && event.Verb == "patch" && event.ResponseStatus != nil && event.ResponseStatus.Code == 201
+	return is(p.group, about.APIGroup) && is(p.resource, resource) && (is(p.verb, event.Verb) || isMade)
+}
+
+func is(pattern, value string) bool { return pattern == "*" || pattern == value }
+
+// neverUsed lists the permissions that no manager of the run needed.
+func neverUsed() []string {
+	permissions.Lock()
+	defer permissions.Unlock()
+	unused := []string{}
+	for _, p := range slices.Collect(maps.Keys(permissions.used)) {
+		if !permissions.used[p] {
+			unused = append(unused, p.String())
+		}
+	}
+	slices.SortFunc(unused, strings.Compare)
+	return unused
+}

@@ -1,0 +1,255 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/manager"
+	"ctrlmesh.kusionstack.io/e2e/process"
+	admission "k8s.io/api/admissionregistration/v1"
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+)
+
+// This file has a real API server ask the manager's webhooks, as deploy/webhook says but for the address: there are no Services.
+
+// Passes the schema and its rules; the expression is the webhook's to read.
+const brokenFaults = `
+kind: FaultInjection
+metadata: {name: broken}
+spec:
+  selector: {}
+  httpFault:
+  - match: {httpMatch: [{host: {regex: "("}}]}
+    abort: {httpStatus: 500}
+`
+
+func TestWebhooks(t *testing.T) {
+	t.Parallel()
+	address := must(process.FreeAddress())(t)
+	_, port, err := net.SplitHostPort(address)
+	check(t, err)
+	m := newMesh(t, "--webhook-bind-address=127.0.0.1", "--webhook-port="+port)
+	namespace := m.namespace(t)
+	stored := m.apply(t, namespace, brokenFaults)
+	m.start(t, "manager-0")
+	installWebhooks(t, m, "https://"+address)
+
+	t.Run("a mistake is refused with its field", func(t *testing.T) { refusesWithField(t, m, namespace) })
+	t.Run("what was stored locks nobody in", func(t *testing.T) { locksNobodyIn(t, m, stored) })
+	t.Run("shards that share objects are warned of", func(t *testing.T) { warnsOfOverlap(t, m, namespace) })
+	t.Run("a namespace and what is in it get labels", func(t *testing.T) { labelsAtAdmission(t, m) })
+	t.Run("a certificate that is broken is made again", func(t *testing.T) { replacesCertificate(t, m, namespace) })
+	t.Run("a bundle that was reset is written again", func(t *testing.T) { repairsBundle(t, m, namespace) })
+}
+
+// installWebhooks applies both configurations with an URL, and waits until the manager has put its CA in.
+func installWebhooks(t *testing.T, m *mesh, url string) {
+	t.Helper()
+	registration := admission.SchemeGroupVersion
+	for file, resource := range map[string]string{"validating": "validatingwebhookconfigurations", "mutating": "mutatingwebhookconfigurations"} {
+		object := readAll(t, "../../deploy/webhook/"+file+".yaml")[0]
+		webhooks, _, err := unstructured.NestedSlice(object.Object, "webhooks")
+		check(t, err)
+		for _, webhook := range webhooks {
+			client := webhook.(map[string]any)["clientConfig"].(map[string]any)
+			client["url"] = url + client["service"].(map[string]any)["path"].(string)
+			delete(client, "service")
+		}
+		check(t, unstructured.SetNestedSlice(object.Object, webhooks, "webhooks"))
+		_, err = m.dynamic.Resource(registration.WithResource(resource)).Create(t.Context(), object, meta.CreateOptions{FieldValidation: "Strict"})
+		check(t, err)
+	}
+	eventually(t, "every webhook has a CA", func() error {
+		_, err := bundle(t, m)
+		return err
+	})
+}
+
+// bundle that all webhooks have.
+func bundle(t *testing.T, m *mesh) ([]byte, error) {
+	t.Helper()
+	configurations := m.client.AdmissionregistrationV1()
+	mutating := must(configurations.MutatingWebhookConfigurations().Get(t.Context(), "ctrlmesh-mutating", meta.GetOptions{}))(t)
+	validating := must(configurations.ValidatingWebhookConfigurations().Get(t.Context(), "ctrlmesh-validating", meta.GetOptions{}))(t)
+	bundles := [][]byte{}
+	for _, webhook := range mutating.Webhooks {
+		bundles = append(bundles, webhook.ClientConfig.CABundle)
+	}
+	for _, webhook := range validating.Webhooks {
+		bundles = append(bundles, webhook.ClientConfig.CABundle)
+	}
+	if len(slices.CompactFunc(bundles, bytes.Equal)) != 1 || len(bundles[0]) == 0 {
+		return nil, errors.New("some webhooks have no CA, or another one")
+	}
+	return bundles[0], nil
+}
+
+// refused returns what the API server says to the broken FaultInjection, once the webhook is asked and answers.
+func refused(t *testing.T, m *mesh, namespace string) *apierrors.StatusError {
+	t.Helper()
+	var status *apierrors.StatusError
+	eventually(t, "the webhook refuses", func() error {
+		text := strings.ReplaceAll(brokenFaults, "name: broken", "name: "+unique("broken"))
+		_, err := m.tryApply(t.Context(), namespace, text)
+		if !errors.As(err, &status) || !apierrors.IsInvalid(err) {
+			return fmt.Errorf("the API server says %v", err)
+		}
+		return nil
+	})
+	return status
+}
+
+func refusesWithField(t *testing.T, m *mesh, namespace string) {
+	const field = "spec.httpFault[0].match.httpMatch[0].host.regex"
+	status := refused(t, m, namespace).Status()
+	if !strings.Contains(status.Message, field) || len(status.Details.Causes) != 1 || status.Details.Causes[0].Field != field {
+		t.Errorf("the refusal is %q, of %+v", status.Message, status.Details)
+	}
+	m.apply(t, namespace, strings.ReplaceAll(strings.ReplaceAll(brokenFaults, `"("`, `"a.*"`), "broken", "whole"))
+}
+
+func locksNobodyIn(t *testing.T, m *mesh, stored *unstructured.Unstructured) {
+	client := m.resource(stored.GetKind(), stored.GetNamespace())
+	patch := func(text string) error {
+		_, err := client.Patch(t.Context(), stored.GetName(), "application/merge-patch+json", []byte(text), meta.PatchOptions{})
+		return err
+	}
+	check(t, patch(`{"metadata": {"labels": {"a": "b"}, "finalizers": ["e2e.example/hold"]}}`))
+	if err := patch(`{"spec": {"httpFault": [{"match": {"httpMatch": [{"host": {"regex": "["}}]}, "abort": {"httpStatus": 500}}]}}`); !apierrors.IsInvalid(err) {
+		t.Errorf("another mistake: %v", err)
+	}
+	check(t, client.Delete(t.Context(), stored.GetName(), meta.DeleteOptions{}))
+	check(t, patch(`{"metadata": {"finalizers": null}}`))
+	if _, err := client.Get(t.Context(), stored.GetName(), meta.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("after its finalizer is gone: %v", err)
+	}
+}
+
+// warnings gathers what an API server warns of.
+type warnings struct {
+	mutex sync.Mutex
+	texts []string
+}
+
+func (w *warnings) HandleWarningHeader(_ int, _ string, text string) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.texts = append(w.texts, text)
+}
+
+func warnsOfOverlap(t *testing.T, m *mesh, namespace string) {
+	told := &warnings{}
+	config := m.cluster.AdminConfig()
+	config.WarningHandler = told
+	client := must(dynamic.NewForConfig(config))(t)
+	for _, name := range []string{"one", "two"} {
+		object := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",
+			"metadata": map[string]any{"name": name, "namespace": namespace},
+			"spec": map[string]any{
+				"selector":   map[string]any{"matchLabels": map[string]any{"shard": name}},
+				"controller": map[string]any{"leaderElectionName": "lock"},
+				"limits": []any{map[string]any{
+					"relateResources": []any{map[string]any{"apiGroups": []any{""}, "resources": []any{"pods"}}},
+					"selector":        map[string]any{"matchLabels": map[string]any{"ctrlmesh.kusionstack.io/namespace": namespace}},
+				}},
+			},
+		}}
+		_, err := of(t, client, object).Create(t.Context(), object, meta.CreateOptions{})
+		check(t, err)
+	}
+	told.mutex.Lock()
+	defer told.mutex.Unlock()
+	if !strings.Contains(strings.Join(told.texts, "\n"), namespace+" can be in both one, two") {
+		t.Errorf("the warnings are %q", told.texts)
+	}
+}
+
+// labelsAtAdmission looks at the answer to the write itself: labels that came later do not count.
+func labelsAtAdmission(t *testing.T, m *mesh) {
+	want := func(namespace string) map[string]string {
+		sum := rune(0)
+		for _, c := range namespace {
+			sum += c
+		}
+		prefix := "ctrlmesh.kusionstack.io/"
+		return map[string]string{prefix + "shard-hash": fmt.Sprint(sum % 32), prefix + "namespace": namespace, prefix + "control": "true"}
+	}
+	var name string
+	eventually(t, "a namespace gets labels", func() error {
+		name = unique("labelled")
+		made, err := m.client.CoreV1().Namespaces().Create(t.Context(), &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: name}}, meta.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		delete(made.Labels, core.LabelMetadataName)
+		if !maps.Equal(made.Labels, want(name)) {
+			return fmt.Errorf("the labels of %s are %v", name, made.Labels)
+		}
+		return nil
+	})
+	configMap := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{GenerateName: "e2e-", Labels: map[string]string{"app": "e2e"}}}
+	madeMap := must(m.client.CoreV1().ConfigMaps(name).Create(t.Context(), configMap, meta.CreateOptions{}))(t)
+	pod := &core.Pod{ObjectMeta: meta.ObjectMeta{Name: "e2e"}, Spec: core.PodSpec{Containers: []core.Container{{Name: "e2e", Image: "e2e"}}}}
+	madePod := must(m.client.CoreV1().Pods(name).Create(t.Context(), pod, meta.CreateOptions{}))(t)
+	wanted := want(name)
+	if !maps.Equal(madePod.Labels, wanted) {
+		t.Errorf("the pod's labels are %v", madePod.Labels)
+	}
+	wanted["app"] = "e2e"
+	if !maps.Equal(madeMap.Labels, wanted) {
+		t.Errorf("the ConfigMap's labels are %v", madeMap.Labels)
+	}
+	hidden := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{GenerateName: "e2e-"}}
+	if made := must(m.client.CoreV1().ConfigMaps("kube-system").Create(t.Context(), hidden, meta.CreateOptions{}))(t); len(made.Labels) != 0 {
+		t.Errorf("labels in kube-system are %v", made.Labels)
+	}
+}
+
+func replacesCertificate(t *testing.T, m *mesh, namespace string) {
+	before := must(bundle(t, m))(t)
+	secrets := m.client.CoreV1().Secrets(manager.Namespace)
+	const name = "ctrlmesh-webhook-certs"
+	_, err := secrets.Patch(t.Context(), name, "application/merge-patch+json", []byte(`{"data": {"tls.key": "bm9uZQ=="}}`), meta.PatchOptions{})
+	check(t, err)
+	eventually(t, "the key is made again, and every webhook trusts it and the one before", func() error {
+		secret := must(secrets.Get(t.Context(), name, meta.GetOptions{}))(t)
+		got, err := bundle(t, m)
+		if err != nil {
+			return err
+		}
+		if string(secret.Data["tls.key"]) == "none" || !bytes.Contains(got, before) || !bytes.HasPrefix(got, secret.Data["ca-cert.pem"]) || len(got) == len(before) {
+			return fmt.Errorf("the bundle has %d bytes, of %d", len(got), len(before))
+		}
+		return nil
+	})
+	refused(t, m, namespace)
+}
+
+func repairsBundle(t *testing.T, m *mesh, namespace string) {
+	before := must(bundle(t, m))(t)
+	configurations := m.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	configuration := must(configurations.Get(t.Context(), "ctrlmesh-validating", meta.GetOptions{}))(t)
+	configuration.Webhooks[2].ClientConfig.CABundle = nil
+	_, err := configurations.Update(t.Context(), configuration, meta.UpdateOptions{})
+	check(t, err)
+	eventually(t, "the bundle is whole again", func() error {
+		got, err := bundle(t, m)
+		if err == nil && !bytes.Equal(got, before) {
+			err = errors.New("it is another one")
+		}
+		return err
+	})
+	refused(t, m, namespace)
+}
