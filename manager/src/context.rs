@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kube::Client;
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
@@ -12,6 +12,9 @@ use crate::rate::{self, Bucket, Priority};
 
 /// Field manager of everything that the manager applies.
 pub const FIELD_MANAGER: &str = "ctrlmesh-manager";
+
+/// Label of what the manager makes for itself and for sidecars; its value is [`FIELD_MANAGER`].
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 /// Shared by all parts; cheap to clone.
 #[derive(Clone)]
@@ -26,8 +29,6 @@ pub struct Context {
     pub args: Arc<Args>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// Writes Events.
-    pub recorder: Recorder,
     /// Ends the part: the process stops, or another manager leads.
     pub stop: CancellationToken,
 }
@@ -36,12 +37,10 @@ impl Context {
     /// Puts the parts together. `client` should have no retries of its own (see [`rate::limited`]).
     #[must_use]
     pub fn new(client: &Client, args: Args, metrics: Arc<Metrics>, stop: CancellationToken) -> Self {
-        let reporter = reporter(&args);
         let bucket = Arc::new(Bucket::new(args.qps, args.burst));
         let [client, background, urgent] = [Priority::Normal, Priority::Background, Priority::Urgent]
             .map(|priority| rate::limited(client, &bucket, priority));
         Self {
-            recorder: Recorder::new(client.clone(), reporter),
             client,
             background,
             urgent,

@@ -106,8 +106,12 @@ pub async fn run(context: Context) -> Result<(), Error> {
 }
 
 async fn pass(namespace: Arc<Namespace>, distributor: Arc<Distributor>) -> Result<Action, Error> {
+    // When the controller ends so do its watches, and what was not seen by then never will be.
+    tokio::select! {
+        () = distributor.context.stop.cancelled() => return Ok(Action::await_change()),
+        () = distributor.world.ready() => {}
+    }
     distributor.context.metrics.distribution.passes.inc();
-    distributor.world.ready().await;
     distributor.reconcile(&namespace).await
 }
 

@@ -3,6 +3,8 @@
 //! Caveat: the lock says who should lead, not who does: for a moment an old leader may still write. What must not be written by
 //! two (the chain) is written with the version that it was read at.
 
+use std::time::Duration;
+
 use kube_lease_manager::{LeaseManager, LeaseManagerBuilder};
 use tokio::task::JoinSet;
 
@@ -15,6 +17,9 @@ use crate::webhook::certificate;
 
 /// Name of the Lease; KusionStack's manager has the same.
 const LOCK: &str = "ctrlmesh-manager";
+
+/// How long controllers may take to end.
+const STOP: Duration = Duration::from_secs(5);
 
 /// What the lock needs.
 pub const RULES: &[Rule] = &[
@@ -87,8 +92,22 @@ async fn lead(context: &Context, is_leader: &mut tokio::sync::watch::Receiver<bo
         Some(ended) = controllers.join_next() => ended?,
     };
     stop.cancel();
-    while let Some(ended) = controllers.join_next().await {
-        ended??;
+    let ended = tokio::time::timeout(STOP, async {
+        while let Some(ended) = controllers.join_next().await {
+            ended??;
+        }
+        Ok(())
+    });
+    match ended.await {
+        Ok(ended) => first.and(ended),
+        // Whoever waits for the lock should not wait for them.
+        Err(_) => {
+            tracing::warn!(
+                controllers = controllers.len(),
+                "controllers did not end in time and are cut off"
+            );
+            controllers.shutdown().await;
+            first
+        }
     }
-    first
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, plugin_config_map};
 use ctrlmesh_contract::signature::{PublicKeys, SigningKey};
 use ctrlmesh_contract::{Chain, Digest, Entry};
 use k8s_openapi::api::core::v1::Namespace;
@@ -14,8 +15,9 @@ use super::carried::Packed;
 use super::fleet::{Fleet, Sidecar};
 use super::poll::Poller;
 use super::read::Documents;
+use super::slots::{NoRoom, Slots};
 use super::stored::Stored;
-use super::wanted::{self, Wanted};
+use super::wanted;
 use super::world::World;
 use super::{report, slots, write};
 use crate::built_in::BuiltIn;
@@ -26,6 +28,10 @@ use crate::hand_over::{self, Claims};
 
 /// Until sidecars that have not acknowledged are asked again.
 const SOON: Duration = Duration::from_millis(150);
+/// Until it is looked again whether our writes are seen.
+const UNSEEN: Duration = Duration::from_millis(20);
+/// A write that is not seen by then is no longer waited for.
+const MAX_UNSEEN: Duration = Duration::from_secs(5);
 
 /// What every pass needs.
 pub(super) struct Distributor {
@@ -46,8 +52,28 @@ pub(super) struct Memory {
     quiet: BTreeMap<String, (Digest, Instant)>,
     /// Highest generation that any sidecar has spoken of.
     generation: u64,
-    /// Whether everything was enforced at the last look.
-    pub(super) is_enforced: bool,
+    /// Versions that our last writes made, by ConfigMap, and when: what is watched comes later.
+    written: BTreeMap<String, (u64, Instant)>,
+}
+
+impl Memory {
+    /// Whether the watch has come as far as our last writes. Without that, they would be repeated.
+    fn has_seen_writes(&mut self, world: &World, namespace: &str) -> bool {
+        self.written.retain(|name, (version, at)| {
+            let map = world.config_map(namespace, name);
+            let seen = map.and_then(|map| map.metadata.resource_version.as_deref()?.parse::<u64>().ok());
+            // Somebody may have deleted it since.
+            seen.is_none_or(|seen| seen < *version) && at.elapsed() < MAX_UNSEEN
+        });
+        self.written.is_empty()
+    }
+
+    fn note(&mut self, name: Option<String>, version: Option<String>) {
+        let version = version.and_then(|version| version.parse().ok());
+        if let (Some(name), Some(version)) = (name, version) {
+            self.written.insert(name, (version, Instant::now()));
+        }
+    }
 }
 
 /// What is to be done.
@@ -94,14 +120,19 @@ impl Distributor {
         }
         let objects = Documents::of(documents);
         let mut memory = self.memory(&namespace);
+        if !memory.has_seen_writes(&self.world, &namespace) {
+            return Ok(Action::requeue(UNSEEN));
+        }
         let fleet = self.look(&namespace, &stored, &mut memory).await;
         let next = self.next(&namespace, &objects, &stored, &fleet, &memory);
-        let is_written = self.write(&stored, &next, &fleet).await?;
-        memory.last = Some((next.chain.clone(), next.claims.clone()));
-        let is_clean = self.clean(&stored, &next, &fleet, is_written).await?;
-        memory.is_enforced = report::report(self, &namespace, &objects, &next, &fleet).await && !is_written && is_clean;
-        let is_settled = memory.is_enforced && next.waiting.is_empty();
+        let written = self.write(&stored, &next, &fleet, &mut memory).await;
+        if written.is_ok() {
+            memory.last = Some((next.chain.clone(), next.claims.clone()));
+        }
         self.remember(&namespace, memory);
+        let is_written = written?;
+        let is_enforced = report::report(self, &namespace, &objects, &next, &fleet).await;
+        let is_settled = is_enforced && !is_written && next.waiting.is_empty();
         Ok(Action::requeue(if is_settled || fleet.sidecars.is_empty() {
             Duration::from_secs(self.context.args.poll_seconds)
         } else {
@@ -143,76 +174,67 @@ impl Distributor {
 
     /// The next chain.
     fn next(&self, namespace: &str, objects: &Documents, stored: &Stored, fleet: &Fleet, memory: &Memory) -> Next {
-        let (last, claims) = match &stored.chain {
-            Some(chain) => (Some(chain.clone()), stored.claims.clone()),
-            None => memory
-                .last
-                .clone()
-                .map_or((None, Claims::new()), |(chain, claims)| (Some(chain), claims)),
+        let (last, claims) = match (&stored.chain, &memory.last) {
+            (Some(chain), _) => (Some(chain.clone()), stored.claims.clone()),
+            (None, Some((chain, claims))) => (Some(chain.clone()), claims.clone()),
+            (None, None) => (None, Claims::new()),
         };
         let highest = memory.generation.max(last.as_ref().map_or(0, |chain| chain.generation));
-        let chain = |generation, entries| Chain {
+        let with = |generation, entries| Chain {
             namespace: namespace.to_owned(),
             generation,
             entries,
         };
-        let stay = |withheld| Next {
-            chain: last.clone().unwrap_or_else(|| chain(highest.max(1), Vec::new())),
-            claims: claims.clone(),
+        let mut next = Next {
+            chain: last.clone().unwrap_or_else(|| with(highest.max(1), Vec::new())),
+            claims,
             waiting: BTreeMap::new(),
             refused: Vec::new(),
-            withheld,
+            withheld: None,
         };
         let wanted = match wanted::wanted(namespace, objects, last.as_ref(), &self.resolved(objects)) {
             Ok(wanted) => wanted,
-            Err(error) => return stay(Some(("TooLarge", error.to_string()))),
+            Err(error) => {
+                next.withheld = Some(("TooLarge", error.to_string()));
+                return next;
+            }
         };
-        let Wanted {
-            entries: wanted,
-            refused,
-        } = wanted;
-        let empty: Vec<Entry> = Vec::new();
-        let before = last.as_ref().map_or(&empty, |chain| &chain.entries);
-        let plan = hand_over::plan(before, &claims, &wanted, fleet);
-        if last
-            .as_ref()
-            .is_some_and(|last| wanted::is_same(&last.entries, &plan.entries))
-        {
-            return Next {
-                waiting: plan.waiting,
-                refused,
-                ..stay(None)
-            };
+        next.refused = wanted.refused;
+        let plan = hand_over::plan(&next.chain.entries, &next.claims, &wanted.entries, fleet);
+        next.waiting = plan.waiting;
+        if last.is_none() || !wanted::is_same(&next.chain.entries, &plan.entries) {
+            let chain = with(highest + 1, plan.entries);
+            match self.check(stored, &chain) {
+                Ok(()) => (next.chain, next.claims) = (chain, plan.claims),
+                withheld => next.withheld = withheld.err(),
+            }
         }
-        let next = chain(highest + 1, plan.entries);
-        match wanted::check(&next) {
-            Ok(()) => Next {
-                chain: next,
-                claims: plan.claims,
-                waiting: plan.waiting,
-                refused,
-                withheld: None,
-            },
-            Err(error) => Next {
-                refused,
-                ..stay(Some(("TooLarge", error.to_string())))
-            },
-        }
+        next
     }
 
-    /// Writes what is not as it should be: plugins first, then the chain, then pods are told. Whether the chain was written.
-    async fn write(&self, stored: &Stored, next: &Next, fleet: &Fleet) -> Result<bool, Error> {
+    /// Whether sidecars would take it, and ConfigMaps; if not, why not, in a word and in a sentence.
+    fn check(&self, stored: &Stored, chain: &Chain) -> Result<(), (&'static str, String)> {
+        wanted::check(chain).map_err(|error| ("TooLarge", error.to_string()))?;
+        let placed = self.placed(stored, chain, true);
+        placed.map(drop).map_err(|error| ("NoRoom", error.to_string()))
+    }
+
+    /// Writes what is not as it should be: plugins first, then the chain, then pods are told. Whether anything was written.
+    async fn write(&self, stored: &Stored, next: &Next, fleet: &Fleet, memory: &mut Memory) -> Result<bool, Error> {
         let (client, namespace) = (&self.context.client, &next.chain.namespace);
         let before = stored
             .chain
             .as_ref()
             .map(|chain| chain.entries.as_slice())
             .unwrap_or_default();
-        self.write_slots(stored, next, before).await?;
         if stored.chain.as_ref() == Some(&next.chain) {
-            return Ok(false);
+            // What no sidecar runs any more is taken out once all of them run the chain.
+            let is_everywhere = fleet.sidecars.iter().all(|sidecar| fleet.is_at(sidecar, before));
+            return self.write_slots(stored, next, !is_everywhere, memory).await;
         }
-        write::chain(client, &next.chain, &next.claims, &self.key, stored.version.as_deref()).await?;
+        self.write_slots(stored, next, true, memory).await?;
+        let version = write::chain(client, &next.chain, &next.claims, &self.key, stored.version.as_deref()).await?;
+        memory.note(Some(CHAIN_CONFIG_MAP.to_owned()), version);
         self.context.metrics.distribution.written.inc();
         tracing::info!(%namespace, generation = next.chain.generation, entries = next.chain.entries.len(), "chain written");
         let of = |entries: &[Entry], sidecar: &Sidecar| -> Vec<Entry> {
@@ -226,40 +248,17 @@ impl Distributor {
             .iter()
             .filter(|sidecar| of(before, sidecar) != of(&next.chain.entries, sidecar));
         let pods: Vec<String> = concerned.map(|sidecar| sidecar.pod.clone()).collect();
-        write::bump(client, namespace, &pods, next.chain.generation).await?;
-        Ok(true)
-    }
-
-    /// Takes out what no sidecar runs any more, once all of them run the chain. Whether there is nothing left to take out.
-    async fn clean(&self, stored: &Stored, next: &Next, fleet: &Fleet, is_written: bool) -> Result<bool, Error> {
-        let is_everywhere = |sidecar: &Sidecar| fleet.is_at(sidecar, &next.chain.entries);
-        if is_written || !fleet.sidecars.iter().all(is_everywhere) {
-            return Ok(!is_written);
+        if let Err(error) = write::bump(client, namespace, &pods, next.chain.generation).await {
+            tracing::warn!(%error, %namespace, "not every pod was told; kubelet finds the chain within a minute");
         }
-        self.write_slots(stored, next, &[]).await?;
         Ok(true)
     }
 
-    async fn write_slots(&self, stored: &Stored, next: &Next, before: &[Entry]) -> Result<(), Error> {
+    /// Whether anything was written.
+    async fn write_slots(&self, stored: &Stored, next: &Next, keep: bool, memory: &mut Memory) -> Result<bool, Error> {
         let known = self.known();
-        let sizes: BTreeMap<Digest, usize> = known
-            .iter()
-            .map(|(digest, packed)| (*digest, packed.bytes.len()))
-            .collect();
-        let now = stored.slots(&sizes);
-        let digests = next.chain.entries.iter().map(|entry| entry.plugin);
-        let lying: BTreeSet<Digest> = now.iter().flat_map(|slot| slot.keys().copied()).collect();
-        let needed = digests.filter_map(|digest| {
-            let size = sizes.get(&digest).copied();
-            Some((digest, size.or_else(|| lying.contains(&digest).then_some(0))?))
-        });
-        // Without a last chain that we know of, what lies there may be in use.
-        let in_use = if stored.chain.is_some() {
-            before.iter().map(|entry| entry.plugin).collect()
-        } else {
-            lying.clone()
-        };
-        let wanted = slots::place(&now, &needed.collect(), &in_use).map_err(Error::NoRoom)?;
+        let wanted = self.placed(stored, &next.chain, keep).map_err(Error::NoRoom)?;
+        let mut is_written = false;
         for (number, plugins) in wanted.iter().enumerate() {
             let digests: BTreeSet<Digest> = plugins.keys().copied().collect();
             if stored.is_slot(number, &digests, &known) {
@@ -267,9 +266,26 @@ impl Distributor {
             }
             let bytes = |digest: &Digest| known.get(digest).map(|packed| packed.bytes.to_vec());
             let plugins = digests.iter().map(|digest| (*digest, bytes(digest))).collect();
-            write::slot(&self.context.client, &next.chain.namespace, number, plugins).await?;
+            let version = write::slot(&self.context.client, &next.chain.namespace, number, plugins).await?;
+            memory.note(plugin_config_map(number), version);
+            is_written = true;
         }
-        Ok(())
+        Ok(is_written)
+    }
+
+    /// Where the plugins of a chain lie, and with `keep` those that nobody needs any more.
+    fn placed(&self, stored: &Stored, chain: &Chain, keep: bool) -> Result<Slots, NoRoom> {
+        let known = self.known().into_iter();
+        let sizes: BTreeMap<Digest, usize> = known.map(|(digest, packed)| (digest, packed.bytes.len())).collect();
+        let now = stored.slots(&sizes);
+        let lying: BTreeSet<Digest> = now.iter().flat_map(|slot| slot.keys().copied()).collect();
+        let digests = chain.entries.iter().map(|entry| entry.plugin);
+        let needed = digests.filter_map(|digest| {
+            let size = sizes.get(&digest).copied();
+            Some((digest, size.or_else(|| lying.contains(&digest).then_some(0))?))
+        });
+        let in_use = if keep { lying.clone() } else { BTreeSet::new() };
+        slots::place(&now, &needed.collect(), &in_use)
     }
 
     /// Every plugin whose bytes are here.

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
-use kube::runtime::events::{Event, EventType};
+use kube::runtime::events::EventType;
 use serde_json::{Value, json};
 
 use super::fleet::Fleet;
@@ -17,6 +17,7 @@ use super::reconcile::{Distributor, Next};
 use super::status::{self, Facts};
 use super::wanted::kept;
 use crate::api::{API_VERSION, CircuitBreaker, FaultInjection, ShardingConfig};
+use crate::events;
 use crate::rbac::{Rule, Scope};
 
 /// Statuses that are written at a time.
@@ -25,22 +26,13 @@ const CONCURRENCY: usize = 8;
 pub const FINALIZER: &str = "finalizer.ctrlmesh.kusionstack.io/protected";
 
 /// What telling needs.
-pub(super) const RULES: &[Rule] = &[
-    Rule {
-        scope: Scope::Cluster,
-        group: "events.k8s.io",
-        resources: &["events"],
-        verbs: &["create", "patch"],
-        names: &[],
-    },
-    Rule {
-        scope: Scope::Cluster,
-        group: "ctrlmesh.kusionstack.io",
-        resources: &["shardingconfigs", "circuitbreakers", "faultinjections"],
-        verbs: &["patch"],
-        names: &[],
-    },
-];
+pub(super) const RULES: &[Rule] = &[Rule {
+    scope: Scope::Cluster,
+    group: "ctrlmesh.kusionstack.io",
+    resources: &["shardingconfigs", "circuitbreakers", "faultinjections"],
+    verbs: &["patch"],
+    names: &[],
+}];
 
 /// Tells all objects of a namespace. Whether every one of them is enforced.
 pub(super) async fn report(
@@ -127,11 +119,8 @@ async fn tell(distributor: &Distributor, namespace: &str, document: &Value, orig
         return;
     }
     let context = &distributor.context;
-    for event in events(&before, &after) {
-        let about = reference(namespace, origin);
-        if let Err(error) = context.recorder.publish(&event, &about).await {
-            tracing::warn!(%error, kind = origin.kind, %namespace, name = origin.name, "an Event was not written");
-        }
+    for (type_, reason, note) in news(&before, &after) {
+        events::publish(context, &reference(namespace, origin), type_, &reason, &note).await;
     }
     match status::publish(&context.client, namespace, origin, after, now).await {
         Ok(()) => {}
@@ -143,9 +132,9 @@ async fn tell(distributor: &Distributor, namespace: &str, document: &Value, orig
     }
 }
 
-/// One for each condition that has turned.
-fn events(before: &Value, after: &Value) -> Vec<Event> {
-    let status = |status: &Value, kind: &Value| {
+/// Conditions that have turned bad, and that everything is enforced: how bad that is, the reason and the message.
+fn news(before: &Value, after: &Value) -> Vec<(EventType, String, String)> {
+    let said = |status: &Value, kind: &Value| {
         let list = status["conditions"].as_array().into_iter().flatten();
         let mut own = list.filter(|condition| condition["type"] == *kind);
         own.next()
@@ -153,20 +142,16 @@ fn events(before: &Value, after: &Value) -> Vec<Event> {
     };
     let list = after["conditions"].as_array().into_iter().flatten();
     let turned = list.filter(|condition| {
-        let is_news = status(before, &condition["type"]) != status(after, &condition["type"]);
-        is_news && condition["reason"] != "Progressing" && condition["status"] != "Unknown"
+        let is_news = said(before, &condition["type"]) != said(after, &condition["type"]);
+        let is_bad = condition["status"] == "False" && condition["reason"] != "Progressing";
+        is_news && (is_bad || condition["reason"] == "Enforced")
     });
     turned
         .map(|condition| {
             let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
             let is_bad = condition["status"] == "False" && condition["reason"] != "HandingOver";
-            Event {
-                type_: if is_bad { EventType::Warning } else { EventType::Normal },
-                reason: text("reason"),
-                note: Some(text("message").chars().take(1000).collect()),
-                action: text("type"),
-                secondary: None,
-            }
+            let type_ = if is_bad { EventType::Warning } else { EventType::Normal };
+            (type_, text("reason"), text("message"))
         })
         .collect()
 }

@@ -81,102 +81,110 @@ pub(super) fn status(origin: &Origin, facts: &Facts, before: &Value, now: &str) 
         });
     }
     let outcome = &facts.outcome;
-    let mut status = json!({
-        "observedGeneration": generation,
-        "conditions": list,
-    });
+    let mut status = Map::new();
+    let mut put = |field: &str, value: Value| status.insert(field.to_owned(), value);
+    put("observedGeneration", json!(generation));
+    put("conditions", json!(list));
     if !facts.is_root {
-        status["enforced"] = json!(format!("{}/{}", outcome.enforced, outcome.selected));
+        put("enforced", json!(format!("{}/{}", outcome.enforced, outcome.selected)));
     }
-    if origin.kind == "ShardingConfig" {
-        if let Some(plugins) = &facts.plugins {
-            status["plugins"] = json!(plugins);
-        }
-    } else {
-        status["currentSpecHash"] = json!(facts.hash);
-        status["targetStatus"] = json!(outcome.targets);
-        if origin.kind == "CircuitBreaker" {
-            status["opened"] = json!(outcome.opened);
-        }
+    if origin.kind != "ShardingConfig" {
+        put("currentSpecHash", json!(facts.hash));
+        put("targetStatus", json!(outcome.targets));
+    } else if let Some(plugins) = &facts.plugins {
+        put("plugins", json!(plugins));
     }
-    status
+    if origin.kind == "CircuitBreaker" {
+        put("opened", json!(outcome.opened));
+    }
+    Value::Object(status)
 }
 
-/// Type, status, reason and message of each condition.
-fn said(facts: &Facts) -> Vec<(&'static str, ConditionStatus, &'static str, String)> {
-    use ConditionStatus::{False, True, Unknown};
-    let mut said = Vec::new();
-    let is_accepted = facts.mistakes.is_empty();
-    said.push(if is_accepted {
-        (condition::ACCEPTED, True, "Accepted", String::new())
+/// Type, status, reason and message of a condition.
+type Said = (&'static str, ConditionStatus, &'static str, String);
+
+fn said(facts: &Facts) -> Vec<Said> {
+    let mut said = vec![accepted(facts)];
+    said.extend(facts.plugins.as_deref().map(resolved));
+    if !facts.is_root {
+        said.extend([distributed(facts), enforced(facts)]);
+    }
+    said
+}
+
+fn accepted(facts: &Facts) -> Said {
+    if facts.mistakes.is_empty() {
+        return (condition::ACCEPTED, ConditionStatus::True, "Accepted", String::new());
+    }
+    let kept = if facts.is_kept {
+        "; sidecars go on with what it said before"
     } else {
-        let kept = if facts.is_kept {
-            "; sidecars go on with what it said before"
-        } else {
-            ""
-        };
+        ""
+    };
+    let message = format!("{}{kept}", facts.mistakes);
+    (condition::ACCEPTED, ConditionStatus::False, "Invalid", message)
+}
+
+fn resolved(plugins: &[Value]) -> Said {
+    let text = |plugin: &Value, field: &str| plugin.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let problems: Vec<String> = plugins
+        .iter()
+        .map(|plugin| (text(plugin, "name"), text(plugin, "message")))
+        .filter(|(_, message)| !message.is_empty())
+        .map(|(name, message)| format!("{name}: {message}"))
+        .collect();
+    if problems.is_empty() {
         (
-            condition::ACCEPTED,
-            False,
-            "Invalid",
-            format!("{}{kept}", facts.mistakes),
+            condition::PLUGINS_RESOLVED,
+            ConditionStatus::True,
+            "Resolved",
+            String::new(),
         )
-    });
-    if let Some(plugins) = &facts.plugins {
-        let problems = plugins.iter().filter_map(|plugin| {
-            let message = plugin["message"].as_str().filter(|message| !message.is_empty())?;
-            Some(format!("{}: {message}", plugin["name"].as_str().unwrap_or_default()))
-        });
-        let problems: Vec<String> = problems.collect();
-        said.push(if problems.is_empty() {
-            (condition::PLUGINS_RESOLVED, True, "Resolved", String::new())
-        } else {
-            (condition::PLUGINS_RESOLVED, False, "Unresolved", problems.join("; "))
-        });
+    } else {
+        (
+            condition::PLUGINS_RESOLVED,
+            ConditionStatus::False,
+            "Unresolved",
+            problems.join("; "),
+        )
     }
-    if facts.is_root {
-        return said;
-    }
-    let chain = facts.chain;
-    said.push(match &facts.withheld {
-        Some((reason, message)) => (condition::DISTRIBUTED, False, *reason, message.clone()),
-        None if !is_accepted => (condition::DISTRIBUTED, False, "Invalid", "see Accepted".to_owned()),
+}
+
+fn distributed(facts: &Facts) -> Said {
+    let (status, reason, message) = match &facts.withheld {
+        Some((reason, message)) => (ConditionStatus::False, *reason, message.clone()),
+        None if !facts.mistakes.is_empty() => (ConditionStatus::False, "Invalid", "see Accepted".to_owned()),
         None if !facts.waits_for.is_empty() => {
             let shards = facts.waits_for.join(", ");
             let message = format!("gets its objects when the sidecars of {shards} have given them up");
-            (condition::DISTRIBUTED, False, "HandingOver", message)
+            (ConditionStatus::False, "HandingOver", message)
         }
-        None => (
-            condition::DISTRIBUTED,
-            True,
-            "Distributed",
-            format!("in generation {chain} of the chain"),
-        ),
-    });
+        None => {
+            let message = format!("in generation {} of the chain", facts.chain);
+            (ConditionStatus::True, "Distributed", message)
+        }
+    };
+    (condition::DISTRIBUTED, status, reason, message)
+}
+
+fn enforced(facts: &Facts) -> Said {
     let outcome = &facts.outcome;
     let count = format!("{}/{}", outcome.enforced, outcome.selected);
-    said.push(if facts.hash.is_empty() && is_accepted {
-        (
-            condition::ENFORCED,
-            True,
-            "NothingToRun",
-            "it is disabled, or has no rule".to_owned(),
-        )
+    let is_whole = facts.withheld.is_none() && facts.mistakes.is_empty() && facts.waits_for.is_empty();
+    let (status, reason, message) = if facts.hash.is_empty() && facts.mistakes.is_empty() {
+        let message = "it is disabled, or has no rule";
+        (ConditionStatus::True, "NothingToRun", message.to_owned())
     } else if outcome.selected == 0 {
         let message =
             "no pod with a sidecar is selected; has the operator's pod the label ctrlmesh.kusionstack.io/watching?";
-        (condition::ENFORCED, Unknown, "NoPods", message.to_owned())
-    } else if outcome.lagging.is_empty() && facts.withheld.is_none() && is_accepted && facts.waits_for.is_empty() {
-        (condition::ENFORCED, True, "Enforced", count)
+        (ConditionStatus::Unknown, "NoPods", message.to_owned())
+    } else if outcome.lagging.is_empty() && is_whole {
+        (ConditionStatus::True, "Enforced", count)
     } else {
-        (
-            condition::ENFORCED,
-            False,
-            "Progressing",
-            format!("{count}{}", lagging(outcome)),
-        )
-    });
-    said
+        let message = format!("{count}{}", lagging(outcome));
+        (ConditionStatus::False, "Progressing", message)
+    };
+    (condition::ENFORCED, status, reason, message)
 }
 
 fn lagging(outcome: &Outcome) -> String {
@@ -227,8 +235,8 @@ pub(super) async fn publish(
         "CircuitBreaker" => ApiResource::erase::<CircuitBreaker>(&()),
         _ => ApiResource::erase::<FaultInjection>(&()),
     };
-    if origin.kind != "ShardingConfig" {
-        status["lastUpdatedTime"] = json!(now);
+    if let (true, Value::Object(fields)) = (origin.kind != "ShardingConfig", &mut status) {
+        fields.insert("lastUpdatedTime".to_owned(), json!(now));
     }
     let document = json!({
         "apiVersion": API_VERSION,

@@ -14,10 +14,10 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::OnceCell;
 
-use super::write::MANAGED_BY;
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
-use crate::context::FIELD_MANAGER;
+use crate::context::{FIELD_MANAGER, MANAGED_BY};
 use crate::rbac::{Rule, Scope};
 
 /// What watching needs.
@@ -47,6 +47,8 @@ pub(super) struct World {
     objects: [Store<DynamicObject>; 3],
     pods: Store<Pod>,
     config_maps: Store<ConfigMap>,
+    /// A store wakes only the last one that waits for it.
+    is_ready: Arc<OnceCell<()>>,
 }
 
 impl World {
@@ -68,17 +70,21 @@ impl World {
             objects,
             pods,
             config_maps,
+            is_ready: Arc::default(),
         };
         (world, stream::select_all(changes).boxed())
     }
 
     /// Waits until everything that exists was seen once. Before that, what is not there is only not seen yet.
     pub(super) async fn ready(&self) {
-        for store in &self.objects {
-            let _ = store.wait_until_ready().await;
-        }
-        let _ = self.pods.wait_until_ready().await;
-        let _ = self.config_maps.wait_until_ready().await;
+        let all = || async {
+            for store in &self.objects {
+                let _ = store.wait_until_ready().await;
+            }
+            let _ = self.pods.wait_until_ready().await;
+            let _ = self.config_maps.wait_until_ready().await;
+        };
+        self.is_ready.get_or_init(all).await;
     }
 
     /// Custom resources of a namespace, as they were stored.
@@ -88,8 +94,8 @@ impl World {
         let mut documents: Vec<Value> = of_namespace
             .filter_map(|object| serde_json::to_value(&*object).ok())
             .collect();
-        let key = |document: &Value| document["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        documents.sort_by_key(key);
+        let name = |document: &Value| document.pointer("/metadata/name").map(ToString::to_string);
+        documents.sort_by_key(name);
         documents
     }
 

@@ -12,12 +12,10 @@ use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use crate::context::FIELD_MANAGER;
+use crate::context::{FIELD_MANAGER, MANAGED_BY};
 use crate::hand_over::Claims;
 use crate::rbac::{Rule, Scope};
 
-/// Label of our ConfigMaps; its value is [`FIELD_MANAGER`].
-pub(super) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Annotation of the chain's ConfigMap: what sidecars may still show besides the chain ([`Claims`]).
 pub(super) const CLAIMS: &str = "ctrlmesh.kusionstack.io/claims";
 /// Pods that are bumped at a time.
@@ -70,7 +68,7 @@ fn meta(name: &str, namespace: &str) -> ObjectMeta {
     }
 }
 
-/// Writes the chain, if the ConfigMap is still the one that was read: of two managers that lead for a moment, one fails.
+/// Writes the chain and says which version that is, if the ConfigMap is still the one that was read: of two managers that lead for a moment, one fails.
 ///
 /// # Errors
 /// What the API server says; 409 if somebody else wrote.
@@ -80,7 +78,7 @@ pub(super) async fn chain(
     claims: &Claims,
     key: &SigningKey,
     version: Option<&str>,
-) -> Result<(), kube::Error> {
+) -> Result<Option<String>, kube::Error> {
     let document = chain.to_json();
     let mut metadata = meta(CHAIN_CONFIG_MAP, &chain.namespace);
     metadata.resource_version = version.map(str::to_owned);
@@ -98,11 +96,11 @@ pub(super) async fn chain(
         ..ConfigMap::default()
     };
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &chain.namespace);
-    api.patch(CHAIN_CONFIG_MAP, &apply(), &Patch::Apply(&map)).await?;
-    Ok(())
+    let written = api.patch(CHAIN_CONFIG_MAP, &apply(), &Patch::Apply(&map)).await?;
+    Ok(written.metadata.resource_version)
 }
 
-/// Writes one of the ConfigMaps with plugins. Bytes that are not known here are taken from what lies there.
+/// Writes one of the ConfigMaps with plugins, and says which version that is. Bytes that are not known here are taken from what lies there.
 ///
 /// # Errors
 /// What the API server says.
@@ -111,9 +109,9 @@ pub(super) async fn slot(
     namespace: &str,
     number: usize,
     mut plugins: BTreeMap<Digest, Option<Vec<u8>>>,
-) -> Result<(), kube::Error> {
+) -> Result<Option<String>, kube::Error> {
     let Some(name) = plugin_config_map(number) else {
-        return Ok(());
+        return Ok(None);
     };
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let key = |digest: &Digest| plugin_file::name(digest, Encoding::Zstd);
@@ -135,8 +133,8 @@ pub(super) async fn slot(
         binary_data: Some(data.collect()),
         ..ConfigMap::default()
     };
-    api.patch(&name, &apply(), &Patch::Apply(&map)).await?;
-    Ok(())
+    let written = api.patch(&name, &apply(), &Patch::Apply(&map)).await?;
+    Ok(written.metadata.resource_version)
 }
 
 /// Changes an annotation of pods, so that kubelet syncs their volumes now. A pod that is gone meanwhile is no failure.

@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use crate::auto_shard::LabelKeys;
+use crate::context::{FIELD_MANAGER, MANAGED_BY};
 use crate::shard_hash::shard_hash;
 
 /// Namespaces that are managed only if somebody writes `true` on them: what is in them keeps a cluster running.
@@ -114,7 +115,9 @@ pub fn patch_for_object(object: &ObjectMeta, namespace: &ObjectMeta, keys: &Labe
 /// As [`patch_for_object`], of all that matters of a namespace.
 #[must_use]
 pub(crate) fn patch_in(object: &ObjectMeta, namespace: &str, is_managed: bool, keys: &LabelKeys) -> Option<Changes> {
-    Changes::new(object, wanted(namespace, is_managed, keys))
+    // What the manager writes for its sidecars belongs to no shard.
+    let is_ours = label(object, MANAGED_BY) == Some(FIELD_MANAGER);
+    Changes::new(object, wanted(namespace, is_managed && !is_ours, keys))
 }
 
 fn wanted(namespace: &str, is_managed: bool, keys: &LabelKeys) -> [(String, Option<String>); 3] {

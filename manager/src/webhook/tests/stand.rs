@@ -58,7 +58,7 @@ impl Stand {
         let args = Args::parse_from(fixed.iter().chain(flags));
         let client = kube::Client::try_from(kube::Config::new(server.url().parse().unwrap())).unwrap();
         Self {
-            context: Context::new(client, args, Arc::new(Metrics::default()), CancellationToken::new()),
+            context: Context::new(&client, args, Arc::new(Metrics::default()), CancellationToken::new()),
             server,
             readiness: Readiness::default(),
             bounds: Bounds::default(),
