@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 )
 
@@ -152,7 +153,8 @@ func warnsOfOverlap(t *testing.T, m *mesh, namespace string) {
 	told := &warnings{}
 	config := m.cluster.AdminConfig()
 	config.WarningHandler = told
-	client := must(dynamic.NewForConfig(config))(t)
+	resource := schema.GroupVersionResource{Group: "ctrlmesh.kusionstack.io", Version: "v1alpha1", Resource: "shardingconfigs"}
+	client := must(dynamic.NewForConfig(config))(t).Resource(resource).Namespace(namespace)
 	for _, name := range []string{"one", "two"} {
 		object := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",
@@ -166,7 +168,7 @@ func warnsOfOverlap(t *testing.T, m *mesh, namespace string) {
 				}},
 			},
 		}}
-		_, err := of(t, client, object).Create(t.Context(), object, meta.CreateOptions{})
+		_, err := client.Create(t.Context(), object, meta.CreateOptions{})
 		check(t, err)
 	}
 	told.mutex.Lock()
