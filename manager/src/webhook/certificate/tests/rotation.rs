@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ctrlmesh_testkit::{Fault, Rule};
 use serde_json::{Value, json};
 
 use super::super::credential::certificates;
@@ -88,6 +89,30 @@ async fn bundles_are_written_and_written_again() {
     webhook["clientConfig"].as_object_mut().unwrap().remove("caBundle");
     let expected = configuration("MutatingWebhookConfiguration", "ctrlmesh-mutating")["webhooks"][1].clone();
     assert_eq!(webhook, expected);
+    stand.context.stop.cancel();
+    leader.await.unwrap();
+}
+
+#[tokio::test]
+async fn what_an_api_server_refuses_is_done_again() {
+    let stand = Stand::start(&[]).await;
+    put_configurations(&stand);
+    let refusal = || {
+        Rule::new(Fault::Status {
+            code: 500,
+            retry_after: None,
+        })
+        .times(1)
+    };
+    let faults = stand.server.faults();
+    let refused = [
+        faults.add(refusal().verb("create").resource("secrets")),
+        faults.add(refusal().verb("patch").resource("validatingwebhookconfigurations")),
+        faults.add(refusal().verb("watch").resource("secrets")),
+    ];
+    let leader = tokio::spawn(keep(stand.context.clone(), Schedule::default()));
+    wait_for_bundles(&stand).await;
+    assert_eq!(refused.map(|rule| faults.hits(rule)), [1; 3]);
     stand.context.stop.cancel();
     leader.await.unwrap();
 }
