@@ -58,6 +58,10 @@ check: setup ## Formatting, lints, generated files, the fuzz crate's types
 	$(MAKE) golden
 	git diff --exit-code -- tests/golden
 
+.PHONY: rbac
+rbac: ## Writes deploy/rbac from the rules beside the manager's code; a test fails on a difference
+	cargo run --locked --quiet -p ctrlmesh-manager --bin write-rbac -- deploy/rbac/manager.yaml
+
 .PHONY: crd
 crd: ## Writes deploy/crd from the manager's types; a test fails on a difference
 	cargo run --locked --quiet -p ctrlmesh-manager --bin write-crds -- deploy/crd
