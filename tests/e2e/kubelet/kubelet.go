@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"sync"
 	"time"
@@ -85,8 +86,12 @@ func Start(ctx context.Context, options Options) (*Kubelet, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(options.Client, 0, informers.WithTweakListOptions(bound))
 	informer := factory.Core().V1().Pods().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { k.seen(object) },
-		UpdateFunc: func(_, object any) { k.seen(object) },
+		AddFunc: func(object any) { k.seen(object) },
+		UpdateFunc: func(before, object any) {
+			if differs(before, object) {
+				k.seen(object)
+			}
+		},
 		DeleteFunc: func(object any) { k.gone(object) },
 	})
 	if err != nil {
@@ -131,6 +136,13 @@ func (k *Kubelet) seen(object any) {
 		k.workers.Go(w.run)
 	}
 	w.tell(pod)
+}
+
+// differs tells whether kubelet would look at the pod again: a change of its status alone is no reason.
+func differs(before, after any) bool {
+	old, isPod := before.(*core.Pod)
+	pod, isAlsoPod := after.(*core.Pod)
+	return !isPod || !isAlsoPod || pod.DeletionTimestamp != nil || !maps.Equal(old.Labels, pod.Labels) || !maps.Equal(old.Annotations, pod.Annotations)
 }
 
 // gone ends the worker of a pod that is no longer there.
