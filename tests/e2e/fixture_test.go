@@ -31,7 +31,13 @@ func unique(prefix string) string { return fmt.Sprintf("%s-%d", prefix, serial.A
 // eventually polls until the condition no longer returns an error.
 func eventually(t *testing.T, what string, condition func() error) {
 	t.Helper()
-	deadline := time.After(patience)
+	within(t, patience, what, condition)
+}
+
+// within is eventually for what takes longer.
+func within(t *testing.T, limit time.Duration, what string, condition func() error) {
+	t.Helper()
+	deadline := time.After(limit)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -41,7 +47,7 @@ func eventually(t *testing.T, what string, condition func() error) {
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("%s: not within %s: %v", what, patience, err)
+			t.Fatalf("%s: not within %s: %v", what, limit, err)
 		case <-tick.C:
 		}
 	}

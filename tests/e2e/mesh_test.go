@@ -70,6 +70,17 @@ func (m *mesh) start(t *testing.T, name string) *manager.Manager {
 	return started
 }
 
+// labels says which kinds of objects are labelled, before managers start: `v1: [ConfigMap]`. Tests that count writes want none.
+func (m *mesh) labels(t *testing.T, kinds string) {
+	t.Helper()
+	object := &core.ConfigMap{
+		ObjectMeta: meta.ObjectMeta{Name: "ctrlmesh-sharding-resource", Namespace: manager.Namespace},
+		Data:       map[string]string{"resource-config": "groupVersionKinds: {" + kinds + "}"},
+	}
+	_, err := m.client.CoreV1().ConfigMaps(manager.Namespace).Create(t.Context(), object, meta.CreateOptions{})
+	check(t, err)
+}
+
 // leader waits until one of the managers leads.
 func leader(t *testing.T, managers ...*manager.Manager) *manager.Manager {
 	t.Helper()

@@ -47,6 +47,10 @@ type podOptions struct {
 	flags      []string
 }
 
+// leaderDies is a sync period for tests in which a leader may die after it has written a chain and before it has touched the
+// pods: then kubelet's period decides how long they take.
+const leaderDies = 15 * time.Second
+
 // startPods plays a node for a namespace until the test ends.
 func startPods(t *testing.T, plane controlPlane, namespace string, options podOptions) *pods {
 	t.Helper()
