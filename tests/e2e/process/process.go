@@ -120,6 +120,12 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
+// Pause stops the program where it is: it keeps its connections and answers nobody.
+func (p *Process) Pause() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Resume lets a paused program go on.
+func (p *Process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
+
 // LogTail is the end of the log, for messages about a failure.
 func (p *Process) LogTail(bytes int) string {
 	text, err := os.ReadFile(p.LogPath)

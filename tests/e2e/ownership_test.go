@@ -1,0 +1,188 @@
+package e2e
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// This file tells from operators' writes, in the order in which the API server took them, who was owner of an object.
+
+// ownership gathers the writes of a fleet's operators, and who was meant to be owner.
+type ownership struct {
+	fleet  *fleet
+	stream watch.Interface
+	done   chan struct{}
+
+	mu sync.Mutex
+	// tenures of each bucket, oldest first.
+	tenures map[string][]tenure
+	// writes of each object.
+	writes map[string][]ownedWrite
+}
+
+// tenure begins when a person wants it, not when it is so.
+type tenure struct {
+	owner string
+	since time.Time
+}
+
+// ownedWrite is a change by an operator.
+type ownedWrite struct {
+	// version is the API server's order.
+	version uint64
+	by      string
+	// seen is when the watch told it: after it was made. Zero if it was found later.
+	seen time.Time
+	what string
+}
+
+// followOwnership watches from now on; the shards have the buckets that they have.
+func followOwnership(t *testing.T, l *live) *ownership {
+	t.Helper()
+	o := &ownership{fleet: l.fleet, done: make(chan struct{}), tenures: map[string][]tenure{}, writes: map[string][]ownedWrite{}}
+	for bucket, owner := range l.buckets {
+		o.moves(bucket, owner)
+	}
+	var err error
+	o.stream, err = l.client.CoreV1().ConfigMaps("").Watch(t.Context(), meta.ListOptions{LabelSelector: "app=" + l.fleet.app})
+	check(t, err)
+	go o.follow()
+	return o
+}
+
+// moves notes that a bucket shall have another owner.
+func (o *ownership) moves(bucket, owner string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.tenures[bucket] = append(o.tenures[bucket], tenure{owner, time.Now()})
+}
+
+// follow notes each change of what was handled last.
+func (o *ownership) follow() {
+	defer close(o.done)
+	observed := map[string]string{}
+	for event := range o.stream.ResultChan() {
+		object, isObject := event.Object.(*core.ConfigMap)
+		if !isObject || object.Data["observed"] == "" {
+			continue
+		}
+		key := object.Namespace + "/" + object.Name
+		if observed[key] == object.Data["observed"] {
+			continue // the load asked for the next step
+		}
+		observed[key] = object.Data["observed"]
+		o.note(key, object, ownedWrite{by: object.Data["by"], seen: time.Now(), what: "step " + object.Data["observed"] + " is noted"})
+	}
+}
+
+func (o *ownership) note(key string, object *core.ConfigMap, write ownedWrite) {
+	version, err := strconv.ParseUint(object.ResourceVersion, 10, 64)
+	if err != nil {
+		write.what += ": " + err.Error()
+	}
+	write.version = version
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.writes[key] = append(o.writes[key], write)
+}
+
+// judge adds the children, demands of each object that its writers were its owners, and tells how many writes there were.
+func (o *ownership) judge(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-o.done:
+		t.Error("the watch ended before the test did")
+	default:
+	}
+	o.stream.Stop()
+	<-o.done
+	o.children(t)
+	count := 0
+	for key, writes := range o.writes {
+		count += len(writes)
+		for _, misdeed := range misdeeds(o.tenures[o.fleet.objects[key]], writes) {
+			t.Errorf("%s: %s", key, misdeed)
+		}
+	}
+	return count
+}
+
+// misdeeds are writes of who was not owner: after another owner had written, unless the object was given back; before it was
+// given; or ever.
+func misdeeds(tenures []tenure, writes []ownedWrite) []string {
+	writes = slices.SortedFunc(slices.Values(writes), func(a, b ownedWrite) int { return cmp.Compare(a.version, b.version) })
+	found, at := []string{}, 0
+	for _, write := range writes {
+		next := slices.IndexFunc(tenures[at:], func(tenure tenure) bool { return tenure.owner == write.by })
+		if next < 0 {
+			found = append(found, fmt.Sprintf("%s wrote (%s) when %s was owner, of %s", write.by, write.what, tenures[at].owner, order(tenures)))
+			continue
+		}
+		at += next
+		if !write.seen.IsZero() && write.seen.Before(tenures[at].since) {
+			found = append(found, fmt.Sprintf("%s wrote (%s) before it was to be owner, of %s", write.by, write.what, order(tenures)))
+		}
+	}
+	return found
+}
+
+func TestOwnershipIsToldFromWrites(t *testing.T) {
+	t.Parallel()
+	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
+	tenures := []tenure{{"a", at(0)}, {"b", at(10)}, {"a", at(20)}, {"c", at(30)}}
+	write := func(version uint64, by string, second int) ownedWrite {
+		return ownedWrite{version: version, by: by, seen: at(second)}
+	}
+	for name, test := range map[string]struct {
+		writes   []ownedWrite
+		misdeeds int
+	}{
+		"one after the other":       {[]ownedWrite{write(1, "a", 1), write(2, "b", 11), write(3, "a", 21), write(4, "c", 31)}, 0},
+		"by version, not by time":   {[]ownedWrite{write(2, "b", 11), write(1, "a", 12)}, 0},
+		"an owner who had no time":  {[]ownedWrite{write(1, "a", 1), write(2, "c", 31)}, 0},
+		"a late write":              {[]ownedWrite{write(1, "a", 1), write(2, "b", 11), write(3, "a", 12)}, 1},
+		"to and fro":                {[]ownedWrite{write(1, "b", 11), write(2, "a", 21), write(3, "b", 22), write(4, "a", 23)}, 1},
+		"before it was to be owner": {[]ownedWrite{write(1, "a", 1), write(2, "b", 9)}, 1},
+		"never an owner":            {[]ownedWrite{write(1, "d", 1)}, 1},
+	} {
+		if found := misdeeds(tenures, test.writes); len(found) != test.misdeeds {
+			t.Errorf("%s: %q", name, found)
+		}
+	}
+}
+
+func order(tenures []tenure) string {
+	names := []string{}
+	for _, tenure := range tenures {
+		names = append(names, tenure.owner)
+	}
+	return strings.Join(names, ", ")
+}
+
+// children are written once, so their version is that of when they were made.
+func (o *ownership) children(t *testing.T) {
+	t.Helper()
+	namespaces := map[string]bool{}
+	for _, key := range o.fleet.names {
+		namespace, _ := split(key)
+		namespaces[namespace] = true
+	}
+	for namespace := range namespaces {
+		list := must(o.fleet.plane.client.CoreV1().ConfigMaps(namespace).List(t.Context(), meta.ListOptions{}))(t)
+		for _, child := range list.Items {
+			if name, step, isChild := strings.Cut(child.Name, "-step-"); isChild {
+				o.note(namespace+"/"+name, &child, ownedWrite{by: child.Data["by"], what: fmt.Sprint("step ", step, " is done")})
+			}
+		}
+	}
+}
