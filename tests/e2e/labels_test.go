@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/manager"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// This file lets managers label a cluster that was full before they came.
+
+const (
+	hashLabel      = "ctrlmesh.kusionstack.io/shard-hash"
+	namespaceLabel = "ctrlmesh.kusionstack.io/namespace"
+	controlLabel   = "ctrlmesh.kusionstack.io/control"
+
+	// namespacesVariable says how many namespaces there are; a run by hand takes 1000, with 50,000 objects (README.md).
+	namespacesVariable = "CTRLMESH_LABELLED_NAMESPACES"
+	defaultNamespaces  = 30
+	objectsEach        = 50
+
+	labelRate, labelBurst = 300, 50
+	// mostMemoryMiB of a manager, whatever the number of objects.
+	mostMemoryMiB = 200
+)
+
+// labelled is a cluster with more objects than a manager should keep in memory.
+type labelled struct {
+	*mesh
+	namespaces []string
+}
+
+func TestManagerLabels(t *testing.T) {
+	t.Parallel()
+	l := &labelled{mesh: newMesh(t, fmt.Sprintf("--rest-config-qps=%d", labelRate), fmt.Sprintf("--rest-config-burst=%d", labelBurst))}
+	l.fill(t)
+	begin := time.Now()
+	first := l.start(t, "manager-0")
+	l.half(t, first)
+	peak := peakMiB(t, first)
+	first.Process.Kill()
+	second := l.start(t, "manager-1")
+	l.complete(t)
+	t.Logf("%d objects in %d namespaces took %s; memory was %d and %d MiB at most",
+		len(l.namespaces)*objectsEach, len(l.namespaces), time.Since(begin).Round(time.Millisecond), peak, peakMiB(t, second))
+	if peak = max(peak, peakMiB(t, second)); peak > mostMemoryMiB {
+		t.Errorf("a manager took %d MiB", peak)
+	}
+	l.withinRate(t, begin)
+	l.optOut(t)
+}
+
+// fill makes namespaces and objects, and says that ConfigMaps are labelled.
+func (l *labelled) fill(t *testing.T) {
+	t.Helper()
+	count := defaultNamespaces
+	if text := os.Getenv(namespacesVariable); text != "" {
+		count = must(strconv.Atoi(text))(t)
+	}
+	l.labels(t, "v1: [ConfigMap]")
+	for range count {
+		l.namespaces = append(l.namespaces, l.namespace(t))
+	}
+	inEach(t, l.namespaces, func(ctx context.Context, namespace string) error {
+		for i := range objectsEach {
+			object := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: fmt.Sprintf("object-%d", i)}}
+			if _, err := l.client.CoreV1().ConfigMaps(namespace).Create(ctx, object, meta.CreateOptions{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// enough is what labelling everything may take, at the allowed rate and on a busy machine.
+func (l *labelled) enough() time.Duration {
+	return patience + 4*time.Second*time.Duration(len(l.namespaces)*objectsEach/labelRate)
+}
+
+// half waits until a manager has labelled half of the objects.
+func (l *labelled) half(t *testing.T, m *manager.Manager) {
+	t.Helper()
+	within(t, l.enough(), "half of the objects are labelled", func() error {
+		written, err := m.Metric(t.Context(), "ctrlmesh_manager_labels_objects_written_total")
+		if err == nil && int(written) < len(l.namespaces)*objectsEach/2 {
+			err = fmt.Errorf("%v are", written)
+		}
+		return err
+	})
+}
+
+// complete waits until every namespace and object has its labels: the bucket is the sum of the characters of the namespace's name
+// modulo 32, as in KusionStack.
+func (l *labelled) complete(t *testing.T) {
+	t.Helper()
+	for _, name := range l.namespaces {
+		sum := 0
+		for _, character := range name {
+			sum += int(character)
+		}
+		want := map[string]string{hashLabel: strconv.Itoa(sum % 32), namespaceLabel: name, controlLabel: "true"}
+		within(t, l.enough(), "everything in "+name+" is labelled", func() error {
+			namespace, err := l.client.CoreV1().Namespaces().Get(t.Context(), name, meta.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if err := carries(namespace.ObjectMeta, want); err != nil {
+				return err
+			}
+			list, err := l.client.CoreV1().ConfigMaps(name).List(t.Context(), meta.ListOptions{})
+			if err != nil {
+				return err
+			}
+			for _, object := range list.Items {
+				if err := carries(object.ObjectMeta, want); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+}
+
+func carries(object meta.ObjectMeta, want map[string]string) error {
+	for key, value := range want {
+		if object.Labels[key] != value {
+			return fmt.Errorf("%s has %v, not %v", object.Name, object.Labels, want)
+		}
+	}
+	return nil
+}
+
+// withinRate demands that no more requests arrived than the flags allow, from the start on.
+func (l *labelled) withinRate(t *testing.T, begin time.Time) {
+	t.Helper()
+	events, err := l.cluster.AuditedOf(manager.User)
+	check(t, err)
+	arrivals := []time.Time{}
+	for _, event := range events {
+		arrivals = append(arrivals, event.RequestReceivedTimestamp.Time)
+	}
+	slices.SortFunc(arrivals, time.Time.Compare)
+	for i, at := range arrivals {
+		// Two managers have a burst each.
+		if span := at.Sub(begin); i+1 > 2*labelBurst+int(labelRate*span.Seconds()) {
+			t.Fatalf("%d requests in the first %s", i+1, span)
+		}
+	}
+}
+
+// optOut takes a namespace out: its labels go.
+func (l *labelled) optOut(t *testing.T) {
+	t.Helper()
+	name := l.namespaces[0]
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"false"}}}`, controlLabel)
+	_, err := l.client.CoreV1().Namespaces().Patch(t.Context(), name, types.MergePatchType, patch, meta.PatchOptions{})
+	check(t, err)
+	eventually(t, "no object of "+name+" is labelled", func() error {
+		list, err := l.client.CoreV1().ConfigMaps(name).List(t.Context(), meta.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, object := range list.Items {
+			for key := range object.Labels {
+				if strings.HasPrefix(key, "ctrlmesh.kusionstack.io/") {
+					return fmt.Errorf("%s has %s", object.Name, key)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// peakMiB is the most memory that a manager had in use (VmHWM).
+func peakMiB(t *testing.T, m *manager.Manager) int {
+	t.Helper()
+	status := string(must(os.ReadFile(fmt.Sprintf("/proc/%d/status", m.Process.Pid())))(t))
+	for line := range strings.Lines(status) {
+		var kib int
+		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kib); err == nil {
+			return kib >> 10
+		}
+	}
+	check(t, errors.New("no VmHWM in "+status))
+	return 0
+}
