@@ -36,15 +36,7 @@ func Install(ctx context.Context, c *cluster.Cluster, dir string) (string, error
 		return "", err
 	}
 	for _, files := range []string{"crd", "rbac"} {
-		path := filepath.Join(deploy, files)
-		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) && files == "rbac" {
-			binding := []string{"create", "clusterrolebinding", "ctrlmesh-manager", "--clusterrole=cluster-admin", "--serviceaccount=" + Namespace + ":" + Account}
-			if err := kubectl(ctx, admin, dir, binding...); err != nil {
-				return "", err
-			}
-			continue
-		}
-		if err := kubectl(ctx, admin, dir, "apply", "--server-side", "--filename="+path); err != nil {
+		if err := kubectl(ctx, admin, dir, "apply", "--server-side", "--filename="+filepath.Join(deploy, files)); err != nil {
 			return "", err
 		}
 	}
