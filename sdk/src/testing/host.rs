@@ -24,9 +24,11 @@ enum Value {
     Gauge(f64),
 }
 
+type Other = Box<dyn FnOnce(&FakeHost)>;
+
 /// What another instance does while this one is between two calls to the host.
 #[derive(Default)]
-struct Interruption(RefCell<Option<Box<dyn FnOnce(&FakeHost)>>>);
+struct Interruption(RefCell<Option<Other>>);
 
 impl std::fmt::Debug for Interruption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
