@@ -266,20 +266,19 @@ impl<'a> Circuit<'a> {
             written = swap();
         }
         let version = written.ok().flatten()?;
-        self.show(version, &status);
+        self.show(Read { version, status });
         Some(version)
     }
 
-    /// Another instance may change the state and show it in between, and would be overwritten: who shows looks again.
-    fn show(&self, version: u64, status: &Status) {
-        let (mut version, mut status) = (version, *status);
+    /// Shows a state. Another instance may change it and show that in between, and would be overwritten: who shows looks again.
+    pub(crate) fn show(&self, mut read: Read) {
         for _ in 0..MAX_TRIES {
-            snapshot::show(self, &status, self.host);
+            snapshot::show(self, &read.status, self.host);
             let now = self.stored();
-            if now.version == version {
+            if now.version == read.version {
                 return;
             }
-            (version, status) = (now.version, now.status);
+            read = now;
         }
     }
 

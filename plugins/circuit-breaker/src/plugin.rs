@@ -309,7 +309,7 @@ fn restore(breaker: &Breaker, host: &dyn Host) {
     recovery::apply(host, breaker);
     if breaker.policy == Policy::Normal {
         let circuit = Circuit::new(breaker, String::new(), host);
-        snapshot::show(&circuit, &circuit.read().status, host);
+        circuit.show(circuit.read());
     } else {
         snapshot::show_forced(breaker, host);
     }

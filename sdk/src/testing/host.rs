@@ -24,15 +24,16 @@ enum Value {
     Gauge(f64),
 }
 
+/// What another instance does while this one is between two calls to the host.
 type Other = Box<dyn FnOnce(&FakeHost)>;
 
-/// What another instance does while this one is between two calls to the host.
+/// What is done before the next report; a function has no `Debug` of its own.
 #[derive(Default)]
-struct Interruption(RefCell<Option<Other>>);
+struct Interruption(Mutable<Option<Other>>);
 
 impl std::fmt::Debug for Interruption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Interruption({})", self.0.borrow().is_some())
+        f.debug_tuple("Interruption").finish_non_exhaustive()
     }
 }
 
@@ -127,12 +128,11 @@ impl FakeHost {
     /// Does this right before the plugin's next report is put or removed: what another instance of it, on another thread,
     /// may do between two calls to the host.
     pub fn interrupt_next_report(&self, other: impl FnOnce(&FakeHost) + 'static) {
-        *self.before_report.0.borrow_mut() = Some(Box::new(other));
+        self.before_report.0.set(Some(Box::new(other)));
     }
 
     fn interrupted(&self) {
-        let other = self.before_report.0.borrow_mut().take();
-        if let Some(other) = other {
+        if let Some(other) = self.before_report.0.take() {
             other(self);
         }
     }

@@ -1,6 +1,7 @@
 //! What `/status` shows, and what lies in the host's state.
 
 use ctrlmesh_sdk::Host;
+use ctrlmesh_sdk::testing::FakeHost;
 use serde_json::json;
 
 use super::{answer, bench, call, get, reload, rule, shown, trip, with};
@@ -55,22 +56,29 @@ fn cb_10_circuits_by_key_are_shown_while_they_are_not_closed() {
     assert_eq!(shown(&bench, "a/x"), None);
 }
 
+/// Another instance, on another thread.
+fn turns(host: &FakeHost, state: State) {
+    const STATE: &str = "state\na\n";
+    let before = host.get(STATE).unwrap().unwrap();
+    let after = Status {
+        state,
+        ..Status::decode(&before.value).unwrap()
+    };
+    let written = host.compare_and_swap(STATE, before.version, &after.encode());
+    assert!(written.unwrap().is_some());
+}
+
 /// Two threads change a breaker one after the other, and the one that was first shows last.
 #[test]
 fn a_report_is_never_older_than_the_state() {
-    const STATE: &str = "state\na\n";
-    let mut bench = bench(&[rule("a")]);
-    bench.host.interrupt_next_report(|host| {
-        let opened = host.get(STATE).unwrap().unwrap();
-        let half_open = Status {
-            state: State::HalfOpen,
-            ..Status::decode(&opened.value).unwrap()
-        };
-        let written = host.compare_and_swap(STATE, opened.version, &half_open.encode());
-        assert!(written.unwrap().is_some());
-    });
+    let rules = [rule("a")];
+    let mut bench = bench(&rules);
+    bench.host.interrupt_next_report(|host| turns(host, State::HalfOpen));
     assert!(call(&mut bench, &get("x"), &answer(500)) && call(&mut bench, &get("x"), &answer(500)));
     assert_eq!(shown(&bench, "a").unwrap().0, "HalfOpen");
+    bench.host.interrupt_next_report(|host| turns(host, State::Opened));
+    let bench = reload(bench, &rules);
+    assert_eq!(shown(&bench, "a").unwrap().0, "Opened");
 }
 
 /// Namespaces come and go: what closed long ago needs no room any more.
