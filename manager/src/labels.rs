@@ -60,7 +60,14 @@ pub const RULES: &[Rule] = &[
     Rule {
         scope: Scope::Cluster,
         group: "apps.kusionstack.io",
-        resources: &["*"],
+        // The kinds of KusionStack's operating (Kuperator) by name: `*` would be their subresources, too.
+        resources: &[
+            "collasets",
+            "operationjobs",
+            "poddecorations",
+            "podtransitionrules",
+            "resourcecontexts",
+        ],
         verbs: &["list", "watch", "patch"],
         names: &[],
     },

@@ -1,4 +1,4 @@
-//! docs/operating.md names every flag, environment variable and metric of the sidecar.
+//! docs/operating.md and docs/manager.md name every flag, environment variable and metric of the sidecar and the manager.
 
 use std::fs;
 use std::path::Path;
@@ -7,14 +7,22 @@ use anyhow::Context;
 use clap::CommandFactory;
 use ctrlmesh_tests::{Client, Stand, shard};
 
-fn document() -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operating.md")).unwrap()
+fn document(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name)).unwrap()
 }
 
 #[test]
 fn every_flag_and_variable_is_described() {
-    let document = document();
-    for argument in ctrlmesh_proxy::config::Cli::command().get_arguments() {
+    describes(&document("operating.md"), &ctrlmesh_proxy::config::Cli::command());
+}
+
+#[test]
+fn every_flag_and_variable_of_the_manager_is_described() {
+    describes(&document("manager.md"), &ctrlmesh_manager::args::Args::command());
+}
+
+fn describes(document: &str, command: &clap::Command) {
+    for argument in command.get_arguments() {
         let Some(flag) = argument.get_long().filter(|flag| !matches!(*flag, "help" | "version")) else {
             continue;
         };
@@ -29,9 +37,24 @@ fn every_flag_and_variable_is_described() {
     }
 }
 
+#[test]
+fn every_metric_of_the_manager_is_described() {
+    let document = document("manager.md") + &document("labels.md");
+    let text = ctrlmesh_manager::metrics::Metrics::default().render().unwrap();
+    let names: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP ctrlmesh_manager_")?.split(' ').next())
+        .collect();
+    assert!(names.contains(&"leader"), "{names:?}");
+    for name in names {
+        let name = name.strip_prefix("labels_").unwrap_or(name);
+        assert!(document.contains(&format!("`{name}")), "{name} is not described");
+    }
+}
+
 #[tokio::test]
 async fn every_metric_and_log_field_is_described() -> anyhow::Result<()> {
-    let document = document();
+    let document = document("operating.md");
     let stand = Stand::start_with(vec![shard("a")], &["--external-address", "127.0.0.1:0"]).await?;
     stand.client().get("/api/v1/configmaps").await?;
     let external = Client::http1(stand.sidecar.external().context("it is on")?);
