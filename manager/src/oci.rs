@@ -17,6 +17,7 @@ mod failure;
 mod http;
 mod layout;
 mod login;
+mod objects;
 mod pull;
 mod pull_secret;
 mod reach;
@@ -42,6 +43,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use artifact::{Artifact, pack};
 pub use failure::Reason;
+pub use objects::Found;
 pub use settings::{Proxies, Settings, Times};
 pub use signature::VerificationKey;
 
