@@ -105,11 +105,25 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         withheld: next.withheld.clone(),
         chain: next.chain.generation,
         waits_for: waits_for.cloned().collect(),
-        plugins: None,
+        plugins: plugins(document, next),
         hash: status::hash(&hashes),
         outcome: outcome(&entries, next.chain.generation, fleet),
     };
     (origin, facts)
+}
+
+/// What its references to plugins led to. Pins stay on what can't be read.
+fn plugins(document: &Value, next: &Next) -> Option<Vec<Value>> {
+    let is_shard = document["kind"] == "ShardingConfig";
+    let name = document
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .filter(|_| is_shard)?;
+    match next.found.status(name) {
+        Some(found) => Some(found.iter().map(|plugin| json!(plugin)).collect()),
+        None if document.pointer("/spec/plugins").is_some() => document.pointer("/status/plugins")?.as_array().cloned(),
+        None => None,
+    }
 }
 
 async fn tell(distributor: &Distributor, namespace: &str, document: &Value, origin: &Origin, facts: &Facts, now: &str) {
