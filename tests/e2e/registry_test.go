@@ -1,0 +1,99 @@
+package e2e
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/registry"
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// This file follows a plugin of a user's own from a registry that others wrote to a sidecar.
+
+// ownPlugin is a shard whose shard-selector comes from a registry.
+const ownPlugin = `
+kind: ShardingConfig
+metadata: {name: left}
+spec:
+  selector: {matchLabels: {shard: left}}
+  limits:
+  - relateResources: [{apiGroups: [""], resources: [configmaps]}]
+    selector: {matchLabels: {value: a}}
+  plugins:
+  - name: shard-selector
+    image: oci://%s/you/plugin:%s
+    pullSecret: puller
+    verificationKey: %q
+`
+
+func TestPluginFromARegistry(t *testing.T) {
+	t.Parallel()
+	r := must(registry.Start(registry.Spec{Dir: newDir(t), Login: true}))(t)
+	t.Cleanup(func() { check(t, r.Stop()) })
+	m := newMesh(t, "--insecure-registry="+r.Host)
+	first := leader(t, m.start(t, "manager-0"))
+	namespace := m.namespace(t)
+	m.pullSecret(t, namespace, r.Host)
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	public := must(registry.PublicKey(key))(t)
+
+	ours, other := plugin(t, "shard-selector-next"), plugin(t, "shard-selector")
+	manifest := must(r.Push("you/plugin", "1.0", ours.Bytes))(t)
+	m.apply(t, namespace, fmt.Sprintf(ownPlugin, r.Host, "1.0", public))
+	// Not signed yet: the reason is told, and mended without another word.
+	unsigned := m.reaches(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionFalse)
+	eventually(t, "the missing signature is told", func() error {
+		if told := unsigned.condition("PluginsResolved").Message; strings.Contains(told, "SignatureInvalid") {
+			return nil
+		}
+		unsigned = m.reaches(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionFalse)
+		return fmt.Errorf("%s", told(unsigned.Conditions))
+	})
+	check(t, r.Sign("you/plugin", manifest, key))
+	m.reaches(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionTrue)
+
+	p := startPods(t, m.controlPlane, namespace, podOptions{publicKey: m.publicKey(t)})
+	p.create(t, "left-0", map[string]string{"app": "operator", "shard": "left"})
+	s := p.ready(t, "left-0")
+	runs := func(digest string) {
+		t.Helper()
+		check(t, s.WaitStatus(t.Context(), "runs "+digest, func(status sidecar.Status) bool {
+			return len(status.Chain.Entries) == 1 && status.Chain.Entries[0].State == "Active" && strings.Contains(status.Raw, digest)
+		}))
+	}
+	runs(ours.Digest())
+
+	// The tag moves, and then the registry goes down: the next manager fetches nothing and changes nothing.
+	must(r.Push("you/plugin", "1.0", other.Bytes))(t)
+	check(t, first.Stop())
+	second := leader(t, m.start(t, "manager-1"))
+	m.reaches(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionTrue)
+	runs(ours.Digest())
+	check(t, r.Stop())
+	check(t, second.Stop())
+	leader(t, m.start(t, "manager-2"))
+	m.reaches(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionFalse)
+	runs(ours.Digest())
+}
+
+// pullSecret is what `kubectl create secret docker-registry puller` makes.
+func (m *mesh) pullSecret(t *testing.T, namespace, host string) {
+	t.Helper()
+	auth := base64.StdEncoding.EncodeToString([]byte(registry.User + ":" + registry.Password))
+	config := must(json.Marshal(map[string]any{"auths": map[string]any{host: map[string]any{"auth": auth}}}))(t)
+	secret := &core.Secret{
+		ObjectMeta: meta.ObjectMeta{Name: "puller"},
+		Type:       core.SecretTypeDockerConfigJson,
+		Data:       map[string][]byte{core.DockerConfigJsonKey: config},
+	}
+	_, err := m.client.CoreV1().Secrets(namespace).Create(t.Context(), secret, meta.CreateOptions{})
+	check(t, err)
+}
