@@ -190,12 +190,19 @@ impl Distributor {
             generation,
             entries,
         };
+        let running: BTreeSet<Digest> = last
+            .iter()
+            .flat_map(|chain| &chain.entries)
+            .map(|entry| entry.plugin)
+            .collect();
         let mut next = Next {
             chain: last.clone().unwrap_or_else(|| with(highest.max(1), Vec::new())),
             claims,
             waiting: BTreeMap::new(),
             refused: Vec::new(),
-            found: Found::of(namespace, &objects.sharding_configs, |ask| self.plugins.resolve(ask)),
+            found: Found::of(namespace, &objects.sharding_configs, &running, |ask| {
+                self.plugins.resolve(ask)
+            }),
             withheld: None,
         };
         let wanted = match wanted::wanted(namespace, objects, last.as_ref(), &self.resolved(&next.found)) {

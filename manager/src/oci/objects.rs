@@ -1,12 +1,12 @@
 //! The plugins of a namespace's objects: what to ask for each, and what to make of the answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ctrlmesh_contract::Digest;
 use kube::ResourceExt as _;
 
-use super::{Artifact, Ask, Resolution};
+use super::{Artifact, Ask, Reason, Resolution};
 use crate::api::plugin::PluginStatus;
 use crate::api::{PluginRef, ShardingConfig};
 
@@ -19,18 +19,31 @@ pub struct Found {
 #[derive(Clone, Debug)]
 struct One {
     artifact: Option<Arc<Artifact>>,
+    /// What sidecars run of it: bytes that are not here, but in the cluster.
+    running: Option<Digest>,
+    /// Why the reference does not lead to bytes now.
+    problem: Option<&'static str>,
     status: PluginStatus,
 }
 
+/// While a reference was not looked up yet.
+const FETCHING: &str = "Fetching";
+
 impl Found {
-    /// Asks for each.
-    pub fn of(namespace: &str, objects: &[ShardingConfig], resolve: impl Fn(&Ask) -> Resolution) -> Self {
+    /// Asks for each. `running` are the plugins of the chain that was distributed last: what is pinned and among them goes on
+    /// while there is no answer, so that a new manager needs no registry for what is there.
+    pub fn of(
+        namespace: &str,
+        objects: &[ShardingConfig],
+        running: &BTreeSet<Digest>,
+        resolve: impl Fn(&Ask) -> Resolution,
+    ) -> Self {
         let with_plugins = objects.iter().filter(|object| !object.spec.plugins.is_empty());
         let found = with_plugins.map(|object| {
             let before = object.status.as_ref().map(|status| status.plugins.as_slice());
             let plugins = object.spec.plugins.iter().map(|plugin| {
                 let pinned = before.unwrap_or_default().iter().find(|old| old.name == plugin.name);
-                one(plugin, pinned, &resolve(&ask(namespace, plugin, pinned)))
+                one(plugin, pinned, running, &resolve(&ask(namespace, plugin, pinned)))
             });
             (object.name_any(), plugins.collect())
         });
@@ -44,7 +57,7 @@ impl Found {
     pub fn digests(&self) -> BTreeMap<(String, String), Result<Digest, String>> {
         let all = self.by_object.iter().flat_map(|(object, plugins)| {
             plugins.iter().map(move |one| {
-                let digest = one.artifact.as_ref().map(|artifact| artifact.digest);
+                let digest = one.artifact.as_ref().map(|artifact| artifact.digest).or(one.running);
                 let key = (object.clone(), one.status.name.clone());
                 (key, digest.ok_or_else(|| one.status.message.clone()))
             })
@@ -56,6 +69,12 @@ impl Found {
     pub fn artifacts(&self) -> impl Iterator<Item = &Arc<Artifact>> {
         let all = self.by_object.values().flatten();
         all.filter_map(|one| one.artifact.as_ref())
+    }
+
+    /// Why not all references of an object lead to bytes: the reason of the first that does not.
+    #[must_use]
+    pub fn problem(&self, object: &str) -> Option<&'static str> {
+        self.by_object.get(object)?.iter().find_map(|one| one.problem)
     }
 
     /// `status.plugins` of an object; `None`: it names no plugin, or can't be read. Holds the pins: it must be written, and what
@@ -78,21 +97,34 @@ fn ask(namespace: &str, plugin: &PluginRef, pinned: Option<&PluginStatus>) -> As
     }
 }
 
-fn one(plugin: &PluginRef, pinned: Option<&PluginStatus>, resolution: &Resolution) -> One {
-    let (artifact, message) = match resolution {
-        Resolution::Ready(artifact) => (Some(artifact), String::new()),
-        Resolution::Pending => (None, "is being fetched".to_owned()),
+fn one(plugin: &PluginRef, pinned: Option<&PluginStatus>, running: &BTreeSet<Digest>, resolution: &Resolution) -> One {
+    // Without an answer, a pin stays: otherwise the tag would be looked up again.
+    let kept = pinned.filter(|pinned| pinned.image == plugin.image);
+    let kept_digest = kept.and_then(|kept| kept.digest.parse().ok());
+    let running = kept_digest.filter(|digest| running.contains(digest));
+    let (artifact, running, problem, message) = match resolution {
+        Resolution::Ready(artifact) => (Some(artifact), None, None, String::new()),
+        // What a new manager has not looked at yet is as good as it was.
+        Resolution::Pending if running.is_some() && kept.is_some_and(|kept| kept.message.is_empty()) => {
+            (None, running, None, String::new())
+        }
+        Resolution::Pending => (None, running, Some(FETCHING), "is being fetched".to_owned()),
         Resolution::Failed { reason, message, last } => {
-            let goes_on = if last.is_some() {
+            // The key may have been changed because of what runs.
+            let running = running.filter(|_| *reason != Reason::SignatureInvalid);
+            let goes_on = if last.is_some() || running.is_some() {
                 "; what was fetched before goes on"
             } else {
                 ""
             };
-            (last.as_ref(), format!("{reason}: {message}{goes_on}"))
+            (
+                last.as_ref(),
+                running,
+                Some(reason.as_str()),
+                format!("{reason}: {message}{goes_on}"),
+            )
         }
     };
-    // Without an answer, a pin stays: otherwise the tag would be looked up again.
-    let kept = pinned.filter(|pinned| pinned.image == plugin.image);
     let (manifest, digest) = match (artifact, kept) {
         (Some(artifact), _) => (artifact.manifest.clone(), artifact.digest.to_string()),
         (None, Some(kept)) => (kept.manifest.clone(), kept.digest.clone()),
@@ -107,6 +139,8 @@ fn one(plugin: &PluginRef, pinned: Option<&PluginStatus>, resolution: &Resolutio
     };
     One {
         artifact: artifact.cloned(),
+        running,
+        problem,
         status,
     }
 }
@@ -139,7 +173,8 @@ mod tests {
     }
 
     fn found(status: &serde_json::Value, resolution: Resolution) -> (Option<Result<Digest, String>>, PluginStatus) {
-        let found = Found::of("demo", &[object(status)], |_| resolution.clone());
+        let running = [artifact().digest].into();
+        let found = Found::of("demo", &[object(status)], &running, |_| resolution.clone());
         let digest = found.digests().remove(&("a".to_owned(), "mine".to_owned()));
         (digest, found.status("a").unwrap().remove(0))
     }
@@ -159,7 +194,7 @@ mod tests {
         let pinned =
             |image: &str| json!([{ "name": "mine", "image": image, "manifest": "sha256:m", "digest": "sha256:d" }]);
         let found_of = |status: &serde_json::Value| {
-            Found::of("demo", &[object(status)], |ask| {
+            Found::of("demo", &[object(status)], &BTreeSet::new(), |ask| {
                 assert_eq!(
                     ask.pinned.as_ref().map(|pinned| pinned.manifest.as_str()),
                     Some("sha256:m")
@@ -197,11 +232,57 @@ mod tests {
     }
 
     #[test]
+    fn what_is_pinned_and_runs_needs_no_registry() {
+        let pinned = |digest: Digest, message: &str| {
+            let manifest = artifact().manifest.clone();
+            json!([{
+                "name": "mine", "image": IMAGE, "manifest": manifest, "digest": digest.to_string(), "message": message,
+            }])
+        };
+        let ours = || artifact().digest;
+        let failed = |reason| Resolution::Failed {
+            reason,
+            message: "why".to_owned(),
+            last: None,
+        };
+        let (digest, status) = found(&pinned(ours(), ""), Resolution::Pending);
+        assert_eq!((digest, status.message.as_str()), (Some(Ok(ours())), ""));
+        let (digest, status) = found(&pinned(ours(), "RegistryUnavailable: why"), Resolution::Pending);
+        assert_eq!(
+            (digest, status.message.as_str()),
+            (Some(Ok(ours())), "is being fetched")
+        );
+        let (digest, status) = found(&pinned(ours(), ""), failed(Reason::RegistryUnavailable));
+        assert_eq!(digest, Some(Ok(ours())));
+        assert_eq!(
+            status.message,
+            "RegistryUnavailable: why; what was fetched before goes on"
+        );
+        // Not what another key has to have signed, nor what no sidecar runs.
+        let (digest, _) = found(&pinned(ours(), ""), failed(Reason::SignatureInvalid));
+        assert_eq!(digest, Some(Err("SignatureInvalid: why".to_owned())));
+        let (digest, _) = found(&pinned(Digest::of(b"other"), ""), Resolution::Pending);
+        assert_eq!(digest, Some(Err("is being fetched".to_owned())));
+    }
+
+    #[test]
+    fn the_first_problem_is_the_reason() {
+        let of = |resolution: Resolution| {
+            let found = Found::of("demo", &[object(&json!([]))], &BTreeSet::new(), |_| resolution.clone());
+            found.problem("a")
+        };
+        let (message, last) = (String::new(), None);
+        let reason = Reason::AccessDenied;
+        assert_eq!(of(Resolution::Failed { reason, message, last }), Some("AccessDenied"));
+        assert_eq!(of(Resolution::Pending), Some("Fetching"));
+        assert_eq!(of(Resolution::Ready(artifact())), None);
+    }
+
+    #[test]
     fn an_object_without_plugins_has_none() {
         let object = samples::shard("a", &[]);
-        let found = Found::of("demo", &[serde_json::from_value(object).unwrap()], |_| {
-            Resolution::Pending
-        });
+        let objects = [serde_json::from_value(object).unwrap()];
+        let found = Found::of("demo", &objects, &BTreeSet::new(), |_| Resolution::Pending);
         assert_eq!(
             (found.status("a"), found.digests().len(), found.artifacts().count()),
             (None, 0, 0)

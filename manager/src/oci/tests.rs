@@ -1,5 +1,6 @@
 //! Against a registry over real sockets.
 
+mod distributed;
 mod lies;
 mod login;
 mod plugins;
