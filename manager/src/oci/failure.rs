@@ -115,6 +115,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_reason_is_described() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/registries.md");
+        let text = std::fs::read_to_string(file).unwrap();
+        for reason in [
+            Reason::InvalidReference,
+            Reason::RegistryUnavailable,
+            Reason::NotFound,
+            Reason::AccessDenied,
+            Reason::PullSecret,
+            Reason::UnsafeRedirect,
+            Reason::InvalidArtifact,
+            Reason::DigestMismatch,
+            Reason::TooLarge,
+            Reason::SignatureInvalid,
+            Reason::Incompatible,
+        ] {
+            assert!(text.contains(&format!("| `{reason}` |")), "{reason}");
+        }
+    }
+
+    #[test]
     fn messages_are_bounded() {
         let failure = Failure::new(Reason::InvalidArtifact, "ä".repeat(10_000));
         assert_eq!(failure.message.chars().count(), MAX_MESSAGE + 1);
