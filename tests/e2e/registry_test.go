@@ -41,22 +41,16 @@ func TestPluginFromARegistry(t *testing.T) {
 	m := newMesh(t, "--insecure-registry="+r.Host)
 	first := leader(t, m.start(t, "manager-0"))
 	namespace := m.namespace(t)
-	m.pullSecret(t, namespace, r.Host)
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	public := must(registry.PublicKey(key))(t)
 
 	ours, other := plugin(t, "shard-selector-next"), plugin(t, "shard-selector")
 	manifest := must(r.Push("you/plugin", "1.0", ours.Bytes))(t)
 	m.apply(t, namespace, fmt.Sprintf(ownPlugin, r.Host, "1.0", public))
-	// Not signed yet: the reason is told, and mended without another word.
-	unsigned := m.reaches(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionFalse)
-	eventually(t, "the missing signature is told", func() error {
-		if told := unsigned.condition("PluginsResolved").Message; strings.Contains(told, "SignatureInvalid") {
-			return nil
-		}
-		unsigned = m.reaches(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionFalse)
-		return fmt.Errorf("%s", told(unsigned.Conditions))
-	})
+	// Each reason is told, and when it is mended, the next try finds it so.
+	m.unresolved(t, namespace, "PullSecret")
+	m.pullSecret(t, namespace, r.Host)
+	m.unresolved(t, namespace, "SignatureInvalid")
 	check(t, r.Sign("you/plugin", manifest, key))
 	m.reaches(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionTrue)
 
@@ -80,8 +74,69 @@ func TestPluginFromARegistry(t *testing.T) {
 	check(t, r.Stop())
 	check(t, second.Stop())
 	leader(t, m.start(t, "manager-2"))
-	m.reaches(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionFalse)
+	m.unresolved(t, namespace, "RegistryUnavailable")
+	m.reaches(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionTrue)
 	runs(ours.Digest())
+}
+
+// trapping is a shard with a plugin that dies in the phase of its settings.
+const trapping = `
+kind: ShardingConfig
+metadata: {name: left}
+spec:
+  selector: {matchLabels: {shard: left}}
+  limits:
+  - relateResources: [{apiGroups: [""], resources: [configmaps]}]
+    selector: {matchLabels: {value: a}}
+  plugins:
+  - name: mine
+    image: oci://%s/you/plugin:1.0
+    settings: {in: %s}
+`
+
+// A plugin is only known to trap once it runs: the sidecar refuses the chain, goes on with the one it has, and says why.
+func TestPluginThatTrapsWhileItIsConfigured(t *testing.T) {
+	t.Parallel()
+	r := must(registry.Start(registry.Spec{Dir: newDir(t)}))(t)
+	t.Cleanup(func() { check(t, r.Stop()) })
+	m := newMesh(t, "--insecure-registry="+r.Host)
+	leader(t, m.start(t, "manager-0"))
+	namespace := m.namespace(t)
+	must(r.Push("you/plugin", "1.0", plugin(t, "trap").Bytes))(t)
+	m.apply(t, namespace, fmt.Sprintf(trapping, r.Host, "on-complete"))
+	p := startPods(t, m.controlPlane, namespace, podOptions{publicKey: m.publicKey(t)})
+	p.create(t, "left-0", map[string]string{"app": "operator", "shard": "left"})
+	s := p.ready(t, "left-0")
+	m.reaches(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionTrue)
+	before := must(s.Status(t.Context()))(t)
+
+	m.apply(t, namespace, fmt.Sprintf(trapping, r.Host, "configure"))
+	eventually(t, "the trap is told", func() error {
+		found := m.reaches(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionFalse)
+		text := found.condition("Enforced").Message
+		if !strings.Contains(text, "left-0 refuses the chain") || !strings.Contains(text, "mine/left") {
+			return fmt.Errorf("%s", told(found.Conditions))
+		}
+		return nil
+	})
+	after := must(s.Status(t.Context()))(t)
+	if after.Refused == nil || after.Chain.Generation != before.Chain.Generation || len(after.Chain.Entries) != 2 {
+		t.Errorf("before:\n%s\nafter:\n%s", before.Raw, after.Raw)
+	}
+	m.apply(t, namespace, fmt.Sprintf(trapping, r.Host, "on-response"))
+	m.reaches(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionTrue)
+}
+
+// unresolved waits until PluginsResolved of the shard is false for this reason.
+func (m *mesh) unresolved(t *testing.T, namespace, reason string) {
+	t.Helper()
+	eventually(t, reason+" is told", func() error {
+		found := m.reaches(t, "ShardingConfig", namespace, "left", "PluginsResolved", meta.ConditionFalse)
+		if condition := found.condition("PluginsResolved"); condition.Reason != reason {
+			return fmt.Errorf("%s", told(found.Conditions))
+		}
+		return nil
+	})
 }
 
 // pullSecret is what `kubectl create secret docker-registry puller` makes.
