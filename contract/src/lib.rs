@@ -1,5 +1,5 @@
 //! What the manager writes and the sidecar reads: the chain document, its signature, the names of plugin files, what
-//! `/status` answers, and every name that both sides must spell alike.
+//! `/status` answers, what a plugin may import, and every name that both sides must spell alike.
 //!
 //! Pure: no files, no network, no clock. Reading the directory is the sidecar's matter (`ctrlmesh-proxy`, `chain/`),
 //! writing ConfigMaps the manager's.
@@ -12,6 +12,7 @@ pub mod plugin_file;
 pub mod selector;
 pub mod signature;
 pub mod status;
+pub mod world;
 
 pub use chain::{Chain, Entry, FailurePolicy, Origin, Settings};
 pub use digest::Digest;

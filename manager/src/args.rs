@@ -102,6 +102,32 @@ pub struct Args {
     #[arg(long, env = "WEBHOOK_CERT_DIR")]
     pub webhook_cert_dir: Option<PathBuf>,
 
+    /// PEM file with certificate authorities that registries may have, beside those of the system.
+    #[arg(long, env = "CTRLMESH_REGISTRY_CA_FILE", value_name = "FILE")]
+    pub registry_ca_file: Option<PathBuf>,
+
+    /// Registry that is asked by plain HTTP: HOST or HOST:PORT. May be given several times.
+    #[arg(
+        long = "insecure-registry",
+        env = "CTRLMESH_INSECURE_REGISTRIES",
+        value_name = "HOST",
+        value_delimiter = ','
+    )]
+    pub insecure_registries: Vec<String>,
+
+    /// Host that any registry may send the manager to for a token. Without it, hosts of the registry's own domain alone.
+    #[arg(
+        long = "registry-auth-host",
+        env = "CTRLMESH_REGISTRY_AUTH_HOSTS",
+        value_name = "HOST",
+        value_delimiter = ','
+    )]
+    pub registry_auth_hosts: Vec<String>,
+
+    /// Packed plugins that the manager holds at most. MiB.
+    #[arg(long, env = "CTRLMESH_PLUGIN_CACHE_MIB", default_value_t = 64, value_parser = cache_mib)]
+    pub plugin_cache_mib: usize,
+
     /// What is logged: a level, or targets and levels (`warn,ctrlmesh_manager=debug`).
     #[arg(long, env = "CTRLMESH_LOG", default_value = "info")]
     pub log: String,
@@ -118,6 +144,13 @@ pub enum LogFormat {
     Text,
     /// For machines.
     Json,
+}
+
+fn cache_mib(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(mib @ 1..=1024) => Ok(mib),
+        _ => Err("write a number of MiB from 1 to 1024".to_owned()),
+    }
 }
 
 impl Args {

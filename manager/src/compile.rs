@@ -7,9 +7,11 @@
 //! - Pure and deterministic: equal objects, in whatever order, make equal bytes.
 //! - An object that makes no sense is refused with reasons, keeps the entries that it had in the last chain, and does not keep
 //!   others from being compiled.
+//! - So does an object whose plugins are not there yet; where one of them was in the place of a built-in one before, what was
+//!   there goes on.
 //! - The generation is the last one if nothing changed, else one more.
 //!
-//! Caveats: a plugin in the place of a built-in one is no longer in force while its ShardingConfig is refused.
+//! Caveats: a plugin in the place of a built-in one is no longer in force while its ShardingConfig makes no sense.
 
 mod entries;
 mod in_place;
@@ -61,6 +63,8 @@ pub struct Refused {
     pub origin: Origin,
     /// Why.
     pub reasons: Mistakes,
+    /// It makes sense, and waits for bytes of plugins.
+    pub is_unresolved: bool,
     /// Whether the entries that it had in the last chain go on.
     pub is_kept: bool,
 }
@@ -76,15 +80,14 @@ pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
         entries: Vec::new(),
         refused: Vec::new(),
     };
-    let configs = draft.accepted(objects.sharding_configs, |config| {
-        let mut findings = check_sharding_config(config);
-        objects.resolved.check(config, &mut findings.mistakes);
-        findings
-    });
+    let valid = draft.accepted(objects.sharding_configs, check_sharding_config);
+    let (configs, unresolved) = draft.resolved(valid, objects.resolved);
     let breakers = draft.accepted(objects.circuit_breakers, check_circuit_breaker);
     let faults = draft.accepted(objects.fault_injections, check_fault_injection);
     let context = Context {
         configs: &configs,
+        unresolved: &unresolved,
+        last: objects.last,
         breakers: &breakers,
         resolved: objects.resolved,
     };
@@ -145,10 +148,27 @@ impl Draft<'_> {
             if mistakes.list().is_empty() {
                 accepted.push(object);
             } else {
-                self.refuse(object, mistakes);
+                self.refuse(object, mistakes, false);
             }
         }
         accepted
+    }
+
+    /// Those whose plugins are there, and the others.
+    fn resolved<'o>(
+        &mut self,
+        configs: Vec<&'o ShardingConfig>,
+        resolved: &Resolved,
+    ) -> (Vec<&'o ShardingConfig>, Vec<&'o ShardingConfig>) {
+        configs.into_iter().partition(|config| {
+            let mut missing = Mistakes::default();
+            resolved.check(config, &mut missing);
+            let is_resolved = missing.list().is_empty();
+            if !is_resolved {
+                self.refuse(*config, missing, true);
+            }
+            is_resolved
+        })
     }
 
     /// Adds an object's entries, if the sidecar would take them.
@@ -171,16 +191,17 @@ impl Draft<'_> {
         });
         match entries {
             Ok(entries) => self.entries.extend(entries),
-            Err(mistakes) => self.refuse(object, mistakes),
+            Err(mistakes) => self.refuse(object, mistakes, false),
         }
     }
 
-    fn refuse<K: Resource<DynamicType = ()>>(&mut self, object: &K, reasons: Mistakes) {
+    fn refuse<K: Resource<DynamicType = ()>>(&mut self, object: &K, reasons: Mistakes, is_unresolved: bool) {
         let origin = origin(object);
         let kept = kept::entries(self.last, &origin);
         self.refused.push(Refused {
             origin,
             reasons,
+            is_unresolved,
             is_kept: !kept.is_empty(),
         });
         self.entries.extend(kept);

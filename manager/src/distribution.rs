@@ -28,16 +28,19 @@ mod write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
+use futures_util::{Stream, StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
+use tokio::sync::mpsc;
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::oci::Plugins;
 use reconcile::Distributor;
 pub use report::FINALIZER;
 pub use slots::NoRoom;
@@ -48,6 +51,8 @@ pub const RULES: &[&[crate::rbac::Rule]] = &[world::RULES, key::RULES, write::RU
 
 /// Namespaces that are looked at at a time.
 const CONCURRENCY: u16 = 16;
+/// Namespaces that wait to be looked at because of a plugin; more than that are held back by who fetches.
+const FETCHED: usize = 64;
 /// Until a pass that failed is begun again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -89,9 +94,13 @@ impl Metrics {
 pub async fn run(context: Context) -> Result<(), Error> {
     let key = key::load(&context).await?;
     let (world, triggers) = World::watch(&context.client);
+    let (changed, fetched) = mpsc::channel(FETCHED);
+    let (plugins, worker) = Plugins::of(&context, changed);
+    let triggers = stream::select(triggers, namespaces(fetched));
     let (stop, debounce) = (context.stop.clone(), context.args.debounce());
+    let fetching = worker.run(stop.clone());
     let client = context.client.clone();
-    let distributor = Arc::new(Distributor::new(context, world, key).map_err(Error::Http)?);
+    let distributor = Arc::new(Distributor::new(context, world, key, plugins).map_err(Error::Http)?);
     let controller = Controller::new(Api::<Namespace>::all(client), watcher::Config::default())
         .with_config(Config::default().debounce(debounce).concurrency(CONCURRENCY))
         .reconcile_on(triggers)
@@ -101,8 +110,19 @@ pub async fn run(context: Context) -> Result<(), Error> {
         |namespace, error, distributor| failed(&namespace, error, &distributor),
         distributor,
     );
-    passes.for_each(async |_| ()).await;
-    Ok(())
+    let passing = async {
+        passes.for_each(async |_| ()).await;
+        Ok(())
+    };
+    tokio::try_join!(passing, fetching).map(drop)
+}
+
+/// Namespaces whose plugins have another resolution than before.
+fn namespaces(fetched: mpsc::Receiver<String>) -> impl Stream<Item = ObjectRef<Namespace>> {
+    stream::unfold(fetched, async |mut fetched| {
+        let namespace = fetched.recv().await?;
+        Some((ObjectRef::new(&namespace), fetched))
+    })
 }
 
 async fn pass(namespace: Arc<Namespace>, distributor: Arc<Distributor>) -> Result<Action, Error> {

@@ -4,7 +4,8 @@
 //! root; [`overlap()`] finds objects that two shards see, or none; [`compile()`] makes the chain of a namespace.
 //!
 //! The rest moves data: [`process`] starts and stops, [`leader`] runs the controllers while this manager leads,
-//! [`distribution`] writes chains and reads what sidecars say; [`webhook`] answers API servers on every replica.
+//! [`oci`] fetches plugins, [`distribution`] writes chains and reads what sidecars say; [`webhook`] answers API servers on every
+//! replica.
 
 pub mod admin;
 pub mod api;
@@ -22,6 +23,7 @@ mod label_set;
 pub mod labels;
 pub mod leader;
 pub mod metrics;
+pub mod oci;
 pub mod overlap;
 pub mod process;
 pub mod rate;

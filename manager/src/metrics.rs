@@ -15,6 +15,8 @@ pub struct Metrics {
     pub labels: crate::labels::Metrics,
     /// Of the webhook server.
     pub webhook: crate::webhook::Metrics,
+    /// Of plugins in registries.
+    pub oci: crate::oci::Metrics,
 }
 
 impl Metrics {
@@ -28,6 +30,7 @@ impl Metrics {
         self.distribution.register(&mut registry);
         self.labels.register(&mut registry);
         self.webhook.register(&mut registry);
+        self.oci.register(&mut registry);
         let mut text = String::new();
         encode(&mut text, &registry)?;
         Ok(text)

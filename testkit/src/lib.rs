@@ -6,6 +6,8 @@
 //! lists, selectors, watches with bookmarks and initial events, tables and discovery. [`Faults`] makes it misbehave,
 //! [`RequestLog`] tells what it was asked, [`Store`] what it holds.
 //!
+//! [`registry`] has an OCI registry, for what pulls plugins.
+//!
 //! It has no schemas, controllers, garbage collector, authorisation or admission. What it does not do, it refuses with
 //! a Status: protobuf, CBOR and YAML bodies (415), strategic merge patches that need a schema (415), OpenAPI (404),
 //! unknown kinds and subresources (404), field selectors but for name and namespace (400), foreground and orphaning
@@ -45,6 +47,7 @@ mod managed;
 mod object;
 mod patch;
 mod refusal;
+pub mod registry;
 mod requests;
 mod resource;
 mod resources;

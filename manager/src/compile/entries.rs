@@ -2,11 +2,11 @@
 
 use ctrlmesh_contract::chain::{DEFAULT_MEMORY_MIB, DEFAULT_TIMEOUT_MS};
 use ctrlmesh_contract::names::labels;
-use ctrlmesh_contract::{Digest, Entry, FailurePolicy, LabelSelector, Mistakes, Origin, Settings};
+use ctrlmesh_contract::{Chain, Digest, Entry, FailurePolicy, LabelSelector, Mistakes, Origin, Settings};
 use kube::Resource;
 use serde_json::Value;
 
-use super::in_place::{Piece, divide};
+use super::in_place::{self, Piece, divide};
 use super::{Resolved, origin};
 use crate::api::circuit_breaker::{InterceptType, TrafficInterceptRule};
 use crate::api::plugin::OnFailure;
@@ -18,6 +18,10 @@ use crate::settings;
 /// What an object's entries follow from besides itself.
 pub(super) struct Context<'a> {
     pub(super) configs: &'a [&'a ShardingConfig],
+    /// Those whose plugins are not there.
+    pub(super) unresolved: &'a [&'a ShardingConfig],
+    /// The chain that was distributed last.
+    pub(super) last: Option<&'a Chain>,
     pub(super) breakers: &'a [&'a CircuitBreaker],
     pub(super) resolved: &'a Resolved,
 }
@@ -65,7 +69,10 @@ impl<'a> Context<'a> {
             .iter()
             .filter(|plugin| BuiltIn::of(&plugin.name).is_none())
         {
-            let mut entry = self.own(config, plugin, Value::Object(plugin.settings.clone()), &pods, &origin)?;
+            let digest = self.resolved.own(config, plugin);
+            let digest = digest.map_err(|problem| unresolved(plugin, &problem))?;
+            let settings = Value::Object(plugin.settings.clone());
+            let mut entry = own_entry(plugin, digest, settings, &pods, &origin);
             entry.name = format!("{}/{}", plugin.name, origin.name);
             entry.order = FIRST_OWN_ORDER + plugin.order;
             entries.push(entry);
@@ -92,13 +99,25 @@ impl<'a> Context<'a> {
         pods: &LabelSelector,
         origin: &Origin,
     ) -> Result<Vec<Entry>, Mistakes> {
-        let configs = self.configs.iter().filter(|config| config.spec.root.is_none());
-        let instead = configs.filter_map(|config| Some((*config, instead_of(plugin, config)?)));
+        let waiting = self.unresolved.iter();
+        let running = waiting.filter(|config| self.before(plugin, origin, config).is_some());
+        let mut configs: Vec<&ShardingConfig> = self.configs.iter().chain(running).copied().collect();
+        configs.retain(|config| config.spec.root.is_none());
+        configs.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        let configs = configs.into_iter();
+        let instead = configs.filter_map(|config| Some((config, instead_of(plugin, config)?)));
         let entry = |Piece { suffix, pods, instead }: Piece<'_>| {
             let name = format!("{}/{}{suffix}", plugin.name(), origin.name);
             self.one(plugin, name, settings, &pods, origin, instead)
         };
         divide(pods, instead)?.into_iter().map(entry).collect()
+    }
+
+    /// What ran in the place of a built-in plugin before.
+    fn before(&self, plugin: BuiltIn, origin: &Origin, config: &ShardingConfig) -> Option<Digest> {
+        let name = format!("{}/{}{}", plugin.name(), origin.name, in_place::suffix(config));
+        let mut entries = self.last?.entries.iter();
+        entries.find(|entry| entry.name == name).map(|entry| entry.plugin)
     }
 
     fn one(
@@ -111,7 +130,13 @@ impl<'a> Context<'a> {
         instead: Option<(&ShardingConfig, &PluginRef)>,
     ) -> Result<Entry, Mistakes> {
         let mut entry = match instead {
-            Some((config, own)) => self.own(config, own, with_more(settings, own), pods, origin)?,
+            Some((config, own)) => {
+                let digest = self.resolved.own(config, own).or_else(|problem| {
+                    let before = self.before(plugin, origin, config);
+                    before.ok_or_else(|| unresolved(own, &problem))
+                })?;
+                own_entry(own, digest, with_more(settings, own), pods, origin)
+            }
             None => {
                 let digest = self.resolved.built_in(plugin)?;
                 built_in_entry(plugin, digest, settings.clone(), pods, origin)
@@ -120,35 +145,6 @@ impl<'a> Context<'a> {
         entry.name = name;
         entry.order = plugin.order();
         Ok(entry)
-    }
-
-    fn own(
-        &self,
-        config: &ShardingConfig,
-        plugin: &PluginRef,
-        settings: Value,
-        pods: &LabelSelector,
-        origin: &Origin,
-    ) -> Result<Entry, Mistakes> {
-        let digest = self.resolved.own(config, plugin).map_err(|problem| {
-            let mut mistakes = Mistakes::default();
-            mistakes.add("spec.plugins", format!("has {:?}, which {problem}", plugin.name));
-            mistakes
-        })?;
-        Ok(Entry {
-            name: String::new(),
-            plugin: digest,
-            pod_selector: pods.clone(),
-            order: 0,
-            on_failure: match plugin.on_failure {
-                OnFailure::Closed => FailurePolicy::Closed,
-                OnFailure::Open => FailurePolicy::Open,
-            },
-            timeout_ms: plugin.timeout_ms,
-            memory_mib: plugin.memory_mib,
-            settings: Settings::new(settings),
-            origin: Some(origin.clone()),
-        })
     }
 
     /// Each entry is asked on its own, so a call that only another object's list allows would be refused by this one's. The
@@ -193,6 +189,29 @@ fn with_more(settings: &Value, plugin: &PluginRef) -> Value {
         all.extend(fields.clone());
     }
     Value::Object(all)
+}
+
+fn unresolved(plugin: &PluginRef, problem: &str) -> Mistakes {
+    let mut mistakes = Mistakes::default();
+    mistakes.add("spec.plugins", format!("has {:?}, which {problem}", plugin.name));
+    mistakes
+}
+
+fn own_entry(plugin: &PluginRef, digest: Digest, settings: Value, pods: &LabelSelector, origin: &Origin) -> Entry {
+    Entry {
+        name: String::new(),
+        plugin: digest,
+        pod_selector: pods.clone(),
+        order: 0,
+        on_failure: match plugin.on_failure {
+            OnFailure::Closed => FailurePolicy::Closed,
+            OnFailure::Open => FailurePolicy::Open,
+        },
+        timeout_ms: plugin.timeout_ms,
+        memory_mib: plugin.memory_mib,
+        settings: Settings::new(settings),
+        origin: Some(origin.clone()),
+    }
 }
 
 fn built_in_entry(plugin: BuiltIn, digest: Digest, settings: Value, pods: &LabelSelector, origin: &Origin) -> Entry {

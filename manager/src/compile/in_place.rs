@@ -73,17 +73,21 @@ fn of_shard<'a>(
     config: &'a ShardingConfig,
     plugin: &'a PluginRef,
 ) -> Vec<Piece<'a>> {
-    let name = config.metadata.name.clone().unwrap_or_default();
     let shared = pods
         .iter()
         .filter_map(|part| part.and(shard))
         .flat_map(|part| part.selectors());
     let piece = |(number, pods)| Piece {
-        suffix: numbered(&format!("/{name}"), number),
+        suffix: numbered(&suffix(config), number),
         pods,
         instead: Some((config, plugin)),
     };
     shared.enumerate().map(piece).collect()
+}
+
+/// What the name of the first piece of a shard ends with.
+pub(super) fn suffix(config: &ShardingConfig) -> String {
+    format!("/{}", config.metadata.name.as_deref().unwrap_or_default())
 }
 
 fn numbered(name: &str, number: usize) -> String {

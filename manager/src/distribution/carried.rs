@@ -1,12 +1,12 @@
 //! The built-in plugins as the manager carries them: packed once, at the start.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use bytes::Bytes;
 use ctrlmesh_contract::Digest;
-use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use crate::built_in::BuiltIn;
+use crate::oci::pack;
 
 /// A plugin as sidecars get it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(super) struct Packed {
     /// Of the bytes before they were packed.
     pub(super) digest: Digest,
     /// One zstd stream.
-    pub(super) bytes: Arc<[u8]>,
+    pub(super) bytes: Bytes,
 }
 
 impl Packed {
@@ -23,7 +23,7 @@ impl Packed {
     pub(super) fn new(component: &[u8]) -> Self {
         Self {
             digest: Digest::of(component),
-            bytes: compress_to_vec(component, CompressionLevel::Fastest).into(),
+            bytes: pack(component).into(),
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::compile::Refused;
 use crate::context::Context;
 use crate::error::Error;
 use crate::hand_over::{self, Claims};
+use crate::oci::{Found, Plugins};
 
 /// Until sidecars that have not acknowledged are asked again.
 const SOON: Duration = Duration::from_millis(150);
@@ -40,6 +41,7 @@ pub(super) struct Distributor {
     pub(super) key: SigningKey,
     pub(super) poller: Poller,
     pub(super) built_in: BTreeMap<BuiltIn, Packed>,
+    plugins: Plugins,
     memory: Mutex<HashMap<String, Memory>>,
 }
 
@@ -83,13 +85,16 @@ pub(super) struct Next {
     pub(super) waiting: BTreeMap<String, BTreeSet<String>>,
     /// Objects that make no sense.
     pub(super) refused: Vec<Refused>,
+    /// What the references of objects to plugins led to.
+    pub(super) found: Found,
     /// Why the chain stays as it was.
     pub(super) withheld: Option<(&'static str, String)>,
 }
 
 impl Distributor {
-    pub(super) fn new(context: Context, world: World, key: SigningKey) -> reqwest::Result<Self> {
+    pub(super) fn new(context: Context, world: World, key: SigningKey, plugins: Plugins) -> reqwest::Result<Self> {
         Ok(Self {
+            plugins,
             poller: Poller::new(context.args.sidecar_port)?,
             built_in: super::carried::built_in(),
             memory: Mutex::default(),
@@ -185,14 +190,22 @@ impl Distributor {
             generation,
             entries,
         };
+        let running: BTreeSet<Digest> = last
+            .iter()
+            .flat_map(|chain| &chain.entries)
+            .map(|entry| entry.plugin)
+            .collect();
         let mut next = Next {
             chain: last.clone().unwrap_or_else(|| with(highest.max(1), Vec::new())),
             claims,
             waiting: BTreeMap::new(),
             refused: Vec::new(),
+            found: Found::of(namespace, &objects.sharding_configs, &running, |ask| {
+                self.plugins.resolve(ask)
+            }),
             withheld: None,
         };
-        let wanted = match wanted::wanted(namespace, objects, last.as_ref(), &self.resolved(objects)) {
+        let wanted = match wanted::wanted(namespace, objects, last.as_ref(), &self.resolved(&next.found)) {
             Ok(wanted) => wanted,
             Err(error) => {
                 next.withheld = Some(("TooLarge", error.to_string()));
@@ -204,7 +217,7 @@ impl Distributor {
         next.waiting = plan.waiting;
         if last.is_none() || !wanted::is_same(&next.chain.entries, &plan.entries) {
             let chain = with(highest + 1, plan.entries);
-            match self.check(stored, &chain) {
+            match self.check(stored, &chain, &next.found) {
                 Ok(()) => (next.chain, next.claims) = (chain, plan.claims),
                 withheld => next.withheld = withheld.err(),
             }
@@ -213,9 +226,9 @@ impl Distributor {
     }
 
     /// Whether sidecars would take it, and ConfigMaps; if not, why not, in a word and in a sentence.
-    fn check(&self, stored: &Stored, chain: &Chain) -> Result<(), (&'static str, String)> {
+    fn check(&self, stored: &Stored, chain: &Chain, found: &Found) -> Result<(), (&'static str, String)> {
         wanted::check(chain).map_err(|error| ("TooLarge", error.to_string()))?;
-        let placed = self.placed(stored, chain, true);
+        let placed = self.placed(stored, chain, true, found);
         placed.map(drop).map_err(|error| ("NoRoom", error.to_string()))
     }
 
@@ -256,8 +269,10 @@ impl Distributor {
 
     /// Whether anything was written.
     async fn write_slots(&self, stored: &Stored, next: &Next, keep: bool, memory: &mut Memory) -> Result<bool, Error> {
-        let known = self.known();
-        let wanted = self.placed(stored, &next.chain, keep).map_err(Error::NoRoom)?;
+        let known = self.known(&next.found);
+        let wanted = self
+            .placed(stored, &next.chain, keep, &next.found)
+            .map_err(Error::NoRoom)?;
         let mut is_written = false;
         for (number, plugins) in wanted.iter().enumerate() {
             let digests: BTreeSet<Digest> = plugins.keys().copied().collect();
@@ -274,8 +289,8 @@ impl Distributor {
     }
 
     /// Where the plugins of a chain lie, and with `keep` those that nobody needs any more.
-    fn placed(&self, stored: &Stored, chain: &Chain, keep: bool) -> Result<Slots, NoRoom> {
-        let known = self.known().into_iter();
+    fn placed(&self, stored: &Stored, chain: &Chain, keep: bool, found: &Found) -> Result<Slots, NoRoom> {
+        let known = self.known(found).into_iter();
         let sizes: BTreeMap<Digest, usize> = known.map(|(digest, packed)| (digest, packed.bytes.len())).collect();
         let now = stored.slots(&sizes);
         let lying: BTreeSet<Digest> = now.iter().flat_map(|slot| slot.keys().copied()).collect();
@@ -289,17 +304,21 @@ impl Distributor {
     }
 
     /// Every plugin whose bytes are here.
-    fn known(&self) -> BTreeMap<Digest, Packed> {
-        let built_in = self.built_in.values();
-        built_in.map(|packed| (packed.digest, packed.clone())).collect()
+    fn known(&self, found: &Found) -> BTreeMap<Digest, Packed> {
+        let own = found.artifacts().map(|artifact| Packed {
+            digest: artifact.digest,
+            bytes: artifact.packed.clone(),
+        });
+        let all = self.built_in.values().cloned().chain(own);
+        all.map(|packed| (packed.digest, packed)).collect()
     }
 
     /// What plugins are.
-    fn resolved(&self, _objects: &Documents) -> crate::Resolved {
+    fn resolved(&self, found: &Found) -> crate::Resolved {
         let built_in = self.built_in.iter();
         crate::Resolved {
             built_in: built_in.map(|(plugin, packed)| (*plugin, packed.digest)).collect(),
-            own: BTreeMap::new(),
+            own: found.digests(),
         }
     }
 }

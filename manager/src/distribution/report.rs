@@ -22,6 +22,8 @@ use crate::rbac::{Rule, Scope};
 
 /// Statuses that are written at a time.
 const CONCURRENCY: usize = 8;
+/// Reasons that another condition, or time, explains: no Event.
+const QUIET: [&str; 3] = ["Progressing", "Fetching", "PluginsUnresolved"];
 /// KusionStack's managers put it on objects, and took it off when they were deleted. Nobody else does.
 pub const FINALIZER: &str = "finalizer.ctrlmesh.kusionstack.io/protected";
 
@@ -90,7 +92,9 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         let same = |pointer: &str| other.pointer(pointer) == document.pointer(pointer);
         same("/kind") && same("/metadata/name")
     });
+    let is_unresolved = refused.is_some_and(|refused| refused.is_unresolved);
     let mistakes = refused
+        .filter(|refused| !refused.is_unresolved)
         .map(|refused| &refused.reasons)
         .or(unreadable.map(|(_, mistakes)| mistakes));
     let waits_for = entries
@@ -100,16 +104,32 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
     let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
     let facts = Facts {
         mistakes: mistakes.map(ToString::to_string).unwrap_or_default(),
-        is_kept: mistakes.is_some() && !entries.is_empty(),
+        is_unresolved,
+        is_kept: (mistakes.is_some() || is_unresolved) && !entries.is_empty(),
         is_root: document.pointer("/spec/root").is_some(),
         withheld: next.withheld.clone(),
         chain: next.chain.generation,
         waits_for: waits_for.cloned().collect(),
-        plugins: None,
+        plugins: plugins(document, next),
+        plugins_problem: next.found.problem(&origin.name),
         hash: status::hash(&hashes),
         outcome: outcome(&entries, next.chain.generation, fleet),
     };
     (origin, facts)
+}
+
+/// What its references to plugins led to. Pins stay on what can't be read.
+fn plugins(document: &Value, next: &Next) -> Option<Vec<Value>> {
+    let is_shard = document["kind"] == "ShardingConfig";
+    let name = document
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .filter(|_| is_shard)?;
+    match next.found.status(name) {
+        Some(found) => Some(found.iter().map(|plugin| json!(plugin)).collect()),
+        None if document.pointer("/spec/plugins").is_some() => document.pointer("/status/plugins")?.as_array().cloned(),
+        None => None,
+    }
 }
 
 async fn tell(distributor: &Distributor, namespace: &str, document: &Value, origin: &Origin, facts: &Facts, now: &str) {
@@ -143,7 +163,8 @@ fn news(before: &Value, after: &Value) -> Vec<(EventType, String, String)> {
     let list = after["conditions"].as_array().into_iter().flatten();
     let turned = list.filter(|condition| {
         let is_news = said(before, &condition["type"]) != said(after, &condition["type"]);
-        let is_bad = condition["status"] == "False" && condition["reason"] != "Progressing";
+        let is_quiet = QUIET.iter().any(|reason| condition["reason"] == *reason);
+        let is_bad = condition["status"] == "False" && !is_quiet;
         is_news && (is_bad || condition["reason"] == "Enforced")
     });
     turned

@@ -33,6 +33,8 @@ pub(super) const RULES: &[Rule] = &[Rule {
 pub(super) struct Facts {
     /// Every field that is wrong; empty: it makes sense.
     pub(super) mistakes: String,
+    /// It makes sense, and waits for bytes of plugins.
+    pub(super) is_unresolved: bool,
     /// The entries that it had before go on.
     pub(super) is_kept: bool,
     /// It makes shards, and is none.
@@ -45,6 +47,8 @@ pub(super) struct Facts {
     pub(super) waits_for: Vec<String>,
     /// What its plugins' references led to; `None`: it names none.
     pub(super) plugins: Option<Vec<Value>>,
+    /// Why not all of them led to bytes, in a word.
+    pub(super) plugins_problem: Option<&'static str>,
     /// Hash of its entries.
     pub(super) hash: String,
     /// What its sidecars say.
@@ -105,7 +109,7 @@ type Said = (&'static str, ConditionStatus, &'static str, String);
 
 fn said(facts: &Facts) -> Vec<Said> {
     let mut said = vec![accepted(facts)];
-    said.extend(facts.plugins.as_deref().map(resolved));
+    said.extend(facts.plugins.as_deref().map(|plugins| resolved(plugins, facts)));
     if !facts.is_root {
         said.extend([distributed(facts), enforced(facts)]);
     }
@@ -116,16 +120,19 @@ fn accepted(facts: &Facts) -> Said {
     if facts.mistakes.is_empty() {
         return (condition::ACCEPTED, ConditionStatus::True, "Accepted", String::new());
     }
-    let kept = if facts.is_kept {
-        "; sidecars go on with what it said before"
-    } else {
-        ""
-    };
-    let message = format!("{}{kept}", facts.mistakes);
+    let message = format!("{}{}", facts.mistakes, kept(facts));
     (condition::ACCEPTED, ConditionStatus::False, "Invalid", message)
 }
 
-fn resolved(plugins: &[Value]) -> Said {
+const fn kept(facts: &Facts) -> &'static str {
+    if facts.is_kept {
+        "; sidecars go on with what it said before"
+    } else {
+        ""
+    }
+}
+
+fn resolved(plugins: &[Value], facts: &Facts) -> Said {
     let text = |plugin: &Value, field: &str| plugin.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let problems: Vec<String> = plugins
         .iter()
@@ -144,7 +151,7 @@ fn resolved(plugins: &[Value]) -> Said {
         (
             condition::PLUGINS_RESOLVED,
             ConditionStatus::False,
-            "Unresolved",
+            facts.plugins_problem.unwrap_or("Unresolved"),
             problems.join("; "),
         )
     }
@@ -154,6 +161,10 @@ fn distributed(facts: &Facts) -> Said {
     let (status, reason, message) = match &facts.withheld {
         Some((reason, message)) => (ConditionStatus::False, *reason, message.clone()),
         None if !facts.mistakes.is_empty() => (ConditionStatus::False, "Invalid", "see Accepted".to_owned()),
+        None if facts.is_unresolved => {
+            let message = format!("see PluginsResolved{}", kept(facts));
+            (ConditionStatus::False, "PluginsUnresolved", message)
+        }
         None if !facts.waits_for.is_empty() => {
             let shards = facts.waits_for.join(", ");
             let message = format!("gets its objects when the sidecars of {shards} have given them up");
@@ -170,8 +181,15 @@ fn distributed(facts: &Facts) -> Said {
 fn enforced(facts: &Facts) -> Said {
     let outcome = &facts.outcome;
     let count = format!("{}/{}", outcome.enforced, outcome.selected);
-    let is_whole = facts.withheld.is_none() && facts.mistakes.is_empty() && facts.waits_for.is_empty();
-    let (status, reason, message) = if facts.hash.is_empty() && facts.mistakes.is_empty() {
+    let is_whole =
+        facts.withheld.is_none() && facts.mistakes.is_empty() && facts.waits_for.is_empty() && !facts.is_unresolved;
+    let (status, reason, message) = if facts.hash.is_empty() && facts.is_unresolved {
+        (
+            ConditionStatus::False,
+            "PluginsUnresolved",
+            "see PluginsResolved".to_owned(),
+        )
+    } else if facts.hash.is_empty() && facts.mistakes.is_empty() {
         let message = "it is disabled, or has no rule";
         (ConditionStatus::True, "NothingToRun", message.to_owned())
     } else if outcome.selected == 0 {

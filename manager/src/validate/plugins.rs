@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::{Findings, image};
 use crate::api::PluginRef;
 use crate::built_in::BuiltIn;
+use crate::oci::VerificationKey;
 
 /// Adds what is wrong with the list.
 pub(super) fn check(plugins: &[PluginRef], findings: &mut Findings) {
@@ -15,12 +16,10 @@ pub(super) fn check(plugins: &[PluginRef], findings: &mut Findings) {
         if let Some(problem) = image::problem(&plugin.image) {
             findings.refuse(format!("{path}.image"), problem);
         }
-        if let Some(key) = plugin.verification_key.as_deref().filter(|key| !is_pem(key)) {
-            let problem = format!(
-                "{} is no public key; write the PEM text that `cosign generate-key-pair` has put into cosign.pub",
-                quote(key)
-            );
-            findings.refuse(format!("{path}.verificationKey"), problem);
+        if let Some(key) = &plugin.verification_key
+            && let Err(problem) = VerificationKey::parse(key)
+        {
+            findings.refuse(format!("{path}.verificationKey"), format!("{} {problem}", quote(key)));
         }
         let size = Value::Object(plugin.settings.clone()).to_string().len();
         if size > MAX_SETTINGS_BYTES {
@@ -56,9 +55,4 @@ fn in_place_of(built_in: BuiltIn, plugin: &PluginRef, path: &str, findings: &mut
         );
         findings.refuse(format!("{path}.order"), problem);
     }
-}
-
-fn is_pem(text: &str) -> bool {
-    let text = text.trim();
-    text.starts_with("-----BEGIN PUBLIC KEY-----") && text.ends_with("-----END PUBLIC KEY-----")
 }

@@ -99,7 +99,10 @@ fn roots() {
 
 #[test]
 fn plugins() {
-    let key = "-----BEGIN PUBLIC KEY-----\nMFkw\n-----END PUBLIC KEY-----\n";
+    let key = "-----BEGIN PUBLIC KEY-----\n\
+        MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAENDQdKzgkTQxd4hufxO8iQGhF7sSV\n\
+        8fB8WzJ8DAddqTVs3k2dv0Xze2BkG9LArOQnX7J+l7emTIaDy65hw3JzeA==\n\
+        -----END PUBLIC KEY-----\n";
     let mut shard = shard();
     shard["spec"]["plugins"][0]["verificationKey"] = key.into();
     each(&shard, "plugins");

@@ -258,6 +258,42 @@ fn plugins_without_bytes_are_told() {
 }
 
 #[test]
+fn what_waits_for_plugins_goes_on_with_what_it_had_and_makes_sense() {
+    let documents = [
+        shard("s", &[plugin("rate-limit", 0), plugin("audit", 0)]),
+        breaker("b", &json!({}), &[limit("LimiterOnly", "slow")], &[]),
+    ];
+    let mut world = World::new(&documents);
+    let first = world.compile();
+    assert_eq!(entry(&first, "rate-limit/b/s").plugin, Digest::of(b"own"));
+    for resolved in world.resolved.own.values_mut() {
+        *resolved = Err("is being fetched".to_owned());
+    }
+    // Nothing ran before: the built-in plugin does what it can.
+    let alone = world.compile();
+    assert_eq!(names(&alone), ["rate-limit/b"]);
+    assert!(!alone.refused[0].is_kept);
+    world.last = Some(first.chain.clone());
+    let compiled = world.compile();
+    assert_eq!(compiled.chain, first.chain);
+    let refused = &compiled.refused[0];
+    assert!(refused.is_unresolved && refused.is_kept && compiled.refused.len() == 1);
+    // Other objects are not held up: a limit that changes changes for everybody.
+    world.breakers[0].spec.rate_limitings[0].bucket.as_mut().unwrap().burst = 7;
+    let compiled = world.compile();
+    let settings = |name: &str| entry(&compiled, name).settings.clone();
+    assert_eq!(
+        settings("rate-limit/b").value()["rateLimitings"][0]["bucket"]["burst"],
+        7
+    );
+    assert_eq!(entry(&compiled, "rate-limit/b/s").plugin, Digest::of(b"own"));
+    assert_eq!(
+        settings("rate-limit/b/s").value()["rateLimitings"],
+        settings("rate-limit/b").value()["rateLimitings"]
+    );
+}
+
+#[test]
 fn an_object_of_another_namespace_is_told() {
     let mut world = World::new(&[faults("f")]);
     world.faults[0].metadata.namespace = Some("other".to_owned());

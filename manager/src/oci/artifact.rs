@@ -1,0 +1,64 @@
+//! A component that was fetched, checked and packed.
+
+use bytes::Bytes;
+use ctrlmesh_contract::Digest;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+/// A plugin's bytes, as the manager distributes them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Artifact {
+    /// Where it came from: `oci://host/repository@sha256:...`.
+    pub reference: String,
+    /// Digest of its manifest, `sha256:...`.
+    pub manifest: String,
+    /// Digest of the component: what sidecars run.
+    pub digest: Digest,
+    /// The component, packed as [`pack`] does.
+    pub packed: Bytes,
+    /// Bytes of the component, unpacked.
+    pub size: usize,
+}
+
+impl std::fmt::Debug for Artifact {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Artifact")
+            .field("reference", &self.reference)
+            .field("digest", &self.digest)
+            .field("size", &self.size)
+            .field("packed", &self.packed.len())
+            .finish()
+    }
+}
+
+/// One zstd frame, as a file `<sha256>.wasm.zst` has. The same bytes are packed the same way, so that nothing is written anew.
+#[must_use]
+pub fn pack(bytes: &[u8]) -> Vec<u8> {
+    compress_to_vec(bytes, CompressionLevel::Fastest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use ctrlmesh_contract::plugin_file::MAX_PLUGIN_BYTES;
+    use ctrlmesh_plugins_builtin::SHARD_SELECTOR;
+    use ruzstd::decoding::StreamingDecoder;
+
+    use super::*;
+
+    #[test]
+    fn packed_is_smaller_and_comes_out_as_it_was() {
+        let packed = pack(SHARD_SELECTOR);
+        assert!(
+            packed.len() < SHARD_SELECTOR.len() * 3 / 4,
+            "{} of {}",
+            packed.len(),
+            SHARD_SELECTOR.len()
+        );
+        assert_eq!(packed, pack(SHARD_SELECTOR));
+        let mut decoder = StreamingDecoder::new_with_max_window_size(&packed[..], MAX_PLUGIN_BYTES as u64).unwrap();
+        let mut bytes = Vec::new();
+        decoder.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, SHARD_SELECTOR);
+    }
+}

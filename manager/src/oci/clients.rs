@@ -1,0 +1,106 @@
+//! HTTP clients with the authorities, proxies and timeouts that were set.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use reqwest::{Certificate, NoProxy, Proxy, Url, redirect};
+
+use super::failure::{Failure, Reason};
+use super::reach::{Resolver, Zone};
+use super::settings::Settings;
+
+/// HTTP clients, one for each zone.
+#[derive(Clone)]
+pub(super) struct Clients {
+    named: reqwest::Client,
+    sent: reqwest::Client,
+}
+
+impl Clients {
+    /// With these authorities beside the system's, PEM.
+    pub(super) fn new(settings: &Settings, authorities: &[u8]) -> Result<Self, Failure> {
+        Ok(Self {
+            named: client(settings, authorities, Zone::Named)?,
+            sent: client(settings, authorities, Zone::Sent)?,
+        })
+    }
+
+    pub(super) const fn of(&self, zone: Zone) -> &reqwest::Client {
+        match zone {
+            Zone::Named => &self.named,
+            Zone::Sent => &self.sent,
+        }
+    }
+}
+
+fn client(settings: &Settings, authorities: &[u8], zone: Zone) -> Result<reqwest::Client, Failure> {
+    let wrong = |problem: &str, error: reqwest::Error| {
+        let message = format!("the manager can't ask registries: {problem}: {}", chain(error));
+        Failure::new(Reason::RegistryUnavailable, message)
+    };
+    let authorities =
+        Certificate::from_pem_bundle(authorities).map_err(|error| wrong("--registry-ca-file is no PEM", error))?;
+    let mut builder = reqwest::Client::builder()
+        .tls_certs_merge(authorities)
+        .redirect(redirect::Policy::none())
+        .connect_timeout(settings.times.connect)
+        .read_timeout(settings.times.read)
+        .user_agent(concat!("ctrlmesh-manager/", env!("CARGO_PKG_VERSION")))
+        .no_proxy();
+    let except = settings.proxies.except.as_deref().and_then(NoProxy::from_string);
+    let proxies = &settings.proxies;
+    for (variable, proxy) in [
+        ("HTTPS_PROXY", proxies.https.as_ref().map(Proxy::https)),
+        ("HTTP_PROXY", proxies.http.as_ref().map(Proxy::http)),
+    ] {
+        if let Some(proxy) = proxy {
+            let proxy = proxy.map_err(|error| wrong(&format!("{variable} is no URL of a proxy"), error))?;
+            builder = builder.proxy(proxy.no_proxy(except.clone()));
+        }
+    }
+    let names = [&proxies.https, &proxies.http].into_iter().flatten();
+    let resolver = Resolver {
+        zone,
+        hosts: Arc::new(settings.hosts.iter().cloned().collect::<BTreeMap<_, _>>()),
+        proxies: Arc::new(names.filter_map(|address| proxy_name(address)).collect()),
+    };
+    let problem = "no certificate authorities? install ca-certificates, or set --registry-ca-file";
+    builder
+        .dns_resolver(resolver)
+        .build()
+        .map_err(|error| wrong(problem, error))
+}
+
+fn proxy_name(address: &str) -> Option<String> {
+    let url = match address.contains("://") {
+        true => Url::parse(address),
+        false => Url::parse(&format!("http://{address}")),
+    };
+    url.ok()?.host_str().map(str::to_owned)
+}
+
+/// An error with its causes, without its URL: that of a blob elsewhere has a signature in it.
+pub(super) fn chain(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut next = std::error::Error::source(&error);
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proxies_have_names_with_and_without_scheme() {
+        assert_eq!(
+            proxy_name("http://me:secret@proxy.dev:3128").as_deref(),
+            Some("proxy.dev")
+        );
+        assert_eq!(proxy_name("proxy.dev:3128").as_deref(), Some("proxy.dev"));
+    }
+}

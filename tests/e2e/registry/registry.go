@@ -1,0 +1,164 @@
+// Package registry runs distribution's OCI registry, and puts components and signatures into it the way `wkg oci push` and
+// `cosign sign --key` do.
+package registry
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
+	"ctrlmesh.kusionstack.io/e2e/process"
+)
+
+// User and Password may pull and push where a registry asks who it is.
+const (
+	User     = "puller"
+	Password = "for-pulling"
+)
+
+// users has them as htpasswd writes them.
+const users = User + ":$2a$04$EQB2Y4kBsudweqiWPK1hKeAdXhEpaGR6mg9In/5In8tbFlE6ENVgq\n"
+
+// startTimeout is generous: the program is up within a second.
+const startTimeout = 30 * time.Second
+
+// Registry is a running registry. What it holds is gone when it stops.
+type Registry struct {
+	// Host is its address, as a reference names it: 127.0.0.1:5000. It speaks plain HTTP.
+	Host string
+
+	process *process.Process
+	client  http.Client
+	login   bool
+}
+
+// Spec says how a registry runs.
+type Spec struct {
+	// Dir receives its configuration and its log.
+	Dir string
+	// Login: everybody has to log in.
+	Login bool
+	// Address it listens on; empty: a free port of loopback.
+	Address string
+}
+
+// Start runs a registry and waits until it answers.
+func Start(spec Spec) (*Registry, error) {
+	path, err := binaries.Path("registry")
+	if err != nil {
+		return nil, err
+	}
+	config, err := spec.write()
+	if err != nil {
+		return nil, err
+	}
+	child, err := process.Start(process.Spec{Name: "registry", Path: path, Args: []string{"serve", config}, LogDir: spec.Dir})
+	if err != nil {
+		return nil, err
+	}
+	r := &Registry{process: child, login: spec.Login, client: http.Client{Timeout: startTimeout}}
+	if err := r.waitUntilUp(); err != nil {
+		child.Kill()
+		return nil, fmt.Errorf("%w\n%s", err, child.LogTail(2000))
+	}
+	return r, nil
+}
+
+func (s Spec) write() (string, error) {
+	address := s.Address
+	if address == "" {
+		address = "127.0.0.1:0"
+	}
+	config := map[string]any{
+		"version": 0.1,
+		"log":     map[string]any{"level": "info", "formatter": "json"},
+		"storage": map[string]any{"inmemory": map[string]any{}},
+		"http":    map[string]any{"addr": address, "secret": "only for uploads that go on after a restart"},
+	}
+	if s.Login {
+		file := filepath.Join(s.Dir, "users")
+		if err := os.WriteFile(file, []byte(users), 0o600); err != nil {
+			return "", err
+		}
+		config["auth"] = map[string]any{"htpasswd": map[string]any{"realm": "e2e", "path": file}}
+	}
+	text, err := json.Marshal(config) // JSON is YAML
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(s.Dir, "registry.yaml")
+	return file, os.WriteFile(file, text, 0o600)
+}
+
+var listening = regexp.MustCompile(`"msg":"listening on ([0-9.]+:[0-9]+)"`)
+
+func (r *Registry) waitUntilUp() error {
+	deadline := time.Now().Add(startTimeout)
+	for time.Now().Before(deadline) && r.process.Alive() {
+		text, err := os.ReadFile(r.process.LogPath)
+		if err != nil {
+			return err
+		}
+		// A log is continued by a second run: the last address counts.
+		if found := listening.FindAllSubmatch(text, -1); len(found) > 0 {
+			r.Host = string(found[len(found)-1][1])
+			if _, err := r.do(http.MethodGet, "/v2/", "", nil, http.StatusOK); err == nil {
+				return nil
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return errors.New("the registry does not come up")
+}
+
+// Stop ends it. What it held is gone.
+func (r *Registry) Stop() error { return r.process.Stop(process.StopGrace) }
+
+// Alive tells whether it still runs.
+func (r *Registry) Alive() bool { return r.process.Alive() }
+
+// LogPath is its log, a line for each request among others.
+func (r *Registry) LogPath() string { return r.process.LogPath }
+
+// do sends a request and demands a status.
+func (r *Registry) do(method, target, mediaType string, body []byte, want int) (*http.Response, error) {
+	address, err := url.Parse("http://" + r.Host)
+	if err != nil {
+		return nil, err
+	}
+	if address, err = address.Parse(target); err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequest(method, address.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if mediaType != "" {
+		request.Header.Set("Content-Type", mediaType)
+	}
+	if r.login {
+		request.SetBasicAuth(User, Password)
+	}
+	response, err := r.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != want {
+		return nil, fmt.Errorf("%s %s: %s, not %d: %s", method, target, response.Status, want, text)
+	}
+	return response, nil
+}
