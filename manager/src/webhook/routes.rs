@@ -24,11 +24,10 @@ use super::{Reviewer, labelling, validating};
 /// An API server takes objects of up to 3 MiB; an update's review has two of them.
 const MAX_BODY: usize = 7 << 20;
 /// KusionStack's path, and ours for the other kinds.
-pub const VALIDATE: [&str; 4] = [
+pub const VALIDATE: [&str; 3] = [
     "/validate-ctrlmesh-shardingconfig",
     "/validate-ctrlmesh-circuitbreaker",
     "/validate-ctrlmesh-faultinjection",
-    "/validate-ctrlmesh-managerstate",
 ];
 /// Labels of namespaces.
 pub const MUTATE_NAMESPACE: &str = "/mutate-namespace";

@@ -53,7 +53,7 @@ async fn what_is_no_review_is_told_so() {
     }
     assert_eq!(client.get(address, "/elsewhere").await.unwrap().0, 404);
     let metrics = stand.context.metrics.render().unwrap();
-    let counted = "webhook_reviews_total{webhook=\"Validate\",outcome=\"NoReview\"} 24";
+    let counted = "webhook_reviews_total{webhook=\"Validate\",outcome=\"NoReview\"} 18";
     assert!(metrics.contains(counted), "{metrics}");
 }
 
