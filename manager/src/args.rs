@@ -32,7 +32,7 @@ pub struct Args {
     pub health_probe_bind_address: SocketAddr,
 
     /// Seconds that a lock is valid without being renewed: how long a standby waits after a leader died.
-    #[arg(long, env = "CTRLMESH_LEASE_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(2..=300))]
+    #[arg(long, env = "CTRLMESH_LEASE_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=300))]
     pub lease_seconds: u64,
 
     /// Changes that follow each other this fast are written as one. Milliseconds.

@@ -42,7 +42,7 @@ type Options struct {
 }
 
 // leastLeaseSeconds: manager/src/args.rs.
-const leastLeaseSeconds = 2
+const leastLeaseSeconds = 3
 
 // Manager is a running `ctrlmesh-manager`.
 type Manager struct {
