@@ -35,6 +35,11 @@ pub struct Args {
     #[arg(long, env = "CTRLMESH_LEASE_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=300))]
     pub lease_seconds: u64,
 
+    /// Seconds that webhooks are still answered after the manager was asked to stop: until every API server knows that it
+    /// goes. A second signal ends the wait.
+    #[arg(long, env = "CTRLMESH_SHUTDOWN_DELAY_SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u64).range(0..=300))]
+    pub shutdown_delay_seconds: u64,
+
     /// Changes that follow each other this fast are written as one. Milliseconds.
     #[arg(long, env = "CTRLMESH_DEBOUNCE_MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub debounce_ms: u64,

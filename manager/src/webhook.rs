@@ -12,7 +12,7 @@ pub mod routes;
 mod served;
 mod server;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod validating;
 
 use std::sync::Arc;
