@@ -91,6 +91,8 @@ pub(crate) struct Reviewer {
     keys: LabelKeys,
     namespaces: Namespaces,
     places: Semaphore,
+    /// Searches for shards that overlap.
+    searches: Arc<Semaphore>,
     bounds: Bounds,
 }
 
@@ -121,6 +123,7 @@ async fn run_within(
     let reviewer = Reviewer {
         keys: context.args.label_keys(),
         places: Semaphore::new(MAX_REVIEWS),
+        searches: Arc::new(Semaphore::new(1)),
         context: context.clone(),
         namespaces,
         bounds,
