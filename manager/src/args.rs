@@ -6,32 +6,39 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use ctrlmesh_contract::names::{labels, ports};
+use ctrlmesh_contract::{LabelSelector, Mistakes};
 
+use crate::error::Error;
 use crate::{LabelKeys, webhook};
 
 /// The control plane of ctrlmesh: from custom resources to what every sidecar runs.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "ctrlmesh-manager", version, about)]
 pub struct Args {
-    /// Name of this pod: who holds the lock.
-    #[arg(long, env = "POD_NAME", default_value = "ctrlmesh-manager")]
+    /// Name of this pod: who holds the lock, so no two replicas may have the same. Unless given, the host's name.
+    #[arg(long, env = "POD_NAME", default_value_t = host_name(), hide_default_value = true)]
     pub pod_name: String,
 
     /// Namespace of the manager: its lock, keys and certificates lie there.
     #[arg(long, env = "POD_NAMESPACE", default_value = "ctrlmesh")]
     pub namespace: String,
 
-    /// Where /metrics is served.
-    #[arg(long, env = "CTRLMESH_METRICS_ADDRESS", default_value = "0.0.0.0:8080")]
+    /// Where /metrics is served. Without a host: on every address.
+    #[arg(long, env = "CTRLMESH_METRICS_ADDRESS", default_value = "0.0.0.0:8080", value_parser = bind_address)]
     pub metrics_bind_address: SocketAddr,
 
-    /// Where /healthz and /readyz are served.
-    #[arg(long, env = "CTRLMESH_HEALTH_ADDRESS", default_value = "0.0.0.0:8081")]
+    /// Where /healthz and /readyz are served. Without a host: on every address.
+    #[arg(long, env = "CTRLMESH_HEALTH_ADDRESS", default_value = "0.0.0.0:8081", value_parser = bind_address)]
     pub health_probe_bind_address: SocketAddr,
 
     /// Seconds that a lock is valid without being renewed: how long a standby waits after a leader died.
-    #[arg(long, env = "CTRLMESH_LEASE_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(2..=300))]
+    #[arg(long, env = "CTRLMESH_LEASE_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=300))]
     pub lease_seconds: u64,
+
+    /// Seconds that webhooks are still answered after the manager was asked to stop: until every API server knows that it
+    /// goes. A second signal ends the wait.
+    #[arg(long, env = "CTRLMESH_SHUTDOWN_DELAY_SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u64).range(0..=300))]
+    pub shutdown_delay_seconds: u64,
 
     /// Changes that follow each other this fast are written as one. Milliseconds.
     #[arg(long, env = "CTRLMESH_DEBOUNCE_MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=10_000))]
@@ -164,6 +171,44 @@ impl Args {
         }
     }
 
+    /// What no flag alone shows to be wrong.
+    ///
+    /// # Errors
+    /// [`Error::Flag`].
+    pub fn check(&self) -> Result<(), Error> {
+        if self.pod_name.is_empty() {
+            let problem =
+                "is empty, and the host has no name; write the pod's name, which no other replica has".to_owned();
+            return Err(Error::Flag("--pod-name (POD_NAME)", problem));
+        }
+        let keys = [
+            ("--label-shard-hash (CTRLMESH_LABEL_SHARD_HASH)", &self.label_shard_hash),
+            ("--label-namespace (CTRLMESH_LABEL_NAMESPACE)", &self.label_namespace),
+            (
+                "--label-mesh-control (CTRLMESH_LABEL_CONTROL)",
+                &self.label_mesh_control,
+            ),
+        ];
+        let mut seen: Vec<&String> = Vec::new();
+        for (flag, key) in keys {
+            let mut mistakes = Mistakes::default();
+            let selector = LabelSelector {
+                match_labels: [(key.clone(), String::new())].into(),
+                ..LabelSelector::default()
+            };
+            selector.validate("", &mut mistakes);
+            if let Some(mistake) = mistakes.list().first() {
+                return Err(Error::Flag(flag, mistake.problem.clone()));
+            }
+            if seen.contains(&key) {
+                let problem = format!("{key:?} is the key of another label, too; write three that differ");
+                return Err(Error::Flag(flag, problem));
+            }
+            seen.push(key);
+        }
+        Ok(())
+    }
+
     /// Names that the webhooks' certificate is for; KusionStack's has the same.
     #[must_use]
     pub fn webhook_names(&self) -> Vec<String> {
@@ -185,6 +230,24 @@ impl Args {
     }
 }
 
+/// Empty if there is none. Containers have it in the environment.
+fn host_name() -> String {
+    let name = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty());
+    let name = name.or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
+    name.unwrap_or_default().trim().to_owned()
+}
+
+/// As Go has them: `:8080` is every address.
+fn bind_address(text: &str) -> Result<SocketAddr, String> {
+    let address = match text.strip_prefix(':') {
+        Some(port) => format!("0.0.0.0:{port}"),
+        None => text.to_owned(),
+    };
+    address
+        .parse()
+        .map_err(|_| "write an address and a port, such as 127.0.0.1:8080 or [::]:8080, or only :8080".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -196,5 +259,72 @@ mod tests {
         Args::command().debug_assert();
         let args = Args::parse_from(["ctrlmesh-manager"]);
         assert_eq!(args.label_keys(), LabelKeys::default());
+        assert!(args.check().is_ok(), "hosts have names");
+    }
+
+    #[test]
+    fn addresses_may_lack_a_host() {
+        for (text, address) in [
+            (":9090", Some("0.0.0.0:9090")),
+            ("127.0.0.1:0", Some("127.0.0.1:0")),
+            ("[::]:8080", Some("[::]:8080")),
+            ("8080", None),
+            (":", None),
+            ("localhost:8080", None),
+        ] {
+            for flag in ["metrics-bind-address", "health-probe-bind-address"] {
+                let args = Args::try_parse_from(["ctrlmesh-manager".to_owned(), format!("--{flag}={text}")]);
+                let parsed = args.ok().map(|args| match flag {
+                    "metrics-bind-address" => args.metrics_bind_address,
+                    _ => args.health_probe_bind_address,
+                });
+                assert_eq!(parsed.map(|it| it.to_string()).as_deref(), address, "{flag} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn replicas_have_names_of_their_own() {
+        let named = Args::parse_from(["ctrlmesh-manager"]).pod_name;
+        assert!(!named.is_empty() && named != "ctrlmesh-manager", "{named}");
+        let problem = Args::parse_from(["ctrlmesh-manager", "--pod-name="]).check();
+        assert!(
+            problem
+                .unwrap_err()
+                .to_string()
+                .contains("--pod-name (POD_NAME): is empty")
+        );
+    }
+
+    #[test]
+    fn label_keys_are_keys_and_differ() {
+        for (flag, says) in [
+            (
+                "--label-namespace=a b",
+                "--label-namespace (CTRLMESH_LABEL_NAMESPACE): ",
+            ),
+            (
+                "--label-shard-hash=",
+                "--label-shard-hash (CTRLMESH_LABEL_SHARD_HASH): ",
+            ),
+            (
+                "--label-mesh-control=/control",
+                "--label-mesh-control (CTRLMESH_LABEL_CONTROL): ",
+            ),
+            (
+                "--label-mesh-control=ctrlmesh.kusionstack.io/namespace",
+                "is the key of another label, too; write three that differ",
+            ),
+        ] {
+            let problem = Args::parse_from(["ctrlmesh-manager", flag]).check().unwrap_err();
+            assert!(problem.to_string().contains(says), "{flag}: {problem}");
+        }
+        let own = [
+            "--label-shard-hash=a/b",
+            "--label-namespace=a/c",
+            "--label-mesh-control=d",
+        ];
+        let args = Args::parse_from(["ctrlmesh-manager"].iter().chain(&own));
+        assert!(args.check().is_ok());
     }
 }

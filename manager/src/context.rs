@@ -1,6 +1,7 @@
 //! What every part of the manager works with.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::Client;
 use kube::runtime::events::Reporter;
@@ -15,6 +16,9 @@ pub const FIELD_MANAGER: &str = "ctrlmesh-manager";
 
 /// Label of what the manager makes for itself and for sidecars; its value is [`FIELD_MANAGER`].
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+/// For the answer to a request; API servers themselves give up after a minute.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Shared by all parts; cheap to clone.
 #[derive(Clone)]
@@ -38,8 +42,12 @@ impl Context {
     #[must_use]
     pub fn new(client: &Client, args: Args, metrics: Arc<Metrics>, stop: CancellationToken) -> Self {
         let bucket = Arc::new(Bucket::new(args.qps, args.burst));
-        let [client, background, urgent] = [Priority::Normal, Priority::Background, Priority::Urgent]
-            .map(|priority| rate::limited(client, &bucket, priority));
+        let [client, background, urgent] = [
+            (Priority::Normal, DEADLINE),
+            (Priority::Background, DEADLINE),
+            (Priority::Urgent, Duration::from_secs(args.lease_seconds) / 3),
+        ]
+        .map(|(priority, deadline)| rate::limited(client, &bucket, priority, deadline));
         Self {
             client,
             background,

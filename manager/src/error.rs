@@ -8,6 +8,9 @@ pub enum Error {
     /// The log filter.
     #[error("--log (CTRLMESH_LOG): {0}; write a level such as info, or target=level")]
     Log(String),
+    /// Another flag, by name, and what is wrong with its value.
+    #[error("{0}: {1}")]
+    Flag(&'static str, String),
     /// There is no way to the API server.
     #[error("no Kubernetes configuration: {0}; run in a pod, or set KUBECONFIG")]
     Config(#[source] kube::config::InferConfigError),

@@ -1,12 +1,19 @@
 //! Who leads runs the controllers. Several managers may run; one leads.
 //!
+//! Whoever can't reach the lock stops before it runs out: leading ends two thirds of its time after the last renewal began, on
+//! this machine's own clock, and controllers have the rest to end.
+//!
 //! Caveat: the lock says who should lead, not who does: for a moment an old leader may still write. What must not be written by
 //! two (the chain) is written with the version that it was read at.
+
+mod held;
 
 use std::time::Duration;
 
 use kube_lease_manager::{LeaseManager, LeaseManagerBuilder};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::context::{Context, FIELD_MANAGER};
 use crate::distribution;
@@ -14,11 +21,12 @@ use crate::error::Error;
 use crate::labels;
 use crate::rbac::{Rule, Scope};
 use crate::webhook::certificate;
+use held::Held;
 
 /// Name of the Lease; KusionStack's manager has the same.
 const LOCK: &str = "ctrlmesh-manager";
 
-/// How long controllers may take to end.
+/// How long controllers may take to end, at most.
 const STOP: Duration = Duration::from_secs(5);
 
 /// What the lock needs.
@@ -44,32 +52,35 @@ pub const RULES: &[Rule] = &[
 /// # Errors
 /// The lock can't be used, or a controller failed.
 pub async fn run(context: Context) -> Result<(), Error> {
-    let (mut is_leader, renewing) = lock(&context).await?.watch().await;
+    let time = Duration::from_secs(context.args.lease_seconds);
+    let (renewed, seen) = watch::channel(None);
+    let (is_leader, renewing) = lock(&context, renewed).await?.watch().await;
+    let mut lock = Held::new(is_leader, seen, time * 2 / 3);
     let outcome = loop {
-        if *is_leader.borrow_and_update() {
-            tracing::info!("leading");
-            context.metrics.leader.set(1);
-            let ended = lead(&context, &mut is_leader).await;
-            context.metrics.leader.set(0);
-            tracing::info!("no longer leading");
-            if ended.is_err() || context.stop.is_cancelled() {
-                break ended;
-            }
-        }
         tokio::select! {
             () = context.stop.cancelled() => break Ok(()),
-            changed = is_leader.changed() => if changed.is_err() { break Ok(()) },
+            is_held = lock.held() => if !is_held { break Ok(()) },
+        }
+        tracing::info!("leading");
+        context.metrics.leader.set(1);
+        let ended = lead(&context, &mut lock, STOP.min(time / 3)).await;
+        context.metrics.leader.set(0);
+        tracing::info!("no longer leading");
+        if ended.is_err() || context.stop.is_cancelled() {
+            break ended;
         }
     };
-    drop(is_leader);
+    drop(lock);
     let released = renewing.await?;
     outcome.and(released.map(drop).map_err(Error::from))
 }
 
-async fn lock(context: &Context) -> Result<LeaseManager, Error> {
+async fn lock(context: &Context, renewed: watch::Sender<Option<Instant>>) -> Result<LeaseManager, Error> {
     let args = &context.args;
-    let grace = (args.lease_seconds / 3).max(1);
-    let builder = LeaseManagerBuilder::new(context.urgent.clone(), LOCK)
+    // Renewed this long before its end: a renewal that fails is tried again in time.
+    let grace = args.lease_seconds - (args.lease_seconds / 5).max(1);
+    let client = held::witnessed(&context.urgent, &args.pod_name, renewed);
+    let builder = LeaseManagerBuilder::new(client, LOCK)
         .with_namespace(&args.namespace)
         .with_identity(&args.pod_name)
         .with_field_manager(format!("{FIELD_MANAGER}-{}", args.pod_name))
@@ -79,7 +90,7 @@ async fn lock(context: &Context) -> Result<LeaseManager, Error> {
 }
 
 /// Runs every controller until one fails, the lock is lost, or the process stops.
-async fn lead(context: &Context, is_leader: &mut tokio::sync::watch::Receiver<bool>) -> Result<(), Error> {
+async fn lead(context: &Context, lock: &mut Held, to_end: Duration) -> Result<(), Error> {
     let stop = context.stop.child_token();
     let context = context.until(stop.clone());
     let mut controllers: JoinSet<Result<(), Error>> = JoinSet::new();
@@ -88,11 +99,11 @@ async fn lead(context: &Context, is_leader: &mut tokio::sync::watch::Receiver<bo
     controllers.spawn(certificate::run(context.clone()));
     let first = tokio::select! {
         () = stop.cancelled() => Ok(()),
-        _ = is_leader.wait_for(|is_leader| !is_leader) => Ok(()),
+        () = lock.lost() => Ok(()),
         Some(ended) = controllers.join_next() => ended?,
     };
     stop.cancel();
-    let ended = tokio::time::timeout(STOP, async {
+    let ended = tokio::time::timeout(to_end, async {
         while let Some(ended) = controllers.join_next().await {
             ended??;
         }
@@ -109,5 +120,43 @@ async fn lead(context: &Context, is_leader: &mut tokio::sync::watch::Receiver<bo
             controllers.shutdown().await;
             first
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ctrlmesh_testkit::{Fault, Gate, Rule as FaultRule};
+
+    use super::*;
+    use crate::stand::{self, Running};
+
+    async fn until_leader_is(context: &Context, leader: i64) {
+        let waited = tokio::time::timeout(stand::PATIENCE, async {
+            while context.metrics.leader.get() != leader {
+                tokio::task::yield_now().await;
+            }
+        });
+        assert!(waited.await.is_ok(), "leader is {leader}");
+    }
+
+    #[tokio::test]
+    async fn a_leader_that_is_cut_off_from_its_lock_steps_down_before_the_lock_runs_out() {
+        let server = stand::builder().start().await.unwrap();
+        let context = stand::context(&server, &["--lease-seconds=3", "--pod-name=one"]).await;
+        let running = Running::start(&context, run(context.clone()));
+        until_leader_is(&context, 1).await;
+        let (gate, start) = (Gate::new(), Instant::now());
+        let rule = FaultRule::new(Fault::Hold(gate.clone())).resource("leases");
+        let rule = server.faults().add(rule);
+        until_leader_is(&context, 0).await;
+        assert!(start.elapsed() < Duration::from_secs(3), "after {:?}", start.elapsed());
+        server.faults().remove(rule);
+        until_leader_is(&context, 1).await;
+        running.stop().await;
+        gate.open();
+        server.store().read(|state| {
+            let lease = state.list("leases.coordination.k8s.io").next().unwrap();
+            assert_eq!(stand::text(lease, "/spec/holderIdentity"), "", "the lock is given back");
+        });
     }
 }

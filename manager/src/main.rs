@@ -11,7 +11,7 @@ const EX_CONFIG: u8 = 78;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if let Err(error) = process::log_to_stderr(&args) {
+    if let Err(error) = args.check().and_then(|()| process::log_to_stderr(&args)) {
         complain(&error);
         return ExitCode::from(EX_CONFIG);
     }

@@ -52,22 +52,118 @@ pub enum OverlapKind {
 /// without a controller (there is nothing to tell that two of them are one), are left out.
 #[must_use]
 pub fn overlap(configs: &[ShardingConfig], namespaces: &[String], keys: &LabelKeys) -> Vec<Overlap> {
-    let mut controllers: BTreeMap<(&str, &str), Vec<&ShardingConfig>> = BTreeMap::new();
-    for config in configs.iter().filter(|config| config.spec.root.is_none()) {
-        if let Some(controller) = &config.spec.controller {
-            let namespace = config.metadata.namespace.as_deref().unwrap_or_default();
-            let key = (namespace, controller.leader_election_name.as_str());
-            controllers.entry(key).or_default().push(config);
+    let all = Search {
+        namespaces,
+        keys,
+        only: None,
+        is_over: &|| false,
+    };
+    all.among(configs)
+}
+
+/// The same of one shard: what it shares with others, and what it and others leave to nobody. `is_over` ends the search early,
+/// with what was found by then.
+#[must_use]
+pub fn overlap_of(
+    shard: &str,
+    configs: &[ShardingConfig],
+    namespaces: &[String],
+    keys: &LabelKeys,
+    is_over: &dyn Fn() -> bool,
+) -> Vec<Overlap> {
+    let of_one = Search {
+        namespaces,
+        keys,
+        only: Some(shard),
+        is_over,
+    };
+    of_one.among(configs)
+}
+
+/// What is looked for.
+#[derive(Clone, Copy)]
+struct Search<'a> {
+    namespaces: &'a [String],
+    keys: &'a LabelKeys,
+    /// Only pairs with this shard.
+    only: Option<&'a str>,
+    is_over: &'a dyn Fn() -> bool,
+}
+
+impl Search<'_> {
+    fn among(self, configs: &[ShardingConfig]) -> Vec<Overlap> {
+        let mut controllers: BTreeMap<(&str, &str), Vec<&ShardingConfig>> = BTreeMap::new();
+        for config in configs.iter().filter(|config| config.spec.root.is_none()) {
+            if let Some(controller) = &config.spec.controller {
+                let namespace = config.metadata.namespace.as_deref().unwrap_or_default();
+                let key = (namespace, controller.leader_election_name.as_str());
+                controllers.entry(key).or_default().push(config);
+            }
         }
-    }
-    let mut found = Vec::new();
-    for mut shards in controllers.into_values() {
-        shards.sort_by_key(|shard| name(shard));
-        for class in view::classes(shards.iter().flat_map(|shard| limits(shard))) {
-            found.extend(of_resource(&shards, &class, namespaces, keys));
+        let mut found = Vec::new();
+        for mut shards in controllers.into_values() {
+            shards.sort_by_key(|shard| name(shard));
+            for class in view::classes(shards.iter().flat_map(|shard| limits(shard))) {
+                found.extend(self.of_resource(&shards, &class));
+            }
         }
+        found
     }
-    found
+
+    fn of_resource(self, shards: &[&ShardingConfig], class: &ResourceClass) -> Vec<Overlap> {
+        let parts: Vec<Part> = shards
+            .iter()
+            .map(|shard| Part {
+                shard: name(shard),
+                set: view::seen(limits(shard), class),
+            })
+            .collect();
+        let mut found: BTreeMap<(OverlapKind, Vec<String>), Vec<String>> = BTreeMap::new();
+        for namespace in self.namespaces.iter().take_while(|_| !(self.is_over)()) {
+            for finding in self.in_namespace(&parts, namespace) {
+                found.entry(finding).or_default().push(namespace.clone());
+            }
+        }
+        let overlap = |((kind, shards), mut in_namespaces): ((OverlapKind, Vec<String>), Vec<String>)| {
+            in_namespaces.sort_unstable();
+            let namespaces = in_namespaces.len();
+            in_namespaces.truncate(MAX_EXAMPLES);
+            Overlap {
+                shards,
+                kind,
+                resource: class.to_string(),
+                examples: in_namespaces,
+                namespaces,
+            }
+        };
+        found.into_iter().map(overlap).collect()
+    }
+
+    fn in_namespace(self, parts: &[Part], namespace: &str) -> Vec<(OverlapKind, Vec<String>)> {
+        let Some(everything) = objects_of(namespace, self.keys) else {
+            return Vec::new();
+        };
+        let here: Vec<(&str, LabelSet)> = parts
+            .iter()
+            .filter_map(|part| Some((part.shard.as_str(), part.set.as_ref()?.and(&everything)?)))
+            .collect();
+        let mut found = Vec::new();
+        for (index, (shard, set)) in here.iter().enumerate() {
+            let is_meant = |other: &str| self.only.is_none_or(|only| only == *shard || only == other);
+            for (other, other_set) in here.iter().skip(index + 1) {
+                if is_meant(other) && set.and(other_set).is_some() {
+                    found.push((OverlapKind::Shared, vec![(*shard).to_owned(), (*other).to_owned()]));
+                }
+            }
+        }
+        if !is_covered(everything, &here) {
+            found.push((
+                OverlapKind::Orphaned,
+                parts.iter().map(|part| part.shard.clone()).collect(),
+            ));
+        }
+        found
+    }
 }
 
 fn name(config: &ShardingConfig) -> String {
@@ -81,67 +177,8 @@ struct Part {
     set: Option<LabelSet>,
 }
 
-fn of_resource(
-    shards: &[&ShardingConfig],
-    class: &ResourceClass,
-    namespaces: &[String],
-    keys: &LabelKeys,
-) -> Vec<Overlap> {
-    let parts: Vec<Part> = shards
-        .iter()
-        .map(|shard| Part {
-            shard: name(shard),
-            set: view::seen(limits(shard), class),
-        })
-        .collect();
-    let mut found: BTreeMap<(OverlapKind, Vec<String>), Vec<String>> = BTreeMap::new();
-    for namespace in namespaces {
-        for finding in in_namespace(&parts, namespace, keys) {
-            found.entry(finding).or_default().push(namespace.clone());
-        }
-    }
-    let overlap = |((kind, shards), mut in_namespaces): ((OverlapKind, Vec<String>), Vec<String>)| {
-        in_namespaces.sort_unstable();
-        let namespaces = in_namespaces.len();
-        in_namespaces.truncate(MAX_EXAMPLES);
-        Overlap {
-            shards,
-            kind,
-            resource: class.to_string(),
-            examples: in_namespaces,
-            namespaces,
-        }
-    };
-    found.into_iter().map(overlap).collect()
-}
-
 fn limits(shard: &ShardingConfig) -> impl Iterator<Item = &Limit> + Clone {
     shard.spec.limits.iter().flatten()
-}
-
-fn in_namespace(parts: &[Part], namespace: &str, keys: &LabelKeys) -> Vec<(OverlapKind, Vec<String>)> {
-    let Some(everything) = objects_of(namespace, keys) else {
-        return Vec::new();
-    };
-    let here: Vec<(&str, LabelSet)> = parts
-        .iter()
-        .filter_map(|part| Some((part.shard.as_str(), part.set.as_ref()?.and(&everything)?)))
-        .collect();
-    let mut found = Vec::new();
-    for (index, (shard, set)) in here.iter().enumerate() {
-        for (other, other_set) in here.iter().skip(index + 1) {
-            if set.and(other_set).is_some() {
-                found.push((OverlapKind::Shared, vec![(*shard).to_owned(), (*other).to_owned()]));
-            }
-        }
-    }
-    if !is_covered(everything, &here) {
-        found.push((
-            OverlapKind::Orphaned,
-            parts.iter().map(|part| part.shard.clone()).collect(),
-        ));
-    }
-    found
 }
 
 /// The objects of a namespace: the labels that the manager sets are known, all others are not.

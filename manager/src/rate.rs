@@ -1,8 +1,9 @@
-//! How many requests the manager sends to the API server: one token bucket for all its parts.
+//! How many requests the manager sends to the API server, and how long they may take: one token bucket for all its parts.
 //!
 //! Guarantees: in any time `t`, at most `burst + qps * t` requests of [`Priority::Normal`] and [`Priority::Background`] are sent,
 //! retries included. Background work leaves half of the burst to the others, so that labelling a whole cluster delays no
-//! change of a chain.
+//! change of a chain. No request is waited for longer than its deadline, body included; a watch ends a deadline after the time
+//! that it asked for, so that one on a dead connection is begun again.
 //!
 //! Caveats: a watch is one request, however long it lasts. Background work waits for as long as the others use up the rate.
 
@@ -10,15 +11,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::body::Body as Answer;
+use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 use kube::client::retry::RetryPolicy;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tower::retry::Retry;
 use tower::{BoxError, Service};
+
+/// A watch that names no end lasts so long; `kube` names one.
+const WATCH: Duration = Duration::from_secs(290);
+
+/// There was no answer in time. Whether the request was executed is not known.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {0:?}; is the network, or the API server, overloaded?")]
+struct Late(Duration);
 
 /// Whose requests go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,16 +132,17 @@ impl Bucket {
     }
 }
 
-/// A client whose requests take tokens. Unless they are urgent, those that the API server answers with 429, 503 or 504 are sent
-/// again when it says so (`Retry-After`), each time with a new token; therefore `client` itself should have no retries
-/// (`Config::default_retry`).
+/// A client whose requests take tokens and are given up at their deadline, counted from when they are sent. Unless they are
+/// urgent, those that the API server answers with 429, 503 or 504 are sent again when it says so (`Retry-After`), each time with
+/// a new token; therefore `client` itself should have no retries (`Config::default_retry`).
 #[must_use]
-pub fn limited(client: &Client, bucket: &Arc<Bucket>, priority: Priority) -> Client {
+pub fn limited(client: &Client, bucket: &Arc<Bucket>, priority: Priority, deadline: Duration) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = Limited {
         client: client.clone(),
         bucket: Arc::clone(bucket),
         priority,
+        deadline,
     };
     if priority == Priority::Urgent {
         Client::new(service, namespace)
@@ -144,10 +156,45 @@ struct Limited {
     client: Client,
     bucket: Arc<Bucket>,
     priority: Priority,
+    deadline: Duration,
+}
+
+impl Limited {
+    async fn answer(self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+        self.bucket.take(self.priority).await;
+        let late = |_| Late(self.deadline);
+        if let Some(lasts) = watch(request.uri().query().unwrap_or_default()) {
+            let response = timeout(self.deadline, self.client.send(request))
+                .await
+                .map_err(late)??;
+            let end = sleep(lasts + self.deadline);
+            return Ok(response.map(|body| Answer::from_stream(Answer::new(body).into_data_stream().take_until(end))));
+        }
+        let whole = async {
+            let (head, body) = self.client.send(request).await?.into_parts();
+            let body = body.collect_bytes().await?;
+            Ok(Response::from_parts(head, Answer::from(body)))
+        };
+        timeout(self.deadline, whole).await.map_err(late)?
+    }
+}
+
+/// How long a watch asks to last. `None`: the request is none.
+fn watch(query: &str) -> Option<Duration> {
+    let mut lasts = WATCH;
+    let mut is_watch = false;
+    for pair in query.split('&') {
+        match pair.split_once('=') {
+            Some(("watch", value)) => is_watch = matches!(value, "true" | "1"),
+            Some(("timeoutSeconds", value)) => lasts = value.parse().map_or(WATCH, Duration::from_secs),
+            _ => {}
+        }
+    }
+    is_watch.then_some(lasts)
 }
 
 impl Service<Request<Body>> for Limited {
-    type Response = Response<Body>;
+    type Response = Response<Answer>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -156,23 +203,79 @@ impl Service<Request<Body>> for Limited {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let Self {
-            client,
-            bucket,
-            priority,
-        } = self.clone();
-        Box::pin(async move {
-            bucket.take(priority).await;
-            Ok(client.send(request).await?)
-        })
+        Box::pin(self.clone().answer(request))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ctrlmesh_testkit::{ApiServer, Fault, Gate, Rule};
     use futures_util::FutureExt;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Api;
+    use kube::api::{ListParams, WatchParams};
 
     use super::*;
+
+    const DEADLINE: Duration = Duration::from_millis(300);
+    /// Of a test that passes nothing.
+    const PATIENCE: Duration = Duration::from_secs(20);
+    const FOR_EVER: Duration = Duration::from_mins(1);
+
+    /// ConfigMaps of a server that does this to requests.
+    async fn configmaps(rule: Rule) -> (ApiServer, Api<ConfigMap>) {
+        let server = ApiServer::builder().start().await.unwrap();
+        server.faults().add(rule);
+        let mut config = kube::Config::new(server.url().parse().unwrap());
+        config.default_retry = false;
+        let client = Client::try_from(config).unwrap();
+        let bucket = Arc::new(Bucket::new(100, 100));
+        let client = limited(&client, &bucket, Priority::Normal, DEADLINE);
+        (server, Api::namespaced(client, "default"))
+    }
+
+    #[tokio::test]
+    async fn a_request_has_a_deadline_up_to_the_end_of_its_body() {
+        let slow = Fault::SlowBody {
+            chunk: 1,
+            every: FOR_EVER,
+        };
+        for fault in [Fault::Hold(Gate::new()), slow] {
+            let (_server, configmaps) = configmaps(Rule::new(fault.clone())).await;
+            let listed = timeout(PATIENCE, configmaps.list(&ListParams::default())).await;
+            let problem = listed.expect("it is given up").unwrap_err().to_string();
+            assert!(problem.contains("no answer within 300ms"), "{fault:?}: {problem}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_watch_outlives_the_deadline_and_ends_when_it_should_have() {
+        let slow = Fault::SlowBody {
+            chunk: 1,
+            every: FOR_EVER,
+        };
+        for fault in [slow, Fault::Delay(Duration::ZERO)] {
+            let (_server, configmaps) = configmaps(Rule::new(fault.clone()).verb("watch")).await;
+            let start = Instant::now();
+            let events = configmaps.watch(&WatchParams::default().timeout(1), "0").await.unwrap();
+            let ended = timeout(PATIENCE, events.for_each(async |_| {})).await;
+            assert!(ended.is_ok(), "{fault:?}: it is given up");
+            assert!(start.elapsed() > 2 * DEADLINE, "{fault:?}: {:?}", start.elapsed());
+        }
+    }
+
+    #[test]
+    fn watches_are_told_by_their_query() {
+        for (query, lasts) in [
+            ("", None),
+            ("limit=500&watch=false", None),
+            ("&limit=500&resourceVersion=1", None),
+            ("watch=true", Some(290)),
+            ("&watch=1&timeoutSeconds=17&allowWatchBookmarks=true", Some(17)),
+        ] {
+            assert_eq!(watch(query), lasts.map(Duration::from_secs), "{query}");
+        }
+    }
 
     /// When each of so many requests that are all there at `start` is sent.
     fn sent(bucket: &Bucket, priority: Priority, start: Instant, requests: usize) -> Vec<Duration> {

@@ -75,8 +75,19 @@ pub(crate) fn rule(rule: &RateLimiting) -> Value {
     };
     if let Value::Object(fields) = &mut value {
         fields.retain(|field, _| !others.contains(&field.as_str()));
+        if is_forced(rule) {
+            // It is never looked at, and in kill switches of KusionStack it is zeros, which no plugin takes.
+            fields.remove("bucket");
+        }
     }
     value
+}
+
+const fn is_forced(rule: &RateLimiting) -> bool {
+    matches!(
+        rule.trigger_policy,
+        TriggerPolicy::ForceOpened | TriggerPolicy::ForceClosed
+    )
 }
 
 fn rules(breaker: &CircuitBreaker, plugin: BuiltIn) -> Vec<Value> {

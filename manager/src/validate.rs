@@ -22,26 +22,34 @@ pub use read::{Object, read};
 use ctrlmesh_contract::names::labels;
 use serde_json::Value;
 
-/// What is wrong with a document that someone wants to apply.
+use crate::LabelKeys;
+
+/// What is wrong with a document that someone wants to apply, where labels have their usual keys.
+#[must_use]
+pub fn validate(document: &Value) -> Findings {
+    validate_with(document, &LabelKeys::default())
+}
+
+/// What is wrong with a document that someone wants to apply to a cluster whose manager has these keys.
 ///
 /// A ShardingConfig with the label `ctrlmesh.kusionstack.io/ignore-validate` is let through if it can be read at all.
 #[must_use]
-pub fn validate(document: &Value) -> Findings {
+pub fn validate_with(document: &Value, keys: &LabelKeys) -> Findings {
     match read(document) {
         Err(mistakes) => Findings {
             mistakes,
             ..Findings::default()
         },
         Ok(object) if object.has_label(labels::IGNORE_VALIDATE) => Findings::default(),
-        Ok(object) => check(&object),
+        Ok(object) => check(&object, keys),
     }
 }
 
 /// What is wrong with an object that was read.
 #[must_use]
-pub fn check(object: &Object) -> Findings {
+pub fn check(object: &Object, keys: &LabelKeys) -> Findings {
     match object {
-        Object::ShardingConfig(config) => sharding_config::check(config),
+        Object::ShardingConfig(config) => sharding_config::check(config, keys),
         Object::CircuitBreaker(breaker) => circuit_breaker::check(breaker),
         Object::FaultInjection(faults) => fault_injection::check(faults),
         Object::ManagerState(_) => Findings::default(),
@@ -50,4 +58,8 @@ pub fn check(object: &Object) -> Findings {
 
 pub(crate) use circuit_breaker::check as check_circuit_breaker;
 pub(crate) use fault_injection::check as check_fault_injection;
-pub(crate) use sharding_config::check as check_sharding_config;
+
+/// The keys only show in mistakes that the webhook told before.
+pub(crate) fn check_sharding_config(config: &crate::api::ShardingConfig) -> Findings {
+    sharding_config::check(config, &LabelKeys::default())
+}

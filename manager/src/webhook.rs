@@ -12,7 +12,7 @@ pub mod routes;
 mod served;
 mod server;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod validating;
 
 use std::sync::Arc;
@@ -36,8 +36,8 @@ use server::Bounds;
 /// The Secret of KusionStack's manager. One with another name (`SECRET_NAME`) needs a Role of its own.
 pub(crate) const SECRET: &str = "ctrlmesh-webhook-certs";
 
-/// Reviews at the same time, so that bodies have a bound together, too. One takes less than a millisecond.
-const MAX_REVIEWS: usize = 64;
+/// Bodies of all reviews at the same time, in KiB. A review of the largest takes a ninth of it.
+const MAX_BODIES: usize = 64 << 10;
 
 const ADMISSION: &str = "admissionregistration.k8s.io";
 
@@ -90,7 +90,10 @@ pub(crate) struct Reviewer {
     context: Context,
     keys: LabelKeys,
     namespaces: Namespaces,
-    places: Semaphore,
+    /// KiB of bodies.
+    bodies: Semaphore,
+    /// Searches for shards that overlap.
+    searches: Arc<Semaphore>,
     bounds: Bounds,
 }
 
@@ -120,7 +123,8 @@ async fn run_within(
     let (namespaces, known) = Namespaces::new(context.client.clone());
     let reviewer = Reviewer {
         keys: context.args.label_keys(),
-        places: Semaphore::new(MAX_REVIEWS),
+        bodies: Semaphore::new(MAX_BODIES),
+        searches: Arc::new(Semaphore::new(1)),
         context: context.clone(),
         namespaces,
         bounds,

@@ -21,6 +21,8 @@ import (
 type permission struct {
 	isNamespaced          bool
 	group, resource, verb string
+	// names that it is for, with commas between them; empty for all.
+	names string
 }
 
 func (p permission) String() string {
@@ -28,7 +30,7 @@ func (p permission) String() string {
 	if p.isNamespaced {
 		scope = "in " + manager.Namespace
 	}
-	return fmt.Sprintf("%s %s.%s %s", p.verb, p.resource, p.group, scope)
+	return strings.TrimSpace(fmt.Sprintf("%s %s.%s %s %s", p.verb, p.resource, p.group, scope, p.names))
 }
 
 // permissions of the run: whether each was used.
@@ -39,21 +41,29 @@ var permissions = struct {
 
 // seldom are permissions that no test has to need, and why they are there.
 var seldom = []exemption{
-	{[]string{"controllerrevisions", "deployments", "endpoints", "persistentvolumeclaims", "replicasets", "services", "statefulsets", "*"}, []string{"list", "watch", "patch"}, "kinds that are labelled where a cluster has such objects"},
-	{[]string{"configmaps"}, []string{"get"}, "plugins that another version of the manager distributed are kept"},
-	{[]string{"namespaces"}, []string{"get"}, "admission asks of a namespace that was not seen yet"},
-	{[]string{"events"}, []string{"patch"}, "an Event that repeats"},
-	{[]string{"shardingconfigs", "circuitbreakers", "faultinjections"}, []string{"patch"}, "finalizers that KusionStack left are removed"},
+	{"", []string{"endpoints", "persistentvolumeclaims", "services"}, labelling, labelledWhy},
+	{"apps", []string{"controllerrevisions", "deployments", "replicasets", "statefulsets"}, labelling, labelledWhy},
+	{"apps.kusionstack.io", []string{"collasets", "operationjobs", "poddecorations", "podtransitionrules", "resourcecontexts"}, labelling, labelledWhy},
+	{"", []string{"configmaps"}, []string{"get"}, "plugins that another version of the manager distributed are kept"},
+	{"", []string{"namespaces"}, []string{"get"}, "admission asks of a namespace that was not seen yet"},
+	{"events.k8s.io", []string{"events"}, []string{"patch"}, "an Event that repeats"},
+	{"ctrlmesh.kusionstack.io", []string{"shardingconfigs", "circuitbreakers", "faultinjections"}, []string{"patch"}, "finalizers that KusionStack left are removed"},
 }
 
+var labelling = []string{"list", "watch", "patch"}
+
+const labelledWhy = "kinds that are labelled where a cluster has such objects"
+
+// exemption of what is granted in all namespaces. What the manager may do in its own, it always needs.
 type exemption struct {
+	group            string
 	resources, verbs []string
 	why              string
 }
 
 func (p permission) isSeldom() bool {
-	return slices.ContainsFunc(seldom, func(s exemption) bool {
-		return slices.Contains(s.resources, p.resource) && slices.Contains(s.verbs, p.verb)
+	return !p.isNamespaced && slices.ContainsFunc(seldom, func(s exemption) bool {
+		return s.group == p.group && slices.Contains(s.resources, p.resource) && slices.Contains(s.verbs, p.verb)
 	})
 }
 
@@ -117,7 +127,7 @@ func each(rules []rbac.PolicyRule, isNamespaced bool) []permission {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
-					list = append(list, permission{isNamespaced, group, resource, verb})
+					list = append(list, permission{isNamespaced, group, resource, verb, strings.Join(rule.ResourceNames, ",")})
 				}
 			}
 		}
@@ -134,6 +144,9 @@ func (p permission) covers(event audit.Event) bool {
 	resource := about.Resource
 	if about.Subresource != "" {
 		resource += "/" + about.Subresource
+	}
+	if p.names != "" && !slices.Contains(strings.Split(p.names, ","), about.Name) {
+		return false
 	}
 	isMade := p.verb == "create" && event.Verb == "patch" && event.ResponseStatus != nil && event.ResponseStatus.Code == 201
 	return is(p.group, about.APIGroup) && is(p.resource, resource) && (is(p.verb, event.Verb) || isMade)

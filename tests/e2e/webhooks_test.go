@@ -43,7 +43,7 @@ func TestWebhooks(t *testing.T) {
 	m := newMesh(t, "--webhook-bind-address=127.0.0.1", "--webhook-port="+port)
 	namespace := m.namespace(t)
 	stored := m.apply(t, namespace, brokenFaults)
-	m.start(t, "manager-0")
+	started := m.start(t, "manager-0")
 	installWebhooks(t, m, "https://"+address)
 
 	t.Run("a mistake is refused with its field", func(t *testing.T) { refusesWithField(t, m, namespace) })
@@ -52,6 +52,8 @@ func TestWebhooks(t *testing.T) {
 	t.Run("a namespace and what is in it get labels", func(t *testing.T) { labelsAtAdmission(t, m) })
 	t.Run("a certificate that is broken is made again", func(t *testing.T) { replacesCertificate(t, m, namespace) })
 	t.Run("a bundle that was reset is written again", func(t *testing.T) { repairsBundle(t, m, namespace) })
+	t.Run("updates that leave labels alone are not asked about", func(t *testing.T) { asksAboutLabelsOnly(t, m, started) })
+	t.Run("without a manager what is there can be cleaned up", func(t *testing.T) { cleansUpAlone(t, m, namespace, started) })
 }
 
 // installWebhooks applies both configurations with an URL, and waits until the manager has put its CA in.
@@ -216,6 +218,51 @@ func labelsAtAdmission(t *testing.T, m *mesh) {
 	hidden := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{GenerateName: "e2e-"}}
 	if made := must(m.client.CoreV1().ConfigMaps("kube-system").Create(t.Context(), hidden, meta.CreateOptions{}))(t); len(made.Labels) != 0 {
 		t.Errorf("labels in kube-system are %v", made.Labels)
+	}
+}
+
+func asksAboutLabelsOnly(t *testing.T, m *mesh, started *manager.Manager) {
+	configMaps := m.client.CoreV1().ConfigMaps(m.namespace(t))
+	made := must(configMaps.Create(t.Context(), &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: "e2e"}}, meta.CreateOptions{}))(t)
+	reviews := func() float64 {
+		return must(started.Metric(t.Context(), "ctrlmesh_manager_webhook_reviews_total", `webhook="Resource"`))(t)
+	}
+	before := reviews()
+	made.Data = map[string]string{"a": "b"}
+	made = must(configMaps.Update(t.Context(), made, meta.UpdateOptions{}))(t)
+	if after := reviews(); after != before {
+		t.Errorf("%v reviews more for new data", after-before)
+	}
+	labels := made.Labels
+	made.Labels = nil
+	made = must(configMaps.Update(t.Context(), made, meta.UpdateOptions{}))(t)
+	if after := reviews(); after == before || !maps.Equal(made.Labels, labels) {
+		t.Errorf("without labels: %v reviews more, and %v", after-before, made.Labels)
+	}
+}
+
+// cleansUpAlone: a mistake can't be stored while nobody checks, and nothing else depends on the manager.
+func cleansUpAlone(t *testing.T, m *mesh, namespace string, gone *manager.Manager) {
+	text := strings.ReplaceAll(strings.ReplaceAll(brokenFaults, `"("`, `"a.*"`), "broken", "left-behind")
+	stored := m.apply(t, namespace, text)
+	client := m.resource(stored.GetKind(), namespace)
+	patch := func(text string) error {
+		_, err := client.Patch(t.Context(), stored.GetName(), "application/merge-patch+json", []byte(text), meta.PatchOptions{})
+		return err
+	}
+	check(t, patch(`{"metadata": {"finalizers": ["e2e.example/hold"]}}`))
+	check(t, gone.Stop())
+	const another = `{"spec": {"selector": {"matchLabels": {"a": "b"}}}}`
+	if err := patch(another); !apierrors.IsInternalError(err) {
+		t.Errorf("a spec that nobody checks: %v", err)
+	}
+	check(t, patch(`{"metadata": {"labels": {"a": "b"}, "finalizers": ["e2e.example/hold", "e2e.example/too"]}}`))
+	check(t, patch(`{"metadata": {"finalizers": ["e2e.example/hold"]}}`))
+	check(t, client.Delete(t.Context(), stored.GetName(), meta.DeleteOptions{}))
+	check(t, patch(another))
+	check(t, patch(`{"metadata": {"finalizers": null}}`))
+	if _, err := client.Get(t.Context(), stored.GetName(), meta.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("after its finalizer is gone: %v", err)
 	}
 }
 

@@ -74,6 +74,16 @@ pub struct CircuitBreakerSpec {
         "rule": "self.triggerPolicy != 'LimiterOnly' || !(has(self.trip) || has(self.failures) || has(self.probes) || has(self.recover))",
         "message": "trip, failures, probes and recover have no effect with triggerPolicy LimiterOnly",
     },
+    {
+        "rule": "!(self.triggerPolicy in ['LimiterOnly', 'Normal']) || !has(self.bucket) || self.bucket.limit >= 1",
+        "message": "0 brings no token back, ever; write 1 with a long interval, or triggerPolicy ForceOpened",
+        "fieldPath": ".bucket.limit",
+    },
+    {
+        "rule": "!(self.triggerPolicy in ['LimiterOnly', 'Normal']) || !has(self.bucket) || self.bucket.burst >= 1",
+        "message": "0 would refuse everything; write at least 1",
+        "fieldPath": ".bucket.burst",
+    },
 ]))]
 pub struct RateLimiting {
     /// Shown to the client, in metrics and in status; what was used up, and the breaker's state, go by it.
@@ -137,16 +147,14 @@ pub struct RestRule {
     pub method: String,
 }
 
-/// A token bucket.
+/// A token bucket. One of a rule that is forced says nothing: kill switches of KusionStack are stored with zeros.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bucket {
-    /// Most tokens that are kept.
-    #[schemars(range(min = 1))]
+    /// Most tokens that are kept. At least 1, unless the rule is forced.
     pub burst: u32,
     /// Go's notation, whole milliseconds: 100ms, 1m30s.
     pub interval: String,
-    /// Tokens that come back every interval.
-    #[schemars(range(min = 1))]
+    /// Tokens that come back every interval. At least 1, unless the rule is forced.
     pub limit: u32,
 }
 

@@ -236,7 +236,7 @@ proptest! {
         pods.dedup();
         prop_assert_eq!(pods.len(), count);
         for shard in made {
-            let findings = check(&Object::ShardingConfig(Box::new(shard)));
+            let findings = check(&Object::ShardingConfig(Box::new(shard)), &LabelKeys::default());
             prop_assert!(findings.is_accepted(), "{}", findings.mistakes);
         }
     }

@@ -177,3 +177,20 @@ fn parts() -> impl Strategy<Value = Value> {
         json!({"matchExpressions": expressions})
     })
 }
+
+/// The same findings as among all, of the one; and none once it is over.
+#[test]
+fn one_shard_is_compared_with_the_others_alone() {
+    let shard = |name: &str, names: &[&str]| shard(name, &pods(), &in_namespaces(names));
+    let shards = [shard("a", &["x", "y"]), shard("b", &["x"]), shard("c", &["x"])];
+    let (namespaces, keys) = (["x".to_owned(), "y".to_owned()], LabelKeys::default());
+    let of_one = overlap_of("b", &shards, &namespaces, &keys, &|| false);
+    let all = overlap(&shards, &namespaces, &keys);
+    let mine: Vec<Overlap> = all
+        .into_iter()
+        .filter(|it| it.shards.contains(&"b".to_owned()))
+        .collect();
+    assert_eq!(mine.len(), 2, "with a and with c: {mine:?}");
+    assert_eq!(of_one, mine);
+    assert!(overlap_of("b", &shards, &namespaces, &keys, &|| true).is_empty());
+}

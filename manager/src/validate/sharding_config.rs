@@ -16,8 +16,8 @@ use crate::settings;
 /// `validation.LabelValueMaxLength` of apimachinery.
 const MAX_LABEL_VALUE: usize = 63;
 
-/// What is wrong with it.
-pub(crate) fn check(config: &ShardingConfig) -> Findings {
+/// What is wrong with it. `keys`: of the labels that shards of a root are made with.
+pub(crate) fn check(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
     let mut findings = Findings::default();
     if let Some(selector) = &config.spec.selector {
         contract::LabelSelector::from(selector).validate("spec.selector", &mut findings.mistakes);
@@ -35,7 +35,7 @@ pub(crate) fn check(config: &ShardingConfig) -> Findings {
     }
     plugins::check(&config.spec.plugins, &mut findings);
     match &config.spec.root {
-        Some(root) => check_root(config, root, &mut findings),
+        Some(root) => check_root(config, root, keys, &mut findings),
         None => shard(config, &mut findings),
     }
     findings
@@ -120,7 +120,7 @@ fn shared(limit: &Limit, group: &ResourceGroup) -> Option<String> {
     })
 }
 
-fn check_root(config: &ShardingConfig, root: &Root, findings: &mut Findings) {
+fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: &mut Findings) {
     if config.spec.limits.is_some() {
         findings.refuse("spec.limits", "has no effect beside root; write root.resourceSelector");
     }
@@ -161,7 +161,7 @@ fn check_root(config: &ShardingConfig, root: &Root, findings: &mut Findings) {
     );
     canary_namespaces(root, findings);
     if findings.is_accepted() {
-        children(config, findings);
+        children(config, keys, findings);
     }
 }
 
@@ -191,12 +191,12 @@ fn canary_namespaces(root: &Root, findings: &mut Findings) {
 }
 
 /// Whatever else is wrong shows in what would be made of it.
-fn children(config: &ShardingConfig, findings: &mut Findings) {
-    match auto_shard(config, &[], &LabelKeys::default()) {
+fn children(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
+    match auto_shard(config, &[], keys) {
         Err(mistakes) => findings.mistakes = mistakes,
         // What is wrong with one is wrong with all.
         Ok(children) => {
-            let wrong = |child: &ShardingConfig| Some((child.metadata.name.clone()?, check(child).mistakes));
+            let wrong = |child: &ShardingConfig| Some((child.metadata.name.clone()?, check(child, keys).mistakes));
             let mut wrong = children
                 .iter()
                 .filter_map(wrong)

@@ -16,8 +16,8 @@ use crate::LabelKeys;
 use crate::context::Context;
 use crate::labels::rules::is_managed;
 
-/// For an answer about one namespace. A review has more time than that, and objects without labels are found later.
-const ASK: Duration = Duration::from_secs(2);
+/// For an answer about one namespace. A review has twice that time (`deploy/webhook/mutating.yaml`), and objects without labels are found later.
+const ASK: Duration = Duration::from_secs(1);
 
 type Known = PartialObjectMeta<Namespace>;
 

@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
+use tokio::time::{Instant, timeout_at};
+
 use kube::Api;
 use kube::api::{ApiResource, ListParams};
 use kube::core::DynamicObject;
 
 use super::Reviewer;
 use crate::api::ShardingConfig;
-use crate::overlap;
+use crate::overlap::{Overlap, overlap_of};
 use crate::validate::{Object, read};
 
 /// For everything. A warning is worth no more waiting.
@@ -21,9 +23,13 @@ const MAX_NAMESPACES: usize = 200;
 /// API servers cut what is longer than 4 KiB in all.
 const MAX_WARNINGS: usize = 8;
 
+/// Why no other shards are known.
+type Problem = Box<dyn std::error::Error + Send + Sync>;
+
 /// Empty if there is nothing to warn of, or nobody knows in time.
 pub(super) async fn warnings(reviewer: &Reviewer, config: ShardingConfig) -> Vec<String> {
-    let found = tokio::time::timeout(DEADLINE, find(reviewer, config)).await;
+    let end = Instant::now() + DEADLINE;
+    let found = timeout_at(end, find(reviewer, config, end)).await;
     match found {
         Ok(Ok(warnings)) => warnings,
         Ok(Err(error)) => {
@@ -34,7 +40,7 @@ pub(super) async fn warnings(reviewer: &Reviewer, config: ShardingConfig) -> Vec
     }
 }
 
-async fn find(reviewer: &Reviewer, config: ShardingConfig) -> Result<Vec<String>, crate::Error> {
+async fn find(reviewer: &Reviewer, config: ShardingConfig, end: Instant) -> Result<Vec<String>, Problem> {
     let name = config.metadata.name.clone().unwrap_or_default();
     let (Some(namespace), Some(_), None) = (&config.metadata.namespace, lock(&config), &config.spec.root) else {
         return Ok(Vec::new());
@@ -49,22 +55,68 @@ async fn find(reviewer: &Reviewer, config: ShardingConfig) -> Result<Vec<String>
             Ok(Object::ShardingConfig(stored)) => Some(*stored),
             _ => None,
         });
-    let is_neighbour =
-        |stored: &ShardingConfig| stored.metadata.name != config.metadata.name && lock(stored) == lock(&config);
+    let is_neighbour = |stored: &ShardingConfig| {
+        let is_going = stored.metadata.deletion_timestamp.is_some();
+        !is_going && stored.metadata.name != config.metadata.name && lock(stored) == lock(&config)
+    };
     let mut configs: Vec<ShardingConfig> = stored.filter(is_neighbour).collect();
     if configs.is_empty() {
         // The first shard of a controller leaves most to nobody.
         return Ok(Vec::new());
     }
     configs.push(config);
-    let namespaces = reviewer.namespaces.managed(&reviewer.keys, MAX_NAMESPACES);
+    let namespaces = reviewer.namespaces.managed(&reviewer.keys, MAX_NAMESPACES + 1);
     let keys = reviewer.keys.clone();
-    let found = tokio::task::spawn_blocking(move || overlap(&configs, &namespaces, &keys)).await?;
-    let mine = found.iter().filter(|overlap| overlap.shards.contains(&name));
-    Ok(mine.take(MAX_WARNINGS).map(ToString::to_string).collect())
+    // One at a time: it takes a whole processor. Kept by the search, which may outlast this review.
+    let turn = reviewer.searches.clone().acquire_owned().await?;
+    let search = move || {
+        let _turn = turn;
+        let looked_at = namespaces.get(..MAX_NAMESPACES).unwrap_or(&namespaces);
+        let found = overlap_of(&name, &configs, looked_at, &keys, &|| Instant::now() >= end);
+        told(&name, &found, looked_at.len() < namespaces.len())
+    };
+    Ok(tokio::task::spawn_blocking(search).await?)
+}
+
+/// About this shard.
+fn told(name: &str, found: &[Overlap], are_more: bool) -> Vec<String> {
+    let mine = found
+        .iter()
+        .filter(|overlap| overlap.shards.iter().any(|shard| shard == name));
+    let mut warnings: Vec<String> = mine.take(MAX_WARNINGS).map(ToString::to_string).collect();
+    if are_more && !warnings.is_empty() {
+        warnings.push(format!(
+            "only the first {MAX_NAMESPACES} namespaces were looked at; there may be more in the others"
+        ));
+    }
+    warnings
 }
 
 fn lock(config: &ShardingConfig) -> Option<&str> {
     let controller = config.spec.controller.as_ref()?;
     Some(controller.leader_election_name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::overlap::OverlapKind;
+
+    #[test]
+    fn a_search_that_did_not_see_everything_says_so() {
+        let found = [Overlap {
+            shards: vec!["one".to_owned(), "two".to_owned()],
+            kind: OverlapKind::Shared,
+            resource: "pods".to_owned(),
+            examples: vec!["a".to_owned()],
+            namespaces: 1,
+        }];
+        assert_eq!(told("one", &found, false).len(), 1);
+        let warnings = told("one", &found, true);
+        assert!(
+            warnings[1].contains("only the first 200 namespaces were looked at"),
+            "{warnings:?}"
+        );
+        assert!(told("three", &found, true).is_empty());
+    }
 }

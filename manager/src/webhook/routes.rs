@@ -6,7 +6,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::header::CONTENT_LENGTH;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, extract::Request};
@@ -24,11 +25,10 @@ use super::{Reviewer, labelling, validating};
 /// An API server takes objects of up to 3 MiB; an update's review has two of them.
 const MAX_BODY: usize = 7 << 20;
 /// KusionStack's path, and ours for the other kinds.
-pub const VALIDATE: [&str; 4] = [
+pub const VALIDATE: [&str; 3] = [
     "/validate-ctrlmesh-shardingconfig",
     "/validate-ctrlmesh-circuitbreaker",
     "/validate-ctrlmesh-faultinjection",
-    "/validate-ctrlmesh-managerstate",
 ];
 /// Labels of namespaces.
 pub const MUTATE_NAMESPACE: &str = "/mutate-namespace";
@@ -69,8 +69,8 @@ async fn review<K: Resource + DeserializeOwned>(
     decide: impl AsyncFnOnce(&AdmissionRequest<K>) -> AdmissionResponse,
 ) -> Response {
     let count = |outcome| reviewer.context.metrics.webhook.count(webhook, outcome);
-    let place = tokio::time::timeout(reviewer.bounds.body, reviewer.places.acquire()).await;
-    let Ok(Ok(_place)) = place else {
+    let place = reviewer.bodies.acquire_many(cost(request.headers()));
+    let Ok(Ok(_place)) = tokio::time::timeout(reviewer.bounds.body, place).await else {
         count(Outcome::NoReview);
         return (StatusCode::SERVICE_UNAVAILABLE, "too many reviews at once; try again").into_response();
     };
@@ -95,6 +95,17 @@ async fn review<K: Resource + DeserializeOwned>(
         *written = patch.into();
     }
     Json(review).into_response()
+}
+
+/// KiB that a review's body may take. One that is small costs something, too: reading it takes several times its size.
+pub(super) fn cost(headers: &HeaderMap) -> u32 {
+    const LEAST: usize = 256;
+    const MOST: usize = MAX_BODY >> 10;
+    let length = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let cost = length.map_or(MOST, |bytes| bytes.div_ceil(1 << 10).clamp(LEAST, MOST));
+    u32::try_from(cost).unwrap_or(u32::MAX)
 }
 
 pub(super) async fn read<K: Resource + DeserializeOwned>(

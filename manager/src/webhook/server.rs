@@ -39,6 +39,8 @@ pub(crate) struct Bounds {
     pub(crate) body: Duration,
     /// For reviews in flight when the manager stops.
     pub(crate) drain: Duration,
+    /// From a connection's handshake until it takes no new reviews. Of HTTP/2; those of HTTP/1.1 end when they are idle.
+    pub(crate) age: Duration,
 }
 
 impl Default for Bounds {
@@ -47,6 +49,7 @@ impl Default for Bounds {
             handshake: Duration::from_secs(5),
             body: Duration::from_secs(5),
             drain: Duration::from_secs(10),
+            age: Duration::from_mins(10),
         }
     }
 }
@@ -66,7 +69,7 @@ pub(crate) async fn serve(
     while let Some((stream, _, place)) = accept(&listener, &places, &mut connections, &stop).await {
         let connection = Connection {
             router: router.clone(),
-            drain: bounds.drain,
+            bounds,
             stop: stop.clone(),
             _place: place,
         };
@@ -114,7 +117,7 @@ async fn accept(
 
 struct Connection {
     router: Router,
-    drain: Duration,
+    bounds: Bounds,
     stop: CancellationToken,
     _place: OwnedSemaphorePermit,
 }
@@ -140,11 +143,17 @@ impl Connection {
         };
         let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(self.router));
         let mut connection = std::pin::pin!(connection);
+        let end = async {
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                () = tokio::time::sleep(self.bounds.age), if is_h2 => {}
+            }
+        };
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = self.stop.cancelled() => {
+            () = end => {
                 connection.as_mut().graceful_shutdown();
-                match tokio::time::timeout(self.drain, connection).await {
+                match tokio::time::timeout(self.bounds.drain, connection).await {
                     Ok(ended) => ended,
                     Err(_) => return tracing::warn!("a review did not end in time and is given up"),
                 }

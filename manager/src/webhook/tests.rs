@@ -6,5 +6,6 @@ mod reviews;
 mod stand;
 mod transport;
 
-pub(super) use client::Client;
-pub(super) use stand::{Stand, configuration, eventually};
+pub(crate) use client::Client;
+pub(crate) use stand::configuration;
+pub(super) use stand::{Stand, eventually};

@@ -6,9 +6,9 @@ use kube::core::response::{Status, StatusCause, StatusDetails, StatusSummary, re
 use serde_json::{Map, Value};
 
 use super::{Reviewer, neighbours};
+use crate::Findings;
 use crate::api::ShardingConfig;
-use crate::validate::{Object, read};
-use crate::{Findings, validate};
+use crate::validate::{Object, read, validate_with};
 
 type Request = AdmissionRequest<DynamicObject>;
 
@@ -20,7 +20,7 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     let Some(document) = judged(request) else {
         return response;
     };
-    let findings = validate(&document);
+    let findings = validate_with(&document, &reviewer.keys);
     if !findings.is_accepted() {
         return refused(request, response, &findings);
     }

@@ -42,7 +42,7 @@ type Options struct {
 }
 
 // leastLeaseSeconds: manager/src/args.rs.
-const leastLeaseSeconds = 2
+const leastLeaseSeconds = 3
 
 // Manager is a running `ctrlmesh-manager`.
 type Manager struct {
@@ -108,8 +108,8 @@ func start(ctx context.Context, binary string, options Options) (*Manager, error
 	}
 	m.Process, err = process.Start(process.Spec{
 		Name: options.Name, Path: binary, Args: append(args, options.Flags...), LogDir: options.Dir,
-		// Any port for the webhooks; flags can name one.
-		Env: []string{"KUBECONFIG=" + options.Kubeconfig, "WEBHOOK_PORT=0"},
+		// Any port for the webhooks, and no delay at the end; flags can say otherwise.
+		Env: []string{"KUBECONFIG=" + options.Kubeconfig, "WEBHOOK_PORT=0", "CTRLMESH_SHUTDOWN_DELAY_SECONDS=0"},
 	})
 	if err != nil {
 		return nil, err

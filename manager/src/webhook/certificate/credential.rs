@@ -1,7 +1,6 @@
 //! A CA and the certificate that it signed for the webhook server: made, and judged.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
@@ -9,9 +8,9 @@ use rcgen::{
     KeyUsagePurpose,
 };
 use rustls::RootCertStore;
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::ServerCertVerifier as _;
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::aws_lc_rs;
+use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -105,7 +104,7 @@ impl Credential {
         CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).map_err(Error::Pair)
     }
 
-    /// Whether someone who trusts its CA accepts it at a time, by each of the names.
+    /// Whether someone who trusts its CA accepts it at a time, by each of the names; by none: by some name.
     pub(crate) fn is_accepted(&self, names: &[String], now: SystemTime) -> bool {
         // rustls takes the word of a CA that has ended; API servers don't.
         self.expires().is_some_and(|end| now < end)
@@ -114,7 +113,7 @@ impl Credential {
     }
 }
 
-/// Whether someone who trusts some CAs accepts a certificate.
+/// Whether someone who trusts some CAs accepts a certificate, by each of the names.
 pub(super) fn verify(certificate: &str, authorities: &[CertificateDer<'_>], names: &[String], now: SystemTime) -> bool {
     let mut roots = RootCertStore::empty();
     for authority in authorities
@@ -125,22 +124,19 @@ pub(super) fn verify(certificate: &str, authorities: &[CertificateDer<'_>], name
             return false;
         }
     }
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let Ok(verifier) = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build() else {
-        return false;
-    };
     let chain = certificates(certificate);
     let Some((leaf, intermediates)) = chain.split_first() else {
         return false;
     };
+    let Ok(leaf) = ParsedCertificate::try_from(leaf) else {
+        return false;
+    };
     let now = UnixTime::since_unix_epoch(now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
-    names.iter().all(|name| {
-        ServerName::try_from(name.as_str()).is_ok_and(|name| {
-            verifier
-                .verify_server_cert(leaf, intermediates, &name, &[], now)
-                .is_ok()
-        })
-    })
+    let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms.all;
+    verify_server_cert_signed_by_trust_anchor(&leaf, &roots, intermediates, now, algorithms).is_ok()
+        && names
+            .iter()
+            .all(|name| ServerName::try_from(name.as_str()).is_ok_and(|name| verify_server_name(&leaf, &name).is_ok()))
 }
 
 /// The certificates of a PEM text; what is none is left out.

@@ -4,7 +4,8 @@
 //! Flow of a rotation: [`Step::Prepare`] puts a new CA and certificate into the Secret, where replicas leave them alone;
 //! [`Step::Trust`] adds the CA to every bundle; after [`Schedule::settle`], when every API server has read it,
 //! [`Step::Promote`] makes it the one that is served. The CA of the old one stays in the bundle until it ends: a replica that
-//! has not seen the change goes on to be accepted.
+//! has not seen the change goes on to be accepted. A change of the server's names is a rotation, too: callers by the old ones
+//! are not cut off.
 
 use std::time::{Duration, SystemTime};
 
@@ -72,9 +73,9 @@ pub(crate) enum Step {
 /// What to do next.
 pub(crate) fn plan(facts: &Facts<'_>, schedule: &Schedule) -> Step {
     let Facts { now, stored, names, .. } = *facts;
-    let usable = |credential: &&Credential| credential.is_accepted(names, now);
-    let next = stored.next.as_ref().filter(usable);
-    let Some(current) = stored.current.as_ref().filter(usable) else {
+    let next = stored.next.as_ref().filter(|it| it.is_accepted(names, now));
+    // One with other names is good for whoever calls by them, until there is another.
+    let Some(current) = stored.current.as_ref().filter(|it| it.is_accepted(&[], now)) else {
         return if next.is_some() { Step::Promote } else { Step::Issue };
     };
     if !facts.bundles.iter().all(|bundle| is_same(bundle, &stored.bundle())) {
@@ -83,7 +84,11 @@ pub(crate) fn plan(facts: &Facts<'_>, schedule: &Schedule) -> Step {
     if stored.retired_until().is_some_and(|end| end <= now) {
         return Step::Forget;
     }
-    let renewal = current.expires().unwrap_or(now) - schedule.renew_before;
+    let renewal = if current.is_accepted(names, now) {
+        current.expires().unwrap_or(now) - schedule.renew_before
+    } else {
+        now
+    };
     let until = match (next, stored.next.is_some(), facts.trusted_since) {
         (None, false, _) if now < renewal => renewal,
         (None, _, _) => return Step::Prepare,

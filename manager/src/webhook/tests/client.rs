@@ -17,6 +17,11 @@ pub(crate) struct Client(TlsConnector);
 
 impl Client {
     pub(crate) fn trusting(bundle: &str) -> Self {
+        Self::speaking(bundle, &[])
+    }
+
+    /// With these protocols to choose from.
+    pub(crate) fn speaking(bundle: &str, protocols: &[&str]) -> Self {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
             roots.add(certificate.unwrap()).unwrap();
@@ -28,6 +33,7 @@ impl Client {
             .with_no_client_auth();
         // A session that is resumed shows no certificate.
         config.resumption = Resumption::disabled();
+        config.alpn_protocols = protocols.iter().map(|it| it.as_bytes().to_vec()).collect();
         Self(TlsConnector::from(Arc::new(config)))
     }
 

@@ -143,7 +143,7 @@ async fn every_mistake_is_told_with_its_field() {
         "spec.rateLimitings[0].triggerPolicy"
     );
     let nothing = samples::object("Nothing", "n", &json!({}));
-    assert_eq!(server.create(VALIDATE[3], &nothing).await["allowed"], false);
+    assert_eq!(server.create(VALIDATE[0], &nothing).await["allowed"], false);
 }
 
 #[tokio::test]

@@ -5,13 +5,14 @@ use std::time::{Duration, SystemTime};
 
 use axum::body::Body;
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_LENGTH;
 use kube::core::DynamicObject;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::{Client, Stand, eventually};
 use crate::webhook::certificate::{Credential, Stored};
-use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE, VALIDATE, read};
+use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE, VALIDATE, cost, read};
 use crate::webhook::served::Served;
 
 const LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -53,7 +54,7 @@ async fn what_is_no_review_is_told_so() {
     }
     assert_eq!(client.get(address, "/elsewhere").await.unwrap().0, 404);
     let metrics = stand.context.metrics.render().unwrap();
-    let counted = "webhook_reviews_total{webhook=\"Validate\",outcome=\"NoReview\"} 24";
+    let counted = "webhook_reviews_total{webhook=\"Validate\",outcome=\"NoReview\"} 18";
     assert!(metrics.contains(counted), "{metrics}");
 }
 
@@ -67,6 +68,55 @@ async fn a_body_has_a_bound() {
         let read = read::<DynamicObject>(body, Duration::from_secs(10)).await;
         assert_eq!(read.unwrap_err().0, expected, "{size}");
     }
+}
+
+#[test]
+fn a_body_takes_what_it_says_of_all_bodies() {
+    let cost = |length: Option<&str>| {
+        let length = length.map(|length| (CONTENT_LENGTH, length.parse().unwrap()));
+        cost(&length.into_iter().collect())
+    };
+    for (length, kib) in [
+        (Some("2"), 256),
+        (Some("1048577"), 1025),
+        (Some("9999999999"), 7168),
+        (Some("x"), 7168),
+        (None, 7168),
+    ] {
+        assert_eq!(cost(length), kib, "{length:?}");
+    }
+}
+
+/// Otherwise an API server keeps to one replica for ever.
+#[tokio::test]
+async fn an_http2_connection_ends_when_it_is_old() {
+    let mut stand = Stand::start(&[]).await;
+    stand.bounds.age = Duration::from_millis(100);
+    let stored = stored(&stand);
+    stand.put_secret(&stored);
+    let (address, _running) = stand.serve().await;
+    let mut stream = Client::speaking(&stored.bundle(), &["h2"])
+        .connect(address)
+        .await
+        .unwrap();
+    // The preface, and SETTINGS without a setting.
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .await
+        .unwrap();
+    let goes_away = async {
+        loop {
+            let mut head = [0; 9];
+            stream.read_exact(&mut head).await.unwrap();
+            let mut rest = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+            stream.read_exact(&mut rest).await.unwrap();
+            const GOAWAY: u8 = 7;
+            if head[3] == GOAWAY {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), goes_away).await.unwrap();
 }
 
 #[tokio::test]
