@@ -8,7 +8,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use crate::api::ShardingConfig;
@@ -60,11 +60,13 @@ pub fn overlap(configs: &[ShardingConfig], namespaces: &[String], keys: &LabelKe
             controllers.entry(key).or_default().push(config);
         }
     }
+    let mut namespaces: Vec<&String> = namespaces.iter().collect();
+    namespaces.sort_unstable();
     let mut found = Vec::new();
     for mut shards in controllers.into_values() {
         shards.sort_by_key(|shard| name(shard));
         for class in view::classes(shards.iter().flat_map(|shard| limits(shard))) {
-            found.extend(of_resource(&shards, &class, namespaces, keys));
+            found.extend(of_resource(&shards, &class, &namespaces, keys));
         }
     }
     found
@@ -79,81 +81,138 @@ struct Part {
     shard: String,
     /// `None`: it sees nothing of it.
     set: Option<LabelSet>,
+    /// The same without a word about the labels that the manager sets.
+    own: LabelSet,
 }
 
+impl Part {
+    fn of(shard: &ShardingConfig, class: &ResourceClass, keys: &LabelKeys) -> Self {
+        let set = view::seen(limits(shard), class);
+        let own = set.clone().unwrap_or_default();
+        Self {
+            shard: name(shard),
+            set,
+            own: own
+                .without(&keys.namespace)
+                .without(&keys.shard_hash)
+                .without(&keys.control),
+        }
+    }
+
+    fn sees(&self, namespace: &str, hash: &str, keys: &LabelKeys) -> bool {
+        let known = [
+            (&keys.namespace, namespace),
+            (&keys.shard_hash, hash),
+            (&keys.control, "true"),
+        ];
+        let allows = |set: &LabelSet| known.iter().all(|(key, value)| set.allows(key, value));
+        self.set.as_ref().is_some_and(allows)
+    }
+}
+
+/// Some namespaces.
+#[derive(Default)]
+struct Tally {
+    examples: Vec<String>,
+    namespaces: usize,
+}
+
+impl Tally {
+    fn add(&mut self, namespaces: &[&String]) {
+        let room = MAX_EXAMPLES.saturating_sub(self.examples.len());
+        self.examples
+            .extend(namespaces.iter().take(room).map(|name| (*name).clone()));
+        self.namespaces += namespaces.len();
+    }
+}
+
+/// The labels that the manager sets are known of each namespace, so all that matters of it is which shards see anything there.
+/// Namespaces that are alike in this are looked at once.
 fn of_resource(
     shards: &[&ShardingConfig],
     class: &ResourceClass,
-    namespaces: &[String],
+    namespaces: &[&String],
     keys: &LabelKeys,
 ) -> Vec<Overlap> {
-    let parts: Vec<Part> = shards
-        .iter()
-        .map(|shard| Part {
-            shard: name(shard),
-            set: view::seen(limits(shard), class),
-        })
-        .collect();
-    let mut found: BTreeMap<(OverlapKind, Vec<String>), Vec<String>> = BTreeMap::new();
-    for namespace in namespaces {
-        for finding in in_namespace(&parts, namespace, keys) {
-            found.entry(finding).or_default().push(namespace.clone());
+    let parts: Vec<Part> = shards.iter().map(|shard| Part::of(shard, class, keys)).collect();
+    let alike = alike(&parts, namespaces, keys);
+    let mut shared: BTreeMap<(usize, usize), Tally> = BTreeMap::new();
+    let mut orphaned = Tally::default();
+    let mut known = HashMap::new();
+    for (seeing, namespaces) in &alike {
+        let here: Vec<(usize, &LabelSet)> = seeing
+            .iter()
+            .filter_map(|index| Some((*index, &parts.get(*index)?.own)))
+            .collect();
+        for pair in pairs(&here, &mut known) {
+            shared.entry(pair).or_default().add(namespaces);
+        }
+        if !is_covered(&here) {
+            orphaned.add(namespaces);
         }
     }
-    let overlap = |((kind, shards), mut in_namespaces): ((OverlapKind, Vec<String>), Vec<String>)| {
-        in_namespaces.sort_unstable();
-        let namespaces = in_namespaces.len();
-        in_namespaces.truncate(MAX_EXAMPLES);
+    let names = |indexes: &[usize]| {
+        indexes
+            .iter()
+            .filter_map(|index| Some(parts.get(*index)?.shard.clone()))
+            .collect()
+    };
+    let overlap = |kind, shards, mut tally: Tally| {
+        tally.examples.sort_unstable();
         Overlap {
             shards,
             kind,
             resource: class.to_string(),
-            examples: in_namespaces,
-            namespaces,
+            examples: tally.examples,
+            namespaces: tally.namespaces,
         }
     };
-    found.into_iter().map(overlap).collect()
+    let shared = shared.into_iter();
+    let mut found: Vec<Overlap> = shared
+        .map(|((one, other), tally)| overlap(OverlapKind::Shared, names(&[one, other]), tally))
+        .collect();
+    if orphaned.namespaces > 0 {
+        let all = parts.iter().map(|part| part.shard.clone()).collect();
+        found.push(overlap(OverlapKind::Orphaned, all, orphaned));
+    }
+    found
 }
 
 fn limits(shard: &ShardingConfig) -> impl Iterator<Item = &Limit> + Clone {
     shard.spec.limits.iter().flatten()
 }
 
-fn in_namespace(parts: &[Part], namespace: &str, keys: &LabelKeys) -> Vec<(OverlapKind, Vec<String>)> {
-    let Some(everything) = objects_of(namespace, keys) else {
-        return Vec::new();
-    };
-    let here: Vec<(&str, LabelSet)> = parts
-        .iter()
-        .filter_map(|part| Some((part.shard.as_str(), part.set.as_ref()?.and(&everything)?)))
-        .collect();
-    let mut found = Vec::new();
-    for (index, (shard, set)) in here.iter().enumerate() {
-        for (other, other_set) in here.iter().skip(index + 1) {
-            if set.and(other_set).is_some() {
-                found.push((OverlapKind::Shared, vec![(*shard).to_owned(), (*other).to_owned()]));
+/// Namespaces by the shards that see anything there.
+fn alike<'a>(parts: &[Part], namespaces: &[&'a String], keys: &LabelKeys) -> BTreeMap<Vec<usize>, Vec<&'a String>> {
+    let mut alike: BTreeMap<Vec<usize>, Vec<&'a String>> = BTreeMap::new();
+    for namespace in namespaces {
+        let hash = shard_hash(namespace).to_string();
+        let seeing = parts.iter().enumerate();
+        let seeing = seeing.filter(|(_, part)| part.sees(namespace, &hash, keys));
+        alike
+            .entry(seeing.map(|(index, _)| index).collect())
+            .or_default()
+            .push(namespace);
+    }
+    alike
+}
+
+/// Those that share objects, of which no more is known than what the sets say.
+fn pairs(here: &[(usize, &LabelSet)], known: &mut HashMap<(usize, usize), bool>) -> Vec<(usize, usize)> {
+    let mut pairs = Vec::new();
+    for (at, (index, set)) in here.iter().enumerate() {
+        for (other, other_set) in here.iter().skip(at + 1) {
+            let pair = (*index, *other);
+            if *known.entry(pair).or_insert_with(|| set.and(other_set).is_some()) {
+                pairs.push(pair);
             }
         }
     }
-    if !is_covered(everything, &here) {
-        found.push((
-            OverlapKind::Orphaned,
-            parts.iter().map(|part| part.shard.clone()).collect(),
-        ));
-    }
-    found
+    pairs
 }
 
-/// The objects of a namespace: the labels that the manager sets are known, all others are not.
-fn objects_of(namespace: &str, keys: &LabelKeys) -> Option<LabelSet> {
-    LabelSet::default()
-        .with(&keys.namespace, namespace)?
-        .with(&keys.shard_hash, &shard_hash(namespace).to_string())?
-        .with(&keys.control, "true")
-}
-
-fn is_covered(everything: LabelSet, sets: &[(&str, LabelSet)]) -> bool {
-    let mut rest = vec![everything];
+fn is_covered(sets: &[(usize, &LabelSet)]) -> bool {
+    let mut rest = vec![LabelSet::default()];
     for (_, set) in sets {
         rest = rest.iter().flat_map(|part| part.minus(set)).collect();
         if rest.len() > MAX_PARTS {
