@@ -13,6 +13,7 @@ use crate::distribution;
 use crate::error::Error;
 use crate::labels;
 use crate::rbac::{Rule, Scope};
+use crate::shards;
 use crate::webhook::certificate;
 
 /// Name of the Lease; KusionStack's manager has the same.
@@ -85,6 +86,7 @@ async fn lead(context: &Context, is_leader: &mut tokio::sync::watch::Receiver<bo
     let mut controllers: JoinSet<Result<(), Error>> = JoinSet::new();
     controllers.spawn(distribution::run(context.clone()));
     controllers.spawn(labels::run(context.clone()));
+    controllers.spawn(shards::run(context.clone()));
     controllers.spawn(certificate::run(context.clone()));
     let first = tokio::select! {
         () = stop.cancelled() => Ok(()),

@@ -4,7 +4,7 @@
 //! root; [`overlap()`] finds objects that two shards see, or none; [`compile()`] makes the chain of a namespace.
 //!
 //! The rest moves data: [`process`] starts and stops, [`leader`] runs the controllers while this manager leads,
-//! [`distribution`] writes chains and reads what sidecars say; [`webhook`] answers API servers on every replica.
+//! [`shards`] keeps the shards of roots; [`distribution`] writes chains and reads what sidecars say; [`webhook`] answers API servers on every replica.
 
 pub mod admin;
 pub mod api;
@@ -31,6 +31,7 @@ mod samples;
 mod schema;
 mod settings;
 pub mod shard_hash;
+pub mod shards;
 #[cfg(test)]
 mod stand;
 pub mod validate;

@@ -102,7 +102,7 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         mistakes: mistakes.map(ToString::to_string).unwrap_or_default(),
         is_kept: mistakes.is_some() && !entries.is_empty(),
         is_root: document.pointer("/spec/root").is_some(),
-        withheld: next.withheld.clone(),
+        withheld: next.withheld.clone().or_else(|| held(&origin, objects)),
         chain: next.chain.generation,
         waits_for: waits_for.cloned().collect(),
         plugins: None,
@@ -110,6 +110,15 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         outcome: outcome(&entries, next.chain.generation, fleet),
     };
     (origin, facts)
+}
+
+/// Why the entries of a shard stay as they were.
+fn held(origin: &Origin, objects: &Documents) -> Option<(&'static str, String)> {
+    let message = "taken when all shards of its root are written";
+    objects
+        .held
+        .contains(&origin.uid)
+        .then(|| ("Progressing", message.to_owned()))
 }
 
 async fn tell(distributor: &Distributor, namespace: &str, document: &Value, origin: &Origin, facts: &Facts, now: &str) {
