@@ -19,6 +19,7 @@
 //! begins without objects, and gets them when those that lose them have acknowledged. A manager that dies half-way leaves
 //! sidecars with what they had.
 
+mod overlapping;
 mod plan;
 mod reconcile;
 mod sets;
@@ -40,7 +41,7 @@ use crate::error::Error;
 use crate::rbac::{Rule, Scope};
 use reconcile::Sharder;
 pub(crate) use sets::held;
-use world::{Known, World};
+use world::{Known, Triggers, World};
 
 pub use crate::auto_shard::SET;
 
@@ -111,9 +112,14 @@ impl Metrics {
 /// Runs until it shall stop; passes that have begun are finished.
 ///
 /// # Errors
-/// None: what fails is logged and done again.
+/// A part of it panicked; other failures are logged, and what failed is done again.
 pub async fn run(context: Context) -> Result<(), Error> {
     let (world, triggers) = World::watch(&context.client, context.args.label_keys());
+    let roots = follow_roots(context.clone(), world.clone(), triggers);
+    tokio::try_join!(roots, overlapping::run(context, world)).map(drop)
+}
+
+async fn follow_roots(context: Context, world: World, triggers: Triggers) -> Result<(), Error> {
     let (stop, debounce) = (context.stop.clone(), context.args.debounce());
     let reader = world.namespaces();
     let controller = Controller::for_stream(stream::pending(), reader)
