@@ -4,7 +4,7 @@
 //! root; [`overlap()`] finds objects that two shards see, or none; [`compile()`] makes the chain of a namespace.
 //!
 //! The rest moves data: [`process`] starts and stops, [`leader`] runs the controllers while this manager leads,
-//! [`shards`] keeps the shards of roots; [`distribution`] writes chains and reads what sidecars say; [`webhook`] answers API servers on every replica.
+//! [`shards`] keeps the shards of roots; [`manager_state`] tells where the managers are; [`distribution`] writes chains and reads what sidecars say; [`webhook`] answers API servers on every replica.
 
 pub mod admin;
 pub mod api;
@@ -21,6 +21,7 @@ pub mod hand_over;
 mod label_set;
 pub mod labels;
 pub mod leader;
+pub mod manager_state;
 pub mod metrics;
 pub mod overlap;
 pub mod process;

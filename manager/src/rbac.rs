@@ -37,6 +37,7 @@ pub const RULES: &[&[&[Rule]]] = &[
         crate::leader::RULES,
         crate::events::RULES,
         crate::labels::RULES,
+        crate::manager_state::RULES,
         crate::shards::RULES,
         crate::webhook::RULES,
     ],
