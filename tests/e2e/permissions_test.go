@@ -44,6 +44,7 @@ var seldom = []exemption{
 	{[]string{"namespaces"}, []string{"get"}, "admission asks of a namespace that was not seen yet"},
 	{[]string{"events"}, []string{"patch"}, "an Event that repeats"},
 	{[]string{"shardingconfigs", "circuitbreakers", "faultinjections"}, []string{"patch"}, "finalizers that KusionStack left are removed"},
+	{[]string{"shardingconfigs/finalizers"}, []string{"update"}, "asked for by an admission plugin that not every cluster has"},
 }
 
 type exemption struct {
