@@ -13,6 +13,7 @@ use ctrlmesh_contract::{Mistakes, Settings};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use kube::api::ObjectMeta;
+use serde_json::json;
 
 use crate::api::sharding_config::{Auto, Canary, Limit, Root};
 use crate::api::{LabelSelector, Operator, ShardingConfig, ShardingConfigSpec};
@@ -39,6 +40,10 @@ impl Default for LabelKeys {
         }
     }
 }
+
+/// Annotation of every shard of a root: how many there are, and a hash over all of them. Shards that don't have the same are not
+/// parts of one set.
+pub const SET: &str = "ctrlmesh.kusionstack.io/auto-sharding-set";
 
 /// Makes the shards of a root; none if it is disabled or no root.
 ///
@@ -78,7 +83,28 @@ pub fn auto_shard(
             &part,
         ));
     }
+    mark(&mut children);
     Ok(children)
+}
+
+/// Says of each which set it is a part of.
+fn mark(children: &mut [ShardingConfig]) {
+    let all: Vec<String> = children
+        .iter()
+        .flat_map(|child| [child.metadata.name.clone(), hash_of(child)])
+        .flatten()
+        .collect();
+    let hash = Settings::new(json!(all)).hash().to_owned();
+    let set = format!("{}-{hash}", children.len());
+    for child in children {
+        let annotations = child.metadata.annotations.get_or_insert_default();
+        annotations.insert(SET.to_owned(), set.clone());
+    }
+}
+
+fn hash_of(child: &ShardingConfig) -> Option<String> {
+    let annotations = child.metadata.annotations.as_ref()?;
+    annotations.get(annotations::AUTO_SHARDING_HASH).cloned()
 }
 
 /// Pods of one shard: their names are the values of one requirement (`LabelSelector::validate` of the contract).

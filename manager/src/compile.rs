@@ -20,6 +20,8 @@ mod resolved;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use ctrlmesh_contract::chain::MAX_DOCUMENT_BYTES;
 use ctrlmesh_contract::{Chain, Entry, Error, Mistakes, Origin};
 use kube::Resource;
@@ -43,6 +45,8 @@ pub struct Objects<'a> {
     pub fault_injections: &'a [FaultInjection],
     /// What plugins are.
     pub resolved: &'a Resolved,
+    /// ShardingConfigs (by uid) that are parts of something that is not whole yet: they keep the entries that they had.
+    pub held: &'a BTreeSet<String>,
     /// The chain that was distributed last.
     pub last: Option<&'a Chain>,
 }
@@ -98,7 +102,16 @@ pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
         draft.take(*breaker, context.circuit_breaker(breaker));
     }
     for config in &configs {
-        draft.take(*config, context.sharding_config(config));
+        if config
+            .metadata
+            .uid
+            .as_ref()
+            .is_some_and(|uid| objects.held.contains(uid))
+        {
+            draft.entries.extend(kept::entries(draft.last, &origin(*config)));
+        } else {
+            draft.take(*config, context.sharding_config(config));
+        }
     }
     draft.finish()
 }

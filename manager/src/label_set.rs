@@ -43,9 +43,15 @@ impl LabelSet {
         Some(set)
     }
 
-    /// The maps in which a key has this value.
-    pub(crate) fn with(self, key: &str, value: &str) -> Option<Self> {
-        self.restrict(key, Values::Only([Some(value.to_owned())].into()))
+    /// Whether maps in which a key has this value are among these.
+    pub(crate) fn allows(&self, key: &str, value: &str) -> bool {
+        self.keys.get(key).is_none_or(|values| values.has(value))
+    }
+
+    /// These and all that differ from them in one key alone.
+    pub(crate) fn without(mut self, key: &str) -> Self {
+        self.keys.remove(key);
+        self
     }
 
     /// What both have. `None`: nothing.
@@ -107,6 +113,14 @@ impl LabelSet {
 }
 
 impl Values {
+    fn has(&self, value: &str) -> bool {
+        let value = Some(value.to_owned());
+        match self {
+            Self::Only(values) => values.contains(&value),
+            Self::Except(values) => !values.contains(&value),
+        }
+    }
+
     fn and(&self, other: &Self) -> Self {
         match (self, other) {
             (Self::Only(a), Self::Only(b)) => Self::Only(a & b),

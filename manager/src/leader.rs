@@ -19,7 +19,9 @@ use crate::context::{Context, FIELD_MANAGER};
 use crate::distribution;
 use crate::error::Error;
 use crate::labels;
+use crate::manager_state;
 use crate::rbac::{Rule, Scope};
+use crate::shards;
 use crate::webhook::certificate;
 use held::Held;
 
@@ -96,6 +98,8 @@ async fn lead(context: &Context, lock: &mut Held, to_end: Duration) -> Result<()
     let mut controllers: JoinSet<Result<(), Error>> = JoinSet::new();
     controllers.spawn(distribution::run(context.clone()));
     controllers.spawn(labels::run(context.clone()));
+    controllers.spawn(manager_state::run(context.clone()));
+    controllers.spawn(shards::run(context.clone()));
     controllers.spawn(certificate::run(context.clone()));
     let first = tokio::select! {
         () = stop.cancelled() => Ok(()),

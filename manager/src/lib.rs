@@ -4,8 +4,8 @@
 //! root; [`overlap()`] finds objects that two shards see, or none; [`compile()`] makes the chain of a namespace.
 //!
 //! The rest moves data: [`process`] starts and stops, [`leader`] runs the controllers while this manager leads,
-//! [`oci`] fetches plugins, [`distribution`] writes chains and reads what sidecars say; [`webhook`] answers API servers on every
-//! replica.
+//! [`shards`] keeps the shards of roots; [`manager_state`] tells where the managers are; [`oci`] fetches plugins,
+//! [`distribution`] writes chains and reads what sidecars say; [`webhook`] answers API servers on every replica.
 
 pub mod admin;
 pub mod api;
@@ -22,6 +22,7 @@ pub mod hand_over;
 mod label_set;
 pub mod labels;
 pub mod leader;
+pub mod manager_state;
 pub mod metrics;
 pub mod oci;
 pub mod overlap;
@@ -33,6 +34,7 @@ mod samples;
 mod schema;
 mod settings;
 pub mod shard_hash;
+pub mod shards;
 #[cfg(test)]
 mod stand;
 pub mod validate;

@@ -13,6 +13,10 @@ pub struct Metrics {
     pub distribution: crate::distribution::Metrics,
     /// Of labels.
     pub labels: crate::labels::Metrics,
+    /// Of the ManagerState.
+    pub state: crate::manager_state::Metrics,
+    /// Of shards that are made from roots.
+    pub shards: crate::shards::Metrics,
     /// Of the webhook server.
     pub webhook: crate::webhook::Metrics,
     /// Of plugins in registries.
@@ -29,6 +33,8 @@ impl Metrics {
         registry.register("leader", "1 while this manager leads", self.leader.clone());
         self.distribution.register(&mut registry);
         self.labels.register(&mut registry);
+        self.state.register(&mut registry);
+        self.shards.register(&mut registry);
         self.webhook.register(&mut registry);
         self.oci.register(&mut registry);
         let mut text = String::new();

@@ -8,7 +8,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use crate::api::ShardingConfig;
@@ -52,13 +52,14 @@ pub enum OverlapKind {
 /// without a controller (there is nothing to tell that two of them are one), are left out.
 #[must_use]
 pub fn overlap(configs: &[ShardingConfig], namespaces: &[String], keys: &LabelKeys) -> Vec<Overlap> {
-    let all = Search {
-        namespaces,
-        keys,
-        only: None,
-        is_over: &|| false,
-    };
-    all.among(configs)
+    let mut controllers: BTreeMap<_, Vec<&ShardingConfig>> = BTreeMap::new();
+    for (config, controller) in configs.iter().filter_map(|config| Some((config, controller(config)?))) {
+        controllers.entry(controller).or_default().push(config);
+    }
+    let found = controllers
+        .into_values()
+        .map(|shards| among(shards, namespaces, keys, &|| false));
+    found.flatten().collect()
 }
 
 /// The same of one shard: what it shares with others, and what it and others leave to nobody. `is_over` ends the search early,
@@ -71,99 +72,39 @@ pub fn overlap_of(
     keys: &LabelKeys,
     is_over: &dyn Fn() -> bool,
 ) -> Vec<Overlap> {
-    let of_one = Search {
-        namespaces,
-        keys,
-        only: Some(shard),
-        is_over,
+    let Some(own) = configs.iter().find(|config| name(config) == shard).and_then(controller) else {
+        return Vec::new();
     };
-    of_one.among(configs)
+    let shards = configs
+        .iter()
+        .filter(|config| controller(config) == Some(own))
+        .collect();
+    let mut found = among(shards, namespaces, keys, is_over);
+    found.retain(|overlap| overlap.shards.iter().any(|name| name == shard));
+    found
 }
 
-/// What is looked for.
-#[derive(Clone, Copy)]
-struct Search<'a> {
-    namespaces: &'a [String],
-    keys: &'a LabelKeys,
-    /// Only pairs with this shard.
-    only: Option<&'a str>,
-    is_over: &'a dyn Fn() -> bool,
+/// What tells that two shards are of one controller: their namespace and its lock. `None`: it is no shard, or nothing does.
+fn controller(config: &ShardingConfig) -> Option<(&str, &str)> {
+    let controller = config.spec.controller.as_ref().filter(|_| config.spec.root.is_none())?;
+    let namespace = config.metadata.namespace.as_deref().unwrap_or_default();
+    Some((namespace, controller.leader_election_name.as_str()))
 }
 
-impl Search<'_> {
-    fn among(self, configs: &[ShardingConfig]) -> Vec<Overlap> {
-        let mut controllers: BTreeMap<(&str, &str), Vec<&ShardingConfig>> = BTreeMap::new();
-        for config in configs.iter().filter(|config| config.spec.root.is_none()) {
-            if let Some(controller) = &config.spec.controller {
-                let namespace = config.metadata.namespace.as_deref().unwrap_or_default();
-                let key = (namespace, controller.leader_election_name.as_str());
-                controllers.entry(key).or_default().push(config);
-            }
-        }
-        let mut found = Vec::new();
-        for mut shards in controllers.into_values() {
-            shards.sort_by_key(|shard| name(shard));
-            for class in view::classes(shards.iter().flat_map(|shard| limits(shard))) {
-                found.extend(self.of_resource(&shards, &class));
-            }
-        }
-        found
-    }
-
-    fn of_resource(self, shards: &[&ShardingConfig], class: &ResourceClass) -> Vec<Overlap> {
-        let parts: Vec<Part> = shards
-            .iter()
-            .map(|shard| Part {
-                shard: name(shard),
-                set: view::seen(limits(shard), class),
-            })
-            .collect();
-        let mut found: BTreeMap<(OverlapKind, Vec<String>), Vec<String>> = BTreeMap::new();
-        for namespace in self.namespaces.iter().take_while(|_| !(self.is_over)()) {
-            for finding in self.in_namespace(&parts, namespace) {
-                found.entry(finding).or_default().push(namespace.clone());
-            }
-        }
-        let overlap = |((kind, shards), mut in_namespaces): ((OverlapKind, Vec<String>), Vec<String>)| {
-            in_namespaces.sort_unstable();
-            let namespaces = in_namespaces.len();
-            in_namespaces.truncate(MAX_EXAMPLES);
-            Overlap {
-                shards,
-                kind,
-                resource: class.to_string(),
-                examples: in_namespaces,
-                namespaces,
-            }
-        };
-        found.into_iter().map(overlap).collect()
-    }
-
-    fn in_namespace(self, parts: &[Part], namespace: &str) -> Vec<(OverlapKind, Vec<String>)> {
-        let Some(everything) = objects_of(namespace, self.keys) else {
-            return Vec::new();
-        };
-        let here: Vec<(&str, LabelSet)> = parts
-            .iter()
-            .filter_map(|part| Some((part.shard.as_str(), part.set.as_ref()?.and(&everything)?)))
-            .collect();
-        let mut found = Vec::new();
-        for (index, (shard, set)) in here.iter().enumerate() {
-            let is_meant = |other: &str| self.only.is_none_or(|only| only == *shard || only == other);
-            for (other, other_set) in here.iter().skip(index + 1) {
-                if is_meant(other) && set.and(other_set).is_some() {
-                    found.push((OverlapKind::Shared, vec![(*shard).to_owned(), (*other).to_owned()]));
-                }
-            }
-        }
-        if !is_covered(everything, &here) {
-            found.push((
-                OverlapKind::Orphaned,
-                parts.iter().map(|part| part.shard.clone()).collect(),
-            ));
-        }
-        found
-    }
+fn among(
+    mut shards: Vec<&ShardingConfig>,
+    namespaces: &[String],
+    keys: &LabelKeys,
+    is_over: &dyn Fn() -> bool,
+) -> Vec<Overlap> {
+    let mut namespaces: Vec<&String> = namespaces.iter().collect();
+    namespaces.sort_unstable();
+    shards.sort_by_key(|shard| name(shard));
+    let classes = view::classes(shards.iter().flat_map(|shard| limits(shard)));
+    let classes = classes.iter().take_while(|_| !is_over());
+    classes
+        .flat_map(|class| of_resource(&shards, class, &namespaces, keys))
+        .collect()
 }
 
 fn name(config: &ShardingConfig) -> String {
@@ -175,22 +116,138 @@ struct Part {
     shard: String,
     /// `None`: it sees nothing of it.
     set: Option<LabelSet>,
+    /// The same without a word about the labels that the manager sets.
+    own: LabelSet,
+}
+
+impl Part {
+    fn of(shard: &ShardingConfig, class: &ResourceClass, keys: &LabelKeys) -> Self {
+        let set = view::seen(limits(shard), class);
+        let own = set.clone().unwrap_or_default();
+        Self {
+            shard: name(shard),
+            set,
+            own: own
+                .without(&keys.namespace)
+                .without(&keys.shard_hash)
+                .without(&keys.control),
+        }
+    }
+
+    fn sees(&self, namespace: &str, hash: &str, keys: &LabelKeys) -> bool {
+        let known = [
+            (&keys.namespace, namespace),
+            (&keys.shard_hash, hash),
+            (&keys.control, "true"),
+        ];
+        let allows = |set: &LabelSet| known.iter().all(|(key, value)| set.allows(key, value));
+        self.set.as_ref().is_some_and(allows)
+    }
+}
+
+/// Some namespaces.
+#[derive(Default)]
+struct Tally {
+    examples: Vec<String>,
+    namespaces: usize,
+}
+
+impl Tally {
+    fn add(&mut self, namespaces: &[&String]) {
+        let room = MAX_EXAMPLES.saturating_sub(self.examples.len());
+        self.examples
+            .extend(namespaces.iter().take(room).map(|name| (*name).clone()));
+        self.namespaces += namespaces.len();
+    }
+}
+
+/// The labels that the manager sets are known of each namespace, so all that matters of it is which shards see anything there.
+/// Namespaces that are alike in this are looked at once.
+fn of_resource(
+    shards: &[&ShardingConfig],
+    class: &ResourceClass,
+    namespaces: &[&String],
+    keys: &LabelKeys,
+) -> Vec<Overlap> {
+    let parts: Vec<Part> = shards.iter().map(|shard| Part::of(shard, class, keys)).collect();
+    let alike = alike(&parts, namespaces, keys);
+    let mut shared: BTreeMap<(usize, usize), Tally> = BTreeMap::new();
+    let mut orphaned = Tally::default();
+    let mut known = HashMap::new();
+    for (seeing, namespaces) in &alike {
+        let here: Vec<(usize, &LabelSet)> = seeing
+            .iter()
+            .filter_map(|index| Some((*index, &parts.get(*index)?.own)))
+            .collect();
+        for pair in pairs(&here, &mut known) {
+            shared.entry(pair).or_default().add(namespaces);
+        }
+        if !is_covered(&here) {
+            orphaned.add(namespaces);
+        }
+    }
+    let names = |indexes: &[usize]| {
+        indexes
+            .iter()
+            .filter_map(|index| Some(parts.get(*index)?.shard.clone()))
+            .collect()
+    };
+    let overlap = |kind, shards, mut tally: Tally| {
+        tally.examples.sort_unstable();
+        Overlap {
+            shards,
+            kind,
+            resource: class.to_string(),
+            examples: tally.examples,
+            namespaces: tally.namespaces,
+        }
+    };
+    let shared = shared.into_iter();
+    let mut found: Vec<Overlap> = shared
+        .map(|((one, other), tally)| overlap(OverlapKind::Shared, names(&[one, other]), tally))
+        .collect();
+    if orphaned.namespaces > 0 {
+        let all = parts.iter().map(|part| part.shard.clone()).collect();
+        found.push(overlap(OverlapKind::Orphaned, all, orphaned));
+    }
+    found
 }
 
 fn limits(shard: &ShardingConfig) -> impl Iterator<Item = &Limit> + Clone {
     shard.spec.limits.iter().flatten()
 }
 
-/// The objects of a namespace: the labels that the manager sets are known, all others are not.
-fn objects_of(namespace: &str, keys: &LabelKeys) -> Option<LabelSet> {
-    LabelSet::default()
-        .with(&keys.namespace, namespace)?
-        .with(&keys.shard_hash, &shard_hash(namespace).to_string())?
-        .with(&keys.control, "true")
+/// Namespaces by the shards that see anything there.
+fn alike<'a>(parts: &[Part], namespaces: &[&'a String], keys: &LabelKeys) -> BTreeMap<Vec<usize>, Vec<&'a String>> {
+    let mut alike: BTreeMap<Vec<usize>, Vec<&'a String>> = BTreeMap::new();
+    for namespace in namespaces {
+        let hash = shard_hash(namespace).to_string();
+        let seeing = parts.iter().enumerate();
+        let seeing = seeing.filter(|(_, part)| part.sees(namespace, &hash, keys));
+        alike
+            .entry(seeing.map(|(index, _)| index).collect())
+            .or_default()
+            .push(namespace);
+    }
+    alike
 }
 
-fn is_covered(everything: LabelSet, sets: &[(&str, LabelSet)]) -> bool {
-    let mut rest = vec![everything];
+/// Those that share objects, of which no more is known than what the sets say.
+fn pairs(here: &[(usize, &LabelSet)], known: &mut HashMap<(usize, usize), bool>) -> Vec<(usize, usize)> {
+    let mut pairs = Vec::new();
+    for (at, (index, set)) in here.iter().enumerate() {
+        for (other, other_set) in here.iter().skip(at + 1) {
+            let pair = (*index, *other);
+            if *known.entry(pair).or_insert_with(|| set.and(other_set).is_some()) {
+                pairs.push(pair);
+            }
+        }
+    }
+    pairs
+}
+
+fn is_covered(sets: &[(usize, &LabelSet)]) -> bool {
+    let mut rest = vec![LabelSet::default()];
     for (_, set) in sets {
         rest = rest.iter().flat_map(|part| part.minus(set)).collect();
         if rest.len() > MAX_PARTS {

@@ -37,7 +37,9 @@ pub const RULES: &[&[&[Rule]]] = &[
         crate::leader::RULES,
         crate::events::RULES,
         crate::labels::RULES,
+        crate::manager_state::RULES,
         crate::oci::RULES,
+        crate::shards::RULES,
         crate::webhook::RULES,
     ],
 ];

@@ -13,13 +13,17 @@ pub mod condition {
     pub const DISTRIBUTED: &str = "Distributed";
     /// Every sidecar concerned runs it. The message has the count: `12/12`.
     pub const ENFORCED: &str = "Enforced";
+    /// Of a root: its shards are as it says.
+    pub const SHARDED: &str = "Sharded";
+    /// Objects are in two shards of its controller, or in none. `False`: every object is in one.
+    pub const OVERLAPPING: &str = "Overlapping";
 }
 
 /// How far an object has come (`metav1.Condition`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Accepted, PluginsResolved, Distributed or Enforced.
+    /// Accepted, PluginsResolved, Distributed, Enforced, Sharded or Overlapping.
     #[serde(rename = "type")]
     pub kind: String,
     /// Whether it holds.

@@ -18,6 +18,7 @@ pub(super) struct World {
     pub(super) breakers: Vec<CircuitBreaker>,
     pub(super) faults: Vec<FaultInjection>,
     pub(super) resolved: Resolved,
+    pub(super) held: BTreeSet<String>,
     pub(super) last: Option<Chain>,
 }
 
@@ -54,6 +55,7 @@ impl World {
             circuit_breakers: &self.breakers,
             fault_injections: &self.faults,
             resolved: &self.resolved,
+            held: &self.held,
             last: self.last.as_ref(),
         })
         .unwrap()

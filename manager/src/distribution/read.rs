@@ -1,9 +1,12 @@
 //! From stored documents to objects, one by one: what was stored under an older schema keeps nothing else from being seen.
 
+use std::collections::BTreeSet;
+
 use ctrlmesh_contract::Mistakes;
 use serde_json::Value;
 
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
+use crate::shards;
 use crate::validate::{self, Object};
 
 /// Custom resources of a namespace.
@@ -14,14 +17,19 @@ pub(super) struct Documents {
     pub(super) fault_injections: Vec<FaultInjection>,
     /// What can't be read, and why.
     pub(super) unreadable: Vec<(Value, Mistakes)>,
+    /// Shards (by uid) whose set is not whole.
+    pub(super) held: BTreeSet<String>,
     /// All, as they were stored.
     pub(super) stored: Vec<Value>,
 }
 
 impl Documents {
     pub(super) fn of(documents: Vec<Value>) -> Self {
-        let mut all = Self::default();
-        all.stored.clone_from(&documents);
+        let mut all = Self {
+            held: shards::held(&documents),
+            stored: documents.clone(),
+            ..Self::default()
+        };
         for document in documents {
             match validate::read(&document) {
                 Ok(Object::ShardingConfig(object)) => all.sharding_configs.push(*object),

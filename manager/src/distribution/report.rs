@@ -107,7 +107,7 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         is_unresolved,
         is_kept: (mistakes.is_some() || is_unresolved) && !entries.is_empty(),
         is_root: document.pointer("/spec/root").is_some(),
-        withheld: next.withheld.clone(),
+        withheld: next.withheld.clone().or_else(|| held(&origin, objects)),
         chain: next.chain.generation,
         waits_for: waits_for.cloned().collect(),
         plugins: plugins(document, next),
@@ -130,6 +130,15 @@ fn plugins(document: &Value, next: &Next) -> Option<Vec<Value>> {
         None if document.pointer("/spec/plugins").is_some() => document.pointer("/status/plugins")?.as_array().cloned(),
         None => None,
     }
+}
+
+/// Why the entries of a shard stay as they were.
+fn held(origin: &Origin, objects: &Documents) -> Option<(&'static str, String)> {
+    let message = "taken when all shards of its root are written";
+    objects
+        .held
+        .contains(&origin.uid)
+        .then(|| ("Progressing", message.to_owned()))
 }
 
 async fn tell(distributor: &Distributor, namespace: &str, document: &Value, origin: &Origin, facts: &Facts, now: &str) {

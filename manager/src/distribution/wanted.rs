@@ -45,6 +45,7 @@ fn of<'a>(namespace: &'a str, objects: &'a Documents, last: Option<&'a Chain>, r
         circuit_breakers: &objects.circuit_breakers,
         fault_injections: &objects.fault_injections,
         resolved,
+        held: &objects.held,
         last,
     }
 }

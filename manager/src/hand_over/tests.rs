@@ -67,7 +67,7 @@ fn sees(entries: &[Entry], pod: usize, bucket: usize) -> bool {
     let Some(class) = classes.iter().next_back() else {
         return true;
     };
-    crate::view::seen(limits.iter(), class).is_some_and(|set| set.with("hash", &bucket.to_string()).is_some())
+    crate::view::seen(limits.iter(), class).is_some_and(|set| set.allows("hash", &bucket.to_string()))
 }
 
 /// One pod for each shard that was ever wanted, each with the chain that it runs.

@@ -121,6 +121,31 @@ fn many_namespaces_are_counted_and_a_few_are_named() {
     );
 }
 
+/// 500 shards of one controller and 1,000 namespaces: divided by namespace, by a label of the objects' own, and not at all.
+#[test]
+fn a_full_cluster_is_looked_at_in_time() {
+    let names: Vec<String> = (0..1000).map(|n| format!("tenant-{n:04}")).collect();
+    let all = |part: &dyn Fn(usize) -> Value| {
+        let shards: Vec<ShardingConfig> = (0..500)
+            .map(|n| shard(&format!("s{n:03}"), &pods(), &part(n)))
+            .collect();
+        let begin = std::time::Instant::now();
+        let found = overlap(&shards, &names, &LabelKeys::default());
+        let took = begin.elapsed();
+        assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+        println!("{took:?} for {} findings", found.len());
+        found
+    };
+    let two = |n: usize| in_namespaces(&[&names[2 * n], &names[2 * n + 1]]);
+    assert_eq!(all(&two), []);
+    let app = all(&|n| json!({"matchLabels": {"app": n.to_string()}}));
+    assert_eq!(
+        (app.len(), app[0].kind, app[0].namespaces),
+        (1, OverlapKind::Orphaned, 1000)
+    );
+    assert_eq!(all(&|_| json!({})).len(), 500 * 499 / 2);
+}
+
 #[test]
 fn other_controllers_and_roots_are_left_out() {
     let mut other = shard("b", &pods(), &json!({}));

@@ -213,6 +213,21 @@ fn the_generation_grows_with_what_changes_and_with_nothing_else() {
 }
 
 #[test]
+fn a_shard_whose_set_is_not_whole_keeps_what_it_had() {
+    let mut world = World::new(&[shard("a", &[])]);
+    let first = world.compile().chain;
+    let mut changed = shard("a", &[]);
+    changed["spec"]["limits"][0]["selector"] = json!({"matchLabels": {"app": "y"}});
+    world = World::new(&[changed, shard("b", &[])]);
+    world.held = ["uid-a", "uid-b"].map(str::to_owned).into();
+    world.last = Some(first.clone());
+    assert_eq!(world.compile().chain.entries, first.entries, "and a new one has none");
+    world.held.clear();
+    let whole = world.compile().chain.entries;
+    assert_eq!((whole.len(), whole[0] == first.entries[0]), (2, false));
+}
+
+#[test]
 fn a_refused_object_keeps_what_it_had_and_no_other_is_held_up() {
     let mut world = World::new(&[faults("f"), faults("g")]);
     world.last = Some(world.compile().chain);
@@ -330,6 +345,7 @@ fn more_than_a_document_holds_refuses_the_whole() {
         circuit_breakers: &[],
         fault_injections: &world.faults,
         resolved: &world.resolved,
+        held: &world.held,
         last: None,
     };
     let told = compile(&objects).unwrap_err().to_string();
