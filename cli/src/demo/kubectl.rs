@@ -141,7 +141,8 @@ pub(crate) struct Progress {
 const HANDING_OVER: &str = "HandingOver";
 
 impl Objects {
-    fn seen(&mut self, object: &DynamicObject) {
+    /// The API server has this now.
+    pub(crate) fn seen(&mut self, object: &DynamicObject) {
         let status = object.data.get("status");
         let field = |field: &str| status.and_then(|status| status.get(field)).cloned().unwrap_or_default();
         let progress = Progress {

@@ -2,6 +2,8 @@
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::status::Status;
+use ctrlmesh_manager::api::API_VERSION;
+use serde_json::json;
 
 use super::*;
 use crate::demo::report::Report;
@@ -81,6 +83,25 @@ fn facts() -> Facts {
             message: "500".to_owned(),
         },
     );
+    let enforced = ("Enforced", "True", "Enforced", "1/1");
+    let waits = (
+        "Distributed",
+        "False",
+        "HandingOver",
+        "gets its objects when others have given them up",
+    );
+    for (replica, (kind, status, reason, message)) in [(Replica::Zero, enforced), (Replica::One, waits)] {
+        let condition = json!({
+            "type": kind, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 2,
+        });
+        let object = json!({
+            "apiVersion": API_VERSION, "kind": "ShardingConfig",
+            "metadata": { "name": shard_name(replica), "generation": 2 },
+            "status": { "conditions": [condition] },
+        });
+        facts.objects.seen(&serde_json::from_value(object).unwrap());
+    }
     facts.updates = 321;
     facts.command = "apply ShardingConfig/widgets-0".to_owned();
     facts
