@@ -17,9 +17,9 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Shows it all on this machine, without a cluster: two replicas of a controller are sharded, re-sharded, get new
-    /// plugin code and a crashing plugin, a rate limit, a circuit breaker and faults from a file, while they work. Counts
-    /// what it claims; fails if a claim does.
+    /// Shows it all on this machine, without a cluster: a manager gets custom resources; two replicas of a controller are
+    /// sharded, re-sharded, get new plugin code and a crashing plugin, a rate limit, a circuit breaker and faults, while
+    /// they work. Counts what it claims; fails if a claim does.
     Demo(DemoArgs),
     /// For people who write plugins.
     #[command(subcommand)]
@@ -73,6 +73,10 @@ pub(crate) struct DemoArgs {
     /// The sidecar's binary. Default: `ctrlmesh-proxy` beside this executable.
     #[arg(long, value_name = "FILE")]
     pub(crate) proxy: Option<PathBuf>,
+
+    /// The manager's binary. Default: `ctrlmesh-manager` beside this executable.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) manager: Option<PathBuf>,
 }
 
 impl DemoArgs {
@@ -81,7 +85,7 @@ impl DemoArgs {
         match (self.fast, self.slow) {
             (true, _) => Duration::ZERO,
             (_, true) => Duration::from_secs(4),
-            _ => Duration::from_millis(900),
+            _ => Duration::from_millis(500),
         }
     }
 }

@@ -1,14 +1,17 @@
-//! `ctrlmesh demo`: the whole story on one machine, offline, with an API server in memory and real sidecar processes. Leaves what is
-//! shown to [`view`] and [`screen`], what happens to [`steps`]; makes sure that nothing is left behind.
+//! `ctrlmesh demo`: the whole story on one machine, offline: an API server in memory, a real manager and real sidecars. Leaves what
+//! is shown to [`view`] and [`screen`], what happens to [`steps`]; makes sure that nothing is left behind.
 
 mod acts;
 mod added;
-mod chain_dir;
 mod claims;
+mod cluster;
 pub(crate) mod controller;
 mod facts;
+mod kubectl;
+mod kubelet;
 mod ledger;
 mod load;
+mod manager;
 mod metrics;
 mod observer;
 mod plan;
@@ -25,6 +28,7 @@ mod view;
 mod widget;
 mod world;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -41,18 +45,28 @@ use story::Story;
 use summary::Summary;
 use world::World;
 
-/// Name of the sidecar's binary.
+/// Names of the binaries.
 const PROXY: &str = "ctrlmesh-proxy";
+const MANAGER: &str = "ctrlmesh-manager";
+
+/// Where they are.
+struct Binaries {
+    proxy: PathBuf,
+    manager: PathBuf,
+}
 
 /// Runs the demo. The exit code is a failure if a claim fails.
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
-    let proxy = proxy(args.proxy.clone())?;
+    let binaries = Binaries {
+        proxy: binary(PROXY, "--proxy", args.proxy.clone())?,
+        manager: binary(MANAGER, "--manager", args.manager.clone())?,
+    };
     let directory = tempfile::Builder::new().prefix("ctrlmesh-demo-").tempdir();
     let directory = directory.map_err(Error::file("create", &std::env::temp_dir()))?;
     let screen = Screen::new(args.output);
     let (keepers, mut claims) = (TaskTracker::new(), Claims::default());
     let told = tokio::select! {
-        told = tell(&args, proxy, directory.path(), &keepers, &screen, &mut claims) => told,
+        told = tell(&args, binaries, directory.path(), &keepers, &screen, &mut claims) => told,
         interrupted = interrupted() => Err(interrupted),
     };
     // Whatever happened: no process and no file is left behind.
@@ -81,24 +95,24 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     })
 }
 
-/// The sidecar's binary, which lies beside ours.
-fn proxy(named: Option<PathBuf>) -> Result<PathBuf, Error> {
+/// A binary, which lies beside ours unless a flag names it.
+fn binary(name: &'static str, flag: &'static str, named: Option<PathBuf>) -> Result<PathBuf, Error> {
     let path = match named {
         Some(path) => path,
         None => std::env::current_exe()
             .map_err(Error::file("find", Path::new("this executable")))?
-            .with_file_name(PROXY),
+            .with_file_name(name),
     };
     if path.is_file() {
         Ok(path)
     } else {
-        Err(Error::NoProxy(path))
+        Err(Error::NoBinary { name, flag, path })
     }
 }
 
 async fn tell(
     args: &DemoArgs,
-    proxy: PathBuf,
+    binaries: Binaries,
     directory: &Path,
     keepers: &TaskTracker,
     screen: &Screen,
@@ -111,9 +125,14 @@ async fn tell(
     let told = async {
         screen.say(
             &stage,
-            "an API server with 200 widgets in 8 namespaces runs; two sidecars start",
+            "an API server with 200 widgets in 8 namespaces runs; a manager starts, then two sidecars",
         );
-        world.start_sidecars(proxy, keepers.clone()).await?;
+        world.start_manager(binaries.manager, keepers.clone()).await?;
+        screen.say(
+            &stage,
+            "the manager has labelled the widgets with the buckets of their namespaces",
+        );
+        world.start_sidecars(binaries.proxy, keepers.clone()).await?;
         world.start_controllers(keepers)?;
         let casualty = world.casualty();
         let mut story = Story {
@@ -122,6 +141,7 @@ async fn tell(
             stage: stage.clone(),
             screen,
             pause: args.pause(),
+            shown: BTreeMap::new(),
             fired: Vec::new(),
         };
         tokio::select! {

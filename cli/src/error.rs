@@ -21,12 +21,28 @@ pub(crate) enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// There is no sidecar to run.
+    /// There is nothing to run.
     #[error(
-        "there is no sidecar at {}; build it with `cargo build -p ctrlmesh-proxy` (or `make build`), or name it with --proxy",
-        .0.display()
+        "there is no {name} at {}; build it with `cargo build -p {name}` (or `make build`), or name it with {flag}",
+        path.display()
     )]
-    NoProxy(PathBuf),
+    NoBinary {
+        /// Its name.
+        name: &'static str,
+        /// Which flag names it.
+        flag: &'static str,
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// No pod of the demo can have an address.
+    #[error(
+        "no address of 127.0.0.0/8 has both ports of a sidecar free (5441, 5443); this machine needs them on its loopback"
+    )]
+    NoAddress {
+        /// The operating system's reason for the last one.
+        #[source]
+        source: std::io::Error,
+    },
     /// A process could not be started.
     #[error("cannot start {name}")]
     Spawn {
@@ -65,15 +81,12 @@ pub(crate) enum Error {
     /// The API server of the test kit.
     #[error("the in-memory API server")]
     ApiServer(#[from] ctrlmesh_testkit::Error),
-    /// Chain document, signature or digest.
-    #[error("the chain")]
-    Chain(#[from] ctrlmesh_contract::Error),
-    /// Settings of a plugin that the demo adds.
-    #[error("the settings of the demo's entry {entry} are no YAML")]
-    Settings {
-        /// Name of the entry.
-        entry: &'static str,
-        /// What is wrong with them.
+    /// A document that the demo applies.
+    #[error("the demo's {file} is no YAML")]
+    Manifest {
+        /// Its file.
+        file: &'static str,
+        /// What is wrong with it.
         #[source]
         source: Box<serde_saphyr::Error>,
     },
@@ -115,9 +128,9 @@ pub(crate) enum Error {
         #[source]
         source: Box<serde_saphyr::Error>,
     },
-    /// A definition could not be written.
-    #[error("a CustomResourceDefinition can't be written as YAML")]
-    Crd(#[from] Box<serde_saphyr::ser::Error>),
+    /// A document could not be written.
+    #[error("a document can't be written as YAML")]
+    Yaml(#[from] Box<serde_saphyr::ser::Error>),
     /// No crate can have this name.
     #[error("{0:?} can't be the name of a plugin; use lower-case letters, digits and hyphens, a letter first")]
     PluginName(String),

@@ -1,4 +1,4 @@
-//! The real `ctrlmesh demo`, with real sidecars: it must say the truth in its exit code and in its report, and leave nothing behind.
+//! The real `ctrlmesh demo`, with a real manager and real sidecars: it must say the truth in its exit code and in its report, and leave nothing behind.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
@@ -12,6 +12,7 @@ const CLAIM: usize = 51;
 
 /// Some of the claims that must be counted.
 const COUNTED: &[&str] = &[
+    "shards that waited until another had let go",
     "widgets with two owners at a time",
     "requests failed by the replacement",
     "watches cut by the crashes",
@@ -20,6 +21,7 @@ const COUNTED: &[&str] = &[
     "writes that waited for a token",
     "requests failed by the limit",
     "breakers open, by /status",
+    "breakers open, by the object's status",
     "writes that failed before both were open",
     "other writes that it saw while they were open",
     "breakers closed again, by /status",
@@ -30,6 +32,10 @@ const COUNTED: &[&str] = &[
     "answers lost with a hint: writes done twice",
     "conflicts, as the file's seed draws them",
     "failures that controllers met, all from the file",
+    "spoiled chains that the manager put right",
+    "sidecars that run the manager's chain",
+    "objects refused with the field that is wrong",
+    "widgets changed and handled meanwhile",
 ];
 
 /// `temporary` is a folder of its own, so that what is left behind is seen.
@@ -40,12 +46,14 @@ fn run(arguments: &[&str], temporary: &Path) -> Result<Output> {
 
 #[test]
 fn every_claim_of_the_demo_holds() -> Result<()> {
-    let proxy = Path::new(env!("CARGO_BIN_EXE_ctrlmesh")).with_file_name("ctrlmesh-proxy");
-    ensure!(
-        proxy.is_file(),
-        "{} is missing: run `cargo build -p ctrlmesh-proxy` first",
-        proxy.display()
-    );
+    for name in ["ctrlmesh-proxy", "ctrlmesh-manager"] {
+        let path = Path::new(env!("CARGO_BIN_EXE_ctrlmesh")).with_file_name(name);
+        ensure!(
+            path.is_file(),
+            "{} is missing: run `cargo build -p {name}` first",
+            path.display()
+        );
+    }
     let temporary = tempfile::tempdir()?;
     let output = run(&["demo", "--fast", "--output", "json"], temporary.path())?;
     let (stdout, stderr) = (
@@ -58,7 +66,7 @@ fn every_claim_of_the_demo_holds() -> Result<()> {
     assert_eq!(report["holds"], true);
     let claims = report["claims"].as_array().context("no claims")?;
     assert!(claims.iter().all(|claim| claim["holds"] == true), "{stdout}");
-    for step in 2..=9 {
+    for step in 2..=10 {
         assert!(
             claims.iter().any(|claim| claim["step"] == step),
             "step {step} claims nothing: {stdout}"
@@ -101,10 +109,13 @@ fn in_full_swing(temporary: &Path) -> Result<Child> {
         .spawn()?;
     let mut stdout = BufReader::new(demo.stdout.take().context("no standard output")?);
     let mut line = String::new();
+    let mut is_shown = false;
     while !line.contains("1  ✔") {
         line.clear();
         ensure!(stdout.read_line(&mut line)? > 0, "the demo ended too early");
+        is_shown |= line.trim() == "$ kubectl apply -f FaultInjection/widgets.yaml";
     }
+    ensure!(is_shown, "nobody showed what is applied");
     // The rest is read elsewhere, or the demo could not write it.
     std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
     Ok(demo)
@@ -153,38 +164,50 @@ fn end(mut demo: Child, temporary: &Path) -> Result<(Option<i32>, String)> {
 fn an_interrupt_leaves_nothing_behind() -> Result<()> {
     let temporary = tempfile::tempdir()?;
     let demo = in_full_swing(temporary.path())?;
-    assert_eq!(children(temporary.path())?.len(), 4, "two sidecars and two controllers");
+    let children = children(temporary.path())?;
+    assert_eq!(
+        children.len(),
+        5,
+        "a manager, two sidecars and two controllers: {children:?}"
+    );
     kill("-INT", &demo.id().to_string())?;
     let (code, stderr) = end(demo, temporary.path())?;
     assert_eq!((code, stderr.trim()), (Some(130), "ctrlmesh: interrupted"));
     Ok(())
 }
 
-#[test]
-fn a_sidecar_that_dies_fails_the_demo_by_name() -> Result<()> {
+/// Kills the first child with this binary. Returns the exit code of the demo and its standard error.
+fn without(binary: &str) -> Result<(Option<i32>, String)> {
     let temporary = tempfile::tempdir()?;
     let demo = in_full_swing(temporary.path())?;
     let children = children(temporary.path())?;
-    let sidecar = children
-        .iter()
-        .find(|(_, arguments)| arguments.contains("ctrlmesh-proxy"));
-    kill("-KILL", &sidecar.context("no sidecar runs")?.0)?;
-    let (code, stderr) = end(demo, temporary.path())?;
-    assert_eq!(code, Some(1), "{stderr}");
-    assert!(
-        stderr.contains("ctrlmesh: sidecar-") && stderr.contains("ended by itself"),
-        "{stderr}"
-    );
+    let child = children.iter().find(|(_, arguments)| arguments.contains(binary));
+    kill("-KILL", &child.with_context(|| format!("no {binary} runs"))?.0)?;
+    end(demo, temporary.path())
+}
+
+#[test]
+fn a_process_that_dies_fails_the_demo_by_name() -> Result<()> {
+    for (binary, name) in [("ctrlmesh-proxy", "sidecar-"), ("ctrlmesh-manager", "manager")] {
+        let (code, stderr) = without(binary)?;
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(
+            stderr.contains(&format!("ctrlmesh: {name}")) && stderr.contains("ended by itself"),
+            "{stderr}"
+        );
+    }
     Ok(())
 }
 
 #[test]
-fn a_missing_sidecar_is_named_with_what_to_do() -> Result<()> {
+fn a_missing_binary_is_named_with_what_to_do() -> Result<()> {
     let temporary = tempfile::tempdir()?;
-    let output = run(&["demo", "--proxy", "/nonexistent/ctrlmesh-proxy"], temporary.path())?;
-    assert!(!output.status.success());
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.contains("cargo build -p ctrlmesh-proxy"), "{stderr}");
-    assert!(output.stdout.is_empty());
+    for (flag, binary) in [("--proxy", "ctrlmesh-proxy"), ("--manager", "ctrlmesh-manager")] {
+        let output = run(&["demo", flag, "/nonexistent"], temporary.path())?;
+        assert!(!output.status.success());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains(&format!("cargo build -p {binary}")), "{stderr}");
+        assert!(output.stdout.is_empty());
+    }
     Ok(())
 }

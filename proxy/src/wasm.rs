@@ -35,6 +35,7 @@ mod world;
 pub use child::{COMPILE_ARGUMENT, compile_child_main};
 pub use clock::Clock;
 pub use compile::{CompileMode, Compiler};
+pub use ctrlmesh_contract::world::SUPPORTED_VERSIONS;
 pub use engine::Engine;
 pub use error::{Error, Fault, Origin, Phase};
 pub use export::PluginSeries;
@@ -47,6 +48,3 @@ pub use state::{Cell, Claim, EntryState, Grant, Rule, StateError, StateStore};
 
 /// Largest plugin. A ConfigMap holds 1 MiB; a Rust plugin has some 100 KiB, one that brings a script engine some MiB.
 pub const MAX_WASM_BYTES: usize = 16 * 1024 * 1024;
-
-/// Versions of `ctrlmesh:plugin` that this host speaks, for messages.
-pub const SUPPORTED_VERSIONS: &str = "0.1.x";

@@ -43,7 +43,8 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     recent: VecDeque<Seen>,
-    counts: BTreeMap<&'static str, u64>,
+    /// By verb and plural name.
+    counts: BTreeMap<&'static str, BTreeMap<String, u64>>,
 }
 
 impl RequestLog {
@@ -60,9 +61,13 @@ impl RequestLog {
         action(&mut self.inner.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn record(&self, parts: &request::Parts, verb: &'static str) {
+    pub(crate) fn record(&self, parts: &request::Parts, verb: &'static str, resource: &str) {
         self.with(|state| {
-            *state.counts.entry(verb).or_default() += 1;
+            let of_verb = state.counts.entry(verb).or_default();
+            match of_verb.get_mut(resource) {
+                Some(count) => *count += 1,
+                None => drop(of_verb.insert(resource.to_owned(), 1)),
+            }
             if self.inner.capacity == 0 {
                 return;
             }
@@ -92,7 +97,14 @@ impl RequestLog {
     /// How many requests of a verb came; `""` counts those about no resource.
     #[must_use]
     pub fn count(&self, verb: &str) -> u64 {
-        self.with(|state| state.counts.get(verb).copied().unwrap_or_default())
+        self.with(|state| state.counts.get(verb).map_or(0, |of_verb| of_verb.values().sum()))
+    }
+
+    /// How many of them were about this resource or a subresource of it: its plural name, without the group.
+    #[must_use]
+    pub fn count_of(&self, verb: &str, plural: &str) -> u64 {
+        let of_verb = |state: &mut State| state.counts.get(verb)?.get(plural).copied();
+        self.with(of_verb).unwrap_or_default()
     }
 
     /// How many requests came.
@@ -117,5 +129,27 @@ impl RequestLog {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Error::Deadline { after: WAIT_DEADLINE }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_verb_and_by_resource() {
+        let log = RequestLog::new(0);
+        let (parts, ()) = http::Request::new(()).into_parts();
+        for (verb, resource) in [("patch", "pods"), ("patch", "widgets"), ("patch", "pods"), ("", "")] {
+            log.record(&parts, verb, resource);
+        }
+        assert_eq!((log.count("patch"), log.count(""), log.count("list")), (3, 1, 0));
+        assert_eq!(
+            (log.count_of("patch", "pods"), log.count_of("patch", "widgets")),
+            (2, 1)
+        );
+        assert_eq!((log.count_of("list", "pods"), log.total()), (0, 4));
+        log.clear();
+        assert_eq!((log.count("patch"), log.count_of("patch", "pods")), (0, 0));
     }
 }

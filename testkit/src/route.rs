@@ -49,9 +49,10 @@ pub(crate) async fn serve(
     let (mut parts, body) = request.into_parts();
     let (method, uri) = (parts.method.clone(), parts.uri.clone());
     let info = RequestInfo::parse(method.as_str(), uri.path(), uri.query());
-    shared
-        .requests
-        .record(&parts, info.as_ref().map_or("", |info| info.verb.as_str()));
+    let (verb, resource) = info
+        .as_ref()
+        .map_or(("", ""), |info| (info.verb.as_str(), &*info.resource));
+    shared.requests.record(&parts, verb, resource);
     let plan = Plan::new(&shared, &method, uri.path(), info.as_ref().ok(), parts.version);
     plan.before(&control).await?;
     let answer = match plan.refusal.clone() {

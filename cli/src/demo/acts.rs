@@ -1,11 +1,14 @@
-//! The acts in which a plugin is added to both sidecars, works while the controllers do, and is taken out again. The plugins of the
-//! later acts come along early, without rules, so that they are compiled while there is something to look at.
+//! The acts in which a plugin is added to both sidecars, works while the controllers do, and is taken out again; and the one in
+//! which somebody spoils what the manager has made.
 
 mod circuit_breaker;
 mod fault_inject;
 mod rate_limit;
+mod spoil;
 
-use super::added::Added;
+use serde_json::Value;
+
+use super::added;
 use super::facts::Facts;
 use super::plan::{Rules, later_shard};
 use super::replica::Replica;
@@ -18,28 +21,26 @@ pub(crate) use fault_inject::Fired;
 impl Story<'_> {
     /// Tells all acts. Each leaves the world as it found it.
     pub(crate) async fn acts(&mut self, rules: &Rules) -> Result<(), Error> {
-        let (limit, breaker, faults) = (Added::rate_limit()?, Added::circuit_breaker()?, Added::fault_inject()?);
-        let next = [limit.clone(), breaker.resting(), faults.resting()];
-        self.limit_rate(rules, limit, &next).await?;
-        self.break_circuit(rules, breaker, &faults).await?;
-        self.inject_faults(rules, faults).await
+        self.limit_rate().await?;
+        self.break_circuit().await?;
+        self.inject_faults().await?;
+        self.spoil(rules).await
     }
 
-    /// Adds plugins to both sidecars in the place of those that were added before, and opens the books. The first is shown.
-    async fn add(&mut self, rules: &Rules, added: &[Added]) -> Result<(), Error> {
-        let generation = self.world.publish_with(rules, added)?;
-        self.acknowledged(generation).await?;
-        let shown = added.first().map(|added| added.name);
-        self.facts().with(|facts| facts.added = shown);
+    /// Applies an object for both sidecars, waits until it is in force, and opens the books. `entry` is shown.
+    async fn add(&mut self, document: Value, entry: &'static str) -> Result<(), Error> {
+        let applied = self.apply(&[document]).await?;
+        self.enforced(&applied).await?;
+        self.facts().with(|facts| facts.added = Some(entry));
         self.open_books(owners(later_shard));
         Ok(())
     }
 
-    /// Takes them out again.
-    async fn take_out(&mut self, rules: &Rules) -> Result<(), Error> {
-        let generation = self.world.publish(rules)?;
+    /// Switches the faults off again, and waits until nothing is left of them.
+    async fn take_out(&mut self) -> Result<(), Error> {
+        self.apply(&[added::fault_injection(false)?]).await?;
         self.facts().with(|facts| facts.added = None);
-        self.acknowledged(generation).await
+        self.entries(super::steps::OWN_ENTRIES).await
     }
 
     /// Waits until each widget has been changed since the books were opened, and handled by a write of its owner. `meanwhile` is told

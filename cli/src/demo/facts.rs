@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ctrlmesh_contract::status::Status;
 use serde_json::Value;
 
+use super::kubectl::Objects;
 use super::ledger::Ledger;
 use super::metrics::OwnCounts;
 use super::replica::{PerReplica, Replica};
@@ -31,6 +32,10 @@ pub(crate) struct Facts {
     pub(crate) controllers: PerReplica<ControllerFacts>,
     /// By `/status` and `/metrics` of the sidecars.
     pub(crate) sidecars: PerReplica<SidecarFacts>,
+    /// By the status of the objects that somebody applied.
+    pub(crate) objects: Objects,
+    /// What was done last with kubectl.
+    pub(crate) command: String,
     /// Name of the entry that the act is about.
     pub(crate) added: Option<&'static str>,
     /// Changes that a user made to widgets.

@@ -1,37 +1,50 @@
-//! What the manager would write: which replica owns which namespaces, and the chain document that makes it so.
+//! What a person applies to shard a controller: which replica owns which namespaces, and the plugins of their own, as
+//! ShardingConfigs.
 
-use std::collections::BTreeMap;
+use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::names::labels;
+use ctrlmesh_manager::api::API_VERSION;
+use ctrlmesh_manager::shard_hash;
+use ctrlmesh_plugins_builtin::samples;
+use serde_json::{Value, json};
 
-use ctrlmesh_contract::chain::{Chain, Entry, FailurePolicy, Origin, Settings};
-use ctrlmesh_contract::names::{files, labels};
-use ctrlmesh_contract::plugin_file::{self, Encoding};
-use ctrlmesh_contract::signature::SigningKey;
-use ctrlmesh_contract::{Digest, LabelSelector};
-use ctrlmesh_plugins_builtin::{SHARD_SELECTOR, samples};
-use serde_json::json;
-
-use super::added::Added;
 use super::controller::AGENT;
 use super::replica::Replica;
-use super::widget::{NAMESPACES, relate_resources, shard_hash};
+use super::widget::{NAMESPACES, relate_resources};
 
 /// The namespace of the controller's pods.
 pub(crate) const POD_NAMESPACE: &str = "widgets-system";
 
+/// Label of the pods that tells controllers apart.
+pub(crate) const APP: (&str, &str) = ("app", "widget-controller");
+
 /// Label of the pods that tells replicas apart.
 pub(crate) const SHARD_LABEL: &str = "shard";
 
-/// Name of the entry that a crashing plugin is put into. It goes first and fails open.
-pub(crate) const MARKER: &str = "marker";
-
 /// Calls of a debug build on a busy machine take longer than in production; the demo is not about deadlines.
 const TIMEOUT_MS: u32 = 100;
+
+/// ShardingConfig of a replica's shard.
+pub(crate) const fn shard_name(replica: Replica) -> &'static str {
+    match replica {
+        Replica::Zero => "widgets-0",
+        Replica::One => "widgets-1",
+    }
+}
 
 /// Entry of a replica's shard.
 pub(crate) const fn shard_entry(replica: Replica) -> &'static str {
     match replica {
         Replica::Zero => "shard-selector/widgets-0",
         Replica::One => "shard-selector/widgets-1",
+    }
+}
+
+/// Entry of the plugin that a crashing one takes the place of. It goes before the shard and fails open.
+pub(crate) const fn marker_entry(replica: Replica) -> &'static str {
+    match replica {
+        Replica::Zero => "marker/widgets-0",
+        Replica::One => "marker/widgets-1",
     }
 }
 
@@ -65,107 +78,118 @@ fn split(replica: Replica, at: usize) -> Shard {
     }
 }
 
-/// The rules in force, as a person would write them.
+/// A plugin of the person's own, in the registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Image {
+    pub(crate) repository: &'static str,
+    pub(crate) tag: &'static str,
+    pub(crate) wasm: &'static [u8],
+}
+
+impl Image {
+    /// Marks requests and harms none.
+    pub(crate) const MARKER: Self = Self {
+        repository: "demo/marker",
+        tag: "1.0",
+        wasm: samples::HELLO,
+    };
+
+    /// The release that crashes on every request.
+    pub(crate) const CRASHING_MARKER: Self = Self {
+        tag: "1.1",
+        wasm: samples::CRASH,
+        ..Self::MARKER
+    };
+
+    /// The next version of shard-selector.
+    pub(crate) const NEXT_SHARD_SELECTOR: Self = Self {
+        repository: "demo/shard-selector",
+        tag: "next",
+        wasm: samples::SHARD_SELECTOR_NEXT,
+    };
+
+    /// All.
+    pub(crate) const ALL: [Self; 3] = [Self::MARKER, Self::CRASHING_MARKER, Self::NEXT_SHARD_SELECTOR];
+
+    /// What sidecars run.
+    pub(crate) fn digest(&self) -> Digest {
+        Digest::of(self.wasm)
+    }
+
+    /// As an object names it.
+    fn reference(&self, registry: &str) -> String {
+        format!("oci://{registry}/{}:{}", self.repository, self.tag)
+    }
+}
+
+/// The shards, as a person wants them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    pub(crate) shards: Option<[Shard; 2]>,
-    pub(crate) shard_selector: &'static [u8],
-    pub(crate) marker: &'static [u8],
+    pub(crate) shards: [Shard; 2],
+    pub(crate) marker: Image,
+    /// In the place of the built-in one.
+    pub(crate) shard_selector: Option<Image>,
 }
 
 impl Rules {
-    /// No rules at all.
-    pub(crate) const NONE: Self = Self {
-        shards: None,
-        shard_selector: SHARD_SELECTOR,
-        marker: samples::HELLO,
-    };
-
-    /// The chain document of these rules and what is added to them.
-    pub(crate) fn chain(&self, added: &[Added], generation: u64) -> Chain {
-        let mut entries = Vec::new();
-        if let Some([zero, one]) = self.shards {
-            entries.push(self.marker_entry());
-            entries.push(self.shard(Replica::Zero, zero));
-            entries.push(self.shard(Replica::One, one));
-        }
-        entries.extend(added.iter().map(|added| added.entry(TIMEOUT_MS)));
-        Chain {
-            namespace: POD_NAMESPACE.to_owned(),
-            generation,
-            entries,
+    /// The first ones.
+    pub(crate) fn first() -> Self {
+        Self {
+            shards: Replica::BOTH.map(first_shard),
+            marker: Image::MARKER,
+            shard_selector: None,
         }
     }
 
-    fn marker_entry(&self) -> Entry {
-        Entry {
-            name: MARKER.to_owned(),
-            plugin: Digest::of(self.marker),
-            pod_selector: LabelSelector::default(),
-            order: 0,
-            on_failure: FailurePolicy::Open,
-            timeout_ms: TIMEOUT_MS,
-            memory_mib: ctrlmesh_contract::chain::DEFAULT_MEMORY_MIB,
-            settings: Settings::new(json!({ "markUserAgent": AGENT })),
-            origin: None,
-        }
+    /// Two ShardingConfigs. `registry` is where the plugins are: host and port.
+    pub(crate) fn documents(&self, registry: &str) -> [Value; 2] {
+        Replica::BOTH.map(|replica| self.document(replica, registry))
     }
 
-    fn shard(&self, replica: Replica, namespaces: Shard) -> Entry {
-        let number = replica.number().to_string();
-        let name = format!("widgets-{number}");
+    fn document(&self, replica: Replica, registry: &str) -> Value {
+        let [zero, one] = self.shards;
+        let namespaces = match replica {
+            Replica::Zero => zero,
+            Replica::One => one,
+        };
         let hashes: Vec<_> = namespaces
             .iter()
             .map(|namespace| shard_hash(namespace).to_string())
             .collect();
-        let settings = json!({
-            "shard": name,
-            "limits": [{
-                "relateResources": relate_resources(),
-                "selector": { "matchExpressions": [{ "key": labels::SHARD_HASH, "operator": "In", "values": hashes }] },
-            }],
-        });
-        Entry {
-            name: shard_entry(replica).to_owned(),
-            plugin: Digest::of(self.shard_selector),
-            pod_selector: LabelSelector {
-                match_labels: BTreeMap::from([(SHARD_LABEL.to_owned(), number)]),
-                ..LabelSelector::default()
+        let (app, controller) = APP;
+        let mut plugins = vec![json!({
+            "name": "marker",
+            "image": self.marker.reference(registry),
+            "onFailure": "Open",
+            "timeoutMs": TIMEOUT_MS,
+            "settings": { "markUserAgent": AGENT },
+        })];
+        plugins.extend(self.shard_selector.map(
+            |image| json!({ "name": "shard-selector", "image": image.reference(registry), "timeoutMs": TIMEOUT_MS }),
+        ));
+        json!({
+            "apiVersion": API_VERSION,
+            "kind": "ShardingConfig",
+            "metadata": { "namespace": POD_NAMESPACE, "name": shard_name(replica) },
+            "spec": {
+                "selector": { "matchLabels": { app: controller, SHARD_LABEL: replica.number().to_string() } },
+                "controller": { "leaderElectionName": controller },
+                "limits": [{
+                    "relateResources": relate_resources(),
+                    "selector": {
+                        "matchExpressions": [{ "key": labels::SHARD_HASH, "operator": "In", "values": hashes }],
+                    },
+                }],
+                "plugins": plugins,
             },
-            order: 100,
-            on_failure: FailurePolicy::Closed,
-            timeout_ms: TIMEOUT_MS,
-            memory_mib: ctrlmesh_contract::chain::DEFAULT_MEMORY_MIB,
-            settings: Settings::new(settings),
-            origin: Some(Origin {
-                kind: "ShardingConfig".to_owned(),
-                name,
-                ..Origin::default()
-            }),
-        }
-    }
-
-    /// The content of the chain's volume: document, signature and the plugins that it names.
-    pub(crate) fn files(&self, added: &[Added], generation: u64, key: &SigningKey) -> BTreeMap<String, Vec<u8>> {
-        let document = self.chain(added, generation).to_json().into_bytes();
-        let signature = key.sign(&document).into_bytes();
-        let mut content = BTreeMap::from([
-            (files::CHAIN.to_owned(), document),
-            (files::CHAIN_SIGNATURE.to_owned(), signature),
-        ]);
-        let mut plugins = Vec::from_iter(added.iter().map(|added| added.plugin));
-        if self.shards.is_some() {
-            plugins.extend([self.shard_selector, self.marker]);
-        }
-        for plugin in plugins {
-            content.insert(plugin_file::name(&Digest::of(plugin), Encoding::Plain), plugin.to_vec());
-        }
-        content
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ctrlmesh_manager::validate;
+
     use super::*;
 
     #[test]
@@ -179,39 +203,31 @@ mod tests {
     }
 
     #[test]
-    fn chain_is_valid_and_each_pod_has_the_marker_and_its_own_shard() {
-        let shards = Some([first_shard(Replica::Zero), first_shard(Replica::One)]);
-        let chain = Rules { shards, ..Rules::NONE }.chain(&[], 3);
-        chain.validate().unwrap();
-        assert_eq!(Chain::parse(chain.to_json().as_bytes()).unwrap(), chain);
-        for replica in Replica::BOTH {
-            let labels = BTreeMap::from([(SHARD_LABEL.to_owned(), replica.number().to_string())]);
-            let names: Vec<_> = chain
-                .entries
-                .iter()
-                .filter(|entry| entry.pod_selector.matches(&labels))
-                .map(|e| &e.name)
-                .collect();
-            assert_eq!(names, [MARKER, shard_entry(replica)]);
+    fn the_manager_has_nothing_against_the_documents() {
+        let next = Some(Image::NEXT_SHARD_SELECTOR);
+        for shard_selector in [None, next] {
+            let rules = Rules {
+                shard_selector,
+                ..Rules::first()
+            };
+            for document in rules.documents("127.0.0.1:5000") {
+                let findings = validate(&document);
+                assert!(findings.mistakes.list().is_empty(), "{}", findings.mistakes);
+            }
         }
     }
 
     #[test]
-    fn what_is_added_goes_last_to_every_pod_with_its_file() {
-        let shards = Some([first_shard(Replica::Zero), first_shard(Replica::One)]);
-        let rules = Rules { shards, ..Rules::NONE };
-        for added in [Added::rate_limit(), Added::circuit_breaker(), Added::fault_inject()] {
-            let added = [added.unwrap()];
-            let chain = rules.chain(&added, 3);
-            chain.validate().unwrap();
-            let last = chain.entries.iter().max_by_key(|entry| entry.order).unwrap();
-            assert_eq!(last.plugin, Digest::of(added[0].plugin));
-            assert_eq!(last.pod_selector, LabelSelector::default());
-            let files = rules.files(&added, 3, &SigningKey::generate().unwrap());
-            assert_eq!(
-                files[&plugin_file::name(&last.plugin, Encoding::Plain)],
-                added[0].plugin
-            );
+    fn each_shard_is_for_its_replica_and_has_the_buckets_of_its_namespaces() {
+        let [zero, one] = Rules::first().documents("127.0.0.1:5000");
+        for (document, number, buckets) in [(&zero, "0", 6), (&one, "1", 2)] {
+            assert_eq!(document["spec"]["selector"]["matchLabels"][SHARD_LABEL], number);
+            let values = &document["spec"]["limits"][0]["selector"]["matchExpressions"][0]["values"];
+            assert_eq!(values.as_array().unwrap().len(), buckets);
         }
+        assert_eq!(
+            zero["spec"]["controller"], one["spec"]["controller"],
+            "one lock, or nothing is handed over"
+        );
     }
 }

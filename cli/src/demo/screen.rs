@@ -15,6 +15,9 @@ use crate::print;
 /// How often the picture is redrawn.
 const REDRAW_EVERY: Duration = Duration::from_millis(120);
 
+/// Commands begin below what is said, which comes after the time.
+const INDENT: usize = 12;
+
 /// Width of a terminal that does not tell.
 const WIDTH: u16 = 120;
 
@@ -59,6 +62,16 @@ impl Screen {
     pub(crate) fn say(&self, stage: &Stage, text: &str) {
         if let Self::Lines = self {
             print::line(&format!("{:5.1} s  {text}", stage.seconds()));
+        }
+    }
+
+    /// Shows a command as a person would type it, and what it reads. On a terminal the picture shows the command.
+    pub(crate) fn show(&self, command: &str, input: &[&str]) {
+        if let Self::Lines = self {
+            print::line(&format!("{:INDENT$}$ {command}", ""));
+            for line in input {
+                print::line(&format!("{:INDENT$}  {line}", ""));
+            }
         }
     }
 

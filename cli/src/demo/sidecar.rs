@@ -1,10 +1,10 @@
 //! A real `ctrlmesh-proxy` process for one replica, and what its admin port tells.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use ctrlmesh_contract::names::files;
+use ctrlmesh_contract::names::{files, ports};
 use http::Request;
 use kube::client::Body;
 use serde::Deserialize;
@@ -12,12 +12,11 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{ChildStdout, Command};
 use tokio_util::task::TaskTracker;
 
-use super::chain_dir::{Volume, downward_labels};
 use super::facts::SidecarFacts;
+use super::kubelet::Pod;
 use super::metrics::{self, OwnCounts};
-use super::plan::{POD_NAMESPACE, SHARD_LABEL};
+use super::plan::POD_NAMESPACE;
 use super::process::Process;
-use super::replica::Replica;
 use super::widget::api_resource;
 use crate::admin::{self, Admin};
 use crate::error::Error;
@@ -37,8 +36,6 @@ pub(crate) struct Setup {
     pub(crate) directory: PathBuf,
     /// Of the API server.
     pub(crate) kubeconfig: PathBuf,
-    /// The chain's volume.
-    pub(crate) chain: PathBuf,
     /// Whose chains are taken.
     pub(crate) public_key: String,
     /// Wait for the processes' end.
@@ -68,16 +65,10 @@ struct Addresses {
 }
 
 impl Sidecar {
-    /// Starts the sidecar of `replica` and waits until it listens.
-    pub(crate) async fn start(replica: Replica, setup: &Setup) -> Result<Self, Error> {
-        let name = format!("sidecar-{}", replica.number());
-        let mut podinfo = Volume::create(setup.directory.join(format!("podinfo-{}", replica.number())))?;
-        let labels = downward_labels(&[
-            ("app", "widget-controller"),
-            (SHARD_LABEL, &replica.number().to_string()),
-        ]);
-        podinfo.write(&[(files::LABELS.to_owned(), labels)].into())?;
-        let command = command(replica, setup, &podinfo.directory().join(files::LABELS));
+    /// Starts the sidecar of a pod and waits until it listens.
+    pub(crate) async fn start(pod: &Pod, setup: &Setup) -> Result<Self, Error> {
+        let name = format!("sidecar-{}", pod.replica.number());
+        let command = command(pod, setup);
         let (process, stdout) = Process::start(&name, command, &setup.directory, &setup.keepers)?;
         let mut lines = BufReader::new(stdout).lines();
         let addresses = tokio::select! {
@@ -117,20 +108,18 @@ impl Sidecar {
     }
 }
 
-fn command(replica: Replica, setup: &Setup, labels: &Path) -> Command {
+fn command(pod: &Pod, setup: &Setup) -> Command {
     let mut command = Command::new(&setup.proxy);
     command
-        .args([
-            "--api-address=127.0.0.1:0",
-            "--admin-address=127.0.0.1:0",
-            "--drain-timeout=1",
-        ])
+        .arg(format!("--api-address={}:{}", pod.ip, ports::API))
+        .arg(format!("--admin-address={}:{}", pod.ip, ports::ADMIN))
+        .arg("--drain-timeout=1")
         .arg("--kubeconfig")
         .arg(&setup.kubeconfig)
         .arg("--chain-dir")
-        .arg(&setup.chain)
+        .arg(pod.chain())
         .arg("--labels-file")
-        .arg(labels)
+        .arg(pod.podinfo().join(files::LABELS))
         .arg("--public-key")
         .arg(&setup.public_key)
         .arg("--cache-dir")
@@ -138,7 +127,7 @@ fn command(replica: Replica, setup: &Setup, labels: &Path) -> Command {
         // Settings of the user's shell must not change what the demo shows.
         .env_clear()
         .env("TMPDIR", &setup.directory)
-        .env("POD_NAME", replica.name())
+        .env("POD_NAME", pod.replica.name())
         .env("POD_NAMESPACE", POD_NAMESPACE);
     command
 }

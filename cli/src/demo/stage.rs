@@ -6,7 +6,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 /// The titles of the steps, in order. Steps are numbered from 1.
-pub(crate) const TITLES: [&str; 9] = [
+pub(crate) const TITLES: [&str; 10] = [
     "no rules",
     "shard by namespace",
     "move two namespaces",
@@ -16,6 +16,7 @@ pub(crate) const TITLES: [&str; 9] = [
     "limit the rate",
     "break the circuit",
     "inject faults",
+    "spoil chain and object",
 ];
 
 /// How a step is.

@@ -1,19 +1,22 @@
 //! The steps of the story: what is done, what is waited for, what is claimed.
 
-use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::status::{EntryState, EntryStatus};
-use ctrlmesh_plugins_builtin::samples;
 
+use super::added;
 use super::claims::Expected::{AtLeast, Exactly};
+use super::kubectl::Applied;
 use super::ledger::Right;
-use super::plan::{MARKER, Rules, first_shard, later_shard, moving, shard_entry};
+use super::plan::{Image, Rules, first_shard, later_shard, marker_entry, moving, shard_entry};
 use super::replica::Replica;
-use super::story::{Story, owner, owners};
+use super::story::{Story, owner, owners, running};
 use super::widget::{NAMESPACES, WIDGETS_PER_NAMESPACE};
 use crate::error::Error;
 
 /// All widgets.
 pub(crate) const WIDGETS: u64 = (NAMESPACES.len() * WIDGETS_PER_NAMESPACE) as u64;
+
+/// Entries that each sidecar runs for its ShardingConfig: the shard and the marker.
+pub(crate) const OWN_ENTRIES: usize = 2;
 
 /// Widgets of the two namespaces that move.
 const MOVING: u64 = 2 * WIDGETS_PER_NAMESPACE as u64;
@@ -42,7 +45,18 @@ impl Story<'_> {
     /// Step 1: the problem.
     async fn no_rules(&mut self) -> Result<(), Error> {
         self.begin(1, "both replicas see all widgets; the chain is empty");
-        self.acknowledged(1).await?;
+        // Switched off, it makes an empty chain, without which no sidecar lets anything through.
+        let applied = self.apply(&[added::fault_injection(false)?]).await?;
+        self.enforced(&applied).await?;
+        self.until_status("both sidecars run the empty chain", |facts| {
+            let found = facts.sidecars.both().map(|sidecar| sidecar.status.chain.generation);
+            found
+                .iter()
+                .all(|generation| *generation > 0)
+                .then_some(())
+                .ok_or_else(|| format!("generations {found:?}"))
+        })
+        .await?;
         self.until("the replicas get in each other's way", |_, facts| {
             let overwrites = facts.ledger.overwrites();
             (overwrites >= FIGHT)
@@ -62,15 +76,12 @@ impl Story<'_> {
 
     /// Step 2: sharding takes effect.
     async fn shard(&mut self) -> Result<Rules, Error> {
-        self.begin(2, "a chain with a shard for each replica is published");
-        let rules = Rules {
-            shards: Some(Replica::BOTH.map(first_shard)),
-            ..Rules::NONE
-        };
+        self.begin(2, "a ShardingConfig for each replica is applied");
+        let rules = Rules::first();
         self.settle(&rules).await?;
         self.open_books(owners(first_shard));
         self.note(2, "sharded; from here on a user changes 100 widgets a second");
-        self.world.start_load().await?;
+        self.world.start_load();
         self.until("each widget is changed and handled once", |_, facts| {
             let handled = facts.ledger.counts().handled;
             (handled == WIDGETS)
@@ -100,14 +111,20 @@ impl Story<'_> {
         Ok(rules)
     }
 
-    /// Publishes the first shards, and waits until every widget is in the right hands.
+    /// Applies both ShardingConfigs.
+    async fn apply_shards(&mut self, rules: &Rules) -> Result<Vec<Applied>, Error> {
+        let documents = rules.documents(&self.world.cluster.registry.tls_host());
+        self.apply(&documents).await
+    }
+
+    /// Applies the first shards, and waits until every widget is in the right hands.
     async fn settle(&mut self, rules: &Rules) -> Result<(), Error> {
         let start = self.moment().await?;
-        let generation = self.world.publish(rules)?;
-        self.acknowledged(generation).await?;
+        let applied = self.apply_shards(rules).await?;
+        self.enforced(&applied).await?;
         self.note(
             2,
-            "both sidecars have ended their watches with 410 Expired; the controllers list again",
+            "enforced: both sidecars have ended their watches; the controllers list again",
         );
         self.listed_again(&start, 2).await?;
         self.until("each widget is in the hands of its shard's replica", |_, facts| {
@@ -122,16 +139,13 @@ impl Story<'_> {
     /// Step 3: two namespaces move.
     async fn move_namespaces(&mut self, rules: Rules) -> Result<Rules, Error> {
         let names = moving().join(" and ");
-        self.begin(
-            3,
-            &format!("{names} must go from replica-0 to replica-1: first replica-0 lets go"),
-        );
+        self.begin(3, &format!("both ShardingConfigs are edited: {names} go to replica-1"));
         self.open_books(|namespace| match owner(later_shard, namespace) {
             _ if moving().contains(&namespace) => Right::MovingFrom(Replica::Zero),
             Some(owner) => Right::Only(owner),
             None => Right::Anyone,
         });
-        let rules = self.narrow_then_widen(rules, &names).await?;
+        let (rules, hand_overs) = self.hand_over(rules).await?;
         let taken = self
             .until("replica-1 handles each widget that moved", |_, facts| {
                 let taken = facts.ledger.handled_by(Replica::One, moving());
@@ -141,6 +155,7 @@ impl Story<'_> {
             })
             .await?;
         let two = self.facts().with(|facts| facts.ledger.violated_in_all());
+        self.claim(3, "shards that waited until another had let go", Exactly(1), hand_overs);
         self.claim(3, "widgets with two owners at a time", Exactly(0), two);
         self.claim(3, "moved widgets that the new owner handles", Exactly(MOVING), taken);
         self.claim(
@@ -157,56 +172,42 @@ impl Story<'_> {
         Ok(rules)
     }
 
-    /// Two phases: the loser lets go and acknowledges, only then the winner takes. So nothing has two owners at any time.
-    async fn narrow_then_widen(&mut self, rules: Rules, names: &str) -> Result<Rules, Error> {
+    /// One edit, two phases: the manager widens who gains when who loses has acknowledged that it lets go. Returns how many shards
+    /// waited.
+    async fn hand_over(&mut self, rules: Rules) -> Result<(Rules, u64), Error> {
         let start = self.moment().await?;
-        let narrow = Rules {
-            shards: Some([later_shard(Replica::Zero), first_shard(Replica::One)]),
+        let before = self.facts().with(|facts| facts.objects.hand_overs);
+        let rules = Rules {
+            shards: Replica::BOTH.map(later_shard),
             ..rules
         };
-        let generation = self.world.publish(&narrow)?;
-        self.acknowledged(generation).await?;
-        self.note(
-            3,
-            &format!("replica-0's sidecar runs generation {generation}: now replica-1 may take {names}"),
-        );
-        let wide = Rules {
-            shards: Some(Replica::BOTH.map(later_shard)),
-            ..rules
-        };
-        let generation = self.world.publish(&wide)?;
-        self.acknowledged(generation).await?;
+        let applied = self.apply_shards(&rules).await?;
+        self.note(3, "widgets-1 waits (HandingOver) until replica-0's sidecar has let go");
+        self.enforced(&applied).await?;
         self.listed_again(&start, 2).await?;
-        Ok(wide)
+        let hand_overs = self.facts().with(|facts| facts.objects.hand_overs) - before;
+        Ok((rules, hand_overs))
     }
 
     /// Step 4: the plugin's code is replaced under load.
     async fn replace_code(&mut self, rules: Rules) -> Result<Rules, Error> {
         self.begin(
             4,
-            "shard-selector is replaced by its next version while both controllers work",
+            "spec.plugins names the next shard-selector in a registry; both controllers work",
         );
         self.open_books(owners(later_shard));
         let named = self.world.answers_that_name_the_shard().await?;
         let start = self.moment().await?;
+        let next = Image::NEXT_SHARD_SELECTOR;
         let rules = Rules {
-            shard_selector: samples::SHARD_SELECTOR_NEXT,
+            shard_selector: Some(next),
             ..rules
         };
-        let generation = self.world.publish(&rules)?;
-        self.acknowledged(generation).await?;
+        let applied = self.apply_shards(&rules).await?;
+        self.enforced(&applied).await?;
         self.reconciled(UNDER_LOAD).await?;
         let passage = self.since(&start).await?;
-        let digest = Digest::of(rules.shard_selector);
-        let swapped = self.facts().with(|facts| {
-            let runs = |replica: &Replica| {
-                let entries = &facts.sidecars.of(*replica).status.chain.entries;
-                entries
-                    .iter()
-                    .any(|entry| entry.name == shard_entry(*replica) && entry.plugin == digest)
-            };
-            Replica::BOTH.iter().filter(|replica| runs(replica)).count() as u64
-        });
+        let swapped = self.facts().with(|facts| running(facts, &next, shard_entry));
         let named = self.world.answers_that_name_the_shard().await?.saturating_sub(named);
         self.claim(4, "sidecars whose /status shows the new digest", Exactly(2), swapped);
         self.claim(4, "sidecars whose answers show the new code at work", Exactly(2), named);
@@ -225,15 +226,15 @@ impl Story<'_> {
     async fn crash(&mut self, rules: Rules) -> Result<(), Error> {
         self.begin(
             5,
-            "the entry marker gets a plugin that crashes on every request (onFailure: Open)",
+            "the image of the plugin marker becomes one that crashes on every request",
         );
         let start = self.moment().await?;
         let broken = Rules {
-            marker: samples::CRASH,
+            marker: Image::CRASHING_MARKER,
             ..rules
         };
-        let generation = self.world.publish(&broken)?;
-        self.acknowledged(generation).await?;
+        self.apply_shards(&broken).await?;
+        self.runs(&Image::CRASHING_MARKER, marker_entry).await?;
         self.quarantined().await?;
         self.note(5, "both sidecars have quarantined it; the controllers go on");
         self.reconciled(UNDER_LOAD).await?;
@@ -261,14 +262,15 @@ impl Story<'_> {
 
     async fn quarantined(&self) -> Result<(), Error> {
         self.until_status("both sidecars quarantine the crashing plugin", |facts| {
-            let found = facts.sidecars.both().map(|sidecar| {
-                let counts = sidecar.status.counts;
-                let entries = &sidecar.status.chain.entries;
-                let state = entries
-                    .iter()
-                    .find(|entry| entry.name == MARKER)
-                    .map(|entry| entry.state);
-                (state, counts.faults, counts.quarantines)
+            let found = Replica::BOTH.map(|replica| {
+                let status = &facts.sidecars.of(replica).status;
+                let mut entries = status.chain.entries.iter();
+                let marker = entries.find(|entry| entry.name == marker_entry(replica));
+                (
+                    marker.map(|entry| entry.state),
+                    status.counts.faults,
+                    status.counts.quarantines,
+                )
             });
             let is_contained = found.iter().all(|(_, _, quarantines)| *quarantines > 0);
             is_contained
@@ -280,9 +282,9 @@ impl Story<'_> {
 
     /// Step 6: everything is well again; what is still open is counted.
     async fn finish(&mut self, rules: Rules) -> Result<(), Error> {
-        self.begin(6, "the crashing plugin is taken out, the user stops");
-        let generation = self.world.publish(&rules)?;
-        self.acknowledged(generation).await?;
+        self.begin(6, "the image is the old one again, the user stops");
+        let applied = self.apply_shards(&rules).await?;
+        self.enforced(&applied).await?;
         self.reconciled(UNDER_LOAD).await?;
         self.world.stop_load().await;
         self.until("the last changes are handled", |_, facts| {

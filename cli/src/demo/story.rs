@@ -4,13 +4,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::acts::Fired;
 use super::claims::{Claims, Expected};
 use super::facts::{Facts, Shared};
+use super::kubectl::{Applied, Name};
 use super::ledger::Right;
-use super::plan::Shard;
+use super::plan::{Image, Shard};
 use super::replica::Replica;
 use super::report;
 use super::screen::Screen;
@@ -32,6 +34,8 @@ pub(crate) struct Story<'a> {
     pub(crate) stage: Stage,
     pub(crate) screen: &'a Screen,
     pub(crate) pause: Duration,
+    /// What was applied last, by name: of an edit, only what it changes is shown.
+    pub(crate) shown: BTreeMap<Name, String>,
     /// What came of the rules for faults.
     pub(crate) fired: Vec<Fired>,
 }
@@ -138,20 +142,51 @@ impl Story<'_> {
         }
     }
 
-    /// Waits until both sidecars say that they run this generation.
-    pub(crate) async fn acknowledged(&self, generation: u64) -> Result<(), Error> {
-        let what = format!("both sidecars run generation {generation} of the chain");
-        self.until_status(&what, |facts| {
-            let found = facts.sidecars.both().map(|sidecar| sidecar.status.chain.generation);
-            let refused = facts
-                .sidecars
-                .both()
-                .into_iter()
-                .find_map(|sidecar| sidecar.status.refused.as_ref());
-            let refused = refused.map_or_else(String::new, |refused| format!("; refused: {}", refused.message));
-            (found == [generation; 2])
+    /// `kubectl apply` of these documents.
+    pub(crate) async fn apply(&mut self, documents: &[Value]) -> Result<Vec<Applied>, Error> {
+        let mut applied = Vec::new();
+        for document in documents {
+            let name = Name::of(document);
+            let text = serde_saphyr::to_string(document).map_err(|error| Error::Yaml(Box::new(error)))?;
+            let before = self.shown.get(&name).cloned().unwrap_or_default();
+            let is_new = |line: &&str| before.lines().all(|before| before != *line);
+            let changed: Vec<_> = text.lines().filter(is_new).collect();
+            self.screen.show(&format!("kubectl apply -f {name}.yaml"), &changed);
+            applied.push(self.world.kubectl.apply(document).await?);
+            self.shown.insert(name, text);
+        }
+        let names: Vec<_> = applied.iter().map(|applied| applied.name.to_string()).collect();
+        let command = format!("apply {}", names.join(" "));
+        self.facts().with(|facts| facts.command = command);
+        Ok(applied)
+    }
+
+    /// `kubectl delete`.
+    pub(crate) async fn delete(&mut self, name: &Name) -> Result<(), Error> {
+        let command = format!("delete {name}");
+        self.screen.show(&format!("kubectl {command}"), &[]);
+        self.world.kubectl.delete(name).await?;
+        self.shown.remove(name);
+        self.facts().with(|facts| facts.command = command);
+        Ok(())
+    }
+
+    /// Waits until the manager says that all of these are in force in every sidecar.
+    pub(crate) async fn enforced(&self, applied: &[Applied]) -> Result<(), Error> {
+        let names: Vec<_> = applied.iter().map(|applied| applied.name.to_string()).collect();
+        let what = format!("{} enforced, by status", names.join(", "));
+        self.until(&what, |_, facts| facts.objects.enforced(applied)).await?;
+        // The picture, and what is counted next, are of after that.
+        self.world.ask_sidecars().await
+    }
+
+    /// Waits until each sidecar runs so many entries and no more.
+    pub(crate) async fn entries(&self, number: usize) -> Result<(), Error> {
+        self.until_status(&format!("each sidecar runs {number} entries"), |facts| {
+            let found = facts.sidecars.both().map(|sidecar| sidecar.status.chain.entries.len());
+            (found == [number; 2])
                 .then_some(())
-                .ok_or_else(|| format!("generations {found:?}{refused}"))
+                .ok_or_else(|| format!("they run {found:?}"))
         })
         .await
     }
@@ -177,6 +212,19 @@ impl Story<'_> {
                 Err(_) => tokio::time::sleep(LOOK_EVERY).await,
             }
         }
+    }
+
+    /// Waits until both sidecars run this plugin in the entry of their replica.
+    pub(crate) async fn runs(&self, image: &Image, entry: fn(Replica) -> &'static str) -> Result<(), Error> {
+        let what = format!("both sidecars run {}:{}", image.repository, image.tag);
+        self.until_status(&what, |facts| {
+            let number = running(facts, image, entry);
+            let refused = facts.sidecars.both().map(|sidecar| sidecar.status.refused.as_ref());
+            (number == 2)
+                .then_some(())
+                .ok_or_else(|| format!("{number} do; refused: {refused:?}"))
+        })
+        .await
     }
 
     /// Waits until the API server has been asked for this many watches more than at `since`: controllers have listed again.
@@ -232,6 +280,16 @@ impl Story<'_> {
             faults: now.faults - then.faults,
         })
     }
+}
+
+/// Sidecars that run a plugin in the entry of their replica.
+pub(crate) fn running(facts: &Facts, image: &Image, entry: fn(Replica) -> &'static str) -> u64 {
+    let digest = image.digest();
+    let runs = |replica: &Replica| {
+        let mut entries = facts.sidecars.of(*replica).status.chain.entries.iter();
+        entries.any(|running| running.name == entry(*replica) && running.plugin == digest)
+    };
+    Replica::BOTH.iter().filter(|replica| runs(replica)).count() as u64
 }
 
 /// Whose namespace it is.

@@ -4,12 +4,15 @@
 mod added;
 
 use ctrlmesh_contract::status::{EntryState, EntryStatus};
+use ctrlmesh_manager::shard_hash;
 
+use super::added::FAULT_INJECT_ENTRY;
 use super::facts::Facts;
-use super::plan::{MARKER, shard_entry};
+use super::kubectl::Progress;
+use super::plan::{marker_entry, shard_entry, shard_name};
 use super::replica::Replica;
 use super::stage::{Step, StepState};
-use super::widget::{NAMESPACES, shard_hash};
+use super::widget::NAMESPACES;
 use crate::paint::{Colour, Paint};
 
 /// Width of the names at the left.
@@ -21,7 +24,7 @@ const WIDE_COLUMN: usize = 44;
 /// Width of a step's title.
 const TITLE: usize = 25;
 /// Lines for steps.
-const STEP_LINES: usize = 6;
+const STEP_LINES: usize = 5;
 /// Digits of a digest that are shown.
 const DIGITS: usize = 8;
 
@@ -29,7 +32,6 @@ const DIGITS: usize = 8;
 pub(crate) fn picture(facts: &Facts, steps: &[Step], seconds: f64, paint: Paint, width: usize) -> String {
     let mut lines = vec![headline(seconds, paint)];
     lines.extend(step_lines(steps, paint));
-    lines.push(String::new());
     lines.push(legend(paint));
     lines.extend(
         NAMESPACES
@@ -118,45 +120,46 @@ fn namespace_line(facts: &Facts, namespace: &str, paint: Paint) -> String {
     format!("{namespace:<NAME$} {:>4}   {row}{behind}", shard_hash(namespace))
 }
 
-fn replica_lines(facts: &Facts, paint: Paint, width: usize) -> Vec<String> {
+/// A line with a cell for each replica.
+fn cells(width: usize, paint: Paint, name: &str, cell: impl Fn(Replica) -> String) -> String {
     let column = (width.saturating_sub(NAME + 2) / 2).clamp(COLUMN, WIDE_COLUMN);
-    let cells = |name: &str, cell: &dyn Fn(Replica) -> String| {
-        let [zero, one] = Replica::BOTH.map(cell);
-        format!("{name:<NAME$} {} {one}", paint.pad(&zero, column))
-    };
-    let head = cells("", &|replica| {
+    let [zero, one] = Replica::BOTH.map(cell);
+    format!("{name:<NAME$} {} {one}", paint.pad(&zero, column))
+}
+
+fn replica_lines(facts: &Facts, paint: Paint, width: usize) -> Vec<String> {
+    let head = cells(width, paint, "", |replica| {
         let (_, colour) = mark(replica);
         paint.colour(colour, replica.name())
     });
     let mut lines = vec![
         head,
-        cells("controller", &|replica| {
+        cells(width, paint, "controller", |replica| {
             let controller = facts.controllers.of(replica);
-            format!(
-                "{} reconciles, {}",
-                controller.reconciles,
-                failed(controller.failures, paint)
-            )
+            let failed = failed(controller.failures, paint);
+            format!("{} reconciles, {failed}", controller.reconciles)
         }),
-        cells("sidecar", &|replica| {
+        cells(width, paint, "sidecar", |replica| {
             let sidecar = facts.sidecars.of(replica);
-            let generation = sidecar.status.chain.generation;
-            format!(
-                "chain {generation}, {} calls, {}",
-                sidecar.requests,
-                failed(sidecar.failures, paint)
-            )
+            let (generation, failed) = (sidecar.status.chain.generation, failed(sidecar.failures, paint));
+            format!("chain {generation}, {} calls, {failed}", sidecar.requests)
         }),
-        cells("shard-selector", &|replica| {
+        cells(width, paint, "shard-selector", |replica| {
             entry(facts, replica, shard_entry(replica), paint)
         }),
         match facts.added {
             Some(name) => {
                 let plugin = name.split_once('/').map_or(name, |(plugin, _)| plugin);
-                cells(plugin, &|replica| added::text(facts.sidecars.of(replica), name, paint))
+                cells(width, paint, plugin, |replica| {
+                    added::text(facts.sidecars.of(replica), name, paint)
+                })
             }
-            None => cells(MARKER, &|replica| entry(facts, replica, MARKER, paint)),
+            None => cells(width, paint, "marker", |replica| {
+                entry(facts, replica, marker_entry(replica), paint)
+            }),
         },
+        status_line(facts, paint, width),
+        format!("{:<NAME$} {}", "kubectl", facts.command),
     ];
     let (updates, behind) = (facts.updates, facts.ledger.behind());
     lines.push(format!(
@@ -164,6 +167,28 @@ fn replica_lines(facts: &Facts, paint: Paint, width: usize) -> Vec<String> {
         "load"
     ));
     lines
+}
+
+/// What the manager says of the objects that the act is about.
+fn status_line(facts: &Facts, paint: Paint, width: usize) -> String {
+    let told = |kind: &str, name: &str| {
+        let known = facts.objects.get(kind, name);
+        known.map_or_else(|| "–".to_owned(), Progress::text)
+    };
+    match facts.added {
+        Some(entry) => {
+            let kind = if entry == FAULT_INJECT_ENTRY {
+                "FaultInjection"
+            } else {
+                "CircuitBreaker"
+            };
+            format!("{:<NAME$} {kind}/widgets {}", "status", told(kind, "widgets"))
+        }
+        None => cells(width, paint, "status", |replica| {
+            let name = shard_name(replica);
+            format!("{name} {}", told("ShardingConfig", name))
+        }),
+    }
 }
 
 fn failed(failures: u64, paint: Paint) -> String {

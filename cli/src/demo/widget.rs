@@ -1,8 +1,7 @@
-//! The demo's objects: their kind, their namespaces, the label that shards go by.
+//! The demo's objects: their kind and their namespaces.
 
 use std::fmt;
 
-use ctrlmesh_contract::names::labels;
 use ctrlmesh_testkit::Resource;
 use kube::core::{ApiResource, Object};
 use serde::{Deserialize, Serialize};
@@ -96,53 +95,44 @@ pub(crate) fn relate_resources() -> Value {
     json!([{ "apiGroups": [GROUP], "resources": [PLURAL] }])
 }
 
-/// A namespace with the labels that the manager gives it.
+/// A namespace. Its labels are the manager's business.
 pub(crate) fn namespace_object(namespace: &str) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": { "name": namespace, "labels": shard_labels(namespace) },
-    })
+    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })
 }
 
-/// A new widget, with the labels that the manager gives it.
+/// A new widget. Its labels are the manager's business.
 pub(crate) fn widget_object(key: &WidgetKey) -> Value {
     json!({
         "apiVersion": format!("{GROUP}/{VERSION}"),
         "kind": KIND,
-        "metadata": { "namespace": key.namespace, "name": key.name, "labels": shard_labels(&key.namespace) },
+        "metadata": { "namespace": key.namespace, "name": key.name },
         "spec": { "size": 1 },
     })
 }
 
-fn shard_labels(namespace: &str) -> Value {
-    json!({ labels::NAMESPACE: namespace, labels::SHARD_HASH: shard_hash(namespace).to_string() })
+/// The ConfigMap that tells the manager to label widgets.
+pub(crate) fn kinds_to_label(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "namespace": namespace, "name": "ctrlmesh-sharding-resource" },
+        "data": { "resource-config": format!("groupVersionKinds: {{{GROUP}/{VERSION}: [{KIND}]}}\n") },
+    })
 }
 
-/// The bucket of a namespace, as `pkg/utils/rand/hash.go` of `KusionStack`'s controller-mesh has it: labels that exist stay true.
-pub(crate) fn shard_hash(namespace: &str) -> u32 {
-    namespace.chars().fold(0, |hash, c| (hash * 33 + u32::from(c)) % 32)
+/// Plural name and group: where the API server keeps widgets.
+pub(crate) fn qualified_name() -> String {
+    resource().qualified_name()
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::*;
+    use ctrlmesh_manager::labels::kinds::Wanted;
+    use ctrlmesh_manager::shard_hash;
 
-    #[test]
-    fn shard_hash_is_that_of_controller_mesh() {
-        let expected = [
-            ("", 0),
-            ("default", 5),
-            ("kube-system", 25),
-            ("test-0", 29),
-            ("ns-12", 17),
-        ];
-        for (namespace, hash) in expected {
-            assert_eq!(shard_hash(namespace), hash, "{namespace}");
-        }
-    }
+    use super::*;
 
     #[test]
     fn each_namespace_can_move_alone() {
@@ -153,5 +143,15 @@ mod tests {
     #[test]
     fn there_are_200_widgets() {
         assert_eq!(WidgetKey::all().count(), 200);
+    }
+
+    #[test]
+    fn the_manager_is_told_to_label_widgets() {
+        let data = serde_json::from_value(kinds_to_label("ctrlmesh")["data"].clone()).unwrap();
+        let wanted = Wanted::read(&data).unwrap();
+        assert_eq!(
+            wanted.group_versions().collect::<Vec<_>>(),
+            [format!("{GROUP}/{VERSION}")]
+        );
     }
 }

@@ -1,39 +1,32 @@
-//! Everything that runs: the API server with its widgets, the sidecars, the controllers behind them, and the tasks that gather facts.
-//! What is done with it is the story's.
+//! Everything that runs: the cluster with its widgets, the manager, the sidecars, the controllers behind them, and the tasks that
+//! gather facts. What is done with it is the story's.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ctrlmesh_contract::signature::SigningKey;
-use ctrlmesh_testkit::{ApiServer, Faults};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use ctrlmesh_testkit::Faults;
+use kube::Client;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{ChildStdout, Command};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::added::Added;
-use super::chain_dir::Volume;
+use super::cluster::Cluster;
 use super::facts::Shared;
+use super::kubectl::{self, Kubectl};
+use super::kubelet::{self, Pod};
 use super::load;
+use super::manager::{self, Manager};
 use super::observer;
-use super::plan::Rules;
 use super::process::Process;
 use super::replica::Replica;
 use super::report::Report;
-use super::sidecar::{Setup, Sidecar, ask};
-use super::widget::{NAMESPACES, WidgetKey, namespace_object, resource, widget_object};
+use super::sidecar::{self, Sidecar, ask};
+use super::widget::PLURAL;
 use crate::admin::Admin;
 use crate::error::Error;
-
-/// Changes that the API server remembers: more than the demo makes, so that no watch can fall behind.
-const EVENT_LOG: usize = 32_768;
-
-/// The only way into the API server. The sidecars know it, the controllers don't.
-const TOKEN: &str = "demo-token";
 
 /// How often a sidecar is asked how it is, for the picture.
 const ASK_EVERY: Duration = Duration::from_millis(250);
@@ -42,70 +35,84 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 pub(crate) struct World {
     /// What is known of it.
     pub(crate) facts: Shared,
-    server: ApiServer,
-    key: SigningKey,
-    chain: Volume,
-    generation: u64,
+    /// What a person does to it.
+    pub(crate) kubectl: Kubectl,
+    pub(crate) cluster: Cluster,
+    manager: Option<Manager>,
     sidecars: Vec<Sidecar>,
     controllers: Vec<Process>,
     load: Option<(CancellationToken, JoinHandle<()>)>,
     bursts: u64,
+    /// Patches of widgets by the manager: their labels.
+    labelled: u64,
     tasks: JoinSet<()>,
     directory: PathBuf,
+    kubeconfig: PathBuf,
 }
 
 impl World {
-    /// An API server full of widgets, and a chain without rules.
+    /// A cluster full of widgets.
     pub(crate) async fn new(directory: &Path) -> Result<Self, Error> {
-        let builder = ApiServer::builder()
-            .resource(resource())
-            .token(TOKEN)
-            .event_log(EVENT_LOG)
-            .request_log(0);
-        let server = builder.start().await?;
-        for namespace in NAMESPACES {
-            server.store().put(namespace_object(namespace))?;
-        }
-        for key in WidgetKey::all() {
-            server.store().put(widget_object(&key))?;
-        }
-        let mut world = Self {
-            facts: Shared::default(),
-            server,
-            key: SigningKey::generate()?,
-            chain: Volume::create(directory.join("chain"))?,
-            generation: 0,
+        let cluster = Cluster::start().await?;
+        let (facts, client) = (Shared::default(), cluster.client.clone());
+        let kubeconfig = write(directory, "api-server.kubeconfig", &cluster.server.kubeconfig())?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(observer::run(client.clone(), facts.clone()));
+        tasks.spawn(kubectl::follow(client.clone(), facts.clone()));
+        Ok(Self {
+            facts,
+            kubectl: Kubectl::new(client),
+            cluster,
+            manager: None,
             sidecars: Vec::new(),
             controllers: Vec::new(),
             load: None,
             bursts: 0,
-            tasks: JoinSet::new(),
+            labelled: 0,
+            tasks,
             directory: directory.to_owned(),
-        };
-        world.publish(&Rules::NONE)?;
-        let observer = observer::run(world.client().await?, world.facts.clone());
-        world.tasks.spawn(observer);
-        Ok(world)
+            kubeconfig,
+        })
     }
 
-    /// Starts a sidecar for each replica. Returns once both listen.
-    pub(crate) async fn start_sidecars(&mut self, proxy: PathBuf, keepers: TaskTracker) -> Result<(), Error> {
-        let kubeconfig = self.write("api-server.kubeconfig", &self.server.kubeconfig())?;
-        let setup = Setup {
-            proxy,
+    /// Starts the manager. Returns once it leads and has labelled all widgets.
+    pub(crate) async fn start_manager(&mut self, program: PathBuf, keepers: TaskTracker) -> Result<(), Error> {
+        let setup = manager::Setup {
+            program,
             directory: self.directory.clone(),
-            kubeconfig,
-            chain: self.chain.directory().to_owned(),
-            public_key: self.key.public_key().to_string(),
+            kubeconfig: self.kubeconfig.clone(),
+            registry_ca: write(&self.directory, "registry-ca.pem", self.cluster.registry.ca_pem())?,
             keepers,
         };
-        let [zero, one] = Replica::BOTH.map(|replica| Sidecar::start(replica, &setup));
-        let (zero, one) = tokio::try_join!(zero, one)?;
-        for (replica, sidecar) in Replica::BOTH.into_iter().zip([zero, one]) {
-            self.tasks
-                .spawn(follow_sidecar(sidecar.admin.clone(), replica, self.facts.clone()));
-            self.sidecars.push(sidecar);
+        self.manager = Some(Manager::start(&setup, &self.cluster).await?);
+        self.labelled = self.cluster.server.requests().count_of("patch", PLURAL);
+        Ok(())
+    }
+
+    /// Starts a pod with a sidecar for each replica. Returns once both listen.
+    pub(crate) async fn start_sidecars(&mut self, proxy: PathBuf, keepers: TaskTracker) -> Result<(), Error> {
+        let manager = self.manager.as_ref();
+        let setup = sidecar::Setup {
+            proxy,
+            directory: self.directory.clone(),
+            kubeconfig: self.kubeconfig.clone(),
+            public_key: manager.map(|manager| manager.public_key.clone()).unwrap_or_default(),
+            keepers,
+        };
+        let mut pods = Vec::new();
+        for replica in Replica::BOTH {
+            let pod = Pod::create(replica, &self.directory)?;
+            self.cluster.server.store().put(pod.object())?;
+            pods.push(pod);
         }
+        let starts = pods.iter().map(|pod| Sidecar::start(pod, &setup));
+        self.sidecars = futures_util::future::try_join_all(starts).await?;
+        for (pod, sidecar) in pods.iter().zip(&self.sidecars) {
+            let following = follow_sidecar(sidecar.admin.clone(), pod.replica, self.facts.clone());
+            self.tasks.spawn(following);
+        }
+        let kubelet = kubelet::run(self.cluster.client.clone(), pods, self.facts.clone());
+        self.tasks.spawn(kubelet);
         Ok(())
     }
 
@@ -113,10 +120,8 @@ impl World {
     pub(crate) fn start_controllers(&mut self, keepers: &TaskTracker) -> Result<(), Error> {
         let program = std::env::current_exe().map_err(Error::file("find", Path::new("this executable")))?;
         for (replica, sidecar) in Replica::BOTH.into_iter().zip(&self.sidecars) {
-            let kubeconfig = self.write(
-                &format!("{}.kubeconfig", replica.name()),
-                &plain_kubeconfig(sidecar.api),
-            )?;
+            let name = format!("{}.kubeconfig", replica.name());
+            let kubeconfig = write(&self.directory, &name, &plain_kubeconfig(sidecar.api))?;
             let mut command = Command::new(&program);
             command
                 .arg("demo-controller")
@@ -132,18 +137,6 @@ impl World {
         Ok(())
     }
 
-    /// Puts new rules into the chain's volume, and returns their generation. Whether they are in force, the sidecars' status tells.
-    pub(crate) fn publish(&mut self, rules: &Rules) -> Result<u64, Error> {
-        self.publish_with(rules, &[])
-    }
-
-    /// As [`Self::publish`], with more entries.
-    pub(crate) fn publish_with(&mut self, rules: &Rules, added: &[Added]) -> Result<u64, Error> {
-        self.generation += 1;
-        self.chain.write(&rules.files(added, self.generation, &self.key))?;
-        Ok(self.generation)
-    }
-
     /// Asks both sidecars now.
     pub(crate) async fn ask_sidecars(&self) -> Result<(), Error> {
         for (replica, sidecar) in Replica::BOTH.into_iter().zip(&self.sidecars) {
@@ -154,11 +147,10 @@ impl World {
     }
 
     /// Has a user change widgets from now on.
-    pub(crate) async fn start_load(&mut self) -> Result<(), Error> {
+    pub(crate) fn start_load(&mut self) {
         let stop = CancellationToken::new();
-        let load = load::run(self.client().await?, self.facts.clone(), stop.clone());
+        let load = load::run(self.client(), self.facts.clone(), stop.clone());
         self.load = Some((stop, tokio::spawn(load)));
-        Ok(())
     }
 
     /// Ends that, and waits for the last change.
@@ -171,41 +163,31 @@ impl World {
     }
 
     /// Has a user change every widget, one right after the other.
-    pub(crate) async fn start_burst(&mut self) -> Result<(), Error> {
+    pub(crate) fn start_burst(&mut self) {
         self.bursts += 1;
-        let burst = load::burst(self.client().await?, self.facts.clone(), self.bursts);
+        let burst = load::burst(self.client(), self.facts.clone(), self.bursts);
         self.tasks.spawn(burst);
-        Ok(())
     }
 
     /// The API server's knobs.
     pub(crate) fn server_faults(&self) -> &Faults {
-        self.server.faults()
+        self.cluster.server.faults()
     }
 
     /// The API server ends all watches, as it does every few minutes.
     pub(crate) fn end_watches(&self) {
-        self.server.end_watches();
+        self.cluster.server.end_watches();
     }
 
-    /// Requests of this verb that the API server has seen.
+    /// Requests of this verb for widgets that the API server has seen, but for those of the manager.
     pub(crate) fn requests(&self, verb: &str) -> u64 {
-        self.server.requests().count(verb)
+        let all = self.cluster.server.requests().count_of(verb, PLURAL);
+        all - if verb == "patch" { self.labelled } else { 0 }
     }
 
     /// A client past the sidecars.
-    pub(crate) async fn client(&self) -> Result<Client, Error> {
-        let path = || PathBuf::from("of the in-memory API server");
-        let problem = |source| Error::Kubeconfig {
-            path: path(),
-            source: Box::new(source),
-        };
-        let kubeconfig = Kubeconfig::from_yaml(&self.server.kubeconfig()).map_err(problem)?;
-        let options = KubeConfigOptions::default();
-        let config = Config::from_custom_kubeconfig(kubeconfig, &options)
-            .await
-            .map_err(problem)?;
-        Client::try_from(config).map_err(Error::client("a client of the API server"))
+    pub(crate) fn client(&self) -> Client {
+        self.cluster.client.clone()
     }
 
     /// How many sidecars' answers name the shard of their replica: the next version of the plugin does that.
@@ -220,27 +202,29 @@ impl World {
 
     /// Sidecars and controllers that run.
     pub(crate) fn running(&self) -> u64 {
-        self.processes().filter(|process| process.is_running()).count() as u64
+        self.workers().filter(|process| process.is_running()).count() as u64
     }
 
     /// Ends when one of the processes has ended by itself.
     pub(crate) fn casualty(&self) -> impl Future<Output = Error> + use<> {
-        let ended: Vec<_> = self.processes().map(|process| Box::pin(process.ended())).collect();
+        let manager = self.manager.iter().map(|manager| &manager.process);
+        let processes = self.workers().chain(manager);
+        let ended: Vec<_> = processes.map(|process| Box::pin(process.ended())).collect();
         async move { futures_util::future::select_all(ended).await.0 }
     }
 
-    fn processes(&self) -> impl Iterator<Item = &Process> {
+    fn workers(&self) -> impl Iterator<Item = &Process> {
         self.sidecars
             .iter()
             .map(|sidecar| &sidecar.process)
             .chain(&self.controllers)
     }
+}
 
-    fn write(&self, name: &str, content: &str) -> Result<PathBuf, Error> {
-        let path = self.directory.join(name);
-        std::fs::write(&path, content).map_err(Error::file("write", &path))?;
-        Ok(path)
-    }
+fn write(directory: &Path, name: &str, content: &str) -> Result<PathBuf, Error> {
+    let path = directory.join(name);
+    std::fs::write(&path, content).map_err(Error::file("write", &path))?;
+    Ok(path)
 }
 
 /// What a controller gets: an address, and no credentials at all.

@@ -12,28 +12,6 @@ use super::host::HostState;
 
 mod io;
 
-/// What is given. Patch versions of WASI 0.2 are compatible in both directions.
-const INTERFACES: [&str; 18] = [
-    "wasi:cli/environment",
-    "wasi:cli/exit",
-    "wasi:cli/stderr",
-    "wasi:cli/stdin",
-    "wasi:cli/stdout",
-    "wasi:cli/terminal-input",
-    "wasi:cli/terminal-output",
-    "wasi:cli/terminal-stderr",
-    "wasi:cli/terminal-stdin",
-    "wasi:cli/terminal-stdout",
-    "wasi:clocks/monotonic-clock",
-    "wasi:clocks/wall-clock",
-    "wasi:io/error",
-    "wasi:io/poll",
-    "wasi:io/streams",
-    "wasi:random/insecure",
-    "wasi:random/insecure-seed",
-    "wasi:random/random",
-];
-
 /// Random bytes in one call: seeds and keys, not a source of noise to fill memory with.
 const MAX_RANDOM_BYTES: u64 = 64 * 1024;
 
@@ -53,17 +31,6 @@ pub(crate) enum Refused {
 }
 
 type Store<'a> = StoreContextMut<'a, HostState>;
-
-/// Whether a plugin gets this import.
-pub(crate) fn is_given(import: &str) -> bool {
-    let Some((interface, version)) = import.split_once('@') else {
-        return false;
-    };
-    let patch = version
-        .strip_prefix("0.2.")
-        .is_some_and(|patch| patch.parse::<u32>().is_ok());
-    patch && INTERFACES.contains(&interface)
-}
 
 /// Gives a guest the interfaces above.
 pub(crate) fn add_to_linker(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {

@@ -2,10 +2,9 @@
 
 use ctrlmesh_testkit::{Fault, Rule, RuleId};
 
-use crate::demo::added::{Added, CIRCUIT_BREAKER_ENTRY};
+use crate::demo::added::{self, CIRCUIT_BREAKER_ENTRY};
 use crate::demo::claims::Expected::{AtLeast, AtMost, Exactly};
 use crate::demo::facts::{Facts, SidecarFacts};
-use crate::demo::plan::Rules;
 use crate::demo::story::Story;
 use crate::demo::widget::PLURAL;
 use crate::error::Error;
@@ -34,9 +33,9 @@ struct Outage {
 
 impl Story<'_> {
     /// Step 8: the API server fails and recovers.
-    pub(super) async fn break_circuit(&mut self, rules: &Rules, breaker: Added, next: &Added) -> Result<(), Error> {
-        self.begin(STEP, "circuit-breaker is added; then the API server fails every write");
-        self.add(rules, &[breaker, next.resting()]).await?;
+    pub(super) async fn break_circuit(&mut self) -> Result<(), Error> {
+        self.begin(STEP, "it becomes a breaker; then the API server fails every write");
+        self.add(added::circuit_breaker()?, CIRCUIT_BREAKER_ENTRY).await?;
         let broken = Fault::Status {
             code: 500,
             retry_after: None,
@@ -45,10 +44,12 @@ impl Story<'_> {
             .world
             .server_faults()
             .add(Rule::new(broken).verb("patch").resource(PLURAL));
-        self.world.start_burst().await?;
+        self.world.start_burst();
         self.breakers("Opened").await?;
         let opened = self.facts().with(|facts| breakers(facts, "Opened"));
         self.claim(STEP, "breakers open, by /status", Exactly(2), opened);
+        let told = self.told_of_breakers().await?;
+        self.claim(STEP, "breakers open, by the object's status", Exactly(2), told);
         self.note(STEP, "both breakers are open: the API server is left alone");
         self.left_alone(outage).await?;
         self.world.server_faults().remove(outage);
@@ -118,6 +119,21 @@ impl Story<'_> {
         let text = format!("{} writes failed, {} refused; all caught up", now.seen, now.refused);
         self.end(STEP, &text).await;
         Ok(())
+    }
+
+    /// Waits until the manager has put both breakers into the object's status. Returns how many it says are open.
+    async fn told_of_breakers(&self) -> Result<u64, Error> {
+        let name = added::breaker();
+        self.until("the CircuitBreaker's status shows both breakers open", |_, facts| {
+            let opened = facts
+                .objects
+                .get(&name.kind, &name.name)
+                .map_or(0, |known| known.opened);
+            (opened >= 2)
+                .then_some(opened)
+                .ok_or_else(|| format!("opened: {opened}"))
+        })
+        .await
     }
 
     async fn breakers(&self, state: &str) -> Result<(), Error> {

@@ -5,10 +5,10 @@ use std::time::Duration;
 use ctrlmesh_testkit::{Fault, Faults, Rule, RuleId};
 use serde::Serialize;
 
-use crate::demo::added::{Added, FAULT_INJECT_ENTRY};
+use crate::demo::added::{self, FAULT_INJECT_ENTRY};
 use crate::demo::claims::Expected::Exactly;
 use crate::demo::facts::Facts;
-use crate::demo::plan::Rules;
+use crate::demo::steps::OWN_ENTRIES;
 use crate::demo::story::Story;
 use crate::demo::widget::{PLURAL, WIDGETS_PER_NAMESPACE};
 use crate::error::Error;
@@ -87,15 +87,17 @@ struct Counted {
 
 impl Story<'_> {
     /// Step 9: faults from a file.
-    pub(super) async fn inject_faults(&mut self, rules: &Rules, faults: Added) -> Result<(), Error> {
-        self.begin(STEP, "fault-inject is added, with a file of four rules");
+    pub(super) async fn inject_faults(&mut self) -> Result<(), Error> {
+        self.begin(STEP, "a FaultInjection with four rules is switched on");
         let failures = |story: &Self| story.facts().with(|facts| facts.controllers(|c| c.failures));
         let before = failures(self);
-        self.add(rules, &[faults]).await?;
+        self.delete(&added::breaker()).await?;
+        self.add(added::fault_injection(true)?, FAULT_INJECT_ENTRY).await?;
+        self.entries(OWN_ENTRIES + 1).await?;
         let listed = self.expired_watches().await?;
         self.note(STEP, "all 200 change; answers get lost, writes conflict");
         let arrivals = Arrivals::new(self.world.server_faults());
-        self.world.start_burst().await?;
+        self.world.start_burst();
         self.all_handled(|_| {}).await?;
         self.world.ask_sidecars().await?;
         let counted = Counted {
@@ -108,7 +110,7 @@ impl Story<'_> {
         arrivals.end();
         self.fired = self.facts().with(|facts| fired(facts, &counted));
         self.fault_claims(&counted);
-        self.take_out(rules).await?;
+        self.take_out().await?;
         let entries = self
             .facts()
             .with(|facts| facts.sidecars(|sidecar| sidecar.status.chain.entries.len() as u64));
@@ -134,8 +136,8 @@ impl Story<'_> {
             "the API server ends its watches, as it does every few minutes; the next ones expire",
         );
         self.world.end_watches();
-        // The observer's, and two of each controller: the one that expires, and the one after the list.
-        const WATCHES: u64 = 1 + 2 * 2;
+        // The observer's, the manager's, and two of each controller: the one that expires, and the one after the list.
+        const WATCHES: u64 = 1 + 1 + 2 * 2;
         self.until("the controllers list and watch again", |story, _| {
             let now = (
                 story.world.requests("list") - lists,

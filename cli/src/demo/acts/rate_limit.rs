@@ -5,9 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::written;
-use crate::demo::added::{Added, RATE_LIMIT_ENTRY};
+use crate::demo::added::{self, RATE_LIMIT_ENTRY};
 use crate::demo::claims::Expected::{AtLeast, AtMost, Exactly};
-use crate::demo::plan::Rules;
 use crate::demo::steps::WIDGETS;
 use crate::demo::story::Story;
 use crate::error::Error;
@@ -72,18 +71,16 @@ fn granted(time: Duration) -> u64 {
 
 impl Story<'_> {
     /// Step 7: the controllers get a burst of work under a limit.
-    pub(super) async fn limit_rate(&mut self, rules: &Rules, limit: Added, next: &[Added]) -> Result<(), Error> {
+    pub(super) async fn limit_rate(&mut self) -> Result<(), Error> {
         self.begin(
             STEP,
-            "rate-limit is added: each sidecar may write 30 statuses, then 30 a second",
+            "a CircuitBreaker limits each sidecar to 30 writes, then 30 a second",
         );
-        self.add(rules, &[limit]).await?;
+        self.add(added::rate_limit()?, RATE_LIMIT_ENTRY).await?;
         let start = self.moment().await?;
         let mut meter = Meter::new(self.world.requests("patch"));
         self.note(STEP, "a user changes all 200 widgets at once");
-        self.world.start_burst().await?;
-        // Not waited for: the next act does.
-        self.world.publish_with(rules, next)?;
+        self.world.start_burst();
         self.all_handled(|seen| meter.look(seen)).await?;
         let all = self.world.requests("patch") - meter.seen_before;
         let took = meter.began.elapsed();

@@ -2,9 +2,12 @@
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::status::Status;
+use ctrlmesh_manager::api::API_VERSION;
+use serde_json::json;
 
 use super::*;
 use crate::demo::report::Report;
+use crate::demo::stage::TITLES;
 use crate::demo::widget::{Widget, WidgetKey, WidgetSpec, WidgetStatus, api_resource};
 
 const PICTURE: &str = include_str!("picture.txt");
@@ -70,7 +73,7 @@ fn facts() -> Facts {
         sidecar.status = Status::default();
         sidecar.status.chain.generation = 4;
         sidecar.status.chain.entries = vec![
-            entry(MARKER, state, faults),
+            entry(marker_entry(replica), state, faults),
             entry(shard_entry(replica), EntryState::Active, 0),
         ];
     }
@@ -80,7 +83,27 @@ fn facts() -> Facts {
             message: "500".to_owned(),
         },
     );
+    let enforced = ("Enforced", "True", "Enforced", "1/1");
+    let waits = (
+        "Distributed",
+        "False",
+        "HandingOver",
+        "gets its objects when others have given them up",
+    );
+    for (replica, (kind, status, reason, message)) in [(Replica::Zero, enforced), (Replica::One, waits)] {
+        let condition = json!({
+            "type": kind, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 2,
+        });
+        let object = json!({
+            "apiVersion": API_VERSION, "kind": "ShardingConfig",
+            "metadata": { "name": shard_name(replica), "generation": 2 },
+            "status": { "conditions": [condition] },
+        });
+        facts.objects.seen(&serde_json::from_value(object).unwrap());
+    }
     facts.updates = 321;
+    facts.command = "apply ShardingConfig/widgets-0".to_owned();
     facts
 }
 
@@ -111,40 +134,43 @@ fn picture_is_that_on_file() {
     assert_eq!(picture, PICTURE.trim_end(), "the picture is now:\n{picture}\n");
 }
 
-/// The steps up to `begun`, of nine.
-fn nine_steps(begun: usize) -> Vec<Step> {
+/// All steps, up to `begun`.
+fn all_steps(begun: usize) -> Vec<Step> {
     let state = |at: usize| match at.cmp(&begun) {
         std::cmp::Ordering::Less => StepState::Done,
         std::cmp::Ordering::Equal => StepState::Running,
         std::cmp::Ordering::Greater => StepState::Waiting,
     };
     let step = |at| Step {
-        title: crate::demo::stage::TITLES[at - 1],
+        title: TITLES[at - 1],
         state: state(at),
         ..Step::default()
     };
-    (1..=9).map(step).collect()
+    (1..=TITLES.len()).map(step).collect()
 }
 
 #[test]
 fn steps_of_long_ago_are_folded_and_the_next_one_is_seen() {
-    for begun in 0..=10 {
-        let lines = step_lines(&nine_steps(begun), Paint::Plain);
+    for begun in 0..=TITLES.len() + 1 {
+        let lines = step_lines(&all_steps(begun), Paint::Plain);
         assert_eq!(lines.len(), STEP_LINES, "{begun}: {lines:?}");
-        for seen in [begun, begun + 1].into_iter().filter(|number| (1..=9).contains(number)) {
+        for seen in [begun, begun + 1]
+            .into_iter()
+            .filter(|number| (1..=TITLES.len()).contains(number))
+        {
             let number = format!("{seen} ");
             assert!(lines.iter().any(|line| line.starts_with(&number)), "{seen}: {lines:?}");
         }
     }
-    let lines = step_lines(&nine_steps(8), Paint::Plain);
+    let lines = step_lines(&all_steps(8), Paint::Plain);
     assert!(
-        lines[0].starts_with("1–4 ✔ no rules, shard by namespace, "),
+        lines[0].starts_with("1–5 ✔ no rules, shard by namespace, "),
         "{lines:?}"
     );
-    assert!(lines[1].starts_with("5 ✔"), "{lines:?}");
-    let mut steps = nine_steps(8);
+    assert!(lines[1].starts_with("6 ✔"), "{lines:?}");
+    let mut steps = all_steps(8);
     steps[2].state = StepState::Failed;
-    assert!(step_lines(&steps, Paint::Plain)[0].starts_with("1–4 ✘"));
+    assert!(step_lines(&steps, Paint::Plain)[0].starts_with("1–5 ✘"));
 }
 
 #[test]

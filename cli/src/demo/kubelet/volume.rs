@@ -10,11 +10,15 @@ use ctrlmesh_contract::names::files::KUBELET_DATA;
 
 use crate::error::Error;
 
+/// What a volume holds, by file name.
+pub(crate) type Files = BTreeMap<String, Vec<u8>>;
+
 /// A directory that a sidecar follows.
 #[derive(Debug)]
 pub(crate) struct Volume {
     directory: PathBuf,
     current: Option<PathBuf>,
+    held: Files,
     swaps: u64,
 }
 
@@ -25,6 +29,7 @@ impl Volume {
         Ok(Self {
             directory,
             current: None,
+            held: Files::new(),
             swaps: 0,
         })
     }
@@ -34,12 +39,17 @@ impl Volume {
         &self.directory
     }
 
-    /// Replaces the whole content. A reader sees everything old or everything new.
-    pub(crate) fn write(&mut self, files: &BTreeMap<String, Vec<u8>>) -> Result<(), Error> {
-        self.swap(files).map_err(Error::file("write", &self.directory))
+    /// Replaces the whole content, unless it is the same already. A reader sees everything old or everything new.
+    pub(crate) fn sync(&mut self, files: &Files) -> Result<(), Error> {
+        if *files == self.held {
+            return Ok(());
+        }
+        self.swap(files).map_err(Error::file("write", &self.directory))?;
+        self.held.clone_from(files);
+        Ok(())
     }
 
-    fn swap(&mut self, files: &BTreeMap<String, Vec<u8>>) -> io::Result<()> {
+    fn swap(&mut self, files: &Files) -> io::Result<()> {
         self.swaps += 1;
         // kubelet puts a time stamp here; all that matters is that names differ and begin with two dots.
         let name = format!("..{:09}", self.swaps);
@@ -58,7 +68,7 @@ impl Volume {
         }
     }
 
-    fn link(&self, files: &BTreeMap<String, Vec<u8>>) -> io::Result<()> {
+    fn link(&self, files: &Files) -> io::Result<()> {
         let mut linked = BTreeSet::new();
         for entry in std::fs::read_dir(&self.directory)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
@@ -88,7 +98,7 @@ pub(crate) fn downward_labels(labels: &[(&str, &str)]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn files(of: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
+    fn files(of: &[(&str, &str)]) -> Files {
         of.iter()
             .map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec()))
             .collect()
@@ -107,8 +117,10 @@ mod tests {
     fn content_is_swapped_whole_behind_one_link() {
         let root = tempfile::tempdir().unwrap();
         let mut volume = Volume::create(root.path().join("chain")).unwrap();
-        volume.write(&files(&[("a", "1"), ("b", "1")])).unwrap();
-        volume.write(&files(&[("b", "2"), ("c", "2")])).unwrap();
+        volume.sync(&files(&[("a", "1"), ("b", "1")])).unwrap();
+        for _ in 0..2 {
+            volume.sync(&files(&[("b", "2"), ("c", "2")])).unwrap();
+        }
 
         let directory = volume.directory();
         assert_eq!(names(directory), ["..000000002", "..data", "b", "c"]);
