@@ -230,6 +230,12 @@ impl Distributor {
         if stored.chain.as_ref() == Some(&next.chain) {
             // What no sidecar runs any more is taken out once all of them run the chain.
             let is_everywhere = fleet.sidecars.iter().all(|sidecar| fleet.is_at(sidecar, before));
+            self.tell(
+                namespace,
+                &fleet.untold(before, next.chain.generation),
+                next.chain.generation,
+            )
+            .await;
             return self.write_slots(stored, next, !is_everywhere, memory).await;
         }
         self.write_slots(stored, next, true, memory).await?;
@@ -248,10 +254,15 @@ impl Distributor {
             .iter()
             .filter(|sidecar| of(before, sidecar) != of(&next.chain.entries, sidecar));
         let pods: Vec<String> = concerned.map(|sidecar| sidecar.pod.clone()).collect();
-        if let Err(error) = write::bump(client, namespace, &pods, next.chain.generation).await {
+        self.tell(namespace, &pods, next.chain.generation).await;
+        Ok(true)
+    }
+
+    /// Has kubelet sync the volumes of pods.
+    async fn tell(&self, namespace: &str, pods: &[String], generation: u64) {
+        if let Err(error) = write::bump(&self.context.client, namespace, pods, generation).await {
             tracing::warn!(%error, %namespace, "not every pod was told; kubelet finds the chain within a minute");
         }
-        Ok(true)
     }
 
     /// Whether anything was written.
