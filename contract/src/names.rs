@@ -99,7 +99,7 @@ pub mod env {
     /// Namespace of the sidecar's pod (downward API). A chain for another namespace is refused.
     pub const POD_NAMESPACE: &str = "POD_NAMESPACE";
     /// Public keys that may sign a chain, in the text form of [`crate::signature::PublicKeys`].
-    pub const CHAIN_PUBLIC_KEY: &str = "CTRLMESH_CHAIN_PUBLIC_KEY";
+    pub const PUBLIC_KEY: &str = "CTRLMESH_PUBLIC_KEY";
 }
 
 /// Header fields.
