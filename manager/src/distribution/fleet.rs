@@ -1,6 +1,6 @@
 //! The sidecars of a namespace, and what they said last.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ctrlmesh_contract::names::annotations;
 use ctrlmesh_contract::status::Status;
@@ -21,6 +21,12 @@ pub(super) struct Sidecar {
     pub(super) labels: BTreeMap<String, String>,
     /// Generation of the chain that its pod was told of last.
     pub(super) told: Option<u64>,
+    /// UID of its pod.
+    pub(super) uid: String,
+    /// Its pod was deleted.
+    pub(super) is_ending: bool,
+    /// How many pods its shard had when it was to keep what it sees.
+    pub(super) shard_pods: Option<usize>,
 }
 
 impl Sidecar {
@@ -28,16 +34,17 @@ impl Sidecar {
     pub(super) fn of(pod: &Pod) -> Option<Self> {
         let status = pod.status.as_ref();
         let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        let number = |annotation: &str| pod.annotations().get(annotation)?.parse::<u64>().ok();
         (!matches!(phase, "Succeeded" | "Failed")).then(|| Self {
             pod: pod.name_any(),
             ip: status
                 .and_then(|status| status.pod_ip.clone())
                 .filter(|ip| !ip.is_empty()),
             labels: pod.labels().clone(),
-            told: pod
-                .annotations()
-                .get(annotations::CHAIN_GENERATION)
-                .and_then(|generation| generation.parse().ok()),
+            told: number(annotations::CHAIN_GENERATION),
+            uid: pod.uid().unwrap_or_default(),
+            is_ending: pod.metadata.deletion_timestamp.is_some(),
+            shard_pods: number(annotations::SHARD_PODS).and_then(|number| usize::try_from(number).ok()),
         })
     }
 }
@@ -59,7 +66,9 @@ pub(super) struct Fleet {
     /// By pod.
     pub(super) answers: BTreeMap<String, Answer>,
     /// Pods that have been quiet for long enough.
-    pub(super) quiet: std::collections::BTreeSet<String>,
+    pub(super) quiet: BTreeSet<String>,
+    /// Pods that can't be reached, and have been waited for long enough.
+    pub(super) given_up: BTreeSet<String>,
 }
 
 impl Fleet {
@@ -114,6 +123,16 @@ impl hand_over::Fleet for Fleet {
 
     fn is_quiet(&self, selector: &LabelSelector) -> bool {
         self.selected(selector).all(|sidecar| self.quiet.contains(&sidecar.pod))
+    }
+
+    fn is_settled(&self, selector: &LabelSelector) -> bool {
+        let is_settled = |pod: &String| self.quiet.contains(pod) || self.given_up.contains(pod);
+        self.selected(selector).all(|sidecar| is_settled(&sidecar.pod))
+    }
+
+    fn is_given_up(&self, selector: &LabelSelector) -> bool {
+        let mut selected = self.selected(selector).peekable();
+        selected.peek().is_some() && selected.all(|sidecar| self.given_up.contains(&sidecar.pod))
     }
 }
 

@@ -15,6 +15,7 @@ use super::outcome::outcome;
 use super::read::Documents;
 use super::reconcile::{Distributor, Next};
 use super::status::{self, Facts};
+use super::unreachable;
 use super::wanted::kept;
 use crate::api::{API_VERSION, CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::events;
@@ -96,7 +97,9 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
     let waits_for = entries
         .iter()
         .filter_map(|entry| next.waiting.get(&entry.name))
-        .flatten();
+        .flatten()
+        .map(|holder| unreachable::named(holder, &next.awaited, fleet));
+    let restart = entries.iter().find_map(|entry| next.restarting.get(&entry.name));
     let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
     let facts = Facts {
         mistakes: mistakes.map(ToString::to_string).unwrap_or_default(),
@@ -104,7 +107,8 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         is_root: document.pointer("/spec/root").is_some(),
         withheld: next.withheld.clone(),
         chain: next.chain.generation,
-        waits_for: waits_for.cloned().collect(),
+        waits_for: waits_for.collect(),
+        restart: restart.cloned(),
         plugins: None,
         hash: status::hash(&hashes),
         outcome: outcome(&entries, next.chain.generation, fleet),
@@ -143,7 +147,7 @@ fn news(before: &Value, after: &Value) -> Vec<(EventType, String, String)> {
     let list = after["conditions"].as_array().into_iter().flatten();
     let turned = list.filter(|condition| {
         let is_news = said(before, &condition["type"]) != said(after, &condition["type"]);
-        let is_bad = condition["status"] == "False" && condition["reason"] != "Progressing";
+        let is_bad = condition["status"] == "False" && !is_one_of(&condition["reason"], &["Progressing", "Restarting"]);
         is_news && (is_bad || condition["reason"] == "Enforced")
     });
     turned
@@ -156,7 +160,12 @@ fn news(before: &Value, after: &Value) -> Vec<(EventType, String, String)> {
         .collect()
 }
 
-fn reference(namespace: &str, origin: &Origin) -> ObjectReference {
+fn is_one_of(reason: &Value, words: &[&str]) -> bool {
+    reason.as_str().is_some_and(|reason| words.contains(&reason))
+}
+
+/// The object that an Event is about.
+pub(super) fn reference(namespace: &str, origin: &Origin) -> ObjectReference {
     ObjectReference {
         api_version: Some(API_VERSION.to_owned()),
         kind: Some(origin.kind.clone()),
