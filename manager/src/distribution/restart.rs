@@ -137,7 +137,8 @@ async fn step(
     }
     let leader = leader(distributor, next, evict).await;
     let pod = first(&kept, fleet, leader.as_deref())?;
-    match ask(&distributor.context.client, &next.chain.namespace, pod).await {
+    // The other clients would send it again: the 429 of a budget is no word about the API server.
+    match ask(&distributor.context.urgent, &next.chain.namespace, pod).await {
         Ok(()) => {
             distributor.context.metrics.distribution.evicted.inc();
             restarts.refused.remove(&evict.entry);
