@@ -80,6 +80,8 @@ pub mod labels {
     pub const CIRCUIT_BREAKER_DISABLE: &str = "circuitbreaker.ctrlmesh.kusionstack.io/disable";
     /// On a FaultInjection, with any value: it has no effect.
     pub const FAULT_INJECTION_DISABLE: &str = "faultinjection.ctrlmesh.kusionstack.io/disable";
+    /// On a pod, by the manager: it keeps what it sees until it is made again. The value stands for what that is.
+    pub const KEEPS_LIMITS: &str = "ctrlmesh.kusionstack.io/keeps-limits";
     /// On a pod, by Kubernetes: its name, if a StatefulSet made it.
     pub const STATEFUL_SET_POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 }
@@ -90,6 +92,8 @@ pub mod annotations {
     pub const AUTO_SHARDING_HASH: &str = "ctrlmesh.kusionstack.io/auto-sharding-hash";
     /// Bumped by the manager so that kubelet syncs the pod's volumes at once.
     pub const CHAIN_GENERATION: &str = "ctrlmesh.kusionstack.io/chain-generation";
+    /// On a pod with [`super::labels::KEEPS_LIMITS`]: how many pods its shard had when it got that.
+    pub const SHARD_PODS: &str = "ctrlmesh.kusionstack.io/shard-pods";
 }
 
 /// Environment variables of the sidecar.
@@ -99,7 +103,7 @@ pub mod env {
     /// Namespace of the sidecar's pod (downward API). A chain for another namespace is refused.
     pub const POD_NAMESPACE: &str = "POD_NAMESPACE";
     /// Public keys that may sign a chain, in the text form of [`crate::signature::PublicKeys`].
-    pub const CHAIN_PUBLIC_KEY: &str = "CTRLMESH_CHAIN_PUBLIC_KEY";
+    pub const PUBLIC_KEY: &str = "CTRLMESH_PUBLIC_KEY";
 }
 
 /// Header fields.

@@ -221,6 +221,8 @@ fn child(
         controller: root.spec.controller.clone(),
         webhook: root.spec.webhook.clone(),
         limits: Some(spec.resource_selector.iter().map(limit).collect()),
+        reshard: root.spec.reshard,
+        unreachable_pods: root.spec.unreachable_pods.clone(),
         plugins: root.spec.plugins.clone(),
         root: None,
     };

@@ -27,7 +27,7 @@ pub struct Context {
     pub client: Client,
     /// The same for work that may take minutes: its requests come after all others.
     pub background: Client,
-    /// The same for the lock of the leader: its requests wait for nothing.
+    /// The same for the lock of the leader, and for evictions: its requests wait for nothing, and are never repeated.
     pub urgent: Client,
     /// Flags.
     pub args: Arc<Args>,

@@ -18,9 +18,11 @@ mod poll;
 mod read;
 mod reconcile;
 mod report;
+mod restart;
 mod slots;
 mod status;
 mod stored;
+mod unreachable;
 mod wanted;
 mod world;
 mod write;
@@ -47,7 +49,14 @@ pub use slots::NoRoom;
 use world::World;
 
 /// What it does at the API server, by part.
-pub const RULES: &[&[crate::rbac::Rule]] = &[world::RULES, key::RULES, write::RULES, status::RULES, report::RULES];
+pub const RULES: &[&[crate::rbac::Rule]] = &[
+    world::RULES,
+    key::RULES,
+    write::RULES,
+    status::RULES,
+    report::RULES,
+    restart::RULES,
+];
 
 /// Namespaces that are looked at at a time.
 const CONCURRENCY: u16 = 16;
@@ -67,6 +76,12 @@ pub struct Metrics {
     pub failed: Counter,
     /// Statuses that the API server did not take.
     pub status_failed: Counter,
+    /// Hand-overs that went on without pods that could not be reached.
+    pub overtaken: Counter,
+    /// Pods evicted, to see what their shard shows now.
+    pub evicted: Counter,
+    /// Evictions that were refused.
+    pub evictions_refused: Counter,
 }
 
 impl Metrics {
@@ -83,6 +98,21 @@ impl Metrics {
             "status_failed",
             "Statuses that the API server did not take",
             self.status_failed.clone(),
+        );
+        registry.register(
+            "handovers_overtaken",
+            "Hand-overs that went on without pods that could not be reached",
+            self.overtaken.clone(),
+        );
+        registry.register(
+            "pods_evicted",
+            "Pods evicted, to see what their shard shows now",
+            self.evicted.clone(),
+        );
+        registry.register(
+            "evictions_refused",
+            "Evictions that were refused",
+            self.evictions_refused.clone(),
         );
     }
 }

@@ -6,17 +6,21 @@
 //!   from who is quiet. A manager that takes over needs nothing else.
 //! - No shard sees more than it shall in the end, nor more than it sees already, as long as somebody else may see it.
 //! - What is not given away is never withheld: shards that keep their objects are left alone.
+//! - Who can't be reached is waited for, unless the policy of its shard says that it was waited for long enough.
+//! - Of a shard with `reshard: Restart`, no pod sees a change while it runs ([`restart`]).
 //!
 //! Only objects that move are guarded. If two ShardingConfigs overlap in the end, [`crate::overlap()`] says so.
 
 mod moves;
 mod pods;
+pub mod restart;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ctrlmesh_contract::{Entry, LabelSelector, Settings};
+use restart::{Evict, Hold};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -52,10 +56,14 @@ pub trait Fleet {
     fn has_pods(&self, selector: &LabelSelector) -> bool;
     /// Whether every pod that these labels select runs the last chain, and nothing goes on there that began before it.
     fn is_quiet(&self, selector: &LabelSelector) -> bool;
+    /// Whether every pod that these labels select is quiet, or is waited for no longer.
+    fn is_settled(&self, selector: &LabelSelector) -> bool;
+    /// Whether there are such pods, and none of them is waited for any longer.
+    fn is_given_up(&self, selector: &LabelSelector) -> bool;
 }
 
 /// The next chain.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Its entries.
     pub entries: Vec<Entry>,
@@ -63,32 +71,52 @@ pub struct Plan {
     pub claims: Claims,
     /// Entries that see less than they shall, each with those of the shards that it waits for.
     pub waiting: BTreeMap<String, BTreeSet<String>>,
+    /// Entries that get what shards may still show whose pods were waited for long enough: each with those shards.
+    pub overtaking: BTreeMap<String, BTreeSet<String>>,
+    /// Pods that are waited for, by the shard's entry.
+    pub awaited: BTreeMap<String, Vec<LabelSelector>>,
+    /// Pods that are to keep what they see.
+    pub hold: Vec<Hold>,
+    /// Pods that have kept it for long enough.
+    pub evict: Vec<Evict>,
 }
 
-/// Makes the next chain on the way from the last entries to those that are wanted.
+/// Makes the next chain on the way from the last entries to those that are wanted. `restarts`: entries of shards whose pods see
+/// no change while they run.
 #[must_use]
-pub fn plan(last: &[Entry], claims: &Claims, wanted: &[Entry], fleet: &impl Fleet) -> Plan {
-    let wanted = pods::with_leavers(last, wanted, fleet);
+pub fn plan(
+    last: &[Entry],
+    claims: &Claims,
+    wanted: &[Entry],
+    restarts: &BTreeSet<String>,
+    fleet: &impl Fleet,
+) -> Plan {
+    let (wanted, restarts) = restart::normal(wanted, restarts);
+    let all = restart::with_kept(last, &wanted, &restarts, fleet);
+    let all = pods::with_leavers(last, &all, fleet);
     let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
-    let after: BTreeMap<&str, Shard> = wanted.iter().filter_map(Shard::of).collect();
+    let after: BTreeMap<&str, Shard> = all.iter().filter_map(Shard::of).collect();
     let possible = possible(&before, claims, fleet);
-    let mut plan = Plan {
-        entries: Vec::new(),
-        claims: Claims::new(),
-        waiting: BTreeMap::new(),
+    let moves = Moves {
+        before: &before,
+        after: &after,
+        possible: &possible,
     };
-    for entry in &wanted {
+    let mut plan = Plan::default();
+    for entry in &all {
         let Some(shard) = after.get(entry.name.as_str()) else {
             plan.entries.push(entry.clone());
             continue;
         };
         let old = before.get(entry.name.as_str());
-        let holders = moves::holders(&entry.name, shard, old, &after, &possible);
-        let limits = if holders.is_empty() {
-            shard.limits.clone()
-        } else {
-            plan.waiting.insert(entry.name.clone(), holders);
+        if let Some(old) = old.filter(|_| restart::base(&entry.name).is_some_and(|base| restarts.contains(base))) {
+            plan.entries.push(with(entry, &old.limits, old.is_consistent));
+            continue;
+        }
+        let limits = if moves.is_held_up(&entry.name, shard, fleet, &mut plan) {
             moves::narrowed(shard, old)
+        } else {
+            shard.limits.clone()
         };
         let is_sibling = |(name, other): (&&str, &Shard)| **name != entry.name && other.lock == shard.lock;
         let has_siblings = before.iter().chain(&after).any(is_sibling);
@@ -98,8 +126,45 @@ pub fn plan(last: &[Entry], claims: &Claims, wanted: &[Entry], fleet: &impl Flee
         };
         plan.entries.push(with(entry, &limits, is_consistent));
     }
+    restart::hold(&mut plan, last, &wanted, &restarts, fleet);
     plan.claims = remembered(&plan.entries, &before, possible);
     plan
+}
+
+/// What is shown, and what is to be.
+struct Moves<'a> {
+    before: &'a BTreeMap<&'a str, Shard>,
+    after: &'a BTreeMap<&'a str, Shard>,
+    possible: &'a Claims,
+}
+
+impl Moves<'_> {
+    /// Whether a shard has to wait for others; the plan says for whom, or whom it overtakes.
+    fn is_held_up(&self, name: &str, shard: &Shard, fleet: &impl Fleet, plan: &mut Plan) -> bool {
+        let old = self.before.get(name);
+        let holders = moves::holders(name, shard, old, self.after, self.possible);
+        for (holder, claim) in holders {
+            let said = self.before.get(holder).filter(|before| before.claim() == *claim);
+            let pods = said.map_or_else(|| pods::read(&claim.pods), |said| Some(said.pods.clone()));
+            let is_over = pods.as_ref().is_some_and(|pods| {
+                // Whoever is quiet shows just that.
+                fleet.is_given_up(pods) || said.is_none() && fleet.is_settled(pods)
+            });
+            let list = if is_over {
+                &mut plan.overtaking
+            } else {
+                &mut plan.waiting
+            };
+            list.entry(name.to_owned()).or_default().insert(holder.to_owned());
+            if let (false, Some(pods)) = (is_over, pods) {
+                let awaited = plan.awaited.entry(holder.to_owned()).or_default();
+                if !awaited.contains(&pods) {
+                    awaited.push(pods);
+                }
+            }
+        }
+        plan.waiting.contains_key(name)
+    }
 }
 
 /// A shard's entry, read.
@@ -132,7 +197,7 @@ impl Shard {
 
     fn claim(&self) -> Claim {
         Claim {
-            pods: json!(self.pods),
+            pods: json!(restart::all(&self.pods)),
             lock: self.lock.clone(),
             limits: self.limits.clone(),
         }

@@ -67,6 +67,13 @@ pub struct ShardingConfigSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub limits: Option<Vec<Limit>>,
+    /// How pods of this shard meet a change of what they see: live, or when they are made again.
+    #[serde(default, skip_serializing_if = "is_live")]
+    #[schemars(extend("default" = "Live"))]
+    pub reshard: Reshard,
+    /// Whether others wait for pods of this shard that can't be reached. Absent: Wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreachable_pods: Option<UnreachablePods>,
     /// Plugins of your own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
@@ -77,6 +84,56 @@ pub struct ShardingConfigSpec {
     /// Makes this object a generator of others, one for each shard. It is none itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<Root>,
+}
+
+/// How pods meet a change of what they see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Reshard {
+    /// While they run.
+    #[default]
+    Live,
+    /// They are evicted one by one, the leader last, and see it when they are made again.
+    Restart,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_live(reshard: &Reshard) -> bool {
+    *reshard == Reshard::Live
+}
+
+/// What becomes of objects that a shard is to give up while pods of it can't be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.afterSeconds) || self.policy == 'Proceed'",
+    "message": "has no effect with Wait; write policy: Proceed",
+    "fieldPath": ".afterSeconds",
+}]))]
+pub struct UnreachablePods {
+    /// Whether others wait for them.
+    pub policy: UnreachablePolicy,
+    /// With Proceed: so many seconds after the first question without an answer. Absent: 60.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub after_seconds: Option<i32>,
+}
+
+impl UnreachablePods {
+    /// How long others wait; `None`: until they answer, or are gone.
+    #[must_use]
+    pub fn patience(&self) -> Option<std::time::Duration> {
+        let seconds = u64::try_from(self.after_seconds.unwrap_or(60)).unwrap_or_default();
+        (self.policy == UnreachablePolicy::Proceed).then(|| std::time::Duration::from_secs(seconds))
+    }
+}
+
+/// Whether others wait for pods that can't be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum UnreachablePolicy {
+    /// They do: nothing has two owners.
+    Wait,
+    /// Not for long: a pod that works on and only can't be reached may be owner besides another for a while.
+    Proceed,
 }
 
 /// The controller that is sharded.

@@ -88,6 +88,9 @@ fn problem(own: &[&Entry], generation: u64, fleet: &Fleet, sidecar: &Sidecar) ->
         if running.state != EntryState::Active {
             return Some(failing(running));
         }
+        if crate::hand_over::restart::base(&entry.name).is_some() {
+            return Some("sees what it saw before until it is made again".to_owned());
+        }
     }
     None
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, plugin_config_map};
 use ctrlmesh_contract::signature::{PublicKeys, SigningKey};
-use ctrlmesh_contract::{Chain, Digest, Entry};
+use ctrlmesh_contract::{Chain, Digest, Entry, LabelSelector};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt as _;
 use kube::runtime::controller::Action;
@@ -15,15 +15,19 @@ use super::carried::Packed;
 use super::fleet::{Fleet, Sidecar};
 use super::poll::Poller;
 use super::read::Documents;
+use super::restart::{self, Restarts, Waits};
 use super::slots::{NoRoom, Slots};
 use super::stored::Stored;
+use super::unreachable::{self, Silent};
 use super::wanted;
 use super::world::World;
 use super::{report, slots, write};
+use crate::api::sharding_config::{Reshard, ShardingConfig};
 use crate::built_in::BuiltIn;
 use crate::compile::Refused;
 use crate::context::Context;
 use crate::error::Error;
+use crate::hand_over::restart::{Evict, Hold};
 use crate::hand_over::{self, Claims};
 use crate::oci::{Found, Plugins};
 
@@ -56,6 +60,10 @@ pub(super) struct Memory {
     generation: u64,
     /// Versions that our last writes made, by ConfigMap, and when: what is watched comes later.
     written: BTreeMap<String, (u64, Instant)>,
+    /// Pods that are waited for and do not answer.
+    silent: Silent,
+    /// Pods that are made again.
+    pub(super) restarts: Restarts,
 }
 
 impl Memory {
@@ -83,6 +91,14 @@ pub(super) struct Next {
     pub(super) chain: Chain,
     pub(super) claims: Claims,
     pub(super) waiting: BTreeMap<String, BTreeSet<String>>,
+    /// Entries that get what others may still show, and those.
+    pub(super) overtaking: BTreeMap<String, BTreeSet<String>>,
+    /// Pods that are waited for, by the shard's entry.
+    pub(super) awaited: BTreeMap<String, Vec<LabelSelector>>,
+    pub(super) hold: Vec<Hold>,
+    pub(super) evict: Vec<Evict>,
+    /// Why shards are not restarted yet.
+    pub(super) restarting: Waits,
     /// Objects that make no sense.
     pub(super) refused: Vec<Refused>,
     /// What the references of objects to plugins led to.
@@ -128,11 +144,17 @@ impl Distributor {
         if !memory.has_seen_writes(&self.world, &namespace) {
             return Ok(Action::requeue(UNSEEN));
         }
-        let fleet = self.look(&namespace, &stored, &mut memory).await;
-        let next = self.next(&namespace, &objects, &stored, &fleet, &memory);
+        let mut fleet = self.look(&namespace, &stored, &mut memory).await;
+        fleet.given_up = unreachable::given_up(&memory.silent, &fleet, &objects.sharding_configs, Instant::now());
+        let mut next = self.next(&namespace, &objects, &stored, &fleet, &memory);
+        memory.silent = unreachable::silent(&memory.silent, &next.awaited, &fleet, Instant::now());
         let written = self.write(&stored, &next, &fleet, &mut memory).await;
         if written.is_ok() {
             memory.last = Some((next.chain.clone(), next.claims.clone()));
+        }
+        // What a plan says of pods holds when sidecars were asked about the chain that lies there.
+        if written.as_ref().is_ok_and(|is_written| !is_written) && next.withheld.is_none() {
+            next.restarting = restart::restart(self, &next, &fleet, &mut memory).await;
         }
         self.remember(&namespace, memory);
         let is_written = written?;
@@ -153,7 +175,7 @@ impl Distributor {
         let mut fleet = Fleet {
             sidecars,
             answers,
-            quiet: BTreeSet::new(),
+            ..Fleet::default()
         };
         let said = fleet.answers.values().filter_map(|answer| match answer {
             super::fleet::Answer::Status(status) => Some(status.chain.generation),
@@ -199,6 +221,11 @@ impl Distributor {
             chain: last.clone().unwrap_or_else(|| with(highest.max(1), Vec::new())),
             claims,
             waiting: BTreeMap::new(),
+            overtaking: BTreeMap::new(),
+            awaited: BTreeMap::new(),
+            hold: Vec::new(),
+            evict: Vec::new(),
+            restarting: Waits::new(),
             refused: Vec::new(),
             found: Found::of(namespace, &objects.sharding_configs, &running, |ask| {
                 self.plugins.resolve(ask)
@@ -213,8 +240,10 @@ impl Distributor {
             }
         };
         next.refused = wanted.refused;
-        let plan = hand_over::plan(&next.chain.entries, &next.claims, &wanted.entries, fleet);
-        next.waiting = plan.waiting;
+        let restarts = restarts(objects);
+        let plan = hand_over::plan(&next.chain.entries, &next.claims, &wanted.entries, &restarts, fleet);
+        (next.waiting, next.overtaking, next.awaited) = (plan.waiting, plan.overtaking, plan.awaited);
+        (next.hold, next.evict) = (plan.hold, plan.evict);
         if last.is_none() || !wanted::is_same(&next.chain.entries, &plan.entries) {
             let chain = with(highest + 1, plan.entries);
             match self.check(stored, &chain, &next.found) {
@@ -243,6 +272,12 @@ impl Distributor {
         if stored.chain.as_ref() == Some(&next.chain) {
             // What no sidecar runs any more is taken out once all of them run the chain.
             let is_everywhere = fleet.sidecars.iter().all(|sidecar| fleet.is_at(sidecar, before));
+            self.tell(
+                namespace,
+                &fleet.untold(before, next.chain.generation),
+                next.chain.generation,
+            )
+            .await;
             return self.write_slots(stored, next, !is_everywhere, memory).await;
         }
         self.write_slots(stored, next, true, memory).await?;
@@ -250,6 +285,7 @@ impl Distributor {
         memory.note(Some(CHAIN_CONFIG_MAP.to_owned()), version);
         self.context.metrics.distribution.written.inc();
         tracing::info!(%namespace, generation = next.chain.generation, entries = next.chain.entries.len(), "chain written");
+        unreachable::tell(self, next, fleet).await;
         let of = |entries: &[Entry], sidecar: &Sidecar| -> Vec<Entry> {
             let own = entries
                 .iter()
@@ -261,10 +297,15 @@ impl Distributor {
             .iter()
             .filter(|sidecar| of(before, sidecar) != of(&next.chain.entries, sidecar));
         let pods: Vec<String> = concerned.map(|sidecar| sidecar.pod.clone()).collect();
-        if let Err(error) = write::bump(client, namespace, &pods, next.chain.generation).await {
+        self.tell(namespace, &pods, next.chain.generation).await;
+        Ok(true)
+    }
+
+    /// Has kubelet sync the volumes of pods.
+    async fn tell(&self, namespace: &str, pods: &[String], generation: u64) {
+        if let Err(error) = write::bump(&self.context.client, namespace, pods, generation).await {
             tracing::warn!(%error, %namespace, "not every pod was told; kubelet finds the chain within a minute");
         }
-        Ok(true)
     }
 
     /// Whether anything was written.
@@ -321,4 +362,12 @@ impl Distributor {
             own: found.digests(),
         }
     }
+}
+
+/// Entries of shards whose pods see no change while they run.
+fn restarts(objects: &Documents) -> BTreeSet<String> {
+    let shards = objects.sharding_configs.iter();
+    let restarts = shards.filter(|config| config.spec.reshard == Reshard::Restart);
+    let name = |config: &ShardingConfig| format!("{}/{}", BuiltIn::ShardSelector.name(), config.name_any());
+    restarts.map(name).collect()
 }

@@ -15,6 +15,7 @@ use super::outcome::outcome;
 use super::read::Documents;
 use super::reconcile::{Distributor, Next};
 use super::status::{self, Facts};
+use super::unreachable;
 use super::wanted::kept;
 use crate::api::{API_VERSION, CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::events;
@@ -23,7 +24,7 @@ use crate::rbac::{Rule, Scope};
 /// Statuses that are written at a time.
 const CONCURRENCY: usize = 8;
 /// Reasons that another condition, or time, explains: no Event.
-const QUIET: [&str; 3] = ["Progressing", "Fetching", "PluginsUnresolved"];
+const QUIET: [&str; 4] = ["Progressing", "Restarting", "Fetching", "PluginsUnresolved"];
 /// KusionStack's managers put it on objects, and took it off when they were deleted. Nobody else does.
 pub const FINALIZER: &str = "finalizer.ctrlmesh.kusionstack.io/protected";
 
@@ -100,7 +101,9 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
     let waits_for = entries
         .iter()
         .filter_map(|entry| next.waiting.get(&entry.name))
-        .flatten();
+        .flatten()
+        .map(|holder| unreachable::named(holder, &next.awaited, fleet));
+    let restart = entries.iter().find_map(|entry| next.restarting.get(&entry.name));
     let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
     let facts = Facts {
         mistakes: mistakes.map(ToString::to_string).unwrap_or_default(),
@@ -109,7 +112,8 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         is_root: document.pointer("/spec/root").is_some(),
         withheld: next.withheld.clone().or_else(|| held(&origin, objects)),
         chain: next.chain.generation,
-        waits_for: waits_for.cloned().collect(),
+        waits_for: waits_for.collect(),
+        restart: restart.cloned(),
         plugins: plugins(document, next),
         plugins_problem: next.found.problem(&origin.name),
         hash: status::hash(&hashes),
@@ -172,8 +176,7 @@ fn news(before: &Value, after: &Value) -> Vec<(EventType, String, String)> {
     let list = after["conditions"].as_array().into_iter().flatten();
     let turned = list.filter(|condition| {
         let is_news = said(before, &condition["type"]) != said(after, &condition["type"]);
-        let is_quiet = QUIET.iter().any(|reason| condition["reason"] == *reason);
-        let is_bad = condition["status"] == "False" && !is_quiet;
+        let is_bad = condition["status"] == "False" && !is_one_of(&condition["reason"], &QUIET);
         is_news && (is_bad || condition["reason"] == "Enforced")
     });
     turned
@@ -186,7 +189,12 @@ fn news(before: &Value, after: &Value) -> Vec<(EventType, String, String)> {
         .collect()
 }
 
-fn reference(namespace: &str, origin: &Origin) -> ObjectReference {
+fn is_one_of(reason: &Value, words: &[&str]) -> bool {
+    reason.as_str().is_some_and(|reason| words.contains(&reason))
+}
+
+/// The object that an Event is about.
+pub(super) fn reference(namespace: &str, origin: &Origin) -> ObjectReference {
     ObjectReference {
         api_version: Some(API_VERSION.to_owned()),
         kind: Some(origin.kind.clone()),

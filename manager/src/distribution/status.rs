@@ -45,6 +45,8 @@ pub(super) struct Facts {
     pub(super) chain: u64,
     /// Shards that have to give up objects first.
     pub(super) waits_for: Vec<String>,
+    /// Why its pods are not made again yet, in a word and in a sentence.
+    pub(super) restart: Option<(&'static str, String)>,
     /// What its plugins' references led to; `None`: it names none.
     pub(super) plugins: Option<Vec<Value>>,
     /// Why not all of them led to bytes, in a word.
@@ -199,8 +201,12 @@ fn enforced(facts: &Facts) -> Said {
     } else if outcome.lagging.is_empty() && is_whole {
         (ConditionStatus::True, "Enforced", count)
     } else {
-        let message = format!("{count}{}", lagging(outcome));
-        (ConditionStatus::False, "Progressing", message)
+        let (reason, more) = match &facts.restart {
+            Some((reason, message)) => (*reason, format!("; {message}")),
+            None => ("Progressing", String::new()),
+        };
+        let message = format!("{count}{more}{}", lagging(outcome));
+        (ConditionStatus::False, reason, message)
     };
     (condition::ENFORCED, status, reason, message)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Claims, Shard};
+use super::{Claim, Claims, Shard};
 use crate::api::sharding_config::Limit;
 use crate::api::{LabelSelector, Operator, Requirement};
 use crate::label_set::LabelSet;
@@ -11,15 +11,15 @@ use crate::view::{self, ResourceClass};
 /// A key that selectors for nothing speak of. No object can both have it and not have it.
 const NOTHING: &str = "ctrlmesh.kusionstack.io/nothing";
 
-/// Shards whose sidecars may still show objects that this one gains and that they lose.
-pub(super) fn holders(
+/// What sidecars of other shards may still show that this one gains and that they lose, each with the shard's entry.
+pub(super) fn holders<'a>(
     name: &str,
     shard: &Shard,
     old: Option<&Shard>,
     after: &BTreeMap<&str, Shard>,
-    possible: &Claims,
-) -> BTreeSet<String> {
-    let mut holders = BTreeSet::new();
+    possible: &'a Claims,
+) -> Vec<(&'a str, &'a Claim)> {
+    let mut holders = Vec::new();
     for (holder, claims) in possible.iter().filter(|(holder, _)| *holder != name) {
         for claim in claims.iter().filter(|claim| claim.lock == shard.lock) {
             let keeps = after.get(holder.as_str()).map(|shard| shard.limits.as_slice());
@@ -40,7 +40,7 @@ pub(super) fn holders(
                     .any(|gained| lost.iter().any(|lost| gained.and(lost).is_some()))
             };
             if classes(&limits).iter().any(is_moved) {
-                holders.insert(holder.clone());
+                holders.push((holder.as_str(), claim));
             }
         }
     }

@@ -8,6 +8,8 @@ use serde_json::json;
 
 use super::*;
 
+mod restart;
+
 const SHARDS: usize = 4;
 const BUCKETS: usize = 6;
 
@@ -76,6 +78,8 @@ struct Cluster {
     last: Vec<Entry>,
     claims: Claims,
     running: BTreeMap<usize, Vec<Entry>>,
+    /// Pods that can't be reached, and have been waited for long enough.
+    given_up: BTreeSet<usize>,
 }
 
 impl Fleet for Cluster {
@@ -84,17 +88,28 @@ impl Fleet for Cluster {
     }
 
     fn is_quiet(&self, selector: &LabelSelector) -> bool {
-        let mut selected = self
-            .running
-            .iter()
-            .filter(|(pod, _)| selector.matches(&labels_of(**pod)));
-        selected.all(|(_, running)| *running == self.last)
+        let is_last = |(pod, running): (usize, &Vec<Entry>)| *running == self.last && !self.given_up.contains(&pod);
+        self.selected(selector).all(is_last)
+    }
+
+    fn is_settled(&self, selector: &LabelSelector) -> bool {
+        let is_last = |(pod, running): (usize, &Vec<Entry>)| *running == self.last || self.given_up.contains(&pod);
+        self.selected(selector).all(is_last)
+    }
+
+    fn is_given_up(&self, selector: &LabelSelector) -> bool {
+        self.has_pods(selector) && self.selected(selector).all(|(pod, _)| self.given_up.contains(&pod))
     }
 }
 
 impl Cluster {
+    fn selected(&self, selector: &LabelSelector) -> impl Iterator<Item = (usize, &Vec<Entry>)> {
+        let running = self.running.iter().map(|(pod, running)| (*pod, running));
+        running.filter(|(pod, _)| selector.matches(&labels_of(*pod)))
+    }
+
     fn step(&mut self, wanted: &[Entry]) -> BTreeMap<String, BTreeSet<String>> {
-        let plan = plan(&self.last, &self.claims, wanted, self);
+        let plan = plan(&self.last, &self.claims, wanted, &BTreeSet::new(), self);
         // A manager that takes over reads them back.
         self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
         self.last = plan.entries;
@@ -112,7 +127,9 @@ impl Cluster {
 
     fn sync(&mut self, pod: usize) {
         let last = self.last.clone();
-        self.running.entry(pod).and_modify(|running| *running = last);
+        if !self.given_up.contains(&pod) {
+            self.running.entry(pod).and_modify(|running| *running = last);
+        }
     }
 }
 
@@ -212,6 +229,33 @@ fn pods_of_a_shard_that_is_gone_see_nothing_while_there_are_others() {
     assert!(cluster.last.is_empty() && cluster.claims.is_empty());
 }
 
+/// Who is given up holds up nobody: neither when it was asked to narrow, nor before that.
+#[test]
+fn who_can_not_be_reached_is_overtaken_and_nobody_else() {
+    let first = wanted(&[Some(0), Some(0), Some(1)]);
+    let target = wanted(&[Some(0), Some(1), Some(1)]);
+    let mut cluster = with_pods(0..2, &first);
+    assert_eq!(cluster.step(&target).len(), 1);
+    // The winner's own silence changes nothing.
+    cluster.given_up = [1].into();
+    assert_eq!(cluster.step(&target).len(), 1);
+    cluster.given_up = [0].into();
+    let plan = plan(&cluster.last, &cluster.claims, &target, &BTreeSet::new(), &cluster);
+    let expected: BTreeSet<String> = ["shard-selector/s0".to_owned()].into();
+    assert_eq!(
+        plan.overtaking,
+        BTreeMap::from([("shard-selector/s1".to_owned(), expected)])
+    );
+    assert!(plan.waiting.is_empty() && sees(&plan.entries, 1, 1));
+    // It is remembered what the silent one may show.
+    assert!(plan.claims.contains_key("shard-selector/s0"));
+
+    let mut cluster = with_pods(0..2, &first);
+    cluster.given_up = [0].into();
+    assert!(cluster.step(&target).is_empty());
+    assert!(sees(&cluster.last, 1, 1));
+}
+
 #[test]
 fn shards_of_different_controllers_do_not_wait_for_each_other() {
     let other = |entry: Entry| {
@@ -235,6 +279,9 @@ enum Happens {
     Sync(usize),
     /// The manager looks.
     Look,
+    /// A sidecar can't be reached, and was waited for long enough; or it is back, and loads the last chain.
+    Lose(usize),
+    Find(usize),
 }
 
 fn happens() -> impl Strategy<Value = Happens> {
@@ -243,13 +290,16 @@ fn happens() -> impl Strategy<Value = Happens> {
         1 => owners.prop_map(Happens::Edit),
         4 => (0..SHARDS).prop_map(Happens::Sync),
         3 => Just(Happens::Look),
+        1 => (0..SHARDS).prop_map(Happens::Lose),
+        1 => (0..SHARDS).prop_map(Happens::Find),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is edited, whoever lags: no bucket is shown by two pods, and in the end it is shown by whom it was given to.
+    /// Whatever is edited, whoever lags: no bucket is shown by two pods that can be reached, and in the end it is shown by whom
+    /// it was given to.
     #[test]
     fn nothing_ever_has_two_owners(
         first in prop::collection::vec(prop::option::of(0..SHARDS), BUCKETS),
@@ -272,12 +322,19 @@ proptest! {
                 }
                 Happens::Sync(pod) => cluster.sync(pod),
                 Happens::Look => drop(cluster.step(&wanted(&owners))),
+                Happens::Lose(pod) => drop(cluster.given_up.insert(pod)),
+                Happens::Find(pod) => {
+                    cluster.given_up.remove(&pod);
+                    cluster.sync(pod);
+                }
             }
             for bucket in 0..BUCKETS {
-                let now = cluster.owners(bucket);
+                let mut now = cluster.owners(bucket);
+                now.retain(|pod| !cluster.given_up.contains(pod));
                 prop_assert!(now.len() <= 1, "{bucket} is shown by {now:?}");
             }
         }
+        cluster.given_up.clear();
         for _ in 0..4 {
             cluster.step(&wanted(&owners));
             all_on(&mut cluster);

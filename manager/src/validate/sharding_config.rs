@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::findings::at_index;
 use super::{Findings, plugins};
-use crate::api::sharding_config::{Limit, ResourceGroup, Root};
+use crate::api::sharding_config::{Limit, ResourceGroup, Root, UnreachablePolicy};
 use crate::api::{LabelSelector, ShardingConfig};
 use crate::auto_shard::{LabelKeys, auto_shard};
 use crate::built_in::BuiltIn;
@@ -32,6 +32,13 @@ pub(crate) fn check(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
         if !(1..=i32::from(u16::MAX)).contains(&webhook.port) {
             findings.refuse("spec.webhook.port", format!("is {}; write 1 to 65535", webhook.port));
         }
+    }
+    let unreachable = config.spec.unreachable_pods.as_ref();
+    if unreachable.is_some_and(|pods| pods.policy == UnreachablePolicy::Wait && pods.after_seconds.is_some()) {
+        findings.refuse(
+            "spec.unreachablePods.afterSeconds",
+            "has no effect with Wait; write policy: Proceed",
+        );
     }
     plugins::check(&config.spec.plugins, &mut findings);
     match &config.spec.root {

@@ -32,7 +32,9 @@ type Refused struct {
 type EntryStatus struct {
 	Name  string `json:"name"`
 	State string `json:"state"`
-	Error string `json:"error"`
+	// SettingsHash stands for the settings that it runs with.
+	SettingsHash string `json:"settingsHash"`
+	Error        string `json:"error"`
 	// Reports are what the plugin shows of itself, by key: a breaker's state, how often a fault fired.
 	Reports map[string]json.RawMessage `json:"reports"`
 }

@@ -1,0 +1,300 @@
+//! Makes pods anew that are to see a change no other way (`reshard: Restart`): labels those that keep what they see, then has them
+//! evicted one by one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use ctrlmesh_contract::Entry;
+use ctrlmesh_contract::names::annotations::SHARD_PODS;
+use ctrlmesh_contract::names::labels::KEEPS_LIMITS;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions};
+use kube::runtime::events::EventType;
+use kube::{Api, Client};
+use serde_json::json;
+
+use super::fleet::{Answer, Fleet, Sidecar};
+use super::reconcile::{Distributor, Memory, Next};
+use super::report;
+use crate::events;
+use crate::hand_over::restart::{Evict, Hold};
+use crate::rbac::{Rule, Scope};
+
+/// What it needs, besides patches of pods.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        scope: Scope::Cluster,
+        group: "",
+        resources: &["pods/eviction"],
+        verbs: &["create"],
+        names: &[],
+    },
+    Rule {
+        scope: Scope::Cluster,
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["get"],
+        names: &[],
+    },
+];
+
+/// A shard that has fewer pods than it had is waited for so long: somebody may have scaled it down.
+const MISSING: Duration = Duration::from_secs(60);
+/// Between two attempts, if an eviction is refused: doubled each time, from and to.
+const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// What is known of the restart of a shard. Lost with the manager, it is found out again.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Restarts {
+    /// UIDs of pods that were evicted and may be seen as if they were not.
+    evicted: BTreeSet<String>,
+    /// Since when pods are missing, by the shard's entry.
+    missing: BTreeMap<String, Instant>,
+    /// Evictions that were refused, by the shard's entry.
+    refused: BTreeMap<String, Refused>,
+}
+
+/// An eviction that was refused.
+#[derive(Clone, Debug)]
+struct Refused {
+    message: String,
+    pause: Duration,
+    until: Instant,
+}
+
+/// Whose turn it is.
+#[derive(Debug, PartialEq)]
+enum Turn {
+    /// The next one's.
+    Next,
+    /// Nobody's before this has happened.
+    Wait(String),
+    /// Nobody's before so many pods are there.
+    Missing(usize),
+    /// All are done.
+    Done,
+}
+
+/// Why shards whose pods are made again are not done yet: a reason and a sentence, by their entries.
+pub(super) type Waits = BTreeMap<String, (&'static str, String)>;
+
+/// Takes the next step of every restart.
+pub(super) async fn restart(distributor: &Distributor, next: &Next, fleet: &Fleet, memory: &mut Memory) -> Waits {
+    let namespace = &next.chain.namespace;
+    let client = &distributor.context.client;
+    for hold in &next.hold {
+        if let Err(error) = label(client, namespace, hold, fleet).await {
+            tracing::warn!(%error, %namespace, "not every pod was labelled; it is tried again");
+        }
+    }
+    let restarts = &mut memory.restarts;
+    restarts
+        .evicted
+        .retain(|uid| fleet.sidecars.iter().any(|sidecar| sidecar.uid == *uid));
+    let is_at_work = |entry: &String| next.evict.iter().any(|evict| evict.entry == *entry);
+    restarts.missing.retain(|entry, _| is_at_work(entry));
+    restarts.refused.retain(|entry, _| is_at_work(entry));
+    let mut waits = Waits::new();
+    for evict in &next.evict {
+        if let Some(wait) = step(distributor, next, evict, fleet, restarts).await {
+            waits.insert(evict.entry.clone(), wait);
+        }
+    }
+    waits
+}
+
+/// Evicts a pod, or tells why not.
+async fn step(
+    distributor: &Distributor,
+    next: &Next,
+    evict: &Evict,
+    fleet: &Fleet,
+    restarts: &mut Restarts,
+) -> Option<(&'static str, String)> {
+    let now = Instant::now();
+    let wait = |message| Some(("Restarting", message));
+    let kept = candidates(evict, fleet);
+    match turn(evict, &next.chain.entries, fleet, &restarts.evicted) {
+        Turn::Done => return None,
+        Turn::Wait(message) => {
+            restarts.missing.remove(&evict.entry);
+            return wait(message);
+        }
+        Turn::Missing(count) => {
+            let since = restarts.missing.entry(evict.entry.clone()).or_insert(now);
+            if now.duration_since(*since) < MISSING {
+                return wait(format!("{count} pods are not there again yet"));
+            }
+        }
+        Turn::Next => {
+            restarts.missing.remove(&evict.entry);
+        }
+    }
+    let refused = restarts.refused.get(&evict.entry);
+    if let Some(refused) = refused.filter(|refused| now < refused.until) {
+        return Some(("EvictionRefused", refused.message.clone()));
+    }
+    let leader = leader(distributor, next, evict).await;
+    let pod = first(&kept, fleet, leader.as_deref())?;
+    // The other clients would send it again: the 429 of a budget is no word about the API server.
+    match ask(&distributor.context.urgent, &next.chain.namespace, pod).await {
+        Ok(()) => {
+            distributor.context.metrics.distribution.evicted.inc();
+            restarts.refused.remove(&evict.entry);
+            restarts.evicted.insert(pod.uid.clone());
+            tell(distributor, next, evict, pod).await;
+            wait(format!("{} is made again", pod.pod))
+        }
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => wait(format!("{} ends", pod.pod)),
+        Err(error) => {
+            distributor.context.metrics.distribution.evictions_refused.inc();
+            let message = format!("{} can't be evicted: {}", pod.pod, why(&error));
+            restarts.back_off(&evict.entry, message.clone(), now);
+            Some(("EvictionRefused", message))
+        }
+    }
+}
+
+impl Restarts {
+    /// The next attempt is later each time.
+    fn back_off(&mut self, entry: &str, message: String, now: Instant) {
+        let before = self.refused.get(entry).map(|refused| refused.pause * 2);
+        let pause = before.unwrap_or(BACK_OFF.0).min(BACK_OFF.1);
+        let until = now + pause;
+        let refused = Refused { message, pause, until };
+        self.refused.insert(entry.to_owned(), refused);
+    }
+}
+
+fn why(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => {
+            let causes = status.details.iter().flat_map(|details| &details.causes);
+            let causes: Vec<&str> = causes.map(|cause| cause.message.as_str()).collect();
+            format!("{} {}", status.message, causes.join("; "))
+                .trim_end()
+                .to_owned()
+        }
+        error => error.to_string(),
+    }
+}
+
+/// Whether a pod may be evicted now. Pure.
+fn turn(evict: &Evict, entries: &[Entry], fleet: &Fleet, evicted: &BTreeSet<String>) -> Turn {
+    if candidates(evict, fleet).is_empty() {
+        return Turn::Done;
+    }
+    let (mut count, mut wanted) = (0, 0);
+    for sidecar in fleet.selected(&evict.pods) {
+        count += 1;
+        wanted = wanted.max(sidecar.shard_pods.unwrap_or_default());
+        if sidecar.is_ending || evicted.contains(&sidecar.uid) {
+            return Turn::Wait(format!("{} ends", sidecar.pod));
+        }
+        let is_new = !evict.kept.matches(&sidecar.labels);
+        if is_new && (sidecar.ip.is_none() || !fleet.is_at(sidecar, entries)) {
+            return Turn::Wait(format!("{} does not run the chain yet", sidecar.pod));
+        }
+    }
+    match wanted.saturating_sub(count) {
+        0 => Turn::Next,
+        missing => Turn::Missing(missing),
+    }
+}
+
+fn candidates<'a>(evict: &Evict, fleet: &'a Fleet) -> Vec<&'a Sidecar> {
+    fleet.selected(&evict.kept).collect()
+}
+
+/// The leader last, as each eviction of one makes another; who does not answer before it. Pure.
+fn first<'a>(kept: &[&'a Sidecar], fleet: &Fleet, leader: Option<&str>) -> Option<&'a Sidecar> {
+    let is_leader = |pod: &str| {
+        // client-go's identities are `<name of the host>_<random>`.
+        leader.is_some_and(|leader| leader == pod || leader.strip_prefix(pod).is_some_and(|rest| rest.starts_with('_')))
+    };
+    let rank = |sidecar: &Sidecar| match fleet.answers.get(&sidecar.pod) {
+        _ if is_leader(&sidecar.pod) => 2,
+        Some(Answer::Status(_)) => 0,
+        _ => 1,
+    };
+    kept.iter()
+        .copied()
+        .min_by_key(|sidecar| (rank(sidecar), sidecar.pod.clone()))
+}
+
+/// Who holds the shard's lock, as it calls itself. `None`: nobody, or it is not known.
+async fn leader(distributor: &Distributor, next: &Next, evict: &Evict) -> Option<String> {
+    let entry = next.chain.entries.iter().find(|entry| entry.name == evict.entry)?;
+    let text = |field: &str| entry.settings.value().get(field)?.as_str();
+    let name = format!("{}---{}", text("leaderElectionName")?, text("shard")?);
+    let api: Api<Lease> = Api::namespaced(distributor.context.client.clone(), &next.chain.namespace);
+    match api.get_opt(&name).await {
+        Ok(lease) => lease?.spec?.holder_identity,
+        Err(error) => {
+            tracing::warn!(%error, namespace = next.chain.namespace, name, "it is not known who leads");
+            None
+        }
+    }
+}
+
+/// Labels the pods that are to keep what they see.
+async fn label(client: &Client, namespace: &str, hold: &Hold, fleet: &Fleet) -> Result<(), kube::Error> {
+    let pods: Vec<&Sidecar> = fleet.selected(&hold.pods).collect();
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    for sidecar in &pods {
+        let patch = json!({ "metadata": {
+            "uid": sidecar.uid,
+            "labels": { KEEPS_LIMITS: hold.value },
+            "annotations": { SHARD_PODS: pods.len().to_string() },
+        } });
+        let patched = api
+            .patch_metadata(&sidecar.pod, &PatchParams::default(), &Patch::Merge(&patch))
+            .await;
+        match patched {
+            Ok(_) => {}
+            // It is gone, or another of its name.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Asks for an eviction, which PodDisruptionBudgets may refuse (429).
+async fn ask(client: &Client, namespace: &str, pod: &Sidecar) -> Result<(), kube::Error> {
+    let only_it = Preconditions {
+        uid: Some(pod.uid.clone()),
+        resource_version: None,
+    };
+    let params = EvictParams {
+        delete_options: Some(DeleteParams {
+            preconditions: Some(only_it),
+            ..DeleteParams::default()
+        }),
+        ..EvictParams::default()
+    };
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    api.evict(&pod.pod, &params).await.map(drop)
+}
+
+async fn tell(distributor: &Distributor, next: &Next, evict: &Evict, pod: &Sidecar) {
+    tracing::info!(
+        namespace = next.chain.namespace,
+        entry = evict.entry,
+        pod = pod.pod,
+        "a pod was evicted to see its shard's new limits"
+    );
+    let entry = next.chain.entries.iter().find(|entry| entry.name == evict.entry);
+    if let Some(origin) = entry.and_then(|entry| entry.origin.as_ref()) {
+        let about = report::reference(&next.chain.namespace, origin);
+        let note = format!(
+            "{} was evicted: it sees the shard as it is now when it is made again",
+            pod.pod
+        );
+        events::publish(&distributor.context, &about, EventType::Normal, "Restarting", &note).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! Pods that are waited for: which they are, and for how long, by the policy of their shard.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use ctrlmesh_contract::LabelSelector;
+use kube::runtime::events::EventType;
+
+use super::fleet::{Answer, Fleet, Sidecar};
+use super::reconcile::{Distributor, Next};
+use super::report;
+use crate::api::ShardingConfig;
+use crate::events;
+use crate::hand_over::restart;
+
+/// Since when pods that are waited for have not answered.
+pub(super) type Silent = BTreeMap<String, Instant>;
+
+/// Pods that a condition names, for each shard.
+const MAX_NAMED: usize = 5;
+
+/// Pods that are not waited for any longer: the policies of all shards that they are in say so.
+pub(super) fn given_up(silent: &Silent, fleet: &Fleet, configs: &[ShardingConfig], now: Instant) -> BTreeSet<String> {
+    let is_given_up = |sidecar: &&Sidecar| {
+        let since = silent.get(&sidecar.pod).filter(|_| !is_there(sidecar, fleet));
+        let own = configs.iter().filter(|config| {
+            let pods = config.spec.selector.as_ref().map(LabelSelector::from);
+            config.spec.root.is_none() && pods.is_some_and(|pods| pods.matches(&sidecar.labels))
+        });
+        let patience: Option<Vec<_>> = own
+            .map(|config| config.spec.unreachable_pods.as_ref()?.patience())
+            .collect();
+        let longest = patience.and_then(|patience| patience.into_iter().max());
+        since
+            .zip(longest)
+            .is_some_and(|(since, patience)| now.duration_since(*since) >= patience)
+    };
+    let given_up = fleet.sidecars.iter().filter(is_given_up);
+    given_up.map(|sidecar| sidecar.pod.clone()).collect()
+}
+
+/// Whether there is an answer, or nobody to give one.
+fn is_there(sidecar: &Sidecar, fleet: &Fleet) -> bool {
+    sidecar.ip.is_none() || matches!(fleet.answers.get(&sidecar.pod), Some(Answer::Status(_)))
+}
+
+/// Who of those that are waited for is silent, and since when.
+pub(super) fn silent(
+    before: &Silent,
+    awaited: &BTreeMap<String, Vec<LabelSelector>>,
+    fleet: &Fleet,
+    now: Instant,
+) -> Silent {
+    let waited = awaited.values().flatten().flat_map(|pods| fleet.selected(pods));
+    // Who was given up still does not answer, though nobody waits for it now.
+    let known = fleet
+        .sidecars
+        .iter()
+        .filter(|sidecar| fleet.given_up.contains(&sidecar.pod));
+    let silent = waited.chain(known).filter(|sidecar| !is_there(sidecar, fleet));
+    let since = |sidecar: &Sidecar| before.get(&sidecar.pod).copied().unwrap_or(now);
+    silent.map(|sidecar| (sidecar.pod.clone(), since(sidecar))).collect()
+}
+
+/// A shard that is waited for, with the pods that keep others waiting.
+pub(super) fn named(holder: &str, awaited: &BTreeMap<String, Vec<LabelSelector>>, fleet: &Fleet) -> String {
+    let pods = awaited
+        .get(holder)
+        .into_iter()
+        .flatten()
+        .flat_map(|pods| fleet.selected(pods));
+    let late = pods.filter(|sidecar| restart::base(holder).is_some() || !fleet.quiet.contains(&sidecar.pod));
+    let late: BTreeMap<&str, String> = late
+        .map(|sidecar| {
+            let problem = match fleet.answers.get(&sidecar.pod) {
+                Some(Answer::None(problem)) => format!("{} {problem}", sidecar.pod),
+                _ => sidecar.pod.clone(),
+            };
+            (sidecar.pod.as_str(), problem)
+        })
+        .collect();
+    if late.is_empty() {
+        return holder.to_owned();
+    }
+    let named: Vec<&str> = late.values().take(MAX_NAMED).map(String::as_str).collect();
+    let more = match late.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    format!("{holder} ({}{more})", named.join(", "))
+}
+
+/// Says of whom objects are given to that others may still show.
+pub(super) async fn tell(distributor: &Distributor, next: &Next, fleet: &Fleet) {
+    for (name, holders) in &next.overtaking {
+        if next.waiting.contains_key(name) {
+            continue;
+        }
+        distributor.context.metrics.distribution.overtaken.inc();
+        let pods: Vec<&str> = fleet.given_up.iter().map(String::as_str).collect();
+        let holders: Vec<&str> = holders.iter().map(String::as_str).collect();
+        let note = format!(
+            "gets objects of {} without the word of pods that can't be reached: {}",
+            holders.join(", "),
+            pods.join(", ")
+        );
+        tracing::warn!(
+            namespace = next.chain.namespace,
+            entry = name,
+            note,
+            "a hand-over goes on without an acknowledgement"
+        );
+        let entry = next.chain.entries.iter().find(|entry| entry.name == *name);
+        if let Some(origin) = entry.and_then(|entry| entry.origin.as_ref()) {
+            let about = report::reference(&next.chain.namespace, origin);
+            events::publish(&distributor.context, &about, EventType::Warning, "Overtaking", &note).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/manager"
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	coordination "k8s.io/api/coordination/v1"
+	core "k8s.io/api/core/v1"
+	policy "k8s.io/api/policy/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// This file is about what a ShardingConfig may say of objects that change hands: that its pods see that only by being made again, and
+// for how long those are waited for that can't be reached.
+
+func TestReshardPolicies(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	m.labels(t, "")
+	leading := leader(t, m.start(t, unique("manager")))
+	t.Run("Restart", func(t *testing.T) { restarts(t, m) })
+	t.Run("Unreachable", func(t *testing.T) { proceeds(t, m, leading) })
+}
+
+// with puts one more line into the spec of an object.
+func with(object, line string) string {
+	return strings.Replace(object, "spec:\n", "spec:\n  "+line+"\n", 1)
+}
+
+// newShards runs the pods of two shards that say more about themselves.
+func newShards(t *testing.T, m *mesh, line string, left, right int) *enforcement {
+	t.Helper()
+	namespace := m.namespace(t)
+	m.apply(t, namespace, with(shardConfig("left", "a", "b"), line))
+	m.apply(t, namespace, with(shardConfig("right", "c"), line))
+	for _, name := range []string{"left", "right"} {
+		m.reaches(t, "ShardingConfig", namespace, name, "Distributed", meta.ConditionTrue)
+	}
+	e := &enforcement{mesh: m, pods: startPods(t, m.controlPlane, namespace, podOptions{publicKey: m.publicKey(t)})}
+	for i := range left {
+		e.left = append(e.left, fmt.Sprintf("left-%d", i))
+	}
+	for i := range right {
+		e.right = append(e.right, fmt.Sprintf("right-%d", i))
+	}
+	for _, name := range e.all() {
+		e.create(t, name, e.labelsOf(name))
+	}
+	for _, name := range e.all() {
+		e.ready(t, name)
+	}
+	for _, name := range []string{"left", "right"} {
+		m.reaches(t, "ShardingConfig", namespace, name, "Enforced", meta.ConditionTrue)
+	}
+	return e
+}
+
+func (e *enforcement) labelsOf(pod string) map[string]string {
+	shard, _, _ := strings.Cut(pod, "-")
+	return map[string]string{"app": "operator", "shard": shard}
+}
+
+// moves gives the objects of b from left to right.
+func (e *enforcement) moves(t *testing.T, line string) {
+	t.Helper()
+	e.apply(t, e.pods.namespace, with(shardConfig("left", "a"), line))
+	e.apply(t, e.pods.namespace, with(shardConfig("right", "c", "b"), line))
+}
+
+// isMoved tells whether the chain gives b to right.
+func (e *enforcement) isMoved(t *testing.T) bool {
+	t.Helper()
+	return strings.Contains(must(e.document(t.Context(), e.pods.namespace))(t), `["c","b"]`)
+}
+
+// says waits until a condition of an object is false for a reason, with some words.
+func (m *mesh) says(t *testing.T, namespace, name, condition, reason string, words ...string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%s: %s is false for %s and %v", name, condition, reason, words), func() error {
+		found, _, err := m.progress(t.Context(), "ShardingConfig", namespace, name)
+		if err != nil {
+			return err
+		}
+		got := found.condition(condition)
+		isMissing := func(word string) bool { return !strings.Contains(got.Message, word) }
+		if got.Status != meta.ConditionFalse || got.Reason != reason || slices.ContainsFunc(words, isMissing) {
+			return fmt.Errorf("its conditions are %s", told(found.Conditions))
+		}
+		return nil
+	})
+}
+
+func restarts(t *testing.T, m *mesh) {
+	const line = "reshard: Restart"
+	e := newShards(t, m, line, 3, 2)
+	namespace, leads := e.pods.namespace, "left-0_4711"
+	lease := &coordination.Lease{ObjectMeta: meta.ObjectMeta{Name: "lock---left"}, Spec: coordination.LeaseSpec{HolderIdentity: &leads}}
+	_, err := m.client.CoordinationV1().Leases(namespace).Create(t.Context(), lease, meta.CreateOptions{})
+	check(t, err)
+	budget := e.forbids(t)
+	owner := e.replaces(t)
+	seen := e.follows(t)
+
+	e.moves(t, line)
+	m.says(t, namespace, "left", "Enforced", "EvictionRefused", "left-1 can't be evicted", "budget")
+	m.says(t, namespace, "right", "Distributed", "HandingOver", "left-0", "left-1", "left-2")
+	if went := owner.order(); len(went) > 0 || e.isMoved(t) {
+		t.Errorf("%v went, though a budget forbids it", went)
+	}
+	e.allows(t, budget)
+	if got := m.reaches(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionTrue); got.Enforced != "3/3" {
+		t.Errorf("enforced in %s", got.Enforced)
+	}
+	m.reaches(t, "ShardingConfig", namespace, "right", "Enforced", meta.ConditionTrue)
+	if want := []string{"left-1", "left-2", "left-0", "right-0", "right-1"}; !slices.Equal(owner.order(), want) {
+		t.Errorf("%v were made again, want %v", owner.order(), want)
+	}
+	if !e.isMoved(t) {
+		t.Error("the objects have not moved")
+	}
+	owner.judge(t)
+	seen(t)
+}
+
+// forbids makes a budget that allows nothing: nobody plays its controller.
+func (e *enforcement) forbids(t *testing.T) *policy.PodDisruptionBudget {
+	t.Helper()
+	budget := &policy.PodDisruptionBudget{
+		ObjectMeta: meta.ObjectMeta{Name: "left"},
+		Spec:       policy.PodDisruptionBudgetSpec{Selector: &meta.LabelSelector{MatchLabels: map[string]string{"shard": "left"}}},
+	}
+	budgets := e.mesh.client.PolicyV1().PodDisruptionBudgets(e.pods.namespace)
+	budget = must(budgets.Create(t.Context(), budget, meta.CreateOptions{}))(t)
+	budget.Status = policy.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, CurrentHealthy: 3, DesiredHealthy: 3, ExpectedPods: 3}
+	return must(budgets.UpdateStatus(t.Context(), budget, meta.UpdateOptions{}))(t)
+}
+
+func (e *enforcement) allows(t *testing.T, budget *policy.PodDisruptionBudget) {
+	t.Helper()
+	budget.Status.DisruptionsAllowed = 5
+	_, err := e.mesh.client.PolicyV1().PodDisruptionBudgets(e.pods.namespace).UpdateStatus(t.Context(), budget, meta.UpdateOptions{})
+	check(t, err)
+}
+
+// owner plays a StatefulSet's controller: who is gone is made again.
+type owner struct {
+	mu       sync.Mutex
+	present  map[string]bool
+	went     []string
+	problems []error
+}
+
+func (o *owner) order() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.went)
+}
+
+// judge demands that of no shard two pods were missing at the same time.
+func (o *owner) judge(t *testing.T) {
+	t.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := errors.Join(o.problems...); err != nil {
+		t.Error(err)
+	}
+}
+
+func (e *enforcement) replaces(t *testing.T) *owner {
+	t.Helper()
+	o := &owner{present: map[string]bool{}}
+	for _, name := range e.all() {
+		o.present[name] = true
+	}
+	stream := must(e.mesh.client.CoreV1().Pods(e.pods.namespace).Watch(t.Context(), meta.ListOptions{}))(t)
+	var done sync.WaitGroup
+	done.Go(func() {
+		for event := range stream.ResultChan() {
+			if pod, isPod := event.Object.(*core.Pod); isPod {
+				o.sees(t.Context(), e, event.Type, pod)
+			}
+		}
+	})
+	t.Cleanup(func() {
+		stream.Stop()
+		done.Wait()
+	})
+	return o
+}
+
+func (o *owner) sees(ctx context.Context, e *enforcement, event watch.EventType, pod *core.Pod) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	isEnding := pod.DeletionTimestamp != nil || event == watch.Deleted
+	if isEnding && o.present[pod.Name] {
+		o.went = append(o.went, pod.Name)
+		for _, other := range e.all() {
+			if other != pod.Name && pod.Labels["shard"] == e.labelsOf(other)["shard"] && !o.present[other] {
+				o.problems = append(o.problems, fmt.Errorf("%s went while %s was away", pod.Name, other))
+			}
+		}
+	}
+	o.present[pod.Name] = !isEnding
+	if event == watch.Deleted && ctx.Err() == nil {
+		if err := e.tryCreate(ctx, pod.Name, e.labelsOf(pod.Name)); err != nil && ctx.Err() == nil {
+			o.problems = append(o.problems, err)
+		}
+	}
+}
+
+// follows what each sidecar runs. The returned function demands that it never was another thing.
+func (e *enforcement) follows(t *testing.T) func(*testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	found := map[*sidecar.Sidecar]map[string]bool{}
+	var done sync.WaitGroup
+	done.Go(func() {
+		for tick := time.NewTicker(20 * time.Millisecond); ctx.Err() == nil; <-tick.C {
+			for _, name := range e.all() {
+				s := e.sidecar(name)
+				status, err := s.Status(ctx)
+				if err != nil || len(status.Chain.Entries) != 1 {
+					continue
+				}
+				if found[s] == nil {
+					found[s] = map[string]bool{}
+				}
+				found[s][status.Chain.Entries[0].SettingsHash] = true
+			}
+		}
+	})
+	t.Cleanup(cancel)
+	return func(t *testing.T) {
+		t.Helper()
+		cancel()
+		done.Wait()
+		if len(found) != 2*len(e.all()) {
+			t.Errorf("%d sidecars ran, of %d pods that were made again once", len(found), len(e.all()))
+		}
+		for _, settings := range found {
+			if len(settings) != 1 {
+				t.Errorf("a sidecar has run %d settings of its shard", len(settings))
+			}
+		}
+	}
+}
+
+// unreachableFor is how long the shard's pods are waited for.
+const unreachableFor = 3 * time.Second
+
+func proceeds(t *testing.T, m *mesh, leading *manager.Manager) {
+	line := fmt.Sprintf("unreachablePods: {policy: Proceed, afterSeconds: %d}", int(unreachableFor.Seconds()))
+	e := newShards(t, m, line, 2, 1)
+	namespace := e.pods.namespace
+	stuck := e.sidecar("left-0")
+	check(t, stuck.Process.Pause())
+	moved := time.Now()
+	e.moves(t, line)
+	m.says(t, namespace, "right", "Distributed", "HandingOver", "left-0 does not answer in time")
+	m.reaches(t, "ShardingConfig", namespace, "right", "Enforced", meta.ConditionTrue)
+	if took := time.Since(moved); took < unreachableFor || !e.isMoved(t) {
+		t.Errorf("left-0 was overtaken after %s", took)
+	}
+	eventually(t, "an Event tells of it", func() error {
+		events, err := m.client.CoreV1().Events(namespace).List(t.Context(), meta.ListOptions{})
+		if err != nil {
+			return err
+		}
+		isIt := func(event core.Event) bool {
+			return event.Reason == "Overtaking" && event.InvolvedObject.Name == "right" && strings.Contains(event.Message, "left-0")
+		}
+		if !slices.ContainsFunc(events.Items, isIt) {
+			return fmt.Errorf("there are %d others", len(events.Items))
+		}
+		return nil
+	})
+	if count, err := leading.Metric(t.Context(), "ctrlmesh_manager_handovers_overtaken_total"); err != nil || count != 1 {
+		t.Errorf("%v hand-overs were overtaken: %v", count, err)
+	}
+	m.says(t, namespace, "left", "Enforced", "Progressing", "left-0")
+	check(t, stuck.Process.Resume())
+	m.reaches(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionTrue)
+}
