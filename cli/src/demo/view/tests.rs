@@ -83,6 +83,14 @@ fn facts() -> Facts {
             message: "500".to_owned(),
         },
     );
+    show_conditions(&mut facts);
+    facts.updates = 321;
+    facts.command = "apply ShardingConfig/widgets-0".to_owned();
+    facts
+}
+
+/// One shard is enforced, the other waits.
+fn show_conditions(facts: &mut Facts) {
     let enforced = ("Enforced", "True", "Enforced", "1/1");
     let waits = (
         "Distributed",
@@ -102,9 +110,6 @@ fn facts() -> Facts {
         });
         facts.objects.seen(&serde_json::from_value(object).unwrap());
     }
-    facts.updates = 321;
-    facts.command = "apply ShardingConfig/widgets-0".to_owned();
-    facts
 }
 
 fn steps() -> Vec<Step> {
