@@ -13,6 +13,7 @@
 mod carried;
 mod fleet;
 mod key;
+mod memory;
 mod outcome;
 mod poll;
 mod read;

@@ -9,57 +9,73 @@
 //! - Who can't be reached is waited for, unless the policy of its shard says that it was waited for long enough.
 //! - Of a shard with `reshard: Restart`, no pod sees a change while it runs ([`restart`]).
 //!
+//! - It does not matter which pods a shard has: what a pod may show follows it into another shard, or out of all.
+//!
 //! Only objects that move are guarded. If two ShardingConfigs overlap in the end, [`crate::overlap()`] says so.
 
+mod claims;
 mod moves;
 mod pods;
 pub mod restart;
+mod shard;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ctrlmesh_contract::{Entry, LabelSelector, Settings};
-use restart::{Evict, Hold};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use ctrlmesh_contract::{Entry, LabelSelector};
 
-use crate::api::sharding_config::Limit;
 use crate::built_in::BuiltIn;
+pub use claims::Claims;
+use moves::Moves;
+use restart::{Evict, Hold};
+use shard::{Shard, with};
 
-/// What sidecars of a shard may still let through besides what its entry says, by the entry's name.
-pub type Claims = BTreeMap<String, Vec<Claim>>;
-
-/// What the entry of a shard said before, and which pods may still run it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Claim {
-    /// The pods, as a label selector in text.
-    pods: Value,
-    /// The controller's lock: shards of one controller have the same.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    lock: Option<String>,
-    /// What they see. Empty: everything.
-    limits: Vec<Limit>,
+/// A pod, as far as it matters who shows what.
+#[derive(Clone, Copy, Debug)]
+pub struct Pod<'a> {
+    /// Its UID.
+    pub uid: &'a str,
+    /// Its labels.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Names of the entries that its sidecar said last to run.
+    pub running: &'a BTreeSet<String>,
+    /// It shows nothing, and what it will show first is what the last chain says or a later one.
+    pub is_blank: bool,
+    /// It runs what the last chain says, and nothing goes on there that began before it.
+    pub is_quiet: bool,
+    /// It does not answer, and was waited for long enough.
+    pub is_given_up: bool,
 }
-
-/// Earlier limits that are remembered one by one. Beyond, the shard is taken to see everything.
-const MAX_CLAIMS: usize = 8;
-
-/// The shard-selector setting that makes lists no older than the moment they begin: the first list of what is gained has to
-/// show the last writes of who had it.
-const CONSISTENT_READS: &str = "consistentReads";
 
 /// What is known of the pods of a namespace.
 pub trait Fleet {
+    /// All pods that have a sidecar.
+    fn pods(&self) -> impl Iterator<Item = Pod<'_>>;
+
     /// Whether there is a pod that these labels select.
-    fn has_pods(&self, selector: &LabelSelector) -> bool;
-    /// Whether every pod that these labels select runs the last chain, and nothing goes on there that began before it.
-    fn is_quiet(&self, selector: &LabelSelector) -> bool;
-    /// Whether every pod that these labels select is quiet, or is waited for no longer.
-    fn is_settled(&self, selector: &LabelSelector) -> bool;
-    /// Whether there are such pods, and none of them is waited for any longer.
-    fn is_given_up(&self, selector: &LabelSelector) -> bool;
+    fn has_pods(&self, selector: &LabelSelector) -> bool {
+        self.pods().any(|pod| selector.matches(pod.labels))
+    }
+
+    /// Whether every pod that these labels select is quiet, or shows nothing, or is waited for no longer.
+    fn is_settled(&self, selector: &LabelSelector) -> bool {
+        let mut selected = self.pods().filter(|pod| selector.matches(pod.labels));
+        selected.all(|pod| pod.is_quiet || pod.is_blank || pod.is_given_up)
+    }
+
+    /// Whether every pod that these labels select is quiet, or shows nothing.
+    fn is_quiet(&self, selector: &LabelSelector) -> bool {
+        let mut selected = self.pods().filter(|pod| selector.matches(pod.labels));
+        selected.all(|pod| pod.is_quiet || pod.is_blank)
+    }
+}
+
+/// Whether an entry of this name is a shard's.
+#[must_use]
+pub fn is_of_shard(name: &str) -> bool {
+    let rest = name.strip_prefix(BuiltIn::ShardSelector.name());
+    rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// The next chain.
@@ -73,8 +89,10 @@ pub struct Plan {
     pub waiting: BTreeMap<String, BTreeSet<String>>,
     /// Entries that get what shards may still show whose pods were waited for long enough: each with those shards.
     pub overtaking: BTreeMap<String, BTreeSet<String>>,
-    /// Pods that are waited for, by the shard's entry.
-    pub awaited: BTreeMap<String, Vec<LabelSelector>>,
+    /// UIDs of pods that are waited for, by the shard's entry.
+    pub awaited: BTreeMap<String, BTreeSet<String>>,
+    /// Shards whose pods do not keep what they see yet, and will have to.
+    pub preparing: BTreeSet<String>,
     /// Pods that are to keep what they see.
     pub hold: Vec<Hold>,
     /// Pods that have kept it for long enough.
@@ -96,7 +114,7 @@ pub fn plan(
     let all = pods::with_leavers(last, &all, fleet);
     let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
     let after: BTreeMap<&str, Shard> = all.iter().filter_map(Shard::of).collect();
-    let possible = possible(&before, claims, fleet);
+    let possible = claims.possible(&before, &all, fleet);
     let moves = Moves {
         before: &before,
         after: &after,
@@ -113,8 +131,9 @@ pub fn plan(
             plan.entries.push(with(entry, &old.limits, old.is_consistent));
             continue;
         }
-        let limits = if moves.is_held_up(&entry.name, shard, fleet, &mut plan) {
-            moves::narrowed(shard, old)
+        let base = moves.base(&entry.name, shard, fleet);
+        let limits = if is_held_up(&mut plan, &moves, &entry.name, shard, fleet) {
+            moves::narrowed(shard, base)
         } else {
             shard.limits.clone()
         };
@@ -122,153 +141,47 @@ pub fn plan(
         let has_siblings = before.iter().chain(&after).any(is_sibling);
         let is_consistent = match old {
             Some(old) if old.limits == limits => old.is_consistent,
-            _ => has_siblings && moves::gains(&limits, old.map(|old| old.limits.as_slice())),
+            _ => has_siblings && moves::gains(&limits, base),
         };
         plan.entries.push(with(entry, &limits, is_consistent));
     }
     restart::hold(&mut plan, last, &wanted, &restarts, fleet);
-    plan.claims = remembered(&plan.entries, &before, possible);
+    relax(&mut plan, last, fleet);
+    plan.claims = Claims::remembered(&plan.entries, &all, possible, fleet);
     plan
 }
 
-/// What is shown, and what is to be.
-struct Moves<'a> {
-    before: &'a BTreeMap<&'a str, Shard>,
-    after: &'a BTreeMap<&'a str, Shard>,
-    possible: &'a Claims,
-}
-
-impl Moves<'_> {
-    /// Whether a shard has to wait for others; the plan says for whom, or whom it overtakes.
-    fn is_held_up(&self, name: &str, shard: &Shard, fleet: &impl Fleet, plan: &mut Plan) -> bool {
-        let old = self.before.get(name);
-        let holders = moves::holders(name, shard, old, self.after, self.possible);
-        for (holder, claim) in holders {
-            let said = self.before.get(holder).filter(|before| before.claim() == *claim);
-            let pods = said.map_or_else(|| pods::read(&claim.pods), |said| Some(said.pods.clone()));
-            let is_over = pods.as_ref().is_some_and(|pods| {
-                // Whoever is quiet shows just that.
-                fleet.is_given_up(pods) || said.is_none() && fleet.is_settled(pods)
-            });
-            let list = if is_over {
-                &mut plan.overtaking
-            } else {
-                &mut plan.waiting
-            };
-            list.entry(name.to_owned()).or_default().insert(holder.to_owned());
-            if let (false, Some(pods)) = (is_over, pods) {
-                let awaited = plan.awaited.entry(holder.to_owned()).or_default();
-                if !awaited.contains(&pods) {
-                    awaited.push(pods);
-                }
-            }
-        }
-        plan.waiting.contains_key(name)
-    }
-}
-
-/// A shard's entry, read.
-#[derive(Clone, Debug)]
-struct Shard {
-    pods: LabelSelector,
-    lock: Option<String>,
-    limits: Vec<Limit>,
-    is_consistent: bool,
-}
-
-impl Shard {
-    /// `None`: an entry that shows nothing and hides nothing.
-    fn of(entry: &Entry) -> Option<(&str, Self)> {
-        let prefix = BuiltIn::ShardSelector.name();
-        entry.name.strip_prefix(prefix)?.strip_prefix('/')?;
-        let settings = entry.settings.value();
-        let shard = Self {
-            pods: entry.pod_selector.clone(),
-            lock: settings
-                .get("leaderElectionName")
-                .and_then(Value::as_str)
-                .map(str::to_owned),
-            // Limits that can't be read hide nothing that we could count on.
-            limits: limits_of(settings),
-            is_consistent: settings.get(CONSISTENT_READS) == Some(&Value::Bool(true)),
+/// Whether a shard has to wait for others; the plan says for whom, or whom it overtakes.
+fn is_held_up(plan: &mut Plan, moves: &Moves<'_>, name: &str, shard: &Shard, fleet: &impl Fleet) -> bool {
+    for held in moves.holders(name, shard, fleet) {
+        let pods = held.pods(fleet);
+        let is_over = !pods.is_empty() && pods.iter().all(|pod| pod.is_given_up);
+        let list = if is_over {
+            &mut plan.overtaking
+        } else {
+            &mut plan.waiting
         };
-        Some((entry.name.as_str(), shard))
-    }
-
-    fn claim(&self) -> Claim {
-        Claim {
-            pods: json!(restart::all(&self.pods)),
-            lock: self.lock.clone(),
-            limits: self.limits.clone(),
+        list.entry(name.to_owned()).or_default().insert(held.name.clone());
+        if !is_over {
+            let awaited = plan.awaited.entry(held.name.clone()).or_default();
+            awaited.extend(pods.iter().map(|pod| pod.uid.to_owned()));
         }
     }
+    plan.waiting.contains_key(name)
 }
 
-fn limits_of(settings: &Value) -> Vec<Limit> {
-    let limits = settings.get("limits").cloned().unwrap_or_default();
-    serde_json::from_value(limits).unwrap_or_default()
-}
-
-/// Everything that sidecars may let through now: what the last chain says, and earlier claims of pods that are not quiet.
-fn possible(before: &BTreeMap<&str, Shard>, claims: &Claims, fleet: &impl Fleet) -> Claims {
-    let mut possible: Claims = claims
-        .iter()
-        .map(|(name, claims)| {
-            let is_alive = |claim: &&Claim| !pods::read(&claim.pods).is_some_and(|pods| fleet.is_quiet(&pods));
-            (name.clone(), claims.iter().filter(is_alive).cloned().collect())
-        })
-        .collect();
-    for (name, shard) in before {
-        push(possible.entry((*name).to_owned()).or_default(), shard.claim());
+/// With a change that is made anyway, lists that need not be consistent any more are let be answered from caches: their shard has
+/// seen what it gained.
+fn relax(plan: &mut Plan, last: &[Entry], fleet: &impl Fleet) {
+    if plan.entries == last {
+        return;
     }
-    possible
-}
-
-/// Of what is possible, that which the new entries do not say themselves.
-fn remembered(entries: &[Entry], before: &BTreeMap<&str, Shard>, possible: Claims) -> Claims {
-    let now: BTreeMap<&str, Claim> = entries
-        .iter()
-        .filter_map(Shard::of)
-        .map(|(name, shard)| (name, shard.claim()))
-        .collect();
-    let mut remembered = possible;
-    for (name, claims) in &mut remembered {
-        // A shard without an entry has no pods any more, or nobody else to guard objects for.
-        if !now.contains_key(name.as_str()) && before.contains_key(name.as_str()) {
-            claims.clear();
+    for entry in &mut plan.entries {
+        let Some((_, shard)) = Shard::of(entry).filter(|(_, shard)| shard.is_consistent) else {
+            continue;
+        };
+        if last.contains(entry) && fleet.is_quiet(&shard.pods) && fleet.has_pods(&shard.pods) {
+            *entry = with(entry, &shard.limits, false);
         }
-        claims.retain(|claim| now.get(name.as_str()) != Some(claim));
-        if claims.len() > MAX_CLAIMS {
-            for claim in claims.iter_mut() {
-                claim.limits.clear();
-            }
-            claims.dedup();
-        }
-    }
-    remembered.retain(|_, claims| !claims.is_empty());
-    remembered
-}
-
-fn push(claims: &mut Vec<Claim>, claim: Claim) {
-    if !claims.contains(&claim) {
-        claims.push(claim);
-    }
-}
-
-/// The entry with other limits.
-fn with(entry: &Entry, limits: &[Limit], is_consistent: bool) -> Entry {
-    let mut settings = entry.settings.value().clone();
-    if let Value::Object(fields) = &mut settings {
-        if limits_of(entry.settings.value()) != limits {
-            fields.insert("limits".to_owned(), json!(limits));
-        }
-        fields.remove(CONSISTENT_READS);
-        if is_consistent {
-            fields.insert(CONSISTENT_READS.to_owned(), true.into());
-        }
-    }
-    Entry {
-        settings: Settings::new(settings),
-        ..entry.clone()
     }
 }

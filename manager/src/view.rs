@@ -18,27 +18,31 @@ pub(crate) struct ResourceClass {
     resource: Option<String>,
 }
 
-/// All resources that some limits tell apart.
+/// All resources that some limits tell apart: every group that is named, and any other, with every resource that is named, and any
+/// other. (`apps/*` and `*/deployments` meet in a pair that neither names.)
 pub(crate) fn classes<'a>(limits: impl Iterator<Item = &'a Limit> + Clone) -> BTreeSet<ResourceClass> {
-    let mut classes = BTreeSet::new();
-    for group in limits.clone().flat_map(|limit| &limit.relate_resources) {
-        for api_group in &group.api_groups {
-            for resource in &group.resources {
-                classes.insert(ResourceClass {
-                    group: named(api_group),
-                    resource: named(resource),
-                });
-            }
-        }
-    }
-    let mut limits = limits;
-    if limits.any(|limit| limit.relate_resources.is_empty()) {
-        classes.insert(ResourceClass {
-            group: None,
-            resource: None,
-        });
-    }
-    classes
+    let rules = || limits.clone().flat_map(|limit| &limit.relate_resources);
+    let named = |names: &[String]| -> Vec<Option<String>> {
+        names.iter().filter(|name| *name != "*").cloned().map(Some).collect()
+    };
+    let mut groups: BTreeSet<Option<String>> = rules().flat_map(|rule| named(&rule.api_groups)).collect();
+    let mut resources: BTreeSet<Option<String>> = rules().flat_map(|rule| named(&rule.resources)).collect();
+    groups.insert(None);
+    resources.insert(None);
+    let pairs = groups.into_iter().flat_map(|group| {
+        let with = move |resource: &Option<String>| ResourceClass {
+            group: group.clone(),
+            resource: resource.clone(),
+        };
+        resources.iter().map(with).collect::<Vec<_>>()
+    });
+    // Pairs that all the same limits are for are one, but for those that people have written.
+    let mut known: BTreeSet<Vec<bool>> = BTreeSet::new();
+    let is_told_apart = |class: &ResourceClass| {
+        let limits: Vec<bool> = limits.clone().map(|limit| class.is_in(limit)).collect();
+        limits.contains(&true) && (known.insert(limits) || rules().any(|rule| class.is_named_by(rule)))
+    };
+    pairs.filter(is_told_apart).collect()
 }
 
 /// What of a resource is seen: all limits that match hold together, as in the shard-selector plugin. `None`: nothing.
@@ -53,15 +57,16 @@ pub(crate) fn seen<'a>(limits: impl Iterator<Item = &'a Limit>, class: &Resource
     Some(set)
 }
 
-fn named(text: &str) -> Option<String> {
-    (text != "*").then(|| text.to_owned())
-}
-
 impl ResourceClass {
     /// Whether a limit is for these.
     fn is_in(&self, limit: &Limit) -> bool {
         let groups = &limit.relate_resources;
         groups.is_empty() || groups.iter().any(|group| self.is_of(group))
+    }
+
+    fn is_named_by(&self, group: &ResourceGroup) -> bool {
+        let has = |names: &[String], name: &Option<String>| name.as_ref().is_some_and(|name| names.contains(name));
+        has(&group.api_groups, &self.group) && has(&group.resources, &self.resource)
     }
 
     fn is_of(&self, group: &ResourceGroup) -> bool {

@@ -76,6 +76,30 @@ impl From<&LabelSelector> for contract::LabelSelector {
     }
 }
 
+impl From<&contract::LabelSelector> for LabelSelector {
+    fn from(selector: &contract::LabelSelector) -> Self {
+        Self {
+            match_labels: selector.match_labels.clone(),
+            match_expressions: selector.match_expressions.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<&contract::Requirement> for Requirement {
+    fn from(requirement: &contract::Requirement) -> Self {
+        Self {
+            key: requirement.key.clone(),
+            operator: match requirement.operator {
+                contract::Operator::In => Operator::In,
+                contract::Operator::NotIn => Operator::NotIn,
+                contract::Operator::Exists => Operator::Exists,
+                contract::Operator::DoesNotExist => Operator::DoesNotExist,
+            },
+            values: requirement.values.clone(),
+        }
+    }
+}
+
 impl From<&Requirement> for contract::Requirement {
     fn from(requirement: &Requirement) -> Self {
         Self {

@@ -25,6 +25,10 @@ pub(super) struct Sidecar {
     pub(super) uid: String,
     /// Its pod was deleted.
     pub(super) is_ending: bool,
+    /// It is on a node: it may run.
+    pub(super) is_placed: bool,
+    /// Names of the entries that it said last to run.
+    pub(super) running: BTreeSet<String>,
     /// How many pods its shard had when it was to keep what it sees.
     pub(super) shard_pods: Option<usize>,
 }
@@ -43,6 +47,8 @@ impl Sidecar {
             labels: pod.labels().clone(),
             told: number(annotations::CHAIN_GENERATION),
             uid: pod.uid().unwrap_or_default(),
+            is_placed: pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()),
+            running: BTreeSet::new(),
             is_ending: pod.metadata.deletion_timestamp.is_some(),
             shard_pods: number(annotations::SHARD_PODS).and_then(|number| usize::try_from(number).ok()),
         })
@@ -89,50 +95,57 @@ impl Fleet {
         untold.filter(is_behind).map(|sidecar| sidecar.pod.clone()).collect()
     }
 
+    /// Whether a sidecar shows nothing: it can't run yet, or has no chain and lets nothing through.
+    #[must_use]
+    pub(super) fn is_blank(&self, sidecar: &Sidecar) -> bool {
+        !sidecar.is_placed
+            || matches!(self.answers.get(&sidecar.pod), Some(Answer::Status(status)) if status.chain.generation == 0)
+    }
+
     /// Whether a sidecar runs these entries as far as they select it, and nothing of an earlier chain goes on there.
     #[must_use]
     pub(super) fn is_at(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
-        // Nothing can run before the pod has an address.
-        if sidecar.ip.is_none() {
+        self.is_at_those(sidecar, entries, |_| true)
+    }
+
+    /// The same for entries of shards alone: others hold up no hand-over.
+    #[must_use]
+    pub(super) fn is_in_its_shard(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
+        self.is_at_those(sidecar, entries, hand_over::is_of_shard)
+    }
+
+    fn is_at_those(&self, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
+        // Nothing can run before the pod has a node.
+        if !sidecar.is_placed {
             return true;
         }
         let Some(Answer::Status(status)) = self.answers.get(&sidecar.pod) else {
             return false;
         };
-        let mut own = entries
+        let own = entries
             .iter()
-            .filter(|entry| entry.pod_selector.matches(&sidecar.labels));
-        let runs = |entry: &Entry| {
-            let mut running = status.chain.entries.iter();
-            running.any(|at| {
+            .filter(|entry| counts(&entry.name) && entry.pod_selector.matches(&sidecar.labels));
+        let own: Vec<&Entry> = own.collect();
+        let running = || status.chain.entries.iter().filter(|running| counts(&running.name));
+        let runs = |entry: &&Entry| {
+            running().any(|at| {
                 at.name == entry.name && at.plugin == entry.plugin && at.settings_hash == entry.settings.hash()
             })
         };
-        let count = entries
-            .iter()
-            .filter(|entry| entry.pod_selector.matches(&sidecar.labels))
-            .count();
-        status.chain.earlier.is_none() && status.chain.entries.len() == count && own.all(runs)
+        status.chain.earlier.is_none() && running().count() == own.len() && own.iter().all(runs)
     }
 }
 
 impl hand_over::Fleet for Fleet {
-    fn has_pods(&self, selector: &LabelSelector) -> bool {
-        self.selected(selector).next().is_some()
-    }
-
-    fn is_quiet(&self, selector: &LabelSelector) -> bool {
-        self.selected(selector).all(|sidecar| self.quiet.contains(&sidecar.pod))
-    }
-
-    fn is_settled(&self, selector: &LabelSelector) -> bool {
-        let is_settled = |pod: &String| self.quiet.contains(pod) || self.given_up.contains(pod);
-        self.selected(selector).all(|sidecar| is_settled(&sidecar.pod))
-    }
-
-    fn is_given_up(&self, selector: &LabelSelector) -> bool {
-        let mut selected = self.selected(selector).peekable();
-        selected.peek().is_some() && selected.all(|sidecar| self.given_up.contains(&sidecar.pod))
+    fn pods(&self) -> impl Iterator<Item = hand_over::Pod<'_>> {
+        self.sidecars.iter().map(|sidecar| hand_over::Pod {
+            uid: &sidecar.uid,
+            labels: &sidecar.labels,
+            running: &sidecar.running,
+            is_blank: self.is_blank(sidecar),
+            is_quiet: self.quiet.contains(&sidecar.pod),
+            is_given_up: self.given_up.contains(&sidecar.pod),
+        })
     }
 }
 
@@ -145,6 +158,7 @@ mod tests {
         let sidecar = |told| Sidecar {
             pod: "operator-0".to_owned(),
             ip: Some("10.0.0.1".to_owned()),
+            is_placed: true,
             told,
             ..Sidecar::default()
         };

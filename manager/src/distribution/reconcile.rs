@@ -6,19 +6,20 @@ use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, plugin_config_map};
 use ctrlmesh_contract::signature::{PublicKeys, SigningKey};
-use ctrlmesh_contract::{Chain, Digest, Entry, LabelSelector};
+use ctrlmesh_contract::{Chain, Digest, Entry};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt as _;
 use kube::runtime::controller::Action;
 
 use super::carried::Packed;
 use super::fleet::{Fleet, Sidecar};
+use super::memory::{Memory, Quiet};
 use super::poll::Poller;
 use super::read::Documents;
-use super::restart::{self, Restarts, Waits};
+use super::restart::{self, Waits};
 use super::slots::{NoRoom, Slots};
 use super::stored::Stored;
-use super::unreachable::{self, Silent};
+use super::unreachable;
 use super::wanted;
 use super::world::World;
 use super::{report, slots, write};
@@ -35,8 +36,9 @@ use crate::oci::{Found, Plugins};
 const SOON: Duration = Duration::from_millis(150);
 /// Until it is looked again whether our writes are seen.
 const UNSEEN: Duration = Duration::from_millis(20);
-/// A write that is not seen by then is no longer waited for.
-const MAX_UNSEEN: Duration = Duration::from_secs(5);
+
+/// How far a sidecar's generation may be ahead of all that is known, to be believed.
+const MAX_AHEAD: u64 = 1 << 20;
 
 /// What every pass needs.
 pub(super) struct Distributor {
@@ -49,43 +51,6 @@ pub(super) struct Distributor {
     memory: Mutex<HashMap<String, Memory>>,
 }
 
-/// What is known of a namespace besides what lies in the cluster. Whatever is lost with it is found out again.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Memory {
-    /// The chain that was written last, for a ConfigMap that somebody spoils.
-    last: Option<(Chain, Claims)>,
-    /// Since when pods run the chain with this digest, and nothing before it.
-    quiet: BTreeMap<String, (Digest, Instant)>,
-    /// Highest generation that any sidecar has spoken of.
-    generation: u64,
-    /// Versions that our last writes made, by ConfigMap, and when: what is watched comes later.
-    written: BTreeMap<String, (u64, Instant)>,
-    /// Pods that are waited for and do not answer.
-    silent: Silent,
-    /// Pods that are made again.
-    pub(super) restarts: Restarts,
-}
-
-impl Memory {
-    /// Whether the watch has come as far as our last writes. Without that, they would be repeated.
-    fn has_seen_writes(&mut self, world: &World, namespace: &str) -> bool {
-        self.written.retain(|name, (version, at)| {
-            let map = world.config_map(namespace, name);
-            let seen = map.and_then(|map| map.metadata.resource_version.as_deref()?.parse::<u64>().ok());
-            // Somebody may have deleted it since.
-            seen.is_none_or(|seen| seen < *version) && at.elapsed() < MAX_UNSEEN
-        });
-        self.written.is_empty()
-    }
-
-    fn note(&mut self, name: Option<String>, version: Option<String>) {
-        let version = version.and_then(|version| version.parse().ok());
-        if let (Some(name), Some(version)) = (name, version) {
-            self.written.insert(name, (version, Instant::now()));
-        }
-    }
-}
-
 /// What is to be done.
 pub(super) struct Next {
     pub(super) chain: Chain,
@@ -93,8 +58,10 @@ pub(super) struct Next {
     pub(super) waiting: BTreeMap<String, BTreeSet<String>>,
     /// Entries that get what others may still show, and those.
     pub(super) overtaking: BTreeMap<String, BTreeSet<String>>,
-    /// Pods that are waited for, by the shard's entry.
-    pub(super) awaited: BTreeMap<String, Vec<LabelSelector>>,
+    /// UIDs of pods that are waited for, by the shard's entry.
+    pub(super) awaited: BTreeMap<String, BTreeSet<String>>,
+    /// Shards whose pods do not keep what they see yet.
+    pub(super) preparing: BTreeSet<String>,
     pub(super) hold: Vec<Hold>,
     pub(super) evict: Vec<Evict>,
     /// Why shards are not restarted yet.
@@ -105,6 +72,26 @@ pub(super) struct Next {
     pub(super) found: Found,
     /// Why the chain stays as it was.
     pub(super) withheld: Option<(&'static str, String)>,
+}
+
+impl Next {
+    /// Nothing.
+    fn staying(chain: Chain, claims: Claims, found: Found) -> Self {
+        Self {
+            chain,
+            claims,
+            found,
+            waiting: BTreeMap::new(),
+            overtaking: BTreeMap::new(),
+            awaited: BTreeMap::new(),
+            preparing: BTreeSet::new(),
+            hold: Vec::new(),
+            evict: Vec::new(),
+            restarting: Waits::new(),
+            refused: Vec::new(),
+            withheld: None,
+        }
+    }
 }
 
 impl Distributor {
@@ -177,26 +164,55 @@ impl Distributor {
             answers,
             ..Fleet::default()
         };
+        // What one pod says can't take us to the end of all numbers.
+        let known = stored.chain.as_ref().map_or(0, |chain| chain.generation);
+        let limit = known.max(memory.generation).saturating_add(MAX_AHEAD);
         let said = fleet.answers.values().filter_map(|answer| match answer {
             super::fleet::Answer::Status(status) => Some(status.chain.generation),
             super::fleet::Answer::None(_) => None,
         });
-        memory.generation = said.max().unwrap_or_default().max(memory.generation);
-        let Some(chain) = &stored.chain else { return fleet };
-        let (digest, now) = (Digest::of(chain.to_json().as_bytes()), Instant::now());
-        let settle = Duration::from_millis(self.context.args.settle_ms);
-        let mut quiet = BTreeMap::new();
-        for sidecar in &fleet.sidecars {
-            if !fleet.is_at(sidecar, &chain.entries) {
-                continue;
+        let said = said.filter(|generation| *generation <= limit).max();
+        memory.generation = said.unwrap_or_default().max(memory.generation);
+        for sidecar in &mut fleet.sidecars {
+            if let Some(super::fleet::Answer::Status(status)) = fleet.answers.get(&sidecar.pod) {
+                let names = status.chain.entries.iter().map(|entry| entry.name.clone()).collect();
+                memory.running.insert(sidecar.uid.clone(), names);
             }
-            let since = memory.quiet.get(&sidecar.pod).filter(|(at, _)| *at == digest);
-            quiet.insert(sidecar.pod.clone(), (digest, since.map_or(now, |(_, since)| *since)));
+            sidecar.running = memory.running.get(&sidecar.uid).cloned().unwrap_or_default();
         }
-        let is_settled = |(_, (_, since)): &(&String, &(Digest, Instant))| now.duration_since(*since) >= settle;
-        fleet.quiet = quiet.iter().filter(is_settled).map(|(pod, _)| pod.clone()).collect();
-        memory.quiet = quiet;
+        let is_there = |uid: &String| fleet.sidecars.iter().any(|sidecar| sidecar.uid == *uid);
+        memory.running.retain(|uid, _| is_there(uid));
+        memory.quiet = self.quiet(&fleet, stored, &memory.quiet);
+        let (now, settle) = (Instant::now(), Duration::from_millis(self.context.args.settle_ms));
+        let is_settled = |sidecar: &&Sidecar| {
+            let since = memory.quiet.get(&sidecar.uid);
+            since.is_some_and(|(_, since)| now.duration_since(*since) >= settle)
+        };
+        let quiet = fleet.sidecars.iter().filter(is_settled);
+        fleet.quiet = quiet.map(|sidecar| sidecar.pod.clone()).collect();
         fleet
+    }
+
+    /// Since when sidecars run the entries of their shards, and nothing of earlier ones.
+    fn quiet(&self, fleet: &Fleet, stored: &Stored, before: &Quiet) -> Quiet {
+        let Some(chain) = &stored.chain else {
+            return Quiet::new();
+        };
+        let is_at = |sidecar: &&Sidecar| fleet.is_in_its_shard(sidecar, &chain.entries);
+        let since = |sidecar: &Sidecar| {
+            let own = chain.entries.iter().filter(|entry| hand_over::is_of_shard(&entry.name));
+            let own = own.filter(|entry| entry.pod_selector.matches(&sidecar.labels));
+            let text: String = own
+                .map(|entry| format!("{} {} {}\n", entry.name, entry.plugin, entry.settings.hash()))
+                .collect();
+            let digest = Digest::of(text.as_bytes());
+            let known = before.get(&sidecar.uid).filter(|(at, _)| *at == digest);
+            (
+                sidecar.uid.clone(),
+                (digest, known.map_or_else(Instant::now, |(_, since)| *since)),
+            )
+        };
+        fleet.sidecars.iter().filter(is_at).map(since).collect()
     }
 
     /// The next chain.
@@ -204,7 +220,7 @@ impl Distributor {
         let (last, claims) = match (&stored.chain, &memory.last) {
             (Some(chain), _) => (Some(chain.clone()), stored.claims.clone()),
             (None, Some((chain, claims))) => (Some(chain.clone()), claims.clone()),
-            (None, None) => (None, Claims::new()),
+            (None, None) => (None, Claims::default()),
         };
         let highest = memory.generation.max(last.as_ref().map_or(0, |chain| chain.generation));
         let with = |generation, entries| Chain {
@@ -217,22 +233,17 @@ impl Distributor {
             .flat_map(|chain| &chain.entries)
             .map(|entry| entry.plugin)
             .collect();
-        let mut next = Next {
-            chain: last.clone().unwrap_or_else(|| with(highest.max(1), Vec::new())),
-            claims,
-            waiting: BTreeMap::new(),
-            overtaking: BTreeMap::new(),
-            awaited: BTreeMap::new(),
-            hold: Vec::new(),
-            evict: Vec::new(),
-            restarting: Waits::new(),
-            refused: Vec::new(),
-            found: Found::of(namespace, &objects.sharding_configs, &running, |ask| {
-                self.plugins.resolve(ask)
-            }),
-            withheld: None,
-        };
-        let wanted = match wanted::wanted(namespace, objects, last.as_ref(), &self.resolved(&next.found)) {
+        let found = Found::of(namespace, &objects.sharding_configs, &running, |ask| {
+            self.plugins.resolve(ask)
+        });
+        let chain = last.clone().unwrap_or_else(|| with(highest.max(1), Vec::new()));
+        let mut next = Next::staying(chain, claims, found);
+        // What is on its way to something is kept as that.
+        let meant = last.as_ref().map(|chain| Chain {
+            entries: next.claims.meant(&chain.entries),
+            ..chain.clone()
+        });
+        let wanted = match wanted::wanted(namespace, objects, meant.as_ref(), &self.resolved(&next.found)) {
             Ok(wanted) => wanted,
             Err(error) => {
                 next.withheld = Some(("TooLarge", error.to_string()));
@@ -243,9 +254,9 @@ impl Distributor {
         let restarts = restarts(objects);
         let plan = hand_over::plan(&next.chain.entries, &next.claims, &wanted.entries, &restarts, fleet);
         (next.waiting, next.overtaking, next.awaited) = (plan.waiting, plan.overtaking, plan.awaited);
-        (next.hold, next.evict) = (plan.hold, plan.evict);
+        (next.preparing, next.hold, next.evict) = (plan.preparing, plan.hold, plan.evict);
         if last.is_none() || !wanted::is_same(&next.chain.entries, &plan.entries) {
-            let chain = with(highest + 1, plan.entries);
+            let chain = with(highest.saturating_add(1), plan.entries);
             match self.check(stored, &chain, &next.found) {
                 Ok(()) => (next.chain, next.claims) = (chain, plan.claims),
                 withheld => next.withheld = withheld.err(),

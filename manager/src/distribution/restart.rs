@@ -15,7 +15,8 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use super::fleet::{Answer, Fleet, Sidecar};
-use super::reconcile::{Distributor, Memory, Next};
+use super::memory::Memory;
+use super::reconcile::{Distributor, Next};
 use super::report;
 use crate::events;
 use crate::hand_over::restart::{Evict, Hold};
@@ -95,7 +96,13 @@ pub(super) async fn restart(distributor: &Distributor, next: &Next, fleet: &Flee
     let is_at_work = |entry: &String| next.evict.iter().any(|evict| evict.entry == *entry);
     restarts.missing.retain(|entry, _| is_at_work(entry));
     restarts.refused.retain(|entry, _| is_at_work(entry));
-    let mut waits = Waits::new();
+    let keep = || {
+        (
+            "Restarting",
+            "its pods are told to keep what they see until they are made again".to_owned(),
+        )
+    };
+    let mut waits: Waits = next.preparing.iter().map(|entry| (entry.clone(), keep())).collect();
     for evict in &next.evict {
         if let Some(wait) = step(distributor, next, evict, fleet, restarts).await {
             waits.insert(evict.entry.clone(), wait);

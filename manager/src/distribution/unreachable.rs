@@ -41,17 +41,18 @@ pub(super) fn given_up(silent: &Silent, fleet: &Fleet, configs: &[ShardingConfig
 
 /// Whether there is an answer, or nobody to give one.
 fn is_there(sidecar: &Sidecar, fleet: &Fleet) -> bool {
-    sidecar.ip.is_none() || matches!(fleet.answers.get(&sidecar.pod), Some(Answer::Status(_)))
+    !sidecar.is_placed || matches!(fleet.answers.get(&sidecar.pod), Some(Answer::Status(_)))
 }
 
 /// Who of those that are waited for is silent, and since when.
 pub(super) fn silent(
     before: &Silent,
-    awaited: &BTreeMap<String, Vec<LabelSelector>>,
+    awaited: &BTreeMap<String, BTreeSet<String>>,
     fleet: &Fleet,
     now: Instant,
 ) -> Silent {
-    let waited = awaited.values().flatten().flat_map(|pods| fleet.selected(pods));
+    let is_waited_for = |sidecar: &&Sidecar| awaited.values().any(|pods| pods.contains(&sidecar.uid));
+    let waited = fleet.sidecars.iter().filter(is_waited_for);
     // Who was given up still does not answer, though nobody waits for it now.
     let known = fleet
         .sidecars
@@ -63,12 +64,9 @@ pub(super) fn silent(
 }
 
 /// A shard that is waited for, with the pods that keep others waiting.
-pub(super) fn named(holder: &str, awaited: &BTreeMap<String, Vec<LabelSelector>>, fleet: &Fleet) -> String {
-    let pods = awaited
-        .get(holder)
-        .into_iter()
-        .flatten()
-        .flat_map(|pods| fleet.selected(pods));
+pub(super) fn named(holder: &str, awaited: &BTreeMap<String, BTreeSet<String>>, fleet: &Fleet) -> String {
+    let is_waited_for = |sidecar: &&Sidecar| awaited.get(holder).is_some_and(|pods| pods.contains(&sidecar.uid));
+    let pods = fleet.sidecars.iter().filter(is_waited_for);
     let late = pods.filter(|sidecar| restart::base(holder).is_some() || !fleet.quiet.contains(&sidecar.pod));
     let late: BTreeMap<&str, String> = late
         .map(|sidecar| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ctrlmesh_contract::names::labels;
 use futures_util::{StreamExt as _, stream};
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, PodSpec, PodStatus};
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -154,7 +154,11 @@ where
 
 fn strip_pod(pod: &mut Pod) {
     pod.managed_fields_mut().clear();
-    pod.spec = None;
+    let node = pod.spec.take().and_then(|spec| spec.node_name);
+    pod.spec = node.map(|node| PodSpec {
+        node_name: Some(node),
+        ..PodSpec::default()
+    });
     pod.status = pod.status.take().map(|status| PodStatus {
         phase: status.phase,
         pod_ip: status.pod_ip,

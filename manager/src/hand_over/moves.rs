@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Claim, Claims, Shard};
+use super::claims::Held;
+use super::restart;
+use super::shard::Shard;
+use super::{Fleet, Pod};
 use crate::api::sharding_config::Limit;
 use crate::api::{LabelSelector, Operator, Requirement};
 use crate::label_set::LabelSet;
@@ -10,41 +13,65 @@ use crate::view::{self, ResourceClass};
 
 /// A key that selectors for nothing speak of. No object can both have it and not have it.
 const NOTHING: &str = "ctrlmesh.kusionstack.io/nothing";
+/// Limits that sidecars take for certain: together they are half of what the shard-selector plugin allows. Bytes of JSON.
+const MAX_LIMITS_BYTES: usize = 8 * 1024;
 
-/// What sidecars of other shards may still show that this one gains and that they lose, each with the shard's entry.
-pub(super) fn holders<'a>(
-    name: &str,
-    shard: &Shard,
-    old: Option<&Shard>,
-    after: &BTreeMap<&str, Shard>,
-    possible: &'a Claims,
-) -> Vec<(&'a str, &'a Claim)> {
-    let mut holders = Vec::new();
-    for (holder, claims) in possible.iter().filter(|(holder, _)| *holder != name) {
-        for claim in claims.iter().filter(|claim| claim.lock == shard.lock) {
-            let keeps = after.get(holder.as_str()).map(|shard| shard.limits.as_slice());
-            let limits = [
-                Some(shard.limits.as_slice()),
-                old.map(|old| old.limits.as_slice()),
-                Some(&claim.limits),
-                keeps,
-            ];
+/// What is shown, and what is to be.
+pub(super) struct Moves<'a> {
+    pub(super) before: &'a BTreeMap<&'a str, Shard>,
+    pub(super) after: &'a BTreeMap<&'a str, Shard>,
+    pub(super) possible: &'a [Held],
+}
+
+impl<'a> Moves<'a> {
+    /// What pods may still show that this shard gains and that they lose.
+    pub(super) fn holders(&self, name: &str, shard: &Shard, fleet: &impl Fleet) -> Vec<&'a Held> {
+        let old = self.base(name, shard, fleet);
+        let holds = |held: &&Held| {
+            if held.claim.lock != shard.lock {
+                return false;
+            }
+            let pods = held.pods(fleet);
+            if self.excludes_itself(name, shard, held, &pods) {
+                return false;
+            }
+            let keeps = self.keeps(held, &pods);
+            let all = [Some(shard.limits.as_slice()), old, Some(&held.claim.limits), keeps];
             let is_moved = |class: &ResourceClass| {
-                let gained = less(
-                    &seen(Some(&shard.limits), class),
-                    &seen(old.map(|old| old.limits.as_slice()), class),
-                );
-                let lost = less(&seen(Some(&claim.limits), class), &seen(keeps, class));
+                let gained = less(&seen(Some(&shard.limits), class), &seen(old, class));
+                let lost = less(&seen(Some(&held.claim.limits), class), &seen(keeps, class));
                 gained
                     .iter()
                     .any(|gained| lost.iter().any(|lost| gained.and(lost).is_some()))
             };
-            if classes(&limits).iter().any(is_moved) {
-                holders.push((holder.as_str(), claim));
-            }
-        }
+            classes(&all).iter().any(is_moved)
+        };
+        self.possible.iter().filter(holds).collect()
     }
-    holders
+
+    /// What the shard's pods had anyway. `None`: nothing, it is new; or it has other pods, and no lease keeps them apart.
+    pub(super) fn base(&self, name: &str, shard: &Shard, fleet: &impl Fleet) -> Option<&'a [Limit]> {
+        let old = self.before.get(name)?;
+        let is_known = |pod: Pod<'_>| !shard.pods.matches(pod.labels) || old.all_pods().matches(pod.labels);
+        let is_same = shard.lock.is_some() && shard.name == old.name;
+        (is_same || fleet.pods().all(is_known)).then_some(old.limits.as_slice())
+    }
+
+    /// Whether pods that have a claim can't act beside the shard's: one lease is theirs, or without leases they are its own.
+    fn excludes_itself(&self, name: &str, shard: &Shard, held: &Held, pods: &[Pod<'_>]) -> bool {
+        if shard.lock.is_some() {
+            return held.claim.shard.is_some() && held.claim.shard == shard.name;
+        }
+        let base = |name: &str| restart::base(name).unwrap_or(name).to_owned();
+        base(name) == base(&held.name) && pods.iter().all(|pod| shard.all_pods().matches(pod.labels))
+    }
+
+    /// What pods that have a claim are to go on showing under the same lease. `None`: nothing.
+    fn keeps(&self, held: &Held, pods: &[Pod<'_>]) -> Option<&'a [Limit]> {
+        let after = self.after.get(held.name.as_str())?;
+        let is_own = |pod: &Pod<'_>| after.all_pods().matches(pod.labels);
+        (after.name == held.claim.shard && pods.iter().all(is_own)).then_some(after.limits.as_slice())
+    }
 }
 
 /// Whether the limits show anything that the old ones hide. No old ones: the shard is new, and saw nothing.
@@ -56,29 +83,85 @@ pub(super) fn gains(limits: &[Limit], old: Option<&[Limit]>) -> bool {
 }
 
 /// What is seen before and after: nobody can object to that.
-pub(super) fn narrowed(shard: &Shard, old: Option<&Shard>) -> Vec<Limit> {
+pub(super) fn narrowed(shard: &Shard, old: Option<&[Limit]>) -> Vec<Limit> {
     let Some(old) = old else {
-        return shard.limits.iter().map(nothing_of).collect();
+        return nothing_of(&shard.limits);
     };
     // It is narrowed already, perhaps on the way to something else.
-    if !gains(&old.limits, Some(&shard.limits)) {
-        return old.limits.clone();
+    if !gains(old, Some(&shard.limits)) {
+        return old.to_vec();
     }
-    old.limits.iter().chain(&shard.limits).cloned().collect()
+    let both = both(old, &shard.limits);
+    // A sidecar that refused it would keep all that it has.
+    let bytes = serde_json::to_vec(&both).map_or(usize::MAX, |json| json.len());
+    if bytes > MAX_LIMITS_BYTES {
+        let all: Vec<Limit> = old.iter().chain(&shard.limits).cloned().collect();
+        return nothing_of(&all);
+    }
+    both
 }
 
-fn nothing_of(limit: &Limit) -> Limit {
+/// Limits that hold together, as few as possible.
+fn both(limits: &[Limit], others: &[Limit]) -> Vec<Limit> {
+    let mut both: Vec<Limit> = Vec::new();
+    for limit in limits.iter().chain(others) {
+        if both.contains(limit) {
+            continue;
+        }
+        let same = both
+            .iter_mut()
+            .find(|known| known.relate_resources == limit.relate_resources);
+        match same.map(|known| (one(known, limit), known)) {
+            Some((Some(selector), known)) => known.selector = Some(selector),
+            _ => both.push(limit.clone()),
+        }
+    }
+    both
+}
+
+/// One selector for what two select; `None`: one can't say it.
+fn one(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
+    let set = |limit: &Limit| LabelSet::of(&(&limit.selector.clone().unwrap_or_default()).into());
+    let set = set(limit).zip(set(other)).and_then(|(set, other)| set.and(&other));
+    let Some(set) = set else {
+        return Some(nothing_selector());
+    };
+    match set.selectors().as_slice() {
+        [selector] => Some(selector.into()),
+        _ => None,
+    }
+}
+
+/// Resources of every kind, of which nothing is seen.
+pub(super) fn nothing() -> Vec<Limit> {
+    vec![Limit {
+        relate_resources: Vec::new(),
+        selector: Some(nothing_selector()),
+    }]
+}
+
+/// Of the resources of these limits, nothing is seen.
+fn nothing_of(limits: &[Limit]) -> Vec<Limit> {
+    let mut seen = BTreeSet::new();
+    let is_new = |limit: &&Limit| seen.insert(format!("{:?}", limit.relate_resources));
+    let limits = limits.iter().filter(is_new);
+    limits
+        .map(|limit| Limit {
+            relate_resources: limit.relate_resources.clone(),
+            selector: Some(nothing_selector()),
+        })
+        .collect()
+}
+
+fn nothing_selector() -> LabelSelector {
     let requirement = |operator| Requirement {
         key: NOTHING.to_owned(),
         operator,
         values: Vec::new(),
     };
-    Limit {
-        relate_resources: limit.relate_resources.clone(),
-        selector: Some(LabelSelector {
-            match_expressions: vec![requirement(Operator::Exists), requirement(Operator::DoesNotExist)],
-            ..LabelSelector::default()
-        }),
+    LabelSelector {
+        match_expressions: vec![requirement(Operator::Exists), requirement(Operator::DoesNotExist)],
+        ..LabelSelector::default()
     }
 }
 

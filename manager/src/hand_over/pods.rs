@@ -1,27 +1,24 @@
 //! Pods that leave a shard: one whose ShardingConfig is gone, or does not select them any more. As long as the controller has
-//! other shards they see nothing, for without an entry they would see everything.
+//! other shards they see nothing, for without an entry they would see everything. So would those that take their places: the
+//! entry stays as long as the controller has shards.
 
-use ctrlmesh_contract::{Entry, LabelSelector, Settings};
-use serde_json::{Value, json};
+use ctrlmesh_contract::{Entry, LabelSelector};
+use serde_json::Value;
 
-use super::{CONSISTENT_READS, Fleet, Shard};
+use super::Fleet;
+use super::shard::{Shard, left};
 use crate::label_set::LabelSet;
 
 /// Between an entry's name and a number.
 const LEFT: &str = "/left/";
-
-/// Resources of every kind, of which nothing is seen.
-fn nothing() -> Value {
-    let key = "ctrlmesh.kusionstack.io/nothing";
-    json!([{ "selector": { "matchExpressions": [
-        { "key": key, "operator": "Exists" }, { "key": key, "operator": "DoesNotExist" },
-    ] } }])
-}
+/// Entries for pods that are not there (any more, or for now), in one namespace. Beyond, they go.
+const MAX_ABSENT: usize = 32;
 
 /// The wanted entries, and one for the pods that leave each shard.
 pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet) -> Vec<Entry> {
     let mut entries = wanted.to_vec();
     let after: Vec<(&str, Shard)> = wanted.iter().filter_map(Shard::of).collect();
+    let (mut absent, mut covered) = (0, Vec::new());
     for entry in last {
         let Some((name, shard)) = Shard::of(entry) else {
             continue;
@@ -29,17 +26,27 @@ pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet)
         let has_siblings = after
             .iter()
             .any(|(other, sibling)| *other != name && sibling.lock.is_some() && sibling.lock == shard.lock);
-        if !has_siblings {
+        // A shard that lives on is a sibling of those who leave it.
+        let base = name.split(LEFT).next().unwrap_or(name);
+        let lives_on = after.iter().any(|(other, _)| *other == base);
+        if !has_siblings && !lives_on {
             continue;
         }
         let is_gone = !after.iter().any(|(other, _)| *other == name);
-        let leaving = leaving(&shard.pods, &after);
-        let leaving = leaving.into_iter().filter(|pods| fleet.has_pods(pods));
-        for (number, pods) in leaving.enumerate() {
+        let others = after.iter().map(|(_, shard)| &shard.pods).chain(&covered);
+        let leaving = leaving(&shard.pods, others);
+        for (number, pods) in leaving.into_iter().enumerate() {
+            if !fleet.has_pods(&pods) {
+                absent += 1;
+                if absent > MAX_ABSENT {
+                    continue;
+                }
+            }
             let name = match (is_gone, number) {
                 (true, 0) => name.to_owned(),
                 _ => free_name(name, &entries),
             };
+            covered.push(pods.clone());
             entries.push(left(entry, name, pods));
         }
     }
@@ -55,28 +62,13 @@ fn free_name(name: &str, entries: &[Entry]) -> String {
     names.into_iter().find(is_free).unwrap_or_else(|| name.to_owned())
 }
 
-/// The pods of a shard that are in no shard any more.
-fn leaving(pods: &LabelSelector, after: &[(&str, Shard)]) -> Vec<LabelSelector> {
+/// The pods of a shard that are in no other any more.
+fn leaving<'a>(pods: &LabelSelector, others: impl Iterator<Item = &'a LabelSelector>) -> Vec<LabelSelector> {
     let mut rest: Vec<LabelSet> = LabelSet::of(pods).into_iter().collect();
-    for shard in after.iter().filter_map(|(_, shard)| LabelSet::of(&shard.pods)) {
-        rest = rest.iter().flat_map(|part| part.minus(&shard)).collect();
+    for other in others.filter_map(LabelSet::of) {
+        rest = rest.iter().flat_map(|part| part.minus(&other)).collect();
     }
     rest.iter().flat_map(LabelSet::selectors).collect()
-}
-
-/// It keeps its lock: giving it up is the controller's business.
-fn left(entry: &Entry, name: String, pods: LabelSelector) -> Entry {
-    let mut settings = entry.settings.value().clone();
-    if let Value::Object(fields) = &mut settings {
-        fields.insert("limits".to_owned(), nothing());
-        fields.remove(CONSISTENT_READS);
-    }
-    Entry {
-        name,
-        pod_selector: pods,
-        settings: Settings::new(settings),
-        ..entry.clone()
-    }
 }
 
 /// A selector that was written as JSON.

@@ -14,7 +14,8 @@ use ctrlmesh_contract::names::labels::KEEPS_LIMITS;
 use ctrlmesh_contract::{Digest, Entry, LabelSelector, Operator, Requirement};
 use serde_json::json;
 
-use super::{Fleet, Plan, Shard, with};
+use super::shard::{Shard, with};
+use super::{Fleet, Plan};
 use crate::api::sharding_config::Limit;
 
 /// Between the name of a shard's entry and what pods of it keep.
@@ -222,8 +223,10 @@ fn prepare(
         let value = value.clone();
         plan.hold.push(Hold { pods, value });
     }
+    plan.preparing.insert(entry.name.clone());
+    let own = fleet.pods().filter(|pod| entry.pod_selector.matches(pod.labels));
     let awaited = plan.awaited.entry(entry.name.clone()).or_default();
-    awaited.push(entry.pod_selector.clone());
+    awaited.extend(own.map(|pod| pod.uid.to_owned()));
     Some(value)
 }
 

@@ -10,6 +10,7 @@ fn pod(name: &str, keeps: bool) -> Sidecar {
         pod: name.to_owned(),
         uid: format!("uid-{name}"),
         ip: Some("10.0.0.1".to_owned()),
+        is_placed: true,
         labels: keeps.into_iter().collect(),
         shard_pods: Some(3),
         ..Sidecar::default()

@@ -8,7 +8,9 @@ use crate::samples;
 fn sidecar(pod: &str, shard: &str) -> Sidecar {
     Sidecar {
         pod: pod.to_owned(),
+        uid: format!("uid-{pod}"),
         ip: Some("10.0.0.1".to_owned()),
+        is_placed: true,
         labels: [("shard".to_owned(), shard.to_owned())].into(),
         ..Sidecar::default()
     }
@@ -34,8 +36,9 @@ fn fleet() -> Fleet {
     }
 }
 
-fn all() -> BTreeMap<String, Vec<LabelSelector>> {
-    [("shard-selector/s0".to_owned(), vec![LabelSelector::default()])].into()
+fn all() -> BTreeMap<String, BTreeSet<String>> {
+    let pods = ["uid-a", "uid-b", "uid-c"].map(str::to_owned);
+    [("shard-selector/s0".to_owned(), pods.into())].into()
 }
 
 #[test]
@@ -53,7 +56,7 @@ fn it_is_counted_from_the_first_question_that_had_no_answer() {
     fleet.answers.insert("a".to_owned(), Answer::Status(Box::default()));
     let answered = silent(&first, &all(), &fleet, later);
     assert_eq!(answered, [("c".to_owned(), start)].into());
-    fleet.sidecars[2].ip = None;
+    fleet.sidecars[2].is_placed = false;
     assert!(silent(&answered, &all(), &fleet, later).is_empty(), "it does not run");
     // Who is given up stays so, though nobody waits.
     let mut fleet = self::fleet();

@@ -11,7 +11,7 @@ const PODS: usize = 2 * SHARDS;
 type View = Vec<bool>;
 
 #[derive(Clone, Debug)]
-struct Pod {
+struct Running {
     /// As the API server has them.
     labels: BTreeMap<String, String>,
     /// As its sidecar knows them.
@@ -22,7 +22,7 @@ struct Pod {
     first: Option<View>,
 }
 
-impl Pod {
+impl Running {
     fn new(id: usize) -> Self {
         let labels = labels_of(id % SHARDS);
         Self {
@@ -46,7 +46,7 @@ impl Pod {
             None => true,
             Some(class) => {
                 let set = crate::view::seen(limits.iter(), class);
-                set.is_some_and(|set| set.with("hash", &bucket.to_string()).is_some())
+                set.is_some_and(|set| set.allows("hash", &bucket.to_string()))
             }
         };
         Some((0..BUCKETS).map(sees).collect())
@@ -61,39 +61,34 @@ impl Pod {
 struct Cluster {
     last: Vec<Entry>,
     claims: Claims,
-    pods: Vec<Pod>,
+    pods: Vec<Running>,
     evictions: usize,
-}
-
-impl Fleet for Cluster {
-    fn has_pods(&self, selector: &LabelSelector) -> bool {
-        self.pods.iter().any(|pod| selector.matches(&pod.labels))
-    }
-
-    fn is_quiet(&self, selector: &LabelSelector) -> bool {
-        let mut selected = self.pods.iter().filter(|pod| selector.matches(&pod.labels));
-        selected.all(|pod| pod.is_at(&self.last))
-    }
-
-    fn is_settled(&self, selector: &LabelSelector) -> bool {
-        self.is_quiet(selector)
-    }
-
-    fn is_given_up(&self, _: &LabelSelector) -> bool {
-        false
-    }
+    preparing: BTreeSet<String>,
 }
 
 impl Cluster {
+    fn fleet(&self) -> Vec<Known> {
+        let known = |(id, pod): (usize, &Running)| Known {
+            uid: format!("uid-{id}"),
+            labels: pod.labels.clone(),
+            running: names(pod.running.as_deref().unwrap_or_default(), &pod.known),
+            is_blank: pod.running.is_none(),
+            is_quiet: pod.is_at(&self.last),
+            is_given_up: false,
+        };
+        self.pods.iter().enumerate().map(known).collect()
+    }
+
     fn start(owners: &[usize]) -> Self {
         let mut cluster = Self {
             last: Vec::new(),
-            claims: Claims::new(),
+            claims: Claims::default(),
             pods: Vec::new(),
             evictions: 0,
+            preparing: BTreeSet::new(),
         };
         cluster.look(owners);
-        cluster.pods = (0..PODS).map(Pod::new).collect();
+        cluster.pods = (0..PODS).map(Running::new).collect();
         (0..PODS).for_each(|pod| cluster.sync(pod));
         cluster
     }
@@ -103,10 +98,11 @@ impl Cluster {
         let of = |id| -> Vec<usize> { (0..owners.len()).filter(|bucket| owners[*bucket] == id).collect() };
         let wanted: Vec<Entry> = (0..SHARDS).map(|id| shard(id, &of(id))).collect();
         let restarts = wanted.iter().map(|entry| entry.name.clone()).collect();
-        let plan = plan(&self.last, &self.claims, &wanted, &restarts, self);
+        let plan = plan(&self.last, &self.claims, &wanted, &restarts, &self.fleet());
         let is_new = plan.entries != self.last;
         self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
         self.last = plan.entries;
+        self.preparing = plan.preparing;
         if is_new {
             return false;
         }
@@ -116,14 +112,14 @@ impl Cluster {
             }
         }
         for evict in &plan.evict {
-            let is_new = |pod: &Pod| evict.pods.matches(&pod.labels) && !evict.kept.matches(&pod.labels);
+            let is_new = |pod: &Running| evict.pods.matches(&pod.labels) && !evict.kept.matches(&pod.labels);
             let mut new = self.pods.iter().filter(|pod| is_new(pod));
             if new.any(|pod| pod.running.is_none() || !pod.is_at(&self.last)) {
                 continue;
             }
             let mut pods = self.pods.iter_mut().enumerate();
             if let Some((id, pod)) = pods.find(|(_, pod)| evict.kept.matches(&pod.labels)) {
-                *pod = Pod::new(id);
+                *pod = Running::new(id);
                 self.evictions += 1;
             }
         }
@@ -145,7 +141,7 @@ impl Cluster {
     }
 
     fn views(&self) -> Vec<Option<View>> {
-        self.pods.iter().map(Pod::view).collect()
+        self.pods.iter().map(Running::view).collect()
     }
 
     /// Shards whose pods show a bucket.
@@ -207,6 +203,11 @@ fn a_change_that_is_taken_back_in_time_restarts_nobody() {
     for _ in 0..2 {
         cluster.look(&[0, 1, 1, 2, 3, 3]);
     }
+    assert_eq!(
+        cluster.preparing,
+        ["shard-selector/s0".to_owned()].into(),
+        "it is not as it shall be"
+    );
     assert!(cluster.pods[0].labels.contains_key(KEEPS_LIMITS), "it has begun");
     cluster.settle(&first);
     assert_eq!(cluster.evictions, 0);
@@ -228,7 +229,13 @@ fn what_can_not_be_read_in_between_goes_on_as_it_was() {
     let mut kept = cluster.last.clone();
     kept.retain(|entry| !entry.name.starts_with("shard-selector/s1"));
     kept.push(shard(1, &[1, 2]));
-    let plan = plan(&cluster.last, &cluster.claims, &kept, &BTreeSet::new(), &cluster);
+    let plan = plan(
+        &cluster.last,
+        &cluster.claims,
+        &kept,
+        &BTreeSet::new(),
+        &cluster.fleet(),
+    );
     assert!(plan.waiting.contains_key("shard-selector/s1"), "{:?}", plan.waiting);
     assert_eq!(plan.evict.len(), 1);
 }

@@ -1,0 +1,243 @@
+//! What pods may still show besides what the last chain says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ctrlmesh_contract::{Entry, LabelSelector};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::shard::{Shard, limits_of};
+use super::{Fleet, Pod, pods};
+use crate::api::sharding_config::Limit;
+
+/// Earlier limits that are remembered one by one. Beyond, the shard is taken to see everything.
+const MAX_CLAIMS: usize = 8;
+/// Pods that a claim names. Of more only the selector is remembered.
+const MAX_PODS: usize = 256;
+
+/// What is remembered with a chain: without it a manager that takes over would give away what pods may still show.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Claims {
+    /// What pods may show besides what their entry says, by the entry's name.
+    shown: BTreeMap<String, Vec<Claim>>,
+    /// What entries shall show that show less for now, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    wanted: BTreeMap<String, Vec<Limit>>,
+}
+
+/// What the entry of a shard said before, and which pods may still run it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Claim {
+    /// The pods, as a label selector in text. `None`: those that are named, no others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) pods: Option<Value>,
+    /// UIDs of pods that ran it, whatever their labels say since.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) named: BTreeSet<String>,
+    /// The controller's lock: shards of one controller have the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) lock: Option<String>,
+    /// The shard; `None`: pods that are in none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) shard: Option<String>,
+    /// What they see. Empty: everything.
+    pub(super) limits: Vec<Limit>,
+}
+
+/// A claim that some pods have now.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// The entry.
+    pub(super) name: String,
+    pub(super) claim: Claim,
+    /// It is what the last chain says: also of pods that are quiet.
+    pub(super) is_said: bool,
+}
+
+impl Claim {
+    fn of(shard: &Shard) -> Self {
+        Self {
+            pods: Some(json!(shard.all_pods())),
+            named: BTreeSet::new(),
+            lock: shard.lock.clone(),
+            shard: shard.name.clone(),
+            limits: shard.limits.clone(),
+        }
+    }
+
+    /// Whether two are of the same pods and the same view, but for the pods that are named.
+    fn is_like(&self, other: &Self) -> bool {
+        let key = |claim: &Self| (claim.pods.clone(), claim.lock.clone(), claim.shard.clone());
+        key(self) == key(other) && self.limits == other.limits
+    }
+
+    fn has(&self, pod: &Pod<'_>) -> bool {
+        self.named.contains(pod.uid) || self.selector().is_some_and(|pods| pods.matches(pod.labels))
+    }
+
+    fn selector(&self) -> Option<LabelSelector> {
+        // What can't be read may be anybody.
+        self.pods.as_ref().map(|pods| pods::read(pods).unwrap_or_default())
+    }
+}
+
+impl Held {
+    /// The pods that may show it.
+    pub(super) fn pods<'f>(&self, fleet: &'f impl Fleet) -> Vec<Pod<'f>> {
+        let shows = |pod: &Pod<'f>| !pod.is_blank && (self.is_said || !pod.is_quiet) && self.claim.has(pod);
+        fleet.pods().filter(shows).collect()
+    }
+}
+
+impl Claims {
+    /// Whether there is nothing to remember.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.shown.is_empty() && self.wanted.is_empty()
+    }
+
+    /// The entries, with what they shall show in the end: what an object keeps that is refused meanwhile.
+    #[must_use]
+    pub fn meant(&self, entries: &[Entry]) -> Vec<Entry> {
+        let meant = |entry: &Entry| {
+            let Some(limits) = self.wanted.get(&entry.name) else {
+                return entry.clone();
+            };
+            super::shard::with(entry, limits, false)
+        };
+        entries.iter().map(meant).collect()
+    }
+
+    /// All that pods may show now: what the last chain says, what it says not to pods that no entry selects, and earlier claims of
+    /// pods that are not quiet.
+    pub(super) fn possible(&self, before: &BTreeMap<&str, Shard>, wanted: &[Entry], fleet: &impl Fleet) -> Vec<Held> {
+        let mut possible = Vec::new();
+        for (name, claim) in self
+            .shown
+            .iter()
+            .flat_map(|(name, claims)| claims.iter().map(move |claim| (name, claim)))
+        {
+            let held = Held {
+                name: name.clone(),
+                claim: claim.clone(),
+                is_said: false,
+            };
+            // No more than is still true: it would only grow.
+            let alive = held.pods(fleet);
+            if alive.is_empty() {
+                continue;
+            }
+            let named = claim
+                .named
+                .iter()
+                .filter(|uid| alive.iter().any(|pod| pod.uid == **uid));
+            let named = named.cloned().collect();
+            let claim = Claim { named, ..held.claim };
+            possible.push(Held { claim, ..held });
+        }
+        for (name, shard) in before {
+            let claim = Claim::of(shard);
+            let ran = |pod: &Pod<'_>| !pod.is_blank && (claim.has(pod) || !pod.is_quiet && pod.running.contains(*name));
+            let named = limited(fleet.pods().filter(ran).map(|pod| pod.uid.to_owned()).collect());
+            possible.push(Held {
+                name: (*name).to_owned(),
+                claim: Claim { named, ..claim },
+                is_said: true,
+            });
+        }
+        possible.extend(without_shard(before, wanted, fleet));
+        possible
+    }
+
+    /// What is to be remembered with the new entries: of what is possible, that which they do not say themselves.
+    pub(super) fn remembered(entries: &[Entry], wanted: &[Entry], possible: Vec<Held>, fleet: &impl Fleet) -> Self {
+        let now: BTreeMap<&str, Shard> = entries.iter().filter_map(Shard::of).collect();
+        let mut shown: BTreeMap<String, Vec<Claim>> = BTreeMap::new();
+        for held in possible {
+            let is_said = now.get(held.name.as_str()).is_some_and(|shard| {
+                let is_own = |pod: &Pod<'_>| shard.all_pods().matches(pod.labels);
+                Claim::of(shard).is_like(&held.claim) && held.pods(fleet).iter().all(is_own)
+            });
+            if is_said {
+                continue;
+            }
+            push(shown.entry(held.name).or_default(), held.claim);
+        }
+        for claims in shown.values_mut().filter(|claims| claims.len() > MAX_CLAIMS) {
+            merge(claims);
+        }
+        let target = |entry: &&Entry| {
+            let planned = now.get(entry.name.as_str());
+            planned.is_some_and(|planned| planned.limits != limits_of(entry.settings.value()))
+        };
+        let wanted = wanted.iter().filter(target);
+        Self {
+            shown,
+            wanted: wanted
+                .map(|entry| (entry.name.clone(), limits_of(entry.settings.value())))
+                .collect(),
+        }
+    }
+}
+
+/// Pods that are in no shard, and shall be: they see everything.
+fn without_shard(before: &BTreeMap<&str, Shard>, wanted: &[Entry], fleet: &impl Fleet) -> impl Iterator<Item = Held> {
+    wanted.iter().filter_map(Shard::of).filter_map(move |(name, shard)| {
+        let own = before.values().filter(|before| before.lock == shard.lock);
+        let outside = |pod: &Pod<'_>| {
+            !pod.is_blank
+                && shard.pods.matches(pod.labels)
+                && !own.clone().any(|before| before.pods.matches(pod.labels))
+        };
+        let named: BTreeSet<String> = fleet.pods().filter(outside).map(|pod| pod.uid.to_owned()).collect();
+        let is_some = !named.is_empty();
+        let pods = (named.len() > MAX_PODS).then(|| json!(shard.all_pods()));
+        is_some.then(|| Held {
+            name: name.to_owned(),
+            claim: Claim {
+                pods,
+                named: limited(named),
+                lock: shard.lock.clone(),
+                shard: None,
+                limits: Vec::new(),
+            },
+            is_said: true,
+        })
+    })
+}
+
+fn limited(named: BTreeSet<String>) -> BTreeSet<String> {
+    if named.len() > MAX_PODS { BTreeSet::new() } else { named }
+}
+
+fn push(claims: &mut Vec<Claim>, claim: Claim) {
+    match claims.iter_mut().find(|known| known.is_like(&claim)) {
+        Some(known) => known.named = limited(known.named.union(&claim.named).cloned().collect()),
+        None => claims.push(claim),
+    }
+}
+
+/// Too many are remembered as one for each shard: everything, by anybody who had any of them.
+fn merge(claims: &mut Vec<Claim>) {
+    let mut merged: Vec<Claim> = Vec::new();
+    for claim in claims.drain(..) {
+        let same = merged
+            .iter_mut()
+            .find(|known| (&known.lock, &known.shard) == (&claim.lock, &claim.shard));
+        match same {
+            Some(known) => {
+                if known.pods != claim.pods {
+                    known.pods = Some(json!({}));
+                }
+                known.named = limited(known.named.union(&claim.named).cloned().collect());
+            }
+            None => merged.push(Claim {
+                limits: Vec::new(),
+                ..claim
+            }),
+        }
+    }
+    *claims = merged;
+}

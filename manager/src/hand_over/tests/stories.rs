@@ -1,0 +1,286 @@
+//! Pods that change shards, come, go and start in none; with leases and without.
+
+use super::*;
+
+const PODS: usize = 5;
+
+/// A shard that sees these buckets, for these pods.
+fn of(id: usize, buckets: &[usize], pods: &[usize], has_lock: bool) -> Entry {
+    let mut entry = shard(id, buckets);
+    let mut settings = entry.settings.value().clone();
+    if !has_lock && let Some(fields) = settings.as_object_mut() {
+        fields.remove("leaderElectionName");
+    }
+    entry.settings = Settings::new(settings);
+    entry.pod_selector = LabelSelector {
+        match_expressions: vec![ctrlmesh_contract::Requirement {
+            key: "pod".to_owned(),
+            operator: ctrlmesh_contract::Operator::In,
+            values: pods.iter().map(ToString::to_string).collect(),
+        }],
+        ..LabelSelector::default()
+    };
+    entry
+}
+
+fn labels(pod: usize) -> BTreeMap<String, String> {
+    [("pod".to_owned(), pod.to_string())].into()
+}
+
+/// Which shard has each bucket, and each pod.
+#[derive(Clone, Debug)]
+struct Plan {
+    buckets: Vec<usize>,
+    pods: Vec<Option<usize>>,
+}
+
+impl Plan {
+    fn entries(&self, has_lock: bool) -> Vec<Entry> {
+        let pods = |id| -> Vec<usize> { (0..PODS).filter(|pod| self.pods[*pod] == Some(id)).collect() };
+        let buckets = |id| -> Vec<usize> { (0..BUCKETS).filter(|bucket| self.buckets[*bucket] == id).collect() };
+        let shards = (0..SHARDS).filter(|id| !pods(*id).is_empty());
+        shards.map(|id| of(id, &buckets(id), &pods(id), has_lock)).collect()
+    }
+
+    /// Without leases each shard has one pod: replicas of one would act beside each other, and of a shard that is gone nothing tells
+    /// whose it was.
+    fn with_single_pods(mut self) -> Self {
+        let mut free: Vec<usize> = (0..SHARDS).collect();
+        for pod in &mut self.pods {
+            let wanted = pod.and_then(|shard| free.iter().position(|free| *free == shard));
+            *pod = (!free.is_empty()).then(|| free.remove(wanted.unwrap_or(0)));
+        }
+        self
+    }
+}
+
+struct Pods {
+    has_lock: bool,
+    last: Vec<Entry>,
+    claims: Claims,
+    /// UID, and what runs; `None`: it was made and does not run yet.
+    pods: BTreeMap<usize, (String, Option<Vec<Entry>>)>,
+    made: usize,
+    /// Who has which lease, by UID.
+    leases: BTreeMap<String, String>,
+}
+
+impl Pods {
+    /// All run, and see everything.
+    fn new(has_lock: bool) -> Self {
+        let mut pods = Self {
+            has_lock,
+            last: Vec::new(),
+            claims: Claims::default(),
+            pods: BTreeMap::new(),
+            made: 0,
+            leases: BTreeMap::new(),
+        };
+        for pod in 0..PODS {
+            pods.make(pod);
+            pods.sync(pod);
+        }
+        pods
+    }
+
+    fn make(&mut self, pod: usize) {
+        self.made += 1;
+        self.pods.insert(pod, (format!("uid-{}", self.made), None));
+        self.lead();
+    }
+
+    fn sync(&mut self, pod: usize) {
+        let last = self.last.clone();
+        if let Some((_, running)) = self.pods.get_mut(&pod) {
+            *running = Some(last);
+        }
+        self.lead();
+    }
+
+    fn own(entries: &[Entry], pod: usize) -> Vec<&Entry> {
+        let own = entries.iter().filter(|entry| entry.pod_selector.matches(&labels(pod)));
+        own.collect()
+    }
+
+    /// The lease that a pod asks for.
+    fn lease(&self, pod: usize) -> Option<String> {
+        let (_, running) = self.pods.get(&pod)?;
+        let own = Self::own(running.as_ref()?, pod);
+        let shard = own.first().map(|entry| entry.settings.value()["shard"].to_string());
+        Some(shard.unwrap_or_default())
+    }
+
+    /// Leases of pods that ask for others, or are gone, run out; whoever asks first has them.
+    fn lead(&mut self) {
+        let asks: Vec<(String, String)> = (0..PODS)
+            .filter_map(|pod| Some((self.lease(pod)?, self.pods.get(&pod)?.0.clone())))
+            .collect();
+        self.leases
+            .retain(|lease, uid| asks.contains(&(lease.clone(), uid.clone())));
+        for (lease, uid) in asks {
+            self.leases.entry(lease).or_insert(uid);
+        }
+    }
+
+    fn fleet(&self) -> Vec<Known> {
+        let known = |(pod, (uid, running)): (&usize, &(String, Option<Vec<Entry>>))| Known {
+            uid: uid.clone(),
+            labels: labels(*pod),
+            running: names(running.as_deref().unwrap_or_default(), &labels(*pod)),
+            is_blank: running.is_none(),
+            is_quiet: running
+                .as_ref()
+                .is_some_and(|running| Self::own(running, *pod) == Self::own(&self.last, *pod)),
+            is_given_up: false,
+        };
+        self.pods.iter().map(known).collect()
+    }
+
+    fn look(&mut self, wanted: &[Entry]) -> bool {
+        let plan = plan(&self.last, &self.claims, wanted, &BTreeSet::new(), &self.fleet());
+        if plan.entries == self.last {
+            return plan.waiting.is_empty();
+        }
+        // What is written is what the next manager knows.
+        self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
+        self.last = plan.entries;
+        false
+    }
+
+    /// Who acts on a bucket: who leads, and sees it.
+    fn owners(&self, bucket: usize) -> Vec<usize> {
+        let acts = |pod: &usize| {
+            let Some((uid, Some(running))) = self.pods.get(pod) else {
+                return false;
+            };
+            let leads = !self.has_lock
+                || self
+                    .lease(*pod)
+                    .is_some_and(|lease| self.leases.get(&lease) == Some(uid));
+            let own: Vec<Entry> = Self::own(running, *pod).into_iter().cloned().collect();
+            leads && shows(&own, bucket)
+        };
+        (0..PODS).filter(acts).collect()
+    }
+
+    fn settle(&mut self, wanted: &[Entry]) {
+        for _ in 0..20 {
+            let is_settled = self.look(wanted);
+            for pod in 0..PODS {
+                if !self.pods.contains_key(&pod) && (self.has_lock || pod < PODS - 1) {
+                    self.make(pod);
+                }
+                self.sync(pod);
+            }
+            if is_settled {
+                return;
+            }
+        }
+        panic!("it never ends: {:#?}", self.last);
+    }
+}
+
+/// Whether a pod with these entries shows a bucket's deployments.
+fn shows(own: &[Entry], bucket: usize) -> bool {
+    let limits: Vec<Limit> = own.iter().flat_map(|entry| limits_of(entry.settings.value())).collect();
+    let class = crate::view::classes(
+        shard(0, &[0])
+            .settings
+            .value()
+            .get("limits")
+            .map(|limits| serde_json::from_value::<Vec<Limit>>(limits.clone()).unwrap())
+            .unwrap()
+            .iter(),
+    );
+    let class = class.iter().next_back().unwrap();
+    crate::view::seen(limits.iter(), class).is_some_and(|set| set.allows("hash", &bucket.to_string()))
+}
+
+#[derive(Clone, Debug)]
+enum Happens {
+    Edit(Plan),
+    Sync(usize),
+    Look,
+    /// A pod is made anew: the old one is gone.
+    Make(usize),
+    Delete(usize),
+}
+
+fn edits() -> impl Strategy<Value = Plan> {
+    let buckets = prop::collection::vec(0..SHARDS, BUCKETS);
+    let pods = prop::collection::vec(prop::option::weighted(0.9, 0..SHARDS), PODS);
+    (buckets, pods).prop_map(|(buckets, mut pods)| {
+        // Somebody has to be left, or the controller is not sharded any more.
+        pods[0] = pods[0].or(Some(0));
+        Plan { buckets, pods }
+    })
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        2 => edits().prop_map(Happens::Edit),
+        8 => (0..PODS).prop_map(Happens::Sync),
+        6 => Just(Happens::Look),
+        1 => (0..PODS).prop_map(Happens::Make),
+        1 => (0..PODS).prop_map(Happens::Delete),
+    ]
+}
+
+fn follow(first: Plan, story: Vec<Happens>, has_lock: bool) -> Result<(), TestCaseError> {
+    let mut pods = Pods::new(has_lock);
+    // Every pod is in a shard once: one that never was is not sharded, and sees everything.
+    let mut wanted = Plan {
+        pods: (0..PODS).map(|pod| Some(pod % SHARDS)).collect(),
+        ..first
+    };
+    // Without leases one pod is one too many.
+    let last = if has_lock { PODS } else { PODS - 1 };
+    pods.pods.retain(|pod, _| *pod < last);
+    pods.look(&wanted.entries(has_lock));
+    let mut bounds = [if has_lock { 1 } else { PODS }; BUCKETS];
+    for happens in story {
+        match happens {
+            Happens::Edit(edited) => wanted = if has_lock { edited } else { edited.with_single_pods() },
+            Happens::Sync(pod) => pods.sync(pod),
+            Happens::Look => drop(pods.look(&wanted.entries(has_lock))),
+            Happens::Make(pod) => pods.make(pod.min(last - 1)),
+            Happens::Delete(pod) => {
+                pods.pods.remove(&pod);
+                pods.lead();
+            }
+        }
+        for (bucket, bound) in bounds.iter_mut().enumerate() {
+            let now = pods.owners(bucket);
+            prop_assert!(now.len() <= *bound, "{bucket} is acted on by {now:?}");
+            // Without leases all act on everything before there are shards, and never again.
+            *bound = now.len().max(1);
+        }
+    }
+    let entries = wanted.entries(has_lock);
+    pods.settle(&entries);
+    for (bucket, shard) in wanted.buckets.iter().enumerate() {
+        let own: Vec<usize> = (0..PODS).filter(|pod| wanted.pods[*pod] == Some(*shard)).collect();
+        let now = pods.owners(bucket);
+        prop_assert!(
+            now.len() == own.len().min(1) && now.iter().all(|pod| own.contains(pod)),
+            "{bucket}: {now:?} of {own:?}"
+        );
+    }
+    let plan = plan(&pods.last, &pods.claims, &entries, &BTreeSet::new(), &pods.fleet());
+    prop_assert!(plan.entries == pods.last && plan.claims.is_empty(), "{:?}", plan.claims);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nobody_acts_beside_another_whatever_pods_do(first in edits(), story in prop::collection::vec(happens(), 1..80)) {
+        follow(first, story, true)?;
+    }
+
+    #[test]
+    fn nor_without_leases(first in edits(), story in prop::collection::vec(happens(), 1..80)) {
+        follow(first, story, false)?;
+    }
+}
