@@ -257,7 +257,7 @@ impl Distributor {
         (next.preparing, next.hold, next.evict) = (plan.preparing, plan.hold, plan.evict);
         if last.is_none() || !wanted::is_same(&next.chain.entries, &plan.entries) {
             let chain = with(highest.saturating_add(1), plan.entries);
-            match self.check(stored, &chain, &next.found) {
+            match self.check(stored, &chain, &plan.claims, &next.found) {
                 Ok(()) => (next.chain, next.claims) = (chain, plan.claims),
                 withheld => next.withheld = withheld.err(),
             }
@@ -266,8 +266,14 @@ impl Distributor {
     }
 
     /// Whether sidecars would take it, and ConfigMaps; if not, why not, in a word and in a sentence.
-    fn check(&self, stored: &Stored, chain: &Chain, found: &Found) -> Result<(), (&'static str, String)> {
-        wanted::check(chain).map_err(|error| ("TooLarge", error.to_string()))?;
+    fn check(
+        &self,
+        stored: &Stored,
+        chain: &Chain,
+        claims: &Claims,
+        found: &Found,
+    ) -> Result<(), (&'static str, String)> {
+        wanted::check(chain, claims).map_err(|error| ("TooLarge", error.to_string()))?;
         let placed = self.placed(stored, chain, true, found);
         placed.map(drop).map_err(|error| ("NoRoom", error.to_string()))
     }

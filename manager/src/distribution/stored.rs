@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use super::carried::Packed;
 use super::slots::Slots;
 use super::world::{World, fingerprint};
-use super::write::CLAIMS;
+use super::write::{CLAIMS, CLAIMS_SIGNATURE, signed};
 use crate::hand_over::Claims;
 
 /// What was written last, as far as nobody has changed it.
@@ -38,8 +38,9 @@ impl Stored {
         };
         if let Some(map) = world.config_map(namespace, CHAIN_CONFIG_MAP) {
             stored.version.clone_from(&map.metadata.resource_version);
-            stored.chain = chain(&map, keys).filter(|chain| chain.namespace == namespace);
-            stored.claims = claims(&map);
+            let found = chain(&map, keys).filter(|(chain, _)| chain.namespace == namespace);
+            (stored.chain, stored.claims) =
+                found.map_or_else(Default::default, |(chain, claims)| (Some(chain), claims));
         }
         stored
     }
@@ -76,16 +77,62 @@ fn plugins(map: &ConfigMap) -> BTreeMap<Digest, Vec<u8>> {
     .collect()
 }
 
-fn chain(map: &ConfigMap, keys: &PublicKeys) -> Option<Chain> {
+/// The chain, and what was remembered with it. `None` if either is not as we wrote it: without its claims a chain says too little.
+fn chain(map: &ConfigMap, keys: &PublicKeys) -> Option<(Chain, Claims)> {
     let data = map.data.as_ref()?;
     let (document, signature) = (data.get(files::CHAIN)?, data.get(files::CHAIN_SIGNATURE)?);
     keys.verify(document.as_bytes(), signature.as_bytes()).ok()?;
-    Chain::parse(document.as_bytes()).ok()
+    let (claims, signature) = (data.get(CLAIMS)?, data.get(CLAIMS_SIGNATURE)?);
+    keys.verify(&signed(claims, document), signature.as_bytes()).ok()?;
+    Some((
+        Chain::parse(document.as_bytes()).ok()?,
+        serde_json::from_str(claims).ok()?,
+    ))
 }
 
-fn claims(map: &ConfigMap) -> Claims {
-    let annotations = map.metadata.annotations.as_ref();
-    let text = annotations.and_then(|annotations| annotations.get(CLAIMS));
-    text.and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default()
+#[cfg(test)]
+mod tests {
+    use ctrlmesh_contract::signature::SigningKey;
+    use serde_json::json;
+
+    use super::*;
+
+    fn map(key: &SigningKey) -> ConfigMap {
+        let chain = Chain {
+            namespace: "operators".to_owned(),
+            generation: 3,
+            entries: Vec::new(),
+        };
+        let document = chain.to_json();
+        let claims = r#"{"shown":{"shard-selector/a":[{"named":["uid"],"limits":[]}]}}"#;
+        serde_json::from_value(json!({ "data": {
+            files::CHAIN: document, files::CHAIN_SIGNATURE: key.sign(document.as_bytes()),
+            CLAIMS: claims, CLAIMS_SIGNATURE: key.sign(&signed(claims, &document)),
+        }}))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_chain_counts_with_its_own_claims_alone() {
+        let key = SigningKey::generate().unwrap();
+        let keys = PublicKeys::from(key.public_key());
+        let (found, claims) = chain(&map(&key), &keys).unwrap();
+        assert!(found.generation == 3 && !claims.is_empty());
+        let spoiled = |change: &dyn Fn(&mut BTreeMap<String, String>)| {
+            let mut map = map(&key);
+            change(map.data.as_mut().unwrap());
+            chain(&map, &keys)
+        };
+        assert_eq!(spoiled(&|data| drop(data.remove(CLAIMS))), None);
+        assert_eq!(
+            spoiled(&|data| drop(data.insert(CLAIMS.to_owned(), "{}".to_owned()))),
+            None
+        );
+        // Signed by us, with another chain.
+        let other = |data: &mut BTreeMap<String, String>| {
+            data.insert(CLAIMS.to_owned(), "{}".to_owned());
+            data.insert(CLAIMS_SIGNATURE.to_owned(), key.sign(&signed("{}", "another")));
+        };
+        assert_eq!(spoiled(&other), None);
+    }
 }

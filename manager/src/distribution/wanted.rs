@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::read::Documents;
 use crate::compile::Refused;
+use crate::hand_over::Claims;
 use crate::{Objects, Resolved, compile};
 
 /// What should be in the chain in the end.
@@ -73,14 +74,14 @@ pub(super) fn is_same(before: &[Entry], after: &[Entry]) -> bool {
 }
 
 /// Whether sidecars would take it, and a ConfigMap.
-pub(super) fn check(chain: &Chain) -> Result<(), Error> {
+pub(super) fn check(chain: &Chain, claims: &Claims) -> Result<(), Error> {
+    /// For signatures and names.
+    const REST: usize = 4 * 1024;
     chain.validate()?;
-    let bytes = chain.to_json().len();
-    if bytes > MAX_DOCUMENT_BYTES {
-        return Err(Error::TooLarge {
-            bytes,
-            limit: MAX_DOCUMENT_BYTES,
-        });
+    let claims = serde_json::to_vec(claims).map_or(MAX_DOCUMENT_BYTES, |claims| claims.len());
+    let (bytes, limit) = (chain.to_json().len() + claims, MAX_DOCUMENT_BYTES - REST);
+    if bytes > limit {
+        return Err(Error::TooLarge { bytes, limit });
     }
     Ok(())
 }

@@ -16,8 +16,10 @@ use crate::context::{FIELD_MANAGER, MANAGED_BY};
 use crate::hand_over::Claims;
 use crate::rbac::{Rule, Scope};
 
-/// Annotation of the chain's ConfigMap: what sidecars may still show besides the chain ([`Claims`]).
-pub(super) const CLAIMS: &str = "ctrlmesh.kusionstack.io/claims";
+/// Key of the chain's ConfigMap: what sidecars may still show besides the chain ([`Claims`]). Sidecars leave it alone.
+pub(super) const CLAIMS: &str = "claims.json";
+/// Signature of that and the chain: claims of another chain are none of this one.
+pub(super) const CLAIMS_SIGNATURE: &str = "claims.json.sig";
 /// Pods that are bumped at a time.
 const CONCURRENCY: usize = 16;
 
@@ -82,11 +84,10 @@ pub(super) async fn chain(
     let document = chain.to_json();
     let mut metadata = meta(CHAIN_CONFIG_MAP, &chain.namespace);
     metadata.resource_version = version.map(str::to_owned);
-    if !claims.is_empty() {
-        let text = serde_json::to_string(claims).map_err(kube::Error::SerdeError)?;
-        metadata.annotations = Some([(CLAIMS.to_owned(), text)].into());
-    }
+    let claims = serde_json::to_string(claims).map_err(kube::Error::SerdeError)?;
     let data = BTreeMap::from([
+        (CLAIMS_SIGNATURE.to_owned(), key.sign(&signed(&claims, &document))),
+        (CLAIMS.to_owned(), claims),
         (files::CHAIN_SIGNATURE.to_owned(), key.sign(document.as_bytes())),
         (files::CHAIN.to_owned(), document),
     ]);
@@ -98,6 +99,11 @@ pub(super) async fn chain(
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &chain.namespace);
     let written = api.patch(CHAIN_CONFIG_MAP, &apply(), &Patch::Apply(&map)).await?;
     Ok(written.metadata.resource_version)
+}
+
+/// What the signature of claims is over. No chain begins as claims do.
+pub(super) fn signed(claims: &str, document: &str) -> Vec<u8> {
+    format!("claims {} {claims}", Digest::of(document.as_bytes())).into_bytes()
 }
 
 /// Writes one of the ConfigMaps with plugins, and says which version that is. Bytes that are not known here are taken from what lies there.

@@ -12,6 +12,8 @@ use crate::api::sharding_config::Limit;
 
 /// Earlier limits that are remembered one by one. Beyond, the shard is taken to see everything.
 const MAX_CLAIMS: usize = 8;
+/// All claims together, as JSON: they lie beside a chain.
+const MAX_BYTES: usize = 128 * 1024;
 /// Pods that a claim names. Of more only the selector is remembered.
 const MAX_PODS: usize = 256;
 
@@ -168,6 +170,9 @@ impl Claims {
         for claims in shown.values_mut().filter(|claims| claims.len() > MAX_CLAIMS) {
             merge(claims);
         }
+        if json!(shown).to_string().len() > MAX_BYTES {
+            shown.values_mut().for_each(shorten);
+        }
         let target = |entry: &&Entry| {
             let planned = now.get(entry.name.as_str());
             planned.is_some_and(|planned| planned.limits != limits_of(entry.settings.value()))
@@ -216,6 +221,15 @@ fn push(claims: &mut Vec<Claim>, claim: Claim) {
     match claims.iter_mut().find(|known| known.is_like(&claim)) {
         Some(known) => known.named = limited(known.named.union(&claim.named).cloned().collect()),
         None => claims.push(claim),
+    }
+}
+
+/// Too much is remembered as one claim for each shard, without names.
+fn shorten(claims: &mut Vec<Claim>) {
+    merge(claims);
+    for claim in claims {
+        claim.named.clear();
+        claim.pods.get_or_insert_with(|| json!({}));
     }
 }
 
