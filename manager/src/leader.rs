@@ -146,14 +146,14 @@ mod tests {
     #[tokio::test]
     async fn a_leader_that_is_cut_off_from_its_lock_steps_down_before_the_lock_runs_out() {
         let server = stand::builder().start().await.unwrap();
-        let context = stand::context(&server, &["--lease-seconds=3", "--pod-name=one"]).await;
+        let context = stand::context(&server, &["--lease-seconds=6", "--pod-name=one"]).await;
         let running = Running::start(&context, run(context.clone()));
         until_leader_is(&context, 1).await;
         let (gate, start) = (Gate::new(), Instant::now());
         let rule = FaultRule::new(Fault::Hold(gate.clone())).resource("leases");
         let rule = server.faults().add(rule);
         until_leader_is(&context, 0).await;
-        assert!(start.elapsed() < Duration::from_secs(3), "after {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(6), "after {:?}", start.elapsed());
         server.faults().remove(rule);
         until_leader_is(&context, 1).await;
         running.stop().await;
