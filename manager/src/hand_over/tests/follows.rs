@@ -1,6 +1,7 @@
 //! What pods show follows them, and what shards are meant to show is kept.
 
 use super::*;
+use crate::hand_over::shard::CONSISTENT_READS;
 
 /// What two selectors share is said by one: a sidecar takes only so much.
 #[test]
@@ -88,4 +89,28 @@ fn what_was_meant_is_remembered() {
     assert!(sees(&meant, 1, 1));
     all_on(&mut cluster);
     assert!(cluster.step(&meant).is_empty() && sees(&cluster.last, 1, 1));
+}
+
+/// A shard that gained reads afresh until its pods have seen what it gained; the next change takes that away.
+#[test]
+fn lists_are_consistent_until_the_change_after_the_next() {
+    let mut cluster = with_pods(0..3, &wanted(&[Some(0), Some(0), Some(1), Some(2)]));
+    let is_consistent = |cluster: &Cluster| {
+        let gained = cluster.last.iter().find(|entry| entry.name == "shard-selector/s1");
+        gained.unwrap().settings.value().get(CONSISTENT_READS).is_some()
+    };
+    let target = wanted(&[Some(0), Some(1), Some(1), Some(2)]);
+    cluster.step(&target);
+    all_on(&mut cluster);
+    cluster.step(&target);
+    assert!(is_consistent(&cluster));
+    // Its pod has not seen it yet.
+    let next = wanted(&[Some(0), Some(1), Some(1), None]);
+    cluster.step(&next);
+    assert!(is_consistent(&cluster));
+    all_on(&mut cluster);
+    cluster.step(&next);
+    assert!(is_consistent(&cluster), "nothing has changed");
+    cluster.step(&wanted(&[Some(0), Some(1), Some(1), Some(2)]));
+    assert!(!is_consistent(&cluster));
 }
