@@ -80,7 +80,7 @@ impl Pod {
                     labels::WATCHING: "true",
                 },
             },
-            "spec": { "containers": [{ "name": "controller", "image": "widget-controller" }] },
+            "spec": { "nodeName": "demo", "containers": [{ "name": "controller", "image": "widget-controller" }] },
             "status": { "phase": "Running", "podIP": ip, "podIPs": [{ "ip": ip }] },
         })
     }

@@ -39,15 +39,16 @@ impl Sidecar {
         let status = pod.status.as_ref();
         let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
         let number = |annotation: &str| pod.annotations().get(annotation)?.parse::<u64>().ok();
+        let ip = status.and_then(|status| status.pod_ip.clone());
+        let ip = ip.filter(|ip| !ip.is_empty());
+        let has_node = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
         (!matches!(phase, "Succeeded" | "Failed")).then(|| Self {
             pod: pod.name_any(),
-            ip: status
-                .and_then(|status| status.pod_ip.clone())
-                .filter(|ip| !ip.is_empty()),
+            is_placed: has_node || ip.is_some(),
+            ip,
             labels: pod.labels().clone(),
             told: number(annotations::CHAIN_GENERATION),
             uid: pod.uid().unwrap_or_default(),
-            is_placed: pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()),
             running: BTreeSet::new(),
             is_ending: pod.metadata.deletion_timestamp.is_some(),
             shard_pods: number(annotations::SHARD_PODS).and_then(|number| usize::try_from(number).ok()),
