@@ -131,7 +131,7 @@ pub fn plan(
             plan.entries.push(with(entry, &old.limits, old.is_consistent));
             continue;
         }
-        let base = moves.base(&entry.name, shard, fleet);
+        let base = moves.base(&entry.name, shard);
         let limits = if is_held_up(&mut plan, &moves, &entry.name, shard, fleet) {
             moves::narrowed(shard, base)
         } else {

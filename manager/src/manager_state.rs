@@ -210,6 +210,8 @@ impl Keeper {
     fn see(&mut self, seen: Seen) {
         match seen {
             Seen::Service(selector) => self.selector = Some(selector),
+            // What was written just now is seen later.
+            Seen::State(state) if is_older((*state).as_ref(), self.state.as_ref().and_then(Option::as_ref)) => {}
             Seen::State(state) => self.state = Some(*state),
             Seen::Pods(is_listed) => self.is_listed |= is_listed,
         }
@@ -250,6 +252,12 @@ impl Keeper {
         self.state = Some(Some(written));
         Ok(true)
     }
+}
+
+fn is_older(state: Option<&DynamicObject>, known: Option<&DynamicObject>) -> bool {
+    let version = |state: &DynamicObject| state.metadata.resource_version.as_deref()?.parse::<u64>().ok();
+    let versions = state.and_then(version).zip(known.and_then(version));
+    versions.is_some_and(|(seen, known)| seen < known)
 }
 
 async fn create(context: &Context) -> Result<(), kube::Error> {

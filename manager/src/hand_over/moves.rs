@@ -26,7 +26,7 @@ pub(super) struct Moves<'a> {
 impl<'a> Moves<'a> {
     /// What pods may still show that this shard gains and that they lose.
     pub(super) fn holders(&self, name: &str, shard: &Shard, fleet: &impl Fleet) -> Vec<&'a Held> {
-        let old = self.base(name, shard, fleet);
+        let old = self.base(name, shard);
         let holds = |held: &&Held| {
             if held.claim.lock != shard.lock {
                 return false;
@@ -50,11 +50,15 @@ impl<'a> Moves<'a> {
     }
 
     /// What the shard's pods had anyway. `None`: nothing, it is new; or it has other pods, and no lease keeps them apart.
-    pub(super) fn base(&self, name: &str, shard: &Shard, fleet: &impl Fleet) -> Option<&'a [Limit]> {
+    pub(super) fn base(&self, name: &str, shard: &Shard) -> Option<&'a [Limit]> {
         let old = self.before.get(name)?;
-        let is_known = |pod: Pod<'_>| !shard.pods.matches(pod.labels) || old.all_pods().matches(pod.labels);
-        let is_same = shard.lock.is_some() && shard.name == old.name;
-        (is_same || fleet.pods().all(is_known)).then_some(old.limits.as_slice())
+        let is_one_lease = shard.lock.is_some() && shard.name == old.name;
+        // Also of pods that are not there yet.
+        let has_others = || {
+            let (now, before) = (LabelSet::of(&shard.all_pods()), LabelSet::of(&old.all_pods()));
+            !less(&now, &before).is_empty()
+        };
+        (is_one_lease || !has_others()).then_some(old.limits.as_slice())
     }
 
     /// Whether pods that have a claim can't act beside the shard's: one lease is theirs, or without leases they are its own.

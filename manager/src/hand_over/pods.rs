@@ -19,10 +19,11 @@ pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet)
     let mut entries = wanted.to_vec();
     let after: Vec<(&str, Shard)> = wanted.iter().filter_map(Shard::of).collect();
     let (mut absent, mut covered) = (0, Vec::new());
-    for entry in last {
-        let Some((name, shard)) = Shard::of(entry) else {
-            continue;
-        };
+    // Entries that are of leavers already keep their names.
+    let is_gone = |name: &str| !after.iter().any(|(other, _)| *other == name);
+    let shards = last.iter().filter_map(|entry| Some((entry, Shard::of(entry)?)));
+    let (gone, living): (Vec<_>, Vec<_>) = shards.partition(|(_, (name, _))| is_gone(name));
+    for (entry, (name, shard)) in gone.into_iter().chain(living) {
         let has_siblings = after
             .iter()
             .any(|(other, sibling)| *other != name && sibling.lock.is_some() && sibling.lock == shard.lock);
@@ -32,7 +33,6 @@ pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet)
         if !has_siblings && !lives_on {
             continue;
         }
-        let is_gone = !after.iter().any(|(other, _)| *other == name);
         let others = after.iter().map(|(_, shard)| &shard.pods).chain(&covered);
         let leaving = leaving(&shard.pods, others);
         for (number, pods) in leaving.into_iter().enumerate() {
@@ -42,7 +42,8 @@ pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet)
                     continue;
                 }
             }
-            let name = match (is_gone, number) {
+            let is_free = !entries.iter().any(|entry| entry.name == name);
+            let name = match (is_free, number) {
                 (true, 0) => name.to_owned(),
                 _ => free_name(name, &entries),
             };
