@@ -2,10 +2,8 @@
 //!
 //! Reading does not wait for writing: a list that is read as slowly as a cluster may be written would expire, and its watch with
 //! it. What is to be written is queued, without the object; if that is too much, the rest is left to another pass.
-//!
-//! What fails is kept for a while and tried again; only if that is too much, all objects are looked at again. A kind of which
-//! nothing may be written is told once and left for as long.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
@@ -20,37 +18,27 @@ use tokio::time::{Instant, sleep_until};
 use super::contest::Contest;
 use super::metrics::Kind;
 use super::progress::{Report, Tally};
-use super::queue::Queue;
 use super::rules::Changes;
 use super::write::{Object, Outcome, Work, write};
 use super::{MAX_WRITES, Shared};
 
-/// Objects of one kind that wait to be written. Some three hundred bytes each.
+/// Objects of one kind that wait to be written. Some two hundred bytes each.
 const MAX_TODO: usize = 8192;
-/// Objects of one kind that failed, and wait to be tried again.
-const MAX_FAILED: usize = 1024;
-/// So many writes that are forbidden, and none between that is not, are a kind that may not be written.
-const MAX_FORBIDDEN: u32 = 16;
 
 /// The books of one kind.
 pub(super) struct Labeller {
     shared: Shared,
     kind: ApiResource,
     name: String,
-    todo: Queue,
-    writes: JoinSet<Ended>,
-    failed: Queue,
-    /// Writes that were forbidden since one was not.
-    forbidden: u32,
+    todo: VecDeque<Work>,
+    writes: JoinSet<Outcome>,
     contest: Contest,
     counters: Counters,
     tally: Tally,
     stage: Stage,
     /// Not all that the list had found a place in `todo`.
     is_short: bool,
-    /// More failed than is kept: all objects are to be looked at again.
-    is_lost: bool,
-    /// When to try again what failed.
+    /// When to look at all objects again, because something failed.
     again: Option<Instant>,
     delay: Duration,
     /// It was said that they can't be read.
@@ -64,13 +52,6 @@ enum Stage {
     /// All was seen; not all is written.
     Writing,
     Done,
-}
-
-/// A write that came to its end.
-struct Ended {
-    uid: String,
-    work: Work,
-    outcome: Outcome,
 }
 
 struct Counters {
@@ -103,15 +84,12 @@ impl Labeller {
             shared,
             kind,
             name,
-            todo: Queue::new(MAX_TODO),
+            todo: VecDeque::new(),
             writes: JoinSet::new(),
-            failed: Queue::new(MAX_FAILED),
-            forbidden: 0,
             contest: Contest::new(Instant::now()),
             tally: Tally::default(),
             stage: Stage::Listing,
             is_short: false,
-            is_lost: false,
             again: None,
             is_unreadable: false,
         }
@@ -136,11 +114,7 @@ impl Labeller {
         };
         self.stage = Stage::Listing;
         self.todo.clear();
-        self.failed.clear();
-        // Another one that is forbidden will do.
-        self.forbidden = self.forbidden.min(MAX_FORBIDDEN - 1);
         self.is_short = false;
-        self.is_lost = false;
         self.again = None;
     }
 
@@ -151,7 +125,7 @@ impl Labeller {
     }
 
     /// The objects can't be read.
-    pub(super) async fn unreadable(&mut self, error: &kube::runtime::watcher::Error) {
+    pub(super) async fn fail(&mut self, error: &kube::runtime::watcher::Error) {
         tracing::warn!(kind = self.name, %error, "objects can't be watched; trying again");
         if !self.is_unreadable {
             self.report(Report::Unreadable(self.name.clone(), error.to_string()))
@@ -167,57 +141,42 @@ impl Labeller {
         if changes.is_none() {
             return;
         }
-        let Some(work) = Work::new(object) else { return };
-        let uid = uid(object);
-        if !self.is_writable() {
-            self.tally.failed += 1;
-            self.keep(&uid, work);
-        } else if self.todo.put(&uid, work) {
-            self.fill();
-        } else {
+        if self.todo.len() >= MAX_TODO {
             self.is_short = true;
+            return;
         }
-    }
-
-    /// An object could not be looked at.
-    pub(super) fn unknown(&mut self, object: &ObjectMeta) {
-        match Work::new(object) {
-            Some(work) => self.fail(&uid(object), work),
-            None => self.lose(),
+        if !self
+            .contest
+            .admits(object.uid.as_deref().unwrap_or_default(), Instant::now())
+        {
+            let (namespace, name) = (object.namespace.as_deref(), object.name.as_deref());
+            tracing::warn!(
+                kind = self.name,
+                namespace,
+                name,
+                "somebody undoes its labels; putting it off"
+            );
+            self.counters.contested.inc();
+            return self.failed();
         }
-    }
-
-    /// Objects could not be looked at, and it is not known which.
-    pub(super) fn lose(&mut self) {
-        self.is_lost = true;
-        self.count_failed();
-    }
-
-    const fn is_writable(&self) -> bool {
-        self.forbidden < MAX_FORBIDDEN
+        self.todo.extend(Work::new(object));
+        self.fill();
     }
 
     /// Has as much written at once as may be.
     fn fill(&mut self) {
         while self.writes.len() < MAX_WRITES
-            && let Some((uid, work)) = self.todo.pop()
+            && let Some(work) = self.todo.pop_front()
         {
-            if !self.contest.admits(&uid, Instant::now()) {
-                tracing::warn!(kind = self.name, ?work, "somebody undoes its labels; putting it off");
-                self.counters.contested.inc();
-                self.fail(&uid, work);
-                continue;
-            }
             let objects = match &work {
                 Work::Object { namespace, .. } => self.objects_in(namespace),
                 Work::Namespace(_) => self.objects(),
             };
-            let (shared, mut work) = (self.shared.clone(), work);
+            let shared = self.shared.clone();
             self.writes.spawn(async move {
                 // Never closed.
                 let _permit = shared.permits.acquire().await;
-                let outcome = write(&objects, &shared.namespaces, &shared.keys, &mut work).await;
-                Ended { uid, work, outcome }
+                write(&objects, &shared.namespaces, &shared.keys, work).await
             });
         }
     }
@@ -232,48 +191,26 @@ impl Labeller {
                 }
                 self.end().await;
             }
-            // A list that has begun is read to its end first.
-            let again = self.again.filter(|_| self.stage == Stage::Done);
+            let again = self.again;
             tokio::select! {
-                Some(ended) = self.writes.join_next() => {
-                    match ended {
-                        Ok(ended) => self.book(ended),
-                        Err(_) => self.lose(),
-                    }
+                Some(outcome) = self.writes.join_next() => {
+                    self.book(outcome.unwrap_or(Outcome::Failed));
                     self.fill();
                 }
                 Some(()) = OptionFuture::from(again.map(sleep_until)) => {
                     self.again = None;
-                    if self.is_lost {
-                        return;
-                    }
-                    self.try_failed();
+                    return;
                 }
                 else => std::future::pending().await,
             }
         }
     }
 
-    fn try_failed(&mut self) {
-        self.stage = Stage::Writing;
-        self.tally.failed = 0;
-        self.forbidden = 0;
-        while let Some((uid, work)) = self.failed.pop() {
-            self.is_short |= !self.todo.put(&uid, work);
-        }
-        self.fill();
-    }
-
     async fn end(&mut self) {
         if self.stage == Stage::Done {
             return;
         }
-        let name = self.name.clone();
-        if self.is_writable() {
-            self.report(Report::Done(name, self.tally)).await;
-        } else {
-            self.report(Report::Unwritable(name)).await;
-        }
+        self.report(Report::Done(self.name.clone(), self.tally)).await;
         tracing::info!(kind = self.name, tally = %self.tally, "looked at every object");
         self.stage = Stage::Done;
         if self.tally.failed == 0 {
@@ -287,65 +224,29 @@ impl Labeller {
         let _ = self.shared.reports.send(report).await;
     }
 
-    fn book(&mut self, ended: Ended) {
-        let Ended { uid, work, outcome } = ended;
-        if outcome != Outcome::Written {
-            self.contest.take_back(&uid);
-        }
+    /// Something failed that can be mended by looking at all objects again.
+    pub(super) fn failed(&mut self) {
+        self.book(Outcome::Failed);
+    }
+
+    fn book(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Gone => {}
             Outcome::Written => {
                 self.counters.written.inc();
                 self.tally.written += 1;
-                self.forbidden = 0;
             }
-            Outcome::Failed => self.fail(&uid, work),
-            Outcome::Forbidden => self.forbid(&uid, work),
-        }
-    }
-
-    fn forbid(&mut self, uid: &str, work: Work) {
-        let was_writable = self.is_writable();
-        self.forbidden = self.forbidden.saturating_add(1);
-        if self.is_writable() {
-            tracing::warn!(kind = self.name, ?work, "labels may not be written; trying again later");
-        }
-        self.fail(uid, work);
-        if was_writable && !self.is_writable() {
-            tracing::warn!(
-                kind = self.name,
-                "no labels may be written; may the manager patch them?"
-            );
-            while let Some((uid, work)) = self.todo.pop() {
+            Outcome::Failed => {
+                self.counters.failed.inc();
+                self.counters.is_done.set(0);
                 self.tally.failed += 1;
-                self.keep(&uid, work);
+                if self.again.is_none() {
+                    self.again = Some(Instant::now() + self.delay);
+                    self.delay = (self.delay * 2).min(self.shared.pace.longest_repeat);
+                }
             }
         }
     }
-
-    fn fail(&mut self, uid: &str, work: Work) {
-        self.keep(uid, work);
-        self.count_failed();
-    }
-
-    fn keep(&mut self, uid: &str, work: Work) {
-        self.is_lost |= !self.failed.put(uid, work);
-    }
-
-    fn count_failed(&mut self) {
-        self.counters.failed.inc();
-        self.counters.is_done.set(0);
-        self.tally.failed += 1;
-        if self.again.is_none() {
-            self.again = Some(Instant::now() + self.delay);
-            self.delay = (self.delay * 2).min(self.shared.pace.longest_repeat);
-        }
-    }
-}
-
-fn uid(object: &ObjectMeta) -> String {
-    let by_name = || format!("{:?}/{:?}", object.namespace, object.name);
-    object.uid.clone().unwrap_or_else(by_name)
 }
 
 /// `deployments.apps`, `pods`.
