@@ -146,7 +146,7 @@ pub fn plan(
         plan.entries.push(with(entry, &limits, is_consistent));
     }
     restart::hold(&mut plan, last, &wanted, &restarts, fleet);
-    relax(&mut plan, last, fleet);
+    relax(&mut plan, last, &restarts, fleet);
     plan.claims = Claims::remembered(&plan.entries, &all, possible, fleet);
     plan
 }
@@ -171,8 +171,8 @@ fn is_held_up(plan: &mut Plan, moves: &Moves<'_>, name: &str, shard: &Shard, fle
 }
 
 /// With a change that is made anyway, lists that need not be consistent any more are let be answered from caches: their shard has
-/// seen what it gained.
-fn relax(plan: &mut Plan, last: &[Entry], fleet: &impl Fleet) {
+/// seen what it gained. Pods that see no change see none of this either.
+fn relax(plan: &mut Plan, last: &[Entry], restarts: &BTreeSet<String>, fleet: &impl Fleet) {
     if plan.entries == last {
         return;
     }
@@ -180,7 +180,8 @@ fn relax(plan: &mut Plan, last: &[Entry], fleet: &impl Fleet) {
         let Some((_, shard)) = Shard::of(entry).filter(|(_, shard)| shard.is_consistent) else {
             continue;
         };
-        if last.contains(entry) && fleet.is_quiet(&shard.pods) && fleet.has_pods(&shard.pods) {
+        let is_fixed = restarts.contains(restart::base(&entry.name).unwrap_or(&entry.name));
+        if !is_fixed && last.contains(entry) && fleet.is_quiet(&shard.pods) && fleet.has_pods(&shard.pods) {
             *entry = with(entry, &shard.limits, false);
         }
     }

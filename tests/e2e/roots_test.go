@@ -153,19 +153,27 @@ func (s *survivors) rootMakesShards(t *testing.T) {
 			t.Errorf("%s was made again", made.Metadata.Name)
 		}
 	}
-	// A root elsewhere shares nothing with it. What is new is seen there later, so all there was to write here was written.
-	before := s.configWrites(t, namespace)
-	patch := []byte(`{"metadata":{"annotations":{"a":"b"}}}`)
-	_, err := s.resource("ShardingConfig", namespace).Patch(t.Context(), "root", types.MergePatchType, patch, meta.PatchOptions{})
-	check(t, err)
-	other := s.namespace(t)
-	s.apply(t, other, rootConfig("root", "demo", 1, ""))
-	s.sharded(t, other, "root", "demo-1-normal")
-	if writes := s.configWrites(t, namespace); writes != before {
-		t.Errorf("%d writes though nothing had changed", writes-before)
+	// A root elsewhere shares nothing with it. What is new is seen there later, so all there was to write here was written. Only a
+	// namespace that happens to be in the canary's bucket is a change.
+	more := 0
+	for range 5 {
+		before := s.configWrites(t, namespace)
+		patch := []byte(`{"metadata":{"annotations":{"a":"b"}}}`)
+		_, err := s.resource("ShardingConfig", namespace).Patch(t.Context(), "root", types.MergePatchType, patch, meta.PatchOptions{})
+		check(t, err)
+		other := s.namespace(t)
+		s.apply(t, other, rootConfig("root", "demo", 1, ""))
+		s.sharded(t, other, "root", "demo-1-normal")
+		more = s.configWrites(t, namespace) - before
+		check(t, s.resource("ShardingConfig", other).Delete(t.Context(), "root", meta.DeleteOptions{}))
+		s.gone(t, other, "root")
+		if more == 0 {
+			break
+		}
 	}
-	check(t, s.resource("ShardingConfig", other).Delete(t.Context(), "root", meta.DeleteOptions{}))
-	s.gone(t, other, "root")
+	if more != 0 {
+		t.Errorf("%d writes though nothing had changed", more)
+	}
 	if left := s.shardsOf(t, namespace); len(left) != 4 {
 		t.Errorf("of another root of the same name %v are left", left)
 	}

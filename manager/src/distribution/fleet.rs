@@ -74,6 +74,8 @@ pub(super) struct Fleet {
     pub(super) answers: BTreeMap<String, Answer>,
     /// Pods that have been quiet for long enough.
     pub(super) quiet: BTreeSet<String>,
+    /// No chain was written in this namespace yet.
+    pub(super) is_first: bool,
     /// Pods that can't be reached, and have been waited for long enough.
     pub(super) given_up: BTreeSet<String>,
 }
@@ -96,11 +98,15 @@ impl Fleet {
         untold.filter(is_behind).map(|sidecar| sidecar.pod.clone()).collect()
     }
 
-    /// Whether a sidecar shows nothing: it can't run yet, or has no chain and lets nothing through.
+    /// Whether a sidecar shows nothing: it can't run yet, or has no chain and lets nothing through. Where no chain was ever written,
+    /// one that does not answer has none.
     #[must_use]
     pub(super) fn is_blank(&self, sidecar: &Sidecar) -> bool {
-        !sidecar.is_placed
-            || matches!(self.answers.get(&sidecar.pod), Some(Answer::Status(status)) if status.chain.generation == 0)
+        let has_none = || match self.answers.get(&sidecar.pod) {
+            Some(Answer::Status(status)) => status.chain.generation == 0,
+            _ => self.is_first && sidecar.told.is_none(),
+        };
+        !sidecar.is_placed || has_none()
     }
 
     /// Whether a sidecar runs these entries as far as they select it, and nothing of an earlier chain goes on there.
@@ -153,6 +159,37 @@ impl hand_over::Fleet for Fleet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_no_chain_shows_nothing() {
+        let sidecar = |told| Sidecar {
+            pod: "operator-0".to_owned(),
+            is_placed: true,
+            told,
+            ..Sidecar::default()
+        };
+        let fleet = |is_first, answer| Fleet {
+            answers: BTreeMap::from([("operator-0".to_owned(), answer)]),
+            is_first,
+            ..Fleet::default()
+        };
+        let silent = || Answer::None("starts".to_owned());
+        let at = |generation| {
+            let mut status = Status::default();
+            status.chain.generation = generation;
+            Answer::Status(Box::new(status))
+        };
+        assert!(fleet(false, at(0)).is_blank(&sidecar(None)));
+        assert!(
+            !fleet(true, at(7)).is_blank(&sidecar(None)),
+            "somebody deleted the chain"
+        );
+        assert!(fleet(true, silent()).is_blank(&sidecar(None)));
+        assert!(!fleet(true, silent()).is_blank(&sidecar(Some(7))), "it was told of one");
+        assert!(!fleet(false, silent()).is_blank(&sidecar(None)));
+        let pending = Sidecar::default();
+        assert!(fleet(false, silent()).is_blank(&pending));
+    }
 
     #[test]
     fn a_pod_is_told_once_that_it_is_behind() {

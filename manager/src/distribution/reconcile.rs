@@ -162,6 +162,7 @@ impl Distributor {
         let mut fleet = Fleet {
             sidecars,
             answers,
+            is_first: stored.version.is_none() && memory.last.is_none(),
             ..Fleet::default()
         };
         // What one pod says can't take us to the end of all numbers.
