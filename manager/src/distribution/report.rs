@@ -103,7 +103,7 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         .filter_map(|entry| next.waiting.get(&entry.name))
         .flatten()
         .map(|holder| unreachable::named(holder, &next.awaited, fleet));
-    let restart = entries.iter().find_map(|entry| next.restarting.get(&entry.name));
+    let restart = entries.iter().find_map(|entry| restarting(next, &entry.name));
     let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
     let facts = Facts {
         mistakes: mistakes.map(ToString::to_string).unwrap_or_default(),
@@ -113,13 +113,21 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         withheld: next.withheld.clone().or_else(|| held(&origin, objects)),
         chain: next.chain.generation,
         waits_for: waits_for.collect(),
-        restart: restart.cloned(),
+        restart,
         plugins: plugins(document, next),
         plugins_problem: next.found.problem(&origin.name),
         hash: status::hash(&hashes),
         outcome: outcome(&entries, next.chain.generation, fleet),
     };
     (origin, facts)
+}
+
+/// Why the pods of a shard do not all see what it shows now, also in a pass that has just written the chain.
+fn restarting(next: &Next, entry: &str) -> Option<(&'static str, String)> {
+    let is_at_work = || next.preparing.contains(entry) || next.evict.iter().any(|evict| evict.entry == entry);
+    let soon = || ("Restarting", "its pods are made again one by one".to_owned());
+    let told = next.restarting.get(entry).cloned();
+    told.or_else(|| is_at_work().then(soon))
 }
 
 /// What its references to plugins led to. Pins stay on what can't be read.
