@@ -183,8 +183,11 @@ fn distributed(facts: &Facts) -> Said {
 fn enforced(facts: &Facts) -> Said {
     let outcome = &facts.outcome;
     let count = format!("{}/{}", outcome.enforced, outcome.selected);
-    let is_whole =
-        facts.withheld.is_none() && facts.mistakes.is_empty() && facts.waits_for.is_empty() && !facts.is_unresolved;
+    let is_whole = facts.withheld.is_none()
+        && facts.mistakes.is_empty()
+        && facts.waits_for.is_empty()
+        && !facts.is_unresolved
+        && facts.restart.is_none();
     let (status, reason, message) = if facts.hash.is_empty() && facts.is_unresolved {
         (
             ConditionStatus::False,
