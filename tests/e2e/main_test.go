@@ -61,7 +61,7 @@ func run(m *testing.M) int {
 		code = 1
 	}
 	if code != 0 {
-		log.Printf("logs of the failed run are in %s\n%s", dir, shared.cluster.Logs(2048))
+		log.Printf("logs of the failed run are in %s\n%s", dir, shared.cluster.Logs(512))
 	}
 	shared.cluster.Stop()
 	if code == 0 {
