@@ -15,7 +15,7 @@
 
 mod entries;
 mod in_place;
-mod kept;
+pub(crate) mod kept;
 mod resolved;
 #[cfg(test)]
 mod tests;
@@ -108,7 +108,8 @@ pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
             .as_ref()
             .is_some_and(|uid| objects.held.contains(uid))
         {
-            draft.entries.extend(kept::entries(draft.last, &origin(*config)));
+            let origin = origin(*config);
+            draft.entries.extend(kept::entries(draft.last, &origin).cloned());
         } else {
             draft.take(*config, context.sharding_config(config));
         }
@@ -129,6 +130,16 @@ pub(crate) fn origin<K: Resource<DynamicType = ()>>(object: &K) -> Origin {
             .and_then(|number| u64::try_from(number).ok())
             .unwrap_or_default(),
     }
+}
+
+/// Whether sidecars would take a chain, and a ConfigMap it and so many bytes beside it.
+pub(crate) fn check(chain: &Chain, beside: usize) -> Result<(), Error> {
+    chain.validate()?;
+    let (bytes, limit) = (chain.to_json().len(), MAX_DOCUMENT_BYTES.saturating_sub(beside));
+    if bytes > limit {
+        return Err(Error::TooLarge { bytes, limit });
+    }
+    Ok(())
 }
 
 /// A chain in the making.
@@ -210,7 +221,7 @@ impl Draft<'_> {
 
     fn refuse<K: Resource<DynamicType = ()>>(&mut self, object: &K, reasons: Mistakes, is_unresolved: bool) {
         let origin = origin(object);
-        let kept = kept::entries(self.last, &origin);
+        let kept: Vec<Entry> = kept::entries(self.last, &origin).cloned().collect();
         self.refused.push(Refused {
             origin,
             reasons,
@@ -222,24 +233,14 @@ impl Draft<'_> {
 
     fn finish(mut self) -> Result<Compiled, Error> {
         self.entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
-        let generation = match self.last {
-            Some(last) if kept::is_same(last, &self.entries) => last.generation,
-            Some(last) => last.generation.saturating_add(1),
-            None => 1,
-        };
+        // Nobody gets there one by one.
+        let generation = kept::generation(self.last, 0, &self.entries).unwrap_or(u64::MAX);
         let chain = Chain {
             namespace: self.namespace.to_owned(),
             generation,
             entries: self.entries,
         };
-        chain.validate()?;
-        let bytes = chain.to_json().len();
-        if bytes > MAX_DOCUMENT_BYTES {
-            return Err(Error::TooLarge {
-                bytes,
-                limit: MAX_DOCUMENT_BYTES,
-            });
-        }
+        check(&chain, 0)?;
         Ok(Compiled {
             chain,
             refused: self.refused,

@@ -52,3 +52,11 @@ pub enum Error {
     #[error(transparent)]
     Contract(#[from] ctrlmesh_contract::Error),
 }
+
+impl Error {
+    /// Somebody else wrote what was to be written.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409)
+    }
+}

@@ -1,38 +1,60 @@
-//! What is known of a namespace besides what lies in the cluster.
+//! What a manager knows of a namespace from one pass to the next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::{Chain, Digest};
 
+use super::deliver::Done;
+use super::fleet::Fleet;
+use super::gauges::Standing;
+use super::reconcile::Next;
 use super::restart::Restarts;
+use super::stored::Stored;
 use super::unreachable::Silent;
 use super::world::World;
+use crate::error::Error;
 use crate::hand_over::Claims;
 
 /// A write that is not seen by then is no longer waited for.
-const MAX_UNSEEN: Duration = Duration::from_secs(5);
+pub(super) const MAX_UNSEEN: Duration = Duration::from_secs(5);
+/// How long sidecars that were not asked yet are waited for with what needs their answers.
+pub(super) const MAX_UNASKED: Duration = Duration::from_secs(5);
+/// Until a pass that failed is begun again, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
 /// Since when pods run the entries of their shards, and nothing before them: by UID, with what stands for those entries.
 pub(super) type Quiet = BTreeMap<String, (Digest, Instant)>;
 
-/// Whatever is lost with it is found out again.
+/// What is known of a namespace besides what lies in the cluster. Whatever is lost with it is found out again.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     /// The chain that was written last, for a ConfigMap that somebody spoils.
     pub(super) last: Option<(Chain, Claims)>,
+    /// The chain that lies there, and since when it is known.
+    pub(super) chain: Option<(Digest, Instant)>,
     /// Since when pods are quiet.
     pub(super) quiet: Quiet,
-    /// Names of the entries that sidecars said last to run, by the pod's UID.
+    /// Names of the entries that sidecars may run, by the pod's UID.
     pub(super) running: BTreeMap<String, BTreeSet<String>>,
     /// Highest generation that any sidecar has spoken of.
     pub(super) generation: u64,
     /// Versions that our last writes made, by ConfigMap, and when: what is watched comes later.
     written: BTreeMap<String, (u64, Instant)>,
+    /// Pods that were told of a generation, and when.
+    pub(super) told: BTreeMap<String, (u64, Instant)>,
+    /// Since when there are sidecars that were not asked yet.
+    unasked: Option<Instant>,
+    /// Version of the chain's ConfigMap with which there is nothing more to do until there are objects.
+    pub(super) done: Option<String>,
+    /// Passes that failed, one after the other.
+    pub(super) failures: u32,
     /// Pods that are waited for and do not answer.
     pub(super) silent: Silent,
     /// Pods that are made again.
     pub(super) restarts: Restarts,
+    /// What is shown of it.
+    pub(super) standing: Standing,
 }
 
 impl Memory {
@@ -47,11 +69,71 @@ impl Memory {
         self.written.is_empty()
     }
 
+    /// Whether to wait with what needs the answers of sidecars that were not asked yet.
+    pub(super) fn is_patient(&mut self, fleet: &Fleet) -> bool {
+        if fleet.unasked.is_empty() {
+            self.unasked = None;
+            return false;
+        }
+        self.unasked.get_or_insert_with(Instant::now).elapsed() < MAX_UNASKED
+    }
+
+    /// The highest generation that a manager has written, as far as is known.
+    pub(super) fn written_generation(&self, stored: &Stored) -> u64 {
+        let last = self.last.as_ref().map(|(chain, _)| chain.generation);
+        let stored = stored.chain.as_ref().map(|chain| chain.generation);
+        last.max(stored).unwrap_or_default()
+    }
+
+    /// Counts passes that failed.
+    pub(super) fn count(&mut self, written: &Result<Done, Error>) {
+        self.failures = match written {
+            Err(error) if !error.is_conflict() => self.failures.saturating_add(1),
+            Ok(done) if !done.told => self.failures.saturating_add(1),
+            _ => 0,
+        };
+    }
+
+    /// Notes who lags and who waits, to be shown.
+    pub(super) fn stand(&mut self, next: &Next, fleet: &Fleet) {
+        self.standing.wait(next.waiting.keys());
+        self.standing.lagging.clear();
+        for sidecar in fleet.sidecars.iter().filter(|sidecar| sidecar.ip.is_some()) {
+            if let Some(reason) = fleet.lag(sidecar, &next.chain.entries, next.chain.generation) {
+                *self.standing.lagging.entry(reason).or_default() += 1;
+            }
+        }
+    }
+
     /// Remembers a write.
     pub(super) fn note(&mut self, name: Option<String>, version: Option<String>) {
         let version = version.and_then(|version| version.parse().ok());
         if let (Some(name), Some(version)) = (name, version) {
             self.written.insert(name, (version, Instant::now()));
         }
+    }
+
+    /// How long the next pass waits after so many that failed.
+    pub(super) fn pause(&self) -> Duration {
+        let (first, longest) = RETRY;
+        let doubled = 1 << self.failures.saturating_sub(1).min(10);
+        first.saturating_mul(doubled).min(longest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_that_fail_are_begun_again_later_and_later() {
+        let pause = |failures| {
+            let memory = Memory {
+                failures,
+                ..Memory::default()
+            };
+            memory.pause().as_secs()
+        };
+        assert_eq!([1, 2, 3, 6, 7, u32::MAX].map(pause), [1, 2, 4, 32, 60, 60]);
     }
 }

@@ -33,11 +33,7 @@ pub(super) struct Outcome {
 pub(super) fn outcome(entries: &[&Entry], generation: u64, fleet: &Fleet) -> Outcome {
     let mut outcome = Outcome::default();
     for sidecar in &fleet.sidecars {
-        let own: Vec<&Entry> = entries
-            .iter()
-            .copied()
-            .filter(|entry| entry.pod_selector.matches(&sidecar.labels))
-            .collect();
+        let own: Vec<&Entry> = sidecar.own(entries.iter().copied()).collect();
         if own.is_empty() {
             continue;
         }

@@ -1,19 +1,15 @@
-//! Asks sidecars for their status: bounded in number at a time, in time and in size.
+//! Asks one sidecar for its status: bounded in time and in size, and sure whose answer it is.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ctrlmesh_contract::status::Status;
-use futures_util::{StreamExt as _, stream};
 
 use super::fleet::{Answer, Sidecar};
 
-/// Sidecars that are asked at a time.
-const CONCURRENCY: usize = 64;
 /// For the whole of one answer. A sidecar that takes longer is asked again.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// Largest status: 64 entries with 64 reports of 4 KiB would be more, but nobody could read that.
-const MAX_STATUS_BYTES: usize = 4 * 1024 * 1024;
+/// Largest status. 64 entries take some 30 KiB; the rest is for what plugins show of themselves.
+pub(super) const MAX_STATUS_BYTES: usize = 256 * 1024;
 
 /// Asks.
 #[derive(Clone, Debug)]
@@ -34,25 +30,16 @@ impl Poller {
         Ok(Self { http, port })
     }
 
-    /// What each of them says, by pod.
-    pub(super) async fn ask(&self, sidecars: &[Sidecar]) -> BTreeMap<String, Answer> {
-        let mut answers = Vec::new();
-        for sidecar in sidecars {
-            answers.push(self.answer(sidecar));
-        }
-        stream::iter(answers).buffer_unordered(CONCURRENCY).collect().await
-    }
-
-    async fn answer(&self, sidecar: &Sidecar) -> (String, Answer) {
-        let answer = match self.status(sidecar).await {
+    /// What it says, or why it says nothing.
+    pub(super) async fn ask(&self, namespace: &str, sidecar: &Sidecar) -> Answer {
+        match self.status(namespace, sidecar).await {
             Ok(status) => Answer::Status(Box::new(status)),
             Err(problem) => Answer::None(problem),
-        };
-        (sidecar.pod.clone(), answer)
+        }
     }
 
-    async fn status(&self, sidecar: &Sidecar) -> Result<Status, String> {
-        let ip = sidecar.ip.as_deref().ok_or("the pod has no address yet")?;
+    async fn status(&self, namespace: &str, sidecar: &Sidecar) -> Result<Status, String> {
+        let ip = sidecar.ip.as_deref().ok_or(NO_ADDRESS)?;
         let host = if ip.contains(':') {
             format!("[{ip}]")
         } else {
@@ -72,13 +59,20 @@ impl Poller {
             body.extend_from_slice(&chunk);
         }
         let status: Status = serde_json::from_slice(&body).map_err(|error| format!("{url} is no status: {error}"))?;
-        if status.pod.name.is_empty() || status.pod.name == sidecar.pod {
+        let pod = &status.pod;
+        if (pod.namespace.as_str(), pod.name.as_str()) == (namespace, sidecar.pod.as_str()) {
             Ok(status)
         } else {
-            Err(format!("{ip} is the address of pod {} now", status.pod.name))
+            Err(format!(
+                "{ip} answers as pod {:?} of namespace {:?}; has its sidecar POD_NAME and POD_NAMESPACE?",
+                pod.name, pod.namespace
+            ))
         }
     }
 }
+
+/// Of a pod that has none.
+pub(super) const NO_ADDRESS: &str = "the pod has no address yet";
 
 fn told(error: &reqwest::Error) -> String {
     if error.is_timeout() {

@@ -21,13 +21,16 @@ pub(super) struct Documents {
     pub(super) held: BTreeSet<String>,
     /// All, as they were stored.
     pub(super) stored: Vec<Value>,
+    /// Kinds that could not be seen: whether there are objects of them nobody knows.
+    pub(super) unseen: Vec<&'static str>,
 }
 
 impl Documents {
-    pub(super) fn of(documents: Vec<Value>) -> Self {
+    pub(super) fn of(documents: Vec<Value>, unseen: Vec<&'static str>) -> Self {
         let mut all = Self {
             held: shards::held(&documents),
             stored: documents.clone(),
+            unseen,
             ..Self::default()
         };
         for document in documents {

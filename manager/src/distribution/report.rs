@@ -1,5 +1,7 @@
 //! Tells objects what became of them: status, Events, and the end of those that are deleted.
 
+use std::collections::BTreeSet;
+
 use ctrlmesh_contract::{Entry, Origin};
 use futures_util::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -15,9 +17,10 @@ use super::outcome::outcome;
 use super::read::Documents;
 use super::reconcile::{Distributor, Next};
 use super::status::{self, Facts};
-use super::unreachable;
-use super::wanted::kept;
+use super::wanted::{self, origin};
+use super::{unreachable, write};
 use crate::api::{API_VERSION, CircuitBreaker, FaultInjection, ShardingConfig};
+use crate::compile::kept;
 use crate::events;
 use crate::rbac::{Rule, Scope};
 
@@ -37,24 +40,22 @@ pub(super) const RULES: &[Rule] = &[Rule {
     names: &[],
 }];
 
-/// Tells all objects of a namespace. Whether every one of them is enforced.
+/// Tells all objects of a namespace.
 pub(super) async fn report(
     distributor: &Distributor,
     namespace: &str,
     objects: &Documents,
     next: &Next,
     fleet: &Fleet,
-) -> bool {
+) {
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let mut tells = Vec::new();
     for document in &objects.stored {
         tells.push(tell_one(distributor, namespace, document, objects, next, fleet, &now));
     }
-    let told: Vec<bool> = stream::iter(tells).buffer_unordered(CONCURRENCY).collect().await;
-    told.into_iter().all(|is_enforced| is_enforced)
+    stream::iter(tells).buffer_unordered(CONCURRENCY).collect::<()>().await;
 }
 
-/// Whether it is enforced.
 async fn tell_one(
     distributor: &Distributor,
     namespace: &str,
@@ -63,46 +64,32 @@ async fn tell_one(
     next: &Next,
     fleet: &Fleet,
     now: &str,
-) -> bool {
+) {
     if document.pointer("/metadata/deletionTimestamp").is_some() {
-        release(distributor, namespace, document).await;
-        return true;
+        return release(distributor, namespace, document).await;
     }
     let (origin, facts) = facts(document, objects, next, fleet);
-    let is_enforced = facts.mistakes.is_empty() && facts.outcome.lagging.is_empty() && facts.withheld.is_none();
     tell(distributor, namespace, document, &origin, &facts, now).await;
-    is_enforced
 }
 
 /// What is known of an object.
 fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (Origin, Facts) {
-    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let origin = Origin {
-        kind: text("/kind").to_owned(),
-        name: text("/metadata/name").to_owned(),
-        uid: text("/metadata/uid").to_owned(),
-        generation: document
-            .pointer("/metadata/generation")
-            .and_then(Value::as_u64)
-            .unwrap_or_default(),
-    };
-    let entries: Vec<&Entry> = kept(Some(&next.chain), document).collect();
+    let origin = origin(document);
+    let entries: Vec<&Entry> = kept::entries(Some(&next.chain), &origin).collect();
     let is_it = |other: &Origin| (&other.kind, &other.name) == (&origin.kind, &origin.name);
     let refused = next.refused.iter().find(|refused| is_it(&refused.origin));
-    let unreadable = objects.unreadable.iter().find(|(other, _)| {
-        let same = |pointer: &str| other.pointer(pointer) == document.pointer(pointer);
-        same("/kind") && same("/metadata/name")
-    });
+    let mut unreadable = objects.unreadable.iter();
+    let unreadable = unreadable.find(|(other, _)| is_it(&wanted::origin(other)));
     let is_unresolved = refused.is_some_and(|refused| refused.is_unresolved);
     let mistakes = refused
         .filter(|refused| !refused.is_unresolved)
         .map(|refused| &refused.reasons)
         .or(unreadable.map(|(_, mistakes)| mistakes));
-    let waits_for = entries
+    let holders: BTreeSet<&String> = entries
         .iter()
         .filter_map(|entry| next.waiting.get(&entry.name))
         .flatten()
-        .map(|holder| unreachable::named(holder, &next.awaited, fleet));
+        .collect();
     let restart = entries.iter().find_map(|entry| restarting(next, &entry.name));
     let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
     let facts = Facts {
@@ -112,7 +99,10 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         is_root: document.pointer("/spec/root").is_some(),
         withheld: next.withheld.clone().or_else(|| held(&origin, objects)),
         chain: next.chain.generation,
-        waits_for: waits_for.collect(),
+        waits_for: holders
+            .into_iter()
+            .map(|holder| unreachable::named(holder, &next.awaited, &next.chain.entries, fleet))
+            .collect(),
         restart,
         plugins: plugins(document, next),
         plugins_problem: next.found.problem(&origin.name),
@@ -160,12 +150,19 @@ async fn tell(distributor: &Distributor, namespace: &str, document: &Value, orig
         return;
     }
     let context = &distributor.context;
-    for (type_, reason, note) in news(&before, &after) {
-        events::publish(context, &reference(namespace, origin), type_, &reason, &note).await;
-    }
-    match status::publish(&context.client, namespace, origin, after, now).await {
-        Ok(()) => {}
-        Err(kube::Error::Api(status)) if status.code == 404 => {}
+    let news = news(&before, &after);
+    match status::publish(&context.client, namespace, origin, document, after, now).await {
+        // Events say what a status says: not before it does.
+        Ok(()) => {
+            for (type_, reason, note) in news {
+                events::publish(context, &reference(namespace, origin), type_, &reason, &note).await;
+            }
+        }
+        Err(error) if write::has_code(&error, 404) => {}
+        // It has changed, which is seen, and leads to another pass.
+        Err(error) if write::has_code(&error, 409) => {
+            tracing::debug!(%error, kind = origin.kind, %namespace, name = origin.name, "a status is written later");
+        }
         Err(error) => {
             context.metrics.distribution.status_failed.inc();
             tracing::warn!(%error, kind = origin.kind, %namespace, name = origin.name, "a status was not written");

@@ -1,5 +1,7 @@
 //! From what became of an object to its `status`. Pure, but for [`publish`].
 
+use std::collections::BTreeMap;
+
 use ctrlmesh_contract::{Digest, Origin};
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
@@ -8,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::outcome::Outcome;
 use crate::api::status::{Condition, ConditionStatus, condition};
-use crate::api::{API_VERSION, CircuitBreaker, FaultInjection, ShardingConfig};
+use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::context::FIELD_MANAGER;
 use crate::rbac::{Rule, Scope};
 
@@ -43,7 +45,7 @@ pub(super) struct Facts {
     pub(super) withheld: Option<(&'static str, String)>,
     /// Generation of the chain.
     pub(super) chain: u64,
-    /// Shards that have to give up objects first.
+    /// Shards that have to give up objects first, each with the pods that are waited for and why.
     pub(super) waits_for: Vec<String>,
     /// Why its pods are not made again yet, in a word and in a sentence.
     pub(super) restart: Option<(&'static str, String)>,
@@ -188,7 +190,10 @@ fn enforced(facts: &Facts) -> Said {
         && facts.waits_for.is_empty()
         && !facts.is_unresolved
         && facts.restart.is_none();
-    let (status, reason, message) = if facts.hash.is_empty() && facts.is_unresolved {
+    let (status, reason, message) = if facts.withheld.is_some() {
+        let message = format!("{count}; see Distributed{}", lagging(outcome));
+        (ConditionStatus::False, "Progressing", message)
+    } else if facts.hash.is_empty() && facts.is_unresolved {
         (
             ConditionStatus::False,
             "PluginsUnresolved",
@@ -215,65 +220,157 @@ fn enforced(facts: &Facts) -> Said {
 }
 
 fn lagging(outcome: &Outcome) -> String {
-    let mut text = String::new();
-    for (pod, problem) in outcome.lagging.iter().take(MAX_NAMED) {
-        text.push_str(&format!("; {pod} {problem}"));
+    match listed(&outcome.lagging) {
+        pods if pods.is_empty() => pods,
+        pods => format!("; {pods}"),
     }
-    match outcome.lagging.len().saturating_sub(MAX_NAMED) {
-        0 => text,
-        more => format!("{text}; and {more} more"),
-    }
+}
+
+/// Pods and what is to be said of each, not too many of them.
+pub(super) fn listed(pods: &[(String, String)]) -> String {
+    let named = pods
+        .iter()
+        .take(MAX_NAMED)
+        .map(|(pod, problem)| format!("{pod} {problem}"));
+    let more = pods.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
+    let more = more.map(|more| format!("and {more} more"));
+    named.chain(more).collect::<Vec<_>>().join("; ")
+}
+
+/// Fields that are ours in full: what others put into them goes.
+const FIELDS: [&str; 5] = ["enforced", "currentSpecHash", "targetStatus", "plugins", "opened"];
+/// Conditions that are ours. Others stay.
+const CONDITIONS: [&str; 4] = [
+    condition::ACCEPTED,
+    condition::PLUGINS_RESOLVED,
+    condition::DISTRIBUTED,
+    condition::ENFORCED,
+];
+
+/// Conditions of a status: ours, or those of others.
+fn conditions(status: &Value, is_ours: bool) -> impl Iterator<Item = (&str, &Value)> {
+    let list = status["conditions"].as_array().into_iter().flatten();
+    let by_type = list.filter_map(|condition| Some((condition["type"].as_str()?, condition)));
+    by_type.filter(move |(kind, _)| CONDITIONS.contains(kind) == is_ours)
 }
 
 /// Whether the stored status says the same already.
 #[must_use]
 pub(super) fn is_same(before: &Value, after: &Value) -> bool {
-    let by_type = |status: &Value| -> Map<String, Value> {
-        let list = status["conditions"].as_array().into_iter().flatten();
-        list.filter_map(|condition| Some((condition["type"].as_str()?.to_owned(), condition.clone())))
-            .collect()
+    let ours = |status| conditions(status, true).collect::<BTreeMap<_, _>>();
+    let is_nothing = |value: &Value| match value {
+        Value::Array(list) => list.is_empty(),
+        Value::String(text) => text.is_empty(),
+        value => value.is_null(),
     };
-    let (old, new) = (by_type(before), by_type(after));
-    let has_all = new.iter().all(|(kind, condition)| old.get(kind) == Some(condition));
-    let fields = after.as_object().into_iter().flatten();
-    has_all
-        && fields
-            .filter(|(field, _)| *field != "conditions")
-            .all(|(field, value)| before.get(field) == Some(value) || is_nothing(value) && before.get(field).is_none())
+    let is_field = |field: &str| match (&before[field], &after[field]) {
+        (before, after) if is_nothing(before) => is_nothing(after),
+        (before, after) => before == after,
+    };
+    ours(before) == ours(after) && is_field("observedGeneration") && FIELDS.into_iter().all(is_field)
 }
 
-fn is_nothing(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty) || value.as_str().is_some_and(str::is_empty)
+/// What makes the stored status this one: fields of ours become what they are, as a whole. (Under server-side apply, elements of
+/// `targetStatus` that another manager applied would stay for ever.)
+fn change(before: &Value, after: Value, now: Option<&str>) -> Value {
+    let mut fields = match after {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    let foreign: Vec<Value> = conditions(before, false)
+        .map(|(_, condition)| condition.clone())
+        .collect();
+    if let Some(Value::Array(list)) = fields.get_mut("conditions") {
+        list.extend(foreign);
+    }
+    for field in FIELDS {
+        if before.get(field).is_some() && !fields.contains_key(field) {
+            fields.insert(field.to_owned(), Value::Null);
+        }
+    }
+    if let Some(now) = now {
+        fields.insert("lastUpdatedTime".to_owned(), json!(now));
+    }
+    Value::Object(fields)
 }
 
-/// Writes a status.
+/// Writes a status, if the object is still the one that was read.
 ///
 /// # Errors
-/// What the API server says.
+/// What the API server says; 409 if somebody else wrote.
 pub(super) async fn publish(
     client: &Client,
     namespace: &str,
     origin: &Origin,
-    mut status: Value,
+    document: &Value,
+    status: Value,
     now: &str,
 ) -> Result<(), kube::Error> {
-    let kind = match origin.kind.as_str() {
-        "ShardingConfig" => ApiResource::erase::<ShardingConfig>(&()),
-        "CircuitBreaker" => ApiResource::erase::<CircuitBreaker>(&()),
-        _ => ApiResource::erase::<FaultInjection>(&()),
+    let (kind, has_time) = match origin.kind.as_str() {
+        "ShardingConfig" => (ApiResource::erase::<ShardingConfig>(&()), false),
+        "CircuitBreaker" => (ApiResource::erase::<CircuitBreaker>(&()), true),
+        _ => (ApiResource::erase::<FaultInjection>(&()), true),
     };
-    if let (true, Value::Object(fields)) = (origin.kind != "ShardingConfig", &mut status) {
-        fields.insert("lastUpdatedTime".to_owned(), json!(now));
-    }
-    let document = json!({
-        "apiVersion": API_VERSION,
-        "kind": origin.kind,
-        "metadata": { "name": origin.name, "namespace": namespace },
-        "status": status,
+    let patch = json!({
+        "metadata": { "resourceVersion": document.pointer("/metadata/resourceVersion") },
+        "status": change(&document["status"], status, has_time.then_some(now)),
     });
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
-    let params = PatchParams::apply(FIELD_MANAGER).force();
-    api.patch_status(&origin.name, &params, &Patch::Apply(&document))
-        .await?;
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    api.patch_status(&origin.name, &params, &Patch::Merge(&patch)).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin() -> Origin {
+        Origin {
+            kind: "CircuitBreaker".to_owned(),
+            name: "a".to_owned(),
+            ..Origin::default()
+        }
+    }
+
+    fn enforced_of(facts: &Facts) -> (String, String) {
+        let status = status(&origin(), facts, &Value::Null, "now");
+        let list = status["conditions"].as_array().unwrap();
+        let condition = list.iter().find(|condition| condition["type"] == "Enforced").unwrap();
+        let text = |field: &str| condition[field].as_str().unwrap().to_owned();
+        (text("status"), text("reason"))
+    }
+
+    #[test]
+    fn what_is_withheld_is_not_enforced_even_if_it_has_no_entry_yet() {
+        let mut facts = Facts::default();
+        assert_eq!(enforced_of(&facts), ("True".to_owned(), "NothingToRun".to_owned()));
+        facts.withheld = Some(("TooLarge", "too large".to_owned()));
+        assert_eq!(enforced_of(&facts), ("False".to_owned(), "Progressing".to_owned()));
+    }
+
+    #[test]
+    fn what_others_put_into_our_fields_goes_and_their_conditions_stay() {
+        let after = status(&origin(), &Facts::default(), &Value::Null, "now");
+        assert!(is_same(&after, &after));
+        let theirs = json!({ "type": "Audited", "status": "True" });
+        let mut before = after.clone();
+        before["conditions"].as_array_mut().unwrap().push(theirs.clone());
+        assert!(is_same(&before, &after), "it says nothing of ours");
+        before["targetStatus"] = json!([{ "podName": "gone" }]);
+        before["plugins"] = json!([{ "name": "old" }]);
+        assert!(!is_same(&before, &after));
+        let mut merged = json!({ "status": before });
+        let patch = json!({ "status": change(&before, after.clone(), Some("then")) });
+        json_patch::merge(&mut merged, &patch);
+        let merged = &merged["status"];
+        assert!(is_same(merged, &after), "{merged}");
+        assert_eq!(merged["targetStatus"], json!([]));
+        assert!(merged.get("plugins").is_none());
+        assert!(merged["conditions"].as_array().unwrap().contains(&theirs));
+        assert_eq!(merged["lastUpdatedTime"], "then");
+    }
 }

@@ -22,15 +22,54 @@ pub(super) struct Stored {
     pub(super) claims: Claims,
     /// Version of the chain's ConfigMap, if there is one: who writes says what was read.
     pub(super) version: Option<String>,
-    /// Sizes are not known: plugins were replaced by fingerprints.
-    slots: Vec<BTreeMap<Digest, Vec<u8>>>,
+    slots: Vec<Option<Slot>>,
+}
+
+/// A ConfigMap with plugins.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Slot {
+    /// Its version: who writes says what was read.
+    pub(super) version: Option<String>,
+    /// Sizes are not known: in what is watched, plugins are replaced by fingerprints.
+    plugins: BTreeMap<Digest, Vec<u8>>,
+    /// Keys of binary data that are none of ours.
+    foreign: BTreeSet<String>,
+    /// Text lies there; none of it is ours.
+    has_text: bool,
+}
+
+impl Slot {
+    pub(super) fn of(map: &ConfigMap) -> Self {
+        let mut slot = Self {
+            version: map.metadata.resource_version.clone(),
+            has_text: map.data.as_ref().is_some_and(|data| !data.is_empty()),
+            ..Self::default()
+        };
+        for (key, print) in map.binary_data.iter().flatten() {
+            if let Some((digest, Encoding::Zstd)) = plugin_file::parse(key) {
+                slot.plugins.insert(digest, print.0.clone());
+            } else {
+                slot.foreign.insert(key.clone());
+            }
+        }
+        slot
+    }
+
+    /// Keys of its binary data.
+    pub(super) fn keys(&self) -> impl Iterator<Item = String> {
+        let ours = self
+            .plugins
+            .keys()
+            .map(|digest| plugin_file::name(digest, Encoding::Zstd));
+        ours.chain(self.foreign.iter().cloned())
+    }
 }
 
 impl Stored {
     pub(super) fn of(world: &World, namespace: &str, keys: &PublicKeys) -> Self {
         let slots = (0..).map_while(plugin_config_map).map(|name| {
             let map = world.config_map(namespace, &name);
-            map.map(|map| plugins(&map)).unwrap_or_default()
+            map.map(|map| Slot::of(&map))
         });
         let mut stored = Self {
             slots: slots.collect(),
@@ -48,33 +87,32 @@ impl Stored {
     /// Which plugins lie where. `sizes` are those of what is known; of what is not, the room is taken to be full.
     pub(super) fn slots(&self, sizes: &BTreeMap<Digest, usize>) -> Slots {
         let mut slots = Slots::default();
-        for (slot, digests) in slots.iter_mut().zip(&self.slots) {
+        for (slot, there) in slots.iter_mut().zip(&self.slots) {
             let size = |digest: &Digest| sizes.get(digest).copied().unwrap_or(super::slots::MAX_SLOT_BYTES / 4);
-            *slot = digests.keys().map(|digest| (*digest, size(digest))).collect();
+            let digests = there.iter().flat_map(|there| there.plugins.keys());
+            *slot = digests.map(|digest| (*digest, size(digest))).collect();
         }
         slots
     }
 
     /// Whether a slot holds what it should, and nothing of ours was changed.
     pub(super) fn is_slot(&self, number: usize, wanted: &BTreeSet<Digest>, known: &BTreeMap<Digest, Packed>) -> bool {
-        let empty = BTreeMap::new();
-        let slot = self.slots.get(number).unwrap_or(&empty);
+        let Some(slot) = self.slot(number) else {
+            return wanted.is_empty();
+        };
         let is_intact = |(digest, print): (&Digest, &Vec<u8>)| {
             known
                 .get(digest)
                 .is_none_or(|packed| fingerprint(&packed.bytes) == *print)
         };
-        slot.keys().copied().collect::<BTreeSet<_>>() == *wanted && slot.iter().all(is_intact)
+        let is_ours = slot.foreign.is_empty() && !slot.has_text;
+        is_ours && slot.plugins.keys().eq(wanted) && slot.plugins.iter().all(is_intact)
     }
-}
 
-fn plugins(map: &ConfigMap) -> BTreeMap<Digest, Vec<u8>> {
-    let keys = map.binary_data.iter().flatten();
-    keys.filter_map(|(key, print)| match plugin_file::parse(key)? {
-        (digest, Encoding::Zstd) => Some((digest, print.0.clone())),
-        (_, Encoding::Plain) => None,
-    })
-    .collect()
+    /// One of the ConfigMaps with plugins, if it is there.
+    pub(super) fn slot(&self, number: usize) -> Option<&Slot> {
+        self.slots.get(number)?.as_ref()
+    }
 }
 
 /// The chain, and what was remembered with it. `None` if either is not as we wrote it: without its claims a chain says too little.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use ctrlmesh_contract::LabelSelector;
+use ctrlmesh_contract::{Entry, LabelSelector};
 use kube::runtime::events::EventType;
 
 use super::fleet::{Answer, Fleet, Sidecar};
@@ -64,17 +64,22 @@ pub(super) fn silent(
 }
 
 /// A shard that is waited for, with the pods that keep others waiting.
-pub(super) fn named(holder: &str, awaited: &BTreeMap<String, BTreeSet<String>>, fleet: &Fleet) -> String {
-    let is_waited_for = |sidecar: &&Sidecar| awaited.get(holder).is_some_and(|pods| pods.contains(&sidecar.uid));
+pub(super) fn named(
+    holder: &str,
+    awaited: &BTreeMap<String, BTreeSet<String>>,
+    entries: &[Entry],
+    fleet: &Fleet,
+) -> String {
+    let is_waited_for = |sidecar: &&Sidecar| {
+        let awaited = awaited.get(holder);
+        awaited.is_some_and(|pods| pods.contains(&sidecar.uid))
+    };
     let pods = fleet.sidecars.iter().filter(is_waited_for);
     let late = pods.filter(|sidecar| restart::base(holder).is_some() || !fleet.quiet.contains(&sidecar.pod));
     let late: BTreeMap<&str, String> = late
         .map(|sidecar| {
-            let problem = match fleet.answers.get(&sidecar.pod) {
-                Some(Answer::None(problem)) => format!("{} {problem}", sidecar.pod),
-                _ => sidecar.pod.clone(),
-            };
-            (sidecar.pod.as_str(), problem)
+            let problem = fleet.why_unsettled(sidecar, entries);
+            (sidecar.pod.as_str(), format!("{} {problem}", sidecar.pod))
         })
         .collect();
     if late.is_empty() {

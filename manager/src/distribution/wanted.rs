@@ -1,11 +1,10 @@
 //! The entries that a namespace's objects ask for. Pure.
 
-use ctrlmesh_contract::chain::MAX_DOCUMENT_BYTES;
-use ctrlmesh_contract::{Chain, Entry, Error};
+use ctrlmesh_contract::{Chain, Entry, Error, Origin};
 use serde_json::Value;
 
 use super::read::Documents;
-use crate::compile::Refused;
+use crate::compile::{Refused, kept};
 use crate::hand_over::Claims;
 use crate::{Objects, Resolved, compile};
 
@@ -26,8 +25,17 @@ pub(super) fn wanted(
 ) -> Result<Wanted, Error> {
     let compiled = compile(&of(namespace, objects, last, resolved))?;
     let mut entries = compiled.chain.entries;
-    let unreadable = objects.unreadable.iter().map(|(document, _)| document);
-    for kept in unreadable.flat_map(|document| kept(last, document)) {
+    let unreadable: Vec<Origin> = objects
+        .unreadable
+        .iter()
+        .map(|(document, _)| origin(document))
+        .collect();
+    let unseen = last.into_iter().flat_map(|chain| &chain.entries).filter(|entry| {
+        let origin = entry.origin.as_ref();
+        origin.is_some_and(|origin| objects.unseen.contains(&origin.kind.as_str()))
+    });
+    let kept = unreadable.iter().flat_map(|origin| kept::entries(last, origin));
+    for kept in kept.chain(unseen) {
         if !entries.iter().any(|entry| entry.name == kept.name) {
             entries.push(kept.clone());
         }
@@ -51,37 +59,57 @@ fn of<'a>(namespace: &'a str, objects: &'a Documents, last: Option<&'a Chain>, r
     }
 }
 
-/// The entries of the last chain that were made from this document.
-pub(super) fn kept<'a>(last: Option<&'a Chain>, document: &'a Value) -> impl Iterator<Item = &'a Entry> {
-    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let (kind, name, uid) = (text("/kind"), text("/metadata/name"), text("/metadata/uid"));
-    last.into_iter().flat_map(|chain| &chain.entries).filter(move |entry| {
-        let origin = entry.origin.as_ref();
-        origin.is_some_and(|origin| {
-            (origin.kind.as_str(), origin.name.as_str(), origin.uid.as_str()) == (kind, name, uid)
-        })
-    })
-}
-
-/// Whether sidecars would do the same. The order in the document says nothing.
-pub(super) fn is_same(before: &[Entry], after: &[Entry]) -> bool {
-    let sorted = |entries: &[Entry]| {
-        let mut entries = entries.to_vec();
-        entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
-        entries
-    };
-    sorted(before) == sorted(after)
-}
-
-/// Whether sidecars would take it, and a ConfigMap.
+/// Whether sidecars would take it, and a ConfigMap with what is remembered beside it.
 pub(super) fn check(chain: &Chain, claims: &Claims) -> Result<(), Error> {
     /// For signatures and names.
     const REST: usize = 4 * 1024;
-    chain.validate()?;
-    let claims = serde_json::to_vec(claims).map_or(MAX_DOCUMENT_BYTES, |claims| claims.len());
-    let (bytes, limit) = (chain.to_json().len() + claims, MAX_DOCUMENT_BYTES - REST);
-    if bytes > limit {
-        return Err(Error::TooLarge { bytes, limit });
+    let claims = serde_json::to_vec(claims).map_or(usize::MAX, |claims| claims.len());
+    compile::check(chain, claims.saturating_add(REST))
+}
+
+/// What a stored document is, whether or not the rest of it can be read.
+pub(super) fn origin(document: &Value) -> Origin {
+    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    Origin {
+        kind: text("/kind").to_owned(),
+        name: text("/metadata/name").to_owned(),
+        uid: text("/metadata/uid").to_owned(),
+        generation: document
+            .pointer("/metadata/generation")
+            .and_then(Value::as_u64)
+            .unwrap_or_default(),
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    #[test]
+    fn entries_of_a_kind_that_was_not_seen_go_on() {
+        let resolved = Resolved {
+            built_in: crate::built_in::BuiltIn::ALL
+                .into_iter()
+                .map(|plugin| (plugin, ctrlmesh_contract::Digest::of(plugin.name().as_bytes())))
+                .collect(),
+            ..Resolved::default()
+        };
+        let (shard, faults) = (samples::shard("a", &[]), samples::faults("b"));
+        let all = Documents::of(vec![shard.clone(), faults], Vec::new());
+        let last = Chain {
+            namespace: "demo".to_owned(),
+            generation: 1,
+            entries: wanted("demo", &all, None, &resolved).unwrap().entries,
+        };
+        assert_eq!(last.entries.len(), 2);
+        let names = |unseen| {
+            let documents = Documents::of(vec![shard.clone()], unseen);
+            let wanted = wanted("demo", &documents, Some(&last), &resolved).unwrap();
+            let names = wanted.entries.into_iter().map(|entry| entry.name);
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(names(Vec::new()), ["shard-selector/a"], "it is gone");
+        assert_eq!(names(vec!["FaultInjection"]).len(), 2, "nobody knows");
+    }
 }

@@ -1,9 +1,11 @@
 //! What is watched: custom resources, the pods that have sidecars, our ConfigMaps, namespaces. One watch each for the cluster.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ctrlmesh_contract::names::labels;
-use futures_util::{StreamExt as _, stream};
+use futures_util::future::join_all;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, PodSpec, PodStatus};
 use kube::core::{ApiResource, DynamicObject};
@@ -14,7 +16,7 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::context::{FIELD_MANAGER, MANAGED_BY};
@@ -41,19 +43,38 @@ pub(super) const RULES: &[Rule] = &[
 /// Namespaces to look at.
 pub(super) type Triggers = stream::BoxStream<'static, ObjectRef<Namespace>>;
 
+/// Kinds of custom resources.
+pub(super) const KINDS: [&str; 3] = ["ShardingConfig", "CircuitBreaker", "FaultInjection"];
+
 /// All that was seen.
 #[derive(Clone)]
 pub(super) struct World {
-    objects: [Store<DynamicObject>; 3],
-    pods: Store<Pod>,
-    config_maps: Store<ConfigMap>,
-    /// A store wakes only the last one that waits for it.
+    objects: [Watched<Store<DynamicObject>>; 3],
+    pods: Watched<Store<Pod>>,
+    config_maps: Watched<Store<ConfigMap>>,
+    /// How long custom resources are waited for.
+    patience: Duration,
     is_ready: Arc<OnceCell<()>>,
+}
+
+/// A kind that is watched, and its store.
+#[derive(Clone)]
+struct Watched<S> {
+    store: S,
+    /// Whether everything that existed was seen once. (Waiting in the store wakes only the last one that waits.)
+    is_seen: watch::Receiver<bool>,
+}
+
+impl<S> Watched<S> {
+    async fn seen(&self) {
+        // It fails if nobody watches any more: then nothing waits for it either.
+        let _ = self.is_seen.clone().wait_for(|is_seen| *is_seen).await;
+    }
 }
 
 impl World {
     /// Starts watching when the triggers are polled.
-    pub(super) fn watch(client: &Client) -> (Self, Triggers) {
+    pub(super) fn watch(client: &Client, patience: Duration) -> (Self, Triggers) {
         let kinds = [
             ApiResource::erase::<ShardingConfig>(&()),
             ApiResource::erase::<CircuitBreaker>(&()),
@@ -70,26 +91,39 @@ impl World {
             objects,
             pods,
             config_maps,
+            patience,
             is_ready: Arc::default(),
         };
         (world, stream::select_all(changes).boxed())
     }
 
-    /// Waits until everything that exists was seen once. Before that, what is not there is only not seen yet.
+    /// Waits until everything that exists was seen once: before that, what is not there is only not seen yet. Custom resources
+    /// are waited for so long and no longer ([`Self::unseen`]).
     pub(super) async fn ready(&self) {
         let all = || async {
-            for store in &self.objects {
-                let _ = store.wait_until_ready().await;
+            self.pods.seen().await;
+            self.config_maps.seen().await;
+            let kinds = self.objects.iter().map(Watched::seen);
+            if tokio::time::timeout(self.patience, join_all(kinds)).await.is_err() {
+                tracing::warn!(
+                    kinds = ?self.unseen(),
+                    "these kinds can't be watched; what they said before goes on; is deploy/crd applied as it came with this version?"
+                );
             }
-            let _ = self.pods.wait_until_ready().await;
-            let _ = self.config_maps.wait_until_ready().await;
         };
         self.is_ready.get_or_init(all).await;
     }
 
+    /// Kinds whose objects could not be seen yet.
+    pub(super) fn unseen(&self) -> Vec<&'static str> {
+        let kinds = KINDS.into_iter().zip(&self.objects);
+        let unseen = kinds.filter(|(_, watched)| !*watched.is_seen.borrow());
+        unseen.map(|(kind, _)| kind).collect()
+    }
+
     /// Custom resources of a namespace, as they were stored.
     pub(super) fn documents(&self, namespace: &str) -> Vec<Value> {
-        let stores = self.objects.iter().flat_map(Store::state);
+        let stores = self.objects.iter().flat_map(|watched| watched.store.state());
         let of_namespace = stores.filter(|object| object.namespace().as_deref() == Some(namespace));
         let mut documents: Vec<Value> = of_namespace
             .filter_map(|object| serde_json::to_value(&*object).ok())
@@ -101,7 +135,7 @@ impl World {
 
     /// Pods of a namespace that have a sidecar, by name.
     pub(super) fn pods(&self, namespace: &str) -> Vec<Arc<Pod>> {
-        let mut pods = self.pods.state();
+        let mut pods = self.pods.store.state();
         pods.retain(|pod| pod.namespace().as_deref() == Some(namespace));
         pods.sort_by_key(|pod| pod.name_any());
         pods
@@ -109,7 +143,7 @@ impl World {
 
     /// One of our ConfigMaps. Plugin bytes are replaced by their SHA-256: see [`fingerprint`].
     pub(super) fn config_map(&self, namespace: &str, name: &str) -> Option<Arc<ConfigMap>> {
-        self.config_maps.get(&ObjectRef::new(name).within(namespace))
+        self.config_maps.store.get(&ObjectRef::new(name).within(namespace))
     }
 }
 
@@ -118,7 +152,7 @@ pub(super) fn fingerprint(bytes: &[u8]) -> Vec<u8> {
     Sha256::digest(bytes).to_vec()
 }
 
-fn custom(client: &Client, kind: ApiResource) -> (Store<DynamicObject>, Triggers) {
+fn custom(client: &Client, kind: ApiResource) -> (Watched<Store<DynamicObject>>, Triggers) {
     let api = Api::all_with(client.clone(), &kind);
     reflect(api, kind, watcher::Config::default(), |object: &mut DynamicObject| {
         object.managed_fields_mut().clear();
@@ -130,18 +164,24 @@ fn reflect<K>(
     kind: K::DynamicType,
     config: watcher::Config,
     strip: impl FnMut(&mut K) + Send + 'static,
-) -> (Store<K>, Triggers)
+) -> (Watched<Store<K>>, Triggers)
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
     K::DynamicType: Clone + Eq + std::hash::Hash + Unpin + Send + Sync + 'static,
 {
     let writer = Writer::new(kind.clone());
     let store = writer.as_reader();
+    let (seen, is_seen) = watch::channel(false);
     let name = K::plural(&kind).into_owned();
     let changes = watcher(api, config)
         .default_backoff()
         .modify(strip)
         .reflect(writer)
+        .inspect_ok(move |event| {
+            if matches!(event, watcher::Event::InitDone) {
+                seen.send_replace(true);
+            }
+        })
         .touched_objects()
         .filter_map(move |seen| {
             let seen = seen
@@ -149,7 +189,7 @@ where
             let namespace = seen.ok().and_then(|object| object.namespace());
             futures_util::future::ready(namespace.map(|namespace| ObjectRef::new(&namespace)))
         });
-    (store, changes.boxed())
+    (Watched { store, is_seen }, changes.boxed())
 }
 
 fn strip_pod(pod: &mut Pod) {

@@ -1,17 +1,20 @@
 //! Writes ConfigMaps and bumps pods: one write for each real change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, annotations, files, plugin_config_map};
 use ctrlmesh_contract::plugin_file::{self, Encoding};
 use ctrlmesh_contract::signature::SigningKey;
 use ctrlmesh_contract::{Chain, Digest};
 use futures_util::{StreamExt as _, stream};
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::api::{ObjectMeta, Patch, PatchParams};
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
+use super::stored::Slot;
 use crate::context::{FIELD_MANAGER, MANAGED_BY};
 use crate::hand_over::Claims;
 use crate::rbac::{Rule, Scope};
@@ -106,67 +109,101 @@ pub(super) fn signed(claims: &str, document: &str) -> Vec<u8> {
     format!("claims {} {claims}", Digest::of(document.as_bytes())).into_bytes()
 }
 
-/// Writes one of the ConfigMaps with plugins, and says which version that is. Bytes that are not known here are taken from what lies there.
+/// Writes one of the ConfigMaps with plugins, if it is still the one that was read, and says which version that is. Bytes that
+/// are not known here stay as they lie there; what is not wanted goes, whoever put it there.
 ///
 /// # Errors
-/// What the API server says.
+/// What the API server says; 409 if somebody else wrote.
 pub(super) async fn slot(
     client: &Client,
     namespace: &str,
     number: usize,
-    mut plugins: BTreeMap<Digest, Option<Vec<u8>>>,
+    plugins: &BTreeMap<Digest, Option<Bytes>>,
+    there: Option<&Slot>,
 ) -> Result<Option<String>, kube::Error> {
     let Some(name) = plugin_config_map(number) else {
         return Ok(None);
     };
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let key = |digest: &Digest| plugin_file::name(digest, Encoding::Zstd);
-    if plugins.values().any(Option::is_none) {
-        let there = api
-            .get_opt(&name)
-            .await?
-            .and_then(|map| map.binary_data)
-            .unwrap_or_default();
-        for (digest, bytes) in plugins.iter_mut().filter(|(_, bytes)| bytes.is_none()) {
-            *bytes = there.get(&key(digest)).map(|bytes| bytes.0.clone());
-        }
-    }
-    let data = plugins
-        .into_iter()
-        .filter_map(|(digest, bytes)| Some((key(&digest), k8s_openapi::ByteString(bytes?))));
-    let map = ConfigMap {
-        metadata: meta(&name, namespace),
-        binary_data: Some(data.collect()),
-        ..ConfigMap::default()
+    // One that has lost its label, or was never ours, is not watched.
+    let unwatched = match there {
+        Some(_) => None,
+        None => api.get_opt(&name).await?.map(|map| Slot::of(&map)),
     };
-    let written = api.patch(&name, &apply(), &Patch::Apply(&map)).await?;
+    let written = match there.or(unwatched.as_ref()) {
+        Some(there) => {
+            let params = PatchParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PatchParams::default()
+            };
+            let patch = Patch::Merge(slot_patch(plugins, there));
+            api.patch(&name, &params, &patch).await?
+        }
+        None => {
+            let data = plugins
+                .iter()
+                .filter_map(|(digest, bytes)| Some((key(digest), ByteString(bytes.as_ref()?.to_vec()))));
+            let map = ConfigMap {
+                metadata: meta(&name, namespace),
+                binary_data: Some(data.collect()),
+                ..ConfigMap::default()
+            };
+            let params = PostParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PostParams::default()
+            };
+            api.create(&params, &map).await?
+        }
+    };
     Ok(written.metadata.resource_version)
 }
 
-/// Changes an annotation of pods, so that kubelet syncs their volumes now. A pod that is gone meanwhile is no failure.
-///
-/// # Errors
-/// What the API server says of the first pod that fails.
+fn key(digest: &Digest) -> String {
+    plugin_file::name(digest, Encoding::Zstd)
+}
+
+/// A merge patch: server-side apply would leave keys that somebody else has applied, too.
+fn slot_patch(plugins: &BTreeMap<Digest, Option<Bytes>>, there: &Slot) -> Value {
+    let wanted: BTreeSet<String> = plugins.keys().map(key).collect();
+    let gone = there.keys().filter(|name| !wanted.contains(name));
+    let mut data: Map<String, Value> = gone.map(|name| (name, Value::Null)).collect();
+    for (digest, bytes) in plugins {
+        if let Some(bytes) = bytes {
+            data.insert(key(digest), json!(ByteString(bytes.to_vec())));
+        }
+    }
+    json!({
+        "metadata": {
+            "resourceVersion": there.version,
+            "labels": { MANAGED_BY: FIELD_MANAGER },
+        },
+        "binaryData": data,
+        "data": null,
+    })
+}
+
+/// Writes on pods which generation they should have, so that kubelet syncs their volumes now. A pod that is gone meanwhile is no
+/// failure. Says what failed, by pod.
 pub(super) async fn bump(
     client: &Client,
     namespace: &str,
     pods: &[String],
     generation: u64,
-) -> Result<(), kube::Error> {
+) -> Vec<(String, kube::Error)> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let patch = json!({ "metadata": { "annotations": { annotations::CHAIN_GENERATION: generation.to_string() } } });
     let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
     let mut bumps = Vec::new();
     for pod in pods {
-        bumps.push(api.patch_metadata(pod, &params, &patch));
+        let bump = api.patch_metadata(pod, &params, &patch);
+        bumps.push(async move { bump.await.err().map(|error| (pod.clone(), error)) });
     }
-    let mut bumped = stream::iter(bumps).buffer_unordered(CONCURRENCY);
-    while let Some(bumped) = bumped.next().await {
-        match bumped {
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+    let failed = stream::iter(bumps).buffer_unordered(CONCURRENCY);
+    let failed = failed.filter_map(async |failed| failed.filter(|(_, error)| !has_code(error, 404)));
+    failed.collect().await
+}
+
+/// Whether the API server said this.
+pub(super) fn has_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
 }

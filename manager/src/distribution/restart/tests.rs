@@ -67,6 +67,7 @@ fn answer() -> Answer {
 fn fleet(pods: [Sidecar; 3]) -> Fleet {
     let answers = pods.iter().map(|pod| (pod.pod.clone(), answer()));
     Fleet {
+        fresh: pods.iter().map(|pod| pod.pod.clone()).collect(),
         answers: answers.collect(),
         sidecars: pods.to_vec(),
         ..Fleet::default()

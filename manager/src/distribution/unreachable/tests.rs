@@ -98,7 +98,10 @@ fn the_policy_of_its_shard_says_how_long_a_pod_is_waited_for() {
 fn who_is_waited_for_is_named() {
     let mut fleet = fleet();
     fleet.quiet.insert("c".to_owned());
-    let text = named("shard-selector/s0", &all(), &fleet);
-    assert_eq!(text, "shard-selector/s0 (a can't be reached: no route, b)");
-    assert_eq!(named("shard-selector/s1", &all(), &fleet), "shard-selector/s1");
+    let text = named("shard-selector/s0", &all(), &[], &fleet);
+    assert_eq!(
+        text,
+        "shard-selector/s0 (a can't be reached: no route, b has done so and settles)"
+    );
+    assert_eq!(named("shard-selector/s1", &all(), &[], &fleet), "shard-selector/s1");
 }

@@ -1,0 +1,369 @@
+//! Follows sidecars: a task for each pod asks it again and again, and says which namespace has news.
+//!
+//! Guarantees: a pass never waits for a pod; at most [`CONCURRENCY`] are asked at a time; a pod that says nothing new, or
+//! nothing, is asked less and less often. Tasks are owned here, and end with their pod or with this.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ctrlmesh_contract::status::{EntryStatus, Status};
+use futures_util::{Stream, stream};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::Metrics;
+use super::fleet::{Answer, Sidecar};
+use super::poll::{NO_ADDRESS, Poller};
+
+/// Sidecars that are asked at a time, over all namespaces.
+const CONCURRENCY: usize = 64;
+/// Until a sidecar that had news is asked again.
+const SOON: Duration = Duration::from_millis(150);
+/// The same, if it answers and has yet to load the chain, or to end what began before it.
+const AWAITED: Duration = Duration::from_millis(500);
+/// How long news are gathered: answers of many sidecars lead to few passes.
+const GATHER: Duration = Duration::from_millis(50);
+
+/// What was heard of a pod last.
+#[derive(Clone, Debug)]
+pub(super) struct Heard {
+    pub(super) answer: Answer,
+    /// When it was asked: the answer is not older. `None`: it was not asked yet.
+    pub(super) asked: Option<Instant>,
+    /// It was asked since the chain lies there, and since its pod has the labels that it has.
+    pub(super) is_fresh: bool,
+}
+
+/// Follows.
+pub(super) struct Follower {
+    poller: Poller,
+    /// Longest pause between two questions.
+    longest: Duration,
+    limit: Arc<Semaphore>,
+    news: Arc<News>,
+    counts: Arc<crate::metrics::Metrics>,
+    lines: Mutex<Lines>,
+}
+
+#[derive(Default)]
+struct Lines {
+    of: HashMap<String, BTreeMap<String, Line>>,
+    tasks: JoinSet<()>,
+}
+
+/// A pod that is followed.
+struct Line {
+    sidecar: Sidecar,
+    /// Since when the chain and the pod's labels are as they are.
+    since: Instant,
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+impl Line {
+    /// What was heard last of a sidecar that is this now.
+    fn hear(&mut self, sidecar: &Sidecar, is_new: bool) -> Heard {
+        let heard = self.shared.heard();
+        let is_other = is_new || self.sidecar.labels != sidecar.labels;
+        if is_other {
+            self.since = Instant::now();
+        }
+        // A sidecar that starts, or starts again, changes its pod.
+        let is_changed = self.sidecar.version != sidecar.version && matches!(heard.answer, Answer::None(_));
+        if is_other || is_changed {
+            self.shared.wake.notify_one();
+        }
+        self.sidecar.clone_from(sidecar);
+        let is_fresh = heard.asked.is_some_and(|asked| asked >= self.since);
+        Heard { is_fresh, ..heard }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What a task and passes share.
+struct Shared {
+    heard: Mutex<Heard>,
+    wake: Notify,
+    /// The chain waits for it.
+    is_awaited: AtomicBool,
+}
+
+/// Namespaces whose sidecars said something new.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    of: Mutex<BTreeSet<String>>,
+    wake: Notify,
+}
+
+impl News {
+    fn add(&self, namespace: &str) {
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        of.insert(namespace.to_owned());
+        self.wake.notify_one();
+    }
+
+    fn take(&self) -> Option<String> {
+        self.of.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
+    }
+
+    /// One by one, as they come. For one reader.
+    pub(super) fn namespaces(self: &Arc<Self>) -> impl Stream<Item = ObjectRef<Namespace>> + use<> {
+        stream::unfold(Arc::clone(self), async |news| {
+            loop {
+                if let Some(namespace) = news.take() {
+                    return Some((ObjectRef::new(&namespace), news));
+                }
+                news.wake.notified().await;
+                tokio::time::sleep(GATHER).await;
+            }
+        })
+    }
+}
+
+impl Follower {
+    pub(super) fn new(
+        poller: Poller,
+        longest: Duration,
+        news: Arc<News>,
+        counts: Arc<crate::metrics::Metrics>,
+    ) -> Self {
+        Self {
+            poller,
+            longest,
+            limit: Arc::new(Semaphore::new(CONCURRENCY)),
+            news,
+            counts,
+            lines: Mutex::default(),
+        }
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows these sidecars of a namespace and no others, and says what was heard last. `is_new`: the chain is another one,
+    /// they are asked now. Those that are awaited are asked more often.
+    pub(super) fn follow(&self, namespace: &str, sidecars: &[Sidecar], is_new: bool) -> BTreeMap<String, Heard> {
+        let mut lines = self.lines();
+        let Lines { of, tasks } = &mut *lines;
+        while tasks.try_join_next().is_some() {}
+        let lines = of.entry(namespace.to_owned()).or_default();
+        let mut before = std::mem::take(lines);
+        let mut all = BTreeMap::new();
+        for sidecar in sidecars {
+            if sidecar.ip.is_none() {
+                let answer = Answer::None(NO_ADDRESS.to_owned());
+                let heard = Heard {
+                    answer,
+                    asked: Some(Instant::now()),
+                    is_fresh: true,
+                };
+                all.insert(sidecar.pod.clone(), heard);
+                continue;
+            }
+            let is_it = |line: &Line| line.sidecar.is_same_process(sidecar) && !line.task.is_finished();
+            let mut line = match before.remove(&sidecar.pod).filter(is_it) {
+                Some(line) => line,
+                None => self.line(namespace, sidecar, tasks),
+            };
+            all.insert(sidecar.pod.clone(), line.hear(sidecar, is_new));
+            lines.insert(sidecar.pod.clone(), line);
+        }
+        all
+    }
+
+    /// Says which pods of a namespace the chain waits for.
+    pub(super) fn awaits(&self, namespace: &str, pods: &BTreeSet<&str>) {
+        let lines = self.lines();
+        for (pod, line) in lines.of.get(namespace).into_iter().flatten() {
+            let is_awaited = pods.contains(pod.as_str());
+            if !line.shared.is_awaited.swap(is_awaited, Ordering::Relaxed) && is_awaited {
+                line.shared.wake.notify_one();
+            }
+        }
+    }
+
+    /// Keeps following pods of these namespaces alone.
+    pub(super) fn retain(&self, is_there: impl Fn(&str) -> bool) {
+        self.lines().of.retain(|namespace, _| is_there(namespace));
+    }
+
+    fn line(&self, namespace: &str, sidecar: &Sidecar, tasks: &mut JoinSet<()>) -> Line {
+        let shared = Arc::new(Shared {
+            heard: Mutex::new(Heard {
+                answer: Answer::None("was not asked yet".to_owned()),
+                asked: None,
+                is_fresh: false,
+            }),
+            wake: Notify::new(),
+            is_awaited: AtomicBool::new(false),
+        });
+        let asking = Asking {
+            namespace: namespace.to_owned(),
+            sidecar: sidecar.clone(),
+            poller: self.poller.clone(),
+            longest: self.longest,
+            limit: Arc::clone(&self.limit),
+            news: Arc::clone(&self.news),
+            counts: Arc::clone(&self.counts),
+            shared: Arc::clone(&shared),
+        };
+        Line {
+            sidecar: sidecar.clone(),
+            since: Instant::now(),
+            shared,
+            task: tasks.spawn(asking.run()),
+        }
+    }
+}
+
+impl Shared {
+    fn heard(&self) -> Heard {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The task of one pod.
+struct Asking {
+    namespace: String,
+    sidecar: Sidecar,
+    poller: Poller,
+    longest: Duration,
+    limit: Arc<Semaphore>,
+    news: Arc<News>,
+    counts: Arc<crate::metrics::Metrics>,
+    shared: Arc<Shared>,
+}
+
+impl Asking {
+    async fn run(self) {
+        let mut pause = SOON;
+        loop {
+            let is_news = self.ask().await;
+            let heard = self.shared.heard();
+            pause = next_pause(pause, is_news, &heard.answer, self.longest);
+            let is_awaited = || self.shared.is_awaited.load(Ordering::Relaxed);
+            let is_answering = matches!(heard.answer, Answer::Status(_));
+            let pause_now = || {
+                if is_answering && is_awaited() {
+                    pause.min(AWAITED)
+                } else {
+                    pause
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause_now()) => {}
+                () = self.shared.wake.notified() => pause = SOON,
+            }
+        }
+    }
+
+    /// Whether there is something new.
+    async fn ask(&self) -> bool {
+        let Ok(_turn) = self.limit.acquire().await else {
+            return false;
+        };
+        let asked = Some(Instant::now());
+        let answer = self.poller.ask(&self.namespace, &self.sidecar).await;
+        let counts: &Metrics = &self.counts.distribution;
+        counts.polls.inc();
+        if matches!(answer, Answer::None(_)) {
+            counts.polls_failed.inc();
+        }
+        let mut heard = self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = is_news(&heard.answer, &answer);
+        *heard = Heard {
+            answer,
+            asked,
+            is_fresh: true,
+        };
+        drop(heard);
+        if is_news {
+            self.news.add(&self.namespace);
+        }
+        is_news
+    }
+}
+
+/// Twice as long each time, unless a sidecar that answers had news.
+fn next_pause(last: Duration, is_news: bool, answer: &Answer, longest: Duration) -> Duration {
+    match answer {
+        Answer::Status(_) if is_news => SOON.min(longest),
+        _ => (last * 2).min(longest),
+    }
+}
+
+/// Whether a pass could do something with it. What only counts up is told when the next pass comes.
+fn is_news(before: &Answer, after: &Answer) -> bool {
+    match (before, after) {
+        (Answer::Status(before), Answer::Status(after)) => essence(before) != essence(after),
+        (Answer::None(before), Answer::None(after)) => before != after,
+        _ => true,
+    }
+}
+
+fn essence(status: &Status) -> impl PartialEq + use<> {
+    let entry = |entry: &EntryStatus| {
+        let reports = entry.reports.iter();
+        let states = reports.filter_map(|(key, report)| Some((key.clone(), report.get("state")?.clone())));
+        let states: Vec<_> = states.collect();
+        (
+            entry.name.clone(),
+            entry.plugin,
+            entry.settings_hash.clone(),
+            entry.state,
+            states,
+        )
+    };
+    (
+        (status.chain.generation, status.chain.digest),
+        status.chain.entries.iter().map(entry).collect::<Vec<_>>(),
+        (status.chain.earlier.writes == 0, status.chain.earlier.watches == 0),
+        status
+            .refused
+            .as_ref()
+            .map(|refused| (refused.generation, refused.reason.clone())),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_until_there_is_news() {
+        let longest = Duration::from_secs(10);
+        let (none, some) = (Answer::None(String::new()), Answer::Status(Box::default()));
+        let mut pauses = vec![SOON];
+        for _ in 0..8 {
+            pauses.push(next_pause(*pauses.last().unwrap(), true, &none, longest));
+        }
+        assert_eq!(pauses[1], SOON * 2, "another failure is no news");
+        assert_eq!(pauses[8], longest);
+        assert_eq!(next_pause(longest, false, &some, longest), longest);
+        assert_eq!(next_pause(longest, true, &some, longest), SOON);
+    }
+
+    #[test]
+    fn what_only_counts_is_no_news() {
+        let answer = |change: fn(&mut Status)| {
+            let mut status = Status::default();
+            change(&mut status);
+            Answer::Status(Box::new(status))
+        };
+        let before = answer(|_| {});
+        assert!(!is_news(&before, &answer(|status| status.counts.faults = 7)));
+        assert!(is_news(&before, &answer(|status| status.chain.generation = 1)));
+        assert!(is_news(&before, &answer(|status| status.chain.earlier.writes = 1)));
+        assert!(is_news(&before, &Answer::None("gone".to_owned())));
+    }
+}

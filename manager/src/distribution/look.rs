@@ -1,0 +1,108 @@
+//! What is known of the sidecars of a namespace now: what they said last, who is quiet, and what each may run.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use ctrlmesh_contract::{Chain, Digest, Entry};
+
+use super::fleet::{Answer, Fleet, Sidecar};
+use super::memory::{Memory, Quiet};
+use super::reconcile::Distributor;
+use super::stored::Stored;
+use crate::hand_over;
+
+/// How long sidecars are asked often after a chain was written.
+const MAX_AWAITED: Duration = Duration::from_mins(2);
+/// How far beyond what was written a sidecar may speak of: more is no generation, but somebody's joke.
+const MAX_AHEAD: u64 = 1 << 20;
+
+impl Distributor {
+    /// The sidecars, and until when the next of them has settled.
+    pub(super) fn look(&self, namespace: &str, stored: &Stored, memory: &mut Memory) -> (Fleet, Option<Duration>) {
+        let pods = self.world.pods(namespace);
+        let sidecars: Vec<Sidecar> = pods.iter().filter_map(|pod| Sidecar::of(pod)).collect();
+        let digest = stored
+            .chain
+            .as_ref()
+            .map(|chain| Digest::of(chain.to_json().as_bytes()));
+        let is_new = memory.chain.map(|(digest, _)| digest) != digest;
+        if is_new {
+            memory.chain = digest.map(|digest| (digest, Instant::now()));
+        }
+        let heard = self.follower.follow(namespace, &sidecars, is_new);
+        let believed = memory.written_generation(stored).saturating_add(MAX_AHEAD);
+        let mut fleet = Fleet::heard(sidecars, &heard, believed);
+        fleet.is_first = stored.version.is_none() && memory.last.is_none();
+        memory.generation = fleet.generation().max(memory.generation);
+        run(&mut fleet, stored.chain.as_ref(), memory);
+        let (Some(chain), Some((_, known))) = (&stored.chain, memory.chain) else {
+            memory.quiet.clear();
+            return (fleet, None);
+        };
+        let lagging = fleet
+            .sidecars
+            .iter()
+            .filter(|sidecar| !fleet.is_at(sidecar, &chain.entries));
+        let lagging = lagging.filter(|_| known.elapsed() < MAX_AWAITED);
+        let awaited: BTreeSet<&str> = lagging.map(|sidecar| sidecar.pod.as_str()).collect();
+        self.follower.awaits(namespace, &awaited);
+        memory.quiet = quiet(&fleet, chain, &memory.quiet);
+        let (now, settle) = (Instant::now(), Duration::from_millis(self.context.args.settle_ms));
+        let left = |sidecar: &Sidecar| {
+            let (_, since) = memory.quiet.get(&sidecar.uid)?;
+            Some(settle.saturating_sub(now.duration_since(*since)))
+        };
+        let unsettled = fleet.sidecars.iter().filter_map(left);
+        let settles = unsettled.filter(|left| !left.is_zero()).min();
+        let settled = fleet
+            .sidecars
+            .iter()
+            .filter(|sidecar| left(sidecar).is_some_and(|left| left.is_zero()));
+        fleet.quiet = settled.map(|sidecar| sidecar.pod.clone()).collect();
+        (fleet, settles)
+    }
+}
+
+/// Notes which entries sidecars may run. An answer that is not fresh is no word about those of the chain.
+fn run(fleet: &mut Fleet, chain: Option<&Chain>, memory: &mut Memory) {
+    for sidecar in &mut fleet.sidecars {
+        let running = memory.running.entry(sidecar.uid.clone()).or_default();
+        if let Some(Answer::Status(status)) = fleet.answers.get(&sidecar.pod) {
+            let names = status.chain.entries.iter().map(|entry| entry.name.clone());
+            if fleet.fresh.contains(&sidecar.pod) {
+                *running = names.collect();
+            } else {
+                running.extend(names);
+            }
+        }
+        if !fleet.fresh.contains(&sidecar.pod) {
+            let own = sidecar.own(chain.into_iter().flat_map(|chain| &chain.entries));
+            running.extend(own.map(|entry| entry.name.clone()));
+        }
+        sidecar.running.clone_from(running);
+    }
+    let is_there = |uid: &String| fleet.sidecars.iter().any(|sidecar| sidecar.uid == *uid);
+    memory.running.retain(|uid, _| is_there(uid));
+}
+
+/// Since when sidecars run the entries of their shards, and nothing of earlier ones. A change of other entries, or of other shards, is
+/// none for them.
+fn quiet(fleet: &Fleet, chain: &Chain, before: &Quiet) -> Quiet {
+    let now = Instant::now();
+    let of = |sidecar: &Sidecar| {
+        let own = sidecar.own(&chain.entries);
+        let own: Vec<&Entry> = own.filter(|entry| hand_over::is_of_shard(&entry.name)).collect();
+        let line = |entry: &&Entry| format!("{} {} {}\n", entry.name, entry.plugin, entry.settings.hash());
+        let digest = Digest::of(own.iter().map(line).collect::<String>().as_bytes());
+        let known = before.get(&sidecar.uid).filter(|(at, _)| *at == digest);
+        let since = match known {
+            Some((_, since)) => *since,
+            None => now,
+        };
+        let is_fresh = fleet.is_in_its_shard(sidecar, &chain.entries);
+        // Not asked since, and nothing has changed for it: it is still so.
+        let is_as_before = known.is_some() && fleet.was_in_its_shard(sidecar, &chain.entries);
+        (is_fresh || is_as_before).then(|| (sidecar.uid.clone(), (digest, since)))
+    };
+    fleet.sidecars.iter().filter_map(of).collect()
+}
