@@ -61,19 +61,15 @@ impl Context {
     /// Who writes Events.
     #[must_use]
     pub fn reporter(&self) -> Reporter {
-        reporter(&self.args)
+        Reporter {
+            controller: FIELD_MANAGER.to_owned(),
+            instance: Some(self.args.pod_name.clone()),
+        }
     }
 
     /// The same for a part that may end before the process does.
     #[must_use]
     pub fn until(&self, stop: CancellationToken) -> Self {
         Self { stop, ..self.clone() }
-    }
-}
-
-fn reporter(args: &Args) -> Reporter {
-    Reporter {
-        controller: FIELD_MANAGER.to_owned(),
-        instance: Some(args.pod_name.clone()),
     }
 }

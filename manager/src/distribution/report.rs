@@ -6,9 +6,7 @@ use ctrlmesh_contract::{Entry, Origin};
 use futures_util::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
-use kube::core::ApiResource;
 use kube::runtime::events::EventType;
 use serde_json::{Value, json};
 
@@ -19,7 +17,7 @@ use super::reconcile::{Distributor, Next};
 use super::status::{self, Facts};
 use super::wanted::{self, origin};
 use super::{unreachable, write};
-use crate::api::{API_VERSION, CircuitBreaker, FaultInjection, ShardingConfig};
+use crate::api::API_VERSION;
 use crate::compile::kept;
 use crate::events;
 use crate::rbac::{Rule, Scope};
@@ -218,11 +216,6 @@ async fn release(distributor: &Distributor, namespace: &str, document: &Value) {
     let (Some(index), None) = (held, document.pointer("/spec/root")) else {
         return;
     };
-    let kind = match document["kind"].as_str() {
-        Some("ShardingConfig") => ApiResource::erase::<ShardingConfig>(&()),
-        Some("CircuitBreaker") => ApiResource::erase::<CircuitBreaker>(&()),
-        _ => ApiResource::erase::<FaultInjection>(&()),
-    };
     let path = format!("/metadata/finalizers/{index}");
     let patch = json!([
         { "op": "test", "path": path, "value": FINALIZER },
@@ -235,7 +228,8 @@ async fn release(distributor: &Distributor, namespace: &str, document: &Value) {
         .pointer("/metadata/name")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    let api: Api<DynamicObject> = Api::namespaced_with(distributor.context.client.clone(), namespace, &kind);
+    let kind = document["kind"].as_str().unwrap_or_default();
+    let api = status::api(&distributor.context.client, namespace, kind);
     let patch: Patch<DynamicObject> = Patch::Json(patch);
     if let Err(error) = api.patch(name, &PatchParams::default(), &patch).await {
         tracing::warn!(%error, %namespace, name, "a finalizer of KusionStack's was not removed");

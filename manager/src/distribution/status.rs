@@ -306,22 +306,28 @@ pub(super) async fn publish(
     status: Value,
     now: &str,
 ) -> Result<(), kube::Error> {
-    let (kind, has_time) = match origin.kind.as_str() {
-        "ShardingConfig" => (ApiResource::erase::<ShardingConfig>(&()), false),
-        "CircuitBreaker" => (ApiResource::erase::<CircuitBreaker>(&()), true),
-        _ => (ApiResource::erase::<FaultInjection>(&()), true),
-    };
+    let has_time = origin.kind != "ShardingConfig";
     let patch = json!({
         "metadata": { "resourceVersion": document.pointer("/metadata/resourceVersion") },
         "status": change(&document["status"], status, has_time.then_some(now)),
     });
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
+    let api = api(client, namespace, &origin.kind);
     let params = PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
     api.patch_status(&origin.name, &params, &Patch::Merge(&patch)).await?;
     Ok(())
+}
+
+/// Objects of one of our kinds.
+pub(super) fn api(client: &Client, namespace: &str, kind: &str) -> Api<DynamicObject> {
+    let kind = match kind {
+        "ShardingConfig" => ApiResource::erase::<ShardingConfig>(&()),
+        "CircuitBreaker" => ApiResource::erase::<CircuitBreaker>(&()),
+        _ => ApiResource::erase::<FaultInjection>(&()),
+    };
+    Api::namespaced_with(client.clone(), namespace, &kind)
 }
 
 #[cfg(test)]
