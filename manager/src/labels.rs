@@ -16,6 +16,7 @@ mod metrics;
 mod namespaces;
 mod objects;
 mod progress;
+mod queue;
 pub mod rules;
 mod write;
 
@@ -81,7 +82,7 @@ const MAX_REPORTS: usize = 16;
 /// How long things are waited for.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// Until all objects are looked at again after something failed; doubled each time.
+    /// Until what failed is tried again; doubled each time.
     repeat: Duration,
     /// The most.
     longest_repeat: Duration,

@@ -130,7 +130,7 @@ impl Follower {
                 () = self.labeller.work() => return,
                 event = stream.next() => match event {
                     None => return,
-                    Some(Err(error)) => self.labeller.fail(&error).await,
+                    Some(Err(error)) => self.labeller.unreadable(&error).await,
                     Some(Ok(event)) => self.handle(event),
                 },
             }

@@ -59,7 +59,7 @@ impl Follower {
                 },
                 event = stream.next() => match event {
                     None => return,
-                    Some(Err(error)) => self.labeller.fail(&error).await,
+                    Some(Err(error)) => self.labeller.unreadable(&error).await,
                     Some(Ok(event)) => self.handle(event).await,
                 },
             }
@@ -89,7 +89,7 @@ impl Follower {
             Ok(None) => {}
             Err(error) => {
                 tracing::warn!(%error, namespace, "can't tell whether a namespace is managed; trying again");
-                self.labeller.failed();
+                self.labeller.unknown(object);
             }
         }
     }
@@ -103,7 +103,7 @@ impl Follower {
                 Ok(page) => page,
                 Err(error) => {
                     tracing::warn!(%error, namespace, url = objects.resource_url(), "can't list its objects; trying again");
-                    return self.labeller.failed();
+                    return self.labeller.lose();
                 }
             };
             for object in &page.items {

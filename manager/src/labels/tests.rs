@@ -4,7 +4,7 @@ use ctrlmesh_testkit::{ApiServer, Resource, Snapshot};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::stand::{self, NAMESPACE, Running, notes, text, until};
+use crate::stand::{self, NAMESPACE, PATIENCE, Running, notes, text, until};
 
 mod trouble;
 
@@ -89,6 +89,22 @@ fn objects<'a>(state: &Snapshot<'a>) -> Vec<&'a Value> {
         .flat_map(|kind| state.list(kind));
     all.filter(|object| text(object, "/metadata/namespace").starts_with("test-"))
         .collect()
+}
+
+/// Waits until something is so that no write tells of.
+async fn until_so(what: &str, mut is_so: impl FnMut() -> bool) {
+    let waited = tokio::time::timeout(PATIENCE, async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert!(waited.await.is_ok(), "{what}");
+}
+
+/// Waits until a metric has this line.
+async fn until_counted(context: &Context, line: &str) {
+    let line = format!("ctrlmesh_manager_labels_{line}\n");
+    until_so(&line, || context.metrics.render().unwrap().contains(&line)).await;
 }
 
 async fn until_finished(server: &ApiServer) {

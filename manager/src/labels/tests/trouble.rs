@@ -54,15 +54,10 @@ async fn labels_that_somebody_removes_are_not_written_for_ever() {
             removed.fetch_add(1, Ordering::Relaxed);
         }
     };
-    let contested = async {
-        let none = "labels_objects_contested_total{kind=\"services\"} 0";
-        while context.metrics.render().unwrap().contains(none) {
-            tokio::task::yield_now().await;
-        }
-    };
+    let none = "labels_objects_contested_total{kind=\"services\"} 0";
     tokio::select! {
         () = fight => {}
-        () = contested => {}
+        () = until_so("it is put off", || !context.metrics.render().unwrap().contains(none)) => {}
     }
     assert_eq!(removed.load(Ordering::Relaxed), 5);
     running.stop().await;
@@ -108,5 +103,125 @@ async fn what_a_person_writes_meanwhile_is_not_undone() {
         objects(state).into_iter().all(is_bare)
     })
     .await;
+    running.stop().await;
+}
+
+/// Objects that change more often than they can be written, as those of a busy controller do.
+#[tokio::test]
+async fn an_object_that_is_only_busy_is_not_contested() {
+    let server = cluster(1).await;
+    let gate = Gate::new();
+    let held = FaultRule::new(Fault::Hold(gate.clone()))
+        .verb("patch")
+        .resource("services");
+    let held = server.faults().add(held);
+    let (context, running) = labelling(&server).await;
+    gate.wait_for_arrivals(1).await.unwrap();
+    for number in 0..20 {
+        let mut busy = object("Service", "test-0", "a");
+        busy["metadata"]["annotations"] = json!({ "at": number.to_string() });
+        put(&server, busy);
+    }
+    until_counted(&context, "objects_seen_total{kind=\"services\"} 21").await;
+    server.faults().remove(held);
+    gate.open();
+    until_finished(&server).await;
+    let counted = context.metrics.render().unwrap();
+    assert!(
+        counted.contains("labels_objects_contested_total{kind=\"services\"} 0"),
+        "{counted}"
+    );
+    let patches = server.requests().all().into_iter();
+    let patches = patches.filter(|seen| seen.verb == "patch" && seen.target.contains("/services/"));
+    assert!(
+        patches.count() <= 2,
+        "one that was under way, and one that saw the changes"
+    );
+    running.stop().await;
+}
+
+fn requests(server: &ApiServer, verb: &str, target: &str) -> usize {
+    let all = server.requests().all().into_iter();
+    all.filter(|seen| seen.verb == verb && seen.target.contains(target))
+        .count()
+}
+
+/// The role lacks a kind.
+#[tokio::test]
+async fn a_kind_that_may_not_be_written_is_told_once_and_left() {
+    let server = cluster(2).await;
+    for number in 0..1200 {
+        put(&server, object("ConfigMap", "test-1", &format!("c{number}")));
+    }
+    let refusal = Fault::Status {
+        code: 403,
+        retry_after: None,
+    };
+    server
+        .faults()
+        .add(FaultRule::new(refusal).verb("patch").resource("configmaps"));
+    let context = stand::context(&server, &FAST).await;
+    let running = Running::start(&context, run_at(context.clone(), PACE));
+    until(&server, "it is told", |state| {
+        let mut events = state.list("events.events.k8s.io");
+        events.any(|event| text(event, "/reason") == "LabellingIncomplete")
+    })
+    .await;
+    let said = notes(&server, "LabellingIncomplete").concat();
+    assert!(
+        said.contains("may not write configmaps; may the manager patch them?"),
+        "{said}"
+    );
+    assert!(requests(&server, "patch", "/configmaps/") <= 16 + MAX_WRITES);
+    assert_eq!(
+        requests(&server, "list", "/api/v1/configmaps"),
+        3,
+        "no page is read twice"
+    );
+    server.store().read(|state| {
+        assert!(
+            is_labelled(state.get("services", "test-0", "a").unwrap()),
+            "other kinds go on"
+        );
+    });
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_object_that_is_refused_for_ever_is_tried_again_alone() {
+    let server = cluster(2).await;
+    let refusal = Fault::Status {
+        code: 403,
+        retry_after: None,
+    };
+    let refused = FaultRule::new(refusal).verb("patch").resource("configmaps");
+    let rule = server.faults().add(refused.namespace("test-0").name("a"));
+    let (context, running) = labelling(&server).await;
+    until_so("it is tried again and again", || server.faults().hits(rule) >= 40).await;
+    assert_eq!(requests(&server, "list", "/api/v1/configmaps"), 1, "only what failed");
+    server.faults().remove(rule);
+    until(&server, "it is labelled in the end", |state| {
+        objects(state).into_iter().all(is_labelled)
+    })
+    .await;
+    until_counted(&context, "backfill_done{kind=\"configmaps\"} 1").await;
+    running.stop().await;
+}
+
+/// What the manager makes for sidecars belongs to no shard, whoever labelled it.
+#[tokio::test]
+async fn labels_on_what_the_manager_made_are_removed() {
+    let server = cluster(1).await;
+    let mut ours = object("ConfigMap", "test-0", "ctrlmesh-chain");
+    ours["metadata"]["labels"] = json!({
+        "app.kubernetes.io/managed-by": "ctrlmesh-manager", HASH: "29", IN: "test-0", CONTROL: "true",
+    });
+    put(&server, ours);
+    let (_, running) = labelling(&server).await;
+    until_finished(&server).await;
+    server.store().read(|state| {
+        assert!(is_bare(state.get("configmaps", "test-0", "ctrlmesh-chain").unwrap()));
+        assert!(is_labelled(state.get("configmaps", "test-0", "a").unwrap()));
+    });
     running.stop().await;
 }
