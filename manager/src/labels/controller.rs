@@ -50,9 +50,8 @@ pub(super) async fn run(shared: Shared, mut reports: mpsc::Receiver<Report>) -> 
                 continue;
             }
         }
-        tokio::select! {
-            () = stop.cancelled() => break,
-            () = controller.discover() => {}
+        if stop.run_until_cancelled(controller.discover()).await.is_none() {
+            break;
         }
     }
     controller.end().await

@@ -105,12 +105,7 @@ pub(super) async fn follow(shared: Shared) {
         listed: HashSet::new(),
     };
     let stop = follower.shared.context.stop.clone();
-    while !stop.is_cancelled() {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = follower.pass() => {}
-        }
-    }
+    while stop.run_until_cancelled(follower.pass()).await.is_some() {}
 }
 
 struct Follower {

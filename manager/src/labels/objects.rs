@@ -25,12 +25,7 @@ pub(super) async fn follow(shared: Shared, kind: ApiResource, stop: Cancellation
         flips: shared.namespaces.flips(),
         shared,
     };
-    while !stop.is_cancelled() {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = follower.pass() => {}
-        }
-    }
+    while stop.run_until_cancelled(follower.pass()).await.is_some() {}
 }
 
 struct Follower {

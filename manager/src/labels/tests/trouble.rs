@@ -225,3 +225,22 @@ async fn labels_on_what_the_manager_made_are_removed() {
     });
     running.stop().await;
 }
+
+#[tokio::test]
+async fn it_stops_while_it_waits_for_namespaces() {
+    let server = cluster(1).await;
+    let unread = Fault::Status {
+        code: 403,
+        retry_after: None,
+    };
+    let rule = server
+        .faults()
+        .add(FaultRule::new(unread).verb("list").resource("namespaces"));
+    let (_, running) = labelling(&server).await;
+    let last = "/apis/apps.kusionstack.io/v1alpha1";
+    until_so("kinds are looked for", || {
+        server.requests().all().iter().any(|seen| seen.target.starts_with(last)) && server.faults().hits(rule) > 0
+    })
+    .await;
+    running.stop().await;
+}
