@@ -28,10 +28,6 @@ use super::rules::Changes;
 use super::write::{Object, Outcome, Work, write};
 use super::{MAX_WRITES, Shared};
 
-/// Objects of one kind that wait to be written. Some three hundred bytes each.
-const MAX_TODO: usize = 8192;
-/// Objects of one kind that failed, and wait to be tried again.
-const MAX_FAILED: usize = 1024;
 /// So many writes that are forbidden, and none between that is not, are a kind that may not be written.
 const MAX_FORBIDDEN: u32 = 16;
 
@@ -53,6 +49,8 @@ pub(super) struct Labeller {
     stage: Stage,
     /// Not all that the list had found a place in `todo`.
     is_short: bool,
+    /// Something was done since all were listed.
+    is_moving: bool,
     /// More failed than is kept: all objects are to be looked at again.
     is_lost: bool,
     /// When to try again what failed.
@@ -97,19 +95,20 @@ impl Labeller {
         let name = name_of(&kind);
         Self {
             counters: Counters::new(&shared, &name),
-            delay: shared.pace.repeat,
+            delay: shared.limits.repeat,
+            todo: Queue::new(shared.limits.todo),
+            failed: Queue::new(shared.limits.failed),
             shared,
             kind,
             name,
-            todo: Queue::new(MAX_TODO),
             writes: JoinSet::new(),
             under_way: HashMap::new(),
-            failed: Queue::new(MAX_FAILED),
             forbidden: 0,
             contest: Contest::new(Instant::now()),
             tally: Tally::default(),
             stage: Stage::Listing,
             is_short: false,
+            is_moving: false,
             is_lost: false,
             again: None,
             is_unreadable: false,
@@ -129,9 +128,10 @@ impl Labeller {
     /// A list begins. It has all that was still to be done, too.
     pub(super) fn begin(&mut self) {
         self.counters.is_done.set(0);
-        self.tally = match self.is_short {
-            true => Tally { seen: 0, ..self.tally },
-            false => Tally::default(),
+        // What failed is in the list again.
+        self.tally = Tally {
+            written: if self.is_short { self.tally.written } else { 0 },
+            ..Tally::default()
         };
         self.stage = Stage::Listing;
         self.todo.clear();
@@ -139,6 +139,7 @@ impl Labeller {
         // Another one that is forbidden will do.
         self.forbidden = self.forbidden.min(MAX_FORBIDDEN - 1);
         self.is_short = false;
+        self.is_moving = false;
         self.is_lost = false;
         self.again = None;
     }
@@ -232,9 +233,13 @@ impl Labeller {
     pub(super) async fn work(&mut self) {
         loop {
             if self.todo.is_empty() && self.writes.is_empty() && self.stage != Stage::Listing {
-                if self.is_short {
+                if self.is_short && self.is_moving {
                     self.stage = Stage::Listing;
                     return;
+                }
+                if std::mem::take(&mut self.is_short) {
+                    // Listed at once, the same objects would fail again, and so on without a pause.
+                    self.lose();
                 }
                 self.end().await;
             }
@@ -280,7 +285,7 @@ impl Labeller {
         tracing::info!(kind = self.name, tally = %self.tally, "looked at every object");
         self.stage = Stage::Done;
         if self.tally.failed == 0 {
-            self.delay = self.shared.pace.repeat;
+            self.delay = self.shared.limits.repeat;
             self.counters.is_done.set(1);
         }
     }
@@ -300,6 +305,7 @@ impl Labeller {
         if outcome != Outcome::Written {
             self.contest.take_back(&uid);
         }
+        self.is_moving |= matches!(outcome, Outcome::Gone | Outcome::Written);
         match outcome {
             Outcome::Gone => {}
             Outcome::Written => {
@@ -346,7 +352,7 @@ impl Labeller {
         self.tally.failed += 1;
         if self.again.is_none() {
             self.again = Some(Instant::now() + self.delay);
-            self.delay = (self.delay * 2).min(self.shared.pace.longest_repeat);
+            self.delay = (self.delay * 2).min(self.shared.limits.longest_repeat);
         }
     }
 }

@@ -13,10 +13,11 @@ const IN: &str = "ctrlmesh.kusionstack.io/namespace";
 const CONTROL: &str = "ctrlmesh.kusionstack.io/control";
 
 /// Nothing waits for minutes.
-const QUICK: Pace = Pace {
+const QUICK: Limits = Limits {
     repeat: Duration::from_millis(50),
     longest_repeat: Duration::from_millis(50),
     discover: Duration::from_millis(50),
+    ..LIMITS
 };
 const FAST: [&str; 2] = ["--rest-config-qps=10000", "--rest-config-burst=10000"];
 
@@ -59,8 +60,12 @@ fn put(server: &ApiServer, object: Value) {
 }
 
 async fn labelling(server: &ApiServer) -> (Context, Running) {
+    labelling_within(server, QUICK).await
+}
+
+async fn labelling_within(server: &ApiServer, limits: Limits) -> (Context, Running) {
     let context = stand::context(server, &FAST).await;
-    let running = Running::start(&context, run_at(context.clone(), QUICK));
+    let running = Running::start(&context, run_within(context.clone(), limits));
     (context, running)
 }
 

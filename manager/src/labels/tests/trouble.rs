@@ -70,7 +70,7 @@ async fn no_more_requests_are_sent_than_allowed() {
     let context = stand::context(&server, &flags).await;
     server.requests().clear();
     let (start, before) = (Instant::now(), server.requests().total());
-    let running = Running::start(&context, run_at(context.clone(), PACE));
+    let running = Running::start(&context, run_within(context.clone(), LIMITS));
     until_finished(&server).await;
     let sent = server.requests().total() - before;
     let seconds = start.elapsed().as_secs_f64();
@@ -160,8 +160,7 @@ async fn a_kind_that_may_not_be_written_is_told_once_and_left() {
     server
         .faults()
         .add(FaultRule::new(refusal).verb("patch").resource("configmaps"));
-    let context = stand::context(&server, &FAST).await;
-    let running = Running::start(&context, run_at(context.clone(), PACE));
+    let (_, running) = labelling_within(&server, LIMITS).await;
     until(&server, "it is told", |state| {
         let mut events = state.list("events.events.k8s.io");
         events.any(|event| text(event, "/reason") == "LabellingIncomplete")
@@ -224,6 +223,112 @@ async fn labels_on_what_the_manager_made_are_removed() {
         assert!(is_labelled(state.get("configmaps", "test-0", "a").unwrap()));
     });
     running.stop().await;
+}
+
+/// A cluster with so many ConfigMaps in `test-0`.
+async fn crowd(count: usize) -> ApiServer {
+    let server = cluster(1).await;
+    for number in 1..count {
+        put(&server, object("ConfigMap", "test-0", &format!("c{number}")));
+    }
+    server
+}
+
+fn unacceptable() -> FaultRule {
+    let fault = Fault::Status {
+        code: 422,
+        retry_after: None,
+    };
+    FaultRule::new(fault).verb("patch").resource("configmaps")
+}
+
+#[tokio::test]
+async fn a_crowd_is_read_again_for_what_found_no_room() {
+    let server = crowd(40).await;
+    let refusal = Fault::Status {
+        code: 403,
+        retry_after: None,
+    };
+    let once = FaultRule::new(refusal).verb("patch").resource("configmaps").times(1);
+    server.faults().add(once);
+    let (context, running) = labelling_within(&server, Limits { todo: 4, ..LIMITS }).await;
+    until_counted(&context, "backfill_done{kind=\"configmaps\"} 1").await;
+    server
+        .store()
+        .read(|state| assert!(objects(state).into_iter().all(is_labelled)));
+    let lists = requests(&server, "list", "/api/v1/configmaps");
+    assert!((2..=10).contains(&lists), "each has room for four: {lists}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_crowd_that_is_refused_is_not_read_again_at_once() {
+    let server = crowd(40).await;
+    let rule = server.faults().add(unacceptable());
+    let (_, running) = labelling_within(&server, Limits { todo: 4, ..LIMITS }).await;
+    until(&server, "it is told", |state| {
+        let mut events = state.list("events.events.k8s.io");
+        events.any(|event| text(event, "/reason") == "LabellingIncomplete")
+    })
+    .await;
+    assert_eq!(requests(&server, "list", "/api/v1/configmaps"), 1);
+    assert_eq!(requests(&server, "patch", "/configmaps/"), MAX_WRITES + 4);
+    running.stop().await;
+
+    let (_, running) = labelling_within(&server, Limits { todo: 4, ..QUICK }).await;
+    until_so("it is tried again", || server.faults().hits(rule) > 40).await;
+    server.faults().remove(rule);
+    until(&server, "it is labelled in the end", |state| {
+        objects(state).into_iter().all(is_labelled)
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn more_failures_than_there_is_room_for_are_found_again() {
+    for (count, limits) in [(40, Limits { failed: 4, ..QUICK }), (12, Limits { todo: 4, ..QUICK })] {
+        let server = crowd(count).await;
+        server.faults().add(unacceptable().times(u32::try_from(count).unwrap()));
+        let (context, running) = labelling_within(&server, limits).await;
+        until(&server, "it is labelled in the end", |state| {
+            objects(state).into_iter().all(is_labelled)
+        })
+        .await;
+        until_counted(&context, "backfill_done{kind=\"configmaps\"} 1").await;
+        assert_eq!(requests(&server, "list", "/api/v1/configmaps"), 2, "{limits:?}");
+        running.stop().await;
+    }
+}
+
+/// Each time with a few of its objects, however many wait.
+#[tokio::test]
+async fn a_kind_that_may_not_be_written_is_tried_again() {
+    for failed in [4, 1024] {
+        let server = crowd(200).await;
+        let refusal = Fault::Status {
+            code: 403,
+            retry_after: None,
+        };
+        let refused = FaultRule::new(refusal).verb("patch").resource("configmaps");
+        let rule = server.faults().add(refused);
+        let (start, repeat) = (Instant::now(), Duration::from_millis(300));
+        let limits = Limits {
+            failed,
+            repeat,
+            longest_repeat: repeat,
+            ..QUICK
+        };
+        let (context, running) = labelling_within(&server, limits).await;
+        until_so("it is tried again", || server.faults().hits(rule) >= 60).await;
+        assert!(start.elapsed() >= 2 * repeat, "60 are more than two times");
+        server.faults().remove(rule);
+        until_counted(&context, "backfill_done{kind=\"configmaps\"} 1").await;
+        server
+            .store()
+            .read(|state| assert!(objects(state).into_iter().all(is_labelled)));
+        running.stop().await;
+    }
 }
 
 #[tokio::test]
