@@ -16,6 +16,7 @@ mod metrics;
 mod namespaces;
 mod objects;
 mod progress;
+mod queue;
 pub mod rules;
 mod write;
 
@@ -78,10 +79,14 @@ const MAX_WRITES: usize = 8;
 /// Reports that were not read yet.
 const MAX_REPORTS: usize = 16;
 
-/// How long things are waited for.
+/// How much of one kind is kept, and how long things are waited for.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
-    /// Until all objects are looked at again after something failed; doubled each time.
+struct Limits {
+    /// Objects that wait to be written. Some three hundred bytes each.
+    todo: usize,
+    /// Objects that failed, and wait to be tried again.
+    failed: usize,
+    /// Until what failed is tried again; doubled each time.
     repeat: Duration,
     /// The most.
     longest_repeat: Duration,
@@ -89,7 +94,9 @@ struct Pace {
     discover: Duration,
 }
 
-const PACE: Pace = Pace {
+const LIMITS: Limits = Limits {
+    todo: 8192,
+    failed: 1024,
     repeat: Duration::from_mins(1),
     longest_repeat: Duration::from_mins(15),
     discover: Duration::from_secs(30),
@@ -103,7 +110,7 @@ struct Shared {
     namespaces: Arc<Namespaces>,
     permits: Arc<Semaphore>,
     reports: mpsc::Sender<Report>,
-    pace: Pace,
+    limits: Limits,
 }
 
 /// Labels namespaces and objects until it shall stop.
@@ -111,10 +118,10 @@ struct Shared {
 /// # Errors
 /// One of its tasks is gone.
 pub async fn run(context: Context) -> Result<(), Error> {
-    run_at(context, PACE).await
+    run_within(context, LIMITS).await
 }
 
-async fn run_at(context: Context, pace: Pace) -> Result<(), Error> {
+async fn run_within(context: Context, limits: Limits) -> Result<(), Error> {
     let (reports, read) = mpsc::channel(MAX_REPORTS);
     let keys = context.args.label_keys();
     let shared = Shared {
@@ -123,7 +130,7 @@ async fn run_at(context: Context, pace: Pace) -> Result<(), Error> {
         context,
         keys,
         reports,
-        pace,
+        limits,
     };
     controller::run(shared, read).await
 }

@@ -11,7 +11,7 @@ const WINDOW: Duration = Duration::from_mins(1);
 /// Objects whose writes are counted; more are not kept in mind. Some hundred kilobytes.
 const MAX_COUNTED: usize = 4096;
 
-/// How often objects were written lately.
+/// How often objects were written lately. An object that was only looked at does not count.
 pub(super) struct Contest {
     since: Instant,
     writes: HashMap<String, u32>,
@@ -25,19 +25,27 @@ impl Contest {
         }
     }
 
-    /// Counts a write, unless there were too many.
+    /// Counts a write that begins, unless there were too many.
     pub(super) fn admits(&mut self, uid: &str, now: Instant) -> bool {
         if now.duration_since(self.since) >= WINDOW {
             *self = Self::new(now);
         }
         if let Some(writes) = self.writes.get_mut(uid) {
+            if *writes >= MAX_WRITES {
+                return false;
+            }
             *writes += 1;
-            return *writes <= MAX_WRITES;
-        }
-        if self.writes.len() < MAX_COUNTED {
+        } else if self.writes.len() < MAX_COUNTED {
             self.writes.insert(uid.to_owned(), 1);
         }
         true
+    }
+
+    /// The write that began wrote nothing.
+    pub(super) fn take_back(&mut self, uid: &str) {
+        if let Some(writes) = self.writes.get_mut(uid) {
+            *writes = writes.saturating_sub(1);
+        }
     }
 }
 
@@ -58,5 +66,17 @@ mod tests {
             assert!(contest.admits(&number.to_string(), later));
         }
         assert_eq!(contest.writes.len(), MAX_COUNTED);
+    }
+
+    #[test]
+    fn only_what_was_written_counts() {
+        let now = Instant::now();
+        let mut contest = Contest::new(now);
+        for _ in 0..10 {
+            assert!(contest.admits("one", now));
+            contest.take_back("one");
+        }
+        let admitted = (0..10).filter(|_| contest.admits("one", now)).count();
+        assert_eq!(admitted, 5);
     }
 }

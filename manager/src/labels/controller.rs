@@ -29,7 +29,7 @@ pub(super) async fn run(shared: Shared, mut reports: mpsc::Receiver<Report>) -> 
     let config: Api<ConfigMap> = Api::namespaced(shared.context.client.clone(), &shared.context.args.namespace);
     let config = watch_object(config, &shared.context.args.resource_configmap_name);
     let mut config = std::pin::pin!(StreamBackoff::new(config, DefaultBackoff::default()));
-    let mut discover = interval(shared.pace.discover);
+    let mut discover = interval(shared.limits.discover);
     discover.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut controller = Controller::new(shared);
     controller.follow_namespaces();
@@ -50,9 +50,8 @@ pub(super) async fn run(shared: Shared, mut reports: mpsc::Receiver<Report>) -> 
                 continue;
             }
         }
-        tokio::select! {
-            () = stop.cancelled() => break,
-            () = controller.discover() => {}
+        if stop.run_until_cancelled(controller.discover()).await.is_none() {
+            break;
         }
     }
     controller.end().await

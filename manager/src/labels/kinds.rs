@@ -50,7 +50,11 @@ pub enum ConfigError {
 
 /// The kinds that are wanted, whether the cluster has them or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted(BTreeMap<String, Vec<String>>);
+pub struct Wanted {
+    kinds: BTreeMap<String, Vec<String>>,
+    /// Nobody wrote it: what the cluster does not have is not missed.
+    is_default: bool,
+}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -73,7 +77,10 @@ impl Default for Wanted {
             ("apps.kusionstack.io/v1alpha1", &[ALL]),
         ];
         let owned = |kinds: &[&str]| kinds.iter().map(|kind| (*kind).to_owned()).collect();
-        Self(kinds.map(|(version, kinds)| (version.to_owned(), owned(kinds))).into())
+        Self {
+            kinds: kinds.map(|(version, kinds)| (version.to_owned(), owned(kinds))).into(),
+            is_default: true,
+        }
     }
 }
 
@@ -102,12 +109,15 @@ impl Wanted {
                 wanted.insert(group_version, kinds);
             }
         }
-        Ok(Self(wanted))
+        Ok(Self {
+            kinds: wanted,
+            is_default: false,
+        })
     }
 
     /// Groups and versions to discover, as `apps/v1`.
     pub fn group_versions(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        self.kinds.keys().map(String::as_str)
     }
 
     /// Of what discovery found of a group and version: the kinds to label, and what is left alone, with the reason.
@@ -117,12 +127,15 @@ impl Wanted {
         let Ok(parsed) = group_version_of(group_version) else {
             return (selected, left);
         };
-        let kinds = self.0.get(group_version).map(Vec::as_slice).unwrap_or_default();
+        let kinds = self.kinds.get(group_version).map(Vec::as_slice).unwrap_or_default();
         // `pods/status` is no kind of its own.
         let found = || found.iter().filter(|found| !found.name.contains('/'));
         if kinds.iter().any(|kind| kind == ALL) {
             let fits = |found: &&APIResource| found.kind != EVENT && misfit(found).is_none();
             selected.extend(found().filter(fits).map(|found| resource(&parsed, found)));
+            if found().next().is_none() && !self.is_default {
+                left.push(format!("{group_version}: the cluster has no such group and version"));
+            }
         }
         for kind in kinds.iter().filter(|kind| *kind != ALL) {
             match found().find(|found| found.kind == *kind) {

@@ -105,12 +105,7 @@ pub(super) async fn follow(shared: Shared) {
         listed: HashSet::new(),
     };
     let stop = follower.shared.context.stop.clone();
-    while !stop.is_cancelled() {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = follower.pass() => {}
-        }
-    }
+    while stop.run_until_cancelled(follower.pass()).await.is_some() {}
 }
 
 struct Follower {
@@ -130,7 +125,7 @@ impl Follower {
                 () = self.labeller.work() => return,
                 event = stream.next() => match event {
                     None => return,
-                    Some(Err(error)) => self.labeller.fail(&error).await,
+                    Some(Err(error)) => self.labeller.unreadable(&error).await,
                     Some(Ok(event)) => self.handle(event),
                 },
             }

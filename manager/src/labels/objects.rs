@@ -25,12 +25,7 @@ pub(super) async fn follow(shared: Shared, kind: ApiResource, stop: Cancellation
         flips: shared.namespaces.flips(),
         shared,
     };
-    while !stop.is_cancelled() {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = follower.pass() => {}
-        }
-    }
+    while stop.run_until_cancelled(follower.pass()).await.is_some() {}
 }
 
 struct Follower {
@@ -59,7 +54,7 @@ impl Follower {
                 },
                 event = stream.next() => match event {
                     None => return,
-                    Some(Err(error)) => self.labeller.fail(&error).await,
+                    Some(Err(error)) => self.labeller.unreadable(&error).await,
                     Some(Ok(event)) => self.handle(event).await,
                 },
             }
@@ -89,7 +84,7 @@ impl Follower {
             Ok(None) => {}
             Err(error) => {
                 tracing::warn!(%error, namespace, "can't tell whether a namespace is managed; trying again");
-                self.labeller.failed();
+                self.labeller.unknown(object);
             }
         }
     }
@@ -103,7 +98,7 @@ impl Follower {
                 Ok(page) => page,
                 Err(error) => {
                     tracing::warn!(%error, namespace, url = objects.resource_url(), "can't list its objects; trying again");
-                    return self.labeller.failed();
+                    return self.labeller.lose();
                 }
             };
             for object in &page.items {

@@ -31,6 +31,8 @@ pub(super) enum Report {
     Done(String, Tally),
     /// The objects can't be read, and why.
     Unreadable(String, String),
+    /// Every object was looked at, and none may be written.
+    Unwritable(String),
 }
 
 /// The kinds whose objects were not all looked at yet.
@@ -40,6 +42,7 @@ pub(super) struct Progress {
     /// It is not known yet which kinds there are.
     is_undecided: bool,
     unreadable: Vec<String>,
+    unwritable: Vec<String>,
     kinds: usize,
     total: Tally,
 }
@@ -88,12 +91,18 @@ impl Progress {
                 }
                 self.close(&kind)
             }
+            Report::Unwritable(kind) => {
+                if self.open.contains(&kind) {
+                    self.unwritable.push(kind.clone());
+                }
+                self.close(&kind)
+            }
         }
     }
 
     /// Whether something is left to be tried again.
     pub(super) fn is_clean(&self) -> bool {
-        self.unreadable.is_empty() && self.total.failed == 0
+        self.unreadable.is_empty() && self.unwritable.is_empty() && self.total.failed == 0
     }
 
     fn close(&mut self, kind: &str) -> Option<String> {
@@ -109,6 +118,11 @@ impl Progress {
             said.push_str("; could not read ");
             said.push_str(&self.unreadable.join(", "));
             said.push_str("; may the manager list, watch and patch them?");
+        }
+        if !self.unwritable.is_empty() {
+            said.push_str("; may not write ");
+            said.push_str(&self.unwritable.join(", "));
+            said.push_str("; may the manager patch them?");
         }
         Some(said)
     }
@@ -169,5 +183,11 @@ mod tests {
         assert!(!progress.is_clean());
         progress.begin(&["services".into()]);
         assert!(progress.is_clean(), "a new pass begins anew");
+        let said = progress.report(Report::Unwritable("services".into())).unwrap();
+        assert!(
+            said.ends_with("; may not write services; may the manager patch them?"),
+            "{said}"
+        );
+        assert!(!progress.is_clean());
     }
 }

@@ -40,8 +40,8 @@ impl Changes {
 
     /// What makes every object of a namespace right, whatever labels it has.
     #[must_use]
-    pub fn all(namespace: &str, is_managed: bool, keys: &LabelKeys) -> Self {
-        Self(wanted(namespace, is_managed, keys).into())
+    pub(crate) fn all(namespace: &str, is_managed: bool, is_ours: bool, keys: &LabelKeys) -> Self {
+        Self(wanted_in(namespace, is_managed, is_ours, keys).into())
     }
 
     /// By key, in order.
@@ -115,9 +115,17 @@ pub fn patch_for_object(object: &ObjectMeta, namespace: &ObjectMeta, keys: &Labe
 /// As [`patch_for_object`], of all that matters of a namespace.
 #[must_use]
 pub(crate) fn patch_in(object: &ObjectMeta, namespace: &str, is_managed: bool, keys: &LabelKeys) -> Option<Changes> {
-    // What the manager writes for its sidecars belongs to no shard.
-    let is_ours = label(object, MANAGED_BY) == Some(FIELD_MANAGER);
-    Changes::new(object, wanted(namespace, is_managed && !is_ours, keys))
+    Changes::new(object, wanted_in(namespace, is_managed, is_ours(object), keys))
+}
+
+/// Whether the manager made an object for itself or for its sidecars.
+pub(crate) fn is_ours(object: &ObjectMeta) -> bool {
+    label(object, MANAGED_BY) == Some(FIELD_MANAGER)
+}
+
+/// What an object in a namespace should have. What is ours belongs to no shard.
+fn wanted_in(namespace: &str, is_managed: bool, is_ours: bool, keys: &LabelKeys) -> [(String, Option<String>); 3] {
+    wanted(namespace, is_managed && !is_ours, keys)
 }
 
 fn wanted(namespace: &str, is_managed: bool, keys: &LabelKeys) -> [(String, Option<String>); 3] {

@@ -4,7 +4,7 @@ use ctrlmesh_testkit::{ApiServer, Resource, Snapshot};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::stand::{self, NAMESPACE, Running, notes, text, until};
+use crate::stand::{self, NAMESPACE, PATIENCE, Running, notes, text, until};
 
 mod trouble;
 
@@ -13,10 +13,11 @@ const IN: &str = "ctrlmesh.kusionstack.io/namespace";
 const CONTROL: &str = "ctrlmesh.kusionstack.io/control";
 
 /// Nothing waits for minutes.
-const QUICK: Pace = Pace {
+const QUICK: Limits = Limits {
     repeat: Duration::from_millis(50),
     longest_repeat: Duration::from_millis(50),
     discover: Duration::from_millis(50),
+    ..LIMITS
 };
 const FAST: [&str; 2] = ["--rest-config-qps=10000", "--rest-config-burst=10000"];
 
@@ -59,8 +60,12 @@ fn put(server: &ApiServer, object: Value) {
 }
 
 async fn labelling(server: &ApiServer) -> (Context, Running) {
+    labelling_within(server, QUICK).await
+}
+
+async fn labelling_within(server: &ApiServer, limits: Limits) -> (Context, Running) {
     let context = stand::context(server, &FAST).await;
-    let running = Running::start(&context, run_at(context.clone(), QUICK));
+    let running = Running::start(&context, run_within(context.clone(), limits));
     (context, running)
 }
 
@@ -89,6 +94,22 @@ fn objects<'a>(state: &Snapshot<'a>) -> Vec<&'a Value> {
         .flat_map(|kind| state.list(kind));
     all.filter(|object| text(object, "/metadata/namespace").starts_with("test-"))
         .collect()
+}
+
+/// Waits until something is so that no write tells of.
+async fn until_so(what: &str, mut is_so: impl FnMut() -> bool) {
+    let waited = tokio::time::timeout(PATIENCE, async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert!(waited.await.is_ok(), "{what}");
+}
+
+/// Waits until a metric has this line.
+async fn until_counted(context: &Context, line: &str) {
+    let line = format!("ctrlmesh_manager_labels_{line}\n");
+    until_so(&line, || context.metrics.render().unwrap().contains(&line)).await;
 }
 
 async fn until_finished(server: &ApiServer) {

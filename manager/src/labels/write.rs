@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::namespaces::Namespaces;
-use super::rules::{Changes, patch_for_namespace};
+use super::rules::{Changes, is_ours, patch_for_namespace};
 use crate::auto_shard::LabelKeys;
 
 /// What is read of an object.
@@ -28,7 +28,7 @@ const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
 /// An object whose labels are not right.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Work {
     /// In a namespace. Its labels follow from what that says when they are written.
     Object {
@@ -36,6 +36,8 @@ pub(super) enum Work {
         namespace: String,
         /// Its name.
         name: String,
+        /// Whether the manager made it for itself.
+        is_ours: bool,
     },
     /// A namespace, as it was seen.
     Namespace(Box<ObjectMeta>),
@@ -46,7 +48,11 @@ impl Work {
     pub(super) fn new(object: &ObjectMeta) -> Option<Self> {
         let name = object.name.clone()?;
         Some(match object.namespace.clone() {
-            Some(namespace) => Self::Object { namespace, name },
+            Some(namespace) => Self::Object {
+                namespace,
+                name,
+                is_ours: is_ours(object),
+            },
             None => Self::Namespace(Box::new(ObjectMeta {
                 name: Some(name),
                 labels: object.labels.clone(),
@@ -66,16 +72,27 @@ pub(super) enum Outcome {
     Gone,
     /// It is as it was.
     Failed,
+    /// The API server forbids it.
+    Forbidden,
 }
 
 /// Writes it. `objects` are those of the kind, in its namespace if it lies in one.
-pub(super) async fn write(objects: &Api<Object>, namespaces: &Namespaces, keys: &LabelKeys, work: Work) -> Outcome {
-    let mut work = work;
+pub(super) async fn write(
+    objects: &Api<Object>,
+    namespaces: &Namespaces,
+    keys: &LabelKeys,
+    work: &mut Work,
+) -> Outcome {
     let mut wait = FIRST_WAIT;
     for tried in 1..=TRIES {
-        match attempt(objects, namespaces, keys, &mut work).await {
+        match attempt(objects, namespaces, keys, work).await {
             Ok(outcome) => return outcome,
             Err(Error::Api(status)) if status.is_not_found() => return Outcome::Gone,
+            Err(Error::Api(status)) if status.is_forbidden() => {
+                // Whoever may write none of a kind would fill the log.
+                tracing::debug!(%status, ?work, url = objects.resource_url(), "labels may not be written");
+                return Outcome::Forbidden;
+            }
             Err(error) if tried == TRIES || !is_passing(&error) => {
                 tracing::warn!(%error, ?work, url = objects.resource_url(), "labels could not be written");
                 return Outcome::Failed;
@@ -94,11 +111,15 @@ async fn attempt(
     work: &mut Work,
 ) -> Result<Outcome, Error> {
     match work {
-        Work::Object { namespace, name } => {
+        Work::Object {
+            namespace,
+            name,
+            is_ours,
+        } => {
             let Some(is_managed) = namespaces.is_managed(objects.clone().into_client(), namespace).await? else {
                 return Ok(Outcome::Gone);
             };
-            let changes = Changes::all(namespace, is_managed, keys);
+            let changes = Changes::all(namespace, is_managed, *is_ours, keys);
             patch(objects, name, &changes.merge_patch()).await?;
         }
         Work::Namespace(namespace) => {

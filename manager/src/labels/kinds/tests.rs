@@ -72,6 +72,17 @@ fn what_can_not_be_labelled_is_left_with_the_reason() {
 }
 
 #[test]
+fn a_group_that_is_not_there_is_left_if_somebody_wrote_it() {
+    let wanted = read("groupVersionKinds: {example.com/v1: ['*']}").unwrap();
+    let (selected, left) = wanted.select("example.com/v1", &[]);
+    assert!(selected.is_empty());
+    assert_eq!(left, ["example.com/v1: the cluster has no such group and version"]);
+    let by_default = Wanted::default();
+    let (_, left) = by_default.select("apps.kusionstack.io/v1alpha1", &[]);
+    assert!(left.is_empty(), "most clusters have none of it: {left:?}");
+}
+
+#[test]
 fn resources_are_asked_for_by_group_version_and_plural() {
     let wanted = read("groupVersionKinds: {apps/v1: [Deployment]}").unwrap();
     let (selected, _) = wanted.select("apps/v1", &[found("Deployment", "deployments", true, USUAL)]);
