@@ -53,6 +53,11 @@ pub trait Fleet {
     /// All pods that have a sidecar.
     fn pods(&self) -> impl Iterator<Item = Pod<'_>>;
 
+    /// Whether pods run a later chain than the last one that is known: any of them may show anything.
+    fn is_rolled_back(&self) -> bool {
+        false
+    }
+
     /// Whether there is a pod that these labels select.
     fn has_pods(&self, selector: &LabelSelector) -> bool {
         self.pods().any(|pod| selector.matches(pod.labels))
@@ -119,6 +124,7 @@ pub fn plan(
         before: &before,
         after: &after,
         possible: &possible,
+        is_rolled_back: fleet.is_rolled_back(),
     };
     let mut plan = Plan::default();
     for entry in &all {

@@ -147,8 +147,14 @@ pub fn limited(client: &Client, bucket: &Arc<Bucket>, priority: Priority, deadli
     if priority == Priority::Urgent {
         Client::new(service, namespace)
     } else {
-        Client::new(Retry::new(RetryPolicy::server_retry(), service), namespace)
+        Client::new(Retry::new(retries(), service), namespace)
     }
+}
+
+/// A few, within some seconds: whoever asks has pauses of its own, and something to tell meanwhile.
+fn retries() -> RetryPolicy {
+    let (first, longest, most) = (Duration::from_millis(100), Duration::from_secs(1), 4);
+    RetryPolicy::new(first, longest, most, true).unwrap_or_else(|_| RetryPolicy::server_retry())
 }
 
 #[derive(Clone)]

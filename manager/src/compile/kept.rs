@@ -20,11 +20,12 @@ pub(crate) fn is_same(before: &[Entry], after: &[Entry]) -> bool {
     before == after
 }
 
-/// The generation of a chain with these entries: the last one's if nothing changed, else one above all that were spoken of.
+/// The generation of a chain with these entries: the last one's if nothing changed and nobody spoke of a later one, else one above all
+/// that were spoken of.
 /// `None`: there is no such number.
 pub(crate) fn generation(last: Option<&Chain>, highest: u64, entries: &[Entry]) -> Option<u64> {
     match last {
-        Some(last) if is_same(&last.entries, entries) => Some(last.generation),
+        Some(last) if highest <= last.generation && is_same(&last.entries, entries) => Some(last.generation),
         Some(last) => highest.max(last.generation).checked_add(1),
         None => highest.checked_add(1),
     }
@@ -43,7 +44,8 @@ mod tests {
         };
         assert_eq!(generation(None, 0, &[]), Some(1));
         assert_eq!(generation(None, 41, &[]), Some(42), "above what sidecars speak of");
-        assert_eq!(generation(Some(&chain(7)), 9, &[]), Some(7), "nothing changed");
+        assert_eq!(generation(Some(&chain(7)), 7, &[]), Some(7), "nothing changed");
+        assert_eq!(generation(Some(&chain(7)), 9, &[]), Some(10), "it was put back");
         assert_eq!(generation(None, u64::MAX, &[]), None);
     }
 }

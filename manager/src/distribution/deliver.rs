@@ -35,7 +35,7 @@ impl Distributor {
     ) -> Result<Done, Error> {
         let (chain, namespace) = (&next.chain, &next.chain.namespace);
         let mut written = false;
-        if stored.chain.as_ref() == Some(chain) {
+        if stored.is_watched && stored.chain.as_ref() == Some(chain) {
             // What no sidecar runs any more is taken out once all of them run the chain.
             let is_everywhere = fleet
                 .sidecars

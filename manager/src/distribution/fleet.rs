@@ -91,6 +91,8 @@ pub(super) struct Fleet {
     pub(super) quiet: BTreeSet<String>,
     /// No chain was written in this namespace yet.
     pub(super) is_first: bool,
+    /// Sidecars run a later chain than the one that lies there.
+    pub(super) is_rolled_back: bool,
     /// Pods that can't be reached, and have been waited for long enough.
     pub(super) given_up: BTreeSet<String>,
     /// Pods that were asked since the chain lies there, and since they are what they are: their answers are no older.
@@ -231,7 +233,10 @@ impl Fleet {
             .filter(|entry| hand_over::is_of_shard(&entry.name))
             .collect();
         if !runs(status, &of_shard, hand_over::is_of_shard) {
-            format!("runs generation {} of the chain still", status.chain.generation)
+            match &status.refused {
+                Some(refused) => format!("refuses the chain: {}", refused.message),
+                None => format!("runs generation {} of the chain still", status.chain.generation),
+            }
         } else if earlier.is_none() {
             "has done so and settles".to_owned()
         } else {
@@ -254,6 +259,10 @@ fn runs(status: &Status, own: &[&Entry], counts: impl Fn(&str) -> bool) -> bool 
 }
 
 impl hand_over::Fleet for Fleet {
+    fn is_rolled_back(&self) -> bool {
+        self.is_rolled_back
+    }
+
     fn pods(&self) -> impl Iterator<Item = hand_over::Pod<'_>> {
         self.sidecars.iter().map(|sidecar| hand_over::Pod {
             uid: &sidecar.uid,

@@ -21,19 +21,16 @@ impl Distributor {
     pub(super) fn look(&self, namespace: &str, stored: &Stored, memory: &mut Memory) -> (Fleet, Option<Duration>) {
         let pods = self.world.pods(namespace);
         let sidecars: Vec<Sidecar> = pods.iter().filter_map(|pod| Sidecar::of(pod)).collect();
-        let digest = stored
-            .chain
-            .as_ref()
-            .map(|chain| Digest::of(chain.to_json().as_bytes()));
-        let is_new = memory.chain.map(|(digest, _)| digest) != digest;
+        let is_new = memory.chain.map(|(digest, _)| digest) != stored.digest;
         if is_new {
-            memory.chain = digest.map(|digest| (digest, Instant::now()));
+            memory.chain = stored.digest.map(|digest| (digest, Instant::now()));
         }
         let heard = self.follower.follow(namespace, &sidecars, is_new);
         let believed = memory.written_generation(stored).saturating_add(MAX_AHEAD);
         let mut fleet = Fleet::heard(sidecars, &heard, believed);
         fleet.is_first = stored.version.is_none() && memory.last.is_none();
         memory.generation = fleet.generation().max(memory.generation);
+        fleet.is_rolled_back = memory.may_raise() && is_rolled_back(&fleet, stored, memory);
         run(&mut fleet, stored.chain.as_ref(), memory);
         let (Some(chain), Some((_, known))) = (&stored.chain, memory.chain) else {
             memory.quiet.clear();
@@ -61,6 +58,34 @@ impl Distributor {
         fleet.quiet = settled.map(|sidecar| sidecar.pod.clone()).collect();
         (fleet, settles)
     }
+}
+
+/// Whether a sidecar runs a later chain than the one that lies there, or another of its generation: somebody has put back an earlier one, or
+/// two managers led. What the others run then is not what is remembered.
+fn is_rolled_back(fleet: &Fleet, stored: &Stored, memory: &Memory) -> bool {
+    let last = memory.last.as_ref().map(|(chain, _)| chain);
+    let Some(chain) = stored.chain.as_ref().or(last) else {
+        return false;
+    };
+    let is_ahead = |(_, answer): &(&String, &Answer)| match answer {
+        Answer::Status(status) => {
+            let (said, known) = (status.chain.generation, chain.generation);
+            let is_other =
+                status.chain.digest.is_some() && stored.digest.is_some() && status.chain.digest != stored.digest;
+            said > known || said == known && is_other
+        }
+        Answer::None(_) => false,
+    };
+    let ahead = fleet.answers.iter().find(is_ahead);
+    if let Some((pod, _)) = ahead {
+        tracing::warn!(
+            namespace = chain.namespace,
+            generation = chain.generation,
+            pod,
+            "a sidecar runs a later chain than the one that lies there; all shards give up what they show, and get it again"
+        );
+    }
+    ahead.is_some()
 }
 
 /// Notes which entries sidecars may run. An answer that is not fresh is no word about those of the chain.

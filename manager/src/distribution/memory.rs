@@ -20,6 +20,8 @@ use crate::hand_over::Claims;
 pub(super) const MAX_UNSEEN: Duration = Duration::from_secs(5);
 /// How long sidecars that were not asked yet are waited for with what needs their answers.
 pub(super) const MAX_UNASKED: Duration = Duration::from_secs(5);
+/// Between two chains that are written because a sidecar runs a later one.
+const RAISE: Duration = Duration::from_mins(1);
 /// Until a pass that failed is begun again, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
@@ -39,6 +41,8 @@ pub(super) struct Memory {
     pub(super) running: BTreeMap<String, BTreeSet<String>>,
     /// Highest generation that any sidecar has spoken of.
     pub(super) generation: u64,
+    /// When a chain was written over a later one that sidecars run.
+    pub(super) raised: Option<Instant>,
     /// Versions that our last writes made, by ConfigMap, and when: what is watched comes later.
     written: BTreeMap<String, (u64, Instant)>,
     /// Pods that were told of a generation, and when.
@@ -76,6 +80,11 @@ impl Memory {
             return false;
         }
         self.unasked.get_or_insert_with(Instant::now).elapsed() < MAX_UNASKED
+    }
+
+    /// Whether a sidecar may be believed that it runs a later chain: one that lies would have shards give up what they show.
+    pub(super) fn may_raise(&self) -> bool {
+        self.raised.is_none_or(|raised| raised.elapsed() >= RAISE)
     }
 
     /// The highest generation that a manager has written, as far as is known.

@@ -21,7 +21,7 @@ use super::read::Documents;
 use super::restart::{self, Waits};
 use super::stored::Stored;
 use super::world::World;
-use super::{report, unreachable, wanted};
+use super::{report, unreachable, wanted, write};
 use crate::api::sharding_config::{Reshard, ShardingConfig};
 use crate::built_in::BuiltIn;
 use crate::compile::Refused;
@@ -160,11 +160,17 @@ impl Distributor {
 
     /// Looks at a namespace.
     pub(super) async fn reconcile(&self, namespace: &Namespace) -> Result<Action, Error> {
-        let namespace = namespace.name_any();
         self.forget_gone();
+        let is_ending = namespace.metadata.deletion_timestamp.is_some();
+        let namespace = namespace.name_any();
+        if is_ending {
+            // Its objects go before its pods do, which keep what they have to the end.
+            self.follower.retain(|other| other != namespace);
+            return Ok(Action::await_change());
+        }
         let documents = self.world.documents(&namespace);
         let keys = PublicKeys::from(self.key.public_key());
-        let stored = Stored::of(&self.world, &namespace, &keys);
+        let mut stored = Stored::of(&self.world, &namespace, &keys);
         let mut memory = self.memory(&namespace);
         if documents.is_empty() && (stored.version.is_none() || stored.version == memory.done) {
             self.follower.retain(|other| other != namespace);
@@ -174,6 +180,7 @@ impl Distributor {
         if !memory.has_seen_writes(&self.world, &namespace) {
             return Ok(Action::requeue(UNSEEN));
         }
+        self.complete(&mut stored, &namespace, &keys, &memory).await?;
         let (mut fleet, settles) = self.look(&namespace, &stored, &mut memory);
         let is_patient = memory.is_patient(&fleet);
         if is_patient && fleet.is_first {
@@ -205,6 +212,25 @@ impl Distributor {
         Ok(Action::requeue(pauses.fold(longest, Duration::min)))
     }
 
+    /// Looks for a chain where the watch has none, and leaves one aside that somebody has put back.
+    async fn complete(
+        &self,
+        stored: &mut Stored,
+        namespace: &str,
+        keys: &PublicKeys,
+        memory: &Memory,
+    ) -> Result<(), Error> {
+        if stored.version.is_none()
+            && let Some(map) = write::chain_there(&self.context.client, namespace).await?
+        {
+            stored.take(&map, namespace, keys);
+        }
+        if let Some((last, _)) = &memory.last {
+            stored.leave_older(last);
+        }
+        Ok(())
+    }
+
     /// Plans the next chain, writes it, and makes pods anew that see it no other way.
     async fn step(
         &self,
@@ -220,7 +246,10 @@ impl Distributor {
         memory.silent = unreachable::silent(&memory.silent, &next.awaited, fleet, now);
         let written = self.write(stored, &next, fleet, memory).await;
         match &written {
-            Ok(_) => memory.last = Some((next.chain.clone(), next.claims.clone())),
+            Ok(_) => {
+                memory.last = Some((next.chain.clone(), next.claims.clone()));
+                memory.raised = fleet.is_rolled_back.then_some(now).or(memory.raised);
+            }
             Err(error) if error.is_conflict() => {}
             Err(error) => next.withheld = Some((reason(error), error.to_string())),
         }
@@ -239,7 +268,10 @@ impl Distributor {
             (None, Some((chain, claims))) => (Some(chain.clone()), claims.clone()),
             (None, None) => (None, Claims::default()),
         };
-        let highest = memory.generation.max(last.as_ref().map_or(0, |chain| chain.generation));
+        let mut highest = memory.generation.max(last.as_ref().map_or(0, |chain| chain.generation));
+        if fleet.is_rolled_back {
+            highest = highest.saturating_add(1);
+        }
         let with = |generation, entries| Chain {
             namespace: namespace.to_owned(),
             generation,
@@ -271,7 +303,7 @@ impl Distributor {
         let restarts = restarts(objects);
         let plan = hand_over::plan(&next.chain.entries, &next.claims, &wanted.entries, &restarts, fleet);
         next.follow(&plan);
-        if last.is_none() || !is_same(&next.chain.entries, &plan.entries) {
+        if last.is_none() || fleet.is_rolled_back || !is_same(&next.chain.entries, &plan.entries) {
             match self.following(stored, &next, last.as_ref(), highest, plan) {
                 Ok((chain, claims)) => (next.chain, next.claims) = (chain, claims),
                 Err(why) => next.withheld = Some(why),
@@ -317,7 +349,7 @@ fn restarts(objects: &Documents) -> BTreeSet<String> {
 
 /// There is nothing to run, and who runs something else can't be reached.
 fn is_over(objects: &Documents, next: &Next, fleet: &Fleet) -> bool {
-    let is_empty = objects.stored.is_empty() && next.chain.entries.is_empty() && next.claims.is_empty();
+    let is_empty = objects.stored.is_empty() && next.chain.entries.is_empty() && next.claims.are_over(fleet);
     let is_silent = |sidecar: &Sidecar| matches!(fleet.answers.get(&sidecar.pod), Some(Answer::None(_)));
     let mut sidecars = fleet.sidecars.iter();
     is_empty && fleet.unasked.is_empty() && sidecars.all(|sidecar| is_silent(sidecar) || fleet.is_at(sidecar, &[]))

@@ -142,7 +142,11 @@ async fn step(
     if let Some(refused) = refused.filter(|refused| now < refused.until) {
         return Some(("EvictionRefused", refused.message.clone()));
     }
-    let leader = leader(distributor, next, evict).await;
+    // Nobody's turn comes by mistake.
+    let leader = match leader(distributor, next, evict).await {
+        Ok(leader) => leader,
+        Err(error) => return wait(format!("it is not known who leads: {error}")),
+    };
     let pod = first(&kept, fleet, leader.as_deref())?;
     // The other clients would send it again: the 429 of a budget is no word about the API server.
     match ask(&distributor.context.urgent, &next.chain.namespace, pod).await {
@@ -230,19 +234,17 @@ fn first<'a>(kept: &[&'a Sidecar], fleet: &Fleet, leader: Option<&str>) -> Optio
         .min_by_key(|sidecar| (rank(sidecar), sidecar.pod.clone()))
 }
 
-/// Who holds the shard's lock, as it calls itself. `None`: nobody, or it is not known.
-async fn leader(distributor: &Distributor, next: &Next, evict: &Evict) -> Option<String> {
-    let entry = next.chain.entries.iter().find(|entry| entry.name == evict.entry)?;
-    let text = |field: &str| entry.settings.value().get(field)?.as_str();
-    let name = format!("{}---{}", text("leaderElectionName")?, text("shard")?);
+/// Who holds the shard's lock, as it calls itself. `None`: nobody.
+async fn leader(distributor: &Distributor, next: &Next, evict: &Evict) -> Result<Option<String>, kube::Error> {
+    let entry = next.chain.entries.iter().find(|entry| entry.name == evict.entry);
+    let text = |field: &str| entry?.settings.value().get(field)?.as_str();
+    let Some((lock, shard)) = text("leaderElectionName").zip(text("shard")) else {
+        return Ok(None);
+    };
+    let name = format!("{lock}---{shard}");
     let api: Api<Lease> = Api::namespaced(distributor.context.client.clone(), &next.chain.namespace);
-    match api.get_opt(&name).await {
-        Ok(lease) => lease?.spec?.holder_identity,
-        Err(error) => {
-            tracing::warn!(%error, namespace = next.chain.namespace, name, "it is not known who leads");
-            None
-        }
-    }
+    let lease = api.get_opt(&name).await?;
+    Ok(lease.and_then(|lease| lease.spec?.holder_identity))
 }
 
 /// Labels the pods that are to keep what they see.

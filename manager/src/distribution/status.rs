@@ -14,6 +14,8 @@ use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::context::FIELD_MANAGER;
 use crate::rbac::{Rule, Scope};
 
+/// Reason of what is in the chain.
+const DISTRIBUTED: &str = "Distributed";
 /// Sidecars that a condition names.
 const MAX_NAMED: usize = 5;
 
@@ -79,6 +81,12 @@ pub(super) fn status(origin: &Origin, facts: &Facts, before: &Value, now: &str) 
         let old = old
             .filter_map(|condition| serde_json::from_value::<Condition>(condition.clone()).ok())
             .find(|condition| condition.kind == kind && condition.status == status);
+        // That others of the namespace have changed since is no news of this object.
+        let is_said = |old: &&Condition| {
+            let same = (&*old.reason, old.observed_generation) == (reason, Some(generation));
+            same && reason == DISTRIBUTED
+        };
+        let message = old.as_ref().filter(is_said).map_or(message, |old| old.message.clone());
         list.push(Condition {
             kind: kind.to_owned(),
             status,
@@ -175,8 +183,8 @@ fn distributed(facts: &Facts) -> Said {
             (ConditionStatus::False, "HandingOver", message)
         }
         None => {
-            let message = format!("in generation {} of the chain", facts.chain);
-            (ConditionStatus::True, "Distributed", message)
+            let message = format!("since generation {} of the chain", facts.chain);
+            (ConditionStatus::True, DISTRIBUTED, message)
         }
     };
     (condition::DISTRIBUTED, status, reason, message)
@@ -356,6 +364,20 @@ mod tests {
         assert_eq!(enforced_of(&facts), ("True".to_owned(), "NothingToRun".to_owned()));
         facts.withheld = Some(("TooLarge", "too large".to_owned()));
         assert_eq!(enforced_of(&facts), ("False".to_owned(), "Progressing".to_owned()));
+    }
+
+    #[test]
+    fn a_chain_that_changes_for_others_is_no_news() {
+        let of = |chain, before: &Value| {
+            let facts = Facts {
+                chain,
+                ..Facts::default()
+            };
+            status(&origin(), &facts, before, "now")
+        };
+        let before = of(3, &Value::Null);
+        assert!(is_same(&before, &of(4, &before)));
+        assert!(!is_same(&before, &of(4, &Value::Null)));
     }
 
     #[test]

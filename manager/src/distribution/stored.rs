@@ -20,8 +20,12 @@ pub(super) struct Stored {
     /// `None`: there is none, or it is not as we wrote it.
     pub(super) chain: Option<Chain>,
     pub(super) claims: Claims,
+    /// Of the document, as sidecars tell it.
+    pub(super) digest: Option<Digest>,
     /// Version of the chain's ConfigMap, if there is one: who writes says what was read.
     pub(super) version: Option<String>,
+    /// The ConfigMap has our label: changes of it are seen.
+    pub(super) is_watched: bool,
     slots: Vec<Option<Slot>>,
 }
 
@@ -76,12 +80,33 @@ impl Stored {
             ..Self::default()
         };
         if let Some(map) = world.config_map(namespace, CHAIN_CONFIG_MAP) {
-            stored.version.clone_from(&map.metadata.resource_version);
-            let found = chain(&map, keys).filter(|(chain, _)| chain.namespace == namespace);
-            (stored.chain, stored.claims) =
-                found.map_or_else(Default::default, |(chain, claims)| (Some(chain), claims));
+            stored.take(&map, namespace, keys);
+            stored.is_watched = true;
         }
         stored
+    }
+
+    /// Takes what a ConfigMap says for the chain.
+    pub(super) fn take(&mut self, map: &ConfigMap, namespace: &str, keys: &PublicKeys) {
+        self.version.clone_from(&map.metadata.resource_version);
+        let Some((chain, claims)) = chain(map, keys).filter(|(chain, _)| chain.namespace == namespace) else {
+            return self.forget();
+        };
+        let document = map.data.as_ref().and_then(|data| data.get(files::CHAIN));
+        self.digest = document.map(|document| Digest::of(document.as_bytes()));
+        (self.chain, self.claims) = (Some(chain), claims);
+    }
+
+    /// Leaves a chain aside that was written before this one: somebody has put it back.
+    pub(super) fn leave_older(&mut self, last: &Chain) {
+        let is_older = |chain: &Chain| chain.generation <= last.generation && chain != last;
+        if self.chain.as_ref().is_some_and(is_older) {
+            self.forget();
+        }
+    }
+
+    fn forget(&mut self) {
+        (self.chain, self.claims, self.digest) = Default::default();
     }
 
     /// Which plugins lie where. `sizes` are those of what is known; of what is not, the room is taken to be full.

@@ -18,6 +18,8 @@ use tokio::task::AbortHandle;
 
 use super::*;
 use crate::samples;
+
+mod put_back;
 use crate::stand::{self, Running, text, until};
 
 const DEMO: &str = "demo";

@@ -41,6 +41,7 @@ pub(super) const RULES: &[Rule] = &[
         resources: &["configmaps"],
         verbs: &["get"],
         names: &[
+            "ctrlmesh-chain",
             "ctrlmesh-plugins-0",
             "ctrlmesh-plugins-1",
             "ctrlmesh-plugins-2",
@@ -64,6 +65,13 @@ fn apply() -> PatchParams {
     PatchParams::apply(FIELD_MANAGER).force()
 }
 
+fn create() -> PostParams {
+    PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    }
+}
+
 fn meta(name: &str, namespace: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.to_owned()),
@@ -73,7 +81,8 @@ fn meta(name: &str, namespace: &str) -> ObjectMeta {
     }
 }
 
-/// Writes the chain and says which version that is, if the ConfigMap is still the one that was read: of two managers that lead for a moment, one fails.
+/// Writes the chain and says which version that is, if the ConfigMap is still the one that was read, or if there still is none: of two
+/// managers that lead for a moment, one fails.
 ///
 /// # Errors
 /// What the API server says; 409 if somebody else wrote.
@@ -100,8 +109,20 @@ pub(super) async fn chain(
         ..ConfigMap::default()
     };
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &chain.namespace);
-    let written = api.patch(CHAIN_CONFIG_MAP, &apply(), &Patch::Apply(&map)).await?;
+    let written = match version {
+        Some(_) => api.patch(CHAIN_CONFIG_MAP, &apply(), &Patch::Apply(&map)).await?,
+        None => api.create(&create(), &map).await?,
+    };
     Ok(written.metadata.resource_version)
+}
+
+/// The chain's ConfigMap, also one that has lost its label, or was never ours: that is not watched.
+///
+/// # Errors
+/// What the API server says.
+pub(super) async fn chain_there(client: &Client, namespace: &str) -> Result<Option<ConfigMap>, kube::Error> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    api.get_opt(CHAIN_CONFIG_MAP).await
 }
 
 /// What the signature of claims is over. No chain begins as claims do.
@@ -148,11 +169,7 @@ pub(super) async fn slot(
                 binary_data: Some(data.collect()),
                 ..ConfigMap::default()
             };
-            let params = PostParams {
-                field_manager: Some(FIELD_MANAGER.to_owned()),
-                ..PostParams::default()
-            };
-            api.create(&params, &map).await?
+            api.create(&create(), &map).await?
         }
     };
     Ok(written.metadata.resource_version)

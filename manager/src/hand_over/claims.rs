@@ -75,6 +75,11 @@ impl Claim {
         key(self) == key(other) && self.limits == other.limits
     }
 
+    /// Whether a pod that is not known to show something else has it.
+    fn may_be_shown(&self, pod: &Pod<'_>) -> bool {
+        !pod.is_blank && !pod.is_quiet && self.has(pod)
+    }
+
     fn has(&self, pod: &Pod<'_>) -> bool {
         self.named.contains(pod.uid) || self.selector().is_some_and(|pods| pods.matches(pod.labels))
     }
@@ -98,6 +103,13 @@ impl Claims {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.shown.is_empty() && self.wanted.is_empty()
+    }
+
+    /// Whether no pod shows anything that is remembered.
+    #[must_use]
+    pub fn are_over(&self, fleet: &impl Fleet) -> bool {
+        let mut claims = self.shown.values().flatten();
+        self.wanted.is_empty() && claims.all(|claim| !fleet.pods().any(|pod| claim.may_be_shown(&pod)))
     }
 
     /// The entries, with what they shall show in the end: what an object keeps that is refused meanwhile.
@@ -187,14 +199,14 @@ impl Claims {
     }
 }
 
-/// Pods that are in no shard, and shall be: they see everything.
+/// Pods that are in no shard, and shall be: they see everything. So may all, if the last chain is not the last one.
 fn without_shard(before: &BTreeMap<&str, Shard>, wanted: &[Entry], fleet: &impl Fleet) -> impl Iterator<Item = Held> {
     wanted.iter().filter_map(Shard::of).filter_map(move |(name, shard)| {
         let own = before.values().filter(|before| before.lock == shard.lock);
         let outside = |pod: &Pod<'_>| {
             !pod.is_blank
                 && shard.pods.matches(pod.labels)
-                && !own.clone().any(|before| before.pods.matches(pod.labels))
+                && (fleet.is_rolled_back() || !own.clone().any(|before| before.pods.matches(pod.labels)))
         };
         let named: BTreeSet<String> = fleet.pods().filter(outside).map(|pod| pod.uid.to_owned()).collect();
         let is_some = !named.is_empty();

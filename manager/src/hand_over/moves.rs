@@ -21,6 +21,8 @@ pub(super) struct Moves<'a> {
     pub(super) before: &'a BTreeMap<&'a str, Shard>,
     pub(super) after: &'a BTreeMap<&'a str, Shard>,
     pub(super) possible: &'a [Held],
+    /// What is shown is not known.
+    pub(super) is_rolled_back: bool,
 }
 
 impl<'a> Moves<'a> {
@@ -51,7 +53,7 @@ impl<'a> Moves<'a> {
 
     /// What the shard's pods had anyway. `None`: nothing, it is new; or it has other pods, and no lease keeps them apart.
     pub(super) fn base(&self, name: &str, shard: &Shard) -> Option<&'a [Limit]> {
-        let old = self.before.get(name)?;
+        let old = self.before.get(name).filter(|_| !self.is_rolled_back)?;
         let is_one_lease = shard.lock.is_some() && shard.name == old.name;
         // Also of pods that are not there yet.
         let has_others = || {

@@ -50,6 +50,46 @@ fn shards_that_name_kinds_in_different_ways_wait_for_each_other() {
     assert_eq!(cluster.step(&both(&[0], &[1, 2])).len(), 1);
 }
 
+struct RolledBack(Vec<Known>);
+
+impl Fleet for RolledBack {
+    fn pods(&self) -> impl Iterator<Item = Pod<'_>> {
+        self.0.pods()
+    }
+
+    fn is_rolled_back(&self) -> bool {
+        true
+    }
+}
+
+/// Somebody has put back an earlier chain: it does not say what pods show.
+#[test]
+fn when_a_chain_was_put_back_all_give_up_what_they_show() {
+    let earlier = wanted(&[Some(0), Some(0), Some(1)]);
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(1), Some(1)]));
+    cluster.last.clone_from(&earlier);
+    let fleet = RolledBack(cluster.fleet());
+    let next = plan(&cluster.last, &Claims::default(), &earlier, &BTreeSet::new(), &fleet);
+    (cluster.last, cluster.claims) = (next.entries, next.claims);
+    let seen = |entries: &[Entry]| -> Vec<(usize, usize)> {
+        let all = (0..2).flat_map(|pod| (0..3).map(move |bucket| (pod, bucket)));
+        all.filter(|(pod, bucket)| sees(entries, *pod, *bucket)).collect()
+    };
+    assert_eq!(seen(&cluster.last), []);
+    cluster.running.insert(0, cluster.last.clone());
+    cluster.step(&earlier);
+    assert!(!sees(&cluster.last, 0, 1), "the other pod shows it still");
+    for _ in 0..3 {
+        let last = cluster.last.clone();
+        cluster
+            .running
+            .values_mut()
+            .for_each(|running| running.clone_from(&last));
+        cluster.step(&earlier);
+    }
+    assert_eq!(seen(&cluster.last), [(0, 0), (0, 1), (1, 2)]);
+}
+
 /// What a pod showed follows it: into a shard of another name, and when its labels change.
 #[test]
 fn a_pod_that_is_in_another_shard_is_waited_for() {
