@@ -116,6 +116,11 @@ impl Exchange<'_> {
                 let (snapshot, ticket) = self.worker.enter(Kind::Watch);
                 (snapshot, Some(Begun { listener, ticket }))
             }
+            Verb::List => {
+                let (snapshot, ticket) = self.worker.enter(Kind::List);
+                self.record.set_list(ticket);
+                (snapshot, None)
+            }
             _ if may_change_objects(&self.info) => {
                 let (snapshot, ticket) = self.worker.enter(Kind::Write);
                 self.record.set_write(ticket);

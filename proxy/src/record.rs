@@ -45,6 +45,8 @@ pub(crate) struct Record {
     /// Of a request that may change objects: it counts as under way until it is answered.
     write: RefCell<Option<Ticket>>,
     is_sent: Cell<bool>,
+    /// Of a list: it counts as under way as long as this lives.
+    list: RefCell<Option<Ticket>>,
     /// Connections that the response comes over, if nobody else keeps them.
     upstream_kept: RefCell<Option<Rc<Upstream>>>,
 }
@@ -68,6 +70,7 @@ impl Record {
             plugins: RefCell::default(),
             write: RefCell::default(),
             is_sent: Cell::default(),
+            list: RefCell::default(),
             upstream_kept: RefCell::default(),
         })
     }
@@ -80,6 +83,11 @@ impl Record {
     /// The request may change objects.
     pub(crate) fn set_write(&self, ticket: Ticket) {
         *self.write.borrow_mut() = Some(ticket);
+    }
+
+    /// The answer shows what the request's chain lets it see.
+    pub(crate) fn set_list(&self, ticket: Ticket) {
+        *self.list.borrow_mut() = Some(ticket);
     }
 
     /// From here on the API server may be carrying it out.

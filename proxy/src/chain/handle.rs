@@ -227,6 +227,7 @@ fn sum(tallies: &mut Vec<Arc<Tally>>) -> InFlight {
     tallies.retain(|tally| {
         let sum = tally.sum();
         all.writes += sum.writes;
+        all.lists += sum.lists;
         all.watches += sum.watches;
         !sum.is_none()
     });

@@ -25,6 +25,8 @@ pub(crate) const UNSETTLED: Duration = Duration::from_secs(10);
 pub(crate) enum Kind {
     /// A request that may change objects.
     Write,
+    /// A list, from its head to the end of its answer.
+    List,
     /// A watch, from its head to the end of its stream.
     Watch,
 }
@@ -41,6 +43,7 @@ pub(crate) struct Tally {
 #[repr(align(128))]
 struct Lane {
     writes: AtomicU64,
+    lists: AtomicU64,
     watches: AtomicU64,
     /// In milliseconds of the tally: until then a write whose answer was lost may still be carried out.
     unsettled: AtomicU64,
@@ -62,6 +65,7 @@ impl Tally {
         let now = self.millis(Instant::now());
         let mut sum = InFlight::default();
         for lane in &self.lanes {
+            sum.lists += lane.lists.load(Ordering::Acquire);
             sum.watches += lane.watches.load(Ordering::Acquire);
             sum.writes += lane.writes.load(Ordering::Acquire);
             // After the count: who leaves it as lost has set this before.
@@ -138,6 +142,7 @@ impl Ticket {
     fn count(&self) -> Option<&AtomicU64> {
         self.lane().map(|lane| match self.kind {
             Kind::Write => &lane.writes,
+            Kind::List => &lane.lists,
             Kind::Watch => &lane.watches,
         })
     }
@@ -163,8 +168,8 @@ impl Drop for Ticket {
 mod tests {
     use super::*;
 
-    fn in_flight(writes: u64, watches: u64) -> InFlight {
-        InFlight { writes, watches }
+    fn in_flight(writes: u64, lists: u64, watches: u64) -> InFlight {
+        InFlight { writes, lists, watches }
     }
 
     #[test]
@@ -173,13 +178,21 @@ mod tests {
         let tickets: Vec<Ticket> = (0..3 * LANES)
             .flat_map(|worker| {
                 let counter = Counter::new(worker);
-                let [write, watch] = [Kind::Write, Kind::Watch].map(|kind| counter.count(&tally, kind));
-                [counter.count(&tally, Kind::Write), write, watch]
+                let kinds = [
+                    Kind::Write,
+                    Kind::Write,
+                    Kind::Write,
+                    Kind::List,
+                    Kind::List,
+                    Kind::Watch,
+                ];
+                kinds.map(|kind| counter.count(&tally, kind))
             })
             .collect();
-        assert_eq!(tally.sum(), in_flight(6 * LANES as u64, 3 * LANES as u64));
+        let workers = 3 * LANES as u64;
+        assert_eq!(tally.sum(), in_flight(3 * workers, 2 * workers, workers));
         drop(tickets);
-        assert_eq!(tally.sum(), in_flight(0, 0));
+        assert_eq!(tally.sum(), InFlight::default());
     }
 
     #[test]
@@ -189,9 +202,9 @@ mod tests {
         let early = counter.count(&first, Kind::Write);
         let late = counter.count(&second, Kind::Watch);
         let again = counter.count(&first, Kind::Watch);
-        assert_eq!((first.sum(), second.sum()), (in_flight(1, 1), in_flight(0, 1)));
+        assert_eq!((first.sum(), second.sum()), (in_flight(1, 0, 1), in_flight(0, 0, 1)));
         drop((early, late, again));
-        assert_eq!((first.sum(), second.sum()), (in_flight(0, 0), in_flight(0, 0)));
+        assert_eq!((first.sum(), second.sum()), (InFlight::default(), InFlight::default()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -200,12 +213,12 @@ mod tests {
         let counter = Counter::new(3);
         tokio::time::advance(Duration::from_secs(100)).await;
         counter.count(&tally, Kind::Write).lost();
-        assert_eq!(tally.sum(), in_flight(1, 0));
+        assert_eq!(tally.sum(), in_flight(1, 0, 0));
         tokio::time::advance(UNSETTLED / 2).await;
         counter.count(&tally, Kind::Write).lost();
         tokio::time::advance(UNSETTLED - Duration::from_millis(1)).await;
-        assert_eq!(tally.sum(), in_flight(1, 0));
+        assert_eq!(tally.sum(), in_flight(1, 0, 0));
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(tally.sum(), in_flight(0, 0));
+        assert_eq!(tally.sum(), InFlight::default());
     }
 }
