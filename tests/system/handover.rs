@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ctrlmesh_contract::status::{InFlight, Status};
-use ctrlmesh_testkit::{Fault, Gate, Rule};
+use ctrlmesh_testkit::{Fault, Gate, Rule, When};
 use ctrlmesh_tests::client::{Answer, Stream};
 use ctrlmesh_tests::{Client, EntrySpec, Stand, config_map, shard, wait_until};
 use http::Method;
@@ -117,6 +117,38 @@ async fn a_write_whose_client_went_away_is_told_as_long_as_it_may_be_carried_out
     stand.publish(vec![shard("b")]).await?;
     assert!(earlier(&stand).await?.writes > 0, "the API server may still be at it");
     gate.open();
+    Ok(())
+}
+
+/// What is told of a delete that this befalls, once a new chain is in force.
+async fn told_of_a_delete(fault: Fault) -> anyhow::Result<InFlight> {
+    let mut stand = Stand::start(vec![shard("a")]).await?;
+    stand.seed("default", "a", 1)?;
+    stand.api.faults().add(Rule::new(fault).verb("delete"));
+    stand
+        .client()
+        .send(Method::DELETE, &format!("{IN_NAMESPACE}/a0"), "")
+        .await?;
+    stand.publish(vec![shard("b")]).await?;
+    earlier(&stand).await
+}
+
+#[tokio::test]
+async fn a_write_that_the_api_server_gave_up_is_told_as_long_as_it_may_be_carried_out() -> anyhow::Result<()> {
+    for (code, told) in [(504, 1), (500, 1), (409, 0), (429, 0)] {
+        let retry_after = None;
+        let fault = Fault::Status { code, retry_after };
+        assert_eq!(told_of_a_delete(fault).await?, in_flight(told, 0), "{code}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_write_whose_connection_broke_is_told_as_long_as_it_may_be_carried_out() -> anyhow::Result<()> {
+    for when in [When::BeforeExecuting, When::AfterExecuting] {
+        let told = told_of_a_delete(Fault::ResetConnection(when)).await?;
+        assert_eq!(told, in_flight(1, 0), "{when:?}");
+    }
     Ok(())
 }
 

@@ -15,9 +15,8 @@ use tokio::time::Instant;
 /// Lanes of a tally. More worker threads than these share lanes, which costs time and nothing else.
 const LANES: usize = 16;
 
-/// A write whose answer was lost counts for so long. An API server gives a request up when its client does; what etcd was
-/// given by then ends within etcd's own limit (`ReqTimeout` in `server/config/config.go`: 5 s and two election timeouts of
-/// 1 s).
+/// A write counts for so long after the API server has given it up: what etcd was given by then ends within etcd's own limit
+/// (`ReqTimeout` in `server/config/config.go`: 5 s and two election timeouts of 1 s).
 pub(crate) const UNSETTLED: Duration = Duration::from_secs(10);
 
 /// What is counted.
@@ -45,7 +44,7 @@ struct Lane {
     writes: AtomicU64,
     lists: AtomicU64,
     watches: AtomicU64,
-    /// In milliseconds of the tally: until then a write whose answer was lost may still be carried out.
+    /// In milliseconds of the tally: until then a write that is lost may still be carried out.
     unsettled: AtomicU64,
 }
 
@@ -57,7 +56,7 @@ impl Tally {
         })
     }
 
-    /// How many are under way. Of writes whose answers were lost each lane counts the last.
+    /// How many are under way. Of writes that are lost each lane counts the last.
     ///
     /// Lane by lane, not at one moment: once no request can be added any more, none that is still under way at the end of
     /// this call is left out.
@@ -147,9 +146,10 @@ impl Ticket {
         })
     }
 
-    /// It ended without an answer after it was sent: nobody can tell whether it is still being carried out.
-    pub(crate) fn lost(self) {
-        let until = self.seat.tally.millis(Instant::now() + UNSETTLED);
+    /// It was sent, and nothing says that it is over: it may be carried out until the API server has given it up and some time
+    /// after that.
+    pub(crate) fn lost(self, given_up: Instant) {
+        let until = self.seat.tally.millis(given_up + UNSETTLED);
         if let Some(lane) = self.lane() {
             lane.unsettled.fetch_max(until, Ordering::Release);
         }
@@ -208,14 +208,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_whose_answer_was_lost_counts_until_it_must_be_over() {
+    async fn a_write_that_is_lost_counts_until_it_must_be_over() {
         let tally = Tally::new();
         let counter = Counter::new(3);
         tokio::time::advance(Duration::from_secs(100)).await;
-        counter.count(&tally, Kind::Write).lost();
+        let lose = |given_up| counter.count(&tally, Kind::Write).lost(given_up);
+        lose(Instant::now());
         assert_eq!(tally.sum(), in_flight(1, 0, 0));
-        tokio::time::advance(UNSETTLED / 2).await;
-        counter.count(&tally, Kind::Write).lost();
+        let soon = Duration::from_secs(5);
+        lose(Instant::now() + soon);
+        lose(Instant::now());
+        tokio::time::advance(soon).await;
         tokio::time::advance(UNSETTLED - Duration::from_millis(1)).await;
         assert_eq!(tally.sum(), in_flight(1, 0, 0));
         tokio::time::advance(Duration::from_millis(1)).await;
