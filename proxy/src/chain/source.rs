@@ -158,8 +158,11 @@ impl Source {
         if chain.generation == in_force && previous.document != Some(digest) {
             return Err(Error::SameGeneration { generation: in_force });
         }
-        let snapshot = self.host.build(&chain, digest, &labels, version, previous)?;
-        Ok(snapshot.map(Arc::new))
+        let Some(mut snapshot) = self.host.build(&chain, digest, &labels, version, previous)? else {
+            return Ok(None);
+        };
+        snapshot.is_first = previous.document.is_none();
+        Ok(Some(Arc::new(snapshot)))
     }
 
     fn labels(&self) -> Result<BTreeMap<String, String>, Error> {

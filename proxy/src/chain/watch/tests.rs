@@ -217,11 +217,16 @@ async fn entries_are_chosen_by_the_labels_that_the_pod_has_now() {
     ];
     fixture.publish(files_of(document(1, &entries), &[scripted()])).await;
     assert_eq!(fixture.names(), ["shard-0", "stable"]);
+    assert!(fixture.current().is_first());
 
     labels.publish([(files::LABELS, b"canary=\"\"\nshard=\"1\"\n".to_vec())]);
     fixture.updater.update().await;
     assert_eq!(fixture.names(), ["shard-1"]);
     assert_eq!(fixture.current().generation, 1, "the document is still the same");
+    assert!(
+        !fixture.current().is_first(),
+        "what was read before was of another view"
+    );
 }
 
 #[tokio::test]
