@@ -1,9 +1,15 @@
 //! A sidecar is killed and started again in its pod: what the next one knows of it.
 
+use ctrlmesh_contract::status::InFlight;
+use ctrlmesh_testkit::{Fault, Gate, Rule};
 use ctrlmesh_tests::client::Stream;
 use ctrlmesh_tests::{ChainDir, EntrySpec, Stand, config_map, shard};
+use http::Method;
 
-use crate::handover::LIST;
+use crate::handover::{LIST, in_flight};
+
+/// An object of no use.
+const TARGET: &str = "/api/v1/namespaces/default/configmaps/a0";
 
 async fn list(stand: &Stand) -> anyhow::Result<String> {
     let list = stand.client().get(LIST).await?.json();
@@ -74,4 +80,23 @@ async fn a_watch_from_before_a_restart_is_expired_if_the_chain_had_changed_befor
     stand.publish(vec![shard("b")]).await?;
     stand.restart_sidecar(unchanged).await?;
     is_stale(&stand, &version).await
+}
+
+#[tokio::test]
+async fn writes_of_the_sidecar_before_are_told_of_after_a_restart() -> anyhow::Result<()> {
+    let mut stand = Stand::start(vec![shard("a")]).await?;
+    assert_eq!(stand.sidecar.status().await?.chain.earlier, InFlight::default());
+    let gate = Gate::new();
+    stand
+        .api
+        .faults()
+        .add(Rule::new(Fault::Hold(gate.clone())).verb("delete"));
+    let client = stand.client();
+    let delete = tokio::spawn(async move { client.send(Method::DELETE, TARGET, "").await });
+    gate.wait_for_arrivals(1).await?;
+    stand.restart_sidecar(unchanged).await?;
+    assert_eq!(stand.sidecar.status().await?.chain.earlier, in_flight(1, 0));
+    gate.open();
+    assert!(delete.await?.is_err(), "its connection broke");
+    Ok(())
 }

@@ -43,6 +43,7 @@ pub(super) fn start(
     if let Some(directory) = &settings.chain_dir {
         let past = past(settings)?;
         if past.is_there() {
+            shared.chain.follow_another();
             shared.ledger.inherit();
         }
         let source = Source::new(place(settings, directory)?, host(settings, shared)?, past);

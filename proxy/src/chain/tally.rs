@@ -56,6 +56,14 @@ impl Tally {
         })
     }
 
+    /// What a process that has ended may have left: its connections broke with it, so the API server gives up what it was
+    /// carrying out for it.
+    pub(crate) fn left_behind() -> Arc<Self> {
+        let tally = Self::new();
+        Counter::new(0).count(&tally, Kind::Write).lost(Instant::now());
+        tally
+    }
+
     /// How many are under way. Of writes that are lost each lane counts the last.
     ///
     /// Lane by lane, not at one moment: once no request can be added any more, none that is still under way at the end of

@@ -1,8 +1,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
 use ctrlmesh_contract::Digest;
 use prometheus_client::registry::Registry;
 
+use super::super::tally::UNSETTLED;
 use super::super::tests::handle;
 use super::*;
 
@@ -46,6 +48,18 @@ fn requests_of_the_chain_in_force_are_told_when_it_is_no_longer_in_force() {
     drop(again);
     assert_eq!(told(&handle), (2, InFlight::default()));
     assert!(handle.earlier().is_empty(), "nothing is kept of them");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_process_before_may_have_left_is_told_until_it_must_be_over() {
+    let handle = stand();
+    handle.follow_another();
+    assert_eq!(told(&handle), (0, in_flight(1, 0, 0)));
+    handle.apply(chain(1));
+    tokio::time::advance(UNSETTLED - Duration::from_millis(1)).await;
+    assert_eq!(told(&handle), (1, in_flight(1, 0, 0)));
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert_eq!(told(&handle), (1, InFlight::default()));
 }
 
 #[test]
