@@ -98,12 +98,12 @@ impl Fleet {
         untold.filter(is_behind).map(|sidecar| sidecar.pod.clone()).collect()
     }
 
-    /// Whether a sidecar shows nothing: it can't run yet, or has no chain and lets nothing through. Where no chain was ever written,
-    /// one that does not answer has none.
+    /// Whether a sidecar shows nothing: it can't run yet, or has no chain, lets nothing through, and none before it in the pod has left
+    /// anything. Where no chain was ever written, one that does not answer has none.
     #[must_use]
     pub(super) fn is_blank(&self, sidecar: &Sidecar) -> bool {
         let has_none = || match self.answers.get(&sidecar.pod) {
-            Some(Answer::Status(status)) => status.chain.generation == 0,
+            Some(Answer::Status(status)) => status.chain.generation == 0 && status.chain.earlier.is_none(),
             _ => self.is_first && sidecar.told.is_none(),
         };
         !sidecar.is_placed || has_none()
@@ -180,6 +180,10 @@ mod tests {
             Answer::Status(Box::new(status))
         };
         assert!(fleet(false, at(0)).is_blank(&sidecar(None)));
+        let mut restarted = Status::default();
+        restarted.chain.earlier.writes = 1;
+        let restarted = Answer::Status(Box::new(restarted));
+        assert!(!fleet(false, restarted).is_blank(&sidecar(None)), "it may still write");
         assert!(
             !fleet(true, at(7)).is_blank(&sidecar(None)),
             "somebody deleted the chain"
