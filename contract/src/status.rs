@@ -63,6 +63,8 @@ pub struct ChainStatus {
 pub struct InFlight {
     /// Those that may change objects: whoever waits for a shard to be given up waits for them.
     pub writes: u64,
+    /// Lists whose answers show what the earlier chain let them see, and have not been passed on to their end yet.
+    pub lists: u64,
     /// Watches that show what the earlier chain let them see, and have not been ended yet.
     pub watches: u64,
 }
@@ -71,7 +73,7 @@ impl InFlight {
     /// Nothing is.
     #[must_use]
     pub const fn is_none(&self) -> bool {
-        self.writes == 0 && self.watches == 0
+        self.writes == 0 && self.lists == 0 && self.watches == 0
     }
 }
 
@@ -165,6 +167,15 @@ mod tests {
         assert_eq!(status.chain.entries[0].state, EntryState::Quarantined);
         let again: Status = serde_json::from_str(&serde_json::to_string(&status).unwrap()).unwrap();
         assert_eq!(again, status);
+    }
+
+    #[test]
+    fn whatever_goes_on_is_something() {
+        assert!(InFlight::default().is_none());
+        for going_on in ["writes", "lists", "watches"] {
+            let told: InFlight = serde_json::from_value(serde_json::json!({ going_on: 1 })).unwrap();
+            assert!(!told.is_none(), "{going_on}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! - `handle.rs`: the chain in force, and what `/status` says of it; `tally.rs`: what is under way under earlier ones;
 //!   `metrics.rs`: what is counted
 //! - `directory.rs`, `packed.rs`, `labels.rs`: reading what kubelet mounts
+//! - `past.rs`: what is known of sidecars that ran in this pod before
 //! - `source.rs`, `build.rs`: from a directory to a snapshot; `watch.rs`, `directory_watch.rs`: when to do that
 //!
 //! Leaves running plugins to `wasm/`, and what follows from a verdict to others.
@@ -21,6 +22,7 @@ mod labels;
 mod matcher;
 mod metrics;
 mod packed;
+mod past;
 mod snapshot;
 mod source;
 pub(crate) mod tally;
@@ -37,6 +39,7 @@ pub use index::Matched;
 pub use matcher::{MatchQuery, Matcher};
 pub(crate) use matcher::{VERBS, verb_index};
 pub use metrics::Metrics;
+pub use past::Past;
 pub use snapshot::{Entry, EntryId, Snapshot};
 pub use source::{Labels, Place, Source};
 pub(crate) use tally::{Counter, Kind, Ticket};

@@ -76,6 +76,11 @@ pub struct Settings {
     #[arg(long, env = "CTRLMESH_CACHE_DIR", value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
 
+    /// This pod's own directory that outlives a restart of the sidecar (an emptyDir): there it notes what the next one must
+    /// know. Default: none, each start counts as the pod's first.
+    #[arg(long, env = "CTRLMESH_STATE_DIR", value_name = "DIR", requires = "chain_dir")]
+    pub state_dir: Option<PathBuf>,
+
     /// Directory with `tls.crt` and `tls.key` for TLS clients; read again when it changes.
     #[arg(long, env = "CTRLMESH_TLS_DIR", value_name = "DIR")]
     pub tls_dir: Option<PathBuf>,

@@ -44,6 +44,14 @@ pub enum Error {
     /// The chain's source.
     #[error(transparent)]
     Chain(#[from] crate::chain::Error),
+    /// What the sidecar before has noted.
+    #[error("--state-dir (CTRLMESH_STATE_DIR): {}: {source}; it must be a directory that the sidecar may write to, as an emptyDir is", directory.display())]
+    State {
+        /// The directory.
+        directory: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The public key that chains must be signed with.
     #[error("--public-key (CTRLMESH_PUBLIC_KEY): {0}")]
     PublicKey(#[source] ctrlmesh_contract::Error),

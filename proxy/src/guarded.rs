@@ -179,13 +179,14 @@ impl Guarded {
             Known::Other => false,
             // A watch of one object by name starts from a get, which leaves no note.
             Known::Nothing => {
-                !info.name.is_empty() || exchange.worker.is_first_chain() || view().all(|edit| !edit.shapes_view())
+                let is_unshaped = || !ledger.inherits() && view().all(|edit| !edit.shapes_view());
+                !info.name.is_empty() || self.plugins.is_of_first_chain() || is_unshaped()
             }
         };
         let expired = || Reply::expired(OTHER_VIEW);
         match (info.verb, starts_anew(info, &query)) {
             (Verb::List, true) => {
-                ledger.list(&reader, view(), exchange.worker.is_first_chain());
+                ledger.list(&reader, view(), self.plugins.is_of_first_chain());
                 Ok(None)
             }
             (Verb::List, false) if is_right(ledger.page(&reader, view())) => Ok(None),

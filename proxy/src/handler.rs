@@ -16,6 +16,7 @@ use crate::body::{ClientBody, RequestBody};
 use crate::chain::{Kind, MatchQuery};
 use crate::connection::Connection;
 use crate::ending::{self, Answer, answer};
+use crate::fate::Fate;
 use crate::guarded::Guarded;
 use crate::headers;
 use crate::phases::Stop;
@@ -116,6 +117,11 @@ impl Exchange<'_> {
                 let (snapshot, ticket) = self.worker.enter(Kind::Watch);
                 (snapshot, Some(Begun { listener, ticket }))
             }
+            Verb::List => {
+                let (snapshot, ticket) = self.worker.enter(Kind::List);
+                self.record.set_list(ticket);
+                (snapshot, None)
+            }
             _ if may_change_objects(&self.info) => {
                 let (snapshot, ticket) = self.worker.enter(Kind::Write);
                 self.record.set_write(ticket);
@@ -200,9 +206,7 @@ impl Exchange<'_> {
         let sent = Instant::now();
         self.record.sent();
         let result = self.worker.upstream(self.is_lent.get()).send(request).await;
-        if !result.as_ref().is_err_and(|error| error.maybe_executed()) {
-            self.record.settle();
-        }
+        self.record.ended(Fate::of(&result));
         let mut response = result?;
         headers::strip_response(response.headers_mut());
         // The client's protocol is its own, whatever the API server speaks.

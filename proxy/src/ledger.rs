@@ -39,6 +39,8 @@ const FIRST_RULE: Duration = Duration::from_secs(300);
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     used: AtomicBool,
+    /// Clients may come with versions from a process before this one.
+    inherits: AtomicBool,
     /// When the first rule came that shapes a view, if it was not there from the start.
     first_rule: OnceLock<Instant>,
     hasher: RandomState,
@@ -197,7 +199,7 @@ impl Ledger {
     ) {
         let was_used = self.is_used();
         let view = self.view(view);
-        if !was_used && self.is_used() && !is_first_chain {
+        if (!was_used || self.inherits()) && self.is_used() && !is_first_chain {
             self.first_rule.get_or_init(Instant::now);
         }
         if self.is_used() {
@@ -205,6 +207,17 @@ impl Ledger {
             let key = self.key(reader);
             self.notes().of(key, view, may_be_unnoted.into()).list(view);
         }
+    }
+
+    /// Another process served this pod before: its notes are lost, and views of it may have been shaped.
+    pub(crate) fn inherit(&self) {
+        self.inherits.store(true, Ordering::Relaxed);
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one did. Then also a view that nothing shapes may be another than the one that a client has read.
+    pub(crate) fn inherits(&self) -> bool {
+        self.inherits.load(Ordering::Relaxed)
     }
 
     /// Whether any view was ever shaped: then every list must leave its note, also an unshaped one.

@@ -16,7 +16,7 @@
 //! | `upstream`, `upgrade` | the way to the API server |
 //! | `chain` | the directory, the document, matching, quarantine |
 //! | `wasm` | engine, compiler, instances, what guests may ask for |
-//! | `admin`, `metrics`, `record`, `readiness`, `telemetry` | what people see |
+//! | `admin`, `metrics`, `record`, `fate`, `readiness`, `telemetry` | what people see |
 //! | `harness` | a plugin's shipped bytes in the real engine, for its author's tests |
 
 mod admin;
@@ -31,6 +31,7 @@ mod ending;
 pub mod error;
 pub mod exchange;
 mod external;
+mod fate;
 mod guarded;
 mod handler;
 pub mod harness;

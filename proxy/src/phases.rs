@@ -74,6 +74,11 @@ impl Plugins {
         }
     }
 
+    /// Whether the chain that the request began with was the first.
+    pub(crate) fn is_of_first_chain(&self) -> bool {
+        self.snapshot.is_first()
+    }
+
     /// Asks every entry that subscribed to requests, with its delays.
     pub(crate) async fn on_request(&self) -> RequestDecision {
         let mut edits = Vec::new();

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::chain::Ticket;
 use crate::external::Way;
+use crate::fate::Fate;
 use crate::metrics::Metrics;
 use crate::phases::Plugins;
 use crate::upstream::Upstream;
@@ -42,9 +43,12 @@ pub(crate) struct Record {
     /// The response body was sent to its end.
     complete: Cell<bool>,
     plugins: RefCell<Option<Rc<Plugins>>>,
-    /// Of a request that may change objects: it counts as under way until it is answered.
+    /// Of a request that may change objects: it counts as under way until its end is known.
     write: RefCell<Option<Ticket>>,
-    is_sent: Cell<bool>,
+    /// When it was sent.
+    sent: Cell<Option<Instant>>,
+    /// Of a list: it counts as under way as long as this lives.
+    list: RefCell<Option<Ticket>>,
     /// Connections that the response comes over, if nobody else keeps them.
     upstream_kept: RefCell<Option<Rc<Upstream>>>,
 }
@@ -67,7 +71,8 @@ impl Record {
             complete: Cell::default(),
             plugins: RefCell::default(),
             write: RefCell::default(),
-            is_sent: Cell::default(),
+            sent: Cell::default(),
+            list: RefCell::default(),
             upstream_kept: RefCell::default(),
         })
     }
@@ -82,14 +87,23 @@ impl Record {
         *self.write.borrow_mut() = Some(ticket);
     }
 
-    /// From here on the API server may be carrying it out.
-    pub(crate) fn sent(&self) {
-        self.is_sent.set(true);
+    /// The answer shows what the request's chain lets it see.
+    pub(crate) fn set_list(&self, ticket: Ticket) {
+        *self.list.borrow_mut() = Some(ticket);
     }
 
-    /// The API server is done with it, or has never seen it.
-    pub(crate) fn settle(&self) {
-        self.write.take();
+    /// From here on the API server may be carrying it out.
+    pub(crate) fn sent(&self) {
+        self.sent.set(Some(Instant::now()));
+    }
+
+    /// What became of it at the API server. The first call counts.
+    pub(crate) fn ended(&self, fate: Fate) {
+        let Some(ticket) = self.write.take() else { return };
+        let given_up = self.sent.get().and_then(|sent| fate.given_up(sent, Instant::now()));
+        if let Some(given_up) = given_up {
+            ticket.lost(given_up);
+        }
     }
 
     /// Keeps a server's connections as long as the request lives.
@@ -198,9 +212,8 @@ fn micros(duration: Duration) -> u64 {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        if let Some(ticket) = self.write.take().filter(|_| self.is_sent.get()) {
-            ticket.lost();
-        }
+        // Who waited for its answer went away.
+        self.ended(Fate::GivenUp);
         let outcome = self.outcome();
         self.metrics.request_ended(
             self.class,
@@ -211,6 +224,55 @@ impl Drop for Record {
         self.log(&outcome);
         if let Some(plugins) = self.plugins.borrow_mut().take() {
             plugins.on_complete(&outcome);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::chain::tally::{Tally, UNSETTLED};
+    use crate::chain::{Counter, Kind};
+
+    /// A write that `end` ends, and how many are told of while its record lives, after that, and when `later` has passed.
+    async fn told(end: impl FnOnce(&Record), later: Duration) -> [u64; 3] {
+        let (tally, metrics) = (Tally::new(), Metrics::new(Metrics::registry()));
+        let class = Class::Api(Verb::Delete);
+        let record = Record::new(&metrics, class, Method::DELETE, Uri::from_static("/api/v1/pods/p"));
+        record.set_write(Counter::new(0).count(&tally, Kind::Write));
+        end(&record);
+        let writes = |tally: &Arc<Tally>| tally.sum().writes;
+        let alive = writes(&tally);
+        drop(record);
+        let gone = writes(&tally);
+        tokio::time::advance(later).await;
+        [alive, gone, writes(&tally)]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_counts_as_long_as_it_may_be_carried_out() {
+        let (just_before, a_moment) = (UNSETTLED - Duration::from_millis(1), Duration::from_millis(1));
+        let nothing = |_: &Record| {};
+        assert_eq!(told(nothing, a_moment).await, [1, 0, 0], "it was never sent");
+        let over = |record: &Record| {
+            record.sent();
+            record.ended(Fate::Over);
+        };
+        assert_eq!(told(over, a_moment).await, [0, 0, 0]);
+        assert_eq!(told(Record::sent, just_before).await, [1, 1, 1], "its client went away");
+        assert_eq!(told(Record::sent, UNSETTLED).await, [1, 1, 0]);
+        for (fate, until) in [
+            (Fate::GivenUp, UNSETTLED),
+            (Fate::CutOff, Duration::from_secs(60) + UNSETTLED),
+        ] {
+            let end = |record: &Record| {
+                record.sent();
+                record.ended(fate);
+            };
+            assert_eq!(told(end, until - a_moment).await, [1, 1, 1], "{fate:?}");
+            assert_eq!(told(end, until).await, [1, 1, 0], "{fate:?}");
         }
     }
 }

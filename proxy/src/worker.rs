@@ -157,11 +157,6 @@ impl Worker {
         self.chain.enter(&self.counter, kind)
     }
 
-    /// Whether no second chain has come into force since the process began.
-    pub(crate) fn is_first_chain(&self) -> bool {
-        *self.chain.subscribe().borrow() <= 1
-    }
-
     /// Runs a task on this thread; it is waited for at the end.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.tasks.spawn_local(task);

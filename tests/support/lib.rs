@@ -42,6 +42,7 @@ pub struct Stand {
     pub chain: ChainDir,
     /// The sidecar.
     pub sidecar: Sidecar,
+    flags: Vec<String>,
     _files: tempfile::TempDir,
 }
 
@@ -79,14 +80,30 @@ impl Stand {
         path("--chain-dir", chain.path().to_owned());
         path("--labels-file", chain.labels_file());
         path("--cache-dir", cache_dir());
+        path("--state-dir", files.path().join("state"));
         let sidecar = Sidecar::start(&flags).await?;
         sidecar.wait_ready().await?;
         Ok(Self {
             api,
             chain,
             sidecar,
+            flags,
             _files: files,
         })
+    }
+
+    /// Kills the sidecar and starts it again in the same pod, as kubelet does. `meanwhile`: what happens while there is none.
+    ///
+    /// # Errors
+    /// It does not come up again; the text says why.
+    pub async fn restart_sidecar(
+        &mut self,
+        meanwhile: impl FnOnce(&mut ChainDir) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        self.sidecar.kill().await?;
+        meanwhile(&mut self.chain)?;
+        self.sidecar = Sidecar::start(&self.flags).await?;
+        self.sidecar.wait_ready().await
     }
 
     /// A client of the sidecar.

@@ -198,6 +198,14 @@ impl Sidecar {
         Ok(())
     }
 
+    /// Ends it at once, and waits until it is gone.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        Ok(self.child.kill().await?)
+    }
+
     /// Waits for its end.
     ///
     /// # Errors

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use ctrlmesh_contract::status::{InFlight, Status};
-use ctrlmesh_testkit::{Fault, Gate, Rule};
+use ctrlmesh_testkit::{Fault, Gate, Rule, When};
 use ctrlmesh_tests::client::{Answer, Stream};
-use ctrlmesh_tests::{Client, Stand, config_map, shard, wait_until};
+use ctrlmesh_tests::{Client, EntrySpec, Stand, config_map, shard, wait_until};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,7 +19,11 @@ pub(crate) const LIST: &str = "/api/v1/configmaps";
 const IN_NAMESPACE: &str = "/api/v1/namespaces/default/configmaps";
 
 pub(crate) fn in_flight(writes: u64, watches: u64) -> InFlight {
-    InFlight { writes, watches }
+    InFlight {
+        writes,
+        watches,
+        ..InFlight::default()
+    }
 }
 
 async fn earlier(stand: &Stand) -> anyhow::Result<InFlight> {
@@ -116,6 +120,38 @@ async fn a_write_whose_client_went_away_is_told_as_long_as_it_may_be_carried_out
     Ok(())
 }
 
+/// What is told of a delete that this befalls, once a new chain is in force.
+async fn told_of_a_delete(fault: Fault) -> anyhow::Result<InFlight> {
+    let mut stand = Stand::start(vec![shard("a")]).await?;
+    stand.seed("default", "a", 1)?;
+    stand.api.faults().add(Rule::new(fault).verb("delete"));
+    stand
+        .client()
+        .send(Method::DELETE, &format!("{IN_NAMESPACE}/a0"), "")
+        .await?;
+    stand.publish(vec![shard("b")]).await?;
+    earlier(&stand).await
+}
+
+#[tokio::test]
+async fn a_write_that_the_api_server_gave_up_is_told_as_long_as_it_may_be_carried_out() -> anyhow::Result<()> {
+    for (code, told) in [(504, 1), (500, 1), (409, 0), (429, 0)] {
+        let retry_after = None;
+        let fault = Fault::Status { code, retry_after };
+        assert_eq!(told_of_a_delete(fault).await?, in_flight(told, 0), "{code}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_write_whose_connection_broke_is_told_as_long_as_it_may_be_carried_out() -> anyhow::Result<()> {
+    for when in [When::BeforeExecuting, When::AfterExecuting] {
+        let told = told_of_a_delete(Fault::ResetConnection(when)).await?;
+        assert_eq!(told, in_flight(1, 0), "{when:?}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_write_that_never_reached_the_api_server_is_over_with_its_answer() -> anyhow::Result<()> {
     let mut stand = Stand::start(vec![faults(json!([rule(json!("refuse"), json!({}))]))]).await?;
@@ -139,18 +175,77 @@ async fn what_changes_no_object_is_not_waited_for() -> anyhow::Result<()> {
     exec.write_all(head.as_bytes()).await?;
     assert_eq!(exec.read_u8().await?, b'H');
     let gate = Gate::new();
+    stand.api.faults().add(Rule::new(Fault::Hold(gate.clone())).verb("get"));
+    let client = stand.client();
+    let get = tokio::spawn(async move { client.get(&format!("{IN_NAMESPACE}/a0")).await });
+    gate.wait_for_arrivals(1).await?;
+    stand.publish(vec![shard("b")]).await?;
+    assert_eq!(earlier(&stand).await?, in_flight(0, 0));
+    gate.open();
+    assert_eq!(get.await??.status, 404);
+    Ok(())
+}
+
+fn lists(lists: u64) -> InFlight {
+    InFlight {
+        lists,
+        ..InFlight::default()
+    }
+}
+
+/// `before`: the chain under which the list begins; without a rule nobody guards it.
+async fn a_list_is_told_until_it_is_answered(before: Vec<EntrySpec>) -> anyhow::Result<()> {
+    let mut stand = Stand::start(before).await?;
+    stand.seed("default", "a", 3)?;
+    let gate = Gate::new();
     stand
         .api
         .faults()
         .add(Rule::new(Fault::Hold(gate.clone())).verb("list"));
     let client = stand.client();
-    let list = tokio::spawn(async move { client.get(LIST).await });
+    let list = || {
+        let client = client.clone();
+        tokio::spawn(async move { client.get(LIST).await })
+    };
+    let early = list();
     gate.wait_for_arrivals(1).await?;
+    assert_eq!(earlier(&stand).await?, lists(0), "its chain is in force");
     stand.publish(vec![shard("b")]).await?;
-    assert_eq!(earlier(&stand).await?, in_flight(0, 0));
+    assert_eq!(earlier(&stand).await?, lists(1));
+    let late = list();
+    gate.wait_for_arrivals(2).await?;
+    assert_eq!(earlier(&stand).await?, lists(1), "that one is the new chain's");
     gate.open();
-    assert_eq!(list.await??.status, 200);
-    Ok(())
+    assert_eq!(early.await??.names().len(), 3, "it shows what the earlier chain showed");
+    assert!(late.await??.names().is_empty());
+    wait_earlier(&stand, lists(0)).await
+}
+
+#[tokio::test]
+async fn lists_that_began_under_an_earlier_chain_are_told_until_they_are_answered() -> anyhow::Result<()> {
+    a_list_is_told_until_it_is_answered(vec![shard("a")]).await?;
+    a_list_is_told_until_it_is_answered(vec![]).await
+}
+
+#[tokio::test]
+async fn a_list_whose_answer_is_still_being_passed_on_is_told() -> anyhow::Result<()> {
+    let mut stand = Stand::start(vec![shard("a")]).await?;
+    let mut object = config_map("default", "large", "a");
+    object["data"]["k"] = Value::String("x".repeat(900_000));
+    stand.api.store().put(object)?;
+    let slow = Fault::SlowBody {
+        chunk: 1000,
+        every: Duration::from_millis(50),
+    };
+    stand.api.faults().add(Rule::new(slow).verb("list").times(1));
+    let mut list = stand.client().stream(LIST).await?;
+    assert!(list.next().await?.is_some());
+    stand.publish(vec![shard("b")]).await?;
+    assert_eq!(earlier(&stand).await?, lists(1));
+    stand.publish(vec![shard("c")]).await?;
+    assert_eq!(earlier(&stand).await?, lists(1));
+    drop(list);
+    wait_earlier(&stand, lists(0)).await
 }
 
 /// A watch in the middle of a large event that comes very slowly: it can't be ended there.

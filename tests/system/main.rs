@@ -36,6 +36,7 @@ mod outcomes;
 mod plugin_faults;
 mod plugin_metrics;
 mod reload;
+mod restarts;
 mod sharding;
 mod status;
 mod swaps;

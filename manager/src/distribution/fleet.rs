@@ -138,12 +138,13 @@ impl Fleet {
         self.sidecars.iter().filter(|sidecar| selector.matches(&sidecar.labels))
     }
 
-    /// Whether a sidecar shows nothing: it can't run yet, or has no chain, for none was ever written, and lets nothing through. (Where there
-    /// is one, a sidecar that starts may find an earlier one: it counts when it has said what it runs.)
+    /// Whether a sidecar shows nothing: it can't run yet, or has no chain, for none was ever written, lets nothing through, and none before
+    /// it in the pod has left anything. Where there is a chain, a sidecar that starts may find an earlier one: it counts when it
+    /// has said what it runs.
     #[must_use]
     pub(super) fn is_blank(&self, sidecar: &Sidecar) -> bool {
         let has_none = || match self.answers.get(&sidecar.pod) {
-            Some(Answer::Status(status)) => status.chain.generation == 0,
+            Some(Answer::Status(status)) => status.chain.generation == 0 && status.chain.earlier.is_none(),
             _ => sidecar.told.is_none(),
         };
         !sidecar.is_placed || self.is_first && has_none()
@@ -241,8 +242,8 @@ impl Fleet {
             "has done so and settles".to_owned()
         } else {
             format!(
-                "has {} writes and {} watches from before",
-                earlier.writes, earlier.watches
+                "has {} writes, {} lists and {} watches from before",
+                earlier.writes, earlier.lists, earlier.watches
             )
         }
     }
@@ -303,6 +304,10 @@ mod tests {
             "it may find an earlier one"
         );
         assert!(fleet(true, at(0)).is_blank(&sidecar(None)));
+        let mut restarted = Status::default();
+        restarted.chain.earlier.writes = 1;
+        let restarted = Answer::Status(Box::new(restarted));
+        assert!(!fleet(true, restarted).is_blank(&sidecar(None)), "it may still write");
         assert!(
             !fleet(true, at(7)).is_blank(&sidecar(None)),
             "somebody deleted the chain"
@@ -425,7 +430,10 @@ mod tests {
         busy.chain.earlier.watches = 2;
         assert_eq!(
             why(busy),
-            (Some("busy"), "has 0 writes and 2 watches from before".to_owned())
+            (
+                Some("busy"),
+                "has 0 writes, 0 lists and 2 watches from before".to_owned()
+            )
         );
         assert_eq!(
             why(running(6, &[])),

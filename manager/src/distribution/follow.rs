@@ -324,10 +324,11 @@ fn essence(status: &Status) -> impl PartialEq + use<> {
             states,
         )
     };
+    let earlier = status.chain.earlier;
     (
         (status.chain.generation, status.chain.digest),
         status.chain.entries.iter().map(entry).collect::<Vec<_>>(),
-        (status.chain.earlier.writes == 0, status.chain.earlier.watches == 0),
+        (earlier.writes == 0, earlier.lists == 0, earlier.watches == 0),
         status
             .refused
             .as_ref()

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::prepare;
-use crate::chain::{self, ChainHandle, Labels, Place, Prepare, Source, Timing};
+use crate::chain::{self, ChainHandle, Labels, Past, Place, Prepare, Source, Timing};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::readiness::Guard;
@@ -41,7 +41,12 @@ pub(super) fn start(
     control: CancellationToken,
 ) -> Result<(), Error> {
     if let Some(directory) = &settings.chain_dir {
-        let source = Source::new(place(settings, directory)?, host(settings, shared)?);
+        let past = past(settings)?;
+        if past.is_there() {
+            shared.chain.follow_another();
+            shared.ledger.inherit();
+        }
+        let source = Source::new(place(settings, directory)?, host(settings, shared)?, past);
         let tell: Prepare = Arc::new(move |snapshot| {
             let workers = workers.clone();
             Box::pin(async move { prepare(&workers, &snapshot).await })
@@ -60,6 +65,16 @@ pub(super) fn start(
         drop(first_chain);
     });
     Ok(())
+}
+
+fn past(settings: &Settings) -> Result<Past, Error> {
+    let Some(directory) = &settings.state_dir else {
+        return Ok(Past::unknown());
+    };
+    Past::open(directory).map_err(|source| Error::State {
+        directory: directory.clone(),
+        source,
+    })
 }
 
 fn place(settings: &Settings, directory: &Path) -> Result<Place, Error> {

@@ -56,6 +56,11 @@ impl ChainHandle {
         }
     }
 
+    /// Another process served this pod until just now: its last writes are told of as long as they may be carried out.
+    pub fn follow_another(&self) {
+        self.earlier().push(Tally::left_behind());
+    }
+
     /// The chain in force, for a look at it: cheap, and not to be kept across an `await`.
     pub fn load(&self) -> Guard<Arc<Snapshot>> {
         self.current.load()
@@ -227,6 +232,7 @@ fn sum(tallies: &mut Vec<Arc<Tally>>) -> InFlight {
     tallies.retain(|tally| {
         let sum = tally.sum();
         all.writes += sum.writes;
+        all.lists += sum.lists;
         all.watches += sum.watches;
         !sum.is_none()
     });

@@ -62,6 +62,8 @@ pub struct Snapshot {
     pub generation: u64,
     /// Digest of the document's bytes; `None`: no document yet.
     pub document: Option<Digest>,
+    /// Whatever clients have read before, they have read under it: no other chain was in force.
+    pub(super) is_first: bool,
     entries: Vec<Arc<Entry>>,
     index: Index,
     /// Requests that began under it.
@@ -72,7 +74,10 @@ impl Snapshot {
     /// The chain before the first document: no entries.
     #[must_use]
     pub fn none() -> Self {
-        Self::of(0, None, Vec::new())
+        Self {
+            is_first: true,
+            ..Self::of(0, None, Vec::new())
+        }
     }
 
     /// The chain of a document. The caller has checked that there are at most [`MAX_ENTRIES_PER_POD`] entries.
@@ -87,10 +92,17 @@ impl Snapshot {
         Self {
             generation,
             document,
+            is_first: false,
             entries,
             index,
             tally: Tally::new(),
         }
+    }
+
+    /// Whether no other chain was in force before it.
+    #[must_use]
+    pub const fn is_first(&self) -> bool {
+        self.is_first
     }
 
     /// All entries, in order.

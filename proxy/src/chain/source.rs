@@ -14,6 +14,7 @@ use super::build::Host;
 use super::directory::{self, Document, Fingerprint, Version};
 use super::error::Error;
 use super::labels::{self, MAX_LABELS_BYTES};
+use super::past::Past;
 use super::snapshot::Snapshot;
 
 /// How often a directory is read again at once, because it changed meanwhile. Kubelet swaps once a minute at most, but
@@ -46,6 +47,7 @@ pub enum Labels {
 pub struct Source {
     place: Place,
     host: Host,
+    past: Past,
 }
 
 /// A look at the directory that may have brought a new chain.
@@ -69,8 +71,8 @@ pub(super) struct Seen {
 impl Source {
     /// A source that loads plugins with this host.
     #[must_use]
-    pub const fn new(place: Place, host: Host) -> Self {
-        Self { place, host }
+    pub const fn new(place: Place, host: Host, past: Past) -> Self {
+        Self { place, host, past }
     }
 
     /// Looks at the directory once. `Ok(None)`: what is there is in force already.
@@ -158,8 +160,12 @@ impl Source {
         if chain.generation == in_force && previous.document != Some(digest) {
             return Err(Error::SameGeneration { generation: in_force });
         }
-        let snapshot = self.host.build(&chain, digest, &labels, version, previous)?;
-        Ok(snapshot.map(Arc::new))
+        let Some(mut snapshot) = self.host.build(&chain, digest, &labels, version, previous)? else {
+            return Ok(None);
+        };
+        snapshot.is_first = previous.document.is_none() && self.past.is_same(&snapshot);
+        self.past.note(&snapshot);
+        Ok(Some(Arc::new(snapshot)))
     }
 
     fn labels(&self) -> Result<BTreeMap<String, String>, Error> {

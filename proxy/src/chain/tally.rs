@@ -15,9 +15,8 @@ use tokio::time::Instant;
 /// Lanes of a tally. More worker threads than these share lanes, which costs time and nothing else.
 const LANES: usize = 16;
 
-/// A write whose answer was lost counts for so long. An API server gives a request up when its client does; what etcd was
-/// given by then ends within etcd's own limit (`ReqTimeout` in `server/config/config.go`: 5 s and two election timeouts of
-/// 1 s).
+/// A write counts for so long after the API server has given it up: what etcd was given by then ends within etcd's own limit
+/// (`ReqTimeout` in `server/config/config.go`: 5 s and two election timeouts of 1 s).
 pub(crate) const UNSETTLED: Duration = Duration::from_secs(10);
 
 /// What is counted.
@@ -25,6 +24,8 @@ pub(crate) const UNSETTLED: Duration = Duration::from_secs(10);
 pub(crate) enum Kind {
     /// A request that may change objects.
     Write,
+    /// A list, from its head to the end of its answer.
+    List,
     /// A watch, from its head to the end of its stream.
     Watch,
 }
@@ -41,8 +42,9 @@ pub(crate) struct Tally {
 #[repr(align(128))]
 struct Lane {
     writes: AtomicU64,
+    lists: AtomicU64,
     watches: AtomicU64,
-    /// In milliseconds of the tally: until then a write whose answer was lost may still be carried out.
+    /// In milliseconds of the tally: until then a write that is lost may still be carried out.
     unsettled: AtomicU64,
 }
 
@@ -54,7 +56,15 @@ impl Tally {
         })
     }
 
-    /// How many are under way. Of writes whose answers were lost each lane counts the last.
+    /// What a process that has ended may have left: its connections broke with it, so the API server gives up what it was
+    /// carrying out for it.
+    pub(crate) fn left_behind() -> Arc<Self> {
+        let tally = Self::new();
+        Counter::new(0).count(&tally, Kind::Write).lost(Instant::now());
+        tally
+    }
+
+    /// How many are under way. Of writes that are lost each lane counts the last.
     ///
     /// Lane by lane, not at one moment: once no request can be added any more, none that is still under way at the end of
     /// this call is left out.
@@ -62,6 +72,7 @@ impl Tally {
         let now = self.millis(Instant::now());
         let mut sum = InFlight::default();
         for lane in &self.lanes {
+            sum.lists += lane.lists.load(Ordering::Acquire);
             sum.watches += lane.watches.load(Ordering::Acquire);
             sum.writes += lane.writes.load(Ordering::Acquire);
             // After the count: who leaves it as lost has set this before.
@@ -138,13 +149,15 @@ impl Ticket {
     fn count(&self) -> Option<&AtomicU64> {
         self.lane().map(|lane| match self.kind {
             Kind::Write => &lane.writes,
+            Kind::List => &lane.lists,
             Kind::Watch => &lane.watches,
         })
     }
 
-    /// It ended without an answer after it was sent: nobody can tell whether it is still being carried out.
-    pub(crate) fn lost(self) {
-        let until = self.seat.tally.millis(Instant::now() + UNSETTLED);
+    /// It was sent, and nothing says that it is over: it may be carried out until the API server has given it up and some time
+    /// after that.
+    pub(crate) fn lost(self, given_up: Instant) {
+        let until = self.seat.tally.millis(given_up + UNSETTLED);
         if let Some(lane) = self.lane() {
             lane.unsettled.fetch_max(until, Ordering::Release);
         }
@@ -163,8 +176,8 @@ impl Drop for Ticket {
 mod tests {
     use super::*;
 
-    fn in_flight(writes: u64, watches: u64) -> InFlight {
-        InFlight { writes, watches }
+    fn in_flight(writes: u64, lists: u64, watches: u64) -> InFlight {
+        InFlight { writes, lists, watches }
     }
 
     #[test]
@@ -173,13 +186,21 @@ mod tests {
         let tickets: Vec<Ticket> = (0..3 * LANES)
             .flat_map(|worker| {
                 let counter = Counter::new(worker);
-                let [write, watch] = [Kind::Write, Kind::Watch].map(|kind| counter.count(&tally, kind));
-                [counter.count(&tally, Kind::Write), write, watch]
+                let kinds = [
+                    Kind::Write,
+                    Kind::Write,
+                    Kind::Write,
+                    Kind::List,
+                    Kind::List,
+                    Kind::Watch,
+                ];
+                kinds.map(|kind| counter.count(&tally, kind))
             })
             .collect();
-        assert_eq!(tally.sum(), in_flight(6 * LANES as u64, 3 * LANES as u64));
+        let workers = 3 * LANES as u64;
+        assert_eq!(tally.sum(), in_flight(3 * workers, 2 * workers, workers));
         drop(tickets);
-        assert_eq!(tally.sum(), in_flight(0, 0));
+        assert_eq!(tally.sum(), InFlight::default());
     }
 
     #[test]
@@ -189,23 +210,26 @@ mod tests {
         let early = counter.count(&first, Kind::Write);
         let late = counter.count(&second, Kind::Watch);
         let again = counter.count(&first, Kind::Watch);
-        assert_eq!((first.sum(), second.sum()), (in_flight(1, 1), in_flight(0, 1)));
+        assert_eq!((first.sum(), second.sum()), (in_flight(1, 0, 1), in_flight(0, 0, 1)));
         drop((early, late, again));
-        assert_eq!((first.sum(), second.sum()), (in_flight(0, 0), in_flight(0, 0)));
+        assert_eq!((first.sum(), second.sum()), (InFlight::default(), InFlight::default()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_whose_answer_was_lost_counts_until_it_must_be_over() {
+    async fn a_write_that_is_lost_counts_until_it_must_be_over() {
         let tally = Tally::new();
         let counter = Counter::new(3);
         tokio::time::advance(Duration::from_secs(100)).await;
-        counter.count(&tally, Kind::Write).lost();
-        assert_eq!(tally.sum(), in_flight(1, 0));
-        tokio::time::advance(UNSETTLED / 2).await;
-        counter.count(&tally, Kind::Write).lost();
+        let lose = |given_up| counter.count(&tally, Kind::Write).lost(given_up);
+        lose(Instant::now());
+        assert_eq!(tally.sum(), in_flight(1, 0, 0));
+        let soon = Duration::from_secs(5);
+        lose(Instant::now() + soon);
+        lose(Instant::now());
+        tokio::time::advance(soon).await;
         tokio::time::advance(UNSETTLED - Duration::from_millis(1)).await;
-        assert_eq!(tally.sum(), in_flight(1, 0));
+        assert_eq!(tally.sum(), in_flight(1, 0, 0));
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(tally.sum(), in_flight(0, 0));
+        assert_eq!(tally.sum(), InFlight::default());
     }
 }

@@ -12,7 +12,7 @@ use ctrlmesh_contract::status::Pod;
 use ctrlmesh_contract::{Chain, Digest};
 use serde_json::{Value, json};
 
-use super::{ChainHandle, Host, Labels, Metrics, Place, Source};
+use super::{ChainHandle, Host, Labels, Metrics, Past, Place, Source};
 use crate::wasm::{CompileMode, Compiler, Engine, InstanceInfo, Plugin, StateStore};
 
 /// Namespace of the pod under test.
@@ -79,7 +79,12 @@ pub(crate) fn place_with_labels(directory: &Path, labels: PathBuf) -> Place {
 
 /// A source with a real engine.
 pub(crate) fn source(place: Place) -> Source {
-    Source::new(place, host())
+    source_after(place, Past::unknown())
+}
+
+/// A source that knows of sidecars before.
+pub(crate) fn source_after(place: Place, past: Past) -> Source {
+    Source::new(place, host(), past)
 }
 
 /// A handle that waits for its first chain.

@@ -248,3 +248,25 @@ fn whole_objects_and_metadata_are_read_by_two() {
     let table = metadata("application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
     assert_eq!(table.representation, Representation::Table);
 }
+
+#[test]
+fn what_clients_read_from_a_process_before_may_be_of_another_view_for_a_while() {
+    let ledger = Arc::new(Ledger::default());
+    ledger.inherit();
+    assert!(ledger.is_used(), "lists leave notes, whether shaped or not");
+    ledger.list(&READER, [].iter(), false);
+    assert_eq!(
+        resumed_as(&ledger, &READER, &[]),
+        Known::Other,
+        "it may be another informer's, from before"
+    );
+    assert_eq!(resumed_as(&ledger, &READER, &[]), Known::Same);
+}
+
+#[test]
+fn what_clients_read_from_a_process_before_is_of_the_same_view_under_the_same_chain() {
+    let ledger = Arc::new(Ledger::default());
+    ledger.inherit();
+    listed(&ledger, "a");
+    assert_eq!(resumed(&ledger, "a"), Known::Same);
+}

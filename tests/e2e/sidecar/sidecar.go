@@ -178,6 +178,9 @@ func (s *Sidecar) arguments() []string {
 	if s.options.CacheDir != "" {
 		args = append(args, "--cache-dir="+s.options.CacheDir)
 	}
+	if pod := s.options.Pod; pod != nil {
+		args = append(args, "--state-dir="+filepath.Join(pod.Dir, "state"))
+	}
 	if !s.options.Plain {
 		args = append(args, "--chain-dir="+s.Volume.Dir, "--labels-file="+filepath.Join(s.labels.Dir, "labels"))
 	}

@@ -1,8 +1,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
 use ctrlmesh_contract::Digest;
 use prometheus_client::registry::Registry;
 
+use super::super::tally::UNSETTLED;
 use super::super::tests::handle;
 use super::*;
 
@@ -14,8 +16,8 @@ fn chain(generation: u64) -> Arc<Snapshot> {
     Arc::new(Snapshot::new(generation, Digest::of(b"document"), Vec::new()))
 }
 
-fn in_flight(writes: u64, watches: u64) -> InFlight {
-    InFlight { writes, watches }
+fn in_flight(writes: u64, lists: u64, watches: u64) -> InFlight {
+    InFlight { writes, lists, watches }
 }
 
 /// Generation in force, and what is under way under earlier ones.
@@ -31,18 +33,33 @@ fn requests_of_the_chain_in_force_are_told_when_it_is_no_longer_in_force() {
     handle.apply(chain(1));
     let (snapshot, write) = handle.enter(&counter, Kind::Write);
     assert_eq!(snapshot.generation, 1);
-    assert_eq!(told(&handle), (1, in_flight(0, 1)));
+    assert_eq!(told(&handle), (1, in_flight(0, 0, 1)));
+    let (_, list) = handle.enter(&counter, Kind::List);
     handle.apply(chain(2));
     let (_, again) = handle.enter(&counter, Kind::Write);
-    assert_eq!(told(&handle), (2, in_flight(1, 1)));
+    assert_eq!(told(&handle), (2, in_flight(1, 1, 1)));
     // The same document for a pod whose labels have changed.
     handle.apply(chain(2));
-    assert_eq!(told(&handle), (2, in_flight(2, 1)));
+    assert_eq!(told(&handle), (2, in_flight(2, 1, 1)));
     drop((before_the_first, write));
-    assert_eq!(told(&handle), (2, in_flight(1, 0)));
+    assert_eq!(told(&handle), (2, in_flight(1, 1, 0)));
+    drop(list);
+    assert_eq!(told(&handle), (2, in_flight(1, 0, 0)));
     drop(again);
     assert_eq!(told(&handle), (2, InFlight::default()));
     assert!(handle.earlier().is_empty(), "nothing is kept of them");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_process_before_may_have_left_is_told_until_it_must_be_over() {
+    let handle = stand();
+    handle.follow_another();
+    assert_eq!(told(&handle), (0, in_flight(1, 0, 0)));
+    handle.apply(chain(1));
+    tokio::time::advance(UNSETTLED - Duration::from_millis(1)).await;
+    assert_eq!(told(&handle), (1, in_flight(1, 0, 0)));
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert_eq!(told(&handle), (1, InFlight::default()));
 }
 
 #[test]
@@ -53,7 +70,7 @@ fn chains_without_requests_are_forgotten_also_if_nobody_asks() {
         handle.apply(chain(generation));
     }
     assert_eq!(handle.earlier().len(), 1);
-    assert_eq!(told(&handle), (99, in_flight(0, 1)));
+    assert_eq!(told(&handle), (99, in_flight(0, 0, 1)));
     drop(watch);
 }
 
@@ -72,7 +89,7 @@ fn a_chain_that_comes_while_a_request_begins_is_the_requests() {
     assert_eq!(snapshot.generation, 3);
     assert_eq!(told(&handle), (3, InFlight::default()));
     handle.apply(chain(4));
-    assert_eq!(told(&handle), (4, in_flight(1, 0)));
+    assert_eq!(told(&handle), (4, in_flight(1, 0, 0)));
     drop(ticket);
 }
 
@@ -83,7 +100,7 @@ const IDLE: u64 = u64::MAX;
 fn work(handle: &ChainHandle, worker: usize, under: &AtomicU64, stop: &AtomicBool) {
     let counter = Counter::new(worker);
     while !stop.load(Ordering::Relaxed) {
-        for kind in [Kind::Write, Kind::Watch] {
+        for kind in [Kind::Write, Kind::List, Kind::Watch] {
             let (snapshot, ticket) = handle.enter(&counter, kind);
             under.store(snapshot.generation, Ordering::SeqCst);
             std::hint::spin_loop();

@@ -14,8 +14,10 @@ use prometheus_client::registry::Registry;
 use serde_json::json;
 
 use super::super::tests::mount::Mount;
-use super::super::tests::{document, entry, files_of, handle, place, place_with_labels, scripted, source, with};
-use super::super::{Admission, Metrics, Place};
+use super::super::tests::{
+    document, entry, files_of, handle, place, place_with_labels, scripted, source, source_after, with,
+};
+use super::super::{Admission, Metrics, Past, Place};
 use super::*;
 use crate::wasm::{Fault, Origin, Phase};
 
@@ -42,12 +44,21 @@ impl Fixture {
     }
 
     fn with_place(change: impl FnOnce(&mut Place)) -> Self {
+        Self::of(change, Past::unknown())
+    }
+
+    /// Of a sidecar that is not the pod's first.
+    fn after(past: Past) -> Self {
+        Self::of(|_| {}, past)
+    }
+
+    fn of(change: impl FnOnce(&mut Place), past: Past) -> Self {
         let mount = Mount::new();
         let mut place = place(mount.path());
         change(&mut place);
         let mut registry = Registry::default();
         let handle = handle(Metrics::new(&mut registry));
-        let updater = Updater::new(source(place), handle, ready(), NO_POLL);
+        let updater = Updater::new(source_after(place, past), handle, ready(), NO_POLL);
         Self {
             mount,
             registry,
@@ -217,11 +228,16 @@ async fn entries_are_chosen_by_the_labels_that_the_pod_has_now() {
     ];
     fixture.publish(files_of(document(1, &entries), &[scripted()])).await;
     assert_eq!(fixture.names(), ["shard-0", "stable"]);
+    assert!(fixture.current().is_first());
 
     labels.publish([(files::LABELS, b"canary=\"\"\nshard=\"1\"\n".to_vec())]);
     fixture.updater.update().await;
     assert_eq!(fixture.names(), ["shard-1"]);
     assert_eq!(fixture.current().generation, 1, "the document is still the same");
+    assert!(
+        !fixture.current().is_first(),
+        "what was read before was of another view"
+    );
 }
 
 #[tokio::test]
@@ -302,5 +318,31 @@ async fn status_tells_of_a_quarantine() {
     assert!(
         metrics.contains("plugin_quarantines_total{entry=\"a\"} 1\n"),
         "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn a_chain_is_the_first_if_the_sidecar_before_had_no_other() {
+    let state = tempfile::tempdir().unwrap();
+    let chain = |generation, name| files_of(document(generation, &[entry(name, scripted())]), &[scripted()]);
+    for (generation, name, is_first) in [(1, "a", true), (2, "a", true), (3, "b", false), (4, "b", false)] {
+        let mut fixture = Fixture::after(Past::open(state.path()).unwrap());
+        fixture.publish(chain(generation, name)).await;
+        assert_eq!(fixture.current().is_first(), is_first, "{generation} {name}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_chain_is_known_to_the_sidecar_after_that() {
+    let state = tempfile::tempdir().unwrap();
+    let chain = |generation, name| files_of(document(generation, &[entry(name, scripted())]), &[scripted()]);
+    let mut fixture = Fixture::after(Past::open(state.path()).unwrap());
+    fixture.publish(chain(1, "a")).await;
+    fixture.publish(chain(2, "b")).await;
+    let mut fixture = Fixture::after(Past::open(state.path()).unwrap());
+    fixture.publish(chain(3, "b")).await;
+    assert!(
+        !fixture.current().is_first(),
+        "a client may have a version from the chain before"
     );
 }

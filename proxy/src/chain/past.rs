@@ -1,0 +1,179 @@
+//! What a sidecar notes for the one that is started after it in the same pod: that it was there, and under which chains
+//! clients have read from it.
+//!
+//! Leaves what follows to `handle.rs` (its writes may still be carried out) and to who asks [`Snapshot::is_first`] (what
+//! clients have read may be of another view).
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use ctrlmesh_contract::Digest;
+
+use super::snapshot::Snapshot;
+
+/// The note's name in the directory.
+const NOTE: &str = "chain";
+/// It is written under this name first.
+const ASIDE: &str = ".chain";
+/// What stands in it once there was a second chain; else the only one's digest.
+const SEVERAL: &str = "several";
+/// Longer than any note.
+const MAX_NOTE_BYTES: u64 = 128;
+
+/// The sidecars that ran in this pod before.
+#[derive(Debug)]
+pub struct Past {
+    directory: Option<PathBuf>,
+    chains: Chains,
+}
+
+/// The chains that those sidecars had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Chains {
+    /// There was no sidecar.
+    None,
+    /// All had this one.
+    One(Digest),
+    /// More than one, or nobody knows.
+    Several,
+}
+
+impl Past {
+    /// Nothing is noted, so nothing is known: each start counts as the pod's first.
+    #[must_use]
+    pub const fn unknown() -> Self {
+        let (directory, chains) = (None, Chains::None);
+        Self { directory, chains }
+    }
+
+    /// What is noted in this directory, which is made if it is not there.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn open(directory: &Path) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        let chains = match read(&directory.join(NOTE))?.as_deref().map(str::parse) {
+            None => Chains::None,
+            Some(Ok(digest)) => Chains::One(digest),
+            Some(Err(_)) => Chains::Several,
+        };
+        Ok(Self {
+            directory: Some(directory.to_owned()),
+            chains,
+        })
+    }
+
+    /// Whether there was a sidecar before this one.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.chains != Chains::None
+    }
+
+    /// Whether those before had no other chain than this one.
+    pub(super) fn is_same(&self, snapshot: &Snapshot) -> bool {
+        match self.chains {
+            Chains::None => true,
+            Chains::One(digest) => digest == digest_of(snapshot),
+            Chains::Several => false,
+        }
+    }
+
+    /// Notes a chain that is about to come into force: before, so that there is no moment when clients have read under it and
+    /// nobody knows.
+    pub(super) fn note(&self, snapshot: &Snapshot) {
+        let Some(directory) = &self.directory else { return };
+        let note = if snapshot.is_first() {
+            digest_of(snapshot).to_string()
+        } else {
+            SEVERAL.to_owned()
+        };
+        if let Err(error) = write(directory, &note) {
+            tracing::warn!(
+                directory = %directory.display(),
+                %error,
+                "the chain can't be noted: if this sidecar is restarted, clients may miss a change of their shard"
+            );
+        }
+    }
+}
+
+/// Stands for what the pod's entries are, in whatever document.
+fn digest_of(snapshot: &Snapshot) -> Digest {
+    let entries = snapshot.entries().iter().map(|entry| {
+        let policy = entry.on_failure.name();
+        format!(
+            "{} {} {} {} {policy}\n",
+            entry.name, entry.order, entry.digest, entry.settings_hash
+        )
+    });
+    Digest::of(entries.collect::<String>().as_bytes())
+}
+
+fn read(note: &Path) -> io::Result<Option<String>> {
+    let file = match File::open(note) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut bytes = Vec::new();
+    file.take(MAX_NOTE_BYTES).read_to_end(&mut bytes)?;
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+fn write(directory: &Path, note: &str) -> io::Result<()> {
+    let aside = directory.join(ASIDE);
+    let mut file = File::create(&aside)?;
+    file.write_all(note.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(aside, directory.join(NOTE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(is_first: bool) -> Snapshot {
+        let mut snapshot = Snapshot::new(7, Digest::of(b"document"), Vec::new());
+        snapshot.is_first = is_first;
+        snapshot
+    }
+
+    #[test]
+    fn who_comes_later_knows_of_the_only_chain() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || Past::open(&directory.path().join("state")).unwrap();
+        let first = open();
+        assert!(!first.is_there() && first.is_same(&snapshot(true)));
+        first.note(&snapshot(true));
+        let second = open();
+        assert!(second.is_there() && second.is_same(&snapshot(true)));
+    }
+
+    #[test]
+    fn who_comes_later_knows_that_there_were_several() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || Past::open(directory.path()).unwrap();
+        open().note(&snapshot(true));
+        open().note(&snapshot(false));
+        let third = open();
+        assert!(third.is_there() && !third.is_same(&snapshot(true)));
+    }
+
+    #[test]
+    fn a_note_that_can_not_be_read_may_be_of_any_chain() {
+        let directory = tempfile::tempdir().unwrap();
+        for note in [&b""[..], b"sha256:12", b"\xff"] {
+            fs::write(directory.path().join(NOTE), note).unwrap();
+            let past = Past::open(directory.path()).unwrap();
+            assert!(past.is_there() && !past.is_same(&snapshot(true)), "{note:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_directory_nothing_is_kept() {
+        let past = Past::unknown();
+        past.note(&snapshot(true));
+        assert!(!past.is_there() && past.is_same(&snapshot(true)));
+    }
+}

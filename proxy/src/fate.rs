@@ -1,0 +1,99 @@
+//! What is known of a request that may change objects once nobody waits for its answer any more: may it still be carried out,
+//! and until when.
+//!
+//! Pure. Leaves counting to `chain/tally.rs`, and saying so to `/status`.
+
+use std::time::Duration;
+
+use http::Response;
+use tokio::time::Instant;
+
+use crate::upstream::SendError;
+
+/// An API server gives a request up after so long, whether or not it has noticed that its client is gone: the default of
+/// `--request-timeout`. (Its handlers allow 34 s to all writes but DELETECOLLECTION: `requestTimeoutUpperBound` in
+/// k8s.io/apiserver `pkg/endpoints/handlers/rest.go`.)
+const LONGEST_REQUEST: Duration = Duration::from_secs(60);
+
+/// How a request ended at the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It was carried out or refused, or the API server has never seen it.
+    Over,
+    /// The API server gives it up about now, but not what it has given to etcd: it answered with an error of its own (504
+    /// says that its patience ended, 500 may be one of etcd's), or its client went away, which it is told.
+    GivenUp,
+    /// It came to no answer, and the API server need not know that nobody waits for it.
+    CutOff,
+}
+
+impl Fate {
+    /// By what came of sending it.
+    pub(crate) fn of<B>(result: &Result<Response<B>, SendError>) -> Self {
+        match result {
+            Ok(response) if response.status().is_server_error() => Self::GivenUp,
+            Err(SendError::RequestBody { .. }) => Self::GivenUp,
+            Err(error) if error.maybe_executed() => Self::CutOff,
+            Ok(_) | Err(_) => Self::Over,
+        }
+    }
+
+    /// When the API server has given it up; `None`: there is nothing to give up.
+    pub(crate) fn given_up(self, sent: Instant, ended: Instant) -> Option<Instant> {
+        match self {
+            Self::Over => None,
+            Self::GivenUp => Some(ended),
+            Self::CutOff => Some(ended.max(sent + LONGEST_REQUEST)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(code: u16) -> Result<Response<()>, SendError> {
+        Ok(Response::builder().status(code).body(()).unwrap())
+    }
+
+    fn broken(maybe_executed: bool) -> Result<Response<()>, SendError> {
+        let source = "reset".into();
+        Err(SendError::Broken { maybe_executed, source })
+    }
+
+    #[test]
+    fn only_an_answer_that_says_so_is_the_end_of_a_write() {
+        for code in [200, 201, 202, 307, 400, 403, 404, 409, 422, 429] {
+            assert_eq!(Fate::of(&answered(code)), Fate::Over, "{code}");
+        }
+        for code in [500, 502, 503, 504] {
+            assert_eq!(Fate::of(&answered(code)), Fate::GivenUp, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_write_without_an_answer_may_go_on_unless_it_was_never_sent() {
+        let source = || "reset".into();
+        let timeout = Duration::from_secs(75);
+        for (result, fate) in [
+            (broken(true), Fate::CutOff),
+            (broken(false), Fate::Over),
+            (Err(SendError::HeadTimeout { timeout }), Fate::CutOff),
+            (Err(SendError::RequestBody { source: source() }), Fate::GivenUp),
+            (Err(SendError::NotProcessed { source: source() }), Fate::Over),
+            (Err(SendError::TooManyConnections { limit: 1 }), Fate::Over),
+        ] {
+            assert_eq!(Fate::of(&result), fate, "{result:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_not_told_goes_on_for_as_long_as_a_request_may_take() {
+        let sent = Instant::now();
+        let (soon, late) = (sent + Duration::from_secs(5), sent + Duration::from_secs(75));
+        assert_eq!(Fate::Over.given_up(sent, soon), None);
+        assert_eq!(Fate::GivenUp.given_up(sent, soon), Some(soon));
+        assert_eq!(Fate::CutOff.given_up(sent, soon), Some(sent + LONGEST_REQUEST));
+        assert_eq!(Fate::CutOff.given_up(sent, late), Some(late));
+    }
+}
