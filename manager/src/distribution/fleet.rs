@@ -97,6 +97,8 @@ pub(super) struct Fleet {
     pub(super) fresh: BTreeSet<String>,
     /// Pods that were not asked yet.
     pub(super) unasked: BTreeSet<String>,
+    /// Questions in a row that a pod has not answered.
+    pub(super) failures: BTreeMap<String, u32>,
 }
 
 impl Fleet {
@@ -118,6 +120,7 @@ impl Fleet {
             answers: heard.iter().map(|(pod, heard)| (pod.clone(), answer(heard))).collect(),
             fresh: pods(|heard| heard.is_fresh),
             unasked: pods(|heard| heard.asked.is_none()),
+            failures: heard.iter().map(|(pod, heard)| (pod.clone(), heard.failures)).collect(),
             ..Self::default()
         }
     }
@@ -267,165 +270,4 @@ impl hand_over::Fleet for Fleet {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_has_no_chain_shows_nothing() {
-        let sidecar = |told| Sidecar {
-            pod: "operator-0".to_owned(),
-            is_placed: true,
-            told,
-            ..Sidecar::default()
-        };
-        let fleet = |is_first, answer| Fleet {
-            answers: BTreeMap::from([("operator-0".to_owned(), answer)]),
-            is_first,
-            ..Fleet::default()
-        };
-        let silent = || Answer::None("starts".to_owned());
-        let at = |generation| {
-            let mut status = Status::default();
-            status.chain.generation = generation;
-            Answer::Status(Box::new(status))
-        };
-        assert!(
-            !fleet(false, at(0)).is_blank(&sidecar(None)),
-            "it may find an earlier one"
-        );
-        assert!(fleet(true, at(0)).is_blank(&sidecar(None)));
-        assert!(
-            !fleet(true, at(7)).is_blank(&sidecar(None)),
-            "somebody deleted the chain"
-        );
-        assert!(fleet(true, silent()).is_blank(&sidecar(None)));
-        assert!(!fleet(true, silent()).is_blank(&sidecar(Some(7))), "it was told of one");
-        assert!(!fleet(false, silent()).is_blank(&sidecar(None)));
-        let pending = Sidecar::default();
-        assert!(fleet(false, silent()).is_blank(&pending));
-    }
-
-    fn entry(name: &str) -> Entry {
-        Entry {
-            name: name.to_owned(),
-            plugin: ctrlmesh_contract::Digest::of(b"plugin"),
-            pod_selector: LabelSelector::default(),
-            order: 0,
-            on_failure: ctrlmesh_contract::FailurePolicy::Closed,
-            timeout_ms: 10,
-            memory_mib: 16,
-            settings: ctrlmesh_contract::Settings::default(),
-            origin: None,
-        }
-    }
-
-    fn running(generation: u64, entries: &[Entry]) -> Status {
-        let mut status = Status::default();
-        status.chain.generation = generation;
-        status.chain.entries = entries
-            .iter()
-            .map(|entry| ctrlmesh_contract::status::EntryStatus {
-                name: entry.name.clone(),
-                plugin: entry.plugin,
-                settings_hash: entry.settings.hash().to_owned(),
-                state: EntryState::Active,
-                faults: 0,
-                error: None,
-                until: None,
-                reports: BTreeMap::new(),
-            })
-            .collect();
-        status
-    }
-
-    fn fleet(told: Option<u64>, answer: Answer) -> Fleet {
-        let sidecar = Sidecar {
-            pod: "operator-0".to_owned(),
-            ip: Some("10.0.0.1".to_owned()),
-            told,
-            ..Sidecar::default()
-        };
-        Fleet {
-            sidecars: vec![sidecar],
-            answers: BTreeMap::from([("operator-0".to_owned(), answer)]),
-            fresh: BTreeSet::from(["operator-0".to_owned()]),
-            ..Fleet::default()
-        }
-    }
-
-    #[test]
-    fn an_answer_from_before_the_chain_is_no_word_about_it() {
-        let entries = [entry("shard-selector/a")];
-        let mut fleet = fleet(None, Answer::Status(Box::new(running(7, &entries))));
-        fleet.sidecars[0].is_placed = true;
-        let is_at = |fleet: &Fleet| fleet.is_at(&fleet.sidecars[0], &entries);
-        assert!(is_at(&fleet));
-        fleet.fresh.clear();
-        assert!(!is_at(&fleet));
-    }
-
-    #[test]
-    fn a_pod_is_told_of_a_chain_that_it_does_not_run_and_once() {
-        let entries = [entry("shard-selector/a")];
-        let untold = |told, status: Option<Status>| {
-            let answer = status.map_or(Answer::None("starts".to_owned()), |status| {
-                Answer::Status(Box::new(status))
-            });
-            fleet(told, answer).untold(&entries, 7)
-        };
-        assert_eq!(
-            untold(None, Some(running(6, &[]))),
-            ["operator-0"],
-            "made when the chain was"
-        );
-        assert_eq!(
-            untold(Some(6), Some(running(6, &[]))),
-            ["operator-0"],
-            "the leader died"
-        );
-        assert_eq!(untold(Some(6), None), ["operator-0"], "it does not answer");
-        assert!(untold(Some(7), Some(running(6, &[]))).is_empty(), "told already");
-        assert!(
-            untold(Some(6), Some(running(6, &entries))).is_empty(),
-            "it is not concerned"
-        );
-    }
-
-    #[test]
-    fn nobody_is_believed_who_speaks_of_a_generation_that_nobody_wrote() {
-        let heard = |generation| Heard {
-            answer: Answer::Status(Box::new(running(generation, &[]))),
-            asked: Some(std::time::Instant::now()),
-            is_fresh: true,
-        };
-        let heard = BTreeMap::from([("a".to_owned(), heard(u64::MAX)), ("b".to_owned(), heard(9))]);
-        let fleet = Fleet::heard(Vec::new(), &heard, 1 << 20);
-        assert_eq!(fleet.generation(), 9);
-        assert!(matches!(&fleet.answers["a"], Answer::None(problem) if problem.contains("nobody has written")));
-    }
-
-    #[test]
-    fn each_reason_to_wait_for_a_pod_is_named() {
-        let entries = [entry("shard-selector/a")];
-        let why = |status: Status| {
-            let fleet = fleet(None, Answer::Status(Box::new(status)));
-            let lag = fleet.lag(&fleet.sidecars[0], &entries, 7);
-            (lag, fleet.why_unsettled(&fleet.sidecars[0], &entries))
-        };
-        let mut busy = running(7, &entries);
-        busy.chain.earlier.watches = 2;
-        assert_eq!(
-            why(busy),
-            (Some("busy"), "has 0 writes and 2 watches from before".to_owned())
-        );
-        assert_eq!(
-            why(running(6, &[])),
-            (Some("behind"), "runs generation 6 of the chain still".to_owned())
-        );
-        assert_eq!(why(running(7, &entries)), (None, "has done so and settles".to_owned()));
-        let silent = fleet(None, Answer::None("does not answer in time".to_owned()));
-        assert_eq!(silent.lag(&silent.sidecars[0], &entries, 7), Some("silent"));
-        let why = silent.why_unsettled(&silent.sidecars[0], &entries);
-        assert_eq!(why, "does not answer in time");
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! Follows sidecars: a task for each pod asks it again and again, and says which namespace has news.
 //!
 //! Guarantees: a pass never waits for a pod; at most [`CONCURRENCY`] are asked at a time; a pod that says nothing new, or
-//! nothing, is asked less and less often. Tasks are owned here, and end with their pod or with this.
+//! nothing, is asked less and less often, unless it is waited for. One lost answer is none: [`LOST`]. Tasks are owned here, and end with their pod or with this.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +25,10 @@ const CONCURRENCY: usize = 64;
 const SOON: Duration = Duration::from_millis(150);
 /// The same, if it answers and has yet to load the chain, or to end what began before it.
 const AWAITED: Duration = Duration::from_millis(500);
+/// The same, if it does not answer: one question that is lost must not look like a pod that is.
+const AWAITED_SILENT: Duration = Duration::from_secs(1);
+/// From so many questions in a row without an answer on, there is none. Before that the last one stands.
+const LOST: u32 = 2;
 /// How long news are gathered: answers of many sidecars lead to few passes.
 const GATHER: Duration = Duration::from_millis(50);
 
@@ -34,6 +38,8 @@ pub(super) struct Heard {
     pub(super) answer: Answer,
     /// When it was asked: the answer is not older. `None`: it was not asked yet.
     pub(super) asked: Option<Instant>,
+    /// Questions in a row that had no answer.
+    pub(super) failures: u32,
     /// It was asked since the chain lies there, and since its pod has the labels that it has.
     pub(super) is_fresh: bool,
 }
@@ -73,12 +79,13 @@ impl Line {
             self.since = Instant::now();
         }
         // A sidecar that starts, or starts again, changes its pod.
-        let is_changed = self.sidecar.version != sidecar.version && matches!(heard.answer, Answer::None(_));
+        let is_lost = heard.failures > 0 || matches!(heard.answer, Answer::None(_));
+        let is_changed = self.sidecar.version != sidecar.version && is_lost;
         if is_other || is_changed {
             self.shared.wake.notify_one();
         }
         self.sidecar.clone_from(sidecar);
-        let is_fresh = heard.asked.is_some_and(|asked| asked >= self.since);
+        let is_fresh = heard.is_fresh && heard.asked.is_some_and(|asked| asked >= self.since);
         Heard { is_fresh, ..heard }
     }
 }
@@ -165,6 +172,7 @@ impl Follower {
                 let heard = Heard {
                     answer,
                     asked: Some(Instant::now()),
+                    failures: 0,
                     is_fresh: true,
                 };
                 all.insert(sidecar.pod.clone(), heard);
@@ -198,15 +206,7 @@ impl Follower {
     }
 
     fn line(&self, namespace: &str, sidecar: &Sidecar, tasks: &mut JoinSet<()>) -> Line {
-        let shared = Arc::new(Shared {
-            heard: Mutex::new(Heard {
-                answer: Answer::None("was not asked yet".to_owned()),
-                asked: None,
-                is_fresh: false,
-            }),
-            wake: Notify::new(),
-            is_awaited: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new());
         let asking = Asking {
             namespace: namespace.to_owned(),
             sidecar: sidecar.clone(),
@@ -227,8 +227,42 @@ impl Follower {
 }
 
 impl Shared {
+    fn new() -> Self {
+        Self {
+            heard: Mutex::new(Heard {
+                answer: Answer::None("was not asked yet".to_owned()),
+                asked: None,
+                failures: 0,
+                is_fresh: false,
+            }),
+            wake: Notify::new(),
+            is_awaited: AtomicBool::new(false),
+        }
+    }
+
     fn heard(&self) -> Heard {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes what came of a question. Whether it is something new.
+    fn note(&self, asked: Instant, answer: Answer) -> bool {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.failures = match answer {
+            Answer::Status(_) => 0,
+            Answer::None(_) => heard.failures.saturating_add(1),
+        };
+        if heard.failures < LOST && matches!((&heard.answer, &answer), (Answer::Status(_), Answer::None(_))) {
+            heard.is_fresh = false;
+            return false;
+        }
+        let is_news = is_news(&heard.answer, &answer);
+        *heard = Heard {
+            answer,
+            asked: Some(asked),
+            failures: heard.failures,
+            is_fresh: true,
+        };
+        is_news
     }
 }
 
@@ -250,18 +284,10 @@ impl Asking {
         loop {
             let is_news = self.ask().await;
             let heard = self.shared.heard();
-            pause = next_pause(pause, is_news, &heard.answer, self.longest);
-            let is_awaited = || self.shared.is_awaited.load(Ordering::Relaxed);
-            let is_answering = matches!(heard.answer, Answer::Status(_));
-            let pause_now = || {
-                if is_answering && is_awaited() {
-                    pause.min(AWAITED)
-                } else {
-                    pause
-                }
-            };
+            pause = next_pause(pause, is_news, &heard, self.longest);
+            let is_awaited = self.shared.is_awaited.load(Ordering::Relaxed);
             tokio::select! {
-                () = tokio::time::sleep(pause_now()) => {}
+                () = tokio::time::sleep(pause_now(pause, is_awaited, &heard.answer)) => {}
                 () = self.shared.wake.notified() => pause = SOON,
             }
         }
@@ -272,21 +298,14 @@ impl Asking {
         let Ok(_turn) = self.limit.acquire().await else {
             return false;
         };
-        let asked = Some(Instant::now());
+        let asked = Instant::now();
         let answer = self.poller.ask(&self.namespace, &self.sidecar).await;
         let counts: &Metrics = &self.counts.distribution;
         counts.polls.inc();
         if matches!(answer, Answer::None(_)) {
             counts.polls_failed.inc();
         }
-        let mut heard = self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_news = is_news(&heard.answer, &answer);
-        *heard = Heard {
-            answer,
-            asked,
-            is_fresh: true,
-        };
-        drop(heard);
+        let is_news = self.shared.note(asked, answer);
         if is_news {
             self.news.add(&self.namespace);
         }
@@ -294,11 +313,18 @@ impl Asking {
     }
 }
 
-/// Twice as long each time, unless a sidecar that answers had news.
-fn next_pause(last: Duration, is_news: bool, answer: &Answer, longest: Duration) -> Duration {
+/// Twice as long each time, unless a sidecar that answers had news, or did not answer for the first time.
+fn next_pause(last: Duration, is_news: bool, heard: &Heard, longest: Duration) -> Duration {
+    let is_soon = heard.failures == 1 || is_news && matches!(heard.answer, Answer::Status(_));
+    if is_soon { SOON } else { last * 2 }.min(longest)
+}
+
+/// No longer than those who wait for it can bear.
+fn pause_now(pause: Duration, is_awaited: bool, answer: &Answer) -> Duration {
     match answer {
-        Answer::Status(_) if is_news => SOON.min(longest),
-        _ => (last * 2).min(longest),
+        _ if !is_awaited => pause,
+        Answer::Status(_) => pause.min(AWAITED),
+        Answer::None(_) => pause.min(AWAITED_SILENT),
     }
 }
 
@@ -336,34 +362,4 @@ fn essence(status: &Status) -> impl PartialEq + use<> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_until_there_is_news() {
-        let longest = Duration::from_secs(10);
-        let (none, some) = (Answer::None(String::new()), Answer::Status(Box::default()));
-        let mut pauses = vec![SOON];
-        for _ in 0..8 {
-            pauses.push(next_pause(*pauses.last().unwrap(), true, &none, longest));
-        }
-        assert_eq!(pauses[1], SOON * 2, "another failure is no news");
-        assert_eq!(pauses[8], longest);
-        assert_eq!(next_pause(longest, false, &some, longest), longest);
-        assert_eq!(next_pause(longest, true, &some, longest), SOON);
-    }
-
-    #[test]
-    fn what_only_counts_is_no_news() {
-        let answer = |change: fn(&mut Status)| {
-            let mut status = Status::default();
-            change(&mut status);
-            Answer::Status(Box::new(status))
-        };
-        let before = answer(|_| {});
-        assert!(!is_news(&before, &answer(|status| status.counts.faults = 7)));
-        assert!(is_news(&before, &answer(|status| status.chain.generation = 1)));
-        assert!(is_news(&before, &answer(|status| status.chain.earlier.writes = 1)));
-        assert!(is_news(&before, &Answer::None("gone".to_owned())));
-    }
-}
+mod tests;

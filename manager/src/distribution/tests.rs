@@ -20,6 +20,8 @@ use super::*;
 use crate::samples;
 use crate::stand::{self, Running, text, until};
 
+mod losing;
+
 const DEMO: &str = "demo";
 const CHAIN: &str = "ctrlmesh-chain";
 const SLOT: &str = "ctrlmesh-plugins-0";
