@@ -48,6 +48,7 @@ use tokio::sync::mpsc;
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::gather::gathered;
 use crate::oci::Plugins;
 use follow::{Follower, News};
 use poll::Poller;
@@ -90,13 +91,14 @@ async fn run_with(context: Context, patience: Duration) -> Result<(), Error> {
     let (plugins, worker) = Plugins::of(&context, changed);
     let news = Arc::new(News::default());
     let triggers = stream::select(triggers, stream::select(namespaces(fetched), news.namespaces()));
-    let (stop, debounce) = (context.stop.clone(), context.args.debounce());
+    let triggers = gathered(triggers, context.args.debounce());
+    let stop = context.stop.clone();
     let fetching = worker.run(stop.clone());
     let controller = Controller::new(
         Api::<Namespace>::all(context.client.clone()),
         watcher::Config::default(),
     )
-    .with_config(Config::default().debounce(debounce).concurrency(CONCURRENCY))
+    .with_config(Config::default().concurrency(CONCURRENCY))
     .reconcile_on(triggers)
     .graceful_shutdown_on(stop.cancelled_owned());
     let metrics = Arc::clone(&context.metrics);
