@@ -9,18 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::status::{EntryStatus, Status};
-use futures_util::{Stream, stream};
-use k8s_openapi::api::core::v1::Namespace;
-use kube::runtime::reflector::ObjectRef;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::Metrics;
 use super::fleet::{Answer, Sidecar};
+use super::news::News;
 use super::poll::{NO_ADDRESS, Poller};
 
 /// Sidecars that are asked at a time, over all namespaces.
 const CONCURRENCY: usize = 64;
+/// The same of those that did not answer last, which take as long as an answer may: they must not hold up those that do.
+const SILENT_CONCURRENCY: usize = 8;
 /// Until a sidecar that had news is asked again.
 const SOON: Duration = Duration::from_millis(150);
 /// The same, if it answers and has yet to load the chain, or to end what began before it.
@@ -29,8 +29,6 @@ const AWAITED: Duration = Duration::from_millis(500);
 const AWAITED_SILENT: Duration = Duration::from_secs(1);
 /// From so many questions in a row without an answer on, there is none. Before that the last one stands.
 const LOST: u32 = 2;
-/// How long news are gathered: answers of many sidecars lead to few passes.
-const GATHER: Duration = Duration::from_millis(50);
 
 /// What was heard of a pod last.
 #[derive(Clone, Debug)]
@@ -49,7 +47,7 @@ pub(super) struct Follower {
     poller: Poller,
     /// Longest pause between two questions.
     longest: Duration,
-    limit: Arc<Semaphore>,
+    turns: Arc<Turns>,
     news: Arc<News>,
     counts: Arc<crate::metrics::Metrics>,
     lines: Mutex<Lines>,
@@ -84,6 +82,7 @@ impl Line {
         if is_other || is_changed {
             self.shared.wake.notify_one();
         }
+        self.shared.is_changed.fetch_or(is_changed, Ordering::Relaxed);
         self.sidecar.clone_from(sidecar);
         let is_fresh = heard.is_fresh && heard.asked.is_some_and(|asked| asked >= self.since);
         Heard { is_fresh, ..heard }
@@ -102,37 +101,47 @@ struct Shared {
     wake: Notify,
     /// The chain waits for it.
     is_awaited: AtomicBool,
+    /// Its pod has changed since it was asked last, and it had not answered.
+    is_changed: AtomicBool,
 }
 
-/// Namespaces whose sidecars said something new.
-#[derive(Debug, Default)]
-pub(super) struct News {
-    of: Mutex<BTreeSet<String>>,
-    wake: Notify,
+/// Who may be asked now.
+struct Turns {
+    answering: Semaphore,
+    silent: Semaphore,
 }
 
-impl News {
-    fn add(&self, namespace: &str) {
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
-        of.insert(namespace.to_owned());
-        self.wake.notify_one();
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            answering: Semaphore::new(CONCURRENCY),
+            silent: Semaphore::new(SILENT_CONCURRENCY),
+        }
     }
+}
 
-    fn take(&self) -> Option<String> {
-        self.of.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
-    }
-
-    /// One by one, as they come. For one reader.
-    pub(super) fn namespaces(self: &Arc<Self>) -> impl Stream<Item = ObjectRef<Namespace>> + use<> {
-        stream::unfold(Arc::clone(self), async |news| {
-            loop {
-                if let Some(namespace) = news.take() {
-                    return Some((ObjectRef::new(&namespace), news));
-                }
-                news.wake.notified().await;
-                tokio::time::sleep(GATHER).await;
+impl Turns {
+    async fn take(&self, shared: &Shared) -> Result<SemaphorePermit<'_>, AcquireError> {
+        let turn = loop {
+            tokio::select! {
+                turn = self.of(shared).acquire() => break turn,
+                // Perhaps it is among others now.
+                () = shared.wake.notified() => {}
             }
-        })
+        };
+        shared.is_changed.store(false, Ordering::Relaxed);
+        turn
+    }
+
+    /// Who starts has not answered, and changes its pod: it does not wait for those that are lost.
+    fn of(&self, shared: &Shared) -> &Semaphore {
+        let heard = shared.heard();
+        let is_silent = heard.asked.is_some() && matches!(heard.answer, Answer::None(_));
+        if is_silent && !shared.is_changed.load(Ordering::Relaxed) {
+            &self.silent
+        } else {
+            &self.answering
+        }
     }
 }
 
@@ -146,7 +155,7 @@ impl Follower {
         Self {
             poller,
             longest,
-            limit: Arc::new(Semaphore::new(CONCURRENCY)),
+            turns: Arc::default(),
             news,
             counts,
             lines: Mutex::default(),
@@ -212,7 +221,7 @@ impl Follower {
             sidecar: sidecar.clone(),
             poller: self.poller.clone(),
             longest: self.longest,
-            limit: Arc::clone(&self.limit),
+            turns: Arc::clone(&self.turns),
             news: Arc::clone(&self.news),
             counts: Arc::clone(&self.counts),
             shared: Arc::clone(&shared),
@@ -237,6 +246,7 @@ impl Shared {
             }),
             wake: Notify::new(),
             is_awaited: AtomicBool::new(false),
+            is_changed: AtomicBool::new(false),
         }
     }
 
@@ -272,7 +282,7 @@ struct Asking {
     sidecar: Sidecar,
     poller: Poller,
     longest: Duration,
-    limit: Arc<Semaphore>,
+    turns: Arc<Turns>,
     news: Arc<News>,
     counts: Arc<crate::metrics::Metrics>,
     shared: Arc<Shared>,
@@ -295,7 +305,7 @@ impl Asking {
 
     /// Whether there is something new.
     async fn ask(&self) -> bool {
-        let Ok(_turn) = self.limit.acquire().await else {
+        let Ok(_turn) = self.turns.take(&self.shared).await else {
             return false;
         };
         let asked = Instant::now();

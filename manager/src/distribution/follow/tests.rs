@@ -1,4 +1,4 @@
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::FutureExt as _;
 
 use super::*;
 
@@ -233,20 +233,58 @@ async fn who_is_awaited_is_woken_once() {
 }
 
 #[tokio::test]
-async fn news_of_many_are_one_and_none_is_lost() {
-    let news = Arc::new(News::default());
-    let mut namespaces = std::pin::pin!(news.namespaces());
-    for namespace in ["a", "b", "a"] {
-        news.add(namespace);
-    }
-    for expected in ["a", "b"] {
-        assert_eq!(namespaces.next().await.unwrap().name, expected);
-    }
-    assert!(namespaces.next().now_or_never().is_none());
-    let later = async {
-        tokio::task::yield_now().await;
-        news.add("c");
+async fn pods_that_are_lost_hold_up_none_that_answers_or_starts() {
+    let turns = Turns::default();
+    let is_silent = |shared: &Shared| std::ptr::eq(turns.of(shared), &raw const turns.silent);
+    let first = sidecar();
+    let mut line = line(&first);
+    let none = || Answer::None("does not answer".to_owned());
+    assert!(!is_silent(&Shared::new()), "it was not asked yet");
+    assert!(!is_silent(&line.shared));
+    line.shared.note(Instant::now(), none());
+    assert!(!is_silent(&line.shared), "one answer was lost");
+    line.shared.note(Instant::now(), none());
+    assert!(is_silent(&line.shared));
+    line.hear(&first, true);
+    assert!(is_silent(&line.shared), "another chain makes it no other");
+    let version = "2".to_owned();
+    line.hear(&Sidecar { version, ..first }, false);
+    assert!(!is_silent(&line.shared), "it may have begun to answer");
+    drop(turns.take(&line.shared).await.unwrap());
+    assert!(is_silent(&line.shared), "it was asked");
+    line.shared.note(Instant::now(), status());
+    assert!(!is_silent(&line.shared));
+    let all: Vec<_> = std::iter::from_fn(|| turns.silent.try_acquire().ok()).collect();
+    assert_eq!(all.len(), SILENT_CONCURRENCY);
+    assert!(turns.answering.try_acquire().is_ok());
+}
+
+#[tokio::test]
+async fn whoever_may_be_asked_is_asked() {
+    let follower = follower();
+    let mut version = 1;
+    let mut failures = |is_changed: bool| {
+        version += u64::from(is_changed);
+        let version = version.to_string();
+        let heard = follower.follow("demo", &[Sidecar { version, ..sidecar() }], false);
+        heard["operator-0"].failures
     };
-    let (next, ()) = tokio::join!(namespaces.next(), later);
-    assert_eq!(next.unwrap().name, "c");
+    let mut until = async |least: u32, is_changed: bool| {
+        let begun = Instant::now();
+        while failures(is_changed) < least {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    until(1, false).await;
+    let answering = follower.turns.answering.acquire_many(CONCURRENCY.try_into().unwrap());
+    let answering = answering.await.unwrap();
+    until(4, false).await;
+    drop(answering);
+    let silent = follower
+        .turns
+        .silent
+        .acquire_many(SILENT_CONCURRENCY.try_into().unwrap());
+    let _silent = silent.await.unwrap();
+    until(7, true).await;
 }
