@@ -31,6 +31,7 @@ mod status;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod told;
 mod unreachable;
 mod wanted;
 mod world;

@@ -26,6 +26,8 @@ pub(super) struct Sidecar {
     pub(super) version: String,
     /// Generation of the chain that its pod was told of last.
     pub(super) told: Option<u64>,
+    /// Of which generation it was told again, and how often.
+    pub(super) told_again: Option<(u64, u32)>,
     /// Its pod was deleted.
     pub(super) is_ending: bool,
     /// It is on a node: it may run.
@@ -53,6 +55,10 @@ impl Sidecar {
             uid: pod.uid().unwrap_or_default(),
             version: pod.resource_version().unwrap_or_default(),
             told: number(annotations::CHAIN_GENERATION),
+            told_again: pod.annotations().get(annotations::CHAIN_BUMP).and_then(|text| {
+                let (generation, times) = text.split_once('.')?;
+                Some((generation.parse().ok()?, times.parse().ok()?))
+            }),
             running: BTreeSet::new(),
             is_ending: pod.metadata.deletion_timestamp.is_some(),
             shard_pods: number(annotations::SHARD_PODS).and_then(|number| usize::try_from(number).ok()),
@@ -207,17 +213,16 @@ impl Fleet {
         Some(if is_refused { "refused" } else { "behind" })
     }
 
-    /// Pods that are not at the chain and were not told of this generation: kubelet would let them wait for a minute. What was
-    /// told is written on the pod, so it does not matter who tells, or when.
-    #[must_use]
-    pub(super) fn untold(&self, entries: &[Entry], generation: u64) -> Vec<String> {
-        let is_untold = |sidecar: &&Sidecar| sidecar.told != Some(generation) && !self.unasked.contains(&sidecar.pod);
-        let untold = self.sidecars.iter().filter(is_untold);
-        let is_behind = |sidecar: &&Sidecar| match self.answers.get(&sidecar.pod) {
+    /// Pods that do not run the chain, as far as is known.
+    pub(super) fn behind<'a>(&'a self, entries: &'a [Entry]) -> impl Iterator<Item = &'a Sidecar> {
+        let asked = self
+            .sidecars
+            .iter()
+            .filter(|sidecar| !self.unasked.contains(&sidecar.pod));
+        asked.filter(move |sidecar| match self.answers.get(&sidecar.pod) {
             Some(Answer::Status(status)) => !runs(status, &sidecar.own(entries).collect::<Vec<_>>(), |_| true),
             Some(Answer::None(_)) | None => sidecar.ip.is_some(),
-        };
-        untold.filter(is_behind).map(|sidecar| sidecar.pod.clone()).collect()
+        })
     }
 
     /// Why others wait for a pod.

@@ -22,6 +22,7 @@ use crate::stand::{self, Running, text, until};
 
 mod gathering;
 mod losing;
+mod telling;
 
 const DEMO: &str = "demo";
 const CHAIN: &str = "ctrlmesh-chain";

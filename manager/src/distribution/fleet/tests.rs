@@ -95,30 +95,35 @@ fn an_answer_from_before_the_chain_is_no_word_about_it() {
 }
 
 #[test]
-fn a_pod_is_told_of_a_chain_that_it_does_not_run_and_once() {
+fn a_pod_is_behind_if_it_does_not_run_what_concerns_it() {
     let entries = [entry("shard-selector/a")];
-    let untold = |told, status: Option<Status>| {
+    let is_behind = |status: Option<Status>| {
         let answer = status.map_or(Answer::None("starts".to_owned()), |status| {
             Answer::Status(Box::new(status))
         });
-        fleet(told, answer).untold(&entries, 7)
+        let mut fleet = fleet(None, answer);
+        let is_behind = fleet.behind(&entries).next().is_some();
+        fleet.unasked.insert("operator-0".to_owned());
+        assert!(fleet.behind(&entries).next().is_none(), "nobody knows");
+        is_behind
     };
-    assert_eq!(
-        untold(None, Some(running(6, &[]))),
-        ["operator-0"],
-        "made when the chain was"
-    );
-    assert_eq!(
-        untold(Some(6), Some(running(6, &[]))),
-        ["operator-0"],
-        "the leader died"
-    );
-    assert_eq!(untold(Some(6), None), ["operator-0"], "it does not answer");
-    assert!(untold(Some(7), Some(running(6, &[]))).is_empty(), "told already");
-    assert!(
-        untold(Some(6), Some(running(6, &entries))).is_empty(),
-        "it is not concerned"
-    );
+    assert!(is_behind(Some(running(6, &[]))));
+    assert!(is_behind(None), "it does not answer");
+    assert!(!is_behind(Some(running(6, &entries))), "it is not concerned");
+}
+
+#[test]
+fn what_a_pod_was_told_is_written_on_it() {
+    let of = |bump: &str| {
+        let mut pod = Pod::default();
+        let annotations = [(annotations::CHAIN_GENERATION, "7"), (annotations::CHAIN_BUMP, bump)];
+        let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        pod.metadata.annotations = Some(annotations.into());
+        let sidecar = Sidecar::of(&pod).unwrap();
+        (sidecar.told, sidecar.told_again)
+    };
+    assert_eq!(of("7.2"), (Some(7), Some((7, 2))));
+    assert_eq!(of("soon"), (Some(7), None));
 }
 
 #[test]
