@@ -92,6 +92,8 @@ pub mod annotations {
     pub const AUTO_SHARDING_HASH: &str = "ctrlmesh.kusionstack.io/auto-sharding-hash";
     /// Bumped by the manager so that kubelet syncs the pod's volumes at once.
     pub const CHAIN_GENERATION: &str = "ctrlmesh.kusionstack.io/chain-generation";
+    /// With the same generation, and how often it was bumped again: a pod whose volumes kubelet had synced with what it knew before.
+    pub const CHAIN_BUMP: &str = "ctrlmesh.kusionstack.io/chain-bump";
     /// On a pod with [`super::labels::KEEPS_LIMITS`]: how many pods its shard had when it got that.
     pub const SHARD_PODS: &str = "ctrlmesh.kusionstack.io/shard-pods";
 }

@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, env = "CTRLMESH_SHUTDOWN_DELAY_SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u64).range(0..=300))]
     pub shutdown_delay_seconds: u64,
 
-    /// Changes that follow each other this fast are written as one. Milliseconds.
+    /// How long changes are gathered, from the first of them, to be written as one. Milliseconds.
     #[arg(long, env = "CTRLMESH_DEBOUNCE_MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub debounce_ms: u64,
 

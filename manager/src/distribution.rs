@@ -19,6 +19,7 @@ mod gauges;
 mod key;
 mod look;
 mod memory;
+mod news;
 mod outcome;
 mod poll;
 mod read;
@@ -30,6 +31,7 @@ mod status;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod told;
 mod unreachable;
 mod wanted;
 mod world;
@@ -48,8 +50,10 @@ use tokio::sync::mpsc;
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::gather::gathered;
 use crate::oci::Plugins;
-use follow::{Follower, News};
+use follow::Follower;
+use news::News;
 use poll::Poller;
 use reconcile::Distributor;
 pub use report::FINALIZER;
@@ -90,13 +94,14 @@ async fn run_with(context: Context, patience: Duration) -> Result<(), Error> {
     let (plugins, worker) = Plugins::of(&context, changed);
     let news = Arc::new(News::default());
     let triggers = stream::select(triggers, stream::select(namespaces(fetched), news.namespaces()));
-    let (stop, debounce) = (context.stop.clone(), context.args.debounce());
+    let triggers = gathered(triggers, context.args.debounce());
+    let stop = context.stop.clone();
     let fetching = worker.run(stop.clone());
     let controller = Controller::new(
         Api::<Namespace>::all(context.client.clone()),
         watcher::Config::default(),
     )
-    .with_config(Config::default().debounce(debounce).concurrency(CONCURRENCY))
+    .with_config(Config::default().concurrency(CONCURRENCY))
     .reconcile_on(triggers)
     .graceful_shutdown_on(stop.cancelled_owned());
     let metrics = Arc::clone(&context.metrics);

@@ -18,6 +18,7 @@ pub mod crds;
 pub mod distribution;
 pub mod error;
 pub mod events;
+mod gather;
 pub mod hand_over;
 mod label_set;
 pub mod labels;

@@ -38,6 +38,7 @@ use prometheus_client::registry::Registry;
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::gather::gathered;
 use crate::rbac::{Rule, Scope};
 use reconcile::Sharder;
 pub(crate) use sets::held;
@@ -120,10 +121,11 @@ pub async fn run(context: Context) -> Result<(), Error> {
 }
 
 async fn follow_roots(context: Context, world: World, triggers: Triggers) -> Result<(), Error> {
-    let (stop, debounce) = (context.stop.clone(), context.args.debounce());
+    let stop = context.stop.clone();
+    let triggers = gathered(triggers, context.args.debounce());
     let reader = world.namespaces();
     let controller = Controller::for_stream(stream::pending(), reader)
-        .with_config(Config::default().debounce(debounce).concurrency(CONCURRENCY))
+        .with_config(Config::default().concurrency(CONCURRENCY))
         .reconcile_on(triggers)
         .graceful_shutdown_on(stop.cancelled_owned());
     let passes = controller.run(

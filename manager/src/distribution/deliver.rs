@@ -1,17 +1,18 @@
 //! Brings a chain to where sidecars find it: plugins, the document, and a word to kubelet.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, plugin_config_map};
 use ctrlmesh_contract::{Chain, Digest};
 
 use super::carried::Packed;
 use super::fleet::Fleet;
-use super::memory::{MAX_UNSEEN, Memory};
+use super::memory::Memory;
 use super::reconcile::{Distributor, Next};
 use super::slots::{NoRoom, Slots};
 use super::stored::Stored;
+use super::told::{self, Bump};
 use super::{slots, unreachable, write};
 use crate::error::Error;
 use crate::oci::Found;
@@ -22,6 +23,8 @@ pub(super) struct Done {
     pub(super) written: bool,
     /// Every pod that is behind was told.
     pub(super) told: bool,
+    /// In how long one of them is told again.
+    pub(super) again: Option<Duration>,
 }
 
 impl Distributor {
@@ -52,26 +55,24 @@ impl Distributor {
             unreachable::tell(self, next, fleet).await;
             written = true;
         }
-        let told = self.tell(next, fleet, memory).await;
-        Ok(Done { written, told })
+        let (told, again) = self.tell(next, fleet, memory).await;
+        Ok(Done { written, told, again })
     }
 
-    /// Has kubelet sync the volumes of pods that are behind. Whether all of them were told.
-    async fn tell(&self, next: &Next, fleet: &Fleet, memory: &mut Memory) -> bool {
+    /// Has kubelet sync the volumes of pods that are behind. Whether all of them were told, and in how long one is told again.
+    async fn tell(&self, next: &Next, fleet: &Fleet, memory: &mut Memory) -> (bool, Option<Duration>) {
         let (namespace, generation) = (&next.chain.namespace, next.chain.generation);
-        memory
-            .told
-            .retain(|_, (told, at)| *told == generation && at.elapsed() < MAX_UNSEEN);
-        let mut pods = fleet.untold(&next.chain.entries, generation);
-        pods.retain(|pod| !memory.told.contains_key(pod));
-        let failed = write::bump(&self.context.client, namespace, &pods, generation).await;
+        let (due, again) = told::due(&mut memory.told, fleet, &next.chain.entries, generation, Instant::now());
+        let failed = write::bump(&self.context.client, namespace, &due, generation).await;
         let now = Instant::now();
-        memory.told.extend(pods.into_iter().map(|pod| (pod, (generation, now))));
+        let was_told = |bump: &&Bump| failed.iter().all(|(pod, _)| *pod != bump.pod);
+        for bump in due.iter().filter(was_told) {
+            told::note(&mut memory.told, bump, generation, now);
+        }
         for (pod, error) in &failed {
-            memory.told.remove(pod);
             tracing::warn!(%error, %namespace, pod, "a pod was not told of the chain; it is told again, or kubelet finds it");
         }
-        failed.is_empty()
+        (failed.is_empty(), again)
     }
 
     /// Whether anything was written.

@@ -26,6 +26,8 @@ pub(super) struct Sidecar {
     pub(super) version: String,
     /// Generation of the chain that its pod was told of last.
     pub(super) told: Option<u64>,
+    /// Of which generation it was told again, and how often.
+    pub(super) told_again: Option<(u64, u32)>,
     /// Its pod was deleted.
     pub(super) is_ending: bool,
     /// It is on a node: it may run.
@@ -53,6 +55,10 @@ impl Sidecar {
             uid: pod.uid().unwrap_or_default(),
             version: pod.resource_version().unwrap_or_default(),
             told: number(annotations::CHAIN_GENERATION),
+            told_again: pod.annotations().get(annotations::CHAIN_BUMP).and_then(|text| {
+                let (generation, times) = text.split_once('.')?;
+                Some((generation.parse().ok()?, times.parse().ok()?))
+            }),
             running: BTreeSet::new(),
             is_ending: pod.metadata.deletion_timestamp.is_some(),
             shard_pods: number(annotations::SHARD_PODS).and_then(|number| usize::try_from(number).ok()),
@@ -99,6 +105,8 @@ pub(super) struct Fleet {
     pub(super) fresh: BTreeSet<String>,
     /// Pods that were not asked yet.
     pub(super) unasked: BTreeSet<String>,
+    /// Questions in a row that a pod has not answered.
+    pub(super) failures: BTreeMap<String, u32>,
 }
 
 impl Fleet {
@@ -120,6 +128,7 @@ impl Fleet {
             answers: heard.iter().map(|(pod, heard)| (pod.clone(), answer(heard))).collect(),
             fresh: pods(|heard| heard.is_fresh),
             unasked: pods(|heard| heard.asked.is_none()),
+            failures: heard.iter().map(|(pod, heard)| (pod.clone(), heard.failures)).collect(),
             ..Self::default()
         }
     }
@@ -207,17 +216,16 @@ impl Fleet {
         Some(if is_refused { "refused" } else { "behind" })
     }
 
-    /// Pods that are not at the chain and were not told of this generation: kubelet would let them wait for a minute. What was
-    /// told is written on the pod, so it does not matter who tells, or when.
-    #[must_use]
-    pub(super) fn untold(&self, entries: &[Entry], generation: u64) -> Vec<String> {
-        let is_untold = |sidecar: &&Sidecar| sidecar.told != Some(generation) && !self.unasked.contains(&sidecar.pod);
-        let untold = self.sidecars.iter().filter(is_untold);
-        let is_behind = |sidecar: &&Sidecar| match self.answers.get(&sidecar.pod) {
+    /// Pods that do not run the chain, as far as is known.
+    pub(super) fn behind<'a>(&'a self, entries: &'a [Entry]) -> impl Iterator<Item = &'a Sidecar> {
+        let asked = self
+            .sidecars
+            .iter()
+            .filter(|sidecar| !self.unasked.contains(&sidecar.pod));
+        asked.filter(move |sidecar| match self.answers.get(&sidecar.pod) {
             Some(Answer::Status(status)) => !runs(status, &sidecar.own(entries).collect::<Vec<_>>(), |_| true),
             Some(Answer::None(_)) | None => sidecar.ip.is_some(),
-        };
-        untold.filter(is_behind).map(|sidecar| sidecar.pod.clone()).collect()
+        })
     }
 
     /// Why others wait for a pod.
@@ -277,172 +285,4 @@ impl hand_over::Fleet for Fleet {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_has_no_chain_shows_nothing() {
-        let sidecar = |told| Sidecar {
-            pod: "operator-0".to_owned(),
-            is_placed: true,
-            told,
-            ..Sidecar::default()
-        };
-        let fleet = |is_first, answer| Fleet {
-            answers: BTreeMap::from([("operator-0".to_owned(), answer)]),
-            is_first,
-            ..Fleet::default()
-        };
-        let silent = || Answer::None("starts".to_owned());
-        let at = |generation| {
-            let mut status = Status::default();
-            status.chain.generation = generation;
-            Answer::Status(Box::new(status))
-        };
-        assert!(
-            !fleet(false, at(0)).is_blank(&sidecar(None)),
-            "it may find an earlier one"
-        );
-        assert!(fleet(true, at(0)).is_blank(&sidecar(None)));
-        let mut restarted = Status::default();
-        restarted.chain.earlier.writes = 1;
-        let restarted = Answer::Status(Box::new(restarted));
-        assert!(!fleet(true, restarted).is_blank(&sidecar(None)), "it may still write");
-        assert!(
-            !fleet(true, at(7)).is_blank(&sidecar(None)),
-            "somebody deleted the chain"
-        );
-        assert!(fleet(true, silent()).is_blank(&sidecar(None)));
-        assert!(!fleet(true, silent()).is_blank(&sidecar(Some(7))), "it was told of one");
-        assert!(!fleet(false, silent()).is_blank(&sidecar(None)));
-        let pending = Sidecar::default();
-        assert!(fleet(false, silent()).is_blank(&pending));
-    }
-
-    fn entry(name: &str) -> Entry {
-        Entry {
-            name: name.to_owned(),
-            plugin: ctrlmesh_contract::Digest::of(b"plugin"),
-            pod_selector: LabelSelector::default(),
-            order: 0,
-            on_failure: ctrlmesh_contract::FailurePolicy::Closed,
-            timeout_ms: 10,
-            memory_mib: 16,
-            settings: ctrlmesh_contract::Settings::default(),
-            origin: None,
-        }
-    }
-
-    fn running(generation: u64, entries: &[Entry]) -> Status {
-        let mut status = Status::default();
-        status.chain.generation = generation;
-        status.chain.entries = entries
-            .iter()
-            .map(|entry| ctrlmesh_contract::status::EntryStatus {
-                name: entry.name.clone(),
-                plugin: entry.plugin,
-                settings_hash: entry.settings.hash().to_owned(),
-                state: EntryState::Active,
-                faults: 0,
-                error: None,
-                until: None,
-                reports: BTreeMap::new(),
-            })
-            .collect();
-        status
-    }
-
-    fn fleet(told: Option<u64>, answer: Answer) -> Fleet {
-        let sidecar = Sidecar {
-            pod: "operator-0".to_owned(),
-            ip: Some("10.0.0.1".to_owned()),
-            told,
-            ..Sidecar::default()
-        };
-        Fleet {
-            sidecars: vec![sidecar],
-            answers: BTreeMap::from([("operator-0".to_owned(), answer)]),
-            fresh: BTreeSet::from(["operator-0".to_owned()]),
-            ..Fleet::default()
-        }
-    }
-
-    #[test]
-    fn an_answer_from_before_the_chain_is_no_word_about_it() {
-        let entries = [entry("shard-selector/a")];
-        let mut fleet = fleet(None, Answer::Status(Box::new(running(7, &entries))));
-        fleet.sidecars[0].is_placed = true;
-        let is_at = |fleet: &Fleet| fleet.is_at(&fleet.sidecars[0], &entries);
-        assert!(is_at(&fleet));
-        fleet.fresh.clear();
-        assert!(!is_at(&fleet));
-    }
-
-    #[test]
-    fn a_pod_is_told_of_a_chain_that_it_does_not_run_and_once() {
-        let entries = [entry("shard-selector/a")];
-        let untold = |told, status: Option<Status>| {
-            let answer = status.map_or(Answer::None("starts".to_owned()), |status| {
-                Answer::Status(Box::new(status))
-            });
-            fleet(told, answer).untold(&entries, 7)
-        };
-        assert_eq!(
-            untold(None, Some(running(6, &[]))),
-            ["operator-0"],
-            "made when the chain was"
-        );
-        assert_eq!(
-            untold(Some(6), Some(running(6, &[]))),
-            ["operator-0"],
-            "the leader died"
-        );
-        assert_eq!(untold(Some(6), None), ["operator-0"], "it does not answer");
-        assert!(untold(Some(7), Some(running(6, &[]))).is_empty(), "told already");
-        assert!(
-            untold(Some(6), Some(running(6, &entries))).is_empty(),
-            "it is not concerned"
-        );
-    }
-
-    #[test]
-    fn nobody_is_believed_who_speaks_of_a_generation_that_nobody_wrote() {
-        let heard = |generation| Heard {
-            answer: Answer::Status(Box::new(running(generation, &[]))),
-            asked: Some(std::time::Instant::now()),
-            is_fresh: true,
-        };
-        let heard = BTreeMap::from([("a".to_owned(), heard(u64::MAX)), ("b".to_owned(), heard(9))]);
-        let fleet = Fleet::heard(Vec::new(), &heard, 1 << 20);
-        assert_eq!(fleet.generation(), 9);
-        assert!(matches!(&fleet.answers["a"], Answer::None(problem) if problem.contains("nobody has written")));
-    }
-
-    #[test]
-    fn each_reason_to_wait_for_a_pod_is_named() {
-        let entries = [entry("shard-selector/a")];
-        let why = |status: Status| {
-            let fleet = fleet(None, Answer::Status(Box::new(status)));
-            let lag = fleet.lag(&fleet.sidecars[0], &entries, 7);
-            (lag, fleet.why_unsettled(&fleet.sidecars[0], &entries))
-        };
-        let mut busy = running(7, &entries);
-        busy.chain.earlier.watches = 2;
-        assert_eq!(
-            why(busy),
-            (
-                Some("busy"),
-                "has 0 writes, 0 lists and 2 watches from before".to_owned()
-            )
-        );
-        assert_eq!(
-            why(running(6, &[])),
-            (Some("behind"), "runs generation 6 of the chain still".to_owned())
-        );
-        assert_eq!(why(running(7, &entries)), (None, "has done so and settles".to_owned()));
-        let silent = fleet(None, Answer::None("does not answer in time".to_owned()));
-        assert_eq!(silent.lag(&silent.sidecars[0], &entries, 7), Some("silent"));
-        let why = silent.why_unsettled(&silent.sidecars[0], &entries);
-        assert_eq!(why, "does not answer in time");
-    }
-}
+mod tests;

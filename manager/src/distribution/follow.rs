@@ -1,7 +1,7 @@
 //! Follows sidecars: a task for each pod asks it again and again, and says which namespace has news.
 //!
 //! Guarantees: a pass never waits for a pod; at most [`CONCURRENCY`] are asked at a time; a pod that says nothing new, or
-//! nothing, is asked less and less often. Tasks are owned here, and end with their pod or with this.
+//! nothing, is asked less and less often, unless it is waited for. One lost answer is none: [`LOST`]. Tasks are owned here, and end with their pod or with this.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,24 +9,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::status::{EntryStatus, Status};
-use futures_util::{Stream, stream};
-use k8s_openapi::api::core::v1::Namespace;
-use kube::runtime::reflector::ObjectRef;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::Metrics;
 use super::fleet::{Answer, Sidecar};
+use super::news::News;
 use super::poll::{NO_ADDRESS, Poller};
 
 /// Sidecars that are asked at a time, over all namespaces.
 const CONCURRENCY: usize = 64;
+/// The same of those that did not answer last, which take as long as an answer may: they must not hold up those that do.
+const SILENT_CONCURRENCY: usize = 8;
 /// Until a sidecar that had news is asked again.
 const SOON: Duration = Duration::from_millis(150);
 /// The same, if it answers and has yet to load the chain, or to end what began before it.
 const AWAITED: Duration = Duration::from_millis(500);
-/// How long news are gathered: answers of many sidecars lead to few passes.
-const GATHER: Duration = Duration::from_millis(50);
+/// The same, if it does not answer: one question that is lost must not look like a pod that is.
+const AWAITED_SILENT: Duration = Duration::from_secs(1);
+/// From so many questions in a row without an answer on, there is none. Before that the last one stands.
+const LOST: u32 = 2;
 
 /// What was heard of a pod last.
 #[derive(Clone, Debug)]
@@ -34,6 +36,8 @@ pub(super) struct Heard {
     pub(super) answer: Answer,
     /// When it was asked: the answer is not older. `None`: it was not asked yet.
     pub(super) asked: Option<Instant>,
+    /// Questions in a row that had no answer.
+    pub(super) failures: u32,
     /// It was asked since the chain lies there, and since its pod has the labels that it has.
     pub(super) is_fresh: bool,
 }
@@ -43,7 +47,7 @@ pub(super) struct Follower {
     poller: Poller,
     /// Longest pause between two questions.
     longest: Duration,
-    limit: Arc<Semaphore>,
+    turns: Arc<Turns>,
     news: Arc<News>,
     counts: Arc<crate::metrics::Metrics>,
     lines: Mutex<Lines>,
@@ -73,12 +77,14 @@ impl Line {
             self.since = Instant::now();
         }
         // A sidecar that starts, or starts again, changes its pod.
-        let is_changed = self.sidecar.version != sidecar.version && matches!(heard.answer, Answer::None(_));
+        let is_lost = heard.failures > 0 || matches!(heard.answer, Answer::None(_));
+        let is_changed = self.sidecar.version != sidecar.version && is_lost;
         if is_other || is_changed {
             self.shared.wake.notify_one();
         }
+        self.shared.is_changed.fetch_or(is_changed, Ordering::Relaxed);
         self.sidecar.clone_from(sidecar);
-        let is_fresh = heard.asked.is_some_and(|asked| asked >= self.since);
+        let is_fresh = heard.is_fresh && heard.asked.is_some_and(|asked| asked >= self.since);
         Heard { is_fresh, ..heard }
     }
 }
@@ -95,37 +101,47 @@ struct Shared {
     wake: Notify,
     /// The chain waits for it.
     is_awaited: AtomicBool,
+    /// Its pod has changed since it was asked last, and it had not answered.
+    is_changed: AtomicBool,
 }
 
-/// Namespaces whose sidecars said something new.
-#[derive(Debug, Default)]
-pub(super) struct News {
-    of: Mutex<BTreeSet<String>>,
-    wake: Notify,
+/// Who may be asked now.
+struct Turns {
+    answering: Semaphore,
+    silent: Semaphore,
 }
 
-impl News {
-    fn add(&self, namespace: &str) {
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
-        of.insert(namespace.to_owned());
-        self.wake.notify_one();
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            answering: Semaphore::new(CONCURRENCY),
+            silent: Semaphore::new(SILENT_CONCURRENCY),
+        }
     }
+}
 
-    fn take(&self) -> Option<String> {
-        self.of.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
-    }
-
-    /// One by one, as they come. For one reader.
-    pub(super) fn namespaces(self: &Arc<Self>) -> impl Stream<Item = ObjectRef<Namespace>> + use<> {
-        stream::unfold(Arc::clone(self), async |news| {
-            loop {
-                if let Some(namespace) = news.take() {
-                    return Some((ObjectRef::new(&namespace), news));
-                }
-                news.wake.notified().await;
-                tokio::time::sleep(GATHER).await;
+impl Turns {
+    async fn take(&self, shared: &Shared) -> Result<SemaphorePermit<'_>, AcquireError> {
+        let turn = loop {
+            tokio::select! {
+                turn = self.of(shared).acquire() => break turn,
+                // Perhaps it is among others now.
+                () = shared.wake.notified() => {}
             }
-        })
+        };
+        shared.is_changed.store(false, Ordering::Relaxed);
+        turn
+    }
+
+    /// Who starts has not answered, and changes its pod: it does not wait for those that are lost.
+    fn of(&self, shared: &Shared) -> &Semaphore {
+        let heard = shared.heard();
+        let is_silent = heard.asked.is_some() && matches!(heard.answer, Answer::None(_));
+        if is_silent && !shared.is_changed.load(Ordering::Relaxed) {
+            &self.silent
+        } else {
+            &self.answering
+        }
     }
 }
 
@@ -139,7 +155,7 @@ impl Follower {
         Self {
             poller,
             longest,
-            limit: Arc::new(Semaphore::new(CONCURRENCY)),
+            turns: Arc::default(),
             news,
             counts,
             lines: Mutex::default(),
@@ -165,6 +181,7 @@ impl Follower {
                 let heard = Heard {
                     answer,
                     asked: Some(Instant::now()),
+                    failures: 0,
                     is_fresh: true,
                 };
                 all.insert(sidecar.pod.clone(), heard);
@@ -198,21 +215,13 @@ impl Follower {
     }
 
     fn line(&self, namespace: &str, sidecar: &Sidecar, tasks: &mut JoinSet<()>) -> Line {
-        let shared = Arc::new(Shared {
-            heard: Mutex::new(Heard {
-                answer: Answer::None("was not asked yet".to_owned()),
-                asked: None,
-                is_fresh: false,
-            }),
-            wake: Notify::new(),
-            is_awaited: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new());
         let asking = Asking {
             namespace: namespace.to_owned(),
             sidecar: sidecar.clone(),
             poller: self.poller.clone(),
             longest: self.longest,
-            limit: Arc::clone(&self.limit),
+            turns: Arc::clone(&self.turns),
             news: Arc::clone(&self.news),
             counts: Arc::clone(&self.counts),
             shared: Arc::clone(&shared),
@@ -227,8 +236,43 @@ impl Follower {
 }
 
 impl Shared {
+    fn new() -> Self {
+        Self {
+            heard: Mutex::new(Heard {
+                answer: Answer::None("was not asked yet".to_owned()),
+                asked: None,
+                failures: 0,
+                is_fresh: false,
+            }),
+            wake: Notify::new(),
+            is_awaited: AtomicBool::new(false),
+            is_changed: AtomicBool::new(false),
+        }
+    }
+
     fn heard(&self) -> Heard {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes what came of a question. Whether it is something new.
+    fn note(&self, asked: Instant, answer: Answer) -> bool {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.failures = match answer {
+            Answer::Status(_) => 0,
+            Answer::None(_) => heard.failures.saturating_add(1),
+        };
+        if heard.failures < LOST && matches!((&heard.answer, &answer), (Answer::Status(_), Answer::None(_))) {
+            heard.is_fresh = false;
+            return false;
+        }
+        let is_news = is_news(&heard.answer, &answer);
+        *heard = Heard {
+            answer,
+            asked: Some(asked),
+            failures: heard.failures,
+            is_fresh: true,
+        };
+        is_news
     }
 }
 
@@ -238,7 +282,7 @@ struct Asking {
     sidecar: Sidecar,
     poller: Poller,
     longest: Duration,
-    limit: Arc<Semaphore>,
+    turns: Arc<Turns>,
     news: Arc<News>,
     counts: Arc<crate::metrics::Metrics>,
     shared: Arc<Shared>,
@@ -250,18 +294,10 @@ impl Asking {
         loop {
             let is_news = self.ask().await;
             let heard = self.shared.heard();
-            pause = next_pause(pause, is_news, &heard.answer, self.longest);
-            let is_awaited = || self.shared.is_awaited.load(Ordering::Relaxed);
-            let is_answering = matches!(heard.answer, Answer::Status(_));
-            let pause_now = || {
-                if is_answering && is_awaited() {
-                    pause.min(AWAITED)
-                } else {
-                    pause
-                }
-            };
+            pause = next_pause(pause, is_news, &heard, self.longest);
+            let is_awaited = self.shared.is_awaited.load(Ordering::Relaxed);
             tokio::select! {
-                () = tokio::time::sleep(pause_now()) => {}
+                () = tokio::time::sleep(pause_now(pause, is_awaited, &heard.answer)) => {}
                 () = self.shared.wake.notified() => pause = SOON,
             }
         }
@@ -269,24 +305,17 @@ impl Asking {
 
     /// Whether there is something new.
     async fn ask(&self) -> bool {
-        let Ok(_turn) = self.limit.acquire().await else {
+        let Ok(_turn) = self.turns.take(&self.shared).await else {
             return false;
         };
-        let asked = Some(Instant::now());
+        let asked = Instant::now();
         let answer = self.poller.ask(&self.namespace, &self.sidecar).await;
         let counts: &Metrics = &self.counts.distribution;
         counts.polls.inc();
         if matches!(answer, Answer::None(_)) {
             counts.polls_failed.inc();
         }
-        let mut heard = self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_news = is_news(&heard.answer, &answer);
-        *heard = Heard {
-            answer,
-            asked,
-            is_fresh: true,
-        };
-        drop(heard);
+        let is_news = self.shared.note(asked, answer);
         if is_news {
             self.news.add(&self.namespace);
         }
@@ -294,11 +323,18 @@ impl Asking {
     }
 }
 
-/// Twice as long each time, unless a sidecar that answers had news.
-fn next_pause(last: Duration, is_news: bool, answer: &Answer, longest: Duration) -> Duration {
+/// Twice as long each time, unless a sidecar that answers had news, or did not answer for the first time.
+fn next_pause(last: Duration, is_news: bool, heard: &Heard, longest: Duration) -> Duration {
+    let is_soon = heard.failures == 1 || is_news && matches!(heard.answer, Answer::Status(_));
+    if is_soon { SOON } else { last * 2 }.min(longest)
+}
+
+/// No longer than those who wait for it can bear.
+fn pause_now(pause: Duration, is_awaited: bool, answer: &Answer) -> Duration {
     match answer {
-        Answer::Status(_) if is_news => SOON.min(longest),
-        _ => (last * 2).min(longest),
+        _ if !is_awaited => pause,
+        Answer::Status(_) => pause.min(AWAITED),
+        Answer::None(_) => pause.min(AWAITED_SILENT),
     }
 }
 
@@ -337,34 +373,4 @@ fn essence(status: &Status) -> impl PartialEq + use<> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_until_there_is_news() {
-        let longest = Duration::from_secs(10);
-        let (none, some) = (Answer::None(String::new()), Answer::Status(Box::default()));
-        let mut pauses = vec![SOON];
-        for _ in 0..8 {
-            pauses.push(next_pause(*pauses.last().unwrap(), true, &none, longest));
-        }
-        assert_eq!(pauses[1], SOON * 2, "another failure is no news");
-        assert_eq!(pauses[8], longest);
-        assert_eq!(next_pause(longest, false, &some, longest), longest);
-        assert_eq!(next_pause(longest, true, &some, longest), SOON);
-    }
-
-    #[test]
-    fn what_only_counts_is_no_news() {
-        let answer = |change: fn(&mut Status)| {
-            let mut status = Status::default();
-            change(&mut status);
-            Answer::Status(Box::new(status))
-        };
-        let before = answer(|_| {});
-        assert!(!is_news(&before, &answer(|status| status.counts.faults = 7)));
-        assert!(is_news(&before, &answer(|status| status.chain.generation = 1)));
-        assert!(is_news(&before, &answer(|status| status.chain.earlier.writes = 1)));
-        assert!(is_news(&before, &Answer::None("gone".to_owned())));
-    }
-}
+mod tests;

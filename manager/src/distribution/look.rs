@@ -36,12 +36,13 @@ impl Distributor {
             memory.quiet.clear();
             return (fleet, None);
         };
-        let lagging = fleet
-            .sidecars
-            .iter()
-            .filter(|sidecar| !fleet.is_at(sidecar, &chain.entries));
-        let lagging = lagging.filter(|_| known.elapsed() < MAX_AWAITED);
-        let awaited: BTreeSet<&str> = lagging.map(|sidecar| sidecar.pod.as_str()).collect();
+        let is_awaited = |sidecar: &&Sidecar| {
+            // Who is waited for without an answer is asked until it is given up, and after: it may be back.
+            let is_lagging = known.elapsed() < MAX_AWAITED && !fleet.is_at(sidecar, &chain.entries);
+            is_lagging || memory.silent.contains_key(&sidecar.uid)
+        };
+        let awaited = fleet.sidecars.iter().filter(is_awaited);
+        let awaited: BTreeSet<&str> = awaited.map(|sidecar| sidecar.pod.as_str()).collect();
         self.follower.awaits(namespace, &awaited);
         memory.quiet = quiet(&fleet, chain, &memory.quiet);
         let (now, settle) = (Instant::now(), Duration::from_millis(self.context.args.settle_ms));
@@ -131,3 +132,6 @@ fn quiet(fleet: &Fleet, chain: &Chain, before: &Quiet) -> Quiet {
     };
     fleet.sidecars.iter().filter_map(of).collect()
 }
+
+#[cfg(test)]
+mod tests;

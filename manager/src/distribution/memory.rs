@@ -11,6 +11,7 @@ use super::gauges::Standing;
 use super::reconcile::Next;
 use super::restart::Restarts;
 use super::stored::Stored;
+use super::told::Told;
 use super::unreachable::Silent;
 use super::world::World;
 use crate::error::Error;
@@ -45,8 +46,8 @@ pub(super) struct Memory {
     pub(super) raised: Option<Instant>,
     /// Versions that our last writes made, by ConfigMap, and when: what is watched comes later.
     written: BTreeMap<String, (u64, Instant)>,
-    /// Pods that were told of a generation, and when.
-    pub(super) told: BTreeMap<String, (u64, Instant)>,
+    /// Pods that were told of the chain.
+    pub(super) told: Told,
     /// Since when there are sidecars that were not asked yet.
     unasked: Option<Instant>,
     /// Version of the chain's ConfigMap with which there is nothing more to do until there are objects.

@@ -201,6 +201,7 @@ impl Distributor {
             (!memory.silent.is_empty()).then_some(SILENT),
             next.is_restarting().then_some(RESTARTING),
             written.as_ref().is_ok_and(|done| !done.told).then(|| memory.pause()),
+            written.as_ref().ok().and_then(|done| done.again),
         ];
         self.remember(&namespace, memory);
         if !is_patient {

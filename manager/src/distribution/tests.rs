@@ -22,6 +22,10 @@ use crate::samples;
 mod put_back;
 use crate::stand::{self, Running, text, until};
 
+mod gathering;
+mod losing;
+mod telling;
+
 const DEMO: &str = "demo";
 const CHAIN: &str = "ctrlmesh-chain";
 const SLOT: &str = "ctrlmesh-plugins-0";

@@ -13,8 +13,21 @@ use crate::api::ShardingConfig;
 use crate::events;
 use crate::hand_over::restart;
 
-/// Since when pods that are waited for have not answered.
-pub(super) type Silent = BTreeMap<String, Instant>;
+/// Pods that are waited for and do not answer, by UID: a pod that is made again under the same name is another one.
+pub(super) type Silent = BTreeMap<String, Silence>;
+
+/// That a pod does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Silence {
+    /// Since when it is waited for so.
+    since: Instant,
+    /// Questions in a row that it had not answered by then.
+    failures: u32,
+}
+
+/// Questions that a pod has left without an answer since it is waited for, before it is given up: time alone may be nothing but
+/// a pause between two of them.
+const MIN_FAILURES: u32 = 3;
 
 /// Pods that a condition names, for each shard.
 const MAX_NAMED: usize = 5;
@@ -22,7 +35,12 @@ const MAX_NAMED: usize = 5;
 /// Pods that are not waited for any longer: the policies of all shards that they are in say so.
 pub(super) fn given_up(silent: &Silent, fleet: &Fleet, configs: &[ShardingConfig], now: Instant) -> BTreeSet<String> {
     let is_given_up = |sidecar: &&Sidecar| {
-        let since = silent.get(&sidecar.pod).filter(|_| !is_there(sidecar, fleet));
+        let silence = silent.get(&sidecar.uid).filter(|_| !is_there(sidecar, fleet));
+        // Who has no address can't be asked.
+        let is_asked = |silence: &&Silence| {
+            sidecar.ip.is_none() || failures(sidecar, fleet) >= silence.failures.saturating_add(MIN_FAILURES)
+        };
+        let silence = silence.filter(is_asked);
         let own = configs.iter().filter(|config| {
             let pods = config.spec.selector.as_ref().map(LabelSelector::from);
             config.spec.root.is_none() && pods.is_some_and(|pods| pods.matches(&sidecar.labels))
@@ -31,9 +49,9 @@ pub(super) fn given_up(silent: &Silent, fleet: &Fleet, configs: &[ShardingConfig
             .map(|config| config.spec.unreachable_pods.as_ref()?.patience())
             .collect();
         let longest = patience.and_then(|patience| patience.into_iter().max());
-        since
+        silence
             .zip(longest)
-            .is_some_and(|(since, patience)| now.duration_since(*since) >= patience)
+            .is_some_and(|(silence, patience)| now.duration_since(silence.since) >= patience)
     };
     let given_up = fleet.sidecars.iter().filter(is_given_up);
     given_up.map(|sidecar| sidecar.pod.clone()).collect()
@@ -42,6 +60,11 @@ pub(super) fn given_up(silent: &Silent, fleet: &Fleet, configs: &[ShardingConfig
 /// Whether there is an answer, or nobody to give one.
 fn is_there(sidecar: &Sidecar, fleet: &Fleet) -> bool {
     !sidecar.is_placed || matches!(fleet.answers.get(&sidecar.pod), Some(Answer::Status(_)))
+}
+
+/// Questions in a row that it has not answered.
+fn failures(sidecar: &Sidecar, fleet: &Fleet) -> u32 {
+    fleet.failures.get(&sidecar.pod).copied().unwrap_or_default()
 }
 
 /// Who of those that are waited for is silent, and since when.
@@ -59,8 +82,13 @@ pub(super) fn silent(
         .iter()
         .filter(|sidecar| fleet.given_up.contains(&sidecar.pod));
     let silent = waited.chain(known).filter(|sidecar| !is_there(sidecar, fleet));
-    let since = |sidecar: &Sidecar| before.get(&sidecar.pod).copied().unwrap_or(now);
-    silent.map(|sidecar| (sidecar.pod.clone(), since(sidecar))).collect()
+    let silence = |sidecar: &Sidecar| {
+        let failures = failures(sidecar, fleet);
+        // Fewer than before: it has answered, or has another address.
+        let before = before.get(&sidecar.uid).filter(|silence| silence.failures <= failures);
+        before.copied().unwrap_or(Silence { since: now, failures })
+    };
+    silent.map(|sidecar| (sidecar.uid.clone(), silence(sidecar))).collect()
 }
 
 /// A shard that is waited for, with the pods that keep others waiting.

@@ -15,6 +15,7 @@ use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 
 use super::stored::Slot;
+use super::told::Bump;
 use crate::context::{FIELD_MANAGER, MANAGED_BY};
 use crate::hand_over::Claims;
 use crate::rbac::{Rule, Scope};
@@ -204,17 +205,20 @@ fn slot_patch(plugins: &BTreeMap<Digest, Option<Bytes>>, there: &Slot) -> Value 
 pub(super) async fn bump(
     client: &Client,
     namespace: &str,
-    pods: &[String],
+    due: &[Bump],
     generation: u64,
 ) -> Vec<(String, kube::Error)> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let patch = json!({ "metadata": { "annotations": { annotations::CHAIN_GENERATION: generation.to_string() } } });
-    let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
-    let mut bumps = Vec::new();
-    for pod in pods {
-        let bump = api.patch_metadata(pod, &params, &patch);
-        bumps.push(async move { bump.await.err().map(|error| (pod.clone(), error)) });
-    }
+    let bump = async |bump: &Bump| {
+        let mut values = BTreeMap::from([(annotations::CHAIN_GENERATION, generation.to_string())]);
+        if bump.again > 0 {
+            values.insert(annotations::CHAIN_BUMP, format!("{generation}.{}", bump.again));
+        }
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": values } }));
+        let bumped = api.patch_metadata(&bump.pod, &PatchParams::default(), &patch).await;
+        bumped.err().map(|error| (bump.pod.clone(), error))
+    };
+    let bumps: Vec<_> = due.iter().map(bump).collect();
     let failed = stream::iter(bumps).buffer_unordered(CONCURRENCY);
     let failed = failed.filter_map(async |failed| failed.filter(|(_, error)| !has_code(error, 404)));
     failed.collect().await

@@ -32,8 +32,14 @@ fn fleet() -> Fleet {
             ("b".to_owned(), Answer::Status(Box::<Status>::default())),
         ]
         .into(),
+        failures: [("a".to_owned(), 2), ("c".to_owned(), 2)].into(),
         ..Fleet::default()
     }
+}
+
+/// Silent since then, after so many questions in a row without an answer.
+fn silence(pod: &str, since: Instant, failures: u32) -> (String, Silence) {
+    (format!("uid-{pod}"), Silence { since, failures })
 }
 
 fn all() -> BTreeMap<String, BTreeSet<String>> {
@@ -49,13 +55,14 @@ fn it_is_counted_from_the_first_question_that_had_no_answer() {
         "nobody waits"
     );
     let first = silent(&Silent::new(), &all(), &fleet, start);
-    assert_eq!(first, [("a".to_owned(), start), ("c".to_owned(), start)].into());
+    assert_eq!(first, [silence("a", start, 2), silence("c", start, 2)].into());
     let later = start + Duration::from_secs(1);
+    fleet.failures.insert("a".to_owned(), 4);
     assert_eq!(silent(&first, &all(), &fleet, later), first);
     // It answers once: all over again.
     fleet.answers.insert("a".to_owned(), Answer::Status(Box::default()));
     let answered = silent(&first, &all(), &fleet, later);
-    assert_eq!(answered, [("c".to_owned(), start)].into());
+    assert_eq!(answered, [silence("c", start, 2)].into());
     fleet.sidecars[2].is_placed = false;
     assert!(silent(&answered, &all(), &fleet, later).is_empty(), "it does not run");
     // Who is given up stays so, though nobody waits.
@@ -63,14 +70,53 @@ fn it_is_counted_from_the_first_question_that_had_no_answer() {
     fleet.given_up.insert("a".to_owned());
     assert_eq!(
         silent(&first, &BTreeMap::new(), &fleet, later),
-        [("a".to_owned(), start)].into()
+        [silence("a", start, 2)].into()
     );
 }
 
 #[test]
-fn the_policy_of_its_shard_says_how_long_a_pod_is_waited_for() {
+fn a_pod_that_is_made_again_or_has_answered_in_between_is_waited_for_anew() {
     let (start, fleet) = (Instant::now(), fleet());
+    let first = silent(&Silent::new(), &all(), &fleet, start);
+    let later = start + Duration::from_secs(59);
+    let mut again = fleet.clone();
+    again.sidecars[0].uid = "uid-c".to_owned();
+    again.sidecars[2].uid = "uid-d".to_owned();
+    let anew = silent(&first, &all(), &again, later);
+    assert_eq!(anew, [silence("c", start, 2)].into(), "by UID, not by name");
+    again.sidecars[0].uid = "uid-b".to_owned();
+    again.sidecars.truncate(1);
+    assert_eq!(silent(&first, &all(), &again, later), [silence("b", later, 2)].into());
+    let mut answered = fleet;
+    answered.failures.insert("a".to_owned(), 1);
+    let anew = silent(&first, &all(), &answered, later);
+    assert_eq!(anew, [silence("a", later, 1), silence("c", start, 2)].into());
+}
+
+#[test]
+fn time_alone_gives_up_nobody() {
+    let (start, mut fleet) = (Instant::now(), fleet());
     let silent = silent(&Silent::new(), &all(), &fleet, start);
+    let proceed = serde_json::json!({ "policy": "Proceed", "afterSeconds": 1 });
+    let configs = [config("s0", proceed.clone()), config("s1", proceed)];
+    let given_up = |fleet: &Fleet, seconds| {
+        let given_up = super::given_up(&silent, fleet, &configs, start + Duration::from_secs(seconds));
+        given_up.into_iter().collect::<Vec<_>>()
+    };
+    assert!(given_up(&fleet, 900).is_empty(), "nobody was asked since");
+    fleet.failures.extend([("a".to_owned(), 4), ("c".to_owned(), 5)]);
+    assert_eq!(given_up(&fleet, 900), ["c"], "three questions had no answer");
+    assert!(given_up(&fleet, 0).is_empty(), "it is not time yet");
+    // Who has no address can't be asked.
+    fleet.sidecars[0].ip = None;
+    assert_eq!(given_up(&fleet, 900), ["a", "c"]);
+}
+
+#[test]
+fn the_policy_of_its_shard_says_how_long_a_pod_is_waited_for() {
+    let (start, mut fleet) = (Instant::now(), fleet());
+    let silent = silent(&Silent::new(), &all(), &fleet, start);
+    fleet.failures.extend([("a".to_owned(), 5), ("c".to_owned(), 5)]);
     let given_up = |unreachable: serde_json::Value, seconds| {
         let configs = [config("s0", unreachable), config("s1", serde_json::Value::Null)];
         let now = start + Duration::from_secs(seconds);

@@ -1,0 +1,153 @@
+use std::collections::BTreeMap;
+
+use ctrlmesh_contract::status::{EntryState, EntryStatus, Status};
+use ctrlmesh_contract::{FailurePolicy, LabelSelector, Settings};
+
+use super::*;
+
+const SHARD: &str = "shard-selector/a";
+const OTHER: &str = "fault-injection/b";
+
+fn entry(name: &str, plugin: &str) -> Entry {
+    Entry {
+        name: name.to_owned(),
+        plugin: Digest::of(plugin.as_bytes()),
+        pod_selector: LabelSelector::default(),
+        order: 0,
+        on_failure: FailurePolicy::Closed,
+        timeout_ms: 10,
+        memory_mib: 16,
+        settings: Settings::default(),
+        origin: None,
+    }
+}
+
+fn chain(entries: &[Entry]) -> Chain {
+    Chain {
+        namespace: "demo".to_owned(),
+        generation: 7,
+        entries: entries.to_vec(),
+    }
+}
+
+fn running(entries: &[Entry]) -> Status {
+    let mut status = Status::default();
+    let of = |entry: &Entry| EntryStatus {
+        name: entry.name.clone(),
+        plugin: entry.plugin,
+        settings_hash: entry.settings.hash().to_owned(),
+        state: EntryState::Active,
+        faults: 0,
+        error: None,
+        until: None,
+        reports: BTreeMap::new(),
+    };
+    status.chain.entries = entries.iter().map(of).collect();
+    status
+}
+
+/// Of one pod, which has said so.
+fn fleet(status: Status, is_fresh: bool) -> Fleet {
+    let sidecar = Sidecar {
+        pod: "operator-0".to_owned(),
+        uid: "uid".to_owned(),
+        is_placed: true,
+        ..Sidecar::default()
+    };
+    let fresh = is_fresh.then(|| sidecar.pod.clone());
+    Fleet {
+        answers: [(sidecar.pod.clone(), Answer::Status(Box::new(status)))].into(),
+        sidecars: vec![sidecar],
+        fresh: fresh.into_iter().collect(),
+        ..Fleet::default()
+    }
+}
+
+/// The same pod without an answer.
+fn silent() -> Fleet {
+    let mut fleet = fleet(Status::default(), true);
+    let answer = Answer::None("does not answer".to_owned());
+    fleet.answers.insert("operator-0".to_owned(), answer);
+    fleet
+}
+
+fn since(quiet: &Quiet) -> Option<Instant> {
+    quiet.get("uid").map(|(_, since)| *since)
+}
+
+#[test]
+fn who_runs_its_shard_is_quiet_from_then_on() {
+    let of_shard = [entry(SHARD, "1")];
+    let chain = chain(&of_shard);
+    let quiet = |fleet: &Fleet, before: &Quiet| super::quiet(fleet, &chain, before);
+    let none = Quiet::new();
+    assert_eq!(
+        since(&quiet(&fleet(running(&[]), true), &none)),
+        None,
+        "it runs something else"
+    );
+    assert_eq!(since(&quiet(&silent(), &none)), None);
+    let at_it = fleet(running(&of_shard), true);
+    let first = quiet(&at_it, &none);
+    assert!(since(&first).is_some());
+    assert_eq!(quiet(&at_it, &first), first, "it counts from the first time");
+    let mut busy = running(&of_shard);
+    busy.chain.earlier.writes = 1;
+    assert_eq!(since(&quiet(&fleet(busy, true), &first)), None);
+    assert_eq!(since(&quiet(&silent(), &first)), None);
+}
+
+#[test]
+fn an_answer_that_is_not_fresh_makes_nobody_quiet_and_ends_no_quiet() {
+    let of_shard = [entry(SHARD, "1")];
+    let stale = fleet(running(&of_shard), false);
+    let first_chain = chain(&of_shard);
+    assert_eq!(
+        since(&quiet(&stale, &first_chain, &Quiet::new())),
+        None,
+        "nobody becomes so"
+    );
+    let first = quiet(&fleet(running(&of_shard), true), &first_chain, &Quiet::new());
+    assert_eq!(quiet(&stale, &first_chain, &first), first, "nothing has changed for it");
+    let more = chain(&[entry(SHARD, "1"), entry(OTHER, "1")]);
+    assert_eq!(quiet(&stale, &more, &first), first, "nor here");
+    let other = [entry(SHARD, "2")];
+    assert_eq!(
+        since(&quiet(&stale, &chain(&other), &first)),
+        None,
+        "its shard has changed"
+    );
+    let begun = Instant::now();
+    let anew = quiet(&fleet(running(&other), true), &chain(&other), &first);
+    assert!(since(&anew).unwrap() >= begun, "it begins anew");
+    let left = fleet(running(&[]), false);
+    assert_eq!(
+        since(&quiet(&left, &first_chain, &first)),
+        None,
+        "it runs something else"
+    );
+}
+
+#[test]
+fn a_pod_may_run_what_it_said_and_what_the_chain_says_until_it_says_more() {
+    let before = [entry(SHARD, "1")];
+    let chain = chain(&[entry(OTHER, "1")]);
+    let mut memory = Memory::default();
+    let mut run = |mut fleet: Fleet| {
+        super::run(&mut fleet, Some(&chain), &mut memory);
+        assert_eq!(memory.running.len(), fleet.sidecars.len(), "who is gone is forgotten");
+        let running = fleet.sidecars.first().map(|sidecar| sidecar.running.clone());
+        running.unwrap_or_default().into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(run(fleet(running(&before), true)), [SHARD]);
+    assert_eq!(
+        run(silent()),
+        [SHARD],
+        "a question without an answer is no word about it"
+    );
+    assert_eq!(run(fleet(running(&before), false)), [OTHER, SHARD]);
+    assert_eq!(run(fleet(running(&chain.entries), true)), [OTHER], "it has said so");
+    assert_eq!(run(fleet(running(&before), false)), [OTHER, SHARD], "it may have both");
+    assert!(run(Fleet::default()).is_empty());
+    assert!(run(silent()).is_empty());
+}

@@ -1,0 +1,140 @@
+//! Sidecars some of whose answers are lost.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+
+use super::*;
+
+/// Answers that get lost from now on.
+type Lost = Arc<AtomicU64>;
+
+/// A sidecar that says `status` at the `last` address of 127.0.0.0/24, but for answers that get lost.
+struct Losing {
+    sidecar: Sidecar,
+    lost: Lost,
+}
+
+impl Losing {
+    async fn start(last: u8, port: u16) -> (Self, u16) {
+        let ip = format!("127.0.0.{last}");
+        let listener = TcpListener::bind((ip.as_str(), port)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (says, asked, lost) = (Says::default(), Arc::new(AtomicU64::new(0)), Lost::default());
+        let state = (Arc::clone(&says), Arc::clone(&asked), Arc::clone(&lost));
+        let router = Router::new().route("/status", get(answer_some)).with_state(state);
+        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let task = task.abort_handle();
+        let sidecar = Sidecar { ip, says, asked, task };
+        (Self { sidecar, lost }, port)
+    }
+
+    fn lose(&self, answers: u64) {
+        self.lost.store(answers, Ordering::SeqCst);
+    }
+
+    async fn until_asked(&self, more: u64) {
+        let enough = self.sidecar.asked() + more;
+        until_counted(|| self.sidecar.asked() >= enough).await;
+    }
+}
+
+async fn answer_some(State((says, asked, lost)): State<(Says, Arc<AtomicU64>, Lost)>) -> Response {
+    let left = lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+    if left.is_ok() {
+        asked.fetch_add(1, Ordering::Relaxed);
+        return StatusCode::BAD_GATEWAY.into_response();
+    }
+    answer(State((says, asked))).await.into_response()
+}
+
+fn shard(name: &str, label: &str, after: u64) -> Value {
+    let mut shard = samples::shard(name, &[]);
+    shard["spec"]["limits"][0]["selector"]["matchLabels"] = json!({ "a": label });
+    shard["spec"]["unreachablePods"] = json!({ "policy": "Proceed", "afterSeconds": after });
+    shard
+}
+
+fn pod_of(shard: &str, ip: &str) -> Value {
+    let mut pod = pod(&format!("{shard}-0"), ip);
+    pod["metadata"]["labels"]["shard"] = json!(shard);
+    pod
+}
+
+fn is_handing_over(state: &Snapshot<'_>, name: &str) -> bool {
+    let object = state.get("shardingconfigs.ctrlmesh.kusionstack.io", DEMO, name);
+    let list = object.and_then(|object| object["status"]["conditions"].as_array());
+    let mut list = list.into_iter().flatten();
+    list.any(|condition| condition["type"] == "Distributed" && condition["reason"] == "HandingOver")
+}
+
+#[tokio::test]
+async fn a_pod_that_lives_is_not_overtaken_for_one_answer_that_is_lost() {
+    let (left, port) = Losing::start(41, 0).await;
+    let (right, _) = Losing::start(42, port).await;
+    left.sidecar.say(running("left-0", 0, None));
+    right.sidecar.say(running("right-0", 0, None));
+    let server = server().await;
+    put(&server, pod_of("left", &left.sidecar.ip));
+    put(&server, pod_of("right", &right.sidecar.ip));
+    put(&server, shard("left", "b", 1));
+    let (context, task) = start(&server, port, &["--settle-ms=0"]).await;
+    let first = until_entries(&server, 1).await;
+    left.sidecar.say(running("left-0", first.generation, Some(&first)));
+    right.sidecar.say(running("right-0", first.generation, None));
+    put(&server, shard("right", "b", 1));
+    put(&server, shard("left", "c", 1));
+    until(&server, "right waits", |state| is_handing_over(state, "right")).await;
+    let mut own = server.store().read(chain).unwrap();
+    own.entries.retain(|entry| entry.name.ends_with("/right"));
+    right.sidecar.say(running("right-0", own.generation, Some(&own)));
+    // By then it would be asked each ten seconds if nobody waited for it.
+    left.until_asked(10).await;
+    let overtaken = || context.metrics.distribution.overtaken.get();
+    for _ in 0..2 {
+        left.lose(1);
+        left.until_asked(5).await;
+    }
+    assert_eq!(overtaken(), 0);
+    server.store().read(|state| assert!(is_handing_over(state, "right")));
+    let (lost, asked) = (Instant::now(), left.sidecar.asked());
+    left.lose(u64::MAX);
+    until_counted(|| overtaken() == 1).await;
+    assert!(lost.elapsed() > Duration::from_secs(1), "{:?}", lost.elapsed());
+    let asked = left.sidecar.asked() - asked;
+    assert!(asked >= 3, "it was asked {asked} times");
+    task.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_lost_changes_nothing_that_is_shown() {
+    let (sidecar, port) = Losing::start(43, 0).await;
+    sidecar.sidecar.say(running("operator-0", 0, None));
+    let server = server().await;
+    put(&server, pod("operator-0", &sidecar.sidecar.ip));
+    put(&server, samples::faults("a"));
+    let (context, task) = start(&server, port, &["--poll-seconds=1"]).await;
+    let chain = until_entries(&server, 1).await;
+    let whole = running("operator-0", chain.generation, Some(&chain));
+    sidecar.sidecar.say(whole);
+    let is_enforced = |state: &Snapshot<'_>| condition(state, "a", "Enforced")[0] == "True";
+    until(&server, "it is enforced", is_enforced).await;
+    let published = || {
+        let seen = server.requests().all().into_iter();
+        seen.filter(|seen| seen.verb == "patch" && seen.target.contains("/status"))
+            .count()
+    };
+    let (before, passes) = (published(), context.metrics.distribution.passes.get());
+    for _ in 0..3 {
+        sidecar.lose(1);
+        sidecar.until_asked(2).await;
+    }
+    until_counted(|| context.metrics.distribution.passes.get() > passes).await;
+    assert_eq!(context.metrics.distribution.polls_failed.get(), 3);
+    assert_eq!(published(), before);
+    sidecar.lose(u64::MAX);
+    until(&server, "it is not enforced", |state| {
+        condition(state, "a", "Enforced")[0] == "False"
+    })
+    .await;
+    task.stop().await;
+}
