@@ -238,7 +238,7 @@ async fn a_chain_that_cannot_be_written_is_told_to_its_objects() {
     });
     server
         .faults()
-        .add(refuse.verb("patch").resource("configmaps").name(CHAIN));
+        .add(refuse.verb("create").resource("configmaps").name(CHAIN));
     put(&server, samples::faults("a"));
     let (context, running) = start(&server, 1, &[]).await;
     until(&server, "it is told", |state| {
