@@ -236,9 +236,7 @@ async fn a_chain_that_cannot_be_written_is_told_to_its_objects() {
         code: 403,
         retry_after: None,
     });
-    server
-        .faults()
-        .add(refuse.verb("create").resource("configmaps").name(CHAIN));
+    server.faults().add(refuse.verb("create").resource("configmaps"));
     put(&server, samples::faults("a"));
     let (context, running) = start(&server, 1, &[]).await;
     until(&server, "it is told", |state| {

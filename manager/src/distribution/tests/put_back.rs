@@ -74,33 +74,29 @@ async fn a_chain_that_has_lost_its_label_is_taken_up_by_the_next_manager() {
 }
 
 #[tokio::test]
-async fn what_a_namespace_has_that_ends_stays_to_its_end() {
-    let server = server().await;
-    put(&server, samples::faults("a"));
-    let (context, running) = start(&server, 1, &["--poll-seconds=1"]).await;
-    let before = until_entries(&server, 1).await;
+async fn a_namespace_that_ends_is_left_alone() {
+    const OTHER: &str = "other";
+    let server = stand::builder().namespace(DEMO).namespace(OTHER).start().await.unwrap();
     let mut namespace = server
         .store()
         .read(|state| state.get("namespaces", "", DEMO).cloned())
         .unwrap();
-    namespace["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    namespace["metadata"]["finalizers"] = json!(["kubernetes"]);
+    namespace["metadata"]["finalizers"] = json!(["example.com/waits"]);
     put(&server, namespace);
+    server.store().delete("namespaces", "", DEMO).unwrap();
+    put(&server, samples::faults("a"));
+    let (context, running) = start(&server, 1, &["--poll-seconds=1"]).await;
+    let mut other = samples::faults("a");
+    other["metadata"]["namespace"] = json!(OTHER);
+    put(&server, other);
+    // It is looked at again and again, and by then both were.
     let passes = || context.metrics.distribution.passes.get();
-    // A pass each second, until it is seen that it ends.
-    let (begun, mut seen, mut since) = (Instant::now(), passes(), Instant::now());
-    while since.elapsed() < Duration::from_secs(3) {
-        if passes() != seen {
-            (seen, since) = (passes(), Instant::now());
-        }
-        assert!(begun.elapsed() < stand::PATIENCE, "it is looked at for ever");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    server
-        .store()
-        .delete("faultinjections.ctrlmesh.kusionstack.io", DEMO, "a")
-        .unwrap();
-    until_counted(|| passes() > seen).await;
+    until(&server, "the other has its chain", |state| {
+        state.get("configmaps", OTHER, CHAIN).is_some()
+    })
+    .await;
+    let seen = passes();
+    until_counted(|| passes() > seen + 2).await;
     running.stop().await;
-    assert_eq!(server.store().read(chain), Some(before));
+    assert_eq!(server.store().read(chain), None);
 }
