@@ -208,9 +208,13 @@ impl Distributor {
             report::report(self, &namespace, &objects, &next, &fleet).await;
         }
         written?;
+        Ok(self.after(pauses.into_iter().flatten()))
+    }
+
+    /// The next pass comes after the shortest of these pauses, or the longest that there is.
+    fn after(&self, pauses: impl Iterator<Item = Duration>) -> Action {
         let longest = Duration::from_secs(self.context.args.poll_seconds);
-        let pauses = pauses.into_iter().flatten();
-        Ok(Action::requeue(pauses.fold(longest, Duration::min)))
+        Action::requeue(pauses.fold(longest, Duration::min))
     }
 
     /// Looks for a chain where the watch has none, and leaves one aside that somebody has put back.
