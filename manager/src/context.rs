@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
+use kube::api::{PatchParams, PostParams};
 use kube::runtime::events::Reporter;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +17,22 @@ pub const FIELD_MANAGER: &str = "ctrlmesh-manager";
 
 /// Label of what the manager makes for itself and for sidecars; its value is [`FIELD_MANAGER`].
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+/// A patch in the manager's name, but no server-side apply.
+pub(crate) fn patch_params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
+/// A write of a whole object in the manager's name.
+pub(crate) fn post_params() -> PostParams {
+    PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    }
+}
 
 /// For the answer to a request; API servers themselves give up after a minute.
 const DEADLINE: Duration = Duration::from_secs(30);

@@ -10,7 +10,7 @@ use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{DynamicObject, ObjectMeta, Patch};
 use kube::core::ApiResource;
 use kube::runtime::reflector::{Store, store};
 use kube::runtime::watcher::{Config, watch_object};
@@ -23,7 +23,7 @@ use tokio::time::sleep;
 
 use crate::api::ManagerState;
 use crate::api::manager_state::{Endpoint, ManagerStateSpec, ManagerStateStatus};
-use crate::context::{Context, FIELD_MANAGER};
+use crate::context::{Context, patch_params, post_params};
 use crate::error::Error;
 use crate::rbac::{Rule, Scope};
 
@@ -244,10 +244,7 @@ impl Keeper {
             "ports": null,
             "updateTimestamp": now,
         } });
-        let params = PatchParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
+        let params = patch_params();
         let written = states.patch_status(NAME, &params, &Patch::Merge(&patch)).await?;
         self.state = Some(Some(written));
         Ok(true)
@@ -269,10 +266,7 @@ async fn create(context: &Context) -> Result<(), kube::Error> {
         spec: ManagerStateSpec {},
         status: None,
     };
-    let params = PostParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PostParams::default()
-    };
+    let params = post_params();
     let states: Api<ManagerState> = Api::all(context.client.clone());
     match states.create(&params, &state).await {
         Ok(_) => Ok(()),

@@ -1,5 +1,9 @@
-//! Valid objects for tests, as JSON: small, and with an effect on everything in namespace `demo`.
+//! For tests: valid objects, as JSON, small, and with an effect on everything in namespace `demo`; entries, and what sidecars say of them.
 
+use std::collections::BTreeMap;
+
+use ctrlmesh_contract::status::{EntryState, EntryStatus, Status};
+use ctrlmesh_contract::{Digest, Entry, FailurePolicy, LabelSelector, Settings};
 use serde_json::{Value, json};
 
 pub(crate) fn object(kind: &str, name: &str, spec: &Value) -> Value {
@@ -50,4 +54,37 @@ pub(crate) fn shard(name: &str, plugins: &[Value]) -> Value {
 
 pub(crate) fn plugin(name: &str, order: i32) -> Value {
     json!({"name": name, "image": "oci://ghcr.io/you/plugin:1", "order": order, "settings": {"mine": true}})
+}
+
+/// An entry of a chain, for all pods.
+pub(crate) fn entry(name: &str) -> Entry {
+    Entry {
+        name: name.to_owned(),
+        plugin: Digest::of(b"plugin"),
+        pod_selector: LabelSelector::default(),
+        order: 0,
+        on_failure: FailurePolicy::Closed,
+        timeout_ms: 10,
+        memory_mib: 16,
+        settings: Settings::default(),
+        origin: None,
+    }
+}
+
+/// What a sidecar says that runs these.
+pub(crate) fn running<'a>(generation: u64, entries: impl IntoIterator<Item = &'a Entry>) -> Status {
+    let active = |entry: &Entry| EntryStatus {
+        name: entry.name.clone(),
+        plugin: entry.plugin,
+        settings_hash: entry.settings.hash().to_owned(),
+        state: EntryState::Active,
+        faults: 0,
+        error: None,
+        until: None,
+        reports: BTreeMap::new(),
+    };
+    let mut status = Status::default();
+    status.chain.generation = generation;
+    status.chain.entries = entries.into_iter().map(active).collect();
+    status
 }

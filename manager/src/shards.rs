@@ -148,7 +148,7 @@ async fn pass(namespace: Arc<Known>, sharder: Arc<Sharder>) -> Result<Action, Er
 fn failed(namespace: &Known, error: &Error, sharder: &Sharder) -> Action {
     sharder.context.metrics.shards.failed.inc();
     let name = namespace.metadata.name.as_deref().unwrap_or_default();
-    if matches!(error, Error::Api(kube::Error::Api(status)) if status.code == 409) {
+    if error.is_conflict() {
         tracing::debug!(%error, namespace = name, "roots are looked at again");
         return Action::requeue(Duration::from_millis(200));
     }

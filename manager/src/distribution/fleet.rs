@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ctrlmesh_contract::names::annotations;
-use ctrlmesh_contract::status::{EntryState, Status};
+use ctrlmesh_contract::status::{EntryState, EntryStatus, Refused, Status};
 use ctrlmesh_contract::{Entry, LabelSelector};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
@@ -183,21 +183,19 @@ impl Fleet {
     }
 
     fn says(&self, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
-        let Some(Answer::Status(status)) = self.answers.get(&sidecar.pod) else {
-            return false;
-        };
-        let own: Vec<&Entry> = sidecar.own(entries).filter(|entry| counts(&entry.name)).collect();
-        status.chain.earlier.is_none() && runs(status, &own, counts)
+        match self.answers.get(&sidecar.pod) {
+            Some(Answer::Status(status)) => status.chain.earlier.is_none() && runs(status, sidecar, entries, counts),
+            _ => false,
+        }
     }
 
     /// Why a sidecar is not where the chain wants it, in a word of a closed set. `None`: it is.
     #[must_use]
     pub(super) fn lag(&self, sidecar: &Sidecar, entries: &[Entry], generation: u64) -> Option<&'static str> {
-        let own: Vec<&Entry> = sidecar.own(entries).collect();
         let Some(Answer::Status(status)) = self.answers.get(&sidecar.pod) else {
-            return (!own.is_empty()).then_some("silent");
+            return sidecar.own(entries).next().map(|_| "silent");
         };
-        if runs(status, &own, |_| true) {
+        if runs(status, sidecar, entries, |_| true) {
             let is_failing = status
                 .chain
                 .entries
@@ -209,11 +207,10 @@ impl Fleet {
                 Some("busy")
             };
         }
-        let is_refused = status
-            .refused
-            .as_ref()
-            .is_some_and(|refused| refused.generation.is_none_or(|refused| refused == generation));
-        Some(if is_refused { "refused" } else { "behind" })
+        Some(match refusal(status, generation) {
+            Some(_) => "refused",
+            None => "behind",
+        })
     }
 
     /// Pods that do not run the chain, as far as is known.
@@ -223,7 +220,7 @@ impl Fleet {
             .iter()
             .filter(|sidecar| !self.unasked.contains(&sidecar.pod));
         asked.filter(move |sidecar| match self.answers.get(&sidecar.pod) {
-            Some(Answer::Status(status)) => !runs(status, &sidecar.own(entries).collect::<Vec<_>>(), |_| true),
+            Some(Answer::Status(status)) => !runs(status, sidecar, entries, |_| true),
             Some(Answer::None(_)) | None => sidecar.ip.is_some(),
         })
     }
@@ -234,18 +231,11 @@ impl Fleet {
         let status = match self.answers.get(&sidecar.pod) {
             Some(Answer::Status(status)) => status,
             Some(Answer::None(problem)) => return problem.clone(),
-            None => return "was not asked yet".to_owned(),
+            None => return UNASKED.to_owned(),
         };
         let earlier = status.chain.earlier;
-        let of_shard: Vec<&Entry> = sidecar
-            .own(entries)
-            .filter(|entry| hand_over::is_of_shard(&entry.name))
-            .collect();
-        if !runs(status, &of_shard, hand_over::is_of_shard) {
-            match &status.refused {
-                Some(refused) => format!("refuses the chain: {}", refused.message),
-                None => format!("runs generation {} of the chain still", status.chain.generation),
-            }
+        if !runs(status, sidecar, entries, hand_over::is_of_shard) {
+            why_behind(status, status.refused.as_ref())
         } else if earlier.is_none() {
             "has done so and settles".to_owned()
         } else {
@@ -257,14 +247,33 @@ impl Fleet {
     }
 }
 
-/// Whether it runs these entries, and no others that count.
-fn runs(status: &Status, own: &[&Entry], counts: impl Fn(&str) -> bool) -> bool {
+/// Of a pod that was not asked yet.
+pub(super) const UNASKED: &str = "was not asked yet";
+
+/// Whether a sidecar runs its own of these entries, and no others that count.
+fn runs(status: &Status, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
     let running = || status.chain.entries.iter().filter(|running| counts(&running.name));
-    let is_run = |entry: &&Entry| {
-        running()
-            .any(|at| at.name == entry.name && at.plugin == entry.plugin && at.settings_hash == entry.settings.hash())
-    };
-    running().count() == own.len() && own.iter().all(is_run)
+    let own = || sidecar.own(entries).filter(|entry| counts(&entry.name));
+    running().count() == own().count() && own().all(|entry| running().any(|at| is_run(entry, at)))
+}
+
+/// Whether what runs is this entry, as it is now.
+pub(super) fn is_run(entry: &Entry, at: &EntryStatus) -> bool {
+    at.name == entry.name && at.plugin == entry.plugin && at.settings_hash == entry.settings.hash()
+}
+
+/// Why it refuses a generation of the chain, if it does.
+pub(super) fn refusal(status: &Status, generation: u64) -> Option<&Refused> {
+    let refused = status.refused.as_ref();
+    refused.filter(|refused| refused.generation.is_none_or(|refused| refused == generation))
+}
+
+/// Why a sidecar that answers does not run the chain.
+pub(super) fn why_behind(status: &Status, refused: Option<&Refused>) -> String {
+    match refused {
+        Some(refused) => format!("refuses the chain: {}", refused.message),
+        None => format!("runs generation {} of the chain still", status.chain.generation),
+    }
 }
 
 impl hand_over::Fleet for Fleet {

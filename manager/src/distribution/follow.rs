@@ -13,7 +13,7 @@ use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::Metrics;
-use super::fleet::{Answer, Sidecar};
+use super::fleet::{Answer, Sidecar, UNASKED};
 use super::news::News;
 use super::poll::{NO_ADDRESS, Poller};
 
@@ -239,7 +239,7 @@ impl Shared {
     fn new() -> Self {
         Self {
             heard: Mutex::new(Heard {
-                answer: Answer::None("was not asked yet".to_owned()),
+                answer: Answer::None(UNASKED.to_owned()),
                 asked: None,
                 failures: 0,
                 is_fresh: false,

@@ -106,7 +106,7 @@ impl Memory {
 
     /// Notes who lags and who waits, to be shown.
     pub(super) fn stand(&mut self, next: &Next, fleet: &Fleet) {
-        self.standing.wait(next.waiting.keys());
+        self.standing.wait(next.plan.waiting.keys());
         self.standing.lagging.clear();
         for sidecar in fleet.sidecars.iter().filter(|sidecar| sidecar.ip.is_some()) {
             if let Some(reason) = fleet.lag(sidecar, &next.chain.entries, next.chain.generation) {

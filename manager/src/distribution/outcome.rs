@@ -4,7 +4,7 @@ use ctrlmesh_contract::Entry;
 use ctrlmesh_contract::status::{EntryState, EntryStatus};
 use serde_json::Value;
 
-use super::fleet::{Answer, Fleet, Sidecar};
+use super::fleet::{Answer, Fleet, Sidecar, UNASKED, is_run, refusal, why_behind};
 use crate::api::status::{BreakerState, LimitingSnapshot, TargetStatus};
 use crate::built_in::BuiltIn;
 
@@ -62,25 +62,12 @@ fn problem(own: &[&Entry], generation: u64, fleet: &Fleet, sidecar: &Sidecar) ->
     let status = match fleet.answers.get(&sidecar.pod) {
         Some(Answer::Status(status)) => status,
         Some(Answer::None(problem)) => return Some(problem.clone()),
-        None => return Some("was not asked yet".to_owned()),
+        None => return Some(UNASKED.to_owned()),
     };
-    let refused = status
-        .refused
-        .as_ref()
-        .filter(|refused| refused.generation.is_none_or(|refused| refused == generation));
     for entry in own {
-        let Some(running) = status.chain.entries.iter().find(|running| running.name == entry.name) else {
-            return Some(refused.map_or_else(
-                || format!("runs generation {} of the chain still", status.chain.generation),
-                |refused| format!("refuses the chain: {}", refused.message),
-            ));
+        let Some(running) = status.chain.entries.iter().find(|running| is_run(entry, running)) else {
+            return Some(why_behind(status, refusal(status, generation)));
         };
-        if running.plugin != entry.plugin || running.settings_hash != entry.settings.hash() {
-            return Some(refused.map_or_else(
-                || format!("runs generation {} of the chain still", status.chain.generation),
-                |refused| format!("refuses the chain: {}", refused.message),
-            ));
-        }
         if running.state != EntryState::Active {
             return Some(failing(running));
         }

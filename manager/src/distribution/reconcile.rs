@@ -28,7 +28,6 @@ use crate::compile::Refused;
 use crate::compile::kept::{self, is_same};
 use crate::context::Context;
 use crate::error::Error;
-use crate::hand_over::restart::{Evict, Hold};
 use crate::hand_over::{self, Claims, Plan};
 use crate::oci::{Found, Plugins};
 
@@ -55,15 +54,8 @@ pub(super) struct Distributor {
 pub(super) struct Next {
     pub(super) chain: Chain,
     pub(super) claims: Claims,
-    pub(super) waiting: BTreeMap<String, BTreeSet<String>>,
-    /// Entries that get what others may still show, and those.
-    pub(super) overtaking: BTreeMap<String, BTreeSet<String>>,
-    /// UIDs of pods that are waited for, by the shard's entry.
-    pub(super) awaited: BTreeMap<String, BTreeSet<String>>,
-    /// Shards whose pods do not keep what they see yet.
-    pub(super) preparing: BTreeSet<String>,
-    pub(super) hold: Vec<Hold>,
-    pub(super) evict: Vec<Evict>,
+    /// What leads to it.
+    pub(super) plan: Plan,
     /// Why shards are not restarted yet.
     pub(super) restarting: Waits,
     /// Objects that make no sense.
@@ -81,31 +73,17 @@ impl Next {
             chain,
             claims,
             found,
-            waiting: BTreeMap::new(),
-            overtaking: BTreeMap::new(),
-            awaited: BTreeMap::new(),
-            preparing: BTreeSet::new(),
-            hold: Vec::new(),
-            evict: Vec::new(),
+            plan: Plan::default(),
             restarting: Waits::new(),
             refused: Vec::new(),
             withheld: None,
         }
     }
 
-    /// What a plan says besides the chain.
-    fn follow(&mut self, plan: &Plan) {
-        self.waiting.clone_from(&plan.waiting);
-        self.overtaking.clone_from(&plan.overtaking);
-        self.awaited.clone_from(&plan.awaited);
-        self.preparing.clone_from(&plan.preparing);
-        self.hold.clone_from(&plan.hold);
-        self.evict.clone_from(&plan.evict);
-    }
-
     /// Whether pods are to be made again.
     fn is_restarting(&self) -> bool {
-        !(self.preparing.is_empty() && self.hold.is_empty() && self.evict.is_empty())
+        let plan = &self.plan;
+        !(plan.preparing.is_empty() && plan.hold.is_empty() && plan.evict.is_empty())
     }
 }
 
@@ -248,7 +226,7 @@ impl Distributor {
         let now = Instant::now();
         fleet.given_up = unreachable::given_up(&memory.silent, fleet, &objects.sharding_configs, now);
         let mut next = self.next(namespace, objects, stored, fleet, memory);
-        memory.silent = unreachable::silent(&memory.silent, &next.awaited, fleet, now);
+        memory.silent = unreachable::silent(&memory.silent, &next.plan.awaited, fleet, now);
         let written = self.write(stored, &next, fleet, memory).await;
         match &written {
             Ok(_) => {
@@ -306,10 +284,9 @@ impl Distributor {
         };
         next.refused = wanted.refused;
         let restarts = restarts(objects);
-        let plan = hand_over::plan(&next.chain.entries, &next.claims, &wanted.entries, &restarts, fleet);
-        next.follow(&plan);
-        if last.is_none() || fleet.is_rolled_back || !is_same(&next.chain.entries, &plan.entries) {
-            match self.following(stored, &next, last.as_ref(), highest, plan) {
+        next.plan = hand_over::plan(&next.chain.entries, &next.claims, &wanted.entries, &restarts, fleet);
+        if last.is_none() || fleet.is_rolled_back || !is_same(&next.chain.entries, &next.plan.entries) {
+            match self.following(stored, &next, last.as_ref(), highest) {
                 Ok((chain, claims)) => (next.chain, next.claims) = (chain, claims),
                 Err(why) => next.withheld = Some(why),
             }
@@ -317,16 +294,15 @@ impl Distributor {
         next
     }
 
-    /// The chain with these entries, if sidecars would take it, and ConfigMaps; if not, why not, in a word and in a sentence.
+    /// The chain of the plan, if sidecars would take it, and ConfigMaps; if not, why not, in a word and in a sentence.
     fn following(
         &self,
         stored: &Stored,
         next: &Next,
         last: Option<&Chain>,
         highest: u64,
-        plan: Plan,
     ) -> Result<(Chain, Claims), (&'static str, String)> {
-        let generation = kept::generation(last, highest, &plan.entries).ok_or_else(|| {
+        let generation = kept::generation(last, highest, &next.plan.entries).ok_or_else(|| {
             let message = format!(
                 "there is no generation after {highest}; delete ConfigMap {CHAIN_CONFIG_MAP} and restart the pods"
             );
@@ -335,12 +311,12 @@ impl Distributor {
         let chain = Chain {
             namespace: next.chain.namespace.clone(),
             generation,
-            entries: plan.entries,
+            entries: next.plan.entries.clone(),
         };
-        wanted::check(&chain, &plan.claims).map_err(|error| why_not(&error))?;
+        wanted::check(&chain, &next.plan.claims).map_err(|error| why_not(&error))?;
         let placed = self.placed(stored, &chain, true, &next.found);
         placed.map_err(|error| ("NoRoom", error.to_string()))?;
-        Ok((chain, plan.claims))
+        Ok((chain, next.plan.claims.clone()))
     }
 }
 

@@ -85,7 +85,7 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         .or(unreadable.map(|(_, mistakes)| mistakes));
     let holders: BTreeSet<&String> = entries
         .iter()
-        .filter_map(|entry| next.waiting.get(&entry.name))
+        .filter_map(|entry| next.plan.waiting.get(&entry.name))
         .flatten()
         .collect();
     let restart = entries.iter().find_map(|entry| restarting(next, &entry.name));
@@ -99,7 +99,7 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         chain: next.chain.generation,
         waits_for: holders
             .into_iter()
-            .map(|holder| unreachable::named(holder, &next.awaited, &next.chain.entries, fleet))
+            .map(|holder| unreachable::named(holder, &next.plan.awaited, &next.chain.entries, fleet))
             .collect(),
         restart,
         plugins: plugins(document, next),
@@ -112,7 +112,7 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
 
 /// Why the pods of a shard do not all see what it shows now, also in a pass that has just written the chain.
 fn restarting(next: &Next, entry: &str) -> Option<(&'static str, String)> {
-    let is_at_work = || next.preparing.contains(entry) || next.evict.iter().any(|evict| evict.entry == entry);
+    let is_at_work = || next.plan.preparing.contains(entry) || next.plan.evict.iter().any(|evict| evict.entry == entry);
     let soon = || ("Restarting", "its pods are made again one by one".to_owned());
     let told = next.restarting.get(entry).cloned();
     told.or_else(|| is_at_work().then(soon))

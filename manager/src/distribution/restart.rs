@@ -84,7 +84,7 @@ pub(super) type Waits = BTreeMap<String, (&'static str, String)>;
 pub(super) async fn restart(distributor: &Distributor, next: &Next, fleet: &Fleet, memory: &mut Memory) -> Waits {
     let namespace = &next.chain.namespace;
     let client = &distributor.context.client;
-    for hold in &next.hold {
+    for hold in &next.plan.hold {
         if let Err(error) = label(client, namespace, hold, fleet).await {
             tracing::warn!(%error, %namespace, "not every pod was labelled; it is tried again");
         }
@@ -93,7 +93,7 @@ pub(super) async fn restart(distributor: &Distributor, next: &Next, fleet: &Flee
     restarts
         .evicted
         .retain(|uid| fleet.sidecars.iter().any(|sidecar| sidecar.uid == *uid));
-    let is_at_work = |entry: &String| next.evict.iter().any(|evict| evict.entry == *entry);
+    let is_at_work = |entry: &String| next.plan.evict.iter().any(|evict| evict.entry == *entry);
     restarts.missing.retain(|entry, _| is_at_work(entry));
     restarts.refused.retain(|entry, _| is_at_work(entry));
     let keep = || {
@@ -102,8 +102,13 @@ pub(super) async fn restart(distributor: &Distributor, next: &Next, fleet: &Flee
             "its pods are told to keep what they see until they are made again".to_owned(),
         )
     };
-    let mut waits: Waits = next.preparing.iter().map(|entry| (entry.clone(), keep())).collect();
-    for evict in &next.evict {
+    let mut waits: Waits = next
+        .plan
+        .preparing
+        .iter()
+        .map(|entry| (entry.clone(), keep()))
+        .collect();
+    for evict in &next.plan.evict {
         if let Some(wait) = step(distributor, next, evict, fleet, restarts).await {
             waits.insert(evict.entry.clone(), wait);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ctrlmesh_contract::{Digest, Origin};
-use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::api::{DynamicObject, Patch};
 use kube::core::ApiResource;
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::outcome::Outcome;
 use crate::api::status::{Condition, ConditionStatus, condition};
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
-use crate::context::FIELD_MANAGER;
+use crate::context::patch_params;
 use crate::rbac::{Rule, Scope};
 
 /// Reason of what is in the chain.
@@ -228,21 +228,21 @@ fn enforced(facts: &Facts) -> Said {
 }
 
 fn lagging(outcome: &Outcome) -> String {
-    match listed(&outcome.lagging) {
+    match listed(&outcome.lagging, "; ") {
         pods if pods.is_empty() => pods,
         pods => format!("; {pods}"),
     }
 }
 
 /// Pods and what is to be said of each, not too many of them.
-pub(super) fn listed(pods: &[(String, String)]) -> String {
+pub(super) fn listed(pods: &[(String, String)], between: &str) -> String {
     let named = pods
         .iter()
         .take(MAX_NAMED)
         .map(|(pod, problem)| format!("{pod} {problem}"));
     let more = pods.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
     let more = more.map(|more| format!("and {more} more"));
-    named.chain(more).collect::<Vec<_>>().join("; ")
+    named.chain(more).collect::<Vec<_>>().join(between)
 }
 
 /// Fields that are ours in full: what others put into them goes.
@@ -320,10 +320,7 @@ pub(super) async fn publish(
         "status": change(&document["status"], status, has_time.then_some(now)),
     });
     let api = api(client, namespace, &origin.kind);
-    let params = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
+    let params = patch_params();
     api.patch_status(&origin.name, &params, &Patch::Merge(&patch)).await?;
     Ok(())
 }

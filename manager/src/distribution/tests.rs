@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::routing::get;
 use ctrlmesh_contract::Chain;
 use ctrlmesh_contract::names::{annotations, labels};
-use ctrlmesh_contract::status::{EntryState, EntryStatus, Status};
+use ctrlmesh_contract::status::Status;
 use ctrlmesh_testkit::{ApiServer, Fault, Resource, Rule, Snapshot};
 use futures_util::future::pending;
 use serde_json::{Value, json};
@@ -81,21 +81,8 @@ async fn answer(State((says, asked)): State<(Says, Arc<AtomicU64>)>) -> String {
 
 /// The status of a pod that runs these.
 fn running(pod: &str, generation: u64, chain: Option<&Chain>) -> Status {
-    let mut status = Status::default();
+    let mut status = samples::running(generation, chain.into_iter().flat_map(|chain| &chain.entries));
     (status.pod.namespace, status.pod.name) = (DEMO.to_owned(), pod.to_owned());
-    status.chain.generation = generation;
-    let entries = chain.into_iter().flat_map(|chain| &chain.entries);
-    let entries = entries.map(|entry| EntryStatus {
-        name: entry.name.clone(),
-        plugin: entry.plugin,
-        settings_hash: entry.settings.hash().to_owned(),
-        state: EntryState::Active,
-        faults: 0,
-        error: None,
-        until: None,
-        reports: std::collections::BTreeMap::new(),
-    });
-    status.chain.entries = entries.collect();
     status
 }
 

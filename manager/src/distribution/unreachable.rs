@@ -9,6 +9,7 @@ use kube::runtime::events::EventType;
 use super::fleet::{Answer, Fleet, Sidecar};
 use super::reconcile::{Distributor, Next};
 use super::report;
+use super::status::listed;
 use crate::api::ShardingConfig;
 use crate::events;
 use crate::hand_over::restart;
@@ -28,9 +29,6 @@ pub(super) struct Silence {
 /// Questions that a pod has left without an answer since it is waited for, before it is given up: time alone may be nothing but
 /// a pause between two of them.
 const MIN_FAILURES: u32 = 3;
-
-/// Pods that a condition names, for each shard.
-const MAX_NAMED: usize = 5;
 
 /// Pods that are not waited for any longer: the policies of all shards that they are in say so.
 pub(super) fn given_up(silent: &Silent, fleet: &Fleet, configs: &[ShardingConfig], now: Instant) -> BTreeSet<String> {
@@ -104,27 +102,20 @@ pub(super) fn named(
     };
     let pods = fleet.sidecars.iter().filter(is_waited_for);
     let late = pods.filter(|sidecar| restart::base(holder).is_some() || !fleet.quiet.contains(&sidecar.pod));
-    let late: BTreeMap<&str, String> = late
-        .map(|sidecar| {
-            let problem = fleet.why_unsettled(sidecar, entries);
-            (sidecar.pod.as_str(), format!("{} {problem}", sidecar.pod))
-        })
+    let mut late: Vec<(String, String)> = late
+        .map(|sidecar| (sidecar.pod.clone(), fleet.why_unsettled(sidecar, entries)))
         .collect();
-    if late.is_empty() {
-        return holder.to_owned();
+    late.sort();
+    match listed(&late, ", ") {
+        pods if pods.is_empty() => holder.to_owned(),
+        pods => format!("{holder} ({pods})"),
     }
-    let named: Vec<&str> = late.values().take(MAX_NAMED).map(String::as_str).collect();
-    let more = match late.len().saturating_sub(MAX_NAMED) {
-        0 => String::new(),
-        more => format!(", and {more} more"),
-    };
-    format!("{holder} ({}{more})", named.join(", "))
 }
 
 /// Says of whom objects are given to that others may still show.
 pub(super) async fn tell(distributor: &Distributor, next: &Next, fleet: &Fleet) {
-    for (name, holders) in &next.overtaking {
-        if next.waiting.contains_key(name) {
+    for (name, holders) in &next.plan.overtaking {
+        if next.plan.waiting.contains_key(name) {
             continue;
         }
         distributor.context.metrics.distribution.overtaken.inc();

@@ -10,13 +10,13 @@ use ctrlmesh_contract::{Chain, Digest};
 use futures_util::{StreamExt as _, stream};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 
 use super::stored::Slot;
 use super::told::Bump;
-use crate::context::{FIELD_MANAGER, MANAGED_BY};
+use crate::context::{FIELD_MANAGER, MANAGED_BY, patch_params, post_params};
 use crate::hand_over::Claims;
 use crate::rbac::{Rule, Scope};
 
@@ -66,13 +66,6 @@ fn apply() -> PatchParams {
     PatchParams::apply(FIELD_MANAGER).force()
 }
 
-fn create() -> PostParams {
-    PostParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PostParams::default()
-    }
-}
-
 fn meta(name: &str, namespace: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.to_owned()),
@@ -112,7 +105,7 @@ pub(super) async fn chain(
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &chain.namespace);
     let written = match version {
         Some(_) => api.patch(CHAIN_CONFIG_MAP, &apply(), &Patch::Apply(&map)).await?,
-        None => api.create(&create(), &map).await?,
+        None => api.create(&post_params(), &map).await?,
     };
     Ok(written.metadata.resource_version)
 }
@@ -154,10 +147,7 @@ pub(super) async fn slot(
     };
     let written = match there.or(unwatched.as_ref()) {
         Some(there) => {
-            let params = PatchParams {
-                field_manager: Some(FIELD_MANAGER.to_owned()),
-                ..PatchParams::default()
-            };
+            let params = patch_params();
             let patch = Patch::Merge(slot_patch(plugins, there));
             api.patch(&name, &params, &patch).await?
         }
@@ -170,7 +160,7 @@ pub(super) async fn slot(
                 binary_data: Some(data.collect()),
                 ..ConfigMap::default()
             };
-            api.create(&create(), &map).await?
+            api.create(&post_params(), &map).await?
         }
     };
     Ok(written.metadata.resource_version)

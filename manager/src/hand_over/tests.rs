@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use ctrlmesh_contract::{Digest, FailurePolicy, Settings};
+use ctrlmesh_contract::Settings;
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::shard::limits_of;
 use super::*;
 use crate::api::sharding_config::Limit;
+use crate::samples;
 
 mod follows;
 mod restart;
@@ -29,15 +30,10 @@ fn shard(id: usize, buckets: &[usize]) -> Entry {
         }],
     });
     Entry {
-        name: format!("shard-selector/s{id}"),
-        plugin: Digest::of(b"plugin"),
         pod_selector: pods_of(id),
         order: 2000,
-        on_failure: FailurePolicy::Closed,
-        timeout_ms: 10,
-        memory_mib: 16,
         settings: Settings::new(settings),
-        origin: None,
+        ..samples::entry(&format!("shard-selector/s{id}"))
     }
 }
 

@@ -15,7 +15,7 @@ use super::status::{Said, tell};
 use super::world::{Known, World};
 use crate::api::ShardingConfig;
 use crate::api::status::ConditionStatus;
-use crate::context::{Context, FIELD_MANAGER};
+use crate::context::{Context, FIELD_MANAGER, patch_params};
 use crate::distribution::FINALIZER;
 use crate::error::Error;
 use crate::validate::{Object, read};
@@ -100,10 +100,7 @@ impl Sharder {
                 { "op": "replace", "path": "/spec", "value": write.child.spec },
             ]);
             let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
-            let params = PatchParams {
-                field_manager: Some(FIELD_MANAGER.to_owned()),
-                ..PatchParams::default()
-            };
+            let params = patch_params();
             shards
                 .patch(&name, &params, &Patch::Json::<DynamicObject>(patch))
                 .await?;

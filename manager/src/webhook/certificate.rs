@@ -18,12 +18,12 @@ use futures_util::stream::{BoxStream, SelectAll};
 use futures_util::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use kube::api::{ObjectMeta, PostParams};
+use kube::api::ObjectMeta;
 use kube::core::DynamicObject;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, watch_object};
 
-use crate::context::Context;
+use crate::context::{Context, post_params};
 use bundles::Bundles;
 pub(crate) use credential::Credential;
 pub use plan::Schedule;
@@ -226,10 +226,7 @@ impl Keeper {
     async fn write(&self, stored: &Stored) -> Result<Secret, Error> {
         let name = &self.context.args.webhook_secret_name;
         let secrets: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.context.args.namespace);
-        let options = PostParams {
-            field_manager: Some(crate::context::FIELD_MANAGER.to_owned()),
-            ..PostParams::default()
-        };
+        let options = post_params();
         if let Some(Some(secret)) = &self.secret {
             let mut secret = secret.clone();
             stored.write(secret.data.get_or_insert_default());

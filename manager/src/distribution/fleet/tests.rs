@@ -1,4 +1,5 @@
 use super::*;
+use crate::samples::{entry, running};
 
 #[test]
 fn who_has_no_chain_shows_nothing() {
@@ -37,39 +38,6 @@ fn who_has_no_chain_shows_nothing() {
     assert!(!fleet(false, silent()).is_blank(&sidecar(None)));
     let pending = Sidecar::default();
     assert!(fleet(false, silent()).is_blank(&pending));
-}
-
-fn entry(name: &str) -> Entry {
-    Entry {
-        name: name.to_owned(),
-        plugin: ctrlmesh_contract::Digest::of(b"plugin"),
-        pod_selector: LabelSelector::default(),
-        order: 0,
-        on_failure: ctrlmesh_contract::FailurePolicy::Closed,
-        timeout_ms: 10,
-        memory_mib: 16,
-        settings: ctrlmesh_contract::Settings::default(),
-        origin: None,
-    }
-}
-
-fn running(generation: u64, entries: &[Entry]) -> Status {
-    let mut status = Status::default();
-    status.chain.generation = generation;
-    status.chain.entries = entries
-        .iter()
-        .map(|entry| ctrlmesh_contract::status::EntryStatus {
-            name: entry.name.clone(),
-            plugin: entry.plugin,
-            settings_hash: entry.settings.hash().to_owned(),
-            state: EntryState::Active,
-            faults: 0,
-            error: None,
-            until: None,
-            reports: BTreeMap::new(),
-        })
-        .collect();
-    status
 }
 
 fn fleet(told: Option<u64>, answer: Answer) -> Fleet {

@@ -1,24 +1,15 @@
-use std::collections::BTreeMap;
-
-use ctrlmesh_contract::status::{EntryState, EntryStatus, Status};
-use ctrlmesh_contract::{FailurePolicy, LabelSelector, Settings};
+use ctrlmesh_contract::status::Status;
 
 use super::*;
+use crate::samples;
 
 const SHARD: &str = "shard-selector/a";
 const OTHER: &str = "fault-injection/b";
 
 fn entry(name: &str, plugin: &str) -> Entry {
     Entry {
-        name: name.to_owned(),
         plugin: Digest::of(plugin.as_bytes()),
-        pod_selector: LabelSelector::default(),
-        order: 0,
-        on_failure: FailurePolicy::Closed,
-        timeout_ms: 10,
-        memory_mib: 16,
-        settings: Settings::default(),
-        origin: None,
+        ..samples::entry(name)
     }
 }
 
@@ -31,19 +22,7 @@ fn chain(entries: &[Entry]) -> Chain {
 }
 
 fn running(entries: &[Entry]) -> Status {
-    let mut status = Status::default();
-    let of = |entry: &Entry| EntryStatus {
-        name: entry.name.clone(),
-        plugin: entry.plugin,
-        settings_hash: entry.settings.hash().to_owned(),
-        state: EntryState::Active,
-        faults: 0,
-        error: None,
-        until: None,
-        reports: BTreeMap::new(),
-    };
-    status.chain.entries = entries.iter().map(of).collect();
-    status
+    samples::running(0, entries)
 }
 
 /// Of one pod, which has said so.

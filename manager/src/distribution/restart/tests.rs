@@ -1,7 +1,7 @@
-use ctrlmesh_contract::status::{EntryState, EntryStatus, Status};
-use ctrlmesh_contract::{Digest, FailurePolicy, LabelSelector, Operator, Requirement, Settings};
+use ctrlmesh_contract::{LabelSelector, Operator, Requirement};
 
 use super::*;
+use crate::samples;
 
 /// A pod of the shard; `keeps`: it sees what it saw before.
 fn pod(name: &str, keeps: bool) -> Sidecar {
@@ -34,33 +34,11 @@ fn evict() -> Evict {
 }
 
 fn entry() -> Entry {
-    Entry {
-        name: "shard-selector/a".to_owned(),
-        plugin: Digest::of(b"plugin"),
-        pod_selector: LabelSelector::default(),
-        order: 0,
-        on_failure: FailurePolicy::Closed,
-        timeout_ms: 10,
-        memory_mib: 16,
-        settings: Settings::default(),
-        origin: None,
-    }
+    samples::entry("shard-selector/a")
 }
 
 fn answer() -> Answer {
-    let entry = entry();
-    let mut status = Status::default();
-    status.chain.entries = vec![EntryStatus {
-        name: entry.name,
-        plugin: entry.plugin,
-        settings_hash: entry.settings.hash().to_owned(),
-        state: EntryState::Active,
-        faults: 0,
-        error: None,
-        until: None,
-        reports: BTreeMap::new(),
-    }];
-    Answer::Status(Box::new(status))
+    Answer::Status(Box::new(samples::running(0, &[entry()])))
 }
 
 /// Three pods that answer.

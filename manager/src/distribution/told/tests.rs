@@ -1,21 +1,11 @@
 use ctrlmesh_contract::status::{Refused, Status};
-use ctrlmesh_contract::{Digest, FailurePolicy, LabelSelector, Settings};
 
 use super::*;
 use crate::distribution::fleet::{Answer, Sidecar};
+use crate::samples;
 
 fn entries() -> [Entry; 1] {
-    [Entry {
-        name: "shard-selector/a".to_owned(),
-        plugin: Digest::of(b"plugin"),
-        pod_selector: LabelSelector::default(),
-        order: 0,
-        on_failure: FailurePolicy::Closed,
-        timeout_ms: 10,
-        memory_mib: 16,
-        settings: Settings::default(),
-        origin: None,
-    }]
+    [samples::entry("shard-selector/a")]
 }
 
 /// A pod that runs nothing, or does not answer.

@@ -3,13 +3,13 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
-use kube::api::{ApiResource, Patch, PatchParams};
+use kube::api::{ApiResource, Patch};
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::Error;
-use crate::context::FIELD_MANAGER;
+use crate::context::patch_params;
 
 pub(crate) const MUTATING: &str = "ctrlmesh-mutating";
 pub(crate) const VALIDATING: &str = "ctrlmesh-validating";
@@ -74,10 +74,7 @@ impl Bundles {
             if let Some(Some(object)) = &configuration.object
                 && let Some(patch) = patch(object, bundle)
             {
-                let options = PatchParams {
-                    field_manager: Some(FIELD_MANAGER.to_owned()),
-                    ..PatchParams::default()
-                };
+                let options = patch_params();
                 let patch = Patch::Merge(&patch);
                 let written = configuration.api.patch(configuration.name, &options, &patch);
                 configuration.object = Some(Some(written.await?));
