@@ -39,7 +39,7 @@ struct Found {
 pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
     let mut documents = Vec::new();
     for file in &args.files {
-        documents.extend(lint(file)?);
+        documents.extend(lint(file).unwrap_or_else(|error| vec![unreadable(file, &error)]));
     }
     match args.output {
         Output::Json => print::line(&serde_json::to_string_pretty(&documents)?),
@@ -75,7 +75,32 @@ fn lint(file: &Path) -> Result<Vec<Document>, Error> {
             warnings: found(&findings.warnings),
         }
     });
-    Ok(judged.collect())
+    let judged: Vec<Document> = judged.collect();
+    if judged.is_empty() {
+        return Ok(vec![nothing(file, "there is no object in it".to_owned())]);
+    }
+    Ok(judged)
+}
+
+/// A file that can't be read is a finding, so that the others are judged.
+fn unreadable(file: &Path, error: &Error) -> Document {
+    let mut message = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(deeper) = cause {
+        message = format!("{message}: {deeper}");
+        cause = deeper.source();
+    }
+    nothing(file, message)
+}
+
+fn nothing(file: &Path, message: String) -> Document {
+    let path = String::new();
+    Document {
+        file: file.to_owned(),
+        object: String::new(),
+        errors: vec![Found { path, message }],
+        warnings: Vec::new(),
+    }
 }
 
 fn found(mistakes: &Mistakes) -> Vec<Found> {
@@ -96,11 +121,17 @@ fn name_of(document: &Value) -> String {
 }
 
 fn lines(document: &Document) -> Vec<String> {
-    let about = format!("{}: {}", document.file.display(), document.object);
+    let about = match document.object.as_str() {
+        "" => document.file.display().to_string(),
+        object => format!("{}: {object}", document.file.display()),
+    };
     if document.errors.is_empty() && document.warnings.is_empty() {
         return vec![format!("{about}: ok")];
     }
-    let line = |what: &str, found: &Found| format!("{about}: {what}{}: {}", found.path, found.message);
+    let line = |what: &str, found: &Found| match found.path.as_str() {
+        "" => format!("{about}: {what}{}", found.message),
+        path => format!("{about}: {what}{path}: {}", found.message),
+    };
     let errors = document.errors.iter().map(|found| line("", found));
     let warnings = document.warnings.iter().map(|found| line("warning: ", found));
     errors.chain(warnings).collect()

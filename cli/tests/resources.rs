@@ -82,17 +82,21 @@ fn objects_come_from_standard_input_too() -> Result<()> {
 }
 
 #[test]
-fn a_file_that_is_none_is_an_error() -> Result<()> {
+fn a_file_that_is_none_is_an_error_and_hides_no_other() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let file = folder.path().join("broken.yaml");
-    std::fs::write(&file, "a: [")?;
+    let [broken, empty, none] = ["broken.yaml", "empty.yaml", "none"].map(|name| folder.path().join(name));
+    std::fs::write(&broken, "a: [")?;
+    std::fs::write(&empty, "# nothing\n")?;
     for (path, says) in [
-        (file.clone(), "is neither YAML nor JSON"),
-        (folder.path().join("none"), "cannot read"),
+        (broken, "is neither YAML nor JSON"),
+        (empty, "there is no object in it"),
+        (none, "cannot read"),
     ] {
-        let (code, _, errors) = ctrlmesh(&["lint", "-f", &path.display().to_string()])?;
+        let good = fixture("accepted/readme.yaml");
+        let (code, printed, _) = ctrlmesh(&["lint", "-f", &path.display().to_string(), "-f", &good])?;
         assert_eq!(code, Some(1));
-        assert!(errors.contains(says), "{errors}");
+        assert!(printed.contains(says), "{printed}");
+        assert!(printed.contains("ok"), "{printed}");
     }
     Ok(())
 }

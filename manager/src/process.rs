@@ -3,6 +3,7 @@
 //! Flow of the end: it is no longer ready, and its controllers end at once; webhooks are answered for a while more, because API
 //! servers call whom they knew a moment ago.
 
+use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +29,8 @@ pub fn log_to_stderr(args: &Args) -> Result<(), Error> {
     let filter = EnvFilter::try_new(&args.log).map_err(|error| Error::Log(error.to_string()))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     match args.log_format {
         LogFormat::Text => builder.init(),
         LogFormat::Json => builder.json().init(),

@@ -219,7 +219,8 @@ fn enforced(facts: &Facts) -> Said {
     } else {
         let (reason, more) = match &facts.restart {
             Some((reason, message)) => (*reason, format!("; {message}")),
-            None => ("Progressing", String::new()),
+            None if is_whole => ("Progressing", String::new()),
+            None => ("Progressing", "; see Accepted and Distributed".to_owned()),
         };
         let message = format!("{count}{more}{}", lagging(outcome));
         (ConditionStatus::False, reason, message)

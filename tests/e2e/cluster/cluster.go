@@ -197,6 +197,8 @@ func (c *Cluster) apiServerFlags(port string) []string {
 		"--disable-admission-plugins=ServiceAccount",
 		"--shutdown-delay-duration=0s",
 		"--audit-policy-file=" + c.file("audit-policy.yaml"), "--audit-log-path=" + c.file("audit.log"),
+		// Tests read all of it; the default is to begin another file after 100 MB.
+		"--audit-log-maxsize=10000",
 	}
 }
 
