@@ -38,7 +38,8 @@ impl Distributor {
     ) -> Result<Done, Error> {
         let (chain, namespace) = (&next.chain, &next.chain.namespace);
         let mut written = false;
-        if stored.is_watched && stored.chain.as_ref() == Some(chain) {
+        let is_there = stored.chain.as_ref() == Some(chain) && stored.claims == next.claims;
+        if stored.is_watched && is_there {
             // What no sidecar runs any more is taken out once all of them run the chain.
             let is_everywhere = fleet
                 .sidecars

@@ -285,7 +285,8 @@ impl Distributor {
         next.refused = wanted.refused;
         let restarts = restarts(objects);
         next.plan = hand_over::plan(&next.chain.entries, &next.claims, &wanted.entries, &restarts, fleet);
-        if last.is_none() || fleet.is_rolled_back || !is_same(&next.chain.entries, &next.plan.entries) {
+        let is_known = is_same(&next.chain.entries, &next.plan.entries) && next.claims.cover(&next.plan.claims);
+        if last.is_none() || fleet.is_rolled_back || !is_known {
             match self.following(stored, &next, last.as_ref(), highest) {
                 Ok((chain, claims)) => (next.chain, next.claims) = (chain, claims),
                 Err(why) => next.withheld = Some(why),

@@ -18,13 +18,14 @@ use tokio::task::AbortHandle;
 
 use super::*;
 use crate::samples;
-
-mod put_back;
 use crate::stand::{self, Running, text, until};
 
+mod claims;
 mod gathering;
 mod losing;
+mod put_back;
 mod telling;
+mod two;
 
 const DEMO: &str = "demo";
 const CHAIN: &str = "ctrlmesh-chain";

@@ -105,6 +105,19 @@ impl Claims {
         self.shown.is_empty() && self.wanted.is_empty()
     }
 
+    /// Whether all that others say that pods may show is remembered here, too.
+    #[must_use]
+    pub fn cover(&self, others: &Self) -> bool {
+        let is_known = |name: &String, claim: &Claim| {
+            let mut own = self.shown.get(name).into_iter().flatten();
+            own.any(|own| own.is_like(claim) && own.named.is_superset(&claim.named))
+        };
+        others
+            .shown
+            .iter()
+            .all(|(name, claims)| claims.iter().all(|claim| is_known(name, claim)))
+    }
+
     /// Whether no pod shows anything that is remembered.
     #[must_use]
     pub fn are_over(&self, fleet: &impl Fleet) -> bool {

@@ -47,14 +47,14 @@ async fn answer_some(State((says, asked, lost)): State<(Says, Arc<AtomicU64>, Lo
     answer(State((says, asked))).await.into_response()
 }
 
-fn shard(name: &str, label: &str, after: u64) -> Value {
+pub(super) fn shard(name: &str, label: &str, after: u64) -> Value {
     let mut shard = samples::shard(name, &[]);
     shard["spec"]["limits"][0]["selector"]["matchLabels"] = json!({ "a": label });
     shard["spec"]["unreachablePods"] = json!({ "policy": "Proceed", "afterSeconds": after });
     shard
 }
 
-fn pod_of(shard: &str, ip: &str) -> Value {
+pub(super) fn pod_of(shard: &str, ip: &str) -> Value {
     let mut pod = pod(&format!("{shard}-0"), ip);
     pod["metadata"]["labels"]["shard"] = json!(shard);
     pod
