@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ctrlmesh_contract::{Mistake, Mistakes};
-use ctrlmesh_manager::validate;
+use ctrlmesh_manager::api::API_VERSION;
+use ctrlmesh_manager::{Findings, validate};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -12,6 +13,8 @@ use crate::args::{LintArgs, Output};
 use crate::error::Error;
 use crate::print;
 
+/// Whoever writes one of these means ours, whatever the group.
+const KINDS: [&str; 4] = ["ShardingConfig", "CircuitBreaker", "FaultInjection", "ManagerState"];
 /// As kubectl has it.
 const STANDARD_INPUT: &str = "-";
 
@@ -66,20 +69,39 @@ fn lint(file: &Path) -> Result<Vec<Document>, Error> {
     })?;
     // Between two lines of `---` there may be nothing but a comment.
     let documents = documents.into_iter().filter(|document| !document.is_null());
-    let judged = documents.map(|document| {
-        let findings = validate(&document);
-        Document {
-            file: file.to_owned(),
-            object: name_of(&document),
-            errors: found(&findings.mistakes),
-            warnings: found(&findings.warnings),
-        }
-    });
-    let judged: Vec<Document> = judged.collect();
+    let judged: Vec<Document> = documents.flat_map(items).map(|document| judge(file, &document)).collect();
     if judged.is_empty() {
         return Ok(vec![nothing(file, "there is no object in it".to_owned())]);
     }
     Ok(judged)
+}
+
+/// What a `List` holds, as kubectl prints it; anything else is one object.
+fn items(document: Value) -> Vec<Value> {
+    match (&document["apiVersion"], &document["kind"], &document["items"]) {
+        (version, kind, Value::Array(items)) if version == "v1" && kind == "List" => items.clone(),
+        _ => vec![document],
+    }
+}
+
+/// Objects of others lie among ours: they are named, and left alone.
+fn judge(file: &Path, document: &Value) -> Document {
+    let version = document["apiVersion"].as_str().unwrap_or_default();
+    let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
+    let has_our_name = || KINDS.iter().any(|kind| document["kind"] == *kind);
+    let is_foreign = !version.is_empty() && group(version) != group(API_VERSION) && !has_our_name();
+    let findings = if is_foreign { Findings::default() } else { validate(document) };
+    let mut warnings = found(&findings.warnings);
+    warnings.extend(is_foreign.then(|| Found {
+        path: "apiVersion".to_owned(),
+        message: format!("is {version}; only objects of {API_VERSION} are judged"),
+    }));
+    Document {
+        file: file.to_owned(),
+        object: name_of(document),
+        errors: found(&findings.mistakes),
+        warnings,
+    }
 }
 
 /// A file that can't be read is a finding, so that the others are judged.

@@ -100,3 +100,32 @@ fn a_file_that_is_none_is_an_error_and_hides_no_other() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn lists_are_looked_into_and_objects_of_others_are_left_alone() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("all.yaml");
+    std::fs::write(
+        &file,
+        "apiVersion: v1
+kind: List
+items:
+- {apiVersion: ctrlmesh.kusionstack.io/v1alpha1, kind: CircuitBreaker, metadata: {name: A}, spec: {}}
+- {apiVersion: apps/v1, kind: Deployment, metadata: {name: operator}}
+---
+apiVersion: ctrlmesh.kusionstak.io/v1alpha1
+kind: ShardingConfig
+metadata: {name: a}
+",
+    )?;
+    let (code, printed, _) = ctrlmesh(&["lint", "-f", &file.display().to_string()])?;
+    assert_eq!(code, Some(1));
+    for says in [
+        "CircuitBreaker A: metadata.name: \"A\" is no name",
+        "Deployment operator: warning: apiVersion: is apps/v1; only objects of",
+        "ShardingConfig a: apiVersion: is \"ctrlmesh.kusionstak.io/v1alpha1\"; write ctrlmesh.kusionstack.io/v1alpha1",
+    ] {
+        assert!(printed.contains(says), "{says} is missing in {printed}");
+    }
+    Ok(())
+}

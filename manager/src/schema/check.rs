@@ -113,7 +113,19 @@ fn string(text: &str, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mista
     if let Some(pattern) = &schema.pattern
         && !regex_lite::Regex::new(pattern).is_ok_and(|regex| regex.is_match(text))
     {
-        mistakes.add(path, format!("is {}; write it like {pattern}", quote(text)));
+        mistakes.add(path, format!("is {}; {}", quote(text), advice(pattern)));
+    }
+}
+
+/// How to write what a pattern of ours wants.
+fn advice(pattern: &str) -> String {
+    match pattern {
+        "^oci://.+" => "write it like oci://ghcr.io/you/plugin:1.0".to_owned(),
+        "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" => {
+            "use lower-case letters, digits and '-', and a letter or digit at both ends".to_owned()
+        }
+        "^([0-9]|[12][0-9]|3[01])$" => "write a number from 0 to 31".to_owned(),
+        pattern => format!("write it like {pattern}"),
     }
 }
 
