@@ -16,6 +16,9 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Error;
 use crate::metrics::Metrics;
 
+/// What the log does not say where one looks first.
+const NOT_READY: &str = "not ready: the webhooks have no certificate yet; the log says why";
+
 /// Whether the manager can do its work. Shared by who finds out and who is asked.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<AtomicBool>);
@@ -78,7 +81,7 @@ async fn ready(State(readiness): State<Readiness>) -> Response {
     if readiness.is_ready() {
         "ok".into_response()
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "not ready").into_response()
+        (StatusCode::SERVICE_UNAVAILABLE, NOT_READY).into_response()
     }
 }
 

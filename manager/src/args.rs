@@ -135,8 +135,13 @@ pub struct Args {
     #[arg(long, env = "CTRLMESH_PLUGIN_CACHE_MIB", default_value_t = 64, value_parser = cache_mib)]
     pub plugin_cache_mib: usize,
 
-    /// What is logged: a level, or targets and levels (`warn,ctrlmesh_manager=debug`).
-    #[arg(long, env = "CTRLMESH_LOG", default_value = "info")]
+    /// What is logged: a level, or targets and levels (`warn,ctrlmesh_manager=debug`). What the Kubernetes client warns of, the
+    /// manager says itself, and what follows from it.
+    #[arg(
+        long,
+        env = "CTRLMESH_LOG",
+        default_value = "info,kube_client=error,kube_runtime=error"
+    )]
     pub log: String,
 
     /// How it is logged.

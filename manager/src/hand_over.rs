@@ -83,6 +83,12 @@ pub fn is_of_shard(name: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
+/// The ShardingConfig that the entry of a shard is of.
+#[must_use]
+pub fn shard_of(name: &str) -> &str {
+    name.split('/').nth(1).unwrap_or(name)
+}
+
 /// The next chain.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
@@ -96,6 +102,8 @@ pub struct Plan {
     pub overtaking: BTreeMap<String, BTreeSet<String>>,
     /// UIDs of pods that are waited for, by the shard's entry.
     pub awaited: BTreeMap<String, BTreeSet<String>>,
+    /// UIDs of pods that are waited for no longer, by the shard's entry.
+    pub overtaken: BTreeMap<String, BTreeSet<String>>,
     /// Shards whose pods do not keep what they see yet, and will have to.
     pub preparing: BTreeSet<String>,
     /// Pods that are to keep what they see.
@@ -162,16 +170,14 @@ fn is_held_up(plan: &mut Plan, moves: &Moves<'_>, name: &str, shard: &Shard, fle
     for held in moves.holders(name, shard, fleet) {
         let pods = held.pods(fleet);
         let is_over = !pods.is_empty() && pods.iter().all(|pod| pod.is_given_up);
-        let list = if is_over {
-            &mut plan.overtaking
+        let (holders, of_holders) = if is_over {
+            (&mut plan.overtaking, &mut plan.overtaken)
         } else {
-            &mut plan.waiting
+            (&mut plan.waiting, &mut plan.awaited)
         };
-        list.entry(name.to_owned()).or_default().insert(held.name.clone());
-        if !is_over {
-            let awaited = plan.awaited.entry(held.name.clone()).or_default();
-            awaited.extend(pods.iter().map(|pod| pod.uid.to_owned()));
-        }
+        holders.entry(name.to_owned()).or_default().insert(held.name.clone());
+        let known = of_holders.entry(held.name.clone()).or_default();
+        known.extend(pods.iter().map(|pod| pod.uid.to_owned()));
     }
     plan.waiting.contains_key(name)
 }

@@ -27,6 +27,11 @@ use super::status::Rollout;
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Accepted\")].status"
     ),
+    printcolumn(
+        name = "Distributed",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Distributed\")].reason"
+    ),
     printcolumn(name = "Enforced", type_ = "string", json_path = ".status.enforced"),
     printcolumn(name = "Opened", type_ = "integer", json_path = ".status.opened"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")

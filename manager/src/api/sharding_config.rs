@@ -26,6 +26,11 @@ use super::status::Progress;
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Accepted\")].status"
     ),
+    printcolumn(
+        name = "Distributed",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Distributed\")].reason"
+    ),
     printcolumn(name = "Enforced", type_ = "string", json_path = ".status.enforced"),
     printcolumn(
         name = "Plugins",

@@ -239,10 +239,14 @@ impl Fleet {
         } else if earlier.is_none() {
             "has done so and settles".to_owned()
         } else {
-            format!(
-                "has {} writes, {} lists and {} watches from before",
-                earlier.writes, earlier.lists, earlier.watches
-            )
+            let count = |count, what| (count > 0).then(|| format!("{count} {what}"));
+            let counts = [
+                count(earlier.writes, "of its writes"),
+                count(earlier.lists, "of its lists"),
+                count(earlier.watches, "of its watches"),
+            ];
+            let counts: Vec<String> = counts.into_iter().flatten().collect();
+            format!("has not ended {} from before", counts.join(", "))
         }
     }
 }

@@ -12,7 +12,7 @@ use super::report;
 use super::status::listed;
 use crate::api::ShardingConfig;
 use crate::events;
-use crate::hand_over::restart;
+use crate::hand_over::{restart, shard_of};
 
 /// Pods that are waited for and do not answer, by UID: a pod that is made again under the same name is another one.
 pub(super) type Silent = BTreeMap<String, Silence>;
@@ -107,8 +107,8 @@ pub(super) fn named(
         .collect();
     late.sort();
     match listed(&late, ", ") {
-        pods if pods.is_empty() => holder.to_owned(),
-        pods => format!("{holder} ({pods})"),
+        pods if pods.is_empty() => shard_of(holder).to_owned(),
+        pods => format!("{} ({pods})", shard_of(holder)),
     }
 }
 
@@ -119,8 +119,15 @@ pub(super) async fn tell(distributor: &Distributor, next: &Next, fleet: &Fleet) 
             continue;
         }
         distributor.context.metrics.distribution.overtaken.inc();
-        let pods: Vec<&str> = fleet.given_up.iter().map(String::as_str).collect();
-        let holders: Vec<&str> = holders.iter().map(String::as_str).collect();
+        let uids: BTreeSet<&String> = holders
+            .iter()
+            .filter_map(|holder| next.plan.overtaken.get(holder))
+            .flatten()
+            .collect();
+        let overtaken = fleet.sidecars.iter().filter(|sidecar| uids.contains(&sidecar.uid));
+        let pods: Vec<&str> = overtaken.map(|sidecar| sidecar.pod.as_str()).collect();
+        let holders: BTreeSet<&str> = holders.iter().map(|holder| shard_of(holder)).collect();
+        let holders: Vec<&str> = holders.into_iter().collect();
         let note = format!(
             "gets objects of {} without the word of pods that can't be reached: {}",
             holders.join(", "),

@@ -270,6 +270,8 @@ fn who_can_not_be_reached_is_overtaken_and_nobody_else() {
         plan.overtaking,
         BTreeMap::from([("shard-selector/s1".to_owned(), expected)])
     );
+    let silent = BTreeMap::from([("shard-selector/s0".to_owned(), BTreeSet::from(["uid-0".to_owned()]))]);
+    assert_eq!(plan.overtaken, silent, "no others that are given up");
     assert!(plan.waiting.is_empty() && sees(&plan.entries, 1, 1));
     // It is remembered what the silent one may show.
     assert!(!plan.claims.is_empty());

@@ -109,7 +109,11 @@ func start(ctx context.Context, binary string, options Options) (*Manager, error
 	m.Process, err = process.Start(process.Spec{
 		Name: options.Name, Path: binary, Args: append(args, options.Flags...), LogDir: options.Dir,
 		// Any port for the webhooks, and no delay at the end; flags can say otherwise.
-		Env: []string{"KUBECONFIG=" + options.Kubeconfig, "WEBHOOK_PORT=0", "CTRLMESH_SHUTDOWN_DELAY_SECONDS=0"},
+		Env: []string{
+			"KUBECONFIG=" + options.Kubeconfig, "WEBHOOK_PORT=0", "CTRLMESH_SHUTDOWN_DELAY_SECONDS=0",
+			// As in an image that has no authorities.
+			"SSL_CERT_FILE=/nonexistent", "SSL_CERT_DIR=/nonexistent",
+		},
 	})
 	if err != nil {
 		return nil, err

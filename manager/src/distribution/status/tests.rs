@@ -1,0 +1,98 @@
+//! What a status says, and when it says something new.
+
+use super::*;
+use crate::api::status::{BreakerState, LimitingSnapshot, TargetStatus};
+
+fn origin() -> Origin {
+    Origin {
+        kind: "CircuitBreaker".to_owned(),
+        name: "a".to_owned(),
+        ..Origin::default()
+    }
+}
+
+fn enforced_of(facts: &Facts) -> (String, String) {
+    let status = status(&origin(), facts, &Value::Null, "now");
+    let list = status["conditions"].as_array().unwrap();
+    let condition = list.iter().find(|condition| condition["type"] == "Enforced").unwrap();
+    let text = |field: &str| condition[field].as_str().unwrap().to_owned();
+    (text("status"), text("reason"))
+}
+
+#[test]
+fn what_is_withheld_is_not_enforced_even_if_it_has_no_entry_yet() {
+    let mut facts = Facts::default();
+    assert_eq!(enforced_of(&facts), ("True".to_owned(), "NothingToRun".to_owned()));
+    facts.withheld = Some(("TooLarge", "too large".to_owned()));
+    assert_eq!(enforced_of(&facts), ("False".to_owned(), "Progressing".to_owned()));
+}
+
+#[test]
+fn a_chain_that_changes_for_others_is_no_news() {
+    let of = |chain, before: &Value| {
+        let facts = Facts {
+            chain,
+            ..Facts::default()
+        };
+        status(&origin(), &facts, before, "now")
+    };
+    let before = of(3, &Value::Null);
+    assert!(is_same(&before, &of(4, &before)));
+    assert!(!is_same(&before, &of(4, &Value::Null)));
+}
+
+#[test]
+fn what_others_put_into_our_fields_goes_and_their_conditions_stay() {
+    let after = status(&origin(), &Facts::default(), &Value::Null, "now");
+    assert!(is_same(&after, &after));
+    let theirs = json!({ "type": "Audited", "status": "True" });
+    let mut before = after.clone();
+    before["conditions"].as_array_mut().unwrap().push(theirs.clone());
+    assert!(is_same(&before, &after), "it says nothing of ours");
+    before["targetStatus"] = json!([{ "podName": "gone" }]);
+    before["plugins"] = json!([{ "name": "old" }]);
+    assert!(!is_same(&before, &after));
+    let mut merged = json!({ "status": before });
+    let patch = json!({ "status": change(&before, after.clone(), Some("then")) });
+    json_patch::merge(&mut merged, &patch);
+    let merged = &merged["status"];
+    assert!(is_same(merged, &after), "{merged}");
+    assert_eq!(merged["targetStatus"], json!([]));
+    assert!(merged.get("plugins").is_none());
+    assert!(merged["conditions"].as_array().unwrap().contains(&theirs));
+    assert_eq!(merged["lastUpdatedTime"], "then");
+}
+
+/// They would be written each time that anybody asks: what they are now is with the sidecar.
+#[test]
+fn breakers_that_only_count_are_no_news() {
+    let of = |requests: u64, state: BreakerState| {
+        let snapshot = LimitingSnapshot {
+            name: "a".to_owned(),
+            key: String::new(),
+            state,
+            reason: String::new(),
+            last_transition_time: None,
+            recovers_at: None,
+            requests,
+            failures: requests / 2,
+        };
+        let target = TargetStatus {
+            limiting_snapshots: vec![snapshot],
+            ..TargetStatus::default()
+        };
+        let outcome = Outcome {
+            targets: vec![target],
+            ..Outcome::default()
+        };
+        let facts = Facts {
+            outcome,
+            ..Facts::default()
+        };
+        status(&origin(), &facts, &Value::Null, "now")
+    };
+    let before = of(2, BreakerState::Closed);
+    assert_eq!(before["targetStatus"][0]["limitingSnapshots"][0]["requests"], 2);
+    assert!(is_same(&before, &of(8, BreakerState::Closed)));
+    assert!(!is_same(&before, &of(2, BreakerState::Opened)));
+}
