@@ -277,17 +277,20 @@ func columns(t *testing.T, client dynamic.Interface) {
 	got, err := create(t, client, object)
 	check(t, err)
 	defer remove(t, client, object)
-	condition := map[string]any{
-		"type": "Accepted", "status": "True", "reason": "Valid", "message": "", "lastTransitionTime": "2026-11-21T10:00:00Z",
-		"observedGeneration": int64(1),
+	condition := func(kind, reason string) map[string]any {
+		return map[string]any{
+			"type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": "2026-11-21T10:00:00Z",
+			"observedGeneration": int64(1),
+		}
 	}
-	got.Object["status"] = map[string]any{"observedGeneration": int64(1), "enforced": "12/12", "conditions": []any{condition}}
+	conditions := []any{condition("Accepted", "Accepted"), condition("Distributed", "HandingOver")}
+	got.Object["status"] = map[string]any{"observedGeneration": int64(1), "enforced": "12/12", "conditions": conditions}
 	if _, err := of(t, client, object).UpdateStatus(background(), got, meta.UpdateOptions{FieldValidation: "Strict"}); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(runKubectl(t, shared.kubeconfig, "", "get", "shard", "with-status", "-n", object.GetNamespace()), "\n")
-	if strings.Join(strings.Fields(lines[0]), " ") != "NAME LOCK ACCEPTED ENFORCED AGE" ||
-		!strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "with-status operator-leader True 12/12 ") {
+	if strings.Join(strings.Fields(lines[0]), " ") != "NAME LOCK ACCEPTED DISTRIBUTED ENFORCED AGE" ||
+		!strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "with-status operator-leader True HandingOver 12/12 ") {
 		t.Errorf("got %q", lines)
 	}
 }

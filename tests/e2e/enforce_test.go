@@ -195,7 +195,7 @@ func (e *enforcement) targets(t *testing.T, got progress, pods []string) {
 func (e *enforcement) shows(t *testing.T, namespace string) {
 	t.Helper()
 	for kind, want := range map[string]string{
-		"shard": "left lock True 12/12", "cbk": "breakers True 20/20", "faultinjection": "True 12/12",
+		"shard": "left lock True Distributed 12/12", "cbk": "breakers True Distributed 20/20", "faultinjection": "True Distributed 12/12",
 	} {
 		table := runKubectl(t, e.mesh.kubeconfig, "", "get", kind, "-n", namespace)
 		if !strings.Contains(strings.Join(strings.Fields(table), " "), want) {

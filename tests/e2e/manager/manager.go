@@ -12,7 +12,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"ctrlmesh.kusionstack.io/e2e/kubelet"
@@ -92,6 +94,14 @@ func Start(ctx context.Context, options Options) (*Manager, error) {
 	return nil, errors.Join(failures...)
 }
 
+// authorities are only there for a manager that pulls from registries: any other runs in an image without.
+func authorities(flags []string) []string {
+	if slices.ContainsFunc(flags, func(flag string) bool { return strings.Contains(flag, "-registry") }) {
+		return nil
+	}
+	return []string{"SSL_CERT_FILE=/nonexistent", "SSL_CERT_DIR=/nonexistent"}
+}
+
 func start(ctx context.Context, binary string, options Options) (*Manager, error) {
 	m := &Manager{Name: options.Name}
 	var err error
@@ -109,11 +119,7 @@ func start(ctx context.Context, binary string, options Options) (*Manager, error
 	m.Process, err = process.Start(process.Spec{
 		Name: options.Name, Path: binary, Args: append(args, options.Flags...), LogDir: options.Dir,
 		// Any port for the webhooks, and no delay at the end; flags can say otherwise.
-		Env: []string{
-			"KUBECONFIG=" + options.Kubeconfig, "WEBHOOK_PORT=0", "CTRLMESH_SHUTDOWN_DELAY_SECONDS=0",
-			// As in an image that has no authorities.
-			"SSL_CERT_FILE=/nonexistent", "SSL_CERT_DIR=/nonexistent",
-		},
+		Env: append(authorities(options.Flags), "KUBECONFIG="+options.Kubeconfig, "WEBHOOK_PORT=0", "CTRLMESH_SHUTDOWN_DELAY_SECONDS=0"),
 	})
 	if err != nil {
 		return nil, err
