@@ -69,7 +69,10 @@ fn lint(file: &Path) -> Result<Vec<Document>, Error> {
     })?;
     // Between two lines of `---` there may be nothing but a comment.
     let documents = documents.into_iter().filter(|document| !document.is_null());
-    let judged: Vec<Document> = documents.flat_map(items).map(|document| judge(file, &document)).collect();
+    let judged: Vec<Document> = documents
+        .flat_map(items)
+        .map(|document| judge(file, &document))
+        .collect();
     if judged.is_empty() {
         return Ok(vec![nothing(file, "there is no object in it".to_owned())]);
     }
@@ -90,7 +93,11 @@ fn judge(file: &Path, document: &Value) -> Document {
     let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
     let has_our_name = || KINDS.iter().any(|kind| document["kind"] == *kind);
     let is_foreign = !version.is_empty() && group(version) != group(API_VERSION) && !has_our_name();
-    let findings = if is_foreign { Findings::default() } else { validate(document) };
+    let findings = if is_foreign {
+        Findings::default()
+    } else {
+        validate(document)
+    };
     let mut warnings = found(&findings.warnings);
     warnings.extend(is_foreign.then(|| Found {
         path: "apiVersion".to_owned(),

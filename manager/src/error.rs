@@ -15,7 +15,7 @@ pub enum Error {
     #[error("no Kubernetes configuration: {0}; run in a pod, or set KUBECONFIG")]
     Config(#[source] kube::config::InferConfigError),
     /// The API server, or the way to it.
-    #[error("the API server: {0}")]
+    #[error("the API server: {}", crate::plain::plain(.0))]
     Api(#[from] kube::Error),
     /// The lock of the leader.
     #[error("leader election: {0}; may the manager write leases in its namespace?")]

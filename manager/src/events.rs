@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder};
 
 use crate::context::Context;
+use crate::plain::plain;
 use crate::rbac::{Rule, Scope};
 
 /// What it does at the API server. Events lie in the namespace of the object that they are about.
@@ -32,7 +33,7 @@ pub async fn publish(context: &Context, about: &ObjectReference, type_: EventTyp
     };
     let recorder = Recorder::new(context.client.clone(), context.reporter());
     if let Err(error) = recorder.publish(&event, about).await {
-        tracing::warn!(%error, reason, note, "an Event could not be written");
+        tracing::warn!(error = plain(&error), reason, note, "an Event could not be written");
     }
 }
 

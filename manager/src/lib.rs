@@ -27,6 +27,7 @@ pub mod manager_state;
 pub mod metrics;
 pub mod oci;
 pub mod overlap;
+mod plain;
 pub mod process;
 pub mod rate;
 pub mod rbac;

@@ -25,6 +25,7 @@ use crate::api::ManagerState;
 use crate::api::manager_state::{Endpoint, ManagerStateSpec, ManagerStateStatus};
 use crate::context::{Context, patch_params, post_params};
 use crate::error::Error;
+use crate::plain::plain;
 use crate::rbac::{Rule, Scope};
 
 /// Name of the only object.
@@ -172,8 +173,13 @@ fn watched(context: &Context) -> (BoxStream<'static, Seen>, Store<Pod>) {
 /// Errors of a watch are logged; it goes on by itself.
 fn told(stream: impl Stream<Item = watcher::Result<Seen>> + Send + 'static) -> BoxStream<'static, Seen> {
     let stream = stream.filter_map(|seen| async move {
-        seen.inspect_err(|error| tracing::warn!(%error, "a watch for the ManagerState failed; it is tried again"))
-            .ok()
+        seen.inspect_err(|error| {
+            tracing::warn!(
+                error = plain(error),
+                "a watch for the ManagerState failed; it is tried again"
+            )
+        })
+        .ok()
     });
     stream.boxed()
 }

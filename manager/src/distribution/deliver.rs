@@ -16,6 +16,7 @@ use super::told::{self, Bump};
 use super::{slots, unreachable, write};
 use crate::error::Error;
 use crate::oci::Found;
+use crate::plain::plain;
 
 /// What a pass has done.
 pub(super) struct Done {
@@ -71,7 +72,7 @@ impl Distributor {
             told::note(&mut memory.told, bump, generation, now);
         }
         for (pod, error) in &failed {
-            tracing::warn!(%error, %namespace, pod, "a pod was not told of the chain; it is told again, or kubelet finds it");
+            tracing::warn!(error = plain(error), %namespace, pod, "a pod was not told of the chain; it is told again, or kubelet finds it");
         }
         (failed.is_empty(), again)
     }

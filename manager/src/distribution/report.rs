@@ -20,6 +20,7 @@ use super::{unreachable, write};
 use crate::api::API_VERSION;
 use crate::compile::kept;
 use crate::events;
+use crate::plain::plain;
 use crate::rbac::{Rule, Scope};
 
 /// Statuses that are written at a time.
@@ -159,11 +160,11 @@ async fn tell(distributor: &Distributor, namespace: &str, document: &Value, orig
         Err(error) if write::has_code(&error, 404) => {}
         // It has changed, which is seen, and leads to another pass.
         Err(error) if write::has_code(&error, 409) => {
-            tracing::debug!(%error, kind = origin.kind, %namespace, name = origin.name, "a status is written later");
+            tracing::debug!(error = plain(&error), kind = origin.kind, %namespace, name = origin.name, "a status is written later");
         }
         Err(error) => {
             context.metrics.distribution.status_failed.inc();
-            tracing::warn!(%error, kind = origin.kind, %namespace, name = origin.name, "a status was not written");
+            tracing::warn!(error = plain(&error), kind = origin.kind, %namespace, name = origin.name, "a status was not written");
         }
     }
 }
@@ -232,6 +233,6 @@ async fn release(distributor: &Distributor, namespace: &str, document: &Value) {
     let api = status::api(&distributor.context.client, namespace, kind);
     let patch: Patch<DynamicObject> = Patch::Json(patch);
     if let Err(error) = api.patch(name, &PatchParams::default(), &patch).await {
-        tracing::warn!(%error, %namespace, name, "a finalizer of KusionStack's was not removed");
+        tracing::warn!(error = plain(&error), %namespace, name, "a finalizer of KusionStack's was not removed");
     }
 }

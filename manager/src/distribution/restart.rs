@@ -20,6 +20,7 @@ use super::reconcile::{Distributor, Next};
 use super::report;
 use crate::events;
 use crate::hand_over::restart::{Evict, Hold};
+use crate::plain::plain;
 use crate::rbac::{Rule, Scope};
 
 /// What it needs, besides patches of pods.
@@ -86,7 +87,7 @@ pub(super) async fn restart(distributor: &Distributor, next: &Next, fleet: &Flee
     let client = &distributor.context.client;
     for hold in &next.plan.hold {
         if let Err(error) = label(client, namespace, hold, fleet).await {
-            tracing::warn!(%error, %namespace, "not every pod was labelled; it is tried again");
+            tracing::warn!(error = plain(&error), %namespace, "not every pod was labelled; it is tried again");
         }
     }
     let restarts = &mut memory.restarts;

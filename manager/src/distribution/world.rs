@@ -20,6 +20,7 @@ use tokio::sync::{OnceCell, watch};
 
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::context::{FIELD_MANAGER, MANAGED_BY};
+use crate::plain::plain;
 use crate::rbac::{Rule, Scope};
 
 /// What watching needs.
@@ -184,8 +185,13 @@ where
         })
         .touched_objects()
         .filter_map(move |seen| {
-            let seen = seen
-                .inspect_err(|error| tracing::warn!(%error, resource = name, "a watch has failed and is begun again"));
+            let seen = seen.inspect_err(|error| {
+                tracing::warn!(
+                    error = plain(error),
+                    resource = name,
+                    "a watch has failed and is begun again"
+                )
+            });
             let namespace = seen.ok().and_then(|object| object.namespace());
             futures_util::future::ready(namespace.map(|namespace| ObjectRef::new(&namespace)))
         });

@@ -22,6 +22,7 @@ use super::progress::{Progress, Report};
 use super::{Shared, namespaces, objects};
 use crate::error::Error;
 use crate::events;
+use crate::plain::plain;
 
 /// Runs until it shall stop.
 pub(super) async fn run(shared: Shared, mut reports: mpsc::Receiver<Report>) -> Result<(), Error> {
@@ -38,7 +39,7 @@ pub(super) async fn run(shared: Shared, mut reports: mpsc::Receiver<Report>) -> 
             () = stop.cancelled() => break,
             Some(config) = config.next() => match config {
                 Ok(config) => controller.configure(config).await,
-                Err(error) => tracing::warn!(%error, "the list of kinds to label can't be watched; trying again"),
+                Err(error) => tracing::warn!(error = plain(&error), "the list of kinds to label can't be watched; trying again"),
             },
             _ = discover.tick() => {}
             Some(report) = reports.recv() => {
@@ -131,7 +132,11 @@ impl Controller {
                     left.extend(not);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, group_version, "can't discover its kinds; trying again");
+                    tracing::warn!(
+                        error = plain(&error),
+                        group_version,
+                        "can't discover its kinds; trying again"
+                    );
                     let known = self
                         .followed
                         .iter()

@@ -27,6 +27,7 @@ use super::queue::Queue;
 use super::rules::Changes;
 use super::write::{Object, Outcome, Work, write};
 use super::{MAX_WRITES, Shared};
+use crate::plain::plain;
 
 /// So many writes that are forbidden, and none between that is not, are a kind that may not be written.
 const MAX_FORBIDDEN: u32 = 16;
@@ -152,7 +153,11 @@ impl Labeller {
 
     /// The objects can't be read.
     pub(super) async fn unreadable(&mut self, error: &kube::runtime::watcher::Error) {
-        tracing::warn!(kind = self.name, %error, "objects can't be watched; trying again");
+        tracing::warn!(
+            kind = self.name,
+            error = plain(error),
+            "objects can't be watched; trying again"
+        );
         if !self.is_unreadable {
             self.report(Report::Unreadable(self.name.clone(), error.to_string()))
                 .await;

@@ -14,6 +14,7 @@ use super::Shared;
 use super::labeller::Labeller;
 use super::rules::patch_in;
 use super::write::Object;
+use crate::plain::plain;
 
 /// Objects in one page of a list, as client-go has them.
 const PAGE: u32 = 500;
@@ -83,7 +84,11 @@ impl Follower {
             // It is going away, and the object with it.
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%error, namespace, "can't tell whether a namespace is managed; trying again");
+                tracing::warn!(
+                    error = plain(&error),
+                    namespace,
+                    "can't tell whether a namespace is managed; trying again"
+                );
                 self.labeller.unknown(object);
             }
         }
@@ -97,7 +102,12 @@ impl Follower {
             let page = match objects.list(&params).await {
                 Ok(page) => page,
                 Err(error) => {
-                    tracing::warn!(%error, namespace, url = objects.resource_url(), "can't list its objects; trying again");
+                    tracing::warn!(
+                        error = plain(&error),
+                        namespace,
+                        url = objects.resource_url(),
+                        "can't list its objects; trying again"
+                    );
                     return self.labeller.lose();
                 }
             };

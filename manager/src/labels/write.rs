@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use super::namespaces::Namespaces;
 use super::rules::{Changes, is_ours, patch_for_namespace};
 use crate::auto_shard::LabelKeys;
+use crate::plain::plain;
 
 /// What is read of an object.
 pub(super) type Object = PartialObjectMeta<DynamicObject>;
@@ -94,7 +95,12 @@ pub(super) async fn write(
                 return Outcome::Forbidden;
             }
             Err(error) if tried == TRIES || !is_passing(&error) => {
-                tracing::warn!(%error, ?work, url = objects.resource_url(), "labels could not be written");
+                tracing::warn!(
+                    error = plain(&error),
+                    ?work,
+                    url = objects.resource_url(),
+                    "labels could not be written"
+                );
                 return Outcome::Failed;
             }
             Err(_) => sleep(wait).await,

@@ -23,6 +23,7 @@ use crate::api::{API_VERSION, ShardingConfig};
 use crate::context::Context;
 use crate::error::Error;
 use crate::overlap::{Overlap, OverlapKind, overlap};
+use crate::plain::plain;
 use crate::validate::{Object, read};
 
 /// Field manager of this condition.
@@ -182,7 +183,12 @@ async fn tell(client: &Client, document: &Value, condition: Option<Condition>) -
         Ok(_) => true,
         Err(kube::Error::Api(status)) if status.code == 404 => true,
         Err(error) => {
-            tracing::warn!(%error, namespace, name, "a shard was not told about others; trying again");
+            tracing::warn!(
+                error = plain(&error),
+                namespace,
+                name,
+                "a shard was not told about others; trying again"
+            );
             false
         }
     }

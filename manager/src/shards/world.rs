@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use crate::api::ShardingConfig;
 use crate::auto_shard::LabelKeys;
 use crate::labels::rules::is_managed;
+use crate::plain::plain;
 
 /// A namespace, as far as it is watched.
 pub(super) type Known = PartialObjectMeta<Namespace>;
@@ -186,6 +187,6 @@ fn names_namespaces(object: &DynamicObject) -> bool {
 
 fn told<K>(event: watcher::Result<Event<K>>, resource: &str) -> Option<Event<K>> {
     event
-        .inspect_err(|error| tracing::warn!(%error, resource, "a watch has failed and is begun again"))
+        .inspect_err(|error| tracing::warn!(error = plain(error), resource, "a watch has failed and is begun again"))
         .ok()
 }

@@ -59,7 +59,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The API server, or the way to it.
-    #[error("the API server: {0}")]
+    #[error("the API server: {}", crate::plain::plain(.0))]
     Api(#[from] kube::Error),
 }
 

@@ -15,6 +15,7 @@ use kube::{Api, Client, ResourceExt as _};
 use crate::LabelKeys;
 use crate::context::Context;
 use crate::labels::rules::is_managed;
+use crate::plain::plain;
 
 /// For an answer about one namespace. A review has twice that time (`deploy/webhook/mutating.yaml`), and objects without labels are found later.
 const ASK: Duration = Duration::from_secs(1);
@@ -45,7 +46,11 @@ impl Namespaces {
         match tokio::time::timeout(ASK, api.list_metadata(&named)).await {
             Ok(Ok(found)) => found.items.into_iter().next().map(|found| found.metadata),
             Ok(Err(error)) => {
-                tracing::warn!(%error, namespace = name, "an object gets its labels later: its namespace can't be read");
+                tracing::warn!(
+                    error = plain(&error),
+                    namespace = name,
+                    "an object gets its labels later: its namespace can't be read"
+                );
                 None
             }
             Err(_) => {
@@ -83,7 +88,7 @@ pub(crate) async fn follow(writer: Writer<Known>, context: Context) {
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         if let Err(error) = event {
-            tracing::warn!(%error, "namespaces can't be watched; it is tried again");
+            tracing::warn!(error = plain(&error), "namespaces can't be watched; it is tried again");
         }
     }
 }

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use super::certificate::{Credential, Error, Stored, not_after};
 use crate::context::Context;
+use crate::plain::plain;
 
 /// How often files are read again. cert-manager renews weeks before the end.
 const FILES_EVERY: Duration = Duration::from_secs(10);
@@ -92,7 +93,10 @@ impl Served {
                 // It will be made again; what is served is still good.
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "the Secret of the webhook certificate can't be watched; it is tried again");
+                    tracing::warn!(
+                        error = plain(&error),
+                        "the Secret of the webhook certificate can't be watched; it is tried again"
+                    );
                 }
             }
         }

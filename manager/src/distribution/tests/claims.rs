@@ -33,10 +33,7 @@ async fn what_a_pod_shows_that_leaves_its_shard_is_remembered_at_once() {
     assert!(!server.store().read(claims).contains(&uid));
     pod["metadata"]["labels"]["shard"] = json!("none");
     put(&server, pod);
-    until(&server, "it is remembered", |state| {
-        claims(state).contains(&uid)
-    })
-    .await;
+    until(&server, "it is remembered", |state| claims(state).contains(&uid)).await;
     let after = until_entries(&server, 2).await;
     assert_eq!(after.generation, chain.generation, "sidecars have nothing to load");
     task.stop().await;

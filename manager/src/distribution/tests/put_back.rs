@@ -25,9 +25,13 @@ async fn an_earlier_chain_that_somebody_puts_back_is_written_over() {
     until_entries(&server, 1).await;
     let earlier = stored(&server);
     put(&server, samples::faults("b"));
-    let later = until_entries(&server, 2).await;
+    until_entries(&server, 2).await;
+    put(&server, samples::faults("c"));
+    let later = until_entries(&server, 3).await;
+    assert_eq!(later.generation, 3);
     put(&server, earlier);
-    assert_eq!(until_entries(&server, 2).await, later);
+    // No generation is said of two chains.
+    assert_eq!(until_entries(&server, 3).await, later);
     running.stop().await;
 }
 

@@ -145,9 +145,6 @@ fn who_is_waited_for_is_named() {
     let mut fleet = fleet();
     fleet.quiet.insert("c".to_owned());
     let text = named("shard-selector/s0", &all(), &[], &fleet);
-    assert_eq!(
-        text,
-        "s0 (a can't be reached: no route, b has done so and settles)"
-    );
+    assert_eq!(text, "s0 (a can't be reached: no route, b has done so and settles)");
     assert_eq!(named("shard-selector/s1", &all(), &[], &fleet), "s1");
 }
