@@ -67,13 +67,16 @@ pub struct InFlight {
     pub lists: u64,
     /// Watches that show what the earlier chain let them see, and have not been ended yet.
     pub watches: u64,
+    /// Clients that were told to list again, for another view, and have not begun a watch since: what they have cached is the
+    /// earlier one, and they may write by it. Those that never come back count for two minutes.
+    pub caches: u64,
 }
 
 impl InFlight {
     /// Nothing is.
     #[must_use]
     pub const fn is_none(&self) -> bool {
-        self.writes == 0 && self.lists == 0 && self.watches == 0
+        self.writes == 0 && self.lists == 0 && self.watches == 0 && self.caches == 0
     }
 }
 
@@ -172,7 +175,7 @@ mod tests {
     #[test]
     fn whatever_goes_on_is_something() {
         assert!(InFlight::default().is_none());
-        for going_on in ["writes", "lists", "watches"] {
+        for going_on in ["writes", "lists", "watches", "caches"] {
             let told: InFlight = serde_json::from_value(serde_json::json!({ going_on: 1 })).unwrap();
             assert!(!told.is_none(), "{going_on}");
         }

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::ChainHandle;
+use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 
@@ -33,6 +34,7 @@ pub(crate) struct Admin {
     pub(crate) readiness: Readiness,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) chain: Arc<ChainHandle>,
+    pub(crate) ledger: Arc<Ledger>,
 }
 
 impl Admin {
@@ -120,7 +122,10 @@ impl Admin {
     }
 
     fn status(&self) -> Response<Full<Bytes>> {
-        match serde_json::to_vec(&self.chain.status()) {
+        let mut status = self.chain.status();
+        // After the watches were counted: a client is noted before its watch counts no more.
+        status.chain.earlier.caches = self.ledger.outdated();
+        match serde_json::to_vec(&status) {
             Ok(body) => {
                 let mut response = text(StatusCode::OK, body);
                 response

@@ -138,6 +138,7 @@ impl App {
             readiness: readiness.clone(),
             metrics: Arc::clone(&shared.metrics),
             chain: shared.chain.clone(),
+            ledger: Arc::clone(&shared.ledger),
         };
         tasks.spawn(admin_parts.serve(admin, control.clone()));
         if let Some(directory) = settings.tls_dir.clone() {

@@ -10,10 +10,15 @@
 //! leave a version to resume from, and a list under another view makes it stale; that many resumptions are answered 410,
 //! whatever was listed meanwhile.
 //!
+//! Until a client that was sent to list again has begun a watch, its cache holds the earlier view, and it may write by that:
+//! [`Ledger::outdated`] counts such clients, for whoever moves objects from one shard to another.
+//!
 //! Guarantees: lists note nothing, and lock nothing, while no plugin shapes lists or watches. Bounded: the oldest notes go
 //! first, and a reader has no more positions than it ever had watches open at once. Assumption: what one client does to one
 //! collection is told apart by user agent, collection and its own selectors.
 //! Caveat: notes do not survive a restart of the sidecar (docs/adr/0008).
+
+mod outdated;
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
@@ -27,6 +32,7 @@ use http::header::ACCEPT;
 use tokio::time::Instant;
 
 use crate::verdict::RequestEdit;
+use outdated::Outdated;
 
 /// Collections that one controller reads: hundreds at most. Each note is 32 bytes.
 const MAX_NOTES: usize = 4096;
@@ -51,6 +57,7 @@ pub(crate) struct Ledger {
 struct Notes {
     notes: HashMap<u64, Note>,
     order: VecDeque<u64>,
+    outdated: Outdated,
 }
 
 /// What is known of one reader.
@@ -187,6 +194,12 @@ impl Notes {
             ..Note::default()
         })
     }
+
+    /// A client is sent to list again.
+    fn outdate(&mut self, key: u64) {
+        let most = self.notes.get(&key).map(|note| note.most);
+        self.outdated.note(key, most);
+    }
 }
 
 impl Ledger {
@@ -249,9 +262,11 @@ impl Ledger {
             .get_mut(&key)
             .map_or(Known::Nothing, |note| note.resume(view));
         if !lets(known) {
+            notes.outdate(key);
             return None;
         }
         notes.of(key, view, 0).open();
+        notes.outdated.is_renewed(key);
         Some(self.position(key, view))
     }
 
@@ -269,7 +284,13 @@ impl Ledger {
         // Its watch is this one.
         note.listed = note.listed.saturating_sub(1);
         note.open();
+        notes.outdated.is_renewed(key);
         self.position(key, view)
+    }
+
+    /// Clients whose caches show an earlier view, as far as is known: those that were told, and have yet to watch again.
+    pub(crate) fn outdated(&self) -> u64 {
+        self.notes().outdated.count()
     }
 
     fn position(self: &Arc<Self>, key: u64, view: u64) -> Position {
@@ -310,6 +331,11 @@ pub(crate) struct Position {
 }
 
 impl Position {
+    /// A new chain shows its client something else.
+    pub(crate) fn outdate(&self) {
+        self.ledger.notes().outdate(self.key);
+    }
+
     /// The client was told 410: it lists again.
     pub(crate) fn expire(&mut self) {
         self.is_void = true;

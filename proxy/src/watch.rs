@@ -111,6 +111,9 @@ impl Watching {
                 false
             }
             None => {
+                if let Some(position) = &self.position {
+                    position.outdate();
+                }
                 (self.on_expired)();
                 true
             }

@@ -77,10 +77,12 @@ func (o *ownership) follow() {
 			continue
 		}
 		key := object.Namespace + "/" + object.Name
-		if observed[key] == object.Data["observed"] {
+		// Of the same step by another operator, too: two that handle one step would show in no other way.
+		noted := object.Data["observed"] + " by " + object.Data["by"]
+		if observed[key] == noted {
 			continue // the load asked for the next step
 		}
-		observed[key] = object.Data["observed"]
+		observed[key] = noted
 		o.note(key, object, ownedWrite{by: object.Data["by"], seen: time.Now(), what: "step " + object.Data["observed"] + " is noted"})
 	}
 }

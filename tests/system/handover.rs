@@ -26,12 +26,20 @@ pub(crate) fn in_flight(writes: u64, watches: u64) -> InFlight {
     }
 }
 
+/// Requests: caches have tests of their own.
 async fn earlier(stand: &Stand) -> anyhow::Result<InFlight> {
-    Ok(stand.sidecar.status().await?.chain.earlier)
+    Ok(requests(&stand.sidecar.status().await?))
+}
+
+fn requests(status: &Status) -> InFlight {
+    InFlight {
+        caches: 0,
+        ..status.chain.earlier
+    }
 }
 
 pub(crate) async fn wait_earlier(stand: &Stand, expected: InFlight) -> anyhow::Result<()> {
-    let fits = move |status: &Status| status.chain.earlier == expected;
+    let fits = move |status: &Status| requests(status) == expected;
     stand.sidecar.wait_status("what is under way", fits).await.map(drop)
 }
 
@@ -288,6 +296,45 @@ async fn a_watch_that_the_new_chain_shows_the_same_is_that_chains() -> anyhow::R
     stand.api.store().put(config_map("default", "mine", "a"))?;
     assert_eq!(watch.event().await?["object"]["metadata"]["name"], "mine");
     Ok(())
+}
+
+async fn wait_caches(stand: &Stand, expected: u64) -> anyhow::Result<()> {
+    let fits = move |status: &Status| status.chain.earlier.caches == expected;
+    stand
+        .sidecar
+        .wait_status("whose caches are of before", fits)
+        .await
+        .map(drop)
+}
+
+/// Between the end of a watch and the next one client-go waits, for a minute at times: by what it has cached till then its
+/// controller may write.
+#[tokio::test]
+async fn a_cache_that_still_holds_the_earlier_view_is_told_until_its_client_watches_again() -> anyhow::Result<()> {
+    let mut stand = Stand::start(vec![shard("a")]).await?;
+    let client = stand.client();
+    let mut watch = reflect(&client).await?;
+    wait_caches(&stand, 0).await?;
+    stand.publish(vec![shard("b")]).await?;
+    assert_eq!(watch.event().await?["object"]["code"], 410);
+    drop(watch);
+    wait_caches(&stand, 1).await?;
+    // It comes back with what it has, and is sent again.
+    let again = client.get(&format!("{LIST}?watch=1&resourceVersion=1")).await?;
+    assert_eq!(again.status, 410);
+    wait_caches(&stand, 1).await?;
+    client.get(LIST).await?;
+    wait_caches(&stand, 1).await?;
+    let watch = reflect(&client).await?;
+    wait_caches(&stand, 0).await?;
+    // A watch that begins with what is there is a list, too.
+    stand.publish(vec![shard("c")]).await?;
+    wait_caches(&stand, 1).await?;
+    drop(watch);
+    let streamed = format!("{LIST}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan");
+    let watch = client.stream(&streamed).await?;
+    assert_eq!(watch.head.status, 200);
+    wait_caches(&stand, 0).await
 }
 
 /// Lists, as a reflector does, and watches from there.

@@ -244,9 +244,10 @@ impl Fleet {
                 count(earlier.writes, "of its writes"),
                 count(earlier.lists, "of its lists"),
                 count(earlier.watches, "of its watches"),
+                count(earlier.caches, "of its caches"),
             ];
             let counts: Vec<String> = counts.into_iter().flatten().collect();
-            format!("has not ended {} from before", counts.join(", "))
+            format!("has not given up {} from before", counts.join(", "))
         }
     }
 }

@@ -364,7 +364,7 @@ fn essence(status: &Status) -> impl PartialEq + use<> {
     (
         (status.chain.generation, status.chain.digest),
         status.chain.entries.iter().map(entry).collect::<Vec<_>>(),
-        (earlier.writes == 0, earlier.lists == 0, earlier.watches == 0),
+        [earlier.writes, earlier.lists, earlier.watches, earlier.caches].map(|count| count == 0),
         status
             .refused
             .as_ref()

@@ -130,7 +130,7 @@ struct SignedImage {
 pub(super) fn missing(manifest: &str, looked_at: usize) -> Failure {
     let message = match looked_at {
         0 => format!(
-            "there is no signature of {manifest} (tag {}); sign it with `cosign sign --key`, or remove verificationKey",
+            "there is no signature of {manifest} (tag {}); sign it with `cosign sign --key` (cosign 3: with --new-bundle-format=false --use-signing-config=false), or remove verificationKey",
             tag(manifest)
         ),
         n => format!(

@@ -177,7 +177,12 @@ mod tests {
     use super::*;
 
     fn in_flight(writes: u64, lists: u64, watches: u64) -> InFlight {
-        InFlight { writes, lists, watches }
+        InFlight {
+            writes,
+            lists,
+            watches,
+            ..InFlight::default()
+        }
     }
 
     #[test]

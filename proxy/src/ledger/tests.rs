@@ -270,3 +270,43 @@ fn what_clients_read_from_a_process_before_is_of_the_same_view_under_the_same_ch
     listed(&ledger, "a");
     assert_eq!(resumed(&ledger, "a"), Known::Same);
 }
+
+#[test]
+fn a_client_that_was_sent_to_list_again_counts_until_it_watches() {
+    let ledger = Arc::new(Ledger::default());
+    listed(&ledger, "a");
+    let watch = open(&ledger, "a");
+    assert_eq!(ledger.outdated(), 0);
+    watch.outdate();
+    drop(watch);
+    assert_eq!(ledger.outdated(), 1, "its watch has ended");
+    listed(&ledger, "b");
+    assert_eq!(ledger.outdated(), 1, "the list is not in its cache yet");
+    assert_eq!(resumed(&ledger, "c"), Known::Other);
+    assert_eq!(ledger.outdated(), 1, "sent again, it is still one");
+    let watch = ledger.resume(&READER, shard("b").iter(), |_| true);
+    assert!(watch.is_some() && ledger.outdated() == 0);
+    watch.unwrap().outdate();
+    drop(ledger.start_anew(&READER, shard("c").iter()));
+    assert_eq!(ledger.outdated(), 0, "a watch that begins with a list");
+}
+
+#[test]
+fn clients_of_a_process_before_count_when_they_are_sent_to_list_again() {
+    let ledger = Arc::new(Ledger::default());
+    ledger.inherit();
+    assert_eq!([resumed(&ledger, "a"), resumed(&ledger, "a")], [Known::Nothing; 2]);
+    assert_eq!(ledger.outdated(), 2);
+    listed(&ledger, "a");
+    assert_eq!(resumed(&ledger, "a"), Known::Same);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_comes_back_is_not_waited_for_for_ever() {
+    let ledger = Arc::new(Ledger::default());
+    open(&ledger, "a").outdate();
+    tokio::time::advance(Duration::from_secs(119)).await;
+    assert_eq!(ledger.outdated(), 1);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(ledger.outdated(), 0);
+}

@@ -124,7 +124,7 @@ fn each_reason_to_wait_for_a_pod_is_named() {
     busy.chain.earlier.watches = 2;
     assert_eq!(
         why(busy),
-        (Some("busy"), "has not ended 2 of its watches from before".to_owned())
+        (Some("busy"), "has not given up 2 of its watches from before".to_owned())
     );
     assert_eq!(
         why(running(6, &[])),

@@ -17,7 +17,12 @@ fn chain(generation: u64) -> Arc<Snapshot> {
 }
 
 fn in_flight(writes: u64, lists: u64, watches: u64) -> InFlight {
-    InFlight { writes, lists, watches }
+    InFlight {
+        writes,
+        lists,
+        watches,
+        ..InFlight::default()
+    }
 }
 
 /// Generation in force, and what is under way under earlier ones.
