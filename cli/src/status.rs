@@ -38,9 +38,14 @@ fn text(status: &Status) -> String {
         generation => format!("generation {generation}, since {}", status.chain.since),
     };
     facts.add_row(["chain", &chain]);
-    let InFlight { writes, lists, watches } = status.chain.earlier;
+    let InFlight {
+        writes,
+        lists,
+        watches,
+        caches,
+    } = status.chain.earlier;
     if !status.chain.earlier.is_none() {
-        let under_way = format!("{writes} writes, {lists} lists, {watches} watches under way");
+        let under_way = format!("{writes} writes, {lists} lists, {watches} watches under way, {caches} caches");
         facts.add_row(["earlier", &under_way]);
     }
     let counts = &status.counts;
@@ -138,7 +143,7 @@ mod tests {
     const STATUS: &str = r#"{"pod":{"namespace":"shop","name":"operator-0"},"version":"0.1.0","chain":{"generation":7,
         "since":"2026-01-01T00:00:00Z","entries":[{"name":"shard-selector/shop-0","plugin":
         "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","settingsHash":"00112233445566",
-        "state":"Quarantined","faults":5,"error":"trap","until":"2026-01-01T00:00:01Z"}],"earlier":{"writes":2,"lists":3,"watches":1}},
+        "state":"Quarantined","faults":5,"error":"trap","until":"2026-01-01T00:00:01Z"}],"earlier":{"writes":2,"lists":3,"watches":1,"caches":4}},
         "refused":{"generation":8,"reason":"Signature","message":"it is not signed","when":"2026-01-01T00:00:02Z"}}"#;
 
     #[test]
@@ -147,7 +152,7 @@ mod tests {
         for part in [
             "shop/operator-0",
             "generation 7",
-            "2 writes, 3 lists, 1 watches under way",
+            "2 writes, 3 lists, 1 watches under way, 4 caches",
             "it is not signed (Signature",
             "e3b0c44298fc ",
             "quarantined until",
