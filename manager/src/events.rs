@@ -12,7 +12,7 @@ pub const RULES: &[Rule] = &[Rule {
     scope: Scope::Cluster,
     group: "events.k8s.io",
     resources: &["events"],
-    verbs: &["create", "patch"],
+    verbs: &["create"],
     names: &[],
 }];
 
@@ -21,8 +21,8 @@ const MAX_NOTE: usize = 1024;
 
 /// Says something about an object, as an Event of its own. That it can't be said stops nothing; it is logged.
 ///
-/// For what is rare and differs each time. (A `Recorder` that lives on, as the context's, counts the second Event of a reason
-/// on the first, whose note stays.)
+/// For what is rare and differs each time. (A `Recorder` that lives on counts the second Event of a reason on the first, whose note
+/// stays; that is a patch, which [`RULES`] do not allow.)
 pub async fn publish(context: &Context, about: &ObjectReference, type_: EventType, reason: &str, note: &str) {
     let event = Event {
         type_,

@@ -46,7 +46,6 @@ var seldom = []exemption{
 	{"apps.kusionstack.io", []string{"collasets", "operationjobs", "poddecorations", "podtransitionrules", "resourcecontexts"}, labelling, labelledWhy},
 	{"", []string{"configmaps"}, []string{"get"}, "plugins that another version of the manager distributed are kept"},
 	{"", []string{"namespaces"}, []string{"get"}, "admission asks of a namespace that was not seen yet"},
-	{"events.k8s.io", []string{"events"}, []string{"patch"}, "an Event that repeats"},
 	{"ctrlmesh.kusionstack.io", []string{"shardingconfigs", "circuitbreakers", "faultinjections"}, []string{"patch"}, "finalizers that KusionStack left are removed"},
 	{"ctrlmesh.kusionstack.io", []string{"shardingconfigs/finalizers"}, []string{"update"}, "asked for by an admission plugin that not every cluster has"},
 }
