@@ -7,7 +7,7 @@ use ctrlmesh_contract::status::Status;
 use super::fleet::{Answer, Sidecar};
 
 /// For the whole of one answer. A sidecar that takes longer is asked again.
-const DEADLINE: Duration = Duration::from_secs(2);
+pub(super) const DEADLINE: Duration = Duration::from_secs(2);
 /// Largest status. 64 entries take some 30 KiB; the rest is for what plugins show of themselves.
 pub(super) const MAX_STATUS_BYTES: usize = 256 * 1024;
 

@@ -288,3 +288,12 @@ async fn whoever_may_be_asked_is_asked() {
     let _silent = silent.await.unwrap();
     until(7, true).await;
 }
+
+#[test]
+fn pods_of_a_lost_node_wait_for_no_turn() {
+    let takes = crate::distribution::poll::DEADLINE;
+    let turns = u32::try_from(SILENT_CONCURRENCY).unwrap();
+    let every = |pods: u32| (takes * pods / turns).max(takes + AWAITED_SILENT);
+    assert_eq!(every(96), Duration::from_secs(3), "none waits for another");
+    assert_eq!(every(400), Duration::from_millis(12_500), "some nodes");
+}
