@@ -94,7 +94,8 @@ pub mod annotations {
     pub const CHAIN_GENERATION: &str = "ctrlmesh.kusionstack.io/chain-generation";
     /// With the same generation, and how often it was bumped again: a pod whose volumes kubelet had synced with what it knew before.
     pub const CHAIN_BUMP: &str = "ctrlmesh.kusionstack.io/chain-bump";
-    /// On a pod with [`super::labels::KEEPS_LIMITS`]: how many pods its shard had when it got that.
+    /// On a pod with [`super::labels::KEEPS_LIMITS`]: how many pods its shard has. While there are fewer, none is evicted; who takes it away
+    /// from all pods of a shard says that those that are there are all.
     pub const SHARD_PODS: &str = "ctrlmesh.kusionstack.io/shard-pods";
 }
 

@@ -34,8 +34,10 @@ pub(super) struct Sidecar {
     pub(super) is_placed: bool,
     /// Names of the entries that it said last to run.
     pub(super) running: BTreeSet<String>,
-    /// How many pods its shard had when it was to keep what it sees.
+    /// How many pods its shard has, as was noted last while it keeps what it sees.
     pub(super) shard_pods: Option<usize>,
+    /// Kind and name of what made its pod.
+    pub(super) owner: Option<String>,
 }
 
 impl Sidecar {
@@ -46,6 +48,10 @@ impl Sidecar {
         let number = |annotation: &str| pod.annotations().get(annotation)?.parse::<u64>().ok();
         let ip = status.and_then(|status| status.pod_ip.clone());
         let ip = ip.filter(|ip| !ip.is_empty());
+        let owner = pod
+            .owner_references()
+            .iter()
+            .find(|owner| owner.controller == Some(true));
         let has_node = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
         (!matches!(phase, "Succeeded" | "Failed")).then(|| Self {
             pod: pod.name_any(),
@@ -62,6 +68,7 @@ impl Sidecar {
             running: BTreeSet::new(),
             is_ending: pod.metadata.deletion_timestamp.is_some(),
             shard_pods: number(annotations::SHARD_PODS).and_then(|number| usize::try_from(number).ok()),
+            owner: owner.map(|owner| format!("{} {}", owner.kind, owner.name)),
         })
     }
 

@@ -1,18 +1,24 @@
 //! Makes pods anew that are to see a change no other way (`reshard: Restart`): labels those that keep what they see, then has them
 //! evicted one by one.
+//!
+//! Guarantee: whatever becomes of a pod that was evicted, its shard lacks no other one for it. How many pods there are lies on those that
+//! wait ([`SHARD_PODS`]), and is written before each eviction if there are more by now; while there are fewer, nobody's turn comes,
+//! however long it takes. Whether somebody scaled the shard down, or replacements are refused, can't be told from pods: a person says so,
+//! by taking the annotation away. Then those that are there are all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use ctrlmesh_contract::Entry;
 use ctrlmesh_contract::names::annotations::SHARD_PODS;
 use ctrlmesh_contract::names::labels::KEEPS_LIMITS;
+use ctrlmesh_contract::{Chain, Entry};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions};
 use kube::runtime::events::EventType;
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::fleet::{Answer, Fleet, Sidecar};
 use super::memory::Memory;
@@ -41,8 +47,8 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// A shard that has fewer pods than it had is waited for so long: somebody may have scaled it down.
-const MISSING: Duration = Duration::from_secs(60);
+/// Pods that a command for a person names.
+const MAX_COMMAND: usize = 20;
 /// Between two attempts, if an eviction is refused: doubled each time, from and to.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
@@ -51,8 +57,8 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_s
 pub(super) struct Restarts {
     /// UIDs of pods that were evicted and may be seen as if they were not.
     evicted: BTreeSet<String>,
-    /// Since when pods are missing, by the shard's entry.
-    missing: BTreeMap<String, Instant>,
+    /// Since when pods are missing, as far as this manager knows, by the shard's entry.
+    missing: BTreeMap<String, Timestamp>,
     /// Evictions that were refused, by the shard's entry.
     refused: BTreeMap<String, Refused>,
 }
@@ -72,8 +78,8 @@ enum Turn {
     Next,
     /// Nobody's before this has happened.
     Wait(String),
-    /// Nobody's before so many pods are there.
-    Missing(usize),
+    /// Nobody's before it is noted that so many are there: one that does not come back would not be missed.
+    Count(usize),
     /// All are done.
     Done,
 }
@@ -128,21 +134,18 @@ async fn step(
     let now = Instant::now();
     let wait = |message| Some(("Restarting", message));
     let kept = candidates(evict, fleet);
-    match turn(evict, &next.chain.entries, fleet, &restarts.evicted) {
+    let namespace = &next.chain.namespace;
+    match restarts.turn(evict, &next.chain, fleet, Timestamp::now()) {
         Turn::Done => return None,
-        Turn::Wait(message) => {
-            restarts.missing.remove(&evict.entry);
-            return wait(message);
+        Turn::Wait(message) => return wait(message),
+        Turn::Count(here) => {
+            let client = &distributor.context.client;
+            return wait(match mark(client, namespace, &kept, &json!({}), here).await {
+                Ok(()) => format!("its {here} pods are counted"),
+                Err(error) => format!("its {here} pods can't be counted: {}", plain(&error)),
+            });
         }
-        Turn::Missing(count) => {
-            let since = restarts.missing.entry(evict.entry.clone()).or_insert(now);
-            if now.duration_since(*since) < MISSING {
-                return wait(format!("{count} pods are not there again yet"));
-            }
-        }
-        Turn::Next => {
-            restarts.missing.remove(&evict.entry);
-        }
+        Turn::Next => {}
     }
     let refused = restarts.refused.get(&evict.entry);
     if let Some(refused) = refused.filter(|refused| now < refused.until) {
@@ -155,7 +158,7 @@ async fn step(
     };
     let pod = first(&kept, fleet, leader.as_deref())?;
     // The other clients would send it again: the 429 of a budget is no word about the API server.
-    match ask(&distributor.context.urgent, &next.chain.namespace, pod).await {
+    match ask(&distributor.context.urgent, namespace, pod).await {
         Ok(()) => {
             distributor.context.metrics.distribution.evicted.inc();
             restarts.refused.remove(&evict.entry);
@@ -174,6 +177,33 @@ async fn step(
 }
 
 impl Restarts {
+    /// Whether a pod may be evicted now.
+    fn turn(&mut self, evict: &Evict, chain: &Chain, fleet: &Fleet, now: Timestamp) -> Turn {
+        if candidates(evict, fleet).is_empty() {
+            return Turn::Done;
+        }
+        let all: Vec<&Sidecar> = fleet.selected(&evict.pods).collect();
+        let is_going = |sidecar: &&&Sidecar| sidecar.is_ending || self.evicted.contains(&sidecar.uid);
+        if let Some(sidecar) = all.iter().find(is_going) {
+            return Turn::Wait(format!("{} ends", sidecar.pod));
+        }
+        let here = all.len();
+        let noted = all.iter().filter_map(|sidecar| sidecar.shard_pods).max();
+        let noted = noted.unwrap_or_default();
+        if here < noted {
+            let since = *self.missing.entry(evict.entry.clone()).or_insert(now);
+            let count = format!("{here} of {noted}");
+            return Turn::Wait(missing(&chain.namespace, &all, &count, since));
+        }
+        let new = all.iter().filter(|sidecar| !evict.kept.matches(&sidecar.labels));
+        let new: Vec<&Sidecar> = new.copied().collect();
+        if let Some(message) = unfinished(&new, &chain.entries, fleet) {
+            return Turn::Wait(message);
+        }
+        self.missing.remove(&evict.entry);
+        if here > noted { Turn::Count(here) } else { Turn::Next }
+    }
+
     /// The next attempt is later each time.
     fn back_off(&mut self, entry: &str, message: String, now: Instant) {
         let before = self.refused.get(entry).map(|refused| refused.pause * 2);
@@ -197,27 +227,34 @@ fn why(error: &kube::Error) -> String {
     }
 }
 
-/// Whether a pod may be evicted now. Pure.
-fn turn(evict: &Evict, entries: &[Entry], fleet: &Fleet, evicted: &BTreeSet<String>) -> Turn {
-    if candidates(evict, fleet).is_empty() {
-        return Turn::Done;
+/// Why a pod that has taken another's place does not do its work yet. Pure.
+fn unfinished(new: &[&Sidecar], entries: &[Entry], fleet: &Fleet) -> Option<String> {
+    let is_behind = |sidecar: &&&Sidecar| sidecar.ip.is_none() || !fleet.is_at(sidecar, entries);
+    if let Some(sidecar) = new.iter().find(is_behind) {
+        return Some(format!("{} does not run the chain yet", sidecar.pod));
     }
-    let (mut count, mut wanted) = (0, 0);
-    for sidecar in fleet.selected(&evict.pods) {
-        count += 1;
-        wanted = wanted.max(sidecar.shard_pods.unwrap_or_default());
-        if sidecar.is_ending || evicted.contains(&sidecar.uid) {
-            return Turn::Wait(format!("{} ends", sidecar.pod));
-        }
-        let is_new = !evict.kept.matches(&sidecar.labels);
-        if is_new && (sidecar.ip.is_none() || !fleet.is_at(sidecar, entries)) {
-            return Turn::Wait(format!("{} does not run the chain yet", sidecar.pod));
-        }
-    }
-    match wanted.saturating_sub(count) {
-        0 => Turn::Next,
-        missing => Turn::Missing(missing),
-    }
+    None
+}
+
+/// What a person should know of a shard that lacks pods, `count` being how many there are of how many.
+fn missing(namespace: &str, pods: &[&Sidecar], count: &str, since: Timestamp) -> String {
+    let since = since.strftime("%Y-%m-%dT%H:%M:%SZ");
+    let owners: BTreeSet<&str> = pods.iter().filter_map(|sidecar| sidecar.owner.as_deref()).collect();
+    let owners = match Vec::from_iter(owners).join(" and ") {
+        none if none.is_empty() => "whoever makes its pods".to_owned(),
+        owners => owners,
+    };
+    let noted = || pods.iter().filter(|sidecar| sidecar.shard_pods.is_some());
+    let pods: Vec<&str> = noted().take(MAX_COMMAND).map(|sidecar| sidecar.pod.as_str()).collect();
+    let more = match noted().count().saturating_sub(MAX_COMMAND) {
+        0 => String::new(),
+        more => format!(" (and {more} more of it)"),
+    };
+    format!(
+        "{count} pods are there since {since}, and no other is evicted before all are: see the events of {owners}. \
+         If there are to be fewer: kubectl annotate pods -n {namespace} {} {SHARD_PODS}-{more}",
+        pods.join(" ")
+    )
 }
 
 fn candidates<'a>(evict: &Evict, fleet: &'a Fleet) -> Vec<&'a Sidecar> {
@@ -256,12 +293,24 @@ async fn leader(distributor: &Distributor, next: &Next, evict: &Evict) -> Result
 /// Labels the pods that are to keep what they see.
 async fn label(client: &Client, namespace: &str, hold: &Hold, fleet: &Fleet) -> Result<(), kube::Error> {
     let pods: Vec<&Sidecar> = fleet.selected(&hold.pods).collect();
+    let labels = json!({ KEEPS_LIMITS: hold.value });
+    mark(client, namespace, &pods, &labels, pods.len()).await
+}
+
+/// Gives pods labels, and notes on them how many pods their shard has.
+async fn mark(
+    client: &Client,
+    namespace: &str,
+    pods: &[&Sidecar],
+    labels: &Value,
+    count: usize,
+) -> Result<(), kube::Error> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    for sidecar in &pods {
+    for sidecar in pods {
         let patch = json!({ "metadata": {
             "uid": sidecar.uid,
-            "labels": { KEEPS_LIMITS: hold.value },
-            "annotations": { SHARD_PODS: pods.len().to_string() },
+            "labels": labels,
+            "annotations": { SHARD_PODS: count.to_string() },
         } });
         let patched = api
             .patch_metadata(&sidecar.pod, &PatchParams::default(), &Patch::Merge(&patch))

@@ -11,8 +11,9 @@ fn pod(name: &str, keeps: bool) -> Sidecar {
         uid: format!("uid-{name}"),
         ip: Some("10.0.0.1".to_owned()),
         is_placed: true,
+        shard_pods: keeps.as_ref().map(|_| 3),
         labels: keeps.into_iter().collect(),
-        shard_pods: Some(3),
+        owner: Some("StatefulSet left".to_owned()),
         ..Sidecar::default()
     }
 }
@@ -52,16 +53,30 @@ fn fleet(pods: [Sidecar; 3]) -> Fleet {
     }
 }
 
-fn next(fleet: &Fleet) -> String {
-    match turn(&evict(), &[entry()], fleet, &BTreeSet::new()) {
+fn chain() -> Chain {
+    Chain {
+        namespace: "demo".to_owned(),
+        generation: 7,
+        entries: vec![entry()],
+    }
+}
+
+/// What is done with these pods, `seconds` after 1970.
+fn at(seconds: i64, restarts: &mut Restarts, fleet: &Fleet) -> String {
+    let now = Timestamp::from_second(seconds).unwrap();
+    match restarts.turn(&evict(), &chain(), fleet, now) {
         Turn::Next => first(&candidates(&evict(), fleet), fleet, Some("a_1"))
             .unwrap()
             .pod
             .clone(),
         Turn::Wait(message) => message,
-        Turn::Missing(count) => format!("{count} missing"),
+        Turn::Count(count) => format!("count {count}"),
         Turn::Done => "done".to_owned(),
     }
+}
+
+fn next(fleet: &Fleet) -> String {
+    at(0, &mut Restarts::default(), fleet)
 }
 
 #[test]
@@ -91,15 +106,9 @@ fn the_next_is_evicted_when_the_one_before_is_back_and_acknowledges() {
     let mut ending = whole.clone();
     ending.sidecars[2].is_ending = true;
     assert_eq!(next(&ending), "c ends");
-    let evicted = BTreeSet::from(["uid-c".to_owned()]);
-    assert_eq!(
-        turn(&evict(), &[entry()], &whole, &evicted),
-        Turn::Wait("c ends".to_owned()),
-        "and that is not seen yet"
-    );
-    let mut gone = whole.clone();
-    gone.sidecars.remove(1);
-    assert_eq!(next(&gone), "1 missing");
+    let mut restarts = Restarts::default();
+    restarts.evicted.insert("uid-c".to_owned());
+    assert_eq!(at(0, &mut restarts, &whole), "c ends", "and that is not seen yet");
     let mut starts = whole.clone();
     starts.sidecars[1].ip = None;
     assert_eq!(next(&starts), "b does not run the chain yet");
@@ -110,4 +119,49 @@ fn the_next_is_evicted_when_the_one_before_is_back_and_acknowledges() {
     let mut ill = whole;
     ill.answers.remove("a");
     assert_eq!(next(&ill), "c");
+}
+
+#[test]
+fn nobody_is_evicted_while_one_that_was_has_no_replacement() {
+    let whole = fleet([pod("a", true), pod("b", false), pod("c", true)]);
+    let mut lacks = whole.clone();
+    lacks.sidecars.remove(1);
+    let mut restarts = Restarts::default();
+    let message = at(0, &mut restarts, &lacks);
+    assert_eq!(
+        message,
+        "2 of 3 pods are there since 1970-01-01T00:00:00Z, and no other is evicted before all are: see the events of StatefulSet left. If \
+         there are to be fewer: kubectl annotate pods -n demo a c ctrlmesh.kusionstack.io/shard-pods-"
+    );
+    for later in [61, 3600, 1_000_000] {
+        assert_eq!(at(later, &mut restarts, &lacks), message);
+    }
+    let mut starts = whole.clone();
+    starts.sidecars[1].ip = None;
+    assert_eq!(at(70, &mut restarts, &starts), "b does not run the chain yet");
+    assert_eq!(at(80, &mut restarts, &lacks), message, "it was not whole in between");
+    assert_eq!(at(90, &mut restarts, &whole), "c");
+    let later = at(100, &mut restarts, &lacks);
+    assert!(later.contains("since 1970-01-01T00:01:40Z"), "{later}");
+}
+
+#[test]
+fn a_shard_has_fewer_pods_once_somebody_says_so() {
+    let mut pods = fleet([pod("a", true), pod("b", false), pod("c", true)]);
+    pods.sidecars.remove(1);
+    pods.sidecars[0].shard_pods = None;
+    assert!(next(&pods).starts_with("2 of 3"), "one says still that there are more");
+    pods.sidecars[1].shard_pods = None;
+    assert_eq!(next(&pods), "count 2", "those are missed from now on");
+    pods.sidecars.iter_mut().for_each(|pod| pod.shard_pods = Some(2));
+    assert_eq!(next(&pods), "c");
+    pods.sidecars.remove(1);
+    assert!(next(&pods).starts_with("1 of 2"));
+}
+
+#[test]
+fn a_shard_that_has_grown_is_counted_before_one_is_evicted() {
+    let mut pods = fleet([pod("a", true), pod("b", false), pod("c", true)]);
+    pods.sidecars.iter_mut().for_each(|pod| pod.shard_pods = Some(2));
+    assert_eq!(next(&pods), "count 3");
 }
