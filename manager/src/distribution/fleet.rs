@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use ctrlmesh_contract::names::annotations;
 use ctrlmesh_contract::status::{EntryState, EntryStatus, Refused, Status};
 use ctrlmesh_contract::{Entry, LabelSelector};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use kube::ResourceExt as _;
 
 use super::follow::Heard;
 use crate::hand_over;
+
+/// The condition of a pod that is ready.
+pub(super) const READY: &str = "Ready";
 
 /// A pod with a sidecar.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub(super) struct Sidecar {
     pub(super) running: BTreeSet<String>,
     /// How many pods its shard has, as was noted last while it keeps what it sees.
     pub(super) shard_pods: Option<usize>,
+    /// Its pod is ready, as kubelet says.
+    pub(super) is_ready: bool,
     /// Kind and name of what made its pod.
     pub(super) owner: Option<String>,
 }
@@ -48,6 +53,8 @@ impl Sidecar {
         let number = |annotation: &str| pod.annotations().get(annotation)?.parse::<u64>().ok();
         let ip = status.and_then(|status| status.pod_ip.clone());
         let ip = ip.filter(|ip| !ip.is_empty());
+        let conditions = status.and_then(|status| status.conditions.as_deref());
+        let is_ready = |condition: &PodCondition| condition.type_ == READY && condition.status == "True";
         let owner = pod
             .owner_references()
             .iter()
@@ -68,6 +75,7 @@ impl Sidecar {
             running: BTreeSet::new(),
             is_ending: pod.metadata.deletion_timestamp.is_some(),
             shard_pods: number(annotations::SHARD_PODS).and_then(|number| usize::try_from(number).ok()),
+            is_ready: conditions.unwrap_or_default().iter().any(is_ready),
             owner: owner.map(|owner| format!("{} {}", owner.kind, owner.name)),
         })
     }

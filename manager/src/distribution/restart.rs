@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use super::fleet::{Answer, Fleet, Sidecar};
 use super::memory::Memory;
 use super::reconcile::{Distributor, Next};
-use super::report;
+use super::{report, status};
 use crate::events;
 use crate::hand_over::restart::{Evict, Hold};
 use crate::plain::plain;
@@ -178,6 +178,8 @@ async fn step(
 
 impl Restarts {
     /// Whether a pod may be evicted now.
+    ///
+    /// Those that are to go need not be ready: who is not goes first ([`first`]), so no pod that works goes while another does not.
     fn turn(&mut self, evict: &Evict, chain: &Chain, fleet: &Fleet, now: Timestamp) -> Turn {
         if candidates(evict, fleet).is_empty() {
             return Turn::Done;
@@ -233,7 +235,11 @@ fn unfinished(new: &[&Sidecar], entries: &[Entry], fleet: &Fleet) -> Option<Stri
     if let Some(sidecar) = new.iter().find(is_behind) {
         return Some(format!("{} does not run the chain yet", sidecar.pod));
     }
-    None
+    let unready = new.iter().filter(|sidecar| !sidecar.is_ready);
+    let unready: Vec<_> = unready
+        .map(|sidecar| (sidecar.pod.clone(), "is not ready".to_owned()))
+        .collect();
+    (!unready.is_empty()).then(|| status::listed(&unready, ", "))
 }
 
 /// What a person should know of a shard that lacks pods, `count` being how many there are of how many.
@@ -261,7 +267,7 @@ fn candidates<'a>(evict: &Evict, fleet: &'a Fleet) -> Vec<&'a Sidecar> {
     fleet.selected(&evict.kept).collect()
 }
 
-/// The leader last, as each eviction of one makes another; who does not answer before it. Pure.
+/// Who is not ready first. The leader last, as each eviction of one makes another; who does not answer before it. Pure.
 fn first<'a>(kept: &[&'a Sidecar], fleet: &Fleet, leader: Option<&str>) -> Option<&'a Sidecar> {
     let is_leader = |pod: &str| {
         // client-go's identities are `<name of the host>_<random>`.
@@ -274,7 +280,7 @@ fn first<'a>(kept: &[&'a Sidecar], fleet: &Fleet, leader: Option<&str>) -> Optio
     };
     kept.iter()
         .copied()
-        .min_by_key(|sidecar| (rank(sidecar), sidecar.pod.clone()))
+        .min_by_key(|sidecar| (sidecar.is_ready, rank(sidecar), sidecar.pod.clone()))
 }
 
 /// Who holds the shard's lock, as it calls itself. `None`: nobody.

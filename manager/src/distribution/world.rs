@@ -18,6 +18,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{OnceCell, watch};
 
+use super::fleet::READY;
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::context::{FIELD_MANAGER, MANAGED_BY};
 use crate::plain::plain;
@@ -198,7 +199,8 @@ where
     (Watched { store, is_seen }, changes.boxed())
 }
 
-fn strip_pod(pod: &mut Pod) {
+/// Leaves of a pod what is used of it.
+pub(super) fn strip_pod(pod: &mut Pod) {
     pod.managed_fields_mut().clear();
     let node = pod.spec.take().and_then(|spec| spec.node_name);
     pod.spec = node.map(|node| PodSpec {
@@ -208,6 +210,10 @@ fn strip_pod(pod: &mut Pod) {
     pod.status = pod.status.take().map(|status| PodStatus {
         phase: status.phase,
         pod_ip: status.pod_ip,
+        conditions: status.conditions.map(|mut conditions| {
+            conditions.retain(|condition| condition.type_ == READY);
+            conditions
+        }),
         ..PodStatus::default()
     });
 }

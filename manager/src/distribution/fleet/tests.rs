@@ -136,3 +136,28 @@ fn each_reason_to_wait_for_a_pod_is_named() {
     let why = silent.why_unsettled(&silent.sidecars[0], &entries);
     assert_eq!(why, "does not answer in time");
 }
+
+#[test]
+fn a_pod_is_ready_if_kubelet_says_so_and_its_owner_is_who_controls_it() {
+    let sidecar = |ready: &str, controller: bool| {
+        let mut pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": { "name": "left-0", "ownerReferences": [
+                { "apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": "1" },
+                { "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "left-6b7", "uid": "2", "controller": controller },
+            ] },
+            "status": { "conditions": [
+                { "type": "ContainersReady", "status": "True" },
+                { "type": "Ready", "status": ready },
+            ] },
+        }))
+        .unwrap();
+        crate::distribution::world::strip_pod(&mut pod);
+        Sidecar::of(&pod).unwrap()
+    };
+    assert!(sidecar("True", true).is_ready);
+    assert_eq!(sidecar("True", true).owner.as_deref(), Some("ReplicaSet left-6b7"));
+    for unready in ["False", "Unknown"] {
+        assert!(!sidecar(unready, true).is_ready);
+    }
+    assert_eq!(sidecar("True", false).owner, None);
+}

@@ -13,6 +13,7 @@ fn pod(name: &str, keeps: bool) -> Sidecar {
         is_placed: true,
         shard_pods: keeps.as_ref().map(|_| 3),
         labels: keeps.into_iter().collect(),
+        is_ready: true,
         owner: Some("StatefulSet left".to_owned()),
         ..Sidecar::default()
     }
@@ -164,4 +165,21 @@ fn a_shard_that_has_grown_is_counted_before_one_is_evicted() {
     let mut pods = fleet([pod("a", true), pod("b", false), pod("c", true)]);
     pods.sidecars.iter_mut().for_each(|pod| pod.shard_pods = Some(2));
     assert_eq!(next(&pods), "count 3");
+}
+
+#[test]
+fn the_next_is_evicted_when_all_others_are_ready() {
+    let mut pods = fleet([pod("a", true), pod("b", false), pod("c", false)]);
+    pods.sidecars[1].is_ready = false;
+    assert_eq!(next(&pods), "b is not ready");
+    pods.sidecars[2].is_ready = false;
+    assert_eq!(next(&pods), "b is not ready, c is not ready");
+    // Those that were not ready before: they go before one that is, also if one of them leads.
+    let mut pods = fleet([pod("a", true), pod("b", true), pod("c", true)]);
+    pods.sidecars[2].is_ready = false;
+    assert_eq!(next(&pods), "c");
+    pods.sidecars[0].is_ready = false;
+    assert_eq!(next(&pods), "c");
+    pods.sidecars[2].is_ready = true;
+    assert_eq!(next(&pods), "a");
 }
