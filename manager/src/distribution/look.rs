@@ -21,10 +21,7 @@ impl Distributor {
     pub(super) fn look(&self, namespace: &str, stored: &Stored, memory: &mut Memory) -> (Fleet, Option<Duration>) {
         let pods = self.world.pods(namespace);
         let sidecars: Vec<Sidecar> = pods.iter().filter_map(|pod| Sidecar::of(pod)).collect();
-        let is_new = memory.chain.map(|(digest, _)| digest) != stored.digest;
-        if is_new {
-            memory.chain = stored.digest.map(|digest| (digest, Instant::now()));
-        }
+        let is_new = memory.see(stored.digest, stored.chain.as_ref().map_or(0, |chain| chain.generation));
         let heard = self.follower.follow(namespace, &sidecars, is_new);
         let believed = memory.written_generation(stored).saturating_add(MAX_AHEAD);
         let mut fleet = Fleet::heard(sidecars, &heard, believed);

@@ -36,6 +36,8 @@ pub(super) struct Memory {
     pub(super) last: Option<(Chain, Claims)>,
     /// The chain that lies there, and since when it is known.
     pub(super) chain: Option<(Digest, Instant)>,
+    /// Its generation.
+    seen: u64,
     /// Since when pods are quiet.
     pub(super) quiet: Quiet,
     /// Names of the entries that sidecars may run, by the pod's UID.
@@ -63,6 +65,20 @@ pub(super) struct Memory {
 }
 
 impl Memory {
+    /// Notes which chain lies there. Whether that is another one.
+    pub(super) fn see(&mut self, digest: Option<Digest>, generation: u64) -> bool {
+        if self.chain.map(|(digest, _)| digest) == digest {
+            return false;
+        }
+        self.chain = digest.map(|digest| (digest, Instant::now()));
+        // Somebody else wrote those in between: that a pod's entries are what they were does not say that it runs them.
+        if generation != self.seen.saturating_add(1) {
+            self.quiet.clear();
+        }
+        self.seen = generation;
+        true
+    }
+
     /// Whether the watch has come as far as our last writes. Without that, they would be repeated.
     pub(super) fn has_seen_writes(&mut self, world: &World, namespace: &str) -> bool {
         self.written.retain(|name, (version, at)| {
@@ -134,6 +150,20 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_was_quiet_under_a_chain_before_one_that_was_not_seen_is_not_known_to_be() {
+        let mut memory = Memory::default();
+        let mut is_quiet_after = |text: &str, generation| {
+            let digest = Digest::of(text.as_bytes());
+            memory.quiet.insert("uid".to_owned(), (digest, Instant::now()));
+            (memory.see(Some(digest), generation), !memory.quiet.is_empty())
+        };
+        assert_eq!(is_quiet_after("first", 7), (true, false), "it was not there");
+        assert_eq!(is_quiet_after("first", 7), (false, true));
+        assert_eq!(is_quiet_after("next", 8), (true, true));
+        assert_eq!(is_quiet_after("another", 10), (true, false), "who knows what pods load");
+    }
 
     #[test]
     fn passes_that_fail_are_begun_again_later_and_later() {
