@@ -79,19 +79,24 @@ fn lint(file: &Path) -> Result<Vec<Document>, Error> {
     Ok(judged)
 }
 
+fn text<'d>(document: &'d Value, field: &str) -> &'d str {
+    document.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
 /// What a `List` holds, as kubectl prints it; anything else is one object.
 fn items(document: Value) -> Vec<Value> {
-    match (&document["apiVersion"], &document["kind"], &document["items"]) {
-        (version, kind, Value::Array(items)) if version == "v1" && kind == "List" => items.clone(),
+    let is_list = text(&document, "apiVersion") == "v1" && text(&document, "kind") == "List";
+    match document.get("items") {
+        Some(Value::Array(items)) if is_list => items.clone(),
         _ => vec![document],
     }
 }
 
 /// Objects of others lie among ours: they are named, and left alone.
 fn judge(file: &Path, document: &Value) -> Document {
-    let version = document["apiVersion"].as_str().unwrap_or_default();
+    let version = text(document, "apiVersion");
     let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
-    let has_our_name = || KINDS.iter().any(|kind| document["kind"] == *kind);
+    let has_our_name = || KINDS.contains(&text(document, "kind"));
     let is_foreign = !version.is_empty() && group(version) != group(API_VERSION) && !has_our_name();
     let findings = if is_foreign {
         Findings::default()
