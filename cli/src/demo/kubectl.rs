@@ -1,6 +1,6 @@
 //! What a person does with kubectl: applies objects, deletes them, and looks at what became of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 
 use ctrlmesh_manager::api::status::{Condition, ConditionStatus, condition};
@@ -125,8 +125,8 @@ pub(crate) async fn follow(client: Client, facts: Shared) {
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     known: BTreeMap<Name, Progress>,
-    /// How often an object began to wait until others had given up objects.
-    pub(crate) hand_overs: u64,
+    /// Which generations of objects have waited until others had given up objects.
+    pub(crate) waited: BTreeSet<(Name, i64)>,
 }
 
 /// What became of one object.
@@ -151,9 +151,8 @@ impl Objects {
             opened: field("opened").as_u64().unwrap_or_default(),
         };
         let name = name_of(object);
-        let was_waiting = self.known.get(&name).is_some_and(Progress::is_handing_over);
-        if progress.is_handing_over() && !was_waiting {
-            self.hand_overs += 1;
+        if progress.is_handing_over() {
+            self.waited.insert((name.clone(), progress.generation));
         }
         self.known.insert(name, progress);
     }
@@ -338,9 +337,11 @@ mod tests {
         let waits = object(1, &[("Distributed", "False", "HandingOver", "", 1)]);
         objects.seen(&waits);
         objects.seen(&waits);
-        assert_eq!(objects.hand_overs, 1);
-        objects.seen(&object(1, &[("Distributed", "True", "Distributed", "", 1)]));
+        // Another controller's word in between: here, where no schema says so, conditions are not merged.
+        objects.seen(&object(1, &[("Overlapping", "False", "Apart", "", 1)]));
         objects.seen(&waits);
-        assert_eq!(objects.hand_overs, 2);
+        assert_eq!(objects.waited.len(), 1);
+        objects.seen(&object(2, &[("Distributed", "False", "HandingOver", "", 2)]));
+        assert_eq!(objects.waited.len(), 2);
     }
 }

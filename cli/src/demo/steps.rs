@@ -176,7 +176,7 @@ impl Story<'_> {
     /// waited.
     async fn hand_over(&mut self, rules: Rules) -> Result<(Rules, u64), Error> {
         let start = self.moment().await?;
-        let before = self.facts().with(|facts| facts.objects.hand_overs);
+        let before = self.facts().with(|facts| facts.objects.waited.len());
         let rules = Rules {
             shards: Replica::BOTH.map(later_shard),
             ..rules
@@ -185,8 +185,8 @@ impl Story<'_> {
         self.note(3, "widgets-1 waits (HandingOver) until replica-0's sidecar has let go");
         self.enforced(&applied).await?;
         self.listed_again(&start, 2).await?;
-        let hand_overs = self.facts().with(|facts| facts.objects.hand_overs) - before;
-        Ok((rules, hand_overs))
+        let hand_overs = self.facts().with(|facts| facts.objects.waited.len()) - before;
+        Ok((rules, u64::try_from(hand_overs).unwrap_or(u64::MAX)))
     }
 
     /// Step 4: the plugin's code is replaced under load.
