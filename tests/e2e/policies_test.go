@@ -117,14 +117,15 @@ func restarts(t *testing.T, m *mesh) {
 		t.Errorf("%v went, though a budget forbids it", went)
 	}
 	e.allows(t, budget)
-	// While the last of them is not there again, the two others are all that there are.
-	eventually(t, "left is enforced in 3/3", func() error {
-		if got := m.reaches(t, "ShardingConfig", namespace, "left", "Enforced", meta.ConditionTrue); got.Enforced != "3/3" {
-			return fmt.Errorf("it is in %s", got.Enforced)
-		}
-		return nil
-	})
-	m.reaches(t, "ShardingConfig", namespace, "right", "Enforced", meta.ConditionTrue)
+	// While the last of them is not there again, the others are all that there are.
+	for shard, all := range map[string]string{"left": "3/3", "right": "2/2"} {
+		eventually(t, shard+" is enforced in "+all, func() error {
+			if got := m.reaches(t, "ShardingConfig", namespace, shard, "Enforced", meta.ConditionTrue); got.Enforced != all {
+				return fmt.Errorf("it is in %s", got.Enforced)
+			}
+			return nil
+		})
+	}
 	if want := []string{"left-1", "left-2", "left-0", "right-0", "right-1"}; !slices.Equal(owner.order(), want) {
 		t.Errorf("%v were made again, want %v", owner.order(), want)
 	}
@@ -225,6 +226,7 @@ func (o *owner) sees(ctx context.Context, e *enforcement, event watch.EventType,
 func (e *enforcement) follows(t *testing.T) func(*testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
+	var mu sync.Mutex
 	found := map[*sidecar.Sidecar]map[string]bool{}
 	var done sync.WaitGroup
 	done.Go(func() {
@@ -235,21 +237,28 @@ func (e *enforcement) follows(t *testing.T) func(*testing.T) {
 				if err != nil || len(status.Chain.Entries) != 1 {
 					continue
 				}
+				mu.Lock()
 				if found[s] == nil {
 					found[s] = map[string]bool{}
 				}
 				found[s][status.Chain.Entries[0].SettingsHash] = true
+				mu.Unlock()
 			}
 		}
 	})
 	t.Cleanup(cancel)
 	return func(t *testing.T) {
 		t.Helper()
+		eventually(t, "each pod's two sidecars were asked", func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			if len(found) != 2*len(e.all()) {
+				return fmt.Errorf("%d sidecars ran, of %d pods that were made again once", len(found), len(e.all()))
+			}
+			return nil
+		})
 		cancel()
 		done.Wait()
-		if len(found) != 2*len(e.all()) {
-			t.Errorf("%d sidecars ran, of %d pods that were made again once", len(found), len(e.all()))
-		}
 		for _, settings := range found {
 			if len(settings) != 1 {
 				t.Errorf("a sidecar has run %d settings of its shard", len(settings))
