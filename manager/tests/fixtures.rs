@@ -85,10 +85,8 @@ fn what_an_api_server_refuses_is_refused_here_at_the_same_field() {
             "{case}: {}",
             mistake.path
         );
-        assert!(
-            mistake.problem.contains(case["says"].as_str().unwrap()),
-            "{case}: {}",
-            mistake.problem
-        );
+        // Where ours has other words than a pattern, they are compared.
+        let says = case["ours"].as_str().or(case["says"].as_str()).unwrap();
+        assert!(mistake.problem.contains(says), "{case}: {}", mistake.problem);
     }
 }
