@@ -266,7 +266,7 @@ impl Ledger {
             return None;
         }
         notes.of(key, view, 0).open();
-        notes.outdated.is_renewed(key);
+        notes.outdated.renew(key);
         Some(self.position(key, view))
     }
 
@@ -284,7 +284,7 @@ impl Ledger {
         // Its watch is this one.
         note.listed = note.listed.saturating_sub(1);
         note.open();
-        notes.outdated.is_renewed(key);
+        notes.outdated.renew(key);
         self.position(key, view)
     }
 

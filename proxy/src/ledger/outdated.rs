@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Readers that are noted at once. Of more, those that were noted first count.
-const MAX_READERS: usize = 4096;
+use super::MAX_NOTES;
 
 /// Who was sent to list again, and lives, has done so and watches before this has passed: client-go waits 30 s and as much again
 /// by chance at most (`NewReflectorWithOptions` in tools/cache/reflector.go), and a list takes its time.
 const RELIST: Duration = Duration::from_secs(120);
 
-/// By the reader's key.
+/// By the reader's key. Of more than [`MAX_NOTES`], those that were noted first count.
 #[derive(Debug, Default)]
 pub(super) struct Outdated(HashMap<u64, Sent>);
 
@@ -26,10 +25,10 @@ struct Sent {
 impl Outdated {
     /// One is sent. `most`: watches that its reader ever had at once, if that is known. One that is sent twice is still one.
     pub(super) fn note(&mut self, key: u64, most: Option<u16>) {
-        if self.0.len() >= MAX_READERS {
+        if self.0.len() >= MAX_NOTES {
             self.forget_late();
         }
-        if self.0.len() >= MAX_READERS && !self.0.contains_key(&key) {
+        if self.0.len() >= MAX_NOTES && !self.0.contains_key(&key) {
             return;
         }
         let now = Instant::now();
@@ -40,7 +39,7 @@ impl Outdated {
     }
 
     /// One begins a watch: what it has cached is of the view that its watch shows.
-    pub(super) fn is_renewed(&mut self, key: u64) {
+    pub(super) fn renew(&mut self, key: u64) {
         if let Some(sent) = self.0.get_mut(&key) {
             sent.clients = sent.clients.saturating_sub(1);
             if sent.clients == 0 {
