@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use ctrlmesh_contract::{Mistake, Mistakes};
 use ctrlmesh_manager::api::API_VERSION;
+use ctrlmesh_manager::crds;
 use ctrlmesh_manager::{Findings, validate};
 use serde::Serialize;
 use serde_json::Value;
@@ -13,8 +14,6 @@ use crate::args::{LintArgs, Output};
 use crate::error::Error;
 use crate::print;
 
-/// Whoever writes one of these means ours, whatever the group.
-const KINDS: [&str; 4] = ["ShardingConfig", "CircuitBreaker", "FaultInjection", "ManagerState"];
 /// As kubectl has it.
 const STANDARD_INPUT: &str = "-";
 
@@ -96,7 +95,12 @@ fn items(document: Value) -> Vec<Value> {
 fn judge(file: &Path, document: &Value) -> Document {
     let version = text(document, "apiVersion");
     let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
-    let has_our_name = || KINDS.contains(&text(document, "kind"));
+    // Whoever writes the name of one of our kinds means ours, whatever the group.
+    let has_our_name = || {
+        crds::all()
+            .iter()
+            .any(|crd| crd.spec.names.kind == text(document, "kind"))
+    };
     let is_foreign = !version.is_empty() && group(version) != group(API_VERSION) && !has_our_name();
     let findings = if is_foreign {
         Findings::default()
@@ -118,13 +122,7 @@ fn judge(file: &Path, document: &Value) -> Document {
 
 /// A file that can't be read is a finding, so that the others are judged.
 fn unreadable(file: &Path, error: &Error) -> Document {
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(deeper) = cause {
-        message = format!("{message}: {deeper}");
-        cause = deeper.source();
-    }
-    nothing(file, message)
+    nothing(file, print::with_causes(error))
 }
 
 fn nothing(file: &Path, message: String) -> Document {

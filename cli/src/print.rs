@@ -18,6 +18,15 @@ pub(crate) fn line(text: &str) {
 
 /// Tells an error with its causes on standard error, and returns the exit code for it.
 pub(crate) fn failure(error: &Error) -> ExitCode {
+    let _ = writeln!(io::stderr().lock(), "ctrlmesh: {}", with_causes(error));
+    match error {
+        Error::Interrupted => ExitCode::from(INTERRUPTED),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// What an error and its causes say, each once.
+pub(crate) fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -28,9 +37,5 @@ pub(crate) fn failure(error: &Error) -> ExitCode {
         }
         cause = error.source();
     }
-    let _ = writeln!(io::stderr().lock(), "ctrlmesh: {text}");
-    match error {
-        Error::Interrupted => ExitCode::from(INTERRUPTED),
-        _ => ExitCode::FAILURE,
-    }
+    text
 }

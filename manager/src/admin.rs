@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Error;
 use crate::metrics::Metrics;
 
-/// What the log does not say where one looks first.
+/// What a probe is told, which `kubectl describe` shows: who reads it has not read the log yet.
 const NOT_READY: &str = "not ready: the webhooks have no certificate yet; the log says why";
 
 /// Whether the manager can do its work. Shared by who finds out and who is asked.

@@ -39,6 +39,7 @@ pub mod shard_hash;
 pub mod shards;
 #[cfg(test)]
 mod stand;
+mod timestamp;
 pub mod validate;
 mod view;
 pub mod webhook;

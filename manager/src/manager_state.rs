@@ -27,6 +27,7 @@ use crate::context::{Context, patch_params, post_params};
 use crate::error::Error;
 use crate::plain::plain;
 use crate::rbac::{Rule, Scope};
+use crate::timestamp;
 
 /// Name of the only object.
 const NAME: &str = "ctrlmesh-manager";
@@ -242,7 +243,7 @@ impl Keeper {
         if state.is_none() {
             create(&self.context).await?;
         }
-        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let now = timestamp::text(Timestamp::now());
         // Lists are replaced as a whole: KusionStack's manager may have left endpoints that are gone.
         let patch = json!({ "status": {
             "namespace": wanted.namespace,

@@ -273,8 +273,8 @@ pub(super) const UNASKED: &str = "was not asked yet";
 /// Whether a sidecar runs its own of these entries, and no others that count.
 fn runs(status: &Status, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
     let running = || status.chain.entries.iter().filter(|running| counts(&running.name));
-    let own = || sidecar.own(entries).filter(|entry| counts(&entry.name));
-    running().count() == own().count() && own().all(|entry| running().any(|at| is_run(entry, at)))
+    let own: Vec<&Entry> = sidecar.own(entries).filter(|entry| counts(&entry.name)).collect();
+    running().count() == own.len() && own.iter().all(|entry| running().any(|at| is_run(entry, at)))
 }
 
 /// Whether what runs is this entry, as it is now.

@@ -22,6 +22,7 @@ use crate::compile::kept;
 use crate::events;
 use crate::plain::plain;
 use crate::rbac::{Rule, Scope};
+use crate::timestamp;
 
 /// Statuses that are written at a time.
 const CONCURRENCY: usize = 8;
@@ -47,7 +48,7 @@ pub(super) async fn report(
     next: &Next,
     fleet: &Fleet,
 ) {
-    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let now = timestamp::text(Timestamp::now());
     let mut tells = Vec::new();
     for document in &objects.stored {
         tells.push(tell_one(distributor, namespace, document, objects, next, fleet, &now));

@@ -28,6 +28,7 @@ use crate::events;
 use crate::hand_over::restart::{Evict, Hold};
 use crate::plain::plain;
 use crate::rbac::{Rule, Scope};
+use crate::timestamp;
 
 /// What it needs, besides patches of pods.
 pub(super) const RULES: &[Rule] = &[
@@ -154,7 +155,7 @@ async fn step(
     // Nobody's turn comes by mistake.
     let leader = match leader(distributor, next, evict).await {
         Ok(leader) => leader,
-        Err(error) => return wait(format!("it is not known who leads: {error}")),
+        Err(error) => return wait(format!("it is not known who leads: {}", plain(&error))),
     };
     let pod = first(&kept, fleet, leader.as_deref())?;
     // The other clients would send it again: the 429 of a budget is no word about the API server.
@@ -225,7 +226,7 @@ fn why(error: &kube::Error) -> String {
                 .trim_end()
                 .to_owned()
         }
-        error => error.to_string(),
+        error => plain(error),
     }
 }
 
@@ -244,7 +245,7 @@ fn unfinished(new: &[&Sidecar], entries: &[Entry], fleet: &Fleet) -> Option<Stri
 
 /// What a person should know of a shard that lacks pods, `count` being how many there are of how many.
 fn missing(namespace: &str, pods: &[&Sidecar], count: &str, since: Timestamp) -> String {
-    let since = since.strftime("%Y-%m-%dT%H:%M:%SZ");
+    let since = timestamp::text(since);
     let owners: BTreeSet<&str> = pods.iter().filter_map(|sidecar| sidecar.owner.as_deref()).collect();
     let owners = match Vec::from_iter(owners).join(" and ") {
         none if none.is_empty() => "whoever makes its pods".to_owned(),

@@ -159,8 +159,7 @@ impl Labeller {
             "objects can't be watched; trying again"
         );
         if !self.is_unreadable {
-            self.report(Report::Unreadable(self.name.clone(), error.to_string()))
-                .await;
+            self.report(Report::Unreadable(self.name.clone(), plain(error))).await;
             self.is_unreadable = true;
         }
     }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::failure::{Failure, Reason};
 use super::reference::Image;
+use crate::plain::plain;
 
 /// Largest number of registries of a Secret that a message names.
 const MAX_NAMED: usize = 5;
@@ -49,7 +50,7 @@ pub(super) async fn read(client: &Client, namespace: &str, name: &str, image: &I
         Err(error) => {
             return Err(Failure::passing(
                 Reason::PullSecret,
-                format!("can't read Secret {namespace}/{name}: {error}"),
+                format!("can't read Secret {namespace}/{name}: {}", plain(&error)),
             ));
         }
     };

@@ -24,6 +24,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::overlap::{Overlap, OverlapKind, overlap};
 use crate::plain::plain;
+use crate::timestamp;
 use crate::validate::{Object, read};
 
 /// Field manager of this condition.
@@ -154,7 +155,7 @@ fn said(found: &[&Overlap]) -> Said {
 
 /// Whether all were told.
 async fn tell_all(client: &Client, documents: &[Value], said: &BTreeMap<String, Said>) -> bool {
-    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let now = timestamp::text(Timestamp::now());
     let mut tells = Vec::new();
     for document in documents {
         let said = said.get(text(document, "/metadata/name"));

@@ -18,6 +18,7 @@ use crate::api::status::ConditionStatus;
 use crate::context::{Context, FIELD_MANAGER, patch_params};
 use crate::distribution::FINALIZER;
 use crate::error::Error;
+use crate::timestamp;
 use crate::validate::{Object, read};
 
 /// What every pass needs.
@@ -133,7 +134,7 @@ impl Sharder {
     }
 
     async fn tell(&self, root: &Value, said: Option<&Said>, made: Option<&[String]>) -> Result<(), Error> {
-        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let now = timestamp::text(Timestamp::now());
         let told = tell(&self.context.client, root, said, made, &now).await;
         is_gone(told).map(drop)
     }
