@@ -26,6 +26,7 @@ mod read;
 mod reconcile;
 mod report;
 mod restart;
+mod settling;
 mod slots;
 mod status;
 mod stored;

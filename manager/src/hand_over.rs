@@ -11,13 +11,15 @@
 //!
 //! - It does not matter which pods a shard has: what a pod may show follows it into another shard, or out of all.
 //!
-//! Only objects that move are guarded. If two ShardingConfigs overlap in the end, [`crate::overlap()`] says so.
+//! Only objects that move are guarded. If two ShardingConfigs overlap in the end, [`crate::overlap()`] says so; what they begin to
+//! share is shown a little later ([`newly_shared`]).
 
 mod claims;
 mod moves;
 mod pods;
 pub mod restart;
 mod shard;
+mod sharing;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +32,7 @@ pub use claims::Claims;
 use moves::Moves;
 use restart::{Evict, Hold};
 use shard::{Shard, with};
+pub use sharing::{newly_shared, unshared};
 
 /// A pod, as far as it matters who shows what.
 #[derive(Clone, Copy, Debug)]

@@ -10,6 +10,7 @@ use super::fleet::Fleet;
 use super::gauges::Standing;
 use super::reconcile::Next;
 use super::restart::Restarts;
+use super::settling::Since;
 use super::stored::Stored;
 use super::told::Told;
 use super::unreachable::Silent;
@@ -60,6 +61,8 @@ pub(super) struct Memory {
     pub(super) silent: Silent,
     /// Pods that are made again.
     pub(super) restarts: Restarts,
+    /// Since when shards would share objects.
+    pub(super) sharing: Since,
     /// What is shown of it.
     pub(super) standing: Standing,
 }

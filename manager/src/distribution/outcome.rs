@@ -1,13 +1,17 @@
 //! What became of an object, from what its sidecars say. Pure.
 
-use ctrlmesh_contract::Entry;
 use ctrlmesh_contract::status::{EntryState, EntryStatus};
+use ctrlmesh_contract::{Chain, Entry};
 use serde_json::Value;
 
 use super::fleet::{Answer, Fleet, Sidecar, UNASKED, is_run, refusal, why_behind};
 use crate::api::status::{BreakerState, LimitingSnapshot, TargetStatus};
 use crate::built_in::BuiltIn;
+use crate::hand_over::{is_of_shard, shard_of};
 
+/// Of a sidecar that knows the chain, and runs nothing of the object.
+const UNSELECTED: &str =
+    "runs the chain, but not this: its labels are others there, if only for a moment, or it has no --labels-file";
 /// Sidecars that are told one by one in a status.
 pub(super) const MAX_TARGETS: usize = 100;
 /// Snapshots of one sidecar.
@@ -28,9 +32,9 @@ pub(super) struct Outcome {
     pub(super) opened: i64,
 }
 
-/// Looks at the sidecars that an object's entries select.
+/// Looks at the sidecars that an object's entries select; they are of this chain.
 #[must_use]
-pub(super) fn outcome(entries: &[&Entry], generation: u64, fleet: &Fleet) -> Outcome {
+pub(super) fn outcome(entries: &[&Entry], chain: &Chain, fleet: &Fleet) -> Outcome {
     let mut outcome = Outcome::default();
     for sidecar in &fleet.sidecars {
         let own: Vec<&Entry> = sidecar.own(entries.iter().copied()).collect();
@@ -38,7 +42,7 @@ pub(super) fn outcome(entries: &[&Entry], generation: u64, fleet: &Fleet) -> Out
             continue;
         }
         outcome.selected += 1;
-        let problem = problem(&own, generation, fleet, sidecar);
+        let problem = problem(&own, chain, fleet, sidecar);
         let mut target = target(&own, fleet, sidecar);
         outcome.opened += count_open(&target.limiting_snapshots);
         match problem {
@@ -58,7 +62,7 @@ pub(super) fn outcome(entries: &[&Entry], generation: u64, fleet: &Fleet) -> Out
 }
 
 /// Why a sidecar does not run an object's entries.
-fn problem(own: &[&Entry], generation: u64, fleet: &Fleet, sidecar: &Sidecar) -> Option<String> {
+fn problem(own: &[&Entry], chain: &Chain, fleet: &Fleet, sidecar: &Sidecar) -> Option<String> {
     let status = match fleet.answers.get(&sidecar.pod) {
         Some(Answer::Status(status)) => status,
         Some(Answer::None(problem)) => return Some(problem.clone()),
@@ -66,7 +70,12 @@ fn problem(own: &[&Entry], generation: u64, fleet: &Fleet, sidecar: &Sidecar) ->
     };
     for entry in own {
         let Some(running) = status.chain.entries.iter().find(|running| is_run(entry, running)) else {
-            return Some(why_behind(status, refusal(status, generation)));
+            let refused = refusal(status, chain.generation);
+            let is_there = status.chain.entries.iter().any(|running| running.name == entry.name);
+            if refused.is_none() && !is_there && status.chain.generation == chain.generation {
+                return Some(UNSELECTED.to_owned());
+            }
+            return Some(why_behind(status, refused));
         };
         if running.state != EntryState::Active {
             return Some(failing(running));
@@ -75,7 +84,17 @@ fn problem(own: &[&Entry], generation: u64, fleet: &Fleet, sidecar: &Sidecar) ->
             return Some("sees what it saw before until it is made again".to_owned());
         }
     }
-    None
+    other_shard(own, chain, sidecar).map(|other| {
+        format!("is a pod of {other}, too, and sees what both show only; let spec.selector of one of them leave it out")
+    })
+}
+
+/// Another shard that selects the sidecar of a shard.
+fn other_shard<'c>(own: &[&Entry], chain: &'c Chain, sidecar: &Sidecar) -> Option<&'c str> {
+    let shard = own.iter().find(|entry| is_of_shard(&entry.name))?;
+    let shards = sidecar.own(&chain.entries).filter(|entry| is_of_shard(&entry.name));
+    let mut names = shards.map(|entry| shard_of(&entry.name));
+    names.find(|name| *name != shard_of(&shard.name))
 }
 
 fn failing(running: &EntryStatus) -> String {

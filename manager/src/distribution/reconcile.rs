@@ -19,6 +19,7 @@ use super::follow::Follower;
 use super::memory::{MAX_UNASKED, Memory};
 use super::read::Documents;
 use super::restart::{self, Waits};
+use super::settling::Settling;
 use super::stored::Stored;
 use super::world::World;
 use super::{report, unreachable, wanted, write};
@@ -56,6 +57,8 @@ pub(super) struct Next {
     pub(super) claims: Claims,
     /// What leads to it.
     pub(super) plan: Plan,
+    /// Shards that would begin to share objects.
+    pub(super) settling: Settling,
     /// Why shards are not restarted yet.
     pub(super) restarting: Waits,
     /// Objects that make no sense.
@@ -74,6 +77,7 @@ impl Next {
             claims,
             found,
             plan: Plan::default(),
+            settling: Settling::default(),
             restarting: Waits::new(),
             refused: Vec::new(),
             withheld: None,
@@ -178,6 +182,7 @@ impl Distributor {
             is_patient.then_some(MAX_UNASKED),
             (!memory.silent.is_empty()).then_some(SILENT),
             next.is_restarting().then_some(RESTARTING),
+            next.settling.again(),
             written.as_ref().is_ok_and(|done| !done.told).then(|| memory.pause()),
             written.as_ref().ok().and_then(|done| done.again),
         ];
@@ -226,6 +231,7 @@ impl Distributor {
         let now = Instant::now();
         fleet.given_up = unreachable::given_up(&memory.silent, fleet, &objects.sharding_configs, now);
         let mut next = self.next(namespace, objects, stored, fleet, memory);
+        memory.sharing.clone_from(&next.settling.since);
         memory.silent = unreachable::silent(&memory.silent, &next.plan.awaited, fleet, now);
         let written = self.write(stored, &next, fleet, memory).await;
         match &written {
@@ -284,7 +290,10 @@ impl Distributor {
         };
         next.refused = wanted.refused;
         let restarts = restarts(objects);
-        next.plan = hand_over::plan(&next.chain.entries, &next.claims, &wanted.entries, &restarts, fleet);
+        let entries = &next.chain.entries;
+        let (settling, wanted) = Settling::of(entries, wanted.entries, fleet, &memory.sharing, Instant::now());
+        next.plan = hand_over::plan(entries, &next.claims, &wanted, &restarts, fleet);
+        next.settling = settling;
         let is_known = is_same(&next.chain.entries, &next.plan.entries) && next.claims.cover(&next.plan.claims);
         if last.is_none() || fleet.is_rolled_back || !is_known {
             match self.following(stored, &next, last.as_ref(), highest) {

@@ -27,7 +27,7 @@ use crate::timestamp;
 /// Statuses that are written at a time.
 const CONCURRENCY: usize = 8;
 /// Reasons that another condition, or time, explains: no Event.
-const QUIET: [&str; 4] = ["Progressing", "Restarting", "Fetching", "PluginsUnresolved"];
+const QUIET: [&str; 5] = ["Progressing", "Restarting", "Settling", "Fetching", "PluginsUnresolved"];
 /// KusionStack's managers put it on objects, and took it off when they were deleted. Nobody else does.
 pub const FINALIZER: &str = "finalizer.ctrlmesh.kusionstack.io/protected";
 
@@ -90,6 +90,8 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         .filter_map(|entry| next.plan.waiting.get(&entry.name))
         .flatten()
         .collect();
+    let settling = entries.iter().flat_map(|entry| next.settling.of_entry(&entry.name));
+    let settling: BTreeSet<&str> = settling.collect();
     let restart = entries.iter().find_map(|entry| restarting(next, &entry.name));
     let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
     let facts = Facts {
@@ -103,11 +105,12 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
             .into_iter()
             .map(|holder| unreachable::named(holder, &next.plan.awaited, &next.chain.entries, fleet))
             .collect(),
+        settling: settling.into_iter().map(str::to_owned).collect(),
         restart,
         plugins: plugins(document, next),
         plugins_problem: next.found.problem(&origin.name),
         hash: status::hash(&hashes),
-        outcome: outcome(&entries, next.chain.generation, fleet),
+        outcome: outcome(&entries, &next.chain, fleet),
     };
     (origin, facts)
 }

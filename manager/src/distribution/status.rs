@@ -9,6 +9,7 @@ use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 
 use super::outcome::Outcome;
+use super::settling::SETTLING;
 use crate::api::status::{Condition, ConditionStatus, condition};
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::context::patch_params;
@@ -49,6 +50,8 @@ pub(super) struct Facts {
     pub(super) chain: u64,
     /// Shards that have to give up objects first, each with the pods that are waited for and why.
     pub(super) waits_for: Vec<String>,
+    /// Shards that have some of its objects, and may be about to give them up.
+    pub(super) settling: Vec<String>,
     /// Why its pods are not made again yet, in a word and in a sentence.
     pub(super) restart: Option<(&'static str, String)>,
     /// What its plugins' references led to; `None`: it names none.
@@ -182,6 +185,7 @@ fn distributed(facts: &Facts) -> Said {
             let message = format!("gets its objects when the sidecars of {shards} have given them up");
             (ConditionStatus::False, "HandingOver", message)
         }
+        None if !facts.settling.is_empty() => (ConditionStatus::False, "Settling", settling(&facts.settling)),
         None => {
             let message = format!("since generation {} of the chain", facts.chain);
             (ConditionStatus::True, DISTRIBUTED, message)
@@ -190,12 +194,22 @@ fn distributed(facts: &Facts) -> Said {
     (condition::DISTRIBUTED, status, reason, message)
 }
 
+/// Of a shard that would begin to share with these.
+fn settling(others: &[String]) -> String {
+    format!(
+        "some of its objects are those of {}, too: taken from there within {} s they are handed over, else both see them",
+        others.join(", "),
+        SETTLING.as_secs()
+    )
+}
+
 fn enforced(facts: &Facts) -> Said {
     let outcome = &facts.outcome;
     let count = format!("{}/{}", outcome.enforced, outcome.selected);
     let is_whole = facts.withheld.is_none()
         && facts.mistakes.is_empty()
         && facts.waits_for.is_empty()
+        && facts.settling.is_empty()
         && !facts.is_unresolved
         && facts.restart.is_none();
     let (status, reason, message) = if facts.withheld.is_some() {

@@ -24,6 +24,7 @@ mod claims;
 mod gathering;
 mod losing;
 mod put_back;
+mod sharing;
 mod telling;
 mod two;
 
@@ -134,9 +135,13 @@ async fn until_counted(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Status, reason and message of a condition.
+/// Status, reason and message of a FaultInjection's condition.
 fn condition(state: &Snapshot<'_>, name: &str, kind: &str) -> [String; 3] {
-    let object = state.get("faultinjections.ctrlmesh.kusionstack.io", DEMO, name);
+    condition_of(state, "faultinjections", name, kind)
+}
+
+fn condition_of(state: &Snapshot<'_>, plural: &str, name: &str, kind: &str) -> [String; 3] {
+    let object = state.get(&format!("{plural}.ctrlmesh.kusionstack.io"), DEMO, name);
     let list = object.and_then(|object| object["status"]["conditions"].as_array());
     let mut list = list.into_iter().flatten();
     let condition = list.find(|condition| condition["type"] == kind);

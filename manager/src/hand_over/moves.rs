@@ -172,16 +172,16 @@ fn nothing_selector() -> LabelSelector {
 }
 
 /// The resources that any of the limits tells apart. Where nobody has a limit, nobody owns anything.
-fn classes(limits: &[Option<&[Limit]>]) -> BTreeSet<ResourceClass> {
+pub(super) fn classes(limits: &[Option<&[Limit]>]) -> BTreeSet<ResourceClass> {
     view::classes(limits.iter().flatten().flat_map(|limits| limits.iter()))
 }
 
 /// `None` as limits: nothing.
-fn seen(limits: Option<&[Limit]>, class: &ResourceClass) -> Option<LabelSet> {
+pub(super) fn seen(limits: Option<&[Limit]>, class: &ResourceClass) -> Option<LabelSet> {
     view::seen(limits?.iter(), class)
 }
 
-fn less(set: &Option<LabelSet>, other: &Option<LabelSet>) -> Vec<LabelSet> {
+pub(super) fn less(set: &Option<LabelSet>, other: &Option<LabelSet>) -> Vec<LabelSet> {
     match (set, other) {
         (None, _) => Vec::new(),
         (Some(set), None) => vec![set.clone()],

@@ -13,6 +13,7 @@ use crate::samples;
 
 mod follows;
 mod restart;
+mod sharing;
 mod stories;
 
 const SHARDS: usize = 4;

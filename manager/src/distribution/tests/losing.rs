@@ -61,10 +61,7 @@ pub(super) fn pod_of(shard: &str, ip: &str) -> Value {
 }
 
 fn is_handing_over(state: &Snapshot<'_>, name: &str) -> bool {
-    let object = state.get("shardingconfigs.ctrlmesh.kusionstack.io", DEMO, name);
-    let list = object.and_then(|object| object["status"]["conditions"].as_array());
-    let mut list = list.into_iter().flatten();
-    list.any(|condition| condition["type"] == "Distributed" && condition["reason"] == "HandingOver")
+    condition_of(state, "shardingconfigs", name, "Distributed")[1] == "HandingOver"
 }
 
 #[tokio::test]

@@ -1,0 +1,105 @@
+//! Objects that two shards are to have, if only for a moment, and pods that two shards select.
+
+use super::losing::{pod_of, shard};
+use super::*;
+use crate::hand_over::shard_of;
+
+fn own(chain: &Chain, shards: &[&str]) -> Chain {
+    let mut own = chain.clone();
+    own.entries.retain(|entry| shards.contains(&shard_of(&entry.name)));
+    own
+}
+
+fn limits(chain: &Chain, shard: &str) -> String {
+    let entry = chain.entries.iter().find(|entry| shard_of(&entry.name) == shard);
+    entry.unwrap().settings.value()["limits"].to_string()
+}
+
+fn of_shard(state: &Snapshot<'_>, name: &str, kind: &str) -> [String; 3] {
+    condition_of(state, "shardingconfigs", name, kind)
+}
+
+#[tokio::test]
+async fn who_gains_may_be_applied_before_who_loses() {
+    let (left, port) = Sidecar::start(61, 0).await;
+    let (right, _) = Sidecar::start(62, port).await;
+    left.say(running("left-0", 0, None));
+    right.say(running("right-0", 0, None));
+    let server = server().await;
+    put(&server, pod_of("left", &left.ip));
+    put(&server, pod_of("right", &right.ip));
+    put(&server, shard("left", "b", 60));
+    put(&server, shard("right", "c", 60));
+    let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
+    let first = until_entries(&server, 2).await;
+    left.say(running("left-0", first.generation, Some(&own(&first, &["left"]))));
+    right.say(running("right-0", first.generation, Some(&own(&first, &["right"]))));
+    // What left has.
+    put(&server, shard("right", "b", 60));
+    until(&server, "right waits for another edit", |state| {
+        let [_, reason, message] = of_shard(state, "right", "Distributed");
+        reason == "Settling" && message.contains("those of left, too") && message.contains("within 10 s")
+    })
+    .await;
+    let held = server.store().read(chain).unwrap();
+    assert_eq!(limits(&held, "left"), limits(&first, "left"));
+    assert!(!limits(&held, "right").contains("\"b\""), "{}", limits(&held, "right"));
+    put(&server, shard("left", "d", 60));
+    until(&server, "right waits for left's pod", |state| {
+        let [_, reason, message] = of_shard(state, "right", "Distributed");
+        reason == "HandingOver" && message.contains("left-0")
+    })
+    .await;
+    let told = server.store().read(chain).unwrap();
+    assert!(!limits(&told, "right").contains("\"b\""), "{}", limits(&told, "right"));
+    left.say(running("left-0", told.generation, Some(&own(&told, &["left"]))));
+    right.say(running("right-0", told.generation, Some(&own(&told, &["right"]))));
+    until(&server, "right has it", |state| {
+        limits(&chain(state).unwrap(), "right").contains("\"b\"")
+    })
+    .await;
+    task.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_of_two_shards_is_told_of() {
+    let (sidecar, port) = Sidecar::start(63, 0).await;
+    sidecar.say(running("left-0", 0, None));
+    let server = server().await;
+    put(&server, pod_of("left", &sidecar.ip));
+    put(&server, shard("left", "b", 60));
+    let mut other = shard("other", "c", 60);
+    other["spec"]["selector"]["matchLabels"]["shard"] = json!("left");
+    put(&server, other);
+    let (_, task) = start(&server, port, &[]).await;
+    let first = until_entries(&server, 2).await;
+    sidecar.say(running("left-0", first.generation, Some(&first)));
+    until(&server, "both say so", |state| {
+        [("left", "other"), ("other", "left")].iter().all(|(name, of)| {
+            let [status, _, message] = of_shard(state, name, "Enforced");
+            status == "False" && message.contains(&format!("left-0 is a pod of {of}, too"))
+        })
+    })
+    .await;
+    task.stop().await;
+}
+
+#[tokio::test]
+async fn a_sidecar_that_does_not_know_its_labels_is_told_of() {
+    let (sidecar, port) = Sidecar::start(64, 0).await;
+    sidecar.say(running("left-0", 0, None));
+    let server = server().await;
+    put(&server, pod_of("left", &sidecar.ip));
+    put(&server, shard("left", "b", 60));
+    let (_, task) = start(&server, port, &[]).await;
+    let first = until_entries(&server, 1).await;
+    sidecar.say(running("left-0", first.generation, None));
+    until(&server, "the condition says what is missing", |state| {
+        let [status, _, message] = of_shard(state, "left", "Enforced");
+        status == "False"
+            && message.contains("left-0 runs the chain, but not this")
+            && message.contains("--labels-file")
+    })
+    .await;
+    task.stop().await;
+}
