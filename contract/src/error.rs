@@ -51,7 +51,7 @@ pub enum Error {
     },
     /// Not a public key.
     #[error(
-        "this is not a public key for chains: {problem}; write ed25519: and 44 base64 characters, as the manager prints it"
+        "this is not a public key for chains: {problem}; write ed25519: and 44 base64 characters, as part `public` of the Secret ctrlmesh-chain-key is"
     )]
     PublicKey {
         /// What is wrong with it.

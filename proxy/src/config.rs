@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use ctrlmesh_contract::signature::PublicKeys;
 
+use crate::error::Error;
 pub use crate::external::{Allow, ExternalSettings};
 
 /// The sidecar of ctrlmesh: a programmable proxy between a Kubernetes controller and its API server.
@@ -68,7 +70,8 @@ pub struct Settings {
     #[arg(long, env = "CTRLMESH_LABELS_FILE", value_name = "FILE", requires = "chain_dir")]
     pub labels_file: Option<PathBuf>,
 
-    /// Public key (ed25519, base64) that must have signed the chain. Once set, an unsigned chain is refused.
+    /// Public key (`ed25519:` and base64) that must have signed the chain, or several with commas between: part `public` of the
+    /// manager's Secret ctrlmesh-chain-key. Once set, an unsigned chain is refused.
     #[arg(long, env = "CTRLMESH_PUBLIC_KEY", value_name = "KEY", requires = "chain_dir")]
     pub public_key: Option<String>,
 
@@ -167,6 +170,10 @@ impl Settings {
                 "--tls-dir (CTRLMESH_TLS_DIR): {} is not a directory; it must hold tls.crt and tls.key",
                 dir.display()
             ));
+        }
+        let key = self.public_key.as_deref().map(str::parse::<PublicKeys>);
+        if let Some(Err(error)) = key {
+            mistakes.push(Error::PublicKey(error).to_string());
         }
         if self.chain_dir.is_some() && self.pod_namespace.is_empty() {
             mistakes

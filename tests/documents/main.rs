@@ -8,5 +8,6 @@
 )]
 
 mod dependencies;
+mod objects;
 mod operating;
 mod parity;

@@ -37,6 +37,7 @@ mod plugin_faults;
 mod plugin_metrics;
 mod reload;
 mod restarts;
+mod settings;
 mod sharding;
 mod status;
 mod swaps;
