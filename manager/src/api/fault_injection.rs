@@ -97,7 +97,8 @@ pub struct Fault {
     /// Refuses the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub abort: Option<Abort>,
-    /// A fault of the catalogue, instead of delay and abort.
+    /// A fault of the catalogue, instead of delay and abort: its name (conflict), or its name with what it takes ({lose: {how: retry}}).
+    /// plugins/fault-inject/README.md lists all of them.
     #[serde(default, rename = "do", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::schemas::fault")]
     pub fault: Option<Value>,

@@ -3,6 +3,9 @@
 //! The client of oci-client is not used: it follows every redirect and every realm, reads manifests and tokens whole, however
 //! large they are, and hides `Retry-After` (docs/adr/0013-oci.md).
 
+use std::error::Error as StdError;
+use std::{io, iter};
+
 use bytes::{Bytes, BytesMut};
 use k8s_openapi::jiff::Timestamp;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
@@ -248,7 +251,12 @@ impl<'a> Repository<'a> {
             let message = format!("{host} is not followed: {}", chain(error));
             return Failure::new(Reason::UnsafeRedirect, message);
         }
-        let message = format!("{host} can't be reached, or is too slow: {}", chain(error));
+        let hint = if speaks_no_tls(&error) {
+            "; if it speaks plain HTTP, name it with --insecure-registry"
+        } else {
+            ""
+        };
+        let message = format!("{host} can't be reached, or is too slow: {}{hint}", chain(error));
         Failure::passing(Reason::RegistryUnavailable, message)
     }
 
@@ -257,6 +265,22 @@ impl<'a> Repository<'a> {
         self.base
             .port()
             .map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+    }
+}
+
+/// Whether the other side has answered a handshake with something else.
+fn speaks_no_tls(error: &reqwest::Error) -> bool {
+    let causes = iter::successors(error.source(), |cause| deeper(*cause));
+    causes
+        .filter_map(|cause| cause.downcast_ref::<rustls::Error>())
+        .any(|error| matches!(error, rustls::Error::InvalidMessage(_)))
+}
+
+/// What an error is about. One of input and output tells of what it holds by a way of its own.
+fn deeper<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e (dyn StdError + 'static)> {
+    match error.downcast_ref::<io::Error>() {
+        Some(error) => error.get_ref().map(|inner| inner as _),
+        None => error.source(),
     }
 }
 

@@ -115,7 +115,9 @@ async fn a_private_authority_is_trusted_once_it_is_named() {
         "oci://localhost:{}/you/plugin:1.0",
         stand.registry.host().split_once(':').unwrap().1
     ));
-    assert_eq!(stand.manager.failed(&plain).await.0, Reason::RegistryUnavailable);
+    let (reason, message) = stand.manager.failed(&plain).await;
+    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert!(message.ends_with("name it with --insecure-registry"), "{message}");
 }
 
 /// A proxy that opens tunnels (RFC 9110 §9.3.6) to one place, whatever it is asked for. Tells what it was asked first.
