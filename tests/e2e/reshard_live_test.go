@@ -119,20 +119,25 @@ func (l *live) move(t *testing.T, i int) {
 	died := l.kill(t, victim)
 	l.log.moves(bucket, winner)
 	l.buckets[bucket] = winner
-	// The loser first: at no time do two objects claim the bucket.
-	l.configure(t, loser)
+	// Whichever is first: where it is the winner, two objects claim the bucket for a moment.
+	order := []string{loser, winner}
+	if rand.IntN(2) == 0 {
+		slices.Reverse(order)
+	}
+	l.configure(t, order[0])
 	pause()
-	l.configure(t, winner)
+	l.configure(t, order[1])
 	<-died
 	l.replaceDead(t)
 	begin := time.Now()
 	if i%2 == 0 {
 		pause()
-		t.Logf("%s: %s to %s, %s died", bucket, loser, winner, victim)
+		t.Logf("%s: %s to %s, %s first, %s died", bucket, loser, winner, order[0], victim)
 		return
 	}
 	l.reaches(t, "ShardingConfig", l.pods.namespace, winner, "Enforced", meta.ConditionTrue)
-	t.Logf("%s: %s to %s, %s died; enforced after %s", bucket, loser, winner, victim, time.Since(begin).Round(time.Millisecond))
+	took := time.Since(begin).Round(time.Millisecond)
+	t.Logf("%s: %s to %s, %s first, %s died; enforced after %s", bucket, loser, winner, order[0], victim, took)
 }
 
 // waitsForWhoIsStuck: a sidecar that does not answer may still have requests under way, so nobody else gets what it had.
