@@ -291,7 +291,8 @@ impl Distributor {
         next.refused = wanted.refused;
         let restarts = restarts(objects);
         let entries = &next.chain.entries;
-        let (settling, wanted) = Settling::of(entries, wanted.entries, fleet, &memory.sharing, Instant::now());
+        let meant = meant.map_or_else(Vec::new, |chain| chain.entries);
+        let (settling, wanted) = Settling::of(entries, &meant, wanted.entries, fleet, &memory.sharing, Instant::now());
         next.plan = hand_over::plan(entries, &next.claims, &wanted, &restarts, fleet);
         next.settling = settling;
         let is_known = is_same(&next.chain.entries, &next.plan.entries) && next.claims.cover(&next.plan.claims);

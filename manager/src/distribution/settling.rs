@@ -26,15 +26,17 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// Which of the wanted entries are held back, and the entries as they may be now.
+    /// Which of the wanted entries are held back, and the entries as they may be now. `meant`: what the last ones were to show
+    /// in the end.
     pub(super) fn of(
         last: &[Entry],
+        meant: &[Entry],
         wanted: Vec<Entry>,
         fleet: &Fleet,
         before: &Since,
         now: Instant,
     ) -> (Self, Vec<Entry>) {
-        let mut held = newly_shared(last, &wanted, fleet);
+        let mut held = newly_shared(last, meant, &wanted, fleet);
         let since = held.keys().map(|name| {
             let since = before.get(name).copied().unwrap_or(now);
             (name.clone(), since)
@@ -95,7 +97,7 @@ mod tests {
         let last = vec![shard("left", &["b"]), shard("right", &["c"])];
         let wanted = || vec![shard("left", &["b"]), shard("right", &["b", "c"])];
         let begun = Instant::now();
-        let of = |before: &Since, later: Duration| Settling::of(&last, wanted(), &fleet, before, begun + later);
+        let of = |before: &Since, later: Duration| Settling::of(&last, &last, wanted(), &fleet, before, begun + later);
         let (settling, held) = of(&Since::new(), Duration::ZERO);
         assert_eq!(held, last);
         let name = "shard-selector/right".to_owned();
@@ -109,7 +111,7 @@ mod tests {
         assert_eq!(settling.again(), None);
         // The chain may be withheld for another reason: it is not held back once more when that is over.
         assert_eq!(of(&settling.since, SETTLING * 2).1, wanted());
-        let (settling, _) = Settling::of(&wanted(), wanted(), &fleet, &settling.since, begun);
+        let (settling, _) = Settling::of(&wanted(), &wanted(), wanted(), &fleet, &settling.since, begun);
         assert!(settling.since.is_empty());
     }
 }

@@ -12,11 +12,18 @@ use super::Fleet;
 use super::moves::{classes, less, narrowed, seen};
 use super::shard::{Shard, with};
 
-/// Entries of shards that would begin to share, each with those that see the same and keep it. Shards without a pod that shows
-/// anything do not count.
+/// Entries of shards that would begin to share, each with those that see the same and keep it. `meant`: the last entries with
+/// what they were to show in the end; who is about to get something keeps it, too. Shards without a pod that shows anything do
+/// not count.
 #[must_use]
-pub fn newly_shared(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet) -> BTreeMap<String, BTreeSet<String>> {
+pub fn newly_shared(
+    last: &[Entry],
+    meant: &[Entry],
+    wanted: &[Entry],
+    fleet: &impl Fleet,
+) -> BTreeMap<String, BTreeSet<String>> {
     let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
+    let meant: BTreeMap<&str, Shard> = meant.iter().filter_map(Shard::of).collect();
     let after: BTreeMap<&str, Shard> = wanted.iter().filter_map(Shard::of).collect();
     let mut shared: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (name, shard) in &after {
@@ -30,7 +37,7 @@ pub fn newly_shared(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet) -> BTr
                     .pods()
                     .any(|pod| !pod.is_blank && keeper.all_pods().matches(pod.labels))
             };
-            let Some(kept) = before.get(other).filter(|_| other != name && keeper.lock == shard.lock) else {
+            let Some(kept) = meant.get(other).filter(|_| other != name && keeper.lock == shard.lock) else {
                 continue;
             };
             if shares(shard, old, keeper, kept) && is_shown() {
@@ -44,7 +51,7 @@ pub fn newly_shared(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet) -> BTr
     shared
 }
 
-/// Whether a shard gains anything that another has and keeps.
+/// Whether a shard gains anything that another was to have and keeps.
 fn shares(shard: &Shard, old: Option<&Shard>, keeper: &Shard, kept: &Shard) -> bool {
     let old = old.map(|old| old.limits.as_slice());
     let (now, keeps, had) = (Some(&*shard.limits), Some(&*keeper.limits), Some(&*kept.limits));

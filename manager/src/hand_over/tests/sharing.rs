@@ -3,7 +3,11 @@
 use super::*;
 
 fn shared(last: &[Entry], wanted: &[Entry], fleet: &Vec<Known>) -> Vec<(String, String)> {
-    let shared = newly_shared(last, wanted, fleet);
+    shared_of(last, last, wanted, fleet)
+}
+
+fn shared_of(last: &[Entry], meant: &[Entry], wanted: &[Entry], fleet: &Vec<Known>) -> Vec<(String, String)> {
+    let shared = newly_shared(last, meant, wanted, fleet);
     let pairs = shared
         .iter()
         .flat_map(|(name, others)| others.iter().map(move |other| (name, other)));
@@ -36,6 +40,19 @@ fn what_one_gains_and_another_keeps_would_be_shared() {
     let shares_already = [shard(0, &[0, 1]), shard(1, &[1])];
     assert_eq!(shared(&shares_already, &shares_already, &fleet), []);
     assert_eq!(shared(&[], &crossed, &fleet), [], "all of it is new");
+}
+
+#[test]
+fn who_is_about_to_get_something_keeps_it_too() {
+    let fleet = with_pods(0..3, &[]).fleet();
+    // On its way from s0 to s1; now s2 is to have it, and s1's edit has yet to come.
+    let last = [shard(0, &[0]), shard(1, &[2]), shard(2, &[3])];
+    let meant = [shard(0, &[0]), shard(1, &[1, 2]), shard(2, &[3])];
+    let of = |wanted: &[Entry]| shared_of(&last, &meant, wanted, &fleet);
+    assert_eq!(of(&meant), []);
+    let early = [shard(0, &[0]), shard(1, &[1, 2]), shard(2, &[1, 3])];
+    assert_eq!(of(&early), [pair("s2", "s1")]);
+    assert_eq!(of(&[shard(0, &[0]), shard(1, &[2]), shard(2, &[1, 3])]), []);
 }
 
 #[test]
