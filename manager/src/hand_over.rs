@@ -32,7 +32,7 @@ pub use claims::Claims;
 use moves::Moves;
 use restart::{Evict, Hold};
 use shard::{Shard, with};
-pub use sharing::{newly_shared, unshared};
+pub use sharing::{Shown, newly_shared, unshared};
 
 /// A pod, as far as it matters who shows what.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +84,12 @@ pub trait Fleet {
 pub fn is_of_shard(name: &str) -> bool {
     let rest = name.strip_prefix(BuiltIn::ShardSelector.name());
     rest.is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// The lock of a shard's controller.
+#[must_use]
+pub fn lock_of(entry: &Entry) -> Option<String> {
+    Shard::of(entry)?.1.lock
 }
 
 /// The ShardingConfig that the entry of a shard is of.

@@ -5,8 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::names::CHAIN_CONFIG_MAP;
+use ctrlmesh_contract::names::labels::AUTO_SHARDING_ROOT;
 use ctrlmesh_contract::signature::{PublicKeys, SigningKey};
-use ctrlmesh_contract::{Chain, Digest};
+use ctrlmesh_contract::{Chain, Digest, Entry};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt as _;
 use kube::runtime::controller::Action;
@@ -29,7 +30,7 @@ use crate::compile::Refused;
 use crate::compile::kept::{self, is_same};
 use crate::context::Context;
 use crate::error::Error;
-use crate::hand_over::{self, Claims, Plan};
+use crate::hand_over::{self, Claims, Plan, Shown};
 use crate::oci::{Found, Plugins};
 
 /// Until it is looked again whether our writes are seen, if no watch says so before.
@@ -289,12 +290,8 @@ impl Distributor {
             }
         };
         next.refused = wanted.refused;
-        let restarts = restarts(objects);
-        let entries = &next.chain.entries;
         let meant = meant.map_or_else(Vec::new, |chain| chain.entries);
-        let (settling, wanted) = Settling::of(entries, &meant, wanted.entries, fleet, &memory.sharing, Instant::now());
-        next.plan = hand_over::plan(entries, &next.claims, &wanted, &restarts, fleet);
-        next.settling = settling;
+        (next.settling, next.plan) = planned(&next, &meant, wanted.entries, objects, fleet, memory);
         let is_known = is_same(&next.chain.entries, &next.plan.entries) && next.claims.cover(&next.plan.claims);
         if last.is_none() || fleet.is_rolled_back || !is_known {
             match self.following(stored, &next, last.as_ref(), highest) {
@@ -331,12 +328,43 @@ impl Distributor {
     }
 }
 
+/// The plan on the way to what is wanted, and what is held back of that for a moment.
+fn planned(
+    next: &Next,
+    meant: &[Entry],
+    wanted: Vec<Entry>,
+    objects: &Documents,
+    fleet: &Fleet,
+    memory: &Memory,
+) -> (Settling, Plan) {
+    let (last, restarts) = (&next.chain.entries, restarts(objects));
+    let shown = Shown {
+        last,
+        meant,
+        restarts: &restarts,
+        of_roots: &of_roots(objects),
+    };
+    let (settling, wanted) = Settling::of(shown, wanted, fleet, &memory.sharing, Instant::now());
+    let plan = hand_over::plan(last, &next.claims, &wanted, &restarts, fleet);
+    (settling, plan)
+}
+
 /// Entries of shards whose pods see no change while they run.
 fn restarts(objects: &Documents) -> BTreeSet<String> {
     let shards = objects.sharding_configs.iter();
     let restarts = shards.filter(|config| config.spec.reshard == Reshard::Restart);
-    let name = |config: &ShardingConfig| format!("{}/{}", BuiltIn::ShardSelector.name(), config.name_any());
-    restarts.map(name).collect()
+    restarts.map(entry_of).collect()
+}
+
+/// Entries of shards that roots make.
+fn of_roots(objects: &Documents) -> BTreeSet<String> {
+    let shards = objects.sharding_configs.iter();
+    let made = shards.filter(|config| config.labels().contains_key(AUTO_SHARDING_ROOT));
+    made.map(entry_of).collect()
+}
+
+fn entry_of(config: &ShardingConfig) -> String {
+    format!("{}/{}", BuiltIn::ShardSelector.name(), config.name_any())
 }
 
 /// There is nothing to run, and who runs something else can't be reached.

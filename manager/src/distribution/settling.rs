@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use ctrlmesh_contract::Entry;
 
 use super::fleet::Fleet;
-use crate::hand_over::{newly_shared, shard_of, unshared};
+use crate::hand_over::{Shown, newly_shared, shard_of, unshared};
 
 /// How long what would be shared is not shown: objects of one `kubectl apply`, or of one sync of a GitOps tool, come within it.
 pub(super) const SETTLING: Duration = Duration::from_secs(10);
 /// Until it is looked again whether that is over.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Since when shards would share, by the entry's name.
-pub(super) type Since = BTreeMap<String, Instant>;
+/// Since when shards would share: by who gains and who keeps.
+pub(super) type Since = BTreeMap<(String, String), Instant>;
 
 /// What is held back.
 #[derive(Clone, Debug, Default)]
@@ -26,32 +26,29 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// Which of the wanted entries are held back, and the entries as they may be now. `meant`: what the last ones were to show
-    /// in the end.
+    /// Which of the wanted entries are held back, and the entries as they may be now.
     pub(super) fn of(
-        last: &[Entry],
-        meant: &[Entry],
+        shown: Shown<'_>,
         wanted: Vec<Entry>,
         fleet: &Fleet,
         before: &Since,
         now: Instant,
     ) -> (Self, Vec<Entry>) {
-        let mut held = newly_shared(last, meant, &wanted, fleet);
-        let since = held.keys().map(|name| {
-            let since = before.get(name).copied().unwrap_or(now);
-            (name.clone(), since)
-        });
-        let since: Since = since.collect();
-        let is_new = |name: &String| {
-            since
-                .get(name)
-                .is_some_and(|since| now.duration_since(*since) < SETTLING)
-        };
-        held.retain(|name, _| is_new(name));
+        let mut held = newly_shared(shown, &wanted, fleet);
+        let mut since = Since::new();
+        for (name, others) in &mut held {
+            others.retain(|other| {
+                let pair = (name.clone(), other.clone());
+                let begun = before.get(&pair).copied().unwrap_or(now);
+                since.insert(pair, begun);
+                now.duration_since(begun) < SETTLING
+            });
+        }
+        held.retain(|_, others| !others.is_empty());
         let wanted = if held.is_empty() {
             wanted
         } else {
-            unshared(last, &wanted, held.keys())
+            unshared(shown.last, &wanted, held.keys())
         };
         (Self { held, since }, wanted)
     }
@@ -97,13 +94,21 @@ mod tests {
         let last = vec![shard("left", &["b"]), shard("right", &["c"])];
         let wanted = || vec![shard("left", &["b"]), shard("right", &["b", "c"])];
         let begun = Instant::now();
-        let of = |before: &Since, later: Duration| Settling::of(&last, &last, wanted(), &fleet, before, begun + later);
+        let none = BTreeSet::new();
+        let shown = |entries| Shown {
+            last: entries,
+            meant: entries,
+            restarts: &none,
+            of_roots: &none,
+        };
+        let of = |before: &Since, later: Duration| Settling::of(shown(&last), wanted(), &fleet, before, begun + later);
         let (settling, held) = of(&Since::new(), Duration::ZERO);
         assert_eq!(held, last);
         let name = "shard-selector/right".to_owned();
         assert_eq!(settling.of_entry(&name).collect::<Vec<_>>(), ["left"]);
         assert_eq!(settling.again(), Some(AGAIN));
-        assert_eq!(settling.since, Since::from([(name, begun)]));
+        let pair = (name, "shard-selector/left".to_owned());
+        assert_eq!(settling.since, Since::from([(pair, begun)]));
         let (settling, held) = of(&settling.since, SETTLING - Duration::from_millis(1));
         assert_eq!(held, last, "the time does not begin anew");
         let (settling, held) = of(&settling.since, SETTLING);
@@ -111,7 +116,7 @@ mod tests {
         assert_eq!(settling.again(), None);
         // The chain may be withheld for another reason: it is not held back once more when that is over.
         assert_eq!(of(&settling.since, SETTLING * 2).1, wanted());
-        let (settling, _) = Settling::of(&wanted(), &wanted(), wanted(), &fleet, &settling.since, begun);
+        let (settling, _) = Settling::of(shown(&wanted()), wanted(), &fleet, &settling.since, begun);
         assert!(settling.since.is_empty());
     }
 }

@@ -93,18 +93,22 @@ pub(super) fn narrowed(shard: &Shard, old: Option<&[Limit]>) -> Vec<Limit> {
     let Some(old) = old else {
         return nothing_of(&shard.limits);
     };
+    narrowed_in_part(shard, old).unwrap_or_else(|| {
+        let all: Vec<Limit> = old.iter().chain(&shard.limits).cloned().collect();
+        nothing_of(&all)
+    })
+}
+
+/// The same of a shard that was there. `None`: limits that say it would be too long.
+pub(super) fn narrowed_in_part(shard: &Shard, old: &[Limit]) -> Option<Vec<Limit>> {
     // It is narrowed already, perhaps on the way to something else.
     if !gains(old, Some(&shard.limits)) {
-        return old.to_vec();
+        return Some(old.to_vec());
     }
     let both = both(old, &shard.limits);
     // A sidecar that refused it would keep all that it has.
     let bytes = serde_json::to_vec(&both).map_or(usize::MAX, |json| json.len());
-    if bytes > MAX_LIMITS_BYTES {
-        let all: Vec<Limit> = old.iter().chain(&shard.limits).cloned().collect();
-        return nothing_of(&all);
-    }
-    both
+    (bytes <= MAX_LIMITS_BYTES).then_some(both)
 }
 
 /// Limits that hold together, as few as possible.

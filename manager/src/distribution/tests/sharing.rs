@@ -2,7 +2,7 @@
 
 use super::losing::{pod_of, shard};
 use super::*;
-use crate::hand_over::shard_of;
+use crate::hand_over::{lock_of, shard_of};
 
 fn own(chain: &Chain, shards: &[&str]) -> Chain {
     let mut own = chain.clone();
@@ -79,6 +79,23 @@ async fn a_pod_of_two_shards_is_told_of() {
             let [status, _, message] = of_shard(state, name, "Enforced");
             status == "False" && message.contains(&format!("left-0 is a pod of {of}, too"))
         })
+    })
+    .await;
+    // Of another controller in the same pod.
+    let mut other = shard("other", "c", 60);
+    other["spec"]["selector"]["matchLabels"]["shard"] = json!("left");
+    other["spec"]["controller"]["leaderElectionName"] = json!("another");
+    put(&server, other);
+    let is_another = |state: &Snapshot<'_>| {
+        let entries = chain(state).unwrap().entries;
+        entries.iter().filter_map(lock_of).any(|lock| lock == "another")
+    };
+    until(&server, "it is another's", is_another).await;
+    let next = server.store().read(chain).unwrap();
+    sidecar.say(running("left-0", next.generation, Some(&next)));
+    until(&server, "both are enforced", |state| {
+        let mut shards = ["left", "other"].iter();
+        shards.all(|name| of_shard(state, name, "Enforced")[0] == "True")
     })
     .await;
     task.stop().await;

@@ -7,7 +7,25 @@ fn shared(last: &[Entry], wanted: &[Entry], fleet: &Vec<Known>) -> Vec<(String, 
 }
 
 fn shared_of(last: &[Entry], meant: &[Entry], wanted: &[Entry], fleet: &Vec<Known>) -> Vec<(String, String)> {
-    let shared = newly_shared(last, meant, wanted, fleet);
+    let none = BTreeSet::new();
+    pairs(&newly_shared(shown(last, meant, &none, &none), wanted, fleet))
+}
+
+fn shown<'a>(
+    last: &'a [Entry],
+    meant: &'a [Entry],
+    restarts: &'a BTreeSet<String>,
+    of_roots: &'a BTreeSet<String>,
+) -> Shown<'a> {
+    Shown {
+        last,
+        meant,
+        restarts,
+        of_roots,
+    }
+}
+
+fn pairs(shared: &BTreeMap<String, BTreeSet<String>>) -> Vec<(String, String)> {
     let pairs = shared
         .iter()
         .flat_map(|(name, others)| others.iter().map(move |other| (name, other)));
@@ -56,6 +74,41 @@ fn who_is_about_to_get_something_keeps_it_too() {
 }
 
 #[test]
+fn two_that_wait_for_a_third_do_not_wait_for_each_other() {
+    let fleet = with_pods(0..3, &[]).fleet();
+    let last = [shard(0, &[0]), shard(1, &[2]), shard(2, &[3])];
+    let meant = [shard(0, &[1]), shard(1, &[0, 2]), shard(2, &[0, 3])];
+    assert_eq!(shared_of(&last, &meant, &meant, &fleet), []);
+}
+
+#[test]
+fn who_would_lose_all_or_be_made_again_is_not_held_back() {
+    let fleet = with_pods(0..2, &[]).fleet();
+    let name = || BTreeSet::from(["shard-selector/s1".to_owned()]);
+    let none = BTreeSet::new();
+    let of = |last: &[Entry], wanted: &[Entry], restarts: &BTreeSet<String>, of_roots: &BTreeSet<String>| {
+        pairs(&newly_shared(shown(last, last, restarts, of_roots), wanted, &fleet))
+    };
+    let last = [shard(0, &[0, 1]), shard(1, &[2, 3])];
+    let (gains, swaps) = (
+        [shard(0, &[0, 1]), shard(1, &[1, 2, 3])],
+        [shard(0, &[0, 1]), shard(1, &[1, 2])],
+    );
+    let held = [pair("s1", "s0")];
+    assert_eq!(of(&last, &swaps, &none, &none), held);
+    assert_eq!(of(&last, &gains, &name(), &none), held, "no pod sees a change");
+    assert_eq!(of(&last, &swaps, &name(), &none), [], "pods would be made again twice");
+    assert_eq!(of(&last, &gains, &none, &name()), [], "its root takes care");
+    // What both say together would be too long to be shown.
+    let many = |from: usize, more: usize| {
+        let buckets: Vec<usize> = (from..from + 1_200).chain([more]).collect();
+        shard(1, &buckets)
+    };
+    let last = [shard(0, &[0, 1]), many(10_000, 2)];
+    assert_eq!(of(&last, &[shard(0, &[0, 1]), many(10_001, 1)], &none, &none), []);
+}
+
+#[test]
 fn nobody_waits_for_shards_that_show_nothing_or_are_of_another_controller() {
     let last = [shard(0, &[0, 1]), shard(1, &[2])];
     let wanted = [shard(0, &[0, 1]), shard(1, &[1, 2])];
@@ -73,6 +126,16 @@ fn nobody_waits_for_shards_that_show_nothing_or_are_of_another_controller() {
         }
     };
     let fleet = with_pods(0..2, &[]).fleet();
+    let of_nobody = |entry: &Entry| {
+        let mut settings = entry.settings.value().clone();
+        settings.as_object_mut().unwrap().remove("leaderElectionName");
+        Entry {
+            settings: Settings::new(settings),
+            ..entry.clone()
+        }
+    };
+    let lockless = |entries: &[Entry]| entries.iter().map(of_nobody).collect::<Vec<_>>();
+    assert_eq!(shared(&lockless(&last), &lockless(&wanted), &fleet), []);
     let others = |entries: &[Entry]| [entries[0].clone(), of_another(&entries[1])];
     assert_eq!(shared(&others(&last), &others(&wanted), &fleet), []);
 }
