@@ -10,10 +10,10 @@ mod held;
 
 use std::time::Duration;
 
-use kube_lease_manager::{LeaseManager, LeaseManagerBuilder};
+use kube_lease_manager::{LeaseManager, LeaseManagerBuilder, LeaseManagerError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::context::{Context, FIELD_MANAGER};
 use crate::distribution;
@@ -30,6 +30,9 @@ const LOCK: &str = "ctrlmesh-manager";
 
 /// How long controllers may take to end, at most.
 const STOP: Duration = Duration::from_secs(5);
+
+/// Until the lock is asked for again, if there was no answer.
+const UNREACHED: Duration = Duration::from_secs(1);
 
 /// What the lock needs.
 pub const RULES: &[Rule] = &[
@@ -56,7 +59,10 @@ pub const RULES: &[Rule] = &[
 pub async fn run(context: Context) -> Result<(), Error> {
     let time = Duration::from_secs(context.args.lease_seconds);
     let (renewed, seen) = watch::channel(None);
-    let (is_leader, renewing) = lock(&context, renewed).await?.watch().await;
+    let Some(lock) = reached(&context, renewed).await? else {
+        return Ok(());
+    };
+    let (is_leader, renewing) = lock.watch().await;
     let mut lock = Held::new(is_leader, seen, time * 2 / 3);
     let outcome = loop {
         tokio::select! {
@@ -75,6 +81,26 @@ pub async fn run(context: Context) -> Result<(), Error> {
     drop(lock);
     let released = renewing.await?;
     outcome.and(released.map(drop).map_err(Error::from))
+}
+
+/// The lock, once the API server has told of it. Who would end because there is no answer would be started again to no avail, later
+/// and later. `None`: the process stops.
+async fn reached(context: &Context, renewed: watch::Sender<Option<Instant>>) -> Result<Option<LeaseManager>, Error> {
+    loop {
+        let error = match lock(context, renewed.clone()).await {
+            Ok(lock) => return Ok(Some(lock)),
+            Err(error) => error,
+        };
+        // What the API server says itself, of permissions for instance, does not pass.
+        if matches!(&error, Error::Lease(LeaseManagerError::KubeError(kube::Error::Api(_)))) {
+            return Err(error);
+        }
+        tracing::warn!(%error, "the lock can't be reached; trying again");
+        tokio::select! {
+            () = context.stop.cancelled() => return Ok(None),
+            () = sleep(UNREACHED) => {}
+        }
+    }
 }
 
 async fn lock(context: &Context, renewed: watch::Sender<Option<Instant>>) -> Result<LeaseManager, Error> {
@@ -162,5 +188,36 @@ mod tests {
             let lease = state.list("leases.coordination.k8s.io").next().unwrap();
             assert_eq!(stand::text(lease, "/spec/holderIdentity"), "", "the lock is given back");
         });
+    }
+
+    #[tokio::test]
+    async fn who_starts_when_the_api_server_does_not_answer_waits_for_it() {
+        let server = stand::builder().start().await.unwrap();
+        let context = stand::context(&server, &["--lease-seconds=3", "--pod-name=one"]).await;
+        let gate = Gate::new();
+        let rule = FaultRule::new(Fault::Hold(gate.clone())).resource("leases");
+        let rule = server.faults().add(rule);
+        let running = Running::start(&context, run(context.clone()));
+        while server.faults().hits(rule) < 2 {
+            tokio::task::yield_now().await;
+        }
+        server.faults().remove(rule);
+        until_leader_is(&context, 1).await;
+        running.stop().await;
+        gate.open();
+    }
+
+    #[tokio::test]
+    async fn who_may_not_have_the_lock_says_so_at_once() {
+        let server = stand::builder().start().await.unwrap();
+        let context = stand::context(&server, &["--pod-name=one"]).await;
+        let refused = Fault::Status {
+            code: 403,
+            retry_after: None,
+        };
+        server.faults().add(FaultRule::new(refused).resource("leases"));
+        let ended = tokio::time::timeout(stand::PATIENCE, run(context)).await.unwrap();
+        let problem = ended.unwrap_err().to_string();
+        assert!(problem.contains("may the manager write leases"), "{problem}");
     }
 }

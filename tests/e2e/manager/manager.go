@@ -26,6 +26,8 @@ const (
 	// startDeadline covers a busy machine; a quiet one needs less than a second.
 	startDeadline = 60 * time.Second
 	pollInterval  = 20 * time.Millisecond
+	// startAttempts: a free port can be taken by somebody else between choosing and binding it.
+	startAttempts = 3
 )
 
 // Options of a manager. Flags may be empty.
@@ -82,9 +84,7 @@ func Start(ctx context.Context, options Options) (*Manager, error) {
 		return nil, err
 	}
 	var failures []error
-	// One that has no answer about its lock in time ends, and kubelet starts it again. So does one whose free port somebody else
-	// has taken between choosing and binding it.
-	for begin := time.Now(); time.Since(begin) < startDeadline && ctx.Err() == nil; {
+	for range startAttempts {
 		m, err := start(ctx, binary, options)
 		if err == nil {
 			return m, nil
