@@ -86,10 +86,16 @@ pub fn is_of_shard(name: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The lock of a shard's controller.
+/// The entry of a ShardingConfig's shard.
 #[must_use]
-pub fn lock_of(entry: &Entry) -> Option<String> {
-    Shard::of(entry)?.1.lock
+pub fn entry_of_shard(config: &str) -> String {
+    format!("{}/{config}", BuiltIn::ShardSelector.name())
+}
+
+/// The lock of a shard's controller. `None`: it says none, or is no shard's.
+#[must_use]
+pub fn lock_of(entry: &Entry) -> Option<&str> {
+    is_of_shard(&entry.name).then(|| shard::lock(entry))?
 }
 
 /// The ShardingConfig that the entry of a shard is of.

@@ -12,6 +12,7 @@ use crate::api::circuit_breaker::{InterceptType, TrafficInterceptRule};
 use crate::api::plugin::OnFailure;
 use crate::api::{CircuitBreaker, FaultInjection, PluginRef, ShardingConfig};
 use crate::built_in::{BuiltIn, FIRST_OWN_ORDER};
+use crate::hand_over::entry_of_shard;
 use crate::label_set::LabelSet;
 use crate::settings;
 
@@ -78,7 +79,7 @@ impl<'a> Context<'a> {
             entries.push(entry);
         }
         let settings = settings::shard_selector(config);
-        let name = format!("{}/{}", BuiltIn::ShardSelector.name(), origin.name);
+        let name = entry_of_shard(&origin.name);
         let instead = instead_of(BuiltIn::ShardSelector, config);
         entries.push(self.one(
             BuiltIn::ShardSelector,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::fleet::{Answer, Fleet, Sidecar, UNASKED, is_run, refusal, why_behind};
 use crate::api::status::{BreakerState, LimitingSnapshot, TargetStatus};
 use crate::built_in::BuiltIn;
-use crate::hand_over::{is_of_shard, lock_of, shard_of};
+use crate::hand_over::{lock_of, shard_of};
 
 /// Of a sidecar that knows the chain, and runs nothing of the object.
 const UNSELECTED: &str =
@@ -91,10 +91,8 @@ fn problem(own: &[&Entry], chain: &Chain, fleet: &Fleet, sidecar: &Sidecar) -> O
 
 /// Another shard of its controller that selects the sidecar of a shard. (A pod may run two controllers, each with shards.)
 fn other_shard<'c>(own: &[&Entry], chain: &'c Chain, sidecar: &Sidecar) -> Option<&'c str> {
-    let shard = own.iter().find(|entry| is_of_shard(&entry.name))?;
-    let lock = Some(lock_of(shard)?);
-    let shards = sidecar.own(&chain.entries).filter(|entry| is_of_shard(&entry.name));
-    let shards = shards.filter(|entry| lock_of(entry) == lock);
+    let (shard, lock) = own.iter().find_map(|entry| Some((entry, lock_of(entry)?)))?;
+    let shards = sidecar.own(&chain.entries).filter(|entry| lock_of(entry) == Some(lock));
     let mut names = shards.map(|entry| shard_of(&entry.name));
     names.find(|name| *name != shard_of(&shard.name))
 }

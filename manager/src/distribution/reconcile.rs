@@ -364,7 +364,7 @@ fn of_roots(objects: &Documents) -> BTreeSet<String> {
 }
 
 fn entry_of(config: &ShardingConfig) -> String {
-    format!("{}/{}", BuiltIn::ShardSelector.name(), config.name_any())
+    hand_over::entry_of_shard(&config.name_any())
 }
 
 /// There is nothing to run, and who runs something else can't be reached.

@@ -33,11 +33,10 @@ impl Shard {
             return None;
         }
         let settings = entry.settings.value();
-        let text = |field: &str| settings.get(field).and_then(Value::as_str).map(str::to_owned);
         let shard = Self {
             pods: entry.pod_selector.clone(),
-            lock: text("leaderElectionName"),
-            name: text(SHARD),
+            lock: lock(entry).map(str::to_owned),
+            name: settings.get(SHARD).and_then(Value::as_str).map(str::to_owned),
             limits: limits_of(settings),
             is_consistent: settings.get(CONSISTENT_READS) == Some(&Value::Bool(true)),
         };
@@ -48,6 +47,10 @@ impl Shard {
     pub(super) fn all_pods(&self) -> LabelSelector {
         restart::all(&self.pods)
     }
+}
+
+pub(super) fn lock(entry: &Entry) -> Option<&str> {
+    entry.settings.value().get("leaderElectionName").and_then(Value::as_str)
 }
 
 pub(super) fn limits_of(settings: &Value) -> Vec<Limit> {

@@ -108,6 +108,17 @@ fn who_would_lose_all_or_be_made_again_is_not_held_back() {
     assert_eq!(of(&last, &[shard(0, &[0, 1]), many(10_001, 1)], &none, &none), []);
 }
 
+fn with_lock(entry: &Entry, name: Option<&str>) -> Entry {
+    let mut settings = entry.settings.value().clone();
+    let fields = settings.as_object_mut().unwrap();
+    fields.remove("leaderElectionName");
+    fields.extend(name.map(|name| ("leaderElectionName".to_owned(), json!(name))));
+    Entry {
+        settings: Settings::new(settings),
+        ..entry.clone()
+    }
+}
+
 #[test]
 fn nobody_waits_for_shards_that_show_nothing_or_are_of_another_controller() {
     let last = [shard(0, &[0, 1]), shard(1, &[2])];
@@ -117,26 +128,10 @@ fn nobody_waits_for_shards_that_show_nothing_or_are_of_another_controller() {
     assert_eq!(shared(&last, &wanted, &fleet), []);
     fleet.remove(0);
     assert_eq!(shared(&last, &wanted, &fleet), []);
-    let of_another = |entry: &Entry| {
-        let mut settings = entry.settings.value().clone();
-        settings["leaderElectionName"] = json!("another");
-        Entry {
-            settings: Settings::new(settings),
-            ..entry.clone()
-        }
-    };
     let fleet = with_pods(0..2, &[]).fleet();
-    let of_nobody = |entry: &Entry| {
-        let mut settings = entry.settings.value().clone();
-        settings.as_object_mut().unwrap().remove("leaderElectionName");
-        Entry {
-            settings: Settings::new(settings),
-            ..entry.clone()
-        }
-    };
-    let lockless = |entries: &[Entry]| entries.iter().map(of_nobody).collect::<Vec<_>>();
+    let lockless = |entries: &[Entry]| entries.iter().map(|entry| with_lock(entry, None)).collect::<Vec<_>>();
     assert_eq!(shared(&lockless(&last), &lockless(&wanted), &fleet), []);
-    let others = |entries: &[Entry]| [entries[0].clone(), of_another(&entries[1])];
+    let others = |entries: &[Entry]| [entries[0].clone(), with_lock(&entries[1], Some("another"))];
     assert_eq!(shared(&others(&last), &others(&wanted), &fleet), []);
 }
 
