@@ -171,9 +171,8 @@ impl Settings {
                 dir.display()
             ));
         }
-        let key = self.public_key.as_deref().map(str::parse::<PublicKeys>);
-        if let Some(Err(error)) = key {
-            mistakes.push(Error::PublicKey(error).to_string());
+        if let Err(error) = self.public_keys() {
+            mistakes.push(error.to_string());
         }
         if self.chain_dir.is_some() && self.pod_namespace.is_empty() {
             mistakes
@@ -188,5 +187,14 @@ impl Settings {
         } else {
             Err(mistakes.join("\n"))
         }
+    }
+
+    /// Who may sign the chain; `None`: nobody need do so.
+    ///
+    /// # Errors
+    /// [`Error::PublicKey`].
+    pub fn public_keys(&self) -> Result<Option<PublicKeys>, Error> {
+        let keys = self.public_key.as_deref().map(str::parse).transpose();
+        keys.map_err(Error::PublicKey)
     }
 }

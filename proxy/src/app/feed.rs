@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ctrlmesh_contract::signature::PublicKeys;
 use ctrlmesh_contract::status::Pod;
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
@@ -78,7 +77,6 @@ fn past(settings: &Settings) -> Result<Past, Error> {
 }
 
 fn place(settings: &Settings, directory: &Path) -> Result<Place, Error> {
-    let public_keys = settings.public_key.as_deref().map(str::parse::<PublicKeys>).transpose();
     let labels = match &settings.labels_file {
         Some(file) => Labels::File(file.clone()),
         None => Labels::Fixed(std::collections::BTreeMap::new()),
@@ -86,7 +84,7 @@ fn place(settings: &Settings, directory: &Path) -> Result<Place, Error> {
     Ok(Place {
         directory: directory.to_owned(),
         labels,
-        public_keys: public_keys.map_err(Error::PublicKey)?,
+        public_keys: settings.public_keys()?,
         namespace: settings.pod_namespace.clone(),
     })
 }
