@@ -9,7 +9,6 @@ use std::time::Duration;
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, ObjectMeta, Patch};
 use kube::core::ApiResource;
 use kube::runtime::reflector::{Store, store};
@@ -243,7 +242,7 @@ impl Keeper {
         if state.is_none() {
             create(&self.context).await?;
         }
-        let now = timestamp::text(Timestamp::now());
+        let now = timestamp::now();
         // Lists are replaced as a whole: KusionStack's manager may have left endpoints that are gone.
         let patch = json!({ "status": {
             "namespace": wanted.namespace,

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use ctrlmesh_contract::{Entry, Origin};
 use futures_util::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use serde_json::{Value, json};
@@ -48,7 +47,7 @@ pub(super) async fn report(
     next: &Next,
     fleet: &Fleet,
 ) {
-    let now = timestamp::text(Timestamp::now());
+    let now = timestamp::now();
     let mut tells = Vec::new();
     for document in &objects.stored {
         tells.push(tell_one(distributor, namespace, document, objects, next, fleet, &now));

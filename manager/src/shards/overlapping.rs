@@ -9,7 +9,6 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
 use kube::{Api, Client, ResourceExt as _};
@@ -155,7 +154,7 @@ fn said(found: &[&Overlap]) -> Said {
 
 /// Whether all were told.
 async fn tell_all(client: &Client, documents: &[Value], said: &BTreeMap<String, Said>) -> bool {
-    let now = timestamp::text(Timestamp::now());
+    let now = timestamp::now();
     let mut tells = Vec::new();
     for document in documents {
         let said = said.get(text(document, "/metadata/name"));

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::ApiResource;
 use kube::runtime::controller::Action;
@@ -134,7 +133,7 @@ impl Sharder {
     }
 
     async fn tell(&self, root: &Value, said: Option<&Said>, made: Option<&[String]>) -> Result<(), Error> {
-        let now = timestamp::text(Timestamp::now());
+        let now = timestamp::now();
         let told = tell(&self.context.client, root, said, made, &now).await;
         is_gone(told).map(drop)
     }
