@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use ctrlmesh_contract::{Mistake, Mistakes};
 use ctrlmesh_manager::api::API_VERSION;
-use ctrlmesh_manager::crds;
+use ctrlmesh_manager::validate::is_kind;
 use ctrlmesh_manager::{Findings, validate};
 use serde::Serialize;
 use serde_json::Value;
@@ -96,11 +96,7 @@ fn judge(file: &Path, document: &Value) -> Document {
     let version = text(document, "apiVersion");
     let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
     // Whoever writes the name of one of our kinds means ours, whatever the group.
-    let has_our_name = || {
-        crds::all()
-            .iter()
-            .any(|crd| crd.spec.names.kind == text(document, "kind"))
-    };
+    let has_our_name = || is_kind(text(document, "kind"));
     let is_foreign = !version.is_empty() && group(version) != group(API_VERSION) && !has_our_name();
     let findings = if is_foreign {
         Findings::default()

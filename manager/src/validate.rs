@@ -17,7 +17,7 @@ mod sharding_config;
 mod tests;
 
 pub use findings::Findings;
-pub use read::{Object, read};
+pub use read::{Object, is_kind, read};
 
 use ctrlmesh_contract::names::labels;
 use serde_json::Value;

@@ -60,8 +60,7 @@ pub fn read(document: &Value) -> Result<Object, Mistakes> {
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_owned();
-    let crd = CRDS.iter().find(|crd| crd.spec.names.kind == kind);
-    let Some(schema) = crd.and_then(crds::schema_of) else {
+    let Some(schema) = crd(&kind).and_then(crds::schema_of) else {
         let kinds: Vec<&str> = CRDS.iter().map(|crd| crd.spec.names.kind.as_str()).collect();
         let problem = format!(
             "{} is no kind of {API_VERSION}; known are {}",
@@ -86,6 +85,16 @@ pub fn read(document: &Value) -> Result<Object, Mistakes> {
         "FaultInjection" => decode(document).map(Object::FaultInjection),
         _ => decode(document).map(Object::ManagerState),
     }
+}
+
+fn crd(kind: &str) -> Option<&'static CustomResourceDefinition> {
+    CRDS.iter().find(|crd| crd.spec.names.kind == kind)
+}
+
+/// Whether one of our kinds has this name.
+#[must_use]
+pub fn is_kind(name: &str) -> bool {
+    crd(name).is_some()
 }
 
 /// Without what every object has, which an API server knows without a schema.
