@@ -1,7 +1,9 @@
 //! HTTP clients with the authorities, proxies and timeouts that were set.
 
 use std::collections::BTreeMap;
+use std::error::Error as StdError;
 use std::sync::Arc;
+use std::{io, iter};
 
 use reqwest::{Certificate, NoProxy, Proxy, Url, redirect};
 
@@ -83,12 +85,20 @@ fn proxy_name(address: &str) -> Option<String> {
 pub(super) fn chain(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
-    let mut next = std::error::Error::source(&error);
+    let mut next = StdError::source(&error);
     while let Some(cause) = next {
         text = format!("{text}: {cause}");
         next = cause.source();
     }
     text
+}
+
+/// An error and what it is about, the deepest last. One of input and output tells of what it holds by a way of its own.
+pub(super) fn causes<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    iter::successors(Some(error), |&error| match error.downcast_ref::<io::Error>() {
+        Some(error) => error.get_ref().map(|inner| inner as _),
+        None => error.source(),
+    })
 }
 
 #[cfg(test)]

@@ -3,15 +3,12 @@
 //! The client of oci-client is not used: it follows every redirect and every realm, reads manifests and tokens whole, however
 //! large they are, and hides `Retry-After` (docs/adr/0013-oci.md).
 
-use std::error::Error as StdError;
-use std::{io, iter};
-
 use bytes::{Bytes, BytesMut};
 use k8s_openapi::jiff::Timestamp;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Method, Response, StatusCode, Url};
 
-use super::clients::{Clients, chain};
+use super::clients::{Clients, causes, chain};
 use super::failure::{Again, Failure, Reason};
 use super::login;
 use super::pull_secret::Credentials;
@@ -270,18 +267,8 @@ impl<'a> Repository<'a> {
 
 /// Whether the other side has answered a handshake with something else.
 fn speaks_no_tls(error: &reqwest::Error) -> bool {
-    let causes = iter::successors(error.source(), |cause| deeper(*cause));
-    causes
-        .filter_map(|cause| cause.downcast_ref::<rustls::Error>())
-        .any(|error| matches!(error, rustls::Error::InvalidMessage(_)))
-}
-
-/// What an error is about. One of input and output tells of what it holds by a way of its own.
-fn deeper<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e (dyn StdError + 'static)> {
-    match error.downcast_ref::<io::Error>() {
-        Some(error) => error.get_ref().map(|inner| inner as _),
-        None => error.source(),
-    }
+    let mut of_tls = causes(error).filter_map(|cause| cause.downcast_ref::<rustls::Error>());
+    of_tls.any(|error| matches!(error, rustls::Error::InvalidMessage(_)))
 }
 
 fn is_passing(status: StatusCode) -> bool {

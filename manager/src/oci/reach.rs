@@ -15,6 +15,7 @@ use std::sync::Arc;
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
+use super::clients::causes;
 use super::failure::{Failure, Reason};
 
 /// Where clouds tell a machine its credentials, beside link-local addresses: Alibaba, Azure, Oracle; AWS (two) and Google over
@@ -221,17 +222,7 @@ struct OutOfReach(String);
 
 /// Whether an error comes from a name that leads where we don't go.
 pub(super) fn is_out_of_reach(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<io::Error>()
-            && error.kind() == io::ErrorKind::PermissionDenied
-            && error.get_ref().is_some_and(|inner| inner.is::<OutOfReach>())
-        {
-            return true;
-        }
-        next = error.source();
-    }
-    false
+    causes(error).any(|cause| cause.is::<OutOfReach>())
 }
 
 #[cfg(test)]
