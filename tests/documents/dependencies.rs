@@ -2,12 +2,10 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
+use ctrlmesh_tests::root;
 
 fn forbidden() -> Vec<String> {
     let text = fs::read_to_string(root().join("deny.toml")).unwrap();

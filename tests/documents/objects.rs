@@ -1,8 +1,9 @@
 //! Objects in docs, plugins' READMEs and the README are ones that the manager takes.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use ctrlmesh_tests::root;
 use serde_json::Value;
 
 /// The contents of all blocks of YAML in a document.
@@ -28,7 +29,7 @@ fn blocks(text: &str) -> Vec<String> {
 }
 
 fn documents() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = root();
     let mut found = vec![root.join("README.md")];
     let files = |folder: PathBuf| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     found.extend(files(root.join("docs")).filter(|file| file.extension().is_some_and(|it| it == "md")));

@@ -1,14 +1,13 @@
 //! docs/operating.md and docs/manager.md name every flag, environment variable and metric of the sidecar and the manager.
 
 use std::fs;
-use std::path::Path;
 
 use anyhow::Context;
 use clap::CommandFactory;
-use ctrlmesh_tests::{Client, Stand, shard};
+use ctrlmesh_tests::{Client, Stand, root, shard};
 
 fn document(name: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name)).unwrap()
+    fs::read_to_string(root().join("docs").join(name)).unwrap()
 }
 
 #[test]

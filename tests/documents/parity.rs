@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ctrlmesh_tests::root;
+
 /// IDs of the checklists: prefix and how many, numbered from 01.
 const KUSION: [(&str, usize); 17] = [
     ("API", 12),
@@ -30,10 +32,6 @@ const OTHERS: [(&str, usize); 3] = [("TST", 2), ("OK", 75), ("CR", 68)];
 type Tests = BTreeMap<String, BTreeSet<PathBuf>>;
 
 const STATES: [&str; 3] = ["works", "different on purpose", "not yet"];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 /// The rows: ID, state, what else the row says.
 fn rows() -> Vec<(String, String, String)> {

@@ -1,6 +1,6 @@
 //! docs/plugin-guide.md as its reader uses it: the blocks of a step.
 
-use std::path::{Path, PathBuf};
+use ctrlmesh_tests::root;
 
 /// A fenced block.
 pub(crate) struct Block {
@@ -11,11 +11,6 @@ pub(crate) struct Block {
 
 /// The guide.
 pub(crate) struct Guide(Vec<Block>);
-
-/// The checkout.
-pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 impl Guide {
     pub(crate) fn read() -> anyhow::Result<Self> {

@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use ctrlmesh_tests::{Client, Sidecar, binary, wait_until};
+use ctrlmesh_tests::{Client, Sidecar, binary, root, wait_until};
 use http::Method;
 
-use crate::document::{Guide, essence, root};
+use crate::document::{Guide, essence};
 
 /// A person at a shell in an empty folder beside a checkout, with the commands on the path.
 struct Person {

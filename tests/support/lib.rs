@@ -16,7 +16,7 @@ pub mod sidecar;
 pub mod smuggling;
 pub mod target;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -33,6 +33,12 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Namespace of the sidecar's pod.
 pub const NAMESPACE: &str = "operator";
+
+/// The checkout.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
 
 /// API server, chain and sidecar.
 pub struct Stand {
