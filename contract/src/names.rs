@@ -24,6 +24,13 @@ pub fn plugin_config_map(slot: usize) -> Option<String> {
     (slot < PLUGIN_CONFIG_MAPS).then(|| format!("{PLUGIN_CONFIG_MAP_PREFIX}{slot}"))
 }
 
+/// ConfigMap with the authorities that clients in a pod trust whose calls come to the sidecar over TLS: the mesh's own and
+/// the cluster's. In each namespace that has such pods.
+pub const CA_CONFIG_MAP: &str = "ctrlmesh-ca";
+
+/// Secret with the certificate that the sidecar serves over TLS, and its key. In each namespace that has such pods.
+pub const SERVING_SECRET: &str = "ctrlmesh-serving-cert";
+
 /// Names of files in the directory that a sidecar mounts.
 pub mod files {
     /// The chain document, YAML or JSON.
@@ -54,6 +61,16 @@ pub mod pod {
     pub const INIT: &str = "ctrlmesh-init";
     /// The user that the sidecar runs as; iptables rules spare its traffic.
     pub const UID: u32 = 1359;
+    /// The program in the sidecar's image, for what kubelet runs there besides the entry point.
+    pub const PROGRAM: &str = "/ctrlmesh-proxy";
+    /// The volume with the kubeconfig that leads to the sidecar.
+    pub const KUBECONFIG_VOLUME: &str = "fake-kubeconfig";
+    /// Where that volume is mounted in the containers of a controller.
+    pub const KUBECONFIG_DIR: &str = "/etc/kubernetes/kubeconfig";
+    /// Its file.
+    pub const KUBECONFIG_FILE: &str = "fake-kubeconfig.yaml";
+    /// The volume that containers share logs by, if none of them has one.
+    pub const SHARED_LOGS_VOLUME: &str = "app-shared-logs";
 }
 
 /// Labels of namespaces, pods and managed objects.
@@ -68,6 +85,12 @@ pub mod labels {
     pub const ENABLE_PROXY: &str = "ctrlmesh.kusionstack.io/enable-proxy";
     /// `"true"` on a pod: redirect by iptables instead of a kubeconfig of our own.
     pub const ENABLE_IPTABLES: &str = "ctrlmesh.kusionstack.io/enable-iptables";
+    /// `"true"` on a pod: `--kubeconfig` of its containers is left alone.
+    pub const DISABLE_KUBECONFIG_ARG: &str = "ctrlmesh.kusionstack.io/disable-fake-kubeconfig-arg";
+    /// `"true"` on a pod: `KUBECONFIG` of its containers is left alone.
+    pub const DISABLE_KUBECONFIG_ENV: &str = "ctrlmesh.kusionstack.io/disable-fake-kubeconfig-env";
+    /// On a pod: its volume with the kubeconfig of the API server that the sidecar goes to.
+    pub const KUBECONFIG_VOLUME: &str = "ctrlmesh.kusionstack.io/kubeconfig-volume";
     /// `"true"` on pods and ConfigMaps: the manager caches the object.
     pub const WATCHING: &str = "ctrlmesh.kusionstack.io/watching";
     /// On a pod: the ShardingConfig that it was injected with.
@@ -94,6 +117,24 @@ pub mod annotations {
     pub const CHAIN_GENERATION: &str = "ctrlmesh.kusionstack.io/chain-generation";
     /// With the same generation, and how often it was bumped again: a pod whose volumes kubelet had synced with what it knew before.
     pub const CHAIN_BUMP: &str = "ctrlmesh.kusionstack.io/chain-bump";
+    /// On a pod: a folder that all its containers share by a volume.
+    pub const LOG_PATH: &str = "ctrlmesh.kusionstack.io/log-path";
+    /// On a pod: environment of the sidecar, `NAME=value`, or `NAME` to copy it from a container; with commas between.
+    pub const ENV_SYNC: &str = "ctrlmesh.kusionstack.io/env-sync";
+    /// On a pod: environment of its containers, JSON `[{"name": "container", "env": [{"key": "NAME", "value": "x"}]}]`.
+    pub const ENV_INJECT: &str = "ctrlmesh.kusionstack.io/env-inject";
+    /// On a pod: resources of the sidecar, JSON of ResourceRequirements.
+    pub const PROXY_RESOURCE: &str = "ctrlmesh.kusionstack.io/proxy-resource";
+    /// On a pod: containers that get `--kubeconfig` although they have no such argument, with commas between.
+    pub const KUBECONFIG_ARG: &str = "ctrlmesh.kusionstack.io/kubeconfig-arg";
+    /// On a pod, `"true"` or `"false"`: whether the sidecar is a restartable init container, whatever the manager's flag says.
+    pub const NATIVE_SIDECAR: &str = "ctrlmesh.kusionstack.io/native-sidecar";
+    /// `"true"` on a pod: its containers speak TLS, and so HTTP/2, with the sidecar.
+    pub const LOOPBACK_TLS: &str = "ctrlmesh.kusionstack.io/loopback-tls";
+    /// On a pod, by the manager: how its traffic comes to the sidecar, `kubeconfig` or `iptables`. It has a sidecar of ours.
+    pub const INJECTED: &str = "ctrlmesh.kusionstack.io/injected";
+    /// On a pod, by the manager: the kubeconfig that leads to the sidecar. Kubelet makes a file of it.
+    pub const KUBECONFIG: &str = "ctrlmesh.kusionstack.io/kubeconfig";
     /// On a pod with [`super::labels::KEEPS_LIMITS`]: how many pods its shard has. While there are fewer, none is evicted; who takes it away
     /// from all pods of a shard says that those that are there are all.
     pub const SHARD_PODS: &str = "ctrlmesh.kusionstack.io/shard-pods";
@@ -107,6 +148,14 @@ pub mod env {
     pub const POD_NAMESPACE: &str = "POD_NAMESPACE";
     /// Public keys that may sign a chain, in the text form of [`crate::signature::PublicKeys`].
     pub const PUBLIC_KEY: &str = "CTRLMESH_PUBLIC_KEY";
+    /// Where the sidecar notes what the one that is started after it in the pod must know.
+    pub const STATE_DIR: &str = "CTRLMESH_STATE_DIR";
+    /// What the sidecar logs.
+    pub const LOG: &str = "CTRLMESH_LOG";
+    /// How the sidecar logs.
+    pub const LOG_FORMAT: &str = "CTRLMESH_LOG_FORMAT";
+    /// Where the sidecar takes calls to other services.
+    pub const EXTERNAL_ADDRESS: &str = "CTRLMESH_EXTERNAL_ADDRESS";
 }
 
 /// Header fields.
