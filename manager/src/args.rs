@@ -1,5 +1,7 @@
 //! Flags and environment of the manager. Names that KusionStack's manager has keep their meaning.
 
+mod proxy;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use ctrlmesh_contract::{LabelSelector, Mistakes};
 
 use crate::error::Error;
 use crate::{LabelKeys, webhook};
+pub use proxy::{Environment, NativeSidecar, ProxyArgs, PullPolicy};
 
 /// The control plane of ctrlmesh: from custom resources to what every sidecar runs.
 #[derive(Clone, Debug, Parser)]
@@ -134,6 +137,10 @@ pub struct Args {
     /// Packed plugins that the manager holds at most. MiB.
     #[arg(long, env = "CTRLMESH_PLUGIN_CACHE_MIB", default_value_t = 64, value_parser = cache_mib)]
     pub plugin_cache_mib: usize,
+
+    /// Sidecars.
+    #[command(flatten)]
+    pub proxy: ProxyArgs,
 
     /// What is logged: a level, or targets and levels (`warn,ctrlmesh_manager=debug`). What the Kubernetes client warns of, the
     /// manager says itself, and what follows from it.
