@@ -1,7 +1,8 @@
 //! The control plane: custom resources in, chains out.
 //!
 //! Its thinking is pure: [`validate::read`] turns a document into an object or says what is wrong with it; [`auto_shard()`] makes the shards of a
-//! root; [`overlap()`] finds objects that two shards see, or none; [`compile()`] makes the chain of a namespace.
+//! root; [`overlap()`] finds objects that two shards see, or none; [`compile()`] makes the chain of a namespace;
+//! [`inject::inject()`] puts the sidecar into a pod.
 //!
 //! The rest moves data: [`process`] starts and stops, [`leader`] runs the controllers while this manager leads,
 //! [`shards`] keeps the shards of roots; [`manager_state`] tells where the managers are; [`oci`] fetches plugins,
@@ -20,6 +21,7 @@ pub mod error;
 pub mod events;
 mod gather;
 pub mod hand_over;
+pub mod inject;
 mod label_set;
 pub mod labels;
 pub mod leader;

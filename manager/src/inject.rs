@@ -1,0 +1,139 @@
+//! The sidecar in the pod: from a pod that asks for one, and what is known of its namespace, to the pod as it is made.
+//!
+//! Pure. The webhook ([`crate::webhook`]) reads what must be known; what the sidecar does in the pod is `ctrlmesh-proxy`'s.
+//!
+//! Guarantees:
+//! - Injected once more, a pod stays as it is, also after other webhooks changed it.
+//! - Of what the pod had, nothing is changed but what leads its containers to the sidecar.
+//! - A pod that can't be served is refused, and never made without its sidecar.
+
+mod arguments;
+mod clash;
+mod environment;
+mod iptables;
+mod kubeconfig;
+mod logs;
+mod patch;
+mod pod;
+mod refusal;
+mod select;
+mod settings;
+mod sidecar;
+#[cfg(test)]
+mod tests;
+mod upstream;
+mod volumes;
+mod wishes;
+
+use ctrlmesh_contract::names::{annotations, labels, pod as names_of_pod};
+use serde_json::{Value, json};
+
+use pod::{Draft, name_of};
+pub use refusal::Refusal;
+pub use select::Rule;
+pub use settings::{Known, Settings};
+pub use upstream::upstream_config_map;
+use wishes::{Mode, Wishes};
+
+/// Characters of a label's value.
+const MAX_LABEL: usize = 63;
+
+/// Whether a pod asks for a sidecar.
+#[must_use]
+pub fn is_asked_for(pod: &Value) -> bool {
+    Draft::of(pod).is_some_and(|pod| pod.has(labels::ENABLE_PROXY))
+}
+
+/// The JSON patch that gives a pod its sidecar; empty if it has it.
+///
+/// # Errors
+/// Why it can't have one.
+pub fn inject(pod: &Value, known: &Known, settings: &Settings) -> Result<Vec<Value>, Refusal> {
+    let injected = injected(pod, known, settings)?;
+    Ok(patch::patch(pod, &injected))
+}
+
+/// The pod with its sidecar.
+fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Refusal> {
+    let mut draft = Draft::of(pod).ok_or(Refusal::NoPod)?;
+    if settings.image.is_empty() {
+        return Err(Refusal::NoImage);
+    }
+    take_out(&mut draft);
+    mark(&mut draft, known)?;
+    clash::check(&draft, settings)?;
+    let wishes = Wishes::of(&draft, known)?;
+    let (mode, is_native) = (wishes.mode, wishes.is_native);
+
+    environment::inject(&mut draft, &wishes)?;
+    let asked_for = environment::asked_for(&draft, &wishes)?;
+    let server = environment::server(&draft)?;
+    let mut sidecar = sidecar::container(&wishes, settings, known, asked_for);
+    if let Some(path) = &wishes.log_path {
+        sidecar.mount(logs::share(&mut draft, path));
+    }
+    match mode {
+        Mode::Kubeconfig => kubeconfig::lead(&mut draft, &wishes, &known.namespace)?,
+        Mode::Iptables => {
+            iptables::check_users(&draft)?;
+            iptables::trust_the_mesh(&mut draft);
+        }
+    }
+    sidecar::place(sidecar, is_native, &mut draft.init_containers, &mut draft.containers);
+    if mode == Mode::Iptables {
+        iptables::place(
+            iptables::container(settings, server),
+            is_native,
+            &mut draft.init_containers,
+        );
+    }
+    draft.volumes.extend(volumes::volumes(&wishes));
+    pull_secrets(&mut draft, settings);
+    Ok(draft.finish())
+}
+
+/// Takes out what was put in before, so that it is put in as it is now: another webhook may have added containers since.
+fn take_out(draft: &mut Draft) {
+    if draft.annotations.remove(annotations::INJECTED).is_none() {
+        return;
+    }
+    let is_ours = |name: &str| [names_of_pod::SIDECAR, names_of_pod::INIT].contains(&name);
+    draft.containers.retain(|container| !is_ours(container.name()));
+    draft.init_containers.retain(|container| !is_ours(container.name()));
+    draft
+        .volumes
+        .retain(|volume| !volumes::NAMES.contains(&name_of(volume)));
+    draft.annotations.remove(annotations::KUBECONFIG);
+    for container in draft.init_containers.iter_mut().chain(&mut draft.containers) {
+        container.unmount(names_of_pod::KUBECONFIG_VOLUME);
+    }
+}
+
+/// Labels that say what the pod is, for the manager and for people.
+fn mark(draft: &mut Draft, known: &Known) -> Result<(), Refusal> {
+    draft.labels.remove(labels::SHARDING_CONFIG_INJECTED);
+    draft.labels.insert(labels::WATCHING.to_owned(), "true".to_owned());
+    let shard = select::shard(&draft.labels, &known.namespace, &known.rules)?;
+    // It says for people what the chain decides; a name may be too long for that.
+    if let Some(shard) = shard.filter(|shard| shard.len() <= MAX_LABEL) {
+        let label = labels::SHARDING_CONFIG_INJECTED.to_owned();
+        draft.labels.insert(label, shard.to_owned());
+    }
+    let mode = if draft.has(labels::ENABLE_IPTABLES) {
+        "iptables"
+    } else {
+        "kubeconfig"
+    };
+    draft
+        .annotations
+        .insert(annotations::INJECTED.to_owned(), mode.to_owned());
+    Ok(())
+}
+
+fn pull_secrets(draft: &mut Draft, settings: &Settings) {
+    for name in &settings.pull_secrets {
+        if !draft.pull_secrets.iter().any(|secret| name_of(secret) == name) {
+            draft.pull_secrets.push(json!({"name": name}));
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Redirected traffic: an init container sets the rules, and what containers trust is a bundle with the mesh's authority.
+
+use ctrlmesh_contract::names::{self, pod};
+use serde_json::{Map, Value, json};
+
+use super::pod::{Container, Draft};
+use super::refusal::Refusal;
+use super::settings::Settings;
+use super::volumes::{self, CLUSTER_CA};
+
+/// The init container. `server` tells it where the API server is, if the pod says so.
+pub(super) fn container(settings: &Settings, server: Vec<Value>) -> Container {
+    let mut fields = Map::new();
+    let mut put = |field: &str, value: Value| drop(fields.insert(field.to_owned(), value));
+    put("name", json!(pod::INIT));
+    put("image", json!(settings.init_image));
+    put("imagePullPolicy", json!(settings.pull_policy));
+    put("args", json!(["init"]));
+    if !server.is_empty() {
+        put("env", Value::Array(server));
+    }
+    put("resources", settings.resources.clone());
+    put("securityContext", rights());
+    Container(fields)
+}
+
+/// Rules of the pod's own network, and nothing else. Only root can have a capability without the image's help.
+fn rights() -> Value {
+    json!({
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "runAsNonRoot": false,
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    })
+}
+
+/// Before everything else if the sidecar serves init containers, too; else after them, for they would find nobody there.
+pub(super) fn place(container: Container, is_native: bool, init: &mut Vec<Container>) {
+    let at = if is_native { 0 } else { init.len() };
+    init.insert(at, container);
+}
+
+/// Wherever containers are given the cluster's authorities, they get the mesh's beside them.
+pub(super) fn trust_the_mesh(draft: &mut Draft) {
+    for volume in &mut draft.volumes {
+        if volumes::NAMES.contains(&super::pod::name_of(volume)) {
+            continue;
+        }
+        let sources = volume.pointer_mut("/projected/sources").and_then(Value::as_array_mut);
+        for source in sources.into_iter().flatten() {
+            if let Some(name) = source.pointer_mut("/configMap/name").filter(|name| *name == CLUSTER_CA) {
+                *name = json!(names::CA_CONFIG_MAP);
+            }
+        }
+    }
+}
+
+/// Traffic of the sidecar's user is not redirected, so nobody else may be that user.
+pub(super) fn check_users(draft: &Draft) -> Result<(), Refusal> {
+    let user = |context: Option<&Value>| context.and_then(|it| it.get("runAsUser")?.as_u64());
+    let of_pod = user(draft.spec("securityContext"));
+    let is_ours = |it: &&Container| user(it.0.get("securityContext")).or(of_pod) == Some(u64::from(pod::UID));
+    match draft.all_containers().find(is_ours) {
+        Some(container) => Err(Refusal::SidecarUser {
+            container: container.name().to_owned(),
+        }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,198 @@
+//! A pod that is being changed, taken apart into what is changed. JSON, not types of a certain release of Kubernetes: fields
+//! that this program does not know must stay where they are.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+/// The fields of an object.
+pub(super) type Fields = Map<String, Value>;
+
+/// A pod in the making.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Draft {
+    /// What is not below.
+    pod: Fields,
+    metadata: Fields,
+    spec: Fields,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) annotations: BTreeMap<String, String>,
+    pub(super) containers: Vec<Container>,
+    pub(super) init_containers: Vec<Container>,
+    pub(super) volumes: Vec<Value>,
+    pub(super) pull_secrets: Vec<Value>,
+}
+
+/// One of its containers.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Container(pub(super) Fields);
+
+impl Draft {
+    /// `None`: this is no pod.
+    pub(super) fn of(pod: &Value) -> Option<Self> {
+        let mut pod = pod.as_object()?.clone();
+        let mut metadata = fields(pod.remove("metadata"))?;
+        let mut spec = fields(pod.remove("spec"))?;
+        Some(Self {
+            labels: words(&mut metadata, "labels")?,
+            annotations: words(&mut metadata, "annotations")?,
+            init_containers: containers(&mut spec, "initContainers")?,
+            volumes: list(spec.remove("volumes"))?,
+            pull_secrets: list(spec.remove("imagePullSecrets"))?,
+            containers: containers(&mut spec, "containers")?,
+            pod,
+            metadata,
+            spec,
+        })
+    }
+
+    /// The pod, put together.
+    pub(super) fn finish(self) -> Value {
+        let Self {
+            mut pod,
+            mut metadata,
+            mut spec,
+            ..
+        } = self;
+        let objects = |containers: Vec<Container>| containers.into_iter().map(|it| Value::Object(it.0)).collect();
+        put(&mut metadata, "labels", json!(self.labels));
+        put(&mut metadata, "annotations", json!(self.annotations));
+        put(&mut spec, "containers", Value::Array(objects(self.containers)));
+        put(&mut spec, "initContainers", Value::Array(objects(self.init_containers)));
+        put(&mut spec, "volumes", Value::Array(self.volumes));
+        put(&mut spec, "imagePullSecrets", Value::Array(self.pull_secrets));
+        pod.insert("metadata".to_owned(), Value::Object(metadata));
+        pod.insert("spec".to_owned(), Value::Object(spec));
+        Value::Object(pod)
+    }
+
+    /// A field of its spec.
+    pub(super) fn spec(&self, field: &str) -> Option<&Value> {
+        self.spec.get(field)
+    }
+
+    /// Whether a label is `"true"`.
+    pub(super) fn has(&self, label: &str) -> bool {
+        self.labels.get(label).is_some_and(|value| value == "true")
+    }
+
+    /// The volume of this name.
+    pub(super) fn volume(&self, name: &str) -> Option<&Value> {
+        self.volumes.iter().find(|volume| name_of(volume) == name)
+    }
+
+    /// All containers, in the order in which they start.
+    pub(super) fn all_containers(&self) -> impl Iterator<Item = &Container> {
+        self.init_containers.iter().chain(&self.containers)
+    }
+}
+
+impl Container {
+    pub(super) fn name(&self) -> &str {
+        self.0.get("name").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Items of a list.
+    pub(super) fn items(&self, field: &str) -> &[Value] {
+        self.0.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+
+    fn items_mut(&mut self, field: &str) -> Option<&mut Vec<Value>> {
+        let items = self.0.entry(field).or_insert(Value::Null);
+        if items.is_null() {
+            *items = json!([]);
+        }
+        items.as_array_mut()
+    }
+
+    /// A list of strings.
+    pub(super) fn strings(&self, field: &str) -> Vec<String> {
+        let strings = self.items(field).iter().filter_map(Value::as_str);
+        strings.map(str::to_owned).collect()
+    }
+
+    /// The variable, as it counts: the last one of a name.
+    pub(super) fn variable(&self, name: &str) -> Option<&Value> {
+        self.items("env").iter().rfind(|variable| name_of(variable) == name)
+    }
+
+    /// Sets a variable in the place where it is, or at the end.
+    pub(super) fn set_variable(&mut self, variable: Value) {
+        let Some(env) = self.items_mut("env") else { return };
+        let name = name_of(&variable).to_owned();
+        let place = env.iter().position(|it| name_of(it) == name).unwrap_or(env.len());
+        env.retain(|it| name_of(it) != name);
+        env.insert(place.min(env.len()), variable);
+    }
+
+    /// Mounts a volume, if it is not mounted so.
+    pub(super) fn mount(&mut self, mount: Value) {
+        let Some(mounts) = self.items_mut("volumeMounts") else {
+            return;
+        };
+        if !mounts.iter().any(|it| is_same_mount(it, &mount)) {
+            mounts.push(mount);
+        }
+    }
+
+    /// Takes the mounts of a volume away.
+    pub(super) fn unmount(&mut self, volume: &str) {
+        if let Some(Value::Array(mounts)) = self.0.get_mut("volumeMounts") {
+            mounts.retain(|mount| name_of(mount) != volume);
+        }
+    }
+}
+
+/// API servers fill fields in that we leave to them.
+fn is_same_mount(one: &Value, other: &Value) -> bool {
+    name_of(one) == name_of(other) && one.get("mountPath") == other.get("mountPath")
+}
+
+/// The field `name`; empty if there is none.
+pub(super) fn name_of(object: &Value) -> &str {
+    object.get("name").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A variable with a value.
+pub(super) fn variable(name: &str, value: &str) -> Value {
+    json!({"name": name, "value": value})
+}
+
+/// Lists and maps that were not there are not there if they stay empty.
+fn put(fields: &mut Fields, field: &str, value: Value) {
+    let is_empty = match &value {
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    };
+    if !is_empty {
+        fields.insert(field.to_owned(), value);
+    }
+}
+
+fn fields(value: Option<Value>) -> Option<Fields> {
+    match value {
+        Some(Value::Object(fields)) => Some(fields),
+        _ => None,
+    }
+}
+
+fn list(value: Option<Value>) -> Option<Vec<Value>> {
+    match value {
+        Some(Value::Array(items)) => Some(items),
+        None | Some(Value::Null) => Some(Vec::new()),
+        Some(_) => None,
+    }
+}
+
+fn containers(spec: &mut Fields, field: &str) -> Option<Vec<Container>> {
+    let items = list(spec.remove(field))?.into_iter();
+    items.map(|item| fields(Some(item)).map(Container)).collect()
+}
+
+fn words(metadata: &mut Fields, field: &str) -> Option<BTreeMap<String, String>> {
+    match metadata.remove(field) {
+        None | Some(Value::Null) => Some(BTreeMap::new()),
+        Some(words) => serde_json::from_value(words).ok(),
+    }
+}

@@ -1,0 +1,148 @@
+//! Why a pod gets no sidecar, and so is not made. Each says what is in the way on both sides, and what to do.
+
+use ctrlmesh_contract::names::{labels, pod};
+
+/// Why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// What was sent is none.
+    #[error("this is no pod: it needs metadata and spec.containers")]
+    NoPod,
+    /// The manager does not know what to run.
+    #[error("the manager knows no image for the sidecar; start it with --proxy-image (CTRLMESH_PROXY_IMAGE)")]
+    NoImage,
+    /// Nothing is meant for the pod.
+    #[error(
+        "no ShardingConfig, CircuitBreaker or FaultInjection in namespace {namespace} selects this pod{unread}; apply one, or remove the \
+         pod's label {}",
+        labels::ENABLE_PROXY
+    )]
+    NotSelected {
+        /// Where it lies.
+        namespace: String,
+        /// What can't be read and might.
+        unread: String,
+    },
+    /// A pod is in one shard.
+    #[error(
+        "ShardingConfigs {first} and {second} both select this pod, which can be in one shard only; change one of their selectors"
+    )]
+    TwoShards {
+        /// One.
+        first: String,
+        /// Another.
+        second: String,
+    },
+    /// It would run unsharded.
+    #[error(
+        "ShardingConfig {root} makes the shards of this pod's StatefulSet, and none of them selects this pod: they are not made yet, or have \
+         fewer pods than the StatefulSet has replicas (kubectl get shardingconfigs)"
+    )]
+    NoShardOfRoot {
+        /// The root.
+        root: String,
+    },
+    /// The ports of the sidecar would be the node's.
+    #[error(
+        "this pod has hostNetwork, where the sidecar's ports would be the node's; remove hostNetwork, or the label {}",
+        labels::ENABLE_PROXY
+    )]
+    HostNetwork,
+    /// There is no sidecar for it.
+    #[error(
+        "this pod is for {os}, and the sidecar runs on linux; remove the label {}",
+        labels::ENABLE_PROXY
+    )]
+    NotLinux {
+        /// What `spec.os.name` says.
+        os: String,
+    },
+    /// Something of the pod has the name of something of ours.
+    #[error("{kind} {name} of this pod has the name of what ctrlmesh adds for the sidecar; give it another name")]
+    NameTaken {
+        /// container, init container or volume.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// A port of the pod is one of ours.
+    #[error(
+        "container {container} has port {port}, on which the sidecar {} listens in the same pod; choose another port",
+        pod::SIDECAR
+    )]
+    PortTaken {
+        /// Whose.
+        container: String,
+        /// Which.
+        port: u16,
+    },
+    /// A mount of the pod is where ours goes.
+    #[error(
+        "container {container} mounts volume {volume} at {path}, and ctrlmesh mounts volume {ours} at {at}; mount one of them elsewhere, or set both \
+         {} and {} to \"true\"",
+        labels::DISABLE_KUBECONFIG_ARG,
+        labels::DISABLE_KUBECONFIG_ENV
+    )]
+    MountTaken {
+        /// Whose.
+        container: String,
+        /// Their volume.
+        volume: String,
+        /// Their path.
+        path: String,
+        /// Our volume.
+        ours: &'static str,
+        /// Our path.
+        at: &'static str,
+    },
+    /// Its traffic would pass by the sidecar.
+    #[error(
+        "container {container} runs as user {}, whose traffic goes past the sidecar because the sidecar runs as that user; choose another user",
+        pod::UID
+    )]
+    SidecarUser {
+        /// Whose.
+        container: String,
+    },
+    /// A flag that can't be rewritten.
+    #[error(
+        "container {container} has --kubeconfig inside a longer argument ({argument:?}), where it can't be led to the sidecar; write it as \
+         an argument of its own, or set label {} to \"true\" and use $KUBECONFIG there",
+        labels::DISABLE_KUBECONFIG_ARG
+    )]
+    HiddenFlag {
+        /// Whose.
+        container: String,
+        /// The argument.
+        argument: String,
+    },
+    /// One sidecar, two API servers.
+    #[error(
+        "containers {first} and {second} have different values of {variable}, and share one sidecar, which goes to one API server; make them equal"
+    )]
+    TwoServers {
+        /// One.
+        first: String,
+        /// Another.
+        second: String,
+        /// Which.
+        variable: &'static str,
+    },
+    /// A label or annotation that makes no sense.
+    #[error("{key}: {problem}")]
+    Key {
+        /// Which.
+        key: &'static str,
+        /// What is wrong, and what to write.
+        problem: String,
+    },
+}
+
+impl Refusal {
+    pub(super) fn key(key: &'static str, problem: impl Into<String>) -> Self {
+        Self::Key {
+            key,
+            problem: problem.into(),
+        }
+    }
+}

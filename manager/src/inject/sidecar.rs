@@ -1,0 +1,116 @@
+//! The sidecar's container.
+
+use ctrlmesh_contract::names::{env, pod};
+use serde_json::{Map, Value, json};
+
+use super::environment::merged;
+use super::pod::{Container, variable};
+use super::settings::{Known, Settings};
+use super::volumes;
+use super::wishes::Wishes;
+
+/// Seconds until the sidecar is asked again whether it is ready to start: what the controller waits at most beyond need.
+const START_PERIOD: u32 = 1;
+/// Times that it is asked. Without a chain it is not ready, and restarting it does not help; it tells by Events that it waits.
+const START_TRIES: u32 = 300;
+
+/// A container that asks for nothing which the strictest Pod Security Standard forbids.
+pub(super) fn restricted() -> Value {
+    json!({
+        "runAsUser": pod::UID,
+        "runAsGroup": pod::UID,
+        "runAsNonRoot": true,
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    })
+}
+
+/// The container; `asked_for` are variables that the pod wants it to have.
+pub(super) fn container(wishes: &Wishes, settings: &Settings, known: &Known, asked_for: Vec<Value>) -> Container {
+    let mut fields = Map::new();
+    let mut put = |field: &str, value: Value| drop(fields.insert(field.to_owned(), value));
+    put("name", json!(pod::SIDECAR));
+    put("image", json!(settings.image));
+    put("imagePullPolicy", json!(settings.pull_policy));
+    put("args", json!(arguments(wishes, settings)));
+    put("env", Value::Array(environment(settings, known, asked_for)));
+    put(
+        "ports",
+        json!([{"name": "ctrlmesh-admin", "containerPort": settings.admin.port(), "protocol": "TCP"}]),
+    );
+    put(
+        "resources",
+        wishes.resources.clone().unwrap_or_else(|| settings.resources.clone()),
+    );
+    put("securityContext", restricted());
+    put("volumeMounts", Value::Array(volumes::mounts(wishes)));
+    put("startupProbe", probe(settings, "/readyz", START_PERIOD, START_TRIES));
+    put("readinessProbe", probe(settings, "/readyz", 5, 3));
+    put("livenessProbe", probe(settings, "/livez", 10, 6));
+    if wishes.is_native {
+        put("restartPolicy", json!("Always"));
+    } else {
+        put("lifecycle", json!({"postStart": {"exec": {"command": gate(settings)}}}));
+    }
+    Container(fields)
+}
+
+/// Where it stands among the pod's containers.
+pub(super) fn place(container: Container, is_native: bool, init: &mut Vec<Container>, others: &mut Vec<Container>) {
+    let list = if is_native { init } else { others };
+    list.insert(0, container);
+}
+
+fn arguments(wishes: &Wishes, settings: &Settings) -> Vec<String> {
+    let mut arguments = vec![
+        format!("--admin-address={}", settings.admin),
+        format!("--chain-dir={}", volumes::CHAIN_DIR),
+        format!("--labels-file={}", volumes::labels_file()),
+        format!("--cache-dir={}", volumes::cache_dir()),
+    ];
+    if let Some(file) = volumes::upstream_file(wishes) {
+        arguments.push(format!("--kubeconfig={file}"));
+    }
+    if wishes.has_tls {
+        arguments.push(format!("--tls-dir={}", volumes::TLS_DIR));
+    }
+    arguments
+}
+
+/// What the pod asks for stands above what the manager's flags say, and both below what the sidecar can't do without.
+fn environment(settings: &Settings, known: &Known, asked_for: Vec<Value>) -> Vec<Value> {
+    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    let needed = [
+        field(env::POD_NAME, "metadata.name"),
+        field(env::POD_NAMESPACE, "metadata.namespace"),
+        variable(env::PUBLIC_KEY, &known.public_key),
+        variable(env::STATE_DIR, &volumes::state_dir()),
+    ];
+    let external = (settings.external_port != 0)
+        .then(|| variable(env::EXTERNAL_ADDRESS, &format!("127.0.0.1:{}", settings.external_port)));
+    let usual = [
+        variable(env::LOG, &settings.log),
+        variable(env::LOG_FORMAT, settings.log_format),
+    ];
+    let flags = settings.env.iter().map(|(name, value)| variable(name, value));
+    let all = needed.iter().cloned().chain(usual).chain(external);
+    merged(all.chain(flags).chain(asked_for).chain(needed.iter().cloned()))
+}
+
+/// Kubelet starts the containers after it once this has ended. If it fails the sidecar is started again, and an Event says why.
+fn gate(settings: &Settings) -> [String; 3] {
+    let address = settings.admin_from_inside();
+    let address = format!("--admin-address={address}");
+    [pod::PROGRAM.to_owned(), "wait-ready".to_owned(), address]
+}
+
+fn probe(settings: &Settings, path: &str, period: u32, tries: u32) -> Value {
+    json!({
+        "httpGet": {"path": path, "port": settings.admin.port(), "scheme": "HTTP"},
+        "periodSeconds": period,
+        "timeoutSeconds": 2,
+        "failureThreshold": tries,
+    })
+}

@@ -1,0 +1,4 @@
+//! Pods before and after, and pods that are refused.
+
+mod golden;
+mod refused;

@@ -1,0 +1,75 @@
+//! A kubeconfig of the pod's own for the sidecar, in place of the service account: label `kubeconfig-volume`.
+//!
+//! The volume says which file, or the ConfigMap behind it has one key. Of a Secret the volume must say it: the manager reads none.
+
+use ctrlmesh_contract::names::labels;
+use serde_json::Value;
+
+use super::pod::Draft;
+use super::refusal::Refusal;
+use super::settings::Known;
+
+/// Where the sidecar finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Upstream {
+    pub(super) volume: String,
+    pub(super) file: String,
+}
+
+/// The ConfigMap of the pod's namespace whose keys must be known to inject this pod.
+#[must_use]
+pub fn upstream_config_map(pod: &Value) -> Option<String> {
+    let pod = Draft::of(pod)?;
+    let volume = pod.volume(pod.labels.get(labels::KUBECONFIG_VOLUME)?)?;
+    match items(volume, "configMap") {
+        [] => Some(volume.pointer("/configMap/name")?.as_str()?.to_owned()),
+        _ => None,
+    }
+}
+
+pub(super) fn of(pod: &Draft, known: &Known) -> Result<Option<Upstream>, Refusal> {
+    let wrong = |problem: String| Err(Refusal::key(labels::KUBECONFIG_VOLUME, problem));
+    let Some(name) = pod
+        .labels
+        .get(labels::KUBECONFIG_VOLUME)
+        .filter(|name| !name.is_empty())
+    else {
+        return Ok(None);
+    };
+    let Some(volume) = pod.volume(name) else {
+        return wrong(format!("the pod has no volume {name}"));
+    };
+    let listed: Vec<String> = ["configMap", "secret"]
+        .iter()
+        .flat_map(|kind| items(volume, kind))
+        .filter_map(|item| item.get("path")?.as_str().map(str::to_owned))
+        .collect();
+    let files = match &known.upstream_keys {
+        _ if !listed.is_empty() => listed,
+        Some(keys) if volume.get("configMap").is_some() => keys.clone(),
+        None if volume.get("configMap").is_some() => {
+            return wrong(format!("the ConfigMap of volume {name} is not there; make it first"));
+        }
+        _ if volume.get("secret").is_some() => {
+            return wrong(format!(
+                "volume {name} must say which file is the kubeconfig; write secret.items with one item"
+            ));
+        }
+        _ => return wrong(format!("volume {name} is neither a ConfigMap nor a Secret")),
+    };
+    match <[String; 1]>::try_from(files) {
+        Ok([file]) => Ok(Some(Upstream {
+            volume: name.clone(),
+            file,
+        })),
+        Err(files) => wrong(format!(
+            "volume {name} has {} files, and one of them is the kubeconfig; write items with that one",
+            files.len()
+        )),
+    }
+}
+
+fn items<'a>(volume: &'a Value, kind: &str) -> &'a [Value] {
+    let items = volume.get(kind).and_then(|source| source.get("items"));
+    items.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}

@@ -1,0 +1,185 @@
+//! What a pod asks for, by its labels and annotations. What makes no sense is refused: a typo must not take effect as nothing.
+
+use ctrlmesh_contract::names::{annotations, labels};
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::pod::Draft;
+use super::refusal::Refusal;
+use super::settings::Known;
+use super::upstream::{self, Upstream};
+
+/// How the traffic of a controller comes to its sidecar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// It is given a kubeconfig that leads there.
+    Kubeconfig,
+    /// It is redirected.
+    Iptables,
+}
+
+/// What a pod asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wishes {
+    pub(super) mode: Mode,
+    pub(super) is_native: bool,
+    /// Whether the controller speaks TLS with the sidecar.
+    pub(super) has_tls: bool,
+    pub(super) rewrites_args: bool,
+    pub(super) rewrites_env: bool,
+    /// Containers that get `--kubeconfig` although they have none.
+    pub(super) arg_containers: Vec<String>,
+    pub(super) upstream: Option<Upstream>,
+    /// In place of the manager's.
+    pub(super) resources: Option<Value>,
+    pub(super) env_sync: Vec<Synced>,
+    pub(super) env_inject: Vec<Inject>,
+    pub(super) log_path: Option<String>,
+}
+
+/// A variable of the sidecar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Synced {
+    /// With this value.
+    Value(String, String),
+    /// As the first container has it that has one.
+    Copy(String),
+}
+
+/// Variables of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Inject {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) env: Vec<Variable>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Variable {
+    pub(super) key: String,
+    #[serde(default)]
+    pub(super) value: String,
+}
+
+impl Wishes {
+    pub(super) fn of(pod: &Draft, known: &Known) -> Result<Self, Refusal> {
+        let mode = if pod.has(labels::ENABLE_IPTABLES) {
+            Mode::Iptables
+        } else {
+            Mode::Kubeconfig
+        };
+        let is_native = switch(pod, annotations::NATIVE_SIDECAR)?.unwrap_or(known.has_native_sidecars);
+        let has_tls = switch(pod, annotations::LOOPBACK_TLS)?.unwrap_or(false);
+        Ok(Self {
+            mode,
+            is_native,
+            has_tls: has_tls || mode == Mode::Iptables,
+            rewrites_args: !pod.has(labels::DISABLE_KUBECONFIG_ARG),
+            rewrites_env: !pod.has(labels::DISABLE_KUBECONFIG_ENV),
+            arg_containers: arg_containers(pod)?,
+            upstream: upstream::of(pod, known)?,
+            resources: resources(pod)?,
+            env_sync: env_sync(pod)?,
+            env_inject: env_inject(pod)?,
+            log_path: log_path(pod)?,
+        })
+    }
+}
+
+fn annotation<'a>(pod: &'a Draft, key: &str) -> Option<&'a str> {
+    let text = pod.annotations.get(key)?.trim();
+    (!text.is_empty()).then_some(text)
+}
+
+fn switch(pod: &Draft, key: &'static str) -> Result<Option<bool>, Refusal> {
+    match annotation(pod, key) {
+        None => Ok(None),
+        Some("true") => Ok(Some(true)),
+        Some("false") => Ok(Some(false)),
+        Some(other) => Err(Refusal::key(key, format!("is {other:?}; write \"true\" or \"false\""))),
+    }
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|word| !word.is_empty())
+}
+
+fn arg_containers(pod: &Draft) -> Result<Vec<String>, Refusal> {
+    let key = annotations::KUBECONFIG_ARG;
+    let names: Vec<String> = words(annotation(pod, key).unwrap_or_default())
+        .map(str::to_owned)
+        .collect();
+    let is_there = |name: &String| pod.all_containers().any(|it| it.name() == name);
+    match names.iter().find(|name| !is_there(name)) {
+        Some(name) => Err(Refusal::key(key, format!("the pod has no container {name}"))),
+        None => Ok(names),
+    }
+}
+
+fn resources(pod: &Draft) -> Result<Option<Value>, Refusal> {
+    let key = annotations::PROXY_RESOURCE;
+    let Some(text) = annotation(pod, key) else {
+        return Ok(None);
+    };
+    let wrong = |problem: String| {
+        let example = r#"{"requests": {"cpu": "100m"}, "limits": {"memory": "256Mi"}}"#;
+        Refusal::key(key, format!("{problem}; write JSON such as {example}"))
+    };
+    let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    let fields = value.as_object().ok_or_else(|| wrong("is no object".to_owned()))?;
+    if let Some(other) = fields.keys().find(|it| !["requests", "limits"].contains(&it.as_str())) {
+        return Err(wrong(format!("has a field {other}")));
+    }
+    serde_json::from_value::<ResourceRequirements>(value.clone()).map_err(|error| wrong(error.to_string()))?;
+    Ok(Some(value))
+}
+
+fn env_sync(pod: &Draft) -> Result<Vec<Synced>, Refusal> {
+    let key = annotations::ENV_SYNC;
+    let synced = words(annotation(pod, key).unwrap_or_default()).map(|word| match word.split_once('=') {
+        Some(("", _)) => Err(Refusal::key(
+            key,
+            format!("{word:?} has no name; write NAME=value or NAME"),
+        )),
+        Some((name, value)) => Ok(Synced::Value(name.to_owned(), value.to_owned())),
+        // The containers' own leads to the sidecar.
+        None if word == "KUBECONFIG" => Err(Refusal::key(
+            key,
+            format!(
+                "the sidecar does not read KUBECONFIG; use label {}",
+                labels::KUBECONFIG_VOLUME
+            ),
+        )),
+        None => Ok(Synced::Copy(word.to_owned())),
+    });
+    synced.collect()
+}
+
+fn env_inject(pod: &Draft) -> Result<Vec<Inject>, Refusal> {
+    let key = annotations::ENV_INJECT;
+    let Some(text) = annotation(pod, key) else {
+        return Ok(Vec::new());
+    };
+    serde_json::from_str(text).map_err(|error| {
+        let example = r#"[{"name": "manager", "env": [{"key": "LEVEL", "value": "debug"}]}]"#;
+        Refusal::key(key, format!("{error}; write JSON such as {example}"))
+    })
+}
+
+fn log_path(pod: &Draft) -> Result<Option<String>, Refusal> {
+    let key = annotations::LOG_PATH;
+    match annotation(pod, key) {
+        None => Ok(None),
+        Some(path) if path.starts_with('/') && path.len() > 1 && !path.contains(':') => {
+            Ok(Some(path.trim_end_matches('/').to_owned()))
+        }
+        Some(path) => Err(Refusal::key(
+            key,
+            format!("{path:?} is no folder; write an absolute path"),
+        )),
+    }
+}
