@@ -56,6 +56,7 @@ use crate::oci::Plugins;
 use follow::Follower;
 use news::News;
 use poll::Poller;
+pub(crate) use key::{SECRET as KEY_SECRET, public as public_key};
 use reconcile::Distributor;
 pub use report::FINALIZER;
 pub use slots::NoRoom;

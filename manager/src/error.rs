@@ -39,6 +39,9 @@ pub enum Error {
          sidecars trust the old one"
     )]
     NoKey,
+    /// No manager led yet, or somebody deleted the Secret.
+    #[error("Secret ctrlmesh-chain-key holds no public key; the manager that leads makes it when it starts")]
+    NoKeyYet,
     /// Plugins find no room in a namespace's ConfigMaps.
     #[error(transparent)]
     NoRoom(crate::distribution::NoRoom),

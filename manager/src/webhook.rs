@@ -1,9 +1,11 @@
 //! What API servers ask before they store an object: whether one of ours is valid, and which labels another one carries.
 //!
 //! Served by every replica, over TLS with a certificate that the leader keeps ([`certificate`]) or that lies in files.
-//! Validation fails closed and labels fail open (`deploy/webhook`): what was not labelled here is found by the back-fill.
+//! Validation fails closed and labels fail open (`deploy/webhook`): what was not labelled here is found by the back-fill. Pods
+//! that ask for a sidecar are not made without; others need no manager.
 
 pub mod certificate;
+mod injection;
 mod labelling;
 mod metrics;
 mod namespaces;
@@ -18,7 +20,7 @@ mod validating;
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::admin::Readiness;
@@ -26,7 +28,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::labels::rules::OWN_GROUP;
 use crate::rbac::{Rule, Scope};
-use crate::{LabelKeys, admin};
+use crate::{LabelKeys, admin, distribution};
 use certificate::bundles::{MUTATING, VALIDATING};
 pub use metrics::Metrics;
 use namespaces::Namespaces;
@@ -66,7 +68,21 @@ pub const RULES: &[Rule] = &[
         &[VALIDATING],
     ),
     rule(Scope::Cluster, "", &["namespaces"], &["list", "watch"], &[]),
-    rule(Scope::Cluster, OWN_GROUP, &["shardingconfigs"], &["list"], &[]),
+    rule(
+        Scope::Cluster,
+        OWN_GROUP,
+        &["shardingconfigs", "circuitbreakers", "faultinjections"],
+        &["list"],
+        &[],
+    ),
+    rule(Scope::Cluster, "", &["configmaps"], &["list"], &[]),
+    rule(
+        Scope::Namespace,
+        "",
+        &["secrets"],
+        &["get"],
+        &[distribution::KEY_SECRET],
+    ),
 ];
 
 const fn rule(
@@ -94,6 +110,8 @@ pub(crate) struct Reviewer {
     bodies: Semaphore,
     /// Searches for shards that overlap.
     searches: Arc<Semaphore>,
+    /// Of the API server, once somebody asked: major and minor.
+    version: OnceCell<(String, String)>,
     bounds: Bounds,
 }
 
@@ -125,6 +143,7 @@ async fn run_within(
         keys: context.args.label_keys(),
         bodies: Semaphore::new(MAX_BODIES),
         searches: Arc::new(Semaphore::new(1)),
+        version: OnceCell::new(),
         context: context.clone(),
         namespaces,
         bounds,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ctrlmesh_contract::signature::SigningKey;
+use ctrlmesh_contract::signature::{PublicKeys, SigningKey};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::rbac::{Rule, Scope};
 
 /// Name of the Secret, in the manager's namespace.
-pub(super) const SECRET: &str = "ctrlmesh-chain-key";
+pub(crate) const SECRET: &str = "ctrlmesh-chain-key";
 /// PKCS #8, base64 within the Secret's own encoding.
 const PRIVATE: &str = "private";
 /// The text that sidecars get in their environment.
@@ -55,6 +55,19 @@ pub(super) async fn load(context: &Context) -> Result<SigningKey, Error> {
         Err(kube::Error::Api(status)) if status.code == 409 => read(&secrets.get(SECRET).await?),
         Err(error) => Err(error.into()),
     }
+}
+
+/// What sidecars are told to trust, as it stands in the Secret: one key, or the next one beside it.
+///
+/// # Errors
+/// There is none yet, or it can't be read.
+pub(crate) async fn public(secrets: &Api<Secret>) -> Result<String, Error> {
+    let secret = secrets.get_opt(SECRET).await?;
+    let text = secret.as_ref().and_then(|secret| secret.data.as_ref()?.get(PUBLIC));
+    let text = text.and_then(|text| std::str::from_utf8(&text.0).ok()).map(str::trim);
+    let text = text.ok_or(Error::NoKeyYet)?;
+    text.parse::<PublicKeys>()?;
+    Ok(text.to_owned())
 }
 
 fn read(secret: &Secret) -> Result<SigningKey, Error> {

@@ -12,6 +12,7 @@ pub(crate) enum Webhook {
     Validate,
     Namespace,
     Resource,
+    Pod,
 }
 
 /// How it answered.

@@ -1,4 +1,5 @@
-//! Paths, bodies and the envelope of a review. What is decided is left to [`super::validating`] and [`super::labelling`].
+//! Paths, bodies and the envelope of a review. What is decided is left to [`super::validating`],
+//! [`super::labelling`] and [`super::injection`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use kube::core::metadata::PartialObjectMeta;
 use serde::de::DeserializeOwned;
 
 use super::metrics::{Outcome, Webhook};
-use super::{Reviewer, labelling, validating};
+use super::{Reviewer, injection, labelling, validating};
 
 /// An API server takes objects of up to 3 MiB; an update's review has two of them.
 const MAX_BODY: usize = 7 << 20;
@@ -35,10 +36,14 @@ pub const MUTATE_NAMESPACE: &str = "/mutate-namespace";
 /// Labels of everything else.
 pub const MUTATE_RESOURCE: &str = "/mutate-resource";
 
+/// Sidecars of pods; KusionStack's path.
+pub const MUTATE_POD: &str = "/mutate-pod";
+
 pub(crate) fn router(reviewer: Arc<Reviewer>) -> Router {
     let mut router = Router::new()
         .route(MUTATE_NAMESPACE, post(namespace))
         .route(MUTATE_RESOURCE, post(resource))
+        .route(MUTATE_POD, post(pod))
         .route("/healthz", get(async || "ok"));
     for path in VALIDATE {
         router = router.route(path, post(validate));
@@ -59,6 +64,11 @@ async fn namespace(State(reviewer): State<Arc<Reviewer>>, request: Request) -> R
 async fn resource(State(reviewer): State<Arc<Reviewer>>, request: Request) -> Response {
     let decide = async |request: &AdmissionRequest<PartialObjectMeta>| labelling::resource(&reviewer, request).await;
     review(&reviewer, Webhook::Resource, request, decide).await
+}
+
+async fn pod(State(reviewer): State<Arc<Reviewer>>, request: Request) -> Response {
+    let decide = async |request: &AdmissionRequest<DynamicObject>| injection::review(&reviewer, request).await;
+    review(&reviewer, Webhook::Pod, request, decide).await
 }
 
 /// Opens the envelope, has it decided, and closes it. What is no review gets a status that is no 200, and so the failure policy.

@@ -1,6 +1,7 @@
 //! The server over real sockets, beside an API server.
 
 mod client;
+mod injections;
 mod manifests;
 mod reviews;
 mod stand;

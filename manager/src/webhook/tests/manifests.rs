@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use clap::Parser as _;
+use ctrlmesh_contract::names::labels;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
@@ -15,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use crate::args::Args;
 use crate::crds;
 use crate::webhook::certificate::bundles::{MUTATING, VALIDATING};
-use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE, VALIDATE};
+use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE};
 
 fn shipped<T: DeserializeOwned>(file: &str) -> T {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -89,9 +90,10 @@ fn every_kind_of_ours_with_rules_is_validated_and_nothing_else() {
 fn labels_never_hold_up_the_cluster() {
     let configuration: MutatingWebhookConfiguration = shipped("mutating.yaml");
     assert_eq!(configuration.metadata.name.as_deref(), Some(MUTATING));
-    let webhooks = configuration.webhooks.unwrap();
+    let mut webhooks = configuration.webhooks.unwrap();
     let paths: Vec<String> = webhooks.iter().map(|webhook| path(&webhook.client_config)).collect();
-    assert_eq!(paths, [MUTATE_NAMESPACE, MUTATE_RESOURCE]);
+    assert_eq!(paths, [MUTATE_NAMESPACE, MUTATE_RESOURCE, MUTATE_POD]);
+    webhooks.truncate(2);
     for webhook in webhooks {
         assert_eq!(
             (webhook.side_effects.as_str(), webhook.failure_policy.as_deref()),
@@ -111,6 +113,31 @@ fn labels_never_hold_up_the_cluster() {
             .flat_map(|rule| rule.resources.unwrap());
         assert!(resources.into_iter().all(|resource| !resource.contains('/')));
     }
+}
+
+#[test]
+fn nobody_waits_for_the_manager_but_pods_that_ask_for_a_sidecar() {
+    let configuration: MutatingWebhookConfiguration = shipped("mutating.yaml");
+    let webhook = configuration.webhooks.unwrap().pop().unwrap();
+    assert_eq!(path(&webhook.client_config), MUTATE_POD);
+    let told = [
+        webhook.failure_policy,
+        webhook.reinvocation_policy,
+        Some(webhook.side_effects),
+    ];
+    let told: Vec<&str> = told.iter().map(|it| it.as_deref().unwrap()).collect();
+    assert_eq!(told, ["Fail", "IfNeeded", "None"]);
+    let pods = webhook.object_selector.unwrap();
+    let label = (labels::ENABLE_PROXY.to_owned(), "true".to_owned());
+    assert_eq!(
+        (pods.match_labels, pods.match_expressions),
+        (Some([label].into()), None)
+    );
+    assert!(webhook.namespace_selector.is_none() && webhook.match_conditions.is_none());
+    let rules = webhook.rules.unwrap();
+    assert_eq!(rules.len(), 1);
+    assert_eq!(rules[0].resources.as_deref(), Some(&["pods".to_owned()][..]));
+    assert_eq!(rules[0].operations.as_deref(), Some(&["CREATE".to_owned()][..]));
 }
 
 fn excluded(selector: &LabelSelector) -> Vec<String> {

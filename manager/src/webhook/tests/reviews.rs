@@ -14,14 +14,14 @@ use crate::webhook::namespaces::Namespaces;
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE, VALIDATE};
 
 /// A stand with its client and address.
-struct Server {
-    stand: Stand,
+pub(super) struct Server {
+    pub(super) stand: Stand,
     client: Client,
     address: SocketAddr,
 }
 
 impl Server {
-    async fn start(flags: &[&str]) -> Self {
+    pub(super) async fn start(flags: &[&str]) -> Self {
         let stand = Stand::start(flags).await;
         let life = Duration::from_secs(3600);
         let names = stand.context.args.webhook_names();
@@ -39,7 +39,7 @@ impl Server {
     }
 
     /// The response of a review that was answered.
-    async fn ask(&self, path: &str, request: &Value) -> Value {
+    pub(super) async fn ask(&self, path: &str, request: &Value) -> Value {
         let mut request = request.clone();
         let kind = request["object"]["kind"]
             .as_str()
@@ -65,7 +65,7 @@ impl Server {
         review["response"].clone()
     }
 
-    async fn create(&self, path: &str, object: &Value) -> Value {
+    pub(super) async fn create(&self, path: &str, object: &Value) -> Value {
         let request = json!({"operation": "CREATE", "object": object, "namespace": object["metadata"]["namespace"]});
         self.ask(path, &request).await
     }

@@ -29,12 +29,7 @@ pub(crate) struct Stand {
 impl Stand {
     pub(crate) async fn start(flags: &[&str]) -> Self {
         let admission = |plural, kind| Resource::cluster("admissionregistration.k8s.io", "v1", plural, kind);
-        let ours = Resource::namespaced(
-            "ctrlmesh.kusionstack.io",
-            "v1alpha1",
-            "shardingconfigs",
-            "ShardingConfig",
-        );
+        let ours = |plural, kind| Resource::namespaced("ctrlmesh.kusionstack.io", "v1alpha1", plural, kind);
         let server = ApiServer::builder()
             .namespace("ctrlmesh")
             .namespace("demo")
@@ -46,7 +41,9 @@ impl Stand {
                 "validatingwebhookconfigurations",
                 "ValidatingWebhookConfiguration",
             ))
-            .resource(ours)
+            .resource(ours("shardingconfigs", "ShardingConfig"))
+            .resource(ours("circuitbreakers", "CircuitBreaker"))
+            .resource(ours("faultinjections", "FaultInjection"))
             .start()
             .await
             .unwrap();

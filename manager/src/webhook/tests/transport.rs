@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use super::{Client, Stand, eventually};
 use crate::webhook::certificate::{Credential, Stored};
-use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE, VALIDATE, cost, read};
+use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE, cost, read};
 use crate::webhook::served::Served;
 
 const LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -36,7 +36,10 @@ async fn what_is_no_review_is_told_so() {
     stand.put_secret(&stored);
     let (address, _running) = stand.serve().await;
     let client = Client::trusting(&stored.bundle());
-    for path in VALIDATE.into_iter().chain([MUTATE_NAMESPACE, MUTATE_RESOURCE]) {
+    for path in VALIDATE
+        .into_iter()
+        .chain([MUTATE_NAMESPACE, MUTATE_RESOURCE, MUTATE_POD])
+    {
         for body in [
             "",
             "{}",

@@ -1,0 +1,188 @@
+//! Pods that ask for a sidecar. What becomes of them, [`crate::inject`] says; here it is read what must be known for that.
+//!
+//! Fails closed: a pod that asks for a sidecar and can't have one is not made. Whoever makes pods tries again.
+
+use std::fmt;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{ApiResource, ListParams};
+use kube::core::DynamicObject;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
+use kube::core::response::{Status, StatusSummary, reason};
+use kube::{Api, Client, Resource};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::Reviewer;
+use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
+use crate::args::NativeSidecar;
+use crate::distribution;
+use crate::inject::{Known, Rule, Settings, inject, is_asked_for, upstream_config_map};
+
+type Request = AdmissionRequest<DynamicObject>;
+
+/// For everything. API servers wait for ten seconds (`deploy/webhook/mutating.yaml`).
+const DEADLINE: Duration = Duration::from_secs(8);
+/// Rules of a kind in a namespace that are read. A list without a bound could take all memory.
+const MAX_RULES: u32 = 5000;
+/// From this release on, every kubelet that may be there restarts init containers that ask for it: those of 1.29 were the first that
+/// do so unasked, and kubelets may be three releases behind.
+const NATIVE_SINCE: (u32, u32) = (1, 32);
+
+/// Why a pod can't be injected now.
+type Problem = Box<dyn std::error::Error + Send + Sync>;
+
+pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
+    let response = AdmissionResponse::from(request);
+    let Some(pod) = made(request) else {
+        return response;
+    };
+    let known = match timeout(DEADLINE, known(reviewer, request, &pod)).await {
+        Ok(Ok(known)) => known,
+        Ok(Err(problem)) => return unavailable(response, &problem),
+        Err(_) => return unavailable(response, &"the API server did not answer in time"),
+    };
+    let args = &reviewer.context.args;
+    let settings = Settings::new(&args.proxy, args.sidecar_port);
+    let patch = match inject(&pod, &known, &settings) {
+        Ok(patch) if patch.is_empty() => return response,
+        Ok(patch) => patch,
+        Err(refusal) => {
+            let code = axum::http::StatusCode::FORBIDDEN.as_u16();
+            return refused(response, code, reason::FORBIDDEN, refusal.to_string());
+        }
+    };
+    match serde_json::from_value(Value::Array(patch)).map(|patch| response.clone().with_patch(patch)) {
+        Ok(Ok(patched)) => patched,
+        Ok(Err(error)) => unavailable(response, &error),
+        Err(error) => unavailable(response, &error),
+    }
+}
+
+/// The pod that is made, if it asks for a sidecar.
+fn made(request: &Request) -> Option<Value> {
+    let is_whole = request.sub_resource.as_deref().unwrap_or_default().is_empty();
+    let object = request.object.as_ref()?;
+    if request.operation != Operation::Create || !is_whole {
+        return None;
+    }
+    let pod = serde_json::to_value(object).ok()?;
+    is_asked_for(&pod).then_some(pod)
+}
+
+fn unavailable(response: AdmissionResponse, problem: &dyn fmt::Display) -> AdmissionResponse {
+    tracing::warn!(%problem, "a pod gets no sidecar now, and is not made");
+    let code = axum::http::StatusCode::SERVICE_UNAVAILABLE.as_u16();
+    let message = format!("this pod asks for a sidecar of ctrlmesh, and can't get one now: {problem}; try again");
+    refused(response, code, reason::SERVICE_UNAVAILABLE, message)
+}
+
+fn refused(response: AdmissionResponse, code: u16, reason: &str, message: String) -> AdmissionResponse {
+    let mut response = response.deny("");
+    response.result = Status {
+        status: Some(StatusSummary::Failure),
+        code,
+        message,
+        metadata: None,
+        reason: reason.to_owned(),
+        details: None,
+    };
+    response
+}
+
+/// All that decides about the pod. The pod waits for the answers, so nothing here waits for its turn.
+async fn known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Result<Known, Problem> {
+    let context = &reviewer.context;
+    let (client, own) = (&context.urgent, &context.args.namespace);
+    let namespace = request.namespace.as_deref().unwrap_or_default();
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), own);
+    let upstream = upstream_config_map(pod);
+    let (shards, breakers, faults, key, native, upstream) = tokio::try_join!(
+        rules::<ShardingConfig>(client, namespace),
+        rules::<CircuitBreaker>(client, namespace),
+        rules::<FaultInjection>(client, namespace),
+        async { Ok(distribution::public_key(&secrets).await?) },
+        has_native_sidecars(reviewer),
+        keys(client, namespace, upstream.as_deref()),
+    )?;
+    Ok(Known {
+        namespace: namespace.to_owned(),
+        rules: [shards, breakers, faults].concat(),
+        public_key: key,
+        has_native_sidecars: native,
+        upstream_keys: upstream,
+    })
+}
+
+async fn rules<K: Resource<DynamicType = ()>>(client: &Client, namespace: &str) -> Result<Vec<Rule>, Problem> {
+    let resource = ApiResource::erase::<K>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+    let listed = api.list(&ListParams::default().limit(MAX_RULES)).await?;
+    if listed.metadata.continue_.is_some_and(|more| !more.is_empty()) {
+        let plural = &resource.plural;
+        return Err(format!("namespace {namespace} has more than {MAX_RULES} {plural}").into());
+    }
+    let documents = listed.items.iter().map(serde_json::to_value);
+    let rules = documents.map(|document| Ok(Rule::of(&document?)));
+    let rules: Result<Vec<Option<Rule>>, serde_json::Error> = rules.collect();
+    Ok(rules?.into_iter().flatten().collect())
+}
+
+async fn has_native_sidecars(reviewer: &Reviewer) -> Result<bool, Problem> {
+    match reviewer.context.args.proxy.native_sidecar {
+        NativeSidecar::On => Ok(true),
+        NativeSidecar::Off => Ok(false),
+        NativeSidecar::Auto => {
+            let ask = async || {
+                let version = reviewer.context.urgent.apiserver_version().await?;
+                Ok::<_, kube::Error>((version.major, version.minor))
+            };
+            let (major, minor) = reviewer.version.get_or_try_init(ask).await?;
+            Ok(release(major, minor).is_some_and(|release| release >= NATIVE_SINCE))
+        }
+    }
+}
+
+/// Vendors write `32+`.
+fn release(major: &str, minor: &str) -> Option<(u32, u32)> {
+    let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok();
+    Some((number(major)?, number(minor)?))
+}
+
+/// Keys of a ConfigMap; `None`: it is not asked for, or there is none.
+async fn keys(client: &Client, namespace: &str, name: Option<&str>) -> Result<Option<Vec<String>>, Problem> {
+    let Some(name) = name else { return Ok(None) };
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    // A list, which the manager may make anyway: one permission less.
+    let named = ListParams::default().fields(&format!("metadata.name={name}"));
+    let found = api.list(&named).await?.items.into_iter().next();
+    Ok(found.map(|map| {
+        let binary = map.binary_data.unwrap_or_default().into_keys();
+        map.data.unwrap_or_default().into_keys().chain(binary).collect()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_compared_as_numbers() {
+        for (major, minor, is_native) in [
+            ("1", "31", false),
+            ("1", "32", true),
+            ("1", "36+", true),
+            ("1", "9", false),
+            ("2", "0", true),
+            ("", "", false),
+        ] {
+            let release = release(major, minor);
+            assert_eq!(
+                release.is_some_and(|it| it >= NATIVE_SINCE),
+                is_native,
+                "{major}.{minor}"
+            );
+        }
+    }
+}

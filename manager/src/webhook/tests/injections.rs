@@ -1,0 +1,230 @@
+//! Pods and their sidecars, over the socket.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ctrlmesh_testkit::{Fault, Gate, Rule};
+use serde_json::{Value, json};
+
+use super::reviews::Server;
+use crate::samples;
+use crate::webhook::routes::MUTATE_POD;
+
+const IMAGE: &str = "--proxy-image=ctrlmesh-proxy:1";
+/// A public key, as it stands in the Secret.
+const KEY: &str = "ed25519:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+/// With the Secret of a manager that leads, and a shard.
+async fn server(flags: &[&str]) -> Server {
+    let flags: Vec<&str> = [IMAGE].iter().chain(flags).copied().collect();
+    let server = Server::start(&flags).await;
+    put_key(&server, KEY);
+    server.stand.server.store().put(samples::shard("a", &[])).unwrap();
+    server
+}
+
+fn put_key(server: &Server, key: &str) {
+    let data = json!({"public": STANDARD.encode(key), "private": ""});
+    let metadata = json!({"name": "ctrlmesh-chain-key", "namespace": "ctrlmesh"});
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data});
+    server.stand.server.store().put(secret).unwrap();
+}
+
+fn pod(labels: &[(&str, &str)]) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "operator-", "namespace": "demo", "labels": {}},
+        "spec": {"containers": [{"name": "manager", "image": "m"}]},
+    });
+    for (key, value) in labels {
+        pod["metadata"]["labels"][*key] = json!(value);
+    }
+    pod
+}
+
+const ASKS: (&str, &str) = ("ctrlmesh.kusionstack.io/enable-proxy", "true");
+
+fn of_shard(shard: &str) -> Value {
+    pod(&[ASKS, ("shard", shard)])
+}
+
+/// The pod after the answer.
+fn made(pod: &Value, response: &Value) -> Value {
+    assert_eq!(
+        (&response["allowed"], &response["patchType"]),
+        (&json!(true), &json!("JSONPatch")),
+        "{response}"
+    );
+    let patch = STANDARD.decode(response["patch"].as_str().unwrap()).unwrap();
+    let patch: json_patch::Patch = serde_json::from_slice(&patch).unwrap();
+    let mut pod = pod.clone();
+    json_patch::patch(&mut pod, &patch).unwrap();
+    pod
+}
+
+#[track_caller]
+fn refused(response: &Value, code: u16, says: &str) {
+    assert_eq!(
+        (&response["allowed"], &response["status"]["code"]),
+        (&json!(false), &json!(code)),
+        "{response}"
+    );
+    let message = response["status"]["message"].as_str().unwrap();
+    assert!(message.contains(says), "{message}");
+}
+
+#[tokio::test]
+async fn a_pod_that_asks_for_a_sidecar_gets_it() {
+    let server = server(&[]).await;
+    let before = of_shard("a");
+    let after = made(&before, &server.create(MUTATE_POD, &before).await);
+    assert_eq!(
+        after["metadata"]["labels"]["ctrlmesh.kusionstack.io/sharding-config-injected"],
+        "a"
+    );
+    let sidecar = &after["spec"]["initContainers"][0];
+    assert_eq!(
+        (&sidecar["name"], &sidecar["image"]),
+        (&json!("ctrlmesh-proxy"), &json!("ctrlmesh-proxy:1"))
+    );
+    let key = json!({"name": "CTRLMESH_PUBLIC_KEY", "value": KEY});
+    assert!(sidecar["env"].as_array().unwrap().contains(&key), "{sidecar}");
+    let kubeconfig = after["metadata"]["annotations"]["ctrlmesh.kusionstack.io/kubeconfig"]
+        .as_str()
+        .unwrap();
+    assert!(kubeconfig.contains("namespace: \"demo\""), "{kubeconfig}");
+    assert_eq!(server.create(MUTATE_POD, &after).await.get("patch"), None, "it has it");
+    let metrics = server.stand.context.metrics.render().unwrap();
+    assert!(
+        metrics.contains("webhook_reviews_total{webhook=\"Pod\",outcome=\"Patched\"} 1"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn breakers_and_faults_count_as_well() {
+    let server = server(&[]).await;
+    let before = of_shard("b");
+    refused(
+        &server.create(MUTATE_POD, &before).await,
+        403,
+        "in namespace demo selects this pod",
+    );
+    let pods = json!({"matchLabels": {"shard": "b"}});
+    let store = server.stand.server.store();
+    store.put(samples::breaker("calm", &pods, &[], &[])).unwrap();
+    let after = made(&before, &server.create(MUTATE_POD, &before).await);
+    let label = &after["metadata"]["labels"]["ctrlmesh.kusionstack.io/sharding-config-injected"];
+    assert!(label.is_null());
+    let before = of_shard("c");
+    refused(&server.create(MUTATE_POD, &before).await, 403, "in namespace demo");
+    store.put(samples::faults("all")).unwrap();
+    made(&before, &server.create(MUTATE_POD, &before).await);
+}
+
+#[tokio::test]
+async fn other_pods_are_none_of_its_business() {
+    let server = server(&[]).await;
+    // Nothing that would be asked is answered.
+    server
+        .stand
+        .server
+        .faults()
+        .add(Rule::new(Fault::Hold(Gate::new())).resource("shardingconfigs"));
+    let plain = server.create(MUTATE_POD, &pod(&[("shard", "a")])).await;
+    assert_eq!((&plain["allowed"], plain.get("patch")), (&json!(true), None));
+    let (old, new) = (of_shard("a"), of_shard("b"));
+    for request in [
+        json!({"operation": "UPDATE", "object": new, "oldObject": old}),
+        json!({"operation": "DELETE", "object": null, "oldObject": old}),
+        json!({"operation": "CREATE", "subResource": "eviction", "object": new}),
+    ] {
+        let response = server.ask(MUTATE_POD, &request).await;
+        assert_eq!(
+            (&response["allowed"], response.get("patch")),
+            (&json!(true), None),
+            "{request}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_cant_have_its_sidecar_is_not_made() {
+    let server = server(&["--lease-seconds=3"]).await;
+    let mut pod = of_shard("a");
+    pod["spec"]["hostNetwork"] = json!(true);
+    let response = server.create(MUTATE_POD, &pod).await;
+    refused(&response, 403, "remove hostNetwork");
+    assert_eq!(response["status"]["reason"], "Forbidden");
+
+    put_key(&server, "none");
+    refused(
+        &server.create(MUTATE_POD, &of_shard("a")).await,
+        503,
+        "can't get one now",
+    );
+    server
+        .stand
+        .server
+        .store()
+        .delete("secrets", "ctrlmesh", "ctrlmesh-chain-key")
+        .unwrap();
+    let response = server.create(MUTATE_POD, &of_shard("a")).await;
+    refused(&response, 503, "the manager that leads makes it");
+    put_key(&server, KEY);
+    server
+        .stand
+        .server
+        .faults()
+        .add(Rule::new(Fault::Hold(Gate::new())).resource("faultinjections"));
+    refused(&server.create(MUTATE_POD, &of_shard("a")).await, 503, "try again");
+}
+
+#[tokio::test]
+async fn an_image_must_be_known() {
+    let server = Server::start(&[]).await;
+    put_key(&server, KEY);
+    server.stand.server.store().put(samples::shard("a", &[])).unwrap();
+    refused(
+        &server.create(MUTATE_POD, &of_shard("a")).await,
+        403,
+        "--proxy-image (CTRLMESH_PROXY_IMAGE)",
+    );
+}
+
+#[tokio::test]
+async fn the_flag_says_what_kind_of_container_it_is() {
+    for (flag, list) in [
+        ("auto", "initContainers"),
+        ("on", "initContainers"),
+        ("off", "containers"),
+    ] {
+        let server = server(&[&format!("--native-sidecar={flag}")]).await;
+        let before = of_shard("a");
+        let after = made(&before, &server.create(MUTATE_POD, &before).await);
+        assert_eq!(after["spec"][list][0]["name"], "ctrlmesh-proxy", "{flag}");
+    }
+}
+
+#[tokio::test]
+async fn the_file_of_a_kubeconfig_is_the_key_of_its_config_map() {
+    let server = server(&[]).await;
+    let mut before = pod(&[
+        ASKS,
+        ("shard", "a"),
+        ("ctrlmesh.kusionstack.io/kubeconfig-volume", "up"),
+    ]);
+    before["spec"]["volumes"] = json!([{"name": "up", "configMap": {"name": "remote"}}]);
+    refused(
+        &server.create(MUTATE_POD, &before).await,
+        403,
+        "is not there; make it first",
+    );
+    let metadata = json!({"name": "remote", "namespace": "demo"});
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"admin.conf": ""}});
+    server.stand.server.store().put(map).unwrap();
+    let after = made(&before, &server.create(MUTATE_POD, &before).await);
+    let arguments = after["spec"]["initContainers"][0]["args"].as_array().unwrap();
+    assert!(
+        arguments.contains(&json!("--kubeconfig=/etc/ctrlmesh/upstream/admin.conf")),
+        "{arguments:?}"
+    );
+}
