@@ -31,6 +31,26 @@ pub enum Command {
     /// Compiles one component from standard input to standard output, under limits. Used by the sidecar itself.
     #[command(hide = true)]
     Compile,
+    /// Waits until the sidecar in the same pod is ready, and fails if that takes too long. Kubelet runs it where the sidecar is
+    /// the first of a pod's containers.
+    WaitReady(Wait),
+}
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Wait {
+    /// Where /readyz answers.
+    #[arg(
+        long,
+        env = "CTRLMESH_ADMIN_ADDRESS",
+        default_value = "127.0.0.1:5441",
+        value_name = "IP:PORT"
+    )]
+    pub admin_address: SocketAddr,
+
+    /// Seconds to wait at most. Longer than compiling the plugins takes on a tenth of a processor.
+    #[arg(long, default_value_t = 120, value_name = "N")]
+    pub seconds: u64,
 }
 
 /// Settings of the sidecar.
@@ -138,6 +158,14 @@ pub enum LogFormat {
     Text,
     /// One JSON object each.
     Json,
+}
+
+impl Wait {
+    /// How long at most.
+    #[must_use]
+    pub const fn time(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
 }
 
 impl Settings {

@@ -17,6 +17,7 @@
 //! | `chain` | the directory, the document, matching, quarantine |
 //! | `wasm` | engine, compiler, instances, what guests may ask for |
 //! | `admin`, `metrics`, `record`, `fate`, `readiness`, `telemetry` | what people see |
+//! | `start_gate` | kubelet's hook that holds up a pod's other containers |
 //! | `harness` | a plugin's shipped bytes in the real engine, for its author's tests |
 
 mod admin;
@@ -49,6 +50,7 @@ mod renaming;
 mod respond;
 mod shape;
 mod signal;
+pub mod start_gate;
 pub mod telemetry;
 pub mod termination;
 mod tls;

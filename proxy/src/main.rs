@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use ctrlmesh_proxy::app::App;
 use ctrlmesh_proxy::config::{Cli, Command, Settings};
-use ctrlmesh_proxy::{announce, telemetry, termination, wasm};
+use ctrlmesh_proxy::{announce, start_gate, telemetry, termination, wasm};
 
 /// Thread-local heaps suit one event loop per thread.
 #[global_allocator]
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.command {
         Some(Command::Compile) => wasm::compile_child_main(),
+        Some(Command::WaitReady(wait)) => start_gate::run(wait.admin_address, wait.time()),
         None => sidecar(cli.settings),
     }
 }

@@ -1,0 +1,106 @@
+//! `ctrlmesh-proxy wait-ready`: ends when the sidecar beside it is ready. Kubelet runs it as `postStart` hook where the sidecar is
+//! the first of a pod's containers: those behind it are started once the hook has ended.
+//!
+//! Fails when the time is over: kubelet then restarts the sidecar, and an Event has the reason. A gate that opened anyway would
+//! start a controller that finds nobody.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::announce;
+
+/// Between two questions: what a controller's start is delayed by at most beyond need.
+const PAUSE: Duration = Duration::from_millis(20);
+/// For one answer. The sidecar answers from memory.
+const ANSWER: Duration = Duration::from_secs(1);
+/// Of an answer. It names what is missing in some lines.
+const MAX_ANSWER: u64 = 16 << 10;
+
+/// Waits, and tells what it waited for in vain.
+#[must_use]
+pub fn run(address: SocketAddr, time: Duration) -> ExitCode {
+    match wait(address, time) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            announce::failure(&problem);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Blocks until `/readyz` at this address says yes.
+///
+/// # Errors
+/// What it said last, or why there was no answer, when the time is over.
+fn wait(address: SocketAddr, time: Duration) -> Result<(), String> {
+    let end = Instant::now() + time;
+    loop {
+        let problem = match ask(address) {
+            Ok(answer) if answer.starts_with("HTTP/1.1 200 ") => return Ok(()),
+            Ok(answer) => answer.split("\r\n\r\n").nth(1).unwrap_or(&answer).trim().to_owned(),
+            Err(error) => error.to_string(),
+        };
+        if Instant::now() + PAUSE >= end {
+            let seconds = time.as_secs();
+            return Err(format!(
+                "the sidecar at {address} was not ready within {seconds} s: {problem}"
+            ));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn ask(address: SocketAddr) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    stream.set_write_timeout(Some(ANSWER))?;
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: sidecar\r\nconnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Answers one question after the other.
+    fn server(answers: &'static [&'static str]) -> SocketAddr {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            for answer in answers.iter().cycle() {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut head = [0; 1024];
+                let read = stream.read(&mut head).unwrap();
+                assert!(head[..read].starts_with(b"GET /readyz HTTP/1.1\r\n"));
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        address
+    }
+
+    const NOT_YET: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 11\r\n\r\nfirst chain";
+
+    #[test]
+    fn the_gate_opens_when_the_sidecar_is_ready() {
+        let address = server(&[NOT_YET, NOT_YET, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]);
+        assert_eq!(wait(address, Duration::from_secs(60)), Ok(()));
+    }
+
+    #[test]
+    fn it_fails_and_says_what_is_missing() {
+        let problem = wait(server(&[NOT_YET]), Duration::from_millis(50)).unwrap_err();
+        assert!(problem.ends_with("was not ready within 0 s: first chain"), "{problem}");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let nobody = listener.local_addr().unwrap();
+        drop(listener);
+        let problem = wait(nobody, Duration::from_millis(50)).unwrap_err();
+        assert!(problem.contains("refused"), "{problem}");
+    }
+}
