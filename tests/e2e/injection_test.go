@@ -1,0 +1,217 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/process"
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+)
+
+// This file makes the pods of manager/src/inject/testdata at a real API server, which asks the manager's webhook for their sidecars.
+
+const (
+	injectedPods = "../../manager/src/inject/testdata"
+	enableProxy  = "ctrlmesh.kusionstack.io/enable-proxy"
+	// The namespace that the files speak of.
+	injectedNamespace = "demo"
+)
+
+const operatorShard = `
+kind: ShardingConfig
+metadata: {name: operator-a}
+spec:
+  selector: {matchLabels: {app: operator}}
+  controller: {leaderElectionName: operator}
+  limits: [{relateResources: [{apiGroups: [""], resources: [configmaps]}], selector: {matchLabels: {shard: a}}}]
+`
+
+// injectedCase is what a file of manager/src/inject/testdata has, as far as it matters here.
+type injectedCase struct {
+	Flags        []string
+	Rules        []map[string]any
+	Native       *bool
+	UpstreamKeys []string
+	Pod          map[string]any
+}
+
+func TestInjection(t *testing.T) {
+	t.Parallel()
+	address := must(process.FreeAddress())(t)
+	_, port, err := net.SplitHostPort(address)
+	check(t, err)
+	m := newMesh(t, "--webhook-bind-address=127.0.0.1", "--webhook-port="+port, "--proxy-image=ctrlmesh-proxy:1", "--init-image=ctrlmesh-init:1")
+	makeNamespace(t, m.controlPlane, injectedNamespace, nil)
+	m.apply(t, injectedNamespace, operatorShard)
+	remote := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: "remote-cluster"}, Data: map[string]string{"admin.conf": ""}}
+	_, err = m.client.CoreV1().ConfigMaps(injectedNamespace).Create(t.Context(), remote, meta.CreateOptions{})
+	check(t, err)
+	manager := m.start(t, "manager-0")
+	key := m.publicKey(t)
+	installWebhooks(t, m, "https://"+address)
+	eventually(t, "the webhook is asked", func() error {
+		_, err := tryPod(t, m.dynamic, injectedNamespace, map[string]any{
+			"metadata": map[string]any{"name": "nobody", "labels": map[string]any{enableProxy: "true"}},
+			"spec":     map[string]any{"containers": []any{map[string]any{"name": "a", "image": "a"}}},
+		})
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "selects this pod") {
+			return fmt.Errorf("a pod that nothing selects: %v", err)
+		}
+		return nil
+	})
+	t.Run("pods become what their files say", func(t *testing.T) { becomeWhatFilesSay(t, m, key) })
+	t.Run("a pod that can't be served is refused", func(t *testing.T) {
+		_, err := tryPod(t, m.dynamic, injectedNamespace, map[string]any{
+			"metadata": map[string]any{"name": "host", "labels": map[string]any{"app": "operator", enableProxy: "true"}},
+			"spec":     map[string]any{"hostNetwork": true, "containers": []any{map[string]any{"name": "a", "image": "a"}}},
+		})
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "remove hostNetwork") {
+			t.Errorf("a pod with hostNetwork: %v", err)
+		}
+	})
+	t.Run("without a manager other pods are made", func(t *testing.T) {
+		check(t, manager.Stop())
+		pod := map[string]any{
+			"metadata": map[string]any{"name": "other", "labels": map[string]any{"app": "operator"}},
+			"spec":     map[string]any{"containers": []any{map[string]any{"name": "a", "image": "a"}}},
+		}
+		_, err := tryPod(t, m.dynamic, injectedNamespace, pod)
+		check(t, err)
+		pod["metadata"].(map[string]any)["labels"].(map[string]any)[enableProxy] = "true"
+		if _, err := tryPod(t, m.dynamic, injectedNamespace, pod); !apierrors.IsInternalError(err) {
+			t.Errorf("a pod that asks for a sidecar: %v", err)
+		}
+	})
+}
+
+func becomeWhatFilesSay(t *testing.T, m *mesh, key string) {
+	for _, file := range injectedFiles(t) {
+		var of injectedCase
+		check(t, yaml.Unmarshal(must(os.ReadFile(file))(t), &of))
+		ofThisManager := of.Rules == nil && of.Native == nil && (of.Flags == nil || reflect.DeepEqual(of.Flags, []string{"--init-image=ctrlmesh-init:1"}))
+		if !ofThisManager || isOfLaterReleases(file) {
+			continue
+		}
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			made, err := tryPod(t, m.dynamic, injectedNamespace, of.Pod)
+			check(t, err)
+			check(t, hasAll(after(t, file, strings.NewReplacer("ed25519:AAAA", key)), made.Object, ""))
+		})
+	}
+}
+
+// TestInjectedPods makes the pods of all files as they are after injection, where nobody injects them again.
+func TestInjectedPods(t *testing.T) {
+	t.Parallel()
+	client := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)
+	plain, restricted := unique("plain"), unique("restricted")
+	makeNamespace(t, shared.controlPlane, plain, nil)
+	makeNamespace(t, shared.controlPlane, restricted, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
+	for _, file := range injectedFiles(t) {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			_, err := tryPod(t, client, plain, after(t, file, strings.NewReplacer()))
+			if isOfLaterReleases(file) {
+				if err == nil || !strings.Contains(err.Error(), "unknown field") {
+					t.Errorf("fields that no release has: %v", err)
+				}
+				return
+			}
+			check(t, err)
+		})
+	}
+	for name, allowed := range map[string]bool{"32-restricted": true, "29-iptables": false} {
+		_, err := tryPod(t, client, restricted, after(t, injectedPods+"/"+name+".yaml", strings.NewReplacer()))
+		if allowed != (err == nil) {
+			t.Errorf("%s in a restricted namespace: %v", name, err)
+		}
+	}
+}
+
+func injectedFiles(t *testing.T) []string {
+	found := []string{}
+	for _, file := range files(t, injectedPods) {
+		if !strings.HasSuffix(file, ".after.yaml") {
+			found = append(found, file)
+		}
+	}
+	return found
+}
+
+func isOfLaterReleases(file string) bool {
+	return strings.HasSuffix(file, "fields-of-later-releases.yaml")
+}
+
+// after is the pod that a file's neighbour has.
+func after(t *testing.T, file string, replacer *strings.Replacer) map[string]any {
+	t.Helper()
+	text := must(os.ReadFile(strings.TrimSuffix(file, ".yaml") + ".after.yaml"))(t)
+	pod := map[string]any{}
+	check(t, yaml.Unmarshal([]byte(replacer.Replace(string(text))), &pod))
+	return pod
+}
+
+// tryPod asks whether a pod would be made, and what it would be.
+func tryPod(t *testing.T, client dynamic.Interface, namespace string, pod map[string]any) (*unstructured.Unstructured, error) {
+	t.Helper()
+	object := &unstructured.Unstructured{Object: map[string]any{}}
+	text := must(json.Marshal(pod))(t)
+	check(t, json.Unmarshal(text, &object.Object))
+	object.SetAPIVersion("v1")
+	object.SetKind("Pod")
+	object.SetNamespace(namespace)
+	// As the ServiceAccount plugin does before webhooks are asked; it is off here, for nobody makes the accounts.
+	if _, ok, _ := unstructured.NestedString(object.Object, "spec", "serviceAccountName"); !ok {
+		check(t, unstructured.SetNestedField(object.Object, "default", "spec", "serviceAccountName"))
+	}
+	pods := client.Resource(core.SchemeGroupVersion.WithResource("pods")).Namespace(namespace)
+	return pods.Create(t.Context(), object, meta.CreateOptions{DryRun: []string{meta.DryRunAll}, FieldValidation: "Strict"})
+}
+
+func makeNamespace(t *testing.T, plane controlPlane, name string, labels map[string]string) {
+	t.Helper()
+	namespace := &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: name, Labels: labels}}
+	_, err := plane.client.CoreV1().Namespaces().Create(t.Context(), namespace, meta.CreateOptions{})
+	check(t, err)
+}
+
+// hasAll tells what of an object is missing in another one, which may have more fields: an API server fills defaults in.
+func hasAll(want, got any, path string) error {
+	switch want := want.(type) {
+	case map[string]any:
+		fields, ok := got.(map[string]any)
+		if !ok {
+			return fmt.Errorf("%s is %v, want %v", path, got, want)
+		}
+		for field, value := range want {
+			if err := hasAll(value, fields[field], path+"."+field); err != nil {
+				return err
+			}
+		}
+	case []any:
+		items, ok := got.([]any)
+		if !ok || len(items) != len(want) {
+			return fmt.Errorf("%s is %v, want %v", path, got, want)
+		}
+		for i := range want {
+			if err := hasAll(want[i], items[i], fmt.Sprintf("%s[%d]", path, i)); err != nil {
+				return err
+			}
+		}
+	default:
+		if fmt.Sprint(want) != fmt.Sprint(got) {
+			return fmt.Errorf("%s is %v, want %v", path, got, want)
+		}
+	}
+	return nil
+}
