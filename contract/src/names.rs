@@ -150,6 +150,8 @@ pub mod env {
     pub const PUBLIC_KEY: &str = "CTRLMESH_PUBLIC_KEY";
     /// Where the sidecar notes what the one that is started after it in the pod must know.
     pub const STATE_DIR: &str = "CTRLMESH_STATE_DIR";
+    /// The entry of the chain without which a pod's first sidecar serves nothing: its shard's.
+    pub const AWAIT_ENTRY: &str = "CTRLMESH_AWAIT_ENTRY";
     /// What the sidecar logs.
     pub const LOG: &str = "CTRLMESH_LOG";
     /// How the sidecar logs.

@@ -60,7 +60,7 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
         return Err(Refusal::NoImage);
     }
     take_out(&mut draft);
-    mark(&mut draft, known)?;
+    let shard = mark(&mut draft, known)?;
     clash::check(&draft, settings)?;
     let wishes = Wishes::of(&draft, known)?;
     let (mode, is_native) = (wishes.mode, wishes.is_native);
@@ -68,7 +68,7 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     environment::inject(&mut draft, &wishes)?;
     let asked_for = environment::asked_for(&draft, &wishes)?;
     let server = environment::server(&draft)?;
-    let mut sidecar = sidecar::container(&wishes, settings, known, asked_for);
+    let mut sidecar = sidecar::container(&wishes, settings, known, shard.as_deref(), asked_for);
     if let Some(path) = &wishes.log_path {
         sidecar.mount(logs::share(&mut draft, path));
     }
@@ -109,15 +109,15 @@ fn take_out(draft: &mut Draft) {
     }
 }
 
-/// Labels that say what the pod is, for the manager and for people.
-fn mark(draft: &mut Draft, known: &Known) -> Result<(), Refusal> {
+/// Labels that say what the pod is, for the manager and for people. Returns its shard.
+fn mark(draft: &mut Draft, known: &Known) -> Result<Option<String>, Refusal> {
     draft.labels.remove(labels::SHARDING_CONFIG_INJECTED);
     draft.labels.insert(labels::WATCHING.to_owned(), "true".to_owned());
-    let shard = select::shard(&draft.labels, &known.namespace, &known.rules)?;
+    let shard = select::shard(&draft.labels, &known.namespace, &known.rules)?.map(str::to_owned);
     // It says for people what the chain decides; a name may be too long for that.
-    if let Some(shard) = shard.filter(|shard| shard.len() <= MAX_LABEL) {
+    if let Some(shard) = shard.as_ref().filter(|shard| shard.len() <= MAX_LABEL) {
         let label = labels::SHARDING_CONFIG_INJECTED.to_owned();
-        draft.labels.insert(label, shard.to_owned());
+        draft.labels.insert(label, shard.clone());
     }
     let mode = if draft.has(labels::ENABLE_IPTABLES) {
         "iptables"
@@ -127,7 +127,7 @@ fn mark(draft: &mut Draft, known: &Known) -> Result<(), Refusal> {
     draft
         .annotations
         .insert(annotations::INJECTED.to_owned(), mode.to_owned());
-    Ok(())
+    Ok(shard)
 }
 
 fn pull_secrets(draft: &mut Draft, settings: &Settings) {

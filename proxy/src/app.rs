@@ -130,7 +130,7 @@ impl App {
             ..
         } = self;
         let listening = readiness.guard("listener");
-        let first_chain = readiness.guard("first chain");
+        let awaited = feed::Awaited::of(&settings, &readiness);
         let control = CancellationToken::new();
         let (workers, threads) = start_workers(&settings, &shared)?;
         let mut tasks = JoinSet::new();
@@ -149,7 +149,7 @@ impl App {
             &settings,
             &shared,
             workers.clone(),
-            first_chain,
+            awaited,
             control.clone(),
         )?;
         if let Some(external) = external {

@@ -33,7 +33,7 @@ pub mod watch;
 pub use build::Host;
 pub use directory_watch::DirectoryWatch;
 pub use error::Error;
-pub use handle::ChainHandle;
+pub use handle::{ChainHandle, Required};
 pub use health::{Admission, Health, HealthState};
 pub use index::Matched;
 pub use matcher::{MatchQuery, Matcher};

@@ -95,6 +95,11 @@ pub struct Settings {
     #[arg(long, env = "CTRLMESH_PUBLIC_KEY", value_name = "KEY", requires = "chain_dir")]
     pub public_key: Option<String>,
 
+    /// Entry that must be among the pod's before anything is served: a chain that does not know the pod's shard yet would show it
+    /// everything. A sidecar that follows another one in its pod (`--state-dir`) does not wait: that one has served.
+    #[arg(long, env = "CTRLMESH_AWAIT_ENTRY", value_name = "NAME", requires = "chain_dir")]
+    pub await_entry: Option<String>,
+
     /// Where compiled plugins are kept, so that a restart is ready in milliseconds. Default: nowhere, each start compiles.
     #[arg(long, env = "CTRLMESH_CACHE_DIR", value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,

@@ -75,6 +75,16 @@ impl Stand {
     /// # Errors
     /// Something did not come up; the text says what.
     pub async fn around(api: ApiServer, entries: Vec<EntrySpec>, flags: &[&str]) -> anyhow::Result<Self> {
+        let stand = Self::unready(api, entries, flags).await?;
+        stand.sidecar.wait_ready().await?;
+        Ok(stand)
+    }
+
+    /// The same, whose sidecar need not be ready yet.
+    ///
+    /// # Errors
+    /// Something did not come up; the text says what.
+    pub async fn unready(api: ApiServer, entries: Vec<EntrySpec>, flags: &[&str]) -> anyhow::Result<Self> {
         let files = tempfile::tempdir()?;
         let mut chain = ChainDir::create(files.path().join("chain"))?;
         chain.publish(entries)?;
@@ -88,7 +98,6 @@ impl Stand {
         path("--cache-dir", cache_dir());
         path("--state-dir", files.path().join("state"));
         let sidecar = Sidecar::start(&flags).await?;
-        sidecar.wait_ready().await?;
         Ok(Self {
             api,
             chain,
@@ -110,6 +119,16 @@ impl Stand {
         meanwhile(&mut self.chain)?;
         self.sidecar = Sidecar::start(&self.flags).await?;
         self.sidecar.wait_ready().await
+    }
+
+    /// Starts the sidecar once more; the one before is killed. It need not be ready yet.
+    ///
+    /// # Errors
+    /// It does not come up; the text says why.
+    pub async fn start_again(&mut self) -> anyhow::Result<()> {
+        self.sidecar.kill().await?;
+        self.sidecar = Sidecar::start(&self.flags).await?;
+        Ok(())
     }
 
     /// A client of the sidecar.

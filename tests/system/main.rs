@@ -9,6 +9,7 @@
 
 mod acknowledgement;
 mod admin;
+mod awaited;
 mod bad_chain;
 mod bad_clients;
 mod breaking;

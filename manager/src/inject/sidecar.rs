@@ -8,6 +8,7 @@ use super::pod::{Container, variable};
 use super::settings::{Known, Settings};
 use super::volumes;
 use super::wishes::Wishes;
+use crate::hand_over::entry_of_shard;
 
 /// Seconds until the sidecar is asked again whether it is ready to start: what the controller waits at most beyond need.
 const START_PERIOD: u32 = 1;
@@ -27,15 +28,21 @@ pub(super) fn restricted() -> Value {
     })
 }
 
-/// The container; `asked_for` are variables that the pod wants it to have.
-pub(super) fn container(wishes: &Wishes, settings: &Settings, known: &Known, asked_for: Vec<Value>) -> Container {
+/// The container of a pod of this shard; `asked_for` are variables that the pod wants it to have.
+pub(super) fn container(
+    wishes: &Wishes,
+    settings: &Settings,
+    known: &Known,
+    shard: Option<&str>,
+    asked_for: Vec<Value>,
+) -> Container {
     let mut fields = Map::new();
     let mut put = |field: &str, value: Value| drop(fields.insert(field.to_owned(), value));
     put("name", json!(pod::SIDECAR));
     put("image", json!(settings.image));
     put("imagePullPolicy", json!(settings.pull_policy));
     put("args", json!(arguments(wishes, settings)));
-    put("env", Value::Array(environment(settings, known, asked_for)));
+    put("env", Value::Array(environment(settings, known, shard, asked_for)));
     put(
         "ports",
         json!([{"name": "ctrlmesh-admin", "containerPort": settings.admin.port(), "protocol": "TCP"}]),
@@ -80,7 +87,7 @@ fn arguments(wishes: &Wishes, settings: &Settings) -> Vec<String> {
 }
 
 /// What the pod asks for stands above what the manager's flags say, and both below what the sidecar can't do without.
-fn environment(settings: &Settings, known: &Known, asked_for: Vec<Value>) -> Vec<Value> {
+fn environment(settings: &Settings, known: &Known, shard: Option<&str>, asked_for: Vec<Value>) -> Vec<Value> {
     let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
     let needed = [
         field(env::POD_NAME, "metadata.name"),
@@ -88,6 +95,9 @@ fn environment(settings: &Settings, known: &Known, asked_for: Vec<Value>) -> Vec
         variable(env::PUBLIC_KEY, &known.public_key),
         variable(env::STATE_DIR, &volumes::state_dir()),
     ];
+    // The chain may be older than the shard: without its entry the pod would see everything.
+    let shard = shard.map(|shard| variable(env::AWAIT_ENTRY, &entry_of_shard(shard)));
+    let needed: Vec<Value> = needed.into_iter().chain(shard).collect();
     let external = (settings.external_port != 0)
         .then(|| variable(env::EXTERNAL_ADDRESS, &format!("127.0.0.1:{}", settings.external_port)));
     let usual = [

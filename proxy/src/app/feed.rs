@@ -10,10 +10,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::prepare;
-use crate::chain::{self, ChainHandle, Labels, Past, Place, Prepare, Source, Timing};
+use crate::chain::{self, ChainHandle, Labels, Past, Place, Prepare, Required, Source, Timing};
 use crate::config::Settings;
 use crate::error::Error;
-use crate::readiness::Guard;
+use crate::readiness::{Guard, Readiness};
 use crate::wasm::{CompileMode, Compiler, InstanceInfo};
 use crate::worker::{Order, Shared};
 
@@ -23,20 +23,40 @@ pub(super) fn handle(settings: &Settings, registry: &mut Registry) -> Arc<ChainH
         namespace: settings.pod_namespace.clone(),
         name: settings.pod_name.clone(),
     };
-    Arc::new(ChainHandle::new(
-        pod,
-        settings.chain_dir.is_some(),
-        chain::Metrics::new(registry),
-    ))
+    Arc::new(ChainHandle::new(pod, required(settings), chain::Metrics::new(registry)))
 }
 
-/// Follows the chain's directory, if there is one. `first_chain` is given back with the first chain.
+fn required(settings: &Settings) -> Required {
+    match (&settings.chain_dir, &settings.await_entry) {
+        (None, _) => Required::Nothing,
+        (Some(_), None) => Required::Chain,
+        (Some(_), Some(name)) => Required::Entry(name.clone()),
+    }
+}
+
+/// What requests wait for.
+pub(super) struct Awaited {
+    first_chain: Guard,
+    own_entry: Option<Guard>,
+}
+
+impl Awaited {
+    pub(super) fn of(settings: &Settings, readiness: &Readiness) -> Self {
+        let own_entry = settings.await_entry.as_ref();
+        Self {
+            first_chain: readiness.guard("first chain"),
+            own_entry: own_entry.map(|_| readiness.guard("--await-entry")),
+        }
+    }
+}
+
+/// Follows the chain's directory, if there is one. What is awaited is given back when it is there.
 pub(super) fn start(
     tasks: &mut JoinSet<()>,
     settings: &Settings,
     shared: &Shared,
     workers: Vec<mpsc::Sender<Order>>,
-    first_chain: Guard,
+    awaited: Awaited,
     control: CancellationToken,
 ) -> Result<(), Error> {
     if let Some(directory) = &settings.chain_dir {
@@ -60,8 +80,10 @@ pub(super) fn start(
     }
     let chain = Arc::clone(&shared.chain);
     tasks.spawn(async move {
+        chain.first_chain().await;
+        drop(awaited.first_chain);
         chain.ready().await;
-        drop(first_chain);
+        drop(awaited.own_entry);
     });
     Ok(())
 }
@@ -70,10 +92,11 @@ fn past(settings: &Settings) -> Result<Past, Error> {
     let Some(directory) = &settings.state_dir else {
         return Ok(Past::unknown());
     };
-    Past::open(directory).map_err(|source| Error::State {
+    let past = Past::open(directory).map_err(|source| Error::State {
         directory: directory.clone(),
         source,
-    })
+    })?;
+    Ok(past.awaiting(settings.await_entry.clone()))
 }
 
 fn place(settings: &Settings, directory: &Path) -> Result<Place, Error> {

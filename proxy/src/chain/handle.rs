@@ -3,7 +3,7 @@
 //!
 //! Leaves loading to `source.rs` and `watch.rs`.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -31,7 +31,20 @@ pub struct ChainHandle {
     record: ArcSwap<Record>,
     metrics: Metrics,
     pod: Pod,
-    chain_required: bool,
+    required: Required,
+    /// Another process has served this pod before.
+    is_follower: AtomicBool,
+}
+
+/// What must be there before requests are served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Required {
+    /// Nothing: there is no chain.
+    Nothing,
+    /// A chain.
+    Chain,
+    /// A chain that has this entry for the pod, if it is the pod's first.
+    Entry(String),
 }
 
 /// What only status needs.
@@ -42,9 +55,9 @@ struct Record {
 }
 
 impl ChainHandle {
-    /// No chain yet. `chain_required`: [`Self::is_ready`] waits for the first one.
+    /// No chain yet. [`Self::is_ready`] waits for what is required.
     #[must_use]
-    pub fn new(pod: Pod, chain_required: bool, metrics: Metrics) -> Self {
+    pub fn new(pod: Pod, required: Required, metrics: Metrics) -> Self {
         Self {
             current: ArcSwap::from_pointee(Snapshot::none()),
             earlier: Mutex::default(),
@@ -52,12 +65,14 @@ impl ChainHandle {
             record: ArcSwap::default(),
             metrics,
             pod,
-            chain_required,
+            required,
+            is_follower: AtomicBool::new(false),
         }
     }
 
     /// Another process served this pod until just now: its last writes are told of as long as they may be carried out.
     pub fn follow_another(&self) {
+        self.is_follower.store(true, Ordering::Release);
         self.earlier().push(Tally::left_behind());
     }
 
@@ -113,16 +128,36 @@ impl ChainHandle {
         self.changes.subscribe()
     }
 
-    /// Whether requests may be served: there is a chain, or none is required.
+    /// Whether there is a chain, or none is required.
+    #[must_use]
+    pub fn has_chain(&self) -> bool {
+        self.required == Required::Nothing || self.load().document.is_some()
+    }
+
+    /// Whether requests may be served. Asked at the start only: an entry that goes later takes nothing back.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        !self.chain_required || self.load().document.is_some()
+        let has_entry = |name: &str| self.load().entries().iter().any(|entry| entry.name == name);
+        self.has_chain()
+            && match &self.required {
+                Required::Entry(name) => self.is_follower.load(Ordering::Acquire) || has_entry(name),
+                Required::Nothing | Required::Chain => true,
+            }
     }
 
     /// Waits until requests may be served.
     pub async fn ready(&self) {
+        self.wait(Self::is_ready).await;
+    }
+
+    /// Waits for the first chain.
+    pub async fn first_chain(&self) {
+        self.wait(Self::has_chain).await;
+    }
+
+    async fn wait(&self, is_over: impl Fn(&Self) -> bool) {
         let mut changes = self.subscribe();
-        while !self.is_ready() {
+        while !is_over(self) {
             // The sender lives as long as `self`, so this ends with a change only.
             if changes.changed().await.is_err() {
                 return;

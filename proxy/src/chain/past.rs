@@ -8,6 +8,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ctrlmesh_contract::Digest;
 
@@ -27,6 +28,9 @@ const MAX_NOTE_BYTES: u64 = 128;
 pub struct Past {
     directory: Option<PathBuf>,
     chains: Chains,
+    /// Without this entry nothing is served at first, so there is nothing to note.
+    awaited: Option<String>,
+    has_served: AtomicBool,
 }
 
 /// The chains that those sidecars had.
@@ -44,8 +48,22 @@ impl Past {
     /// Nothing is noted, so nothing is known: each start counts as the pod's first.
     #[must_use]
     pub const fn unknown() -> Self {
-        let (directory, chains) = (None, Chains::None);
-        Self { directory, chains }
+        Self::of(None, Chains::None)
+    }
+
+    const fn of(directory: Option<PathBuf>, chains: Chains) -> Self {
+        Self {
+            directory,
+            chains,
+            awaited: None,
+            has_served: AtomicBool::new(false),
+        }
+    }
+
+    /// The same where nothing is served before a chain has this entry.
+    #[must_use]
+    pub fn awaiting(self, entry: Option<String>) -> Self {
+        Self { awaited: entry, ..self }
     }
 
     /// What is noted in this directory, which is made if it is not there.
@@ -59,10 +77,7 @@ impl Past {
             Some(Ok(digest)) => Chains::One(digest),
             Some(Err(_)) => Chains::Several,
         };
-        Ok(Self {
-            directory: Some(directory.to_owned()),
-            chains,
-        })
+        Ok(Self::of(Some(directory.to_owned()), chains))
     }
 
     /// Whether there was a sidecar before this one.
@@ -84,6 +99,9 @@ impl Past {
     /// nobody knows.
     pub(super) fn note(&self, snapshot: &Snapshot) {
         let Some(directory) = &self.directory else { return };
+        if !self.is_served(snapshot) {
+            return;
+        }
         let note = if snapshot.is_first() {
             digest_of(snapshot).to_string()
         } else {
@@ -96,6 +114,13 @@ impl Past {
                 "the chain can't be noted: if this sidecar is restarted, clients may miss a change of their shard"
             );
         }
+    }
+
+    /// Whether clients read under a chain: they do from the awaited entry on, whatever becomes of that.
+    fn is_served(&self, snapshot: &Snapshot) -> bool {
+        let is_awaited = |name: &String| snapshot.entries().iter().any(|entry| entry.name == *name);
+        let is_served = self.is_there() || self.awaited.as_ref().is_none_or(is_awaited);
+        self.has_served.fetch_or(is_served, Ordering::AcqRel) || is_served
     }
 }
 

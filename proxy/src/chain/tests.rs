@@ -12,7 +12,7 @@ use ctrlmesh_contract::status::Pod;
 use ctrlmesh_contract::{Chain, Digest};
 use serde_json::{Value, json};
 
-use super::{ChainHandle, Host, Labels, Metrics, Past, Place, Source};
+use super::{ChainHandle, Host, Labels, Metrics, Past, Place, Required, Source};
 use crate::wasm::{CompileMode, Compiler, Engine, InstanceInfo, Plugin, StateStore};
 
 /// Namespace of the pod under test.
@@ -93,7 +93,7 @@ pub(crate) fn handle(metrics: Metrics) -> Arc<ChainHandle> {
         namespace: NAMESPACE.to_owned(),
         name: "pod-0".to_owned(),
     };
-    Arc::new(ChainHandle::new(pod, true, metrics))
+    Arc::new(ChainHandle::new(pod, Required::Chain, metrics))
 }
 
 fn host() -> Host {
