@@ -44,7 +44,7 @@ plugins: setup ## Writes every plugin and test guest as .wasm files
 	cargo run --locked -p ctrlmesh-plugins-builtin --features guests --bin write-plugins -- $(PLUGINS)
 
 .PHONY: cluster
-cluster: ## Builds kube-apiserver, etcd, kubectl, cert-manager and an OCI registry from Go modules, once
+cluster: ## Builds kube-apiserver, etcd, kubectl, Helm, cert-manager and an OCI registry from Go modules, once
 	cd tests/e2e && go run ./cmd/build
 
 .PHONY: check

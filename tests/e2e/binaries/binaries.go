@@ -1,5 +1,5 @@
-// Package binaries builds what the end-to-end tests run: kube-apiserver, kubectl, etcd, cert-manager and an OCI
-// registry, from Go modules alone.
+// Package binaries builds what the end-to-end tests run: kube-apiserver, kubectl, etcd, Helm, cert-manager and an
+// OCI registry, from Go modules alone.
 //
 // Each is built once into a directory of a cache outside the repository whose name is a hash of everything that decides
 // the result, so that a changed version never meets an old file, and only what has changed is built. Starting them is the
@@ -42,6 +42,7 @@ var programs = []program{
 	{name: "etcd", module: "etcd", pkg: ".", ldflags: "-s -w"},
 	{name: "cert-manager", module: "cert-manager", pkg: certManager + "/cmd/controller", ldflags: "-s -w", data: "deploy/crds"},
 	{name: "registry", module: "registry", pkg: ".", ldflags: "-s -w"},
+	{name: "helm", module: "helm", pkg: "helm.sh/helm/v4/cmd/helm", ldflags: "-s -w"},
 	{name: "kube-apiserver", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", ldflags: stamp},
 	{name: "kubectl", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: stamp},
 }
