@@ -61,10 +61,19 @@ check: setup ## Formatting, lints, generated files, the fuzz crate's types
 .PHONY: rbac
 rbac: ## Writes deploy/rbac from the rules beside the manager's code; a test fails on a difference
 	cargo run --locked --quiet -p ctrlmesh-manager --bin write-rbac -- deploy/rbac/manager.yaml
+	$(MAKE) chart
 
 .PHONY: crd
 crd: ## Writes deploy/crd from the manager's types; a test fails on a difference
 	cargo run --locked --quiet -p ctrlmesh-manager --bin write-crds -- deploy/crd
+	$(MAKE) chart
+
+.PHONY: chart
+chart: ## Copies deploy/crd, rbac and webhook into the Helm chart, which can't read outside of itself; a test fails on a difference
+	@rm -rf deploy/helm/ctrlmesh/files
+	@for part in crd rbac webhook; do \
+		mkdir -p deploy/helm/ctrlmesh/files/$$part && cp deploy/$$part/*.yaml deploy/helm/ctrlmesh/files/$$part/ || exit 1; \
+	done
 
 .PHONY: golden
 golden: ## Asks upstream's own parsers again (tests/golden)
