@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"ctrlmesh.kusionstack.io/e2e/binaries"
+	"ctrlmesh.kusionstack.io/e2e/cluster"
 	"ctrlmesh.kusionstack.io/e2e/process"
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 	core "k8s.io/api/core/v1"
@@ -40,7 +41,7 @@ func certManagerResource(plural string) schema.GroupVersionResource {
 
 func TestCertManager(t *testing.T) {
 	t.Parallel()
-	installCertManager(t)
+	installCertManager(t, shared.cluster)
 	t.Run("control", func(t *testing.T) {
 		t.Parallel()
 		m := startCertManager(t, nil)
@@ -194,9 +195,9 @@ func condition(object *unstructured.Unstructured, kind string) string {
 }
 
 // installCertManager makes cert-manager's kinds, if an earlier run did not, and waits until they are served.
-func installCertManager(t *testing.T) {
+func installCertManager(t *testing.T, in *cluster.Cluster) {
 	t.Helper()
-	client := must(extensionsclient.NewForConfig(shared.cluster.AdminConfig()))(t).ApiextensionsV1().CustomResourceDefinitions()
+	client := must(extensionsclient.NewForConfig(in.AdminConfig()))(t).ApiextensionsV1().CustomResourceDefinitions()
 	files := must(filepath.Glob(filepath.Join(must(binaries.CertManagerCRDs())(t), "*.yaml")))(t)
 	for _, file := range files {
 		var definition extensions.CustomResourceDefinition

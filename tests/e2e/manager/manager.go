@@ -41,6 +41,8 @@ type Options struct {
 	// LeaseSeconds is how long the lock of a leader that died is valid. The least that the manager takes if zero.
 	LeaseSeconds int
 	Flags        []string
+	// Env is more environment, NAME=value.
+	Env []string
 }
 
 // leastLeaseSeconds: manager/src/args.rs.
@@ -119,7 +121,8 @@ func start(ctx context.Context, binary string, options Options) (*Manager, error
 	m.Process, err = process.Start(process.Spec{
 		Name: options.Name, Path: binary, Args: append(args, options.Flags...), LogDir: options.Dir,
 		// Any port for the webhooks, and no delay at the end; flags can say otherwise.
-		Env: append(authorities(options.Flags), "KUBECONFIG="+options.Kubeconfig, "WEBHOOK_PORT=0", "CTRLMESH_SHUTDOWN_DELAY_SECONDS=0"),
+		Env: slices.Concat(authorities(options.Flags), options.Env,
+			[]string{"KUBECONFIG=" + options.Kubeconfig, "WEBHOOK_PORT=0", "CTRLMESH_SHUTDOWN_DELAY_SECONDS=0"}),
 	})
 	if err != nil {
 		return nil, err

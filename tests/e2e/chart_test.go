@@ -1,0 +1,298 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+)
+
+// This file holds the Helm chart against what kustomize makes, and has Helm install it.
+
+// asKustomized are overlays, and the values that mean the same.
+var asKustomized = map[string][]string{
+	".":                     nil,
+	"overlays/cert-manager": {"--set=certManager.enabled=true"},
+	"overlays/monitoring":   {"--set=monitoring.enabled=true"},
+	"overlays/development": {
+		"--set=replicas=1", "--set-string=settings.CTRLMESH_PROXY_LOG=info\\,access=debug",
+		"--set-string=settings.CTRLMESH_LOG=info\\,ctrlmesh_manager=debug\\,kube_client=error\\,kube_runtime=error",
+	},
+}
+
+func TestChart(t *testing.T) {
+	t.Parallel()
+	for path, values := range asKustomized {
+		t.Run("is "+path, func(t *testing.T) {
+			output(t, "helm", "", append([]string{"lint", "--strict", chart}, values...)...)
+			sameObjects(t, parse(t, kustomize(t, filepath.Join(deployed, path))), parse(t, template(t, "ctrlmesh", values...)))
+		})
+	}
+	if len(asKustomized) != len(kustomizations(t)) {
+		t.Errorf("overlays are %v", kustomizations(t))
+	}
+	t.Run("names and ports fit each other in another namespace", func(t *testing.T) {
+		fit(t, parse(t, template(t, "elsewhere", "--set=monitoring.enabled=true,certManager.enabled=true")))
+	})
+	t.Run("files are those of deploy", sameFiles)
+	t.Run("versions are one", sameVersions)
+	t.Run("every value is described", describesValues)
+	t.Run("every value has an effect", haveEffects)
+	t.Run("unknown values are refused", func(t *testing.T) {
+		for value, says := range map[string]string{"replica=1": "replica", "settings.POD_NAME=a": "POD_NAME", "networkPolicy.egressPorts={0}": "egressPorts"} {
+			_, errs, err := tryOutput(t, "helm", "", "template", chart, "--set="+value)
+			if err == nil || !strings.Contains(errs, says) {
+				t.Errorf("%s: %v: %s", value, err, errs)
+			}
+		}
+	})
+	t.Run("is installed, upgraded and uninstalled", installs)
+}
+
+// sameObjects compares what an API server gets. The chart leaves its namespace to Helm, and says whose objects these are.
+func sameObjects(t *testing.T, kustomized, charted manifests) {
+	t.Helper()
+	normal := func(objects manifests) map[string]any {
+		found := map[string]any{}
+		for _, object := range objects {
+			if object.GetKind() == "Namespace" {
+				continue
+			}
+			name := identity(object)
+			if found[name] != nil {
+				t.Errorf("%s is there twice", name)
+			}
+			found[name] = normalized(object.DeepCopy()).Object
+		}
+		return found
+	}
+	want, got := normal(kustomized), normal(charted)
+	for name := range want {
+		if !reflect.DeepEqual(want[name], got[name]) {
+			t.Errorf("%s: kustomize and the chart differ at %q, or %q", name, missing(want[name], got[name], ""), missing(got[name], want[name], ""))
+		}
+		delete(got, name)
+	}
+	for name := range got {
+		t.Errorf("only the chart has %s", name)
+	}
+}
+
+func normalized(object *unstructured.Unstructured) *unstructured.Unstructured {
+	labels := object.GetLabels()
+	for _, label := range []string{"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "helm.sh/chart"} {
+		delete(labels, label)
+	}
+	object.SetLabels(labels)
+	annotations := object.GetAnnotations()
+	delete(annotations, "helm.sh/resource-policy")
+	if len(annotations) == 0 {
+		annotations = nil
+	}
+	object.SetAnnotations(annotations)
+	containers, ok, _ := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
+	if ok {
+		variables := containers[0].(map[string]any)["env"].([]any)
+		name := func(variable any) string { return fmt.Sprint(variable.(map[string]any)["name"]) }
+		slices.SortFunc(variables, func(a, b any) int { return strings.Compare(name(a), name(b)) })
+		_ = unstructured.SetNestedSlice(object.Object, containers, "spec", "template", "spec", "containers")
+	}
+	return object
+}
+
+// sameFiles compares byte for byte: a chart can't read outside of itself.
+func sameFiles(t *testing.T) {
+	read := func(pattern, root string) map[string]string {
+		found := map[string]string{}
+		for _, path := range must(filepath.Glob(filepath.Join(root, pattern)))(t) {
+			found[must(filepath.Rel(root, path))(t)] = string(must(os.ReadFile(path))(t))
+		}
+		return found
+	}
+	for _, part := range []string{"crd", "rbac", "webhook"} {
+		shipped := read(part+"/*.yaml", deployed)
+		if len(shipped) == 0 || !reflect.DeepEqual(shipped, read(part+"/*.yaml", chart+"/files")) {
+			t.Errorf("the chart has another %s than deploy/: run `make chart`", part)
+		}
+	}
+}
+
+func sameVersions(t *testing.T) {
+	version := regexp.MustCompile(`(?m)^version = "(.+)"$`).FindStringSubmatch(string(must(os.ReadFile("../../Cargo.toml"))(t)))[1]
+	about := map[string]any{}
+	check(t, yaml.Unmarshal(must(os.ReadFile(chart+"/Chart.yaml"))(t), &about))
+	if about["version"] != version || about["appVersion"] != version {
+		t.Errorf("the chart is %v of %v, the programs are %s", about["version"], about["appVersion"], version)
+	}
+	for _, file := range []string{"base/deployment.yaml", "images/kustomization.yaml"} {
+		text := string(must(os.ReadFile(filepath.Join(deployed, file)))(t))
+		for _, match := range regexp.MustCompile(`(?:ctrlmesh-\w+:|newTag: )(\S+)`).FindAllStringSubmatch(text, -1) {
+			if match[1] != version {
+				t.Errorf("%s has %s, the programs are %s", file, match[0], version)
+			}
+		}
+	}
+}
+
+// describesValues wants of values.schema.json a description and the default of each value, and no others.
+func describesValues(t *testing.T) {
+	values, schema := map[string]any{}, map[string]any{}
+	check(t, yaml.Unmarshal(must(os.ReadFile(chart+"/values.yaml"))(t), &values))
+	check(t, json.Unmarshal(must(os.ReadFile(chart+"/values.schema.json"))(t), &schema))
+	describes(t, "", values, schema)
+}
+
+func describes(t *testing.T, path string, value any, schema map[string]any) {
+	if text, _ := schema["description"].(string); text == "" {
+		t.Errorf("%s has no description", path)
+	}
+	properties, _ := schema["properties"].(map[string]any)
+	if fallback, ok := schema["default"]; ok {
+		if !reflect.DeepEqual(fallback, value) {
+			t.Errorf("%s is %v by default, the schema says %v", path, value, fallback)
+		}
+		return
+	}
+	fields, ok := value.(map[string]any)
+	if !ok || schema["additionalProperties"] != false {
+		t.Errorf("%s has no default, or takes anything", path)
+	}
+	for name, field := range fields {
+		of, ok := properties[name].(map[string]any)
+		if !ok {
+			t.Errorf("%s.%s is not described", path, name)
+			continue
+		}
+		describes(t, path+"."+name, field, of)
+	}
+	for name := range properties {
+		if _, ok := fields[name]; !ok && name != "global" {
+			t.Errorf("%s.%s is no value", path, name)
+		}
+	}
+}
+
+// everything is switched on.
+const everything = "certManager.enabled=true,monitoring.enabled=true"
+
+// changes are other values than the defaults, as JSON. Those of switches turn off what is on in [everything].
+var changes, switches = map[string]string{
+	"replicas":         `3`,
+	"image.repository": `"registry.example/manager"`, "image.tag": `"2"`, "image.pullPolicy": `"Always"`,
+	"image.digest":           `"sha256:0123456789012345678901234567890123456789012345678901234567890123"`,
+	"imagePullSecrets":       `[{"name": "registry"}]`,
+	"proxy.image.repository": `"registry.example/proxy"`, "proxy.image.tag": `"2"`,
+	"proxy.image.digest":        `"sha256:0123456789012345678901234567890123456789012345678901234567890123"`,
+	"settings":                  `{"CTRLMESH_QPS": 100, "CTRLMESH_LOG_FORMAT": "json"}`,
+	"crds.keep":                 `false`,
+	"resources":                 `{"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}`,
+	"podAnnotations":            `{"example.com/a": "b"}`,
+	"podLabels":                 `{"example.com/c": "d"}`,
+	"nodeSelector":              `{"kubernetes.io/os": "linux"}`,
+	"tolerations":               `[{"key": "control-plane", "operator": "Exists"}]`,
+	"affinity":                  `{"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}}}`,
+	"topologySpreadConstraints": `[{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app.kubernetes.io/name": "ctrlmesh-manager"}}}]`,
+	"priorityClassName":         `"system-cluster-critical"`,
+	"volumes":                   `[{"name": "authorities", "configMap": {"name": "registries"}}]`,
+	"volumeMounts":              `[{"name": "authorities", "mountPath": "/etc/registries", "readOnly": true}]`,
+	"networkPolicy.egressPorts": `[443, 5000]`,
+	"certManager.issuerRef":     `{"name": "company", "kind": "ClusterIssuer", "group": "cert-manager.io"}`,
+	"monitoring.labels":         `{"release": "prometheus"}`,
+	"monitoring.interval":       `"1m"`,
+}, map[string]string{
+	"crds.install": `false`, "podDisruptionBudget.enabled": `false`, "networkPolicy.enabled": `false`,
+	"certManager.enabled": `false`, "monitoring.enabled": `false`,
+}
+
+// changed are arguments for all changes at once.
+func changed() []string {
+	arguments := []string{"--set=" + everything}
+	for value, to := range changes {
+		arguments = append(arguments, "--set-json="+value+"="+to)
+	}
+	return arguments
+}
+
+func haveEffects(t *testing.T) {
+	schema := map[string]any{}
+	check(t, json.Unmarshal(must(os.ReadFile(chart+"/values.schema.json"))(t), &schema))
+	before := template(t, "ctrlmesh", "--set-json="+everything)
+	for _, value := range leaves("", schema) {
+		to, ok := changes[value]
+		if !ok {
+			to, ok = switches[value]
+		}
+		if !ok {
+			t.Errorf("nothing changes %s", value)
+		} else if template(t, "ctrlmesh", "--set-json="+everything, "--set-json="+value+"="+to) == before {
+			t.Errorf("%s has no effect", value)
+		}
+	}
+}
+
+// leaves are the values that have a default.
+func leaves(path string, schema map[string]any) []string {
+	if _, ok := schema["default"]; ok {
+		return []string{strings.TrimPrefix(path, ".")}
+	}
+	found := []string{}
+	properties, _ := schema["properties"].(map[string]any)
+	for name, property := range properties {
+		found = append(found, leaves(path+"."+name, property.(map[string]any))...)
+	}
+	return found
+}
+
+// installs has Helm change a cluster: definitions are upgraded with the chart, and stay when it goes.
+func installs(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	plane, err := startControlPlane(ctx, newDir(t))
+	t.Cleanup(func() {
+		if plane.cluster != nil {
+			plane.cluster.Stop()
+		}
+	})
+	check(t, err)
+	client := must(dynamic.NewForConfig(plane.cluster.AdminConfig()))(t)
+	admin := must(plane.cluster.UserKubeconfig("installer", "system:masters"))(t)
+	helm := func(arguments ...string) string {
+		return output(t, "helm", "", append(arguments, "--kubeconfig="+admin, "--namespace=mesh-system")...)
+	}
+	described := func() string {
+		definition := must(client.Resource(definitions).Get(t.Context(), "managerstates.ctrlmesh.kusionstack.io", meta.GetOptions{}))(t)
+		return string(must(definition.MarshalJSON())(t))
+	}
+	if notes := helm("install", "ctrlmesh", chart, "--create-namespace"); !strings.Contains(notes, enableProxy) {
+		t.Errorf("the notes are %s", notes)
+	}
+	next := filepath.Join(newDir(t), "ctrlmesh")
+	check(t, os.CopyFS(next, os.DirFS(chart)))
+	file := next + "/files/crd/managerstates.yaml"
+	text := strings.Replace(string(must(os.ReadFile(file))(t)), "description: ", "description: Of the next version. ", 1)
+	check(t, os.WriteFile(file, []byte(text), 0o644))
+	helm("upgrade", "ctrlmesh", next)
+	if got := described(); !strings.Contains(got, "Of the next version.") {
+		t.Errorf("after an upgrade the definition is %s", got)
+	}
+	helm("uninstall", "ctrlmesh")
+	described()
+	left := must(plane.client.AppsV1().Deployments("mesh-system").List(t.Context(), meta.ListOptions{}))(t)
+	hooks := must(plane.client.AdmissionregistrationV1().MutatingWebhookConfigurations().List(t.Context(), meta.ListOptions{}))(t)
+	if len(left.Items)+len(hooks.Items) > 0 {
+		t.Errorf("there are still %v and %v", left.Items, hooks.Items)
+	}
+	helm("install", "ctrlmesh", chart)
+}

@@ -1,0 +1,135 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
+	"ctrlmesh.kusionstack.io/e2e/manager"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+)
+
+// This file renders what the repository ships for clusters: deploy/, its overlays and its chart.
+
+const (
+	deployed = "../../deploy"
+	chart    = deployed + "/helm/ctrlmesh"
+)
+
+// kustomizations are what people apply.
+func kustomizations(t *testing.T) []string {
+	t.Helper()
+	overlays := must(os.ReadDir(deployed + "/overlays"))(t)
+	paths := []string{deployed}
+	for _, overlay := range overlays {
+		paths = append(paths, deployed+"/overlays/"+overlay.Name())
+	}
+	return paths
+}
+
+// output of a program that must not fail.
+func output(t *testing.T, program, input string, arguments ...string) string {
+	t.Helper()
+	out, errs, err := tryOutput(t, program, input, arguments...)
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", program, strings.Join(arguments, " "), err, out, errs)
+	}
+	return out
+}
+
+// tryOutput runs a program of the binaries package with nothing of this user's settings.
+func tryOutput(t *testing.T, program, input string, arguments ...string) (string, string, error) {
+	t.Helper()
+	home := newDir(t)
+	command := exec.CommandContext(t.Context(), must(binaries.Path(program))(t), arguments...)
+	command.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH")}
+	command.Stdin = strings.NewReader(input)
+	var out, errs bytes.Buffer
+	command.Stdout, command.Stderr = &out, &errs
+	err := command.Run()
+	return out.String(), errs.String(), err
+}
+
+func kustomize(t *testing.T, path string) string {
+	t.Helper()
+	return output(t, "kubectl", "", "kustomize", path)
+}
+
+// template of the chart in a namespace, with more arguments.
+func template(t *testing.T, namespace string, arguments ...string) string {
+	t.Helper()
+	return output(t, "helm", "", append([]string{"template", "ctrlmesh", chart, "--namespace=" + namespace}, arguments...)...)
+}
+
+// manifests are the objects of a rendering.
+type manifests []*unstructured.Unstructured
+
+func parse(t *testing.T, text string) manifests {
+	t.Helper()
+	objects := manifests{}
+	for _, document := range regexp.MustCompile(`(?m)^---$`).Split(text, -1) {
+		object := &unstructured.Unstructured{}
+		check(t, yaml.UnmarshalStrict([]byte(document), &object.Object))
+		if len(object.Object) > 0 {
+			objects = append(objects, object)
+		}
+	}
+	return objects
+}
+
+func identity(object *unstructured.Unstructured) string {
+	return fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName())
+}
+
+// all objects of a kind, as a type, which must have all of their fields.
+func all[T any](t *testing.T, objects manifests, kind string) []T {
+	t.Helper()
+	found := []T{}
+	for _, object := range objects {
+		if object.GetKind() != kind {
+			continue
+		}
+		var typed T
+		check(t, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, &typed, true))
+		found = append(found, typed)
+	}
+	return found
+}
+
+// one object of a kind.
+func one[T any](t *testing.T, objects manifests, kind string) T {
+	t.Helper()
+	found := all[T](t, objects, kind)
+	if len(found) != 1 {
+		t.Fatalf("there are %d of %s", len(found), kind)
+	}
+	return found[0]
+}
+
+func (m manifests) has(kind, namespace, name string) bool {
+	return slices.ContainsFunc(m, func(object *unstructured.Unstructured) bool {
+		return object.GetKind() == kind && object.GetNamespace() == namespace && object.GetName() == name
+	})
+}
+
+// settings of the manager: each environment variable with its default, which may be none. As the program itself says.
+func settings(t *testing.T) map[string]string {
+	t.Helper()
+	help := must(exec.CommandContext(t.Context(), must(manager.Binary())(t), "--help").Output())(t)
+	found := map[string]string{}
+	for _, match := range regexp.MustCompile(`\[env: (\w+)=\S*\](?:\s+\[default: ([^\]]*)\])?`).FindAllStringSubmatch(string(help), -1) {
+		found[match[1]] = match[2]
+	}
+	if found["WEBHOOK_PORT"] != "9443" || len(found) < 20 {
+		t.Fatalf("the manager's help is not understood: %v", found)
+	}
+	return found
+}
