@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"ctrlmesh.kusionstack.io/e2e/cluster"
@@ -36,6 +38,28 @@ func TestCredentials(t *testing.T) {
 				check(t, statusIs(wrong, http.StatusUnauthorized))
 			}
 		})
+	}
+}
+
+// TestSidecarNeedsNoPermissions: all that a sidecar asks of an API server is what its controller asked.
+func TestSidecarNeedsNoPermissions(t *testing.T) {
+	const user, path = "without-permissions", "/api/v1/namespaces/default/configmaps"
+	chain := shardChain(t, 1, shardRule("s0", "a"))
+	s := startSidecar(t, sidecar.Options{Kubeconfig: must(shared.cluster.UserKubeconfig(user))(t), Chain: &chain})
+	whoami(t, through(s), user)
+	refused := must(through(s).Do(t.Context(), get(path)))(t)
+	check(t, statusIs(refused, http.StatusForbidden))
+	eventually(t, "both are audited", func() error {
+		events := must(shared.cluster.AuditedOf(user))(t)
+		if len(events) < 2 {
+			return fmt.Errorf("%d are", len(events))
+		}
+		return nil
+	})
+	for _, event := range must(shared.cluster.AuditedOf(user))(t) {
+		if asked, _, _ := strings.Cut(event.RequestURI, "?"); asked != selfReview().Path && asked != path {
+			t.Errorf("nobody asked for %s %s", event.Verb, event.RequestURI)
+		}
 	}
 }
 
