@@ -10,8 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -42,9 +40,13 @@ type Spec struct {
 	LogDir string
 	// Stdout, if set, receives standard output. The file is the caller's.
 	Stdout *os.File
+	// Place is where the program starts; nil is where this process is.
+	Place *Place
+	// NewNamespaces are CLONE_NEW… flags: what the program shall not share with this process.
+	NewNamespaces uintptr
 }
 
-// Start runs the program. It dies with the test process, however that ends.
+// Start runs the program. It dies with the test process, however that ends; one in another place, with the first process there.
 func Start(spec Spec) (*Process, error) {
 	logPath := filepath.Join(spec.LogDir, spec.Name+".log")
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -58,8 +60,13 @@ func Start(spec Spec) (*Process, error) {
 	if spec.Stdout != nil {
 		cmd.Stdout = spec.Stdout
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	if err := spawn(cmd); err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Cloneflags: spec.NewNamespaces}
+	place := spec.Place
+	if place == nil {
+		place = here()
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
+	if err := place.spawn(cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
 	p := &Process{Name: spec.Name, LogPath: logPath, cmd: cmd, done: make(chan struct{})}
@@ -146,30 +153,4 @@ func FreeAddress() (string, error) {
 	}
 	defer listener.Close()
 	return listener.Addr().String(), nil
-}
-
-// Linux sends the parent-death signal when the *thread* that started the child ends, so all children start from one
-// thread that lives as long as this process.
-var (
-	spawnOnce sync.Once
-	spawnJobs = make(chan spawnJob)
-)
-
-type spawnJob struct {
-	cmd  *exec.Cmd
-	done chan error
-}
-
-func spawn(cmd *exec.Cmd) error {
-	spawnOnce.Do(func() {
-		go func() {
-			runtime.LockOSThread()
-			for job := range spawnJobs {
-				job.done <- job.cmd.Start()
-			}
-		}()
-	})
-	job := spawnJob{cmd, make(chan error, 1)}
-	spawnJobs <- job
-	return <-job.done
 }

@@ -1,0 +1,100 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// The main thread can't end, so it must never be the one that enters a place: it would keep the namespaces alive. Locked
+// here, it serves the main goroutine alone.
+func init() { runtime.LockOSThread() }
+
+// Place is where programs start: in the namespaces of this process, or in another's.
+//
+// Linux sends the parent-death signal when the *thread* that started the child ends, so all children of `here` start from one
+// thread that lives as long as this process. Children elsewhere get no such signal: os/exec kills a child at once that does
+// not see its parent, and these see none. The kernel ends them with the first process of their namespace.
+type Place struct {
+	jobs chan spawnJob
+}
+
+type spawnJob struct {
+	cmd  *exec.Cmd
+	done chan error
+}
+
+var here = sync.OnceValue(func() *Place {
+	place, err := open(func() error { return nil })
+	if err != nil {
+		panic(err) // there is nothing in it that fails
+	}
+	return place
+})
+
+// Enter makes a place of the namespaces of a process: what starts there sees its files, processes and network. The process
+// is named as this process sees it. Needs root.
+func Enter(pid int) (*Place, error) { return open(func() error { return enter(pid) }) }
+
+// Close leaves the namespaces. What was started there goes on; nothing can be started any more.
+func (p *Place) Close() { close(p.jobs) }
+
+func open(prepare func() error) (*Place, error) {
+	place := &Place{jobs: make(chan spawnJob)}
+	prepared := make(chan error)
+	go func() {
+		// Never unlocked: a thread in foreign namespaces must serve nobody else, and ends with this goroutine.
+		runtime.LockOSThread()
+		err := prepare()
+		prepared <- err
+		if err != nil {
+			return
+		}
+		for job := range place.jobs {
+			job.done <- job.cmd.Start()
+		}
+	}()
+	if err := <-prepared; err != nil {
+		return nil, err
+	}
+	return place, nil
+}
+
+func (p *Place) spawn(cmd *exec.Cmd) error {
+	job := spawnJob{cmd, make(chan error, 1)}
+	p.jobs <- job
+	return <-job.done
+}
+
+// namespaces in an order in which each can still be entered after the others: the files last, as their names change.
+var namespaces = []struct {
+	name string
+	flag int
+}{{"ipc", unix.CLONE_NEWIPC}, {"uts", unix.CLONE_NEWUTS}, {"net", unix.CLONE_NEWNET}, {"pid", unix.CLONE_NEWPID}, {"mnt", unix.CLONE_NEWNS}}
+
+// enter moves this thread. Of process ids only its children will see others than the rest of this process does.
+func enter(pid int) error {
+	// A thread that shares its root directory with others may not change it.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("give the thread a root directory of its own: %w", err)
+	}
+	var files []*os.File
+	for _, namespace := range namespaces {
+		file, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", pid, namespace.name))
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		files = append(files, file)
+	}
+	for i, namespace := range namespaces {
+		if err := unix.Setns(int(files[i].Fd()), namespace.flag); err != nil {
+			return fmt.Errorf("enter the %s namespace of process %d: %w", namespace.name, pid, err)
+		}
+	}
+	return nil
+}
