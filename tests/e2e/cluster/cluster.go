@@ -35,7 +35,29 @@ const (
 type Options struct {
 	// APIServerFlags are added to kube-apiserver's command line, `--goaway-chance=0.02` for instance.
 	APIServerFlags []string
+	// Machine, if set, is where the programs run. Then nodes and pods can be part of the cluster.
+	Machine *Machine
 }
+
+// Machine is a place for a cluster that is not this process's own: see the realnode package.
+type Machine struct {
+	Place *process.Place
+	// Dial connects to an address as it is known there.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Address of the API server, `127.0.0.1:port`, for this process and for programs there.
+	Address string
+	// IP is where nodes and pods find the API server. It may not be a loopback address.
+	IP string
+}
+
+const (
+	// ServiceCIDR is where Services get their addresses from.
+	ServiceCIDR = "10.96.0.0/16"
+	// apiService is the first of them: the `kubernetes` Service.
+	apiService = "10.96.0.1"
+	// KubeletClient is the user as which the API server asks kubelets.
+	KubeletClient = "kube-apiserver-kubelet-client"
+)
 
 // Cluster is a running control plane.
 type Cluster struct {
@@ -77,12 +99,24 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.startEtcd(ctx); err != nil {
 		return err
 	}
+	if m := c.options.Machine; m != nil {
+		c.Address = m.Address
+		return c.StartAPIServer(ctx)
+	}
 	address, err := process.FreeAddress()
 	if err != nil {
 		return err
 	}
 	c.Address = address
 	return c.StartAPIServer(ctx)
+}
+
+// place is where the programs start, and client reaches them there.
+func (c *Cluster) place() (*process.Place, *http.Client) {
+	if m := c.options.Machine; m != nil {
+		return m.Place, &http.Client{Transport: &http.Transport{DialContext: m.Dial, DisableKeepAlives: true}}
+	}
+	return nil, http.DefaultClient
 }
 
 // Stop ends both programs. It may be called twice.
@@ -124,8 +158,9 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	if err := os.RemoveAll(data); err != nil { // of a failed attempt
 		return err
 	}
+	place, prober := c.place()
 	c.etcd, err = process.Start(process.Spec{
-		Name: "etcd", Path: path, LogDir: c.Dir,
+		Name: "etcd", Path: path, LogDir: c.Dir, Place: place,
 		Args: []string{
 			"--name=e2e", "--data-dir=" + data, "--log-level=warn", "--unsafe-no-fsync",
 			"--listen-client-urls=" + c.etcdURL, "--advertise-client-urls=" + c.etcdURL,
@@ -136,7 +171,7 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return ready(ctx, c.etcd, http.DefaultClient, c.etcdURL+"/health")
+	return ready(ctx, c.etcd, prober, c.etcdURL+"/health")
 }
 
 // StartAPIServer starts kube-apiserver (again) on the same port and waits until it is ready.
@@ -149,8 +184,9 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	place, _ := c.place()
 	c.apiserver, err = process.Start(process.Spec{
-		Name: "kube-apiserver", Path: path, LogDir: c.Dir,
+		Name: "kube-apiserver", Path: path, LogDir: c.Dir, Place: place,
 		Args: append(c.apiServerFlags(port), c.options.APIServerFlags...),
 	})
 	if err != nil {
@@ -176,10 +212,8 @@ func (c *Cluster) StopAPIServer() error {
 func (c *Cluster) KillAPIServer() { c.apiserver.Kill() }
 
 func (c *Cluster) apiServerFlags(port string) []string {
-	return []string{
-		"--bind-address=127.0.0.1", "--secure-port=" + port,
-		// The endpoints of the `kubernetes` Service may not be a loopback address.
-		"--endpoint-reconciler-type=none",
+	return append([]string{
+		"--secure-port=" + port,
 		"--etcd-servers=" + c.etcdURL,
 		"--cert-dir=" + c.Dir,
 		"--tls-cert-file=" + c.file("apiserver.crt"), "--tls-private-key-file=" + c.file("apiserver.key"),
@@ -191,14 +225,29 @@ func (c *Cluster) apiServerFlags(port string) []string {
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file=" + c.file("service-account.crt"),
 		"--service-account-signing-key-file=" + c.file("service-account.key"),
-		"--service-cluster-ip-range=10.96.0.0/16",
-		"--authorization-mode=RBAC",
-		// Without a controller-manager nobody makes the `default` service account that a pod would need.
-		"--disable-admission-plugins=ServiceAccount",
+		"--service-cluster-ip-range=" + ServiceCIDR,
 		"--shutdown-delay-duration=0s",
 		"--audit-policy-file=" + c.file("audit-policy.yaml"), "--audit-log-path=" + c.file("audit.log"),
 		// Tests read all of it; the default is to begin another file after 100 MB.
 		"--audit-log-maxsize=10000",
+	}, c.placeFlags()...)
+}
+
+// placeFlags are those that depend on whether there are nodes and pods.
+func (c *Cluster) placeFlags() []string {
+	if m := c.options.Machine; m != nil {
+		return []string{
+			"--bind-address=0.0.0.0", "--advertise-address=" + m.IP,
+			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+		}
+	}
+	return []string{
+		"--bind-address=127.0.0.1",
+		// The endpoints of the `kubernetes` Service may not be a loopback address.
+		"--endpoint-reconciler-type=none",
+		"--authorization-mode=RBAC",
+		// Without a controller-manager nobody makes the `default` service account that a pod would need.
+		"--disable-admission-plugins=ServiceAccount",
 	}
 }
 
@@ -213,11 +262,15 @@ func (c *Cluster) writeFiles() error {
 	if err := os.WriteFile(c.file("ca.crt"), c.CA.PEM, 0o600); err != nil {
 		return err
 	}
-	apiserver, err := c.CA.Serving("kube-apiserver", "kubernetes", "kubernetes.default.svc")
+	names := []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", apiService}
+	if m := c.options.Machine; m != nil {
+		names = append(names, m.IP)
+	}
+	apiserver, err := c.CA.Serving("kube-apiserver", names...)
 	if err != nil {
 		return err
 	}
-	kubeletClient, err := c.CA.Client("kube-apiserver-kubelet-client")
+	kubeletClient, err := c.CA.Client(KubeletClient)
 	if err != nil {
 		return err
 	}

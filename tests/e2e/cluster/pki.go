@@ -55,7 +55,7 @@ func NewAuthority(name string) (*Authority, error) {
 	return &Authority{cert: cert, key: key, PEM: encode("CERTIFICATE", der)}, nil
 }
 
-// Serving issues a certificate for a server on the loopback addresses and the given names.
+// Serving issues a certificate for a server on the loopback addresses and the given names and addresses.
 func (a *Authority) Serving(name string, names ...string) (KeyPair, error) {
 	template, err := certificate(name, nil)
 	if err != nil {
@@ -63,7 +63,14 @@ func (a *Authority) Serving(name string, names ...string) (KeyPair, error) {
 	}
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
-	template.DNSNames = append([]string{"localhost"}, names...)
+	template.DNSNames = []string{"localhost"}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
+	}
 	return a.issue(template)
 }
 
