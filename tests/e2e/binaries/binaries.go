@@ -1,5 +1,5 @@
-// Package binaries builds what the end-to-end tests run: kube-apiserver, kubectl, etcd, Helm, cert-manager and an
-// OCI registry, from Go modules alone.
+// Package binaries builds what the end-to-end tests run: kube-apiserver, kubectl, etcd, Helm, cert-manager, an OCI registry and what
+// a node consists of, from Go modules alone.
 //
 // Each is built once into a directory of a cache outside the repository whose name is a hash of everything that decides
 // the result, so that a changed version never meets an old file, and only what has changed is built. Starting them is the
@@ -29,6 +29,12 @@ type program struct {
 	name, module, pkg, ldflags string
 	// data is a directory of the program's own Go module that the tests need as well: `crds` of `deploy/crds`.
 	data string
+	// tags of the build.
+	tags string
+	// cgo says that the program needs a C compiler, and then the C library of the machine.
+	cgo bool
+	// node says that the program is part of a node, which only root on Linux can run.
+	node bool
 }
 
 const stamp = "-s -w" +
@@ -45,7 +51,24 @@ var programs = []program{
 	{name: "helm", module: "helm", pkg: "helm.sh/helm/v4/cmd/helm", ldflags: "-s -w"},
 	{name: "kube-apiserver", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", ldflags: stamp},
 	{name: "kubectl", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: stamp},
+	{name: "kube-controller-manager", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: stamp, node: true},
+	{name: "kube-scheduler", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: stamp, node: true},
+	{name: "kubelet", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: stamp, node: true},
+	{name: "containerd", module: "containerd", pkg: containerd + "/containerd", ldflags: "-s -w", tags: noSnapshotters, node: true},
+	{name: "containerd-shim-runc-v2", module: "containerd", pkg: containerd + "/containerd-shim-runc-v2", ldflags: "-s -w", node: true},
+	{name: "ctr", module: "containerd", pkg: containerd + "/ctr", ldflags: "-s -w", tags: noSnapshotters, node: true},
+	// Without the tag `seccomp`: libseccomp is no Go module. See realnode/runtime.
+	{name: "runc", module: "runc", pkg: "github.com/opencontainers/runc", ldflags: "-s -w", tags: "urfave_cli_no_docs", cgo: true, node: true},
+	{name: "ptp", module: "cni", pkg: cni + "/main/ptp", ldflags: "-s -w", node: true},
+	{name: "host-local", module: "cni", pkg: cni + "/ipam/host-local", ldflags: "-s -w", node: true},
 }
+
+const (
+	containerd = "github.com/containerd/containerd/v2/cmd"
+	cni        = "github.com/containernetworking/plugins/plugins"
+	// noSnapshotters leaves out ways to keep layers that need more than a file system.
+	noSnapshotters = "no_btrfs no_devmapper no_zfs"
+)
 
 // certManager is a Go module, in a version with a published bug: see binaries/cert-manager/go.mod.
 const certManager = "github.com/cert-manager/cert-manager"
@@ -55,6 +78,14 @@ func Path(name string) (string, error) { return cached(name, name) }
 
 // CertManagerCRDs names the directory with the custom resource definitions of the cert-manager that is built.
 func CertManagerCRDs() (string, error) { return cached("cert-manager", "crds") }
+
+// NoNodeHere says why no node can run here; it is empty if one can.
+func NoNodeHere() string {
+	if user := os.Geteuid(); runtime.GOOS != "linux" || user != 0 {
+		return fmt.Sprintf("a node needs root on Linux (namespaces, mounts, control groups), and this is user %d on %s", user, runtime.GOOS)
+	}
+	return ""
+}
 
 func cached(program, file string) (string, error) {
 	for _, p := range programs {
@@ -82,6 +113,10 @@ func Build(log io.Writer) error {
 		return err
 	}
 	for _, p := range programs {
+		if reason := NoNodeHere(); p.node && reason != "" {
+			fmt.Fprintf(log, "%s: left out, as %s\n", p.name, reason)
+			continue
+		}
 		dir, err := p.cacheDir()
 		if err != nil {
 			return err
@@ -127,10 +162,14 @@ func (p program) copyData(module, dir string) error {
 func (p program) build(module, target string, log io.Writer) error {
 	partial := target + fmt.Sprintf(".%d.partial", os.Getpid())
 	defer os.Remove(partial)
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", p.ldflags, "-o", partial, p.pkg)
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", p.tags, "-ldflags", p.ldflags, "-o", partial, p.pkg)
 	cmd.Dir = module
-	// Static, so that the file depends on nothing of the machine that made it.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	// Static where it can be, so that the file depends on nothing of the machine that made it.
+	cgo := "CGO_ENABLED=0"
+	if p.cgo {
+		cgo = "CGO_ENABLED=1"
+	}
+	cmd.Env = append(os.Environ(), cgo, "GOWORK=off")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {
 		return err
@@ -155,6 +194,9 @@ func (p program) cacheDir() (string, error) {
 	digest := sha256.New()
 	fmt.Fprintln(digest, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	fmt.Fprintln(digest, p.name, p.pkg, p.ldflags, p.data)
+	if p.tags != "" {
+		fmt.Fprintln(digest, p.tags)
+	}
 	for _, file := range []string{"go.mod", "go.sum", "main.go"} {
 		text, err := os.ReadFile(filepath.Join(source, p.module, file))
 		if errors.Is(err, os.ErrNotExist) && file == "main.go" {
