@@ -1,0 +1,152 @@
+package realnode
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	cgroupMount = "/sys/fs/cgroup"
+	// cgroupPrefix is followed by the id of the process that made the group, and a number.
+	cgroupPrefix = "ctrlmesh-e2e-"
+	// cgroupPatience is how long an ended process may still be counted as a member.
+	cgroupPatience = 10 * time.Second
+)
+
+var cgroups atomic.Int64
+
+// cgroup is the control group of a node's pods. Control groups have no namespace that would take them away, so this is the one
+// thing that is made on the machine and has to be removed there.
+type cgroup struct {
+	// name below the root of each hierarchy.
+	name string
+	// dirs are its directories: one, or with version 1 one for each hierarchy.
+	dirs []string
+}
+
+func newCgroup() (*cgroup, error) {
+	hierarchies, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	c := &cgroup{name: fmt.Sprintf("%s%d-%d", cgroupPrefix, os.Getpid(), cgroups.Add(1))}
+	for _, hierarchy := range hierarchies {
+		removeAbandoned(hierarchy)
+		dir := filepath.Join(hierarchy, c.name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return nil, errors.Join(fmt.Errorf("make a control group: %w; a container that is not privileged can't run a node", err), c.remove())
+		}
+		c.dirs = append(c.dirs, dir)
+	}
+	return c, nil
+}
+
+// hierarchies are the directories in which a control group has to be made. With version 1 there may be one of version 2
+// beside the others, without controllers, where runc makes groups as well.
+func hierarchies() ([]string, error) {
+	var at unix.Statfs_t
+	if err := unix.Statfs(cgroupMount, &at); err != nil {
+		return nil, fmt.Errorf("find control groups: %w", err)
+	}
+	if at.Type == unix.CGROUP2_SUPER_MAGIC {
+		return []string{cgroupMount}, shareControllers()
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil, err
+	}
+	var dirs []string
+	for line := range strings.Lines(string(mounts)) {
+		if fields := strings.Fields(line); len(fields) > 2 && strings.HasPrefix(fields[2], "cgroup") {
+			dirs = append(dirs, fields[1])
+		}
+	}
+	if len(dirs) == 0 {
+		return nil, fmt.Errorf("no control groups are mounted below %s", cgroupMount)
+	}
+	return dirs, nil
+}
+
+// shareControllers lets groups below the root have what kubelet asks of a group (getSupportedUnifiedControllers in
+// pkg/kubelet/cm). On a machine with systemd they have it.
+func shareControllers() error {
+	has, err := os.ReadFile(filepath.Join(cgroupMount, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	control := filepath.Join(cgroupMount, "cgroup.subtree_control")
+	shares, err := os.ReadFile(control)
+	if err != nil {
+		return err
+	}
+	for _, controller := range strings.Fields(string(has)) {
+		wanted := slices.Contains([]string{"cpu", "cpuset", "memory", "hugetlb", "pids"}, controller)
+		if !wanted || slices.Contains(strings.Fields(string(shares)), controller) {
+			continue
+		}
+		if err := os.WriteFile(control, []byte("+"+controller), 0o644); err != nil {
+			return fmt.Errorf("the control group %s does not share %s, and can't while processes are in it (in a container, move them to a group below): %w", cgroupMount, controller, err)
+		}
+	}
+	return nil
+}
+
+// removeAbandoned removes what is left of a test that was killed: its processes are gone, the empty groups are not.
+func removeAbandoned(hierarchy string) {
+	groups, _ := filepath.Glob(filepath.Join(hierarchy, cgroupPrefix+"*")) // the pattern is well-formed
+	for _, group := range groups {
+		owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(group), cgroupPrefix), "-")
+		pid, err := strconv.Atoi(owner)
+		if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			_ = removeTree(group) // the next node tries again
+		}
+	}
+}
+
+// remove waits until the kernel has noticed that no process is left.
+func (c *cgroup) remove() error {
+	deadline := time.Now().Add(cgroupPatience)
+	for {
+		var failures []error
+		for _, dir := range c.dirs {
+			failures = append(failures, removeTree(dir))
+		}
+		err := errors.Join(failures...)
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(pollInterval)
+	}
+}
+
+// removeTree removes groups from the leaves up; their files can't be removed, and go with them.
+func removeTree(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			if err := removeTree(filepath.Join(dir, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+	}
+	return nil
+}

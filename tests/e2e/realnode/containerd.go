@@ -1,0 +1,139 @@
+package realnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"text/template"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// PauseImage holds a pod's namespaces.
+	PauseImage = "localhost/ctrlmesh-e2e/pause:1"
+	// WorkloadImage has the program of realnode/workload as its entry point.
+	WorkloadImage = "localhost/ctrlmesh-e2e/workload:1"
+	// containerdSocket on the node.
+	containerdSocket = "/run/containerd/containerd.sock"
+)
+
+// containerdConfig: a negative oom_score_adj needs a privilege that a machine may have taken away (runc then says only "can't
+// get final child's PID from pipe"), and AppArmor's profile would be loaded into the machine.
+var containerdConfig = template.Must(template.New("").Parse(`version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+[grpc]
+  address = "` + containerdSocket + `"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "{{.Snapshotter}}"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "` + PauseImage + `"
+[plugins."io.containerd.cri.v1.runtime"]
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+        BinaryName = "{{.Runtime}}"
+        SystemdCgroup = false
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["{{.Plugins}}"]
+    conf_dir = "/etc/cni/net.d"
+    use_internal_loopback = true
+`))
+
+// podNetwork joins each pod to the node by a pair of interfaces and routes. A bridge would need a kernel module for replies
+// between pods to pass the translation of Services.
+const podNetwork = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": false,
+  "ipam": {"type": "host-local", "ranges": [[{"subnet": "` + podCIDR + `"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
+`
+
+func (n *Node) containerdFiles() (map[string]string, error) {
+	var config strings.Builder
+	err := containerdConfig.Execute(&config, map[string]string{
+		"Snapshotter": snapshotter(n.Dir), "Runtime": n.file("bin", "runtime"), "Plugins": n.file("bin"),
+	})
+	return map[string]string{"/etc/containerd/config.toml": config.String(), "/etc/cni/net.d/10-pods.conflist": podNetwork}, err
+}
+
+// snapshotter is how layers become a container's files: copied where an overlay can't lie on another.
+func snapshotter(dir string) string {
+	var at unix.Statfs_t
+	if err := unix.Statfs(dir, &at); err == nil && at.Type == unix.OVERLAYFS_SUPER_MAGIC {
+		return "native"
+	}
+	return "overlayfs"
+}
+
+func (n *Node) startContainerd() error {
+	return n.run("containerd", n.programs["containerd"], "--config=/etc/containerd/config.toml")
+}
+
+// LoadImage imports an OCI archive. Its images then have the names in it; give pods `imagePullPolicy: Never` or `IfNotPresent`,
+// as nothing can be pulled.
+func (n *Node) LoadImage(ctx context.Context, archive string) error {
+	_, err := n.ctr(ctx, "images", "import", "--snapshotter="+snapshotter(n.Dir), archive)
+	return err
+}
+
+func (n *Node) ctr(ctx context.Context, args ...string) (string, error) {
+	// By way of the first process: the socket's own name may be too long for an address.
+	socket := fmt.Sprintf("/proc/%d/root%s", n.pid1.Pid(), containerdSocket)
+	command := exec.CommandContext(ctx, n.programs["ctr"], append([]string{"--address=" + socket, "--namespace=k8s.io"}, args...)...)
+	output, err := command.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("ctr %s: %w: %s", strings.Join(args, " "), err, output)
+	}
+	return string(output), nil
+}
+
+// loadOwnImages makes and loads the images without which no pod runs, and the one of the tests.
+func (n *Node) loadOwnImages(ctx context.Context) error {
+	if err := n.wait(ctx, "containerd", func() error {
+		_, err := n.ctr(ctx, "version")
+		return err
+	}); err != nil {
+		return err
+	}
+	program := map[string]string{"/workload": n.programs["workload"]}
+	for _, image := range []Image{
+		{Name: PauseImage, Entrypoint: []string{"/workload", "pause"}, Files: program},
+		{Name: WorkloadImage, Entrypoint: []string{"/workload"}, Files: program},
+	} {
+		archive := filepath.Join(n.Dir, "image.tar")
+		if err := errors.Join(image.Write(archive), n.LoadImage(ctx, archive), os.Remove(archive)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait polls until there is no error, and gives up early when a part of the node has ended.
+func (n *Node) wait(ctx context.Context, what string, ask func() error) error {
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		for _, part := range n.parts {
+			if !part.Alive() {
+				return fmt.Errorf("%s ended (%v):\n%s", part.Name, part.Err(), part.LogTail(4096))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w (last: %w):\n%s", what, ctx.Err(), err, n.Logs(2048))
+		case <-tick.C:
+		}
+	}
+}

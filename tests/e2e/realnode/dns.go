@@ -1,0 +1,148 @@
+package realnode
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	core "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+)
+
+const (
+	clusterDomain = "cluster.local"
+	// dnsTTL is short, in seconds: pods come and go.
+	dnsTTL = 1
+	// datagram is the size of a question at most (RFC 1035, 4.2.1).
+	datagram = 512
+)
+
+// startDNS answers the node's pods, in place of CoreDNS, by the Kubernetes DNS specification: addresses of Services, of the pods behind
+// a headless one, and of each of these by its host name. Nothing else has a name.
+func (n *Node) startDNS(s *services) error {
+	var socket net.PacketConn
+	err := n.network.inside(func() error {
+		var err error
+		socket, err = net.ListenPacket("udp4", net.JoinHostPort(IP, "53"))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("serve DNS on the node: %w", err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.answerAll(socket)
+	}()
+	n.end = append(n.end, func() { socket.Close(); <-done })
+	return nil
+}
+
+func (s *services) answerAll(socket net.PacketConn) {
+	buffer := make([]byte, datagram)
+	for {
+		size, client, err := socket.ReadFrom(buffer)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			var answer []byte
+			if answer, err = s.answer(buffer[:size]); err == nil {
+				_, err = socket.WriteTo(answer, client)
+			}
+		}
+		if err != nil {
+			fmt.Fprintln(s.log, time.Now().Format(time.RFC3339Nano), "DNS:", err)
+		}
+	}
+}
+
+func (s *services) answer(question []byte) ([]byte, error) {
+	var parser dnsmessage.Parser
+	header, err := parser.Start(question)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := parser.Question()
+	if err != nil {
+		return nil, err
+	}
+	addresses, exists := resolve(asked.Name.String(), s.services.List(), s.slices.List())
+	answer := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: header.ID, Response: true, Authoritative: true, RecursionDesired: header.RecursionDesired, RecursionAvailable: true},
+		Questions: []dnsmessage.Question{asked},
+	}
+	if !exists {
+		answer.RCode = dnsmessage.RCodeNameError
+	}
+	for _, address := range addresses {
+		if asked.Type == dnsmessage.TypeA && address.Is4() {
+			answer.Answers = append(answer.Answers, dnsmessage.Resource{
+				Header: dnsmessage.ResourceHeader{Name: asked.Name, Type: asked.Type, Class: asked.Class, TTL: dnsTTL},
+				Body:   &dnsmessage.AResource{A: address.As4()},
+			})
+		}
+	}
+	return answer.Pack()
+}
+
+// resolve finds `[<host>.]<service>.<namespace>.svc.cluster.local.`.
+func resolve(name string, allServices, allSlices []any) ([]netip.Addr, bool) {
+	name, ok := strings.CutSuffix(strings.ToLower(name), ".svc."+clusterDomain+".")
+	labels := strings.Split(name, ".")
+	if !ok || len(labels) < 2 || len(labels) > 3 {
+		return nil, false
+	}
+	host, labels := strings.Join(labels[:len(labels)-2], ""), labels[len(labels)-2:]
+	for _, object := range allServices {
+		service := object.(*core.Service)
+		if service.Name != labels[0] || service.Namespace != labels[1] {
+			continue
+		}
+		if address, err := netip.ParseAddr(service.Spec.ClusterIP); err == nil {
+			return []netip.Addr{address}, host == ""
+		}
+		found := hosts(service, host, allSlices)
+		return found, host == "" || len(found) > 0
+	}
+	return nil, false
+}
+
+// hosts are the pods of a headless Service, or those of this host name.
+func hosts(service *core.Service, name string, allSlices []any) []netip.Addr {
+	var found []netip.Addr
+	for _, slice := range slicesOf(service, allSlices) {
+		for _, endpoint := range slice.Endpoints {
+			if !isReady(endpoint) || name != "" && (endpoint.Hostname == nil || *endpoint.Hostname != name) {
+				continue
+			}
+			for _, text := range endpoint.Addresses {
+				if address, err := netip.ParseAddr(text); err == nil {
+					found = append(found, address)
+				}
+			}
+		}
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return slices.Compact(found)
+}
+
+func slicesOf(service *core.Service, allSlices []any) []*discovery.EndpointSlice {
+	var found []*discovery.EndpointSlice
+	for _, object := range allSlices {
+		slice := object.(*discovery.EndpointSlice)
+		if slice.Namespace == service.Namespace && slice.Labels[discovery.LabelServiceName] == service.Name && slice.AddressType == discovery.AddressTypeIPv4 {
+			found = append(found, slice)
+		}
+	}
+	return found
+}
+
+func isReady(endpoint discovery.Endpoint) bool {
+	return endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready
+}

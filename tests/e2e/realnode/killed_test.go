@@ -1,0 +1,70 @@
+package realnode
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// victim, as a variable, makes this test the process that is killed; its value is the node's directory.
+const victim = "CTRLMESH_NODE_VICTIM"
+
+// TestKilledWithItsTest: a test that ends without cleaning up takes its node along. What is left, empty control groups, goes
+// with the next node.
+func TestKilledWithItsTest(t *testing.T) {
+	if dir := os.Getenv(victim); dir != "" {
+		startAndWait(t, dir)
+	}
+	needNode(t)
+	command := exec.Command(os.Args[0], "-test.run=^TestKilledWithItsTest$")
+	command.Env = append(os.Environ(), victim+"="+t.TempDir())
+	output := must(command.StdoutPipe())(t)
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := must(bufio.NewReader(output).ReadString('\n'))(t)
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatalf("instead of a process id it says %q", line)
+	}
+	spaces := namespacesOf(t, pid)
+	groups := must(filepath.Glob(fmt.Sprintf("%s/*/%s%d-*", cgroupMount, cgroupPrefix, command.Process.Pid)))(t)
+	unified := must(filepath.Glob(fmt.Sprintf("%s/%s%d-*", cgroupMount, cgroupPrefix, command.Process.Pid)))(t)
+	if groups = append(groups, unified...); len(groups) == 0 {
+		t.Error("the node has no control group")
+	}
+	if err := command.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = command.Wait() // it was killed
+	eventually(t, 10*time.Second, "the node's processes and namespaces have ended", func() bool { return !entered(spaces) })
+	next := must(newCgroup())(t)
+	if err := next.remove(); err != nil {
+		t.Error(err)
+	}
+	for _, group := range groups {
+		if _, err := os.Stat(group); err == nil {
+			t.Errorf("%s is still there", group)
+		}
+	}
+}
+
+// startAndWait starts a node as far as there are processes of several parents, says which is its first, and waits to be killed.
+func startAndWait(t *testing.T, dir string) {
+	n := &Node{Dir: dir, Name: "victim"}
+	n.programs = must(findPrograms(t.Context(), n.file("bin")))(t)
+	n.cgroup = must(newCgroup())(t)
+	for _, step := range []func() error{n.writeFiles, n.startPid1, n.startContainerd} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Println(n.pid1.Pid())
+	select {}
+}

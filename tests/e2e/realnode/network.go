@@ -1,0 +1,177 @@
+package realnode
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// network is the node's, held open: connections can be made and taken in it from this process.
+type network struct {
+	namespace *os.File
+	// open are the ends of connections in the namespace, which would keep it alive.
+	mutex  sync.Mutex
+	open   map[io.Closer]struct{}
+	closed bool
+}
+
+func openNetwork(pid int) (*network, error) {
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		return nil, err
+	}
+	return &network{namespace: namespace, open: map[io.Closer]struct{}{}}, nil
+}
+
+func (n *network) close() {
+	n.mutex.Lock()
+	open := n.open
+	n.open, n.closed = nil, true
+	n.mutex.Unlock()
+	for c := range open {
+		_ = c.Close() // whatever it says, it is closed
+	}
+	_ = n.namespace.Close() // was only read
+}
+
+// Dial connects to an address of the node, a pod or a Service. The address is an IP and a port; names mean nothing there.
+func (n *Node) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	return n.network.dial(ctx, network, address)
+}
+
+// Listen takes connections from the node and its pods, on an address of the node.
+func (n *Node) Listen(network, address string) (net.Listener, error) {
+	var listener net.Listener
+	err := n.network.inside(func() error {
+		var err error
+		listener, err = net.Listen(network, address)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return listener, n.network.own(listener)
+}
+
+func (n *network) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	if net.ParseIP(host) == nil {
+		return nil, fmt.Errorf("%s: on the node only IP addresses can be dialled", address)
+	}
+	var connection net.Conn
+	err = n.inside(func() error {
+		var err error
+		connection, err = new(net.Dialer).DialContext(ctx, network, address)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	tracked := &tracked{Conn: connection, network: n}
+	return tracked, n.own(tracked)
+}
+
+// own notes what has to be closed for the namespace to end.
+func (n *network) own(c io.Closer) error {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if n.closed {
+		return c.Close()
+	}
+	n.open[c] = struct{}{}
+	return nil
+}
+
+type tracked struct {
+	net.Conn
+	network *network
+}
+
+func (t *tracked) Close() error {
+	err := t.Conn.Close()
+	t.network.mutex.Lock()
+	defer t.network.mutex.Unlock()
+	delete(t.network.open, t)
+	return err
+}
+
+// inside calls the function with its thread in the namespace: a socket belongs to the one in which it is made.
+func (n *network) inside(f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- n.moved(f) }()
+	return <-done
+}
+
+func (n *network) moved(f func() error) error {
+	runtime.LockOSThread()
+	outside, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer outside.Close()
+	if err := unix.Setns(int(n.namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter the node's network: %w", err)
+	}
+	err = f()
+	if back := unix.Setns(int(outside.Fd()), unix.CLONE_NEWNET); back != nil {
+		return fmt.Errorf("leave the node's network: %w", back) // still locked: the thread ends with the goroutine
+	}
+	runtime.UnlockOSThread()
+	return err
+}
+
+// forward listens on a free port of the machine's loopback interface and passes connections on to the same port of the node's.
+// It returns the address, and a function that ends it.
+func (n *network) forward() (string, func(), error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	address := listener.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			go n.join(ctx, near, address)
+		}
+	}()
+	return address, func() { cancel(); listener.Close() }, nil
+}
+
+// join copies both ways until both sides have ended, or the node does.
+func (n *network) join(ctx context.Context, near net.Conn, address string) {
+	defer near.Close()
+	far, err := n.dial(ctx, "tcp", address)
+	if err != nil {
+		return // the client sees its connection closed, as from a port where nobody listens
+	}
+	defer far.Close()
+	stop := context.AfterFunc(ctx, func() { near.Close(); far.Close() })
+	defer stop()
+	var both sync.WaitGroup
+	both.Go(func() { pass(far.(*tracked).Conn, near) })
+	both.Go(func() { pass(near, far.(*tracked).Conn) })
+	both.Wait()
+}
+
+// pass copies until the end, and passes that on.
+func pass(to, from net.Conn) {
+	_, _ = io.Copy(to, from) // a broken connection is an end like any other
+	if half, ok := to.(*net.TCPConn); ok {
+		_ = half.CloseWrite()
+	}
+}

@@ -1,0 +1,67 @@
+package realnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
+)
+
+// built are the programs that the binaries package makes.
+var built = []string{
+	"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl",
+	"containerd", "containerd-shim-runc-v2", "ctr", "runc", "ptp", "host-local",
+}
+
+// own are the repository's: small enough to be made for each node.
+var own = []string{"pid1", "runtime", "workload"}
+
+// programs are paths by name.
+type programs map[string]string
+
+// findPrograms fills a directory with links to what is built, and with what is not worth a place in the cache.
+func findPrograms(ctx context.Context, dir string) (programs, error) {
+	if _, err := exec.LookPath("mount"); err != nil {
+		return nil, fmt.Errorf("kubelet calls mount(8), of the package util-linux or mount: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	found := programs{}
+	for _, name := range built {
+		path, err := binaries.Path(name)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrExist) {
+			return nil, err
+		}
+		found[name] = path
+	}
+	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}
+	for _, name := range own {
+		args = append(args, "ctrlmesh.kusionstack.io/e2e/realnode/"+name)
+		found[name] = filepath.Join(dir, name)
+	}
+	build := exec.CommandContext(ctx, "go", args...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	if output, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the node's own programs: %w\n%s", err, output)
+	}
+	return found, nil
+}
+
+// dirs are the directories of the cache that the node has to see.
+func (p programs) dirs() []string {
+	var dirs []string
+	for _, name := range built {
+		dirs = append(dirs, filepath.Dir(p[name]))
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
+}

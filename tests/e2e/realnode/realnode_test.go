@@ -1,0 +1,294 @@
+package realnode
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// required, as a value of this variable, makes a node that can't run a failure.
+	nodeVariable, required = "CTRLMESH_NODE", "required"
+	namespace              = "demo"
+	// elsewhere is an address that nobody has (TEST-NET-3, RFC 5737).
+	elsewhere = "203.0.113.9"
+	// projectionLimit tells a volume that follows at once from one that waits for kubelet's period of a minute.
+	projectionLimit = 10 * time.Second
+)
+
+// TestRealNode runs what later tests build on: pods, volumes that follow, privileged init containers, Services, and nothing
+// that stays behind.
+func TestRealNode(t *testing.T) {
+	needNode(t)
+	before := takeTraces(t, nil)
+	dir := must(os.MkdirTemp("", "ctrlmesh-node-"))(t)
+	begin := time.Now()
+	n, err := Start(t.Context(), dir, Options{})
+	if err != nil {
+		t.Fatalf("%v\nlogs are in %s", err, dir)
+	}
+	t.Logf("the node was ready after %s", time.Since(begin).Round(10*time.Millisecond))
+	spaces := namespacesOf(t, n.pid1.Pid())
+	during := takeTraces(t, n)
+	t.Cleanup(func() {
+		begin := time.Now()
+		if err := n.Stop(); err != nil {
+			t.Error(err)
+		}
+		t.Logf("the node had ended after %s", time.Since(begin).Round(10*time.Millisecond))
+		during.demand(t)
+		leftNothing(t, n, before, spaces)
+		if t.Failed() {
+			t.Logf("logs are in %s", dir)
+		} else if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := n.Kubectl(t.Context(), manifest, "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	applied := time.Now()
+	kubectl(t, n, "rollout", "status", "statefulset/web", "--timeout=90s")
+	t.Logf("a StatefulSet had 2 of 2 pods ready after %s", time.Since(applied).Round(10*time.Millisecond))
+	for name, test := range map[string]func(*testing.T, *Node){
+		"volume_follows_annotation": volumeFollows,
+		"net_admin":                 netAdmin,
+		"without_net_admin":         withoutNetAdmin,
+		"service":                   service,
+		"names":                     names,
+		"api_from_pod":              apiFromPod,
+		"logs":                      logs,
+	} {
+		if !t.Run(name, func(t *testing.T) { test(t, n) }) {
+			t.Log(n.Logs(2048))
+		}
+	}
+}
+
+// needNode leaves a test out where no node can run, or fails it if one has to.
+func needNode(t *testing.T) {
+	t.Helper()
+	reason := binaries.NoNodeHere()
+	if reason == "" {
+		return
+	}
+	if os.Getenv(nodeVariable) == required {
+		t.Fatal(reason)
+	}
+	t.Skip("left out: " + reason)
+}
+
+// manifest is hardened as the project's own pods are, but for the init container that sets rules.
+const manifest = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: demo}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings, namespace: demo}
+data: {value: first}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: demo}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: pods, namespace: demo}
+spec: {clusterIP: None, selector: {app: web}, ports: [{port: 8080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: nobody, namespace: demo}
+spec: {selector: {app: nobody}, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: web, namespace: demo}
+spec:
+  serviceName: pods
+  replicas: 2
+  podManagementPolicy: Parallel
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      initContainers:
+      - name: rules
+        image: ` + WorkloadImage + `
+        args: [redirect, ` + elsewhere + `, "8080"]
+        securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL], add: [NET_ADMIN]}}
+      containers:
+      - name: main
+        image: ` + WorkloadImage + `
+        args: [serve, ":8080"]
+        readinessProbe: {httpGet: {port: 8080}, periodSeconds: 1}
+        volumeMounts: [{name: settings, mountPath: /settings}]
+        securityContext:
+          runAsNonRoot: true
+          runAsUser: 1359
+          readOnlyRootFilesystem: true
+          allowPrivilegeEscalation: false
+          capabilities: {drop: [ALL]}
+          seccompProfile: {type: RuntimeDefault}
+      volumes: [{name: settings, configMap: {name: settings}}]
+`
+
+// volumeFollows: a changed ConfigMap is in the pod once kubelet looks at the pod again, which a changed annotation makes it do.
+func volumeFollows(t *testing.T, n *Node) {
+	pod := must(n.Client.CoreV1().Pods(namespace).Get(t.Context(), "web-0", meta.GetOptions{}))(t)
+	url := "http://" + pod.Status.PodIP + ":8080/file?path=/settings/value"
+	for _, value := range []string{"second", "third", "fourth"} {
+		begin := time.Now()
+		patch := []byte(`{"data":{"value":"` + value + `"}}`)
+		must(n.Client.CoreV1().ConfigMaps(namespace).Patch(t.Context(), "settings", types.MergePatchType, patch, meta.PatchOptions{}))(t)
+		patch = []byte(`{"metadata":{"annotations":{"bump":"` + value + `"}}}`)
+		must(n.Client.CoreV1().Pods(namespace).Patch(t.Context(), "web-0", types.MergePatchType, patch, meta.PatchOptions{}))(t)
+		eventually(t, projectionLimit, "the pod sees "+value, func() bool { return ask(t, n, url) == value })
+		t.Logf("a changed ConfigMap was in the pod after %s", time.Since(begin).Round(10*time.Millisecond))
+	}
+}
+
+// netAdmin: the init container's rule sends the pod to itself.
+func netAdmin(t *testing.T, n *Node) {
+	if got := inPod(t, n, "get", "http://"+elsewhere+"/"); got != "web-0" {
+		t.Errorf("%s answered %q", elsewhere, got)
+	}
+}
+
+// withoutNetAdmin: the same rule is refused to a container that was not given the privilege.
+func withoutNetAdmin(t *testing.T, n *Node) {
+	pod := &core.Pod{
+		ObjectMeta: meta.ObjectMeta{Name: "unprivileged"},
+		Spec: core.PodSpec{RestartPolicy: core.RestartPolicyNever, Containers: []core.Container{
+			{Name: "rules", Image: WorkloadImage, Args: []string{"redirect", elsewhere, "8080"}},
+		}},
+	}
+	pods := n.Client.CoreV1().Pods(namespace)
+	must(pods.Create(t.Context(), pod, meta.CreateOptions{}))(t)
+	eventually(t, time.Minute, "the pod has failed", func() bool {
+		return must(pods.Get(t.Context(), pod.Name, meta.GetOptions{}))(t).Status.Phase == core.PodFailed
+	})
+	if log := must(n.PodLog(t.Context(), namespace, pod.Name, ""))(t); !strings.Contains(log, "operation not permitted") {
+		t.Errorf("it says %q", log)
+	}
+}
+
+// service: pods and the node (as the API server's webhooks do) reach all pods of a Service, and are refused by an empty one.
+func service(t *testing.T, n *Node) {
+	get := func(name string) string {
+		return must(n.Client.CoreV1().Services(namespace).Get(t.Context(), name, meta.GetOptions{}))(t).Spec.ClusterIP
+	}
+	url := "http://" + get("web") + "/"
+	fromPod, fromNode := map[string]bool{}, map[string]bool{}
+	eventually(t, time.Minute, "both pods answered both", func() bool {
+		fromPod[inPod(t, n, "get", url)] = true
+		fromNode[ask(t, n, url)] = true
+		return fromPod["web-0"] && fromPod["web-1"] && fromNode["web-0"] && fromNode["web-1"]
+	})
+	begin := time.Now()
+	if connection, err := n.Dial(t.Context(), "tcp", net.JoinHostPort(get("nobody"), "80")); err == nil {
+		connection.Close()
+		t.Error("a Service without pods took a connection")
+	} else if waited := time.Since(begin); waited > time.Second {
+		t.Errorf("it took %s until: %v", waited, err)
+	}
+}
+
+// names of Services and of pods, as pods find them.
+func names(t *testing.T, n *Node) {
+	address := func(pod string) string {
+		return must(n.Client.CoreV1().Pods(namespace).Get(t.Context(), pod, meta.GetOptions{}))(t).Status.PodIP
+	}
+	first, second := address("web-0"), address("web-1")
+	both := []string{first, second}
+	slices.Sort(both)
+	web := must(n.Client.CoreV1().Services(namespace).Get(t.Context(), "web", meta.GetOptions{}))(t)
+	for name, want := range map[string]string{
+		"web":                                  web.Spec.ClusterIP,
+		"web.demo.svc.cluster.local.":          web.Spec.ClusterIP,
+		"pods.demo":                            strings.Join(both, " "),
+		"web-1.pods":                           second,
+		"kubernetes.default.svc.cluster.local": "10.96.0.1",
+	} {
+		if got := inPod(t, n, "lookup", name); got != want {
+			t.Errorf("%s is %q, not %q", name, got, want)
+		}
+	}
+	for _, name := range []string{"nowhere", "web-2.pods", "example.com"} {
+		output, err := n.Exec(t.Context(), namespace, "web-0", "main", "/workload", "lookup", name)
+		if err == nil || !strings.Contains(err.Error(), "no such host") {
+			t.Errorf("%s is %q, %v", name, output, err)
+		}
+	}
+}
+
+// apiFromPod: the pod finds the API server as every client in a cluster does.
+func apiFromPod(t *testing.T, n *Node) {
+	if got := inPod(t, n, "api", "/version"); !strings.Contains(got, `"gitVersion"`) {
+		t.Errorf("the API server says %q", got)
+	}
+}
+
+func logs(t *testing.T, n *Node) {
+	if log := must(n.PodLog(t.Context(), namespace, "web-1", "main"))(t); log != "serving on :8080\n" {
+		t.Errorf("the log is %q", log)
+	}
+}
+
+// inPod runs the workload's program in the first pod.
+func inPod(t *testing.T, n *Node, args ...string) string {
+	t.Helper()
+	output := must(n.Exec(t.Context(), namespace, "web-0", "main", append([]string{"/workload"}, args...)...))(t)
+	return strings.TrimSpace(output)
+}
+
+// ask is a request from the node's network, outside of all pods.
+func ask(t *testing.T, n *Node, url string) string {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DialContext: n.Dial, DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	response := must(client.Get(url))(t)
+	defer response.Body.Close()
+	return strings.TrimSpace(string(must(io.ReadAll(response.Body))(t)))
+}
+
+func kubectl(t *testing.T, n *Node, args ...string) {
+	t.Helper()
+	if _, err := n.Kubectl(t.Context(), "", append([]string{"-n", namespace}, args...)...); err != nil {
+		pods, _ := n.Kubectl(context.WithoutCancel(t.Context()), "", "-n", namespace, "describe", "pods")
+		t.Fatalf("%v\n%s", err, pods)
+	}
+}
+
+func eventually(t *testing.T, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !holds(); time.Sleep(pollInterval) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+	}
+}
+
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}

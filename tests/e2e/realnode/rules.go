@@ -1,0 +1,122 @@
+package realnode
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+	core "k8s.io/api/core/v1"
+)
+
+// rules are the node's, set over netlink: the kernel needs nf_tables, and no program nft.
+type rules struct {
+	connection *nftables.Conn
+}
+
+const (
+	// Offsets of the fields in an IPv4 header, and of the destination port in TCP's and UDP's.
+	sourceOffset, destinationOffset = 12, 16
+	portOffset                      = 2
+	portUnreachable                 = 3
+)
+
+func newRules(namespace int) (*rules, error) {
+	connection, err := nftables.New(nftables.WithNetNSFd(namespace))
+	return &rules{connection}, err
+}
+
+// replace makes the rules for these ports the only ones, in one transaction. Connections that exist stay as they are.
+func (r *rules) replace(ports []frontend) error {
+	c := r.connection
+	table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: "services"}
+	c.AddTable(table) // so that there is one to delete
+	c.DelTable(table)
+	c.AddTable(table)
+	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority) *nftables.Chain {
+		return c.AddChain(&nftables.Chain{Name: name, Table: table, Type: kind, Hooknum: hook, Priority: priority})
+	}
+	fromPods := chain("from-pods", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
+	fromNode := chain("from-node", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest)
+	toItself := chain("to-itself", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
+	refusePods := chain("refuse-pods", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
+	refuseNode := chain("refuse-node", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityFilter)
+	add := func(chain *nftables.Chain, parts ...[]expr.Any) {
+		rule := &nftables.Rule{Table: table, Chain: chain}
+		for _, part := range parts {
+			rule.Exprs = append(rule.Exprs, part...)
+		}
+		c.AddRule(rule)
+	}
+	for _, port := range ports {
+		match := toPort(port)
+		if match == nil {
+			continue
+		}
+		for i, backend := range port.backends {
+			for _, chain := range []*nftables.Chain{fromPods, fromNode} {
+				add(chain, match, oneOf(len(port.backends)-i), translate(backend))
+			}
+			// A pod that reaches itself through a Service would take its own address for a forged one.
+			address := backend.Addr().AsSlice()
+			add(toItself, equals(sourceOffset, address), equals(destinationOffset, address), []expr.Any{&expr.Masq{}})
+		}
+		// What still has a Service's address has no backend.
+		add(refusePods, match, refuse())
+		add(refuseNode, match, refuse())
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("set the rules for %d ports of Services: %w", len(ports), err)
+	}
+	return nil
+}
+
+// toPort matches what is sent to a Service; nil if it is a protocol that nobody here speaks.
+func toPort(port frontend) []expr.Any {
+	protocols := map[core.Protocol]byte{core.ProtocolTCP: unix.IPPROTO_TCP, core.ProtocolUDP: unix.IPPROTO_UDP}
+	protocol, ok := protocols[port.protocol]
+	if !ok || !port.address.Addr().Is4() {
+		return nil
+	}
+	match := equals(destinationOffset, port.address.Addr().AsSlice())
+	return append(match,
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{protocol}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: portOffset, Len: 2},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: bigEndian(port.address.Port())},
+	)
+}
+
+func equals(offset uint32, address []byte) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(len(address))},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: address},
+	}
+}
+
+// oneOf holds for a random one in n connections. Rules with n, n-1, … 1 in a row give each the same share.
+func oneOf(n int) []expr.Any {
+	if n == 1 {
+		return nil
+	}
+	return []expr.Any{
+		&expr.Numgen{Register: 1, Modulus: uint32(n), Type: unix.NFT_NG_RANDOM},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0, 0, 0, 0}},
+	}
+}
+
+func translate(to netip.AddrPort) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: 1, Data: to.Addr().AsSlice()},
+		&expr.Immediate{Register: 2, Data: bigEndian(to.Port())},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2},
+	}
+}
+
+func refuse() []expr.Any {
+	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: portUnreachable}}
+}
+
+func bigEndian(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }
