@@ -33,7 +33,7 @@ func TestKilledWithItsTest(t *testing.T) {
 	if err != nil {
 		t.Fatalf("instead of a process id it says %q", line)
 	}
-	spaces := namespacesOf(t, pid)
+	mark := markOf(t, pid, fmt.Sprintf("%s%d-", cgroupPrefix, command.Process.Pid))
 	groups := must(filepath.Glob(fmt.Sprintf("%s/*/%s%d-*", cgroupMount, cgroupPrefix, command.Process.Pid)))(t)
 	unified := must(filepath.Glob(fmt.Sprintf("%s/%s%d-*", cgroupMount, cgroupPrefix, command.Process.Pid)))(t)
 	if groups = append(groups, unified...); len(groups) == 0 {
@@ -43,7 +43,7 @@ func TestKilledWithItsTest(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = command.Wait() // it was killed
-	eventually(t, 10*time.Second, "the node's processes and namespaces have ended", func() bool { return !entered(spaces) })
+	eventually(t, 10*time.Second, "the node's processes and namespaces have ended", func() bool { return len(mark.processes()) == 0 })
 	next := must(newCgroup())(t)
 	if err := next.remove(); err != nil {
 		t.Error(err)

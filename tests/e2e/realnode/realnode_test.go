@@ -31,7 +31,7 @@ const (
 // that stays behind.
 func TestRealNode(t *testing.T) {
 	needNode(t)
-	before := takeTraces(t, nil)
+	before := takeTraces(t)
 	dir := must(os.MkdirTemp("", "ctrlmesh-node-"))(t)
 	begin := time.Now()
 	n, err := Start(t.Context(), dir, Options{})
@@ -39,16 +39,15 @@ func TestRealNode(t *testing.T) {
 		t.Fatalf("%v\nlogs are in %s", err, dir)
 	}
 	t.Logf("the node was ready after %s", time.Since(begin).Round(10*time.Millisecond))
-	spaces := namespacesOf(t, n.pid1.Pid())
-	during := takeTraces(t, n)
+	mark := markOf(t, n.pid1.Pid(), n.cgroup.name)
 	t.Cleanup(func() {
+		demandAll(t, mark)
 		begin := time.Now()
 		if err := n.Stop(); err != nil {
 			t.Error(err)
 		}
 		t.Logf("the node had ended after %s", time.Since(begin).Round(10*time.Millisecond))
-		during.demand(t)
-		leftNothing(t, n, before, spaces)
+		leftNothing(t, before, mark)
 		if t.Failed() {
 			t.Logf("logs are in %s", dir)
 		} else if err := os.RemoveAll(dir); err != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/google/nftables"
 )
 
-// traces is what a node could leave on the machine.
+// traces is what a node could leave on the machine, but for processes.
 type traces struct {
 	mounts, interfaces, routes, tables, settings []string
-	// processes and cgroups are a node's own, told by names that only they have.
-	processes, cgroups []string
+	// cgroups are those of this process's nodes.
+	cgroups []string
 }
 
 // settings of the machine that kubelet and nodes like to change.
@@ -27,7 +27,7 @@ var settings = []string{
 	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes", "net/ipv4/ip_forward",
 }
 
-func takeTraces(t *testing.T, n *Node) traces {
+func takeTraces(t *testing.T) traces {
 	found := traces{
 		mounts: columns(t, "/proc/self/mountinfo", 4), // the mount points
 		routes: columns(t, "/proc/net/route", 0, 1, 2, 7),
@@ -42,7 +42,6 @@ func takeTraces(t *testing.T, n *Node) traces {
 		text := must(os.ReadFile("/proc/sys/" + name))(t)
 		found.settings = append(found.settings, name+" "+string(text))
 	}
-	found.processes = processes(n)
 	own := fmt.Sprintf("%s%d-", cgroupPrefix, os.Getpid())
 	// All of them, wherever the node's own code looks.
 	check := func(path string, entry fs.DirEntry, err error) error {
@@ -73,79 +72,72 @@ func columns(t *testing.T, file string, which ...int) []string {
 	return found
 }
 
-// processes are those in a node's control group, and those in other namespaces that run its programs.
-func processes(n *Node) []string {
+// mark tells a node's processes, also when it has ended.
+type mark struct {
+	// spaces are the names of its namespaces. Pods have others, and are told by the control group.
+	spaces map[string]string
+	cgroup string
+}
+
+func markOf(t *testing.T, pid1 int, cgroup string) mark {
+	spaces := map[string]string{}
+	for _, kind := range []string{"mnt", "net", "pid", "uts", "ipc"} {
+		spaces[kind] = must(os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid1, kind)))(t)
+	}
+	return mark{spaces, "/" + cgroup}
+}
+
+// processes are the programs of all threads that are the node's, or in it: a thread of this process must not stay either.
+func (m mark) processes() []string {
 	var found []string
-	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is well-formed
-	own, _ := os.Readlink("/proc/self/ns/pid")
-	for _, dir := range dirs {
-		// A process may end at any moment; then it is none.
-		space, _ := os.Readlink(filepath.Join(dir, "ns/pid"))
-		group, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
-		program, _ := os.Readlink(filepath.Join(dir, "exe"))
-		if space == "" || space == own {
-			continue
+	threads, _ := filepath.Glob("/proc/[0-9]*/task/*") // the pattern is well-formed
+	for _, thread := range threads {
+		// A thread may end at any moment; then it is none.
+		program, _ := os.Readlink(filepath.Join(thread, "exe"))
+		group, _ := os.ReadFile(filepath.Join(thread, "cgroup"))
+		belongs := strings.Contains(string(group), m.cgroup)
+		for kind, name := range m.spaces {
+			in, _ := os.Readlink(filepath.Join(thread, "ns", kind))
+			belongs = belongs || in == name
 		}
-		if strings.Contains(string(group), "/"+cgroupPrefix) || n != nil && n.runs(program) {
+		if belongs {
 			found = append(found, program)
 		}
 	}
 	slices.Sort(found)
-	return found
+	return slices.Compact(found)
 }
 
-func (n *Node) runs(program string) bool {
-	return strings.HasPrefix(program, n.Dir) || slices.Contains(n.programs.dirs(), filepath.Dir(program))
-}
-
-// demand makes sure that traces can be seen at all.
-func (during traces) demand(t *testing.T) {
-	all := strings.Join(during.processes, " ")
-	for _, name := range []string{"pid1", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "containerd", "kubelet"} {
-		if !strings.Contains(all, "/"+name) {
-			t.Errorf("%s was not among the node's processes: %s", name, all)
+// demandAll makes sure that a node's processes and groups are seen at all.
+func demandAll(t *testing.T, m mark) {
+	all := m.processes()
+	for _, name := range append(built, "pid1", "workload") {
+		if slices.Contains([]string{"kubectl", "ctr", "runc", "ptp", "host-local"}, name) {
+			continue // they run for a moment
+		}
+		if !slices.ContainsFunc(all, func(program string) bool { return filepath.Base(program) == name }) {
+			t.Errorf("%s was not among the node's processes: %q", name, all)
 		}
 	}
-	if len(during.cgroups) == 0 {
+	if len(takeTraces(t).cgroups) == 0 {
 		t.Error("the node had no control group")
 	}
 }
 
 // leftNothing compares with what was there before. The kernel takes network namespaces down in its own time.
-func leftNothing(t *testing.T, n *Node, before traces, spaces map[string]string) {
-	after := takeTraces(t, n)
+func leftNothing(t *testing.T, before traces, m mark) {
+	eventually(t, 10*time.Second, "no process or thread of the node is there", func() bool { return len(m.processes()) == 0 })
+	after := takeTraces(t)
 	for what, pair := range map[string][2][]string{
 		"mounts":         {before.mounts, after.mounts},
 		"interfaces":     {before.interfaces, after.interfaces},
 		"routes":         {before.routes, after.routes},
 		"nftables":       {before.tables, after.tables},
 		"settings":       {before.settings, after.settings},
-		"processes":      {before.processes, after.processes},
 		"control groups": {before.cgroups, after.cgroups},
 	} {
 		if !slices.Equal(pair[0], pair[1]) {
 			t.Errorf("%s\nbefore: %q\nafter:  %q", what, pair[0], pair[1])
 		}
 	}
-	eventually(t, 10*time.Second, "no thread is in a namespace of the node", func() bool { return !entered(spaces) })
-}
-
-func namespacesOf(t *testing.T, pid int) map[string]string {
-	spaces := map[string]string{}
-	for _, kind := range []string{"mnt", "net", "pid", "uts", "ipc"} {
-		spaces[kind] = must(os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, kind)))(t)
-	}
-	return spaces
-}
-
-func entered(spaces map[string]string) bool {
-	threads, _ := filepath.Glob("/proc/[0-9]*/task/*") // the pattern is well-formed
-	for _, thread := range threads {
-		for kind, name := range spaces {
-			if in, err := os.Readlink(filepath.Join(thread, "ns", kind)); err == nil && in == name {
-				return true
-			}
-		}
-	}
-	return false
 }
