@@ -37,7 +37,7 @@ test-rust: build ## Rust tests only
 .PHONY: test-e2e
 test-e2e: build plugins cluster ## Real kube-apiserver, etcd, controller-runtime operators and kubectl through the sidecar
 	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
-		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m -parallel 8 ./...
+		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m -p 1 -parallel 8 ./...
 
 .PHONY: e2e-node
 e2e-node: cluster ## A real node with kubelet, containerd and runc; needs root on Linux (part of test-e2e, where it is left out without)
