@@ -3,19 +3,23 @@ package realnode
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path"
 	"runtime"
 	"slices"
 	"strings"
 )
 
-// Image is a container image of one layer, made of files of this machine without a daemon.
+// Image is a container image of one layer, made of files of this machine without a daemon, in memory.
 type Image struct {
 	// Name with a tag. Not `latest`, for which kubelet pulls.
 	Name       string
@@ -24,6 +28,55 @@ type Image struct {
 	User string
 	// Files are paths of the image and where their content comes from. A file keeps only whether it can be executed.
 	Files map[string]string
+}
+
+// WithLibraries adds what a program is linked to at run time, from this machine: an image of a debug build then needs no build of
+// its own. A static program has none.
+func (i Image) WithLibraries(ctx context.Context) (Image, error) {
+	files := maps.Clone(i.Files)
+	for _, program := range i.Files {
+		libraries, err := libraries(ctx, program)
+		if err != nil {
+			return i, err
+		}
+		for _, library := range libraries {
+			files[library] = library
+		}
+	}
+	i.Files = files
+	return i, nil
+}
+
+// libraries asks the program's own dynamic linker, which lists itself too.
+func libraries(ctx context.Context, program string) ([]string, error) {
+	file, err := elf.Open(program)
+	if errors.As(err, new(*elf.FormatError)) {
+		return nil, nil // no program
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	section := file.Section(".interp")
+	if section == nil {
+		return nil, nil
+	}
+	name, err := section.Data()
+	if err != nil {
+		return nil, err
+	}
+	linker := strings.TrimRight(string(name), "\x00")
+	output, err := exec.CommandContext(ctx, linker, "--list", program).Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the libraries of %s: %w", program, err)
+	}
+	found := []string{linker}
+	for _, field := range strings.Fields(string(output)) {
+		if path.IsAbs(field) && field != linker {
+			found = append(found, field)
+		}
+	}
+	return found, nil
 }
 
 type descriptor struct {

@@ -2,6 +2,8 @@ package realnode
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -68,6 +70,7 @@ func TestRealNode(t *testing.T) {
 		"names":                     names,
 		"api_from_pod":              apiFromPod,
 		"logs":                      logs,
+		"image_with_libraries":      imageWithLibraries,
 	} {
 		if !t.Run(name, func(t *testing.T) { test(t, n) }) {
 			t.Log(n.Logs(2048))
@@ -177,11 +180,7 @@ func withoutNetAdmin(t *testing.T, n *Node) {
 			{Name: "rules", Image: WorkloadImage, Args: []string{"redirect", elsewhere, "8080"}},
 		}},
 	}
-	pods := n.Client.CoreV1().Pods(namespace)
-	must(pods.Create(t.Context(), pod, meta.CreateOptions{}))(t)
-	eventually(t, time.Minute, "the pod has failed", func() bool {
-		return must(pods.Get(t.Context(), pod.Name, meta.GetOptions{}))(t).Status.Phase == core.PodFailed
-	})
+	ends(t, n, pod, core.PodFailed)
 	if log := must(n.PodLog(t.Context(), namespace, pod.Name, ""))(t); !strings.Contains(log, "operation not permitted") {
 		t.Errorf("it says %q", log)
 	}
@@ -247,6 +246,37 @@ func logs(t *testing.T, n *Node) {
 	if log := must(n.PodLog(t.Context(), namespace, "web-1", "main"))(t); log != "serving on :8080\n" {
 		t.Errorf("the log is %q", log)
 	}
+}
+
+// imageWithLibraries runs a program that is not static: the only one that the node itself has.
+func imageWithLibraries(t *testing.T, n *Node) {
+	archive := n.file("linked.tar")
+	image := Image{
+		Name: "localhost/ctrlmesh-e2e/linked:1", User: "1359", Entrypoint: []string{"/bin/runc", "--version"},
+		Files: map[string]string{"/bin/runc": n.programs["runc"]},
+	}
+	image = must(image.WithLibraries(t.Context()))(t)
+	if err := errors.Join(image.Write(archive), n.LoadImage(t.Context(), archive)); err != nil {
+		t.Fatal(err)
+	}
+	pod := &core.Pod{
+		ObjectMeta: meta.ObjectMeta{Name: "linked"},
+		Spec:       core.PodSpec{RestartPolicy: core.RestartPolicyNever, Containers: []core.Container{{Name: "main", Image: image.Name}}},
+	}
+	ends(t, n, pod, core.PodSucceeded)
+	if log := must(n.PodLog(t.Context(), namespace, pod.Name, ""))(t); !strings.HasPrefix(log, "runc version ") {
+		t.Errorf("it says %q", log)
+	}
+}
+
+// ends makes a pod and waits until it has ended like this.
+func ends(t *testing.T, n *Node, pod *core.Pod, phase core.PodPhase) {
+	t.Helper()
+	pods := n.Client.CoreV1().Pods(namespace)
+	must(pods.Create(t.Context(), pod, meta.CreateOptions{}))(t)
+	eventually(t, time.Minute, fmt.Sprintf("the pod %s is %s", pod.Name, phase), func() bool {
+		return must(pods.Get(t.Context(), pod.Name, meta.GetOptions{}))(t).Status.Phase == phase
+	})
 }
 
 // inPod runs the workload's program in the first pod.
