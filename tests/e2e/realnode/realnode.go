@@ -115,10 +115,10 @@ func (n *Node) start(ctx context.Context, options Options) error {
 	if err := n.startServices(); err != nil {
 		return err
 	}
-	if err := n.loadOwnImages(ctx); err != nil {
+	if err := n.startKubelet(ctx); err != nil {
 		return err
 	}
-	if err := n.startKubelet(ctx); err != nil {
+	if err := n.loadOwnImages(ctx); err != nil {
 		return err
 	}
 	return n.ready(ctx)

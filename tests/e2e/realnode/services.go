@@ -42,6 +42,9 @@ func (n *Node) startServices() error {
 	if err != nil {
 		return err
 	}
+	if err := rules.replace(nil); err != nil {
+		return fmt.Errorf("the kernel needs nf_tables: %w", err)
+	}
 	log, err := os.Create(n.file("services.log"))
 	if err != nil {
 		return err
