@@ -3,7 +3,6 @@ package realnode
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -274,9 +273,14 @@ func ends(t *testing.T, n *Node, pod *core.Pod, phase core.PodPhase) {
 	t.Helper()
 	pods := n.Client.CoreV1().Pods(namespace)
 	must(pods.Create(t.Context(), pod, meta.CreateOptions{}))(t)
-	eventually(t, time.Minute, fmt.Sprintf("the pod %s is %s", pod.Name, phase), func() bool {
-		return must(pods.Get(t.Context(), pod.Name, meta.GetOptions{}))(t).Status.Phase == phase
+	var last core.PodStatus
+	eventually(t, time.Minute, "the pod "+pod.Name+" has ended", func() bool {
+		last = must(pods.Get(t.Context(), pod.Name, meta.GetOptions{}))(t).Status
+		return last.Phase == core.PodSucceeded || last.Phase == core.PodFailed
 	})
+	if last.Phase != phase {
+		t.Fatalf("the pod %s is %s, not %s: %+v", pod.Name, last.Phase, phase, last.ContainerStatuses)
+	}
 }
 
 // inPod runs the workload's program in the first pod.
