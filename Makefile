@@ -40,15 +40,16 @@ test-e2e: build plugins cluster ## Real kube-apiserver, etcd, controller-runtime
 		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m -p 1 -parallel 8 ./...
 
 .PHONY: e2e-node
-e2e-node: cluster ## A real node with kubelet, containerd and runc; needs root on Linux (part of test-e2e, where it is left out without)
-	cd tests/e2e && CTRLMESH_NODE=required go test -count=1 -timeout 15m -v ./realnode/...
+e2e-node: export CTRLMESH_NODE = required
+e2e-node: cluster ## A real node with kubelet, containerd and runc; needs root on Linux
+	cd tests/e2e && go test -count=1 -timeout 15m -v ./realnode/...
 
 .PHONY: plugins
 plugins: setup ## Writes every plugin and test guest as .wasm files
 	cargo run --locked -p ctrlmesh-plugins-builtin --features guests --bin write-plugins -- $(PLUGINS)
 
 .PHONY: cluster
-cluster: ## Builds kube-apiserver, etcd, kubectl, Helm, cert-manager, an OCI registry and a node's programs from Go modules, once
+cluster: ## Builds kube-apiserver, etcd, kubectl, Helm, cert-manager and an OCI registry from Go modules, once; for e2e-node a node's programs, too
 	cd tests/e2e && go run ./cmd/build
 
 .PHONY: check

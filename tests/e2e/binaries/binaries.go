@@ -79,8 +79,14 @@ func Path(name string) (string, error) { return cached(name, name) }
 // CertManagerCRDs names the directory with the custom resource definitions of the cert-manager that is built.
 func CertManagerCRDs() (string, error) { return cached("cert-manager", "crds") }
 
-// NoNodeHere says why no node can run here; it is empty if one can.
+// nodeVariable asks for a node, which takes some minutes more to build.
+const nodeVariable = "CTRLMESH_NODE"
+
+// NoNodeHere says why no node runs here; it is empty if one does.
 func NoNodeHere() string {
+	if os.Getenv(nodeVariable) == "" {
+		return nodeVariable + " is not set (`make e2e-node` sets it)"
+	}
 	if user := os.Geteuid(); runtime.GOOS != "linux" || user != 0 {
 		return fmt.Sprintf("a node needs root on Linux (namespaces, mounts, control groups), and this is user %d on %s", user, runtime.GOOS)
 	}
