@@ -12,6 +12,7 @@ use ctrlmesh_contract::signature::PublicKeys;
 
 use crate::error::Error;
 pub use crate::external::{Allow, ExternalSettings};
+pub use crate::redirect::Init;
 
 /// The sidecar of ctrlmesh: a programmable proxy between a Kubernetes controller and its API server.
 #[derive(Debug, Parser)]
@@ -26,7 +27,7 @@ pub struct Cli {
 }
 
 /// Subcommands besides running the sidecar.
-#[derive(Debug, Clone, Copy, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub enum Command {
     /// Compiles one component from standard input to standard output, under limits. Used by the sidecar itself.
     #[command(hide = true)]
@@ -34,6 +35,9 @@ pub enum Command {
     /// Waits until the sidecar in the same pod is ready, and fails if that takes too long. Kubelet runs it where the sidecar is
     /// the first of a pod's containers.
     WaitReady(Wait),
+    /// Redirects what the pod sends to its API server to the sidecar, by rules of the pod's network; needs the capability NET_ADMIN.
+    /// The init container of a pod whose traffic is redirected runs it.
+    Init(Init),
 }
 
 /// What is waited for.

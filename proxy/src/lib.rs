@@ -17,7 +17,7 @@
 //! | `chain` | the directory, the document, matching, quarantine |
 //! | `wasm` | engine, compiler, instances, what guests may ask for |
 //! | `admin`, `metrics`, `record`, `fate`, `readiness`, `telemetry` | what people see |
-//! | `start_gate` | kubelet's hook that holds up a pod's other containers |
+//! | `start_gate`, `redirect` | what kubelet runs besides: a hook that holds up a pod's other containers, rules that lead traffic here |
 //! | `harness` | a plugin's shipped bytes in the real engine, for its author's tests |
 
 mod admin;
@@ -46,6 +46,7 @@ mod outage;
 mod phases;
 mod readiness;
 mod record;
+pub mod redirect;
 mod renaming;
 mod respond;
 mod shape;

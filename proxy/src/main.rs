@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ctrlmesh_proxy::app::App;
-use ctrlmesh_proxy::config::{Cli, Command, Settings};
-use ctrlmesh_proxy::{announce, start_gate, telemetry, termination, wasm};
+use ctrlmesh_proxy::config::{Cli, Command, Init, Settings};
+use ctrlmesh_proxy::{announce, redirect, start_gate, telemetry, termination, wasm};
 
 /// Thread-local heaps suit one event loop per thread.
 #[global_allocator]
@@ -19,7 +19,20 @@ fn main() -> ExitCode {
     match cli.command {
         Some(Command::Compile) => wasm::compile_child_main(),
         Some(Command::WaitReady(wait)) => start_gate::run(wait.admin_address, wait.time()),
+        Some(Command::Init(init)) => rules(&init, &cli.settings),
         None => sidecar(cli.settings),
+    }
+}
+
+fn rules(init: &Init, settings: &Settings) -> ExitCode {
+    let done = telemetry::init(&settings.log, settings.log_format)
+        .and_then(|()| redirect::run(init).map_err(|error| error.to_string()));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            announce::failure(&message);
+            ExitCode::from(EX_CONFIG)
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 // Command golden writes down what the Kubernetes API server makes of requests, queries, selectors and bodies. The crate
-// ctrlmesh-wire must say the same of each line; see README.md.
+// ctrlmesh-wire must say the same of each line; see README.md. So must ctrlmesh-proxy of the rules that redirect traffic.
 //
 // The inputs are the same on every run: hand-written ones, combinations, and mutations from a fixed seed.
 package main
@@ -25,6 +25,7 @@ func main() {
 	write("query.jsonl", queries())
 	write("bodies.jsonl", bodies())
 	write("statuses.jsonl", statuses())
+	write("redirects.jsonl", redirects())
 }
 
 // write puts each value on a line of its own.
