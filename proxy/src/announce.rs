@@ -6,7 +6,7 @@ use crate::app::Addresses;
 #[expect(clippy::print_stdout, reason = "this line is the process's interface")]
 pub fn listening(addresses: &Addresses) {
     let named = [
-        ("api", Some(addresses.api)),
+        ("api", addresses.api.first().copied()),
         ("admin", Some(addresses.admin)),
         ("external", addresses.external),
     ];

@@ -36,7 +36,7 @@ const ORDERS: usize = 64;
 /// A sidecar whose ports are bound.
 pub struct App {
     settings: Settings,
-    api: listener::Port,
+    api: Vec<listener::Port>,
     admin: TcpListener,
     external: Option<listener::Port>,
     addresses: Addresses,
@@ -45,10 +45,10 @@ pub struct App {
 }
 
 /// Where the sidecar listens.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Addresses {
     /// For controllers.
-    pub api: SocketAddr,
+    pub api: Vec<SocketAddr>,
     /// For probes, scrapers and the manager.
     pub admin: SocketAddr,
     /// For external traffic; `None`: off.
@@ -62,12 +62,12 @@ impl App {
     /// Anything that would keep the sidecar from working: settings, ports, kubeconfig, certificate.
     pub async fn build(settings: Settings) -> Result<Self, Error> {
         settings.validate().map_err(Error::Settings)?;
-        let (api, api_address) = bind(API, settings.api_address)?;
+        let (api, api_addresses) = bind_all(&settings.api_address)?;
         let (admin, admin_address) = bind("--admin-address (CTRLMESH_ADMIN_ADDRESS)", settings.admin_address)?;
         let wanted = settings.external.external_address;
         let (external_listener, external_address) = wanted.map(|address| bind(EXTERNAL, address)).transpose()?.unzip();
         let addresses = Addresses {
-            api: api_address,
+            api: api_addresses,
             admin: admin_address,
             external: external_address,
         };
@@ -98,8 +98,14 @@ impl App {
         let external = external_listener.zip(shared.external.as_deref());
         let external =
             external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, &settings, &external.outage));
+        // All have as many connections as one.
+        let places = Arc::new(Semaphore::new(settings.max_connections as usize));
+        let api = api.into_iter().map(|it| listener::Port {
+            places: Arc::clone(&places),
+            ..port(Traffic::Api, API, it, &settings, &shared.outage)
+        });
         Ok(Self {
-            api: port(Traffic::Api, API, api, &settings, &shared.outage),
+            api: api.collect(),
             settings,
             admin,
             external,
@@ -111,8 +117,8 @@ impl App {
 
     /// Where it listens.
     #[must_use]
-    pub const fn addresses(&self) -> Addresses {
-        self.addresses
+    pub const fn addresses(&self) -> &Addresses {
+        &self.addresses
     }
 
     /// Serves until `stop`, then drains.
@@ -155,9 +161,13 @@ impl App {
         if let Some(external) = external {
             tasks.spawn(accept(external, workers.clone(), shared.clone(), None));
         }
-        let accept = accept(api, workers, shared.clone(), Some(listening));
+        let mut ready = Some(listening);
+        let mut accepting = JoinSet::new();
+        for port in api {
+            accepting.spawn(accept(port, workers.clone(), shared.clone(), ready.take()));
+        }
         tokio::select! {
-            () = accept => {}
+            _ = accepting.join_next() => {}
             () = stop => {}
         }
         readiness.drain();
@@ -179,6 +189,27 @@ fn bind(setting: &'static str, wanted: SocketAddr) -> Result<(TcpListener, Socke
         source,
     })?;
     Ok((listener, address))
+}
+
+/// Binds them all. A network without IPv6 has no `[::1]`: what is not there is left out, but for the first.
+fn bind_all(wanted: &[SocketAddr]) -> Result<(Vec<TcpListener>, Vec<SocketAddr>), Error> {
+    let mut bound: (Vec<TcpListener>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
+    for address in wanted {
+        match bind(API, *address) {
+            Ok(more) => bound.extend([more]),
+            Err(Error::Bind { source, .. }) if !bound.0.is_empty() && is_not_there(&source) => {
+                tracing::info!(%address, "this network has no such address; nothing listens there");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bound)
+}
+
+fn is_not_there(error: &std::io::Error) -> bool {
+    /// `EAFNOSUPPORT`: the kernel does not know the family.
+    const NO_FAMILY: i32 = 97;
+    error.kind() == std::io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(NO_FAMILY)
 }
 
 fn port(
@@ -267,4 +298,29 @@ pub(crate) async fn prepare(workers: &[mpsc::Sender<Order>], snapshot: &Arc<Snap
             .unwrap_or_else(|_| Err("the worker is ending".to_owned()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bound(wanted: &[&str]) -> Result<Vec<SocketAddr>, Error> {
+        let wanted: Vec<SocketAddr> = wanted.iter().map(|address| address.parse().unwrap()).collect();
+        bind_all(&wanted).map(|(_, addresses)| addresses)
+    }
+
+    #[tokio::test]
+    async fn addresses_that_the_network_lacks_are_left_out_but_for_the_first() {
+        let addresses = bound(&["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"]).unwrap();
+        let hosts: Vec<String> = addresses.iter().map(|it| it.ip().to_string()).collect();
+        assert_eq!(hosts, ["127.0.0.1", "127.0.0.2"]);
+        assert!(matches!(
+            bound(&["192.0.2.1:0", "127.0.0.1:0"]),
+            Err(Error::Bind { .. })
+        ));
+        // One that somebody has is an error wherever it stands.
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = taken.local_addr().unwrap().to_string();
+        assert!(matches!(bound(&["127.0.0.2:0", &taken]), Err(Error::Bind { .. })));
+    }
 }

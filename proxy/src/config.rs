@@ -60,14 +60,16 @@ pub struct Wait {
 /// Settings of the sidecar.
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
-    /// Where controllers connect; HTTP/1.1, h2c and (with --tls-dir) TLS on one port. Loopback: it hands out credentials.
+    /// Where controllers connect; HTTP/1.1, h2c and (with --tls-dir) TLS on one port. Loopback: it hands out credentials. Several with
+    /// commas between; all but the first are left out where the pod's network does not have them.
     #[arg(
         long,
         env = "CTRLMESH_API_ADDRESS",
         default_value = "127.0.0.1:5443",
+        value_delimiter = ',',
         value_name = "IP:PORT"
     )]
-    pub api_address: SocketAddr,
+    pub api_address: Vec<SocketAddr>,
 
     /// Where /readyz, /livez, /metrics and /status answer. Read-only.
     #[arg(

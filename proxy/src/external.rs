@@ -61,8 +61,13 @@ impl Shared {
         addresses: &Addresses,
         metrics: &Arc<Metrics>,
     ) -> Result<Arc<Self>, Error> {
-        let own = [Some(addresses.api), Some(addresses.admin), addresses.external];
-        let reach = Reach::new(&settings.external_allow, own.into_iter().flatten().collect());
+        let own = addresses
+            .api
+            .iter()
+            .copied()
+            .chain([addresses.admin])
+            .chain(addresses.external);
+        let reach = Reach::new(&settings.external_allow, own.collect());
         let refused = metrics.external_addresses_refused.clone();
         let gate = Gate::new(move |host, address| {
             reach.judge(host, address).inspect_err(|_| {

@@ -59,7 +59,7 @@ async fn run(settings: Settings) -> ExitCode {
             return ExitCode::from(EX_CONFIG);
         }
     };
-    announce::listening(&app.addresses());
+    announce::listening(app.addresses());
     match app.run(termination::requested()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,13 +1,13 @@
 //! The sidecar's container.
 
-use ctrlmesh_contract::names::{env, pod};
+use ctrlmesh_contract::names::{env, pod, ports};
 use serde_json::{Map, Value, json};
 
 use super::environment::merged;
 use super::pod::{Container, variable};
 use super::settings::{Known, Settings};
 use super::volumes;
-use super::wishes::Wishes;
+use super::wishes::{Mode, Wishes};
 use crate::hand_over::entry_of_shard;
 
 /// Seconds until the sidecar is asked again whether it is ready to start: what the controller waits at most beyond need.
@@ -82,6 +82,10 @@ fn arguments(wishes: &Wishes, settings: &Settings) -> Vec<String> {
     }
     if wishes.has_tls {
         arguments.push(format!("--tls-dir={}", volumes::TLS_DIR));
+    }
+    if wishes.mode == Mode::Iptables {
+        // What goes to an address of either family comes to that family's loopback.
+        arguments.push(format!("--api-address=127.0.0.1:{0},[::1]:{0}", ports::API));
     }
     arguments
 }
