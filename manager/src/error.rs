@@ -48,9 +48,9 @@ pub enum Error {
     /// There is no client for sidecars.
     #[error("no HTTP client for sidecars: {0}")]
     Http(#[source] reqwest::Error),
-    /// The webhooks' certificate.
-    #[error("webhooks: {0}")]
-    Certificate(#[from] crate::webhook::certificate::Error),
+    /// A certificate of ours.
+    #[error("certificate: {0}")]
+    Certificate(#[from] crate::certificate::Error),
     /// A chain, a key or a plugin.
     #[error(transparent)]
     Contract(#[from] ctrlmesh_contract::Error),

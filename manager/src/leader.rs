@@ -20,6 +20,7 @@ use crate::distribution;
 use crate::error::Error;
 use crate::labels;
 use crate::manager_state;
+use crate::mesh_ca;
 use crate::rbac::{Rule, Scope};
 use crate::shards;
 use crate::webhook::certificate;
@@ -127,6 +128,7 @@ async fn lead(context: &Context, lock: &mut Held, to_end: Duration) -> Result<()
     controllers.spawn(manager_state::run(context.clone()));
     controllers.spawn(shards::run(context.clone()));
     controllers.spawn(certificate::run(context.clone()));
+    controllers.spawn(mesh_ca::run(context.clone()));
     let first = tokio::select! {
         () = stop.cancelled() => Ok(()),
         () = lock.lost() => Ok(()),

@@ -6,13 +6,15 @@
 //!
 //! The rest moves data: [`process`] starts and stops, [`leader`] runs the controllers while this manager leads,
 //! [`shards`] keeps the shards of roots; [`manager_state`] tells where the managers are; [`oci`] fetches plugins,
-//! [`distribution`] writes chains and reads what sidecars say; [`webhook`] answers API servers on every replica.
+//! [`distribution`] writes chains and reads what sidecars say; [`mesh_ca`] gives them certificates; [`webhook`] answers API servers
+//! on every replica.
 
 pub mod admin;
 pub mod api;
 pub mod args;
 pub mod auto_shard;
 pub mod built_in;
+pub mod certificate;
 pub mod compile;
 pub mod context;
 pub mod crds;
@@ -26,6 +28,7 @@ mod label_set;
 pub mod labels;
 pub mod leader;
 pub mod manager_state;
+pub mod mesh_ca;
 pub mod metrics;
 pub mod oci;
 pub mod overlap;

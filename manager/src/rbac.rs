@@ -38,6 +38,7 @@ pub const RULES: &[&[&[Rule]]] = &[
         crate::events::RULES,
         crate::labels::RULES,
         crate::manager_state::RULES,
+        crate::mesh_ca::RULES,
         crate::oci::RULES,
         crate::shards::RULES,
         crate::webhook::RULES,

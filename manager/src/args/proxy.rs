@@ -61,6 +61,16 @@ pub struct ProxyArgs {
     #[arg(long, env = "CTRLMESH_PROXY_EXTERNAL_PORT", default_value_t = ports::EXTERNAL, value_name = "PORT")]
     pub proxy_external_port: u16,
 
+    /// Names and addresses of the API server that certificates of sidecars are for besides those that every cluster has:
+    /// `kubernetes.default.svc.example.org`. With commas between.
+    #[arg(
+        long,
+        env = "CTRLMESH_PROXY_SERVING_NAMES",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub proxy_serving_names: Vec<String>,
+
     /// What sidecars log: a level, or targets and levels (`info,access=debug` writes a line per request).
     #[arg(long, env = "CTRLMESH_PROXY_LOG", default_value = "info", value_name = "FILTER")]
     pub proxy_log: String,

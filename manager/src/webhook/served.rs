@@ -16,7 +16,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 
-use super::certificate::{Credential, Error, Stored, not_after};
+use crate::certificate::{Credential, Error, Stored, not_after};
 use crate::context::Context;
 use crate::plain::plain;
 

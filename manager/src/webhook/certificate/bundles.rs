@@ -8,7 +8,7 @@ use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::Error;
+use crate::certificate::Error;
 use crate::context::patch_params;
 
 pub(crate) const MUTATING: &str = "ctrlmesh-mutating";

@@ -1,15 +1,15 @@
 //! What is answered to reviews, over the socket, as API servers ask.
 
 use std::net::SocketAddr;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::{Client, Stand};
+use crate::certificate::{Credential, Schedule, Stored};
 use crate::samples;
-use crate::webhook::certificate::{Credential, Stored};
 use crate::webhook::namespaces::Namespaces;
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE, VALIDATE};
 
@@ -23,10 +23,10 @@ pub(super) struct Server {
 impl Server {
     pub(super) async fn start(flags: &[&str]) -> Self {
         let stand = Stand::start(flags).await;
-        let life = Duration::from_secs(3600);
+        let schedule = Schedule::default();
         let names = stand.context.args.webhook_names();
         let stored = Stored {
-            current: Some(Credential::issue(&names, SystemTime::now(), life).unwrap()),
+            current: Some(Credential::issue(&names, SystemTime::now(), &schedule).unwrap()),
             ..Stored::default()
         };
         stand.put_secret(&stored);

@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::Readiness;
 use crate::args::Args;
+use crate::certificate::Stored;
 use crate::context::Context;
 use crate::metrics::Metrics;
-use crate::webhook::certificate::Stored;
 use crate::webhook::server::Bounds;
 use crate::webhook::{bind, run_within};
 

@@ -11,14 +11,18 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::{Client, Stand, eventually};
-use crate::webhook::certificate::{Credential, Stored};
+use crate::certificate::{Credential, Schedule, Stored};
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE, cost, read};
 use crate::webhook::served::Served;
 
 const LIFE: Duration = Duration::from_secs(24 * 3600);
 
 fn credential(stand: &Stand) -> Credential {
-    Credential::issue(&stand.context.args.webhook_names(), SystemTime::now(), LIFE).unwrap()
+    let schedule = Schedule {
+        life: LIFE,
+        ..Schedule::default()
+    };
+    Credential::issue(&stand.context.args.webhook_names(), SystemTime::now(), &schedule).unwrap()
 }
 
 fn stored(stand: &Stand) -> Stored {

@@ -97,7 +97,7 @@ fn what_nobody_would_accept_is_replaced_at_once() {
     // Who calls by the old name still trusts what some replica still serves.
     assert!(after(&stored, Step::Issue, now).bundle().contains(&good.ca));
     assert!(matches!(
-        Credential::issue(&["*.".to_owned()], now, DAY),
+        Credential::issue(&["*.".to_owned()], now, &living(DAY)),
         Err(Error::Names(_))
     ));
 }

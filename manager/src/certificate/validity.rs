@@ -1,4 +1,5 @@
-//! When a certificate ends, read from its DER. Nothing else of it is needed here: whether it is good, rustls says.
+//! When a certificate ends, and what its authority is called, read from its DER. Nothing else of it is needed here: whether it is
+//! good, rustls says.
 
 use std::time::SystemTime;
 
@@ -6,6 +7,8 @@ use k8s_openapi::jiff::civil::DateTime;
 use k8s_openapi::jiff::tz::TimeZone;
 
 const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const UTF8: u8 = 0x0c;
 /// `[0] EXPLICIT`, the version of a certificate.
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
@@ -13,20 +16,41 @@ const GENERALIZED_TIME: u8 = 0x18;
 
 /// The second after which it is no longer valid (RFC 5280, 4.1.2.5). `None` if this is no certificate.
 pub(crate) fn not_after(certificate: &[u8]) -> Option<SystemTime> {
+    // Behind serial number, signature algorithm and issuer.
+    let (validity, _) = sequence(fields_after(certificate, 3)?)?;
+    let (_, _not_before, rest) = element(validity)?;
+    let (tag, text, _) = element(rest)?;
+    time(tag, std::str::from_utf8(text).ok()?)
+}
+
+/// The last part of its subject's name: all of it, in certificates of ours.
+pub(super) fn common_name(certificate: &[u8]) -> Option<String> {
+    // Behind the validity, too.
+    let (mut parts, _) = sequence(fields_after(certificate, 4)?)?;
+    let mut last = None;
+    while !parts.is_empty() {
+        let (tag, part, rest) = element(parts)?;
+        last = (tag == SET).then_some(part);
+        parts = rest;
+    }
+    let (pair, _) = sequence(last?)?;
+    let (_, _kind, value) = element(pair)?;
+    let (tag, name, _) = element(value)?;
+    (tag == UTF8).then(|| String::from_utf8(name.to_vec()).ok())?
+}
+
+/// What follows so many fields of a certificate.
+fn fields_after(certificate: &[u8], count: usize) -> Option<&[u8]> {
     let (certificate, _) = sequence(certificate)?;
     let (mut fields, _) = sequence(certificate)?;
     let (tag, _, after_version) = element(fields)?;
     if tag == VERSION {
         fields = after_version;
     }
-    // Serial number, signature algorithm, issuer.
-    for _ in 0..3 {
+    for _ in 0..count {
         (_, _, fields) = element(fields)?;
     }
-    let (validity, _) = sequence(fields)?;
-    let (_, _not_before, rest) = element(validity)?;
-    let (tag, text, _) = element(rest)?;
-    time(tag, std::str::from_utf8(text).ok()?)
+    Some(fields)
 }
 
 fn time(tag: u8, text: &str) -> Option<SystemTime> {
@@ -96,6 +120,7 @@ mod tests {
         let (der, end) = ending(1_795_000_000);
         for length in 0..der.len() {
             assert_eq!(not_after(&der[..length]), None, "{length}");
+            assert_eq!(common_name(&der[..length]), None, "{length}");
         }
         assert_eq!(not_after(&der), Some(end));
     }
@@ -107,6 +132,8 @@ mod tests {
             nested.extend(&bytes);
             not_after(&nested);
             not_after(&bytes);
+            common_name(&nested);
+            common_name(&bytes);
         }
     }
 }

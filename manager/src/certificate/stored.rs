@@ -79,6 +79,14 @@ impl Stored {
         }
     }
 
+    pub(super) fn credentials(&self) -> impl Iterator<Item = &Credential> {
+        self.current.iter().chain(&self.next)
+    }
+
+    pub(super) fn credentials_mut(&mut self) -> impl Iterator<Item = &mut Credential> {
+        self.current.iter_mut().chain(&mut self.next)
+    }
+
     /// Every CA that clients must trust, PEM.
     pub(crate) fn bundle(&self) -> String {
         let served = [&self.current, &self.next].into_iter().flatten();
@@ -110,7 +118,7 @@ fn ends(pem: &str) -> Option<SystemTime> {
 }
 
 /// A PEM text for each of its certificates.
-fn blocks(pem: &str) -> Vec<String> {
+pub(crate) fn blocks(pem: &str) -> Vec<String> {
     const END: &str = "-----END CERTIFICATE-----";
     pem.split_inclusive(END)
         .filter(|block| block.ends_with(END))

@@ -6,6 +6,9 @@
 //! [`Step::Promote`] makes it the one that is served. The CA of the old one stays in the bundle until it ends: a replica that
 //! has not seen the change goes on to be accepted. A change of the server's names is a rotation, too: callers by the old ones
 //! are not cut off.
+//!
+//! Where those who trust read their bundle once, when they start, a CA must lie in it for years before it counts: there the CA
+//! lives long and signs one certificate after the other ([`Leaf`]).
 
 use std::time::{Duration, SystemTime};
 
@@ -16,14 +19,27 @@ use super::stored::Stored;
 /// How long things last.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
-    /// Of a CA and its certificate.
+    /// Of a CA, and of its certificate unless `leaf` says otherwise.
     pub life: Duration,
     /// Before their end new ones are made. So long that a manager may be switched off for weeks.
     pub renew_before: Duration,
+    /// Certificates that end before their CA does; `None`: a CA has one, and its life.
+    pub leaf: Option<Leaf>,
     /// From a bundle in etcd until every API server uses it.
     pub settle: Duration,
     /// At most so long nothing is looked at.
     pub rest: Duration,
+}
+
+/// Certificates of a CA that signs several.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaf {
+    /// Of one.
+    pub life: Duration,
+    /// Before its end the next is signed.
+    pub renew_before: Duration,
+    /// A CA that was prepared counts when the one before has so long to go, and not before.
+    pub serve_before: Duration,
 }
 
 impl Default for Schedule {
@@ -32,6 +48,7 @@ impl Default for Schedule {
         Self {
             life: days(365),
             renew_before: days(120),
+            leaf: None,
             settle: Duration::from_secs(300),
             rest: Duration::from_secs(3600),
         }
@@ -56,6 +73,8 @@ pub(crate) struct Facts<'a> {
 pub(crate) enum Step {
     /// There is nothing that anyone would accept: make a certificate and serve it.
     Issue,
+    /// Have the CA that counts, and the one that was prepared, sign new certificates.
+    Sign,
     /// Write [`Stored::bundle`] to every webhook.
     Trust,
     /// Make what will be served next.
@@ -73,6 +92,11 @@ pub(crate) enum Step {
 /// What to do next.
 pub(crate) fn plan(facts: &Facts<'_>, schedule: &Schedule) -> Step {
     let Facts { now, stored, names, .. } = *facts;
+    if let Some(leaf) = &schedule.leaf
+        && stored.credentials().any(|it| it.is_due(leaf, names, now))
+    {
+        return Step::Sign;
+    }
     let next = stored.next.as_ref().filter(|it| it.is_accepted(names, now));
     // One with other names is good for whoever calls by them, until there is another.
     let Some(current) = stored.current.as_ref().filter(|it| it.is_accepted(&[], now)) else {
@@ -84,16 +108,18 @@ pub(crate) fn plan(facts: &Facts<'_>, schedule: &Schedule) -> Step {
     if stored.retired_until().is_some_and(|end| end <= now) {
         return Step::Forget;
     }
-    let renewal = if current.is_accepted(names, now) {
-        current.expires().unwrap_or(now) - schedule.renew_before
-    } else {
-        now
+    let is_good = current.is_accepted(names, now);
+    let before_end = |time| {
+        let end = current.lives_until(schedule).unwrap_or(now);
+        end.checked_sub(time).filter(|_| is_good).unwrap_or(now)
     };
+    let renewal = before_end(schedule.renew_before);
+    let turn = schedule.leaf.map_or(now, |leaf| before_end(leaf.serve_before));
     let until = match (next, stored.next.is_some(), facts.trusted_since) {
         (None, false, _) if now < renewal => renewal,
         (None, _, _) => return Step::Prepare,
         (Some(_), _, None) => return Step::Settle,
-        (Some(_), _, Some(since)) if now < since + schedule.settle => since + schedule.settle,
+        (Some(_), _, Some(since)) if now < turn.max(since + schedule.settle) => turn.max(since + schedule.settle),
         (Some(_), ..) => return Step::Promote,
     };
     let until = stored.retired_until().map_or(until, |end| end.min(until));
@@ -127,10 +153,17 @@ impl Stored {
         let mut stored = self.clone();
         match step {
             Step::Issue => {
-                let old = stored.current.replace(Credential::issue(names, now, schedule.life)?);
+                let old = stored.current.replace(Credential::issue(names, now, schedule)?);
                 stored.retire(old, now);
             }
-            Step::Prepare => stored.next = Some(Credential::issue(names, now, schedule.life)?),
+            Step::Sign => {
+                if let Some(leaf) = &schedule.leaf {
+                    for credential in stored.credentials_mut().filter(|it| it.is_due(leaf, names, now)) {
+                        *credential = credential.signed_again(names, now, leaf)?;
+                    }
+                }
+            }
+            Step::Prepare => stored.next = Some(Credential::issue(names, now, schedule)?),
             Step::Promote => {
                 let next = stored.next.take();
                 let old = std::mem::replace(&mut stored.current, next);

@@ -1,0 +1,31 @@
+//! The certificate's life on a moved clock.
+
+mod leaf;
+mod life;
+
+use std::time::{Duration, SystemTime};
+
+use super::*;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn names() -> Vec<String> {
+    ["ctrlmesh-webhook-service.ctrlmesh.svc", "127.0.0.1"]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+fn start() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
+}
+
+fn living(life: Duration) -> Schedule {
+    Schedule {
+        life,
+        ..Schedule::default()
+    }
+}
+
+fn issued(now: SystemTime, life: Duration) -> Credential {
+    Credential::issue(&names(), now, &living(life)).unwrap()
+}

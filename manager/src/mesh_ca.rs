@@ -1,0 +1,100 @@
+//! The authority that sidecars serve under, and what it signed, in each namespace with pods that need it (docs/adr/0022): ConfigMap
+//! `ctrlmesh-ca` has the cluster's authority and ours, Secret `ctrlmesh-serving-cert` a certificate for the names of the API server.
+//!
+//! Nothing is made before a pod asks for it, and what was made is kept up to date. Objects of these names that somebody else
+//! made are left alone. Leaves when what is made to [`crate::certificate`].
+
+mod copies;
+mod namespaces;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use ctrlmesh_contract::names::{CA_CONFIG_MAP, SERVING_SECRET};
+
+use crate::certificate::{self, Leaf, Place, Schedule};
+use crate::context::Context;
+use crate::error::Error;
+use crate::rbac::{Rule, Scope};
+use namespaces::Namespaces;
+
+/// The Secret with the authority's key, in the manager's namespace.
+pub(crate) const SECRET: &str = "ctrlmesh-mesh-ca";
+/// The cluster's authority. It is the same in every namespace.
+const CLUSTER_CA: &str = "kube-root-ca.crt";
+const CA_FILE: &str = "ca.crt";
+/// The Service of the API server, and its namespace.
+const SERVICE: (&str, &str) = ("default", "kubernetes");
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Programs read whom to trust once, when they start: an authority lies in their bundle four years before it counts.
+pub(crate) const SCHEDULE: Schedule = Schedule {
+    life: Duration::from_secs(10 * YEAR.as_secs()),
+    renew_before: Duration::from_secs(5 * YEAR.as_secs()),
+    leaf: Some(Leaf {
+        life: YEAR,
+        renew_before: Duration::from_secs(120 * DAY.as_secs()),
+        serve_before: YEAR,
+    }),
+    settle: Duration::from_secs(3600),
+    rest: Duration::from_secs(3600),
+};
+
+/// What it does at the API server. `create` can't be limited to names.
+pub const RULES: &[Rule] = &[
+    rule(Scope::Namespace, &["secrets"], &["create"], &[]),
+    rule(Scope::Namespace, &["secrets"], &["list", "update", "watch"], &[SECRET]),
+    rule(Scope::Namespace, &["configmaps"], &["list", "watch"], &[CLUSTER_CA]),
+    rule(Scope::Cluster, &["services"], &["list", "watch"], &[SERVICE.1]),
+    rule(Scope::Cluster, &["pods"], &["list", "watch"], &[]),
+    rule(Scope::Cluster, &["configmaps"], &["create"], &[]),
+    rule(
+        Scope::Cluster,
+        &["configmaps"],
+        &["list", "update", "watch"],
+        &[CA_CONFIG_MAP],
+    ),
+    rule(Scope::Cluster, &["secrets"], &["create"], &[]),
+    rule(
+        Scope::Cluster,
+        &["secrets"],
+        &["list", "update", "watch"],
+        &[SERVING_SECRET],
+    ),
+];
+
+const fn rule(
+    scope: Scope,
+    resources: &'static [&'static str],
+    verbs: &'static [&'static str],
+    names: &'static [&'static str],
+) -> Rule {
+    Rule {
+        scope,
+        group: "",
+        resources,
+        verbs,
+        names,
+    }
+}
+
+/// Keeps authority, bundles and certificates until it shall stop.
+///
+/// # Errors
+/// None: what fails is logged and done again.
+pub async fn run(context: Context) -> Result<(), Error> {
+    keep(context, SCHEDULE).await;
+    Ok(())
+}
+
+async fn keep(context: Context, schedule: Schedule) {
+    let place = Place {
+        what: "sidecars",
+        secret: SECRET.to_owned(),
+        schedule,
+    };
+    certificate::keep(context.clone(), place, Namespaces::new(context)).await;
+}

@@ -1,0 +1,325 @@
+//! Bundle and certificate of namespaces, at an API server.
+
+use std::time::SystemTime;
+
+use ctrlmesh_testkit::{ApiServer, Fault, Rule as FaultRule, Snapshot};
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::certificate::{Credential, Stored, certificates, verify};
+use crate::stand::{self, Running, notes, until};
+
+const API_SERVER: [&str; 4] = ["kubernetes.default.svc", "10.96.0.1", "fd00::1", "127.0.0.1"];
+
+fn cluster_ca() -> String {
+    Credential::issue(&["kubernetes".to_owned()], SystemTime::now(), &Schedule::default())
+        .unwrap()
+        .ca
+}
+
+async fn cluster() -> ApiServer {
+    let names = ["default", "demo", "other", "quiet"];
+    let builder = names.into_iter().fold(stand::builder(), |it, name| it.namespace(name));
+    let server = builder.start().await.unwrap();
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "kubernetes", "namespace": "default"},
+        "spec": {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00::1"]},
+    });
+    server.store().put(service).unwrap();
+    server
+}
+
+fn config_map(namespace: &str, name: &str, ca: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace},
+        "data": {"ca.crt": ca},
+    })
+}
+
+/// A pod as it is after injection.
+fn pod(namespace: &str, name: &str, key: &str) -> Value {
+    let mut metadata = json!({
+        "name": name, "namespace": namespace,
+        "labels": {"ctrlmesh.kusionstack.io/enable-proxy": "true"}, "annotations": {},
+    });
+    let place = if key == "loopback-tls" { "annotations" } else { "labels" };
+    metadata[place][format!("ctrlmesh.kusionstack.io/{key}")] = json!("true");
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": []}})
+}
+
+fn bundle(state: &Snapshot<'_>, namespace: &str) -> Option<String> {
+    let map = state.get("configmaps", namespace, "ctrlmesh-ca")?;
+    Some(stand::text(map, "/data/ca.crt").to_owned())
+}
+
+/// Certificate and key that sidecars serve there.
+fn served(state: &Snapshot<'_>, namespace: &str) -> Option<[String; 2]> {
+    let secret = state.get("secrets", namespace, "ctrlmesh-serving-cert")?;
+    let text = |key: &str| {
+        let bytes: ByteString = serde_json::from_value(secret["data"][key].clone()).unwrap();
+        String::from_utf8(bytes.0).unwrap()
+    };
+    Some([text("tls.crt"), text("tls.key")])
+}
+
+fn names(all: &[&str]) -> Vec<String> {
+    all.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Whether who trusts the bundle there accepts what is served there, by every name of the API server.
+fn is_whole(state: &Snapshot<'_>, namespace: &str, cluster: &str) -> bool {
+    let (Some(bundle), Some([certificate, _])) = (bundle(state, namespace), served(state, namespace)) else {
+        return false;
+    };
+    bundle.starts_with(cluster.trim_end())
+        && verify(
+            &certificate,
+            &certificates(&bundle),
+            &names(&API_SERVER),
+            SystemTime::now(),
+        )
+}
+
+#[tokio::test]
+async fn namespaces_of_pods_that_ask_get_bundle_and_certificate() {
+    let (server, ca) = (cluster().await, cluster_ca());
+    server
+        .store()
+        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
+        .unwrap();
+    server
+        .store()
+        .put(pod("quiet", "a", "disable-fake-kubeconfig-arg"))
+        .unwrap();
+    let context = stand::context(&server, &["--proxy-serving-names=api.example.org"]).await;
+    let running = Running::start(&context, run(context.clone()));
+    server.store().put(pod("demo", "a", "enable-iptables")).unwrap();
+    until(&server, "redirected", |state| is_whole(state, "demo", &ca)).await;
+    server.store().put(pod("other", "a", "loopback-tls")).unwrap();
+    until(&server, "TLS on loopback", |state| is_whole(state, "other", &ca)).await;
+    server.store().read(|state| {
+        assert_eq!(bundle(state, "quiet").or(bundle(state, "ctrlmesh")), None);
+        assert_eq!(served(state, "quiet").or(served(state, "ctrlmesh")), None);
+        let bundle = bundle(state, "demo").unwrap();
+        assert_eq!(certificates(&bundle).len(), 2, "the cluster's and ours");
+        let [certificate, key] = served(state, "demo").unwrap();
+        let more = names(&["api.example.org", "kubernetes", "localhost", "::1"]);
+        assert!(verify(&certificate, &certificates(&bundle), &more, SystemTime::now()));
+        assert!(!verify(&certificate, &certificates(&ca), &[], SystemTime::now()));
+        // The key of the authority stays where it is.
+        let secret = state.get("secrets", "ctrlmesh", SECRET).unwrap();
+        let stored = Stored::of(&serde_json::from_value(secret.clone()).unwrap());
+        assert_eq!(stored.current.unwrap().key, key);
+        let copy = state.get("secrets", "demo", "ctrlmesh-serving-cert").unwrap();
+        assert_eq!(copy["data"].as_object().unwrap().len(), 2);
+        assert_eq!(copy["type"], "kubernetes.io/tls");
+    });
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_is_made_before_somebody_asks() {
+    let server = cluster().await;
+    server
+        .store()
+        .put(config_map("ctrlmesh", "kube-root-ca.crt", &cluster_ca()))
+        .unwrap();
+    let context = stand::context(&server, &[]).await;
+    let mut namespaces = Namespaces::new(context);
+    use crate::certificate::Trusting as _;
+    use kube::runtime::watcher::Event;
+    namespaces.see(namespaces::Seen::Service(None));
+    assert_eq!(namespaces.names(), None);
+    let asking = serde_json::from_value(pod("demo", "a", "enable-iptables")).unwrap();
+    assert!(
+        namespaces.see(namespaces::Seen::Pod(Event::Apply(asking))),
+        "it is news"
+    );
+    assert!(namespaces.names().is_some());
+    let again = serde_json::from_value(pod("demo", "b", "enable-iptables")).unwrap();
+    assert!(
+        !namespaces.see(namespaces::Seen::Pod(Event::Apply(again))),
+        "nothing new"
+    );
+}
+
+#[tokio::test]
+async fn what_is_changed_or_deleted_comes_back() {
+    let (server, ca) = (cluster().await, cluster_ca());
+    server
+        .store()
+        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
+        .unwrap();
+    server.store().put(pod("demo", "a", "enable-iptables")).unwrap();
+    let context = stand::context(&server, &[]).await;
+    let running = Running::start(&context, run(context.clone()));
+    until(&server, "at first", |state| is_whole(state, "demo", &ca)).await;
+    let (mut map, mut secret) = server.store().read(|state| {
+        let get = |resource, name| state.get(resource, "demo", name).unwrap().clone();
+        (
+            get("configmaps", "ctrlmesh-ca"),
+            get("secrets", "ctrlmesh-serving-cert"),
+        )
+    });
+    map["data"]["ca.crt"] = json!(ca);
+    server.store().put(map).unwrap();
+    until(&server, "the bundle was edited", |state| is_whole(state, "demo", &ca)).await;
+    secret["data"]["tls.key"] = json!("");
+    server.store().put(secret).unwrap();
+    let key = |state: &Snapshot<'_>| served(state, "demo").is_some_and(|[_, key]| key.contains("PRIVATE KEY"));
+    until(&server, "the key was edited", key).await;
+    for (resource, name) in [("configmaps", "ctrlmesh-ca"), ("secrets", "ctrlmesh-serving-cert")] {
+        server.store().delete(resource, "demo", name).unwrap();
+        until(&server, "it was deleted", |state| is_whole(state, "demo", &ca)).await;
+    }
+    // Another authority of the cluster.
+    let next = cluster_ca();
+    server
+        .store()
+        .put(config_map("ctrlmesh", "kube-root-ca.crt", &next))
+        .unwrap();
+    until(&server, "another cluster's", |state| {
+        is_whole(state, "demo", &next) && bundle(state, "demo").is_some_and(|bundle| !bundle.contains(ca.trim_end()))
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_somebody_else_made_is_left_alone_and_told_of() {
+    let (server, ca) = (cluster().await, cluster_ca());
+    server
+        .store()
+        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
+        .unwrap();
+    server.store().put(config_map("demo", "ctrlmesh-ca", "theirs")).unwrap();
+    server.store().put(pod("demo", "a", "enable-iptables")).unwrap();
+    let context = stand::context(&server, &[]).await;
+    let running = Running::start(&context, run(context.clone()));
+    until(&server, "the certificate", |state| served(state, "demo").is_some()).await;
+    server.store().put(pod("other", "a", "enable-iptables")).unwrap();
+    until(&server, "another namespace", |state| is_whole(state, "other", &ca)).await;
+    assert_eq!(server.store().read(|state| bundle(state, "demo")).unwrap(), "theirs");
+    let told = notes(&server, "NotOurs");
+    assert!(
+        told.len() == 1 && told[0].contains("Delete it, or give it the label"),
+        "{told:?}"
+    );
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn without_the_clusters_authority_the_bundle_waits() {
+    let (server, ca) = (cluster().await, cluster_ca());
+    server.store().put(pod("demo", "a", "enable-iptables")).unwrap();
+    let context = stand::context(&server, &[]).await;
+    let running = Running::start(&context, run(context.clone()));
+    until(&server, "the certificate", |state| served(state, "demo").is_some()).await;
+    assert_eq!(server.store().read(|state| bundle(state, "demo")), None);
+    server
+        .store()
+        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
+        .unwrap();
+    until(&server, "the bundle", |state| is_whole(state, "demo", &ca)).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_takes_nothing_holds_up_no_other() {
+    let (server, ca) = (cluster().await, cluster_ca());
+    server
+        .store()
+        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
+        .unwrap();
+    let refusal = Fault::Status {
+        code: 500,
+        retry_after: None,
+    };
+    let rule = FaultRule::new(refusal)
+        .verb("create")
+        .resource("configmaps")
+        .namespace("demo");
+    let rule = server.faults().add(rule);
+    for namespace in ["demo", "other"] {
+        server.store().put(pod(namespace, "a", "enable-iptables")).unwrap();
+    }
+    let context = stand::context(&server, &[]).await;
+    let running = Running::start(&context, run(context.clone()));
+    until(&server, "the other one", |state| is_whole(state, "other", &ca)).await;
+    assert!(server.faults().hits(rule) > 0);
+    server.faults().remove(rule);
+    server.store().put(pod("quiet", "a", "enable-iptables")).unwrap();
+    until(&server, "all of them", |state| {
+        ["demo", "other", "quiet"].iter().all(|it| is_whole(state, it, &ca))
+    })
+    .await;
+    running.stop().await;
+}
+
+/// All at once: a CA that ends soon, and nobody who needs time.
+const HASTY: Schedule = Schedule {
+    settle: Duration::from_millis(1),
+    rest: Duration::from_millis(10),
+    ..SCHEDULE
+};
+
+#[tokio::test]
+async fn another_authority_is_trusted_everywhere_before_anything_of_it_is_served() {
+    let (server, ca) = (cluster().await, cluster_ca());
+    let old = Schedule {
+        life: Duration::from_secs(200 * DAY.as_secs()),
+        ..SCHEDULE
+    };
+    let old = Credential::issue(&names(&API_SERVER), SystemTime::now(), &old).unwrap();
+    let mut data = std::collections::BTreeMap::new();
+    let stored = Stored {
+        current: Some(old.clone()),
+        ..Stored::default()
+    };
+    stored.write(&mut data);
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET, "namespace": "ctrlmesh"}, "data": data,
+    });
+    server.store().put(secret).unwrap();
+    server
+        .store()
+        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
+        .unwrap();
+    let both = format!("{ca}{}", old.ca);
+    for namespace in ["demo", "other"] {
+        let mut map = config_map(namespace, "ctrlmesh-ca", &both);
+        map["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "ctrlmesh-manager"});
+        server.store().put(map).unwrap();
+        let data = json!({"tls.crt": data["tls.crt"], "tls.key": data["tls.key"]});
+        let labels = json!({"app.kubernetes.io/managed-by": "ctrlmesh-manager"});
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+            "metadata": {"name": "ctrlmesh-serving-cert", "namespace": namespace, "labels": labels}, "data": data,
+        });
+        server.store().put(secret).unwrap();
+    }
+    let context = stand::context(&server, &[]).await;
+    let part = keep(context.clone(), HASTY);
+    let running = Running::start(&context, async {
+        part.await;
+        Ok(())
+    });
+    until(&server, "the rotation", |state| {
+        ["demo", "other"].iter().all(|namespace| {
+            assert!(is_accepted(state, namespace), "{namespace} is cut off");
+            let bundle = bundle(state, namespace).unwrap();
+            let [certificate, _] = served(state, namespace).unwrap();
+            let is_new = !verify(&certificate, &certificates(&old.ca), &[], SystemTime::now());
+            is_new && bundle.contains(&old.ca) && is_whole(state, namespace, &ca)
+        })
+    })
+    .await;
+    running.stop().await;
+}
+
+fn is_accepted(state: &Snapshot<'_>, namespace: &str) -> bool {
+    let bundle = certificates(&bundle(state, namespace).unwrap());
+    let [certificate, _] = served(state, namespace).unwrap();
+    verify(&certificate, &bundle, &[], SystemTime::now())
+}
