@@ -24,7 +24,7 @@ use super::settling::Settling;
 use super::stored::Stored;
 use super::world::World;
 use super::{report, unreachable, wanted, write};
-use crate::api::sharding_config::Reshard;
+use crate::api::sharding_config::{Reshard, ShardingConfig};
 use crate::built_in::BuiltIn;
 use crate::compile::Refused;
 use crate::compile::kept::{self, is_same};
