@@ -98,12 +98,6 @@ pub fn lock_of(entry: &Entry) -> Option<&str> {
     is_of_shard(&entry.name).then(|| shard::lock(entry))?
 }
 
-/// The entry of a ShardingConfig's shard.
-#[must_use]
-pub fn entry_of_shard(config: &str) -> String {
-    format!("{}/{config}", BuiltIn::ShardSelector.name())
-}
-
 /// The ShardingConfig that the entry of a shard is of.
 #[must_use]
 pub fn shard_of(name: &str) -> &str {

@@ -53,7 +53,7 @@ pub struct Wait {
     pub admin_address: SocketAddr,
 
     /// Seconds to wait at most. Longer than compiling the plugins takes on a tenth of a processor.
-    #[arg(long, default_value_t = 120, value_name = "N")]
+    #[arg(long, default_value_t = 300, value_name = "N")]
     pub seconds: u64,
 }
 
@@ -101,8 +101,8 @@ pub struct Settings {
     #[arg(long, env = "CTRLMESH_PUBLIC_KEY", value_name = "KEY", requires = "chain_dir")]
     pub public_key: Option<String>,
 
-    /// Entry that must be among the pod's before anything is served: a chain that does not know the pod's shard yet would show it
-    /// everything. A sidecar that follows another one in its pod (`--state-dir`) does not wait: that one has served.
+    /// Entry that must be among the pod's before anything is served, with a slash at the end any below it: a chain that does not know
+    /// the pod's shard yet would show it everything. A sidecar that follows another one in its pod (`--state-dir`) does not wait: that one has served.
     #[arg(long, env = "CTRLMESH_AWAIT_ENTRY", value_name = "NAME", requires = "chain_dir")]
     pub await_entry: Option<String>,
 

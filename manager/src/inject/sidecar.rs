@@ -4,15 +4,15 @@ use ctrlmesh_contract::names::{env, pod, ports};
 use serde_json::{Map, Value, json};
 
 use super::environment::merged;
-use super::pod::{Container, variable};
+use super::pod::{Container, name_of, variable};
 use super::settings::{Known, Settings};
 use super::volumes;
 use super::wishes::{Mode, Wishes};
-use crate::hand_over::entry_of_shard;
+use crate::built_in::BuiltIn;
 
 /// Seconds until the sidecar is asked again whether it is ready to start: what the controller waits at most beyond need.
 const START_PERIOD: u32 = 1;
-/// Times that it is asked. Without a chain it is not ready, and restarting it does not help; it tells by Events that it waits.
+/// Times that it is asked; the gate waits as long. Without a chain it is not ready, and restarting it does not help; it tells by Events that it waits.
 const START_TRIES: u32 = 300;
 
 /// A container that asks for nothing which the strictest Pod Security Standard forbids.
@@ -28,12 +28,12 @@ pub(super) fn restricted() -> Value {
     })
 }
 
-/// The container of a pod of this shard; `asked_for` are variables that the pod wants it to have.
+/// The container of a pod that may be of a shard; `asked_for` are variables that the pod wants it to have.
 pub(super) fn container(
     wishes: &Wishes,
     settings: &Settings,
     known: &Known,
-    shard: Option<&str>,
+    is_shard: bool,
     asked_for: Vec<Value>,
 ) -> Container {
     let mut fields = Map::new();
@@ -42,15 +42,13 @@ pub(super) fn container(
     put("image", json!(settings.image));
     put("imagePullPolicy", json!(settings.pull_policy));
     put("args", json!(arguments(wishes, settings)));
-    put("env", Value::Array(environment(settings, known, shard, asked_for)));
+    put("env", Value::Array(environment(settings, known, is_shard, asked_for)));
     put(
         "ports",
         json!([{"name": "ctrlmesh-admin", "containerPort": settings.admin.port(), "protocol": "TCP"}]),
     );
-    put(
-        "resources",
-        wishes.resources.clone().unwrap_or_else(|| settings.resources.clone()),
-    );
+    let resources = wishes.resources.clone();
+    put("resources", resources.unwrap_or_else(|| wishes.usual(settings)));
     put("securityContext", restricted());
     put("volumeMounts", Value::Array(volumes::mounts(wishes)));
     put("startupProbe", probe(settings, "/readyz", START_PERIOD, START_TRIES));
@@ -91,7 +89,7 @@ fn arguments(wishes: &Wishes, settings: &Settings) -> Vec<String> {
 }
 
 /// What the pod asks for stands above what the manager's flags say, and both below what the sidecar can't do without.
-fn environment(settings: &Settings, known: &Known, shard: Option<&str>, asked_for: Vec<Value>) -> Vec<Value> {
+fn environment(settings: &Settings, known: &Known, is_shard: bool, asked_for: Vec<Value>) -> Vec<Value> {
     let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
     let needed = [
         field(env::POD_NAME, "metadata.name"),
@@ -99,9 +97,11 @@ fn environment(settings: &Settings, known: &Known, shard: Option<&str>, asked_fo
         variable(env::PUBLIC_KEY, &known.public_key),
         variable(env::STATE_DIR, &volumes::state_dir()),
     ];
-    // The chain may be older than the shard: without its entry the pod would see everything.
-    let shard = shard.map(|shard| variable(env::AWAIT_ENTRY, &entry_of_shard(shard)));
-    let needed: Vec<Value> = needed.into_iter().chain(shard).collect();
+    // The chain may be older than the shard: without an entry of one the pod would see everything. Of any: it may be another's by the
+    // time that it starts, or keep what it had.
+    let awaited = is_shard.then(|| variable(env::AWAIT_ENTRY, &format!("{}/", BuiltIn::ShardSelector.name())));
+    let needed: Vec<Value> = needed.into_iter().chain(awaited).collect();
+    let asked_for = asked_for.into_iter().filter(|it| name_of(it) != env::AWAIT_ENTRY);
     let external = (settings.external_port != 0)
         .then(|| variable(env::EXTERNAL_ADDRESS, &format!("127.0.0.1:{}", settings.external_port)));
     let usual = [
@@ -114,10 +114,11 @@ fn environment(settings: &Settings, known: &Known, shard: Option<&str>, asked_fo
 }
 
 /// Kubelet starts the containers after it once this has ended. If it fails the sidecar is started again, and an Event says why.
-fn gate(settings: &Settings) -> [String; 3] {
+fn gate(settings: &Settings) -> [String; 4] {
     let address = settings.admin_from_inside();
     let address = format!("--admin-address={address}");
-    [pod::PROGRAM.to_owned(), "wait-ready".to_owned(), address]
+    let seconds = format!("--seconds={}", START_PERIOD * START_TRIES);
+    [pod::PROGRAM.to_owned(), "wait-ready".to_owned(), address, seconds]
 }
 
 fn probe(settings: &Settings, path: &str, period: u32, tries: u32) -> Value {

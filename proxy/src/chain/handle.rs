@@ -43,7 +43,7 @@ pub enum Required {
     Nothing,
     /// A chain.
     Chain,
-    /// A chain that has this entry for the pod, if it is the pod's first.
+    /// A chain that has an entry of this name for the pod ([`Snapshot::has_entry`]), if it is the pod's first.
     Entry(String),
 }
 
@@ -137,10 +137,9 @@ impl ChainHandle {
     /// Whether requests may be served. Asked at the start only: an entry that goes later takes nothing back.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        let has_entry = |name: &str| self.load().entries().iter().any(|entry| entry.name == name);
         self.has_chain()
             && match &self.required {
-                Required::Entry(name) => self.is_follower.load(Ordering::Acquire) || has_entry(name),
+                Required::Entry(name) => self.is_follower.load(Ordering::Acquire) || self.load().has_entry(name),
                 Required::Nothing | Required::Chain => true,
             }
     }

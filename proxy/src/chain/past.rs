@@ -118,8 +118,8 @@ impl Past {
 
     /// Whether clients read under a chain: they do from the awaited entry on, whatever becomes of that.
     fn is_served(&self, snapshot: &Snapshot) -> bool {
-        let is_awaited = |name: &String| snapshot.entries().iter().any(|entry| entry.name == *name);
-        let is_served = self.is_there() || self.awaited.as_ref().is_none_or(is_awaited);
+        let awaited = self.awaited.as_ref();
+        let is_served = self.is_there() || awaited.is_none_or(|name| snapshot.has_entry(name));
         self.has_served.fetch_or(is_served, Ordering::AcqRel) || is_served
     }
 }

@@ -111,6 +111,13 @@ impl Snapshot {
         &self.entries
     }
 
+    /// Whether one of the entries has this name, or with a slash at its end, one below it.
+    pub(super) fn has_entry(&self, name: &str) -> bool {
+        let is_below = |entry: &str| name.ends_with('/') && entry.starts_with(name);
+        let mut entries = self.entries.iter();
+        entries.any(|entry| entry.name == name || is_below(&entry.name))
+    }
+
     /// The entries that want a request, in any phase. Allocates nothing.
     pub fn matching(&self, query: &MatchQuery<'_>) -> Matched {
         self.index
