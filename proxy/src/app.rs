@@ -4,12 +4,10 @@
 //! The thread that calls `run` is the control thread: admin port, chain, credentials and certificate live there; traffic
 //! lives on the worker threads. A slow scrape or a chain being compiled never delays a request.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -24,11 +22,14 @@ use crate::outage::Outage;
 use crate::readiness::{Guard, Readiness};
 use crate::tls::ServerTls;
 use crate::upstream::Target;
-use crate::verdict::Traffic;
 use crate::wasm::{Engine, PluginSeries, StateStore};
 use crate::worker::{self, Order, Shared};
 
 mod feed;
+mod ports;
+
+pub use ports::Addresses;
+use ports::{Bound, Ports};
 
 /// Connections waiting for a busy worker; the kernel's backlog holds the rest.
 const ORDERS: usize = 64;
@@ -36,23 +37,10 @@ const ORDERS: usize = 64;
 /// A sidecar whose ports are bound.
 pub struct App {
     settings: Settings,
-    api: Vec<listener::Port>,
-    admin: TcpListener,
-    external: Option<listener::Port>,
+    ports: Ports,
     addresses: Addresses,
     shared: Shared,
     readiness: Readiness,
-}
-
-/// Where the sidecar listens.
-#[derive(Debug, Clone)]
-pub struct Addresses {
-    /// For controllers.
-    pub api: Vec<SocketAddr>,
-    /// For probes, scrapers and the manager.
-    pub admin: SocketAddr,
-    /// For external traffic; `None`: off.
-    pub external: Option<SocketAddr>,
 }
 
 impl App {
@@ -62,15 +50,7 @@ impl App {
     /// Anything that would keep the sidecar from working: settings, ports, kubeconfig, certificate.
     pub async fn build(settings: Settings) -> Result<Self, Error> {
         settings.validate().map_err(Error::Settings)?;
-        let (api, api_addresses) = bind_all(&settings.api_address)?;
-        let (admin, admin_address) = bind("--admin-address (CTRLMESH_ADMIN_ADDRESS)", settings.admin_address)?;
-        let wanted = settings.external.external_address;
-        let (external_listener, external_address) = wanted.map(|address| bind(EXTERNAL, address)).transpose()?.unzip();
-        let addresses = Addresses {
-            api: api_addresses,
-            admin: admin_address,
-            external: external_address,
-        };
+        let (bound, addresses) = Bound::new(&settings)?;
         let mut registry = Metrics::registry();
         let chain = feed::handle(&settings, &mut registry);
         let states = Arc::new(StateStore::new());
@@ -95,20 +75,10 @@ impl App {
             drain: CancellationToken::new(),
             stop: CancellationToken::new(),
         };
-        let external = external_listener.zip(shared.external.as_deref());
-        let external =
-            external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, &settings, &external.outage));
-        // All have as many connections as one.
-        let places = Arc::new(Semaphore::new(settings.max_connections as usize));
-        let api = api.into_iter().map(|it| listener::Port {
-            places: Arc::clone(&places),
-            ..port(Traffic::Api, API, it, &settings, &shared.outage)
-        });
+        let ports = bound.ports(&settings, &shared);
         Ok(Self {
-            api: api.collect(),
             settings,
-            admin,
-            external,
+            ports,
             addresses,
             shared,
             readiness: Readiness::new(),
@@ -128,9 +98,7 @@ impl App {
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
         let Self {
             settings,
-            api,
-            admin,
-            external,
+            ports,
             shared,
             readiness,
             ..
@@ -146,85 +114,31 @@ impl App {
             chain: shared.chain.clone(),
             ledger: Arc::clone(&shared.ledger),
         };
-        tasks.spawn(admin_parts.serve(admin, control.clone()));
+        tasks.spawn(admin_parts.serve(ports.admin, control.clone()));
         if let Some(directory) = settings.tls_dir.clone() {
             tasks.spawn(shared.tls.clone().follow(directory, control.clone()));
         }
-        feed::start(
-            &mut tasks,
-            &settings,
-            &shared,
-            workers.clone(),
-            awaited,
-            control.clone(),
-        )?;
-        if let Some(external) = external {
+        let senders = workers.clone();
+        feed::start(&mut tasks, &settings, &shared, senders, awaited, control.clone())?;
+        if let Some(external) = ports.external {
             tasks.spawn(accept(external, workers.clone(), shared.clone(), None));
         }
         let mut ready = Some(listening);
         let mut accepting = JoinSet::new();
-        for port in api {
+        for port in ports.api {
             accepting.spawn(accept(port, workers.clone(), shared.clone(), ready.take()));
         }
+        drop(workers);
         tokio::select! {
             _ = accepting.join_next() => {}
             () = stop => {}
         }
+        accepting.shutdown().await;
         readiness.drain();
         let drained = drain(&settings, &shared, threads).await;
         control.cancel();
         tasks.shutdown().await;
         drained
-    }
-}
-
-const API: &str = "--api-address (CTRLMESH_API_ADDRESS)";
-const EXTERNAL: &str = "--external-address (CTRLMESH_EXTERNAL_ADDRESS)";
-
-fn bind(setting: &'static str, wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
-    let listener = listener::bind(setting, wanted)?;
-    let address = listener.local_addr().map_err(|source| Error::Bind {
-        setting,
-        address: wanted,
-        source,
-    })?;
-    Ok((listener, address))
-}
-
-/// Binds them all. A network without IPv6 has no `[::1]`: what is not there is left out, but for the first.
-fn bind_all(wanted: &[SocketAddr]) -> Result<(Vec<TcpListener>, Vec<SocketAddr>), Error> {
-    let mut bound: (Vec<TcpListener>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
-    for address in wanted {
-        match bind(API, *address) {
-            Ok(more) => bound.extend([more]),
-            Err(Error::Bind { source, .. }) if !bound.0.is_empty() && is_not_there(&source) => {
-                tracing::info!(%address, "this network has no such address; nothing listens there");
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(bound)
-}
-
-fn is_not_there(error: &std::io::Error) -> bool {
-    /// `EAFNOSUPPORT`: the kernel does not know the family.
-    const NO_FAMILY: i32 = 97;
-    error.kind() == std::io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(NO_FAMILY)
-}
-
-fn port(
-    traffic: Traffic,
-    setting: &'static str,
-    listener: TcpListener,
-    settings: &Settings,
-    outage: &Outage,
-) -> listener::Port {
-    listener::Port {
-        traffic,
-        setting,
-        listener,
-        places: Arc::new(Semaphore::new(settings.max_connections as usize)),
-        outage: outage.clone(),
     }
 }
 
@@ -298,29 +212,4 @@ pub(crate) async fn prepare(workers: &[mpsc::Sender<Order>], snapshot: &Arc<Snap
             .unwrap_or_else(|_| Err("the worker is ending".to_owned()))?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn bound(wanted: &[&str]) -> Result<Vec<SocketAddr>, Error> {
-        let wanted: Vec<SocketAddr> = wanted.iter().map(|address| address.parse().unwrap()).collect();
-        bind_all(&wanted).map(|(_, addresses)| addresses)
-    }
-
-    #[tokio::test]
-    async fn addresses_that_the_network_lacks_are_left_out_but_for_the_first() {
-        let addresses = bound(&["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"]).unwrap();
-        let hosts: Vec<String> = addresses.iter().map(|it| it.ip().to_string()).collect();
-        assert_eq!(hosts, ["127.0.0.1", "127.0.0.2"]);
-        assert!(matches!(
-            bound(&["192.0.2.1:0", "127.0.0.1:0"]),
-            Err(Error::Bind { .. })
-        ));
-        // One that somebody has is an error wherever it stands.
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let taken = taken.local_addr().unwrap().to_string();
-        assert!(matches!(bound(&["127.0.0.2:0", &taken]), Err(Error::Bind { .. })));
-    }
 }

@@ -1,0 +1,146 @@
+//! The sidecar's ports: bound before anything serves, so that who can't listen says so at once.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::config::Settings;
+use crate::error::Error;
+use crate::listener;
+use crate::outage::Outage;
+use crate::verdict::Traffic;
+use crate::worker::Shared;
+
+/// Where the sidecar listens.
+#[derive(Debug, Clone)]
+pub struct Addresses {
+    /// For controllers.
+    pub api: Vec<SocketAddr>,
+    /// For probes, scrapers and the manager.
+    pub admin: SocketAddr,
+    /// For external traffic; `None`: off.
+    pub external: Option<SocketAddr>,
+}
+
+/// Sockets that are bound.
+pub(super) struct Bound {
+    api: Vec<TcpListener>,
+    admin: TcpListener,
+    external: Option<TcpListener>,
+}
+
+/// The same with what is behind them.
+pub(super) struct Ports {
+    pub(super) api: Vec<listener::Port>,
+    pub(super) admin: TcpListener,
+    pub(super) external: Option<listener::Port>,
+}
+
+impl Bound {
+    pub(super) fn new(settings: &Settings) -> Result<(Self, Addresses), Error> {
+        let (api, api_addresses) = bind_all(&settings.api_address)?;
+        let (admin, admin_address) = bind("--admin-address (CTRLMESH_ADMIN_ADDRESS)", settings.admin_address)?;
+        let wanted = settings.external.external_address;
+        let (external, external_address) = wanted.map(|address| bind(EXTERNAL, address)).transpose()?.unzip();
+        let addresses = Addresses {
+            api: api_addresses,
+            admin: admin_address,
+            external: external_address,
+        };
+        Ok((Self { api, admin, external }, addresses))
+    }
+
+    pub(super) fn ports(self, settings: &Settings, shared: &Shared) -> Ports {
+        let external = self.external.zip(shared.external.as_deref());
+        let external = external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, settings, &external.outage));
+        // All have as many connections as one.
+        let places = Arc::new(Semaphore::new(settings.max_connections as usize));
+        let api = self.api.into_iter().map(|it| listener::Port {
+            places: Arc::clone(&places),
+            ..port(Traffic::Api, API, it, settings, &shared.outage)
+        });
+        Ports {
+            api: api.collect(),
+            admin: self.admin,
+            external,
+        }
+    }
+}
+
+const API: &str = "--api-address (CTRLMESH_API_ADDRESS)";
+const EXTERNAL: &str = "--external-address (CTRLMESH_EXTERNAL_ADDRESS)";
+
+fn bind(setting: &'static str, wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let listener = listener::bind(setting, wanted)?;
+    let address = listener.local_addr().map_err(|source| Error::Bind {
+        setting,
+        address: wanted,
+        source,
+    })?;
+    Ok((listener, address))
+}
+
+/// Binds them all. A network without IPv6 has no `[::1]`: what is not there is left out, but for the first.
+fn bind_all(wanted: &[SocketAddr]) -> Result<(Vec<TcpListener>, Vec<SocketAddr>), Error> {
+    let mut bound: (Vec<TcpListener>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
+    for address in wanted {
+        match bind(API, *address) {
+            Ok(more) => bound.extend([more]),
+            Err(Error::Bind { source, .. }) if !bound.0.is_empty() && is_not_there(&source) => {
+                tracing::info!(%address, "this network has no such address; nothing listens there");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bound)
+}
+
+fn is_not_there(error: &io::Error) -> bool {
+    /// `EAFNOSUPPORT`: the kernel does not know the family.
+    const NO_FAMILY: i32 = 97;
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(NO_FAMILY)
+}
+
+fn port(
+    traffic: Traffic,
+    setting: &'static str,
+    listener: TcpListener,
+    settings: &Settings,
+    outage: &Outage,
+) -> listener::Port {
+    listener::Port {
+        traffic,
+        setting,
+        listener,
+        places: Arc::new(Semaphore::new(settings.max_connections as usize)),
+        outage: outage.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bound(wanted: &[&str]) -> Result<Vec<SocketAddr>, Error> {
+        let wanted: Vec<SocketAddr> = wanted.iter().map(|address| address.parse().unwrap()).collect();
+        bind_all(&wanted).map(|(_, addresses)| addresses)
+    }
+
+    #[tokio::test]
+    async fn addresses_that_the_network_lacks_are_left_out_but_for_the_first() {
+        let addresses = bound(&["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"]).unwrap();
+        let hosts: Vec<String> = addresses.iter().map(|it| it.ip().to_string()).collect();
+        assert_eq!(hosts, ["127.0.0.1", "127.0.0.2"]);
+        assert!(matches!(
+            bound(&["192.0.2.1:0", "127.0.0.1:0"]),
+            Err(Error::Bind { .. })
+        ));
+        // One that somebody has is an error wherever it stands.
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = taken.local_addr().unwrap().to_string();
+        assert!(matches!(bound(&["127.0.0.2:0", &taken]), Err(Error::Bind { .. })));
+    }
+}
