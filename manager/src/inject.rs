@@ -3,11 +3,12 @@
 //! Pure. The webhook ([`crate::webhook`]) reads what must be known; what the sidecar does in the pod is `ctrlmesh-proxy`'s.
 //!
 //! Guarantees:
-//! - Injected once more, a pod stays as it is, also after other webhooks changed it.
+//! - Injected once more, a pod stays as it is, also after other webhooks changed it or the sidecar.
 //! - Of what the pod had, nothing is changed but what leads its containers to the sidecar.
 //! - A pod that can't be served is refused, and never made without its sidecar.
 
 mod arguments;
+mod before;
 mod clash;
 mod environment;
 mod iptables;
@@ -28,6 +29,7 @@ mod wishes;
 use ctrlmesh_contract::names::{annotations, labels, pod as names_of_pod};
 use serde_json::{Value, json};
 
+use before::Before;
 use pod::{Draft, name_of};
 pub use refusal::Refusal;
 pub use select::Rule;
@@ -59,7 +61,7 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     if settings.image.is_empty() {
         return Err(Refusal::NoImage);
     }
-    take_out(&mut draft);
+    let before = take_out(&mut draft);
     let shard = mark(&mut draft, known)?;
     clash::check(&draft, settings)?;
     let wishes = Wishes::of(&draft, known)?;
@@ -68,7 +70,8 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     environment::inject(&mut draft, &wishes)?;
     let asked_for = environment::asked_for(&draft, &wishes)?;
     let server = environment::server(&draft)?;
-    let mut sidecar = sidecar::container(&wishes, settings, known, shard.as_deref(), asked_for);
+    let mut sidecar = sidecar::container(&wishes, settings, known, shard.is_some(), asked_for);
+    before.carry_over(&mut sidecar);
     if let Some(path) = &wishes.log_path {
         sidecar.mount(logs::share(&mut draft, path));
     }
@@ -81,11 +84,9 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     }
     sidecar::place(sidecar, is_native, &mut draft.init_containers, &mut draft.containers);
     if mode == Mode::Iptables {
-        iptables::place(
-            iptables::container(settings, server),
-            is_native,
-            &mut draft.init_containers,
-        );
+        let mut init = iptables::container(&wishes, settings, server);
+        before.carry_over(&mut init);
+        iptables::place(init, is_native, &mut draft.init_containers);
     }
     draft.volumes.extend(volumes::volumes(&wishes));
     pull_secrets(&mut draft, settings);
@@ -93,13 +94,14 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
 }
 
 /// Takes out what was put in before, so that it is put in as it is now: another webhook may have added containers since.
-fn take_out(draft: &mut Draft) {
+fn take_out(draft: &mut Draft) -> Before {
+    let mut before = Before::default();
     if draft.annotations.remove(annotations::INJECTED).is_none() {
-        return;
+        return before;
     }
-    let is_ours = |name: &str| [names_of_pod::SIDECAR, names_of_pod::INIT].contains(&name);
-    draft.containers.retain(|container| !is_ours(container.name()));
-    draft.init_containers.retain(|container| !is_ours(container.name()));
+    for list in [&mut draft.containers, &mut draft.init_containers] {
+        before.take(list);
+    }
     draft
         .volumes
         .retain(|volume| !volumes::NAMES.contains(&name_of(volume)));
@@ -107,6 +109,7 @@ fn take_out(draft: &mut Draft) {
     for container in draft.init_containers.iter_mut().chain(&mut draft.containers) {
         container.unmount(names_of_pod::KUBECONFIG_VOLUME);
     }
+    before
 }
 
 /// Labels that say what the pod is, for the manager and for people. Returns its shard.

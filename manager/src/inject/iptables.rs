@@ -7,9 +7,10 @@ use super::pod::{Container, Draft};
 use super::refusal::Refusal;
 use super::settings::Settings;
 use super::volumes::{self, CLUSTER_CA};
+use super::wishes::Wishes;
 
 /// The init container. `server` tells it where the API server is, if the pod says so.
-pub(super) fn container(settings: &Settings, server: Vec<Value>) -> Container {
+pub(super) fn container(wishes: &Wishes, settings: &Settings, server: Vec<Value>) -> Container {
     let mut fields = Map::new();
     let mut put = |field: &str, value: Value| drop(fields.insert(field.to_owned(), value));
     put("name", json!(pod::INIT));
@@ -19,7 +20,7 @@ pub(super) fn container(settings: &Settings, server: Vec<Value>) -> Container {
     if !server.is_empty() {
         put("env", Value::Array(server));
     }
-    put("resources", settings.resources.clone());
+    put("resources", wishes.usual(settings));
     put("securityContext", rights());
     Container(fields)
 }

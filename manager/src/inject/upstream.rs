@@ -3,7 +3,7 @@
 //! The volume says which file, or the ConfigMap behind it has one key. Of a Secret the volume must say it: the manager reads none.
 
 use ctrlmesh_contract::names::labels;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::pod::Draft;
 use super::refusal::Refusal;
@@ -12,9 +12,17 @@ use super::settings::Known;
 /// Where the sidecar finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Upstream {
+    /// The pod's.
     pub(super) volume: String,
     pub(super) file: String,
+    /// The sidecar's own, of the same: the pod's may be for another user alone.
+    pub(super) own: Value,
 }
+
+/// The volume of the sidecar.
+pub(super) const OWN: &str = "ctrlmesh-upstream";
+/// Only the sidecar's container mounts it.
+const READABLE: u32 = 0o444;
 
 /// The ConfigMap of the pod's namespace whose keys must be known to inject this pod.
 #[must_use]
@@ -61,12 +69,31 @@ pub(super) fn of(pod: &Draft, known: &Known) -> Result<Option<Upstream>, Refusal
         Ok([file]) => Ok(Some(Upstream {
             volume: name.clone(),
             file,
+            own: own(volume),
         })),
         Err(files) => wrong(format!(
             "volume {name} has {} files, and one of them is the kubeconfig; write items with that one",
             files.len()
         )),
     }
+}
+
+/// A copy under our name that everybody in the container may read.
+fn own(volume: &Value) -> Value {
+    let mut own = Map::from_iter([("name".to_owned(), json!(OWN))]);
+    for kind in ["configMap", "secret"] {
+        let Some(source) = volume.get(kind).and_then(Value::as_object) else {
+            continue;
+        };
+        let mut source = source.clone();
+        source.insert("defaultMode".to_owned(), json!(READABLE));
+        let items = source.get_mut("items").and_then(Value::as_array_mut);
+        for item in items.into_iter().flatten().filter_map(Value::as_object_mut) {
+            item.remove("mode");
+        }
+        own.insert(kind.to_owned(), Value::Object(source));
+    }
+    Value::Object(own)
 }
 
 fn items<'a>(volume: &'a Value, kind: &str) -> &'a [Value] {

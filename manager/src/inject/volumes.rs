@@ -4,6 +4,7 @@ use ctrlmesh_contract::names::{self, files, pod as names_of_pod};
 use serde_json::{Value, json};
 
 use super::kubeconfig;
+use super::upstream;
 use super::wishes::{Mode, Wishes};
 
 const CHAIN: &str = "ctrlmesh-chain";
@@ -13,7 +14,15 @@ const TOKEN: &str = "ctrlmesh-token";
 const TLS: &str = "ctrlmesh-tls";
 
 /// All that a pod may get.
-pub(super) const NAMES: [&str; 6] = [CHAIN, POD_INFO, DATA, TOKEN, TLS, names_of_pod::KUBECONFIG_VOLUME];
+pub(super) const NAMES: [&str; 7] = [
+    CHAIN,
+    POD_INFO,
+    DATA,
+    TOKEN,
+    TLS,
+    upstream::OWN,
+    names_of_pod::KUBECONFIG_VOLUME,
+];
 
 pub(super) const CHAIN_DIR: &str = "/etc/ctrlmesh/chain";
 const POD_INFO_DIR: &str = "/etc/ctrlmesh/podinfo";
@@ -58,9 +67,10 @@ pub(super) fn volumes(wishes: &Wishes) -> Vec<Value> {
         pod_info(),
         json!({"name": DATA, "emptyDir": {"sizeLimit": DATA_SIZE}}),
     ];
-    if wishes.upstream.is_none() {
-        volumes.push(token());
-    }
+    volumes.push(match &wishes.upstream {
+        Some(upstream) => upstream.own.clone(),
+        None => token(),
+    });
     if wishes.has_tls {
         volumes.push(json!({"name": TLS, "secret": {"secretName": names::SERVING_SECRET}}));
     }
@@ -79,7 +89,7 @@ pub(super) fn mounts(wishes: &Wishes) -> Vec<Value> {
         json!({"name": DATA, "mountPath": DATA_DIR}),
     ];
     match &wishes.upstream {
-        Some(upstream) => mounts.push(read_only(&upstream.volume, UPSTREAM_DIR)),
+        Some(_) => mounts.push(read_only(upstream::OWN, UPSTREAM_DIR)),
         None => mounts.push(read_only(TOKEN, TOKEN_DIR)),
     }
     if wishes.has_tls {

@@ -3,11 +3,11 @@
 use ctrlmesh_contract::names::{annotations, labels};
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::pod::Draft;
 use super::refusal::Refusal;
-use super::settings::Known;
+use super::settings::{Known, Settings};
 use super::upstream::{self, Upstream};
 
 /// How the traffic of a controller comes to its sidecar.
@@ -33,6 +33,8 @@ pub(super) struct Wishes {
     pub(super) upstream: Option<Upstream>,
     /// In place of the manager's.
     pub(super) resources: Option<Value>,
+    /// What the pod as a whole may have is said, and ours must not go beyond that (KEP-2837).
+    pub(super) has_budget: bool,
     pub(super) env_sync: Vec<Synced>,
     pub(super) env_inject: Vec<Inject>,
     pub(super) log_path: Option<String>,
@@ -83,10 +85,22 @@ impl Wishes {
             arg_containers: arg_containers(pod)?,
             upstream: upstream::of(pod, known)?,
             resources: resources(pod)?,
+            has_budget: pod
+                .spec("resources")
+                .is_some_and(|it| it.as_object().is_some_and(|it| !it.is_empty())),
             env_sync: env_sync(pod)?,
             env_inject: env_inject(pod)?,
             log_path: log_path(pod)?,
         })
+    }
+
+    /// The resources of a container of ours of which the pod says nothing.
+    pub(super) fn usual(&self, settings: &Settings) -> Value {
+        if self.has_budget {
+            json!({})
+        } else {
+            settings.resources.clone()
+        }
     }
 }
 
