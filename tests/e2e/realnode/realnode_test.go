@@ -3,12 +3,14 @@ package realnode
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,7 +27,8 @@ const (
 	// elsewhere is an address that nobody has (TEST-NET-3, RFC 5737).
 	elsewhere = "203.0.113.9"
 	// projectionLimit tells a volume that follows at once from one that waits for kubelet's period of a minute.
-	projectionLimit = 10 * time.Second
+	projectionLimit = 30 * time.Second
+	bumpPeriod      = 3 * time.Second
 )
 
 // TestRealNode runs what later tests build on: pods, volumes that follow, privileged init containers, Services, and nothing
@@ -157,9 +160,16 @@ func volumeFollows(t *testing.T, n *Node) {
 		begin := time.Now()
 		patch := []byte(`{"data":{"value":"` + value + `"}}`)
 		must(n.Client.CoreV1().ConfigMaps(namespace).Patch(t.Context(), "settings", types.MergePatchType, patch, meta.PatchOptions{}))(t)
-		patch = []byte(`{"metadata":{"annotations":{"bump":"` + value + `"}}}`)
-		must(n.Client.CoreV1().Pods(namespace).Patch(t.Context(), "web-0", types.MergePatchType, patch, meta.PatchOptions{}))(t)
-		eventually(t, projectionLimit, "the pod sees "+value, func() bool { return ask(t, n, url) == value })
+		var bumped time.Time
+		eventually(t, projectionLimit, "the pod sees "+value, func() bool {
+			// Kubelet may have looked before its own watch told it of the ConfigMap.
+			if time.Since(bumped) > bumpPeriod {
+				bumped = time.Now()
+				patch := fmt.Sprintf(`{"metadata":{"annotations":{"bump":"%s %s"}}}`, value, bumped)
+				must(n.Client.CoreV1().Pods(namespace).Patch(t.Context(), "web-0", types.MergePatchType, []byte(patch), meta.PatchOptions{}))(t)
+			}
+			return ask(t, n, url) == value
+		})
 		t.Logf("a changed ConfigMap was in the pod after %s", time.Since(begin).Round(10*time.Millisecond))
 	}
 }
@@ -197,12 +207,12 @@ func service(t *testing.T, n *Node) {
 		fromNode[ask(t, n, url)] = true
 		return fromPod["web-0"] && fromPod["web-1"] && fromNode["web-0"] && fromNode["web-1"]
 	})
-	begin := time.Now()
-	if connection, err := n.Dial(t.Context(), "tcp", net.JoinHostPort(get("nobody"), "80")); err == nil {
+	connection, err := n.Dial(t.Context(), "tcp", net.JoinHostPort(get("nobody"), "80"))
+	if err == nil {
 		connection.Close()
-		t.Error("a Service without pods took a connection")
-	} else if waited := time.Since(begin); waited > time.Second {
-		t.Errorf("it took %s until: %v", waited, err)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a Service without pods: %v", err)
 	}
 }
 
