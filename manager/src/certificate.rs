@@ -143,7 +143,7 @@ enum Waited {
 
 /// What a watch says.
 enum Seen<S> {
-    Secret(Option<Secret>),
+    Secret(Box<Option<Secret>>),
     Other(S),
 }
 
@@ -155,7 +155,9 @@ fn watched<T: Trusting>(
     let secrets = Api::namespaced(context.client.clone(), &context.args.namespace);
     let secret = watch_object(secrets, &place.secret);
     let mut all = SelectAll::new();
-    all.push(told(secret.map(|seen| seen.map(Seen::Secret))));
+    all.push(told(
+        secret.map(|seen| seen.map(|secret| Seen::Secret(Box::new(secret)))),
+    ));
     all.push(trusting.watched().map(Seen::Other).boxed());
     all
 }
@@ -195,7 +197,7 @@ impl<T: Trusting> Keeper<T> {
     fn see(&mut self, seen: Seen<T::Seen>) -> bool {
         match seen {
             Seen::Secret(secret) => {
-                self.secret = Some(secret);
+                self.secret = Some(*secret);
                 true
             }
             Seen::Other(seen) => self.trusting.see(seen),

@@ -36,7 +36,8 @@ pub(super) enum Seen {
     ConfigMap(Event<ConfigMap>),
     Secret(Event<Secret>),
     ClusterCa(Option<ConfigMap>),
-    Service(Option<Service>),
+    /// Addresses of the API server's.
+    Addresses(Vec<String>),
 }
 
 /// Containers trust the ConfigMap of their namespace; sidecars serve what the Secret holds.
@@ -150,7 +151,9 @@ impl Trusting for Namespaces {
             named(&self.context).map(Seen::ConfigMap).boxed(),
             named(&self.context).map(Seen::Secret).boxed(),
             told(watch_object(cluster_ca, CLUSTER_CA)).map(Seen::ClusterCa).boxed(),
-            told(watch_object(services, SERVICE.1)).map(Seen::Service).boxed(),
+            told(watch_object(services, SERVICE.1))
+                .map(|service| Seen::Addresses(addresses(service)))
+                .boxed(),
         ])
     }
 
@@ -172,7 +175,7 @@ impl Trusting for Namespaces {
                     ),
                 }
             }
-            Seen::Service(service) => self.addresses = Some(addresses(service)),
+            Seen::Addresses(addresses) => self.addresses = Some(addresses),
         }
         true
     }

@@ -129,7 +129,7 @@ async fn nothing_is_made_before_somebody_asks() {
     let mut namespaces = Namespaces::new(context);
     use crate::certificate::Trusting as _;
     use kube::runtime::watcher::Event;
-    namespaces.see(namespaces::Seen::Service(None));
+    namespaces.see(namespaces::Seen::Addresses(Vec::new()));
     assert_eq!(namespaces.names(), None);
     let asking = serde_json::from_value(pod("demo", "a", "enable-iptables")).unwrap();
     assert!(
