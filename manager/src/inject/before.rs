@@ -44,7 +44,9 @@ impl Before {
         }
         for (field, value) in &before.0 {
             let is_new = !container.0.contains_key(field) && !OURS.contains(&field.as_str());
-            if is_new || THEIRS.contains(&field.as_str()) {
+            // API servers fill `resources: {}` in where nobody has said any.
+            let is_said = value.as_object().is_none_or(|fields| !fields.is_empty());
+            if is_new || is_said && THEIRS.contains(&field.as_str()) {
                 container.0.insert(field.clone(), value.clone());
             }
         }
