@@ -10,6 +10,8 @@ use crate::resource::Resource;
 
 /// The fields that every kind can be selected by; upstream knows more for some built-in kinds.
 const FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
+/// Of those, the ones of pods that somebody here asks for (`pkg/apis/core/v1/conversion.go`).
+const POD_FIELDS: [&str; 1] = ["status.phase"];
 
 /// A collection narrowed.
 #[derive(Debug, Clone)]
@@ -37,7 +39,9 @@ impl Selection {
         let labels = LabelSelector::parse(&labels).map_err(|error| unreadable("labelSelector", error))?;
         let fields = query.get("fieldSelector").unwrap_or_default();
         let fields = FieldSelector::parse(&fields).map_err(|error| unreadable("fieldSelector", error))?;
-        if let Some(unknown) = fields.requirements.iter().find(|r| !FIELDS.contains(&r.field.as_str())) {
+        let of_pods = resource.group.is_empty() && resource.plural == "pods";
+        let is_known = |field: &str| FIELDS.contains(&field) || of_pods && POD_FIELDS.contains(&field);
+        if let Some(unknown) = fields.requirements.iter().find(|r| !is_known(&r.field)) {
             let version = resource.api_version();
             let problem = format!(
                 "Unable to find \"{version}, Resource={}\" that match field selector \"{fields}\": field label not supported: {}",
@@ -67,7 +71,13 @@ impl Selection {
     pub(crate) fn takes(&self, object: &Value) -> bool {
         let labels = metadata(object).and_then(|m| m.get("labels"));
         let label = |key: &str| labels?.get(key)?.as_str();
-        let field = |field: &str| field.strip_prefix("metadata.").map(|field| text(object, field));
+        let field = |field: &str| match field.strip_prefix("metadata.") {
+            Some(field) => Some(text(object, field)),
+            None => {
+                let value = field.split('.').try_fold(object, |object, field| object.get(field));
+                Some(value.and_then(Value::as_str).unwrap_or_default())
+            }
+        };
         (self.namespace.is_empty() || self.namespace == text(object, "namespace"))
             && self.name.as_deref().is_none_or(|name| name == text(object, "name"))
             && self.labels.matches(&label)
