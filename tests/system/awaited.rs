@@ -5,8 +5,6 @@ use ctrlmesh_tests::{Stand, shard};
 
 use crate::handover::LIST;
 
-const FLAGS: [&str; 2] = ["--await-entry", "shard-selector/test"];
-
 async fn what_is_missing(stand: &Stand) -> anyhow::Result<(u16, String)> {
     let answer = stand.sidecar.admin().get("/readyz").await?;
     Ok((answer.status, String::from_utf8_lossy(&answer.body).into_owned()))
@@ -14,8 +12,17 @@ async fn what_is_missing(stand: &Stand) -> anyhow::Result<(u16, String)> {
 
 #[tokio::test]
 async fn nothing_is_served_before_the_shard_is_in_the_chain_and_nothing_is_taken_back_after() -> anyhow::Result<()> {
+    nothing_is_served_before("shard-selector/test").await
+}
+
+#[tokio::test]
+async fn any_shard_is_enough_where_any_is_awaited() -> anyhow::Result<()> {
+    nothing_is_served_before("shard-selector/").await
+}
+
+async fn nothing_is_served_before(name: &str) -> anyhow::Result<()> {
     let api = ApiServer::builder().start().await?;
-    let mut stand = Stand::unready(api, vec![], &FLAGS).await?;
+    let mut stand = Stand::unready(api, vec![], &["--await-entry", name]).await?;
     stand.seed("default", "a", 1)?;
     stand.seed("default", "b", 1)?;
     // One that is started again before it has served anything waits as the first did.
