@@ -3,7 +3,8 @@
 //!
 //! Flow: `world` watches, `follow` asks the sidecars (`poll`); a change of anything, or news of a sidecar, leads to a pass over
 //! its namespace (`reconcile`), which reads the objects (`read`), compiles them (`wanted`), takes the next step towards what is
-//! wanted ([`crate::hand_over`]), writes it (`slots`, `write`) and tells the objects about it (`report`, `status`).
+//! wanted (`planned`: [`crate::hand_over`], but for what `settling` and `bare` hold back), writes it (`slots`, `write`) and tells the
+//! objects about it (`report`, `status`).
 //!
 //! Guarantees:
 //! - A pass writes nothing if nothing has changed; it can be begun again at any point, by another manager.
@@ -11,6 +12,7 @@
 //! - What can't be read or makes no sense keeps what it had, and holds up nothing else.
 //! - A chain that somebody spoiled is written again.
 
+mod bare;
 mod carried;
 mod deliver;
 mod fleet;
@@ -21,6 +23,7 @@ mod look;
 mod memory;
 mod news;
 mod outcome;
+mod planned;
 mod poll;
 mod read;
 mod reconcile;

@@ -86,6 +86,12 @@ pub fn is_of_shard(name: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
+/// Whether a shard shows nothing of what it limits, and never has, as far as its entry says.
+#[must_use]
+pub fn shows_nothing(entry: &Entry) -> bool {
+    Shard::of(entry).is_some_and(|(_, shard)| moves::is_nothing(&shard.limits))
+}
+
 /// The entry of a ShardingConfig's shard.
 #[must_use]
 pub fn entry_of_shard(config: &str) -> String {

@@ -8,6 +8,7 @@ use ctrlmesh_contract::{Entry, LabelSelector};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use kube::ResourceExt as _;
 
+use super::bare::Bare;
 use super::follow::Heard;
 use crate::hand_over;
 
@@ -120,6 +121,8 @@ pub(super) struct Fleet {
     pub(super) fresh: BTreeSet<String>,
     /// Pods that were not asked yet.
     pub(super) unasked: BTreeSet<String>,
+    /// Pods without a sidecar, if that matters.
+    pub(super) bare: Bare,
     /// Questions in a row that a pod has not answered.
     pub(super) failures: BTreeMap<String, u32>,
 }

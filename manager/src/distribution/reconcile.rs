@@ -5,32 +5,32 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::names::CHAIN_CONFIG_MAP;
-use ctrlmesh_contract::names::labels::AUTO_SHARDING_ROOT;
 use ctrlmesh_contract::signature::{PublicKeys, SigningKey};
-use ctrlmesh_contract::{Chain, Digest, Entry};
+use ctrlmesh_contract::{Chain, Digest};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt as _;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 
+use super::bare::{self, Waiting};
 use super::carried::Packed;
 use super::deliver::Done;
 use super::fleet::{Answer, Fleet, Sidecar};
 use super::follow::Follower;
 use super::memory::{MAX_UNASKED, Memory};
+use super::planned::planned;
 use super::read::Documents;
 use super::restart::{self, Waits};
 use super::settling::Settling;
 use super::stored::Stored;
 use super::world::World;
 use super::{report, unreachable, wanted, write};
-use crate::api::sharding_config::{Reshard, ShardingConfig};
 use crate::built_in::BuiltIn;
 use crate::compile::Refused;
 use crate::compile::kept::{self, is_same};
 use crate::context::Context;
 use crate::error::Error;
-use crate::hand_over::{self, Claims, Plan, Shown};
+use crate::hand_over::{Claims, Plan};
 use crate::oci::{Found, Plugins};
 
 /// Until it is looked again whether our writes are seen, if no watch says so before.
@@ -60,6 +60,8 @@ pub(super) struct Next {
     pub(super) plan: Plan,
     /// Shards that would begin to share objects.
     pub(super) settling: Settling,
+    /// Shards that wait for pods without a sidecar.
+    pub(super) bare: Waiting,
     /// Why shards are not restarted yet.
     pub(super) restarting: Waits,
     /// Objects that make no sense.
@@ -79,16 +81,23 @@ impl Next {
             found,
             plan: Plan::default(),
             settling: Settling::default(),
+            bare: Waiting::new(),
             restarting: Waits::new(),
             refused: Vec::new(),
             withheld: None,
         }
     }
 
-    /// Whether pods are to be made again.
-    fn is_restarting(&self) -> bool {
+    /// When to look again, whoever has done something by then.
+    fn again(&self) -> Option<Duration> {
         let plan = &self.plan;
-        !(plan.preparing.is_empty() && plan.hold.is_empty() && plan.evict.is_empty())
+        let is_restarting = !(plan.preparing.is_empty() && plan.hold.is_empty() && plan.evict.is_empty());
+        let all = [
+            is_restarting.then_some(RESTARTING),
+            (!self.bare.is_empty()).then_some(bare::AGAIN),
+            self.settling.again(),
+        ];
+        all.into_iter().flatten().min()
     }
 }
 
@@ -171,6 +180,7 @@ impl Distributor {
             self.remember(&namespace, memory);
             return Ok(Action::requeue(MAX_UNASKED));
         }
+        fleet.bare = self.bare(&namespace, &objects, &stored, &memory).await?;
         let (next, written) = self.step(&namespace, &objects, &stored, &mut fleet, &mut memory).await;
         let is_idle = written.as_ref().is_ok_and(|done| !done.written && done.told);
         memory.done = stored
@@ -182,8 +192,7 @@ impl Distributor {
             settles,
             is_patient.then_some(MAX_UNASKED),
             (!memory.silent.is_empty()).then_some(SILENT),
-            next.is_restarting().then_some(RESTARTING),
-            next.settling.again(),
+            next.again(),
             written.as_ref().is_ok_and(|done| !done.told).then(|| memory.pause()),
             written.as_ref().ok().and_then(|done| done.again),
         ];
@@ -291,7 +300,7 @@ impl Distributor {
         };
         next.refused = wanted.refused;
         let meant = meant.map_or_else(Vec::new, |chain| chain.entries);
-        (next.settling, next.plan) = planned(&next, &meant, wanted.entries, objects, fleet, memory);
+        (next.settling, next.bare, next.plan) = planned(&next, &meant, wanted.entries, objects, fleet, memory);
         let is_known = is_same(&next.chain.entries, &next.plan.entries) && next.claims.cover(&next.plan.claims);
         if last.is_none() || fleet.is_rolled_back || !is_known {
             match self.following(stored, &next, last.as_ref(), highest) {
@@ -326,45 +335,6 @@ impl Distributor {
         placed.map_err(|error| ("NoRoom", error.to_string()))?;
         Ok((chain, next.plan.claims.clone()))
     }
-}
-
-/// The plan on the way to what is wanted, and what is held back of that for a moment.
-fn planned(
-    next: &Next,
-    meant: &[Entry],
-    wanted: Vec<Entry>,
-    objects: &Documents,
-    fleet: &Fleet,
-    memory: &Memory,
-) -> (Settling, Plan) {
-    let (last, restarts) = (&next.chain.entries, restarts(objects));
-    let shown = Shown {
-        last,
-        meant,
-        restarts: &restarts,
-        of_roots: &of_roots(objects),
-    };
-    let (settling, wanted) = Settling::of(shown, wanted, fleet, &memory.sharing, Instant::now());
-    let plan = hand_over::plan(last, &next.claims, &wanted, &restarts, fleet);
-    (settling, plan)
-}
-
-/// Entries of shards whose pods see no change while they run.
-fn restarts(objects: &Documents) -> BTreeSet<String> {
-    let shards = objects.sharding_configs.iter();
-    let restarts = shards.filter(|config| config.spec.reshard == Reshard::Restart);
-    restarts.map(entry_of).collect()
-}
-
-/// Entries of shards that roots make.
-fn of_roots(objects: &Documents) -> BTreeSet<String> {
-    let shards = objects.sharding_configs.iter();
-    let made = shards.filter(|config| config.labels().contains_key(AUTO_SHARDING_ROOT));
-    made.map(entry_of).collect()
-}
-
-fn entry_of(config: &ShardingConfig) -> String {
-    hand_over::entry_of_shard(&config.name_any())
 }
 
 /// There is nothing to run, and who runs something else can't be reached.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ctrlmesh_contract::names::labels;
 use ctrlmesh_contract::{Digest, Origin};
 use kube::api::{DynamicObject, Patch};
 use kube::core::ApiResource;
@@ -52,6 +53,8 @@ pub(super) struct Facts {
     pub(super) waits_for: Vec<String>,
     /// Shards that have some of its objects, and may be about to give them up.
     pub(super) settling: Vec<String>,
+    /// Pods without a sidecar that have to go first.
+    pub(super) bare: Vec<String>,
     /// Why its pods are not made again yet, in a word and in a sentence.
     pub(super) restart: Option<(&'static str, String)>,
     /// What its plugins' references led to; `None`: it names none.
@@ -180,6 +183,7 @@ fn distributed(facts: &Facts) -> Said {
             let message = format!("see PluginsResolved{}", kept(facts));
             (ConditionStatus::False, "PluginsUnresolved", message)
         }
+        None if !facts.bare.is_empty() => (ConditionStatus::False, "WithoutSidecar", bare(&facts.bare)),
         None if !facts.waits_for.is_empty() => {
             let shards = facts.waits_for.join(", ");
             let message = format!("gets its objects when the sidecars of {shards} have given them up");
@@ -192,6 +196,16 @@ fn distributed(facts: &Facts) -> Said {
         }
     };
     (condition::DISTRIBUTED, status, reason, message)
+}
+
+/// Of a shard that begins when these are gone.
+fn bare(pods: &[String]) -> String {
+    format!(
+        "shows nothing while pods without a sidecar see everything: {}; restart their workload with label {}: \"true\", or change \
+         their labels if they are not of this controller",
+        few(pods.iter().cloned(), ", "),
+        labels::ENABLE_PROXY
+    )
 }
 
 /// Of a shard that would begin to share with these.
@@ -210,6 +224,7 @@ fn enforced(facts: &Facts) -> Said {
         && facts.mistakes.is_empty()
         && facts.waits_for.is_empty()
         && facts.settling.is_empty()
+        && facts.bare.is_empty()
         && !facts.is_unresolved
         && facts.restart.is_none();
     let (status, reason, message) = if facts.withheld.is_some() {
@@ -251,13 +266,13 @@ fn lagging(outcome: &Outcome) -> String {
 
 /// Pods and what is to be said of each, not too many of them.
 pub(super) fn listed(pods: &[(String, String)], between: &str) -> String {
-    let named = pods
-        .iter()
-        .take(MAX_NAMED)
-        .map(|(pod, problem)| format!("{pod} {problem}"));
-    let more = pods.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
+    few(pods.iter().map(|(pod, problem)| format!("{pod} {problem}")), between)
+}
+
+fn few(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+    let more = all.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
     let more = more.map(|more| format!("and {more} more"));
-    named.chain(more).collect::<Vec<_>>().join(between)
+    all.take(MAX_NAMED).chain(more).collect::<Vec<_>>().join(between)
 }
 
 /// Fields that are ours in full: what others put into them goes.

@@ -20,6 +20,7 @@ use super::*;
 use crate::samples;
 use crate::stand::{self, Running, text, until};
 
+mod bare;
 mod claims;
 mod gathering;
 mod losing;

@@ -163,6 +163,12 @@ fn nothing_of(limits: &[Limit]) -> Vec<Limit> {
         .collect()
 }
 
+/// Whether that is what limits say.
+pub(super) fn is_nothing(limits: &[Limit]) -> bool {
+    let nothing = Some(nothing_selector());
+    !limits.is_empty() && limits.iter().all(|limit| limit.selector == nothing)
+}
+
 fn nothing_selector() -> LabelSelector {
     let requirement = |operator| Requirement {
         key: NOTHING.to_owned(),

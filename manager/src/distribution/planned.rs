@@ -1,0 +1,61 @@
+//! From what objects ask for to the plan of the next chain: what is held back, and how the rest is handed over. Pure.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use ctrlmesh_contract::Entry;
+use ctrlmesh_contract::names::labels::AUTO_SHARDING_ROOT;
+use kube::ResourceExt as _;
+
+use super::bare::Waiting;
+use super::fleet::Fleet;
+use super::memory::Memory;
+use super::read::Documents;
+use super::reconcile::Next;
+use super::settling::Settling;
+use crate::api::sharding_config::{Reshard, ShardingConfig};
+use crate::hand_over::{self, Plan, Shown};
+
+/// The plan on the way to what is wanted, and what is held back of that: for a moment, or until pods without a sidecar are gone.
+pub(super) fn planned(
+    next: &Next,
+    meant: &[Entry],
+    wanted: Vec<Entry>,
+    objects: &Documents,
+    fleet: &Fleet,
+    memory: &Memory,
+) -> (Settling, Waiting, Plan) {
+    let (last, restarts) = (&next.chain.entries, restarts(objects));
+    let shown = Shown {
+        last,
+        meant,
+        restarts: &restarts,
+        of_roots: &of_roots(objects),
+    };
+    let waiting = fleet.bare.waiting(last, &wanted);
+    let (settling, mut wanted) = Settling::of(shown, wanted, fleet, &memory.sharing, Instant::now());
+    if !waiting.is_empty() {
+        wanted = hand_over::unshared(last, &wanted, waiting.keys());
+    }
+    let plan = hand_over::plan(last, &next.claims, &wanted, &restarts, fleet);
+    (settling, waiting, plan)
+}
+
+/// Entries of shards whose pods see no change while they run.
+fn restarts(objects: &Documents) -> BTreeSet<String> {
+    let shards = objects.sharding_configs.iter();
+    let restarts = shards.filter(|config| config.spec.reshard == Reshard::Restart);
+    restarts.map(entry_of).collect()
+}
+
+/// Entries of shards that roots make.
+fn of_roots(objects: &Documents) -> BTreeSet<String> {
+    let shards = objects.sharding_configs.iter();
+    let made = shards.filter(|config| config.labels().contains_key(AUTO_SHARDING_ROOT));
+    made.map(entry_of).collect()
+}
+
+/// The entry of a shard.
+pub(super) fn entry_of(config: &ShardingConfig) -> String {
+    hand_over::entry_of_shard(&config.name_any())
+}
