@@ -21,7 +21,7 @@ func TestKilledWithItsTest(t *testing.T) {
 	if dir := os.Getenv(victim); dir != "" {
 		startAndWait(t, dir)
 	}
-	needNode(t)
+	NeedNode(t)
 	command := exec.Command(os.Args[0], "-test.run=^TestKilledWithItsTest$")
 	command.Env = append(os.Environ(), victim+"="+t.TempDir())
 	output := must(command.StdoutPipe())(t)

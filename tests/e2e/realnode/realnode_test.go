@@ -7,23 +7,19 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"ctrlmesh.kusionstack.io/e2e/binaries"
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
-	// required, as a value of this variable, makes a node that can't run a failure.
-	nodeVariable, required = "CTRLMESH_NODE", "required"
-	namespace              = "demo"
+	namespace = "demo"
 	// elsewhere is an address that nobody has (TEST-NET-3, RFC 5737).
 	elsewhere = "203.0.113.9"
 	// projectionLimit tells a volume that follows at once from one that waits for kubelet's period of a minute.
@@ -34,30 +30,7 @@ const (
 // TestRealNode runs what later tests build on: pods, volumes that follow, privileged init containers, Services, and nothing
 // that stays behind.
 func TestRealNode(t *testing.T) {
-	needNode(t)
-	before := takeTraces(t)
-	dir := must(os.MkdirTemp("", "ctrlmesh-node-"))(t)
-	begin := time.Now()
-	n, err := Start(t.Context(), dir, Options{})
-	if err != nil {
-		t.Fatalf("%v\nlogs are in %s", err, dir)
-	}
-	t.Logf("the node was ready after %s", time.Since(begin).Round(10*time.Millisecond))
-	mark := markOf(t, n.pid1.Pid(), n.cgroup.name)
-	t.Cleanup(func() {
-		demandAll(t, mark)
-		begin := time.Now()
-		if err := n.Stop(); err != nil {
-			t.Error(err)
-		}
-		t.Logf("the node had ended after %s", time.Since(begin).Round(10*time.Millisecond))
-		leftNothing(t, before, mark)
-		if t.Failed() {
-			t.Logf("logs are in %s", dir)
-		} else if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	n := StartForTest(t, Options{})
 	if _, err := n.Kubectl(t.Context(), manifest, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
@@ -78,19 +51,6 @@ func TestRealNode(t *testing.T) {
 			t.Log(n.Logs(2048))
 		}
 	}
-}
-
-// needNode leaves a test out where no node can run, or fails it if one has to.
-func needNode(t *testing.T) {
-	t.Helper()
-	reason := binaries.NoNodeHere()
-	if reason == "" {
-		return
-	}
-	if os.Getenv(nodeVariable) == required {
-		t.Fatal(reason)
-	}
-	t.Skip("left out: " + reason)
 }
 
 // manifest is hardened as the project's own pods are, but for the init container that sets rules.
@@ -314,24 +274,5 @@ func kubectl(t *testing.T, n *Node, args ...string) {
 	if _, err := n.Kubectl(t.Context(), "", append([]string{"-n", namespace}, args...)...); err != nil {
 		pods, _ := n.Kubectl(context.WithoutCancel(t.Context()), "", "-n", namespace, "describe", "pods")
 		t.Fatalf("%v\n%s", err, pods)
-	}
-}
-
-func eventually(t *testing.T, limit time.Duration, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(limit); !holds(); time.Sleep(pollInterval) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-	}
-}
-
-func must[T any](value T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return value
 	}
 }

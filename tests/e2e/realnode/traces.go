@@ -14,6 +14,8 @@ import (
 	"github.com/google/nftables"
 )
 
+// This file is for tests: it tells whether a node leaves anything behind.
+
 // traces is what a node could leave on the machine, but for processes.
 type traces struct {
 	mounts, interfaces, routes, tables, settings []string
