@@ -1,0 +1,88 @@
+package story
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/manager"
+	"ctrlmesh.kusionstack.io/e2e/realnode"
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+)
+
+// This file loads images and installs ctrlmesh as docs/install.md says.
+
+const (
+	managerImage  = "localhost/ctrlmesh-e2e/manager"
+	proxyImage    = "localhost/ctrlmesh-e2e/proxy"
+	operatorImage = "localhost/ctrlmesh-e2e/operator"
+	imageTag      = "1"
+)
+
+// deploy is the repository's directory with what is applied to a cluster, seen from this package.
+var deploy = filepath.Join("..", "..", "..", "deploy")
+
+func (s *story) isInstalled(t *testing.T) {
+	begin := time.Now()
+	s.loadImages(t)
+	t.Logf("images were loaded after %s", rounded(time.Since(begin)))
+	s.overlay = s.writeOverlay(t)
+	begin = time.Now()
+	s.kubectl(t, "", "apply", "--kustomize="+s.overlay)
+	s.kubectl(t, "", "rollout", "status", "--namespace=ctrlmesh", "deployment/ctrlmesh-manager", "--timeout="+patience.String())
+	t.Logf("two managers were ready %s after kubectl apply", rounded(time.Since(begin)))
+}
+
+func (s *story) loadImages(t *testing.T) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "operator")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", program, "ctrlmesh.kusionstack.io/e2e/operator")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the operator: %v\n%s", err, output)
+	}
+	for _, image := range []realnode.Image{
+		{Name: managerImage, User: "65532", Entrypoint: []string{"/ctrlmesh-manager"}, Files: map[string]string{"/ctrlmesh-manager": must(manager.Binary())(t)}},
+		{Name: proxyImage, User: "1359", Entrypoint: []string{"/ctrlmesh-proxy"}, Files: map[string]string{"/ctrlmesh-proxy": must(sidecar.Binary())(t)}},
+		{Name: operatorImage, User: "1000", Entrypoint: []string{"/operator"}, Files: map[string]string{"/operator": program}},
+	} {
+		image.Name += ":" + imageTag
+		image = must(image.WithLibraries(t.Context()))(t)
+		archive := filepath.Join(t.TempDir(), "image.tar")
+		check(t, errors.Join(image.Write(archive), s.node.LoadImage(t.Context(), archive), os.Remove(archive)))
+	}
+}
+
+// writeOverlay makes the overlay of docs/install.md, which says nothing but where images are.
+func (s *story) writeOverlay(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(s.node.Dir, "overlay")
+	check(t, os.Mkdir(dir, 0o755))
+	base := must(filepath.Abs(filepath.Join(deploy, "base")))(t)
+	// Kustomize knows directories by relative paths alone, without symbolic links in between.
+	base = must(filepath.Rel(dir, must(filepath.EvalSymlinks(base))(t)))(t)
+	text := fmt.Sprintf(`
+resources: [%s]
+images:
+- {name: ctrlmesh-manager, newName: %s, newTag: %q}
+patches:
+- patch: |
+    apiVersion: apps/v1
+    kind: Deployment
+    metadata: {name: ctrlmesh-manager, namespace: ctrlmesh}
+    spec:
+      template:
+        spec:
+          containers:
+          - name: manager
+            env:
+            - {name: CTRLMESH_PROXY_IMAGE, value: "%s:%s"}
+`, base, managerImage, imageTag, proxyImage, imageTag)
+	check(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(strings.TrimLeft(text, "\n")), 0o644))
+	return dir
+}

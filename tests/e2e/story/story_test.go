@@ -1,0 +1,132 @@
+// Package story tells, on a real node, what a platform engineer does with ctrlmesh from the first to the last day: install it, give
+// an unmodified operator to it, shard, re-shard, break things, uninstall. By kubectl, as the documents say.
+//
+// Its chapters build on each other. What each part does in every case is told by the tests beside this package.
+package story
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/realnode"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// patience bounds every wait. A quiet machine needs seconds; one on which others build needs longer than one likes.
+	patience     = 3 * time.Minute
+	pollInterval = 50 * time.Millisecond
+)
+
+// story is what chapters share.
+type story struct {
+	node *realnode.Node
+	// overlay is the directory that was applied.
+	overlay string
+	// main is the operator of most chapters.
+	main *operator
+}
+
+func TestStory(t *testing.T) {
+	s := &story{node: realnode.StartForTest(t, realnode.Options{})}
+	t.Cleanup(func() {
+		if t.Failed() {
+			s.logs(t)
+		}
+	})
+	begin := time.Now()
+	for _, chapter := range []struct {
+		name string
+		tell func(*testing.T)
+	}{
+		{"installed", s.isInstalled},
+		{"sharded", s.isSharded},
+	} {
+		if !t.Run(chapter.name, chapter.tell) {
+			break // what follows builds on it
+		}
+	}
+	t.Logf("told in %s", rounded(time.Since(begin)))
+}
+
+// kubectl runs a command that must succeed.
+func (s *story) kubectl(t *testing.T, input string, arguments ...string) string {
+	t.Helper()
+	return must(s.node.Kubectl(t.Context(), input, arguments...))(t)
+}
+
+func (s *story) apply(t *testing.T, manifest string) {
+	t.Helper()
+	s.kubectl(t, manifest, "apply", "--filename=-")
+}
+
+// logs of a story that went wrong. The node is still there, the test's context is not.
+func (s *story) logs(t *testing.T) {
+	ctx := context.WithoutCancel(t.Context())
+	show := func(arguments ...string) {
+		output, err := s.node.Kubectl(ctx, "", arguments...)
+		t.Logf("kubectl %s: %v\n%s", strings.Join(arguments, " "), err, output)
+	}
+	show("get", "pods", "--all-namespaces", "--output=wide")
+	show("get", "shardingconfigs,circuitbreakers,faultinjections", "--all-namespaces", "--output=yaml")
+	show("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp")
+	pods, err := s.node.Client.CoreV1().Pods("").List(ctx, meta.ListOptions{})
+	if err != nil {
+		t.Log(err)
+		return
+	}
+	for _, pod := range pods.Items {
+		show("logs", "--namespace="+pod.Namespace, pod.Name, "--all-containers", "--tail=40", "--prefix")
+	}
+}
+
+// eventually polls until the condition no longer returns an error.
+func eventually(t *testing.T, what string, condition func() error) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		err := condition()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("%s: not within %s: %v", what, patience, err)
+		case <-tick.C:
+		}
+	}
+}
+
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		check(t, err)
+		return value
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func rounded(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
+
+// figures are what a person wants to know of many durations.
+func figures(all []time.Duration) string {
+	return fmt.Sprintf("p50 %s, p95 %s, max %s, of %d", rounded(percentile(all, 50)), rounded(percentile(all, 95)), rounded(percentile(all, 100)), len(all))
+}
+
+// percentile is the least duration that so many percent are no longer than.
+func percentile(all []time.Duration, percent int) time.Duration {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[max(0, (len(sorted)*percent+99)/100-1)]
+}
