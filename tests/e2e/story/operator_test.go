@@ -19,6 +19,8 @@ const (
 	mainContainer  = "manager"
 	enableLabel    = "ctrlmesh.kusionstack.io/enable-proxy"
 	lock           = "operator"
+	// sidecarPort is where the operator's requests go, on the pod's loopback interface.
+	sidecarPort = 5443
 )
 
 // operator is a StatefulSet in a namespace of its own, whose name is the name of everything.

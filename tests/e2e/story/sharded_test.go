@@ -15,7 +15,7 @@ import (
 // This file shards the operator.
 
 func (s *story) isSharded(t *testing.T) {
-	s.main = s.operator("operator", []string{"team-a"}, []string{"team-b"}, []string{"team-c"})
+	s.main = s.operator("operator", []string{"team-a"}, []string{"team-b", "team-d"}, []string{"team-c"})
 	s.main.makeItems(t)
 	s.main.starts(t)
 	s.main.handled(t)
@@ -24,12 +24,13 @@ func (s *story) isSharded(t *testing.T) {
 		s.main.sees(t, pod, s.main.teams[i]...)
 	}
 	s.main.leads(t)
+	s.born = s.main.incarnations(t)
 }
 
 // sees asks a pod's sidecar as the operator in the pod does.
 func (o *operator) sees(t *testing.T, pod string, teams ...string) {
 	t.Helper()
-	address, end, err := o.node.Forward(t.Context(), o.name, pod, 5443)
+	address, end, err := o.node.Forward(t.Context(), o.name, pod, sidecarPort)
 	check(t, err)
 	defer end()
 	response := must(http.Get("http://" + address + "/api/v1/configmaps?labelSelector=app%3D" + o.name))(t)
@@ -40,6 +41,7 @@ func (o *operator) sees(t *testing.T, pod string, teams ...string) {
 	for _, item := range list.Items {
 		seen = append(seen, item.Namespace)
 	}
+	teams = slices.Sorted(slices.Values(teams))
 	slices.Sort(seen)
 	if seen = slices.Compact(seen); !slices.Equal(seen, teams) {
 		t.Errorf("%s sees namespaces %q, not %q", pod, seen, teams)

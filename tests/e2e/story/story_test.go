@@ -29,6 +29,10 @@ type story struct {
 	overlay string
 	// main is the operator of most chapters.
 	main *operator
+	// others are those of later chapters.
+	others []*operator
+	// born are the containers of its pods, as they were first.
+	born map[string]string
 }
 
 func TestStory(t *testing.T) {
@@ -45,6 +49,18 @@ func TestStory(t *testing.T) {
 	}{
 		{"installed", s.isInstalled},
 		{"sharded", s.isSharded},
+		{"re-sharded", s.isResharded},
+		{"breaker", s.obeysBreaker},
+		{"rules come soon", s.takesRulesSoon},
+		{"fault", s.obeysFault},
+		{"without a restart", s.neverRestarted},
+		{"sidecar crashes", s.survivesCrash},
+		{"no manager", s.survivesManagers},
+		{"redirected", s.isRedirected},
+		{"classic", s.isClassic},
+		{"redirected and classic", s.isRedirectedClassic},
+		{"start and end", s.isNotSlowed},
+		{"uninstalled", s.isUninstalled},
 	} {
 		if !t.Run(chapter.name, chapter.tell) {
 			break // what follows builds on it

@@ -1,0 +1,125 @@
+package story
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// This file takes ctrlmesh away again, word by word as docs/install.md says.
+
+const ours = "ctrlmesh.kusionstack.io/"
+
+func (s *story) isUninstalled(t *testing.T) {
+	all := append([]*operator{s.main}, s.others...)
+	for _, o := range all {
+		o.leavesMesh(t)
+	}
+	eventually(t, "no pod asks for a sidecar", func() error {
+		if pods := s.kubectl(t, "", "get", "pods", "-A", "-l", enableLabel+"=true", "--output=name"); pods != "" {
+			return fmt.Errorf("there are %s", pods)
+		}
+		return nil
+	})
+	s.kubectl(t, "", "delete", "shardingconfigs,circuitbreakers,faultinjections", "--all", "-A", "--timeout="+patience.String())
+	s.kubectl(t, "", "label", "namespaces", "--all", ours+"control=false", "--overwrite")
+	s.labelsGo(t)
+	s.kubectl(t, "", "delete", "--kustomize="+s.overlay, "--timeout="+patience.String())
+	s.nothingIsInstalled(t)
+	for _, o := range all {
+		o.worksAlone(t)
+	}
+	s.restGoes(t)
+}
+
+// leavesMesh takes an operator through zero, and its label away.
+func (o *operator) leavesMesh(t *testing.T) {
+	t.Helper()
+	set := []string{"--namespace=" + o.name, "statefulset/" + o.name}
+	o.kubectl(t, "", append([]string{"scale", "--replicas=0"}, set...)...)
+	eventually(t, o.name+" has no pods", func() error {
+		if pods := o.kubectl(t, "", "get", "pods", "--namespace="+o.name, "-l", "app="+o.name, "--output=name"); pods != "" {
+			return fmt.Errorf("there are %s", pods)
+		}
+		return nil
+	})
+	patch := fmt.Sprintf(`{"spec": {"replicas": %d, "template": {"metadata": {"labels": {%q: null}}}}}`, o.replicas, enableLabel)
+	o.kubectl(t, "", append([]string{"patch", "--type=merge", "--patch=" + patch}, set...)...)
+	o.ready(t)
+}
+
+// labelsGo waits until the manager has taken off what it labelled, namespaces and objects in them.
+func (s *story) labelsGo(t *testing.T) {
+	t.Helper()
+	for _, kind := range []string{"namespaces", "configmaps", "pods"} {
+		eventually(t, "no "+kind+" have labels of shards", func() error {
+			for _, label := range []string{"shard-hash", "namespace"} {
+				if found := s.kubectl(t, "", "get", kind, "-A", "-l", ours+label, "--output=name"); found != "" {
+					return fmt.Errorf("%s is on %s", label, strings.ReplaceAll(found, "\n", " "))
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// nothingIsInstalled looks for whatever has the name, of every kind that an installation consists of.
+func (s *story) nothingIsInstalled(t *testing.T) {
+	t.Helper()
+	kinds := "namespaces,customresourcedefinitions,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
+	eventually(t, "nothing of the installation is there", func() error {
+		found := s.kubectl(t, "", "get", kinds, "--output=name")
+		if left := slices.Collect(strings.Lines(found)); slices.ContainsFunc(left, func(name string) bool { return strings.Contains(name, "ctrlmesh") }) {
+			return fmt.Errorf("there are %q", left)
+		}
+		return nil
+	})
+	for _, kind := range []string{"roles", "rolebindings"} {
+		if found := s.kubectl(t, "", "get", kind, "-A", "--output=name"); strings.Contains(found, "ctrlmesh") {
+			t.Errorf("there are %s", found)
+		}
+	}
+}
+
+// worksAlone demands that an operator without sidecars handles everything, as it did before: by one leader.
+func (o *operator) worksAlone(t *testing.T) {
+	t.Helper()
+	for key := range o.steps {
+		check(t, o.step(t.Context(), key))
+	}
+	eventually(t, o.name+" handles all objects by one leader", func() error {
+		list := must(o.node.Client.CoreV1().ConfigMaps("").List(t.Context(), meta.ListOptions{LabelSelector: "app=" + o.name}))(t)
+		by := map[string]bool{}
+		for _, item := range list.Items {
+			if item.Data["step"] != item.Data["observed"] {
+				return fmt.Errorf("%s/%s is at step %s, handled is %s", item.Namespace, item.Name, item.Data["step"], item.Data["observed"])
+			}
+			by[item.Data["by"]] = true
+		}
+		if len(by) != 1 {
+			t.Errorf("they were handled by %v", by)
+		}
+		return nil
+	})
+	for _, pod := range o.pods() {
+		for _, container := range o.get(t, pod).Spec.Containers {
+			if container.Name == proxyContainer || hasKubeconfig(container) {
+				t.Errorf("%s still has %s with %v", pod, container.Name, container.Env)
+			}
+		}
+	}
+}
+
+// restGoes removes what the document says that stays, by the commands that it gives, and looks for anything else.
+func (s *story) restGoes(t *testing.T) {
+	t.Helper()
+	s.kubectl(t, "", "delete", "configmaps", "-A", "-l", "app.kubernetes.io/managed-by=ctrlmesh-manager")
+	for _, kind := range []string{"configmaps", "secrets"} {
+		if found := s.kubectl(t, "", "get", kind, "-A", "--output=name"); strings.Contains(found, "ctrlmesh") {
+			t.Errorf("the document does not say how these go:\n%s", found)
+		}
+	}
+}
