@@ -17,6 +17,8 @@ pub use crate::redirect::Init;
 /// The sidecar of ctrlmesh: a programmable proxy between a Kubernetes controller and its API server.
 #[derive(Debug, Parser)]
 #[command(name = "ctrlmesh-proxy", version, about, disable_help_subcommand = true)]
+// A hook has the environment of its container, with settings that need others, which are flags of the sidecar.
+#[command(subcommand_negates_reqs = true)]
 pub struct Cli {
     /// What to do; without a subcommand the sidecar runs.
     #[command(subcommand)]

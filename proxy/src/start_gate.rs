@@ -67,7 +67,24 @@ fn ask(address: SocketAddr) -> io::Result<String> {
 mod tests {
     use std::net::TcpListener;
 
+    use clap::Parser as _;
+
     use super::*;
+    use crate::config::{Cli, Command};
+
+    /// Settings of the sidecar that the hook finds in its environment, without the flags that they need there.
+    #[test]
+    fn settings_of_the_sidecar_need_nothing_at_the_gate() {
+        let settings = [
+            "ctrlmesh-proxy",
+            "--public-key=ed25519:AAAA",
+            "--await-entry=shard-selector/",
+            "--state-dir=/var/lib/ctrlmesh/state",
+        ];
+        let gate = Cli::try_parse_from(settings.iter().copied().chain(["wait-ready"])).unwrap();
+        assert!(matches!(gate.command, Some(Command::WaitReady(_))));
+        assert!(Cli::try_parse_from(settings).is_err());
+    }
 
     /// Answers one question after the other.
     fn server(answers: &'static [&'static str]) -> SocketAddr {
