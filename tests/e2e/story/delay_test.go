@@ -7,14 +7,19 @@ import (
 	"testing"
 	"time"
 
+	core "k8s.io/api/core/v1"
 	kerrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // This file compares how long pods take to start and to go, with a sidecar and without.
 
-// lives are how many pods of each kind live once.
-const lives = 5
+const (
+	// lives are how many pods of each kind live once.
+	lives = 5
+	// endBound is how much longer a pod with a sidecar may take to go.
+	endBound = time.Second
+)
 
 // life of a pod.
 type life struct {
@@ -46,6 +51,9 @@ func (s *story) isNotSlowed(t *testing.T) {
 		t.Logf("%s: %s more", what, rounded(percentile(with, 50)-percentile(without, 50)))
 	}
 	t.Logf("the sidecar's first word: %s", figures(found[true]["sidecar"]))
+	if more := percentile(found[true]["end"], 50) - percentile(found[false]["end"], 50); more > endBound {
+		t.Errorf("pods with a sidecar take %s longer to go", rounded(more))
+	}
 }
 
 // lives runs one pod of the operator until it has begun to work.
@@ -86,11 +94,12 @@ func (o *operator) lives(t *testing.T, name string, mesh bool) life {
 // firstWord is when a container wrote its first line, by the clock of this machine.
 func (o *operator) firstWord(t *testing.T, pod, container string) (time.Time, error) {
 	t.Helper()
-	log, err := o.node.Kubectl(t.Context(), "", "logs", "--namespace="+o.name, pod, "--container="+container, "--timestamps")
+	options := &core.PodLogOptions{Container: container, Timestamps: true}
+	log, err := o.node.Client.CoreV1().Pods(o.name).GetLogs(pod, options).DoRaw(t.Context())
 	if err != nil {
 		return time.Time{}, err
 	}
-	stamp, _, isLine := strings.Cut(log, " ")
+	stamp, _, isLine := strings.Cut(string(log), " ")
 	if !isLine {
 		return time.Time{}, fmt.Errorf("%s has written nothing", container)
 	}

@@ -116,9 +116,14 @@ func (o *operator) worksAlone(t *testing.T) {
 // restGoes removes what the document says that stays, by the commands that it gives, and looks for anything else.
 func (s *story) restGoes(t *testing.T) {
 	t.Helper()
-	s.kubectl(t, "", "delete", "configmaps", "-A", "-l", "app.kubernetes.io/managed-by=ctrlmesh-manager")
-	for _, kind := range []string{"configmaps", "secrets"} {
-		if found := s.kubectl(t, "", "get", kind, "-A", "--output=name"); strings.Contains(found, "ctrlmesh") {
+	s.kubectl(t, "", "delete", "configmaps,secrets", "-A", "-l", "app.kubernetes.io/managed-by=ctrlmesh-manager")
+	for _, o := range append([]*operator{s.main}, s.others...) {
+		for _, pod := range o.pods() {
+			s.kubectl(t, "", "delete", "lease", "--namespace="+o.name, lock+"---"+pod)
+		}
+	}
+	for _, kind := range []string{"configmaps", "secrets", "leases"} {
+		if found := s.kubectl(t, "", "get", kind, "-A", "--output=name"); strings.Contains(found, "ctrlmesh") || strings.Contains(found, "---") {
 			t.Errorf("the document does not say how these go:\n%s", found)
 		}
 	}
