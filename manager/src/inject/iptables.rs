@@ -20,7 +20,7 @@ pub(super) fn container(wishes: &Wishes, settings: &Settings, server: Vec<Value>
     if !server.is_empty() {
         put("env", Value::Array(server));
     }
-    put("resources", wishes.usual(settings));
+    put("resources", wishes.resources(settings));
     put("securityContext", rights());
     Container(fields)
 }

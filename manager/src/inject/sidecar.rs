@@ -47,8 +47,7 @@ pub(super) fn container(
         "ports",
         json!([{"name": "ctrlmesh-admin", "containerPort": settings.admin.port(), "protocol": "TCP"}]),
     );
-    let resources = wishes.resources.clone();
-    put("resources", resources.unwrap_or_else(|| wishes.usual(settings)));
+    put("resources", wishes.resources(settings));
     put("securityContext", restricted());
     put("volumeMounts", Value::Array(volumes::mounts(wishes)));
     put("startupProbe", probe(settings, "/readyz", START_PERIOD, START_TRIES));

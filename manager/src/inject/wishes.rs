@@ -94,12 +94,12 @@ impl Wishes {
         })
     }
 
-    /// The resources of a container of ours of which the pod says nothing.
-    pub(super) fn usual(&self, settings: &Settings) -> Value {
-        if self.has_budget {
-            json!({})
-        } else {
-            settings.resources.clone()
+    /// The resources of each container of ours. The same for all: then one that runs before the sidecar reserves nothing more.
+    pub(super) fn resources(&self, settings: &Settings) -> Value {
+        match &self.resources {
+            Some(wanted) => wanted.clone(),
+            None if self.has_budget => json!({}),
+            None => settings.resources.clone(),
         }
     }
 }
