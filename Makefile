@@ -41,8 +41,9 @@ test-e2e: build plugins cluster ## Real kube-apiserver, etcd, controller-runtime
 
 .PHONY: e2e-node
 e2e-node: export CTRLMESH_NODE = required
-e2e-node: cluster ## A real node with kubelet, containerd and runc; needs root on Linux
-	cd tests/e2e && go test -count=1 -timeout 15m -v ./realnode/...
+e2e-node: build plugins cluster ## ctrlmesh on a real node with kubelet, containerd and runc; needs root on Linux
+	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
+		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 25m -p 1 -v ./realnode/... ./story/...
 
 .PHONY: plugins
 plugins: setup ## Writes every plugin and test guest as .wasm files

@@ -16,7 +16,7 @@ import (
 
 const (
 	// lives are how many pods of each kind live once.
-	lives = 5
+	lives = 3
 	// endBound is how much longer a pod with a sidecar may take to go.
 	endBound = time.Second
 )
