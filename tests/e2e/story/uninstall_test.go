@@ -117,14 +117,17 @@ func (o *operator) worksAlone(t *testing.T) {
 func (s *story) restGoes(t *testing.T) {
 	t.Helper()
 	s.kubectl(t, "", "delete", "configmaps,secrets", "-A", "-l", "app.kubernetes.io/managed-by=ctrlmesh-manager")
+	for _, kind := range []string{"configmaps", "secrets"} {
+		if found := s.kubectl(t, "", "get", kind, "-A", "--output=name"); strings.Contains(found, "ctrlmesh") {
+			t.Errorf("the document does not say how these go:\n%s", found)
+		}
+	}
 	for _, o := range append([]*operator{s.main}, s.others...) {
 		for _, pod := range o.pods() {
 			s.kubectl(t, "", "delete", "lease", "--namespace="+o.name, lock+"---"+pod)
 		}
-	}
-	for _, kind := range []string{"configmaps", "secrets", "leases"} {
-		if found := s.kubectl(t, "", "get", kind, "-A", "--output=name"); strings.Contains(found, "ctrlmesh") || strings.Contains(found, "---") {
-			t.Errorf("the document does not say how these go:\n%s", found)
+		if left := s.kubectl(t, "", "get", "leases", "--namespace="+o.name, "--output=name"); strings.TrimSpace(left) != "lease.coordination.k8s.io/"+lock {
+			t.Errorf("beside the lock of %s there are %s", o.name, left)
 		}
 	}
 }
