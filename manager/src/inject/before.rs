@@ -13,7 +13,7 @@ use super::volumes;
 /// Set by us, and theirs to change.
 const THEIRS: [&str; 3] = ["image", "imagePullPolicy", "resources"];
 /// Of ours, though a container may do without: its shape in the pod decides.
-const OURS: [&str; 2] = ["restartPolicy", "lifecycle"];
+const OURS: [&str; 2] = ["restartPolicy", "startupProbe"];
 
 /// What was there.
 #[derive(Debug, Default)]

@@ -10,10 +10,8 @@ use super::volumes;
 use super::wishes::{Mode, Wishes};
 use crate::built_in::BuiltIn;
 
-/// Seconds until the sidecar is asked again whether it is ready to start: what the controller waits at most beyond need.
-const START_PERIOD: u32 = 1;
-/// Times that it is asked; the gate waits as long. Without a chain it is not ready, and restarting it does not help; it tells by Events that it waits.
-const START_TRIES: u32 = 300;
+/// Seconds for the sidecar to answer at all.
+const START_SECONDS: u32 = 300;
 
 /// A container that asks for nothing which the strictest Pod Security Standard forbids.
 pub(super) fn restricted() -> Value {
@@ -50,13 +48,11 @@ pub(super) fn container(
     put("resources", wishes.resources(settings));
     put("securityContext", restricted());
     put("volumeMounts", Value::Array(volumes::mounts(wishes)));
-    put("startupProbe", probe(settings, "/readyz", START_PERIOD, START_TRIES));
     put("readinessProbe", probe(settings, "/readyz", 5, 3));
     put("livenessProbe", probe(settings, "/livez", 10, 6));
+    put("lifecycle", json!({"postStart": {"exec": {"command": gate(settings)}}}));
     if wishes.is_native {
         put("restartPolicy", json!("Always"));
-    } else {
-        put("lifecycle", json!({"postStart": {"exec": {"command": gate(settings)}}}));
     }
     Container(fields)
 }
@@ -116,7 +112,7 @@ fn environment(settings: &Settings, known: &Known, is_shard: bool, asked_for: Ve
 fn gate(settings: &Settings) -> [String; 4] {
     let address = settings.admin_from_inside();
     let address = format!("--admin-address={address}");
-    let seconds = format!("--seconds={}", START_PERIOD * START_TRIES);
+    let seconds = format!("--seconds={START_SECONDS}");
     [pod::PROGRAM.to_owned(), "wait-ready".to_owned(), address, seconds]
 }
 
