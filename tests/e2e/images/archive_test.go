@@ -1,0 +1,250 @@
+package images
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestArchive reads an archive back as a registry or a node does, and runs what is in it where there is nothing else.
+func TestArchive(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "authorities")
+	check(t, os.WriteFile(file, []byte("nobody"), 0o600))
+	image := Image{
+		Name: "registry.example/team/hello:1.2", Entrypoint: []string{"/hello"}, User: "1359:1360",
+		Files:  map[string]string{"/hello": hello(t), "/etc/ssl/authorities": file},
+		Labels: map[string]string{"title": "hello"}, Compressed: true,
+	}
+	archive := filepath.Join(t.TempDir(), "image.tar")
+	check(t, image.Write(archive))
+	read := must(open(archive))(t)
+
+	annotations := map[string]string{
+		"io.containerd.image.name": "registry.example/team/hello:1.2", "org.opencontainers.image.ref.name": "1.2",
+	}
+	for name, value := range annotations {
+		if got := read.index.Annotations[name]; got != value {
+			t.Errorf("%s is %q, not %q", name, got, value)
+		}
+	}
+	if got, want := *read.index.Platform, (platform{Architecture: runtime.GOARCH, OS: "linux"}); got != want {
+		t.Errorf("the index says %+v, not %+v", got, want)
+	}
+	config := read.config
+	if config.Architecture != runtime.GOARCH || config.OS != "linux" {
+		t.Errorf("the image is for %s/%s", config.OS, config.Architecture)
+	}
+	if !slices.Equal(config.Config.Entrypoint, []string{"/hello"}) || config.Config.User != "1359:1360" ||
+		config.Config.Labels["title"] != "hello" {
+		t.Errorf("it runs %+v", config.Config)
+	}
+	want := []string{
+		"etc/ drwxr-xr-x", "etc/ssl/ drwxr-xr-x", "tmp/ dtrwxrwxrwx", "etc/ssl/authorities -rw-r--r--", "hello -rwxr-xr-x",
+	}
+	var got []string
+	for _, entry := range read.entries {
+		got = append(got, entry.Name+" "+entry.FileInfo().Mode().String())
+		if entry.Uid != 0 || entry.Gid != 0 || !entry.ModTime.Equal(time.Unix(0, 0)) {
+			t.Errorf("%s is of user %d and group %d, changed at %s", entry.Name, entry.Uid, entry.Gid, entry.ModTime)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("it has %q, not %q", got, want)
+	}
+	if said, want := run(t, read), "user 1359 group 1360\netc\nhello\ntmp\n"; said != want {
+		t.Errorf("it says %q, not %q", said, want)
+	}
+}
+
+// TestSameBytes writes the same files another time: who builds a release again can compare.
+func TestSameBytes(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	image := Image{Name: "hello:1", Files: map[string]string{"/b": file, "/a": file, "/c/d": file}, Compressed: true}
+	var archives [][]byte
+	for at := range 2 {
+		check(t, os.WriteFile(file, []byte("content"), 0o644))
+		moment := time.Unix(int64(at)*1e6, 0)
+		check(t, os.Chtimes(file, moment, moment))
+		archive := filepath.Join(t.TempDir(), "image.tar")
+		check(t, image.Write(archive))
+		archives = append(archives, must(os.ReadFile(archive))(t))
+	}
+	if !bytes.Equal(archives[0], archives[1]) {
+		t.Error("the archives differ")
+	}
+}
+
+// archived is an archive, read by digests alone.
+type archived struct {
+	index   descriptor
+	config  configFile
+	entries []*tar.Header
+	files   map[string][]byte
+}
+
+type configFile struct {
+	Architecture, OS string
+	Config           struct {
+		Entrypoint []string
+		User       string
+		Labels     map[string]string
+	}
+	RootFS struct {
+		DiffIDs []string `json:"diff_ids"`
+	}
+}
+
+func open(archive string) (archived, error) {
+	var found archived
+	content, err := os.ReadFile(archive)
+	if err != nil {
+		return found, err
+	}
+	_, blobs, err := untar(content)
+	if err != nil {
+		return found, err
+	}
+	var index struct{ Manifests []descriptor }
+	if err := json.Unmarshal(blobs["index.json"], &index); err != nil {
+		return found, err
+	}
+	if len(index.Manifests) != 1 || string(blobs["oci-layout"]) != `{"imageLayoutVersion":"1.0.0"}` {
+		return found, errors.New("it is no layout of one image")
+	}
+	found.index = index.Manifests[0]
+	var manifest struct {
+		Config descriptor
+		Layers []descriptor
+	}
+	if err := blob(blobs, found.index, manifestType, &manifest); err != nil {
+		return found, err
+	}
+	if err := blob(blobs, manifest.Config, configType, &found.config); err != nil {
+		return found, err
+	}
+	if len(manifest.Layers) != 1 {
+		return found, errors.New("it has other than one layer")
+	}
+	var layer []byte
+	if err := blob(blobs, manifest.Layers[0], gzipType, &layer); err != nil {
+		return found, err
+	}
+	unpacked, err := gzip.NewReader(bytes.NewReader(layer))
+	if err != nil {
+		return found, err
+	}
+	if layer, err = io.ReadAll(unpacked); err != nil {
+		return found, err
+	}
+	if !slices.Equal(found.config.RootFS.DiffIDs, []string{digestOf(layer)}) {
+		return found, errors.New("the layer is not the one of the configuration")
+	}
+	found.entries, found.files, err = untar(layer)
+	return found, err
+}
+
+// blob finds content, and checks what is said about it.
+func blob(blobs map[string][]byte, of descriptor, mediaType string, into any) error {
+	content, ok := blobs["blobs/"+strings.Replace(of.Digest, ":", "/", 1)]
+	if !ok || digestOf(content) != of.Digest || len(content) != of.Size || of.MediaType != mediaType {
+		return errors.New("there is no such blob: " + of.MediaType + " " + of.Digest)
+	}
+	if raw, ok := into.(*[]byte); ok {
+		*raw = content
+		return nil
+	}
+	return json.Unmarshal(content, into)
+}
+
+func untar(content []byte) ([]*tar.Header, map[string][]byte, error) {
+	var entries []*tar.Header
+	files := map[string][]byte{}
+	reader := tar.NewReader(bytes.NewReader(content))
+	for {
+		entry, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			return entries, files, nil
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		entries = append(entries, entry)
+		if entry.Typeflag == tar.TypeReg {
+			if files[entry.Name], err = io.ReadAll(reader); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+}
+
+// run is what a runtime does, in short: the files become the root of a process that is who the image says. Who is not root is given
+// these two users in a namespace alone; where that is forbidden the test fails, and says so.
+func run(t *testing.T, image archived) string {
+	t.Helper()
+	root := t.TempDir()
+	check(t, os.Chmod(root, 0o755))
+	for _, entry := range image.entries {
+		path := filepath.Join(root, entry.Name)
+		if entry.Typeflag == tar.TypeDir {
+			check(t, os.Mkdir(path, 0o755))
+			continue
+		}
+		check(t, os.WriteFile(path, image.files[entry.Name], entry.FileInfo().Mode()))
+	}
+	command := exec.Command(image.config.Config.Entrypoint[0])
+	command.Env = []string{}
+	command.Dir = "/"
+	command.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
+	if os.Geteuid() == 0 {
+		command.SysProcAttr.Credential = &syscall.Credential{Uid: 1359, Gid: 1360}
+	} else {
+		command.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
+		command.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 1359, HostID: os.Getuid(), Size: 1}}
+		command.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 1360, HostID: os.Getgid(), Size: 1}}
+	}
+	output, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("it does not run: %v: %s", err, output)
+	}
+	return string(output)
+}
+
+// hello builds the program of testdata, with more arguments for the compiler.
+func hello(t *testing.T, args ...string) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "hello")
+	args = append(append([]string{"build", "-o", program}, args...), "./testdata/hello")
+	command := exec.Command("go", args...)
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, output)
+	}
+	return program
+}
+
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		check(t, err)
+		return value
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,90 @@
+package images
+
+import (
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"path"
+	"strings"
+)
+
+// WithLibraries adds what a program is linked to at run time, from this machine: an image of a debug build then needs no build of
+// its own. A static program has none.
+func (i Image) WithLibraries(ctx context.Context) (Image, error) {
+	files := maps.Clone(i.Files)
+	for _, program := range i.Files {
+		libraries, err := libraries(ctx, program)
+		if err != nil {
+			return i, err
+		}
+		for _, library := range libraries {
+			files[library] = library
+		}
+	}
+	i.Files = files
+	return i, nil
+}
+
+// libraries asks the program's own dynamic linker, which lists itself too.
+func libraries(ctx context.Context, program string) ([]string, error) {
+	file, err := elf.Open(program)
+	if errors.As(err, new(*elf.FormatError)) {
+		return nil, nil // no program
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	section := file.Section(".interp")
+	if section == nil {
+		return nil, nil
+	}
+	name, err := section.Data()
+	if err != nil {
+		return nil, err
+	}
+	linker := strings.TrimRight(string(name), "\x00")
+	output, err := exec.CommandContext(ctx, linker, "--list", program).Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the libraries of %s: %w", program, err)
+	}
+	found := []string{linker}
+	for _, field := range strings.Fields(string(output)) {
+		if path.IsAbs(field) && field != linker {
+			found = append(found, field)
+		}
+	}
+	return found, nil
+}
+
+// staticFor names the architecture that a program is for, as Go does, if the program runs where there is no file but itself.
+func staticFor(program string) (string, error) {
+	file, err := elf.Open(program)
+	if err != nil {
+		return "", fmt.Errorf("%s is no program for Linux: %w", program, err)
+	}
+	defer file.Close()
+	for _, part := range file.Progs {
+		if part.Type == elf.PT_INTERP {
+			return "", fmt.Errorf("%s is not static: it needs a dynamic linker, which an image from scratch does not have", program)
+		}
+	}
+	// A static program that can lie anywhere in memory has a dynamic section, too.
+	needed, err := file.ImportedLibraries()
+	if err != nil {
+		return "", fmt.Errorf("read what %s is linked to: %w", program, err)
+	}
+	if len(needed) > 0 {
+		return "", fmt.Errorf("%s is not static: it needs %s", program, strings.Join(needed, ", "))
+	}
+	switch file.Machine {
+	case elf.EM_X86_64:
+		return "amd64", nil
+	case elf.EM_AARCH64:
+		return "arm64", nil
+	}
+	return "", fmt.Errorf("%s is for %s, and images are for amd64 and arm64", program, file.Machine)
+}
