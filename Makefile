@@ -9,6 +9,14 @@ export CARGO_TARGET_DIR ?= $(CTRLMESH_CACHE)/target
 BIN := $(CARGO_TARGET_DIR)/debug
 PLUGINS := $(CTRLMESH_CACHE)/plugins
 
+# `make images`: for which architecture (amd64, arm64), and what their names begin with.
+HOST_ARCH := $(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
+IMAGE_ARCH ?= $(HOST_ARCH)
+IMAGE_REGISTRY ?= docker.io/library
+IMAGE_MACHINE = $(patsubst arm64,aarch64,$(patsubst amd64,x86_64,$(IMAGE_ARCH)))
+IMAGE_TARGET = $(IMAGE_MACHINE)-unknown-linux-musl
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+
 .PHONY: help
 help: ## Shows the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +52,24 @@ e2e-node: export CTRLMESH_NODE = required
 e2e-node: build plugins cluster ## ctrlmesh on a real node with kubelet, containerd and runc; needs root on Linux
 	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
 		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 25m -p 1 -v ./realnode/... ./story/...
+
+# Rust brings musl, but aws-lc and mimalloc are C.
+.PHONY: images
+images: setup ## OCI archives of the sidecar's and the manager's image, without a daemon (docs/install.md)
+	@rustup target list --installed | grep -qx $(IMAGE_TARGET) || rustup target add $(IMAGE_TARGET)
+	@if test "$$(uname -s) $(IMAGE_ARCH)" = "Linux $(HOST_ARCH)"; then \
+		build=build; \
+		command -v $(IMAGE_MACHINE)-linux-musl-gcc >/dev/null || command -v musl-gcc >/dev/null || \
+			{ echo "error: no C compiler for musl; install one (Debian: apt-get install musl-tools)" >&2; exit 1; }; \
+	else \
+		build=zigbuild; \
+		cargo zigbuild --version >/dev/null 2>&1 || \
+			{ echo "error: no C compiler for $(IMAGE_TARGET); install one (pip install ziglang cargo-zigbuild)" >&2; exit 1; }; \
+	fi; \
+	cargo $$build --locked --profile image --target $(IMAGE_TARGET) \
+		-p ctrlmesh-proxy -p ctrlmesh-manager --bin ctrlmesh-proxy --bin ctrlmesh-manager
+	cd tests/e2e && go run ./cmd/images -programs=$(CARGO_TARGET_DIR)/$(IMAGE_TARGET)/image -archives=$(CTRLMESH_CACHE)/images \
+		-version=$(VERSION) -registry=$(IMAGE_REGISTRY)
 
 .PHONY: plugins
 plugins: setup ## Writes every plugin and test guest as .wasm files

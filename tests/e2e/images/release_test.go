@@ -1,0 +1,239 @@
+package images
+
+import (
+	"crypto/x509"
+	"debug/elf"
+	"encoding/binary"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+const repository = "../../.."
+
+// TestRelease makes the images of stand-ins for both programs, and looks at what deploy and injection expect of them.
+func TestRelease(t *testing.T) {
+	program := must(os.ReadFile(hello(t)))(t)
+	release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "docker.io/library", Version: version(t)}
+	for _, image := range releases {
+		check(t, os.WriteFile(filepath.Join(release.Programs, image.program), program, 0o755))
+	}
+	all := must(release.Make())(t)
+	if len(all) != len(releases) {
+		t.Fatalf("%d archives were made", len(all))
+	}
+	for at, made := range all {
+		of := releases[at]
+		if want := "docker.io/library/" + deployed(t, of.program); made.Name != want {
+			t.Errorf("its name is %s, and kubelet asks for %s", made.Name, want)
+		}
+		if made.Platform != "linux/"+runtime.GOARCH {
+			t.Errorf("%s is for %s", made.Name, made.Platform)
+		}
+		read := must(open(made.Archive))(t)
+		if read.index.Annotations["io.containerd.image.name"] != made.Name {
+			t.Errorf("%s is called %v", made.Archive, read.index.Annotations)
+		}
+		if got := len(read.files[strings.Trim(authoritiesPath, "/")]); got < 100_000 {
+			t.Errorf("%s has authorities of %d bytes", made.Name, got)
+		}
+		if want := int64(len(program)) + int64(len(read.files[strings.Trim(authoritiesPath, "/")])); made.Unpacked != want {
+			t.Errorf("%s has %d bytes, and says %d", made.Name, want, made.Unpacked)
+		}
+		if info := must(os.Stat(made.Archive))(t); made.Compressed != info.Size() {
+			t.Errorf("%s has %d bytes, and says %d", made.Archive, info.Size(), made.Compressed)
+		}
+		sameAsDockerfile(t, of.program, read)
+	}
+	sidecar := must(open(all[0].Archive))(t).config.Config
+	names := text(t, "contract/src/names.rs")
+	if want := one(t, names, `PROGRAM: &str = "(.*)"`); !slices.Equal(sidecar.Entrypoint, []string{want}) {
+		t.Errorf("the sidecar's image runs %v, and kubelet is told of %s", sidecar.Entrypoint, want)
+	}
+	if want := one(t, names, `UID: u32 = (\d+)`); sidecar.User != want+":"+want {
+		t.Errorf("the sidecar's image is run by %s, and rules spare %s", sidecar.User, want)
+	}
+	manager := must(open(all[1].Archive))(t).config.Config
+	deployment := text(t, "deploy/base/deployment.yaml")
+	if want := one(t, deployment, `runAsUser: (\d+)`) + ":" + one(t, deployment, `runAsGroup: (\d+)`); manager.User != want {
+		t.Errorf("the manager's image is run by %s, and its pods by %s", manager.User, want)
+	}
+}
+
+// TestReleaseRefused has programs that must not become an image.
+func TestReleaseRefused(t *testing.T) {
+	static := hello(t)
+	for name, test := range map[string]struct {
+		prepare func(program string) error
+		want    string
+	}{
+		"a program that needs a dynamic linker": {
+			func(program string) error { return os.Rename(hello(t, "-buildmode=pie"), program) }, "is not static",
+		},
+		"no program": {
+			func(program string) error { return os.WriteFile(program, []byte("#!/bin/sh"), 0o755) }, "is no program for Linux",
+		},
+		"a machine without images": {
+			func(program string) error { return os.WriteFile(program, compiledFor(t, static, elf.EM_RISCV), 0o755) }, "is for EM_RISCV",
+		},
+		"nothing": {func(string) error { return nil }, "no such file"},
+		"too much": {func(program string) error {
+			content, err := os.ReadFile(static)
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(program, content, 0o755); err != nil {
+				return err
+			}
+			return os.Truncate(program, sidecarLimit)
+		}, "is too large"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "registry.example", Version: "1"}
+			check(t, test.prepare(filepath.Join(release.Programs, "ctrlmesh-proxy")))
+			_, err := release.Make()
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("the error is %v", err)
+			}
+			if left := must(filepath.Glob(filepath.Join(release.Archives, "*.tar")))(t); len(left) > 0 {
+				t.Errorf("it left %v", left)
+			}
+		})
+	}
+}
+
+// TestReleaseForAnother: an image is for the architecture of its program, whatever the machine that makes it.
+func TestReleaseForAnother(t *testing.T) {
+	static := hello(t)
+	for platform, machine := range map[string]elf.Machine{"linux/amd64": elf.EM_X86_64, "linux/arm64": elf.EM_AARCH64} {
+		release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "registry.example", Version: "1"}
+		for _, image := range releases {
+			check(t, os.WriteFile(filepath.Join(release.Programs, image.program), compiledFor(t, static, machine), 0o755))
+		}
+		for _, made := range must(release.Make())(t) {
+			read := must(open(made.Archive))(t)
+			said := read.config.OS + "/" + read.config.Architecture
+			if made.Platform != platform || said != platform || read.index.Platform.Architecture != read.config.Architecture {
+				t.Errorf("%s is for %s, %s and %+v, not %s", made.Archive, made.Platform, said, read.index.Platform, platform)
+			}
+		}
+	}
+}
+
+// compiledFor is a program that says that it is for another machine.
+func compiledFor(t *testing.T, program string, machine elf.Machine) []byte {
+	t.Helper()
+	const offset = 18 // of e_machine in ELF's header
+	content := must(os.ReadFile(program))(t)
+	binary.LittleEndian.PutUint16(content[offset:], uint16(machine))
+	return content
+}
+
+// TestAuthorities parses what TLS libraries will.
+func TestAuthorities(t *testing.T) {
+	rest := must(Authorities())(t)
+	conditional := map[string]bool{}
+	for root := range bundle.Roots() {
+		conditional[string(root.Certificate)] = root.Constraint != nil
+	}
+	names := map[string]bool{}
+	for {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		certificate := must(x509.ParseCertificate(block.Bytes))(t)
+		if !certificate.IsCA {
+			t.Errorf("%s is no authority", certificate.Subject)
+		}
+		if conditional[string(block.Bytes)] {
+			t.Errorf("%s is trusted under a condition alone", certificate.Subject)
+		}
+		names[certificate.Subject.CommonName] = true
+	}
+	if len(strings.TrimSpace(string(rest))) > 0 || len(names) < 80 || !names["ISRG Root X1"] {
+		t.Errorf("%d authorities, and %d bytes that are none", len(names), len(rest))
+	}
+}
+
+// TestDockerfileVersions: BuildKit's images are of the same version, by the same compiler.
+func TestDockerfileVersions(t *testing.T) {
+	dockerfile := text(t, "images/Dockerfile")
+	got, want := one(t, dockerfile, `ARG RUST_VERSION=(.*)`), one(t, text(t, "rust-toolchain.toml"), `channel = "(.*)"`)
+	if got != want {
+		t.Errorf("images/Dockerfile takes Rust %s, and rust-toolchain.toml %s", got, want)
+	}
+	for _, found := range regexp.MustCompile(`ARG VERSION=(.*)`).FindAllStringSubmatch(dockerfile, -1) {
+		if found[1] != version(t) {
+			t.Errorf("images/Dockerfile calls itself %s, and Cargo.toml %s", found[1], version(t))
+		}
+	}
+}
+
+// sameAsDockerfile compares an archive with the stage of images/Dockerfile that makes the same image.
+func sameAsDockerfile(t *testing.T, program string, image archived) {
+	t.Helper()
+	_, stage, ok := strings.Cut(text(t, "images/Dockerfile"), "\nFROM scratch AS "+program+"\n")
+	if !ok {
+		t.Fatalf("images/Dockerfile has no stage %s", program)
+	}
+	stage, _, _ = strings.Cut(stage, "\nFROM ")
+	config := image.config.Config
+	if want := `["` + strings.Join(config.Entrypoint, `", "`) + `"]`; one(t, stage, `ENTRYPOINT (.*)`) != want {
+		t.Errorf("images/Dockerfile does not run %s", want)
+	}
+	if got := one(t, stage, `USER (.*)`); got != config.User {
+		t.Errorf("images/Dockerfile runs it as %s, not %s", got, config.User)
+	}
+	var files []string
+	for _, copied := range regexp.MustCompile(`(?m)^COPY --from=build \S+ /(\S+)$`).FindAllStringSubmatch(stage, -1) {
+		files = append(files, copied[1])
+	}
+	for file := range image.files {
+		if !slices.Contains(files, file) {
+			t.Errorf("images/Dockerfile has %v, and not %s", files, file)
+		}
+	}
+	if len(files) != len(image.files) {
+		t.Errorf("images/Dockerfile has %v", files)
+	}
+	for name := range config.Labels {
+		if !strings.Contains(stage, name+"=") {
+			t.Errorf("images/Dockerfile has no label %s", name)
+		}
+	}
+}
+
+// deployed is the name that deploy/ has for an image.
+func deployed(t *testing.T, name string) string {
+	t.Helper()
+	kustomization := text(t, "deploy/images/kustomization.yaml")
+	return one(t, kustomization, `name: `+name+`\n  newName: (.*)\n`) + ":" + one(t, kustomization, `newName: `+name+`\n  newTag: (.*)\n`)
+}
+
+func version(t *testing.T) string {
+	t.Helper()
+	return one(t, text(t, "Cargo.toml"), `(?m)^version = "(.*)"$`)
+}
+
+func text(t *testing.T, file string) string {
+	t.Helper()
+	return string(must(os.ReadFile(filepath.Join(repository, file)))(t))
+}
+
+// one is what stands there first.
+func one(t *testing.T, text, pattern string) string {
+	t.Helper()
+	found := regexp.MustCompile(pattern).FindStringSubmatch(text)
+	if found == nil {
+		t.Fatalf("nothing is like %s", pattern)
+	}
+	return found[1]
+}
