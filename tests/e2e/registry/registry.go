@@ -4,10 +4,12 @@ package registry
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -78,25 +80,42 @@ func (s Spec) write() (string, error) {
 	if address == "" {
 		address = "127.0.0.1:0"
 	}
+	login := ""
+	if s.Login {
+		login = filepath.Join(s.Dir, "users")
+		if err := os.WriteFile(login, []byte(users), 0o600); err != nil {
+			return "", err
+		}
+	}
+	text, err := Configuration(address, login)
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(s.Dir, "registry.yaml")
+	return file, os.WriteFile(file, text, 0o600)
+}
+
+// Configuration of the program. It holds everything in memory. Who pulls and pushes must be in the file of users, if one is named.
+func Configuration(address, users string) ([]byte, error) {
 	config := map[string]any{
 		"version": 0.1,
 		"log":     map[string]any{"level": "info", "formatter": "json"},
 		"storage": map[string]any{"inmemory": map[string]any{}},
 		"http":    map[string]any{"addr": address, "secret": "only for uploads that go on after a restart"},
 	}
-	if s.Login {
-		file := filepath.Join(s.Dir, "users")
-		if err := os.WriteFile(file, []byte(users), 0o600); err != nil {
-			return "", err
-		}
-		config["auth"] = map[string]any{"htpasswd": map[string]any{"realm": "e2e", "path": file}}
+	if users != "" {
+		config["auth"] = map[string]any{"htpasswd": map[string]any{"realm": "e2e", "path": users}}
 	}
-	text, err := json.Marshal(config) // JSON is YAML
-	if err != nil {
-		return "", err
-	}
-	file := filepath.Join(s.Dir, "registry.yaml")
-	return file, os.WriteFile(file, text, 0o600)
+	return json.Marshal(config) // JSON is YAML
+}
+
+// Dial makes a connection.
+type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// At is a registry that somebody else runs and ends: components can be pushed there.
+func At(host string, dial Dial) *Registry {
+	transport := &http.Transport{DialContext: dial, DisableKeepAlives: true}
+	return &Registry{Host: host, client: http.Client{Timeout: startTimeout, Transport: transport}}
 }
 
 var listening = regexp.MustCompile(`"msg":"listening on ([0-9.]+:[0-9]+)"`)
