@@ -46,19 +46,28 @@ func (s *story) loadImages(t *testing.T) {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the operator: %v\n%s", err, output)
 	}
+	// Without any authority the manager asks no registry, not even one that speaks plain HTTP.
+	authorities := filepath.Join(t.TempDir(), "ca.crt")
+	check(t, os.WriteFile(authorities, s.node.Config().CAData, 0o644))
+	managerFiles := map[string]string{"/ctrlmesh-manager": must(manager.Binary())(t), "/etc/ssl/certs/ca-certificates.crt": authorities}
 	for _, image := range []realnode.Image{
-		{Name: managerImage, User: "65532", Entrypoint: []string{"/ctrlmesh-manager"}, Files: map[string]string{"/ctrlmesh-manager": must(manager.Binary())(t)}},
+		{Name: managerImage, User: "65532", Entrypoint: []string{"/ctrlmesh-manager"}, Files: managerFiles},
 		{Name: proxyImage, User: "1359", Entrypoint: []string{"/ctrlmesh-proxy"}, Files: map[string]string{"/ctrlmesh-proxy": must(sidecar.Binary())(t)}},
 		{Name: operatorImage, User: "1000", Entrypoint: []string{"/operator"}, Files: map[string]string{"/operator": program}},
 	} {
-		image.Name += ":" + imageTag
-		image = must(image.WithLibraries(t.Context()))(t)
-		archive := filepath.Join(t.TempDir(), "image.tar")
-		check(t, errors.Join(image.Write(archive), s.node.LoadImage(t.Context(), archive), os.Remove(archive)))
+		s.load(t, image)
 	}
 }
 
-// writeOverlay makes the overlay of docs/install.md, which says nothing but where images are.
+func (s *story) load(t *testing.T, image realnode.Image) {
+	t.Helper()
+	image.Name += ":" + imageTag
+	image = must(image.WithLibraries(t.Context()))(t)
+	archive := filepath.Join(t.TempDir(), "image.tar")
+	check(t, errors.Join(image.Write(archive), s.node.LoadImage(t.Context(), archive), os.Remove(archive)))
+}
+
+// writeOverlay makes the overlay of docs/install.md, which says where images are, and that a registry in the cluster speaks plain HTTP.
 func (s *story) writeOverlay(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(s.node.Dir, "overlay")
@@ -82,7 +91,8 @@ patches:
           - name: manager
             env:
             - {name: CTRLMESH_PROXY_IMAGE, value: "%s:%s"}
-`, base, managerImage, imageTag, proxyImage, imageTag)
+            - {name: CTRLMESH_INSECURE_REGISTRIES, value: %q}
+`, base, managerImage, imageTag, proxyImage, imageTag, registryHost)
 	check(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(strings.TrimLeft(text, "\n")), 0o644))
 	return dir
 }

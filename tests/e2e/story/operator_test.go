@@ -34,6 +34,8 @@ type operator struct {
 	teams [][]string
 	// steps were asked for, by namespace/name of the object.
 	steps map[string]int
+	// plugins of each shard, as YAML.
+	plugins string
 }
 
 func (s *story) operator(name string, teams ...[]string) *operator {
@@ -80,10 +82,12 @@ subjects: [{kind: ServiceAccount, name: operator, namespace: %[1]s}]
 
 // template of its pods. The sidecar's resources are those of a node that has few.
 func (o *operator) template(mesh bool) map[string]any {
-	labels, annotations := map[string]string{"app": o.name}, map[string]string{}
+	labels := map[string]string{"app": o.name}
+	annotations := map[string]string{
+		"ctrlmesh.kusionstack.io/proxy-resource": `{"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}`,
+	}
 	if mesh {
 		labels[enableLabel] = "true"
-		annotations["ctrlmesh.kusionstack.io/proxy-resource"] = `{"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}`
 		for key, value := range o.labels {
 			labels[key] = value
 		}
@@ -141,6 +145,7 @@ spec:
       matchExpressions:
       - {key: ctrlmesh.kusionstack.io/namespace, operator: In, values: [%[4]s]}
 `, o.pod(i), o.name, lock, strings.Join(teams, ", "))
+		text.WriteString(o.plugins)
 	}
 	return text.String()
 }

@@ -53,6 +53,7 @@ func TestStory(t *testing.T) {
 		{"breaker", s.obeysBreaker},
 		{"rules come soon", s.takesRulesSoon},
 		{"fault", s.obeysFault},
+		{"plugin from a registry", s.takesPlugin},
 		{"without a restart", s.neverRestarted},
 		{"sidecar crashes", s.survivesCrash},
 		{"no manager", s.survivesManagers},
