@@ -60,6 +60,7 @@ func TestStory(t *testing.T) {
 		{"redirected", s.isRedirected},
 		{"classic", s.isClassic},
 		{"redirected and classic", s.isRedirectedClassic},
+		{"into the mesh", s.joinsMesh},
 		{"start and end", s.isNotSlowed},
 		{"uninstalled", s.isUninstalled},
 	} {
