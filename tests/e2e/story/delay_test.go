@@ -17,8 +17,9 @@ import (
 const (
 	// lives are how many pods of each kind live once.
 	lives = 3
-	// endBound is how much longer a pod with a sidecar may take to go.
-	endBound = time.Second
+	// endBound is how much longer a pod with a sidecar may take to go. Kubelet looks once a second whether containers have ended, and
+	// once more for the pod, so that two seconds are chance. Whoever is waited for takes all of the grace period.
+	endBound = 3 * time.Second
 )
 
 // life of a pod.
@@ -33,6 +34,7 @@ func (s *story) isNotSlowed(t *testing.T) {
 	o := s.operator("delay", []string{"team-o"})
 	s.apply(t, o.permissions())
 	s.apply(t, strings.ReplaceAll(o.shards(), "statefulset.kubernetes.io/pod-name: "+o.pod(0), "app: "+o.name))
+	o.kubectl(t, "", "wait", "--namespace="+o.name, "--for=condition=Distributed", "--all", "shardingconfigs", "--timeout="+patience.String())
 	found := map[bool]map[string][]time.Duration{true: {}, false: {}}
 	for i := range lives {
 		for mesh, all := range found {
