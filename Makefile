@@ -43,7 +43,7 @@ test-rust: build ## Rust tests only
 	cargo test --locked --manifest-path fuzz/Cargo.toml --lib
 
 .PHONY: test-e2e
-test-e2e: build plugins cluster ## Real kube-apiserver, etcd, controller-runtime operators and kubectl through the sidecar
+test-e2e: build plugins cluster ## Real kube-apiserver, etcd, operators and kubectl through the sidecar; for root on Linux a real node
 	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
 		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m -p 1 -parallel 8 ./...
 
@@ -76,7 +76,7 @@ plugins: setup ## Writes every plugin and test guest as .wasm files
 	cargo run --locked -p ctrlmesh-plugins-builtin --features guests --bin write-plugins -- $(PLUGINS)
 
 .PHONY: cluster
-cluster: ## Builds kube-apiserver, etcd, kubectl, Helm, cert-manager and an OCI registry from Go modules, once; for e2e-node a node's programs, too
+cluster: ## Builds kube-apiserver, etcd, kubectl, Helm, cert-manager and an OCI registry from Go modules, once; for root on Linux a node's programs, too
 	cd tests/e2e && go run ./cmd/build
 
 .PHONY: check
