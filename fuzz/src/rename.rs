@@ -1,7 +1,7 @@
 //! Renaming: a first byte that chooses the encoding, then the body.
 
-use ctrlmesh_wire::WatchEncoding;
 use ctrlmesh_wire::rename::{self, Rename, WatchRenamer};
+use ctrlmesh_wire::{LockRecord, WatchEncoding, lock_record, watched_lock_record};
 
 const FROM: &str = "lock";
 const TO: &str = "lock---a";
@@ -16,7 +16,7 @@ const ENCODINGS: [(&str, &[u8]); 5] = [
 ];
 
 /// No panic; a renamed body is read again; there and back and there is the same as there; a body that does not hold the
-/// name stays; however a watch is cut into chunks, the same comes out.
+/// name stays; however a watch is cut into chunks, the same comes out; what a lock says stays, but for its name.
 pub fn rename(data: &[u8]) {
     let Some((choice, body)) = data.split_first() else {
         return;
@@ -45,9 +45,16 @@ fn there() -> Rename {
 }
 
 fn round_trip(content_type: &str, body: &[u8]) {
+    let nameless = |record| LockRecord {
+        name: String::new(),
+        ..record
+    };
+    let said = |body: &[u8]| lock_record(content_type, body).map(nameless);
+    let before = said(body);
     let Ok(Some(renamed)) = rename::body(content_type, body, &there()) else {
         return;
     };
+    assert_eq!(said(&renamed), before);
     let is_ambiguous = contains(body, TO) || body.contains(&b'\\');
     if is_ambiguous {
         return;
@@ -69,6 +76,7 @@ fn contains(body: &[u8], text: &str) -> bool {
 }
 
 fn chunks(encoding: WatchEncoding, stream: &[u8], size: usize) {
+    let _ = watched_lock_record(encoding, stream);
     let push = |size: usize| -> (Vec<u8>, bool) {
         let mut renamer = WatchRenamer::new(encoding, there());
         let mut out = Vec::new();

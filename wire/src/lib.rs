@@ -8,6 +8,7 @@
 mod error;
 mod field_selector;
 mod label_selector;
+mod lock_record;
 mod object_name;
 mod percent;
 mod protobuf;
@@ -20,6 +21,7 @@ mod watch_event;
 pub use error::Error;
 pub use field_selector::{FieldOperator, FieldRequirement, FieldSelector};
 pub use label_selector::{LabelSelector, MAX_REQUIREMENTS, MAX_SELECTOR_BYTES, Operator, Requirement, SelectorError};
+pub use lock_record::{LOCK_ANNOTATION, LockRecord, lock_record, names_holder, watched_lock_record};
 pub use object_name::object_name;
 pub use query::{MAX_QUERY_BYTES, MAX_QUERY_PAIRS, Pairs, Query, QueryEditor, QueryError};
 pub use request_info::{RequestInfo, RequestInfoError, Verb};

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::protobuf::{MAGIC, fields};
+use crate::protobuf::{MAGIC, payload};
 
 #[derive(Deserialize)]
 struct Object {
@@ -45,11 +45,6 @@ fn protobuf_metadata(body: &[u8]) -> Option<Metadata> {
         name: text(1),
         generate_name: text(2),
     })
-}
-
-fn payload(message: &[u8], number: u32) -> Option<&[u8]> {
-    let field = fields(message).find(|field| field.as_ref().map_or(true, |field| field.number == number))?;
-    field.ok()?.payload
 }
 
 #[cfg(test)]

@@ -80,6 +80,17 @@ pub(crate) struct Field<'a> {
     pub(crate) payload: Option<&'a [u8]>,
 }
 
+impl Field<'_> {
+    /// The number in a field of wire type 0; none for others.
+    pub(crate) fn varint(&self) -> Option<u64> {
+        let mut rest = self.whole;
+        match read_tag(&mut rest) {
+            Ok((_, 0)) => read_varint(&mut rest).ok(),
+            _ => None,
+        }
+    }
+}
+
 /// Where a message breaks the wire format, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WireError {
@@ -101,6 +112,17 @@ pub(crate) fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, W
         }
         Some(field)
     })
+}
+
+/// The first field of this number; none if there is none, or the message breaks before it.
+pub(crate) fn field(message: &[u8], number: u32) -> Option<Field<'_>> {
+    let found = fields(message).find(|field| field.as_ref().map_or(true, |field| field.number == number))?;
+    found.ok()
+}
+
+/// The content of the first field of this number, if it has one.
+pub(crate) fn payload(message: &[u8], number: u32) -> Option<&[u8]> {
+    field(message, number)?.payload
 }
 
 fn read_field<'a>(rest: &mut &'a [u8]) -> Result<Field<'a>, &'static str> {

@@ -36,14 +36,28 @@ impl WatchRenamer {
     /// # Errors
     /// When an event is broken or too large, or the encoding is CBOR. The watch has to end then.
     pub fn push(&mut self, chunk: &[u8]) -> Result<Vec<u8>, RenameError> {
+        self.push_seen(chunk, |_| {})
+    }
+
+    /// The same, and shows each event as it came, without the length before it.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn push_seen(&mut self, chunk: &[u8], mut see: impl FnMut(&[u8])) -> Result<Vec<u8>, RenameError> {
         self.pending.extend_from_slice(chunk);
         let mut out = Vec::with_capacity(chunk.len());
         let mut done = 0;
         while let Some(length) = self.frame(done)? {
             let frame = self.pending.get(done..done + length).unwrap_or_default();
             match self.encoding {
-                WatchEncoding::Json => put_json(&mut out, frame, &self.rename)?,
-                _ => put_protobuf(&mut out, frame, &self.rename)?,
+                WatchEncoding::Json => {
+                    put_json(&mut out, frame, &self.rename)?;
+                    see(frame);
+                }
+                _ => {
+                    put_protobuf(&mut out, frame, &self.rename)?;
+                    see(frame.get(PREFIX_BYTES..).unwrap_or_default());
+                }
             }
             done += length;
         }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::protobuf::{Message, envelope};
 
 fn lock() -> Rename {
     Rename {
@@ -75,6 +76,27 @@ fn broken_and_oversized_watches_end() {
     let mut renamer = WatchRenamer::new(WatchEncoding::Json, lock());
     renamer.push(b"{}\n{").unwrap();
     assert!(renamer.is_mid_event());
+}
+
+#[test]
+fn each_event_is_shown_as_it_came() {
+    let json = br#"{"type":"ADDED","object":{"metadata":{"name":"lock"}}}"#;
+    let lease = Message::new().message(1, &Message::new().string(1, "lock"));
+    let lease = Message::new().bytes(1, &envelope("coordination.k8s.io/v1", "Lease", &lease));
+    let message = Message::new().string(1, "ADDED").message(2, &lease).finish();
+    let framed = [&u32::try_from(message.len()).unwrap().to_be_bytes(), &*message].concat();
+    for (encoding, stream, event) in [
+        (WatchEncoding::Json, &json[..], &json[..]),
+        (WatchEncoding::Protobuf, &*framed, &*message),
+    ] {
+        let mut renamer = WatchRenamer::new(encoding, lock());
+        let (head, tail) = stream.split_at(20);
+        let mut seen = Vec::new();
+        for chunk in [head, tail, stream] {
+            renamer.push_seen(chunk, |event| seen.push(event.to_vec())).unwrap();
+        }
+        assert_eq!(seen, [event, event], "{encoding:?}");
+    }
 }
 
 proptest! {

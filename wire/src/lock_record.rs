@@ -1,0 +1,187 @@
+//! What a leader-election lock says: who holds it, for how long, and which renewal was the last. client-go's locks
+//! (`tools/leaderelection/resourcelock`): a Lease says it in its `spec`, ConfigMaps and Endpoints in an annotation.
+//!
+//! Leaves to the proxy what follows from it.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::WatchEncoding;
+use crate::protobuf::{MAGIC, field, fields, payload};
+use crate::rename::media_type;
+
+/// Where ConfigMaps and Endpoints have the record (client-go `LeaderElectionRecordAnnotationKey`).
+pub const LOCK_ANNOTATION: &str = "control-plane.alpha.kubernetes.io/leader";
+
+/// What a lock says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LockRecord {
+    /// Name of its object.
+    pub name: String,
+    /// Who holds it, as it calls itself; empty: nobody.
+    pub holder: String,
+    /// How long it is the holder's after each renewal; zero: it does not say.
+    pub lease_duration: Duration,
+    /// When it was renewed last, as it is written: RFC 3339 in JSON, seconds and nanoseconds in protobuf. Only for telling two
+    /// renewals apart.
+    pub renew_time: String,
+    /// How often it has changed hands. Of two records of one object the one with the higher number is the later one.
+    pub transitions: Option<i64>,
+}
+
+/// What the object in a body says, if it is a lock: a Lease, or a ConfigMap or Endpoints with a record in its annotation.
+/// `None` for everything else, lists and Tables too, and for what can't be read.
+///
+/// Reads JSON and protobuf, as API servers answer.
+#[must_use]
+pub fn lock_record(content_type: &str, body: &[u8]) -> Option<LockRecord> {
+    match media_type(content_type).as_str() {
+        "application/json" => serde_json::from_slice::<Object>(body).ok()?.record(),
+        "application/vnd.kubernetes.protobuf" => of_protobuf(body),
+        _ => None,
+    }
+}
+
+/// What the object of one watch event says, if it was added or has changed; the event comes without the length before it.
+#[must_use]
+pub fn watched_lock_record(encoding: WatchEncoding, event: &[u8]) -> Option<LockRecord> {
+    let is_there = |kind: &[u8]| matches!(kind, b"ADDED" | b"MODIFIED");
+    match encoding {
+        WatchEncoding::Json => {
+            let Event { kind, object } = serde_json::from_slice(event).ok()?;
+            is_there(kind.as_bytes()).then(|| object.record())?
+        }
+        // `metav1.WatchEvent`: the object is in a `RawExtension`.
+        WatchEncoding::Protobuf => {
+            is_there(payload(event, 1)?).then(|| of_protobuf(payload(payload(event, 2)?, 1)?))?
+        }
+        WatchEncoding::Cbor => None,
+    }
+}
+
+/// Whether a patch says anything of who holds a lock, or of its renewal. One of labels does not.
+#[must_use]
+pub fn names_holder(patch: &[u8]) -> bool {
+    // A JSON patch writes the annotation's `/` as `~1`.
+    let words: [&[u8]; 3] = [b"holderIdentity", b"renewTime", b"control-plane.alpha.kubernetes.io"];
+    words
+        .iter()
+        .any(|word| patch.windows(word.len()).any(|window| window == *word))
+}
+
+#[derive(Deserialize)]
+struct Event {
+    #[serde(rename = "type")]
+    kind: String,
+    object: Object,
+}
+
+#[derive(Deserialize)]
+struct Object {
+    kind: String,
+    #[serde(default)]
+    metadata: Metadata,
+    spec: Option<Terms>,
+}
+
+#[derive(Deserialize, Default)]
+struct Metadata {
+    name: Option<String>,
+    annotations: Option<Annotations>,
+}
+
+#[derive(Deserialize)]
+struct Annotations {
+    #[serde(rename = "control-plane.alpha.kubernetes.io/leader")]
+    record: Option<String>,
+}
+
+/// `LeaseSpec`, and the `LeaderElectionRecord` of the annotation.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Terms {
+    holder_identity: Option<String>,
+    lease_duration_seconds: Option<i64>,
+    renew_time: Option<String>,
+    #[serde(alias = "leaderTransitions")]
+    lease_transitions: Option<i64>,
+}
+
+impl Object {
+    fn record(self) -> Option<LockRecord> {
+        let terms = match self.kind.as_str() {
+            "Lease" => self.spec.unwrap_or_default(),
+            "ConfigMap" | "Endpoints" => Terms::of_annotation(self.metadata.annotations?.record?.as_bytes())?,
+            _ => return None,
+        };
+        Some(terms.record(self.metadata.name?))
+    }
+}
+
+impl Terms {
+    fn of_annotation(record: &[u8]) -> Option<Self> {
+        serde_json::from_slice(record).ok()
+    }
+
+    /// `coordination.v1.LeaseSpec`: holderIdentity, leaseDurationSeconds, acquireTime, renewTime, leaseTransitions.
+    fn of_protobuf(spec: &[u8]) -> Self {
+        let number = |message, at| i64::try_from(field(message, at)?.varint()?).ok();
+        let time = payload(spec, 4).map(|time| {
+            let [seconds, nanos] = [1, 2].map(|at| number(time, at).unwrap_or_default());
+            format!("{seconds}.{nanos:09}")
+        });
+        Self {
+            holder_identity: text(spec, 1),
+            lease_duration_seconds: number(spec, 2),
+            renew_time: time,
+            lease_transitions: number(spec, 5),
+        }
+    }
+
+    fn record(self, name: String) -> LockRecord {
+        let seconds = self
+            .lease_duration_seconds
+            .and_then(|seconds| u64::try_from(seconds).ok());
+        LockRecord {
+            name,
+            holder: self.holder_identity.unwrap_or_default(),
+            lease_duration: Duration::from_secs(seconds.unwrap_or_default()),
+            renew_time: self.renew_time.unwrap_or_default(),
+            transitions: self.lease_transitions,
+        }
+    }
+}
+
+/// `runtime.Unknown` has the kind in field 1.2 and the object in field 2. Every object has its metadata in field 1, a Lease its spec
+/// in field 2.
+fn of_protobuf(body: &[u8]) -> Option<LockRecord> {
+    let unknown = body.strip_prefix(MAGIC)?;
+    let object = payload(unknown, 2)?;
+    let metadata = payload(object, 1)?;
+    let terms = match payload(payload(unknown, 1)?, 2)? {
+        b"Lease" => payload(object, 2).map(Terms::of_protobuf).unwrap_or_default(),
+        b"ConfigMap" | b"Endpoints" => Terms::of_annotation(annotation(metadata)?)?,
+        _ => return None,
+    };
+    Some(terms.record(text(metadata, 1)?))
+}
+
+/// `ObjectMeta` has its annotations in field 12, each a message of key and value.
+fn annotation(metadata: &[u8]) -> Option<&[u8]> {
+    let all = fields(metadata)
+        .filter_map(Result::ok)
+        .filter(|field| field.number == 12);
+    let mut all = all.filter_map(|field| field.payload);
+    payload(
+        all.find(|entry| payload(entry, 1) == Some(LOCK_ANNOTATION.as_bytes()))?,
+        2,
+    )
+}
+
+fn text(message: &[u8], number: u32) -> Option<String> {
+    String::from_utf8(payload(message, number)?.to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests;
