@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use ctrlmesh_contract::status::{EntryState, InFlight, Status};
+use ctrlmesh_contract::status::{EntryState, InFlight, LeaderElection, Status};
 use serde_json::Value;
 
 use crate::admin::Admin;
@@ -63,11 +63,8 @@ fn text(status: &Status) -> String {
             &format!("{} ({}, {})", refused.message, refused.reason, refused.when),
         ]);
     }
-    if let Some(leader) = &status.leader {
-        facts.add_row([
-            "leader",
-            &format!("{} {}", leader.lock, if leader.leading { "held" } else { "not held" }),
-        ]);
+    for election in &status.leader_elections {
+        facts.add_row(["leader", &leader(election)]);
     }
     if status.chain.entries.is_empty() {
         return facts.trim_fmt();
@@ -75,6 +72,16 @@ fn text(status: &Status) -> String {
     let mut parts = vec![facts.trim_fmt(), entries(status).trim_fmt()];
     parts.extend(reports(status).map(|reports| reports.trim_fmt()));
     parts.join("\n\n")
+}
+
+/// Who holds a lock.
+fn leader(election: &LeaderElection) -> String {
+    let LeaderElection { lock, holder, .. } = election;
+    match (&election.since, holder.as_str()) {
+        (Some(since), _) if election.leads => format!("{lock}: this pod, as {holder}, since {since}"),
+        (_, "") => format!("{lock}: nobody"),
+        _ => format!("{lock}: not this pod; {holder} was the last that was heard of"),
+    }
 }
 
 /// What plugins have to say: an open breaker, how often a fault fired.
@@ -144,7 +151,9 @@ mod tests {
         "since":"2026-01-01T00:00:00Z","entries":[{"name":"shard-selector/shop-0","plugin":
         "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","settingsHash":"00112233445566",
         "state":"Quarantined","faults":5,"error":"trap","until":"2026-01-01T00:00:01Z"}],"earlier":{"writes":2,"lists":3,"watches":1,"caches":4}},
-        "refused":{"generation":8,"reason":"Signature","message":"it is not signed","when":"2026-01-01T00:00:02Z"}}"#;
+        "refused":{"generation":8,"reason":"Signature","message":"it is not signed","when":"2026-01-01T00:00:02Z"},
+        "leaderElections":[{"lock":"lock---a","holder":"me","leads":true,"since":"2026-01-01T00:00:03Z"},
+        {"lock":"lock---b","holder":"other"},{"lock":"lock---c"}]}"#;
 
     #[test]
     fn what_is_wrong_is_said() {
@@ -156,6 +165,9 @@ mod tests {
             "it is not signed (Signature",
             "e3b0c44298fc ",
             "quarantined until",
+            "lock---a: this pod, as me, since 2026-01-01T00:00:03Z",
+            "lock---b: not this pod; other was the last",
+            "lock---c: nobody",
         ] {
             assert!(text.contains(part), "{part} is missing:\n{text}");
         }

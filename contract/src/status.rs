@@ -24,9 +24,9 @@ pub struct Status {
     pub refused: Option<Refused>,
     /// How often what happened, since the start.
     pub counts: Counts,
-    /// Leader election of the controller, as far as the sidecar saw it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub leader: Option<Leader>,
+    /// Leader elections of the controller, as far as the sidecar has overheard them: of locks that a plugin renames.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub leader_elections: Vec<LeaderElection>,
 }
 
 /// A pod.
@@ -146,14 +146,25 @@ pub struct Counts {
     pub quarantines: u64,
 }
 
-/// Leader election, as seen in the traffic of the controller.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Leader {
-    /// Name of the lock at the API server.
+/// One lock, as heard in the traffic of the controller.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LeaderElection {
+    /// What it is: `leases.coordination.k8s.io`, `configmaps` or `endpoints`.
+    pub resource: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name, as the controller knows it.
+    pub name: String,
+    /// Its name at the API server: the lock of the pod's shard.
     pub lock: String,
-    /// Whether this pod holds it.
-    pub leading: bool,
+    /// Who holds it, as it calls itself, by what was heard last; empty: nobody.
+    pub holder: String,
+    /// Whether this pod's controller holds it: it has written so, and what it has written has not run out.
+    pub leads: bool,
+    /// Since when it does, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
 }
 
 #[cfg(test)]
@@ -168,6 +179,7 @@ mod tests {
         let status: Status = serde_json::from_str(json).unwrap();
         assert_eq!(status.chain.generation, 3);
         assert_eq!(status.chain.entries[0].state, EntryState::Quarantined);
+        assert!(status.leader_elections.is_empty());
         let again: Status = serde_json::from_str(&serde_json::to_string(&status).unwrap()).unwrap();
         assert_eq!(again, status);
     }
@@ -191,6 +203,7 @@ mod tests {
         };
         let status = Status {
             refused: Some(refused),
+            leader_elections: vec![LeaderElection::default()],
             ..Status::default()
         };
         let json = serde_json::to_string(&status).unwrap();
@@ -199,7 +212,8 @@ mod tests {
             concat!(
                 r#"{"pod":{"namespace":"","name":""},"version":"","chain":{"generation":0,"since":"","entries":[]},"#,
                 r#""refused":{"generation":2,"reason":"Signature","message":"m","when":"w"},"#,
-                r#""counts":{"applied":0,"refused":0,"faults":0,"quarantines":0}}"#
+                r#""counts":{"applied":0,"refused":0,"faults":0,"quarantines":0},"#,
+                r#""leaderElections":[{"resource":"","namespace":"","name":"","lock":"","holder":"","leads":false}]}"#
             )
         );
     }

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::ChainHandle;
+use crate::leadership::Leadership;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
@@ -35,6 +36,7 @@ pub(crate) struct Admin {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) chain: Arc<ChainHandle>,
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) leadership: Arc<Leadership>,
 }
 
 impl Admin {
@@ -125,6 +127,7 @@ impl Admin {
         let mut status = self.chain.status();
         // After the watches were counted: a client is noted before its watch counts no more.
         status.chain.earlier.caches = self.ledger.outdated();
+        status.leader_elections = self.leadership.told();
         match serde_json::to_vec(&status) {
             Ok(body) => {
                 let mut response = text(StatusCode::OK, body);

@@ -68,6 +68,7 @@ impl App {
             chain,
             ledger: Arc::default(),
             locks: Arc::default(),
+            leadership: Arc::default(),
             outage: Outage::new(),
             tls: ServerTls::load(settings.tls_dir.as_deref())?,
             head_timeout: settings.head_timeout(),
@@ -113,6 +114,7 @@ impl App {
             metrics: Arc::clone(&shared.metrics),
             chain: shared.chain.clone(),
             ledger: Arc::clone(&shared.ledger),
+            leadership: Arc::clone(&shared.leadership),
         };
         tasks.spawn(admin_parts.serve(ports.admin, control.clone()));
         if let Some(directory) = settings.tls_dir.clone() {

@@ -11,7 +11,7 @@ use arc_swap::Guard;
 use ctrlmesh_wire::rename::Rename;
 use ctrlmesh_wire::{Query, RequestInfo, Verb};
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode, Uri};
+use http::{HeaderMap, Response, StatusCode, Uri, response};
 use hyper::body::Incoming;
 
 use crate::body::{self, BoxBody, ClientBody, RequestBody};
@@ -20,6 +20,7 @@ use crate::edit::{self, EditError, Edited};
 use crate::ending::{Answer, answer};
 use crate::exchange::{Memory, RequestView};
 use crate::handler::{Exchange, user_agent};
+use crate::leadership::Overheard;
 use crate::ledger::{Known, Position, Reader, Representation};
 use crate::phases::{Attributed, Plugins, RequestDecision, Stop};
 use crate::renaming::{self, RenamedWatch};
@@ -44,6 +45,8 @@ struct Prepared {
     edits: Vec<Attributed>,
     /// Of a watch.
     position: Option<Position>,
+    /// Of an exchange that tells who leads.
+    overheard: Option<Overheard>,
 }
 
 impl Guarded {
@@ -92,7 +95,7 @@ impl Guarded {
             Ok(true) => self.plugins.view.is_leader_lock.set(true),
             Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
         }
-        let prepared = match self.prepare(&exchange, &mut parts).await {
+        let mut prepared = match self.prepare(&exchange, &mut parts).await {
             Ok(prepared) => prepared,
             Err(Stop::Reply(reply)) => {
                 let reply = named(reply, &exchange.info, &parts.headers, body).await;
@@ -106,9 +109,8 @@ impl Guarded {
             return upgrade::serve(&exchange, parts, body, prepared.uri, watching).await;
         }
         if let Some(rename) = &prepared.rename {
-            renaming::ask_for_plain(&mut parts.headers);
-            match renaming::request_body(&mut parts.headers, body, rename).await {
-                Ok(bytes) => body = RequestBody::Full(Some(bytes).filter(|bytes| !bytes.is_empty())),
+            match renamed(&exchange, &mut parts.headers, body, rename).await {
+                Ok(renamed) => (body, prepared.overheard) = renamed,
                 Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
             }
         }
@@ -150,6 +152,7 @@ impl Guarded {
             rename,
             edits,
             position,
+            overheard: None,
         })
     }
 
@@ -211,7 +214,7 @@ impl Guarded {
         };
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
         let mut body: BoxBody = match &prepared.rename {
-            Some(rename) => match named_back(&mut head.headers, body, rename, streams).await {
+            Some(rename) => match named_back(&mut head, body, rename, prepared.overheard, streams).await {
                 Ok(body) => body,
                 Err(reply) => return Ok(answer(&exchange.record, accept, reply)),
             },
@@ -270,19 +273,45 @@ impl Guarded {
     }
 }
 
+/// The body with the API server's name in it, and who hears what becomes of the request if it is about a lock.
+async fn renamed(
+    exchange: &Exchange<'_>,
+    headers: &mut HeaderMap,
+    body: RequestBody,
+    rename: &Rename,
+) -> Result<(RequestBody, Option<Overheard>), Reply> {
+    renaming::ask_for_plain(headers);
+    let (bytes, is_named) = renaming::request_body(headers, body, rename).await?;
+    let query = Query::new(exchange.uri.query().unwrap_or_default());
+    let (info, arrived) = (&exchange.info, exchange.record.start());
+    let leadership = &exchange.worker.leadership;
+    let overheard = leadership.ask(info, &query, rename, (&bytes, is_named), arrived);
+    let body = RequestBody::Full(Some(bytes).filter(|bytes| !bytes.is_empty()));
+    Ok((body, overheard))
+}
+
 /// The body, with the names that the client knows. `streams`: it is a watch.
 async fn named_back(
-    headers: &mut HeaderMap,
+    head: &mut response::Parts,
     body: UpstreamBody,
     rename: &Rename,
+    overheard: Option<Overheard>,
     streams: bool,
 ) -> Result<BoxBody, Reply> {
     if !streams {
-        let bytes = renaming::response_body(headers, body, rename).await?;
+        let bytes = renaming::response_body(&mut head.headers, body, rename).await?;
+        if let Some(overheard) = overheard {
+            overheard.answered(head, &bytes);
+        }
         return Ok(Box::pin(ClientBody::full(bytes, None)));
     }
-    match watch::encoding(headers) {
-        Some(encoding) => Ok(Box::pin(RenamedWatch::new(body, encoding, renaming::back(rename)))),
+    match watch::encoding(&head.headers) {
+        Some(encoding) => Ok(Box::pin(RenamedWatch::new(
+            body,
+            encoding,
+            renaming::back(rename),
+            overheard,
+        ))),
         None => Err(Reply::unsupported_encoding(
             "this watch's encoding can't be renamed: ask for JSON",
         )),

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use ctrlmesh_wire::{RequestInfo, Verb};
+use ctrlmesh_wire::{LOCK_ANNOTATION, RequestInfo, Verb};
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http_body::Body;
@@ -17,14 +17,11 @@ use http_body::Body;
 use crate::body::{self, RequestBody};
 use crate::respond::Reply;
 
-/// client-go `LeaderElectionRecordAnnotationKey`.
-const ANNOTATION: &[u8] = b"control-plane.alpha.kubernetes.io/leader";
-
 /// What controller-runtime and client-go's examples add to the user agent (`rest.AddUserAgent(config, "leader-election")`).
 const USER_AGENT: &str = "leader-election";
 
-/// Longest body that is looked into: a lock is a few hundred bytes.
-const MAX_BODY: u64 = 64 << 10;
+/// Longest body that is looked into, bytes: a lock is a few hundred.
+pub(crate) const MAX_BODY: u64 = 64 << 10;
 
 /// Locks that are remembered. A controller has one; more than these is somebody who plays.
 const MAX_LOCKS: usize = 64;
@@ -96,7 +93,7 @@ impl LeaderLocks {
             return Ok(false);
         }
         let bytes = body::collect(std::mem::replace(body, RequestBody::Full(None))).await?;
-        let is_lock = contains(&bytes, ANNOTATION);
+        let is_lock = contains(&bytes, LOCK_ANNOTATION.as_bytes());
         if is_lock {
             self.learn(info, &name(info, headers, &bytes));
         }

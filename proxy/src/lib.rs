@@ -10,7 +10,7 @@
 //! | `phases`, `instances` | which plugin is asked when; live instances; failure policy |
 //! | `edit`, `renaming`, `ledger` | what plugins asked for is done to query, headers, names, views |
 //! | `external` | calls to other services: three ways in, where they may go, tunnels; the same plugins |
-//! | `leader_lock` | which requests are about the controller's own lock |
+//! | `leader_lock`, `leadership` | which requests are about the controller's own lock; who leads, as those tell |
 //! | `watch`, `shape`, `body`, `signal` | bodies on their way |
 //! | `ending`, `respond` | requests that end early; every error becomes a `Status`; the only place that picks a code |
 //! | `upstream`, `upgrade` | the way to the API server |
@@ -39,6 +39,7 @@ pub mod harness;
 mod headers;
 mod instances;
 mod leader_lock;
+mod leadership;
 mod ledger;
 mod listener;
 mod metrics;
@@ -54,6 +55,7 @@ mod signal;
 pub mod start_gate;
 pub mod telemetry;
 pub mod termination;
+mod timestamp;
 mod tls;
 mod upgrade;
 pub mod upstream;

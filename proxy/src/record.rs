@@ -77,6 +77,11 @@ impl Record {
         })
     }
 
+    /// When the client asked: its head was read.
+    pub(crate) fn start(&self) -> Instant {
+        self.start
+    }
+
     /// These plugins want the request.
     pub(crate) fn set_plugins(&self, plugins: Rc<Plugins>) {
         *self.plugins.borrow_mut() = Some(plugins);

@@ -16,18 +16,18 @@ mod watch;
 
 pub(crate) use watch::RenamedWatch;
 
-/// Reads the request's body and calls its object by the API server's name.
+/// Reads the request's body and calls its object by the API server's name. Tells whether it had the controller's.
 ///
 /// # Errors
 /// A reply: too large, broken off, or in an encoding that can't be rewritten.
-pub(crate) async fn request_body<B>(headers: &mut HeaderMap, body: B, rename: &Rename) -> Result<Bytes, Reply>
+pub(crate) async fn request_body<B>(headers: &mut HeaderMap, body: B, rename: &Rename) -> Result<(Bytes, bool), Reply>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
     let bytes = body::collect(body).await?;
     if bytes.is_empty() {
-        return Ok(bytes);
+        return Ok((bytes, false));
     }
     if headers.contains_key(CONTENT_ENCODING) {
         return Err(Reply::unsupported_encoding(
@@ -36,9 +36,10 @@ where
     }
     let renamed = rename::body(content_type(headers), &bytes, rename)
         .map_err(|error| Reply::unsupported_encoding(error.to_string()))?;
+    let is_named = renamed.is_some();
     let bytes = renamed.map_or(bytes, Bytes::from);
     headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
-    Ok(bytes)
+    Ok((bytes, is_named))
 }
 
 /// The response must come in an encoding that can be rewritten: not compressed, and not CBOR. A write must not be executed

@@ -1,6 +1,6 @@
 //! A thread that carries traffic: its own event loop, upstream connections and plugin instances. What the request path
-//! shares is what docs/adr/0002 names: counters, what plugins remember and, for lists and watches while a plugin shapes
-//! them, the `ledger` behind a short lock.
+//! shares is what docs/adr/0002 names: counters, what plugins remember and, behind short locks, the `ledger` for lists and
+//! watches while a plugin shapes them, and the `leadership` for exchanges about locks that a plugin renames.
 //!
 //! The acceptor (`listener`) hands connections over; `app` owns the threads and ends them.
 
@@ -19,6 +19,7 @@ use crate::connection::{self, Service};
 use crate::external::{self, External};
 use crate::instances::Instances;
 use crate::leader_lock::LeaderLocks;
+use crate::leadership::Leadership;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::outage::Outage;
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) locks: Arc<LeaderLocks>,
+    pub(crate) leadership: Arc<Leadership>,
     pub(crate) outage: Outage,
     pub(crate) tls: ServerTls,
     pub(crate) head_timeout: Duration,
@@ -62,6 +64,7 @@ pub(crate) struct Worker {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) locks: Arc<LeaderLocks>,
+    pub(crate) leadership: Arc<Leadership>,
     pub(crate) outage: Outage,
     pub(crate) tls: ServerTls,
     pub(crate) drain: CancellationToken,
@@ -89,6 +92,7 @@ impl Worker {
             metrics,
             ledger,
             locks,
+            leadership,
             outage,
             tls,
             head_timeout,
@@ -115,6 +119,7 @@ impl Worker {
             metrics,
             ledger,
             locks,
+            leadership,
             outage,
             tls,
             drain,

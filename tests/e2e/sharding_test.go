@@ -81,21 +81,49 @@ func TestOneReplicaLeadsInAShard(t *testing.T) {
 	namespace := newNamespace(t)
 	f := newFleet(t, shared.controlPlane, "ConfigMap", 2, 5, "a")
 	flags := []string{"--app=" + f.app, "--lock=" + lockName, "--lock-namespace=" + namespace}
-	first := startOperator(t, "first", kubeconfig(t, startFleetSidecar(t, namespace, "s0", "a")), flags...)
+	firstSidecar, secondSidecar := startFleetSidecar(t, namespace, "s0", "a"), startFleetSidecar(t, namespace, "s0", "a")
+	first := startOperator(t, "first", kubeconfig(t, firstSidecar), flags...)
 	leading(t, first)
-	second := startOperator(t, "second", kubeconfig(t, startFleetSidecar(t, namespace, "s0", "a")), flags...)
+	led := leads(t, firstSidecar, true)
+	second := startOperator(t, "second", kubeconfig(t, secondSidecar), flags...)
 	f.stepAll(t)
 	f.settled(t, map[string]*operator{"a": first})
+	if standby := leads(t, secondSidecar, false); standby.Holder != led.Holder {
+		t.Errorf("the standby's sidecar tells of %q, the leader is %q", standby.Holder, led.Holder)
+	}
+	if now := leads(t, firstSidecar, true); now != led {
+		t.Errorf("it leads as %+v, and led as %+v", now, led)
+	}
 	if second.count(t, "leading") != 0 {
 		t.Error("two replicas of a shard lead")
 	}
 	first.faultless(t)
 	// Killed, so that it can't give the lock back: the other one takes over when the lease runs out.
 	first.process.Kill()
+	leads(t, firstSidecar, false)
 	leading(t, second)
+	if now := leads(t, secondSidecar, true); now.Holder == led.Holder || now.Since == "" {
+		t.Errorf("the second one leads as %+v", now)
+	}
 	f.stepAll(t)
 	f.settled(t, map[string]*operator{"a": second})
 	second.faultless(t)
+}
+
+// leads waits until a sidecar has heard of the lock of shard s0, and says whether its operator holds it.
+func leads(t *testing.T, s *sidecar.Sidecar, want bool) sidecar.LeaderElection {
+	t.Helper()
+	var found sidecar.LeaderElection
+	check(t, s.WaitStatus(t.Context(), fmt.Sprintf("it leads: %v", want), func(status sidecar.Status) bool {
+		for _, election := range status.LeaderElections {
+			if election.Lock == shardLock && election.Leads == want {
+				found = election
+				return true
+			}
+		}
+		return false
+	}))
+	return found
 }
 
 // TestReshardUnderLoad moves a shard of objects to and fro between two operators that are at work, and replaces the

@@ -27,6 +27,7 @@ mod faults_choice;
 mod faults_network;
 mod faults_watches;
 mod handover;
+mod leading;
 mod limits;
 mod limits_reload;
 mod limits_rules;

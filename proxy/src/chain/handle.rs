@@ -9,7 +9,6 @@ use std::time::SystemTime;
 
 use arc_swap::{ArcSwap, Guard};
 use ctrlmesh_contract::status::{ChainStatus, EntryState, EntryStatus, InFlight, Pod, Refused, Status};
-use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -19,6 +18,7 @@ use super::health::{Admission, HealthState};
 use super::metrics::Metrics;
 use super::snapshot::{Entry, Snapshot};
 use super::tally::{Counter, Kind, Tally, Ticket};
+use crate::timestamp::rfc3339;
 use crate::wasm::Fault;
 
 /// The chain in force. Shared by all threads.
@@ -232,7 +232,7 @@ impl ChainHandle {
         }
     }
 
-    /// What `/status` answers.
+    /// What `/status` answers, as far as it is about the chain.
     #[must_use]
     pub fn status(&self) -> Status {
         let ((snapshot, earlier), record) = (self.in_force(), self.record.load());
@@ -253,7 +253,7 @@ impl ChainHandle {
             },
             refused: record.refused.clone(),
             counts: self.metrics.counts(),
-            leader: None,
+            leader_elections: Vec::new(),
         }
     }
 }
@@ -289,17 +289,6 @@ fn entry_status(entry: &Entry, now: Instant, wall: SystemTime) -> EntryStatus {
         until,
         reports: entry.state.reports().snapshot(),
     }
-}
-
-/// To the second, as Kubernetes writes times.
-fn rfc3339(time: SystemTime) -> String {
-    let seconds = time
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
-    let timestamp = i64::try_from(seconds)
-        .ok()
-        .and_then(|seconds| Timestamp::from_second(seconds).ok());
-    timestamp.unwrap_or_default().to_string()
 }
 
 #[cfg(test)]

@@ -5,24 +5,37 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use ctrlmesh_wire::WatchEncoding;
-use ctrlmesh_wire::rename::{Rename, WatchRenamer};
+use ctrlmesh_wire::rename::{Rename, RenameError, WatchRenamer};
 use http_body::{Body, Frame};
 
+use crate::leadership::Overheard;
 use crate::upstream::BoxError;
 
 /// A watch on its way to the client.
 pub(crate) struct RenamedWatch<B> {
     inner: B,
+    encoding: WatchEncoding,
     renamer: WatchRenamer,
+    overheard: Option<Overheard>,
 }
 
 impl<B> RenamedWatch<B> {
-    /// `rename`: from the API server's name to the controller's.
-    pub(crate) fn new(inner: B, encoding: WatchEncoding, rename: Rename) -> Self {
+    /// `rename`: from the API server's name to the controller's. `overheard`: who hears of its events.
+    pub(crate) fn new(inner: B, encoding: WatchEncoding, rename: Rename, overheard: Option<Overheard>) -> Self {
         Self {
             inner,
+            encoding,
             renamer: WatchRenamer::new(encoding, rename),
+            overheard,
         }
+    }
+
+    fn push(&mut self, data: &[u8]) -> Result<Vec<u8>, RenameError> {
+        let Some(overheard) = &self.overheard else {
+            return self.renamer.push(data);
+        };
+        self.renamer
+            .push_seen(data, |event| overheard.watched(self.encoding, event))
     }
 }
 
@@ -39,7 +52,7 @@ impl<B: Body<Data = Bytes, Error = BoxError> + Unpin> Body for RenamedWatch<B> {
                 Ok(data) => data,
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             };
-            let events = self.renamer.push(&data)?;
+            let events = self.push(&data)?;
             if !events.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(events.into()))));
             }

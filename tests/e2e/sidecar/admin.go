@@ -16,10 +16,23 @@ type Status struct {
 		Generation int64         `json:"generation"`
 		Entries    []EntryStatus `json:"entries"`
 	} `json:"chain"`
+	// LeaderElections are those of locks that a plugin renames, as far as the sidecar has overheard them.
+	LeaderElections []LeaderElection `json:"leaderElections"`
 	// Refused tells of a newer chain that is not in force; nil if there is none.
 	Refused *Refused `json:"refused"`
 	// Raw is the whole answer, for messages.
 	Raw string `json:"-"`
+}
+
+// LeaderElection is what the sidecar knows of one lock.
+type LeaderElection struct {
+	// Lock is its name at the API server.
+	Lock string `json:"lock"`
+	// Holder holds it, as it calls itself, by what was heard last; nobody if empty.
+	Holder string `json:"holder"`
+	// Leads tells whether that is the pod's operator, and its lease has not run out.
+	Leads bool   `json:"leads"`
+	Since string `json:"since"`
 }
 
 // Refused says what is wrong with a chain.
