@@ -19,6 +19,7 @@ mod fleet;
 mod follow;
 mod gauges;
 mod key;
+mod leading;
 mod look;
 mod memory;
 mod news;

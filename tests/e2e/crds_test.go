@@ -284,13 +284,14 @@ func columns(t *testing.T, client dynamic.Interface) {
 		}
 	}
 	conditions := []any{condition("Accepted", "Accepted"), condition("Distributed", "HandingOver")}
-	got.Object["status"] = map[string]any{"observedGeneration": int64(1), "enforced": "12/12", "conditions": conditions}
+	got.Object["status"] = map[string]any{"observedGeneration": int64(1), "enforced": "12/12", "conditions": conditions,
+		"leader": map[string]any{"podName": "operator-7", "holderIdentity": "operator-7_id", "since": "2026-11-21T10:00:00Z"}}
 	if _, err := of(t, client, object).UpdateStatus(background(), got, meta.UpdateOptions{FieldValidation: "Strict"}); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(runKubectl(t, shared.kubeconfig, "", "get", "shard", "with-status", "-n", object.GetNamespace()), "\n")
-	if strings.Join(strings.Fields(lines[0]), " ") != "NAME LOCK ACCEPTED DISTRIBUTED ENFORCED AGE" ||
-		!strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "with-status operator-leader True HandingOver 12/12 ") {
+	if strings.Join(strings.Fields(lines[0]), " ") != "NAME LOCK ACCEPTED DISTRIBUTED ENFORCED LEADER AGE" ||
+		!strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "with-status operator-leader True HandingOver 12/12 operator-7 ") {
 		t.Errorf("got %q", lines)
 	}
 }

@@ -218,10 +218,42 @@ func (e *enforcement) shardsOperators(t *testing.T) {
 	right := startOperator(t, unique("right"), kubeconfig(t, e.sidecar("right-0")), flags...)
 	leading(t, left)
 	leading(t, right)
+	e.leader(t, "left", "left-0")
+	e.leader(t, "right", "right-0")
 	f.stepAll(t)
 	f.settled(t, map[string]*operator{"a": left, "b": right})
 	left.faultless(t)
 	right.faultless(t)
+	// Killed, it renews its lock no more.
+	left.process.Kill()
+	e.leader(t, "left", "")
+	e.leader(t, "right", "right-0")
+}
+
+// leader waits until a shard's status names the pod that leads in it, with what the lock says; nobody if empty.
+func (e *enforcement) leader(t *testing.T, shard, pod string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("the leader of %s is %q", shard, pod), func() error {
+		found, _, err := e.progress(t.Context(), "ShardingConfig", e.pods.namespace, shard)
+		if err != nil {
+			return err
+		}
+		lease, err := e.mesh.client.CoordinationV1().Leases(e.pods.namespace).Get(t.Context(), lockName+"---"+shard, meta.GetOptions{})
+		if err != nil {
+			return err
+		}
+		holder := lease.Spec.HolderIdentity
+		switch {
+		case found.Leader.PodName != pod:
+			return fmt.Errorf("it is %+v", found.Leader)
+		case pod != "" && (holder == nil || found.Leader.HolderIdentity != *holder):
+			return fmt.Errorf("it is %+v, and the lock is %+v", found.Leader, lease.Spec)
+		}
+		return nil
+	})
+	if table := runKubectl(t, e.mesh.kubeconfig, "", "get", "shard", shard, "-n", e.pods.namespace); strings.Contains(table, "-0") != (pod != "") {
+		t.Errorf("kubectl get prints %s", table)
+	}
 }
 
 // document is the chain of a namespace as it is stored.

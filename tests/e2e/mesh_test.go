@@ -150,13 +150,19 @@ func (m *mesh) tryApply(ctx context.Context, namespace, text string) (*unstructu
 	return m.resource(object.GetKind(), namespace).Patch(ctx, object.GetName(), types.ApplyPatchType, patch, options)
 }
 
-// progress is what the status of our kinds has in common, and what CircuitBreakers and FaultInjections have besides.
+// progress is what the status of our kinds has in common, and what some of them have besides.
 type progress struct {
 	ObservedGeneration int64            `json:"observedGeneration"`
 	Conditions         []meta.Condition `json:"conditions"`
 	Enforced           string           `json:"enforced"`
 	CurrentSpecHash    string           `json:"currentSpecHash"`
-	TargetStatus       []struct {
+	// Leader of a shard; empty if nobody leads.
+	Leader struct {
+		PodName        string `json:"podName"`
+		HolderIdentity string `json:"holderIdentity"`
+		Since          string `json:"since"`
+	} `json:"leader"`
+	TargetStatus []struct {
 		PodName           string           `json:"podName"`
 		PodIP             string           `json:"podIP"`
 		ConfigHash        string           `json:"configHash"`

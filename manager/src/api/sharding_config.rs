@@ -32,6 +32,7 @@ use super::status::Progress;
         json_path = ".status.conditions[?(@.type==\"Distributed\")].reason"
     ),
     printcolumn(name = "Enforced", type_ = "string", json_path = ".status.enforced"),
+    printcolumn(name = "Leader", type_ = "string", json_path = ".status.leader.podName"),
     printcolumn(
         name = "Plugins",
         type_ = "string",
@@ -270,6 +271,9 @@ pub struct ShardingConfigStatus {
     /// How far it has come.
     #[serde(flatten)]
     pub progress: Progress,
+    /// Who leads in the shard, as far as its sidecars know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<LeaderStatus>,
     /// What the references in spec.plugins led to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
@@ -277,6 +281,19 @@ pub struct ShardingConfigStatus {
     /// Of an object with a root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<RootStatus>,
+}
+
+/// Who leads in a shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaderStatus {
+    /// Its pod.
+    pub pod_name: String,
+    /// What it calls itself in the lock.
+    pub holder_identity: String,
+    /// Since when, by the clock of its sidecar.
+    #[schemars(extend("format" = "date-time"))]
+    pub since: String,
 }
 
 /// What was made from a root.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ctrlmesh_contract::status::{EntryStatus, Status};
+use ctrlmesh_contract::status::{EntryStatus, LeaderElection, Status};
 use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -31,7 +31,7 @@ const AWAITED: Duration = Duration::from_millis(500);
 /// The same, if it does not answer: one question that is lost must not look like a pod that is.
 const AWAITED_SILENT: Duration = Duration::from_secs(1);
 /// From so many questions in a row without an answer on, there is none. Before that the last one stands.
-const LOST: u32 = 2;
+pub(super) const LOST: u32 = 2;
 
 /// What was heard of a pod last.
 #[derive(Clone, Debug)]
@@ -364,6 +364,11 @@ fn essence(status: &Status) -> impl PartialEq + use<> {
         )
     };
     let earlier = status.chain.earlier;
+    // Who leads elsewhere its own sidecar tells.
+    let leads = |election: &LeaderElection| {
+        let of = || (election.lock.clone(), election.holder.clone(), election.since.clone());
+        election.leads.then(of)
+    };
     (
         (status.chain.generation, status.chain.digest),
         status.chain.entries.iter().map(entry).collect::<Vec<_>>(),
@@ -372,6 +377,7 @@ fn essence(status: &Status) -> impl PartialEq + use<> {
             .refused
             .as_ref()
             .map(|refused| (refused.generation, refused.reason.clone())),
+        status.leader_elections.iter().filter_map(leads).collect::<Vec<_>>(),
     )
 }
 

@@ -10,6 +10,7 @@ use kube::runtime::events::EventType;
 use serde_json::{Value, json};
 
 use super::fleet::Fleet;
+use super::leading::leading;
 use super::outcome::outcome;
 use super::read::Documents;
 use super::reconcile::{Distributor, Next};
@@ -113,6 +114,7 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         plugins_problem: next.found.problem(&origin.name),
         hash: status::hash(&hashes),
         outcome: outcome(&entries, &next.chain, fleet),
+        leader: leading(&entries, fleet, document.pointer("/status/leader")),
     };
     (origin, facts)
 }

@@ -21,6 +21,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::fleet::{Answer, Fleet, Sidecar};
+use super::leading::lock_name;
 use super::memory::Memory;
 use super::reconcile::{Distributor, Next};
 use super::{report, status};
@@ -287,11 +288,9 @@ fn first<'a>(kept: &[&'a Sidecar], fleet: &Fleet, leader: Option<&str>) -> Optio
 /// Who holds the shard's lock, as it calls itself. `None`: nobody.
 async fn leader(distributor: &Distributor, next: &Next, evict: &Evict) -> Result<Option<String>, kube::Error> {
     let entry = next.chain.entries.iter().find(|entry| entry.name == evict.entry);
-    let text = |field: &str| entry?.settings.value().get(field)?.as_str();
-    let Some((lock, shard)) = text("leaderElectionName").zip(text("shard")) else {
+    let Some(name) = entry.and_then(lock_name) else {
         return Ok(None);
     };
-    let name = format!("{lock}---{shard}");
     let api: Api<Lease> = Api::namespaced(distributor.context.client.clone(), &next.chain.namespace);
     let lease = api.get_opt(&name).await?;
     Ok(lease.and_then(|lease| lease.spec?.holder_identity))

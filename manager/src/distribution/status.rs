@@ -1,7 +1,5 @@
 //! From what became of an object to its `status`. Pure, but for [`publish`].
 
-use std::collections::BTreeMap;
-
 use ctrlmesh_contract::names::labels;
 use ctrlmesh_contract::{Digest, Origin};
 use kube::api::{DynamicObject, Patch};
@@ -11,10 +9,16 @@ use serde_json::{Map, Value, json};
 
 use super::outcome::Outcome;
 use super::settling::SETTLING;
+use crate::api::sharding_config::LeaderStatus;
 use crate::api::status::{Condition, ConditionStatus, condition};
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::context::patch_params;
 use crate::rbac::{Rule, Scope};
+
+mod change;
+
+use change::change;
+pub(super) use change::is_same;
 
 /// Reason of what is in the chain.
 const DISTRIBUTED: &str = "Distributed";
@@ -65,6 +69,8 @@ pub(super) struct Facts {
     pub(super) hash: String,
     /// What its sidecars say.
     pub(super) outcome: Outcome,
+    /// Who leads in the shard.
+    pub(super) leader: Option<LeaderStatus>,
 }
 
 /// A hash of hashes; empty if there are none.
@@ -113,8 +119,13 @@ pub(super) fn status(origin: &Origin, facts: &Facts, before: &Value, now: &str) 
     if origin.kind != "ShardingConfig" {
         put("currentSpecHash", json!(facts.hash));
         put("targetStatus", json!(outcome.targets));
-    } else if let Some(plugins) = &facts.plugins {
-        put("plugins", json!(plugins));
+    } else {
+        if let Some(plugins) = &facts.plugins {
+            put("plugins", json!(plugins));
+        }
+        if let Some(leader) = &facts.leader {
+            put("leader", json!(leader));
+        }
     }
     if origin.kind == "CircuitBreaker" {
         put("opened", json!(outcome.opened));
@@ -273,76 +284,6 @@ fn few(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
     let more = all.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
     let more = more.map(|more| format!("and {more} more"));
     all.take(MAX_NAMED).chain(more).collect::<Vec<_>>().join(between)
-}
-
-/// Fields that are ours in full: what others put into them goes.
-const FIELDS: [&str; 5] = ["enforced", "currentSpecHash", "targetStatus", "plugins", "opened"];
-/// Conditions that are ours. Others stay.
-const CONDITIONS: [&str; 4] = [
-    condition::ACCEPTED,
-    condition::PLUGINS_RESOLVED,
-    condition::DISTRIBUTED,
-    condition::ENFORCED,
-];
-
-/// Conditions of a status: ours, or those of others.
-fn conditions(status: &Value, is_ours: bool) -> impl Iterator<Item = (&str, &Value)> {
-    let list = status["conditions"].as_array().into_iter().flatten();
-    let by_type = list.filter_map(|condition| Some((condition["type"].as_str()?, condition)));
-    by_type.filter(move |(kind, _)| CONDITIONS.contains(kind) == is_ours)
-}
-
-/// Whether the stored status says the same already.
-#[must_use]
-pub(super) fn is_same(before: &Value, after: &Value) -> bool {
-    let ours = |status| conditions(status, true).collect::<BTreeMap<_, _>>();
-    let is_nothing = |value: &Value| match value {
-        Value::Array(list) => list.is_empty(),
-        Value::String(text) => text.is_empty(),
-        value => value.is_null(),
-    };
-    let is_field = |field: &str| match (&before[field], &after[field]) {
-        (before, after) if is_nothing(before) => is_nothing(after),
-        (before, after) if field == "targetStatus" => uncounted(before) == uncounted(after),
-        (before, after) => before == after,
-    };
-    ours(before) == ours(after) && is_field("observedGeneration") && FIELDS.into_iter().all(is_field)
-}
-
-/// What is said of sidecars, but for what their breakers count: that changes with every request.
-fn uncounted(targets: &Value) -> Value {
-    let mut targets = targets.clone();
-    let all = targets.as_array_mut().into_iter().flatten();
-    let snapshots = all.filter_map(|target| target.get_mut("limitingSnapshots")?.as_array_mut());
-    for snapshot in snapshots.flatten().filter_map(Value::as_object_mut) {
-        snapshot.remove("requests");
-        snapshot.remove("failures");
-    }
-    targets
-}
-
-/// What makes the stored status this one: fields of ours become what they are, as a whole. (Under server-side apply, elements of
-/// `targetStatus` that another manager applied would stay for ever.)
-fn change(before: &Value, after: Value, now: Option<&str>) -> Value {
-    let mut fields = match after {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    };
-    let foreign: Vec<Value> = conditions(before, false)
-        .map(|(_, condition)| condition.clone())
-        .collect();
-    if let Some(Value::Array(list)) = fields.get_mut("conditions") {
-        list.extend(foreign);
-    }
-    for field in FIELDS {
-        if before.get(field).is_some() && !fields.contains_key(field) {
-            fields.insert(field.to_owned(), Value::Null);
-        }
-    }
-    if let Some(now) = now {
-        fields.insert("lastUpdatedTime".to_owned(), json!(now));
-    }
-    Value::Object(fields)
 }
 
 /// Writes a status, if the object is still the one that was read.

@@ -23,6 +23,7 @@ use crate::stand::{self, Running, text, until};
 mod bare;
 mod claims;
 mod gathering;
+mod leading;
 mod losing;
 mod put_back;
 mod sharing;

@@ -91,6 +91,29 @@ fn what_only_counts_is_no_news() {
     assert!(is_news(&before, &Answer::None("gone".to_owned())));
 }
 
+#[test]
+fn who_begins_or_ceases_to_lead_is_news_and_who_reads_of_another_is_not() {
+    let answer = |holder: &str, leads: bool| {
+        let election = LeaderElection {
+            lock: "lock---a".to_owned(),
+            holder: holder.to_owned(),
+            leads,
+            since: leads.then(|| "2026-01-01T00:00:00Z".to_owned()),
+            ..LeaderElection::default()
+        };
+        Answer::Status(Box::new(Status {
+            leader_elections: vec![election],
+            ..Status::default()
+        }))
+    };
+    assert!(!is_news(&status(), &answer("other", false)));
+    assert!(!is_news(&answer("other", false), &answer("another", false)));
+    assert!(is_news(&answer("other", false), &answer("me", true)));
+    assert!(!is_news(&answer("me", true), &answer("me", true)));
+    assert!(is_news(&answer("me", true), &answer("my next", true)));
+    assert!(is_news(&answer("me", true), &answer("me", false)));
+}
+
 /// A line of a pod that runs and has answered now.
 fn line(sidecar: &Sidecar) -> Line {
     let shared = Arc::new(Shared::new());

@@ -63,6 +63,36 @@ fn what_others_put_into_our_fields_goes_and_their_conditions_stay() {
     assert_eq!(merged["lastUpdatedTime"], "then");
 }
 
+#[test]
+fn who_leads_is_told_and_taken_back_when_nobody_does() {
+    let shard = Origin {
+        kind: "ShardingConfig".to_owned(),
+        ..origin()
+    };
+    let of = |holder: Option<&str>, before: &Value| {
+        let leader = holder.map(|holder| LeaderStatus {
+            pod_name: "operator-0".to_owned(),
+            holder_identity: holder.to_owned(),
+            since: "2026-01-01T00:00:00Z".to_owned(),
+        });
+        let facts = Facts {
+            leader,
+            ..Facts::default()
+        };
+        status(&shard, &facts, before, "now")
+    };
+    let before = of(Some("me"), &Value::Null);
+    assert_eq!(before["leader"]["podName"], "operator-0");
+    assert!(is_same(&before, &of(Some("me"), &before)));
+    assert!(!is_same(&before, &of(Some("my next"), &before)));
+    let after = of(None, &before);
+    assert!(!is_same(&before, &after));
+    let mut merged = json!({ "status": before });
+    json_patch::merge(&mut merged, &json!({ "status": change(&before, after.clone(), None) }));
+    assert!(merged["status"].get("leader").is_none());
+    assert!(is_same(&merged["status"], &after));
+}
+
 /// They would be written each time that anybody asks: what they are now is with the sidecar.
 #[test]
 fn breakers_that_only_count_are_no_news() {
