@@ -13,6 +13,7 @@
 //! - A chain that somebody spoiled is written again.
 
 mod bare;
+mod begin;
 mod carried;
 mod deliver;
 mod fleet;

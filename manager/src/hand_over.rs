@@ -14,6 +14,7 @@
 //! Only objects that move are guarded. If two ShardingConfigs overlap in the end, [`crate::overlap()`] says so; what they begin to
 //! share is shown a little later ([`newly_shared`]).
 
+mod begin;
 mod claims;
 mod moves;
 mod pods;
@@ -28,6 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ctrlmesh_contract::{Entry, LabelSelector};
 
 use crate::built_in::BuiltIn;
+pub use begin::{is_waiting, waiting};
 pub use claims::Claims;
 use moves::Moves;
 use restart::{Evict, Hold};
@@ -84,12 +86,6 @@ pub trait Fleet {
 pub fn is_of_shard(name: &str) -> bool {
     let rest = name.strip_prefix(BuiltIn::ShardSelector.name());
     rest.is_some_and(|rest| rest.starts_with('/'))
-}
-
-/// Whether a shard shows nothing of what it limits, and never has, as far as its entry says.
-#[must_use]
-pub fn shows_nothing(entry: &Entry) -> bool {
-    Shard::of(entry).is_some_and(|(_, shard)| moves::is_nothing(&shard.limits))
 }
 
 /// The entry of a ShardingConfig's shard.

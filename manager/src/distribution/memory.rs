@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::{Chain, Digest};
 
+use super::begin::Beginning;
 use super::deliver::Done;
 use super::fleet::Fleet;
 use super::gauges::Standing;
@@ -63,6 +64,8 @@ pub(super) struct Memory {
     pub(super) restarts: Restarts,
     /// Since when shards would share objects.
     pub(super) sharing: Since,
+    /// Shards that have not begun.
+    pub(super) beginning: Beginning,
     /// What is shown of it.
     pub(super) standing: Standing,
 }

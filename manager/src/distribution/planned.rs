@@ -7,7 +7,7 @@ use ctrlmesh_contract::Entry;
 use ctrlmesh_contract::names::labels::AUTO_SHARDING_ROOT;
 use kube::ResourceExt as _;
 
-use super::bare::Waiting;
+use super::begin::{self, Waiting};
 use super::fleet::Fleet;
 use super::memory::Memory;
 use super::read::Documents;
@@ -32,10 +32,10 @@ pub(super) fn planned(
         restarts: &restarts,
         of_roots: &of_roots(objects),
     };
-    let waiting = fleet.bare.waiting(last, &wanted);
+    let waiting = begin::waiting(&next.chain, &next.claims, &wanted, fleet);
     let (settling, mut wanted) = Settling::of(shown, wanted, fleet, &memory.sharing, Instant::now());
-    if !waiting.is_empty() {
-        wanted = hand_over::unshared(last, &wanted, waiting.keys());
+    for entry in wanted.iter_mut().filter(|entry| waiting.contains_key(&entry.name)) {
+        *entry = hand_over::waiting(entry);
     }
     let plan = hand_over::plan(last, &next.claims, &wanted, &restarts, fleet);
     (settling, waiting, plan)

@@ -12,7 +12,7 @@ use kube::ResourceExt as _;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 
-use super::bare::{self, Waiting};
+use super::begin::Waiting;
 use super::carried::Packed;
 use super::deliver::Done;
 use super::fleet::{Answer, Fleet, Sidecar};
@@ -60,7 +60,7 @@ pub(super) struct Next {
     pub(super) plan: Plan,
     /// Shards that would begin to share objects.
     pub(super) settling: Settling,
-    /// Shards that wait for pods without a sidecar.
+    /// Shards that have not begun, for there are pods without a sidecar.
     pub(super) bare: Waiting,
     /// Why shards are not restarted yet.
     pub(super) restarting: Waits,
@@ -89,12 +89,12 @@ impl Next {
     }
 
     /// When to look again, whoever has done something by then.
-    fn again(&self) -> Option<Duration> {
+    fn again(&self, memory: &Memory) -> Option<Duration> {
         let plan = &self.plan;
         let is_restarting = !(plan.preparing.is_empty() && plan.hold.is_empty() && plan.evict.is_empty());
         let all = [
             is_restarting.then_some(RESTARTING),
-            (!self.bare.is_empty()).then_some(bare::AGAIN),
+            memory.beginning.again(Instant::now()),
             self.settling.again(),
         ];
         all.into_iter().flatten().min()
@@ -180,7 +180,7 @@ impl Distributor {
             self.remember(&namespace, memory);
             return Ok(Action::requeue(MAX_UNASKED));
         }
-        fleet.bare = self.bare(&namespace, &objects, &stored, &memory).await?;
+        fleet.bare = self.bare(&namespace, &objects, &stored, &mut memory).await;
         let (next, written) = self.step(&namespace, &objects, &stored, &mut fleet, &mut memory).await;
         let is_idle = written.as_ref().is_ok_and(|done| !done.written && done.told);
         memory.done = stored
@@ -192,7 +192,7 @@ impl Distributor {
             settles,
             is_patient.then_some(MAX_UNASKED),
             (!memory.silent.is_empty()).then_some(SILENT),
-            next.again(),
+            next.again(&memory),
             written.as_ref().is_ok_and(|done| !done.told).then(|| memory.pause()),
             written.as_ref().ok().and_then(|done| done.again),
         ];
@@ -242,6 +242,7 @@ impl Distributor {
         fleet.given_up = unreachable::given_up(&memory.silent, fleet, &objects.sharding_configs, now);
         let mut next = self.next(namespace, objects, stored, fleet, memory);
         memory.sharing.clone_from(&next.settling.since);
+        memory.beginning.note(&next.bare, now);
         memory.silent = unreachable::silent(&memory.silent, &next.plan.awaited, fleet, now);
         let written = self.write(stored, &next, fleet, memory).await;
         match &written {

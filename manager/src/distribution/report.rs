@@ -9,6 +9,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use serde_json::{Value, json};
 
+use super::begin::Why;
 use super::fleet::Fleet;
 use super::leading::leading;
 use super::outcome::outcome;
@@ -92,8 +93,7 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         .collect();
     let settling = entries.iter().flat_map(|entry| next.settling.of_entry(&entry.name));
     let settling: BTreeSet<&str> = settling.collect();
-    let bare = entries.iter().filter_map(|entry| next.bare.get(&entry.name)).flatten();
-    let bare: BTreeSet<&String> = bare.collect();
+    let bare = entries.iter().find_map(|entry| next.bare.get(&entry.name));
     let restart = entries.iter().find_map(|entry| restarting(next, &entry.name));
     let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
     let facts = Facts {
@@ -108,7 +108,7 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
             .map(|holder| unreachable::named(holder, &next.plan.awaited, &next.chain.entries, fleet))
             .collect(),
         settling: settling.into_iter().map(str::to_owned).collect(),
-        bare: bare.into_iter().cloned().collect(),
+        bare: bare.map(Why::told),
         restart,
         plugins: plugins(document, next),
         plugins_problem: next.found.problem(&origin.name),

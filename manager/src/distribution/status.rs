@@ -1,5 +1,7 @@
 //! From what became of an object to its `status`. Pure, but for [`publish`].
 
+use std::collections::BTreeSet;
+
 use ctrlmesh_contract::names::labels;
 use ctrlmesh_contract::{Digest, Origin};
 use kube::api::{DynamicObject, Patch};
@@ -57,8 +59,8 @@ pub(super) struct Facts {
     pub(super) waits_for: Vec<String>,
     /// Shards that have some of its objects, and may be about to give them up.
     pub(super) settling: Vec<String>,
-    /// Pods without a sidecar that have to go first.
-    pub(super) bare: Vec<String>,
+    /// Why it has not begun, in a word and in a sentence.
+    pub(super) bare: Option<(&'static str, String)>,
     /// Why its pods are not made again yet, in a word and in a sentence.
     pub(super) restart: Option<(&'static str, String)>,
     /// What its plugins' references led to; `None`: it names none.
@@ -187,21 +189,21 @@ fn resolved(plugins: &[Value], facts: &Facts) -> Said {
 }
 
 fn distributed(facts: &Facts) -> Said {
-    let (status, reason, message) = match &facts.withheld {
-        Some((reason, message)) => (ConditionStatus::False, *reason, message.clone()),
-        None if !facts.mistakes.is_empty() => (ConditionStatus::False, "Invalid", "see Accepted".to_owned()),
-        None if facts.is_unresolved => {
+    let (status, reason, message) = match (&facts.withheld, &facts.bare) {
+        (Some((reason, message)), _) => (ConditionStatus::False, *reason, message.clone()),
+        _ if !facts.mistakes.is_empty() => (ConditionStatus::False, "Invalid", "see Accepted".to_owned()),
+        _ if facts.is_unresolved => {
             let message = format!("see PluginsResolved{}", kept(facts));
             (ConditionStatus::False, "PluginsUnresolved", message)
         }
-        None if !facts.bare.is_empty() => (ConditionStatus::False, "WithoutSidecar", bare(&facts.bare)),
-        None if !facts.waits_for.is_empty() => {
+        (_, Some((reason, message))) => (ConditionStatus::False, *reason, message.clone()),
+        _ if !facts.waits_for.is_empty() => {
             let shards = facts.waits_for.join(", ");
             let message = format!("gets its objects when the sidecars of {shards} have given them up");
             (ConditionStatus::False, "HandingOver", message)
         }
-        None if !facts.settling.is_empty() => (ConditionStatus::False, "Settling", settling(&facts.settling)),
-        None => {
+        _ if !facts.settling.is_empty() => (ConditionStatus::False, "Settling", settling(&facts.settling)),
+        _ => {
             let message = format!("since generation {} of the chain", facts.chain);
             (ConditionStatus::True, DISTRIBUTED, message)
         }
@@ -210,7 +212,7 @@ fn distributed(facts: &Facts) -> Said {
 }
 
 /// Of a shard that begins when these are gone.
-fn bare(pods: &[String]) -> String {
+pub(super) fn without_sidecar(pods: &BTreeSet<String>) -> String {
     format!(
         "shows nothing while pods without a sidecar see everything: {}; restart their workload with label {}: \"true\", or change \
          their labels if they are not of this controller",
@@ -235,7 +237,7 @@ fn enforced(facts: &Facts) -> Said {
         && facts.mistakes.is_empty()
         && facts.waits_for.is_empty()
         && facts.settling.is_empty()
-        && facts.bare.is_empty()
+        && facts.bare.is_none()
         && !facts.is_unresolved
         && facts.restart.is_none();
     let (status, reason, message) = if facts.withheld.is_some() {

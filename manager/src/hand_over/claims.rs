@@ -6,6 +6,7 @@ use ctrlmesh_contract::{Entry, LabelSelector};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::moves::is_nothing_yet;
 use super::shard::{Shard, limits_of};
 use super::{Fleet, Pod, pods};
 use crate::api::sharding_config::Limit;
@@ -123,6 +124,16 @@ impl Claims {
     pub fn are_over(&self, fleet: &impl Fleet) -> bool {
         let mut claims = self.shown.values().flatten();
         self.wanted.is_empty() && claims.all(|claim| !fleet.pods().any(|pod| claim.may_be_shown(&pod)))
+    }
+
+    /// Locks of shards that had begun, and of which pods may still show what the last chain does not say any more.
+    pub fn locks<'a>(&'a self, fleet: &impl Fleet) -> impl Iterator<Item = &'a str> {
+        // Of claims that were too many it is not known.
+        let is_known = |claim: &&Claim| claim.shard.is_some() && !claim.limits.is_empty();
+        let known = self.shown.values().flatten().filter(is_known);
+        let begun = known.filter(|claim| !is_nothing_yet(&claim.limits));
+        let shown = begun.filter(move |claim| fleet.pods().any(|pod| claim.may_be_shown(&pod)));
+        shown.filter_map(|claim| claim.lock.as_deref())
     }
 
     /// The entries, with what they shall show in the end: what an object keeps that is refused meanwhile.

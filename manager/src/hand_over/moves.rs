@@ -13,6 +13,8 @@ use crate::view::{self, ResourceClass};
 
 /// A key that selectors for nothing speak of. No object can both have it and not have it.
 const NOTHING: &str = "ctrlmesh.kusionstack.io/nothing";
+/// The same of shards that have not begun yet: [`super::waiting`].
+const NOTHING_YET: &str = "ctrlmesh.kusionstack.io/nothing-yet";
 /// Limits that sidecars take for certain: together they are half of what the shard-selector plugin allows. Bytes of JSON.
 const MAX_LIMITS_BYTES: usize = 8 * 1024;
 
@@ -134,7 +136,7 @@ fn one(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
     let set = |limit: &Limit| LabelSet::of(&(&limit.selector.clone().unwrap_or_default()).into());
     let set = set(limit).zip(set(other)).and_then(|(set, other)| set.and(&other));
     let Some(set) = set else {
-        return Some(nothing_selector());
+        return Some(no_object(NOTHING));
     };
     match set.selectors().as_slice() {
         [selector] => Some(selector.into()),
@@ -144,34 +146,51 @@ fn one(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
 
 /// Resources of every kind, of which nothing is seen.
 pub(super) fn nothing() -> Vec<Limit> {
-    vec![Limit {
-        relate_resources: Vec::new(),
-        selector: Some(nothing_selector()),
-    }]
+    of_all_kinds(NOTHING)
 }
 
 /// Of the resources of these limits, nothing is seen.
 fn nothing_of(limits: &[Limit]) -> Vec<Limit> {
+    hidden(limits, NOTHING)
+}
+
+/// Of the resources of these limits, nothing is seen yet. No limits: of all.
+pub(super) fn nothing_yet_of(limits: &[Limit]) -> Vec<Limit> {
+    if limits.is_empty() {
+        return of_all_kinds(NOTHING_YET);
+    }
+    hidden(limits, NOTHING_YET)
+}
+
+/// Whether that is what limits say.
+pub(super) fn is_nothing_yet(limits: &[Limit]) -> bool {
+    let nothing = Some(no_object(NOTHING_YET));
+    !limits.is_empty() && limits.iter().all(|limit| limit.selector == nothing)
+}
+
+fn of_all_kinds(key: &str) -> Vec<Limit> {
+    vec![Limit {
+        relate_resources: Vec::new(),
+        selector: Some(no_object(key)),
+    }]
+}
+
+fn hidden(limits: &[Limit], key: &str) -> Vec<Limit> {
     let mut seen = BTreeSet::new();
     let is_new = |limit: &&Limit| seen.insert(format!("{:?}", limit.relate_resources));
     let limits = limits.iter().filter(is_new);
     limits
         .map(|limit| Limit {
             relate_resources: limit.relate_resources.clone(),
-            selector: Some(nothing_selector()),
+            selector: Some(no_object(key)),
         })
         .collect()
 }
 
-/// Whether that is what limits say.
-pub(super) fn is_nothing(limits: &[Limit]) -> bool {
-    let nothing = Some(nothing_selector());
-    !limits.is_empty() && limits.iter().all(|limit| limit.selector == nothing)
-}
-
-fn nothing_selector() -> LabelSelector {
+/// What selects no object.
+fn no_object(key: &str) -> LabelSelector {
     let requirement = |operator| Requirement {
-        key: NOTHING.to_owned(),
+        key: key.to_owned(),
         operator,
         values: Vec::new(),
     };

@@ -3,7 +3,7 @@
 use ctrlmesh_contract::{Entry, LabelSelector, Settings};
 use serde_json::{Value, json};
 
-use super::restart;
+use super::{moves, restart};
 use crate::api::sharding_config::Limit;
 
 /// The shard-selector setting that makes lists no older than the moment they begin: the first list of what is gained has to
@@ -76,9 +76,14 @@ pub(super) fn with(entry: &Entry, limits: &[Limit], is_consistent: bool) -> Entr
     }
 }
 
-/// The entry of pods that leave the shard: they see nothing, and lead in no shard.
+/// The entry of pods that leave the shard: they see nothing, and lead in no shard. Of a shard that has not begun it says so still.
 pub(super) fn left(entry: &Entry, name: String, pods: LabelSelector) -> Entry {
-    let nothing = with(entry, &super::moves::nothing(), false);
+    let limits = if super::is_waiting(entry) {
+        moves::nothing_yet_of(&[])
+    } else {
+        moves::nothing()
+    };
+    let nothing = with(entry, &limits, false);
     let mut settings = nothing.settings.value().clone();
     if let Some(Value::String(shard)) = settings.get_mut(SHARD)
         && !shard.ends_with(LEFT)

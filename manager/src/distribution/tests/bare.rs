@@ -1,8 +1,9 @@
 //! Pods without a sidecar beside the first that have one.
 
 use super::losing::{pod_of, shard};
+use super::sharing::limits;
 use super::*;
-use crate::hand_over::shows_nothing;
+use crate::hand_over::is_waiting;
 
 fn without_sidecar(mut pod: Value) -> Value {
     pod["metadata"]["labels"]
@@ -12,10 +13,20 @@ fn without_sidecar(mut pod: Value) -> Value {
     pod
 }
 
-/// Whether any shard shows anything.
-fn shows(state: &Snapshot<'_>) -> bool {
+/// Whether any shard has begun.
+fn has_begun(state: &Snapshot<'_>) -> bool {
     let entries = chain(state).map(|chain| chain.entries).unwrap_or_default();
-    entries.iter().any(|entry| !shows_nothing(entry))
+    entries.iter().any(|entry| !is_waiting(entry))
+}
+
+/// Whether a shard shows objects with this label.
+fn shows(state: &Snapshot<'_>, shard: &str, label: &str) -> bool {
+    let chain = chain(state).unwrap();
+    let is_there = chain
+        .entries
+        .iter()
+        .any(|entry| entry.name.ends_with(&format!("/{shard}")));
+    is_there && limits(&chain, shard).contains(&format!("\"{label}\""))
 }
 
 #[tokio::test]
@@ -44,17 +55,16 @@ async fn a_rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
         })
         .await;
     }
-    assert!(!server.store().read(shows));
+    assert!(!server.store().read(has_begun));
     task.stop().await;
     // Another manager knows, too.
     let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
     let asked = left.asked();
     until_counted(|| left.asked() > asked + 3).await;
-    assert!(!server.store().read(shows));
+    assert!(!server.store().read(has_begun));
     server.store().delete("pods", DEMO, "right-0").unwrap();
     until(&server, "both begin", |state| {
-        let entries = chain(state).unwrap().entries;
-        !entries.iter().any(shows_nothing)
+        shows(state, "left", "b") && shows(state, "right", "c")
     })
     .await;
     let last = server.store().read(chain).unwrap();
@@ -62,10 +72,57 @@ async fn a_rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
     // One that comes later takes nothing from who works.
     put(&server, old);
     put(&server, shard("left", "d", 60));
-    until(&server, "left shows something else", |state| {
-        let chain = chain(state).unwrap();
-        chain.entries.iter().all(|entry| !shows_nothing(entry)) && chain.generation > last.generation
+    until(&server, "left shows something else", |state| shows(state, "left", "d")).await;
+    assert!(server.store().read(|state| shows(state, "right", "c")));
+    task.stop().await;
+}
+
+#[tokio::test]
+async fn a_shard_that_joins_others_waits_for_nobody_without_a_sidecar() {
+    let (left, port) = Sidecar::start(94, 0).await;
+    left.say(running("left-0", 0, None));
+    let server = server().await;
+    put(&server, pod_of("left", &left.ip));
+    put(&server, shard("left", "b", 60));
+    let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
+    let first = until_entries(&server, 1).await;
+    left.say(running("left-0", first.generation, Some(&first)));
+    put(&server, without_sidecar(pod_of("right", "127.0.0.95")));
+    put(&server, shard("right", "c", 60));
+    until(&server, "right has begun", |state| {
+        let [status, _, _] = condition_of(state, "shardingconfigs", "right", "Distributed");
+        status == "True" && shows(state, "right", "c")
     })
     .await;
+    task.stop().await;
+}
+
+#[tokio::test]
+async fn pods_that_cannot_be_listed_hold_up_those_alone_who_have_not_begun() {
+    let server = server().await;
+    put(&server, shard("left", "b", 60));
+    let (_, task) = start(&server, 1, &["--settle-ms=0"]).await;
+    until_entries(&server, 1).await;
+    let refuse = Rule::new(Fault::Status {
+        code: 403,
+        retry_after: None,
+    });
+    server
+        .faults()
+        .add(refuse.verb("list").resource("pods").namespace(DEMO));
+    let mut other = shard("other", "c", 60);
+    other["spec"]["controller"]["leaderElectionName"] = json!("another");
+    put(&server, other);
+    until(&server, "it is told what is missing", |state| {
+        let [status, reason, message] = condition_of(state, "shardingconfigs", "other", "Distributed");
+        (status.as_str(), reason.as_str()) == ("False", "PodsUnknown") && message.contains("HTTP 403")
+    })
+    .await;
+    assert!(!server.store().read(|state| shows(state, "other", "c")));
+    put(&server, shard("left", "d", 60));
+    until(&server, "left goes on", |state| shows(state, "left", "d")).await;
+    assert!(!server.store().read(|state| shows(state, "other", "c")));
+    server.faults().clear();
+    until(&server, "the other begins", |state| shows(state, "other", "c")).await;
     task.stop().await;
 }

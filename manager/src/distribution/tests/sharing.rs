@@ -10,7 +10,7 @@ fn own(chain: &Chain, shards: &[&str]) -> Chain {
     own
 }
 
-fn limits(chain: &Chain, shard: &str) -> String {
+pub(super) fn limits(chain: &Chain, shard: &str) -> String {
     let entry = chain.entries.iter().find(|entry| shard_of(&entry.name) == shard);
     entry.unwrap().settings.value()["limits"].to_string()
 }
