@@ -46,6 +46,12 @@ pub fn is_asked_for(pod: &Value) -> bool {
     Draft::of(pod).is_some_and(|pod| pod.has(labels::ENABLE_PROXY))
 }
 
+/// Whether it asks for what it sends to the API server to be redirected, so that the addresses of that must be known.
+#[must_use]
+pub fn is_redirected(pod: &Value) -> bool {
+    Draft::of(pod).is_some_and(|pod| pod.has(labels::ENABLE_IPTABLES))
+}
+
 /// The JSON patch that gives a pod its sidecar; empty if it has it.
 ///
 /// # Errors
@@ -84,7 +90,7 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     }
     sidecar::place(sidecar, is_native, &mut draft.init_containers, &mut draft.containers);
     if mode == Mode::Iptables {
-        let mut init = iptables::container(&wishes, settings, server);
+        let mut init = iptables::container(&wishes, settings, known, server);
         before.carry_over(&mut init);
         iptables::place(init, is_native, &mut draft.init_containers);
     }

@@ -9,9 +9,11 @@ mod namespaces;
 #[cfg(test)]
 mod tests;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use ctrlmesh_contract::names::{CA_CONFIG_MAP, SERVING_SECRET};
+use k8s_openapi::api::core::v1::Service;
 
 use crate::certificate::{self, Leaf, Place, Schedule};
 use crate::context::Context;
@@ -25,7 +27,7 @@ pub(crate) const SECRET: &str = "ctrlmesh-mesh-ca";
 const CLUSTER_CA: &str = "kube-root-ca.crt";
 const CA_FILE: &str = "ca.crt";
 /// The Service of the API server, and its namespace.
-const SERVICE: (&str, &str) = ("default", "kubernetes");
+pub(crate) const SERVICE: (&str, &str) = ("default", "kubernetes");
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -88,6 +90,19 @@ const fn rule(
 pub async fn run(context: Context) -> Result<(), Error> {
     keep(context, SCHEDULE).await;
     Ok(())
+}
+
+/// Addresses of a Service, of each of its families.
+pub(crate) fn addresses(service: &Service) -> Vec<IpAddr> {
+    let spec = service.spec.iter();
+    let all = spec.flat_map(|spec| spec.cluster_ips.iter().flatten().chain(&spec.cluster_ip));
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for address in all.filter_map(|address| address.parse().ok()) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
 }
 
 async fn keep(context: Context, schedule: Schedule) {

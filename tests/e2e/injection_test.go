@@ -43,7 +43,9 @@ type injectedCase struct {
 	Rules        []map[string]any
 	Native       *bool
 	UpstreamKeys []string
-	Pod          map[string]any
+	// Of a Service that has other addresses than the one of this cluster.
+	ServiceAddresses []string
+	Pod              map[string]any
 }
 
 func TestInjection(t *testing.T) {
@@ -99,7 +101,8 @@ func becomeWhatFilesSay(t *testing.T, m *mesh, key string) {
 	for _, file := range injectedFiles(t) {
 		var of injectedCase
 		check(t, yaml.Unmarshal(must(os.ReadFile(file))(t), &of))
-		ofThisManager := of.Rules == nil && of.Native == nil && (of.Flags == nil || reflect.DeepEqual(of.Flags, []string{"--init-image=ctrlmesh-init:1"}))
+		ofThisManager := of.Rules == nil && of.Native == nil && of.ServiceAddresses == nil &&
+			(of.Flags == nil || reflect.DeepEqual(of.Flags, []string{"--init-image=ctrlmesh-init:1"}))
 		if !ofThisManager || isOfLaterReleases(file) {
 			continue
 		}

@@ -10,7 +10,8 @@ use super::refusal::Refusal;
 use super::wishes::{Inject, Synced, Wishes};
 
 /// Where a container finds the API server when it is told nothing else.
-const SERVER: [&str; 2] = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"];
+pub(super) const HOST: &str = "KUBERNETES_SERVICE_HOST";
+const SERVER: [&str; 2] = [HOST, "KUBERNETES_SERVICE_PORT"];
 
 /// Variables that the pod asks for, in the order in which they are set.
 pub(super) fn asked_for(draft: &Draft, wishes: &Wishes) -> Result<Vec<Value>, Refusal> {

@@ -1,28 +1,47 @@
 //! Redirected traffic: an init container sets the rules, and what containers trust is a bundle with the mesh's authority.
 
+use std::net::IpAddr;
+
 use ctrlmesh_contract::names::{self, pod};
 use serde_json::{Map, Value, json};
 
-use super::pod::{Container, Draft};
+use super::environment::HOST;
+use super::pod::{Container, Draft, name_of};
 use super::refusal::Refusal;
-use super::settings::Settings;
+use super::settings::{Known, Settings};
 use super::volumes::{self, CLUSTER_CA};
 use super::wishes::Wishes;
 
 /// The init container. `server` tells it where the API server is, if the pod says so.
-pub(super) fn container(wishes: &Wishes, settings: &Settings, server: Vec<Value>) -> Container {
+pub(super) fn container(wishes: &Wishes, settings: &Settings, known: &Known, server: Vec<Value>) -> Container {
     let mut fields = Map::new();
     let mut put = |field: &str, value: Value| drop(fields.insert(field.to_owned(), value));
     put("name", json!(pod::INIT));
     put("image", json!(settings.init_image));
     put("imagePullPolicy", json!(settings.pull_policy));
-    put("args", json!(["init"]));
+    put("args", json!(arguments(&known.service_addresses, &server)));
     if !server.is_empty() {
         put("env", Value::Array(server));
     }
     put("resources", wishes.resources(settings));
     put("securityContext", rights());
     Container(fields)
+}
+
+/// All addresses of the Service: kubelet tells containers of one, and a name of it may lead to one of the other family. A pod that says
+/// itself that the API server is elsewhere goes there alone.
+fn arguments(service: &[IpAddr], server: &[Value]) -> Vec<String> {
+    let mut arguments = vec!["init".to_owned()];
+    let is_service = |told: &Value| {
+        let address = told.get("value").and_then(Value::as_str).and_then(|it| it.parse().ok());
+        address.is_some_and(|address| service.contains(&address))
+    };
+    let told = server.iter().find(|variable| name_of(variable) == HOST);
+    if !service.is_empty() && told.is_none_or(is_service) {
+        let addresses: Vec<String> = service.iter().map(IpAddr::to_string).collect();
+        arguments.push(format!("--host={}", addresses.join(",")));
+    }
+    arguments
 }
 
 /// Rules of the pod's own network, and nothing else. Only root can have a capability without the image's help.
@@ -47,7 +66,7 @@ pub(super) fn place(container: Container, is_native: bool, init: &mut Vec<Contai
 /// Wherever containers are given the cluster's authorities, they get the mesh's beside them.
 pub(super) fn trust_the_mesh(draft: &mut Draft) {
     for volume in &mut draft.volumes {
-        if volumes::NAMES.contains(&super::pod::name_of(volume)) {
+        if volumes::NAMES.contains(&name_of(volume)) {
             continue;
         }
         let sources = volume.pointer_mut("/projected/sources").and_then(Value::as_array_mut);

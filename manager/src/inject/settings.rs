@@ -42,6 +42,8 @@ pub struct Known {
     pub has_native_sidecars: bool,
     /// Keys of the ConfigMap that [`super::upstream_config_map`] names; `None`: there is none.
     pub upstream_keys: Option<Vec<String>>,
+    /// Addresses of the API server's Service, of each of its families. Needed for redirected traffic; empty: not known.
+    pub service_addresses: Vec<IpAddr>,
 }
 
 impl Settings {

@@ -12,7 +12,7 @@ use kube::runtime::watcher::{self, Config, Event, watch_object};
 use kube::{Api, ResourceExt as _};
 
 use super::copies::{Copies, Files, Kept, Written};
-use super::{CA_FILE, CLUSTER_CA, SERVICE};
+use super::{CA_FILE, CLUSTER_CA, SERVICE, addresses};
 use crate::certificate::{Error, Stored, Trusting, blocks, certificates, told};
 use crate::context::Context;
 
@@ -152,7 +152,7 @@ impl Trusting for Namespaces {
             named(&self.context).map(Seen::Secret).boxed(),
             told(watch_object(cluster_ca, CLUSTER_CA)).map(Seen::ClusterCa).boxed(),
             told(watch_object(services, SERVICE.1))
-                .map(|service| Seen::Addresses(addresses(service)))
+                .map(|service| Seen::Addresses(told_addresses(service)))
                 .boxed(),
         ])
     }
@@ -227,12 +227,11 @@ impl Trusting for Namespaces {
     }
 }
 
-fn addresses(service: Option<Service>) -> Vec<String> {
-    let Some(spec) = service.and_then(|service| service.spec) else {
+/// As names of a certificate.
+fn told_addresses(service: Option<Service>) -> Vec<String> {
+    if service.is_none() {
         tracing::warn!("there is no Service kubernetes; certificates of sidecars are not for its address");
-        return Vec::new();
-    };
-    let all = spec.cluster_ips.into_iter().flatten().chain(spec.cluster_ip);
-    all.filter(|address| address.parse::<std::net::IpAddr>().is_ok())
-        .collect()
+    }
+    let all = service.as_ref().map(addresses).unwrap_or_default();
+    all.iter().map(ToString::to_string).collect()
 }

@@ -3,9 +3,10 @@
 //! Fails closed: a pod that asks for a sidecar and can't have one is not made. Whoever makes pods tries again.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use kube::api::{ApiResource, ListParams};
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
@@ -18,7 +19,8 @@ use super::Reviewer;
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::args::NativeSidecar;
 use crate::distribution;
-use crate::inject::{Known, Rule, Settings, inject, is_asked_for, upstream_config_map};
+use crate::inject::{Known, Rule, Settings, inject, is_asked_for, is_redirected, upstream_config_map};
+use crate::mesh_ca;
 
 type Request = AdmissionRequest<DynamicObject>;
 
@@ -30,11 +32,16 @@ const MAX_RULES: u32 = 5000;
 /// do so unasked, and kubelets may be three releases behind.
 const NATIVE_SINCE: (u32, u32) = (1, 32);
 
+/// Said of a pod with redirected traffic where nobody knows the API server's addresses.
+const ONE_ADDRESS: &str = "the Service kubernetes of namespace default is not there, or not for ctrlmesh-manager to list: of what this pod \
+     sends to the API server, only that to KUBERNETES_SERVICE_HOST is redirected. Where the Service has an IPv4 and an IPv6 address, the other \
+     one leads past the sidecar";
+
 /// Why a pod can't be injected now.
 type Problem = Box<dyn std::error::Error + Send + Sync>;
 
 pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
-    let response = AdmissionResponse::from(request);
+    let mut response = AdmissionResponse::from(request);
     let Some(pod) = made(request) else {
         return response;
     };
@@ -43,6 +50,10 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
         Ok(Err(problem)) => return unavailable(response, &problem),
         Err(_) => return unavailable(response, &"the API server did not answer in time"),
     };
+    if is_redirected(&pod) && known.service_addresses.is_empty() {
+        tracing::warn!(namespace = known.namespace, "{ONE_ADDRESS}");
+        response.warnings = Some(vec![ONE_ADDRESS.to_owned()]);
+    }
     let args = &reviewer.context.args;
     let settings = Settings::new(&args.proxy, args.sidecar_port);
     let patch = match inject(&pod, &known, &settings) {
@@ -98,13 +109,14 @@ async fn known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Result<Kn
     let namespace = request.namespace.as_deref().unwrap_or_default();
     let secrets: Api<Secret> = Api::namespaced(client.clone(), own);
     let upstream = upstream_config_map(pod);
-    let (shards, breakers, faults, key, native, upstream) = tokio::try_join!(
+    let (shards, breakers, faults, key, native, upstream, service) = tokio::try_join!(
         rules::<ShardingConfig>(client, namespace),
         rules::<CircuitBreaker>(client, namespace),
         rules::<FaultInjection>(client, namespace),
         async { Ok(distribution::public_key(&secrets).await?) },
         has_native_sidecars(reviewer),
         keys(client, namespace, upstream.as_deref()),
+        service_addresses(client, is_redirected(pod)),
     )?;
     Ok(Known {
         namespace: namespace.to_owned(),
@@ -112,6 +124,7 @@ async fn known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Result<Kn
         public_key: key,
         has_native_sidecars: native,
         upstream_keys: upstream,
+        service_addresses: service,
     })
 }
 
@@ -161,6 +174,21 @@ async fn keys(client: &Client, namespace: &str, name: Option<&str>) -> Result<Op
         let binary = map.binary_data.unwrap_or_default().into_keys();
         map.data.unwrap_or_default().into_keys().chain(binary).collect()
     }))
+}
+
+/// Of the API server's Service; empty: they are not asked for, or nobody may know them, which is said to the pod.
+async fn service_addresses(client: &Client, is_asked_for: bool) -> Result<Vec<IpAddr>, Problem> {
+    if !is_asked_for {
+        return Ok(Vec::new());
+    }
+    let (namespace, name) = mesh_ca::SERVICE;
+    let api: Api<Service> = Api::namespaced(client.clone(), namespace);
+    let named = ListParams::default().fields(&format!("metadata.name={name}"));
+    match api.list(&named).await {
+        Ok(found) => Ok(found.items.first().map(mesh_ca::addresses).unwrap_or_default()),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! `CTRLMESH_WRITE_GOLDEN=1` writes the latter; then read the difference.
 
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
@@ -25,6 +26,8 @@ pub(super) struct Case {
     /// Absent: yes.
     native: Option<bool>,
     upstream_keys: Option<Vec<String>>,
+    /// Absent: one, which it has in the clusters of the end-to-end tests, too.
+    service_addresses: Option<Vec<IpAddr>>,
     pub(super) pod: Value,
 }
 
@@ -45,6 +48,10 @@ impl Case {
             public_key: "ed25519:AAAA".to_owned(),
             has_native_sidecars: self.native.unwrap_or(true),
             upstream_keys: self.upstream_keys.clone(),
+            service_addresses: self
+                .service_addresses
+                .clone()
+                .unwrap_or_else(|| vec![Ipv4Addr::new(10, 96, 0, 1).into()]),
         }
     }
 

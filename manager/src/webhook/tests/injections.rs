@@ -228,3 +228,62 @@ async fn the_file_of_a_kubeconfig_is_the_key_of_its_config_map() {
         "{arguments:?}"
     );
 }
+
+/// What the init container is told.
+fn redirected(pod: &Value) -> &Value {
+    let init = &pod["spec"]["initContainers"][0];
+    assert_eq!(init["name"], "ctrlmesh-init");
+    &init["args"]
+}
+
+#[tokio::test]
+async fn both_addresses_of_the_api_server_are_redirected() {
+    let server = server(&[]).await;
+    let store = server.stand.server.store();
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "kubernetes", "namespace": "default"},
+        "spec": {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00::1"]},
+    });
+    store.put(service).unwrap();
+    let before = pod(&[
+        ASKS,
+        ("shard", "a"),
+        ("ctrlmesh.kusionstack.io/enable-iptables", "true"),
+    ]);
+    let response = server.create(MUTATE_POD, &before).await;
+    assert_eq!(
+        redirected(&made(&before, &response)),
+        &json!(["init", "--host=10.96.0.1,fd00::1"])
+    );
+    assert_eq!(response.get("warnings"), None);
+
+    // It is read for pods with redirected traffic alone.
+    let lists = |code| {
+        let refusal = Fault::Status {
+            code,
+            retry_after: None,
+        };
+        server
+            .stand
+            .server
+            .faults()
+            .add(Rule::new(refusal).resource("services"))
+    };
+    let rule = lists(500);
+    refused(&server.create(MUTATE_POD, &before).await, 503, "can't get one now");
+    made(&of_shard("a"), &server.create(MUTATE_POD, &of_shard("a")).await);
+    server.stand.server.faults().remove(rule);
+
+    lists(403);
+    let response = server.create(MUTATE_POD, &before).await;
+    assert_eq!(
+        redirected(&made(&before, &response)),
+        &json!(["init"]),
+        "kubelet tells of one"
+    );
+    let warning = response["warnings"][0].as_str().unwrap();
+    assert!(
+        warning.contains("only that to KUBERNETES_SERVICE_HOST is redirected"),
+        "{warning}"
+    );
+}

@@ -32,6 +32,7 @@ impl Stand {
         let ours = |plural, kind| Resource::namespaced("ctrlmesh.kusionstack.io", "v1alpha1", plural, kind);
         let server = ApiServer::builder()
             .namespace("ctrlmesh")
+            .namespace("default")
             .namespace("demo")
             .resource(admission(
                 "mutatingwebhookconfigurations",
