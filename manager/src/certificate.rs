@@ -20,7 +20,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::ObjectMeta;
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, watch_object};
+use kube::runtime::watcher;
 
 use crate::context::{Context, post_params};
 #[cfg(test)]
@@ -66,15 +66,22 @@ pub enum Error {
     /// The API server, or the way to it.
     #[error("the API server: {}", crate::plain::plain(.0))]
     Api(#[from] kube::Error),
+    /// The same, about an object that somebody waits for.
+    #[error("{kind} {name} can't be written: {}", crate::plain::plain(.source))]
+    Refused {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: &'static str,
+        /// What the API server said.
+        source: kube::Error,
+    },
 }
 
 /// Who trusts a CA, and who serves what it signed.
 pub(crate) trait Trusting: Send {
     /// What a watch says.
     type Seen: Send + 'static;
-
-    /// Everything that must be known.
-    fn watched(&self) -> SelectAll<BoxStream<'static, Self::Seen>>;
 
     /// Takes note; says whether there may be something to do.
     fn see(&mut self, seen: Self::Seen) -> bool;
@@ -88,28 +95,36 @@ pub(crate) trait Trusting: Send {
     /// Makes this every bundle.
     fn trust(&mut self, bundle: &str) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Gives what there is to whoever needs it and has it not, and says when it must be tried again.
-    fn hand_out(&mut self, stored: &Stored) -> impl Future<Output = Option<Duration>> + Send;
+    /// Gives what there is to whoever needs it and has it not.
+    fn hand_out(&mut self, stored: &Stored) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
 /// Where it is kept, and how long things last.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// What it is for, in logs.
-    pub(crate) what: &'static str,
-    /// Name of the Secret, in the manager's namespace.
-    pub(crate) secret: String,
+    pub(crate) what: String,
+    /// The Secret's name, and what it has when it is made. It lies in the manager's namespace.
+    pub(crate) secret: ObjectMeta,
     pub(crate) schedule: Schedule,
 }
 
-/// Keeps the certificate, until it shall stop. What fails is logged and done again.
-pub(crate) async fn keep<T: Trusting>(context: Context, place: Place, trusting: T) {
-    let mut seen = watched(&context, &place, &trusting);
+/// Keeps the certificate, until it shall stop. What fails is logged and done again. `secrets` says what the Secret is, `others`
+/// everything else that must be known.
+pub(crate) async fn keep<T: Trusting>(
+    context: Context,
+    place: Place,
+    secrets: BoxStream<'static, Option<Secret>>,
+    others: SelectAll<BoxStream<'static, T::Seen>>,
+    trusting: T,
+) {
+    let secrets = secrets.map(|secret| Seen::Secret(Box::new(secret))).boxed();
+    let mut seen = futures_util::stream::select_all([secrets, others.map(Seen::Other).boxed()]);
+    let what = place.what.clone();
     let mut keeper = Keeper::new(context, place, trusting);
     let mut pause = FIRST_PAUSE;
     let mut last = None;
     loop {
-        let what = keeper.place.what;
         let (rest, is_firm) = match keeper.step(SystemTime::now()).await {
             Ok(Step::Rest(rest)) => (rest, false),
             Ok(step) => {
@@ -145,21 +160,6 @@ enum Waited {
 enum Seen<S> {
     Secret(Box<Option<Secret>>),
     Other(S),
-}
-
-fn watched<T: Trusting>(
-    context: &Context,
-    place: &Place,
-    trusting: &T,
-) -> SelectAll<BoxStream<'static, Seen<T::Seen>>> {
-    let secrets = Api::namespaced(context.client.clone(), &context.args.namespace);
-    let secret = watch_object(secrets, &place.secret);
-    let mut all = SelectAll::new();
-    all.push(told(
-        secret.map(|seen| seen.map(|secret| Seen::Secret(Box::new(secret)))),
-    ));
-    all.push(trusting.watched().map(Seen::Other).boxed());
-    all
 }
 
 /// Errors of a watch are logged; it goes on by itself.
@@ -240,7 +240,7 @@ impl<T: Trusting> Keeper<T> {
             bundles: &bundles,
             trusted_since: self.trusted_since,
         };
-        let mut step = plan(&facts, &schedule);
+        let step = plan(&facts, &schedule);
         match step {
             Step::Rest(_) => {}
             Step::Settle => self.trusted_since = Some(now),
@@ -259,16 +259,13 @@ impl<T: Trusting> Keeper<T> {
                 return Ok(step);
             }
         }
-        let again = self.trusting.hand_out(&stored).await;
-        if let (Step::Rest(rest), Some(again)) = (&mut step, again) {
-            *rest = again.min(*rest);
-        }
+        self.trusting.hand_out(&stored).await?;
         Ok(step)
     }
 
     /// With the version that was read: two leaders don't undo each other's work.
     async fn write(&self, stored: &Stored) -> Result<Secret, Error> {
-        let name = &self.place.secret;
+        let name = self.place.secret.name.as_deref().unwrap_or_default();
         let secrets: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.context.args.namespace);
         let options = post_params();
         if let Some(Some(secret)) = &self.secret {
@@ -279,10 +276,7 @@ impl<T: Trusting> Keeper<T> {
         let mut data = BTreeMap::new();
         stored.write(&mut data);
         let secret = Secret {
-            metadata: ObjectMeta {
-                name: Some(name.clone()),
-                ..ObjectMeta::default()
-            },
+            metadata: self.place.secret.clone(),
             data: Some(data),
             ..Secret::default()
         };

@@ -1,11 +1,14 @@
-//! The authority that sidecars serve under, and what it signed, in each namespace with pods that need it (docs/adr/0022): ConfigMap
-//! `ctrlmesh-ca` has the cluster's authority and ours, Secret `ctrlmesh-serving-cert` a certificate for the names of the API server.
+//! The authority that sidecars of a namespace serve under, and what it signed, in each namespace with pods that need it (docs/adr/0022):
+//! ConfigMap `ctrlmesh-ca` has the cluster's authority and the namespace's, Secret `ctrlmesh-serving-cert` a certificate for the names of
+//! the API server. No namespace trusts another's.
 //!
 //! Nothing is made before a pod asks for it, and what was made is kept up to date. Objects of these names that somebody else
 //! made are left alone. Leaves when what is made to [`crate::certificate`].
 
-mod copies;
+mod namespace;
 mod namespaces;
+mod object;
+mod seen;
 #[cfg(test)]
 mod tests;
 
@@ -15,14 +18,16 @@ use std::time::Duration;
 use ctrlmesh_contract::names::{CA_CONFIG_MAP, SERVING_SECRET};
 use k8s_openapi::api::core::v1::Service;
 
-use crate::certificate::{self, Leaf, Place, Schedule};
+use crate::certificate::{Leaf, Schedule};
 use crate::context::Context;
 use crate::error::Error;
 use crate::rbac::{Rule, Scope};
 use namespaces::Namespaces;
 
-/// The Secret with the authority's key, in the manager's namespace.
-pub(crate) const SECRET: &str = "ctrlmesh-mesh-ca";
+/// What the names of Secrets with authorities begin with: `ctrlmesh-mesh-ca-demo` has that of namespace demo, in the manager's.
+const SECRET: &str = "ctrlmesh-mesh-ca";
+/// Label of these Secrets, with the namespace that they are for.
+const OF_NAMESPACE: &str = "ctrlmesh.kusionstack.io/mesh-ca";
 /// The cluster's authority. It is the same in every namespace.
 const CLUSTER_CA: &str = "kube-root-ca.crt";
 const CA_FILE: &str = "ca.crt";
@@ -45,13 +50,17 @@ pub(crate) const SCHEDULE: Schedule = Schedule {
     rest: Duration::from_secs(3600),
 };
 
-/// What it does at the API server. `create` can't be limited to names.
+/// What it does at the API server. `create` can't be limited to names, nor can names that are made of others be foreseen.
 pub const RULES: &[Rule] = &[
-    rule(Scope::Namespace, &["secrets"], &["create"], &[]),
-    rule(Scope::Namespace, &["secrets"], &["list", "update", "watch"], &[SECRET]),
+    rule(
+        Scope::Namespace,
+        &["secrets"],
+        &["create", "list", "update", "watch"],
+        &[],
+    ),
     rule(Scope::Namespace, &["configmaps"], &["list", "watch"], &[CLUSTER_CA]),
     rule(Scope::Cluster, &["services"], &["list", "watch"], &[SERVICE.1]),
-    rule(Scope::Cluster, &["pods"], &["list", "watch"], &[]),
+    rule(Scope::Cluster, &["namespaces", "pods"], &["list", "watch"], &[]),
     rule(Scope::Cluster, &["configmaps"], &["create"], &[]),
     rule(
         Scope::Cluster,
@@ -83,13 +92,12 @@ const fn rule(
     }
 }
 
-/// Keeps authority, bundles and certificates until it shall stop.
+/// Keeps authorities, bundles and certificates until it shall stop.
 ///
 /// # Errors
-/// None: what fails is logged and done again.
+/// A task is gone. What fails is logged and done again.
 pub async fn run(context: Context) -> Result<(), Error> {
-    keep(context, SCHEDULE).await;
-    Ok(())
+    Namespaces::new(context, SCHEDULE).run().await
 }
 
 /// Addresses of a Service, of each of its families.
@@ -103,13 +111,4 @@ pub(crate) fn addresses(service: &Service) -> Vec<IpAddr> {
         }
     }
     addresses
-}
-
-async fn keep(context: Context, schedule: Schedule) {
-    let place = Place {
-        what: "sidecars",
-        secret: SECRET.to_owned(),
-        schedule,
-    };
-    certificate::keep(context.clone(), place, Namespaces::new(context)).await;
 }

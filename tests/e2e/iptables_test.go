@@ -157,7 +157,7 @@ func (p *tlsPod) projected(t *testing.T) []byte {
 func (p *tlsPod) sign(t *testing.T) {
 	t.Helper()
 	secrets := p.mesh.client.CoreV1().Secrets(manager.Namespace)
-	secret := must(secrets.Get(t.Context(), "ctrlmesh-mesh-ca", meta.GetOptions{}))(t)
+	secret := must(secrets.Get(t.Context(), "ctrlmesh-mesh-ca-"+tlsNamespace, meta.GetOptions{}))(t)
 	secret.Data["tls.crt"] = nil
 	_, err := secrets.Update(t.Context(), secret, meta.UpdateOptions{})
 	check(t, err)

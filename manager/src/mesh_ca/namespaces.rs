@@ -1,128 +1,231 @@
-//! Which namespaces need bundle and certificate, and that they have them.
+//! Which namespaces need bundle and certificate. Each has an authority of its own, whose key stays in the manager's namespace, and a task
+//! that keeps it: who reads the Secrets of one can't pose as the API server in another, and what goes wrong in one holds up no other.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ctrlmesh_contract::names::{annotations, labels};
 use futures_util::StreamExt as _;
-use futures_util::stream::{BoxStream, SelectAll};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use futures_util::stream::{BoxStream, SelectAll, select_all};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace as Core, Pod, Secret, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::ObjectMeta;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Config, Event, watch_object};
-use kube::{Api, ResourceExt as _};
+use kube::{Api, ResourceExt};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
-use super::copies::{Copies, Files, Kept, Written};
-use super::{CA_FILE, CLUSTER_CA, SERVICE, addresses};
-use crate::certificate::{Error, Stored, Trusting, blocks, certificates, told};
+use super::namespace::{self, Cluster, Namespace, changes};
+use super::object::{Kept, is_ours};
+use super::seen::Seen;
+use super::{CA_FILE, CLUSTER_CA, OF_NAMESPACE, SECRET, SERVICE, addresses};
+use crate::certificate::{self, Place, Schedule, certificates, told};
 use crate::context::Context;
-
-/// Until a namespace that did not take its objects is tried again.
-const RETRY: Duration = Duration::from_secs(15);
-
-/// What the API server is called inside of a cluster, and what sidecars listen on.
-const NAMES: [&str; 7] = [
-    "kubernetes",
-    "kubernetes.default",
-    "kubernetes.default.svc",
-    "kubernetes.default.svc.cluster.local",
-    "localhost",
-    "127.0.0.1",
-    "::1",
-];
+use crate::error::Error;
 
 /// What a watch says.
-pub(super) enum Seen {
+enum Told {
+    Namespace(Event<PartialObjectMeta<Core>>),
     Pod(Event<PartialObjectMeta<Pod>>),
-    ConfigMap(Event<ConfigMap>),
-    Secret(Event<Secret>),
+    Authority(Event<Secret>),
+    Bundle(Event<ConfigMap>),
+    Certificate(Event<Secret>),
     ClusterCa(Option<ConfigMap>),
-    /// Addresses of the API server's.
-    Addresses(Vec<String>),
+    Service(Option<Box<Service>>),
 }
 
-/// Containers trust the ConfigMap of their namespace; sidecars serve what the Secret holds.
+/// Those that are kept.
 pub(super) struct Namespaces {
     context: Context,
-    /// Those where a pod asked.
+    schedule: Schedule,
+    there: Seen<PartialObjectMeta<Core>>,
+    /// Where a pod asked, or a bundle of ours lies. One that is made again may be told of after a pod in it, so none is forgotten.
     needing: BTreeSet<String>,
-    config_maps: Copies<ConfigMap>,
-    secrets: Copies<Secret>,
-    /// Of the cluster, PEM. `None`: there was none yet.
-    cluster_ca: Option<String>,
-    is_cluster_ca_looked_for: bool,
-    /// Of the API server's Service. `None`: not looked for yet.
-    addresses: Option<Vec<String>>,
+    authorities: Seen<Secret>,
+    bundles: Seen<ConfigMap>,
+    certificates: Seen<Secret>,
+    cluster: watch::Sender<Cluster>,
+    kept: BTreeMap<String, Keeping>,
+    tasks: JoinSet<()>,
+}
+
+/// A task that keeps a namespace.
+struct Keeping {
+    /// UID of the namespace: another one of its name is not the same.
+    uid: Option<String>,
+    stop: CancellationToken,
 }
 
 impl Namespaces {
-    pub(super) fn new(context: Context) -> Self {
+    pub(super) fn new(context: Context, schedule: Schedule) -> Self {
         Self {
             context,
+            schedule,
+            there: Seen::new(|namespace| Some(namespace.name_any())),
             needing: BTreeSet::new(),
-            config_maps: Copies::new(),
-            secrets: Copies::new(),
-            cluster_ca: None,
-            is_cluster_ca_looked_for: false,
-            addresses: None,
+            authorities: Seen::new(|secret| secret.labels().get(OF_NAMESPACE).cloned()),
+            bundles: Seen::new(ResourceExt::namespace),
+            certificates: Seen::new(ResourceExt::namespace),
+            cluster: watch::Sender::default(),
+            kept: BTreeMap::new(),
+            tasks: JoinSet::new(),
         }
     }
 
-    /// Where a pod asked, and where there is something of ours already.
-    fn all(&self) -> BTreeSet<String> {
-        let there = self.config_maps.ours().map(|(namespace, _)| namespace);
-        let there = there.chain(self.secrets.ours().map(|(namespace, _)| namespace));
-        there.chain(&self.needing).cloned().collect()
-    }
-
-    /// Whether this is of use yet: a namespace may be a new one.
-    fn see_pod(&mut self, event: Event<PartialObjectMeta<Pod>>) -> bool {
-        match event {
-            Event::InitApply(pod) | Event::Apply(pod) if asks(&pod) => {
-                self.needing.insert(pod.namespace().unwrap_or_default())
+    /// Keeps them until it shall stop.
+    ///
+    /// # Errors
+    /// A task is gone.
+    pub(super) async fn run(mut self) -> Result<(), Error> {
+        let mut told = self.watched();
+        loop {
+            tokio::select! {
+                () = self.context.stop.cancelled() => break,
+                Some(ended) = self.tasks.join_next() => ended?,
+                Some(told) = told.next() => {
+                    self.see(told);
+                    self.attend();
+                }
             }
-            _ => false,
+        }
+        while let Some(ended) = self.tasks.join_next().await {
+            ended?;
+        }
+        Ok(())
+    }
+
+    fn watched(&self) -> SelectAll<BoxStream<'static, Told>> {
+        let (client, own) = (&self.context.client, &self.context.args.namespace);
+        let asking = Config::default().labels(&format!("{}=true", labels::ENABLE_PROXY));
+        let namespaces: Api<PartialObjectMeta<Core>> = Api::all(client.clone());
+        let pods: Api<PartialObjectMeta<Pod>> = Api::all(client.clone());
+        let authorities: Api<Secret> = Api::namespaced(client.clone(), own);
+        let cluster_ca: Api<ConfigMap> = Api::namespaced(client.clone(), own);
+        let services: Api<Service> = Api::namespaced(client.clone(), SERVICE.0);
+        let labelled = Config::default().labels(OF_NAMESPACE);
+        select_all([
+            told(watcher::watcher(namespaces, Config::default()))
+                .map(Told::Namespace)
+                .boxed(),
+            told(watcher::watcher(pods, asking)).map(Told::Pod).boxed(),
+            told(watcher::watcher(authorities, labelled))
+                .map(Told::Authority)
+                .boxed(),
+            named(&self.context).map(Told::Bundle).boxed(),
+            named(&self.context).map(Told::Certificate).boxed(),
+            told(watch_object(cluster_ca, CLUSTER_CA)).map(Told::ClusterCa).boxed(),
+            told(watch_object(services, SERVICE.1))
+                .map(|found| Told::Service(found.map(Box::new)))
+                .boxed(),
+        ])
+    }
+
+    fn see(&mut self, told: Told) {
+        match told {
+            Told::Namespace(event) => self.there.see(event),
+            Told::Pod(Event::InitApply(pod) | Event::Apply(pod)) if asks(&pod) => {
+                self.needing.extend(pod.namespace());
+            }
+            Told::Pod(_) => {}
+            Told::Authority(event) => self.authorities.see(event),
+            Told::Bundle(event) => {
+                // What was made is kept up to date, also while no pod is there.
+                if let Event::InitApply(map) | Event::Apply(map) = &event
+                    && is_ours(map)
+                {
+                    self.needing.extend(map.namespace());
+                }
+                self.bundles.see(event);
+            }
+            Told::Certificate(event) => self.certificates.see(event),
+            Told::ClusterCa(found) => self.see_cluster_ca(found),
+            Told::Service(service) => {
+                let names = told_addresses(service.as_deref());
+                self.cluster.send_modify(|cluster| cluster.addresses = Some(names));
+            }
         }
     }
 
-    async fn write_bundles(&mut self, bundle: &str) -> Written {
-        let Some(cluster) = &self.cluster_ca else {
-            return Written::Well;
+    fn see_cluster_ca(&self, found: Option<ConfigMap>) {
+        let text = found.and_then(|map| map.data?.remove(CA_FILE));
+        let text = text.filter(|text| !certificates(text).is_empty());
+        if text.is_none() {
+            tracing::warn!(
+                namespace = self.context.args.namespace,
+                "ConfigMap {CLUSTER_CA} has no certificate; pods with redirected traffic wait until it has. Kubernetes' controller \
+                 manager makes it; is it running?"
+            );
+        }
+        self.cluster.send_modify(|cluster| {
+            cluster.is_ca_looked_for = true;
+            // Who trusts the API server goes on to.
+            cluster.ca = text.or(cluster.ca.take());
+        });
+    }
+
+    /// Has each namespace that needs it kept, and no other.
+    fn attend(&mut self) {
+        let uid = |name: &String| Some(self.there.get(name)?.uid());
+        let gone = self
+            .kept
+            .iter()
+            .filter(|(name, keeping)| uid(name).as_ref() != Some(&keeping.uid));
+        let gone: Vec<String> = gone.map(|(name, _)| name.clone()).collect();
+        let missing = self
+            .needing
+            .iter()
+            .filter(|name| !self.kept.contains_key(*name) || gone.contains(name));
+        let missing: Vec<(String, Option<String>)> =
+            missing.filter_map(|name| Some((name.clone(), uid(name)?))).collect();
+        for name in gone {
+            if let Some(keeping) = self.kept.remove(&name) {
+                keeping.stop.cancel();
+            }
+            self.authorities.forget(&name);
+            self.bundles.forget(&name);
+            self.certificates.forget(&name);
+        }
+        for (name, uid) in missing {
+            self.keep(name, uid);
+        }
+    }
+
+    fn keep(&mut self, name: String, uid: Option<String>) {
+        let stop = self.context.stop.child_token();
+        let context = self.context.until(stop.clone());
+        let place = Place {
+            what: format!("sidecars of namespace {name}"),
+            secret: authority(&name, uid.as_deref()),
+            schedule: self.schedule,
         };
-        let files = Files::from([(CA_FILE, format!("{}\n{bundle}", cluster.trim_end()))]);
-        let mut worst = Written::Well;
-        for namespace in self.all() {
-            let written = self.config_maps.write(&self.context, &namespace, &files).await;
-            worst = worse(worst, self.settle(&namespace, written));
-        }
-        worst
-    }
-
-    async fn write_certificates(&mut self, stored: &Stored) -> Written {
-        let Some(current) = &stored.current else {
-            return Written::Well;
-        };
-        let files = Files::from([
-            ("tls.crt", current.certificate.clone()),
-            ("tls.key", current.key.clone()),
-        ]);
-        let mut worst = Written::Well;
-        for namespace in self.all() {
-            let written = self.secrets.write(&self.context, &namespace, &files).await;
-            worst = worse(worst, self.settle(&namespace, written));
-        }
-        worst
-    }
-
-    fn settle(&mut self, namespace: &str, written: Written) -> Written {
-        if written == Written::Gone {
-            self.needing.remove(namespace);
-        }
-        written
+        let secrets = self.authorities.follow(&name);
+        let bundles = self.bundles.follow(&name).map(namespace::Seen::Bundle);
+        let certificates = self.certificates.follow(&name).map(namespace::Seen::Certificate);
+        let cluster = self.cluster.subscribe();
+        let others = select_all([bundles.boxed(), certificates.boxed(), changes(cluster.clone())]);
+        let namespace = Namespace::new(context.clone(), &name, cluster);
+        self.tasks
+            .spawn(certificate::keep(context, place, secrets, others, namespace));
+        self.kept.insert(name, Keeping { uid, stop });
     }
 }
 
-fn worse(one: Written, other: Written) -> Written {
-    if one == Written::Failed { one } else { other }
+/// What the Secret with a namespace's authority begins with. It goes with the namespace.
+fn authority(namespace: &str, uid: Option<&str>) -> ObjectMeta {
+    let owner = uid.map(|uid| OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Namespace".to_owned(),
+        name: namespace.to_owned(),
+        uid: uid.to_owned(),
+        ..OwnerReference::default()
+    });
+    ObjectMeta {
+        name: Some(format!("{SECRET}-{namespace}")),
+        labels: Some(BTreeMap::from([(OF_NAMESPACE.to_owned(), namespace.to_owned())])),
+        owner_references: owner.map(|owner| vec![owner]),
+        ..ObjectMeta::default()
+    }
 }
 
 /// Whether a pod's containers speak TLS with its sidecar.
@@ -137,101 +240,11 @@ fn named<K: Kept>(context: &Context) -> BoxStream<'static, Event<K>> {
     told(watcher::watcher(api, Config::default().fields(&name)))
 }
 
-impl Trusting for Namespaces {
-    type Seen = Seen;
-
-    fn watched(&self) -> SelectAll<BoxStream<'static, Seen>> {
-        let (client, own) = (&self.context.client, &self.context.args.namespace);
-        let asking = Config::default().labels(&format!("{}=true", labels::ENABLE_PROXY));
-        let pods: Api<PartialObjectMeta<Pod>> = Api::all(client.clone());
-        let cluster_ca: Api<ConfigMap> = Api::namespaced(client.clone(), own);
-        let services: Api<Service> = Api::namespaced(client.clone(), SERVICE.0);
-        futures_util::stream::select_all([
-            told(watcher::watcher(pods, asking)).map(Seen::Pod).boxed(),
-            named(&self.context).map(Seen::ConfigMap).boxed(),
-            named(&self.context).map(Seen::Secret).boxed(),
-            told(watch_object(cluster_ca, CLUSTER_CA)).map(Seen::ClusterCa).boxed(),
-            told(watch_object(services, SERVICE.1))
-                .map(|service| Seen::Addresses(told_addresses(service)))
-                .boxed(),
-        ])
-    }
-
-    fn see(&mut self, seen: Seen) -> bool {
-        match seen {
-            Seen::Pod(event) => return self.see_pod(event),
-            Seen::ConfigMap(event) => return self.config_maps.see(event),
-            Seen::Secret(event) => return self.secrets.see(event),
-            Seen::ClusterCa(found) => {
-                self.is_cluster_ca_looked_for = true;
-                let text = found.and_then(|map| map.data?.remove(CA_FILE));
-                // Who trusts the API server goes on to.
-                match text.filter(|text| !certificates(text).is_empty()) {
-                    Some(text) => self.cluster_ca = Some(text),
-                    None => tracing::warn!(
-                        namespace = self.context.args.namespace,
-                        "ConfigMap {CLUSTER_CA} has no certificate; pods with redirected traffic wait until it has. Kubernetes' controller \
-                         manager makes it; is it running?"
-                    ),
-                }
-            }
-            Seen::Addresses(addresses) => self.addresses = Some(addresses),
-        }
-        true
-    }
-
-    fn names(&self) -> Option<Vec<String>> {
-        let extra = &self.context.args.proxy.proxy_serving_names;
-        let fixed = NAMES.into_iter().map(str::to_owned);
-        // Nobody asks: nothing is made.
-        let addresses = self.addresses.as_ref().filter(|_| !self.all().is_empty())?;
-        let mut names: Vec<String> = fixed.chain(addresses.iter().chain(extra).cloned()).collect();
-        let mut known = BTreeSet::new();
-        names.retain(|name| known.insert(name.clone()));
-        Some(names)
-    }
-
-    /// Without the cluster's.
-    fn in_force(&self) -> Option<Vec<String>> {
-        if !self.config_maps.is_seen() || !self.secrets.is_seen() || !self.is_cluster_ca_looked_for {
-            return None;
-        }
-        // Without the cluster's none can be written.
-        let Some(cluster) = &self.cluster_ca else {
-            return Some(Vec::new());
-        };
-        let cluster = certificates(cluster);
-        let is_ours = |block: &String| certificates(block).iter().all(|der| !cluster.contains(der));
-        let bundles = self.config_maps.ours().map(|(_, map)| {
-            let text = map.data.as_ref().and_then(|data| data.get(CA_FILE));
-            blocks(text.map_or("", String::as_str))
-                .into_iter()
-                .filter(is_ours)
-                .collect()
-        });
-        Some(bundles.collect())
-    }
-
-    async fn trust(&mut self, bundle: &str) -> Result<(), Error> {
-        self.write_bundles(bundle).await;
-        Ok(())
-    }
-
-    async fn hand_out(&mut self, stored: &Stored) -> Option<Duration> {
-        // Whom to trust first.
-        let written = worse(
-            self.write_bundles(&stored.bundle()).await,
-            self.write_certificates(stored).await,
-        );
-        (written == Written::Failed).then_some(RETRY)
-    }
-}
-
 /// As names of a certificate.
-fn told_addresses(service: Option<Service>) -> Vec<String> {
+fn told_addresses(service: Option<&Service>) -> Vec<String> {
     if service.is_none() {
         tracing::warn!("there is no Service kubernetes; certificates of sidecars are not for its address");
     }
-    let all = service.as_ref().map(addresses).unwrap_or_default();
+    let all = service.map(addresses).unwrap_or_default();
     all.iter().map(ToString::to_string).collect()
 }

@@ -107,13 +107,43 @@ async fn namespaces_of_pods_that_ask_get_bundle_and_certificate() {
         let more = names(&["api.example.org", "kubernetes", "localhost", "::1"]);
         assert!(verify(&certificate, &certificates(&bundle), &more, SystemTime::now()));
         assert!(!verify(&certificate, &certificates(&ca), &[], SystemTime::now()));
-        // The key of the authority stays where it is.
-        let secret = state.get("secrets", "ctrlmesh", SECRET).unwrap();
+        // The key of the authority stays where it is, and goes with the namespace.
+        let secret = state.get("secrets", "ctrlmesh", "ctrlmesh-mesh-ca-demo").unwrap();
         let stored = Stored::of(&serde_json::from_value(secret.clone()).unwrap());
         assert_eq!(stored.current.unwrap().key, key);
+        let owner = &secret["metadata"]["ownerReferences"][0];
+        let uid = &state.get("namespaces", "", "demo").unwrap()["metadata"]["uid"];
+        assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Namespace"), uid));
         let copy = state.get("secrets", "demo", "ctrlmesh-serving-cert").unwrap();
         assert_eq!(copy["data"].as_object().unwrap().len(), 2);
         assert_eq!(copy["type"], "kubernetes.io/tls");
+    });
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_served_in_one_namespace_is_worth_nothing_in_another() {
+    let (server, ca) = (cluster().await, cluster_ca());
+    server
+        .store()
+        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
+        .unwrap();
+    for namespace in ["demo", "other"] {
+        server.store().put(pod(namespace, "a", "enable-iptables")).unwrap();
+    }
+    let context = stand::context(&server, &[]).await;
+    let running = Running::start(&context, run(context.clone()));
+    until(&server, "both", |state| {
+        ["demo", "other"].iter().all(|it| is_whole(state, it, &ca))
+    })
+    .await;
+    server.store().read(|state| {
+        for (of, at) in [("demo", "other"), ("other", "demo")] {
+            let [certificate, _] = served(state, of).unwrap();
+            let trusted = bundle(state, at).unwrap();
+            let is_accepted = verify(&certificate, &certificates(&trusted), &[], SystemTime::now());
+            assert!(!is_accepted, "pods of {at} trust who has the key of {of}");
+        }
     });
     running.stop().await;
 }
@@ -125,23 +155,52 @@ async fn nothing_is_made_before_somebody_asks() {
         .store()
         .put(config_map("ctrlmesh", "kube-root-ca.crt", &cluster_ca()))
         .unwrap();
+    let theirs = config_map("other", "ctrlmesh-ca", "theirs");
+    server.store().put(theirs).unwrap();
     let context = stand::context(&server, &[]).await;
-    let mut namespaces = Namespaces::new(context);
-    use crate::certificate::Trusting as _;
-    use kube::runtime::watcher::Event;
-    namespaces.see(namespaces::Seen::Addresses(Vec::new()));
-    assert_eq!(namespaces.names(), None);
-    let asking = serde_json::from_value(pod("demo", "a", "enable-iptables")).unwrap();
-    assert!(
-        namespaces.see(namespaces::Seen::Pod(Event::Apply(asking))),
-        "it is news"
-    );
-    assert!(namespaces.names().is_some());
-    let again = serde_json::from_value(pod("demo", "b", "enable-iptables")).unwrap();
-    assert!(
-        !namespaces.see(namespaces::Seen::Pod(Event::Apply(again))),
-        "nothing new"
-    );
+    let running = Running::start(&context, run(context.clone()));
+    server.store().put(pod("demo", "a", "enable-iptables")).unwrap();
+    until(&server, "where a pod asks", |state| served(state, "demo").is_some()).await;
+    server.store().read(|state| {
+        let secrets = state
+            .list("secrets")
+            .map(|secret| stand::text(secret, "/metadata/name"));
+        let secrets: Vec<&str> = secrets.collect();
+        assert_eq!(secrets, ["ctrlmesh-mesh-ca-demo", "ctrlmesh-serving-cert"]);
+    });
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_made_again_gets_another_authority() {
+    let (server, ca) = (cluster().await, cluster_ca());
+    server
+        .store()
+        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
+        .unwrap();
+    server.store().put(pod("demo", "a", "enable-iptables")).unwrap();
+    let context = stand::context(&server, &[]).await;
+    let running = Running::start(&context, run(context.clone()));
+    until(&server, "at first", |state| is_whole(state, "demo", &ca)).await;
+    let before = server.store().read(|state| bundle(state, "demo")).unwrap();
+    // As the namespace controller and the garbage collector do.
+    for (resource, namespace, name) in [
+        ("pods", "demo", "a"),
+        ("configmaps", "demo", "ctrlmesh-ca"),
+        ("secrets", "demo", "ctrlmesh-serving-cert"),
+        ("namespaces", "", "demo"),
+        ("secrets", "ctrlmesh", "ctrlmesh-mesh-ca-demo"),
+    ] {
+        server.store().delete(resource, namespace, name).unwrap();
+    }
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}});
+    server.store().put(namespace).unwrap();
+    server.store().put(pod("demo", "b", "enable-iptables")).unwrap();
+    until(&server, "once more", |state| {
+        is_whole(state, "demo", &ca) && bundle(state, "demo").is_some_and(|bundle| bundle != before)
+    })
+    .await;
+    running.stop().await;
 }
 
 #[tokio::test]
@@ -232,22 +291,21 @@ async fn a_namespace_that_takes_nothing_holds_up_no_other() {
         .store()
         .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
         .unwrap();
-    let refusal = Fault::Status {
-        code: 500,
-        retry_after: None,
-    };
-    let rule = FaultRule::new(refusal)
-        .verb("create")
-        .resource("configmaps")
-        .namespace("demo");
-    let rule = server.faults().add(rule);
+    let rule = server.faults().add(refusing("create"));
     for namespace in ["demo", "other"] {
         server.store().put(pod(namespace, "a", "enable-iptables")).unwrap();
     }
     let context = stand::context(&server, &[]).await;
     let running = Running::start(&context, run(context.clone()));
     until(&server, "the other one", |state| is_whole(state, "other", &ca)).await;
-    assert!(server.faults().hits(rule) > 0);
+    while server.faults().hits(rule) < 3 {
+        tokio::task::yield_now().await;
+    }
+    let told = notes(&server, "NotWritten");
+    assert!(
+        told.len() == 1 && told[0].contains("ConfigMap ctrlmesh-ca can't be written"),
+        "{told:?}"
+    );
     server.faults().remove(rule);
     server.store().put(pod("quiet", "a", "enable-iptables")).unwrap();
     until(&server, "all of them", |state| {
@@ -257,6 +315,18 @@ async fn a_namespace_that_takes_nothing_holds_up_no_other() {
     running.stop().await;
 }
 
+/// Bundles of namespace demo are not written.
+fn refusing(verb: &str) -> FaultRule {
+    let refusal = Fault::Status {
+        code: 500,
+        retry_after: None,
+    };
+    FaultRule::new(refusal)
+        .verb(verb)
+        .resource("configmaps")
+        .namespace("demo")
+}
+
 /// All at once: a CA that ends soon, and nobody who needs time.
 const HASTY: Schedule = Schedule {
     settle: Duration::from_millis(1),
@@ -264,9 +334,8 @@ const HASTY: Schedule = Schedule {
     ..SCHEDULE
 };
 
-#[tokio::test]
-async fn another_authority_is_trusted_everywhere_before_anything_of_it_is_served() {
-    let (server, ca) = (cluster().await, cluster_ca());
+/// A namespace whose authority ends soon, and that authority.
+fn ending(server: &ApiServer, namespace: &str, cluster: &str) -> Credential {
     let old = Schedule {
         life: Duration::from_secs(200 * DAY.as_secs()),
         ..SCHEDULE
@@ -279,42 +348,59 @@ async fn another_authority_is_trusted_everywhere_before_anything_of_it_is_served
     };
     stored.write(&mut data);
     let secret = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET, "namespace": "ctrlmesh"}, "data": data,
+        "apiVersion": "v1", "kind": "Secret", "data": data,
+        "metadata": {
+            "name": format!("ctrlmesh-mesh-ca-{namespace}"), "namespace": "ctrlmesh",
+            "labels": {"ctrlmesh.kusionstack.io/mesh-ca": namespace},
+        },
     });
     server.store().put(secret).unwrap();
+    let ours = json!({"app.kubernetes.io/managed-by": "ctrlmesh-manager"});
+    let mut map = config_map(namespace, "ctrlmesh-ca", &format!("{cluster}{}", old.ca));
+    map["metadata"]["labels"] = ours.clone();
+    server.store().put(map).unwrap();
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": {"name": "ctrlmesh-serving-cert", "namespace": namespace, "labels": ours},
+        "data": {"tls.crt": data["tls.crt"], "tls.key": data["tls.key"]},
+    });
+    server.store().put(secret).unwrap();
+    old
+}
+
+/// Whether its next authority serves, beside the one before.
+fn has_rotated(state: &Snapshot<'_>, namespace: &str, old: &Credential, cluster: &str) -> bool {
+    assert!(is_accepted(state, namespace), "{namespace} is cut off");
+    let bundle = bundle(state, namespace).unwrap();
+    let [certificate, _] = served(state, namespace).unwrap();
+    let is_new = !verify(&certificate, &certificates(&old.ca), &[], SystemTime::now());
+    is_new && bundle.contains(&old.ca) && is_whole(state, namespace, cluster)
+}
+
+#[tokio::test]
+async fn another_authority_is_trusted_before_anything_of_it_is_served() {
+    let (server, ca) = (cluster().await, cluster_ca());
     server
         .store()
         .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
         .unwrap();
-    let both = format!("{ca}{}", old.ca);
-    for namespace in ["demo", "other"] {
-        let mut map = config_map(namespace, "ctrlmesh-ca", &both);
-        map["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "ctrlmesh-manager"});
-        server.store().put(map).unwrap();
-        let data = json!({"tls.crt": data["tls.crt"], "tls.key": data["tls.key"]});
-        let labels = json!({"app.kubernetes.io/managed-by": "ctrlmesh-manager"});
-        let secret = json!({
-            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
-            "metadata": {"name": "ctrlmesh-serving-cert", "namespace": namespace, "labels": labels}, "data": data,
-        });
-        server.store().put(secret).unwrap();
-    }
+    let demo = ending(&server, "demo", &ca);
+    let other = ending(&server, "other", &ca);
+    // One whose bundle can't be written goes on with what it has, and holds up nobody.
+    let rule = server.faults().add(refusing("update"));
     let context = stand::context(&server, &[]).await;
-    let part = keep(context.clone(), HASTY);
-    let running = Running::start(&context, async {
-        part.await;
-        Ok(())
-    });
+    let running = Running::start(&context, Namespaces::new(context.clone(), HASTY).run());
     until(&server, "the rotation", |state| {
-        ["demo", "other"].iter().all(|namespace| {
-            assert!(is_accepted(state, namespace), "{namespace} is cut off");
-            let bundle = bundle(state, namespace).unwrap();
-            let [certificate, _] = served(state, namespace).unwrap();
-            let is_new = !verify(&certificate, &certificates(&old.ca), &[], SystemTime::now());
-            is_new && bundle.contains(&old.ca) && is_whole(state, namespace, &ca)
-        })
+        assert!(is_accepted(state, "demo"), "demo is cut off");
+        has_rotated(state, "other", &other, &ca)
     })
     .await;
+    while server.faults().hits(rule) < 2 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!server.store().read(|state| has_rotated(state, "demo", &demo, &ca)));
+    server.faults().remove(rule);
+    until(&server, "its rotation", |state| has_rotated(state, "demo", &demo, &ca)).await;
     running.stop().await;
 }
 

@@ -7,12 +7,13 @@ pub(crate) mod bundles;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
-
 use futures_util::StreamExt as _;
 use futures_util::stream::{BoxStream, SelectAll};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::ObjectMeta;
 use kube::core::DynamicObject;
 use kube::runtime::watcher::watch_object;
+use kube::{Api, Client};
 
 use crate::certificate::{self, Error, Place, Schedule, Stored, Trusting, told};
 use crate::context::Context;
@@ -32,37 +33,43 @@ pub(super) async fn keep(context: Context, schedule: Schedule) {
         context.stop.cancelled().await;
         return;
     }
+    let name = &context.args.webhook_secret_name;
     let place = Place {
-        what: "webhooks",
-        secret: context.args.webhook_secret_name.clone(),
+        what: "webhooks".to_owned(),
+        secret: ObjectMeta {
+            name: Some(name.clone()),
+            ..ObjectMeta::default()
+        },
         schedule,
     };
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &context.args.namespace);
+    let secrets = told(watch_object(secrets, name));
+    let configurations = watched(&context.client);
     let api_servers = ApiServers {
         names: context.args.webhook_names(),
         bundles: Bundles::new(&context.client),
-        context: context.clone(),
     };
-    certificate::keep(context, place, api_servers).await;
+    certificate::keep(context, place, secrets, configurations, api_servers).await;
+}
+
+/// The configurations, each with its place among them.
+fn watched(client: &Client) -> SelectAll<BoxStream<'static, (usize, Option<DynamicObject>)>> {
+    let mut all = SelectAll::new();
+    for (index, (api, name)) in bundles::apis(client).into_iter().enumerate() {
+        let configuration = watch_object(api, name);
+        all.push(told(configuration.map(move |seen| seen.map(|it| (index, it)))));
+    }
+    all
 }
 
 /// They trust what the two configurations say. Replicas serve what the Secret says.
 struct ApiServers {
-    context: Context,
     names: Vec<String>,
     bundles: Bundles,
 }
 
 impl Trusting for ApiServers {
     type Seen = (usize, Option<DynamicObject>);
-
-    fn watched(&self) -> SelectAll<BoxStream<'static, Self::Seen>> {
-        let mut all = SelectAll::new();
-        for (index, (api, name)) in bundles::apis(&self.context.client).into_iter().enumerate() {
-            let configuration = watch_object(api, name);
-            all.push(told(configuration.map(move |seen| seen.map(|it| (index, it)))));
-        }
-        all
-    }
 
     fn see(&mut self, (index, configuration): Self::Seen) -> bool {
         self.bundles.see(index, configuration);
@@ -81,7 +88,7 @@ impl Trusting for ApiServers {
         self.bundles.write(bundle).await
     }
 
-    async fn hand_out(&mut self, _: &Stored) -> Option<Duration> {
-        None
+    async fn hand_out(&mut self, _: &Stored) -> Result<(), Error> {
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The leader's part at an API server, and a replica's that serves.
 
 use std::collections::BTreeSet;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

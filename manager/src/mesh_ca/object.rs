@@ -1,21 +1,20 @@
-//! The objects of one name in many namespaces: as they were last seen, and made what they shall be.
+//! The object of a fixed name in a namespace: as it was last seen, and made what it shall be.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use ctrlmesh_contract::names::{CA_CONFIG_MAP, SERVING_SECRET};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Secret};
 use k8s_openapi::{ByteString, NamespaceResourceScope};
 use kube::api::ObjectMeta;
 use kube::runtime::events::EventType;
-use kube::runtime::watcher::Event;
 use kube::{Api, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::certificate::Error;
 use crate::context::{Context, FIELD_MANAGER, MANAGED_BY, post_params};
 use crate::events;
-use crate::plain::plain;
 
 /// Files that an object holds.
 pub(super) type Files = BTreeMap<&'static str, String>;
@@ -76,80 +75,54 @@ impl Kept for Secret {
     }
 }
 
-/// How writing one went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
-    /// It is what it shall be, or a watch will soon say more.
-    Well,
-    /// There is no such namespace any more.
-    Gone,
-    /// It must be tried again.
-    Failed,
-}
-
-/// All of them, by namespace.
+/// The one of a namespace.
 #[derive(Debug)]
-pub(super) struct Copies<K> {
-    seen: BTreeMap<String, K>,
-    /// Those of a list that is not complete.
-    listed: BTreeMap<String, K>,
-    is_seen: bool,
-    /// Objects of somebody else that were told of.
-    told: BTreeSet<String>,
+pub(super) struct Object<K> {
+    namespace: String,
+    /// `None`: nobody has looked yet.
+    seen: Option<Option<K>>,
+    /// Of somebody else's that was told of.
+    told: Option<String>,
+    /// What was said when it could not be written.
+    failed: Option<String>,
 }
 
-impl<K: Kept> Copies<K> {
-    pub(super) fn new() -> Self {
+impl<K: Kept> Object<K> {
+    pub(super) const fn new(namespace: String) -> Self {
         Self {
-            seen: BTreeMap::new(),
-            listed: BTreeMap::new(),
-            is_seen: false,
-            told: BTreeSet::new(),
+            namespace,
+            seen: None,
+            told: None,
+            failed: None,
         }
     }
 
-    /// Whether all that were there have been seen.
-    pub(super) const fn is_seen(&self) -> bool {
-        self.is_seen
+    pub(super) const fn is_looked_for(&self) -> bool {
+        self.seen.is_some()
     }
 
-    /// Takes note, and says whether that is of use yet.
-    pub(super) fn see(&mut self, event: Event<K>) -> bool {
-        let place = |object: &K| object.namespace().unwrap_or_default();
-        match event {
-            Event::Init => self.listed.clear(),
-            Event::InitApply(object) => drop(self.listed.insert(place(&object), object)),
-            Event::InitDone => {
-                self.seen = std::mem::take(&mut self.listed);
-                self.is_seen = true;
-                return true;
-            }
-            Event::Apply(object) => {
-                self.seen.insert(place(&object), object);
-                return true;
-            }
-            Event::Delete(object) => {
-                self.seen.remove(&place(&object));
-                return true;
-            }
-        }
-        false
+    pub(super) fn see(&mut self, object: Option<K>) {
+        self.seen = Some(object);
     }
 
-    /// Ours, and where they lie.
-    pub(super) fn ours(&self) -> impl Iterator<Item = (&String, &K)> {
-        self.seen.iter().filter(|(_, object)| is_ours(*object))
+    /// It, if it is ours.
+    pub(super) fn ours(&self) -> Option<&K> {
+        self.seen.iter().flatten().find(|object| is_ours(*object))
     }
 
-    /// Makes the object of a namespace hold these files, unless it is somebody else's.
-    pub(super) async fn write(&mut self, context: &Context, namespace: &str, files: &Files) -> Written {
-        let api: Api<K> = Api::namespaced(context.client.clone(), namespace);
-        let written = match self.seen.get(namespace) {
+    /// Makes it hold these files, unless it is somebody else's.
+    ///
+    /// # Errors
+    /// The API server does not take it. It is told once.
+    pub(super) async fn write(&mut self, context: &Context, files: &Files) -> Result<(), Error> {
+        let api: Api<K> = Api::namespaced(context.client.clone(), &self.namespace);
+        let written = match self.seen.iter().flatten().next() {
             Some(found) if !is_ours(found) => {
-                self.tell(context, namespace).await;
-                return Written::Well;
+                let found = found.clone();
+                self.tell(context, &found).await;
+                return Ok(());
             }
-            Some(found) if found.holds(files) => return Written::Well,
+            Some(found) if found.holds(files) => return Ok(()),
             Some(found) => {
                 let mut object = found.clone();
                 object.put(files);
@@ -159,30 +132,58 @@ impl<K: Kept> Copies<K> {
         };
         match written {
             Ok(object) => {
+                let namespace = &self.namespace;
                 tracing::info!(namespace, kind = &*K::kind(&()), name = K::NAME, "written");
-                self.seen.insert(namespace.to_owned(), object);
-                Written::Well
+                (self.seen, self.failed) = (Some(Some(object)), None);
+                Ok(())
             }
-            Err(error) => failure::<K>(namespace, &error),
+            Err(error) if passes(&error) => Ok(()),
+            Err(source) => Err(self.refused(context, source).await),
         }
     }
 
     /// Once: it may be on purpose.
-    async fn tell(&mut self, context: &Context, namespace: &str) {
-        let Some(object) = self.seen.get(namespace) else { return };
-        if !self.told.insert(object.uid().unwrap_or_default()) {
+    async fn tell(&mut self, context: &Context, found: &K) {
+        if self.told.is_some() && self.told == found.uid() {
             return;
         }
+        self.told = found.uid();
         let note = format!(
             "Pods of this namespace have sidecars that serve TLS, and mount this. ctrlmesh-manager did not make it and leaves it alone. \
              Delete it, or give it the label {MANAGED_BY}={FIELD_MANAGER}, unless what it holds is meant"
         );
+        let namespace = &self.namespace;
         tracing::warn!(namespace, kind = &*K::kind(&()), name = K::NAME, "{note}");
-        events::publish(context, &object.object_ref(&()), EventType::Warning, "NotOurs", &note).await;
+        events::publish(context, &found.object_ref(&()), EventType::Warning, "NotOurs", &note).await;
+    }
+
+    /// For whoever looks why pods of the namespace wait: once for each reason.
+    async fn refused(&mut self, context: &Context, source: kube::Error) -> Error {
+        let error = Error::Refused {
+            kind: K::kind(&()).into_owned(),
+            name: K::NAME,
+            source,
+        };
+        let problem = error.to_string();
+        if self.failed.as_ref() != Some(&problem) {
+            let about = ObjectReference {
+                api_version: Some(K::api_version(&()).into_owned()),
+                kind: Some(K::kind(&()).into_owned()),
+                name: Some(K::NAME.to_owned()),
+                namespace: Some(self.namespace.clone()),
+                ..ObjectReference::default()
+            };
+            let note = format!(
+                "Pods of this namespace have sidecars that serve TLS, and mount this. {problem}. It is tried again"
+            );
+            events::publish(context, &about, EventType::Warning, "NotWritten", &note).await;
+            self.failed = Some(problem);
+        }
+        error
     }
 }
 
-fn is_ours<K: Kept>(object: &K) -> bool {
+pub(super) fn is_ours<K: Kept>(object: &K) -> bool {
     object.labels().get(MANAGED_BY).is_some_and(|by| by == FIELD_MANAGER)
 }
 
@@ -197,17 +198,9 @@ fn new<K: Kept>(files: &Files) -> K {
     object
 }
 
-fn failure<K: Kept>(namespace: &str, error: &kube::Error) -> Written {
-    match error {
-        // Somebody else wrote it.
-        kube::Error::Api(status) if status.code == 409 => Written::Well,
-        kube::Error::Api(status) if status.code == 404 || is_terminating(status) => Written::Gone,
-        _ => {
-            let (kind, error) = (K::kind(&()), plain(error));
-            tracing::warn!(namespace, kind = &*kind, name = K::NAME, %error, "can't be written; it is tried again");
-            Written::Failed
-        }
-    }
+/// Somebody else wrote it, and a watch will soon say so; or there is no such namespace any more.
+fn passes(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409) || is_terminating(status))
 }
 
 /// `NamespaceTerminatingCause`: nothing can be made there any more.
