@@ -92,7 +92,7 @@ check: setup ## Formatting, lints, generated files, the fuzz crate's types
 
 .PHONY: rbac
 rbac: ## Writes deploy/rbac from the rules beside the manager's code; a test fails on a difference
-	cargo run --locked --quiet -p ctrlmesh-manager --bin write-rbac -- deploy/rbac/manager.yaml
+	cargo run --locked --quiet -p ctrlmesh-manager --bin write-rbac -- deploy/rbac
 	$(MAKE) chart
 
 .PHONY: crd

@@ -70,7 +70,7 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     let before = take_out(&mut draft);
     let shard = mark(&mut draft, known)?;
     clash::check(&draft, settings)?;
-    let wishes = Wishes::of(&draft, known)?;
+    let wishes = Wishes::of(&draft, known, settings)?;
     let (mode, is_native) = (wishes.mode, wishes.is_native);
 
     environment::inject(&mut draft, &wishes)?;

@@ -50,7 +50,8 @@ pub(crate) const SCHEDULE: Schedule = Schedule {
     rest: Duration::from_secs(3600),
 };
 
-/// What it does at the API server. `create` can't be limited to names, nor can names that are made of others be foreseen.
+/// What it does at the API server, in roles of its own: `--mesh-ca=false` needs none of it. Webhooks list the Service, too. `create`
+/// can't be limited to names, and names with a namespace's in them can't be listed.
 pub const RULES: &[Rule] = &[
     rule(
         Scope::Namespace,
@@ -97,6 +98,10 @@ const fn rule(
 /// # Errors
 /// A task is gone. What fails is logged and done again.
 pub async fn run(context: Context) -> Result<(), Error> {
+    if !context.args.proxy.mesh_ca {
+        context.stop.cancelled().await;
+        return Ok(());
+    }
     Namespaces::new(context, SCHEDULE).run().await
 }
 

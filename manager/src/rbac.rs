@@ -1,5 +1,5 @@
 //! What the manager may do in a cluster. Each part says beside its code what it needs ([`Rule`]); `make rbac` writes them to
-//! `deploy/rbac`, a test compares.
+//! `deploy/rbac`, a test compares. What an installation may do without has roles of its own ([`Part`]).
 
 use std::collections::BTreeMap;
 
@@ -30,29 +30,52 @@ pub struct Rule {
     pub names: &'static [&'static str],
 }
 
-/// All of them.
-pub const RULES: &[&[&[Rule]]] = &[
-    crate::distribution::RULES,
-    &[
-        crate::leader::RULES,
-        crate::events::RULES,
-        crate::labels::RULES,
-        crate::manager_state::RULES,
-        crate::mesh_ca::RULES,
-        crate::oci::RULES,
-        crate::shards::RULES,
-        crate::webhook::RULES,
-    ],
+/// Roles of one name, and the file that has them.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Of the file in `deploy/rbac`.
+    pub file: &'static str,
+    /// Of roles and bindings.
+    pub name: &'static str,
+    /// What they allow.
+    pub rules: &'static [&'static [&'static [Rule]]],
+}
+
+/// All of them. The first has the account, too.
+pub const PARTS: &[Part] = &[
+    Part {
+        file: "manager.yaml",
+        name: ACCOUNT,
+        rules: &[
+            crate::distribution::RULES,
+            &[
+                crate::leader::RULES,
+                crate::events::RULES,
+                crate::labels::RULES,
+                crate::manager_state::RULES,
+                crate::oci::RULES,
+                crate::shards::RULES,
+                crate::webhook::RULES,
+            ],
+        ],
+    },
+    // Without it `--mesh-ca` must be false.
+    Part {
+        file: "mesh-ca.yaml",
+        name: "ctrlmesh-manager-mesh-ca",
+        rules: &[&[crate::mesh_ca::RULES]],
+    },
 ];
 
+fn flat(rules: &'static [&'static [&'static [Rule]]]) -> impl Iterator<Item = &'static Rule> {
+    rules.iter().flat_map(|part| part.iter()).flat_map(|rules| rules.iter())
+}
+
 /// The Role or ClusterRole's rules, merged and sorted.
-#[must_use]
-pub fn policy(scope: Scope) -> Vec<Value> {
+fn policy(part: &Part, scope: Scope) -> Vec<Value> {
     // By group, resource and names: the verbs.
     let mut merged: BTreeMap<(&str, &str, &[&str]), std::collections::BTreeSet<&str>> = BTreeMap::new();
-    let rules = RULES.iter().flat_map(|part| part.iter()).flat_map(|rules| rules.iter());
-    let rules = rules.filter(|rule| rule.scope == scope);
-    for rule in rules {
+    for rule in flat(part.rules).filter(|rule| rule.scope == scope) {
         for resource in rule.resources {
             let verbs = merged.entry((rule.group, resource, rule.names)).or_default();
             verbs.extend(rule.verbs);
@@ -69,18 +92,18 @@ pub fn policy(scope: Scope) -> Vec<Value> {
     value.collect()
 }
 
-/// Name of the manager's account, roles and bindings.
-const NAME: &str = "ctrlmesh-manager";
+/// Name of the manager's account.
+const ACCOUNT: &str = "ctrlmesh-manager";
 /// The namespace that the manager is installed in.
 const NAMESPACE: &str = "ctrlmesh";
 
-/// The manager's account, its roles, and that they are its.
+/// Roles, that they are the manager's, and with the first of them its account.
 ///
 /// # Errors
 /// They can't be printed; none of ours does that.
-pub fn yaml() -> Result<String, serde_saphyr::ser::Error> {
+pub fn yaml(part: &Part) -> Result<String, serde_saphyr::ser::Error> {
     let group = "rbac.authorization.k8s.io";
-    let subjects = json!([{ "kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE }]);
+    let subjects = json!([{ "kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE }]);
     let object = |kind: &str, meta: Value, mut more: Value| {
         if let Value::Object(fields) = &mut more {
             let version = if kind == "ServiceAccount" {
@@ -94,19 +117,20 @@ pub fn yaml() -> Result<String, serde_saphyr::ser::Error> {
         }
         more
     };
-    let everywhere = || json!({ "name": NAME });
-    let here = || json!({ "name": NAME, "namespace": NAMESPACE });
-    let reference = |kind: &str| json!({ "apiGroup": group, "kind": kind, "name": NAME });
+    let everywhere = || json!({ "name": part.name });
+    let here = || json!({ "name": part.name, "namespace": NAMESPACE });
+    let reference = |kind: &str| json!({ "apiGroup": group, "kind": kind, "name": part.name });
     let binding = |kind: &str| json!({ "roleRef": reference(kind), "subjects": subjects.clone() });
-    let objects = [
-        object("ServiceAccount", here(), json!({})),
-        object("ClusterRole", everywhere(), json!({ "rules": policy(Scope::Cluster) })),
+    let rules = |scope| json!({ "rules": policy(part, scope) });
+    let account = (part.name == ACCOUNT).then(|| object("ServiceAccount", here(), json!({})));
+    let roles = [
+        object("ClusterRole", everywhere(), rules(Scope::Cluster)),
         object("ClusterRoleBinding", everywhere(), binding("ClusterRole")),
-        object("Role", here(), json!({ "rules": policy(Scope::Namespace) })),
+        object("Role", here(), rules(Scope::Namespace)),
         object("RoleBinding", here(), binding("Role")),
     ];
     let mut text = String::from("# Written by `make rbac` from the rules beside the manager's code.\n");
-    for object in objects {
+    for object in account.into_iter().chain(roles) {
         text.push_str("---\n");
         text.push_str(&serde_saphyr::to_string(&object)?);
     }
@@ -119,14 +143,32 @@ mod tests {
 
     #[test]
     fn deploy_rbac_is_what_the_code_says() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/rbac/manager.yaml");
-        let committed = std::fs::read_to_string(file).unwrap();
-        assert_eq!(committed, yaml().unwrap(), "run `make rbac` and commit what it writes");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/rbac");
+        for part in PARTS {
+            let committed = std::fs::read_to_string(format!("{folder}/{}", part.file)).unwrap();
+            assert_eq!(
+                committed,
+                yaml(part).unwrap(),
+                "run `make rbac` and commit what it writes"
+            );
+        }
+    }
+
+    #[test]
+    fn who_makes_no_secrets_for_sidecars_may_make_none() {
+        let is_made = |rule: &&Rule| rule.resources.contains(&"secrets") && rule.verbs.contains(&"create");
+        let [manager, mesh_ca] = PARTS else { panic!("{PARTS:?}") };
+        let everywhere = |part: &Part| {
+            flat(part.rules)
+                .filter(is_made)
+                .any(|rule| rule.scope == Scope::Cluster)
+        };
+        assert_eq!((everywhere(manager), everywhere(mesh_ca)), (false, true));
     }
 
     #[test]
     fn nothing_is_allowed_as_a_whole() {
-        for rule in RULES.iter().flat_map(|part| part.iter()).flat_map(|rules| rules.iter()) {
+        for rule in PARTS.iter().flat_map(|part| flat(part.rules)) {
             let words = rule.verbs.iter().chain(rule.resources).chain([&rule.group]);
             assert!(!words.into_iter().any(|word| word.contains('*')), "{rule:?}");
             // RBAC does not look at names of what is created.

@@ -28,7 +28,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::labels::rules::OWN_GROUP;
 use crate::rbac::{Rule, Scope};
-use crate::{LabelKeys, admin, distribution, mesh_ca};
+use crate::{LabelKeys, admin, distribution};
 use certificate::bundles::{MUTATING, VALIDATING};
 pub use metrics::Metrics;
 use namespaces::Namespaces;
@@ -76,7 +76,6 @@ pub const RULES: &[Rule] = &[
         &[],
     ),
     rule(Scope::Cluster, "", &["configmaps"], &["list"], &[]),
-    rule(Scope::Cluster, "", &["services"], &["list"], &[mesh_ca::SERVICE.1]),
     rule(
         Scope::Namespace,
         "",

@@ -23,9 +23,10 @@ import (
 
 // asKustomized are overlays, and the values that mean the same.
 var asKustomized = map[string][]string{
-	".":                     nil,
-	"overlays/cert-manager": {"--set=certManager.enabled=true"},
-	"overlays/monitoring":   {"--set=monitoring.enabled=true"},
+	".":                        nil,
+	"overlays/cert-manager":    {"--set=certManager.enabled=true"},
+	"overlays/monitoring":      {"--set=monitoring.enabled=true"},
+	"overlays/without-mesh-ca": {"--set=meshCA.enabled=false"},
 	"overlays/development": {
 		"--set=replicas=1", "--set-string=settings.CTRLMESH_PROXY_LOG=info\\,access=debug",
 		"--set-string=settings.CTRLMESH_LOG=info\\,ctrlmesh_manager=debug\\,kube_client=error\\,kube_runtime=error",
@@ -213,7 +214,7 @@ var changes, switches = map[string]string{
 	"monitoring.interval":       `"1m"`,
 }, map[string]string{
 	"crds.install": `false`, "podDisruptionBudget.enabled": `false`, "networkPolicy.enabled": `false`,
-	"certManager.enabled": `false`, "monitoring.enabled": `false`,
+	"certManager.enabled": `false`, "monitoring.enabled": `false`, "meshCA.enabled": `false`,
 }
 
 // changed are arguments for all changes at once.

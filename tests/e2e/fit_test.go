@@ -170,10 +170,28 @@ func fitNamespaces(t *testing.T, objects manifests, manager apps.Deployment) {
 		}
 	}
 	account := rbac.Subject{Kind: rbac.ServiceAccountKind, Namespace: manager.Namespace, Name: manager.Spec.Template.Spec.ServiceAccountName}
-	subjects := slices.Concat(
-		one[rbac.RoleBinding](t, objects, "RoleBinding").Subjects, one[rbac.ClusterRoleBinding](t, objects, "ClusterRoleBinding").Subjects)
-	if !slices.Equal(subjects, []rbac.Subject{account, account}) {
-		t.Errorf("roles are bound to %v, want %v", subjects, account)
+	bound := map[string][]rbac.Subject{}
+	for _, binding := range all[rbac.RoleBinding](t, objects, "RoleBinding") {
+		bound["Role "+binding.RoleRef.Name] = binding.Subjects
+	}
+	for _, binding := range all[rbac.ClusterRoleBinding](t, objects, "ClusterRoleBinding") {
+		bound["ClusterRole "+binding.RoleRef.Name] = binding.Subjects
+	}
+	for _, object := range objects {
+		if kind := object.GetKind(); kind == "Role" || kind == "ClusterRole" {
+			name := kind + " " + object.GetName()
+			if !slices.Equal(bound[name], []rbac.Subject{account}) {
+				t.Errorf("%s is bound to %v, want %v", name, bound[name], account)
+			}
+			delete(bound, name)
+		}
+	}
+	if len(bound) > 0 {
+		t.Errorf("there are no roles for %v", bound)
+	}
+	hasMeshCA := objects.has("ClusterRole", "", "ctrlmesh-manager-mesh-ca")
+	if isOff := slices.Contains(manager.Spec.Template.Spec.Containers[0].Env, core.EnvVar{Name: "CTRLMESH_MESH_CA", Value: "false"}); isOff == hasMeshCA {
+		t.Errorf("the mesh's authority is off: %v, and its roles are there: %v", isOff, hasMeshCA)
 	}
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use ctrlmesh_contract::names::ports;
 
 use super::LogFormat;
@@ -70,6 +70,11 @@ pub struct ProxyArgs {
         value_delimiter = ','
     )]
     pub proxy_serving_names: Vec<String>,
+
+    /// Whether pods may have their traffic redirected, or TLS on loopback: the manager makes authorities and certificates for them. Without,
+    /// it needs no right to make Secrets in their namespaces, and such pods are refused.
+    #[arg(long, env = "CTRLMESH_MESH_CA", default_value_t = true, action = ArgAction::Set, value_name = "BOOL")]
+    pub mesh_ca: bool,
 
     /// What sidecars log: a level, or targets and levels (`info,access=debug` writes a line per request).
     #[arg(long, env = "CTRLMESH_PROXY_LOG", default_value = "info", value_name = "FILTER")]

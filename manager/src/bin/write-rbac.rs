@@ -1,9 +1,15 @@
-//! Writes what the manager may do into the file that is named: `make rbac`.
+//! Writes what the manager may do into the folder that is named: `make rbac`.
+
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use ctrlmesh_manager::rbac;
 
 fn main() -> Result<()> {
-    let file = std::env::args_os().nth(1).context("name the file to write")?;
-    std::fs::write(&file, rbac::yaml()?).with_context(|| format!("can't write {}", file.display()))
+    let folder = std::env::args_os().nth(1).context("name the folder to write into")?;
+    for part in rbac::PARTS {
+        let file = Path::new(&folder).join(part.file);
+        std::fs::write(&file, rbac::yaml(part)?).with_context(|| format!("can't write {}", file.display()))?;
+    }
+    Ok(())
 }

@@ -27,6 +27,8 @@ pub struct Settings {
     pub(super) admin: SocketAddr,
     /// Port for calls to other services; 0: none.
     pub(super) external_port: u16,
+    /// Whether sidecars have certificates.
+    pub(super) has_mesh_ca: bool,
 }
 
 /// What is known of the cluster and the pod's namespace.
@@ -65,6 +67,7 @@ impl Settings {
             },
             admin: SocketAddr::new(args.proxy_admin_ip, admin_port),
             external_port: args.proxy_external_port,
+            has_mesh_ca: args.mesh_ca,
         }
     }
 

@@ -68,7 +68,7 @@ pub(super) struct Variable {
 }
 
 impl Wishes {
-    pub(super) fn of(pod: &Draft, known: &Known) -> Result<Self, Refusal> {
+    pub(super) fn of(pod: &Draft, known: &Known, settings: &Settings) -> Result<Self, Refusal> {
         let mode = if pod.has(labels::ENABLE_IPTABLES) {
             Mode::Iptables
         } else {
@@ -76,6 +76,9 @@ impl Wishes {
         };
         let is_native = switch(pod, annotations::NATIVE_SIDECAR)?.unwrap_or(known.has_native_sidecars);
         let has_tls = switch(pod, annotations::LOOPBACK_TLS)?.unwrap_or(false);
+        if !settings.has_mesh_ca {
+            certificates(mode, has_tls)?;
+        }
         Ok(Self {
             mode,
             is_native,
@@ -102,6 +105,18 @@ impl Wishes {
             None => settings.resources.clone(),
         }
     }
+}
+
+/// That none are needed, where nobody makes them.
+fn certificates(mode: Mode, has_tls: bool) -> Result<(), Refusal> {
+    let key = match mode {
+        Mode::Iptables => labels::ENABLE_IPTABLES,
+        Mode::Kubeconfig if has_tls => annotations::LOOPBACK_TLS,
+        Mode::Kubeconfig => return Ok(()),
+    };
+    let problem = "the sidecar needs a certificate for it, and the manager of this cluster makes none (--mesh-ca=false, CTRLMESH_MESH_CA); \
+                   take it off the pod, or have it switched on";
+    Err(Refusal::key(key, problem))
 }
 
 fn annotation<'a>(pod: &'a Draft, key: &str) -> Option<&'a str> {

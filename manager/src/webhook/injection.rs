@@ -50,13 +50,14 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
         Ok(Err(problem)) => return unavailable(response, &problem),
         Err(_) => return unavailable(response, &"the API server did not answer in time"),
     };
-    if is_redirected(&pod) && known.service_addresses.is_empty() {
+    let args = &reviewer.context.args;
+    let settings = Settings::new(&args.proxy, args.sidecar_port);
+    let injected = inject(&pod, &known, &settings);
+    if injected.is_ok() && is_redirected(&pod) && known.service_addresses.is_empty() {
         tracing::warn!(namespace = known.namespace, "{ONE_ADDRESS}");
         response.warnings = Some(vec![ONE_ADDRESS.to_owned()]);
     }
-    let args = &reviewer.context.args;
-    let settings = Settings::new(&args.proxy, args.sidecar_port);
-    let patch = match inject(&pod, &known, &settings) {
+    let patch = match injected {
         Ok(patch) if patch.is_empty() => return response,
         Ok(patch) => patch,
         Err(refusal) => {
@@ -116,7 +117,7 @@ async fn known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Result<Kn
         async { Ok(distribution::public_key(&secrets).await?) },
         has_native_sidecars(reviewer),
         keys(client, namespace, upstream.as_deref()),
-        service_addresses(client, is_redirected(pod)),
+        service_addresses(client, context.args.proxy.mesh_ca && is_redirected(pod)),
     )?;
     Ok(Known {
         namespace: namespace.to_owned(),

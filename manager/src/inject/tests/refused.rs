@@ -265,6 +265,24 @@ fn a_kubeconfig_of_its_own_must_be_one_file() {
 }
 
 #[test]
+fn certificates_that_nobody_makes() {
+    for (part, key) in [("labels", "enable-iptables"), ("annotations", "loopback-tls")] {
+        let problem = stand("--mesh-ca=false")
+            .with(part, key, "true")
+            .ask()
+            .unwrap_err()
+            .to_string();
+        assert!(
+            problem.starts_with(&format!("ctrlmesh.kusionstack.io/{key}: ")),
+            "{problem}"
+        );
+        assert!(problem.contains("makes none (--mesh-ca=false"), "{problem}");
+        assert!(stand("").with(part, key, "true").ask().is_ok());
+    }
+    assert!(stand("--mesh-ca=false").ask().is_ok());
+}
+
+#[test]
 fn no_rule_and_no_image() {
     let mut nobody = stand("");
     nobody.known.rules.clear();
