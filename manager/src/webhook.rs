@@ -16,11 +16,12 @@ mod server;
 #[cfg(test)]
 pub(crate) mod tests;
 mod validating;
+mod version;
 
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::admin::Readiness;
@@ -34,6 +35,7 @@ pub use metrics::Metrics;
 use namespaces::Namespaces;
 use served::Served;
 use server::Bounds;
+use version::Version;
 
 /// The Secret of KusionStack's manager. One with another name (`SECRET_NAME`) needs a Role of its own.
 pub(crate) const SECRET: &str = "ctrlmesh-webhook-certs";
@@ -110,8 +112,7 @@ pub(crate) struct Reviewer {
     bodies: Semaphore,
     /// Searches for shards that overlap.
     searches: Arc<Semaphore>,
-    /// Of the API server, once somebody asked: major and minor.
-    version: OnceCell<(String, String)>,
+    version: Version,
     bounds: Bounds,
 }
 
@@ -143,7 +144,7 @@ async fn run_within(
         keys: context.args.label_keys(),
         bodies: Semaphore::new(MAX_BODIES),
         searches: Arc::new(Semaphore::new(1)),
-        version: OnceCell::new(),
+        version: Version::default(),
         context: context.clone(),
         namespaces,
         bounds,

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use kube::api::{ApiResource, ListParams};
@@ -152,16 +152,10 @@ async fn has_native_sidecars(reviewer: &Reviewer) -> Result<bool, Problem> {
                 let version = reviewer.context.urgent.apiserver_version().await?;
                 Ok::<_, kube::Error>((version.major, version.minor))
             };
-            let (major, minor) = reviewer.version.get_or_try_init(ask).await?;
-            Ok(release(major, minor).is_some_and(|release| release >= NATIVE_SINCE))
+            let release = reviewer.version.release(Instant::now(), ask).await?;
+            Ok(release.is_some_and(|release| release >= NATIVE_SINCE))
         }
     }
-}
-
-/// Vendors write `32+`.
-fn release(major: &str, minor: &str) -> Option<(u32, u32)> {
-    let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok();
-    Some((number(major)?, number(minor)?))
 }
 
 /// Keys of a ConfigMap; `None`: it is not asked for, or there is none.
@@ -189,29 +183,5 @@ async fn service_addresses(client: &Client, is_asked_for: bool) -> Result<Vec<Ip
         Ok(found) => Ok(found.items.first().map(mesh_ca::addresses).unwrap_or_default()),
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(Vec::new()),
         Err(error) => Err(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn releases_are_compared_as_numbers() {
-        for (major, minor, is_native) in [
-            ("1", "31", false),
-            ("1", "32", true),
-            ("1", "36+", true),
-            ("1", "9", false),
-            ("2", "0", true),
-            ("", "", false),
-        ] {
-            let release = release(major, minor);
-            assert_eq!(
-                release.is_some_and(|it| it >= NATIVE_SINCE),
-                is_native,
-                "{major}.{minor}"
-            );
-        }
     }
 }

@@ -1,0 +1,83 @@
+//! Which release the API server is of. It is asked again now and then, for it is upgraded while the manager runs.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long an answer counts. A cluster of several API servers has both releases for as long as its upgrade takes.
+const FRESH: Duration = Duration::from_mins(1);
+
+/// Major and minor; `None`: what it says is no release.
+type Release = Option<(u32, u32)>;
+
+/// What it said last, and when.
+#[derive(Debug, Default)]
+pub(super) struct Version(Mutex<Option<(Instant, Release)>>);
+
+impl Version {
+    /// The release: as it was said a moment ago, else as `ask` says major and minor. If that fails, what was known goes on.
+    ///
+    /// # Errors
+    /// Of `ask`, if nothing is known.
+    pub(super) async fn release<E>(
+        &self,
+        now: Instant,
+        ask: impl AsyncFnOnce() -> Result<(String, String), E>,
+    ) -> Result<Release, E> {
+        let known = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((asked, release)) = known
+            && now.duration_since(asked) < FRESH
+        {
+            return Ok(release);
+        }
+        match (ask().await, known) {
+            (Ok((major, minor)), _) => {
+                let release = parse(&major, &minor);
+                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, release));
+                Ok(release)
+            }
+            (Err(_), Some((_, release))) => Ok(release),
+            (Err(error), None) => Err(error),
+        }
+    }
+}
+
+/// Vendors write `32+`.
+fn parse(major: &str, minor: &str) -> Release {
+    let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok();
+    Some((number(major)?, number(minor)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vendors_add_to_numbers() {
+        for (major, minor, release) in [
+            ("1", "31", Some((1, 31))),
+            ("1", "36+", Some((1, 36))),
+            ("2", "0", Some((2, 0))),
+            ("", "", None),
+        ] {
+            assert_eq!(parse(major, minor), release, "{major}.{minor}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_upgrade_is_noticed_and_a_failure_changes_nothing() {
+        let (version, start) = (Version::default(), Instant::now());
+        let says = |minor: &'static str| async move || Ok::<_, &str>(("1".to_owned(), minor.to_owned()));
+        let fails = async || Err("no answer");
+        assert_eq!(version.release(start, fails).await, Err("no answer"));
+        assert_eq!(version.release(start, says("31")).await, Ok(Some((1, 31))));
+        let soon = start + FRESH - Duration::from_secs(1);
+        assert_eq!(
+            version.release(soon, says("32")).await,
+            Ok(Some((1, 31))),
+            "not asked yet"
+        );
+        let later = start + FRESH;
+        assert_eq!(version.release(later, fails).await, Ok(Some((1, 31))), "as it was");
+        assert_eq!(version.release(later, says("32")).await, Ok(Some((1, 32))));
+    }
+}
