@@ -72,6 +72,7 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     clash::check(&draft, settings)?;
     let wishes = Wishes::of(&draft, known, settings)?;
     let (mode, is_native) = (wishes.mode, wishes.is_native);
+    clash::starts_before(&draft, &wishes)?;
 
     environment::inject(&mut draft, &wishes)?;
     let asked_for = environment::asked_for(&draft, &wishes)?;

@@ -3,10 +3,11 @@
 use ctrlmesh_contract::names::pod;
 use serde_json::Value;
 
-use super::pod::{Draft, name_of};
+use super::pod::{Container, Draft, name_of};
 use super::refusal::Refusal;
 use super::settings::Settings;
 use super::volumes;
+use super::wishes::{Mode, Wishes};
 
 pub(super) fn check(draft: &Draft, settings: &Settings) -> Result<(), Refusal> {
     if draft.spec("hostNetwork").and_then(Value::as_bool) == Some(true) {
@@ -18,6 +19,20 @@ pub(super) fn check(draft: &Draft, settings: &Settings) -> Result<(), Refusal> {
     }
     names(draft)?;
     ports(draft, settings)
+}
+
+/// Of the classic shape: its rules are set after the other init containers, and connections that are there stay where they are.
+pub(super) fn starts_before(draft: &Draft, wishes: &Wishes) -> Result<(), Refusal> {
+    if wishes.mode != Mode::Iptables || wishes.is_native {
+        return Ok(());
+    }
+    let goes_on = |it: &&Container| it.0.get("restartPolicy").and_then(Value::as_str) == Some("Always");
+    match draft.init_containers.iter().find(goes_on) {
+        Some(container) => Err(Refusal::StartsBefore {
+            container: container.name().to_owned(),
+        }),
+        None => Ok(()),
+    }
 }
 
 fn names(draft: &Draft) -> Result<(), Refusal> {

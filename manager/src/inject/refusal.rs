@@ -1,6 +1,6 @@
 //! Why a pod gets no sidecar, and so is not made. Each says what is in the way on both sides, and what to do.
 
-use ctrlmesh_contract::names::{labels, pod};
+use ctrlmesh_contract::names::{annotations, labels, pod};
 
 /// Why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +101,17 @@ pub enum Refusal {
         pod::UID
     )]
     SidecarUser {
+        /// Whose.
+        container: String,
+    },
+    /// It starts before the rules, and goes on.
+    #[error(
+        "init container {container} goes on beside the containers (restartPolicy: Always) and starts before this pod's traffic is redirected, so \
+         that its connections could go past the sidecar; have the sidecar start first (annotation {}: \"true\"), or remove the label {}",
+        annotations::NATIVE_SIDECAR,
+        labels::ENABLE_IPTABLES
+    )]
+    StartsBefore {
         /// Whose.
         container: String,
     },
