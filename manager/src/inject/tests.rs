@@ -1,4 +1,5 @@
 //! Pods before and after, and pods that are refused.
 
+mod defaults;
 mod golden;
 mod refused;

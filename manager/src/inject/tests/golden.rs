@@ -65,7 +65,7 @@ impl Case {
     }
 }
 
-fn cases() -> Vec<(PathBuf, Case)> {
+pub(super) fn cases() -> Vec<(PathBuf, Case)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/inject/testdata");
     let files = fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
     let is_case = |path: &PathBuf| {
