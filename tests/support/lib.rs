@@ -160,16 +160,11 @@ impl Stand {
     }
 }
 
-/// Compiled plugins are shared by all stands, as a sidecar's cache survives its restarts: compiling once is enough.
+/// Compiled plugins are shared by all stands, as a sidecar's cache survives its restarts: compiling once is enough. Beside the test's
+/// program, so that it goes with what was built.
 fn cache_dir() -> PathBuf {
-    static CACHE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
-    CACHE
-        .get_or_init(|| {
-            let directory = std::env::temp_dir().join(format!("ctrlmesh-test-cache-{}", std::process::id()));
-            // The sidecar makes it; a leftover of an earlier process with this number is no harm.
-            directory
-        })
-        .clone()
+    let program = std::env::current_exe().unwrap_or_default();
+    program.with_file_name("plugin-cache")
 }
 
 /// A config map of a shard.
