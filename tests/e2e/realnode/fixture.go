@@ -2,6 +2,7 @@ package realnode
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -32,14 +33,16 @@ func StartForTest(t *testing.T, options Options) *Node {
 	t.Helper()
 	NeedNode(t)
 	before := takeTraces(t)
-	dir := must(os.MkdirTemp("", "ctrlmesh-node-"))(t)
+	dir := must(filepath.EvalSymlinks(must(os.MkdirTemp("", "ctrlmesh-node-"))(t)))(t)
 	begin := time.Now()
 	n, err := Start(t.Context(), dir, options)
 	if err != nil {
-		t.Fatalf("%v\nlogs are in %s", err, dir)
+		t.Errorf("%v", err)
+		logsOf(t, dir)
+		t.FailNow()
 	}
 	t.Logf("the node was ready after %s", time.Since(begin).Round(10*time.Millisecond))
-	mark := markOf(t, n.pid1.Pid(), n.cgroup.name)
+	mark := markOf(t, n.pid1.Pid(), n.cgroup.name, n.Dir)
 	t.Cleanup(func() {
 		demandAll(t, mark)
 		begin := time.Now()
@@ -49,12 +52,22 @@ func StartForTest(t *testing.T, options Options) *Node {
 		t.Logf("the node had ended after %s", time.Since(begin).Round(10*time.Millisecond))
 		leftNothing(t, before, mark)
 		if t.Failed() {
-			t.Logf("logs are in %s", dir)
+			logsOf(t, dir)
 		} else if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
 	return n
+}
+
+// logsOf a failed test are kept, and nothing else of its node: images and volumes are gigabytes.
+func logsOf(t *testing.T, dir string) {
+	t.Helper()
+	if logs, err := keepLogs(dir); err != nil {
+		t.Errorf("%v; everything is in %s", err, dir)
+	} else {
+		t.Logf("logs are in %s", logs)
+	}
 }
 
 func eventually(t *testing.T, limit time.Duration, what string, holds func() bool) {

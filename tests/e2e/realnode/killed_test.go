@@ -23,7 +23,8 @@ func TestKilledWithItsTest(t *testing.T) {
 	}
 	NeedNode(t)
 	command := exec.Command(os.Args[0], "-test.run=^TestKilledWithItsTest$")
-	command.Env = append(os.Environ(), victim+"="+t.TempDir())
+	dir := t.TempDir()
+	command.Env = append(os.Environ(), victim+"="+dir)
 	output := must(command.StdoutPipe())(t)
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
@@ -33,7 +34,7 @@ func TestKilledWithItsTest(t *testing.T) {
 	if err != nil {
 		t.Fatalf("instead of a process id it says %q", line)
 	}
-	mark := markOf(t, pid, fmt.Sprintf("%s%d-", cgroupPrefix, command.Process.Pid))
+	mark := markOf(t, pid, fmt.Sprintf("%s%d-", cgroupPrefix, command.Process.Pid), dir)
 	groups := must(filepath.Glob(fmt.Sprintf("%s/*/%s%d-*", cgroupMount, cgroupPrefix, command.Process.Pid)))(t)
 	unified := must(filepath.Glob(fmt.Sprintf("%s/%s%d-*", cgroupMount, cgroupPrefix, command.Process.Pid)))(t)
 	if groups = append(groups, unified...); len(groups) == 0 {
@@ -44,6 +45,9 @@ func TestKilledWithItsTest(t *testing.T) {
 	}
 	_ = command.Wait() // it was killed
 	eventually(t, 10*time.Second, "the node's processes and namespaces have ended", func() bool { return len(mark.processes()) == 0 })
+	if left := must(mark.mounts())(t); len(left) > 0 {
+		t.Errorf("mounts are left: %q", left)
+	}
 	next := must(newCgroup())(t)
 	if err := next.remove(); err != nil {
 		t.Error(err)

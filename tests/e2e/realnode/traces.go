@@ -1,24 +1,30 @@
 package realnode
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"ctrlmesh.kusionstack.io/e2e/cluster"
 	"github.com/google/nftables"
 )
 
-// This file is for tests: it tells whether a node leaves anything behind.
+// This file is for tests: it tells whether a node leaves anything behind. Others may be at work on the machine, so only that counts which is
+// a node's by its name, its addresses or its directory.
 
-// traces is what a node could leave on the machine, but for processes.
+// traces is what nodes could leave on the machine, but for processes and mounts, which are told by the node's own names.
 type traces struct {
-	mounts, interfaces, routes, tables, settings []string
+	interfaces, routes, tables, settings []string
 	// cgroups are those of this process's nodes.
 	cgroups []string
 }
@@ -29,26 +35,72 @@ var settings = []string{
 	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes", "net/ipv4/ip_forward",
 }
 
+var (
+	// ownLinks are what realnode/pid1 makes.
+	ownLinks = []string{"uplink", "nowhere"}
+	// ownTables are the node's, and those of the pods that redirect.
+	ownTables = []string{"services", "redirect", "ctrlmesh"}
+	// ownNetworks are those of pods, Services and the node itself.
+	ownNetworks = []netip.Prefix{netip.MustParsePrefix(podCIDR), netip.MustParsePrefix(cluster.ServiceCIDR), netip.MustParsePrefix(IP + "/32")}
+)
+
 func takeTraces(t *testing.T) traces {
-	found := traces{
-		mounts: columns(t, "/proc/self/mountinfo", 4), // the mount points
-		routes: columns(t, "/proc/net/route", 0, 1, 2, 7),
-	}
+	var found traces
 	for _, at := range must(net.Interfaces())(t) {
-		found.interfaces = append(found.interfaces, at.Name)
+		addresses, _ := at.Addrs() // it may be gone already
+		if slices.Contains(ownLinks, at.Name) || slices.ContainsFunc(addresses, isOwnAddress) {
+			found.interfaces = append(found.interfaces, at.Name)
+		}
+	}
+	for line := range strings.Lines(string(must(os.ReadFile("/proc/thread-self/net/route"))(t))) {
+		if isOwnRoute(line) {
+			found.routes = append(found.routes, strings.Join(strings.Fields(line), " "))
+		}
 	}
 	for _, table := range must(must(nftables.New())(t).ListTables())(t) {
-		found.tables = append(found.tables, table.Name)
+		if slices.Contains(ownTables, table.Name) {
+			found.tables = append(found.tables, table.Name)
+		}
 	}
 	for _, name := range settings {
 		text := must(os.ReadFile("/proc/sys/" + name))(t)
 		found.settings = append(found.settings, name+" "+string(text))
 	}
+	found.cgroups = ownCgroups(t)
+	return found
+}
+
+func isOwnAddress(address net.Addr) bool {
+	prefix, err := netip.ParsePrefix(address.String())
+	return err == nil && isOwn(prefix.Addr())
+}
+
+func isOwn(address netip.Addr) bool {
+	return slices.ContainsFunc(ownNetworks, func(network netip.Prefix) bool { return network.Contains(address.Unmap()) })
+}
+
+// isOwnRoute reads a line of /proc/net/route: the interface, and the destination as the hexadecimal number that its bytes are here.
+func isOwnRoute(line string) bool {
+	fields := strings.Fields(line)
+	if len(fields) < 2 {
+		return false
+	}
+	destination, err := strconv.ParseUint(fields[1], 16, 32)
+	if err != nil {
+		return false // the heading
+	}
+	var bytes [4]byte
+	binary.NativeEndian.PutUint32(bytes[:], uint32(destination))
+	return slices.Contains(ownLinks, fields[0]) || isOwn(netip.AddrFrom4(bytes))
+}
+
+// ownCgroups are all of this process's nodes, wherever their own code looks.
+func ownCgroups(t *testing.T) []string {
 	own := fmt.Sprintf("%s%d-", cgroupPrefix, os.Getpid())
-	// All of them, wherever the node's own code looks.
+	var found []string
 	check := func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.IsDir() && strings.HasPrefix(entry.Name(), own) {
-			found.cgroups = append(found.cgroups, path)
+			found = append(found, path)
 		}
 		return nil // a group that vanishes meanwhile is no error
 	}
@@ -58,20 +110,19 @@ func takeTraces(t *testing.T) traces {
 	return found
 }
 
-// columns are those of the lines of a file, sorted.
-func columns(t *testing.T, file string, which ...int) []string {
-	var found []string
-	for line := range strings.Lines(string(must(os.ReadFile(file))(t))) {
-		var kept []string
-		for _, column := range which {
-			if fields := strings.Fields(line); column < len(fields) {
-				kept = append(kept, fields[column])
-			}
-		}
-		found = append(found, strings.Join(kept, " "))
+// mountsWith are the machine's mounts in whose description one of these names is.
+func mountsWith(names ...string) ([]string, error) {
+	mounts, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return nil, err
 	}
-	slices.Sort(found)
-	return found
+	var found []string
+	for line := range strings.Lines(string(mounts)) {
+		if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(line, name) }) {
+			found = append(found, line)
+		}
+	}
+	return found, nil
 }
 
 // mark tells a node's processes, also when it has ended.
@@ -79,14 +130,16 @@ type mark struct {
 	// spaces are the names of its namespaces. Pods have others, and are told by the control group.
 	spaces map[string]string
 	cgroup string
+	// dir is where all of its files are.
+	dir string
 }
 
-func markOf(t *testing.T, pid1 int, cgroup string) mark {
+func markOf(t *testing.T, pid1 int, cgroup, dir string) mark {
 	spaces := map[string]string{}
 	for _, kind := range []string{"mnt", "net", "pid", "uts", "ipc"} {
 		spaces[kind] = must(os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid1, kind)))(t)
 	}
-	return mark{spaces, "/" + cgroup}
+	return mark{spaces, "/" + cgroup, dir}
 }
 
 // processes are the programs of all threads that are the node's, or in it: a thread of this process must not stay either.
@@ -121,17 +174,31 @@ func demandAll(t *testing.T, m mark) {
 			t.Errorf("%s was not among the node's processes: %q", name, all)
 		}
 	}
-	if len(takeTraces(t).cgroups) == 0 {
+	if len(ownCgroups(t)) == 0 {
 		t.Error("the node had no control group")
 	}
+}
+
+// mounts are the node's that the machine sees: in its directory, of its control group, or of one of its namespaces.
+func (m mark) mounts() ([]string, error) {
+	return mountsWith(slices.Concat([]string{m.dir + "/", m.cgroup}, slices.Collect(maps.Values(m.spaces)))...)
 }
 
 // leftNothing compares with what was there before. The kernel takes network namespaces down in its own time.
 func leftNothing(t *testing.T, before traces, m mark) {
 	eventually(t, 10*time.Second, "no process or thread of the node is there", func() bool { return len(m.processes()) == 0 })
-	after := takeTraces(t)
+	if left := must(m.mounts())(t); len(left) > 0 {
+		t.Errorf("mounts are left: %q", left)
+	}
+	for _, difference := range before.differences(takeTraces(t)) {
+		t.Error(difference)
+	}
+}
+
+// differences that a node may have made.
+func (before traces) differences(after traces) []string {
+	var found []string
 	for what, pair := range map[string][2][]string{
-		"mounts":         {before.mounts, after.mounts},
 		"interfaces":     {before.interfaces, after.interfaces},
 		"routes":         {before.routes, after.routes},
 		"nftables":       {before.tables, after.tables},
@@ -139,7 +206,8 @@ func leftNothing(t *testing.T, before traces, m mark) {
 		"control groups": {before.cgroups, after.cgroups},
 	} {
 		if !slices.Equal(pair[0], pair[1]) {
-			t.Errorf("%s\nbefore: %q\nafter:  %q", what, pair[0], pair[1])
+			found = append(found, fmt.Sprintf("%s\nbefore: %q\nafter:  %q", what, pair[0], pair[1]))
 		}
 	}
+	return found
 }

@@ -1,0 +1,39 @@
+package realnode
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// podLogs is where kubelet has the runtime write what containers say.
+var podLogs = filepath.Join("root", "var", "log", "pods")
+
+// keepLogs replaces the directory of a node that has ended by one of its logs: those of its programs, and `pods` with those of containers.
+func keepLogs(dir string) (string, error) {
+	// What is mounted there is the machine's: its devices, its control groups.
+	if mounts, err := mountsWith(dir + "/"); err != nil || len(mounts) > 0 {
+		return "", errors.Join(err, fmt.Errorf("the node is not removed, for there are mounts in it: %q", mounts))
+	}
+	logs := dir + "-logs"
+	if err := os.Mkdir(logs, 0o755); err != nil {
+		return "", err
+	}
+	for _, pattern := range []string{"*.log", filepath.Join("cluster", "*.log")} {
+		files, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return "", err
+		}
+		for _, file := range files {
+			if err := os.Rename(file, filepath.Join(logs, filepath.Base(file))); err != nil {
+				return "", err
+			}
+		}
+	}
+	if err := os.Rename(filepath.Join(dir, podLogs), filepath.Join(logs, "pods")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	return logs, os.RemoveAll(dir)
+}
