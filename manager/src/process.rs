@@ -1,7 +1,7 @@
 //! The order in which the manager starts and stops, and who owns its tasks.
 //!
 //! Flow of the end: it is no longer ready, and its controllers end at once; webhooks are answered for a while more, because API
-//! servers call whom they knew a moment ago.
+//! servers call whom they knew a moment ago. On new connections: those that are there would keep API servers away from its successor.
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
@@ -76,7 +76,8 @@ async fn run_until(context: &Context, mut asked: impl AsyncFnMut()) -> Result<()
     parts.spawn(async move { io(admin::serve_health(health, told, until).await) });
     let (until, shown) = (serving.stop.clone(), context.metrics.clone());
     parts.spawn(async move { io(admin::serve_metrics(counters, shown, until).await) });
-    parts.spawn(webhook::run(serving.clone(), webhooks, readiness.clone()));
+    let goes = context.stop.clone();
+    parts.spawn(webhook::run(serving.clone(), webhooks, readiness.clone(), goes));
     parts.spawn(leader::run(context.clone()));
 
     let first = tokio::select! {

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::admin::Readiness;
 use crate::context::Context;
@@ -34,7 +35,7 @@ use certificate::bundles::{MUTATING, VALIDATING};
 pub use metrics::Metrics;
 use namespaces::Namespaces;
 use served::Served;
-use server::Bounds;
+use server::{Bounds, End};
 use version::Version;
 
 /// The Secret of KusionStack's manager. One with another name (`SECRET_NAME`) needs a Role of its own.
@@ -125,18 +126,25 @@ pub async fn bind(context: &Context) -> Result<TcpListener, Error> {
     admin::bind("--webhook-port (WEBHOOK_PORT)", address).await
 }
 
-/// Serves until it shall stop, from when there is a certificate; then it is ready.
+/// Serves until it shall stop, from when there is a certificate; then it is ready. When the manager `goes`, API servers are sent
+/// to others as far as they are still connected.
 ///
 /// # Errors
 /// One of its tasks failed.
-pub async fn run(context: Context, listener: TcpListener, readiness: Readiness) -> Result<(), Error> {
-    run_within(context, listener, readiness, Bounds::default()).await
+pub async fn run(
+    context: Context,
+    listener: TcpListener,
+    readiness: Readiness,
+    goes: CancellationToken,
+) -> Result<(), Error> {
+    run_within(context, listener, readiness, goes, Bounds::default()).await
 }
 
 async fn run_within(
     context: Context,
     listener: TcpListener,
     readiness: Readiness,
+    goes: CancellationToken,
     bounds: Bounds,
 ) -> Result<(), Error> {
     let (namespaces, known) = Namespaces::new(context.client.clone());
@@ -161,7 +169,8 @@ async fn run_within(
         }
         let router = routes::router(Arc::new(reviewer));
         let failed = context.metrics.webhook.failed_handshakes.clone();
-        server::serve(listener, tls, router, failed, bounds, context.stop.clone()).await;
+        let stop = context.stop.clone();
+        server::serve(listener, tls, router, failed, bounds, End { goes, stop }).await;
     });
     while let Some(ended) = parts.join_next().await {
         ended?;

@@ -41,6 +41,8 @@ pub(crate) struct Bounds {
     pub(crate) drain: Duration,
     /// From a connection's handshake until it takes no new reviews. Of HTTP/2; those of HTTP/1.1 end when they are idle.
     pub(crate) age: Duration,
+    /// The same for one that is made while the manager goes.
+    pub(crate) late: Duration,
 }
 
 impl Default for Bounds {
@@ -50,8 +52,19 @@ impl Default for Bounds {
             body: Duration::from_secs(5),
             drain: Duration::from_secs(10),
             age: Duration::from_mins(10),
+            late: Duration::from_secs(1),
         }
     }
+}
+
+/// The end, in two steps.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    /// The manager goes: connections take no new reviews, for who comes after it may answer otherwise, with another sidecar's image.
+    /// New connections are served all the same: API servers call whom they knew a moment ago.
+    pub(crate) goes: CancellationToken,
+    /// Nobody is served any more.
+    pub(crate) stop: CancellationToken,
 }
 
 /// Serves until it shall stop; then ends what is in flight.
@@ -61,16 +74,16 @@ pub(crate) async fn serve(
     router: Router,
     failed_handshakes: Counter,
     bounds: Bounds,
-    stop: CancellationToken,
+    end: End,
 ) {
     let acceptor = TlsAcceptor::from(tls);
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
-    while let Some((stream, _, place)) = accept(&listener, &places, &mut connections, &stop).await {
+    while let Some((stream, _, place)) = accept(&listener, &places, &mut connections, &end.stop).await {
         let connection = Connection {
             router: router.clone(),
             bounds,
-            stop: stop.clone(),
+            end: end.clone(),
             _place: place,
         };
         let (acceptor, failed) = (acceptor.clone(), failed_handshakes.clone());
@@ -118,7 +131,7 @@ async fn accept(
 struct Connection {
     router: Router,
     bounds: Bounds,
-    stop: CancellationToken,
+    end: End,
     _place: OwnedSemaphorePermit,
 }
 
@@ -143,9 +156,19 @@ impl Connection {
         };
         let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(self.router));
         let mut connection = std::pin::pin!(connection);
+        let late = if self.end.goes.is_cancelled() {
+            self.bounds.late
+        } else {
+            Duration::ZERO
+        };
+        let left = async {
+            self.end.goes.cancelled().await;
+            tokio::time::sleep(late).await;
+        };
         let end = async {
             tokio::select! {
-                () = self.stop.cancelled() => {}
+                () = self.end.stop.cancelled() => {}
+                () = left => {}
                 () = tokio::time::sleep(self.bounds.age), if is_h2 => {}
             }
         };

@@ -23,6 +23,7 @@ pub(crate) struct Stand {
     pub(crate) server: ApiServer,
     pub(crate) context: Context,
     pub(crate) readiness: Readiness,
+    pub(crate) goes: CancellationToken,
     pub(crate) bounds: Bounds,
 }
 
@@ -59,6 +60,7 @@ impl Stand {
             context: Context::new(&client, args, Arc::new(Metrics::default()), CancellationToken::new()),
             server,
             readiness: Readiness::default(),
+            goes: CancellationToken::new(),
             bounds: Bounds::default(),
         }
     }
@@ -78,7 +80,8 @@ impl Stand {
     pub(crate) async fn serve(&self) -> (SocketAddr, JoinHandle<Result<(), crate::Error>>) {
         let listener = bind(&self.context).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let running = run_within(self.context.clone(), listener, self.readiness.clone(), self.bounds);
+        let (context, readiness, goes) = (self.context.clone(), self.readiness.clone(), self.goes.clone());
+        let running = run_within(context, listener, readiness, goes, self.bounds);
         let running = tokio::spawn(running);
         eventually(|| self.readiness.is_ready()).await;
         (address, running)

@@ -1,5 +1,6 @@
 //! TLS, bodies that are none, and the way out.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -9,6 +10,7 @@ use axum::http::header::CONTENT_LENGTH;
 use kube::core::DynamicObject;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 use super::{Client, Stand, eventually};
 use crate::certificate::{Credential, Schedule, Stored};
@@ -102,28 +104,50 @@ async fn an_http2_connection_ends_when_it_is_old() {
     let stored = stored(&stand);
     stand.put_secret(&stored);
     let (address, _running) = stand.serve().await;
-    let mut stream = Client::speaking(&stored.bundle(), &["h2"])
-        .connect(address)
-        .await
-        .unwrap();
-    // The preface, and SETTINGS without a setting.
+    goes_away(&mut http2(&stored, address).await).await;
+}
+
+/// Otherwise an API server gets the old sidecar's image from it, for as long as it answers at all.
+#[tokio::test]
+async fn connections_end_when_the_manager_goes_and_new_ones_are_served() {
+    let mut stand = Stand::start(&[]).await;
+    stand.bounds.late = Duration::from_millis(100);
+    let stored = stored(&stand);
+    stand.put_secret(&stored);
+    let (address, _running) = stand.serve().await;
+    let client = Client::trusting(&stored.bundle());
+    let (mut before, mut plain) = (http2(&stored, address).await, client.connect(address).await.unwrap());
+    stand.goes.cancel();
+    goes_away(&mut before).await;
+    assert_eq!(plain.read(&mut [0; 16]).await.unwrap(), 0, "it is closed");
+    assert_eq!(client.get(address, "/healthz").await.unwrap().0, 200);
+    goes_away(&mut http2(&stored, address).await).await;
+}
+
+/// The preface, and SETTINGS without a setting.
+async fn http2(stored: &Stored, address: SocketAddr) -> TlsStream<TcpStream> {
+    let client = Client::speaking(&stored.bundle(), &["h2"]);
+    let mut stream = client.connect(address).await.unwrap();
+    let opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    stream.write_all(opening).await.unwrap();
     stream
-        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
-        .await
-        .unwrap();
-    let goes_away = async {
+}
+
+/// Waits for the frame that says that no more requests are taken.
+async fn goes_away(stream: &mut TlsStream<TcpStream>) {
+    const GOAWAY: u8 = 7;
+    let frame = async {
         loop {
             let mut head = [0; 9];
             stream.read_exact(&mut head).await.unwrap();
             let mut rest = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
             stream.read_exact(&mut rest).await.unwrap();
-            const GOAWAY: u8 = 7;
             if head[3] == GOAWAY {
                 return;
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), goes_away).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(10), frame).await.unwrap();
 }
 
 #[tokio::test]
