@@ -151,7 +151,12 @@ pub(crate) async fn serve(worker: Rc<Worker>, service: Service, stream: TcpStrea
         ..Connection::default()
     });
     let _ = stream.set_nodelay(true);
-    let opening = tokio::time::timeout(HEAD_TIMEOUT, opening(&stream)).await;
+    let opening = tokio::select! {
+        biased;
+        opening = tokio::time::timeout(HEAD_TIMEOUT, opening(&stream)) => opening,
+        // Clients keep connections that they have not used yet. None of them holds up the end.
+        () = worker.drain.cancelled() => return,
+    };
     match opening {
         Ok(Ok(Some(Opening::Plain(protocol)))) => serve_http(worker, service, connection, stream, protocol).await,
         Ok(Ok(Some(Opening::Tls))) => Box::pin(serve_tls(worker, service, connection, stream)).await,

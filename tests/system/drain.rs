@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ctrlmesh_testkit::{Fault, Gate, Rule};
-use ctrlmesh_tests::{Client, Stand, shard};
+use ctrlmesh_tests::{Client, Stand, shard, wait_until};
 
 #[tokio::test]
 async fn requests_in_flight_finish_and_watches_end_cleanly() -> anyhow::Result<()> {
@@ -56,6 +56,22 @@ async fn what_does_not_finish_is_cut_off_at_the_deadline() -> anyhow::Result<()>
 #[tokio::test]
 async fn an_idle_sidecar_ends_at_once() -> anyhow::Result<()> {
     let mut stand = Stand::start(vec![shard("a")]).await?;
+    let asked = std::time::Instant::now();
+    stand.sidecar.terminate()?;
+    assert!(stand.sidecar.wait_end().await?.success());
+    assert!(asked.elapsed() < Duration::from_secs(5));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_connection_that_has_said_nothing_holds_nothing_up() -> anyhow::Result<()> {
+    let mut stand = Stand::start(vec![shard("a")]).await?;
+    let _silent = tokio::net::TcpStream::connect(stand.sidecar.api()).await?;
+    let sidecar = &stand.sidecar;
+    wait_until("it is taken", || async {
+        Ok(sidecar.metric("ctrlmesh_connections").await? >= 1.0)
+    })
+    .await?;
     let asked = std::time::Instant::now();
     stand.sidecar.terminate()?;
     assert!(stand.sidecar.wait_end().await?.success());
