@@ -55,6 +55,8 @@ const (
 	gzipType     = layerType + "+gzip"
 	manifestType = "application/vnd.oci.image.manifest.v1+json"
 	indexType    = "application/vnd.oci.image.index.v1+json"
+	// nameAnnotation is where containerd looks for an image's whole name.
+	nameAnnotation = "io.containerd.image.name"
 )
 
 // Write makes an archive as the OCI image layout says (opencontainers/image-spec, image-layout.md). Its annotations are those that
@@ -90,7 +92,7 @@ func (i Image) Write(archive string) error {
 	}
 	described := add(manifestType, manifest)
 	described.Platform = &platform{Architecture: i.architecture(), OS: "linux"}
-	described.Annotations = map[string]string{"io.containerd.image.name": i.Name, "org.opencontainers.image.ref.name": i.tag()}
+	described.Annotations = map[string]string{nameAnnotation: i.Name, "org.opencontainers.image.ref.name": i.tag()}
 	index := map[string]any{"schemaVersion": 2, "mediaType": indexType, "manifests": []descriptor{described}}
 	if blobs["index.json"], err = json.Marshal(index); err != nil {
 		return err

@@ -101,7 +101,7 @@ func (o *operator) template(mesh bool) map[string]any {
 			"serviceAccountName":            "operator",
 			"terminationGracePeriodSeconds": 30,
 			"containers": []any{map[string]any{
-				"name": mainContainer, "image": operatorImage + ":" + imageTag,
+				"name": mainContainer, "image": operatorImage,
 				"args": []string{"--id=$(POD_NAME)", "--app=" + o.name, "--lock=" + lock, "--lock-namespace=" + o.name},
 				"env":  []any{map[string]any{"name": "POD_NAME", "valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": "metadata.name"}}}},
 			}},

@@ -19,7 +19,7 @@ import (
 // This file has pods take a plugin from a registry in the cluster, as docs/registries.md says, and another version of it.
 
 const (
-	registryImage = "localhost/ctrlmesh-e2e/registry"
+	registryImage = "localhost/ctrlmesh-e2e/registry:1"
 	// registryHost is a Service. The manager's NetworkPolicy lets it go to this port.
 	registryHost = "registry.registry.svc:8443"
 	registryPort = "8443"
@@ -46,7 +46,7 @@ spec:
   terminationGracePeriodSeconds: 1
   containers:
   - name: registry
-    image: ` + registryImage + ":" + imageTag + `
+    image: ` + registryImage + `
     args: [serve, /registry.yaml]
     readinessProbe: {httpGet: {path: /v2/, port: ` + registryPort + `}, periodSeconds: 1}
 `

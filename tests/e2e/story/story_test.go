@@ -26,6 +26,8 @@ const (
 type story struct {
 	node *realnode.Node
 	// overlay is the directory that was applied.
+	// managerImage and proxyImage are what is installed, with their tags.
+	managerImage, proxyImage string
 	overlay string
 	// main is the operator of most chapters.
 	main *operator

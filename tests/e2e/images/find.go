@@ -1,0 +1,58 @@
+package images
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+// Find looks in a directory that a Release has filled for the archive of a program for this machine, and tells the name of the image in it.
+func Find(archives, program string) (archive, name string, err error) {
+	pattern := filepath.Join(archives, fmt.Sprintf("%s-*-linux-%s.tar", program, runtime.GOARCH))
+	found, err := filepath.Glob(pattern)
+	if err != nil {
+		return "", "", err
+	}
+	if len(found) != 1 {
+		return "", "", fmt.Errorf("there are %d archives %s, not one; `make images` writes one of each version", len(found), pattern)
+	}
+	name, err = nameIn(found[0])
+	if err != nil {
+		return "", "", fmt.Errorf("%s: %w", found[0], err)
+	}
+	return found[0], name, nil
+}
+
+// nameIn an archive is the one that containerd gives its image.
+func nameIn(archive string) (string, error) {
+	file, err := os.Open(archive)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	for entries := tar.NewReader(file); ; {
+		header, err := entries.Next()
+		if errors.Is(err, io.EOF) {
+			return "", errors.New("it is no OCI layout: it has no index.json")
+		}
+		if err != nil {
+			return "", err
+		}
+		if header.Name != "index.json" {
+			continue
+		}
+		var index struct{ Manifests []descriptor }
+		if err := json.NewDecoder(entries).Decode(&index); err != nil {
+			return "", err
+		}
+		if len(index.Manifests) != 1 || index.Manifests[0].Annotations[nameAnnotation] == "" {
+			return "", errors.New("it does not have one image with a name")
+		}
+		return index.Manifests[0].Annotations[nameAnnotation], nil
+	}
+}

@@ -1,0 +1,53 @@
+package images
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// TestFind finds what a release has made, by the program's name alone.
+func TestFind(t *testing.T) {
+	release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "registry.example/mesh", Version: "1.2"}
+	static := must(os.ReadFile(hello(t)))(t)
+	for _, image := range releases {
+		check(t, os.WriteFile(filepath.Join(release.Programs, image.program), static, 0o755))
+	}
+	for at, made := range must(release.Make())(t) {
+		archive, name, err := Find(release.Archives, releases[at].program)
+		if err != nil || archive != made.Archive || name != made.Name {
+			t.Errorf("found are %s of %s, %v, not %s of %s", name, archive, err, made.Name, made.Archive)
+		}
+	}
+}
+
+// TestFindRefuses what leaves a choice, or none.
+func TestFindRefuses(t *testing.T) {
+	file := func(version string) string { return "hello-" + version + "-linux-" + runtime.GOARCH + ".tar" }
+	empty := filepath.Join(t.TempDir(), "empty.tar")
+	check(t, writeArchive(empty, nil))
+	nameless := filepath.Join(t.TempDir(), "nameless.tar")
+	check(t, writeArchive(nameless, map[string][]byte{"index.json": []byte(`{"manifests": [{}]}`)}))
+	for name, test := range map[string]struct {
+		files map[string]string
+		want  string
+	}{
+		"nothing":           {nil, "there are 0 archives"},
+		"another's machine": {map[string]string{"hello-1-linux-riscv64.tar": empty}, "there are 0 archives"},
+		"two versions":      {map[string]string{file("1"): empty, file("2"): empty}, "there are 2 archives"},
+		"no layout":         {map[string]string{file("1"): empty}, "it has no index.json"},
+		"no name":           {map[string]string{file("1"): nameless}, "one image with a name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for name, source := range test.files {
+				check(t, os.Link(source, filepath.Join(dir, name)))
+			}
+			if _, _, err := Find(dir, "hello"); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	}
+}
