@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
@@ -37,8 +38,8 @@ const (
 )
 
 type settings struct {
-	id, app, kind, lock, namespace string
-	workers                        int
+	id, app, kind, lock, namespace, health string
+	workers                                int
 }
 
 func main() {
@@ -48,6 +49,7 @@ func main() {
 	flag.StringVar(&s.kind, "kind", "ConfigMap", "kind to handle: ConfigMap or Widget")
 	flag.StringVar(&s.lock, "lock", "", "name of the leader-election lock; none if empty")
 	flag.StringVar(&s.namespace, "lock-namespace", "default", "namespace of the lock")
+	flag.StringVar(&s.health, "health", "", "address of /healthz and /readyz; nowhere if empty")
 	flag.IntVar(&s.workers, "workers", 4, "objects handled at a time")
 	flag.Parse()
 	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
@@ -75,6 +77,9 @@ func run(ctx context.Context, s settings) error {
 		case <-ctx.Done():
 		}
 	}()
+	if err := addChecks(manager, s); err != nil {
+		return err
+	}
 	err = ctrl.NewControllerManagedBy(manager).
 		For(newObject(s.kind)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: s.workers}).
@@ -93,6 +98,7 @@ func newManager(rest *rest.Config, s settings) (ctrl.Manager, error) {
 		// Unstructured objects are read from the cache like typed ones.
 		Client:                        client.Options{Cache: &client.CacheOptions{Unstructured: true}},
 		Metrics:                       server.Options{BindAddress: "0"},
+		HealthProbeBindAddress:        s.health,
 		LeaderElection:                s.lock != "",
 		LeaderElectionID:              s.lock,
 		LeaderElectionNamespace:       s.namespace,
@@ -100,6 +106,18 @@ func newManager(rest *rest.Config, s settings) (ctrl.Manager, error) {
 		LeaseDuration:                 &lease,
 		RenewDeadline:                 &renew,
 		RetryPeriod:                   &retry,
+	})
+}
+
+// addChecks are what kubelet's probes ask: whether the process answers, and whether the API server answers it. The latter is a question
+// without the cache, on the way that all of its requests take.
+func addChecks(manager ctrl.Manager, s settings) error {
+	if err := manager.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	live := manager.GetAPIReader()
+	return manager.AddReadyzCheck("api", func(request *http.Request) error {
+		return live.List(request.Context(), &core.ConfigMapList{}, client.InNamespace(s.namespace), client.Limit(1))
 	})
 }
 

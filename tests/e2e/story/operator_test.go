@@ -102,11 +102,21 @@ func (o *operator) template(mesh bool) map[string]any {
 			"terminationGracePeriodSeconds": 30,
 			"containers": []any{map[string]any{
 				"name": mainContainer, "image": operatorImage,
-				"args": []string{"--id=$(POD_NAME)", "--app=" + o.name, "--lock=" + lock, "--lock-namespace=" + o.name},
-				"env":  []any{map[string]any{"name": "POD_NAME", "valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": "metadata.name"}}}},
+				"args":           []string{"--id=$(POD_NAME)", "--app=" + o.name, "--lock=" + lock, "--lock-namespace=" + o.name, fmt.Sprintf("--health=:%d", healthPort)},
+				"env":            []any{map[string]any{"name": "POD_NAME", "valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": "metadata.name"}}}},
+				"readinessProbe": probe("/readyz", 1), "livenessProbe": probe("/healthz", 10),
 			}},
 		},
 	}
+}
+
+// single is one pod beside the StatefulSet, to be changed and applied.
+func (o *operator) single(name string, mesh bool) map[string]any {
+	pod := o.template(mesh)
+	pod["apiVersion"], pod["kind"] = "v1", "Pod"
+	metadata := pod["metadata"].(map[string]any)
+	metadata["name"], metadata["namespace"] = name, o.name
+	return pod
 }
 
 // statefulSet as YAML, which JSON is.
@@ -120,7 +130,11 @@ func (o *operator) statefulSet(mesh bool) string {
 			"template": o.template(mesh),
 		},
 	}
-	text, err := json.Marshal(set)
+	return asYAML(set)
+}
+
+func asYAML(object map[string]any) string {
+	text, err := json.Marshal(object)
 	if err != nil {
 		panic(err) // there is nothing in it that JSON does not have
 	}
@@ -148,6 +162,11 @@ spec:
 		text.WriteString(o.plugins)
 	}
 	return text.String()
+}
+
+// shardsByApp are the same for pods that no StatefulSet has numbered.
+func (o *operator) shardsByApp() string {
+	return strings.ReplaceAll(o.shards(), "statefulset.kubernetes.io/pod-name: "+o.pod(0), "app: "+o.name)
 }
 
 // starts applies rules first, as docs/install.md says, and waits until all pods are ready.

@@ -34,18 +34,19 @@ spec:
     resourceRules: [{apiGroups: [""], resources: [configmaps], verbs: [create], namespaces: [team-a]}]
 `
 
-func fault(name, resource, verb, namespace string, code int) string {
+// fault is a rule for all pods of the operator.
+func (o *operator) fault(name, resource, verb, namespace string, code int) string {
 	return fmt.Sprintf(`
 apiVersion: ctrlmesh.kusionstack.io/v1alpha1
 kind: FaultInjection
-metadata: {name: %s, namespace: operator}
+metadata: {name: %[1]s, namespace: %[2]s}
 spec:
-  selector: {matchLabels: {app: operator}}
+  selector: {matchLabels: {app: %[2]s}}
   httpFault:
   - name: refused
-    match: {resources: [{apiGroups: [""], resources: [%s], verbs: [%s], namespaces: [%s]}]}
-    abort: {httpStatus: %d, percent: "100"}
-`, name, resource, verb, namespace, code)
+    match: {resources: [{apiGroups: [""], resources: [%[3]s], verbs: [%[4]s], namespaces: [%[5]s]}]}
+    abort: {httpStatus: %[6]d, percent: "100"}
+`, name, o.name, resource, verb, namespace, code)
 }
 
 // obeysBreaker: one that is held open for what the operator does in one namespace.
@@ -73,7 +74,7 @@ func (s *story) obeysBreaker(t *testing.T) {
 
 // obeysFault: what the operator does in one namespace fails, until it does not.
 func (s *story) obeysFault(t *testing.T) {
-	s.apply(t, fault("updates", "configmaps", "update", "team-c", firstCode))
+	s.apply(t, s.main.fault("updates", "configmaps", "update", "team-c", firstCode))
 	s.kubectl(t, "", "wait", "--namespace=operator", "--for=condition=Enforced", "faultinjections/updates", "--timeout="+patience.String())
 	s.main.refused(t, "team-c", strconv.Itoa(firstCode))
 	s.kubectl(t, "", "delete", "--namespace=operator", "faultinjections/updates")
@@ -123,7 +124,7 @@ func (s *story) takesRulesSoon(t *testing.T) {
 	var all []time.Duration
 	for i := range samples {
 		begin := time.Now()
-		s.apply(t, fault("timed", "configmaps", "list", "default", firstCode+i))
+		s.apply(t, o.fault("timed", "configmaps", "list", "default", firstCode+i))
 		for _, address := range addresses {
 			answers(t, address, firstCode+i)
 		}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,13 +26,14 @@ const (
 // story is what chapters share.
 type story struct {
 	node *realnode.Node
-	// overlay is the directory that was applied.
 	// managerImage and proxyImage are what is installed, with their tags.
 	managerImage, proxyImage string
+	// overlay is the directory that was applied.
 	overlay string
 	// main is the operator of most chapters.
 	main *operator
 	// others are those of later chapters.
+	mu     sync.Mutex
 	others []*operator
 	// born are the containers of its pods, as they were first.
 	born map[string]string
@@ -56,13 +58,11 @@ func TestStory(t *testing.T) {
 		{"rules come soon", s.takesRulesSoon},
 		{"fault", s.obeysFault},
 		{"plugin from a registry", s.takesPlugin},
+		{"probes", func(t *testing.T) { s.main.isProbed(t) }},
 		{"without a restart", s.neverRestarted},
 		{"sidecar crashes", s.survivesCrash},
 		{"no manager", s.survivesManagers},
-		{"redirected", s.isRedirected},
-		{"classic", s.isClassic},
-		{"redirected and classic", s.isRedirectedClassic},
-		{"into the mesh", s.joinsMesh},
+		{"other ways", s.hasOtherWays},
 		{"start and end", s.isNotSlowed},
 		{"uninstalled", s.isUninstalled},
 	} {

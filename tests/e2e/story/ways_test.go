@@ -10,6 +10,22 @@ import (
 
 // This file leads the same operator to its sidecar in the other ways, in pods of the other shape.
 
+// hasOtherWays tells of operators of their own, at the same time.
+func (s *story) hasOtherWays(t *testing.T) {
+	for name, tell := range map[string]func(*testing.T){
+		"redirected":             s.isRedirected,
+		"classic":                s.isClassic,
+		"redirected and classic": s.isRedirectedClassic,
+		"liveness":               s.restartsTheSick,
+		"into the mesh":          s.joinsMesh,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tell(t)
+		})
+	}
+}
+
 // isRedirected: the operator has the in-cluster configuration alone, and its traffic is redirected.
 func (s *story) isRedirected(t *testing.T) {
 	o := s.operator("redirected", []string{"team-r"}, []string{"team-s"})
@@ -64,8 +80,15 @@ func (o *operator) isSharded(t *testing.T) {
 		o.sees(t, pod, o.teams[i]...)
 	}
 	o.leads(t)
-	s := o.story
-	s.others = append(s.others, o)
+	o.isProbed(t)
+	o.joinsOthers()
+}
+
+// joinsOthers has the operator leave the mesh with all others, at the end.
+func (o *operator) joinsOthers() {
+	o.story.mu.Lock()
+	defer o.story.mu.Unlock()
+	o.story.others = append(o.story.others, o)
 }
 
 func hasKubeconfig(container core.Container) bool {
