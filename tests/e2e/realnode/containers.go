@@ -2,11 +2,13 @@ package realnode
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	core "k8s.io/api/core/v1"
@@ -15,23 +17,84 @@ import (
 
 // Crash kills the processes of a container, native sidecars included, as the kernel would that has no memory left. Kubelet is not told.
 func (n *Node) Crash(ctx context.Context, namespace, pod, container string) error {
-	found, err := n.Client.CoreV1().Pods(namespace).Get(ctx, pod, meta.GetOptions{})
+	processes, err := n.processes(ctx, namespace, pod, container)
 	if err != nil {
 		return err
+	}
+	for _, pid := range processes {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			return fmt.Errorf("kill process %d of container %s: %w", pid, container, err)
+		}
+	}
+	return nil
+}
+
+// End returns a function that waits for the end of a container that runs now, and tells when that was: kubelet's word has whole seconds.
+func (n *Node) End(ctx context.Context, namespace, pod, container string) (func() (time.Time, error), error) {
+	processes, err := n.processes(ctx, namespace, pod, container)
+	if err != nil {
+		return nil, err
+	}
+	type end struct {
+		at  time.Time
+		err error
+	}
+	ends := make(chan end, 1)
+	go func() {
+		var err error
+		for _, pid := range processes {
+			err = errors.Join(err, ended(ctx, pid))
+		}
+		ends <- end{time.Now(), err}
+	}()
+	return func() (time.Time, error) {
+		e := <-ends
+		return e.at, e.err
+	}, nil
+}
+
+// ended waits for the end of a process, or of the context.
+func ended(ctx context.Context, pid int) error {
+	const wake = 100 // milliseconds, to look at the context
+	file, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("watch process %d: %w", pid, err)
+	}
+	defer unix.Close(file)
+	for ctx.Err() == nil {
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(file), Events: unix.POLLIN}}, wake)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("watch process %d: %w", pid, err)
+		}
+		if ready > 0 {
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+// processes of a container that runs. There is at least one.
+func (n *Node) processes(ctx context.Context, namespace, pod, container string) ([]int, error) {
+	found, err := n.Client.CoreV1().Pods(namespace).Get(ctx, pod, meta.GetOptions{})
+	if err != nil {
+		return nil, err
 	}
 	status, ok := ContainerStatus(found, container)
 	if !ok {
-		return fmt.Errorf("pod %s has no status of a container %s", pod, container)
+		return nil, fmt.Errorf("pod %s has no status of a container %s", pod, container)
 	}
 	_, id, _ := strings.Cut(status.ContainerID, "://")
 	if id == "" || status.State.Running == nil {
-		return fmt.Errorf("container %s of pod %s does not run: %+v", container, pod, status.State)
+		return nil, fmt.Errorf("container %s of pod %s does not run: %+v", container, pod, status.State)
 	}
 	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	killed := 0
+	var processes []int
 	for _, group := range groups {
 		// A process may end at any moment; then it is none.
 		if text, err := os.ReadFile(group); err != nil || !strings.Contains(string(text), id) {
@@ -39,17 +102,14 @@ func (n *Node) Crash(ctx context.Context, namespace, pod, container string) erro
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(group)))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-			return fmt.Errorf("kill process %d of container %s: %w", pid, container, err)
-		}
-		killed++
+		processes = append(processes, pid)
 	}
-	if killed == 0 {
-		return fmt.Errorf("container %s of pod %s has no process", container, pod)
+	if len(processes) == 0 {
+		return nil, fmt.Errorf("container %s of pod %s has no process", container, pod)
 	}
-	return nil
+	return processes, nil
 }
 
 // ContainerStatus is that of a container, native sidecars included.
