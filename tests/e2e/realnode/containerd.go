@@ -84,6 +84,12 @@ func (n *Node) LoadImage(ctx context.Context, archive string) error {
 	return err
 }
 
+// TagImage gives an image that was loaded another name beside its own.
+func (n *Node) TagImage(ctx context.Context, name, other string) error {
+	_, err := n.ctr(ctx, "images", "tag", name, other)
+	return err
+}
+
 func (n *Node) ctr(ctx context.Context, args ...string) (string, error) {
 	// By way of the first process: the socket's own name may be too long for an address.
 	socket := fmt.Sprintf("/proc/%d/root%s", n.pid1.Pid(), containerdSocket)

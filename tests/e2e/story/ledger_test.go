@@ -2,6 +2,8 @@ package story
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -34,20 +36,29 @@ type ledger struct {
 
 	mu     sync.Mutex
 	writes []write
+	// noted are the last steps that were observed.
+	noted map[string]int
 	// ended is the version at which the pod of this name without a sidecar had ended.
 	ended map[string]uint64
+	// before are the steps that were asked for before it began.
+	before map[string]int
 	// asked is since when an object waits for its step.
 	asked map[string]time.Time
 	// longest an object ever waited.
 	longest time.Duration
 }
 
-// follow begins before there is anything to note.
+// follow begins when everything that was asked for is handled.
 func (o *operator) follow(t *testing.T) *ledger {
 	t.Helper()
-	l := &ledger{o: o, ended: map[string]uint64{}, asked: map[string]time.Time{}}
+	l := &ledger{o: o, noted: map[string]int{}, ended: map[string]uint64{}, asked: map[string]time.Time{}, before: maps.Clone(o.steps)}
+	objects := o.node.Client.CoreV1().ConfigMaps("")
+	list := must(objects.List(t.Context(), meta.ListOptions{LabelSelector: "app=" + o.name}))(t)
 	observed := map[string]string{}
-	l.watch(must(o.node.Client.CoreV1().ConfigMaps("").Watch(t.Context(), meta.ListOptions{}))(t), func(event watch.Event) {
+	for _, object := range list.Items {
+		observed[object.Namespace+"/"+object.Name] = deedOf(&object)
+	}
+	l.watch(must(objects.Watch(t.Context(), meta.ListOptions{ResourceVersion: list.ResourceVersion}))(t), func(event watch.Event) {
 		if object, ok := event.Object.(*core.ConfigMap); ok && event.Type != watch.Deleted {
 			l.noteWrite(object, event.Type, observed)
 		}
@@ -67,6 +78,11 @@ func isBare(pod *core.Pod) bool { return pod.Labels[enableLabel] == "" }
 // hasEnded: no container runs, and none will.
 func hasEnded(pod *core.Pod) bool {
 	return pod.Status.Phase == core.PodSucceeded || pod.Status.Phase == core.PodFailed
+}
+
+// deedOf an object is the last step that was observed, and by whom.
+func deedOf(object *core.ConfigMap) string {
+	return object.Data["observed"] + " by " + object.Data["by"]
 }
 
 func (l *ledger) watch(stream watch.Interface, note func(watch.Event)) {
@@ -105,11 +121,10 @@ func (l *ledger) noteWrite(object *core.ConfigMap, kind watch.EventType, observe
 	}
 	if !isChild {
 		step = object.Data["observed"]
-		noted := step + " by " + w.by
-		if step == "" || observed[w.key] == noted {
+		if step == "" || observed[w.key] == deedOf(object) {
 			return
 		}
-		observed[w.key] = noted
+		observed[w.key] = deedOf(object)
 	}
 	number, err := strconv.Atoi(step)
 	if err != nil {
@@ -119,6 +134,9 @@ func (l *ledger) noteWrite(object *core.ConfigMap, kind watch.EventType, observe
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.writes = append(l.writes, w)
+	if !isChild {
+		l.noted[w.key] = max(l.noted[w.key], number)
+	}
 	if since, waits := l.asked[w.key]; waits && !isChild {
 		l.longest = max(l.longest, w.seen.Sub(since))
 		delete(l.asked, w.key)
@@ -185,6 +203,16 @@ func (l *ledger) next() string {
 	key := idle[rand.IntN(len(idle))]
 	l.asked[key] = time.Now()
 	return key
+}
+
+// behind is an error while the API server's word of a step that was handled is under way.
+func (l *ledger) behind() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !maps.Equal(l.noted, l.o.steps) {
+		return fmt.Errorf("noted are %v of %v", l.noted, l.o.steps)
+	}
+	return nil
 }
 
 // sorted are all writes in the API server's order.

@@ -187,10 +187,11 @@ func (l *ledger) allHandled(t *testing.T) (shared int) {
 			made[step{w.key, w.step}] = w.by
 		} else {
 			observed[step{w.key, w.step}] = w.by
+	eventually(t, "every step is noted", l.behind)
 		}
 	}
 	for key, steps := range l.o.steps {
-		for number := 1; number <= steps; number++ {
+		for number := l.before[key] + 1; number <= steps; number++ {
 			maker, noter := made[step{key, number}], observed[step{key, number}]
 			if maker == "" || noter == "" {
 				t.Errorf("step %d of %s was made by %q and noted by %q", number, key, maker, noter)

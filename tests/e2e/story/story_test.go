@@ -62,6 +62,7 @@ func TestStory(t *testing.T) {
 		{"without a restart", s.neverRestarted},
 		{"sidecar crashes", s.survivesCrash},
 		{"no manager", s.survivesManagers},
+		{"upgraded", s.isUpgraded},
 		{"other ways", s.hasOtherWays},
 		{"start and end", s.isNotSlowed},
 		{"uninstalled", s.isUninstalled},

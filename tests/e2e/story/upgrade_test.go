@@ -1,0 +1,134 @@
+package story
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// This file brings an operator at work another version of its sidecar, in the words of docs/install.md.
+
+// isUpgraded: the managers are told of another image, and a restart of the operator brings it, pod by pod.
+func (s *story) isUpgraded(t *testing.T) {
+	o := s.main
+	name, _ := nameAndTag(s.proxyImage)
+	next := name + ":next"
+	check(t, s.node.TagImage(t.Context(), s.proxyImage, next))
+	l := o.follow(t)
+	ready := o.countsReady(t)
+	stop := l.work(t)
+	s.proxyImage = next
+	s.writeOverlay(t)
+	begin := time.Now()
+	s.documented(t, "Upgrading", "-k deploy/", "-k "+s.overlay, "NAMESPACE", o.name, "statefulset/operator", "statefulset/"+o.name)
+	t.Logf("%d pods had the other sidecar %s after the overlay was applied", o.replicas, rounded(time.Since(begin)))
+	stop(t)
+	for _, pod := range o.pods() {
+		if image := sidecarImage(o.get(t, pod)); image != next {
+			t.Errorf("the sidecar of %s is %s", pod, image)
+		}
+	}
+	if fewest := ready(); fewest != o.replicas-1 {
+		t.Errorf("of %d pods %d were ready at one time", o.replicas, fewest)
+	}
+	o.enforced(t)
+	o.handled(t)
+	l.judgeShards(t)
+	for i, pod := range o.pods() {
+		o.sees(t, pod, o.teams[i]...)
+	}
+	o.leads(t)
+}
+
+// documented runs the commands of a section of docs/install.md, with other words in place of its examples.
+func (s *story) documented(t *testing.T, section string, replacements ...string) {
+	t.Helper()
+	text := string(must(os.ReadFile(filepath.Join(deploy, "..", "docs", "install.md")))(t))
+	_, text, hasSection := strings.Cut(text, "\n## "+section+"\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	_, text, hasCommands := strings.Cut(text, "```sh\n")
+	text, _, _ = strings.Cut(text, "```")
+	if !hasSection || !hasCommands {
+		t.Fatalf("docs/install.md has no section %s with commands", section)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "#")
+		words := strings.Fields(strings.NewReplacer(replacements...).Replace(line))
+		if len(words) == 0 || words[0] != "kubectl" {
+			t.Fatalf("docs/install.md has a command that this test can't run: %q", line)
+		}
+		must(s.node.Kubectl(ctx, "", words[1:]...))(t)
+	}
+}
+
+func sidecarImage(pod *core.Pod) string {
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if container.Name == proxyContainer {
+			return container.Image
+		}
+	}
+	return ""
+}
+
+// countsReady returns a function that tells how many of the operator's pods were ready at a time since, at least.
+func (o *operator) countsReady(t *testing.T) (fewest func() int) {
+	t.Helper()
+	pods := o.node.Client.CoreV1().Pods(o.name)
+	options := meta.ListOptions{LabelSelector: "app=" + o.name}
+	list := must(pods.List(t.Context(), options))(t)
+	ready := map[string]bool{}
+	for _, pod := range list.Items {
+		ready[pod.Name] = isReady(&pod, true) == nil
+	}
+	options.ResourceVersion = list.ResourceVersion
+	stream := must(pods.Watch(t.Context(), options))(t)
+	count := func() (n int) {
+		for _, is := range ready {
+			if is {
+				n++
+			}
+		}
+		return n
+	}
+	least := count()
+	var done sync.WaitGroup
+	done.Go(func() {
+		for event := range stream.ResultChan() {
+			if pod, ok := event.Object.(*core.Pod); ok {
+				ready[pod.Name] = event.Type != watch.Deleted && isReady(pod, true) == nil
+				least = min(least, count())
+			}
+		}
+	})
+	return func() int {
+		stream.Stop()
+		done.Wait()
+		return least
+	}
+}
+
+// judgeShards demands of every write that it is by the pod of its shard, and of every step that it was handled.
+func (l *ledger) judgeShards(t *testing.T) {
+	t.Helper()
+	eventually(t, "every step is noted", l.behind)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.sorted() {
+		if team, _, _ := strings.Cut(w.key, "/"); w.by != l.o.owner(team) {
+			t.Errorf("step %d of %s was handled by %s", w.step, w.key, w.by)
+		}
+	}
+	l.allHandled(t)
+	t.Logf("%d writes, each by the pod of its shard; an object waited for %s at most", len(l.writes), rounded(l.longest))
+}
