@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"ctrlmesh.kusionstack.io/e2e/realnode"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -39,9 +40,49 @@ func (s *story) joinsMesh(t *testing.T) {
 		o.sees(t, pod, o.teams[i]...)
 	}
 	o.leads(t)
+	o.goesOnBesideStray(t)
 	o.leavesMesh(t)
 	o.kubectl(t, "", "delete", "--namespace="+o.name, "shardingconfigs", "--all")
 	o.worksAlone(t)
+}
+
+// goesOnBesideStray: a pod that somebody puts back without a sidecar, with all labels of one of a shard, stops nobody (docs/adr/0025, 3):
+// objects change shards while it is there, and a sidecar that crashes beside it goes on.
+func (o *operator) goesOnBesideStray(t *testing.T) {
+	t.Helper()
+	stray := map[string]any{
+		"apiVersion": "v1", "kind": "Pod",
+		"metadata": map[string]any{"name": "stray", "namespace": o.name, "labels": map[string]any{
+			"app": o.name, "statefulset.kubernetes.io/pod-name": o.pod(1),
+		}},
+		"spec": map[string]any{"terminationGracePeriodSeconds": 1, "containers": []any{
+			map[string]any{"name": mainContainer, "image": realnode.WorkloadImage, "args": []string{"sleep"}},
+		}},
+	}
+	o.apply(t, asYAML(stray))
+	o.kubectl(t, "", "wait", "--namespace="+o.name, "--for=condition=Ready", "pod/stray", "--timeout="+patience.String())
+	if old := o.bare(t); !slices.Equal(old, []string{"stray"}) {
+		t.Errorf("without a sidecar are %q", old)
+	}
+	o.teams[1], o.teams[2] = o.teams[2], o.teams[1]
+	o.apply(t, o.shards())
+	o.enforced(t)
+	o.crashes(t, o.pod(0), proxyContainer)
+	o.handled(t)
+	for i, pod := range o.pods() {
+		o.sees(t, pod, o.teams[i]...)
+	}
+	for _, pod := range o.pods() {
+		if journal := o.journal(t, pod); has(journal, "twice", "") {
+			t.Errorf("%s handled what another had handled: %v", pod, journal)
+		}
+	}
+	for shard, condition := range o.distributed(t) {
+		if condition.Status != meta.ConditionTrue {
+			t.Errorf("%s is Distributed=%s beside it: %s", shard, condition.Status, condition.Message)
+		}
+	}
+	o.kubectl(t, "", "delete", "--namespace="+o.name, "pod/stray", "--timeout="+patience.String())
 }
 
 // waitsToTheLast demands, for as long as a pod without a sidecar runs, that all shards wait for it.
@@ -146,6 +187,7 @@ func (l *ledger) judge(t *testing.T) {
 		}
 		return nil
 	})
+	eventually(t, "every step is noted", l.behind)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var last uint64
@@ -187,7 +229,6 @@ func (l *ledger) allHandled(t *testing.T) (shared int) {
 			made[step{w.key, w.step}] = w.by
 		} else {
 			observed[step{w.key, w.step}] = w.by
-	eventually(t, "every step is noted", l.behind)
 		}
 	}
 	for key, steps := range l.o.steps {
