@@ -1,42 +1,32 @@
 // Package netns makes a network of its own, as a pod has one: programs are started in it, and connections made by any user.
 //
-// Linux keeps networks per thread, so everything about one is done by one thread. Needs root.
+// Linux keeps networks per thread, so everything about one is done by one thread. It ends with the last program and socket in it.
+// Needs root.
 package netns
 
 import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
-	"runtime"
+	"path/filepath"
 	"syscall"
 
+	"ctrlmesh.kusionstack.io/e2e/process"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // Network is one with a loopback interface alone.
 type Network struct {
-	jobs chan func()
+	*process.Place
 }
 
 // New makes a network whose loopback has these addresses besides its own (CIDR notation).
 func New(addresses ...string) (*Network, error) {
-	n := &Network{jobs: make(chan func())}
-	made := make(chan error)
-	go func() {
-		// Never unlocked: a thread in a foreign network must serve nobody else, and ends with this goroutine.
-		runtime.LockOSThread()
-		err := prepare(addresses)
-		made <- err
-		if err != nil {
-			return
-		}
-		for job := range n.jobs {
-			job()
-		}
-	}()
-	return n, <-made
+	place, err := process.Open(func() error { return prepare(addresses) })
+	return &Network{place}, err
 }
 
 func prepare(addresses []string) error {
@@ -57,16 +47,6 @@ func prepare(addresses []string) error {
 		}
 	}
 	return netlink.LinkSetUp(loopback)
-}
-
-// Close gives the network up. It ends with the last program and socket in it.
-func (n *Network) Close() { close(n.jobs) }
-
-// Do runs a function on the network's thread.
-func (n *Network) Do(f func() error) error {
-	done := make(chan error)
-	n.jobs <- func() { done <- f() }
-	return <-done
 }
 
 // Dial connects as a user does: rules of the network see whose socket it is.
@@ -105,4 +85,32 @@ func (n *Network) Start(command *exec.Cmd) error {
 	}
 	command.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	return n.Do(command.Start)
+}
+
+// accountDir is where clients of the API server look for what kubelet gives to every container.
+const accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// MountAccount gives files of a service account (`token`, `ca.crt`, `namespace`) to what starts here from now on. Nothing else
+// sees them: they are in a file system in memory, in mounts of this thread's own.
+func (n *Network) MountAccount(files map[string][]byte) error {
+	return n.Do(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("give the thread mounts of its own: %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("keep mounts to the thread: %w", err)
+		}
+		if err := unix.Mount("tmpfs", "/var/run", "tmpfs", 0, "mode=0755"); err != nil {
+			return fmt.Errorf("mount a file system in memory: %w", err)
+		}
+		if err := os.MkdirAll(accountDir, 0o755); err != nil {
+			return err
+		}
+		for name, content := range files {
+			if err := os.WriteFile(filepath.Join(accountDir, name), content, 0o644); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

@@ -3,7 +3,6 @@ package process
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"sync"
 
@@ -14,22 +13,24 @@ import (
 // here, it serves the main goroutine alone.
 func init() { runtime.LockOSThread() }
 
-// Place is where programs start: in the namespaces of this process, or in another's.
+// Place is a thread from which programs start: in the namespaces of this process, in another's, or in some of their own.
 //
 // Linux sends the parent-death signal when the *thread* that started the child ends, so all children of `here` start from one
-// thread that lives as long as this process. Children elsewhere get no such signal: os/exec kills a child at once that does
-// not see its parent, and these see none. The kernel ends them with the first process of their namespace.
+// thread that lives as long as this process. Children with process ids of another namespace get no such signal: os/exec kills a
+// child at once that does not see its parent, and these see none. The kernel ends them with the first process of their namespace.
 type Place struct {
-	jobs chan spawnJob
+	jobs chan job
+	// isForeign says that children do not see this process.
+	isForeign bool
 }
 
-type spawnJob struct {
-	cmd  *exec.Cmd
+type job struct {
+	do   func() error
 	done chan error
 }
 
 var here = sync.OnceValue(func() *Place {
-	place, err := open(func() error { return nil })
+	place, err := Open(func() error { return nil })
 	if err != nil {
 		panic(err) // there is nothing in it that fails
 	}
@@ -38,13 +39,18 @@ var here = sync.OnceValue(func() *Place {
 
 // Enter makes a place of the namespaces of a process: what starts there sees its files, processes and network. The process
 // is named as this process sees it. Needs root.
-func Enter(pid int) (*Place, error) { return open(func() error { return enter(pid) }) }
+func Enter(pid int) (*Place, error) {
+	place, err := Open(func() error { return enter(pid) })
+	if err != nil {
+		return nil, err
+	}
+	place.isForeign = true
+	return place, nil
+}
 
-// Close leaves the namespaces. What was started there goes on; nothing can be started any more.
-func (p *Place) Close() { close(p.jobs) }
-
-func open(prepare func() error) (*Place, error) {
-	place := &Place{jobs: make(chan spawnJob)}
+// Open makes a place of a new thread, once that is prepared. Its children die with it.
+func Open(prepare func() error) (*Place, error) {
+	place := &Place{jobs: make(chan job)}
 	prepared := make(chan error)
 	go func() {
 		// Never unlocked: a thread in foreign namespaces must serve nobody else, and ends with this goroutine.
@@ -55,7 +61,7 @@ func open(prepare func() error) (*Place, error) {
 			return
 		}
 		for job := range place.jobs {
-			job.done <- job.cmd.Start()
+			job.done <- job.do()
 		}
 	}()
 	if err := <-prepared; err != nil {
@@ -64,8 +70,12 @@ func open(prepare func() error) (*Place, error) {
 	return place, nil
 }
 
-func (p *Place) spawn(cmd *exec.Cmd) error {
-	job := spawnJob{cmd, make(chan error, 1)}
+// Close ends the thread. Nothing can be started there any more.
+func (p *Place) Close() { close(p.jobs) }
+
+// Do runs a function on the thread.
+func (p *Place) Do(f func() error) error {
+	job := job{f, make(chan error, 1)}
 	p.jobs <- job
 	return <-job.done
 }

@@ -42,11 +42,14 @@ type Spec struct {
 	Stdout *os.File
 	// Place is where the program starts; nil is where this process is.
 	Place *Place
+	// User runs the program, and a group of the same number; zero is who runs the tests.
+	User uint32
 	// NewNamespaces are CLONE_NEW… flags: what the program shall not share with this process.
 	NewNamespaces uintptr
 }
 
-// Start runs the program. It dies with the test process, however that ends; one in another place, with the first process there.
+// Start runs the program. It dies with the test process, however that ends; one with other process ids, with the first process
+// there.
 func Start(spec Spec) (*Process, error) {
 	logPath := filepath.Join(spec.LogDir, spec.Name+".log")
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -61,12 +64,17 @@ func Start(spec Spec) (*Process, error) {
 		cmd.Stdout = spec.Stdout
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Cloneflags: spec.NewNamespaces}
+	if spec.User != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: spec.User, Gid: spec.User}
+	}
 	place := spec.Place
 	if place == nil {
 		place = here()
+	}
+	if !place.isForeign {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
-	if err := place.spawn(cmd); err != nil {
+	if err := place.Do(cmd.Start); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
 	p := &Process{Name: spec.Name, LogPath: logPath, cmd: cmd, done: make(chan struct{})}
