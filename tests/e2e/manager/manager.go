@@ -10,13 +10,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"ctrlmesh.kusionstack.io/e2e/binaries"
 	"ctrlmesh.kusionstack.io/e2e/kubelet"
 	"ctrlmesh.kusionstack.io/e2e/metrics"
 	"ctrlmesh.kusionstack.io/e2e/process"
@@ -58,22 +57,7 @@ type Manager struct {
 
 // Binary names the program: $CTRLMESH_MANAGER_BIN, or the debug build.
 func Binary() (string, error) {
-	path := os.Getenv("CTRLMESH_MANAGER_BIN")
-	if path == "" {
-		target := os.Getenv("CARGO_TARGET_DIR")
-		if target == "" {
-			target = filepath.Join("..", "..", "target")
-		}
-		path = filepath.Join(target, "debug", "ctrlmesh-manager")
-	}
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return "", err
-	}
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("no manager to test: run `cargo build -p ctrlmesh-manager`, or name the binary in CTRLMESH_MANAGER_BIN (%w)", err)
-	}
-	return path, nil
+	return binaries.Cargo("ctrlmesh-manager", "ctrlmesh-manager", "CTRLMESH_MANAGER_BIN")
 }
 
 // Start runs a manager and returns once it says that it is ready.

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"ctrlmesh.kusionstack.io/e2e/binaries"
 	"ctrlmesh.kusionstack.io/e2e/kubelet"
 	"ctrlmesh.kusionstack.io/e2e/process"
 )
@@ -73,22 +74,7 @@ type Sidecar struct {
 
 // Binary names the program: $CTRLMESH_PROXY_BIN, or the debug build.
 func Binary() (string, error) {
-	path := os.Getenv("CTRLMESH_PROXY_BIN")
-	if path == "" {
-		target := os.Getenv("CARGO_TARGET_DIR")
-		if target == "" {
-			target = filepath.Join("..", "..", "target")
-		}
-		path = filepath.Join(target, "debug", "ctrlmesh-proxy")
-	}
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return "", err
-	}
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("no sidecar to test: run `cargo build -p ctrlmesh-proxy`, or name the binary in CTRLMESH_PROXY_BIN (%w)", err)
-	}
-	return path, nil
+	return binaries.Cargo("ctrlmesh-proxy", "ctrlmesh-proxy", "CTRLMESH_PROXY_BIN")
 }
 
 // Start runs a sidecar and returns once it says that it is ready.

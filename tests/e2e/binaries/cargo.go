@@ -1,0 +1,28 @@
+package binaries
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Cargo names a program of this repository: the file that the variable says, or the debug build. The package is what cargo calls
+// the crate.
+func Cargo(program, pkg, variable string) (string, error) {
+	path := os.Getenv(variable)
+	if path == "" {
+		target := os.Getenv("CARGO_TARGET_DIR")
+		if target == "" {
+			target = filepath.Join("..", "..", "target")
+		}
+		path = filepath.Join(target, "debug", program)
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("no %s to test: run `cargo build -p %s`, or name the binary in %s (%w)", program, pkg, variable, err)
+	}
+	return path, nil
+}
