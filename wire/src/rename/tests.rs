@@ -128,6 +128,10 @@ fn only_the_name_changes_in_a_json_object() {
         json,
         r#"{"a":[[],{},[{"b":[1.5e3,-0,true,null,"]}"]}],"\\\""],"metadata":{"name":"<lock>"}}"#,
     );
+    check(
+        json,
+        r#"{"kind":"Lease","metadata":{"managedFields":[{"manager":"lock","fieldsV1":{"f:metadata":{"name":"lock"}}}],"name":"<lock>"},"spec":{"holderIdentity":"lock"}}"#,
+    );
     check("", r#"{"metadata":{"name":"<lock>"}}"#);
     check(
         "application/merge-patch+json; charset=utf-8",
@@ -274,6 +278,8 @@ fn an_apply_configuration_keeps_its_comments() {
         "# \u{e4}\n---\nmetadata:\n  name: \"lock---a\"\n"
     );
     assert_eq!(renamed(yaml, "metadata: {name: lock2}"), None);
+    // An apply that leaves the name to the path, as kube-lease-manager sends it.
+    assert_eq!(renamed(yaml, r#"{"kind":"Lease","spec":{"holderIdentity":"lock"}}"#), None);
     assert_eq!(renamed(yaml, "spec: {name: lock}"), None);
     check(yaml, r#"{"kind":"Lease","metadata":{"name":"<lock>"}}"#);
 }
