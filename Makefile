@@ -33,7 +33,7 @@ setup: ## The Rust target of plugins (rust-toolchain.toml names the compiler)
 	@rustup target list --installed | grep -qx wasm32-wasip2 || rustup target add wasm32-wasip2
 
 .PHONY: build
-build: setup ## The command, the sidecar and the manager
+build: setup ## The command, the sidecar and the manager, and an operator for tests
 	cargo build --locked --workspace --bins
 	@echo "built: $(BIN)/ctrlmesh, $(BIN)/ctrlmesh-proxy and $(BIN)/ctrlmesh-manager"
 
@@ -45,7 +45,7 @@ test-rust: build ## Rust tests only
 .PHONY: test-e2e
 test-e2e: build plugins cluster ## Real kube-apiserver, etcd, operators and kubectl through the sidecar; for root on Linux a real node
 	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
-		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m -p 1 -parallel 8 ./...
+		CTRLMESH_KUBE_RS_OPERATOR_BIN=$(BIN)/kube-rs-operator CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m -p 1 -parallel 8 ./...
 
 .PHONY: e2e-node
 e2e-node: export CTRLMESH_NODE = required

@@ -57,7 +57,7 @@ func TestRedirectedClient(t *testing.T) {
 	p := &tlsPod{Network: network, mesh: m}
 	bundle := p.projected(t)
 	p.serveAPI(t)
-	p.start(t)
+	p.start(t, sidecar.Namespace, shardRule("s0", "a"))
 	for _, shard := range []string{"a", "b"} {
 		object := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: "of-" + shard, Labels: map[string]string{"shard": shard}}}
 		_, err := m.client.CoreV1().ConfigMaps(tlsNamespace).Create(t.Context(), object, meta.CreateOptions{})
@@ -189,7 +189,7 @@ func (p *tlsPod) serveAPI(t *testing.T) {
 }
 
 // start runs the init container, then the sidecar, as the user that it is in a pod.
-func (p *tlsPod) start(t *testing.T) {
+func (p *tlsPod) start(t *testing.T, namespace string, rule sidecar.ShardRule) {
 	program := netns.OpenProgram(t, must(sidecar.Binary())(t))
 	output, err := p.RunInit(program, netns.OnlyNetAdmin(), netns.ServedAt(netns.Service))
 	if err != nil {
@@ -201,13 +201,13 @@ func (p *tlsPod) start(t *testing.T) {
 	kubeconfig := must(cluster.WriteKubeconfig(dir, "sidecar", server, &api.AuthInfo{Token: token}))(t)
 	check(t, os.Chown(kubeconfig, netns.SidecarUser, netns.SidecarUser))
 	chain := must(kubelet.NewVolume(filepath.Join(dir, "chain")))(t)
-	document := shardChain(t, 1, shardRule("s0", "a"))
-	document.Namespace = sidecar.Namespace
+	document := shardChain(t, 1, rule)
+	document.Namespace = namespace
 	check(t, chain.Write(must(document.Files(nil))(t)))
 	p.sidecar = &bytes.Buffer{}
 	command := exec.Command(program, "--api-address=127.0.0.1:5443,[::1]:5443", "--admin-address="+adminAddress,
 		"--kubeconfig="+kubeconfig, "--chain-dir="+chain.Dir, "--tls-dir="+p.volume.Dir)
-	command.Env = []string{"POD_NAME=operator-0", "POD_NAMESPACE=" + sidecar.Namespace}
+	command.Env = []string{"POD_NAME=operator-0", "POD_NAMESPACE=" + namespace}
 	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: netns.SidecarUser, Gid: netns.SidecarUser}}
 	command.Stdout, command.Stderr = io.Discard, p.sidecar
 	check(t, p.Start(command))

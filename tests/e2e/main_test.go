@@ -33,7 +33,9 @@ type environment struct {
 	dir      string
 	cacheDir string
 	operator string
-	kubectl  string
+	// kubeRS is the operator that is written with kube-rs.
+	kubeRS  string
+	kubectl string
 }
 
 func TestMain(m *testing.M) {
@@ -89,6 +91,10 @@ func (e *environment) start(ctx context.Context) error {
 		return err
 	}
 	if _, err = manager.Binary(); err != nil {
+		return err
+	}
+	e.kubeRS, err = binaries.Cargo("kube-rs-operator", "ctrlmesh-kube-rs-operator", "CTRLMESH_KUBE_RS_OPERATOR_BIN")
+	if err != nil {
 		return err
 	}
 	if e.kubectl, err = binaries.Path("kubectl"); err != nil {

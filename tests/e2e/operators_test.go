@@ -11,7 +11,8 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/process"
 )
 
-// This file runs real controller-runtime operators (the operator package's program) and reads what they say they did.
+// This file runs real operators (the operator package's program, written with controller-runtime, and ../kube-rs-operator) and
+// reads what they say they did.
 
 // operator is one replica, in a process of its own.
 type operator struct {
@@ -28,15 +29,20 @@ type record struct {
 // startOperator runs a replica behind the API that the kubeconfig names, until the test ends.
 func startOperator(t *testing.T, id, kubeconfig string, flags ...string) *operator {
 	t.Helper()
+	return runOperator(t, id, process.Spec{Path: shared.operator, Args: flags, Env: []string{"KUBECONFIG=" + kubeconfig}})
+}
+
+// runOperator runs a program as a replica, until the test ends.
+func runOperator(t *testing.T, id string, spec process.Spec) *operator {
+	t.Helper()
 	dir := newDir(t)
 	o := &operator{id: id, journal: filepath.Join(dir, "journal")}
 	out := must(os.Create(o.journal))(t)
 	defer out.Close()
+	spec.Name, spec.LogDir, spec.Stdout = "operator-"+id, dir, out
+	spec.Args = append([]string{"--id=" + id}, spec.Args...)
 	var err error
-	o.process, err = process.Start(process.Spec{
-		Name: "operator-" + id, Path: shared.operator, LogDir: dir, Stdout: out,
-		Args: append([]string{"--id=" + id}, flags...), Env: []string{"KUBECONFIG=" + kubeconfig},
-	})
+	o.process, err = process.Start(spec)
 	check(t, err)
 	t.Cleanup(func() {
 		if err := o.process.Stop(process.StopGrace); err != nil {
