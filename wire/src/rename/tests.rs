@@ -279,7 +279,10 @@ fn an_apply_configuration_keeps_its_comments() {
     );
     assert_eq!(renamed(yaml, "metadata: {name: lock2}"), None);
     // An apply that leaves the name to the path, as kube-lease-manager sends it.
-    assert_eq!(renamed(yaml, r#"{"kind":"Lease","spec":{"holderIdentity":"lock"}}"#), None);
+    assert_eq!(
+        renamed(yaml, r#"{"kind":"Lease","spec":{"holderIdentity":"lock"}}"#),
+        None
+    );
     assert_eq!(renamed(yaml, "spec: {name: lock}"), None);
     check(yaml, r#"{"kind":"Lease","metadata":{"name":"<lock>"}}"#);
 }
