@@ -93,7 +93,7 @@ impl Bare {
     }
 
     /// Why a shard waits whose controller has these pods, if it does.
-    pub(super) fn why(&self, selectors: &[&LabelSelector]) -> Option<Why> {
+    pub(super) fn why(&self, selectors: &[LabelSelector]) -> Option<Why> {
         if let Some(problem) = &self.unknown {
             return Some(Why::Unknown(problem.clone()));
         }

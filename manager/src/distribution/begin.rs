@@ -2,17 +2,20 @@
 //! the shards that select it wait, so that an operator can be sharded by a rolling restart. Pure.
 //!
 //! The shards of a lock begin together, and once. Who joins those who have begun does not wait: it gets what they give up, and would
-//! leave it to nobody. So a pod that is started without a sidecar beside a sharded operator stops nobody.
+//! leave it to nobody. So a pod that is started without a sidecar beside a sharded operator stops nobody. Who has waited begins with a
+//! pod that has a sidecar, never with none at all: those without may only be away for a moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use ctrlmesh_contract::{Chain, Entry};
+use ctrlmesh_contract::names::labels;
+use ctrlmesh_contract::{Chain, Entry, LabelSelector};
 
 use super::fleet::{Answer, Fleet};
 use super::planned::entry_of;
 use super::read::Documents;
 use super::status;
+use crate::api::ShardingConfig;
 use crate::hand_over::{Claims, is_of_shard, is_waiting, lock_of, waiting as while_waiting};
 
 /// Until it is looked again whether pods without a sidecar are gone: nothing watches them.
@@ -30,6 +33,8 @@ pub(super) type Waiting = BTreeMap<String, Why>;
 pub(super) enum Why {
     /// These pods of its controller have no sidecar.
     Pods(BTreeSet<String>),
+    /// They are gone, and none with a sidecar has come yet.
+    NoPods,
     /// Nobody knows whether there are any: what was said when they were asked for.
     Unknown(String),
 }
@@ -39,6 +44,13 @@ impl Why {
     pub(super) fn told(&self) -> (&'static str, String) {
         match self {
             Self::Pods(pods) => ("WithoutSidecar", status::without_sidecar(pods)),
+            Self::NoPods => {
+                let message = format!(
+                    "the pods without a sidecar are gone; begins with the first pod that has one, by label {}: \"true\"",
+                    labels::ENABLE_PROXY
+                );
+                ("NoPods", message)
+            }
             Self::Unknown(problem) => {
                 let message = format!(
                     "shows nothing until it is known whether pods without a sidecar run, for those see everything; the manager can't \
@@ -120,33 +132,60 @@ fn is_run(entry: &Entry, last: Option<&Entry>, chain: &Chain, fleet: &Fleet) -> 
 }
 
 /// Which of the wanted entries wait. `chain`, `claims`: the last ones.
-pub(super) fn waiting(chain: &Chain, claims: &Claims, wanted: &[Entry], fleet: &Fleet) -> Waiting {
+pub(super) fn waiting(chain: &Chain, claims: &Claims, wanted: &[Entry], objects: &Documents, fleet: &Fleet) -> Waiting {
     let begun = Begun::of(chain, claims, wanted, fleet);
     let waits = |entry: &&Entry| is_of_shard(&entry.name) && !begun.has(&entry.name, lock_of(entry));
     let why = |entry: &Entry| {
-        // What one of them handles may be of any shard.
-        let is_sibling = |other: &&Entry| {
-            other.name == entry.name
-                || is_of_shard(&other.name) && lock_of(other).is_some() && lock_of(other) == lock_of(entry)
-        };
-        let pods = wanted.iter().filter(is_sibling).map(|it| &it.pod_selector);
-        Some((entry.name.clone(), fleet.bare.why(&pods.collect::<Vec<_>>())?))
+        let is_sibling = |other: &&Entry| other.name == entry.name || has_lock_of(other, entry);
+        // What one of them handles may be of any shard, also of one that can't be shown yet.
+        let mut selectors = of_objects(objects, entry);
+        selectors.extend(wanted.iter().filter(is_sibling).map(|it| it.pod_selector.clone()));
+        let has_waited = chain.entries.iter().filter(is_sibling).any(is_waiting);
+        let why = fleet.bare.why(&selectors);
+        let why = why.or_else(|| (has_waited && !has_pods(fleet, &selectors)).then_some(Why::NoPods));
+        Some((entry.name.clone(), why?))
     };
     wanted.iter().filter(waits).filter_map(why).collect()
+}
+
+/// Whether an entry is of a shard of the same controller.
+fn has_lock_of(other: &Entry, entry: &Entry) -> bool {
+    is_of_shard(&other.name) && lock_of(other).is_some() && lock_of(other) == lock_of(entry)
+}
+
+/// Pods of the shards that objects name for an entry's lock.
+fn of_objects(objects: &Documents, entry: &Entry) -> Vec<LabelSelector> {
+    let is_sibling = |config: &&ShardingConfig| lock(config).is_some() && lock(config) == lock_of(entry);
+    let shards = objects.sharding_configs.iter().filter(is_shard).filter(is_sibling);
+    shards
+        .filter_map(|config| config.spec.selector.as_ref())
+        .map(Into::into)
+        .collect()
+}
+
+/// Whether there is a pod with a sidecar, and going to stay.
+fn has_pods(fleet: &Fleet, selectors: &[LabelSelector]) -> bool {
+    let mut pods = fleet.sidecars.iter().filter(|sidecar| !sidecar.is_ending);
+    pods.any(|sidecar| selectors.iter().any(|pods| pods.matches(&sidecar.labels)))
+}
+
+fn is_shard(config: &&ShardingConfig) -> bool {
+    config.spec.root.is_none()
+}
+
+/// The lock that a shard's controller asks for.
+fn lock(config: &ShardingConfig) -> Option<&str> {
+    let controller = config.spec.controller.as_ref();
+    controller.map(|controller| controller.leader_election_name.as_str())
 }
 
 /// Whether a shard may have to wait, as far as objects and the last entries say: then pods are listed.
 pub(super) fn may_wait(objects: &Documents, last: &[Entry]) -> bool {
     let begun = Begun::said(last);
-    let shards = objects.sharding_configs.iter();
-    let mut shards = shards.filter(|config| config.spec.root.is_none());
-    let lock = |config: &crate::api::ShardingConfig| {
-        let controller = config.spec.controller.as_ref();
-        controller.map(|controller| controller.leader_election_name.clone())
-    };
+    let mut shards = objects.sharding_configs.iter().filter(is_shard);
     // Of objects that can't be read, the entries are there.
     let mut kept = last.iter().filter(|entry| is_waiting(entry));
-    shards.any(|config| !begun.has(&entry_of(config), lock(config).as_deref()))
+    shards.any(|config| !begun.has(&entry_of(config), lock(config)))
         || kept.any(|entry| !begun.has(&entry.name, lock_of(entry)))
 }
 
@@ -163,10 +202,18 @@ pub(super) struct Beginning {
 impl Beginning {
     /// Notes who waits.
     pub(super) fn note(&mut self, waiting: &Waiting, now: Instant) {
-        if self.since.is_none() || self.waiting != *waiting {
-            self.waiting.clone_from(waiting);
+        // API servers put times and names of their own into what they say.
+        let kinds = |waiting: &Waiting| -> Waiting {
+            let kind = |(name, why): (&String, &Why)| match why {
+                Why::Unknown(_) => (name.clone(), Why::Unknown(String::new())),
+                why => (name.clone(), why.clone()),
+            };
+            waiting.iter().map(kind).collect()
+        };
+        if self.since.is_none() || kinds(&self.waiting) != kinds(waiting) {
             self.since = Some(now);
         }
+        self.waiting.clone_from(waiting);
     }
 
     /// When to look again, if anybody waits.

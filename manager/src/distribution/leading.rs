@@ -56,14 +56,14 @@ fn claims(
     let elections = status.into_iter().flat_map(|status| &status.leader_elections);
     let own = elections.filter(|election| election.leads && locks.contains(&election.lock));
     own.filter_map(|election: &LeaderElection| {
-        let since = election.since.clone()?;
+        let since: Timestamp = election.since.as_ref()?.parse().ok()?;
         let leader = LeaderStatus {
             pod_name: sidecar.pod.clone(),
             holder_identity: election.holder.clone(),
-            since,
+            // An API server takes fewer texts as a time than can be read as one.
+            since: since.to_string(),
         };
-        // An API server takes no other text as a time.
-        Some((leader.since.parse().ok()?, leader))
+        Some((since, leader))
     })
 }
 

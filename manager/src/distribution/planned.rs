@@ -32,7 +32,7 @@ pub(super) fn planned(
         restarts: &restarts,
         of_roots: &of_roots(objects),
     };
-    let waiting = begin::waiting(&next.chain, &next.claims, &wanted, fleet);
+    let waiting = begin::waiting(&next.chain, &next.claims, &wanted, objects, fleet);
     let (settling, mut wanted) = Settling::of(shown, wanted, fleet, &memory.sharing, Instant::now());
     for entry in wanted.iter_mut().filter(|entry| waiting.contains_key(&entry.name)) {
         *entry = hand_over::waiting(entry);

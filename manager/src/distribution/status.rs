@@ -215,7 +215,7 @@ fn distributed(facts: &Facts) -> Said {
 pub(super) fn without_sidecar(pods: &BTreeSet<String>) -> String {
     format!(
         "shows nothing while pods without a sidecar see everything: {}; restart their workload with label {}: \"true\", or change \
-         their labels if they are not of this controller",
+         their labels if they are not of this controller; one that ends and stays, on a node that is lost, goes by kubectl delete pod --force",
         few(pods.iter().cloned(), ", "),
         labels::ENABLE_PROXY
     )

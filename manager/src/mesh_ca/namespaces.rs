@@ -64,7 +64,7 @@ impl Namespaces {
             schedule,
             there: Seen::new(|namespace| Some(namespace.name_any())),
             needing: BTreeSet::new(),
-            authorities: Seen::new(|secret| secret.labels().get(OF_NAMESPACE).cloned()),
+            authorities: Seen::new(namespace_of),
             bundles: Seen::new(ResourceExt::namespace),
             certificates: Seen::new(ResourceExt::namespace),
             cluster: watch::Sender::default(),
@@ -199,7 +199,11 @@ impl Namespaces {
             secret: authority(&name, uid.as_deref()),
             schedule: self.schedule,
         };
-        let secrets = self.authorities.follow(&name);
+        let secrets = self.authorities.follow(&name).map({
+            let uid = uid.clone();
+            move |found| found.filter(|secret| !is_of_another(secret, uid.as_deref()))
+        });
+        let secrets = secrets.boxed();
         let bundles = self.bundles.follow(&name).map(namespace::Seen::Bundle);
         let certificates = self.certificates.follow(&name).map(namespace::Seen::Certificate);
         let cluster = self.cluster.subscribe();
@@ -209,6 +213,18 @@ impl Namespaces {
             .spawn(certificate::keep(context, place, secrets, others, namespace));
         self.kept.insert(name, Keeping { uid, stop });
     }
+}
+
+/// Of a Secret with an authority. Another with this label is no authority, whatever it says.
+fn namespace_of(secret: &Secret) -> Option<String> {
+    let namespace = secret.labels().get(OF_NAMESPACE)?;
+    (secret.name_any() == format!("{SECRET}-{namespace}")).then(|| namespace.clone())
+}
+
+/// Whether it goes with a namespace that had this name before: pods must not trust what is about to be collected.
+fn is_of_another(secret: &Secret, uid: Option<&str>) -> bool {
+    let mut owners = secret.owner_references().iter();
+    owners.any(|owner| owner.kind == "Namespace" && Some(owner.uid.as_str()) != uid)
 }
 
 /// What the Secret with a namespace's authority begins with. It goes with the namespace.

@@ -189,13 +189,25 @@ async fn a_namespace_that_is_made_again_gets_another_authority() {
         ("configmaps", "demo", "ctrlmesh-ca"),
         ("secrets", "demo", "ctrlmesh-serving-cert"),
         ("namespaces", "", "demo"),
-        ("secrets", "ctrlmesh", "ctrlmesh-mesh-ca-demo"),
     ] {
         server.store().delete(resource, namespace, name).unwrap();
     }
+    server.requests().clear();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}});
     server.store().put(namespace).unwrap();
     server.store().put(pod("demo", "b", "enable-iptables")).unwrap();
+    // The garbage collector takes its time: nothing of the authority that it will take is handed out.
+    let requests = server.requests();
+    let is_tried = |verb: &str, target: &str| verb == "create" && target.contains("/namespaces/ctrlmesh/secrets");
+    requests
+        .wait_until(|all| all.iter().any(|seen| is_tried(seen.verb, &seen.target)))
+        .await
+        .unwrap();
+    assert_eq!(server.store().read(|state| bundle(state, "demo")), None);
+    server
+        .store()
+        .delete("secrets", "ctrlmesh", "ctrlmesh-mesh-ca-demo")
+        .unwrap();
     until(&server, "once more", |state| {
         is_whole(state, "demo", &ca) && bundle(state, "demo").is_some_and(|bundle| bundle != before)
     })

@@ -63,11 +63,17 @@ fn chain(entries: &[Entry]) -> Chain {
 
 /// Names of the shards that wait.
 fn names(last: &[Entry], claims: &Claims, wanted: &[Entry], fleet: &Fleet) -> Vec<String> {
-    let waiting = waiting(&chain(last), claims, wanted, fleet);
+    let waiting = waiting(&chain(last), claims, wanted, &objects(&[]), fleet);
     waiting
         .keys()
         .map(|name| crate::hand_over::shard_of(name).to_owned())
         .collect()
+}
+
+/// ShardingConfigs of the lock, selecting as [`shard`] does.
+fn objects(names: &[&str]) -> Documents {
+    let shards = names.iter().map(|name| samples::shard(name, &[]));
+    Documents::of(shards.collect(), Vec::new())
 }
 
 fn who_waits(last: &[Entry], wanted: &[Entry], fleet: &Fleet) -> Vec<String> {
@@ -85,7 +91,7 @@ fn held(wanted: &[Entry]) -> Vec<Entry> {
 #[test]
 fn shards_of_a_controller_begin_when_all_its_pods_have_sidecars() {
     let wanted = both("1", "2");
-    let waiting = waiting(&chain(&[]), &Claims::default(), &wanted, &bare("b"));
+    let waiting = waiting(&chain(&[]), &Claims::default(), &wanted, &objects(&[]), &bare("b"));
     assert_eq!(waiting.len(), 2);
     let pods = Why::Pods(["old-0".to_owned()].into());
     assert!(waiting.values().all(|why| *why == pods));
@@ -94,9 +100,51 @@ fn shards_of_a_controller_begin_when_all_its_pods_have_sidecars() {
     assert_eq!(last, held(&wanted));
     for wanted in [wanted, both("2", "3")] {
         assert_eq!(who_waits(&last, &wanted, &bare("b")), ["a", "b"]);
-        assert!(who_waits(&last, &wanted, &bare("c")).is_empty(), "it is nobody's pod");
-        assert!(who_waits(&last, &wanted, &Fleet::default()).is_empty());
+        let with = |fleet: Fleet| Fleet {
+            bare: fleet.bare,
+            ..beside(&["b"])
+        };
+        assert!(
+            who_waits(&last, &wanted, &with(bare("c"))).is_empty(),
+            "it is nobody's pod"
+        );
+        assert!(who_waits(&last, &wanted, &with(Fleet::default())).is_empty());
     }
+}
+
+#[test]
+fn who_has_waited_begins_with_a_pod_that_has_a_sidecar() {
+    let wanted = both("1", "2");
+    assert!(
+        who_waits(&[], &wanted, &Fleet::default()).is_empty(),
+        "nobody was there"
+    );
+    // Scaled to zero and back, or one pod that is made again.
+    let last = held(&wanted);
+    let mut fleet = Fleet::default();
+    let why = waiting(&chain(&last), &Claims::default(), &wanted, &objects(&[]), &fleet);
+    assert!(why.values().all(|why| *why == Why::NoPods), "{why:?}");
+    assert_eq!(why.len(), 2);
+    // A new shard of theirs waits with them.
+    assert_eq!(who_waits(&last[..1], &wanted, &fleet), ["a", "b"]);
+    fleet.sidecars = beside(&["b"]).sidecars;
+    fleet.sidecars[0].is_ending = true;
+    assert_eq!(who_waits(&last, &wanted, &fleet), ["a", "b"]);
+    fleet.sidecars[0].is_ending = false;
+    assert!(who_waits(&last, &wanted, &fleet).is_empty());
+    fleet.sidecars[0].labels = labels("c");
+    assert_eq!(who_waits(&last, &wanted, &fleet), ["a", "b"], "it is nobody's pod");
+}
+
+#[test]
+fn pods_of_a_shard_that_cannot_be_shown_yet_count() {
+    let wanted = both("1", "2");
+    let waiting = |objects: &Documents| waiting(&chain(&[]), &Claims::default(), &wanted, objects, &bare("c"));
+    assert!(waiting(&objects(&["a", "b"])).is_empty());
+    assert_eq!(waiting(&objects(&["a", "b", "c"])).len(), 2);
+    let mut other = samples::shard("c", &[]);
+    other["spec"]["controller"]["leaderElectionName"] = json!("another");
+    assert!(waiting(&Documents::of(vec![other], Vec::new())).is_empty());
 }
 
 #[test]
@@ -227,7 +275,7 @@ fn when_nobody_knows_the_pods_those_wait_who_have_not_begun() {
     let mut fleet = Fleet::default();
     fleet.bare.unknown = Some("pods is forbidden".to_owned());
     let wanted = [shard("a", Some("lock"), "1"), shard("b", Some("another"), "2")];
-    let waiting = waiting(&chain(&wanted[..1]), &Claims::default(), &wanted, &fleet);
+    let waiting = waiting(&chain(&wanted[..1]), &Claims::default(), &wanted, &objects(&[]), &fleet);
     assert_eq!(waiting.keys().collect::<Vec<_>>(), ["shard-selector/b"]);
     let (reason, message) = waiting["shard-selector/b"].told();
     assert_eq!(reason, "PodsUnknown");
@@ -239,10 +287,6 @@ fn when_nobody_knows_the_pods_those_wait_who_have_not_begun() {
 
 #[test]
 fn pods_are_listed_while_a_shard_may_have_to_wait() {
-    let objects = |names: &[&str]| {
-        let shards = names.iter().map(|name| samples::shard(name, &[]));
-        Documents::of(shards.collect(), Vec::new())
-    };
     let [a, b] = both("1", "2");
     assert!(!may_wait(&objects(&[]), &[]));
     assert!(may_wait(&objects(&["a"]), &[]));
@@ -276,4 +320,9 @@ fn who_waits_for_long_is_looked_at_less_often() {
         "one is gone, and so may be the next"
     );
     assert_eq!(beginning.failed(begun + SOON + AGAIN), None);
+    // What an API server says may have a time in it.
+    let unknown = |problem: &str| Waiting::from([("a".to_owned(), Why::Unknown(problem.to_owned()))]);
+    beginning.note(&unknown("no at 1"), begun);
+    beginning.note(&unknown("no at 2"), begun + SOON);
+    assert_eq!(beginning.again(begun + SOON), Some(LATER));
 }

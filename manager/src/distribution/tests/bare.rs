@@ -150,6 +150,7 @@ async fn pods_that_cannot_be_listed_hold_up_those_alone_who_have_not_begun() {
     until(&server, "left goes on", |state| shows(state, "left", "d")).await;
     assert!(!server.store().read(|state| shows(state, "other", "c")));
     server.faults().clear();
+    put(&server, pod_of("other", "127.0.0.98"));
     until(&server, "the other begins", |state| shows(state, "other", "c")).await;
     task.stop().await;
 }
