@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -18,10 +20,13 @@ import (
 // This file compares how long pods take to start and to go: without a sidecar, with a native sidecar that does nothing, and with ours.
 
 const (
-	// lives are how many pods of each kind live once.
-	lives = 8
-	// startBound is how much later an operator may start for its sidecar.
-	startBound = time.Second
+	// lives are how many pods of each kind live once, and beside each other so many.
+	lives, atATime = 8, 2
+	// startBound is how much later an operator may start for its sidecar, on a machine that has little else to do: there one without a
+	// sidecar starts within quietStart. Where that takes longer, so may this, as much.
+	startBound, quietStart = time.Second, 700 * time.Millisecond
+	// debugBound is the same of debug programs, which compile plugins for longer than those of the images that people install.
+	debugBound = 1500 * time.Millisecond
 	// endBound is how much longer our sidecar may take than one that ends as soon as it is told to.
 	endBound = 300 * time.Millisecond
 	// idleContainer is that one.
@@ -33,8 +38,9 @@ var kinds = map[string]string{"plain": "", "idle": idleContainer, "mesh": proxyC
 
 // life of a pod.
 type life struct {
-	// start is from the request that makes the pod to the operator's first word; sidecar, to the sidecar's.
-	start, sidecar time.Duration
+	kind, pod string
+	// start is from the request that makes the pod to the operator's first word; sidecar, to the sidecar's; chain, until that has one.
+	start, sidecar, chain time.Duration
 	// end is from the request that deletes the pod until it is gone.
 	end time.Duration
 	// last is from the end of the operator's process to that of the sidecar's.
@@ -46,37 +52,43 @@ func (s *story) isNotSlowed(t *testing.T) {
 	s.apply(t, o.permissions())
 	s.apply(t, o.shardsByApp())
 	o.kubectl(t, "", "wait", "--namespace="+o.name, "--for=condition=Distributed", "--all", "shardingconfigs", "--timeout="+patience.String())
-	found := map[string][]life{}
-	for i := range lives {
-		for kind, l := range o.livesOnce(t, i) {
-			found[kind] = append(found[kind], l)
+	found := map[string][]*life{}
+	for range lives / atATime {
+		for _, l := range o.live(t) {
+			found[l.kind] = append(found[l.kind], l)
 		}
 	}
-	begins := func(l life) time.Duration { return l.start }
-	ends := func(l life) time.Duration { return l.end }
+	begins := func(l *life) time.Duration { return l.start }
+	ends := func(l *life) time.Duration { return l.end }
 	for kind := range kinds {
 		t.Logf("%s: start %s; gone %s", kind, figures(all(found[kind], begins)), figures(all(found[kind], ends)))
 	}
-	t.Logf("our sidecar's first word: %s", figures(all(found["mesh"], func(l life) time.Duration { return l.sidecar })))
-	last := func(l life) time.Duration { return l.last }
+	t.Logf("our sidecar's first word: %s", figures(all(found["mesh"], func(l *life) time.Duration { return l.sidecar })))
+	t.Logf("its chain in force: %s", figures(all(found["mesh"], func(l *life) time.Duration { return l.chain })))
+	last := func(l *life) time.Duration { return l.last }
 	for _, kind := range []string{"idle", "mesh"} {
 		t.Logf("%s: the sidecar ended %s after the operator", kind, figures(all(found[kind], last)))
 	}
-	more := func(of func(life) time.Duration, than string) time.Duration {
+	more := func(of func(*life) time.Duration, than string) time.Duration {
 		return percentile(all(found["mesh"], of), 50) - percentile(all(found[than], of), 50)
 	}
 	start, end := more(begins, "plain"), more(last, "idle")
 	t.Logf("with our sidecar an operator starts %s later, %s later than with an idle one", rounded(start), rounded(more(begins, "idle")))
 	t.Logf("and its pod goes %s later, %s later than with an idle one, of which the sidecar took %s", rounded(more(ends, "plain")), rounded(more(ends, "idle")), rounded(end))
-	if start >= startBound {
-		t.Errorf("an operator starts %s later", rounded(start))
+	bound := startBound
+	if os.Getenv(imagesVariable) == "" {
+		bound = debugBound
+	}
+	busy := max(1, percentile(all(found["plain"], begins), 50).Seconds()/quietStart.Seconds())
+	if bound := time.Duration(busy * float64(bound)); start >= bound {
+		t.Errorf("an operator starts %s later, and may %s", rounded(start), rounded(bound))
 	}
 	if end >= endBound {
 		t.Errorf("our sidecar takes %s longer to end than one that does nothing", rounded(end))
 	}
 }
 
-func all(lives []life, of func(life) time.Duration) []time.Duration {
+func all(lives []*life, of func(*life) time.Duration) []time.Duration {
 	var found []time.Duration
 	for _, l := range lives {
 		found = append(found, of(l))
@@ -84,30 +96,29 @@ func all(lives []life, of func(life) time.Duration) []time.Duration {
 	return found
 }
 
-// livesOnce runs a pod of each kind, one after the other, each time in another order, and ends them all.
-func (o *operator) livesOnce(t *testing.T, round int) map[string]life {
+// live runs pods of all kinds, one after the other, each time in another order, and ends them all.
+func (o *operator) live(t *testing.T) []*life {
 	t.Helper()
-	order := []string{"plain", "idle", "mesh"}
-	order = append(order[round%3:], order[:round%3]...)
-	found := map[string]life{}
-	for _, kind := range order {
-		found[kind] = o.begins(t, kind, podName(kind, round))
+	var found []*life
+	for i := range atATime {
+		for _, k := range rand.Perm(len(kinds)) {
+			kind := slices.Sorted(maps.Keys(kinds))[k]
+			l := &life{kind: kind, pod: fmt.Sprintf("%s-%d", kind, i)}
+			o.begin(t, l)
+			found = append(found, l)
+		}
 	}
 	// Kubelet has nothing else to do for them then.
-	for _, kind := range order {
-		o.kubectl(t, "", "wait", "--namespace="+o.name, "--for=condition=Ready", "pod/"+podName(kind, round), "--timeout="+patience.String())
-	}
-	o.end(t, round, found)
+	o.kubectl(t, "", "wait", "--namespace="+o.name, "--for=condition=Ready", "pods", "--all", "--timeout="+patience.String())
+	o.end(t, found)
 	return found
 }
 
-func podName(kind string, round int) string { return fmt.Sprintf("delay-%d-%s", round, kind) }
-
-// begins runs one pod of the operator until it has begun to work.
-func (o *operator) begins(t *testing.T, kind, name string) life {
+// begin runs one pod of the operator until it has begun to work.
+func (o *operator) begin(t *testing.T, l *life) {
 	t.Helper()
-	manifest := o.single(name, kind == "mesh")
-	if kind == "idle" {
+	manifest := o.single(l.pod, l.kind == "mesh")
+	if l.kind == "idle" {
 		manifest["spec"].(map[string]any)["initContainers"] = []any{map[string]any{
 			"name": idleContainer, "image": realnode.WorkloadImage, "args": []string{"sleep"}, "restartPolicy": core.ContainerRestartPolicyAlways,
 		}}
@@ -116,43 +127,38 @@ func (o *operator) begins(t *testing.T, kind, name string) life {
 	check(t, json.Unmarshal([]byte(asYAML(manifest)), &pod))
 	begin := time.Now()
 	must(o.node.Client.CoreV1().Pods(o.name).Create(t.Context(), &pod, meta.CreateOptions{}))(t)
-	var l life
-	eventually(t, name+" works", func() error {
-		first, err := o.firstWord(t, name, mainContainer)
+	eventually(t, l.pod+" works", func() error {
+		first, err := o.said(t, l.pod, mainContainer, "")
 		l.start = first.Sub(begin)
 		return err
 	})
-	if kind == "mesh" {
-		first, err := o.firstWord(t, name, proxyContainer)
-		check(t, err)
-		l.sidecar = first.Sub(begin)
+	if l.kind == "mesh" {
+		l.sidecar = must(o.said(t, l.pod, proxyContainer, ""))(t).Sub(begin)
+		l.chain = must(o.said(t, l.pod, proxyContainer, "chain is in force"))(t).Sub(begin)
 	}
-	return l
 }
 
-// end deletes the pods of a round and notes how long each takes to go.
-func (o *operator) end(t *testing.T, round int, found map[string]life) {
+// end deletes pods and notes how long each takes to go.
+func (o *operator) end(t *testing.T, all []*life) {
 	t.Helper()
 	pods := o.node.Client.CoreV1().Pods(o.name)
-	begun, between := map[string]time.Time{}, map[string]func() time.Duration{}
-	for kind, sidecar := range kinds {
-		between[kind] = o.between(t, podName(kind, round), mainContainer, sidecar)
+	begun, between := map[*life]time.Time{}, map[*life]func() time.Duration{}
+	for _, l := range all {
+		between[l] = o.between(t, l.pod, mainContainer, kinds[l.kind])
 	}
-	for kind := range kinds {
-		begun[kind] = time.Now()
-		check(t, pods.Delete(t.Context(), podName(kind, round), meta.DeleteOptions{}))
+	for _, l := range all {
+		begun[l] = time.Now()
+		check(t, pods.Delete(t.Context(), l.pod, meta.DeleteOptions{}))
 	}
 	eventually(t, "the pods are gone", func() error {
-		for kind, begin := range begun {
-			if _, err := pods.Get(t.Context(), podName(kind, round), meta.GetOptions{}); kerrors.IsNotFound(err) {
-				l := found[kind]
-				l.end, l.last = time.Since(begin), between[kind]()
-				found[kind] = l
-				delete(begun, kind)
+		for l, begin := range begun {
+			if _, err := pods.Get(t.Context(), l.pod, meta.GetOptions{}); kerrors.IsNotFound(err) {
+				l.end, l.last = time.Since(begin), between[l]()
+				delete(begun, l)
 			}
 		}
 		if len(begun) > 0 {
-			return fmt.Errorf("there are %v", slices.Collect(maps.Keys(begun)))
+			return fmt.Errorf("there are %d", len(begun))
 		}
 		return nil
 	})
@@ -171,17 +177,18 @@ func (o *operator) between(t *testing.T, pod, first, last string) func() time.Du
 	}
 }
 
-// firstWord is when a container wrote its first line, by the clock of this machine.
-func (o *operator) firstWord(t *testing.T, pod, container string) (time.Time, error) {
+// said is when a container wrote its first line with this in it, by the clock of this machine.
+func (o *operator) said(t *testing.T, pod, container, text string) (time.Time, error) {
 	t.Helper()
 	options := &core.PodLogOptions{Container: container, Timestamps: true}
 	log, err := o.node.Client.CoreV1().Pods(o.name).GetLogs(pod, options).DoRaw(t.Context())
 	if err != nil {
 		return time.Time{}, err
 	}
-	stamp, _, isLine := strings.Cut(string(log), " ")
-	if !isLine {
-		return time.Time{}, fmt.Errorf("%s has written nothing", container)
+	for line := range strings.Lines(string(log)) {
+		if stamp, rest, _ := strings.Cut(line, " "); strings.Contains(rest, text) {
+			return time.Parse(time.RFC3339Nano, stamp)
+		}
 	}
-	return time.Parse(time.RFC3339Nano, stamp)
+	return time.Time{}, fmt.Errorf("%s has not written %q", container, text)
 }

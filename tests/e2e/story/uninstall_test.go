@@ -15,9 +15,7 @@ const ours = "ctrlmesh.kusionstack.io/"
 
 func (s *story) isUninstalled(t *testing.T) {
 	all := append([]*operator{s.main}, s.others...)
-	for _, o := range all {
-		o.leavesMesh(t)
-	}
+	together(t, "out of the mesh", all, (*operator).leavesMesh)
 	eventually(t, "no pod asks for a sidecar", func() error {
 		if pods := s.kubectl(t, "", "get", "pods", "-A", "-l", enableLabel+"=true", "--output=name"); pods != "" {
 			return fmt.Errorf("there are %s", pods)
@@ -29,10 +27,23 @@ func (s *story) isUninstalled(t *testing.T) {
 	s.labelsGo(t)
 	s.kubectl(t, "", "delete", "--kustomize="+s.overlay, "--timeout="+patience.String())
 	s.nothingIsInstalled(t)
-	for _, o := range all {
-		o.worksAlone(t)
-	}
+	together(t, "alone again", all, (*operator).worksAlone)
 	s.restGoes(t)
+}
+
+// together tells the same of several operators at the same time.
+func together(t *testing.T, what string, all []*operator, tell func(*operator, *testing.T)) {
+	t.Helper()
+	if !t.Run(what, func(t *testing.T) {
+		for _, o := range all {
+			t.Run(o.name, func(t *testing.T) {
+				t.Parallel()
+				tell(o, t)
+			})
+		}
+	}) {
+		t.FailNow()
+	}
 }
 
 // leavesMesh takes an operator through zero, and its label away.
