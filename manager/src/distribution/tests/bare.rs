@@ -78,33 +78,6 @@ async fn a_rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
 }
 
 #[tokio::test]
-async fn shards_that_swap_everything_wait_for_each_other_alone() {
-    let (left, port) = Sidecar::start(96, 0).await;
-    left.say(running("left-0", 0, None));
-    let server = server().await;
-    put(&server, pod_of("left", &left.ip));
-    put(&server, shard("left", "b", 60));
-    put(&server, shard("right", "c", 60));
-    let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
-    let first = until_entries(&server, 2).await;
-    left.say(running("left-0", first.generation, Some(&first)));
-    put(&server, without_sidecar(pod_of("right", "127.0.0.97")));
-    put(&server, shard("left", "c", 60));
-    put(&server, shard("right", "b", 60));
-    until(&server, "left has given up what right is to get", |state| {
-        !shows(state, "left", "b") && !shows(state, "right", "b")
-    })
-    .await;
-    let last = server.store().read(chain).unwrap();
-    left.say(running("left-0", last.generation, Some(&last)));
-    until(&server, "both go on", |state| {
-        shows(state, "left", "c") && shows(state, "right", "b")
-    })
-    .await;
-    task.stop().await;
-}
-
-#[tokio::test]
 async fn a_shard_that_joins_others_waits_for_nobody_without_a_sidecar() {
     let (left, port) = Sidecar::start(94, 0).await;
     left.say(running("left-0", 0, None));
