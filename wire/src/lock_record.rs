@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::WatchEncoding;
-use crate::protobuf::{MAGIC, field, fields, payload};
+use crate::protobuf::{MAGIC, field, fields, payload, text};
 use crate::rename::media_type;
 
 /// Where ConfigMaps and Endpoints have the record (client-go `LeaderElectionRecordAnnotationKey`).
@@ -64,7 +64,8 @@ pub fn watched_lock_record(encoding: WatchEncoding, event: &[u8]) -> Option<Lock
 #[must_use]
 pub fn names_holder(patch: &[u8]) -> bool {
     // A JSON patch writes the annotation's `/` as `~1`.
-    let words: [&[u8]; 3] = [b"holderIdentity", b"renewTime", b"control-plane.alpha.kubernetes.io"];
+    let domain = LOCK_ANNOTATION.split('/').next().unwrap_or(LOCK_ANNOTATION);
+    let words = ["holderIdentity", "renewTime", domain].map(str::as_bytes);
     words
         .iter()
         .any(|word| patch.windows(word.len()).any(|window| window == *word))
@@ -177,10 +178,6 @@ fn annotation(metadata: &[u8]) -> Option<&[u8]> {
         all.find(|entry| payload(entry, 1) == Some(LOCK_ANNOTATION.as_bytes()))?,
         2,
     )
-}
-
-fn text(message: &[u8], number: u32) -> Option<String> {
-    String::from_utf8(payload(message, number)?.to_vec()).ok()
 }
 
 #[cfg(test)]

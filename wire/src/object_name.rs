@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::protobuf::{MAGIC, payload};
+use crate::protobuf::{MAGIC, payload, text};
 
 #[derive(Deserialize)]
 struct Object {
@@ -40,10 +40,9 @@ pub fn object_name(content_type: &str, body: &[u8]) -> Option<String> {
 fn protobuf_metadata(body: &[u8]) -> Option<Metadata> {
     let object = payload(body.strip_prefix(MAGIC)?, 2)?;
     let metadata = payload(object, 1)?;
-    let text = |number| String::from_utf8(payload(metadata, number)?.to_vec()).ok();
     Some(Metadata {
-        name: text(1),
-        generate_name: text(2),
+        name: text(metadata, 1),
+        generate_name: text(metadata, 2),
     })
 }
 

@@ -125,6 +125,11 @@ pub(crate) fn payload(message: &[u8], number: u32) -> Option<&[u8]> {
     field(message, number)?.payload
 }
 
+/// The same as text; none if it is not UTF-8.
+pub(crate) fn text(message: &[u8], number: u32) -> Option<String> {
+    String::from_utf8(payload(message, number)?.to_vec()).ok()
+}
+
 fn read_field<'a>(rest: &mut &'a [u8]) -> Result<Field<'a>, &'static str> {
     let start = *rest;
     let (number, wire_type) = read_tag(rest)?;
