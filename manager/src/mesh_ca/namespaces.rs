@@ -203,14 +203,13 @@ impl Namespaces {
             let uid = uid.clone();
             move |found| found.filter(|secret| !is_of_another(secret, uid.as_deref()))
         });
-        let secrets = secrets.boxed();
         let bundles = self.bundles.follow(&name).map(namespace::Seen::Bundle);
         let certificates = self.certificates.follow(&name).map(namespace::Seen::Certificate);
         let cluster = self.cluster.subscribe();
         let others = select_all([bundles.boxed(), certificates.boxed(), changes(cluster.clone())]);
         let namespace = Namespace::new(context.clone(), &name, cluster);
         self.tasks
-            .spawn(certificate::keep(context, place, secrets, others, namespace));
+            .spawn(certificate::keep(context, place, secrets.boxed(), others, namespace));
         self.kept.insert(name, Keeping { uid, stop });
     }
 }

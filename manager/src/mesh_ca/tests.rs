@@ -26,8 +26,29 @@ async fn cluster() -> ApiServer {
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "kubernetes", "namespace": "default"},
         "spec": {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00::1"]},
     });
-    server.store().put(service).unwrap();
+    put(&server, service);
     server
+}
+
+fn put(server: &ApiServer, object: Value) {
+    server.store().put(object).unwrap();
+}
+
+/// Says whom to trust.
+fn publish(server: &ApiServer, ca: &str) {
+    put(server, config_map("ctrlmesh", "kube-root-ca.crt", ca));
+}
+
+/// A cluster that has said whom to trust, and that authority.
+async fn trusted() -> (ApiServer, String) {
+    let (server, ca) = (cluster().await, cluster_ca());
+    publish(&server, &ca);
+    (server, ca)
+}
+
+async fn start(server: &ApiServer) -> Running {
+    let context = stand::context(server, &[]).await;
+    Running::start(&context, run(context.clone()))
 }
 
 fn config_map(namespace: &str, name: &str, ca: &str) -> Value {
@@ -83,20 +104,13 @@ fn is_whole(state: &Snapshot<'_>, namespace: &str, cluster: &str) -> bool {
 
 #[tokio::test]
 async fn namespaces_of_pods_that_ask_get_bundle_and_certificate() {
-    let (server, ca) = (cluster().await, cluster_ca());
-    server
-        .store()
-        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
-        .unwrap();
-    server
-        .store()
-        .put(pod("quiet", "a", "disable-fake-kubeconfig-arg"))
-        .unwrap();
+    let (server, ca) = trusted().await;
+    put(&server, pod("quiet", "a", "disable-fake-kubeconfig-arg"));
     let context = stand::context(&server, &["--proxy-serving-names=api.example.org"]).await;
     let running = Running::start(&context, run(context.clone()));
-    server.store().put(pod("demo", "a", "enable-iptables")).unwrap();
+    put(&server, pod("demo", "a", "enable-iptables"));
     until(&server, "redirected", |state| is_whole(state, "demo", &ca)).await;
-    server.store().put(pod("other", "a", "loopback-tls")).unwrap();
+    put(&server, pod("other", "a", "loopback-tls"));
     until(&server, "TLS on loopback", |state| is_whole(state, "other", &ca)).await;
     server.store().read(|state| {
         assert_eq!(bundle(state, "quiet").or(bundle(state, "ctrlmesh")), None);
@@ -123,16 +137,11 @@ async fn namespaces_of_pods_that_ask_get_bundle_and_certificate() {
 
 #[tokio::test]
 async fn what_is_served_in_one_namespace_is_worth_nothing_in_another() {
-    let (server, ca) = (cluster().await, cluster_ca());
-    server
-        .store()
-        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
-        .unwrap();
+    let (server, ca) = trusted().await;
     for namespace in ["demo", "other"] {
-        server.store().put(pod(namespace, "a", "enable-iptables")).unwrap();
+        put(&server, pod(namespace, "a", "enable-iptables"));
     }
-    let context = stand::context(&server, &[]).await;
-    let running = Running::start(&context, run(context.clone()));
+    let running = start(&server).await;
     until(&server, "both", |state| {
         ["demo", "other"].iter().all(|it| is_whole(state, it, &ca))
     })
@@ -150,16 +159,11 @@ async fn what_is_served_in_one_namespace_is_worth_nothing_in_another() {
 
 #[tokio::test]
 async fn nothing_is_made_before_somebody_asks() {
-    let server = cluster().await;
-    server
-        .store()
-        .put(config_map("ctrlmesh", "kube-root-ca.crt", &cluster_ca()))
-        .unwrap();
+    let (server, _) = trusted().await;
     let theirs = config_map("other", "ctrlmesh-ca", "theirs");
-    server.store().put(theirs).unwrap();
-    let context = stand::context(&server, &[]).await;
-    let running = Running::start(&context, run(context.clone()));
-    server.store().put(pod("demo", "a", "enable-iptables")).unwrap();
+    put(&server, theirs);
+    let running = start(&server).await;
+    put(&server, pod("demo", "a", "enable-iptables"));
     until(&server, "where a pod asks", |state| served(state, "demo").is_some()).await;
     server.store().read(|state| {
         let secrets = state
@@ -173,14 +177,9 @@ async fn nothing_is_made_before_somebody_asks() {
 
 #[tokio::test]
 async fn a_namespace_that_is_made_again_gets_another_authority() {
-    let (server, ca) = (cluster().await, cluster_ca());
-    server
-        .store()
-        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
-        .unwrap();
-    server.store().put(pod("demo", "a", "enable-iptables")).unwrap();
-    let context = stand::context(&server, &[]).await;
-    let running = Running::start(&context, run(context.clone()));
+    let (server, ca) = trusted().await;
+    put(&server, pod("demo", "a", "enable-iptables"));
+    let running = start(&server).await;
     until(&server, "at first", |state| is_whole(state, "demo", &ca)).await;
     let before = server.store().read(|state| bundle(state, "demo")).unwrap();
     // As the namespace controller and the garbage collector do.
@@ -194,8 +193,8 @@ async fn a_namespace_that_is_made_again_gets_another_authority() {
     }
     server.requests().clear();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}});
-    server.store().put(namespace).unwrap();
-    server.store().put(pod("demo", "b", "enable-iptables")).unwrap();
+    put(&server, namespace);
+    put(&server, pod("demo", "b", "enable-iptables"));
     // The garbage collector takes its time, and what it will take is no authority any more.
     let requests = server.requests();
     let is_tried = |verb: &str, target: &str| verb == "create" && target.contains("/namespaces/ctrlmesh/secrets");
@@ -216,14 +215,9 @@ async fn a_namespace_that_is_made_again_gets_another_authority() {
 
 #[tokio::test]
 async fn what_is_changed_or_deleted_comes_back() {
-    let (server, ca) = (cluster().await, cluster_ca());
-    server
-        .store()
-        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
-        .unwrap();
-    server.store().put(pod("demo", "a", "enable-iptables")).unwrap();
-    let context = stand::context(&server, &[]).await;
-    let running = Running::start(&context, run(context.clone()));
+    let (server, ca) = trusted().await;
+    put(&server, pod("demo", "a", "enable-iptables"));
+    let running = start(&server).await;
     until(&server, "at first", |state| is_whole(state, "demo", &ca)).await;
     let (mut map, mut secret) = server.store().read(|state| {
         let get = |resource, name| state.get(resource, "demo", name).unwrap().clone();
@@ -233,10 +227,10 @@ async fn what_is_changed_or_deleted_comes_back() {
         )
     });
     map["data"]["ca.crt"] = json!(ca);
-    server.store().put(map).unwrap();
+    put(&server, map);
     until(&server, "the bundle was edited", |state| is_whole(state, "demo", &ca)).await;
     secret["data"]["tls.key"] = json!("");
-    server.store().put(secret).unwrap();
+    put(&server, secret);
     let key = |state: &Snapshot<'_>| served(state, "demo").is_some_and(|[_, key]| key.contains("PRIVATE KEY"));
     until(&server, "the key was edited", key).await;
     for (resource, name) in [("configmaps", "ctrlmesh-ca"), ("secrets", "ctrlmesh-serving-cert")] {
@@ -245,10 +239,7 @@ async fn what_is_changed_or_deleted_comes_back() {
     }
     // Another authority of the cluster.
     let next = cluster_ca();
-    server
-        .store()
-        .put(config_map("ctrlmesh", "kube-root-ca.crt", &next))
-        .unwrap();
+    publish(&server, &next);
     until(&server, "another cluster's", |state| {
         is_whole(state, "demo", &next) && bundle(state, "demo").is_some_and(|bundle| !bundle.contains(ca.trim_end()))
     })
@@ -258,17 +249,12 @@ async fn what_is_changed_or_deleted_comes_back() {
 
 #[tokio::test]
 async fn what_somebody_else_made_is_left_alone_and_told_of() {
-    let (server, ca) = (cluster().await, cluster_ca());
-    server
-        .store()
-        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
-        .unwrap();
-    server.store().put(config_map("demo", "ctrlmesh-ca", "theirs")).unwrap();
-    server.store().put(pod("demo", "a", "enable-iptables")).unwrap();
-    let context = stand::context(&server, &[]).await;
-    let running = Running::start(&context, run(context.clone()));
+    let (server, ca) = trusted().await;
+    put(&server, config_map("demo", "ctrlmesh-ca", "theirs"));
+    put(&server, pod("demo", "a", "enable-iptables"));
+    let running = start(&server).await;
     until(&server, "the certificate", |state| served(state, "demo").is_some()).await;
-    server.store().put(pod("other", "a", "enable-iptables")).unwrap();
+    put(&server, pod("other", "a", "enable-iptables"));
     until(&server, "another namespace", |state| is_whole(state, "other", &ca)).await;
     assert_eq!(server.store().read(|state| bundle(state, "demo")).unwrap(), "theirs");
     let told = notes(&server, "NotOurs");
@@ -282,32 +268,23 @@ async fn what_somebody_else_made_is_left_alone_and_told_of() {
 #[tokio::test]
 async fn without_the_clusters_authority_the_bundle_waits() {
     let (server, ca) = (cluster().await, cluster_ca());
-    server.store().put(pod("demo", "a", "enable-iptables")).unwrap();
-    let context = stand::context(&server, &[]).await;
-    let running = Running::start(&context, run(context.clone()));
+    put(&server, pod("demo", "a", "enable-iptables"));
+    let running = start(&server).await;
     until(&server, "the certificate", |state| served(state, "demo").is_some()).await;
     assert_eq!(server.store().read(|state| bundle(state, "demo")), None);
-    server
-        .store()
-        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
-        .unwrap();
+    publish(&server, &ca);
     until(&server, "the bundle", |state| is_whole(state, "demo", &ca)).await;
     running.stop().await;
 }
 
 #[tokio::test]
 async fn a_namespace_that_takes_nothing_holds_up_no_other() {
-    let (server, ca) = (cluster().await, cluster_ca());
-    server
-        .store()
-        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
-        .unwrap();
+    let (server, ca) = trusted().await;
     let rule = server.faults().add(refusing("create"));
     for namespace in ["demo", "other"] {
-        server.store().put(pod(namespace, "a", "enable-iptables")).unwrap();
+        put(&server, pod(namespace, "a", "enable-iptables"));
     }
-    let context = stand::context(&server, &[]).await;
-    let running = Running::start(&context, run(context.clone()));
+    let running = start(&server).await;
     until(&server, "the other one", |state| is_whole(state, "other", &ca)).await;
     while server.faults().hits(rule) < 3 {
         tokio::task::yield_now().await;
@@ -318,7 +295,7 @@ async fn a_namespace_that_takes_nothing_holds_up_no_other() {
         "{told:?}"
     );
     server.faults().remove(rule);
-    server.store().put(pod("quiet", "a", "enable-iptables")).unwrap();
+    put(&server, pod("quiet", "a", "enable-iptables"));
     until(&server, "all of them", |state| {
         ["demo", "other", "quiet"].iter().all(|it| is_whole(state, it, &ca))
     })
@@ -365,17 +342,17 @@ fn ending(server: &ApiServer, namespace: &str, cluster: &str) -> Credential {
             "labels": {"ctrlmesh.kusionstack.io/mesh-ca": namespace},
         },
     });
-    server.store().put(secret).unwrap();
+    put(server, secret);
     let ours = json!({"app.kubernetes.io/managed-by": "ctrlmesh-manager"});
     let mut map = config_map(namespace, "ctrlmesh-ca", &format!("{cluster}{}", old.ca));
     map["metadata"]["labels"] = ours.clone();
-    server.store().put(map).unwrap();
+    put(server, map);
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
         "metadata": {"name": "ctrlmesh-serving-cert", "namespace": namespace, "labels": ours},
         "data": {"tls.crt": data["tls.crt"], "tls.key": data["tls.key"]},
     });
-    server.store().put(secret).unwrap();
+    put(server, secret);
     old
 }
 
@@ -390,11 +367,7 @@ fn has_rotated(state: &Snapshot<'_>, namespace: &str, old: &Credential, cluster:
 
 #[tokio::test]
 async fn another_authority_is_trusted_before_anything_of_it_is_served() {
-    let (server, ca) = (cluster().await, cluster_ca());
-    server
-        .store()
-        .put(config_map("ctrlmesh", "kube-root-ca.crt", &ca))
-        .unwrap();
+    let (server, ca) = trusted().await;
     let demo = ending(&server, "demo", &ca);
     let other = ending(&server, "other", &ca);
     // One whose bundle can't be written goes on with what it has, and holds up nobody.
