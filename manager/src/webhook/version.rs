@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 /// How long an answer counts. A cluster of several API servers has both releases for as long as its upgrade takes.
 const FRESH: Duration = Duration::from_mins(1);
+/// How long an answer is waited for where an earlier one does: a pod waits with us.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// Major and minor; `None`: what it says is no release.
 type Release = Option<(u32, u32)>;
@@ -14,7 +16,8 @@ type Release = Option<(u32, u32)>;
 pub(super) struct Version(Mutex<Option<(Instant, Release)>>);
 
 impl Version {
-    /// The release: as it was said a moment ago, else as `ask` says major and minor. If that fails, what was known goes on.
+    /// The release: as it was said a moment ago, else as `ask` says major and minor. If that fails or takes long, what was known goes on
+    /// for as long again.
     ///
     /// # Errors
     /// Of `ask`, if nothing is known.
@@ -24,20 +27,19 @@ impl Version {
         ask: impl AsyncFnOnce() -> Result<(String, String), E>,
     ) -> Result<Release, E> {
         let known = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((asked, release)) = known
-            && now.duration_since(asked) < FRESH
-        {
-            return Ok(release);
-        }
-        match (ask().await, known) {
-            (Ok((major, minor)), _) => {
-                let release = parse(&major, &minor);
-                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, release));
-                Ok(release)
+        let release = match known {
+            Some((asked, release)) if now.duration_since(asked) < FRESH => return Ok(release),
+            Some((_, release)) => match tokio::time::timeout(ANSWER, ask()).await {
+                Ok(Ok((major, minor))) => parse(&major, &minor),
+                Ok(Err(_)) | Err(_) => release,
+            },
+            None => {
+                let (major, minor) = ask().await?;
+                parse(&major, &minor)
             }
-            (Err(_), Some((_, release))) => Ok(release),
-            (Err(error), None) => Err(error),
-        }
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, release));
+        Ok(release)
     }
 }
 
@@ -78,6 +80,19 @@ mod tests {
         );
         let later = start + FRESH;
         assert_eq!(version.release(later, fails).await, Ok(Some((1, 31))), "as it was");
-        assert_eq!(version.release(later, says("32")).await, Ok(Some((1, 32))));
+        assert_eq!(version.release(later + FRESH, says("32")).await, Ok(Some((1, 32))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_hangs_is_waited_for_once_and_not_for_long() {
+        let (version, start) = (Version::default(), Instant::now());
+        let says = async || Ok::<_, &str>(("1".to_owned(), "31".to_owned()));
+        assert_eq!(version.release(start, says).await, Ok(Some((1, 31))));
+        let hangs = async || std::future::pending::<Result<(String, String), &str>>().await;
+        let begun = tokio::time::Instant::now();
+        for _ in 0..3 {
+            assert_eq!(version.release(start + FRESH, hangs).await, Ok(Some((1, 31))));
+        }
+        assert_eq!(begun.elapsed(), ANSWER);
     }
 }
