@@ -191,7 +191,13 @@ async fn serve_tls(worker: Rc<Worker>, service: Service, connection: Rc<Connecti
         tracing::warn!("a client speaks TLS and no --tls-dir (CTRLMESH_TLS_DIR) is set: connection closed");
         return;
     };
-    match tokio::time::timeout(HEAD_TIMEOUT, acceptor.accept(stream)).await {
+    let accepted = tokio::select! {
+        biased;
+        accepted = tokio::time::timeout(HEAD_TIMEOUT, acceptor.accept(stream)) => accepted,
+        // Nothing was asked for yet.
+        () = worker.drain.cancelled() => return,
+    };
+    match accepted {
         Ok(Ok(stream)) => {
             let protocol = match stream.get_ref().1.alpn_protocol() {
                 Some(b"h2") => Protocol::Http2,

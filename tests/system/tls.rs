@@ -7,6 +7,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -74,5 +75,26 @@ async fn without_a_certificate_tls_is_turned_away() -> anyhow::Result<()> {
     let stand = Stand::start(vec![]).await?;
     assert!(get(&stand, &certificate, "h2").await.is_err());
     assert_eq!(stand.client().get("/api/v1/configmaps").await?.status, 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_handshake_that_goes_no_further_holds_nothing_up() -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    write_certificate(directory.path())?;
+    let path = directory.path().display().to_string();
+    let mut stand = Stand::start_with(vec![], &["--tls-dir", &path]).await?;
+    let mut stalled = TcpStream::connect(stand.sidecar.api()).await?;
+    // The head of a record that does not come.
+    stalled.write_all(&[0x16, 3, 1, 1, 0]).await?;
+    let sidecar = &stand.sidecar;
+    wait_until("it is taken", || async {
+        Ok(sidecar.metric("ctrlmesh_connections").await? >= 1.0)
+    })
+    .await?;
+    let asked = std::time::Instant::now();
+    stand.sidecar.terminate()?;
+    assert!(stand.sidecar.wait_end().await?.success());
+    assert!(asked.elapsed() < std::time::Duration::from_secs(5));
     Ok(())
 }
