@@ -63,7 +63,7 @@ images: setup ## OCI archives of the sidecar's and the manager's image, without 
 			{ echo "error: no C compiler for musl; install one (Debian: apt-get install musl-tools)" >&2; exit 1; }; \
 	else \
 		build=zigbuild; \
-		cargo zigbuild --version >/dev/null 2>&1 || \
+		command -v cargo-zigbuild >/dev/null || \
 			{ echo "error: no C compiler for $(IMAGE_TARGET); install one (pip install ziglang cargo-zigbuild)" >&2; exit 1; }; \
 	fi; \
 	cargo $$build --locked --profile image --target $(IMAGE_TARGET) \
