@@ -28,17 +28,38 @@ pub(super) fn planned(
     let (last, restarts) = (&next.chain.entries, restarts(objects));
     let shown = Shown {
         last,
-        meant,
+        meant: &begun(meant, last),
         restarts: &restarts,
         of_roots: &of_roots(objects),
     };
     let waiting = begin::waiting(&next.chain, &next.claims, &wanted, objects, fleet);
+    let to_begin: Vec<Entry> = wanted
+        .iter()
+        .filter(|entry| waiting.contains_key(&entry.name))
+        .cloned()
+        .collect();
     let (settling, mut wanted) = Settling::of(shown, wanted, fleet, &memory.sharing, Instant::now());
     for entry in wanted.iter_mut().filter(|entry| waiting.contains_key(&entry.name)) {
         *entry = hand_over::waiting(entry);
     }
-    let plan = hand_over::plan(last, &next.claims, &wanted, &restarts, fleet);
+    let mut plan = hand_over::plan(last, &next.claims, &wanted, &restarts, fleet);
+    // An object may be refused when its time comes.
+    plan.claims.aim(&to_begin);
     (settling, waiting, plan)
+}
+
+/// What entries were to show in the end. Those that have not begun show nothing that another could keep.
+fn begun(meant: &[Entry], last: &[Entry]) -> Vec<Entry> {
+    let waiting = last.iter().filter(|entry| hand_over::is_waiting(entry));
+    let waiting: BTreeSet<&str> = waiting.map(|entry| entry.name.as_str()).collect();
+    let begun = |entry: &Entry| {
+        if waiting.contains(entry.name.as_str()) {
+            hand_over::waiting(entry)
+        } else {
+            entry.clone()
+        }
+    };
+    meant.iter().map(begun).collect()
 }
 
 /// Entries of shards whose pods see no change while they run.

@@ -106,17 +106,22 @@ impl Claims {
         self.shown.is_empty() && self.wanted.is_empty()
     }
 
-    /// Whether all that others say that pods may show is remembered here, too.
+    /// Notes what these entries shall show in the end, whatever they show until then.
+    pub fn aim(&mut self, entries: &[Entry]) {
+        let aims = entries.iter().filter(|entry| !super::is_waiting(entry));
+        self.wanted
+            .extend(aims.map(|entry| (entry.name.clone(), limits_of(entry.settings.value()))));
+    }
+
+    /// Whether all that others say that pods may show is remembered here, too, and that entries shall show what others say.
     #[must_use]
     pub fn cover(&self, others: &Self) -> bool {
         let is_known = |name: &String, claim: &Claim| {
             let mut own = self.shown.get(name).into_iter().flatten();
             own.any(|own| own.is_like(claim) && own.named.is_superset(&claim.named))
         };
-        others
-            .shown
-            .iter()
-            .all(|(name, claims)| claims.iter().all(|claim| is_known(name, claim)))
+        let mut shown = others.shown.iter();
+        self.wanted == others.wanted && shown.all(|(name, claims)| claims.iter().all(|claim| is_known(name, claim)))
     }
 
     /// Whether no pod shows anything that is remembered.

@@ -3,7 +3,7 @@
 use super::losing::{pod_of, shard};
 use super::sharing::limits;
 use super::*;
-use crate::hand_over::is_waiting;
+use crate::hand_over::{is_waiting, shard_of};
 
 fn without_sidecar(mut pod: Value) -> Value {
     pod["metadata"]["labels"]
@@ -125,5 +125,89 @@ async fn pods_that_cannot_be_listed_hold_up_those_alone_who_have_not_begun() {
     server.faults().clear();
     put(&server, pod_of("other", "127.0.0.98"));
     until(&server, "the other begins", |state| shows(state, "other", "c")).await;
+    task.stop().await;
+}
+
+/// The chain as the sidecar of one shard's pod runs it.
+fn own(chain: &Chain, shard: &str) -> Chain {
+    let mut own = chain.clone();
+    own.entries.retain(|entry| shard_of(&entry.name) == shard);
+    own
+}
+
+#[tokio::test]
+async fn an_object_that_is_refused_while_it_waits_begins_with_what_it_said_before() {
+    let (left, port) = Sidecar::start(96, 0).await;
+    left.say(running("left-0", 0, None));
+    let server = server().await;
+    put(&server, pod_of("left", &left.ip));
+    put(&server, without_sidecar(pod_of("right", "127.0.0.97")));
+    for (name, label) in [("left", "b"), ("right", "c")] {
+        put(&server, shard(name, label, 60));
+    }
+    let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
+    let first = until_entries(&server, 2).await;
+    left.say(running("left-0", first.generation, Some(&own(&first, "left"))));
+    // An edit that changes nothing that is shown yet.
+    put(&server, shard("right", "d", 60));
+    until(&server, "the edit is seen", |state| {
+        let right = state
+            .get("shardingconfigs.ctrlmesh.kusionstack.io", DEMO, "right")
+            .unwrap();
+        right["metadata"]["generation"] != 1 && right["status"]["observedGeneration"] == right["metadata"]["generation"]
+    })
+    .await;
+    let mut refused = shard("right", "e", 60);
+    refused["spec"]["limits"] = json!([]);
+    put(&server, refused);
+    until(&server, "it is refused", |state| {
+        condition_of(state, "shardingconfigs", "right", "Accepted")[0] == "False"
+    })
+    .await;
+    // Another manager knows what it said.
+    task.stop().await;
+    let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
+    server.store().delete("pods", DEMO, "right-0").unwrap();
+    until(&server, "both begin", |state| {
+        shows(state, "left", "b") && shows(state, "right", "d")
+    })
+    .await;
+    task.stop().await;
+}
+
+#[tokio::test]
+async fn shards_that_swap_what_they_have_do_so_beside_a_stray_pod() {
+    let (left, port) = Sidecar::start(99, 0).await;
+    let (right, _) = Sidecar::start(100, port).await;
+    let both = [("left", &left), ("right", &right)];
+    let server = server().await;
+    for (name, sidecar) in both {
+        sidecar.say(running(&format!("{name}-0"), 0, None));
+        put(&server, pod_of(name, &sidecar.ip));
+    }
+    put(&server, shard("left", "b", 60));
+    put(&server, shard("right", "c", 60));
+    let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
+    let first = until_entries(&server, 2).await;
+    let run = |chain: &Chain| {
+        for (name, sidecar) in both {
+            sidecar.say(running(&format!("{name}-0"), chain.generation, Some(&own(chain, name))));
+        }
+    };
+    run(&first);
+    let mut stray = without_sidecar(pod_of("left", "127.0.0.101"));
+    stray["metadata"]["name"] = json!("stray");
+    put(&server, stray);
+    put(&server, shard("left", "c", 60));
+    put(&server, shard("right", "b", 60));
+    until(&server, "nobody shows what moves", |state| {
+        !shows(state, "left", "b") && !shows(state, "right", "c")
+    })
+    .await;
+    run(&server.store().read(chain).unwrap());
+    until(&server, "they have swapped", |state| {
+        shows(state, "left", "c") && shows(state, "right", "b")
+    })
+    .await;
     task.stop().await;
 }
