@@ -3,7 +3,8 @@
 //!
 //! The shards of a lock begin together, and once. Who joins those who have begun does not wait: it gets what they give up, and would
 //! leave it to nobody. So a pod that is started without a sidecar beside a sharded operator stops nobody. Who has waited begins with a
-//! pod that has a sidecar, never with none at all: those without may only be away for a moment.
+//! pod that has a sidecar, never with none at all, and when those without have been gone for some seconds: they may only be away for a
+//! moment, for a node is drained, or their workload is moved in later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_mins(1);
 /// The same later on: who has no label in the template yet may wait for days.
 const LATER: Duration = Duration::from_secs(10);
+/// How long pods without a sidecar have to be gone. Workloads make the next pod within a second of the end of the one before.
+const GONE: Duration = Duration::from_secs(5);
 
 /// Entries that wait, and why.
 pub(super) type Waiting = BTreeMap<String, Why>;
@@ -35,6 +38,8 @@ pub(super) enum Why {
     Pods(BTreeSet<String>),
     /// They are gone, and none with a sidecar has come yet.
     NoPods,
+    /// They are gone, for no more than a moment yet.
+    Gone,
     /// Nobody knows whether there are any: what was said when they were asked for.
     Unknown(String),
 }
@@ -50,6 +55,12 @@ impl Why {
                     labels::ENABLE_PROXY
                 );
                 ("NoPods", message)
+            }
+            Self::Gone => {
+                let seconds = GONE.as_secs();
+                let message =
+                    format!("the pods without a sidecar are gone; begins when none has come back for {seconds} s");
+                ("Beginning", message)
             }
             Self::Unknown(problem) => {
                 let message = format!(
@@ -131,8 +142,15 @@ fn is_run(entry: &Entry, last: Option<&Entry>, chain: &Chain, fleet: &Fleet) -> 
     })
 }
 
-/// Which of the wanted entries wait. `chain`, `claims`: the last ones.
-pub(super) fn waiting(chain: &Chain, claims: &Claims, wanted: &[Entry], objects: &Documents, fleet: &Fleet) -> Waiting {
+/// Which of the wanted entries wait. `chain`, `claims`, `beginning`: the last ones.
+pub(super) fn waiting(
+    (chain, claims): (&Chain, &Claims),
+    wanted: &[Entry],
+    objects: &Documents,
+    fleet: &Fleet,
+    beginning: &Beginning,
+    now: Instant,
+) -> Waiting {
     let begun = Begun::of(chain, claims, wanted, fleet);
     let waits = |entry: &&Entry| is_of_shard(&entry.name) && !begun.has(&entry.name, lock_of(entry));
     let why = |entry: &Entry| {
@@ -141,8 +159,12 @@ pub(super) fn waiting(chain: &Chain, claims: &Claims, wanted: &[Entry], objects:
         let mut selectors = of_objects(objects, entry);
         selectors.extend(wanted.iter().filter(is_sibling).map(|it| it.pod_selector.clone()));
         let has_waited = chain.entries.iter().filter(is_sibling).any(is_waiting);
-        let why = fleet.bare.why(&selectors);
-        let why = why.or_else(|| (has_waited && !has_pods(fleet, &selectors)).then_some(Why::NoPods));
+        let siblings = wanted.iter().filter(is_sibling).map(|it| it.name.as_str());
+        let why = fleet.bare.why(&selectors).or_else(|| match has_waited {
+            true if !has_pods(fleet, &selectors) => Some(Why::NoPods),
+            true if !beginning.are_gone(siblings, now) => Some(Why::Gone),
+            _ => None,
+        });
         Some((entry.name.clone(), why?))
     };
     wanted.iter().filter(waits).filter_map(why).collect()
@@ -195,6 +217,8 @@ pub(super) struct Beginning {
     waiting: Waiting,
     /// Since when it is just those, for just that.
     since: Option<Instant>,
+    /// Since when there are no pods without a sidecar that a shard would wait for, by its entry.
+    gone: BTreeMap<String, Instant>,
     /// When pods could not be listed, and why.
     pub(super) failed: Option<(Instant, String)>,
 }
@@ -214,6 +238,15 @@ impl Beginning {
             self.since = Some(now);
         }
         self.waiting.clone_from(waiting);
+        let gone = waiting.iter().filter(|(_, why)| matches!(why, Why::NoPods | Why::Gone));
+        let since = |name: &String| (name.clone(), self.gone.get(name).copied().unwrap_or(now));
+        self.gone = gone.map(|(name, _)| since(name)).collect();
+    }
+
+    /// Whether those are gone for long enough whom any of these shards has waited for: shards of a lock wait for the same.
+    fn are_gone<'a>(&self, shards: impl Iterator<Item = &'a str>, now: Instant) -> bool {
+        let since = shards.filter_map(|name| self.gone.get(name)).min();
+        since.is_some_and(|since| now.duration_since(*since) >= GONE)
     }
 
     /// When to look again, if anybody waits.

@@ -32,13 +32,14 @@ pub(super) fn planned(
         restarts: &restarts,
         of_roots: &of_roots(objects),
     };
-    let waiting = begin::waiting(&next.chain, &next.claims, &wanted, objects, fleet);
+    let (now, before) = (Instant::now(), (&next.chain, &next.claims));
+    let waiting = begin::waiting(before, &wanted, objects, fleet, &memory.beginning, now);
     let to_begin: Vec<Entry> = wanted
         .iter()
         .filter(|entry| waiting.contains_key(&entry.name))
         .cloned()
         .collect();
-    let (settling, mut wanted) = Settling::of(shown, wanted, fleet, &memory.sharing, Instant::now());
+    let (settling, mut wanted) = Settling::of(shown, wanted, fleet, &memory.sharing, now);
     for entry in wanted.iter_mut().filter(|entry| waiting.contains_key(&entry.name)) {
         *entry = hand_over::waiting(entry);
     }

@@ -61,6 +61,14 @@ fn chain(entries: &[Entry]) -> Chain {
     }
 }
 
+/// Who waits, where pods that are gone are gone for long.
+fn waiting(chain: &Chain, claims: &Claims, wanted: &[Entry], objects: &Documents, fleet: &Fleet) -> Waiting {
+    let (mut beginning, now) = (Beginning::default(), Instant::now());
+    let gone = wanted.iter().map(|entry| (entry.name.clone(), Why::NoPods));
+    beginning.note(&gone.collect(), now);
+    super::waiting((chain, claims), wanted, objects, fleet, &beginning, now + GONE)
+}
+
 /// Names of the shards that wait.
 fn names(last: &[Entry], claims: &Claims, wanted: &[Entry], fleet: &Fleet) -> Vec<String> {
     let waiting = waiting(&chain(last), claims, wanted, &objects(&[]), fleet);
@@ -134,6 +142,34 @@ fn who_has_waited_begins_with_a_pod_that_has_a_sidecar() {
     assert!(who_waits(&last, &wanted, &fleet).is_empty());
     fleet.sidecars[0].labels = labels("c");
     assert_eq!(who_waits(&last, &wanted, &fleet), ["a", "b"], "it is nobody's pod");
+}
+
+#[test]
+fn pods_that_are_away_for_a_moment_are_waited_for() {
+    let (wanted, begun) = (both("1", "2"), Instant::now());
+    let (last, mut beginning) = (chain(&held(&wanted)), Beginning::default());
+    let mut after = |seconds, wanted: &[Entry], fleet: &Fleet| {
+        let (claims, now) = (Claims::default(), begun + Duration::from_secs(seconds));
+        let waiting = super::waiting((&last, &claims), wanted, &objects(&[]), fleet, &beginning, now);
+        beginning.note(&waiting, now);
+        waiting.into_values().collect::<Vec<_>>()
+    };
+    let gone = Fleet {
+        bare: Fleet::default().bare,
+        ..beside(&["a", "b"])
+    };
+    let pods = Why::Pods(["old-0".to_owned()].into());
+    assert_eq!(after(0, &wanted, &bare("b")), [pods.clone(), pods.clone()]);
+    assert_eq!(after(1, &wanted, &gone), [Why::Gone, Why::Gone]);
+    // It was made again, without a sidecar.
+    assert_eq!(after(5, &wanted, &bare("b")), [pods.clone(), pods]);
+    assert_eq!(after(7, &wanted, &Fleet::default()), [Why::NoPods, Why::NoPods]);
+    assert_eq!(after(9, &wanted, &gone), [Why::Gone, Why::Gone]);
+    // One that joins them begins with them.
+    let [a, b] = wanted;
+    let three = [a, b, shard("c", Some("lock"), "3")];
+    assert_eq!(after(11, &three, &gone), [Why::Gone, Why::Gone, Why::Gone]);
+    assert!(after(12, &three, &gone).is_empty(), "five seconds after the seventh");
 }
 
 #[test]
