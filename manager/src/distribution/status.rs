@@ -253,8 +253,7 @@ fn enforced(facts: &Facts) -> Said {
         let message = "it is disabled, or has no rule";
         (ConditionStatus::True, "NothingToRun", message.to_owned())
     } else if outcome.selected == 0 {
-        let message =
-            "no pod with a sidecar is selected; has the operator's pod the label ctrlmesh.kusionstack.io/watching?";
+        let message = "no pod with a sidecar is selected; sidecars come with the label ctrlmesh.kusionstack.io/enable-proxy: \"true\" in pod templates";
         (ConditionStatus::Unknown, "NoPods", message.to_owned())
     } else if outcome.lagging.is_empty() && is_whole {
         (ConditionStatus::True, "Enforced", count)
