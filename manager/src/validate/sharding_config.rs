@@ -147,6 +147,11 @@ fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: 
         findings.refuse("metadata.name", problem);
     }
     if root.disable == Some(true) {
+        findings.warnings.add(
+            "spec.root.disable",
+            "removes the shards while their pods run: all of them see everything at once, and each that leads goes on until it fails to \
+             renew its lease; to have one owner at any time, scale the controller to zero first",
+        );
         return;
     }
     names_pods(config, findings);

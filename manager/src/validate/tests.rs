@@ -95,6 +95,11 @@ fn roots() {
     each(&root(), "roots");
     let disabled = with(&root(), &json!({"/spec/root/disable": true, "/spec/root/auto": null}));
     assert_eq!(told(&disabled), Vec::<String>::new());
+    let findings = validate(&disabled);
+    let warning = &findings.warnings.list()[0];
+    assert_eq!(warning.path, "spec.root.disable");
+    assert!(warning.problem.contains("to zero first"), "{}", warning.problem);
+    assert!(validate(&root()).warnings.list().is_empty());
 }
 
 #[test]
