@@ -1,5 +1,8 @@
 //! The admin port: `/readyz`, `/livez`, `/metrics`, `/status`. Read-only: nothing on the network configures a sidecar.
+//!
+//! Kubelet's probes come from the network, and so may anybody: nobody holds a place for long, and the newest is always served.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::ChainHandle;
@@ -26,8 +28,11 @@ use crate::readiness::Readiness;
 /// Probes, a scraper, the manager: a handful.
 const MAX_CONNECTIONS: usize = 64;
 
-/// A scraper that does not finish its request line.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection has one request. What is not asked and read within this time is not for a prober.
+const LIFE: Duration = Duration::from_secs(10);
+
+/// After an accept error (too many open files) a short rest instead of a hot loop.
+const REST: Duration = Duration::from_millis(50);
 
 /// What the admin port shows.
 #[derive(Clone)]
@@ -42,20 +47,19 @@ pub(crate) struct Admin {
 impl Admin {
     /// Serves until `stop`.
     pub(crate) async fn serve(self, listener: TcpListener, stop: CancellationToken) {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let mut connections = JoinSet::new();
+        let (mut connections, mut oldest_first) = (JoinSet::new(), VecDeque::new());
         loop {
             tokio::select! {
-                accepted = listener.accept() => {
-                    let Ok((stream, _)) = accepted else { continue };
-                    if let Ok(permit) = Arc::clone(&places).try_acquire_owned() {
-                        let admin = self.clone();
-                        connections.spawn(async move {
-                            admin.connection(stream).await;
-                            drop(permit);
-                        });
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        make_room(&mut oldest_first);
+                        oldest_first.push_back(connections.spawn(self.clone().connection(stream)));
                     }
-                }
+                    Err(error) => {
+                        tracing::warn!(%error, "accept failed on the admin port");
+                        tokio::time::sleep(REST).await;
+                    }
+                },
                 Some(_) = connections.join_next() => {}
                 () = stop.cancelled() => return,
             }
@@ -69,10 +73,12 @@ impl Admin {
         });
         let serving = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
+            .keep_alive(false)
             .serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = serving.await {
-            tracing::debug!(%error, "admin connection ended");
+        match tokio::time::timeout(LIFE, serving).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "admin connection ended"),
+            Err(_) => tracing::debug!("admin connection closed: nothing was asked, or read, for too long"),
         }
     }
 
@@ -140,6 +146,16 @@ impl Admin {
                 StatusCode::INTERNAL_SERVER_ERROR,
                 format!("status can't be written: {error}\n"),
             ),
+        }
+    }
+}
+
+/// Ends the oldest connections if there are as many as may be.
+fn make_room(oldest_first: &mut VecDeque<AbortHandle>) {
+    oldest_first.retain(|connection| !connection.is_finished());
+    while oldest_first.len() >= MAX_CONNECTIONS {
+        if let Some(oldest) = oldest_first.pop_front() {
+            oldest.abort();
         }
     }
 }

@@ -157,3 +157,21 @@ async fn clients_that_go_away_or_say_nothing_hold_nothing_up() -> anyhow::Result
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn nobody_keeps_probes_from_the_admin_port() -> anyhow::Result<()> {
+    let stand = stand().await?;
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        let mut stream = TcpStream::connect(stand.sidecar.admin_address()).await?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost:").await?;
+        held.push(stream);
+    }
+    assert_eq!(stand.sidecar.admin().get("/livez").await?.status, 200);
+    let mut asks = TcpStream::connect(stand.sidecar.admin_address()).await?;
+    asks.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await?;
+    let mut answer = String::new();
+    tokio::time::timeout(DEADLINE, asks.read_to_string(&mut answer)).await??;
+    assert!(answer.contains("connection: close"), "{answer}");
+    Ok(())
+}
