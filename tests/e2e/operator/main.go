@@ -40,6 +40,7 @@ const (
 type settings struct {
 	id, app, kind, lock, namespace, health string
 	workers                                int
+	once                                   bool
 }
 
 func main() {
@@ -51,6 +52,7 @@ func main() {
 	flag.StringVar(&s.namespace, "lock-namespace", "default", "namespace of the lock")
 	flag.StringVar(&s.health, "health", "", "address of /healthz and /readyz; nowhere if empty")
 	flag.IntVar(&s.workers, "workers", 4, "objects handled at a time")
+	flag.BoolVar(&s.once, "once", false, "only write which objects there are, as an init container may, and end")
 	flag.Parse()
 	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
 	if err := run(ctrl.SetupSignalHandler(), s); err != nil {
@@ -66,6 +68,9 @@ func run(ctx context.Context, s settings) error {
 	}
 	journal := &journal{id: s.id, out: json.NewEncoder(os.Stdout)}
 	rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return failureRecorder{next, journal} })
+	if s.once {
+		return look(ctx, rest, s, journal)
+	}
 	manager, err := newManager(rest, s)
 	if err != nil {
 		return err
@@ -88,6 +93,22 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	return manager.Start(ctx)
+}
+
+// look writes which objects there are.
+func look(ctx context.Context, rest *rest.Config, s settings, journal *journal) error {
+	live, err := client.New(rest, client.Options{})
+	if err != nil {
+		return err
+	}
+	var found core.ConfigMapList
+	if err := live.List(ctx, &found, client.MatchingLabels{"app": s.app}); err != nil {
+		return err
+	}
+	for _, object := range found.Items {
+		journal.write(record{Event: "seen", Object: object.Namespace + "/" + object.Name})
+	}
+	return nil
 }
 
 func newManager(rest *rest.Config, s settings) (ctrl.Manager, error) {
@@ -133,7 +154,7 @@ func newObject(kind string) client.Object {
 
 // record is one line of standard output.
 type record struct {
-	Event  string `json:"event"` // leading, handled, gone, twice, failed
+	Event  string `json:"event"` // leading, handled, gone, twice, failed, seen
 	ID     string `json:"id"`
 	Object string `json:"object,omitempty"`
 	Step   string `json:"step,omitempty"`

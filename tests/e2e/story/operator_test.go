@@ -17,6 +17,7 @@ import (
 const (
 	proxyContainer = "ctrlmesh-proxy"
 	mainContainer  = "manager"
+	lookContainer  = "look"
 	enableLabel    = "ctrlmesh.kusionstack.io/enable-proxy"
 	lock           = "operator"
 	// sidecarPort is where the operator's requests go, on the pod's loopback interface.
@@ -36,6 +37,8 @@ type operator struct {
 	steps map[string]int
 	// plugins of each shard, as YAML.
 	plugins string
+	// looksFirst: an init container asks the API server, too.
+	looksFirst bool
 }
 
 func (s *story) operator(name string, teams ...[]string) *operator {
@@ -95,11 +98,16 @@ func (o *operator) template(mesh bool) map[string]any {
 			annotations[key] = value
 		}
 	}
+	var first []any
+	if o.looksFirst {
+		first = []any{map[string]any{"name": lookContainer, "image": operatorImage, "args": []string{"--once", "--app=" + o.name}}}
+	}
 	return map[string]any{
 		"metadata": map[string]any{"labels": labels, "annotations": annotations},
 		"spec": map[string]any{
 			"serviceAccountName":            "operator",
 			"terminationGracePeriodSeconds": 30,
+			"initContainers":                first,
 			"containers": []any{map[string]any{
 				"name": mainContainer, "image": operatorImage,
 				"args":           []string{"--id=$(POD_NAME)", "--app=" + o.name, "--lock=" + lock, "--lock-namespace=" + o.name, fmt.Sprintf("--health=:%d", healthPort)},
@@ -205,7 +213,12 @@ type record struct {
 // journal is what a pod's operator has written since its container started.
 func (o *operator) journal(t *testing.T, pod string) []record {
 	t.Helper()
-	log := must(o.node.PodLog(t.Context(), o.name, pod, mainContainer))(t)
+	return o.journalOf(t, pod, mainContainer)
+}
+
+func (o *operator) journalOf(t *testing.T, pod, container string) []record {
+	t.Helper()
+	log := must(o.node.PodLog(t.Context(), o.name, pod, container))(t)
 	var found []record
 	for line := range strings.Lines(log) {
 		var r record

@@ -3,8 +3,10 @@ package story
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	coordination "k8s.io/api/coordination/v1"
@@ -16,11 +18,13 @@ import (
 
 func (s *story) isSharded(t *testing.T) {
 	s.main = s.operator("operator", []string{"team-a"}, []string{"team-b", "team-d"}, []string{"team-c"})
+	s.main.looksFirst = true
 	s.main.makeItems(t)
 	s.main.starts(t)
 	s.main.handled(t)
 	s.main.oneOwnerAtATime(t, nil)
 	for i, pod := range s.main.pods() {
+		s.main.hasLooked(t, pod, s.main.teams[i]...)
 		s.main.sees(t, pod, s.main.teams[i]...)
 	}
 	s.main.leads(t)
@@ -45,6 +49,20 @@ func (o *operator) sees(t *testing.T, pod string, teams ...string) {
 	slices.Sort(seen)
 	if seen = slices.Compact(seen); !slices.Equal(seen, teams) {
 		t.Errorf("%s sees namespaces %q, not %q", pod, seen, teams)
+	}
+}
+
+// hasLooked demands that the init container of a pod saw objects of these namespaces, and no others.
+func (o *operator) hasLooked(t *testing.T, pod string, teams ...string) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, record := range o.journalOf(t, pod, lookContainer) {
+		if namespace, _, _ := strings.Cut(record.Object, "/"); record.Event == "seen" {
+			seen[namespace] = true
+		}
+	}
+	if seen, teams := slices.Sorted(maps.Keys(seen)), slices.Sorted(slices.Values(teams)); !slices.Equal(seen, teams) {
+		t.Errorf("the init container of %s saw namespaces %q, not %q", pod, seen, teams)
 	}
 }
 

@@ -30,8 +30,10 @@ func (s *story) hasOtherWays(t *testing.T) {
 func (s *story) isRedirected(t *testing.T) {
 	o := s.operator("redirected", []string{"team-r"}, []string{"team-s"})
 	o.labels = map[string]string{"ctrlmesh.kusionstack.io/enable-iptables": "true"}
+	o.looksFirst = true
 	o.isSharded(t)
-	for _, pod := range o.pods() {
+	for i, pod := range o.pods() {
+		o.hasLooked(t, pod, o.teams[i]...)
 		found := o.get(t, pod)
 		isNative(t, found, true)
 		for _, container := range found.Spec.Containers {
