@@ -208,7 +208,7 @@ var changes, switches = map[string]string{
 	"priorityClassName":         `"system-cluster-critical"`,
 	"volumes":                   `[{"name": "authorities", "configMap": {"name": "registries"}}]`,
 	"volumeMounts":              `[{"name": "authorities", "mountPath": "/etc/registries", "readOnly": true}]`,
-	"networkPolicy.egressPorts": `[443, 5000]`,
+	"networkPolicy.egressPorts": `[443, 6443, 8443, 16443, 5000]`,
 	"certManager.issuerRef":     `{"name": "company", "kind": "ClusterIssuer", "group": "cert-manager.io"}`,
 	"monitoring.labels":         `{"release": "prometheus"}`,
 	"monitoring.interval":       `"1m"`,
