@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	apps "k8s.io/api/apps/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
@@ -51,6 +52,7 @@ func TestChart(t *testing.T) {
 	t.Run("versions are one", sameVersions)
 	t.Run("every value is described", describesValues)
 	t.Run("every value has an effect", haveEffects)
+	t.Run("numbers are written as they are read", writesNumbers)
 	t.Run("unknown values are refused", func(t *testing.T) {
 		for value, says := range map[string]string{"replica=1": "replica", "settings.POD_NAME=a": "POD_NAME", "networkPolicy.egressPorts={0}": "egressPorts"} {
 			_, errs, err := tryOutput(t, "helm", "", "template", chart, "--set="+value)
@@ -239,6 +241,23 @@ func haveEffects(t *testing.T) {
 			t.Errorf("nothing changes %s", value)
 		} else if template(t, "ctrlmesh", "--set-json="+everything, "--set-json="+value+"="+to) == before {
 			t.Errorf("%s has no effect", value)
+		}
+	}
+}
+
+// writesNumbers of a file of values, which Helm reads as floats, whole or not.
+func writesNumbers(t *testing.T) {
+	file := filepath.Join(newDir(t), "values.yaml")
+	check(t, os.WriteFile(file, []byte(`settings: {WHOLE: 1000000, LARGE: 12345678901, FRACTION: 0.00005, MIXED: 1234567.5, SWITCH: false, TEXT: "1e6", MARK: a<b}`), 0o644))
+	got := map[string]string{}
+	for _, variable := range one[apps.Deployment](t, parse(t, template(t, "ctrlmesh", "--values="+file)), "Deployment").Spec.Template.Spec.Containers[0].Env {
+		got[variable.Name] = variable.Value
+	}
+	for name, want := range map[string]string{
+		"WHOLE": "1000000", "LARGE": "12345678901", "FRACTION": "0.00005", "MIXED": "1234567.5", "SWITCH": "false", "TEXT": "1e6", "MARK": "a<b",
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %q, want %q", name, got[name], want)
 		}
 	}
 }
