@@ -42,7 +42,6 @@ func (s *story) joinsMesh(t *testing.T) {
 	o.leads(t)
 	o.goesOnBesideStray(t)
 	o.leavesMesh(t)
-	o.kubectl(t, "", "delete", "--namespace="+o.name, "shardingconfigs", "--all")
 	o.worksAlone(t)
 }
 

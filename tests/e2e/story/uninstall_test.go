@@ -9,23 +9,27 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file takes ctrlmesh away again, word by word as docs/install.md says.
+// This file takes ctrlmesh away again, by the commands of docs/install.md.
 
 const ours = "ctrlmesh.kusionstack.io/"
 
 func (s *story) isUninstalled(t *testing.T) {
 	all := append([]*operator{s.main}, s.others...)
 	together(t, "out of the mesh", all, (*operator).leavesMesh)
+	steps := commands(t, "Uninstalling", "-k deploy/", "-k "+s.overlay)
+	if len(steps) != 3 {
+		t.Fatalf("docs/install.md has other steps than pods, rules and the installation: %q", steps)
+	}
 	eventually(t, "no pod asks for a sidecar", func() error {
-		if pods := s.kubectl(t, "", "get", "pods", "-A", "-l", enableLabel+"=true", "--output=name"); pods != "" {
+		if pods := s.run(t, steps[0]); pods != "" {
 			return fmt.Errorf("there are %s", pods)
 		}
 		return nil
 	})
-	s.kubectl(t, "", "delete", "shardingconfigs,circuitbreakers,faultinjections", "--all", "-A", "--timeout="+patience.String())
-	s.kubectl(t, "", "label", "namespaces", "--all", ours+"control=false", "--overwrite")
+	s.run(t, steps[1])
+	s.quoted(t, "Uninstalling", "kubectl label namespaces --all "+ours+"control=false --overwrite")
 	s.labelsGo(t)
-	s.kubectl(t, "", "delete", "--kustomize="+s.overlay, "--timeout="+patience.String())
+	s.run(t, steps[2])
 	s.nothingIsInstalled(t)
 	together(t, "alone again", all, (*operator).worksAlone)
 	s.restGoes(t)
@@ -46,20 +50,22 @@ func together(t *testing.T, what string, all []*operator, tell func(*operator, *
 	}
 }
 
-// leavesMesh takes an operator through zero, and its label away.
+// leavesMesh takes an operator through zero, and its label and its shards away.
 func (o *operator) leavesMesh(t *testing.T) {
 	t.Helper()
-	set := []string{"--namespace=" + o.name, "statefulset/" + o.name}
-	o.kubectl(t, "", append([]string{"scale", "--replicas=0"}, set...)...)
-	eventually(t, o.name+" has no pods", func() error {
-		if pods := o.kubectl(t, "", "get", "pods", "--namespace="+o.name, "-l", "app="+o.name, "--output=name"); pods != "" {
-			return fmt.Errorf("there are %s", pods)
+	replicas := fmt.Sprintf(`"replicas": %d`, o.replicas)
+	for _, command := range commands(t, "Turning it off again", "NAMESPACE", o.name, "statefulset/operator", "statefulset/"+o.name,
+		"app=operator", "app="+o.name, `"replicas": 3`, replicas) {
+		if !slices.Contains(command, "patch") {
+			o.run(t, command)
+			continue
 		}
-		return nil
-	})
-	patch := fmt.Sprintf(`{"spec": {"replicas": %d, "template": {"metadata": {"labels": {%q: null}}}}}`, o.replicas, enableLabel)
-	o.kubectl(t, "", append([]string{"patch", "--type=merge", "--patch=" + patch}, set...)...)
-	o.ready(t)
+		if pods := o.kubectl(t, "", "get", "pods", "--namespace="+o.name, "-l", "app="+o.name, "--output=name"); pods != "" {
+			t.Errorf("%s loses its label while there are %s", o.name, pods)
+		}
+		o.run(t, command)
+		o.ready(t)
+	}
 }
 
 // labelsGo waits until the manager has taken off what it labelled, namespaces and objects in them.
@@ -127,7 +133,7 @@ func (o *operator) worksAlone(t *testing.T) {
 // restGoes removes what the document says that stays, by the commands that it gives, and looks for anything else.
 func (s *story) restGoes(t *testing.T) {
 	t.Helper()
-	s.kubectl(t, "", "delete", "configmaps,secrets", "-A", "-l", "app.kubernetes.io/managed-by=ctrlmesh-manager")
+	s.quoted(t, "Uninstalling", "kubectl delete configmaps,secrets -A -l app.kubernetes.io/managed-by=ctrlmesh-manager")
 	for _, kind := range []string{"configmaps", "secrets"} {
 		if found := s.kubectl(t, "", "get", kind, "-A", "--output=name"); strings.Contains(found, "ctrlmesh") {
 			t.Errorf("the document does not say how these go:\n%s", found)

@@ -1,9 +1,6 @@
 package story
 
 import (
-	"context"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -47,29 +44,6 @@ func (s *story) isUpgraded(t *testing.T) {
 		o.sees(t, pod, o.teams[i]...)
 	}
 	o.leads(t)
-}
-
-// documented runs the commands of a section of docs/install.md, with other words in place of its examples.
-func (s *story) documented(t *testing.T, section string, replacements ...string) {
-	t.Helper()
-	text := string(must(os.ReadFile(filepath.Join(deploy, "..", "docs", "install.md")))(t))
-	_, text, hasSection := strings.Cut(text, "\n## "+section+"\n")
-	text, _, _ = strings.Cut(text, "\n## ")
-	_, text, hasCommands := strings.Cut(text, "```sh\n")
-	text, _, _ = strings.Cut(text, "```")
-	if !hasSection || !hasCommands {
-		t.Fatalf("docs/install.md has no section %s with commands", section)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for line := range strings.Lines(text) {
-		line, _, _ = strings.Cut(line, "#")
-		words := strings.Fields(strings.NewReplacer(replacements...).Replace(line))
-		if len(words) == 0 || words[0] != "kubectl" {
-			t.Fatalf("docs/install.md has a command that this test can't run: %q", line)
-		}
-		must(s.node.Kubectl(ctx, "", words[1:]...))(t)
-	}
 }
 
 func sidecarImage(pod *core.Pod) string {
