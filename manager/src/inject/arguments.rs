@@ -1,4 +1,5 @@
-//! `--kubeconfig` among a container's arguments: one dash or two, with `=` or as two words, in `command` or `args`.
+//! `--kubeconfig` among a container's arguments: one dash or two, with `=` or as two words, in `command` or `args`. And KUBECONFIG
+//! that is set there, by a shell or by `env`.
 
 use serde_json::json;
 
@@ -9,6 +10,11 @@ use super::refusal::Refusal;
 const FLAGS: [&str; 2] = ["-kubeconfig", "--kubeconfig"];
 /// What may stand there for a shell: it is led to the sidecar already.
 const VARIABLES: [&str; 3] = ["$KUBECONFIG", "${KUBECONFIG}", "$(KUBECONFIG)"];
+/// How a word begins that sets the variable.
+const SETS: &str = "KUBECONFIG=";
+const QUOTES: [char; 2] = ['"', '\''];
+/// What ends a word for a shell, besides white space.
+const ENDS: &str = ";&|<>()`";
 
 /// Leads the flag to the file, wherever the container has it; adds it if that `is_asked_for` and it has none.
 pub(super) fn lead(
@@ -61,24 +67,59 @@ fn rewrite(words: &mut [String], path: &str) -> bool {
     is_there
 }
 
+/// That no argument sets the variable to something else than what leads to the sidecar.
+pub(super) fn check_variable(container: &Container, path: &str) -> Result<(), Refusal> {
+    let mut words = ["command", "args"]
+        .into_iter()
+        .flat_map(|field| container.strings(field));
+    match words.find(|word| sets_variable(word, path)) {
+        Some(argument) => Err(Refusal::HiddenVariable {
+            container: container.name().to_owned(),
+            argument,
+        }),
+        None => Ok(()),
+    }
+}
+
+fn sets_variable(word: &str, path: &str) -> bool {
+    word.match_indices(SETS).any(|(at, set)| {
+        let is_word = at == 0 || begins_word(word, at);
+        is_word
+            && !word
+                .get(at + set.len()..)
+                .is_some_and(|value| is_ours(value, path, true))
+    })
+}
+
 /// Whether a word is a line for a shell that has the flag, with a value that leads elsewhere.
 fn hides_flag(word: &str, path: &str, has_variable: bool) -> bool {
-    let starts = |at: usize| {
-        let before = word.get(..at).unwrap_or_default();
-        before.ends_with(|c: char| c.is_whitespace() || "\"'`;&|(".contains(c))
-    };
     let leads_elsewhere = |rest: &str| {
-        let rest = rest.trim_start_matches(['"', '\'']);
+        let rest = rest.trim_start_matches(QUOTES);
         let Some(value) = rest.strip_prefix(|c: char| c == '=' || c.is_whitespace()) else {
             return rest.is_empty();
         };
-        let value = value.trim_start_matches(|c: char| c.is_whitespace() || "\"'".contains(c));
-        let is_variable = has_variable && VARIABLES.iter().any(|variable| value.starts_with(variable));
-        !is_variable && !value.starts_with(path)
+        !is_ours(value.trim_start(), path, has_variable)
     };
     FLAGS.iter().any(|flag| {
         let mut found = word.match_indices(flag);
-        found.any(|(at, flag)| starts(at) && word.get(at + flag.len()..).is_some_and(leads_elsewhere))
+        found.any(|(at, flag)| begins_word(word, at) && word.get(at + flag.len()..).is_some_and(leads_elsewhere))
+    })
+}
+
+/// Whether a word of a line begins here, but for the line's first.
+fn begins_word(line: &str, at: usize) -> bool {
+    let before = line.get(..at).unwrap_or_default();
+    before.ends_with(|c: char| c.is_whitespace() || QUOTES.contains(&c) || ENDS.contains(c))
+}
+
+/// Whether a value in a line leads to the sidecar: `$KUBECONFIG_PATH` and `"$KUBECONFIG".old` begin so and lead elsewhere.
+fn is_ours(value: &str, path: &str, has_variable: bool) -> bool {
+    let value = value.trim_start_matches(QUOTES);
+    let variables = VARIABLES.into_iter().filter(|_| has_variable);
+    let mut rests = variables.chain([path]).filter_map(|ours| value.strip_prefix(ours));
+    rests.any(|rest| {
+        let rest = rest.trim_start_matches(QUOTES);
+        rest.is_empty() || rest.starts_with(|c: char| c.is_whitespace() || ENDS.contains(c))
     })
 }
 
@@ -175,6 +216,10 @@ mod tests {
             "exec \"--kubeconfig\" /x",
             "a;--kubeconfig=/x",
             "/manager --kubeconfig",
+            "exec /manager --kubeconfig=$KUBECONFIG_PATH",
+            "/manager --kubeconfig=\"$KUBECONFIG\"_PATH",
+            "/manager --kubeconfig ${KUBECONFIG}.old",
+            "/manager --kubeconfig=/k/fake.yaml.old --v=2",
         ] {
             assert!(ask(line, true), "{line}");
         }
@@ -182,6 +227,11 @@ mod tests {
             "/manager --kubeconfig=$KUBECONFIG",
             "/manager --kubeconfig \"${KUBECONFIG}\"",
             "/manager --kubeconfig=/k/fake.yaml",
+            "/manager --kubeconfig '/k/fake.yaml' --v=2",
+            "(/manager --kubeconfig=$KUBECONFIG)",
+            "/manager --kubeconfig=$KUBECONFIG; sleep 1",
+            "/manager --kubeconfig=${KUBECONFIG}|cat",
+            "bash -c '/manager --kubeconfig=$KUBECONFIG'",
             "/manager --remote-kubeconfig=/x",
             "/manager --kubeconfigs=/x",
         ] {
@@ -191,5 +241,36 @@ mod tests {
             ask("/manager --kubeconfig=$KUBECONFIG", false),
             "the variable is left alone"
         );
+    }
+
+    #[test]
+    fn a_variable_that_is_set_for_the_program_is_refused_unless_it_leads_to_the_sidecar() {
+        let ask = |command: Value, args: Value| check_variable(&container(&command, &args), PATH);
+        for line in [
+            "KUBECONFIG=/x /manager",
+            "export KUBECONFIG=/x; /manager",
+            "cd /; KUBECONFIG=\"$OTHER\" /manager",
+            "bash -c 'KUBECONFIG=/x /manager'",
+            "KUBECONFIG= /manager",
+            "KUBECONFIG=$KUBECONFIG_PATH /manager",
+            "KUBECONFIG=$KUBECONFIG:/x /manager",
+            "KUBECONFIG=$KUBECONFIG a; KUBECONFIG=/x b",
+        ] {
+            let refusal = ask(json!(["sh", "-c", line]), json!([]));
+            let argument = line.to_owned();
+            let container = "manager".to_owned();
+            assert_eq!(refusal, Err(Refusal::HiddenVariable { container, argument }), "{line}");
+        }
+        assert!(ask(json!(["env", "KUBECONFIG=/x", "/manager"]), json!([])).is_err());
+        assert!(ask(json!(["env"]), json!(["KUBECONFIG=/x", "/manager"])).is_err());
+        for line in [
+            "KUBECONFIG=/k/fake.yaml /manager",
+            "export KUBECONFIG=\"$KUBECONFIG\"; /manager",
+            "KUBECONFIG=$(KUBECONFIG)",
+            "MY_KUBECONFIG=/x /manager",
+            "/manager --pass=KUBECONFIG=/x",
+        ] {
+            assert_eq!(ask(json!(["sh", "-c", line]), json!([])), Ok(()), "{line}");
+        }
     }
 }

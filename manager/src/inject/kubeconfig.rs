@@ -87,6 +87,7 @@ fn lead_container(container: &mut Container, wishes: &Wishes) -> Result<(), Refu
         arguments::lead(container, &path(), is_asked_for, wishes.rewrites_env)?;
     }
     if wishes.rewrites_env {
+        arguments::check_variable(container, &path())?;
         container.set_variable(variable(VARIABLE, &path()));
     }
     Ok(())

@@ -127,6 +127,18 @@ pub enum Refusal {
         /// The argument.
         argument: String,
     },
+    /// A variable that is set past ours.
+    #[error(
+        "container {container} sets KUBECONFIG in its arguments ({argument:?}), which would lead it past the file that ctrlmesh sets KUBECONFIG \
+         to; leave that out, or set label {} to \"true\"",
+        labels::DISABLE_KUBECONFIG_ENV
+    )]
+    HiddenVariable {
+        /// Whose.
+        container: String,
+        /// The argument.
+        argument: String,
+    },
     /// One sidecar, two API servers.
     #[error(
         "containers {first} and {second} have different values of {variable}, and share one sidecar, which goes to one API server; make them equal"

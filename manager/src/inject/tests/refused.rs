@@ -190,6 +190,22 @@ fn a_flag_that_cant_be_rewritten() {
 }
 
 #[test]
+fn a_variable_that_is_set_past_ours() {
+    let change = |spec: &mut Value| container(spec)["command"] = json!(["env", "KUBECONFIG=/x", "/m"]);
+    // Also where flags are left alone.
+    for labels in [&[][..], &[("disable-fake-kubeconfig-arg", "true")]] {
+        let problem = said(labels, change);
+        assert!(
+            problem.starts_with("container manager sets KUBECONFIG in its arguments (\"KUBECONFIG=/x\")"),
+            "{problem}"
+        );
+    }
+    let mut alone = stand("").with("labels", "disable-fake-kubeconfig-env", "true");
+    change(&mut alone.pod["spec"]);
+    assert!(alone.ask().is_ok(), "the variable is left alone");
+}
+
+#[test]
 fn annotations_that_make_no_sense() {
     for (key, value, says) in [
         ("native-sidecar", "yes", "is \"yes\"; write \"true\" or \"false\""),
