@@ -75,8 +75,8 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     clash::starts_before(&draft, &wishes)?;
 
     environment::inject(&mut draft, &wishes)?;
-    let asked_for = environment::asked_for(&draft, &wishes)?;
-    let server = environment::server(&draft)?;
+    let server = environment::server(&draft, &wishes, known)?;
+    let asked_for = environment::asked_for(&draft, &wishes, &server);
     let mut sidecar = sidecar::container(&wishes, settings, known, shard.is_some(), asked_for);
     before.carry_over(&mut sidecar);
     if let Some(path) = &wishes.log_path {

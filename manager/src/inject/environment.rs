@@ -1,20 +1,24 @@
 //! Environment: what the sidecar gets besides its settings, and what containers get by annotation.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use ctrlmesh_contract::names::{annotations, pod};
 use serde_json::Value;
 
 use super::pod::{Container, Draft, name_of, variable};
 use super::refusal::Refusal;
-use super::wishes::{Inject, Synced, Wishes};
+use super::settings::Known;
+use super::wishes::{Inject, Mode, Synced, Wishes};
 
 /// Where a container finds the API server when it is told nothing else.
 pub(super) const HOST: &str = "KUBERNETES_SERVICE_HOST";
 const SERVER: [&str; 2] = [HOST, "KUBERNETES_SERVICE_PORT"];
+/// API servers make their Service with no other.
+const SERVICE_PORT: &str = "443";
 
 /// Variables that the pod asks for, in the order in which they are set.
-pub(super) fn asked_for(draft: &Draft, wishes: &Wishes) -> Result<Vec<Value>, Refusal> {
+pub(super) fn asked_for(draft: &Draft, wishes: &Wishes, server: &[Value]) -> Vec<Value> {
     let mut variables = Vec::new();
     for sync in &wishes.env_sync {
         match sync {
@@ -22,10 +26,10 @@ pub(super) fn asked_for(draft: &Draft, wishes: &Wishes) -> Result<Vec<Value>, Re
             Synced::Copy(name) => variables.extend(first(&draft.containers, name).cloned()),
         }
     }
-    variables.extend(server(draft)?);
+    variables.extend_from_slice(server);
     let for_sidecar = wishes.env_inject.iter().filter(|inject| inject.name == pod::SIDECAR);
     variables.extend(for_sidecar.flat_map(listed));
-    Ok(variables)
+    variables
 }
 
 /// As the first container has it that has one.
@@ -34,22 +38,54 @@ fn first<'a>(containers: &'a [Container], name: &str) -> Option<&'a Value> {
 }
 
 /// Where the pod's own containers are told that the API server is.
-pub(super) fn server(draft: &Draft) -> Result<Vec<Value>, Refusal> {
+pub(super) fn server(draft: &Draft, wishes: &Wishes, known: &Known) -> Result<Vec<Value>, Refusal> {
     let mut variables = Vec::new();
     for name in SERVER {
-        let told = draft.containers.iter().filter_map(|it| Some((it, it.variable(name)?)));
-        let told: Vec<(&Container, &Value)> = told.collect();
-        let Some((first, value)) = told.first() else { continue };
-        if let Some((second, _)) = told.iter().find(|(_, other)| other != value) {
-            return Err(Refusal::TwoServers {
-                first: first.name().to_owned(),
-                second: second.name().to_owned(),
-                variable: name,
-            });
-        }
-        variables.push((*value).clone());
+        one_server(draft, wishes, known, name)?;
+        variables.extend(led(draft, wishes).find_map(|it| it.variable(name)).cloned());
     }
     Ok(variables)
+}
+
+/// That all containers go to the same. Of one whose traffic is redirected, what it does not say counts, too: it goes to the Service then,
+/// past rules for another address.
+fn one_server(draft: &Draft, wishes: &Wishes, known: &Known, name: &'static str) -> Result<(), Refusal> {
+    let is_redirected = wishes.mode == Mode::Iptables;
+    let mut told = led(draft, wishes)
+        .map(|it| (it, it.variable(name)))
+        .filter(|(_, value)| is_redirected || value.is_some());
+    let Some((first, value)) = told.next() else {
+        return Ok(());
+    };
+    let of_service = |value: Option<&Value>| value.is_none_or(|value| is_service(value, known));
+    let is_other = |other: Option<&Value>| other != value && !(is_redirected && of_service(other) && of_service(value));
+    match told.find(|(_, other)| is_other(*other)) {
+        Some((second, _)) => Err(Refusal::TwoServers {
+            first: first.name().to_owned(),
+            second: second.name().to_owned(),
+            variable: name,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Containers whose word counts. With a kubeconfig, what init containers are told else does not matter; in the classic shape they end
+/// before traffic is redirected.
+fn led<'a>(draft: &'a Draft, wishes: &Wishes) -> impl Iterator<Item = &'a Container> {
+    let has_init = wishes.mode == Mode::Iptables && wishes.is_native;
+    let init = draft.init_containers.iter().filter(move |_| has_init);
+    init.chain(&draft.containers)
+}
+
+/// Whether a variable says what is so where it is not set: an address of the Service `kubernetes`, or its port.
+pub(super) fn is_service(variable: &Value, known: &Known) -> bool {
+    let value = variable.get("value").and_then(Value::as_str).unwrap_or_default();
+    if name_of(variable) != HOST {
+        return value == SERVICE_PORT;
+    }
+    value
+        .parse::<IpAddr>()
+        .is_ok_and(|address| known.service_addresses.contains(&address))
 }
 
 /// Sets what the annotation says in the pod's containers.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ctrlmesh_contract::names::{self, pod};
 use serde_json::{Map, Value, json};
 
-use super::environment::HOST;
+use super::environment::{HOST, is_service};
 use super::pod::{Container, Draft, name_of};
 use super::refusal::Refusal;
 use super::settings::{Known, Settings};
@@ -19,7 +19,7 @@ pub(super) fn container(wishes: &Wishes, settings: &Settings, known: &Known, ser
     put("name", json!(pod::INIT));
     put("image", json!(settings.init_image));
     put("imagePullPolicy", json!(settings.pull_policy));
-    put("args", json!(arguments(&known.service_addresses, &server)));
+    put("args", json!(arguments(known, &server)));
     if !server.is_empty() {
         put("env", Value::Array(server));
     }
@@ -30,14 +30,11 @@ pub(super) fn container(wishes: &Wishes, settings: &Settings, known: &Known, ser
 
 /// All addresses of the Service: kubelet tells containers of one, and a name of it may lead to one of the other family. A pod that says
 /// itself that the API server is elsewhere goes there alone.
-fn arguments(service: &[IpAddr], server: &[Value]) -> Vec<String> {
+fn arguments(known: &Known, server: &[Value]) -> Vec<String> {
     let mut arguments = vec!["init".to_owned()];
-    let is_service = |told: &Value| {
-        let address = told.get("value").and_then(Value::as_str).and_then(|it| it.parse().ok());
-        address.is_some_and(|address| service.contains(&address))
-    };
+    let service = &known.service_addresses;
     let told = server.iter().find(|variable| name_of(variable) == HOST);
-    if !service.is_empty() && told.is_none_or(is_service) {
+    if !service.is_empty() && told.is_none_or(|told| is_service(told, known)) {
         let addresses: Vec<String> = service.iter().map(IpAddr::to_string).collect();
         arguments.push(format!("--host={}", addresses.join(",")));
     }

@@ -141,7 +141,8 @@ pub enum Refusal {
     },
     /// One sidecar, two API servers.
     #[error(
-        "containers {first} and {second} have different values of {variable}, and share one sidecar, which goes to one API server; make them equal"
+        "containers {first} and {second} have different values of {variable}, and share one sidecar, which goes to one API server; make \
+         them equal (where traffic is redirected, a container without the variable goes to the Service kubernetes)"
     )]
     TwoServers {
         /// One.

@@ -2,4 +2,5 @@
 
 mod defaults;
 mod golden;
+mod past;
 mod refused;

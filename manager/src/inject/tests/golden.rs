@@ -137,7 +137,8 @@ fn what_other_webhooks_add_afterwards_is_led_to_the_sidecar_too() {
     for (path, case) in cases() {
         let (known, settings) = (case.known(), case.settings());
         let mut pod = injected(&case.pod, &known, &settings).unwrap();
-        let late = json!({"name": "late", "image": "late:1", "args": ["--kubeconfig", "/theirs"]});
+        let mut late = json!({"name": "late", "image": "late:1", "args": ["--kubeconfig", "/theirs"]});
+        late["env"] = json!(server(&case.pod));
         pod["spec"]["containers"]
             .as_array_mut()
             .unwrap()
@@ -152,6 +153,14 @@ fn what_other_webhooks_add_afterwards_is_led_to_the_sidecar_too() {
             path.display()
         );
     }
+}
+
+/// What the pod's first container says of the API server: with redirected traffic all must say the same.
+fn server(pod: &Value) -> Vec<&Value> {
+    let variables = pod["spec"]["containers"][0]["env"].as_array().into_iter().flatten();
+    variables
+        .filter(|it| it["name"].as_str().unwrap().starts_with("KUBERNETES_SERVICE_"))
+        .collect()
 }
 
 /// Whatever else there is in a pod, also fields of later releases of Kubernetes.

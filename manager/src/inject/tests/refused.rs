@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 use super::golden::Case;
 use crate::inject::{Known, Refusal, Settings, inject, is_asked_for, upstream_config_map};
 
-struct Stand {
-    pod: Value,
+pub(super) struct Stand {
+    pub(super) pod: Value,
     known: Known,
     settings: Settings,
 }
 
 /// What a pod that is fine has.
-fn stand(flags: &str) -> Stand {
+pub(super) fn stand(flags: &str) -> Stand {
     let case = Case::read(&format!(
         "about: a pod\nflags: [{flags}]\npod:\n  metadata: {{labels: {{app: operator, ctrlmesh.kusionstack.io/enable-proxy: 'true'}}}}\n  \
          spec: {{containers: [{{name: manager, image: m}}]}}\n"
@@ -25,12 +25,12 @@ fn stand(flags: &str) -> Stand {
 }
 
 impl Stand {
-    fn ask(&self) -> Result<Vec<Value>, Refusal> {
+    pub(super) fn ask(&self) -> Result<Vec<Value>, Refusal> {
         inject(&self.pod, &self.known, &self.settings)
     }
 
     /// With one more label or annotation.
-    fn with(mut self, part: &str, key: &str, value: &str) -> Self {
+    pub(super) fn with(mut self, part: &str, key: &str, value: &str) -> Self {
         self.pod["metadata"][part][format!("ctrlmesh.kusionstack.io/{key}")] = json!(value);
         self
     }
