@@ -86,7 +86,7 @@ impl Wishes {
             rewrites_args: !pod.has(labels::DISABLE_KUBECONFIG_ARG),
             rewrites_env: !pod.has(labels::DISABLE_KUBECONFIG_ENV),
             arg_containers: arg_containers(pod)?,
-            upstream: upstream::of(pod, known)?,
+            upstream: upstream(pod, known, mode)?,
             resources: resources(pod)?,
             has_budget: pod
                 .spec("resources")
@@ -117,6 +117,20 @@ fn certificates(mode: Mode, has_tls: bool) -> Result<(), Refusal> {
     let problem = "the sidecar needs a certificate for it, and the manager of this cluster makes none (--mesh-ca=false, CTRLMESH_MESH_CA); \
                    take it off the pod, or have it switched on";
     Err(Refusal::key(key, problem))
+}
+
+/// With redirected traffic containers send their own token, which the sidecar hands on: another cluster must not get it.
+fn upstream(pod: &Draft, known: &Known, mode: Mode) -> Result<Option<Upstream>, Refusal> {
+    let upstream = upstream::of(pod, known)?;
+    if upstream.is_some() && mode == Mode::Iptables {
+        let problem = format!(
+            "does not go with label {}: containers whose traffic is redirected send the token of this cluster's service account, and the \
+             cluster of that kubeconfig would get it; remove one of the two labels",
+            labels::ENABLE_IPTABLES
+        );
+        return Err(Refusal::key(labels::KUBECONFIG_VOLUME, problem));
+    }
+    Ok(upstream)
 }
 
 fn annotation<'a>(pod: &'a Draft, key: &str) -> Option<&'a str> {

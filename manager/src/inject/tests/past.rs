@@ -48,3 +48,19 @@ fn redirected_containers_go_to_one_api_server_also_where_they_do_not_say_so() {
         assert!(servers(true, "true", &[("containers", same)]).is_ok(), "{value}");
     }
 }
+
+#[test]
+fn tokens_of_this_cluster_do_not_go_to_another() {
+    let mut stand = stand("").with("labels", "kubeconfig-volume", "up");
+    let items = json!([{"key": "a", "path": "config"}]);
+    stand.pod["spec"]["volumes"] = json!([{"name": "up", "secret": {"secretName": "x", "items": items}}]);
+    assert!(stand.ask().is_ok());
+    let problem = stand
+        .with("labels", "enable-iptables", "true")
+        .ask()
+        .unwrap_err()
+        .to_string();
+    let expected =
+        "ctrlmesh.kusionstack.io/kubeconfig-volume: does not go with label ctrlmesh.kusionstack.io/enable-iptables";
+    assert!(problem.starts_with(expected), "{problem}");
+}
