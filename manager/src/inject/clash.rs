@@ -21,9 +21,11 @@ pub(super) fn check(draft: &Draft, settings: &Settings) -> Result<(), Refusal> {
     ports(draft, settings)
 }
 
-/// Of the classic shape: its rules are set after the other init containers, and connections that are there stay where they are.
+/// Of the classic shape: its rules are set after the other init containers, and connections that are there stay where they are. With a
+/// kubeconfig, init containers are not led at all.
 pub(super) fn starts_before(draft: &Draft, wishes: &Wishes) -> Result<(), Refusal> {
-    if wishes.mode != Mode::Iptables || wishes.is_native {
+    let leads = wishes.mode == Mode::Iptables || wishes.rewrites_args || wishes.rewrites_env;
+    if wishes.is_native || !leads {
         return Ok(());
     }
     let goes_on = |it: &&Container| it.0.get("restartPolicy").and_then(Value::as_str) == Some("Always");

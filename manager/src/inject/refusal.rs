@@ -104,12 +104,13 @@ pub enum Refusal {
         /// Whose.
         container: String,
     },
-    /// It starts before the rules, and goes on.
+    /// It starts before the sidecar, and goes on.
     #[error(
-        "init container {container} goes on beside the containers (restartPolicy: Always) and starts before this pod's traffic is redirected, so \
-         that its connections could go past the sidecar; have the sidecar start first (annotation {}: \"true\"), or remove the label {}",
-        annotations::NATIVE_SIDECAR,
-        labels::ENABLE_IPTABLES
+        "init container {container} goes on beside the containers (restartPolicy: Always) and starts before the sidecar {}, so that its \
+         connections could go past it; have the sidecar start first (annotation {}: \"true\"), or make it one of the \
+         containers",
+        pod::SIDECAR,
+        annotations::NATIVE_SIDECAR
     )]
     StartsBefore {
         /// Whose.

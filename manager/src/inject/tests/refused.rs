@@ -281,7 +281,7 @@ fn a_kubeconfig_of_its_own_must_be_one_file() {
 }
 
 #[test]
-fn who_starts_before_its_traffic_is_redirected_and_goes_on() {
+fn who_starts_before_the_sidecar_and_goes_on() {
     let with = |labels: &[&str], is_native: &str, policy: &str| {
         let mut stand = stand("").with("annotations", "native-sidecar", is_native);
         for label in labels {
@@ -290,21 +290,22 @@ fn who_starts_before_its_traffic_is_redirected_and_goes_on() {
         stand.pod["spec"]["initContainers"] = json!([{"name": "tail", "image": "t", "restartPolicy": policy}]);
         stand.ask()
     };
-    let said = with(&["enable-iptables"], "false", "Always").unwrap_err().to_string();
-    assert!(
-        said.starts_with("init container tail goes on beside the containers"),
-        "{said}"
-    );
-    assert!(
-        said.contains("annotation ctrlmesh.kusionstack.io/native-sidecar"),
-        "{said}"
-    );
-    assert!(
-        with(&["enable-iptables"], "true", "Always").is_ok(),
-        "the sidecar is first"
-    );
-    assert!(with(&["enable-iptables"], "false", "").is_ok(), "it ends before");
-    assert!(with(&[], "false", "Always").is_ok(), "nothing is redirected");
+    for labels in [&["enable-iptables"][..], &[]] {
+        let said = with(labels, "false", "Always").unwrap_err().to_string();
+        assert!(
+            said.starts_with("init container tail goes on beside the containers"),
+            "{said}"
+        );
+        assert!(
+            said.contains("annotation ctrlmesh.kusionstack.io/native-sidecar"),
+            "{said}"
+        );
+        assert!(said.ends_with("make it one of the containers"), "{said}");
+        assert!(with(labels, "true", "Always").is_ok(), "the sidecar is first");
+        assert!(with(labels, "false", "").is_ok(), "it ends before");
+    }
+    let off = ["disable-fake-kubeconfig-arg", "disable-fake-kubeconfig-env"];
+    assert!(with(&off, "false", "Always").is_ok(), "nobody is led");
 }
 
 #[test]
