@@ -76,7 +76,7 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
 
     environment::inject(&mut draft, &wishes)?;
     let server = environment::server(&draft, &wishes, known)?;
-    let asked_for = environment::asked_for(&draft, &wishes, &server);
+    let asked_for = environment::asked_for(&draft, &wishes, &server)?;
     let mut sidecar = sidecar::container(&wishes, settings, known, shard.is_some(), asked_for);
     before.carry_over(&mut sidecar);
     if let Some(path) = &wishes.log_path {

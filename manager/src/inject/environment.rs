@@ -18,29 +18,63 @@ const SERVER: [&str; 2] = [HOST, "KUBERNETES_SERVICE_PORT"];
 const SERVICE_PORT: &str = "443";
 
 /// Variables that the pod asks for, in the order in which they are set.
-pub(super) fn asked_for(draft: &Draft, wishes: &Wishes, server: &[Value]) -> Vec<Value> {
+pub(super) fn asked_for(draft: &Draft, wishes: &Wishes, server: &[Value]) -> Result<Vec<Value>, Refusal> {
     let mut variables = Vec::new();
     for sync in &wishes.env_sync {
         match sync {
             Synced::Value(name, value) => variables.push(variable(name, value)),
-            Synced::Copy(name) => variables.extend(first(&draft.containers, name).cloned()),
+            Synced::Copy(name) => variables.extend(first(&draft.containers, name)?),
         }
     }
     variables.extend_from_slice(server);
     let for_sidecar = wishes.env_inject.iter().filter(|inject| inject.name == pod::SIDECAR);
     variables.extend(for_sidecar.flat_map(listed));
-    variables
+    Ok(variables)
 }
 
 /// As the first container has it that has one.
-fn first<'a>(containers: &'a [Container], name: &str) -> Option<&'a Value> {
-    containers.iter().find_map(|container| container.variable(name))
+fn first(containers: &[Container], name: &str) -> Result<Option<Value>, Refusal> {
+    let Some(container) = containers.iter().find(|it| it.variable(name).is_some()) else {
+        return Ok(None);
+    };
+    check_copy(container, name)?;
+    Ok(container.variable(name).cloned())
+}
+
+/// That a container's variable says the same in the sidecar: kubelet puts in for `$(OTHER)` what stands before it in its own container.
+fn check_copy(container: &Container, name: &str) -> Result<(), Refusal> {
+    let mut before = container.items("env").iter().rev().skip_while(|it| name_of(it) != name);
+    let value = before.next().and_then(|it| it.get("value")?.as_str());
+    let has_more = !container.items("envFrom").is_empty();
+    let mut others = references(value.unwrap_or_default()).into_iter();
+    match others.find(|other| has_more || before.clone().any(|it| name_of(it) == *other)) {
+        Some(other) => Err(Refusal::NotCopied {
+            container: container.name().to_owned(),
+            variable: name.to_owned(),
+            other: other.to_owned(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Names that a value refers to: `$(NAME)`, where `$$` stands for a dollar.
+fn references(value: &str) -> Vec<&str> {
+    let (mut names, mut value) = (Vec::new(), value);
+    while let Some((_, rest)) = value.split_once('$') {
+        value = rest.strip_prefix('$').unwrap_or(rest);
+        if let Some((name, rest)) = rest.strip_prefix('(').and_then(|it| it.split_once(')')) {
+            names.push(name);
+            value = rest;
+        }
+    }
+    names
 }
 
 /// Where the pod's own containers are told that the API server is.
 pub(super) fn server(draft: &Draft, wishes: &Wishes, known: &Known) -> Result<Vec<Value>, Refusal> {
     let mut variables = Vec::new();
     for name in SERVER {
+        led(draft, wishes).try_for_each(|it| check_copy(it, name))?;
         one_server(draft, wishes, known, name)?;
         variables.extend(led(draft, wishes).find_map(|it| it.variable(name)).cloned());
     }

@@ -153,6 +153,20 @@ pub enum Refusal {
         /// Which.
         variable: &'static str,
     },
+    /// A variable that would say something else in the sidecar.
+    #[error(
+        "container {container} has $({other}) in {variable}, of which the sidecar {} gets a copy, and the sidecar does not have {other}; write \
+         {variable} without $({other})",
+        pod::SIDECAR
+    )]
+    NotCopied {
+        /// Whose.
+        container: String,
+        /// What is copied.
+        variable: String,
+        /// What it refers to.
+        other: String,
+    },
     /// A label or annotation that makes no sense.
     #[error("{key}: {problem}")]
     Key {

@@ -64,3 +64,38 @@ fn tokens_of_this_cluster_do_not_go_to_another() {
         "ctrlmesh.kusionstack.io/kubeconfig-volume: does not go with label ctrlmesh.kusionstack.io/enable-iptables";
     assert!(problem.starts_with(expected), "{problem}");
 }
+
+#[test]
+fn what_is_copied_to_the_sidecar_says_the_same_there() {
+    let ask = |name: &str, value: &str, env_from: &Value| {
+        let mut stand = stand("").with("annotations", "env-sync", "ZONE");
+        let variable = |name: &str, value: &str| json!({"name": name, "value": value});
+        let env = [
+            variable("NODE", "10.0.0.1"),
+            variable(name, value),
+            variable("LATER", "x"),
+        ];
+        let container = &mut stand.pod["spec"]["containers"][0];
+        container["env"] = json!(env);
+        container["envFrom"] = env_from.clone();
+        stand.ask().map_err(|refusal| refusal.to_string())
+    };
+    let (none, map) = (json!([]), json!([{"configMapRef": {"name": "theirs"}}]));
+    for name in ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "ZONE"] {
+        for (value, other, env_from) in [
+            ("$(NODE)", "NODE", &none),
+            ("$$$(NODE)", "NODE", &none),
+            ("$(ELSEWHERE)a$(NODE)", "NODE", &none),
+            ("a-$(ELSEWHERE)", "ELSEWHERE", &map),
+        ] {
+            let problem = ask(name, value, env_from).unwrap_err();
+            let expected = format!("container manager has $({other}) in {name}, of which the sidecar ctrlmesh-proxy");
+            assert!(problem.starts_with(&expected), "{problem}");
+        }
+        // In the container, too, these stay as they are, or mean what kubelet tells everybody.
+        for value in ["$$(NODE)", "$(LATER)", "$(ELSEWHERE)", "$(NODE", "$NODE", "10.0.0.1"] {
+            assert!(ask(name, value, &none).is_ok(), "{name}: {value}");
+        }
+    }
+    assert!(ask("OTHER", "$(NODE)", &map).is_ok(), "it is not copied");
+}
