@@ -75,6 +75,11 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     clash::starts_before(&draft, &wishes)?;
 
     environment::inject(&mut draft, &wishes)?;
+    if mode == Mode::Iptables {
+        iptables::check_users(&draft)?;
+        // Before the sidecar gets copies of variables, which would be others the next time.
+        iptables::trust_the_mesh(&mut draft);
+    }
     let server = environment::server(&draft, &wishes, known)?;
     let asked_for = environment::asked_for(&draft, &wishes, &server)?;
     let mut sidecar = sidecar::container(&wishes, settings, known, shard.is_some(), asked_for);
@@ -82,12 +87,8 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     if let Some(path) = &wishes.log_path {
         sidecar.mount(logs::share(&mut draft, path));
     }
-    match mode {
-        Mode::Kubeconfig => kubeconfig::lead(&mut draft, &wishes, &known.namespace)?,
-        Mode::Iptables => {
-            iptables::check_users(&draft)?;
-            iptables::trust_the_mesh(&mut draft);
-        }
+    if mode == Mode::Kubeconfig {
+        kubeconfig::lead(&mut draft, &wishes, &known.namespace)?;
     }
     sidecar::place(sidecar, is_native, &mut draft.init_containers, &mut draft.containers);
     if mode == Mode::Iptables {

@@ -9,7 +9,7 @@ use super::environment::{HOST, is_service};
 use super::pod::{Container, Draft, name_of};
 use super::refusal::Refusal;
 use super::settings::{Known, Settings};
-use super::volumes::{self, CLUSTER_CA};
+use super::volumes::CLUSTER_CA;
 use super::wishes::Wishes;
 
 /// The init container. `server` tells it where the API server is, if the pod says so.
@@ -60,18 +60,26 @@ pub(super) fn place(container: Container, is_native: bool, init: &mut Vec<Contai
     init.insert(at, container);
 }
 
-/// Wherever containers are given the cluster's authorities, they get the mesh's beside them.
+/// Wherever containers are given the cluster's authorities, they get the mesh's beside them, under the same key.
 pub(super) fn trust_the_mesh(draft: &mut Draft) {
     for volume in &mut draft.volumes {
-        if volumes::NAMES.contains(&name_of(volume)) {
-            continue;
-        }
+        rename(volume.pointer_mut("/configMap/name"));
         let sources = volume.pointer_mut("/projected/sources").and_then(Value::as_array_mut);
         for source in sources.into_iter().flatten() {
-            if let Some(name) = source.pointer_mut("/configMap/name").filter(|name| *name == CLUSTER_CA) {
-                *name = json!(names::CA_CONFIG_MAP);
-            }
+            rename(source.pointer_mut("/configMap/name"));
         }
+    }
+    for container in draft.init_containers.iter_mut().chain(&mut draft.containers) {
+        let variables = container.0.get_mut("env").and_then(Value::as_array_mut);
+        for variable in variables.into_iter().flatten() {
+            rename(variable.pointer_mut("/valueFrom/configMapKeyRef/name"));
+        }
+    }
+}
+
+fn rename(name: Option<&mut Value>) {
+    if let Some(name) = name.filter(|name| **name == CLUSTER_CA) {
+        *name = json!(names::CA_CONFIG_MAP);
     }
 }
 
