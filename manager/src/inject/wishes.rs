@@ -85,7 +85,7 @@ impl Wishes {
             has_tls: has_tls || mode == Mode::Iptables,
             rewrites_args: !pod.has(labels::DISABLE_KUBECONFIG_ARG),
             rewrites_env: !pod.has(labels::DISABLE_KUBECONFIG_ENV),
-            arg_containers: arg_containers(pod)?,
+            arg_containers: arg_containers(pod, mode, is_native)?,
             upstream: upstream(pod, known, mode)?,
             resources: resources(pod)?,
             has_budget: pod
@@ -151,14 +151,35 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty())
 }
 
-fn arg_containers(pod: &Draft) -> Result<Vec<String>, Refusal> {
+fn arg_containers(pod: &Draft, mode: Mode, is_native: bool) -> Result<Vec<String>, Refusal> {
     let key = annotations::KUBECONFIG_ARG;
     let names: Vec<String> = words(annotation(pod, key).unwrap_or_default())
         .map(str::to_owned)
         .collect();
     let is_there = |name: &String| pod.all_containers().any(|it| it.name() == name);
-    match names.iter().find(|name| !is_there(name)) {
-        Some(name) => Err(Refusal::key(key, format!("the pod has no container {name}"))),
+    if let Some(name) = names.iter().find(|name| !is_there(name)) {
+        return Err(Refusal::key(key, format!("the pod has no container {name}")));
+    }
+    let off = match mode {
+        Mode::Iptables => Some((labels::ENABLE_IPTABLES, "traffic is redirected and no argument changed")),
+        Mode::Kubeconfig if pod.has(labels::DISABLE_KUBECONFIG_ARG) => {
+            Some((labels::DISABLE_KUBECONFIG_ARG, "it leaves arguments alone"))
+        }
+        Mode::Kubeconfig => None,
+    };
+    if let Some((label, why)) = off.filter(|_| !names.is_empty()) {
+        let problem = format!("does not go with label {label}: {why}; remove one of the two");
+        return Err(Refusal::key(key, problem));
+    }
+    let is_init = |name: &&String| pod.init_containers.iter().any(|it| it.name() == *name);
+    match names.iter().find(is_init).filter(|_| !is_native) {
+        Some(name) => Err(Refusal::key(
+            key,
+            format!(
+                "init container {name} ends before the sidecar starts; leave it out, or have the sidecar start first (annotation {}: \"true\")",
+                annotations::NATIVE_SIDECAR
+            ),
+        )),
         None => Ok(names),
     }
 }

@@ -99,3 +99,32 @@ fn what_is_copied_to_the_sidecar_says_the_same_there() {
     }
     assert!(ask("OTHER", "$(NODE)", &map).is_ok(), "it is not copied");
 }
+
+#[test]
+fn arguments_that_are_asked_for_and_would_not_be_added() {
+    let with = |label: &str, native: &str, containers: &str| {
+        let mut stand = stand("")
+            .with("labels", label, "true")
+            .with("annotations", "native-sidecar", native)
+            .with("annotations", "kubeconfig-arg", containers);
+        stand.pod["spec"]["initContainers"] = json!([{"name": "prepare"}]);
+        stand.ask().map_err(|refusal| refusal.to_string())
+    };
+    for label in ["enable-iptables", "disable-fake-kubeconfig-arg"] {
+        let problem = with(label, "true", "manager").unwrap_err();
+        let expected =
+            format!("ctrlmesh.kusionstack.io/kubeconfig-arg: does not go with label ctrlmesh.kusionstack.io/{label}: ");
+        assert!(problem.starts_with(&expected), "{problem}");
+        assert!(with(label, "true", " ,").is_ok(), "nobody is named");
+    }
+    let other = "disable-fake-kubeconfig-env";
+    let problem = with(other, "false", "manager,prepare").unwrap_err();
+    let expected = "ctrlmesh.kusionstack.io/kubeconfig-arg: init container prepare ends before the sidecar starts";
+    assert!(problem.starts_with(expected), "{problem}");
+    assert!(
+        problem.contains("annotation ctrlmesh.kusionstack.io/native-sidecar"),
+        "{problem}"
+    );
+    assert!(with(other, "false", "manager").is_ok());
+    assert!(with(other, "true", "manager,prepare").is_ok(), "the sidecar is first");
+}
