@@ -90,7 +90,7 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     if mode == Mode::Kubeconfig {
         kubeconfig::lead(&mut draft, &wishes, &known.namespace)?;
     }
-    sidecar::place(sidecar, is_native, &mut draft.init_containers, &mut draft.containers);
+    sidecar::place(sidecar, is_native, &mut draft);
     if mode == Mode::Iptables {
         let mut init = iptables::container(&wishes, settings, known, server);
         before.carry_over(&mut init);

@@ -4,7 +4,7 @@ use ctrlmesh_contract::names::{env, pod, ports};
 use serde_json::{Map, Value, json};
 
 use super::environment::merged;
-use super::pod::{Container, name_of, variable};
+use super::pod::{Container, Draft, name_of, variable};
 use super::settings::{Known, Settings};
 use super::volumes;
 use super::wishes::{Mode, Wishes};
@@ -12,6 +12,9 @@ use crate::built_in::BuiltIn;
 
 /// Seconds for the sidecar to answer at all.
 const START_SECONDS: u32 = 300;
+
+/// The container that kubectl takes where nobody names one.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// A container that asks for nothing which the strictest Pod Security Standard forbids.
 pub(super) fn restricted() -> Value {
@@ -57,10 +60,17 @@ pub(super) fn container(
     Container(fields)
 }
 
-/// Where it stands among the pod's containers.
-pub(super) fn place(container: Container, is_native: bool, init: &mut Vec<Container>, others: &mut Vec<Container>) {
-    let list = if is_native { init } else { others };
-    list.insert(0, container);
+/// Puts it where it stands among the pod's containers. As the first one it would be what `kubectl logs` and `exec` go to.
+pub(super) fn place(container: Container, is_native: bool, draft: &mut Draft) {
+    if is_native {
+        draft.init_containers.insert(0, container);
+        return;
+    }
+    if let Some(first) = draft.containers.first() {
+        let annotation = draft.annotations.entry(DEFAULT_CONTAINER.to_owned());
+        annotation.or_insert_with(|| first.name().to_owned());
+    }
+    draft.containers.insert(0, container);
 }
 
 fn arguments(wishes: &Wishes, settings: &Settings) -> Vec<String> {

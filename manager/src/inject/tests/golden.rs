@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use crate::args::Args;
 use crate::inject::{Known, Rule, Settings, inject, injected};
 
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Case {
@@ -145,6 +147,10 @@ fn what_other_webhooks_add_afterwards_is_led_to_the_sidecar_too() {
             .insert(0, late.clone());
         let mut before = case.pod.clone();
         before["spec"]["containers"].as_array_mut().unwrap().insert(0, late);
+        // kubectl goes on to the one that was first.
+        if let Some(default) = pod["metadata"]["annotations"].get(DEFAULT_CONTAINER) {
+            before["metadata"]["annotations"][DEFAULT_CONTAINER] = default.clone();
+        }
         let again = injected(&pod, &known, &settings).unwrap();
         assert_eq!(
             again,
@@ -152,6 +158,24 @@ fn what_other_webhooks_add_afterwards_is_led_to_the_sidecar_too() {
             "{}",
             path.display()
         );
+    }
+}
+
+#[test]
+fn kubectl_goes_to_the_pods_own_container_and_to_the_one_that_it_says() {
+    for (path, case) in cases() {
+        let after = |pod: &Value| injected(pod, &case.known(), &case.settings()).unwrap();
+        let once = after(&case.pod);
+        let containers = &once["spec"]["containers"];
+        let is_sidecar_first = containers[0]["name"] == "ctrlmesh-proxy";
+        let expected = is_sidecar_first.then(|| containers[1]["name"].clone());
+        let default = once["metadata"]["annotations"].get(DEFAULT_CONTAINER).cloned();
+        assert_eq!(default, expected, "{}", path.display());
+        let mut pod = case.pod.clone();
+        pod["metadata"]["annotations"][DEFAULT_CONTAINER] = json!("theirs");
+        let theirs = after(&pod);
+        let default = &theirs["metadata"]["annotations"][DEFAULT_CONTAINER];
+        assert_eq!(default, "theirs", "{}", path.display());
     }
 }
 
