@@ -34,8 +34,8 @@ pub enum Command {
     /// Compiles one component from standard input to standard output, under limits. Used by the sidecar itself.
     #[command(hide = true)]
     Compile,
-    /// Waits until the sidecar in the same pod is ready, and fails if that takes too long. Kubelet runs it where the sidecar is
-    /// the first of a pod's containers.
+    /// Waits until the sidecar in the same pod is ready, and fails if that takes too long. Kubelet runs it as the postStart hook of
+    /// every sidecar, and starts what stands behind it afterwards.
     WaitReady(Wait),
     /// Redirects what the pod sends to its API server to the sidecar, by rules of the pod's network; needs the capability NET_ADMIN.
     /// The init container of a pod whose traffic is redirected runs it.

@@ -96,7 +96,7 @@ mod tests {
             "--state-dir=/var/lib/ctrlmesh/state",
         ];
         let gate = Cli::try_parse_from(settings.iter().copied().chain(["wait-ready"])).unwrap();
-        assert!(matches!(gate.command, Some(Command::WaitReady(_))));
+        assert!(matches!(gate.command, Some(Command::WaitReady(wait)) if wait.seconds == 300));
         assert!(Cli::try_parse_from(settings).is_err());
     }
 
