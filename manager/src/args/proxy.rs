@@ -53,7 +53,8 @@ pub struct ProxyArgs {
     #[arg(long, env = "CTRLMESH_NATIVE_SIDECAR", default_value = "auto", value_name = "WHEN")]
     pub native_sidecar: NativeSidecar,
 
-    /// Address in its pod at which a sidecar serves probes, metrics and status. `::` where pods have IPv6 alone.
+    /// Address in its pod at which a sidecar serves probes, metrics and status. `::`, which takes IPv4 as well, where the first address of
+    /// pods is one of IPv6.
     #[arg(long, env = "CTRLMESH_PROXY_ADMIN_IP", default_value = "0.0.0.0", value_name = "IP")]
     pub proxy_admin_ip: IpAddr,
 
