@@ -168,7 +168,8 @@ fn kubectl_goes_to_the_pods_own_container_and_to_the_one_that_it_says() {
         let once = after(&case.pod);
         let containers = &once["spec"]["containers"];
         let is_sidecar_first = containers[0]["name"] == "ctrlmesh-proxy";
-        let expected = is_sidecar_first.then(|| containers[1]["name"].clone());
+        let said = case.pod["metadata"]["annotations"].get(DEFAULT_CONTAINER).cloned();
+        let expected = said.or_else(|| is_sidecar_first.then(|| containers[1]["name"].clone()));
         let default = once["metadata"]["annotations"].get(DEFAULT_CONTAINER).cloned();
         assert_eq!(default, expected, "{}", path.display());
         let mut pod = case.pod.clone();
