@@ -59,7 +59,7 @@ pub(crate) enum Output {
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// How the result is written.
-    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
     pub(crate) output: Output,
 
     /// Without pauses for readers.
@@ -108,7 +108,7 @@ pub(crate) struct InspectArgs {
     pub(crate) file: PathBuf,
 
     /// How the result is written.
-    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
     pub(crate) output: Output,
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct StatusArgs {
     pub(crate) address: SocketAddr,
 
     /// How the result is written.
-    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
     pub(crate) output: Output,
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct LintArgs {
     pub(crate) files: Vec<PathBuf>,
 
     /// How the result is written.
-    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
     pub(crate) output: Output,
 }
 

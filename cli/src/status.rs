@@ -12,7 +12,7 @@ use crate::args::{Output, StatusArgs};
 use crate::error::Error;
 use crate::print;
 
-/// Runs the command. Fails if the newest chain was refused or an entry does not work.
+/// Runs the command. Fails if it is not ready, the newest chain was refused, or an entry does not work.
 pub(crate) async fn run(args: StatusArgs) -> Result<ExitCode, Error> {
     let answer = Admin::new(args.address)?.get("/status").await?;
     let status: Status = serde_json::from_str(&answer)?;
@@ -20,7 +20,8 @@ pub(crate) async fn run(args: StatusArgs) -> Result<ExitCode, Error> {
         Output::Json => print::line(answer.trim()),
         Output::Text => print::line(&text(&status)),
     }
-    let is_well = status.refused.is_none()
+    let is_well = status.not_ready.is_empty()
+        && status.refused.is_none()
         && status
             .chain
             .entries
@@ -33,6 +34,9 @@ fn text(status: &Status) -> String {
     let mut facts = table();
     facts.add_row(["pod", &format!("{}/{}", status.pod.namespace, status.pod.name)]);
     facts.add_row(["sidecar", &status.version]);
+    if !status.not_ready.is_empty() {
+        facts.add_row(["not ready", &missing(&status.not_ready)]);
+    }
     let chain = match status.chain.generation {
         0 => "none yet".to_owned(),
         generation => format!("generation {generation}, since {}", status.chain.since),
@@ -72,6 +76,18 @@ fn text(status: &Status) -> String {
     let mut parts = vec![facts.trim_fmt(), entries(status).trim_fmt()];
     parts.extend(reports(status).map(|reports| reports.trim_fmt()));
     parts.join("\n\n")
+}
+
+/// What a sidecar lacks, by the names that it has for that.
+fn missing(names: &[String]) -> String {
+    let told = names.iter().map(|name| match name.as_str() {
+        "first chain" => "it has no chain yet (ConfigMap ctrlmesh-chain)",
+        "--await-entry" => "the chain has no shard for this pod's labels",
+        "listener" => "nothing is served before that",
+        "draining" => "it was told to end",
+        other => other,
+    });
+    told.collect::<Vec<_>>().join("; ")
 }
 
 /// Who holds a lock.
@@ -147,7 +163,7 @@ fn short(hash: &str) -> String {
 mod tests {
     use super::*;
 
-    const STATUS: &str = r#"{"pod":{"namespace":"shop","name":"operator-0"},"version":"0.1.0","chain":{"generation":7,
+    const STATUS: &str = r#"{"pod":{"namespace":"shop","name":"operator-0"},"version":"0.1.0","notReady":["--await-entry","else"],"chain":{"generation":7,
         "since":"2026-01-01T00:00:00Z","entries":[{"name":"shard-selector/shop-0","plugin":
         "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","settingsHash":"00112233445566",
         "state":"Quarantined","faults":5,"error":"trap","until":"2026-01-01T00:00:01Z"}],"earlier":{"writes":2,"lists":3,"watches":1,"caches":4}},
@@ -160,6 +176,7 @@ mod tests {
         let text = text(&serde_json::from_str(STATUS).unwrap());
         for part in [
             "shop/operator-0",
+            "the chain has no shard for this pod's labels; else",
             "generation 7",
             "2 writes, 3 lists, 1 watches under way, 4 caches",
             "it is not signed (Signature",
@@ -177,5 +194,6 @@ mod tests {
     fn a_sidecar_without_a_chain_says_so() {
         let text = text(&Status::default());
         assert!(text.contains("none yet") && !text.contains("ENTRY"), "{text}");
+        assert!(!text.contains("not ready"), "{text}");
     }
 }

@@ -17,6 +17,9 @@ pub struct Status {
     pub pod: Pod,
     /// Version of the sidecar.
     pub version: String,
+    /// What is missing until it is ready, as `/readyz` says. Empty: it is ready.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_ready: Vec<String>,
     /// The chain in force: what it has acknowledged.
     pub chain: ChainStatus,
     /// The last document that was refused, as long as no later one was accepted.

@@ -131,6 +131,7 @@ impl Admin {
 
     fn status(&self) -> Response<Full<Bytes>> {
         let mut status = self.chain.status();
+        status.not_ready = self.readiness.missing().into_iter().map(str::to_owned).collect();
         // After the watches were counted: a client is noted before its watch counts no more.
         status.chain.earlier.caches = self.ledger.outdated();
         status.leader_elections = self.leadership.told();

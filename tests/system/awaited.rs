@@ -34,10 +34,13 @@ async fn nothing_is_served_before(name: &str) -> anyhow::Result<()> {
             missing.contains("--await-entry") && !missing.contains("first chain"),
             "{missing}"
         );
+        let told = stand.sidecar.status().await?.not_ready;
+        assert_eq!(missing.trim_end(), format!("not ready: {}", told.join(", ")));
         stand.start_again().await?;
     }
     stand.publish(vec![shard("a")]).await?;
     stand.sidecar.wait_ready().await?;
+    assert!(stand.sidecar.status().await?.not_ready.is_empty());
     assert_eq!(stand.client().get(LIST).await?.names(), ["a0"]);
     // Its shard was deleted: pods that ran go on, also after a crash.
     stand.publish(vec![]).await?;

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::pin::pin;
 
-use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, files, labels, plugin_config_map, ports};
+use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, annotations, files, labels, plugin_config_map, ports};
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::WatchStreamExt as _;
@@ -79,6 +79,7 @@ impl Pod {
                     SHARD_LABEL: self.replica.number().to_string(),
                     labels::WATCHING: "true",
                 },
+                "annotations": { annotations::INJECTED: "kubeconfig" },
             },
             "spec": { "nodeName": "demo", "containers": [{ "name": "controller", "image": "widget-controller" }] },
             "status": { "phase": "Running", "podIP": ip, "podIPs": [{ "ip": ip }] },

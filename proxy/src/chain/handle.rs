@@ -216,7 +216,12 @@ impl ChainHandle {
             return;
         }
         let in_force = self.load().generation;
-        warn!(%error, reason = error.reason(), generation, in_force, "a chain is refused, the last good one goes on");
+        let reason = error.reason();
+        if in_force == 0 {
+            warn!(%error, reason, generation, "there is no chain that can be used yet: nothing is served");
+        } else {
+            warn!(%error, reason, generation, in_force, "a chain is refused, the last good one goes on");
+        }
     }
 
     /// Notes that a call failed, and quarantines the entry if that was one fault too many.
@@ -253,6 +258,7 @@ impl ChainHandle {
             },
             refused: record.refused.clone(),
             counts: self.metrics.counts(),
+            not_ready: Vec::new(),
             leader_elections: Vec::new(),
         }
     }
