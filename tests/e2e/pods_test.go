@@ -104,7 +104,7 @@ func (p *pods) tryCreate(ctx context.Context, name string, labels map[string]str
 	all := map[string]string{watchingLabel: "true", podNameLabel: name}
 	maps.Copy(all, labels)
 	pod := &core.Pod{
-		ObjectMeta: meta.ObjectMeta{Name: name, Labels: all},
+		ObjectMeta: meta.ObjectMeta{Name: name, Labels: all, Annotations: map[string]string{"ctrlmesh.kusionstack.io/injected": "kubeconfig"}},
 		Spec: core.PodSpec{NodeName: p.node, Containers: []core.Container{
 			{Name: sidecarContainer, Image: "sidecar"}, {Name: "operator", Image: "operator"},
 		}},

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::LabelSelector;
-use ctrlmesh_contract::names::labels;
+use ctrlmesh_contract::names::{annotations, labels};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
-use kube::{Api, ResourceExt as _};
+use kube::{Api, ResourceExt};
 use tokio::time::timeout;
 
 use super::begin::{Why, may_wait};
@@ -65,23 +65,30 @@ impl Distributor {
         Bare::unknown(problem)
     }
 
-    /// Labels of the pods without a sidecar that have not ended.
+    /// Labels of the pods without a sidecar that have not ended. The label that pods with one have is no proof: KusionStack's pods have it,
+    /// too, and there people write it into templates.
     async fn list(&self, namespace: &str) -> Result<BTreeMap<String, BTreeMap<String, String>>, kube::Error> {
         let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
         let mut params = ListParams::default()
-            .labels(&format!("{}!=true", labels::WATCHING))
             .fields("status.phase!=Succeeded,status.phase!=Failed")
             .limit(PAGE);
         let mut pods = BTreeMap::new();
         loop {
             let page = api.list_metadata(&params).await?;
-            pods.extend(page.items.iter().map(|pod| (pod.name_any(), pod.labels().clone())));
+            let bare = page.items.iter().filter(|pod| !has_sidecar(*pod));
+            pods.extend(bare.map(|pod| (pod.name_any(), pod.labels().clone())));
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
                 return Ok(pods);
             }
         }
     }
+}
+
+/// Whether it was made with a sidecar of ours that we see.
+fn has_sidecar(pod: &impl ResourceExt) -> bool {
+    let is_watched = pod.labels().get(labels::WATCHING).is_some_and(|value| value == "true");
+    is_watched && pod.annotations().contains_key(annotations::INJECTED)
 }
 
 impl Bare {

@@ -94,7 +94,8 @@ fn pod(name: &str, ip: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": { "namespace": DEMO, "name": name, "labels": { labels::WATCHING: "true" } },
+        "metadata": { "namespace": DEMO, "name": name, "labels": { labels::WATCHING: "true" },
+            "annotations": { annotations::INJECTED: "kubeconfig" } },
         "spec": { "containers": [{ "name": "a", "image": "a" }] },
         "status": { "phase": "Running", "podIP": ip },
     })

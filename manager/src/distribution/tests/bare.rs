@@ -5,7 +5,14 @@ use super::sharing::limits;
 use super::*;
 use crate::hand_over::{is_waiting, shard_of};
 
-fn without_sidecar(mut pod: Value) -> Value {
+/// A pod with KusionStack's sidecar.
+fn of_kusionstack(mut pod: Value) -> Value {
+    pod["metadata"]["annotations"] = json!({});
+    pod
+}
+
+fn without_sidecar(pod: Value) -> Value {
+    let mut pod = of_kusionstack(pod);
     pod["metadata"]["labels"]
         .as_object_mut()
         .unwrap()
@@ -141,7 +148,7 @@ async fn an_object_that_is_refused_while_it_waits_begins_with_what_it_said_befor
     left.say(running("left-0", 0, None));
     let server = server().await;
     put(&server, pod_of("left", &left.ip));
-    put(&server, without_sidecar(pod_of("right", "127.0.0.97")));
+    put(&server, of_kusionstack(pod_of("right", "127.0.0.97")));
     for (name, label) in [("left", "b"), ("right", "c")] {
         put(&server, shard(name, label, 60));
     }
