@@ -209,9 +209,9 @@ pub(super) async fn bump(
         bumped.err().map(|error| (bump.pod.clone(), error))
     };
     let bumps: Vec<_> = due.iter().map(bump).collect();
-    let failed = stream::iter(bumps).buffer_unordered(CONCURRENCY);
-    let failed = failed.filter_map(async |failed| failed.filter(|(_, error)| !has_code(error, 404)));
-    failed.collect().await
+    let bumped: Vec<_> = stream::iter(bumps).buffer_unordered(CONCURRENCY).collect().await;
+    let failed = bumped.into_iter().flatten();
+    failed.filter(|(_, error)| !has_code(error, 404)).collect()
 }
 
 /// Whether the API server said this.
