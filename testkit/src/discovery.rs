@@ -70,10 +70,23 @@ pub(crate) fn serve(registry: &Registry, path: &str, headers: &HeaderMap) -> Res
             }
             described
         }
-        ["apis", group, version] => resources(registry, group, version)?,
+        ["apis", group, version] => match resources(registry, group, version) {
+            Ok(list) => list,
+            Err(_) => return Ok(no_such_group()),
+        },
         _ => return Err(Refusal::no_such_resource()),
     };
     Ok(route::json(StatusCode::OK, full(body.to_string())))
+}
+
+/// What is said of a group version that is not there: no Status (apiserver `pkg/endpoints`: its handlers are not installed).
+fn no_such_group() -> Response<ResponseBody> {
+    let mut response = Response::new(full("404 page not found\n"));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
 }
 
 /// The version of Kubernetes whose behaviour is followed, marked as not the real thing.

@@ -165,7 +165,8 @@ impl Controller {
         };
         match found {
             Ok(found) => Ok(found.resources),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
+            // Of a group that is not there, API servers say so in plain text.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }

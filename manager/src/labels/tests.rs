@@ -295,7 +295,10 @@ async fn kinds_follow_the_config_map() {
         .read(|state| assert!(objects(state).into_iter().all(is_bare), "no other kind"));
 
     // A kind that is added is looked at as a whole, also if the cluster gets it later.
-    put(&server, config("{v1: [Service, Nothing], apps/v1: ['*']}"));
+    put(
+        &server,
+        config("{v1: [Service, Nothing], apps/v1: ['*'], example.org/v1: [Other]}"),
+    );
     until(&server, "services and deployments", |state| {
         let is = |object: &&Value| is_labelled(object) == (text(object, "/kind") != "ConfigMap");
         objects(state).iter().all(is)
@@ -305,7 +308,9 @@ async fn kinds_follow_the_config_map() {
     })
     .await;
     let left = notes(&server, "KindsLeftAlone").concat();
-    assert_eq!(left, "not labelled: v1 Nothing: the cluster has no such kind");
+    let expected =
+        "not labelled: example.org/v1 Other: the cluster has no such kind; v1 Nothing: the cluster has no such kind";
+    assert_eq!(left, expected);
     // It is no longer configured, so it is left as it is.
     put(&server, object("Endpoints", "test-0", "b"));
 
