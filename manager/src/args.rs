@@ -101,7 +101,7 @@ pub struct Args {
     pub webhook_host: Option<String>,
 
     /// Service of the webhooks: the certificate has its name.
-    #[arg(long, env = "SERVICE_NAME", default_value = "ctrlmesh-webhook-service")]
+    #[arg(long, env = "SERVICE_NAME", default_value = "ctrlmesh-manager-webhook")]
     pub webhook_service_name: String,
 
     /// Secret with the webhooks' certificate. Another name needs a Role of its own.

@@ -68,7 +68,7 @@ pub const RULES: &[Rule] = &[
         group: "",
         resources: &["services"],
         verbs: &["list", "watch"],
-        names: &["ctrlmesh-webhook-service"],
+        names: &["ctrlmesh-manager-webhook"],
     },
 ];
 

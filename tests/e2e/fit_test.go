@@ -268,7 +268,7 @@ func fitCertificates(t *testing.T, objects manifests, manager apps.Deployment) {
 		return
 	}
 	served := found[slices.IndexFunc(found, func(c certificate) bool { return !c.Spec.IsCA })]
-	if want := "ctrlmesh-webhook-service." + manager.Namespace + ".svc"; !slices.Equal(served.Spec.DNSNames, []string{want}) {
+	if want := "ctrlmesh-manager-webhook." + manager.Namespace + ".svc"; !slices.Equal(served.Spec.DNSNames, []string{want}) {
 		t.Errorf("the certificate is of %v, want %s", served.Spec.DNSNames, want)
 	}
 	volume := manager.Spec.Template.Spec.Volumes[0] // before those of values

@@ -16,7 +16,7 @@ import (
 
 // This file reads where the managers say that they are. Their pods are played: they have names and addresses, and no containers.
 
-const webhookService = "ctrlmesh-webhook-service"
+const webhookService = "ctrlmesh-manager-webhook"
 
 func (m *mesh) createNamespace(ctx context.Context, name string) error {
 	namespace := &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: name}}

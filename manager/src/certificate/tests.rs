@@ -10,7 +10,7 @@ use super::*;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn names() -> Vec<String> {
-    ["ctrlmesh-webhook-service.ctrlmesh.svc", "127.0.0.1"]
+    ["ctrlmesh-manager-webhook.ctrlmesh.svc", "127.0.0.1"]
         .map(str::to_owned)
         .to_vec()
 }

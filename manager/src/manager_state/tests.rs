@@ -19,7 +19,7 @@ fn pod(name: &str, ip: &str, labels: &Value) -> Value {
 fn service(selector: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
-        "metadata": { "namespace": NAMESPACE, "name": "ctrlmesh-webhook-service" },
+        "metadata": { "namespace": NAMESPACE, "name": "ctrlmesh-manager-webhook" },
         "spec": { "selector": selector },
     })
 }

@@ -39,7 +39,7 @@ impl Client {
 
     /// By the Service's name, as API servers call.
     pub(crate) async fn connect(&self, address: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
-        let name = ServerName::try_from("ctrlmesh-webhook-service.ctrlmesh.svc").unwrap();
+        let name = ServerName::try_from("ctrlmesh-manager-webhook.ctrlmesh.svc").unwrap();
         self.0.connect(name, TcpStream::connect(address).await?).await
     }
 

@@ -105,7 +105,7 @@ pub(crate) fn configuration(kind: &str, name: &str) -> Value {
             "name": name,
             "admissionReviewVersions": ["v1"],
             "sideEffects": "None",
-            "clientConfig": {"service": {"name": "ctrlmesh-webhook-service", "namespace": "ctrlmesh", "path": "/x"}},
+            "clientConfig": {"service": {"name": "ctrlmesh-manager-webhook", "namespace": "ctrlmesh", "path": "/x"}},
         })
     };
     json!({
