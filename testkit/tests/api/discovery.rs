@@ -36,7 +36,6 @@ async fn groups_versions_and_resources_are_named() {
     );
     for missing in [
         "/apis/none",
-        "/apis/apps/v9",
         "/api/v2",
         "/openapi/v2",
         "/openapi/v3",
@@ -48,6 +47,18 @@ async fn groups_versions_and_resources_are_named() {
             (answer.status, &answer.body["reason"]),
             (StatusCode::NOT_FOUND, &json!("NotFound")),
             "{missing}"
+        );
+    }
+    for missing in ["/apis/apps/v9", "/apis/none/v1"] {
+        let answer = client.get(missing).await;
+        assert_eq!(
+            (answer.status, &answer.headers["content-type"], answer.body),
+            (
+                StatusCode::NOT_FOUND,
+                &"text/plain; charset=utf-8".parse().unwrap(),
+                json!(null)
+            ),
+            "{missing}: no Status"
         );
     }
 }
