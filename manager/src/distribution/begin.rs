@@ -224,8 +224,8 @@ pub(super) struct Beginning {
 }
 
 impl Beginning {
-    /// Notes who waits.
-    pub(super) fn note(&mut self, waiting: &Waiting, now: Instant) {
+    /// Notes who waits, and in what entries. What has begun is not written yet, and may not be taken: those who waited go on from there.
+    pub(super) fn note(&mut self, waiting: &Waiting, entries: &[Entry], now: Instant) {
         // API servers put times and names of their own into what they say.
         let kinds = |waiting: &Waiting| -> Waiting {
             let kind = |(name, why): (&String, &Why)| match why {
@@ -238,9 +238,14 @@ impl Beginning {
             self.since = Some(now);
         }
         self.waiting.clone_from(waiting);
-        let gone = waiting.iter().filter(|(_, why)| matches!(why, Why::NoPods | Why::Gone));
-        let since = |name: &String| (name.clone(), self.gone.get(name).copied().unwrap_or(now));
-        self.gone = gone.map(|(name, _)| since(name)).collect();
+        self.gone
+            .retain(|name, _| entries.iter().any(|entry| entry.name == *name));
+        for (name, why) in waiting {
+            match why {
+                Why::NoPods | Why::Gone => drop(self.gone.entry(name.clone()).or_insert(now)),
+                Why::Pods(_) | Why::Unknown(_) => drop(self.gone.remove(name)),
+            }
+        }
     }
 
     /// Whether those are gone for long enough whom any of these shards has waited for: shards of a lock wait for the same.

@@ -242,7 +242,7 @@ impl Distributor {
         fleet.given_up = unreachable::given_up(&memory.silent, fleet, &objects.sharding_configs, now);
         let mut next = self.next(namespace, objects, stored, fleet, memory);
         memory.sharing.clone_from(&next.settling.since);
-        memory.beginning.note(&next.bare, now);
+        memory.beginning.note(&next.bare, &next.chain.entries, now);
         memory.silent = unreachable::silent(&memory.silent, &next.plan.awaited, fleet, now);
         let written = self.write(stored, &next, fleet, memory).await;
         match &written {

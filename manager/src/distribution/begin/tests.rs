@@ -65,7 +65,7 @@ fn chain(entries: &[Entry]) -> Chain {
 fn waiting(chain: &Chain, claims: &Claims, wanted: &[Entry], objects: &Documents, fleet: &Fleet) -> Waiting {
     let (mut beginning, now) = (Beginning::default(), Instant::now());
     let gone = wanted.iter().map(|entry| (entry.name.clone(), Why::NoPods));
-    beginning.note(&gone.collect(), now);
+    beginning.note(&gone.collect(), &[], now);
     super::waiting((chain, claims), wanted, objects, fleet, &beginning, now + GONE)
 }
 
@@ -151,7 +151,7 @@ fn pods_that_are_away_for_a_moment_are_waited_for() {
     let mut after = |seconds, wanted: &[Entry], fleet: &Fleet| {
         let (claims, now) = (Claims::default(), begun + Duration::from_secs(seconds));
         let waiting = super::waiting((&last, &claims), wanted, &objects(&[]), fleet, &beginning, now);
-        beginning.note(&waiting, now);
+        beginning.note(&waiting, &last.entries, now);
         waiting.into_values().collect::<Vec<_>>()
     };
     let gone = Fleet {
@@ -170,6 +170,7 @@ fn pods_that_are_away_for_a_moment_are_waited_for() {
     let three = [a, b, shard("c", Some("lock"), "3")];
     assert_eq!(after(11, &three, &gone), [Why::Gone, Why::Gone, Why::Gone]);
     assert!(after(12, &three, &gone).is_empty(), "five seconds after the seventh");
+    assert!(after(13, &three, &gone).is_empty(), "the chain was not written");
 }
 
 #[test]
@@ -339,17 +340,17 @@ fn pods_are_listed_while_a_shard_may_have_to_wait() {
 fn who_waits_for_long_is_looked_at_less_often() {
     let (begun, mut beginning) = (Instant::now(), Beginning::default());
     let on = |pod: &str| Waiting::from([("a".to_owned(), Why::Pods([pod.to_owned()].into()))]);
-    beginning.note(&Waiting::new(), begun);
+    beginning.note(&Waiting::new(), &[], begun);
     assert_eq!(beginning.again(begun + SOON), None);
     let begun = begun + SOON;
-    beginning.note(&on("old-1"), begun);
+    beginning.note(&on("old-1"), &[], begun);
     assert_eq!(beginning.again(begun), Some(AGAIN));
-    beginning.note(&on("old-1"), begun + SOON);
+    beginning.note(&on("old-1"), &[], begun + SOON);
     assert_eq!(beginning.again(begun + SOON), Some(LATER));
     beginning.failed = Some((begun + SOON, "no".to_owned()));
     assert_eq!(beginning.failed(begun + SOON + AGAIN), Some("no"));
     assert_eq!(beginning.failed(begun + SOON + LATER), None);
-    beginning.note(&on("old-0"), begun + SOON);
+    beginning.note(&on("old-0"), &[], begun + SOON);
     assert_eq!(
         beginning.again(begun + SOON),
         Some(AGAIN),
@@ -358,7 +359,7 @@ fn who_waits_for_long_is_looked_at_less_often() {
     assert_eq!(beginning.failed(begun + SOON + AGAIN), None);
     // What an API server says may have a time in it.
     let unknown = |problem: &str| Waiting::from([("a".to_owned(), Why::Unknown(problem.to_owned()))]);
-    beginning.note(&unknown("no at 1"), begun);
-    beginning.note(&unknown("no at 2"), begun + SOON);
+    beginning.note(&unknown("no at 1"), &[], begun);
+    beginning.note(&unknown("no at 2"), &[], begun + SOON);
     assert_eq!(beginning.again(begun + SOON), Some(LATER));
 }
