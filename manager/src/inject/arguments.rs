@@ -69,10 +69,14 @@ fn rewrite(words: &mut [String], path: &str) -> bool {
 
 /// That no argument sets the variable to something else than what leads to the sidecar.
 pub(super) fn check_variable(container: &Container, path: &str) -> Result<(), Refusal> {
-    let mut words = ["command", "args"]
+    let words = ["command", "args"]
         .into_iter()
         .flat_map(|field| container.strings(field));
-    match words.find(|word| sets_variable(word, path)) {
+    let mut words: Vec<String> = words.collect();
+    let by_env = words.iter().any(|word| word.rsplit('/').next() == Some("env"));
+    // Elsewhere such an argument means what its program takes it for.
+    words.retain(|word| by_env || word.contains(|c: char| c.is_whitespace() || ENDS.contains(c)));
+    match words.into_iter().find(|word| sets_variable(word, path)) {
         Some(argument) => Err(Refusal::HiddenVariable {
             container: container.name().to_owned(),
             argument,
@@ -116,11 +120,16 @@ fn begins_word(line: &str, at: usize) -> bool {
 fn is_ours(value: &str, path: &str, has_variable: bool) -> bool {
     let value = value.trim_start_matches(QUOTES);
     let variables = VARIABLES.into_iter().filter(|_| has_variable);
-    let mut rests = variables.chain([path]).filter_map(|ours| value.strip_prefix(ours));
-    rests.any(|rest| {
-        let rest = rest.trim_start_matches(QUOTES);
-        rest.is_empty() || rest.starts_with(|c: char| c.is_whitespace() || ENDS.contains(c))
-    })
+    let rests = variables.chain([path]).filter_map(|ours| value.strip_prefix(ours));
+    // `${KUBECONFIG:-…}`: what else it would be, if it were not set.
+    let or_else = value.strip_prefix("${KUBECONFIG").filter(|_| has_variable);
+    let or_else = or_else.and_then(|rest| rest.strip_prefix(':').unwrap_or(rest).strip_prefix(['-', '?', '=']));
+    rests
+        .chain(or_else.and_then(|rest| Some(rest.split_once('}')?.1)))
+        .any(|rest| {
+            let rest = rest.trim_start_matches(QUOTES);
+            rest.is_empty() || rest.starts_with(|c: char| c.is_whitespace() || ENDS.contains(c))
+        })
 }
 
 #[cfg(test)]
@@ -255,6 +264,9 @@ mod tests {
             "KUBECONFIG=$KUBECONFIG_PATH /manager",
             "KUBECONFIG=$KUBECONFIG:/x /manager",
             "KUBECONFIG=$KUBECONFIG a; KUBECONFIG=/x b",
+            "KUBECONFIG=/x;/manager",
+            "KUBECONFIG=${KUBECONFIG:+/x} /manager",
+            "KUBECONFIG=${KUBECONFIG:-/x}y /manager",
         ] {
             let refusal = ask(json!(["sh", "-c", line]), json!([]));
             let argument = line.to_owned();
@@ -269,8 +281,12 @@ mod tests {
             "KUBECONFIG=$(KUBECONFIG)",
             "MY_KUBECONFIG=/x /manager",
             "/manager --pass=KUBECONFIG=/x",
+            "export KUBECONFIG=${KUBECONFIG:-/x}; exec /manager",
+            "KUBECONFIG=\"${KUBECONFIG?}\" /manager",
         ] {
             assert_eq!(ask(json!(["sh", "-c", line]), json!([])), Ok(()), "{line}");
         }
+        let others = ask(json!(["/manager"]), json!(["--job-env", "KUBECONFIG=/x"]));
+        assert_eq!(others, Ok(()), "what it means is the program's business");
     }
 }

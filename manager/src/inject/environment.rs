@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ctrlmesh_contract::names::{annotations, pod};
-use serde_json::Value;
+use ctrlmesh_contract::names::{annotations, env, pod};
+use serde_json::{Value, json};
 
 use super::pod::{Container, Draft, name_of, variable};
 use super::refusal::Refusal;
@@ -23,7 +23,10 @@ pub(super) fn asked_for(draft: &Draft, wishes: &Wishes, server: &[Value]) -> Res
     for sync in &wishes.env_sync {
         match sync {
             Synced::Value(name, value) => variables.push(variable(name, value)),
-            Synced::Copy(name) => variables.extend(first(&draft.containers, name)?),
+            Synced::Copy(name) => {
+                let copy = first(&draft.containers, name, &variables)?;
+                variables.extend(copy);
+            }
         }
     }
     variables.extend_from_slice(server);
@@ -32,28 +35,51 @@ pub(super) fn asked_for(draft: &Draft, wishes: &Wishes, server: &[Value]) -> Res
     Ok(variables)
 }
 
-/// As the first container has it that has one.
-fn first(containers: &[Container], name: &str) -> Result<Option<Value>, Refusal> {
+/// Who the sidecar is. It is told so before anything else.
+pub(super) fn own() -> [Value; 2] {
+    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    [
+        field(env::POD_NAME, "metadata.name"),
+        field(env::POD_NAMESPACE, "metadata.namespace"),
+    ]
+}
+
+/// As the first container has it that has one. `given`: what the sidecar gets before it.
+fn first(containers: &[Container], name: &str, given: &[Value]) -> Result<Option<Value>, Refusal> {
     let Some(container) = containers.iter().find(|it| it.variable(name).is_some()) else {
         return Ok(None);
     };
-    check_copy(container, name)?;
+    check_copy(container, name, given)?;
     Ok(container.variable(name).cloned())
 }
 
-/// That a container's variable says the same in the sidecar: kubelet puts in for `$(OTHER)` what stands before it in its own container.
-fn check_copy(container: &Container, name: &str) -> Result<(), Refusal> {
+/// That a container's variable says the same in the sidecar: kubelet puts in for `$(OTHER)` what stands before it in its own container,
+/// which the sidecar may be `given`, too.
+fn check_copy(container: &Container, name: &str, given: &[Value]) -> Result<(), Refusal> {
     let mut before = container.items("env").iter().rev().skip_while(|it| name_of(it) != name);
     let value = before.next().and_then(|it| it.get("value")?.as_str());
     let has_more = !container.items("envFrom").is_empty();
-    let mut others = references(value.unwrap_or_default()).into_iter();
-    match others.find(|other| has_more || before.clone().any(|it| name_of(it) == *other)) {
+    let own = own();
+    let says_else = |other: &&str| match before.clone().find(|it| name_of(it) == *other) {
+        Some(theirs) => !own.iter().chain(given).any(|ours| is_same(ours, theirs)),
+        None => has_more,
+    };
+    match references(value.unwrap_or_default()).into_iter().find(says_else) {
         Some(other) => Err(Refusal::NotCopied {
             container: container.name().to_owned(),
             variable: name.to_owned(),
             other: other.to_owned(),
         }),
         None => Ok(()),
+    }
+}
+
+/// Whether two variables are the same, but for what API servers write into references to fields.
+fn is_same(variable: &Value, other: &Value) -> bool {
+    let field = |variable: &Value| variable.pointer("/valueFrom/fieldRef/fieldPath").cloned();
+    match (field(variable), field(other)) {
+        (Some(path), Some(others)) => path == others && name_of(variable) == name_of(other),
+        _ => variable == other,
     }
 }
 
@@ -74,7 +100,7 @@ fn references(value: &str) -> Vec<&str> {
 pub(super) fn server(draft: &Draft, wishes: &Wishes, known: &Known) -> Result<Vec<Value>, Refusal> {
     let mut variables = Vec::new();
     for name in SERVER {
-        led(draft, wishes).try_for_each(|it| check_copy(it, name))?;
+        led(draft, wishes).try_for_each(|it| check_copy(it, name, &[]))?;
         one_server(draft, wishes, known, name)?;
         variables.extend(led(draft, wishes).find_map(|it| it.variable(name)).cloned());
     }

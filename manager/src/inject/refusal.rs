@@ -155,8 +155,8 @@ pub enum Refusal {
     },
     /// A variable that would say something else in the sidecar.
     #[error(
-        "container {container} has $({other}) in {variable}, of which the sidecar {} gets a copy, and the sidecar does not have {other}; write \
-         {variable} without $({other})",
+        "container {container} has $({other}) in {variable}, of which the sidecar {} gets a copy, and the sidecar does not have the same {other} \
+         before it; write {variable} without $({other})",
         pod::SIDECAR
     )]
     NotCopied {

@@ -3,7 +3,7 @@
 use ctrlmesh_contract::names::{env, pod, ports};
 use serde_json::{Map, Value, json};
 
-use super::environment::merged;
+use super::environment::{merged, own};
 use super::pod::{Container, Draft, name_of, variable};
 use super::settings::{Known, Settings};
 use super::volumes;
@@ -95,17 +95,14 @@ fn arguments(wishes: &Wishes, settings: &Settings) -> Vec<String> {
 
 /// What the pod asks for stands above what the manager's flags say, and both below what the sidecar can't do without.
 fn environment(settings: &Settings, known: &Known, is_shard: bool, asked_for: Vec<Value>) -> Vec<Value> {
-    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
     let needed = [
-        field(env::POD_NAME, "metadata.name"),
-        field(env::POD_NAMESPACE, "metadata.namespace"),
         variable(env::PUBLIC_KEY, &known.public_key),
         variable(env::STATE_DIR, &volumes::state_dir()),
     ];
     // The chain may be older than the shard: without an entry of one the pod would see everything. Of any: it may be another's by the
     // time that it starts, or keep what it had.
     let awaited = is_shard.then(|| variable(env::AWAIT_ENTRY, &format!("{}/", BuiltIn::ShardSelector.name())));
-    let needed: Vec<Value> = needed.into_iter().chain(awaited).collect();
+    let needed: Vec<Value> = own().into_iter().chain(needed).chain(awaited).collect();
     let asked_for = asked_for.into_iter().filter(|it| name_of(it) != env::AWAIT_ENTRY);
     let external = (settings.external_port != 0)
         .then(|| variable(env::EXTERNAL_ADDRESS, &format!("127.0.0.1:{}", settings.external_port)));

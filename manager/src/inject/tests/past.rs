@@ -101,6 +101,30 @@ fn what_is_copied_to_the_sidecar_says_the_same_there() {
 }
 
 #[test]
+fn what_a_copy_refers_to_may_be_there_in_the_sidecar_too() {
+    let ask = |sync: &str, path: &str| {
+        let mut stand = stand("").with("annotations", "env-sync", sync);
+        let name = json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}});
+        stand.pod["spec"]["containers"][0]["env"] = json!([
+            {"name": "POD_NAME", "valueFrom": name},
+            {"name": "NODE", "value": "10.0.0.1"},
+            {"name": "URL", "value": "https://$(NODE)/$(POD_NAME)"},
+        ]);
+        stand.ask().map_err(|refusal| refusal.to_string())
+    };
+    assert!(ask("NODE,URL", "metadata.name").is_ok());
+    for (sync, path, other) in [
+        ("URL,NODE", "metadata.name", "NODE"),
+        ("NODE=x,URL", "metadata.name", "NODE"),
+        ("NODE,URL", "metadata.uid", "POD_NAME"),
+    ] {
+        let problem = ask(sync, path).unwrap_err();
+        let expected = format!("container manager has $({other}) in URL");
+        assert!(problem.starts_with(&expected), "{problem}");
+    }
+}
+
+#[test]
 fn arguments_that_are_asked_for_and_would_not_be_added() {
     let with = |label: &str, native: &str, containers: &str| {
         let mut stand = stand("")
