@@ -56,7 +56,7 @@ async fn groups_versions_and_resources_are_named() {
             (
                 StatusCode::NOT_FOUND,
                 &"text/plain; charset=utf-8".parse().unwrap(),
-                json!(null)
+                json!("404 page not found\n")
             ),
             "{missing}: no Status"
         );
