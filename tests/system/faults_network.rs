@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-use crate::breaking::{connect_http2, get};
+use crate::breaking::{connect_http2, get, is_refused};
 use crate::faults::{MAPS, both, counts, faults, faulty, rule};
 use crate::limits::LIST;
 
@@ -96,8 +96,7 @@ async fn the_port_is_closed_for_a_while() -> anyhow::Result<()> {
     let start = Instant::now();
     assert!(stand.client().get(LIST).await.is_err());
     connection.await?;
-    let refused = TcpStream::connect(stand.sidecar.api()).await.unwrap_err();
-    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    is_refused(&stand).await?;
     let client = Client::http1(stand.sidecar.api());
     wait_until("the port is open again", || async {
         Ok(client.get(LIST).await.is_ok())
