@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+use ctrlmesh_contract::names::readiness;
 use ctrlmesh_contract::status::{EntryState, InFlight, LeaderElection, Status};
 use serde_json::Value;
 
@@ -81,10 +82,10 @@ fn text(status: &Status) -> String {
 /// What a sidecar lacks, by the names that it has for that.
 fn missing(names: &[String]) -> String {
     let told = names.iter().map(|name| match name.as_str() {
-        "first chain" => "it has no chain yet (ConfigMap ctrlmesh-chain)",
-        "--await-entry" => "the chain has no shard for this pod's labels",
-        "listener" => "nothing is served before that",
-        "draining" => "it was told to end",
+        readiness::FIRST_CHAIN => "it has no chain yet (ConfigMap ctrlmesh-chain)",
+        readiness::AWAIT_ENTRY => "the chain has no shard for this pod's labels",
+        readiness::LISTENER => "nothing is served before that",
+        readiness::DRAINING => "it was told to end",
         other => other,
     });
     told.collect::<Vec<_>>().join("; ")

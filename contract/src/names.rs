@@ -160,6 +160,18 @@ pub mod env {
     pub const EXTERNAL_ADDRESS: &str = "CTRLMESH_EXTERNAL_ADDRESS";
 }
 
+/// What a sidecar lacks that is not ready, in `/readyz` and in its status.
+pub mod readiness {
+    /// A chain.
+    pub const FIRST_CHAIN: &str = "first chain";
+    /// The entry of the chain that the pod's first sidecar waits for ([`super::env::AWAIT_ENTRY`]).
+    pub const AWAIT_ENTRY: &str = "--await-entry";
+    /// An open port: it is opened last.
+    pub const LISTENER: &str = "listener";
+    /// It was told to end, and will not be ready again.
+    pub const DRAINING: &str = "draining";
+}
+
 /// Header fields.
 pub mod headers {
     /// On external traffic: where the request really goes.

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use ctrlmesh_contract::names::readiness::LISTENER;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -104,7 +105,7 @@ impl App {
             readiness,
             ..
         } = self;
-        let listening = readiness.guard("listener");
+        let listening = readiness.guard(LISTENER);
         let awaited = feed::Awaited::of(&settings, &readiness);
         let control = CancellationToken::new();
         let (workers, threads) = start_workers(&settings, &shared)?;

@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ctrlmesh_contract::names::readiness::DRAINING;
+
 /// What is still missing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Readiness(Arc<Inner>);
@@ -62,7 +64,7 @@ impl Readiness {
             .copied()
             .collect();
         if self.0.draining.load(Ordering::Acquire) {
-            missing.push("draining");
+            missing.push(DRAINING);
         }
         missing
     }

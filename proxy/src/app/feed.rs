@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ctrlmesh_contract::names::readiness::{AWAIT_ENTRY, FIRST_CHAIN};
 use ctrlmesh_contract::status::Pod;
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
@@ -44,8 +45,8 @@ impl Awaited {
     pub(super) fn of(settings: &Settings, readiness: &Readiness) -> Self {
         let own_entry = settings.await_entry.as_ref();
         Self {
-            first_chain: readiness.guard("first chain"),
-            own_entry: own_entry.map(|_| readiness.guard("--await-entry")),
+            first_chain: readiness.guard(FIRST_CHAIN),
+            own_entry: own_entry.map(|_| readiness.guard(AWAIT_ENTRY)),
         }
     }
 }
