@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::chain::ChainHandle;
 use crate::leadership::Leadership;
 use crate::ledger::Ledger;
+use crate::listener::REST;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 
@@ -30,9 +31,6 @@ const MAX_CONNECTIONS: usize = 64;
 
 /// A connection has one request. What is not asked and read within this time is not for a prober.
 const LIFE: Duration = Duration::from_secs(10);
-
-/// After an accept error (too many open files) a short rest instead of a hot loop.
-const REST: Duration = Duration::from_millis(50);
 
 /// What the admin port shows.
 #[derive(Clone)]

@@ -22,7 +22,7 @@ use crate::worker::Order;
 const BACKLOG: i32 = 1024;
 
 /// After an accept error (too many open files) a short rest instead of a hot loop.
-const REST: Duration = Duration::from_millis(50);
+pub(crate) const REST: Duration = Duration::from_millis(50);
 
 /// Binds a listening socket.
 ///
