@@ -36,13 +36,7 @@ pub(crate) fn serve(registry: &Registry, path: &str, headers: &HeaderMap) -> Res
     }
     let aggregated = wants_aggregated_discovery(headers);
     let body = match *segments.as_slice() {
-        ["healthz" | "readyz" | "livez", ..] => {
-            let mut response = Response::new(full("ok"));
-            response
-                .headers_mut()
-                .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-            return Ok(response);
-        }
+        ["healthz" | "readyz" | "livez", ..] => return Ok(plain(StatusCode::OK, "ok")),
         ["version"] => version(),
         [""] => json!({ "paths": ["/api", "/apis", "/healthz", "/livez", "/readyz", "/version"] }),
         ["api"] if aggregated => return Ok(aggregate(registry, &[("", vec!["v1"])])),
@@ -72,17 +66,18 @@ pub(crate) fn serve(registry: &Registry, path: &str, headers: &HeaderMap) -> Res
         }
         ["apis", group, version] => match resources(registry, group, version) {
             Ok(list) => list,
-            Err(_) => return Ok(no_such_group()),
+            // No Status (apiserver `pkg/endpoints`: handlers of the group version are not installed).
+            Err(_) => return Ok(plain(StatusCode::NOT_FOUND, "404 page not found\n")),
         },
         _ => return Err(Refusal::no_such_resource()),
     };
     Ok(route::json(StatusCode::OK, full(body.to_string())))
 }
 
-/// What is said of a group version that is not there: no Status (apiserver `pkg/endpoints`: its handlers are not installed).
-fn no_such_group() -> Response<ResponseBody> {
-    let mut response = Response::new(full("404 page not found\n"));
-    *response.status_mut() = StatusCode::NOT_FOUND;
+/// An answer that is text for people.
+fn plain(status: StatusCode, text: &'static str) -> Response<ResponseBody> {
+    let mut response = Response::new(full(text));
+    *response.status_mut() = status;
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
