@@ -69,10 +69,8 @@ fn rewrite(words: &mut [String], path: &str) -> bool {
 
 /// That no argument sets the variable to something else than what leads to the sidecar.
 pub(super) fn check_variable(container: &Container, path: &str) -> Result<(), Refusal> {
-    let words = ["command", "args"]
-        .into_iter()
-        .flat_map(|field| container.strings(field));
-    let mut words: Vec<String> = words.collect();
+    let mut words = container.strings("command");
+    words.extend(container.strings("args"));
     let by_env = words.iter().any(|word| word.rsplit('/').next() == Some("env"));
     // Elsewhere such an argument means what its program takes it for.
     words.retain(|word| by_env || word.contains(|c: char| c.is_whitespace() || ENDS.contains(c)));
@@ -87,11 +85,8 @@ pub(super) fn check_variable(container: &Container, path: &str) -> Result<(), Re
 
 fn sets_variable(word: &str, path: &str) -> bool {
     word.match_indices(SETS).any(|(at, set)| {
-        let is_word = at == 0 || begins_word(word, at);
-        is_word
-            && !word
-                .get(at + set.len()..)
-                .is_some_and(|value| is_ours(value, path, true))
+        let value = word.get(at + set.len()..).unwrap_or_default();
+        (at == 0 || begins_word(word, at)) && !is_ours(value, path, true)
     })
 }
 
