@@ -35,6 +35,11 @@ pub(crate) fn builder() -> Builder {
         .resource(state)
 }
 
+/// Puts an object into the API server's store.
+pub(crate) fn put(server: &ApiServer, object: Value) {
+    server.store().put(object).unwrap();
+}
+
 /// A manager with these flags at an API server.
 pub(crate) async fn context(server: &ApiServer, flags: &[&str]) -> Context {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

@@ -4,7 +4,7 @@ use ctrlmesh_testkit::{ApiServer, Resource, Snapshot};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::stand::{self, NAMESPACE, PATIENCE, Running, notes, text, until};
+use crate::stand::{self, NAMESPACE, PATIENCE, Running, notes, put, text, until};
 
 mod trouble;
 
@@ -53,10 +53,6 @@ async fn cluster(namespaces: usize) -> ApiServer {
         put(&server, object("Service", &name, "a"));
     }
     server
-}
-
-fn put(server: &ApiServer, object: Value) {
-    server.store().put(object).unwrap();
 }
 
 async fn labelling(server: &ApiServer) -> (Context, Running) {

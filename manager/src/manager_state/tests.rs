@@ -1,10 +1,10 @@
 //! Against an API server in memory, over real connections.
 
-use ctrlmesh_testkit::{ApiServer, Snapshot};
+use ctrlmesh_testkit::Snapshot;
 use serde_json::Value;
 
 use super::*;
-use crate::stand::{self, NAMESPACE, Running, until};
+use crate::stand::{self, NAMESPACE, Running, put, until};
 
 const STATES: &str = "managerstates.ctrlmesh.kusionstack.io";
 
@@ -22,10 +22,6 @@ fn service(selector: &Value) -> Value {
         "metadata": { "namespace": NAMESPACE, "name": "ctrlmesh-manager-webhook" },
         "spec": { "selector": selector },
     })
-}
-
-fn put(server: &ApiServer, object: Value) {
-    server.store().put(object).unwrap();
 }
 
 /// Names and addresses; the leader's with a star.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::certificate::{Credential, Stored, certificates, verify};
-use crate::stand::{self, Running, notes, until};
+use crate::stand::{self, Running, notes, put, until};
 
 const API_SERVER: [&str; 4] = ["kubernetes.default.svc", "10.96.0.1", "fd00::1", "127.0.0.1"];
 
@@ -28,10 +28,6 @@ async fn cluster() -> ApiServer {
     });
     put(&server, service);
     server
-}
-
-fn put(server: &ApiServer, object: Value) {
-    server.store().put(object).unwrap();
 }
 
 /// Says whom to trust.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::distribution::FINALIZER;
-use crate::stand::{self, Running, text, until};
+use crate::stand::{self, Running, put, text, until};
 
 const KIND: &str = "shardingconfigs.ctrlmesh.kusionstack.io";
 const FAST: [&str; 2] = ["--rest-config-qps=10000", "--rest-config-burst=10000"];
@@ -42,10 +42,6 @@ fn foreign(namespace: &str, name: &str) -> Value {
         name,
         &json!({ "selector": { "matchLabels": { "a": "b" } }, "limits": limits }),
     )
-}
-
-fn put(server: &ApiServer, object: Value) {
-    server.store().put(object).unwrap();
 }
 
 /// Changes a stored object.
