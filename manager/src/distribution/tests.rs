@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 
 use super::*;
 use crate::samples;
-use crate::stand::{self, Running, text, until};
+use crate::stand::{self, Running, put, text, until};
 
 mod bare;
 mod claims;
@@ -101,12 +101,18 @@ fn pod(name: &str, ip: &str) -> Value {
     })
 }
 
-fn put(server: &ApiServer, object: Value) {
-    server.store().put(object).unwrap();
-}
-
 async fn server() -> ApiServer {
     stand::builder().namespace(DEMO).start().await.unwrap()
+}
+
+/// A pod with a sidecar that answers at the `last` address of 127.0.0.0/24, and the port of sidecars.
+async fn one(last: u8, pod: impl FnOnce(&str) -> Value) -> (Sidecar, u16, ApiServer) {
+    let (sidecar, port) = Sidecar::start(last, 0).await;
+    let pod = pod(&sidecar.ip);
+    sidecar.say(running(text(&pod, "/metadata/name"), 0, None));
+    let server = server().await;
+    put(&server, pod);
+    (sidecar, port, server)
 }
 
 async fn start(server: &ApiServer, port: u16, flags: &[&str]) -> (Context, Running) {
@@ -181,10 +187,7 @@ async fn a_pod_that_says_nothing_holds_up_nothing_and_is_asked_less_and_less() {
 
 #[tokio::test]
 async fn a_chain_is_in_force_when_its_sidecars_say_so_and_nobody_is_asked_when_all_is_over() {
-    let (sidecar, port) = Sidecar::start(33, 0).await;
-    sidecar.say(running("operator-0", 0, None));
-    let server = server().await;
-    put(&server, pod("operator-0", &sidecar.ip));
+    let (sidecar, port, server) = one(33, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (context, task) = start(&server, port, &["--poll-seconds=1"]).await;
     let chain = until_entries(&server, 1).await;

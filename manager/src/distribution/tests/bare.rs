@@ -38,10 +38,7 @@ fn shows(state: &Snapshot<'_>, shard: &str, label: &str) -> bool {
 
 #[tokio::test]
 async fn a_rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
-    let (left, port) = Sidecar::start(91, 0).await;
-    left.say(running("left-0", 0, None));
-    let server = server().await;
-    put(&server, pod_of("left", &left.ip));
+    let (left, port, server) = one(91, |ip| pod_of("left", ip)).await;
     let old = without_sidecar(pod_of("right", "127.0.0.92"));
     put(&server, old.clone());
     let mut over = without_sidecar(pod_of("over", "127.0.0.93"));
@@ -86,10 +83,7 @@ async fn a_rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
 
 #[tokio::test]
 async fn a_shard_that_joins_others_waits_for_nobody_without_a_sidecar() {
-    let (left, port) = Sidecar::start(94, 0).await;
-    left.say(running("left-0", 0, None));
-    let server = server().await;
-    put(&server, pod_of("left", &left.ip));
+    let (left, port, server) = one(94, |ip| pod_of("left", ip)).await;
     put(&server, shard("left", "b", 60));
     let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
     let first = until_entries(&server, 1).await;
@@ -144,10 +138,7 @@ fn own(chain: &Chain, shard: &str) -> Chain {
 
 #[tokio::test]
 async fn an_object_that_is_refused_while_it_waits_begins_with_what_it_said_before() {
-    let (left, port) = Sidecar::start(96, 0).await;
-    left.say(running("left-0", 0, None));
-    let server = server().await;
-    put(&server, pod_of("left", &left.ip));
+    let (left, port, server) = one(96, |ip| pod_of("left", ip)).await;
     put(&server, of_kusionstack(pod_of("right", "127.0.0.97")));
     for (name, label) in [("left", "b"), ("right", "c")] {
         put(&server, shard(name, label, 60));

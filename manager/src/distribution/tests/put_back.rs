@@ -37,10 +37,7 @@ async fn an_earlier_chain_that_somebody_puts_back_is_written_over() {
 
 #[tokio::test]
 async fn a_chain_gets_a_generation_above_all_that_sidecars_run() {
-    let (sidecar, port) = Sidecar::start(37, 0).await;
-    sidecar.say(running("operator-0", 0, None));
-    let server = server().await;
-    put(&server, pod("operator-0", &sidecar.ip));
+    let (sidecar, port, server) = one(37, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
     let chain = until_entries(&server, 1).await;

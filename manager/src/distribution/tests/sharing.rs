@@ -63,10 +63,7 @@ async fn who_gains_may_be_applied_before_who_loses() {
 
 #[tokio::test]
 async fn a_pod_of_two_shards_is_told_of() {
-    let (sidecar, port) = Sidecar::start(63, 0).await;
-    sidecar.say(running("left-0", 0, None));
-    let server = server().await;
-    put(&server, pod_of("left", &sidecar.ip));
+    let (sidecar, port, server) = one(63, |ip| pod_of("left", ip)).await;
     put(&server, shard("left", "b", 60));
     let mut other = shard("other", "c", 60);
     other["spec"]["selector"]["matchLabels"]["shard"] = json!("left");
@@ -103,10 +100,7 @@ async fn a_pod_of_two_shards_is_told_of() {
 
 #[tokio::test]
 async fn a_sidecar_that_does_not_know_its_labels_is_told_of() {
-    let (sidecar, port) = Sidecar::start(64, 0).await;
-    sidecar.say(running("left-0", 0, None));
-    let server = server().await;
-    put(&server, pod_of("left", &sidecar.ip));
+    let (sidecar, port, server) = one(64, |ip| pod_of("left", ip)).await;
     put(&server, shard("left", "b", 60));
     let (_, task) = start(&server, port, &[]).await;
     let first = until_entries(&server, 1).await;

@@ -4,10 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_pod_that_answers_and_stays_behind_is_told_again() {
-    let (sidecar, port) = Sidecar::start(45, 0).await;
-    sidecar.say(running("operator-0", 0, None));
-    let server = server().await;
-    put(&server, pod("operator-0", &sidecar.ip));
+    let (_sidecar, port, server) = one(45, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (_, task) = start(&server, port, &["--poll-seconds=60"]).await;
     let annotation = |state: &Snapshot<'_>, name: &str| {
