@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ctrlmesh_testkit::{Fault, Gate, Rule};
-use ctrlmesh_tests::{Client, Stand, shard, wait_until};
+use ctrlmesh_tests::{Client, Sidecar, Stand, shard, wait_until};
 
 #[tokio::test]
 async fn requests_in_flight_finish_and_watches_end_cleanly() -> anyhow::Result<()> {
@@ -53,37 +53,42 @@ async fn what_does_not_finish_is_cut_off_at_the_deadline() -> anyhow::Result<()>
     Ok(())
 }
 
+/// Until the sidecar has a connection of a client.
+pub(crate) async fn is_taken(sidecar: &Sidecar) -> anyhow::Result<()> {
+    wait_until("it is taken", || async {
+        Ok(sidecar.metric("ctrlmesh_connections").await? >= 1.0)
+    })
+    .await
+}
+
+/// That nothing holds up the end of a sidecar that is told to.
+pub(crate) async fn ends_soon(sidecar: &mut Sidecar) -> anyhow::Result<()> {
+    let asked = std::time::Instant::now();
+    sidecar.terminate()?;
+    assert!(sidecar.wait_end().await?.success());
+    assert!(asked.elapsed() < Duration::from_secs(5));
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_idle_sidecar_ends_at_once() -> anyhow::Result<()> {
     let mut stand = Stand::start(vec![shard("a")]).await?;
-    let asked = std::time::Instant::now();
-    stand.sidecar.terminate()?;
-    assert!(stand.sidecar.wait_end().await?.success());
-    assert!(asked.elapsed() < Duration::from_secs(5));
-    Ok(())
+    ends_soon(&mut stand.sidecar).await
 }
 
 #[tokio::test]
 async fn a_connection_that_has_said_nothing_holds_nothing_up() -> anyhow::Result<()> {
     let mut stand = Stand::start(vec![shard("a")]).await?;
     let _silent = tokio::net::TcpStream::connect(stand.sidecar.api()).await?;
-    let sidecar = &stand.sidecar;
-    wait_until("it is taken", || async {
-        Ok(sidecar.metric("ctrlmesh_connections").await? >= 1.0)
-    })
-    .await?;
-    let asked = std::time::Instant::now();
-    stand.sidecar.terminate()?;
-    assert!(stand.sidecar.wait_end().await?.success());
-    assert!(asked.elapsed() < Duration::from_secs(5));
-    Ok(())
+    is_taken(&stand.sidecar).await?;
+    ends_soon(&mut stand.sidecar).await
 }
 
 #[tokio::test]
 async fn a_plain_proxy_ends_its_watches_too() -> anyhow::Result<()> {
     let stand = Stand::start(vec![]).await?;
     let kubeconfig = stand.chain.path().with_file_name("kubeconfig").display().to_string();
-    let mut plain = ctrlmesh_tests::Sidecar::start(&["--kubeconfig".to_owned(), kubeconfig]).await?;
+    let mut plain = Sidecar::start(&["--kubeconfig".to_owned(), kubeconfig]).await?;
     plain.wait_ready().await?;
     let mut watch = Client::http1(plain.api()).stream("/api/v1/configmaps?watch=1").await?;
     plain.terminate()?;

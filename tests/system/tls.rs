@@ -11,6 +11,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use crate::drain::{ends_soon, is_taken};
+
 /// A self-signed certificate for localhost, written as a Secret is mounted.
 fn write_certificate(directory: &std::path::Path) -> anyhow::Result<CertificateDer<'static>> {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
@@ -87,14 +89,6 @@ async fn a_handshake_that_goes_no_further_holds_nothing_up() -> anyhow::Result<(
     let mut stalled = TcpStream::connect(stand.sidecar.api()).await?;
     // The head of a record that does not come.
     stalled.write_all(&[0x16, 3, 1, 1, 0]).await?;
-    let sidecar = &stand.sidecar;
-    wait_until("it is taken", || async {
-        Ok(sidecar.metric("ctrlmesh_connections").await? >= 1.0)
-    })
-    .await?;
-    let asked = std::time::Instant::now();
-    stand.sidecar.terminate()?;
-    assert!(stand.sidecar.wait_end().await?.success());
-    assert!(asked.elapsed() < std::time::Duration::from_secs(5));
-    Ok(())
+    is_taken(&stand.sidecar).await?;
+    ends_soon(&mut stand.sidecar).await
 }
