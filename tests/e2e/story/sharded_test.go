@@ -3,7 +3,6 @@ package story
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -45,24 +44,28 @@ func (o *operator) sees(t *testing.T, pod string, teams ...string) {
 	for _, item := range list.Items {
 		seen = append(seen, item.Namespace)
 	}
-	teams = slices.Sorted(slices.Values(teams))
-	slices.Sort(seen)
-	if seen = slices.Compact(seen); !slices.Equal(seen, teams) {
-		t.Errorf("%s sees namespaces %q, not %q", pod, seen, teams)
-	}
+	theseAlone(t, pod+" sees", seen, teams)
 }
 
 // hasLooked demands that the init container of a pod saw objects of these namespaces, and no others.
 func (o *operator) hasLooked(t *testing.T, pod string, teams ...string) {
 	t.Helper()
-	seen := map[string]bool{}
+	seen := []string{}
 	for _, record := range o.journalOf(t, pod, lookContainer) {
 		if namespace, _, _ := strings.Cut(record.Object, "/"); record.Event == "seen" {
-			seen[namespace] = true
+			seen = append(seen, namespace)
 		}
 	}
-	if seen, teams := slices.Sorted(maps.Keys(seen)), slices.Sorted(slices.Values(teams)); !slices.Equal(seen, teams) {
-		t.Errorf("the init container of %s saw namespaces %q, not %q", pod, seen, teams)
+	theseAlone(t, "the init container of "+pod+" saw", seen, teams)
+}
+
+// theseAlone demands that objects of these namespaces were seen, and no others.
+func theseAlone(t *testing.T, who string, seen, teams []string) {
+	t.Helper()
+	slices.Sort(seen)
+	teams = slices.Sorted(slices.Values(teams))
+	if seen = slices.Compact(seen); !slices.Equal(seen, teams) {
+		t.Errorf("%s namespaces %q, not %q", who, seen, teams)
 	}
 }
 
