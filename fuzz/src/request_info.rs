@@ -22,6 +22,54 @@ pub fn request_info(data: &[u8]) {
     let spelled = spelled_out(&info.path);
     let again = RequestInfo::parse(method, &spelled, query).expect("an encoded path is read");
     assert_eq!(again, info, "{path} spelled as {spelled}");
+    if info.check_path(path).is_ok() {
+        let sent = info.path_without_empty_namespace();
+        means_the_same_when_cleaned(method, sent.as_deref().unwrap_or(path), &info);
+    }
+}
+
+/// Cleans the path as servers in front of the API server do: decoded or not, with backslashes as slashes or not.
+fn means_the_same_when_cleaned(method: &str, path: &str, info: &RequestInfo<'_>) {
+    let once = percent_decoded(path);
+    let twice = percent_decoded(&once);
+    for text in [path, &once, &twice] {
+        for text in [text.to_owned(), text.replace('\\', "/")] {
+            // Parameters and queries in a segment are another program's once the path is behind a proxy.
+            let cleaned = cleaned(&text);
+            let Ok(seen) = RequestInfo::parse(method, &spelled_out(&percent_decoded(&cleaned)), None) else {
+                continue;
+            };
+            assert_eq!(
+                seen.is_resource_request, info.is_resource_request,
+                "{path} cleaned to {cleaned}"
+            );
+            assert_eq!(
+                (&seen.group, &seen.namespace, &seen.resource, &seen.subresource),
+                (&info.group, &info.namespace, &info.resource, &info.subresource),
+                "{path} cleaned to {cleaned}"
+            );
+        }
+    }
+}
+
+/// Merges slashes and resolves dot segments (RFC 3986 section 5.2.4).
+fn cleaned(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(kept.pop()),
+            name => kept.push(name),
+        }
+    }
+    format!("/{}", kept.join("/"))
+}
+
+/// Decodes what is an escape and leaves the rest.
+fn percent_decoded(text: &str) -> String {
+    percent_encoding::percent_decode_str(text)
+        .decode_utf8_lossy()
+        .into_owned()
 }
 
 fn parts_fit_together(info: &RequestInfo<'_>, query: &str) {

@@ -8,7 +8,7 @@ proptest! {
     #[test]
     fn request_info(
         method in "GET|POST|DELETE|PUT|HEAD|PURGE",
-        path in "(/|%2[fF]|api|apis|v1|namespaces|watch|proxy|status|pods|p|%70|%ff|%|\\.|;){0,12}",
+        path in "(/|%2[fF]|api|apis|v1|namespaces|watch|proxy|status|pods|p|%70|%ff|%|\\.|;){0,12}|/api/v1/(namespaces/n/|namespaces//|nodes/)?(pods(/p(/proxy(/|//|\\.\\.?|\\\\|%2[eE]|%2f|%5C|%25|2f|2e|p){0,12})?)?/?)?",
         query in "(\\?(watch|limit|fieldSelector|labelSelector|=|%3D|metadata\\.name|&|x|0|;|%){0,10})?",
     ) {
         crate::request_info(format!("{method}\n/{path}{query}").as_bytes());

@@ -5,6 +5,7 @@
 //! Where upstream has a parser (k8s.io/apiserver and k8s.io/apimachinery v0.36.3), ours agrees with it; the golden files
 //! under `tests/golden` hold what upstream says.
 
+mod delete_options;
 mod error;
 mod field_selector;
 mod label_selector;
@@ -18,12 +19,13 @@ mod request_info;
 mod status;
 mod watch_event;
 
+pub use delete_options::{DeleteOption, DeleteOptionEdit, DeleteOptionsError, edit_delete_options};
 pub use error::Error;
 pub use field_selector::{FieldOperator, FieldRequirement, FieldSelector};
 pub use label_selector::{LabelSelector, MAX_REQUIREMENTS, MAX_SELECTOR_BYTES, Operator, Requirement, SelectorError};
 pub use lock_record::{LOCK_ANNOTATION, LockRecord, lock_record, names_holder, watched_lock_record};
 pub use object_name::object_name;
 pub use query::{MAX_QUERY_BYTES, MAX_QUERY_PAIRS, Pairs, Query, QueryEditor, QueryError};
-pub use request_info::{RequestInfo, RequestInfoError, Verb};
+pub use request_info::{RequestInfo, RequestInfoError, UncleanPath, Verb};
 pub use status::{Status, StatusCause, StatusDetails, default_reason};
 pub use watch_event::{WatchEncoding, watch_error_event};

@@ -4,12 +4,14 @@
 
 mod list_options;
 mod path;
+mod unclean;
 
 use std::borrow::Cow;
 use std::fmt;
 
 use crate::{Query, QueryError};
 use path::PathParts;
+pub use unclean::UncleanPath;
 
 /// What a request does (apiserver `pkg/endpoints/request/requestinfo.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -249,11 +251,11 @@ impl<'a> RequestInfo<'a> {
         }
     }
 
-    /// Whether the connection may turn into a tunnel: `exec`, `attach`, `portforward` and `proxy`.
+    /// Whether the connection may turn into a tunnel: a watch over WebSocket, or any subresource, because API servers of
+    /// others stream from theirs as well (`virtualmachineinstances/console`). Anything else is answered over HTTP.
     #[must_use]
-    pub fn is_upgrade_subresource(&self) -> bool {
-        self.verb == Verb::Proxy
-            || matches!(&*self.subresource, "attach" | "exec" | "proxy" | "portforward") && self.is_resource_request
+    pub fn may_upgrade(&self) -> bool {
+        self.is_resource_request && (matches!(self.verb, Verb::Watch | Verb::Proxy) || !self.subresource.is_empty())
     }
 }
 

@@ -238,22 +238,28 @@ fn urls_that_no_go_server_reads_are_refused() {
 #[test]
 fn streams_are_long_running_and_tunnels_are_upgrades() {
     let cases = [
-        ("/api/v1/pods?watch=1", true, false),
+        ("/api/v1/pods?watch=1", true, true),
         ("/api/v1/pods", false, false),
-        ("/api/v1/namespaces/n/pods/p/log?follow=1", true, false),
+        ("/api/v1/namespaces/n/pods/p/log?follow=1", true, true),
         ("/api/v1/namespaces/n/pods/p/exec", true, true),
         ("/api/v1/namespaces/n/pods/p/attach", true, true),
         ("/api/v1/namespaces/n/pods/p/portforward", true, true),
         ("/api/v1/namespaces/n/services/s/proxy/api/v1/pods?watch=1", true, true),
         ("/api/v1/nodes/x/proxy/pods", true, true),
         ("/api/v1/proxy/nodes/x/pods", true, true),
+        (
+            "/apis/subresources.kubevirt.io/v1/namespaces/n/virtualmachineinstances/v/console",
+            false,
+            true,
+        ),
+        ("/api/v1/namespaces/n/pods/p", false, false),
         ("/debug/pprof/profile", true, false),
         ("/logs/a", false, false),
     ];
     for (target, is_long_running, is_upgrade) in cases {
         let info = parse("GET", target);
         assert_eq!(
-            (info.is_long_running(), info.is_upgrade_subresource()),
+            (info.is_long_running(), info.may_upgrade()),
             (is_long_running, is_upgrade),
             "{target}"
         );
@@ -264,4 +270,153 @@ fn streams_are_long_running_and_tunnels_are_upgrades() {
 fn verbs_are_spelled_as_in_rules() {
     assert_eq!(Verb::DeleteCollection.to_string(), "deletecollection");
     assert!(Verb::DeleteCollection.takes_selectors() && !Verb::Get.takes_selectors());
+}
+
+fn unclean(method: &str, target: &str) -> Result<(), UncleanPath> {
+    let path = target.split('?').next().unwrap();
+    parse(method, target).check_path(path)
+}
+
+#[test]
+fn paths_that_servers_read_alike_pass() {
+    for path in [
+        "/",
+        "/api",
+        "/api/",
+        "/apis/",
+        "/api/v1/",
+        "/version",
+        "/.well-known/openid-configuration",
+        "/healthz/poststarthook/rbac/bootstrap-roles",
+        "/openapi/v3/apis/apps/v1?hash=a/../b//c",
+        "/api/v1/configmaps",
+        "/api/v1/configmaps/",
+        "/api/v1/namespaces/n/configmaps/a.b..c",
+        "/api/v1/namespaces/n/configmaps/...",
+        "/api/v1/namespaces/n/configmaps/.a",
+        "/api/v1/namespaces/n%2Fconfigmaps",
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:controller%3Aa",
+        "/apis/custom.metrics.k8s.io/v1beta1/namespaces/n/pods/*/a|b@c%20d%25",
+        "/api/v1/nodes/n/proxy/",
+        "/api/v1/nodes/n/proxy",
+        "/api/v1/namespaces/n/services/https:s:1/proxy/a//b/../c",
+        "/api/v1/namespaces/n/pods/p/proxy//",
+        "/api/v1/namespaces/n/pods/p/proxy/./a%2Fb%2F..%2F../c",
+        "/api/v1/namespaces/n/pods/p/proxy/a/..",
+        "/api/v1/namespaces/n/pods/p/proxy/a\\..\\b",
+        "/api/v1/namespaces/n/pods/p/proxy/a%5Cb;c=d?e=/../..",
+        "/api/v1/namespaces/n/pods/p/proxy/100%25/%2541",
+        "/apis/cluster.karmada.io/v1alpha1/clusters/c/proxy/api/v1/pods",
+    ] {
+        assert_eq!(unclean("GET", path), Ok(()), "{path}");
+    }
+}
+
+#[test]
+fn paths_that_a_server_in_front_would_clean_are_refused() {
+    use UncleanPath::{Character, DotSegment, EmptySegment, EncodedTwice, Relative};
+    for (path, expected) in [
+        ("*", Relative),
+        ("/./api/v1/configmaps", DotSegment),
+        ("/x/../api/v1/configmaps", DotSegment),
+        ("/%2e/api/v1/configmaps", DotSegment),
+        ("/%2E%2e/c-2/api/v1/configmaps", DotSegment),
+        ("/..%2Fc-2/api/v1/configmaps", DotSegment),
+        ("/api/v1/configmaps/.", DotSegment),
+        ("/api/v1/configmaps/../", DotSegment),
+        ("/api/v1/namespaces/n/x%2F%2E./configmaps", DotSegment),
+        ("//api/v1/configmaps", EmptySegment),
+        ("/api//v1/configmaps", EmptySegment),
+        ("/api/v1/configmaps//", EmptySegment),
+        ("/api/v1/%2Fconfigmaps", EmptySegment),
+        ("//", EmptySegment),
+        ("/api/v1/namespaces//configmaps/c", EmptySegment),
+        ("/api/v1/namespaces///configmaps", EmptySegment),
+        ("/api/v1/namespaces//", EmptySegment),
+        ("/api/v1/namespaces//status", EmptySegment),
+        ("/api/v1/namespaces//configmaps//", EmptySegment),
+        ("/version//namespaces//configmaps", EmptySegment),
+        ("/api/v1\\configmaps", Character('\\')),
+        ("/x%5c..%5Capi/v1/configmaps", Character('\\')),
+        ("/..;/api/v1/configmaps", Character(';')),
+        ("/api/v1/configmaps%3Fwatch=1", Character('?')),
+        ("/api/v1/configmaps%23", Character('#')),
+        ("/api/v1/configmaps%00", Character('\0')),
+        ("/%c0%ae/api/v1/configmaps", Character('\u{fffd}')),
+        ("/%252e/api/v1/configmaps", EncodedTwice),
+        ("/api/v1/namespaces/n%252fconfigmaps", EncodedTwice),
+        ("/x%25255c/api", EncodedTwice),
+    ] {
+        assert_eq!(unclean("GET", path), Err(expected), "{path}");
+    }
+}
+
+#[test]
+fn paths_behind_a_proxy_stay_below_it_in_every_reading() {
+    let pod = "/api/v1/namespaces/n/pods/p/proxy";
+    for tail in [
+        "/..",
+        "/../",
+        "/../../../configmaps",
+        "/%2e%2e/log",
+        "/%252e%252e/log",
+        "/..%2Flog",
+        "/..%252flog",
+        "/..\\log",
+        "/..%5clog",
+        "/..;/log",
+        // Merged, the empty segment is none.
+        "/a//../../log",
+        // To a server that leaves %2F alone, this is one segment.
+        "/a%2Fb/../../log",
+        "/a\\b%2F..%2F../log",
+        "/./../log",
+    ] {
+        let path = format!("{pod}{tail}");
+        assert_eq!(unclean("GET", &path), Err(UncleanPath::AboveProxy), "{path}");
+    }
+    for path in [
+        "/api/v1/namespaces/n/pods/../proxy/a",
+        "/api/v1/namespaces//pods/p/proxy/a",
+        "/./api/v1/nodes/n/proxy/a",
+        // A server that leaves %2F alone sees `proxy%2Fa` taken away.
+        "/api/v1/namespaces/n/configmaps%2Fc%2Fproxy%2Fa/../configmaps",
+        "/api/v1/namespaces/n/pods/p/proxy%2Fa/../log",
+        // The deprecated prefix is no subresource.
+        "/api/v1/proxy/nodes/n/a/../b",
+    ] {
+        assert!(unclean("GET", path).is_err(), "{path}");
+    }
+}
+
+/// Catalogue 17: list and watch only.
+#[test]
+fn an_empty_namespace_is_left_out_of_lists_and_watches() {
+    for (target, expected) in [
+        ("/api/v1/namespaces//configmaps", "/api/v1/configmaps"),
+        ("/api/v1/namespaces//configmaps/", "/api/v1/configmaps"),
+        ("/api/v1/namespaces/%2Fconfigmaps?watch=1", "/api/v1/configmaps"),
+        ("/apis/g/v1/namespaces//widgets?watch=1", "/apis/g/v1/widgets"),
+        ("/api/v1/watch/namespaces//configmaps", "/api/v1/watch/configmaps"),
+    ] {
+        assert_eq!(unclean("GET", target), Ok(()), "{target}");
+        assert_eq!(
+            parse("GET", target).path_without_empty_namespace().as_deref(),
+            Some(expected),
+            "{target}"
+        );
+    }
+    for method in ["DELETE", "POST", "PUT", "PATCH", "OPTIONS"] {
+        let path = "/api/v1/namespaces//configmaps";
+        assert_eq!(unclean(method, path), Err(UncleanPath::EmptySegment), "{method}");
+        assert_eq!(parse(method, path).path_without_empty_namespace(), None, "{method}");
+    }
+    for path in [
+        "/api/v1/configmaps",
+        "/api/v1/namespaces/n/configmaps",
+        "/api/v1/namespaces",
+        "/namespaces//x",
+    ] {
+        assert_eq!(parse("GET", path).path_without_empty_namespace(), None, "{path}");
+    }
 }
