@@ -12,6 +12,7 @@ pub mod plugin_file;
 pub mod selector;
 pub mod signature;
 pub mod status;
+pub mod support;
 pub mod world;
 
 pub use chain::{Chain, Entry, FailurePolicy, Origin, Settings};

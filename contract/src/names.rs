@@ -131,13 +131,27 @@ pub mod annotations {
     pub const NATIVE_SIDECAR: &str = "ctrlmesh.kusionstack.io/native-sidecar";
     /// `"true"` on a pod: its containers speak TLS, and so HTTP/2, with the sidecar.
     pub const LOOPBACK_TLS: &str = "ctrlmesh.kusionstack.io/loopback-tls";
+    /// On a pod, `"true"` or `"false"`: whether the sidecar takes calls to other services, whatever rules select the pod.
+    pub const EXTERNAL_TRAFFIC: &str = "ctrlmesh.kusionstack.io/external-traffic";
     /// On a pod, by the manager: how its traffic comes to the sidecar, `kubeconfig` or `iptables`. It has a sidecar of ours.
     pub const INJECTED: &str = "ctrlmesh.kusionstack.io/injected";
     /// On a pod, by the manager: the kubeconfig that leads to the sidecar. Kubelet makes a file of it.
     pub const KUBECONFIG: &str = "ctrlmesh.kusionstack.io/kubeconfig";
+    /// `"true"` on a FaultInjection or a CircuitBreaker that KusionStack's manager had: it acts here also where it did nothing there, for lack
+    /// of a switch in pods.
+    pub const ACTIVATE: &str = "ctrlmesh.kusionstack.io/activate";
     /// On a pod with [`super::labels::KEEPS_LIMITS`]: how many pods its shard has. While there are fewer, none is evicted; who takes it away
     /// from all pods of a shard says that those that are there are all.
     pub const SHARD_PODS: &str = "ctrlmesh.kusionstack.io/shard-pods";
+}
+
+/// Finalizers of objects.
+pub mod finalizers {
+    /// On a ShardingConfig that is a shard, by the manager: held until its pods show nothing, and the last one of a controller until
+    /// its rules are gone.
+    pub const HAND_OVER: &str = "ctrlmesh.kusionstack.io/hand-over";
+    /// On a root, by the manager: held until its shards are gone. KusionStack's manager put it onto all objects.
+    pub const PROTECTED: &str = "finalizer.ctrlmesh.kusionstack.io/protected";
 }
 
 /// Environment variables of the sidecar.

@@ -4,10 +4,12 @@
 //! are newer than itself. Leaves filling it to the sidecar.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
+use crate::support::Support;
 
 /// A sidecar's state.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -17,9 +19,15 @@ pub struct Status {
     pub pod: Pod,
     /// Version of the sidecar.
     pub version: String,
+    /// What it can run. `None`: it is older than this field ([`Support::baseline`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub supports: Option<Support>,
     /// What is missing until it is ready, as `/readyz` says. Empty: it is ready.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_ready: Vec<String>,
+    /// Plugins of a new chain that are being compiled. `None`: no plugin is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compiling: Option<Compiling>,
     /// The chain in force: what it has acknowledged.
     pub chain: ChainStatus,
     /// The last document that was refused, as long as no later one was accepted.
@@ -27,9 +35,54 @@ pub struct Status {
     pub refused: Option<Refused>,
     /// How often what happened, since the start.
     pub counts: Counts,
+    /// What came from the controller for the API server. `None`: an earlier sidecar, which does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_traffic: Option<ApiTraffic>,
     /// Leader elections of the controller, as far as the sidecar has overheard them: of locks that a plugin renames.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leader_elections: Vec<LeaderElection>,
+    /// The last requests that plugins did something to, the latest first, at most 32.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub touched: Vec<Touched>,
+}
+
+/// What a plugin did to a request.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Touched {
+    /// The entry of the chain.
+    pub entry: String,
+    /// The entry's rule; empty: the plugin names none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub rule: String,
+    /// What was done: `edited`, `delayed`, `refused`, `faulted`, `lost`, `expired` or `failed`.
+    pub did: String,
+    /// The request, without its query: `update deployments.apps/status shop/web`. Of an external one, its method and host.
+    pub request: String,
+    /// The HTTP status that the client got; 0: none.
+    pub status: u16,
+    /// How often, while this row was among the last. Edits of an entry count together, whatever they are of.
+    pub count: u64,
+    /// When last, RFC 3339.
+    pub last: String,
+}
+
+/// A new chain whose plugins are being compiled. [`fmt::Display`] gives the text for people: `compiling 2 plugins (3 s)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Compiling {
+    /// Plugins that are not compiled yet.
+    pub plugins: usize,
+    /// Seconds since the first of them was begun.
+    pub seconds: u64,
+}
+
+impl fmt::Display for Compiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { plugins, seconds } = self;
+        let noun = if *plugins == 1 { "plugin" } else { "plugins" };
+        write!(f, "compiling {plugins} {noun} ({seconds} s)")
+    }
 }
 
 /// A pod.
@@ -58,6 +111,38 @@ pub struct ChainStatus {
     /// What is still going on under an earlier chain.
     #[serde(skip_serializing_if = "InFlight::is_none")]
     pub earlier: InFlight,
+    /// Clients whose caches show an earlier view, at most five: those that have not listed for longest.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stale_caches: Vec<StaleCache>,
+}
+
+/// A client that was told to list again, and has not begun a watch since.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StaleCache {
+    /// Its user agent.
+    pub client: String,
+    /// What it caches: `configmaps`, `deployments.apps`.
+    pub resource: String,
+    /// In which namespace; empty: in all.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// When what it sees has changed, RFC 3339.
+    pub since: String,
+    /// Watches that were refused since: it comes back with what it had.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub refused_watches: u64,
+    /// `earlier.caches` counts it no longer, although it comes back: a hand-over goes on without it.
+    #[serde(skip_serializing_if = "is_false")]
+    pub given_up: bool,
+}
+
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// Requests in flight that began under an earlier chain, or under another view of this one (the pod's labels changed).
@@ -71,7 +156,8 @@ pub struct InFlight {
     /// Watches that show what the earlier chain let them see, and have not been ended yet.
     pub watches: u64,
     /// Clients that were told to list again, for another view, and have not begun a watch since: what they have cached is the
-    /// earlier one, and they may write by it. Those that never come back count for two minutes.
+    /// earlier one, and they may write by it. Those that never come back count for two minutes, those that repeat an expired
+    /// watch instead of listing for five.
     pub caches: u64,
 }
 
@@ -149,6 +235,20 @@ pub struct Counts {
     pub quarantines: u64,
 }
 
+/// Whether the pod's containers send anything to the API server through their sidecar.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ApiTraffic {
+    /// When the sidecar said so, RFC 3339, by its node's clock, which is that of the pod's containers.
+    pub now: String,
+    /// Since when it takes requests, RFC 3339. Absent: it does not yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// When the last request came, RFC 3339. Absent: none ever came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<String>,
+}
+
 /// One lock, as heard in the traffic of the controller.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -194,6 +294,13 @@ mod tests {
             let told: InFlight = serde_json::from_value(serde_json::json!({ going_on: 1 })).unwrap();
             assert!(!told.is_none(), "{going_on}");
         }
+    }
+
+    #[test]
+    fn compiling_plugins_are_counted_in_words() {
+        let text = |plugins, seconds| Compiling { plugins, seconds }.to_string();
+        assert_eq!(text(1, 0), "compiling 1 plugin (0 s)");
+        assert_eq!(text(2, 3), "compiling 2 plugins (3 s)");
     }
 
     #[test]

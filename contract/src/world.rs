@@ -3,6 +3,78 @@
 //!
 //! Pure. Types are checked later, when the sidecar instantiates the component.
 
+use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
+
+/// A version of the package `ctrlmesh:plugin`: major, minor, patch. One that only adds to another has the same major number, and
+/// below 1.0 the same minor number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Interface(pub u32, pub u32, pub u32);
+
+/// What sidecars of this release give to plugins: the newest version of each that are compatible. The last one is that of `wit/`.
+pub const SUPPORTED: [Interface; 1] = [Interface(0, 1, 1)];
+
+/// Functions that were added to an interface since the first version of those that are compatible, with the version that has them.
+const ADDED: [(&str, &str, Interface); 1] = [("report", "name-rule", Interface(0, 1, 1))];
+
+impl Interface {
+    /// Whether a host of this version has all that a plugin of the other may use.
+    #[must_use]
+    pub const fn includes(self, other: Self) -> bool {
+        self.is_compatible(other) && (self.1 > other.1 || self.1 == other.1 && self.2 >= other.2)
+    }
+
+    /// The oldest version that has all that a component imports, from the names of its imports and of the functions in each. A component
+    /// that was built against a later version than this release knows needs that one. `None`: it imports nothing of ours.
+    #[must_use]
+    pub fn needed<'a>(imports: impl IntoIterator<Item = (&'a str, &'a [String])>) -> Option<Self> {
+        let needed = imports.into_iter().filter_map(|(import, functions)| {
+            let (interface, version) = import.strip_prefix(PACKAGE)?.split_once('@')?;
+            let version: Self = version.parse().ok()?;
+            if !SUPPORTED.iter().any(|supported| supported.includes(version)) {
+                return Some(version);
+            }
+            let added = ADDED.iter().filter(|(of, function, since)| {
+                *of == interface && since.is_compatible(version) && functions.iter().any(|name| name == function)
+            });
+            let first = version.first_compatible();
+            Some(added.map(|(_, _, since)| *since).fold(first, Self::max))
+        });
+        needed.max()
+    }
+
+    /// The first version that this one only adds to.
+    const fn first_compatible(self) -> Self {
+        if self.0 > 0 {
+            Self(self.0, 0, 0)
+        } else {
+            Self(0, self.1, 0)
+        }
+    }
+
+    const fn is_compatible(self, other: Self) -> bool {
+        self.0 == other.0 && (self.0 > 0 || self.1 == other.1)
+    }
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+impl FromStr for Interface {
+    type Err = Option<ParseIntError>;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut numbers = text.split('.').map(str::parse);
+        let mut next = || numbers.next().ok_or(None)?.map_err(Some);
+        let version = Self(next()?, next()?, next()?);
+        numbers.next().map_or(Ok(version), |_| Err(None))
+    }
+}
+
 /// Versions of the plugin interface that hosts speak. The next one stands beside the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
@@ -113,6 +185,46 @@ fn is_given(import: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn needed_interface_is_the_oldest_that_has_all_imported_functions() {
+        let needed = |imports: &[(&str, &[&str])]| {
+            let owned = imports.iter().map(|(import, functions)| {
+                let functions: Vec<String> = functions.iter().map(|name| (*name).to_owned()).collect();
+                (*import, functions)
+            });
+            let owned: Vec<_> = owned.collect();
+            let imports = owned.iter().map(|(import, functions)| (*import, functions.as_slice()));
+            Interface::needed(imports).map(|version| version.to_string())
+        };
+        let (types, wasi) = (
+            ("ctrlmesh:plugin/types@0.1.1", &[][..]),
+            ("wasi:io/poll@0.2.6", &["poll"][..]),
+        );
+        for (imports, expected) in [
+            (vec![types, wasi], Some("0.1.0")),
+            (
+                vec![types, ("ctrlmesh:plugin/report@0.1.1", &["put"][..])],
+                Some("0.1.0"),
+            ),
+            (
+                vec![types, ("ctrlmesh:plugin/report@0.1.1", &["put", "name-rule"][..])],
+                Some("0.1.1"),
+            ),
+            (vec![("ctrlmesh:plugin/state@0.1.1", &["name-rule"][..])], Some("0.1.0")),
+            // Nobody knows what a later version has added.
+            (
+                vec![types, ("ctrlmesh:plugin/report@0.1.7", &["put"][..])],
+                Some("0.1.7"),
+            ),
+            (vec![wasi], None),
+        ] {
+            assert_eq!(needed(&imports).as_deref(), expected, "{imports:?}");
+        }
+        for text in ["0.1", "0.1.0.0", "0.1.x", "", "0.1.-1"] {
+            assert!(text.parse::<Interface>().is_err(), "{text}");
+        }
+    }
 
     const IMPORTS: [&str; 3] = [
         "ctrlmesh:plugin/types@0.1.0",

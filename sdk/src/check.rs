@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 
-use crate::{Admission, Ask, Cell, Claim, Grant, Host, InstanceInfo, Level, Place, Plugin, StateError, settings};
+use crate::{Admission, Ask, Cell, Claim, Grant, Host, InstanceInfo, Level, Part, Place, Plugin, StateError, settings};
 
 /// Configures the plugin once on a host that keeps nothing, and answers with its warnings.
 ///
@@ -58,6 +58,8 @@ impl Host for Nowhere {
     fn put_report(&self, _: &str, _: &str) {}
 
     fn remove_report(&self, _: &str) {}
+
+    fn name_rule(&self, _: &str, _: Part) {}
 
     fn add(&self, _: &str, _: i64, _: Option<i64>) -> Result<Option<i64>, StateError> {
         Err(StateError::TooManyKeys)

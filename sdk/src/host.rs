@@ -2,7 +2,7 @@
 //! tests bring their own (`testing::FakeHost`).
 
 use crate::bindings::ctrlmesh::plugin::{clock, log, metrics, random, report, state};
-use crate::{Admission, Ask, Cell, Claim, Grant, Level, Place, StateError};
+use crate::{Admission, Ask, Cell, Claim, Grant, Level, Part, Place, StateError};
 
 /// The host's side of the contract. Every function is one call out of the component (well under a microsecond).
 pub trait Host {
@@ -39,6 +39,10 @@ pub trait Host {
 
     /// Takes a report away.
     fn remove_report(&self, key: &str);
+
+    /// Names the rule that decides a part of the verdict which the call in hand returns: the sidecar shows it with what was
+    /// done, in its access log and in `/status`. At most 8 names a call, 64 bytes a name.
+    fn name_rule(&self, name: &str, decides: Part);
 
     /// Adds to a counter that starts at 0 and returns the new value; `None` if it would exceed `max`. Never below 0.
     ///
@@ -135,6 +139,10 @@ impl Host for Imports {
 
     fn remove_report(&self, key: &str) {
         report::remove(key);
+    }
+
+    fn name_rule(&self, name: &str, decides: Part) {
+        report::name_rule(name, decides);
     }
 
     fn add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError> {

@@ -50,6 +50,7 @@ pub mod testing;
 mod verdict;
 
 pub use bindings::ctrlmesh::plugin::log::Level;
+pub use bindings::ctrlmesh::plugin::report::Part;
 pub use bindings::ctrlmesh::plugin::state::{
     Admission, Ask, Bucket, Cell, Claim, Error as StateError, Grant, Place, Shortage,
 };

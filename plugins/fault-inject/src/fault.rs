@@ -86,6 +86,27 @@ pub(crate) enum Suits {
 }
 
 impl Suits {
+    /// Verbs of the requests that it can include; `None`: any, or none, as of what is about no resource.
+    pub(crate) const fn verbs(&self) -> Option<&'static [Verb]> {
+        match self {
+            Self::Every | Self::Version(_) | Self::Shutdown => None,
+            Self::Write => Some(&[
+                Verb::Create,
+                Verb::Update,
+                Verb::Patch,
+                Verb::Delete,
+                Verb::Deletecollection,
+            ]),
+            Self::Create | Self::Namespaced => Some(&[Verb::Create]),
+            Self::Change => Some(&[Verb::Update, Verb::Patch, Verb::Delete, Verb::Deletecollection]),
+            Self::Watch | Self::WatchList => Some(&[Verb::Watch]),
+            Self::ListOrWatch => Some(&[Verb::List, Verb::Watch]),
+            Self::NextPage => Some(&[Verb::List]),
+            Self::Aged => Some(&[Verb::Watch, Verb::List]),
+            Self::NotOlderThan => Some(&[Verb::List, Verb::Get]),
+        }
+    }
+
     pub(crate) fn includes(&self, req: &dyn Request) -> bool {
         let facts = req.facts();
         match self {
@@ -120,10 +141,10 @@ fn is_next_page(req: &dyn Request) -> bool {
     req.facts().verb == Verb::List && req.query("continue").is_some_and(|token| !token.is_empty())
 }
 
-/// A version that names a moment; `0` is any, and none is now.
+/// A version that names a moment; `0` is any, in whatever spelling, and none is now.
 fn has_version(req: &dyn Request) -> bool {
     req.query("resourceVersion")
-        .is_some_and(|version| !version.is_empty() && version != "0")
+        .is_some_and(|version| version.bytes().any(|digit| digit != b'0'))
 }
 
 fn is_aged(req: &dyn Request) -> bool {

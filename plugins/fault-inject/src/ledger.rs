@@ -6,7 +6,7 @@
 //! - The keys are bounded below the host's 1 024: four for each rule, [`MAX_OBJECTS`] for objects, and one for each rule and
 //!   verb beyond.
 
-use ctrlmesh_sdk::{Host, Place};
+use ctrlmesh_sdk::{Host, Part, Place};
 
 use crate::draw::{Draw, Subject};
 use crate::rule::Rule;
@@ -36,7 +36,7 @@ impl<'a> Ledger<'a> {
         format!("{kind}/{}", self.rule.name)
     }
 
-    /// One more request has matched. Returns its number, 1 at first; 0 if the host does not count.
+    /// One more request has come that the rule could do something to. Returns its number, 1 at first; 0 if the host does not count.
     pub(crate) fn matched(&self) -> u64 {
         self.host.count("fault_matched", &self.rule.name, 1);
         let number = self.add("m", 1, None).unwrap_or_default();
@@ -103,6 +103,11 @@ impl<'a> Ledger<'a> {
     fn fired(&self) {
         self.host.count("fault_fired", &self.rule.name, 1);
         self.report();
+    }
+
+    /// Says that this rule decides a part of the verdict on the request in hand.
+    pub(crate) fn decides(&self, part: Part) {
+        self.host.name_rule(&self.rule.name, part);
     }
 
     /// `None`: it would exceed `max`, or the host does not count.

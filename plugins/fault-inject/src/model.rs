@@ -46,7 +46,8 @@ impl Model {
                     return Err(at(Invalid::new(message).field("name")));
                 }
                 names.push(name.clone());
-                let rule = Rule::new(written, name, class, context).map_err(at)?;
+                let place = format!("{list}[{index}]");
+                let rule = Rule::new(written, (name, place), class, context).map_err(at)?;
                 if written.disabled != Some(true) && settings.disabled != Some(true) {
                     rules.push(rule);
                 }
@@ -76,12 +77,18 @@ fn name(written: &FaultRule, list: &str, index: usize) -> Result<String, Invalid
 }
 
 impl Rule {
-    fn new(written: &FaultRule, name: String, class: Class, context: &Context) -> Result<Self, Invalid> {
+    fn new(
+        written: &FaultRule,
+        (name, place): (String, String),
+        class: Class,
+        context: &Context,
+    ) -> Result<Self, Invalid> {
         let (plan, own) = plan(written, class, context)?;
         let window = written.effective_time.as_ref().map(Window::new).transpose();
         Ok(Self {
             mark: mark(&name),
             name,
+            place,
             matches: matches(written.matching.as_ref(), own).map_err(|error| error.field("match"))?,
             window: window.map_err(|error| error.field("effectiveTime"))?,
             select: select(written)?,

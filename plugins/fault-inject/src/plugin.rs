@@ -5,13 +5,13 @@
 
 use ctrlmesh_plugin_rules::match_rules;
 use ctrlmesh_sdk::{
-    Host, InstanceInfo, Phases, Plugin, Request, RequestAction, RequestVerdict, ResponseHead, ResponseVerdict,
+    Host, InstanceInfo, Part, Phases, Plugin, Request, RequestAction, RequestVerdict, ResponseHead, ResponseVerdict,
     Subscription,
 };
 
 use crate::catalogue::Context;
 use crate::draw::Subject;
-use crate::fault::OnRequest;
+use crate::fault::{Act, OnRequest};
 use crate::ledger::{Ledger, settle};
 use crate::model::Model;
 use crate::note::Note;
@@ -59,7 +59,8 @@ impl Plugin for FaultInject {
         let now = host.unix_ms();
         let mut decision = Decision::default();
         for (rule, index) in self.model.rules.iter().zip(0_u8..) {
-            if !rule.wants(req, now) {
+            let has_room = |act: &Act| decision.has_room(act);
+            if !rule.wants(req, now, has_room) {
                 continue;
             }
             let ledger = Ledger::new(rule, host);
@@ -86,7 +87,13 @@ impl FaultInject {
         // The rules may be others than when the request came.
         let act = rule.act(note.act).filter(|_| rule.mark == note.mark)?;
         let verdict = act.on_response(req, res, note.drawn_ms)?;
-        Ledger::new(rule, host).fire_on_response().then_some(verdict)
+        let ledger = Ledger::new(rule, host);
+        if !ledger.fire_on_response() {
+            return None;
+        }
+        ledger.decides(Part::Delay);
+        ledger.decides(Part::Action);
+        Some(verdict)
     }
 }
 
@@ -114,7 +121,7 @@ impl Decision {
     fn take(&mut self, chosen: &[Chosen<'_>], rule: &Rule, index: u8, ledger: &Ledger<'_>, req: &dyn Request) {
         let mut is_paid = false;
         for chosen in chosen {
-            if !self.has_room(chosen) {
+            if !self.has_room(chosen.act) {
                 continue;
             }
             let is_later = chosen.act.is_later();
@@ -129,9 +136,10 @@ impl Decision {
             }
             is_paid = true;
             match chosen.act.on_request(req, chosen.unit) {
-                OnRequest::Delay(ms) => self.delay_ms = self.delay_ms.saturating_add(ms),
+                OnRequest::Delay(ms) => self.delay(ms, ledger),
                 OnRequest::Stop(ms, action) => {
-                    self.delay_ms = self.delay_ms.saturating_add(ms);
+                    self.delay(ms, ledger);
+                    ledger.decides(Part::Action);
                     self.stop = Some(match action {
                         RequestAction::RefuseConnections(ms) => {
                             RequestAction::RefuseConnections(ms.min(chosen.left_ms))
@@ -151,10 +159,17 @@ impl Decision {
         }
     }
 
+    fn delay(&mut self, ms: u32, ledger: &Ledger<'_>) {
+        if ms > 0 {
+            self.delay_ms = self.delay_ms.saturating_add(ms);
+            ledger.decides(Part::Delay);
+        }
+    }
+
     /// Whether nobody else has decided what this act would.
-    fn has_room(&self, chosen: &Chosen<'_>) -> bool {
-        let is_delay = matches!(chosen.act, crate::fault::Act::Delay(_));
-        is_delay || self.stop.is_none() && !(chosen.act.is_later() && self.note.is_some())
+    fn has_room(&self, act: &Act) -> bool {
+        let is_delay = matches!(act, Act::Delay(_));
+        is_delay || self.stop.is_none() && !(act.is_later() && self.note.is_some())
     }
 }
 
@@ -164,6 +179,9 @@ fn warn(rules: &[Rule], host: &dyn Host) {
         host.warn("no rule is in force: nothing happens");
     }
     for rule in rules {
+        if let Some(reason) = rule.idle() {
+            host.warn(&format!("{}: never fires: {reason}", rule.place));
+        }
         let longest = rule
             .acts()
             .iter()

@@ -1,6 +1,6 @@
 //! One rule in force: whether it wants a request, and what it does to it.
 
-use ctrlmesh_plugin_rules::Rules;
+use ctrlmesh_plugin_rules::{Rules, verb_name};
 use ctrlmesh_sdk::Request;
 
 use crate::catalogue::Stage;
@@ -12,6 +12,8 @@ use crate::window::Window;
 #[derive(Debug)]
 pub(crate) struct Rule {
     pub(crate) name: String,
+    /// Where it is written: `httpFault[0]`.
+    pub(crate) place: String,
     /// Tells it from the rule that has its place after a change.
     pub(crate) mark: u16,
     pub(crate) matches: Rules,
@@ -84,13 +86,45 @@ impl Select {
 }
 
 impl Rule {
-    /// Whether a request at this moment (milliseconds since 1970) is meant, and can be hit.
-    pub(crate) fn wants(&self, req: &dyn Request, unix_ms: u64) -> bool {
-        let suits = match &self.plan {
-            Plan::Together(choices) => choices.iter().any(|choice| choice.suits.includes(req)),
-            Plan::Stages { .. } => true,
+    /// Whether a request at this moment (milliseconds since 1970) is meant, and one of the rule's acts can still hit it.
+    /// `has_room`: nobody else has decided what this act would.
+    pub(crate) fn wants(&self, req: &dyn Request, unix_ms: u64, has_room: impl Fn(&Act) -> bool) -> bool {
+        let can_hit = match &self.plan {
+            Plan::Together(choices) => {
+                let mut choices = choices.iter();
+                choices.any(|choice| choice.suits.includes(req) && has_room(&choice.act))
+            }
+            Plan::Stages { stages, .. } => stages.iter().any(|stage| {
+                let otherwise = stage.otherwise.as_ref();
+                stage.suits.includes(req) && has_room(&stage.act) || otherwise.is_some_and(&has_room)
+            }),
         };
-        suits && self.window.is_none_or(|window| window.is_open(unix_ms)) && self.matches.matches(req)
+        can_hit && self.window.is_none_or(|window| window.is_open(unix_ms)) && self.matches.matches(req)
+    }
+
+    /// Why no request can ever be hit; `None`: some can.
+    pub(crate) fn idle(&self) -> Option<String> {
+        let Plan::Together(choices) = &self.plan else {
+            return None;
+        };
+        let likely: Vec<&Choice> = choices.iter().filter(|choice| choice.percent > 0.0).collect();
+        if likely.is_empty() {
+            return Some("0 percent of the requests are hit; write more, or disabled: true".to_owned());
+        }
+        let matched = self.matches.verbs();
+        let is_possible = |choice: &&Choice| {
+            let verbs = choice.suits.verbs();
+            verbs.is_none_or(|verbs| verbs.iter().any(|verb| matched.contains(verb)))
+        };
+        if likely.iter().any(is_possible) {
+            return None;
+        }
+        let wanted = likely.iter().filter_map(|choice| choice.suits.verbs()).flatten();
+        let wanted: Vec<&str> = wanted.map(|verb| verb_name(*verb)).collect();
+        Some(format!(
+            "the fault is for requests with the verb {}, and match has none of these; add one (a create has no name to match)",
+            wanted.join(", ")
+        ))
     }
 
     /// Whether it has to know how long ago its first match was.

@@ -3,7 +3,7 @@
 use ctrlmesh_plugin_rules::{TriggerPolicy, match_rules};
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{
-    Admission, Ask, Host, InstanceInfo, Phases, Place, Plugin, Refusal, Request, RequestVerdict, StateError,
+    Admission, Ask, Host, InstanceInfo, Part, Phases, Place, Plugin, Refusal, Request, RequestVerdict, StateError,
     Subscription,
 };
 
@@ -106,6 +106,9 @@ fn granted(matching: &[&Limiter], wait_ms: u32, host: &dyn Host) -> RequestVerdi
     for limiter in matching {
         let has_waited = wait_ms > 0 && limiter.has_queue();
         host.count(if has_waited { "queued" } else { "granted" }, &limiter.name, 1);
+        if has_waited {
+            host.name_rule(&limiter.name, Part::Delay);
+        }
     }
     RequestVerdict::proceed().after_ms(wait_ms)
 }

@@ -34,7 +34,7 @@ pub use duration::GoDuration;
 pub use endpoint::HostPattern;
 pub use key::Key;
 pub use non_resource::NonResourceRule;
-pub use resource::{ResourceRule, is_long_running};
+pub use resource::{ResourceRule, is_long_running, verb_name};
 pub use rest::{HeaderRule, OneOrMany, RestRule, TextRule};
 pub use rules::{Lists, Rules, checked_name};
 pub use subscription::match_rules;

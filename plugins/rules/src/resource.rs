@@ -20,6 +20,13 @@ const VERBS: [(&str, Verb); 9] = [
     ("proxy", Verb::Proxy),
 ];
 
+/// A verb as a rule writes it; requests about no resource have none.
+#[must_use]
+pub fn verb_name(verb: Verb) -> &'static str {
+    let names = VERBS.iter().find(|(_, known)| *known == verb);
+    names.map_or("none", |(name, _)| *name)
+}
+
 /// Subresources whose requests last as long as the client likes (kube-apiserver, `--max-requests-inflight` exempts them).
 const LONG_RUNNING: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
@@ -117,6 +124,12 @@ impl Resource {
             None => Hit::Wildcard,
             Some(kinds) => kinds.iter().map(|kind| kind.hit(facts)).max().unwrap_or(Hit::Miss),
         }
+    }
+
+    /// A create has its name in the body, so one of a certain name can't be meant.
+    pub(crate) fn possible_verbs(&self) -> impl Iterator<Item = Verb> {
+        let verbs = self.verbs.iter().copied();
+        verbs.filter(|verb| *verb != Verb::Create || self.names.matches(""))
     }
 
     /// One rule for each subresource that is named: a match rule's two lists are a product.

@@ -124,6 +124,17 @@ impl Rules {
         self.match_rules().is_empty()
     }
 
+    /// Verbs that a request can have that is meant; [`Verb::NonResource`] stands for requests about no resource, and for calls
+    /// to other services.
+    #[must_use]
+    pub fn verbs(&self) -> Vec<Verb> {
+        let mut verbs: Vec<Verb> = self.resources.iter().flat_map(Resource::possible_verbs).collect();
+        if !self.non_resources.is_empty() || !self.rests.is_empty() {
+            verbs.push(Verb::NonResource);
+        }
+        verbs
+    }
+
     /// Whether the request is meant. One for a leader election's lock is so only if its resource is named.
     #[must_use]
     pub fn matches(&self, req: &dyn Request) -> bool {

@@ -39,6 +39,7 @@ fn begins_with_state(req: &dyn Request, version: &str) -> bool {
     match req.query("sendInitialEvents").as_deref() {
         // As apimachinery reads a flag (`pkg/runtime/conversion.go`, `Convert_Slice_string_To_bool`).
         Some(flag) => flag != "0" && !flag.eq_ignore_ascii_case("false"),
-        None => version == "0",
+        // In any spelling: the API server reads a number (apiserver `pkg/storage/api_object_versioner.go`).
+        None => version.bytes().all(|digit| digit == b'0'),
     }
 }

@@ -4,7 +4,7 @@ use std::cell::{Cell as Mutable, RefCell};
 use std::collections::BTreeMap;
 
 use super::state::State;
-use crate::{Admission, Ask, Cell, Claim, Grant, Host, Level, Place, StateError};
+use crate::{Admission, Ask, Cell, Claim, Grant, Host, Level, Part, Place, StateError};
 
 /// 2026-01-01T00:00:00Z: any fixed moment would do.
 const START_UNIX_MS: u64 = 1_767_225_600_000;
@@ -47,6 +47,7 @@ pub struct FakeHost {
     dropped: Mutable<u64>,
     state: RefCell<State>,
     reports: RefCell<BTreeMap<String, serde_json::Value>>,
+    named: RefCell<Vec<(String, Part)>>,
     before_report: Interruption,
 }
 
@@ -68,6 +69,7 @@ impl FakeHost {
             dropped: Mutable::new(0),
             state: RefCell::default(),
             reports: RefCell::default(),
+            named: RefCell::default(),
             before_report: Interruption::default(),
         }
     }
@@ -123,6 +125,12 @@ impl FakeHost {
     #[must_use]
     pub fn report(&self, key: &str) -> Option<serde_json::Value> {
         self.reports.borrow().get(key).cloned()
+    }
+
+    /// The rules that the plugin has named since this was last asked, each with the part of the verdict that it decides.
+    #[must_use]
+    pub fn take_named_rules(&self) -> Vec<(String, Part)> {
+        self.named.take()
     }
 
     /// Does this right before the plugin's next report is put or removed: what another instance of it, on another thread,
@@ -207,6 +215,10 @@ impl Host for FakeHost {
     fn remove_report(&self, key: &str) {
         self.interrupted();
         self.reports.borrow_mut().remove(key);
+    }
+
+    fn name_rule(&self, name: &str, decides: Part) {
+        self.named.borrow_mut().push((name.to_owned(), decides));
     }
 
     fn add(&self, key: &str, delta: i64, max: Option<i64>) -> Result<Option<i64>, StateError> {

@@ -1,7 +1,7 @@
 //! FI-*: what a FaultInjection promises, also where the CRD's own engine does something else.
 
 use ctrlmesh_sdk::testing::TestRequest;
-use ctrlmesh_sdk::{Phases, RequestAction, RequestVerdict, Verb};
+use ctrlmesh_sdk::{Part, Phases, RequestAction, RequestVerdict, Verb};
 
 use super::kit::{api, ask, bench, create, is_hit, refusal, refused, rule};
 
@@ -57,9 +57,17 @@ fn fi_01_delays_of_several_rules_add_up_and_the_first_abort_wins() {
     let verdict = ask(&mut bench, &api(Verb::Get));
     assert_eq!(verdict.delay_ms, 1_020);
     assert!(matches!(verdict.action, RequestAction::Refuse(refusal) if refusal.code == 429));
+    let counts = |name: &str| bench.host.report(name);
     assert_eq!(
-        bench.host.report("c"),
-        Some(serde_json::json!({"matched": 1, "fired": 0}))
+        counts("c"),
+        Some(serde_json::json!({"matched": 0, "fired": 0})),
+        "b has answered it"
+    );
+    assert_eq!(counts("d"), Some(serde_json::json!({"matched": 1, "fired": 1})));
+    let named = [("a", Part::Delay), ("b", Part::Action), ("d", Part::Delay)];
+    assert_eq!(
+        bench.host.take_named_rules(),
+        named.map(|(name, part)| (name.to_owned(), part))
     );
 }
 

@@ -216,3 +216,55 @@ fn one_host_serves_any_number_of_instances() {
     let mut second = Bench::<FaultInject>::on(host, settings, &about()).unwrap();
     assert!(is_hit(&mut second, &api(Verb::Get)));
 }
+
+/// What is logged about one rule.
+fn warned(fields: &str) -> Vec<String> {
+    let bench = bench(&format!(r#"{{"httpFault": [{{"name": "x", {fields}}}]}}"#));
+    bench.host.logs().into_iter().map(|(_, text)| text).collect()
+}
+
+#[test]
+fn rule_that_can_never_fire_is_warned_of_with_its_place() {
+    let resources = |verbs: &str| format!(r#""match": {{"resources": [{{"verbs": [{verbs}]}}]}}"#);
+    for (rule, reason) in [
+        (
+            format!(r#"{}, "do": "conflict""#, resources(r#""list", "get""#)),
+            "verb update, patch, delete, deletecollection, and match",
+        ),
+        (
+            format!(r#"{}, "do": "expire""#, resources(r#""list""#)),
+            "verb watch, and",
+        ),
+        (
+            r#""match": {"httpMatch": [{}], "nonResources": [{}]}, "do": "exists""#.to_owned(),
+            "verb create, and",
+        ),
+        (
+            r#""match": {"resources": [{"verbs": ["create"], "names": ["web"]}]}, "do": "quota""#.to_owned(),
+            "a create has no name",
+        ),
+        (
+            format!(
+                r#"{}, "abort": {{"httpStatus": 500, "percent": 0}}"#,
+                resources(r#""get""#)
+            ),
+            "0 percent",
+        ),
+    ] {
+        let told = warned(&rule);
+        assert!(
+            matches!(&told[..], [text] if text.starts_with("httpFault[0]: never fires: ") && text.contains(reason)),
+            "{rule}: {told:?}"
+        );
+    }
+    for rule in [
+        format!(r#"{}, "do": "conflict""#, resources(r#""list", "update""#)),
+        format!(r#"{}, "do": "conflict""#, resources(r#""*""#)),
+        format!(r#"{}, "do": "refuse""#, resources(r#""list""#)),
+        format!(r#"{}, "do": "failPage""#, resources(r#""list""#)),
+        r#""do": "overload", "match": {"nonResources": [{}]}"#.to_owned(),
+        r#""match": {"resources": [{"verbs": ["create", "patch"], "names": ["web"]}]}, "do": "deny""#.to_owned(),
+    ] {
+        assert_eq!(warned(&rule), Vec::<String>::new(), "{rule}");
+    }
+}

@@ -22,6 +22,7 @@ fn b4_too_old_only_where_a_version_can_be_gone() {
     for req in [
         api(Verb::Watch),
         at(Verb::Watch, "0"),
+        at(Verb::Watch, "00"),
         at(Verb::List, "70"),
         at(Verb::Get, "70"),
     ] {

@@ -117,7 +117,7 @@ fn names_are_unique_over_both_lists_and_given_where_they_are_missing() {
 
 #[test]
 fn rules_are_bounded_and_the_metrics_of_all_fit() {
-    let rule = r#"{"match": {"resources": [{}]}, "do": "refuse", "percent": 50}"#;
+    let rule = r#"{"match": {"resources": [{}]}, "do": {"delay": {"for": "1ms"}}, "percent": 50}"#;
     let settings = |count: usize| format!(r#"{{"faults": [{}]}}"#, vec![rule; count].join(","));
     assert!(refused(&settings(31)).starts_with("faults: 31 rules, at most 30"));
     let mut bench = bench(&settings(30));

@@ -50,6 +50,7 @@ const NEITHER: [&str; 0] = [];
 fn a_list_that_would_take_an_older_state_is_made_consistent() {
     for query in [
         "resourceVersion=0",
+        "resourceVersion=00",
         "resourceVersion=0&limit=500",
         "resourceVersion=77",
         "resourceVersion=77&resourceVersionMatch=",
@@ -80,6 +81,7 @@ fn a_watch_that_begins_with_a_list_is_made_consistent_and_stays_valid() {
         "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=77",
         "sendInitialEvents=&resourceVersionMatch=NotOlderThan&resourceVersion=0",
         "resourceVersion=0",
+        "resourceVersion=00",
     ] {
         assert_eq!(removed(Verb::Watch, query), VERSION, "{query}");
     }

@@ -1,0 +1,109 @@
+//! What a sidecar can run, as `/status` says it: which chain documents it reads, and which versions of the plugin interface it
+//! gives to plugins. The manager writes nothing that a sidecar of the namespace can't run.
+//!
+//! Lists of words, since a manager meets sidecars of other releases: it ignores words that it does not know. Whoever lets the
+//! document or the interface grow adds the new word here.
+
+use serde::{Deserialize, Serialize};
+
+use crate::names::CHAIN_API_VERSION;
+use crate::world::{Interface, SUPPORTED};
+
+/// What a sidecar can run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Support {
+    /// `apiVersion` of the chain documents that it reads.
+    pub documents: Vec<String>,
+    /// Versions of the plugin interface, the newest of each that are compatible: `0.1.0`.
+    pub plugins: Vec<String>,
+}
+
+impl Support {
+    /// What sidecars of this release can run.
+    #[must_use]
+    pub fn current() -> Self {
+        Self {
+            documents: vec![CHAIN_API_VERSION.to_owned()],
+            plugins: SUPPORTED.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// What sidecars can run that do not say it: those of the releases before `/status` had the field. Never changes.
+    #[must_use]
+    pub fn baseline() -> Self {
+        Self {
+            documents: vec!["chain.ctrlmesh.kusionstack.io/v1".to_owned()],
+            plugins: vec!["0.1.0".to_owned()],
+        }
+    }
+
+    /// Whether it reads the documents that this release writes.
+    #[must_use]
+    pub fn reads_documents(&self) -> bool {
+        self.documents.iter().any(|version| version == CHAIN_API_VERSION)
+    }
+
+    /// Whether it runs plugins that were built against this version of the interface.
+    #[must_use]
+    pub fn runs(&self, needed: Interface) -> bool {
+        let mut supported = self
+            .plugins
+            .iter()
+            .filter_map(|version| version.parse::<Interface>().ok());
+        supported.any(|supported| supported.includes(needed))
+    }
+}
+
+impl Default for Support {
+    fn default() -> Self {
+        Self::baseline()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plugins(versions: &[&str]) -> Support {
+        Support {
+            plugins: versions.iter().map(|version| (*version).to_owned()).collect(),
+            ..Support::baseline()
+        }
+    }
+
+    #[test]
+    fn plugins_run_where_a_compatible_version_is_no_older() {
+        let interface = |text: &str| text.parse::<Interface>().unwrap();
+        for (supported, needed, expected) in [
+            (&["0.1.0"][..], "0.1.0", true),
+            (&["0.1.2"], "0.1.1", true),
+            (&["0.1.1"], "0.1.2", false),
+            (&["0.2.0"], "0.1.0", false),
+            (&["0.2.0", "0.1.3"], "0.1.3", true),
+            (&["0.2.0", "a word of a later release"], "0.2.0", true),
+            (&["1.4.0"], "1.2.9", true),
+            (&["2.0.0"], "1.2.9", false),
+            (&[], "0.1.0", false),
+        ] {
+            let runs = plugins(supported).runs(interface(needed));
+            assert_eq!(runs, expected, "{needed} on {supported:?}");
+        }
+    }
+
+    #[test]
+    fn current_release_runs_what_the_baseline_runs() {
+        let (current, baseline) = (Support::current(), Support::baseline());
+        for version in &baseline.plugins {
+            assert!(current.runs(version.parse().unwrap()), "{version}");
+        }
+        assert!(current.reads_documents() && baseline.reads_documents());
+    }
+
+    #[test]
+    fn unknown_fields_and_missing_ones_are_read() {
+        let read = |text: &str| serde_json::from_str::<Support>(text).unwrap();
+        assert_eq!(read("{}"), Support::baseline());
+        assert_eq!(read(r#"{"plugins":["0.9.0"],"more":1}"#), plugins(&["0.9.0"]));
+    }
+}
