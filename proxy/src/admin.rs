@@ -5,9 +5,11 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use ctrlmesh_contract::names::readiness::FIRST_CHAIN;
+use ctrlmesh_contract::status::Compiling;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -20,16 +22,19 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::ChainHandle;
+use crate::connection::Timeouts;
 use crate::leadership::Leadership;
 use crate::ledger::Ledger;
 use crate::listener::REST;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
+use crate::warning_rate::WarningRate;
 
 /// Probes, a scraper, the manager: a handful.
-const MAX_CONNECTIONS: usize = 64;
+pub(crate) const MAX_CONNECTIONS: usize = 64;
 
-/// A connection has one request. What is not asked and read within this time is not for a prober.
+/// A connection has one request, and is closed with the answer, which says so. What is not asked and read within this time, once
+/// it has begun, is not for a prober. A client that has not begun is idle, and has as long as on any port.
 const LIFE: Duration = Duration::from_secs(10);
 
 /// What the admin port shows.
@@ -40,12 +45,14 @@ pub(crate) struct Admin {
     pub(crate) chain: Arc<ChainHandle>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) leadership: Arc<Leadership>,
+    pub(crate) timeouts: Timeouts,
 }
 
 impl Admin {
     /// Serves until `stop`.
     pub(crate) async fn serve(self, listener: TcpListener, stop: CancellationToken) {
         let (mut connections, mut oldest_first) = (JoinSet::new(), VecDeque::new());
+        let failures = WarningRate::default();
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
@@ -54,7 +61,9 @@ impl Admin {
                         oldest_first.push_back(connections.spawn(self.clone().connection(stream)));
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "accept failed on the admin port");
+                        if let Some(suppressed) = failures.admit() {
+                            tracing::warn!(%error, suppressed, "accept failed on the admin port");
+                        }
                         tokio::time::sleep(REST).await;
                     }
                 },
@@ -65,6 +74,11 @@ impl Admin {
     }
 
     async fn connection(self, stream: TcpStream) {
+        let mut first_byte = [0];
+        let peeked = tokio::time::timeout(self.timeouts.idle, stream.peek(&mut first_byte));
+        if !matches!(peeked.await, Ok(Ok(1))) {
+            return;
+        }
         let service = service_fn(move |request| {
             let response = self.answer(&request);
             async move { Ok::<_, Infallible>(response) }
@@ -101,10 +115,10 @@ impl Admin {
         if missing.is_empty() {
             return text(StatusCode::OK, "ok\n");
         }
-        let reason = self.chain.status().refused.map(|refused| refused.message);
-        let mut body = format!("not ready: {}\n", missing.join(", "));
-        if let Some(reason) = reason {
-            body.push_str(&reason);
+        let status = self.chain.status();
+        let mut body = format!("not ready: {}\n", waits_for(&missing, status.compiling.as_ref()));
+        if let Some(refused) = status.refused {
+            body.push_str(&refused.message);
             body.push('\n');
         }
         text(StatusCode::SERVICE_UNAVAILABLE, body)
@@ -132,7 +146,10 @@ impl Admin {
         status.not_ready = self.readiness.missing().into_iter().map(str::to_owned).collect();
         // After the watches were counted: a client is noted before its watch counts no more.
         status.chain.earlier.caches = self.ledger.outdated();
+        status.chain.stale_caches = self.ledger.stale_caches();
         status.leader_elections = self.leadership.told();
+        status.touched = self.metrics.touched.told();
+        status.api_traffic = Some(self.metrics.api_traffic.status(SystemTime::now()));
         match serde_json::to_vec(&status) {
             Ok(body) => {
                 let mut response = text(StatusCode::OK, body);
@@ -147,6 +164,16 @@ impl Admin {
             ),
         }
     }
+}
+
+/// The parts that are missing. The first chain is there already while its plugins are compiled.
+fn waits_for(missing: &[&str], compiling: Option<&Compiling>) -> String {
+    let compiling = compiling.map(ToString::to_string);
+    let parts = missing.iter().map(|part| match &compiling {
+        Some(compiling) if *part == FIRST_CHAIN => compiling.as_str(),
+        _ => *part,
+    });
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 /// Ends the oldest connections if there are as many as may be.

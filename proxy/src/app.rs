@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::SystemTime;
 
 use ctrlmesh_contract::names::readiness::LISTENER;
 use tokio::sync::{mpsc, oneshot};
@@ -15,14 +16,18 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::Admin;
 use crate::chain::Snapshot;
 use crate::config::Settings;
+use crate::connection::{HEAD_TIMEOUT, Timeouts};
+use crate::descriptors::Descriptors;
 use crate::error::Error;
 use crate::external;
 use crate::listener;
 use crate::metrics::Metrics;
 use crate::outage::Outage;
 use crate::readiness::{Guard, Readiness};
+use crate::request_memory::RequestMemory;
 use crate::tls::ServerTls;
 use crate::upstream::Target;
+use crate::verdict::Traffic;
 use crate::wasm::{Engine, PluginSeries, StateStore};
 use crate::worker::{self, Order, Shared};
 
@@ -57,12 +62,14 @@ impl App {
         let states = Arc::new(StateStore::new());
         registry.register_collector(Box::new(PluginSeries::new(Arc::clone(&states))));
         let metrics = Metrics::new(registry);
+        let target = Target::infer(settings.kubeconfig.as_deref(), settings.context.as_deref()).await?;
+        let share = Descriptors::raise().share(&settings);
         let external = addresses
             .external
-            .map(|_| external::Shared::new(&settings.external, &addresses, &metrics))
+            .map(|_| external::Shared::new(&settings.external, &addresses, &target, &metrics, share.sockets()))
             .transpose()?;
         let shared = Shared {
-            target: Target::infer(settings.kubeconfig.as_deref(), settings.context.as_deref()).await?,
+            target,
             engine: Engine::new()?,
             metrics,
             states,
@@ -72,12 +79,18 @@ impl App {
             leadership: Arc::default(),
             outage: Outage::new(),
             tls: ServerTls::load(settings.tls_dir.as_deref())?,
+            timeouts: Timeouts {
+                head: HEAD_TIMEOUT,
+                idle: settings.idle_timeout(),
+            },
             head_timeout: settings.head_timeout(),
+            memory: RequestMemory::default(),
+            sockets: share.sockets(),
             external,
             drain: CancellationToken::new(),
             stop: CancellationToken::new(),
         };
-        let ports = bound.ports(&settings, &shared);
+        let ports = bound.ports(share.connections, &shared);
         Ok(Self {
             settings,
             ports,
@@ -116,10 +129,14 @@ impl App {
             chain: shared.chain.clone(),
             ledger: Arc::clone(&shared.ledger),
             leadership: Arc::clone(&shared.leadership),
+            timeouts: shared.timeouts,
         };
         tasks.spawn(admin_parts.serve(ports.admin, control.clone()));
         if let Some(directory) = settings.tls_dir.clone() {
             tasks.spawn(shared.tls.clone().follow(directory, control.clone()));
+        }
+        if let Some(external) = &shared.external {
+            tasks.spawn(Arc::clone(external).follow_api_server(control.clone()));
         }
         let senders = workers.clone();
         feed::start(&mut tasks, &settings, &shared, senders, awaited, control.clone())?;
@@ -151,6 +168,9 @@ async fn accept(port: listener::Port, workers: Vec<mpsc::Sender<Order>>, shared:
     drop(listening);
     let (metrics, drain) = (Arc::clone(&shared.metrics), shared.drain.clone());
     drop(shared);
+    if port.traffic == Traffic::Api {
+        metrics.api_traffic.begins(SystemTime::now());
+    }
     listener::accept(port, workers, metrics, drain).await;
 }
 

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use http::{Response, response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -60,21 +61,66 @@ impl RequestBody {
     }
 }
 
-/// Reads a body to its end.
+impl RequestBody {
+    /// Reads it to its end.
+    ///
+    /// # Errors
+    /// A reply: too large, too slow, broken off, or no room for it.
+    pub(crate) async fn collect(self) -> Result<Bytes, Reply> {
+        match self {
+            Self::Full(bytes) => Ok(bytes.unwrap_or_default()),
+            Self::Streaming(body) => {
+                let record = Rc::clone(&body.record);
+                collect(Self::Streaming(body), |bytes| {
+                    record.hold(bytes).map_err(|error| Reply::over_bound(error, true))
+                })
+                .await
+            }
+        }
+    }
+}
+
+/// Reads the body of an answer to its end.
 ///
 /// # Errors
-/// A reply: too large, too slow, or broken off.
-pub(crate) async fn collect<B>(body: B) -> Result<Bytes, Reply>
+/// A reply: too large, broken off, or no room for it.
+pub(crate) async fn collect_response<B>(body: B, record: &Record) -> Result<Bytes, Reply>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    match Limited::new(body, MAX_COLLECTED).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Reply::body_too_large(MAX_COLLECTED)),
-        Err(error) if error.is::<SlowBody>() => Err(Reply::slow_body()),
-        Err(error) => Err(Reply::broken_body(&error)),
+    collect(body, |bytes| {
+        let held = record.hold(bytes);
+        held.map_err(|error| Reply::over_bound(error, record.is_repeatable()))
+    })
+    .await
+}
+
+/// `hold` is asked for room before bytes are kept. They are copied: a frame of one byte would keep the whole buffer that it came in.
+async fn collect<B>(body: B, hold: impl Fn(usize) -> Result<(), Reply>) -> Result<Bytes, Reply>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    // Memory that nothing was written to yet costs nothing; growing costs twice what is kept.
+    let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+    let mut collected = BytesMut::with_capacity(length.unwrap_or_default().min(MAX_COLLECTED));
+    let mut body = std::pin::pin!(Limited::new(body, MAX_COLLECTED));
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => {
+                let Some(data) = frame.data_ref() else { continue };
+                hold(data.len())?;
+                collected.extend_from_slice(data);
+            }
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+                return Err(Reply::body_too_large(MAX_COLLECTED));
+            }
+            Err(error) if error.is::<SlowBody>() => return Err(Reply::slow_body()),
+            Err(error) => return Err(Reply::broken_body(&error)),
+        }
     }
+    Ok(collected.freeze())
 }
 
 impl Body for RequestBody {
@@ -129,6 +175,9 @@ impl Streaming {
 pub(crate) struct ClientBody {
     kind: Kind,
     record: Option<Rc<Record>>,
+    /// Bytes that the client still waits for, where the head says how many there are. HTTP/1.1 asks for no more than these, and
+    /// an HTTP/2 server may tell in a later frame that they were all.
+    left: Option<u64>,
 }
 
 enum Kind {
@@ -141,39 +190,52 @@ impl ClientBody {
     /// Bytes of our own.
     pub(crate) fn full(bytes: Bytes, record: Option<Rc<Record>>) -> Self {
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
-        Self::with(Kind::Full(bytes), record)
+        Self::with(Kind::Full(bytes), None, record)
     }
 
-    /// The API server's body as it comes.
-    pub(crate) fn upstream(body: UpstreamBody, record: Rc<Record>) -> Self {
-        Self::with(Kind::Upstream(body), Some(record))
+    /// The server's answer as it comes.
+    pub(crate) fn upstream(response: Response<UpstreamBody>, record: &Rc<Record>) -> Response<Self> {
+        let (head, body) = response.into_parts();
+        let left = record.response_length(&head);
+        let body = Self::with(Kind::Upstream(body), left, Some(Rc::clone(record)));
+        Response::from_parts(head, body)
     }
 
-    /// A body that is changed on its way.
-    pub(crate) fn boxed(body: BoxBody, record: Rc<Record>) -> Self {
-        Self::with(Kind::Boxed(body), Some(record))
+    /// An answer whose body is changed on its way.
+    pub(crate) fn boxed(head: response::Parts, body: BoxBody, record: &Rc<Record>) -> Response<Self> {
+        let left = record.response_length(&head);
+        let body = Self::with(Kind::Boxed(body), left, Some(Rc::clone(record)));
+        Response::from_parts(head, body)
     }
 
-    fn with(kind: Kind, record: Option<Rc<Record>>) -> Self {
-        let body = Self { kind, record };
-        // hyper does not poll a body that says at once that it is over (204, 304, HEAD).
-        if body.is_end_stream()
-            && let Some(record) = &body.record
+    fn with(kind: Kind, left: Option<u64>, record: Option<Rc<Record>>) -> Self {
+        let body = Self { kind, record, left };
+        // hyper does not poll a body that says at once that it is over, or of an answer that has none (204, 304, HEAD).
+        if let Some(record) = &body.record
+            && body.is_handed_over()
         {
             record.completed();
         }
         body
     }
 
-    fn inspect(&self, frame: Option<&Result<Frame<Bytes>, BoxError>>) {
+    fn is_handed_over(&self) -> bool {
+        self.left == Some(0) || self.is_end_stream()
+    }
+
+    fn inspect(&mut self, frame: Option<&Result<Frame<Bytes>, BoxError>>) {
         let Some(record) = &self.record else { return };
         match frame {
-            Some(Ok(frame)) => record.add_response_bytes(frame.data_ref().map_or(0, Bytes::len)),
+            Some(Ok(frame)) => {
+                let length = frame.data_ref().map_or(0, Bytes::len);
+                record.add_response_bytes(length);
+                self.left = self.left.map(|left| left.saturating_sub(length as u64));
+            }
             Some(Err(error)) if error.is::<BrokenOff>() => record.fail(Failure::PluginReset),
             Some(Err(_)) => record.fail(Failure::UpstreamReset),
             None => record.completed(),
         }
-        if self.is_end_stream() {
+        if self.is_handed_over() {
             record.completed();
         }
     }

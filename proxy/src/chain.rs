@@ -7,11 +7,12 @@
 //!   `metrics.rs`: what is counted
 //! - `directory.rs`, `packed.rs`, `labels.rs`: reading what kubelet mounts
 //! - `past.rs`: what is known of sidecars that ran in this pod before
-//! - `source.rs`, `build.rs`: from a directory to a snapshot; `watch.rs`, `directory_watch.rs`: when to do that
+//! - `source.rs`, `build.rs`: from a directory to a snapshot; `compiling.rs`: how far that is; `watch.rs`, `directory_watch.rs`: when to do that
 //!
 //! Leaves running plugins to `wasm/`, and what follows from a verdict to others.
 
 mod build;
+mod compiling;
 mod directory;
 mod directory_watch;
 mod error;
@@ -31,6 +32,7 @@ pub(crate) mod tests;
 pub mod watch;
 
 pub use build::Host;
+pub use compiling::CompileProgress;
 pub use directory_watch::DirectoryWatch;
 pub use error::Error;
 pub use handle::{ChainHandle, Required};

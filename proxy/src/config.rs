@@ -129,6 +129,11 @@ pub struct Settings {
     #[arg(long, env = "CTRLMESH_MAX_CONNECTIONS", default_value_t = 4096, value_name = "N")]
     pub max_connections: u32,
 
+    /// Seconds after which a client's connection without a request under way is closed. Longer than clients keep theirs (Go 90), so
+    /// that they close first and never send a request into a connection that is being closed.
+    #[arg(long, env = "CTRLMESH_IDLE_TIMEOUT", default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub idle_timeout: u64,
+
     /// Seconds to wait for a response head of a request that is not a watch, exec, log or the like.
     /// The API server itself gives up after 60.
     #[arg(
@@ -186,6 +191,12 @@ impl Settings {
     #[must_use]
     pub const fn head_timeout(&self) -> Duration {
         Duration::from_secs(self.response_timeout)
+    }
+
+    /// How long a client's connection may be idle.
+    #[must_use]
+    pub const fn idle_timeout(&self) -> Duration {
+        Duration::from_secs(self.idle_timeout)
     }
 
     /// How long draining may take.

@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use futures_util::future::Either;
@@ -21,11 +21,19 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::external::{self, External};
 use crate::handler;
 use crate::outage::Outage;
+use crate::request_memory::{ConnectionMemory, OverBound};
 use crate::shape::LONGEST_HANG;
 use crate::signal::Signal;
 use crate::worker::{LocalExecutor, Worker};
 
-/// A client that does not finish its handshake or request head in this time holds a place that others need.
+mod activity;
+mod header_block;
+mod opening;
+
+pub(crate) use activity::{Activity, Deadlines, Expired, ObservedStream, Request, Timeouts};
+use opening::{Opening, Protocol, Rewound, read_opening};
+
+/// A client that has begun a handshake or a request head and does not finish it in this time holds a place that others need.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of a request head. Go's servers take 1 MiB; tokens with many groups stay below 64 KiB.
@@ -62,7 +70,8 @@ enum Wish {
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
     wish: Cell<Wish>,
-    is_http1: Cell<bool>,
+    activity: Activity,
+    memory: ConnectionMemory,
     waker: RefCell<Option<Waker>>,
     /// Of its port; `None` in tests.
     outage: Option<Outage>,
@@ -71,6 +80,16 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// A request whose head has arrived.
+    pub(crate) fn begin_request(self: &Rc<Self>) -> RequestPlace {
+        RequestPlace {
+            _request: self.activity.begin(),
+            connection: Rc::clone(self),
+            held: Cell::new(0),
+            spare: Cell::new(0),
+        }
+    }
+
     /// Closes the connection at once, with all its requests.
     pub(crate) fn close(&self) {
         self.wish(Wish::Close);
@@ -91,7 +110,7 @@ impl Connection {
     /// Takes no new requests after this answer, which says so itself on HTTP/1.1.
     pub(crate) fn retire_with(&self, answer: &mut HeaderMap) {
         self.wish(Wish::Retire);
-        if self.is_http1.get() {
+        if self.activity.is_http1() {
             answer.insert(CONNECTION, HeaderValue::from_static("close"));
         }
     }
@@ -113,22 +132,40 @@ impl Connection {
     }
 }
 
-/// The HTTP version that a client speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Protocol {
-    Http1,
-    Http2,
+/// A request's part of its connection, which is not idle as long as it lives: the bytes that it holds.
+#[derive(Debug)]
+pub(crate) struct RequestPlace {
+    connection: Rc<Connection>,
+    held: Cell<usize>,
+    /// Of these, bytes that are in use no more.
+    spare: Cell<usize>,
+    _request: Request,
 }
 
-/// What the first bytes say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Opening {
-    Tls,
-    Plain(Protocol),
+impl RequestPlace {
+    /// Holds so many bytes more, until the request is over.
+    ///
+    /// # Errors
+    /// There is no room for them.
+    pub(crate) fn hold(&self, bytes: usize) -> Result<(), OverBound> {
+        let spared = bytes.min(self.spare.get());
+        self.connection.memory.take(bytes - spared)?;
+        self.spare.set(self.spare.get() - spared);
+        self.held.set(self.held.get() + bytes - spared);
+        Ok(())
+    }
+
+    /// So many bytes are in use no more: what is held next takes their place, and finds room for sure.
+    pub(crate) fn spare(&self, bytes: usize) {
+        self.spare.set(self.held.get().min(self.spare.get() + bytes));
+    }
 }
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const TLS_HANDSHAKE: u8 = 0x16;
+impl Drop for RequestPlace {
+    fn drop(&mut self) {
+        self.connection.memory.give_back(self.held.get());
+    }
+}
 
 /// Whose requests a connection carries.
 #[derive(Clone)]
@@ -147,53 +184,39 @@ pub(crate) async fn serve(worker: Rc<Worker>, service: Service, stream: TcpStrea
     };
     let connection = Rc::new(Connection {
         outage: Some(outage.clone()),
+        activity: Activity::new(worker.memory.clone()),
+        memory: ConnectionMemory::of(worker.memory.clone()),
         _place: Some(place),
         ..Connection::default()
     });
     let _ = stream.set_nodelay(true);
     let opening = tokio::select! {
         biased;
-        opening = tokio::time::timeout(HEAD_TIMEOUT, opening(&stream)) => opening,
+        opening = read_opening(stream, worker.timeouts) => opening,
         // Clients keep connections that they have not used yet. None of them holds up the end.
         () = worker.drain.cancelled() => return,
     };
     match opening {
-        Ok(Ok(Some(Opening::Plain(protocol)))) => serve_http(worker, service, connection, stream, protocol).await,
-        Ok(Ok(Some(Opening::Tls))) => Box::pin(serve_tls(worker, service, connection, stream)).await,
-        // Nothing was said: a port scan, or a probe.
-        Ok(Ok(None) | Err(_)) | Err(_) => {}
+        Some((Opening::Plain(protocol), stream)) => serve_http(worker, service, connection, stream, protocol).await,
+        Some((Opening::Tls, stream)) => Box::pin(serve_tls(worker, service, connection, stream)).await,
+        // Nothing was said: a port scan, a probe, or a connection that was never needed.
+        None => {}
     }
 }
 
-/// Looks at the first bytes and leaves them in place.
-async fn opening(stream: &TcpStream) -> std::io::Result<Option<Opening>> {
-    let mut bytes = [0; PREFACE.len()];
-    let mut seen = 0;
-    loop {
-        let read = stream.peek(&mut bytes).await?;
-        let start = bytes.get(..read).unwrap_or_default();
-        match start.first() {
-            None => return Ok(None),
-            Some(&TLS_HANDSHAKE) => return Ok(Some(Opening::Tls)),
-            Some(_) if !PREFACE.starts_with(start) => return Ok(Some(Opening::Plain(Protocol::Http1))),
-            Some(_) if read == PREFACE.len() => return Ok(Some(Opening::Plain(Protocol::Http2))),
-            Some(_) if read == seen => {
-                // Peek does not wait for more than is there: let the rest of the preface arrive.
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            Some(_) => seen = read,
-        }
-    }
-}
-
-async fn serve_tls(worker: Rc<Worker>, service: Service, connection: Rc<Connection>, stream: TcpStream) {
+async fn serve_tls(worker: Rc<Worker>, service: Service, connection: Rc<Connection>, stream: Rewound<TcpStream>) {
     let Some(acceptor) = worker.tls.acceptor() else {
-        tracing::warn!("a client speaks TLS and no --tls-dir (CTRLMESH_TLS_DIR) is set: connection closed");
+        if let Some(suppressed) = worker.unexpected_tls.admit() {
+            tracing::warn!(
+                suppressed,
+                "a client speaks TLS and no --tls-dir (CTRLMESH_TLS_DIR) is set: connection closed"
+            );
+        }
         return;
     };
     let accepted = tokio::select! {
         biased;
-        accepted = tokio::time::timeout(HEAD_TIMEOUT, acceptor.accept(stream)) => accepted,
+        accepted = tokio::time::timeout(worker.timeouts.head, acceptor.accept(stream)) => accepted,
         // Nothing was asked for yet.
         () = worker.drain.cancelled() => return,
     };
@@ -231,16 +254,26 @@ where
             }
         })
     };
-    connection.is_http1.set(protocol == Protocol::Http1);
-    let io = TokioIo::new(stream);
+    let activity = connection.activity.clone();
+    if protocol == Protocol::Http1 {
+        activity.set_http1();
+    }
+    let io = TokioIo::new(ObservedStream::new(stream, activity.clone()));
+    let deadlines = Deadlines::new(activity, worker.timeouts);
     let result = match protocol {
         Protocol::Http1 => {
             let serving = http1().serve_connection(io, service).with_upgrades();
-            drive(&signal, &connection, Box::pin(serving), |it| it.graceful_shutdown()).await
+            drive(&signal, &connection, deadlines, Box::pin(serving), |it| {
+                it.graceful_shutdown()
+            })
+            .await
         }
         Protocol::Http2 => {
             let serving = http2(worker.executor()).serve_connection(io, service);
-            drive(&signal, &connection, Box::pin(serving), |it| it.graceful_shutdown()).await
+            drive(&signal, &connection, deadlines, Box::pin(serving), |it| {
+                it.graceful_shutdown()
+            })
+            .await
         }
     };
     if let Err(error) = result {
@@ -248,11 +281,12 @@ where
     }
 }
 
-/// Drives a connection until it ends, is closed by a request or an outage, or has drained. It is polled several times for
+/// Drives a connection until it ends, is closed by a request or an outage, has drained or was idle for too long. It is polled several times for
 /// each request, so what it listens to belongs to this thread and takes no lock.
 async fn drive<C, E>(
     signal: &Rc<Signal>,
     connection: &Connection,
+    mut deadlines: Deadlines,
     mut serving: Pin<Box<C>>,
     retire: impl FnOnce(Pin<&mut C>),
 ) -> Result<(), E>
@@ -280,7 +314,19 @@ where
         {
             retire(serving.as_mut());
         }
-        serving.as_mut().poll(cx)
+        loop {
+            if let Poll::Ready(ended) = serving.as_mut().poll(cx) {
+                return Poll::Ready(ended);
+            }
+            match ready!(deadlines.poll_expired(cx)) {
+                Expired::Idle => {
+                    if let Some(retire) = retire.take() {
+                        retire(serving.as_mut());
+                    }
+                }
+                Expired::Head | Expired::Farewell => return Poll::Ready(Ok(())),
+            }
+        }
     })
     .await
 }
@@ -289,7 +335,8 @@ fn http1() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
+        // Ours: hyper's would close connections that have been idle for as long.
+        .header_read_timeout(None)
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_HEADERS)
         // The API server's own Date passes.

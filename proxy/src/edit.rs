@@ -1,10 +1,13 @@
 //! Applies the edits that plugins asked for to a request head: query, selectors, headers, object name.
 //!
 //! Guarantees: a client selector can only be narrowed; what can't be parsed as the API server would is refused, never sent
-//! on unguarded; parameters that no edit names keep their order and bytes. Leaves bodies to `renaming`.
+//! on unguarded; parameters that no edit names keep their order and bytes; an edit that the API server would not read counts as
+//! a mistake of its plugin. Leaves bodies to `renaming` and `delete_options`.
 
 use ctrlmesh_wire::rename::{self, Rename};
-use ctrlmesh_wire::{FieldSelector, LabelSelector, Query, QueryEditor, RequestInfo, Verb};
+use ctrlmesh_wire::{
+    DeleteOption, DeleteOptionEdit, FieldSelector, LabelSelector, Query, QueryEditor, RequestInfo, Verb,
+};
 use http::{HeaderMap, Uri};
 
 use crate::chain::EntryId;
@@ -18,6 +21,8 @@ pub(crate) struct Edited {
     /// New path and query; `None` for the client's own.
     pub(crate) path_and_query: Option<String>,
     pub(crate) rename: Option<Rename>,
+    /// Of a DELETE: for its body, if it has one. The query holds them as well.
+    pub(crate) delete_options: Vec<DeleteOptionEdit>,
 }
 
 /// Why an edit can't be applied.
@@ -48,6 +53,7 @@ pub(crate) fn apply(info: &RequestInfo<'_>, uri: &Uri, edits: &[Attributed]) -> 
         info,
         query: QueryEditor::new(raw),
         rename: None,
+        delete_options: Vec::new(),
     };
     for (entry, edit) in edits {
         work.one(edit).map_err(|refused| match refused {
@@ -82,6 +88,7 @@ struct Work<'a> {
     info: &'a RequestInfo<'a>,
     query: QueryEditor<'a>,
     rename: Option<Rename>,
+    delete_options: Vec<DeleteOptionEdit>,
 }
 
 impl Work<'_> {
@@ -89,12 +96,11 @@ impl Work<'_> {
         match edit {
             RequestEdit::AndLabelSelector(text) => self.and_labels(text),
             RequestEdit::AndFieldSelector(text) => self.and_fields(text),
-            RequestEdit::SetQuery(name, value) => {
-                self.query.set(name, value);
-                Ok(())
-            }
+            RequestEdit::SetQuery(name, value) => self.set_query(name, value),
             RequestEdit::RemoveQuery(name) => {
                 self.query.remove(name);
+                self.delete_options
+                    .extend(self.delete_option(name).map(DeleteOption::remove));
                 Ok(())
             }
             RequestEdit::SetHeader(..) | RequestEdit::RemoveHeader(_) => Ok(()),
@@ -111,6 +117,38 @@ impl Work<'_> {
                 Ok(())
             }
         }
+    }
+
+    fn set_query(&mut self, name: &str, value: &str) -> Result<(), Refused> {
+        if let Some(readers) = readers(self.info, name)
+            && !readers.contains(&self.info.verb)
+        {
+            let verbs: Vec<&str> = readers.iter().map(|verb| verb.as_str()).collect();
+            return Err(Refused::Plugin(format!(
+                "set-query {name} on {} {}: the API server reads it on {}",
+                self.info.verb,
+                self.info.resource,
+                if verbs.is_empty() {
+                    "nothing of the kind".to_owned()
+                } else {
+                    verbs.join(", ")
+                },
+            )));
+        }
+        if let Some(option) = self.delete_option(name) {
+            let edit = option
+                .set(value)
+                .ok_or_else(|| Refused::Plugin(format!("set-query {name}: {value:?} is no number")))?;
+            self.delete_options.push(edit);
+        }
+        self.query.set(name, value);
+        Ok(())
+    }
+
+    /// The option that a parameter of a DELETE stands for.
+    fn delete_option(&self, name: &str) -> Option<DeleteOption> {
+        let is_delete = matches!(self.info.verb, Verb::Delete | Verb::DeleteCollection);
+        DeleteOption::of_query(name).filter(|_| is_delete)
     }
 
     fn and_labels(&mut self, text: &str) -> Result<(), Refused> {
@@ -150,7 +188,7 @@ impl Work<'_> {
         let changed = self.query.is_changed();
         let mut query = if changed { Some(self.query.finish()) } else { None };
         let mut path = None;
-        let rename = self.rename;
+        let (rename, delete_options) = (self.rename, self.delete_options);
         if let Some(rename) = &rename {
             path = rename::path(uri.path(), self.info, rename);
             let sent = query.as_deref().or(uri.query()).unwrap_or_default();
@@ -167,7 +205,49 @@ impl Work<'_> {
         } else {
             None
         };
-        Ok(Edited { path_and_query, rename })
+        Ok(Edited {
+            path_and_query,
+            rename,
+            delete_options,
+        })
+    }
+}
+
+const WRITES: &[Verb] = &[Verb::Create, Verb::Update, Verb::Patch];
+const DELETES: &[Verb] = &[Verb::Delete, Verb::DeleteCollection];
+const COLLECTIONS: &[Verb] = &[Verb::List, Verb::Watch, Verb::DeleteCollection];
+const READS: &[Verb] = &[Verb::Get, Verb::List, Verb::Watch, Verb::DeleteCollection];
+const CHANGES: &[Verb] = &[
+    Verb::Create,
+    Verb::Update,
+    Verb::Patch,
+    Verb::Delete,
+    Verb::DeleteCollection,
+];
+
+/// The verbs on which the API server reads a query parameter (`ListOptions` to `DeleteOptions` in apimachinery
+/// `pkg/apis/meta/v1/types.go`); `None` for parameters that it has no rule for: those of subresources, of aggregated API
+/// servers, of what is behind a proxy.
+fn readers(info: &RequestInfo<'_>, name: &str) -> Option<&'static [Verb]> {
+    if !info.is_resource_request || info.verb == Verb::Proxy {
+        return None;
+    }
+    match (&*info.subresource, name) {
+        ("attach" | "exec" | "portforward" | "log", "dryRun") => Some(&[]),
+        ("" | "status" | "scale", _) => match name {
+            "dryRun" => Some(CHANGES),
+            "gracePeriodSeconds"
+            | "propagationPolicy"
+            | "orphanDependents"
+            | "ignoreStoreReadErrorWithClusterBreakingPotential" => Some(DELETES),
+            "fieldManager" | "fieldValidation" => Some(WRITES),
+            "force" => Some(&[Verb::Patch]),
+            "limit" | "continue" | "resourceVersionMatch" | "timeoutSeconds" => Some(COLLECTIONS),
+            "allowWatchBookmarks" | "sendInitialEvents" => Some(&[Verb::Watch]),
+            "resourceVersion" => Some(READS),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

@@ -48,7 +48,27 @@ pub struct Memory {
     /// By the identity of the entry's state, which outlives a reload.
     notes: RefCell<Vec<(usize, u64)>>,
     places: RefCell<Vec<Held>>,
+    rules: RefCell<Vec<NamedRule>>,
 }
+
+/// Which part of its verdict a plugin names a rule for (WIT `report.part`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Delay,
+    Action,
+}
+
+/// A rule that a plugin names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NamedRule {
+    pub(crate) name: String,
+    pub(crate) decides: Part,
+}
+
+/// Rules that one call may name: as many as decide anything about a request.
+const MAX_NAMED_RULES: usize = 8;
+/// Bytes of a rule's name that are kept; an object's name is no longer as a rule.
+const MAX_RULE_NAME_BYTES: usize = 64;
 
 impl Clone for Memory {
     /// A copy is another request: it has no notes and holds nothing.
@@ -81,10 +101,37 @@ impl Memory {
         self.places.borrow_mut().extend(places);
     }
 
+    /// Notes a rule that the plugin in hand names. `false` if it is dropped: one too many.
+    pub(crate) fn name_rule(&self, name: &str, decides: Part) -> bool {
+        let mut rules = self.rules.borrow_mut();
+        let has_room = rules.len() < MAX_NAMED_RULES;
+        if has_room {
+            let name = rule_name(name);
+            rules.push(NamedRule { name, decides });
+        }
+        has_room
+    }
+
+    /// The rules that were named since this was last asked.
+    pub(crate) fn take_named_rules(&self) -> Vec<NamedRule> {
+        self.rules.take()
+    }
+
     /// The request is over: gives its places back.
     pub(crate) fn release(&self) {
         self.places.take();
     }
+}
+
+/// A rule's name, as people are told of it.
+pub(crate) fn rule_name(name: &str) -> String {
+    printable(name, MAX_RULE_NAME_BYTES)
+}
+
+/// At most so many bytes of a text, without control characters.
+pub(crate) fn printable(text: &str, max_bytes: usize) -> String {
+    let cut = text.get(..text.floor_char_boundary(max_bytes)).unwrap_or_default();
+    cut.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// A response head as plugins see it (WIT `exchange.response-head`).

@@ -4,6 +4,7 @@
 //! each server, which `reach` lets be opened or not; `tunnel` carries bytes after a CONNECT. What is the same for API traffic
 //! is shared: `connection`, `phases`, `record`, `ending`, `upstream`.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +17,9 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::outage::Outage;
 use crate::signal::Signal;
-use crate::upstream::{Gate, Limits, Trust};
+use crate::upstream::{Gate, Limits, Target, Trust};
 
+mod api_server;
 mod call;
 mod destination;
 mod edit;
@@ -31,6 +33,7 @@ pub(crate) use call::handle;
 pub(crate) use destination::{DestinationError, Way};
 pub use settings::{Allow, ExternalSettings};
 
+use api_server::ApiServer;
 use reach::Reach;
 use targets::Targets;
 
@@ -45,21 +48,27 @@ const MAX_TUNNELS: usize = 1024;
 
 /// What all threads share.
 pub(crate) struct Shared {
+    reach: Arc<Reach>,
     gate: Arc<Gate>,
     trust: Trust,
     pub(crate) outage: Outage,
     metrics: Arc<Metrics>,
+    /// Of connections to other services, tunnels too.
+    sockets: Arc<Semaphore>,
 }
 
 impl Shared {
-    /// Reads the certificate authorities. `addresses`: the sidecar's own, which nobody reaches through it.
+    /// Reads the certificate authorities. `addresses`: the sidecar's own, and `target`: the API server; nobody reaches either
+    /// through this port.
     ///
     /// # Errors
     /// The file of more certificate authorities is of no use.
     pub(crate) fn new(
         settings: &ExternalSettings,
         addresses: &Addresses,
+        target: &Target,
         metrics: &Arc<Metrics>,
+        sockets: Arc<Semaphore>,
     ) -> Result<Arc<Self>, Error> {
         let own = addresses
             .api
@@ -67,10 +76,12 @@ impl Shared {
             .copied()
             .chain([addresses.admin])
             .chain(addresses.external);
-        let reach = Reach::new(&settings.external_allow, own.collect());
+        let api_server = ApiServer::new(target, service_of_pod());
+        let reach = Arc::new(Reach::new(&settings.external_allow, own.collect(), api_server));
         let refused = metrics.external_addresses_refused.clone();
+        let judge = Arc::clone(&reach);
         let gate = Gate::new(move |host, address| {
-            reach.judge(host, address).inspect_err(|_| {
+            judge.judge(host, address).inspect_err(|_| {
                 refused.inc();
             })
         });
@@ -82,12 +93,36 @@ impl Shared {
             );
         }
         Ok(Arc::new(Self {
+            reach,
             gate: Arc::new(gate),
             trust: trust::load(settings.external_ca_file.as_deref())?,
             outage: Outage::new(),
             metrics: Arc::clone(metrics),
+            sockets,
         }))
     }
+
+    /// Keeps knowing where the API server is, until `stop`.
+    pub(crate) async fn follow_api_server(self: Arc<Self>, stop: CancellationToken) {
+        self.reach.api_server.follow(stop).await;
+    }
+
+    /// Whether a host of this name may be called.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    fn judge_name(&self, host: &str, port: u16) -> Result<(), String> {
+        self.reach.judge_name(host, port).inspect_err(|_| {
+            self.metrics.external_addresses_refused.inc();
+        })
+    }
+}
+
+/// Where Service `kubernetes` is, as kubelet tells each pod.
+fn service_of_pod() -> Option<SocketAddr> {
+    let host = std::env::var("KUBERNETES_SERVICE_HOST").ok()?.parse().ok()?;
+    let port = std::env::var("KUBERNETES_SERVICE_PORT").ok()?.parse().ok()?;
+    Some(SocketAddr::new(host, port))
 }
 
 /// One worker thread's part.
@@ -105,6 +140,7 @@ impl External {
             connect_timeout: CONNECT_TIMEOUT,
             head_timeout: Some(head_timeout),
             max_connections: MAX_CONNECTIONS,
+            sockets: Some(Arc::clone(&shared.sockets)),
             ..Limits::default()
         };
         Rc::new(Self {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use http::Response;
+use http::{Response, StatusCode};
 use tokio::time::Instant;
 
 use crate::upstream::SendError;
@@ -31,10 +31,26 @@ impl Fate {
     /// By what came of sending it.
     pub(crate) fn of<B>(result: &Result<Response<B>, SendError>) -> Self {
         match result {
-            Ok(response) if response.status().is_server_error() => Self::GivenUp,
-            Err(SendError::RequestBody { .. }) => Self::GivenUp,
-            Err(error) if error.maybe_executed() => Self::CutOff,
-            Ok(_) | Err(_) => Self::Over,
+            Ok(response) => Self::of_status(response.status()),
+            Err(error) => Self::of_error(error),
+        }
+    }
+
+    /// By the status of the answer.
+    pub(crate) fn of_status(status: StatusCode) -> Self {
+        if status.is_server_error() {
+            Self::GivenUp
+        } else {
+            Self::Over
+        }
+    }
+
+    /// By why there is no answer.
+    pub(crate) fn of_error(error: &SendError) -> Self {
+        match error {
+            SendError::RequestBody { .. } => Self::GivenUp,
+            error if error.maybe_executed() => Self::CutOff,
+            _ => Self::Over,
         }
     }
 

@@ -9,24 +9,26 @@ use std::sync::Arc;
 
 use arc_swap::Guard;
 use ctrlmesh_wire::rename::Rename;
-use ctrlmesh_wire::{Query, RequestInfo, Verb};
+use ctrlmesh_wire::{DeleteOptionEdit, Query, RequestInfo, Verb};
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode, Uri, response};
 use hyper::body::Incoming;
 
-use crate::body::{self, BoxBody, ClientBody, RequestBody};
-use crate::chain::{Kind, Matched, Snapshot};
+use crate::body::{BoxBody, ClientBody, RequestBody};
+use crate::chain::{EntryId, Kind, Matched, Snapshot};
+use crate::delete_options;
 use crate::edit::{self, EditError, Edited};
 use crate::ending::{Answer, answer};
 use crate::exchange::{Memory, RequestView};
 use crate::handler::{Exchange, user_agent};
 use crate::leadership::Overheard;
 use crate::ledger::{Known, Position, Reader, Representation};
-use crate::phases::{Attributed, Plugins, RequestDecision, Stop};
+use crate::phases::{Attributed, Plugins, RequestDecision, Stop, shaping};
+use crate::record::Record;
 use crate::renaming::{self, RenamedWatch};
 use crate::respond::{Accept, Reply};
 use crate::shape::ShapedBody;
-use crate::upgrade;
+use crate::upgrade::{self, Offered};
 use crate::upstream::UpstreamBody;
 use crate::verdict::{BodyShape, RequestEdit, Traffic};
 use crate::watch::{self, Begun, WatchBody, Watching};
@@ -42,6 +44,8 @@ pub(crate) struct Guarded {
 struct Prepared {
     uri: Uri,
     rename: Option<Rename>,
+    /// Of a DELETE, for its body.
+    delete_options: Vec<DeleteOptionEdit>,
     edits: Vec<Attributed>,
     /// Of a watch.
     position: Option<Position>,
@@ -104,9 +108,22 @@ impl Guarded {
             Err(stop) => return exchange.stop(stop, &accept).await,
         };
         exchange.dress(&mut parts.headers);
-        if exchange.upgrade.is_some() {
-            let watching = self.watching(&exchange, prepared.edits, prepared.position);
-            return upgrade::serve(&exchange, parts, body, prepared.uri, watching).await;
+        if !prepared.delete_options.is_empty() {
+            match delete_options::edited(&mut parts.headers, body, &prepared.delete_options).await {
+                Ok(edited) => body = edited,
+                Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
+            }
+        }
+        // An object is renamed in bodies, which a tunnel has none of.
+        if exchange.upgrade.is_some() && prepared.rename.is_none() {
+            return match upgrade::send(&exchange, parts, body, prepared.uri.clone()).await {
+                Offered::Switched(switched) => {
+                    let watching = self.watching(&exchange, prepared.edits, prepared.position);
+                    Ok(upgrade::switch(&exchange, switched, watching))
+                }
+                Offered::Ordinary(response) => self.respond(&exchange, &accept, prepared, response).await,
+                Offered::Failed(response) => Ok(response),
+            };
         }
         if let Some(rename) = &prepared.rename {
             match renamed(&exchange, &mut parts.headers, body, rename).await {
@@ -140,7 +157,11 @@ impl Guarded {
             .into());
         }
         let position = self.check_view(exchange, &edits)?;
-        let Edited { path_and_query, rename } = edited;
+        let Edited {
+            path_and_query,
+            rename,
+            delete_options,
+        } = edited;
         let uri = match path_and_query {
             Some(target) => target
                 .parse()
@@ -150,6 +171,7 @@ impl Guarded {
         Ok(Prepared {
             uri,
             rename,
+            delete_options,
             edits,
             position,
             overheard: None,
@@ -186,7 +208,10 @@ impl Guarded {
                 !info.name.is_empty() || self.plugins.is_of_first_chain() || is_unshaped()
             }
         };
-        let expired = || Reply::expired(OTHER_VIEW);
+        let expired = || {
+            self.plugins.expired(shaping(edits));
+            Reply::expired(OTHER_VIEW)
+        };
         match (info.verb, starts_anew(info, &query)) {
             (Verb::List, true) => {
                 ledger.list(&reader, view(), self.plugins.is_of_first_chain());
@@ -214,13 +239,14 @@ impl Guarded {
         };
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
         let mut body: BoxBody = match &prepared.rename {
-            Some(rename) => match named_back(&mut head, body, rename, prepared.overheard, streams).await {
-                Ok(body) => body,
-                Err(reply) => return Ok(answer(&exchange.record, accept, reply)),
-            },
+            Some(rename) => {
+                match named_back(&mut head, body, rename, prepared.overheard, streams, &exchange.record).await {
+                    Ok(body) => body,
+                    Err(reply) => return Ok(answer(&exchange.record, accept, reply)),
+                }
+            }
             None if !streams && shapes.is_empty() => {
-                let body = ClientBody::upstream(body, Rc::clone(&exchange.record));
-                return Ok(Response::from_parts(head, body));
+                return Ok(ClientBody::upstream(Response::from_parts(head, body), &exchange.record));
             }
             None => Box::pin(body),
         };
@@ -234,10 +260,7 @@ impl Guarded {
         {
             body = Box::pin(WatchBody::new(body, &head.headers, watching));
         }
-        Ok(Response::from_parts(
-            head,
-            ClientBody::boxed(body, Rc::clone(&exchange.record)),
-        ))
+        Ok(ClientBody::boxed(head, body, &exchange.record))
     }
 
     /// What a watch hears of new chains; `None` for anything else.
@@ -250,6 +273,8 @@ impl Guarded {
         let begun = self.begun.take()?;
         let worker = Rc::clone(exchange.worker);
         let view = Rc::clone(&self.plugins.view);
+        let plugins = Rc::clone(&self.plugins);
+        let owners: Vec<EntryId> = shaping(&edits).collect();
         let before: Vec<RequestEdit> = view_of(edits);
         let recheck = Box::new(move || {
             worker.metrics.rechecks.inc();
@@ -263,6 +288,7 @@ impl Guarded {
         let metrics = Arc::clone(&exchange.worker.metrics);
         let on_expired = Rc::new(move || {
             metrics.watches_expired.inc();
+            plugins.expired(owners.iter().copied());
         });
         Some(Watching {
             begun,
@@ -282,6 +308,8 @@ async fn renamed(
 ) -> Result<(RequestBody, Option<Overheard>), Reply> {
     renaming::ask_for_plain(headers);
     let (bytes, is_named) = renaming::request_body(headers, body, rename).await?;
+    // The answer of a write is about as long, and must not be refused for want of room.
+    exchange.record.spare(bytes.len());
     let query = Query::new(exchange.uri.query().unwrap_or_default());
     let (info, arrived) = (&exchange.info, exchange.record.start());
     let leadership = &exchange.worker.leadership;
@@ -297,9 +325,10 @@ async fn named_back(
     rename: &Rename,
     overheard: Option<Overheard>,
     streams: bool,
+    record: &Record,
 ) -> Result<BoxBody, Reply> {
     if !streams {
-        let bytes = renaming::response_body(&mut head.headers, body, rename).await?;
+        let bytes = renaming::response_body(&mut head.headers, body, rename, record).await?;
         if let Some(overheard) = overheard {
             overheard.answered(head, &bytes);
         }
@@ -336,8 +365,20 @@ fn starts_anew(info: &RequestInfo<'_>, query: &Query<'_>) -> bool {
     let text = |key: &str| query.get(key).unwrap_or_default();
     match info.verb {
         Verb::List => text("continue").is_empty(),
-        _ => matches!(&*text("resourceVersion"), "" | "0") || text("sendInitialEvents") == "true",
+        _ => is_unset_or_zero(&text("resourceVersion")) || asks_for_initial_events(query),
     }
+}
+
+/// No version, or 0 in any spelling that the API server takes for a number (apiserver
+/// `pkg/storage/api_object_versioner.go`, `ParseResourceVersion`).
+fn is_unset_or_zero(version: &str) -> bool {
+    version.bytes().all(|digit| digit == b'0')
+}
+
+/// As apimachinery reads a flag (`pkg/runtime/conversion.go`, `Convert_Slice_string_To_Pointer_bool`).
+fn asks_for_initial_events(query: &Query<'_>) -> bool {
+    let flag = query.get("sendInitialEvents");
+    flag.is_some_and(|flag| flag != "0" && !flag.eq_ignore_ascii_case("false"))
 }
 
 fn view_of(edits: Vec<Attributed>) -> Vec<RequestEdit> {
@@ -359,7 +400,7 @@ async fn named(mut reply: Reply, info: &RequestInfo<'_>, headers: &HeaderMap, bo
     let content_type = headers
         .get(http::header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok());
-    let bytes = body::collect(body).await.unwrap_or_default();
+    let bytes = body.collect().await.unwrap_or_default();
     let name = ctrlmesh_wire::object_name(content_type.unwrap_or_default(), &bytes);
     reply.set_name(name.as_deref().unwrap_or(NAMELESS));
     reply

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use ctrlmesh_wire::{RequestInfo, Verb};
-use http::header::{AUTHORIZATION, HOST, USER_AGENT};
+use http::header::{HOST, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
@@ -19,10 +19,12 @@ use crate::ending::{self, Answer, answer};
 use crate::fate::Fate;
 use crate::guarded::Guarded;
 use crate::headers;
+use crate::hidden;
 use crate::phases::Stop;
 use crate::record::{Class, Record};
+use crate::request_memory::head_size;
 use crate::respond::{Accept, Reply};
-use crate::upgrade;
+use crate::upgrade::{self, Offered};
 use crate::upstream::{HeadTimeout, SendError, UpstreamBody};
 use crate::verdict::Traffic;
 use crate::watch::Begun;
@@ -50,26 +52,38 @@ pub(crate) struct Exchange<'a> {
 /// Serves one request.
 pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, request: Request<Incoming>) -> Answer {
     let (mut parts, incoming) = request.into_parts();
-    let uri = std::mem::take(&mut parts.uri);
+    let sent = std::mem::take(&mut parts.uri);
     let method = parts.method.clone();
-    let parsed = RequestInfo::parse(method.as_str(), uri.path(), uri.query());
+    let parsed = RequestInfo::parse(method.as_str(), sent.path(), sent.query());
     let verb = parsed.as_ref().map_or(Verb::NonResource, |info| info.verb);
-    let record = Record::new(&worker.metrics, Class::Api(verb), method.clone(), uri.clone());
-    let checked = check(&uri).and_then(|()| {
-        let info = parsed.map_err(|error| Reply::bad_request(error.to_string()))?;
-        let upgrade = headers::strip(&mut parts.headers).map_err(|error| Reply::bad_request(error.to_string()))?;
-        Ok((info, upgrade))
+    let record = Record::new(&worker.metrics, Class::Api(verb), method.clone(), sent.clone());
+    let held = record.set_place(connection.begin_request(), head_size(&sent, &parts.headers));
+    let read = held.map_err(|error| Reply::over_bound(error, true)).and_then(|()| {
+        check(&parts, &sent)?;
+        let info = parsed.map_err(bad_request)?;
+        info.check_path(sent.path()).map_err(bad_request)?;
+        let upgrade = headers::strip(&mut parts.headers).map_err(bad_request)?;
+        let cleaned = info.path_without_empty_namespace();
+        Ok((info, upgrade, cleaned.map(|path| with_path(&sent, path)).transpose()?))
     });
-    let (info, upgrade) = match checked {
-        Ok(checked) => checked,
-        Err(reply) => return Ok(answer(&record, &Accept::of(&parts.headers), reply)),
+    let refused = |reply, parts: &Parts| Ok(answer(&record, &Accept::of(&parts.headers), reply));
+    let (info, upgrade, cleaned) = match read {
+        Ok(read) => read,
+        Err(reply) => return refused(reply, &parts),
     };
-    let upgrade = upgrade.filter(|_| may_upgrade(&info));
+    let (info, uri) = match &cleaned {
+        None => (info, &sent),
+        Some(uri) => match RequestInfo::parse(method.as_str(), uri.path(), uri.query()) {
+            Ok(info) => (info, uri),
+            Err(error) => return refused(bad_request(error), &parts),
+        },
+    };
+    let upgrade = upgrade.filter(|_| info.may_upgrade());
     let exchange = Exchange {
         worker: &worker,
         connection,
         info,
-        uri: &uri,
+        uri,
         record,
         upgrade,
         is_lent: Cell::new(false),
@@ -79,12 +93,6 @@ pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, reque
         Some(guarded) => Box::pin(guarded.serve(exchange, parts, incoming)).await,
         None => exchange.pass(parts, incoming).await,
     }
-}
-
-/// Where the API server may switch protocols. Anywhere else it ignores the wish, and so do we: plugins see an ordinary
-/// request and response.
-fn may_upgrade(info: &RequestInfo<'_>) -> bool {
-    info.is_upgrade_subresource() || info.verb == Verb::Watch || !info.is_resource_request
 }
 
 /// Whether it is one of those that who waits for a shard to be given up waits for. Streams (exec, port-forward, proxies) go on
@@ -97,14 +105,30 @@ fn may_change_objects(info: &RequestInfo<'_>) -> bool {
     is_write && !info.is_long_running()
 }
 
-fn check(uri: &Uri) -> Result<(), Reply> {
+fn check(parts: &Parts, uri: &Uri) -> Result<(), Reply> {
     if uri.authority().is_some() && uri.scheme().is_none() {
         return Err(Reply::bad_request("the request target is a host and not a path"));
     }
-    match uri.path_and_query() {
-        Some(target) if target.as_str().len() > MAX_URI => Err(Reply::uri_too_long(MAX_URI)),
-        _ => Ok(()),
+    if uri
+        .path_and_query()
+        .is_some_and(|target| target.as_str().len() > MAX_URI)
+    {
+        return Err(Reply::uri_too_long(MAX_URI));
     }
+    headers::check_host(parts).map_err(bad_request)
+}
+
+fn bad_request(error: impl std::fmt::Display) -> Reply {
+    Reply::bad_request(error.to_string())
+}
+
+/// The same query behind another path.
+fn with_path(uri: &Uri, path: String) -> Result<Uri, Reply> {
+    let target = match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path,
+    };
+    target.parse().map_err(bad_request)
 }
 
 impl Exchange<'_> {
@@ -166,12 +190,18 @@ impl Exchange<'_> {
         self.dress(&mut parts.headers);
         if self.upgrade.is_some() {
             let body = RequestBody::new(incoming, &self.record);
-            return Box::pin(upgrade::serve(self, parts, body, self.uri.clone(), None)).await;
+            return Ok(
+                match Box::pin(upgrade::send(&self, parts, body, self.uri.clone())).await {
+                    Offered::Switched(switched) => upgrade::switch(&self, switched, None),
+                    Offered::Ordinary(response) => ClientBody::upstream(response, &self.record),
+                    Offered::Failed(response) => response,
+                },
+            );
         }
         let body = RequestBody::new(incoming, &self.record);
         let accept = Accept::of(&parts.headers);
         match self.send(&parts.method, parts.headers, self.uri.clone(), body).await {
-            Ok(response) => Ok(response.map(|body| ClientBody::upstream(body, Rc::clone(&self.record)))),
+            Ok(response) => Ok(ClientBody::upstream(response, &self.record)),
             Err(error) => Ok(self.failed(&error, &accept)),
         }
     }
@@ -179,7 +209,7 @@ impl Exchange<'_> {
     /// Credentials and name, where the client has none of its own.
     pub(crate) fn dress(&self, headers: &mut HeaderMap) {
         headers.remove(HOST);
-        if !headers.contains_key(AUTHORIZATION) {
+        if !headers::has_credentials(headers) {
             self.is_lent.set(true);
             self.worker.credentials().apply(headers);
         }
@@ -219,6 +249,9 @@ impl Exchange<'_> {
     pub(crate) fn received(&self, status: StatusCode, sent: Instant) {
         if status == StatusCode::UNAUTHORIZED && self.is_lent.get() {
             self.worker.credentials().refresh_now();
+        }
+        if hidden::exists(self.info.verb, &self.info.subresource, status) {
+            hidden::count(self);
         }
         self.record.set_upstream(status.as_u16(), sent.elapsed());
         self.record.set_status(status.as_u16());

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -111,13 +112,15 @@ impl Instances {
             .borrow_mut()
             .get_mut(&entry.id)
             .and_then(|slot| slot.instance.take());
-        let mut instance = match lent {
-            Some(instance) => instance,
-            None => self
-                .start(entry)
-                .map_err(|fault| self.failed(entry, admission, fault))?,
+        let begun = Instant::now();
+        let (mut instance, start) = match lent {
+            Some(instance) => (instance, begun),
+            None => {
+                let started = self.start(entry);
+                let instance = started.map_err(|fault| self.failed(entry, admission, begun.elapsed(), fault))?;
+                (instance, Instant::now())
+            }
         };
-        let start = Instant::now();
         let answer = call(&mut instance);
         let spent = start.elapsed();
         match answer {
@@ -127,7 +130,7 @@ impl Instances {
                 self.count(entry.id, phase, spent.as_secs_f64());
                 Ok(answer)
             }
-            Err(fault) => Err(self.failed(entry, admission, fault)),
+            Err(fault) => Err(self.failed(entry, admission, begun.elapsed(), fault)),
         }
     }
 
@@ -141,6 +144,7 @@ impl Instances {
         self.failed(
             entry,
             Admission::Call,
+            Duration::ZERO,
             Fault::Invalid {
                 origin: Box::new(origin),
                 what,
@@ -148,8 +152,8 @@ impl Instances {
         )
     }
 
-    fn failed(&self, entry: &Entry, admission: Admission, fault: Fault) -> CallError {
-        self.chain.record_fault(entry, admission, &fault);
+    fn failed(&self, entry: &Entry, admission: Admission, time_lost: Duration, fault: Fault) -> CallError {
+        self.chain.record_fault(entry, admission, time_lost, &fault);
         CallError::Fault(fault)
     }
 

@@ -14,7 +14,7 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http_body::Body;
 
-use crate::body::{self, RequestBody};
+use crate::body::RequestBody;
 use crate::respond::Reply;
 
 /// What controller-runtime and client-go's examples add to the user agent (`rest.AddUserAgent(config, "leader-election")`).
@@ -92,7 +92,7 @@ impl LeaderLocks {
         if !is_write || !is_small || !is_candidate(info) {
             return Ok(false);
         }
-        let bytes = body::collect(std::mem::replace(body, RequestBody::Full(None))).await?;
+        let bytes = std::mem::replace(body, RequestBody::Full(None)).collect().await?;
         let is_lock = contains(&bytes, LOCK_ANNOTATION.as_bytes());
         if is_lock {
             self.learn(info, &name(info, headers, &bytes));

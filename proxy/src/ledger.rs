@@ -27,12 +27,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use ctrlmesh_contract::status::StaleCache;
 use http::HeaderMap;
 use http::header::ACCEPT;
 use tokio::time::Instant;
 
 use crate::verdict::RequestEdit;
-use outdated::Outdated;
+use outdated::{Client, Outdated};
 
 /// Collections that one controller reads: hundreds at most. Each note is 32 bytes.
 const MAX_NOTES: usize = 4096;
@@ -195,10 +196,9 @@ impl Notes {
         })
     }
 
-    /// A client is sent to list again.
-    fn outdate(&mut self, key: u64) {
-        let most = self.notes.get(&key).map(|note| note.most);
-        self.outdated.note(key, most);
+    /// Watches that a reader ever had open at once, if that is known.
+    fn most(&self, key: u64) -> Option<u16> {
+        self.notes.get(&key).map(|note| note.most)
     }
 }
 
@@ -262,12 +262,17 @@ impl Ledger {
             .get_mut(&key)
             .map_or(Known::Nothing, |note| note.resume(view));
         if !lets(known) {
-            notes.outdate(key);
+            let most = notes.most(key);
+            let is_given_up = notes.outdated.note_refusal(key, most, view, reader);
+            drop(notes);
+            if is_given_up {
+                warn_of(reader);
+            }
             return None;
         }
         notes.of(key, view, 0).open();
         notes.outdated.renew(key);
-        Some(self.position(key, view))
+        Some(self.position(key, view, reader))
     }
 
     /// A watch that begins with what is there: a list, by a client that gives up the position it may have had.
@@ -285,7 +290,7 @@ impl Ledger {
         note.listed = note.listed.saturating_sub(1);
         note.open();
         notes.outdated.renew(key);
-        self.position(key, view)
+        self.position(key, view, reader)
     }
 
     /// Clients whose caches show an earlier view, as far as is known: those that were told, and have yet to watch again.
@@ -293,11 +298,18 @@ impl Ledger {
         self.notes().outdated.count()
     }
 
-    fn position(self: &Arc<Self>, key: u64, view: u64) -> Position {
+    /// Those clients, the ones that have waited longest, and clients that are waited for no longer although they come back
+    /// with what they had.
+    pub(crate) fn stale_caches(&self) -> Vec<StaleCache> {
+        self.notes().outdated.told()
+    }
+
+    fn position(self: &Arc<Self>, key: u64, view: u64, reader: &Reader<'_>) -> Position {
         Position {
             ledger: Arc::clone(self),
             key,
             view,
+            client: Client::of(reader),
             is_void: false,
         }
     }
@@ -321,19 +333,33 @@ impl Ledger {
     }
 }
 
+fn warn_of(reader: &Reader<'_>) {
+    tracing::warn!(
+        client = %String::from_utf8_lossy(reader.user_agent),
+        group = reader.group,
+        resource = reader.resource,
+        namespace = reader.namespace,
+        "a client repeats an expired watch and does not list again: hand-overs no longer wait for it, and it may still act on \
+         objects that its shard has lost; restart or fix the client"
+    );
+}
+
 /// A watch, open or about to be opened. When it is dropped, its client may come back with a resource version from it.
 #[derive(Debug)]
 pub(crate) struct Position {
     ledger: Arc<Ledger>,
     key: u64,
     view: u64,
+    client: Arc<Client>,
     is_void: bool,
 }
 
 impl Position {
     /// A new chain shows its client something else.
     pub(crate) fn outdate(&self) {
-        self.ledger.notes().outdate(self.key);
+        let mut notes = self.ledger.notes();
+        let most = notes.most(self.key);
+        notes.outdated.note_change(self.key, most, &self.client);
     }
 
     /// The client was told 410: it lists again.

@@ -5,7 +5,7 @@
 //! | room | what happens there |
 //! |---|---|
 //! | `app`, `config`, `main.rs` | parts are made, ports bound, threads started, drained |
-//! | `listener`, `outage`, `connection`, `worker` | a connection is taken, its protocol found, served on a thread of its own |
+//! | `listener`, `outage`, `connection`, `worker`, `descriptors`, `request_memory` | a connection is taken, its protocol found, served on a thread of its own |
 //! | `handler`, `guarded` | **one request, top to bottom**: the short way, and the long way with plugins |
 //! | `phases`, `instances` | which plugin is asked when; live instances; failure policy |
 //! | `edit`, `renaming`, `ledger` | what plugins asked for is done to query, headers, names, views |
@@ -16,7 +16,7 @@
 //! | `upstream`, `upgrade` | the way to the API server |
 //! | `chain` | the directory, the document, matching, quarantine |
 //! | `wasm` | engine, compiler, instances, what guests may ask for |
-//! | `admin`, `metrics`, `record`, `fate`, `readiness`, `telemetry` | what people see |
+//! | `admin`, `metrics`, `record`, `fate`, `readiness`, `telemetry`, `warning_rate` | what people see |
 //! | `start_gate`, `redirect` | what kubelet runs besides: a hook that holds up a pod's other containers, rules that lead traffic here |
 //! | `harness` | a plugin's shipped bytes in the real engine, for its author's tests |
 
@@ -27,6 +27,8 @@ mod body;
 pub mod chain;
 pub mod config;
 mod connection;
+mod delete_options;
+mod descriptors;
 mod edit;
 mod ending;
 pub mod error;
@@ -37,6 +39,7 @@ mod guarded;
 mod handler;
 pub mod harness;
 mod headers;
+mod hidden;
 mod instances;
 mod leader_lock;
 mod leadership;
@@ -49,6 +52,7 @@ mod readiness;
 mod record;
 pub mod redirect;
 mod renaming;
+mod request_memory;
 mod respond;
 mod shape;
 mod signal;
@@ -57,9 +61,11 @@ pub mod telemetry;
 pub mod termination;
 mod timestamp;
 mod tls;
+mod touched;
 mod upgrade;
 pub mod upstream;
 pub mod verdict;
+mod warning_rate;
 pub mod wasm;
 mod watch;
 mod worker;

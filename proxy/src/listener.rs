@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::outage::{Outage, Outages};
 use crate::verdict::Traffic;
+use crate::warning_rate::WarningRate;
 use crate::worker::Order;
 
 /// Connections that wait in the kernel while we are busy, or while the first chain is loaded.
@@ -74,6 +75,7 @@ pub(crate) async fn accept(
     } = port;
     let mut turn = workers.iter().cycle();
     let mut outages = outage.subscribe();
+    let (failures, refusals) = (WarningRate::default(), WarningRate::default());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -90,17 +92,22 @@ pub(crate) async fn accept(
         let stream = match accepted.and_then(|(stream, _)| stream.into_std()) {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, "accept failed");
+                if let Some(suppressed) = failures.admit() {
+                    tracing::warn!(%error, suppressed, "accept failed");
+                }
                 tokio::time::sleep(REST).await;
                 continue;
             }
         };
         let Ok(permit) = Arc::clone(&places).try_acquire_owned() else {
             metrics.connections_refused.inc();
-            tracing::warn!(
-                setting,
-                "connection refused: --max-connections (CTRLMESH_MAX_CONNECTIONS) is reached"
-            );
+            if let Some(suppressed) = refusals.admit() {
+                tracing::warn!(
+                    setting,
+                    suppressed,
+                    "connection refused: --max-connections (CTRLMESH_MAX_CONNECTIONS) is reached"
+                );
+            }
             continue;
         };
         let Some(worker) = turn.next() else { return };

@@ -5,21 +5,25 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::SystemTime;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+mod api_traffic;
 mod durations;
 mod requests;
 
+use api_traffic::ApiTraffic;
 pub(crate) use durations::Durations;
 use requests::Requests;
 
 use crate::chain::{VERBS, verb_index};
 use crate::external::Way;
 use crate::record::Class;
+use crate::touched::TouchedRequests;
 use crate::verdict::Failure;
 
 type EntryLabels = [(&'static str, String); 2];
@@ -32,6 +36,8 @@ pub(crate) struct Metrics {
     api: Requests,
     /// To anywhere else, by way in.
     external: Requests,
+    /// When the last request for the API server came.
+    pub(crate) api_traffic: ApiTraffic,
     pub(crate) external_tunnels: Gauge,
     pub(crate) external_targets: Gauge,
     pub(crate) external_addresses_refused: Counter,
@@ -39,6 +45,9 @@ pub(crate) struct Metrics {
     pub(crate) connections_refused: Counter,
     pub(crate) watches_expired: Counter,
     pub(crate) rechecks: Counter,
+    creates_of_existing: Family<[(&'static str, String); 1], Counter>,
+    /// The last requests that plugins did something to: of these, people want to know more than how many.
+    pub(crate) touched: TouchedRequests,
     plugin_calls: Family<EntryLabels, Counter>,
     plugin_skips: Family<[(&'static str, String); 1], Counter>,
     plugin_seconds: Family<[(&'static str, String); 1], Counter<f64, AtomicU64>>,
@@ -68,6 +77,7 @@ impl Metrics {
             registry,
             api,
             external,
+            api_traffic: ApiTraffic::default(),
             external_tunnels: Gauge::default(),
             external_targets: Gauge::default(),
             external_addresses_refused: Counter::default(),
@@ -75,6 +85,8 @@ impl Metrics {
             connections_refused: Counter::default(),
             watches_expired: Counter::default(),
             rechecks: Counter::default(),
+            creates_of_existing: Family::default(),
+            touched: TouchedRequests::default(),
             plugin_calls: Family::default(),
             plugin_skips: Family::default(),
             plugin_seconds: Family::default(),
@@ -117,6 +129,11 @@ impl Metrics {
             self.rechecks.clone(),
         );
         registry.register(
+            "creates_already_exist",
+            "Creates that were answered 409, in kinds that an entry narrows",
+            self.creates_of_existing.clone(),
+        );
+        registry.register(
             "plugin_skips",
             "Calls that were not made because the entry is quarantined",
             self.plugin_skips.clone(),
@@ -133,8 +150,17 @@ impl Metrics {
         );
     }
 
+    /// A create was answered 409 in a kind that this entry narrows.
+    pub(crate) fn create_of_existing(&self, entry: &str) {
+        let labels = [("entry", entry.to_owned())];
+        self.creates_of_existing.get_or_create(&labels).inc();
+    }
+
     /// A request begins.
     pub(crate) fn request_began(&self, class: Class) {
+        if matches!(class, Class::Api(_)) {
+            self.api_traffic.came(SystemTime::now());
+        }
         self.requests(class).0.began();
     }
 

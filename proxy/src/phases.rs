@@ -3,6 +3,9 @@
 //! Flow: `on_request` in the order of the chain, `on_response` in reverse order, `on_complete` when all is over. An entry
 //! that fails is skipped (`onFailure: Open`) or answers for the request (`Closed`). Leaves applying the edits to `edit`.
 
+mod touches;
+
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +19,7 @@ use crate::edit::{self, EditError};
 use crate::exchange::{RequestView, ResponseView};
 use crate::instances::{CallError, Instances, Phase};
 use crate::respond::Reply;
+use crate::touched::{self, Did, Told, Touch, TouchedRequests};
 use crate::verdict::{self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit};
 
 /// The plugins that want this request, and what they are shown of it.
@@ -24,7 +28,17 @@ pub(crate) struct Plugins {
     matched: Matched,
     pub(crate) view: Rc<RequestView>,
     instances: Rc<Instances>,
+    touches: RefCell<Vec<Touch>>,
 }
+
+/// The entries that shape the view.
+pub(crate) fn shaping(edits: &[Attributed]) -> impl Iterator<Item = EntryId> {
+    let shaping = edits.iter().filter(|(_, edit)| edit.shapes_view());
+    shaping.map(|(entry, _)| *entry)
+}
+
+/// What ended a watch that no entry had shaped.
+const NEW_CHAIN: &str = "new chain";
 
 /// An edit and the entry that asked for it.
 pub(crate) type Attributed = (EntryId, RequestEdit);
@@ -71,6 +85,7 @@ impl Plugins {
             matched,
             view,
             instances,
+            touches: RefCell::default(),
         }
     }
 
@@ -88,11 +103,15 @@ impl Plugins {
                 .call(entry, Phase::Request, |it| it.on_request(&self.view, false));
             let verdict = match verdict {
                 Ok(verdict) => verdict,
-                Err(error) => match closed(entry, &error) {
+                Err(error) => match self.closed(entry, &error) {
                     Some(reply) => return RequestDecision::Stop(reply.into()),
                     None => continue,
                 },
             };
+            self.touch(
+                entry,
+                touches::of_request(&verdict, self.view.memory.take_named_rules()),
+            );
             wait(verdict.delay).await;
             match verdict.action {
                 RequestAction::Proceed(more) => edits.extend(more.into_iter().map(|edit| (entry.id, edit))),
@@ -110,7 +129,78 @@ impl Plugins {
     /// An entry's edit could not be applied: what follows by its failure policy. `None`: leave its edits out.
     fn invalid(&self, id: EntryId, what: String) -> Option<Reply> {
         let entry = self.snapshot.entries().iter().find(|entry| entry.id == id)?;
-        closed(entry, &self.instances.invalid(entry, what))
+        self.closed(entry, &self.instances.invalid(entry, what))
+    }
+
+    /// The answer to a failed call if the entry is closed on failure.
+    fn closed(&self, entry: &Entry, error: &CallError) -> Option<Reply> {
+        match entry.on_failure {
+            FailurePolicy::Closed => {
+                self.touch(entry, [(String::new(), Did::Failed)]);
+                Some(Reply::plugin_failed(
+                    &entry.name,
+                    &entry.plugin.digest,
+                    &error.to_string(),
+                ))
+            }
+            FailurePolicy::Open => None,
+        }
+    }
+
+    fn touch(&self, entry: &Entry, done: impl IntoIterator<Item = (String, Did)>) {
+        let entry = Some(entry.id);
+        let touches = done.into_iter().map(|(rule, did)| Touch { entry, rule, did });
+        self.touches.borrow_mut().extend(touches);
+    }
+
+    /// The view that these entries shape is another one now: the client is told 410.
+    pub(crate) fn expired(&self, shaping: impl Iterator<Item = EntryId>) {
+        self.touch_once(shaping, Did::Expired);
+        let mut touches = self.touches.borrow_mut();
+        if !touches.iter().any(|touch| touch.did == Did::Expired) {
+            touches.push(Touch {
+                entry: None,
+                rule: String::new(),
+                did: Did::Expired,
+            });
+        }
+    }
+
+    fn touch_once(&self, entries: impl Iterator<Item = EntryId>, did: Did) {
+        let mut touches = self.touches.borrow_mut();
+        for entry in entries {
+            let entry = Some(entry);
+            let is_known = touches.iter().any(|touch| touch.entry == entry && touch.did == did);
+            if !is_known {
+                let rule = String::new();
+                touches.push(Touch { entry, rule, did });
+            }
+        }
+    }
+
+    fn told<'t>(&'t self, touches: &'t [Touch]) -> impl Iterator<Item = Told<'t>> {
+        touches.iter().map(|touch| {
+            let entries = self.snapshot.entries();
+            let entry = touch.entry.and_then(|id| entries.iter().find(|entry| entry.id == id));
+            Told {
+                entry: entry.map_or(NEW_CHAIN, |entry| &entry.name),
+                rule: &touch.rule,
+                did: touch.did,
+            }
+        })
+    }
+
+    /// What was done to the request, for the access log; empty: nothing.
+    pub(crate) fn sentence(&self) -> String {
+        touched::sentence(self.told(&self.touches.borrow()))
+    }
+
+    /// The same for `/status`.
+    pub(crate) fn note_touched(&self, touched: &TouchedRequests, status: u16) {
+        let touches = self.touches.borrow();
+        if !touches.is_empty() {
+            touched.note(self.told(&touches), &self.view, status);
+        }
     }
 
     /// What `apply` makes of the edits; those of headers are applied here. An entry whose edit is impossible is left out, or
@@ -133,6 +223,7 @@ impl Plugins {
         };
         // Only now: what an entry that is left out wanted to set must not stay.
         edit::apply_to_headers(headers, edits);
+        self.touch_once(edits.iter().map(|(entry, _)| *entry), Did::Edited);
         Ok(edited)
     }
 
@@ -168,11 +259,15 @@ impl Plugins {
                 .call(entry, Phase::Response, |it| it.on_response(&self.view, head));
             let verdict = match verdict {
                 Ok(verdict) => verdict,
-                Err(error) => match closed(entry, &error) {
+                Err(error) => match self.closed(entry, &error) {
                     Some(reply) => return ResponseDecision::Stop(reply.into()),
                     None => continue,
                 },
             };
+            self.touch(
+                entry,
+                touches::of_response(&verdict, self.view.memory.take_named_rules()),
+            );
             wait(verdict.delay).await;
             match verdict.action {
                 ResponseAction::Proceed { edits: more, body } => {
@@ -225,18 +320,6 @@ impl Plugins {
             }
         }
         Some(edits)
-    }
-}
-
-/// The answer to a failed call if the entry is closed on failure.
-fn closed(entry: &Entry, error: &CallError) -> Option<Reply> {
-    match entry.on_failure {
-        FailurePolicy::Closed => Some(Reply::plugin_failed(
-            &entry.name,
-            &entry.plugin.digest,
-            &error.to_string(),
-        )),
-        FailurePolicy::Open => None,
     }
 }
 

@@ -7,14 +7,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ctrlmesh_wire::{RequestInfo, Verb};
-use http::{Method, Uri};
+use http::header::CONTENT_LENGTH;
+use http::{Method, StatusCode, Uri, response};
 use tokio::time::Instant;
 
 use crate::chain::Ticket;
+use crate::connection::RequestPlace;
 use crate::external::Way;
 use crate::fate::Fate;
 use crate::metrics::Metrics;
 use crate::phases::Plugins;
+use crate::request_memory::OverBound;
 use crate::upstream::Upstream;
 use crate::verdict::{Failure, Outcome};
 
@@ -51,6 +54,8 @@ pub(crate) struct Record {
     list: RefCell<Option<Ticket>>,
     /// Connections that the response comes over, if nobody else keeps them.
     upstream_kept: RefCell<Option<Rc<Upstream>>>,
+    /// Its part of the client's connection.
+    place: RefCell<Option<RequestPlace>>,
 }
 
 impl Record {
@@ -74,6 +79,7 @@ impl Record {
             sent: Cell::default(),
             list: RefCell::default(),
             upstream_kept: RefCell::default(),
+            place: RefCell::default(),
         })
     }
 
@@ -116,6 +122,34 @@ impl Record {
         *self.upstream_kept.borrow_mut() = Some(upstream);
     }
 
+    /// The client's connection is not idle as long as the request lives, and holds its head.
+    ///
+    /// # Errors
+    /// There is no room for the head.
+    pub(crate) fn set_place(&self, place: RequestPlace, head: usize) -> Result<(), OverBound> {
+        self.place.borrow_mut().insert(place).hold(head)
+    }
+
+    /// Holds so many bytes of a body, until the request is over.
+    ///
+    /// # Errors
+    /// There is no room for them.
+    pub(crate) fn hold(&self, bytes: usize) -> Result<(), OverBound> {
+        self.place.borrow().as_ref().map_or(Ok(()), |place| place.hold(bytes))
+    }
+
+    /// So many bytes of a body will be sent before the next ones come, which take their place.
+    pub(crate) fn spare(&self, bytes: usize) {
+        if let Some(place) = &*self.place.borrow() {
+            place.spare(bytes);
+        }
+    }
+
+    /// Whether it may be sent again whatever became of it.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        matches!(self.method, Method::GET | Method::HEAD)
+    }
+
     pub(crate) fn set_status(&self, status: u16) {
         self.status.set(status);
     }
@@ -123,6 +157,15 @@ impl Record {
     pub(crate) fn set_upstream(&self, status: u16, waited: Duration) {
         self.upstream_status.set(status);
         self.upstream.set(waited);
+    }
+
+    /// How many bytes the body of this answer has, as far as its head says (RFC 9110 §8.6, §6.4.1).
+    pub(crate) fn response_length(&self, head: &response::Parts) -> Option<u64> {
+        let is_bodiless = matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        if self.method == Method::HEAD || is_bodiless {
+            return Some(0);
+        }
+        head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
     }
 
     /// The first failure is the one that counts.
@@ -157,17 +200,18 @@ impl Record {
         }
     }
 
-    fn log(&self, outcome: &Outcome) {
+    fn log(&self, outcome: &Outcome, plugins: Option<&Plugins>) {
         if !tracing::enabled!(target: "access", tracing::Level::DEBUG) {
             return;
         }
+        let touched = plugins.map(Plugins::sentence).unwrap_or_default();
         match self.class {
-            Class::Api(verb) => self.log_api(verb, outcome),
-            Class::External(way) => self.log_external(way, outcome),
+            Class::Api(verb) => self.log_api(verb, outcome, &touched),
+            Class::External(way) => self.log_external(way, outcome, &touched),
         }
     }
 
-    fn log_external(&self, way: Way, outcome: &Outcome) {
+    fn log_external(&self, way: Way, outcome: &Outcome, touched: &str) {
         tracing::debug!(
             target: "access",
             method = %self.method,
@@ -177,7 +221,8 @@ impl Record {
             path = self.uri.path(),
             status = outcome.status,
             upstream_status = outcome.upstream_status,
-            failure = ?outcome.failure,
+            failure = outcome.failure.map_or("", Failure::as_str),
+            touched,
             duration_us = micros(outcome.duration),
             upstream_us = micros(outcome.upstream),
             request_bytes = outcome.request_bytes,
@@ -186,7 +231,7 @@ impl Record {
         );
     }
 
-    fn log_api(&self, verb: Verb, outcome: &Outcome) {
+    fn log_api(&self, verb: Verb, outcome: &Outcome, touched: &str) {
         let info = RequestInfo::parse(self.method.as_str(), self.uri.path(), self.uri.query()).ok();
         let text = |of: fn(&RequestInfo<'_>) -> String| info.as_ref().map(of).unwrap_or_default();
         tracing::debug!(
@@ -201,7 +246,8 @@ impl Record {
             name = text(|info| info.name.to_string()),
             status = outcome.status,
             upstream_status = outcome.upstream_status,
-            failure = ?outcome.failure,
+            failure = outcome.failure.map_or("", Failure::as_str),
+            touched,
             duration_us = micros(outcome.duration),
             upstream_us = micros(outcome.upstream),
             request_bytes = outcome.request_bytes,
@@ -226,8 +272,10 @@ impl Drop for Record {
             outcome.duration.as_secs_f64(),
             outcome.failure,
         );
-        self.log(&outcome);
-        if let Some(plugins) = self.plugins.borrow_mut().take() {
+        let plugins = self.plugins.borrow_mut().take();
+        self.log(&outcome, plugins.as_deref());
+        if let Some(plugins) = plugins {
+            plugins.note_touched(&self.metrics.touched, outcome.status);
             plugins.on_complete(&outcome);
         }
     }
@@ -278,6 +326,25 @@ mod tests {
             };
             assert_eq!(told(end, until - a_moment).await, [1, 1, 1], "{fate:?}");
             assert_eq!(told(end, until).await, [1, 1, 0], "{fate:?}");
+        }
+    }
+
+    #[test]
+    fn the_length_of_an_answer_is_known_from_its_head() {
+        let length = |method: Method, status: u16, length: Option<&str>| {
+            let metrics = Metrics::new(Metrics::registry());
+            let record = Record::new(&metrics, Class::Api(Verb::Get), method, Uri::from_static("/"));
+            let mut response = http::Response::builder().status(status);
+            if let Some(length) = length {
+                response = response.header(CONTENT_LENGTH, length);
+            }
+            record.response_length(&response.body(()).unwrap().into_parts().0)
+        };
+        assert_eq!(length(Method::GET, 200, Some("7")), Some(7));
+        assert_eq!(length(Method::GET, 500, Some("0")), Some(0));
+        assert_eq!(length(Method::GET, 200, None), None);
+        for (method, status) in [(Method::HEAD, 200), (Method::GET, 304), (Method::DELETE, 204)] {
+            assert_eq!(length(method, status, Some("7")), Some(0), "{status} has no body");
         }
     }
 }

@@ -8,7 +8,8 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CO
 use http::{HeaderMap, HeaderValue};
 use http_body::Body;
 
-use crate::body;
+use crate::body::{self, RequestBody};
+use crate::record::Record;
 use crate::respond::Reply;
 use crate::upstream::BoxError;
 
@@ -20,12 +21,12 @@ pub(crate) use watch::RenamedWatch;
 ///
 /// # Errors
 /// A reply: too large, broken off, or in an encoding that can't be rewritten.
-pub(crate) async fn request_body<B>(headers: &mut HeaderMap, body: B, rename: &Rename) -> Result<(Bytes, bool), Reply>
-where
-    B: Body<Data = Bytes>,
-    B::Error: Into<BoxError>,
-{
-    let bytes = body::collect(body).await?;
+pub(crate) async fn request_body(
+    headers: &mut HeaderMap,
+    body: RequestBody,
+    rename: &Rename,
+) -> Result<(Bytes, bool), Reply> {
+    let bytes = body.collect().await?;
     if bytes.is_empty() {
         return Ok((bytes, false));
     }
@@ -71,12 +72,17 @@ pub(crate) fn ask_for_plain(headers: &mut HeaderMap) {
 ///
 /// # Errors
 /// A reply: too large, broken off, or in an encoding that can't be rewritten.
-pub(crate) async fn response_body<B>(headers: &mut HeaderMap, body: B, rename: &Rename) -> Result<Bytes, Reply>
+pub(crate) async fn response_body<B>(
+    headers: &mut HeaderMap,
+    body: B,
+    rename: &Rename,
+    record: &Record,
+) -> Result<Bytes, Reply>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let bytes = body::collect(body).await?;
+    let bytes = body::collect_response(body, record).await?;
     let back = back(rename);
     let renamed = match rename::body(content_type(headers), &bytes, &back) {
         Ok(renamed) => renamed,

@@ -10,6 +10,7 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AF
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::external::DestinationError;
+use crate::request_memory::OverBound;
 use crate::upstream::{ConnectError, SendError};
 use crate::verdict::{self, Failure, Refusal};
 
@@ -134,6 +135,16 @@ impl Reply {
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("the body must be rewritten for this shard and is larger than {limit} bytes"),
         )
+    }
+
+    /// There is no room for the request, or for an answer that must be rewritten. `repeatable`: nothing can have happened yet.
+    pub(crate) fn over_bound(error: OverBound, repeatable: bool) -> Self {
+        let code = match error {
+            OverBound::Connection => StatusCode::TOO_MANY_REQUESTS,
+            OverBound::InAll => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let reply = Self::new(code, error.to_string());
+        if repeatable { reply.retry_after(1) } else { reply }
     }
 
     /// The encoding can't be rewritten. client-go answers a 415 to CBOR by going back to JSON for good.

@@ -11,51 +11,92 @@ use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
 use crate::body::{ClientBody, RequestBody};
-use crate::ending::Answer;
+use crate::ending::answer;
+use crate::fate::Fate;
 use crate::handler::Exchange;
 use crate::headers;
-use crate::respond::Accept;
-use crate::upstream::{Upgrade, UpgradedStream};
+use crate::respond::{Accept, Reply};
+use crate::upstream::{Upgrade, UpgradedStream, UpstreamBody};
 use crate::watch::Watching;
 
 /// Bytes in flight in each direction: a port-forward of a database dump should not crawl.
 const BUFFER: usize = 64 << 10;
 
-/// Serves a request that wants another protocol. The API server may refuse; then its answer passes like any other.
-pub(crate) async fn serve(
-    exchange: &Exchange<'_>,
-    mut parts: Parts,
-    body: RequestBody,
-    uri: Uri,
-    watching: Option<Watching>,
-) -> Answer {
+/// What the API server made of the offer.
+pub(crate) enum Offered {
+    /// It switches protocols.
+    Switched(Switched),
+    /// It answers over HTTP, like to any other request.
+    Ordinary(Response<UpstreamBody>),
+    /// It can't be reached, or broke off.
+    Failed(Response<ClientBody>),
+}
+
+/// Both ends of a tunnel that is to begin.
+pub(crate) struct Switched {
+    response: Response<()>,
+    upstream: UpgradedStream,
+    client: Option<OnUpgrade>,
+}
+
+/// Sends a request that wants another protocol.
+pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: RequestBody, uri: Uri) -> Offered {
     let client = parts.extensions.remove::<OnUpgrade>();
     let accept = Accept::of(&parts.headers);
-    if let Some(protocol) = &exchange.upgrade {
-        parts.headers.insert(UPGRADE, protocol.clone());
+    if let Some(protocols) = &exchange.upgrade {
+        parts.headers.insert(UPGRADE, protocols.clone());
     }
     let mut request = Request::new(body);
     *request.method_mut() = parts.method;
     *request.headers_mut() = parts.headers;
     *request.uri_mut() = uri;
     let sent = Instant::now();
-    match exchange.worker.upstream(exchange.is_lent.get()).upgrade(request).await {
-        Ok(Upgrade::Switched(response, stream)) => {
+    exchange.record.sent();
+    let result = exchange.worker.upstream(exchange.is_lent.get()).upgrade(request).await;
+    exchange.record.ended(match &result {
+        // What passes from here on is no write that anybody waits for.
+        Ok(Upgrade::Switched(..)) => Fate::Over,
+        Ok(Upgrade::Refused(response)) => Fate::of_status(response.status()),
+        Err(error) => Fate::of_error(error),
+    });
+    match result {
+        Ok(Upgrade::Switched(response, _)) if !is_offered(exchange, &response) => {
+            let reply = Reply::broken_body(&"the API server switched to a protocol that was not asked for".into());
+            Offered::Failed(answer(&exchange.record, &accept, reply))
+        }
+        Ok(Upgrade::Switched(response, upstream)) => {
             exchange.received(StatusCode::SWITCHING_PROTOCOLS, sent);
-            if let Some(client) = client {
-                tunnel(exchange, client, stream, watching);
-            }
-            Ok(response.map(|()| ClientBody::full(bytes::Bytes::new(), Some(Rc::clone(&exchange.record)))))
+            Offered::Switched(Switched {
+                response,
+                upstream,
+                client,
+            })
         }
         Ok(Upgrade::Refused(mut response)) => {
             headers::strip_response(response.headers_mut());
             exchange.received(response.status(), sent);
-            Ok(Response::map(response, |body| {
-                ClientBody::upstream(body, Rc::clone(&exchange.record))
-            }))
+            Offered::Ordinary(response)
         }
-        Err(error) => Ok(exchange.failed(&error, &accept)),
+        Err(error) => Offered::Failed(exchange.failed(&error, &accept)),
     }
+}
+
+fn is_offered(exchange: &Exchange<'_>, response: &Response<()>) -> bool {
+    let offered = exchange.upgrade.as_ref();
+    offered.is_some_and(|offered| headers::is_offered(offered, response.headers()))
+}
+
+/// Tells the client to switch as well, and begins the tunnel.
+pub(crate) fn switch(exchange: &Exchange<'_>, switched: Switched, watching: Option<Watching>) -> Response<ClientBody> {
+    let Switched {
+        response,
+        upstream,
+        client,
+    } = switched;
+    if let Some(client) = client {
+        tunnel(exchange, client, upstream, watching);
+    }
+    response.map(|()| ClientBody::full(bytes::Bytes::new(), Some(Rc::clone(&exchange.record))))
 }
 
 /// Copies both ways in a task of the worker. Record and connection (with its place) live as long as the tunnel. A watch

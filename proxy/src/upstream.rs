@@ -37,7 +37,7 @@ mod upload;
 
 pub use body::UpstreamBody;
 pub use credentials::Credentials;
-pub(crate) use dial::{Gate, dial};
+pub(crate) use dial::{Gate, MAX_LOOKUPS, Socket, dial};
 pub use error::{BodyError, BoxError, ConnectError, Error, SendError};
 pub use limits::Limits;
 pub use request::HeadTimeout;

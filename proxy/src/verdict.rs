@@ -218,6 +218,32 @@ pub enum Failure {
     PluginFailed,
 }
 
+impl Failure {
+    /// All of them.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::ClientGone,
+        Self::Refused,
+        Self::Unreachable,
+        Self::UpstreamReset,
+        Self::Timeout,
+        Self::PluginReset,
+        Self::PluginFailed,
+    ];
+
+    /// The word for it in metrics and in the access log.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::ClientGone => "client_gone",
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::UpstreamReset => "upstream_reset",
+            Self::Timeout => "timeout",
+            Self::PluginReset => "plugin_reset",
+            Self::PluginFailed => "plugin_failed",
+        }
+    }
+}
+
 /// How a request ended (WIT `outcome`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {

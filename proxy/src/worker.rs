@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::Guard;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::chain::{ChainHandle, Counter, Kind, Snapshot, Ticket};
-use crate::connection::{self, Service};
+use crate::connection::{self, Service, Timeouts};
 use crate::external::{self, External};
 use crate::instances::Instances;
 use crate::leader_lock::LeaderLocks;
@@ -23,10 +23,12 @@ use crate::leadership::Leadership;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::outage::Outage;
+use crate::request_memory::RequestMemory;
 use crate::signal::Signal;
 use crate::tls::ServerTls;
 use crate::upstream::{Credentials, Limits, Target, Upstream};
 use crate::verdict::Traffic;
+use crate::warning_rate::WarningRate;
 use crate::wasm::{Engine, StateStore};
 
 /// What every worker thread is made of; shared.
@@ -43,7 +45,13 @@ pub(crate) struct Shared {
     pub(crate) leadership: Arc<Leadership>,
     pub(crate) outage: Outage,
     pub(crate) tls: ServerTls,
+    /// Of client connections.
+    pub(crate) timeouts: Timeouts,
     pub(crate) head_timeout: Duration,
+    /// What requests hold.
+    pub(crate) memory: RequestMemory,
+    /// Of connections to the API server.
+    pub(crate) sockets: Arc<Semaphore>,
     /// `None`: external traffic is off.
     pub(crate) external: Option<Arc<external::Shared>>,
     /// Graceful: connections finish what they have and take no more.
@@ -67,6 +75,10 @@ pub(crate) struct Worker {
     pub(crate) leadership: Arc<Leadership>,
     pub(crate) outage: Outage,
     pub(crate) tls: ServerTls,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) memory: RequestMemory,
+    /// Clients that speak TLS where there is no certificate.
+    pub(crate) unexpected_tls: WarningRate,
     pub(crate) drain: CancellationToken,
     pub(crate) stop: CancellationToken,
     external: Option<Rc<External>>,
@@ -95,13 +107,17 @@ impl Worker {
             leadership,
             outage,
             tls,
+            timeouts,
             head_timeout,
+            memory,
+            sockets,
             external,
             drain,
             stop,
         } = shared;
         let limits = Limits {
             head_timeout: Some(head_timeout),
+            sockets: Some(sockets),
             ..Limits::default()
         };
         let upstream = Upstream::new(Arc::clone(&target), limits.clone());
@@ -122,6 +138,9 @@ impl Worker {
             leadership,
             outage,
             tls,
+            timeouts,
+            memory,
+            unexpected_tls: WarningRate::default(),
             drain,
             stop,
             external: external.map(|shared| External::new(shared, head_timeout)),

@@ -8,6 +8,7 @@
 )]
 
 mod dependencies;
+mod interface;
 mod objects;
 mod operating;
 mod parity;

@@ -128,6 +128,13 @@ impl Client {
         self
     }
 
+    /// Sends these headers with every request.
+    #[must_use]
+    pub fn with_all(mut self, headers: HeaderMap) -> Self {
+        self.headers.extend(headers);
+        self
+    }
+
     /// GET.
     ///
     /// # Errors

@@ -12,6 +12,8 @@
 
 pub mod chain_dir;
 pub mod client;
+pub mod heavy;
+pub mod hop;
 pub mod sidecar;
 pub mod smuggling;
 pub mod target;
@@ -85,11 +87,31 @@ impl Stand {
     /// # Errors
     /// Something did not come up; the text says what.
     pub async fn unready(api: ApiServer, entries: Vec<EntrySpec>, flags: &[&str]) -> anyhow::Result<Self> {
+        let kubeconfig = api.kubeconfig();
+        Self::with_kubeconfig(api, entries, flags, &kubeconfig).await
+    }
+
+    /// A stand whose sidecar reaches its API server by another way, such as a server in front of it.
+    ///
+    /// # Errors
+    /// Something did not come up; the text says what.
+    pub async fn behind(api: ApiServer, entries: Vec<EntrySpec>, kubeconfig: &str) -> anyhow::Result<Self> {
+        let stand = Self::with_kubeconfig(api, entries, &[], kubeconfig).await?;
+        stand.sidecar.wait_ready().await?;
+        Ok(stand)
+    }
+
+    async fn with_kubeconfig(
+        api: ApiServer,
+        entries: Vec<EntrySpec>,
+        flags: &[&str],
+        config: &str,
+    ) -> anyhow::Result<Self> {
         let files = tempfile::tempdir()?;
         let mut chain = ChainDir::create(files.path().join("chain"))?;
         chain.publish(entries)?;
         let kubeconfig = files.path().join("kubeconfig");
-        std::fs::write(&kubeconfig, api.kubeconfig())?;
+        std::fs::write(&kubeconfig, config)?;
         let mut flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let mut path = |flag: &str, path: PathBuf| flags.extend([flag.to_owned(), path.display().to_string()]);
         path("--kubeconfig", kubeconfig);

@@ -183,6 +183,28 @@ impl Sidecar {
         Ok(String::from_utf8(self.admin().get("/metrics").await?.body.to_vec())?)
     }
 
+    /// Forgets the highest use of memory so far.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn forget_peak_memory(&self) -> anyhow::Result<()> {
+        let pid = self.child.id().context("it has ended")?;
+        Ok(std::fs::write(format!("/proc/{pid}/clear_refs"), "5")?)
+    }
+
+    /// The highest use of memory since [`Self::forget_peak_memory`], in bytes.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn peak_memory(&self) -> anyhow::Result<usize> {
+        let pid = self.child.id().context("it has ended")?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"));
+        Ok(peak.context("no peak")?.trim().parse::<usize>()? << 10)
+    }
+
     /// Asks it to end.
     ///
     /// # Errors

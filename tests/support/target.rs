@@ -1,7 +1,7 @@
 //! A small real server that external calls go to: plain or TLS, HTTP/1.1 or HTTP/2, and what it has seen.
 //!
 //! Paths: `/echo` streams the request's body back; `/big` sends [`BIG`] bytes; `/hold` sends one chunk and then nothing, until
-//! the client is gone; `/reset` breaks off before an answer; `/late` answers when it is let; anything else says `hello`.
+//! the client is gone; `/length` is the same and says that this is all; `/reset` breaks off before an answer; `/late` answers when it is let; anything else says `hello`.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -27,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 /// Bytes of `/big`.
 pub const BIG: usize = 64 << 20;
 const CHUNK: usize = 64 << 10;
+const FIRST: &[u8] = b"first";
 
 /// A request that came.
 #[derive(Debug, Clone)]
@@ -196,7 +197,7 @@ async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> anyhow::Resu
     let body = match path.as_str() {
         "/echo" => body.map_err(anyhow::Error::from).boxed_unsync(),
         "/big" => Zeros { left: BIG }.map_err(infallible).boxed_unsync(),
-        "/hold" => Held::new(shared).map_err(infallible).boxed_unsync(),
+        "/hold" | "/length" => Held::new(shared).map_err(infallible).boxed_unsync(),
         "/reset" => anyhow::bail!("as asked"),
         other => {
             if other == "/late" {
@@ -211,6 +212,9 @@ async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> anyhow::Resu
     let headers = response.headers_mut();
     headers.insert("x-kept", "1".parse()?);
     headers.insert("proxy-authenticate", "Basic".parse()?);
+    if path == "/length" {
+        headers.insert("content-length", FIRST.len().into());
+    }
     if is_http1 {
         headers.insert("connection", "keep-alive, x-hop".parse()?);
         headers.insert("x-hop", "1".parse()?);
@@ -251,7 +255,7 @@ impl Held {
     fn new(shared: Arc<Shared>) -> Self {
         shared.held.fetch_add(1, Ordering::SeqCst);
         Self {
-            first: Some(Bytes::from_static(b"first")),
+            first: Some(Bytes::from_static(FIRST)),
             shared,
         }
     }

@@ -50,7 +50,14 @@ async fn nothing_is_accepted_and_everything_is_named() -> anyhow::Result<()> {
     let entry = &status.chain.entries[0];
     assert_eq!(entry.name, "shard-selector/test");
     assert!(!entry.settings_hash.is_empty());
+    let traffic = status.api_traffic.unwrap_or_default();
+    assert!(traffic.since.is_some() && traffic.last.is_none(), "{traffic:?}");
     stand.client().get("/api/v1/configmaps").await?;
+    let traffic = stand.sidecar.status().await?.api_traffic.unwrap_or_default();
+    assert!(
+        traffic.last >= traffic.since && traffic.last.as_ref() <= Some(&traffic.now),
+        "{traffic:?}"
+    );
     assert_eq!(
         stand
             .sidecar

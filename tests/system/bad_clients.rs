@@ -62,6 +62,23 @@ async fn odd_targets_never_show_a_foreign_object() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn requests_without_host_or_with_two_are_refused() -> anyhow::Result<()> {
+    let stand = stand().await?;
+    for hosts in ["", "host: x\r\nhost: y\r\n", "host: x\r\nHost: x\r\n", "host: a/b\r\n"] {
+        let bytes = format!("GET /api/v1/configmaps HTTP/1.1\r\nconnection: close\r\n{hosts}\r\n");
+        let answer = raw(&stand, bytes.as_bytes()).await?;
+        assert!(
+            answer.starts_with("HTTP/1.1 400") && answer.contains("\"kind\":\"Status\""),
+            "{hosts:?}: {answer}"
+        );
+    }
+    assert_eq!(stand.api.requests().count("list"), 0);
+    let old = raw(&stand, b"GET /api/v1/configmaps HTTP/1.0\r\n\r\n").await?;
+    assert!(old.contains(" 200 "), "HTTP/1.0 knows no Host: {old}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_connection_header_can_not_strip_identity() -> anyhow::Result<()> {
     let stand = stand().await?;
     for headers in [
@@ -130,9 +147,9 @@ async fn large_heads_are_bounded() -> anyhow::Result<()> {
 async fn clients_that_go_away_or_say_nothing_hold_nothing_up() -> anyhow::Result<()> {
     let stand = stand().await?;
     let mut slow = Vec::new();
+    // One that says nothing is idle: `idle.rs`.
     for start in [
-        &b""[..],
-        b"G",
+        &b"G"[..],
         b"GET /api/v1/configmaps HTTP/1.1\r\nhost:",
         b"PRI * HTTP/2.0\r\n",
         b"\x16\x03\x01",

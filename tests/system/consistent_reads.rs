@@ -71,6 +71,7 @@ async fn a_streamed_list_is_no_older_than_its_beginning_either() -> anyhow::Resu
     for query in [
         "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=1&allowWatchBookmarks=true",
         "resourceVersion=0&allowWatchBookmarks=true",
+        "resourceVersion=00&allowWatchBookmarks=true",
     ] {
         let mut watch = stand.client().stream(&format!("{LIST}?watch=1&{query}")).await?;
         assert_eq!(watch.head.status, 200, "{query}");

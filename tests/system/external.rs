@@ -17,7 +17,7 @@ pub(crate) async fn stand(entries: Vec<EntrySpec>, flags: &[&str]) -> anyhow::Re
 }
 
 /// The same, trusting a target.
-async fn trusting(target: &Target) -> anyhow::Result<(Stand, Client, tempfile::TempDir)> {
+pub(crate) async fn trusting(target: &Target) -> anyhow::Result<(Stand, Client, tempfile::TempDir)> {
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("ca.crt");
     std::fs::write(&file, target.certificate())?;

@@ -91,3 +91,35 @@ async fn limits_that_nothing_meets_show_nothing_until_objects_are_gained() -> an
     }
     Ok(())
 }
+
+/// Its child lacks the shard's label: the operator never sees that it is there, and creates it again and again.
+#[tokio::test]
+async fn creates_of_objects_that_exist_are_counted_where_a_limit_narrows_their_kind() -> anyhow::Result<()> {
+    let stand = Stand::start(vec![limits(&[one_of(&["a"])], false)]).await?;
+    let client = stand.client().with("content-type", "application/json");
+    let series = r#"ctrlmesh_creates_already_exist_total{entry="shard-selector/test"}"#;
+    let count = || async { stand.sidecar.metric(series).await.unwrap_or_default() };
+    let target = "/api/v1/namespaces/default/configmaps";
+    let mut child = config_map("default", "child", "");
+    child["metadata"]["labels"] = json!({});
+    for status in [201, 409, 409] {
+        assert_eq!(
+            client.send(Method::POST, target, child.to_string()).await?.status,
+            status
+        );
+    }
+    assert!(!client.get(LIST).await?.names().contains(&"child".to_owned()));
+    assert!((count().await - 2.0).abs() < 0.5);
+    // Nothing narrows Secrets.
+    let secrets = "/api/v1/namespaces/default/secrets";
+    let secret =
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "child", "namespace": "default" } });
+    for status in [201, 409] {
+        assert_eq!(
+            client.send(Method::POST, secrets, secret.to_string()).await?.status,
+            status
+        );
+    }
+    assert!((count().await - 2.0).abs() < 0.5);
+    Ok(())
+}

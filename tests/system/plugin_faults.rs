@@ -114,6 +114,22 @@ async fn repeated_faults_quarantine_the_entry_and_others_go_on() -> anyhow::Resu
 }
 
 #[tokio::test]
+async fn few_faults_that_lose_seconds_quarantine_the_entry() -> anyhow::Result<()> {
+    let spin = guest("spin", json!({ "in": "on-response" })).set("timeoutMs", 1_000.into());
+    let stand = Stand::start(vec![spin.set("onFailure", "Open".into())]).await?;
+    let quarantines = r#"ctrlmesh_plugin_quarantines_total{entry="spin/test"}"#;
+    for requests in 1..5 {
+        assert_eq!(stand.client().get(LIST).await?.status, 200);
+        // Each response takes a second, and each request before it succeeds: faults are neither frequent nor in a row.
+        if stand.sidecar.metric(quarantines).await? == 1.0 {
+            assert!(requests >= 2, "one fault is no pattern");
+            return Ok(());
+        }
+    }
+    anyhow::bail!("not quarantined: {}", stand.sidecar.log());
+}
+
+#[tokio::test]
 async fn faults_on_the_way_back_follow_the_policy_too() -> anyhow::Result<()> {
     for phase in ["on-response", "on-complete"] {
         let settings = json!({ "in": phase, "how": "panic" });

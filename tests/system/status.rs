@@ -5,7 +5,7 @@ use std::process::Output;
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::status::{EntryState, Status};
-use ctrlmesh_tests::{DEADLINE, Stand, binary, guest, shard};
+use ctrlmesh_tests::{ChainDir, DEADLINE, EntrySpec, Sidecar, Stand, binary, guest, heavy, shard, wait_until};
 use serde_json::json;
 use tokio::process::Command;
 
@@ -28,6 +28,34 @@ fn told(output: &Output) -> (Option<i32>, String, String) {
 fn row<'t>(table: &'t str, first: &str) -> Vec<&'t str> {
     let row = table.lines().find(|line| line.split_whitespace().next() == Some(first));
     row.map(|line| line.split_whitespace().collect()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn sidecar_says_how_many_plugins_it_compiles() -> anyhow::Result<()> {
+    let stand = Stand::start(vec![]).await?;
+    let path = |name: &str| stand.chain.path().with_file_name(name).display().to_string();
+    let mut slow = ChainDir::create(stand.chain.path().with_file_name("slow"))?;
+    let plugin = ctrlmesh_plugins_builtin::SHARD_SELECTOR;
+    let entries = [2000, 2001].map(|functions| {
+        let bytes = heavy::with_functions(plugin, functions);
+        EntrySpec::new(&format!("shard-selector/{functions}"), &bytes).settings(json!({}))
+    });
+    slow.publish(entries.to_vec())?;
+    // Without a cache both are compiled.
+    let flags = ["--kubeconfig", &path("kubeconfig"), "--chain-dir", &path("slow")].map(ToOwned::to_owned);
+    let sidecar = Sidecar::start(&flags).await?;
+    let says = |text: &str| text.contains("compiling 2 plugins (") && text.contains(" s)");
+    wait_until("/readyz counts what is compiled", || async {
+        let answer = sidecar.admin().get("/readyz").await?;
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        anyhow::ensure!(answer.status == 503, "it was ready before it said that it compiles");
+        Ok(says(&text) && !text.contains("first chain"))
+    })
+    .await?;
+    let (code, table, _) = told(&ask(sidecar.admin_address(), &[]).await?);
+    assert_eq!(code, Some(1), "{table}");
+    assert!(says(&table) && !table.contains("it has no chain yet"), "{table}");
+    Ok(())
 }
 
 #[tokio::test]

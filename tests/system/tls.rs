@@ -35,13 +35,15 @@ async fn get(stand: &Stand, trusted: &CertificateDer<'static>, protocol: &str) -
         .connect(ServerName::try_from("localhost")?, stream)
         .await?;
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol.as_bytes()));
-    let request = http::Request::get("https://localhost/api/v1/configmaps").body(Empty::<bytes::Bytes>::new())?;
+    let mut request = http::Request::get("https://localhost/api/v1/configmaps").body(Empty::<bytes::Bytes>::new())?;
     let response = if protocol == "h2" {
         let (mut sender, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         sender.send_request(request).await?
     } else {
+        let host = http::HeaderValue::from_static("localhost");
+        request.headers_mut().insert(http::header::HOST, host);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         sender.send_request(request).await?

@@ -1,10 +1,14 @@
 //! exec, attach, port-forward: after 101 bytes pass both ways.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use ctrlmesh_testkit::ApiServer;
+use ctrlmesh_tests::hop::kubeconfig;
 use ctrlmesh_tests::{Client, Stand, shard};
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 
 async fn exchange(stand: &Stand, subresource: &str, protocol: &str) -> anyhow::Result<()> {
     let mut stream = TcpStream::connect(stand.sidecar.api()).await?;
@@ -105,5 +109,141 @@ async fn an_upgrade_where_there_is_none_is_an_ordinary_request() -> anyhow::Resu
             .read(|state| state.get("leases.coordination.k8s.io", "operator", name).is_some())
     };
     assert!(renamed("lock---a") && !renamed("lock"));
+    Ok(())
+}
+
+/// A server that switches to whatever is offered first, or to `h2c` where a request asks for that, and notes the heads that
+/// came, in lower case.
+struct Switching {
+    stand: Stand,
+    heads: Arc<Mutex<Vec<String>>>,
+    _serving: JoinSet<()>,
+}
+
+impl Switching {
+    async fn start() -> anyhow::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let server = format!("http://{}", listener.local_addr()?);
+        let heads = Arc::new(Mutex::new(Vec::new()));
+        let mut serving = JoinSet::new();
+        let noted = Arc::clone(&heads);
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(switch(stream, Arc::clone(&noted)));
+            }
+        });
+        let api = ApiServer::builder().start().await?;
+        let stand = Stand::behind(api, vec![], &kubeconfig(&server)).await?;
+        Ok(Self {
+            stand,
+            heads,
+            _serving: serving,
+        })
+    }
+
+    /// Sends a request with these header lines; gives its status and what the server saw.
+    async fn ask(&self, target: &str, headers: &str) -> anyhow::Result<(u16, String)> {
+        self.heads.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let mut stream = TcpStream::connect(self.stand.sidecar.api()).await?;
+        let head = format!("GET {target} HTTP/1.1\r\nhost: x\r\n{headers}\r\n");
+        stream.write_all(head.as_bytes()).await?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).await?;
+        let status = line.split(' ').nth(1).unwrap_or_default().parse()?;
+        let heads = self.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = target.to_lowercase();
+        let seen = heads.iter().find(|head| head.contains(&path));
+        Ok((status, seen.cloned().unwrap_or_default()))
+    }
+}
+
+async fn switch(stream: TcpStream, heads: Arc<Mutex<Vec<String>>>) {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if stream.read_line(&mut head).await.is_ok_and(|read| read > 0) {
+                continue;
+            }
+            return;
+        }
+        let head = head.to_lowercase();
+        let offered = head.lines().find_map(|line| line.strip_prefix("upgrade: "));
+        let chosen = offered.map(|list| {
+            if head.contains("x-wants: h2c") {
+                "h2c"
+            } else {
+                list.split(',').next().unwrap_or(list)
+            }
+        });
+        let answer = match chosen {
+            Some(protocol) => {
+                format!("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: {protocol}\r\n\r\n")
+            }
+            None => "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}".to_owned(),
+        };
+        heads.lock().unwrap_or_else(PoisonError::into_inner).push(head);
+        if stream.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+const EXEC: &str = "/api/v1/namespaces/default/pods/p/exec";
+const CONSOLE: &str = "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachineinstances/v/console";
+
+#[tokio::test]
+async fn only_websocket_and_spdy_of_the_offered_protocols_pass() -> anyhow::Result<()> {
+    let server = Switching::start().await?;
+    for (target, offered, passed) in [
+        (EXEC, "h2c, websocket", Some("websocket")),
+        (EXEC, "SPDY/3.1, H2C", Some("spdy/3.1")),
+        (EXEC, "H2C", None),
+        (EXEC, "WebSocket,spdy/3.1", Some("websocket, spdy/3.1")),
+        (CONSOLE, "websocket", Some("websocket")),
+        (CONSOLE, "h2c", None),
+        ("/api/v1/pods?watch=1", "foo/2, websocket", Some("websocket")),
+        ("/api/v1/pods?watch=1", "h2c", None),
+        ("/api/v1/pods", "websocket", None),
+        ("/version", "websocket", None),
+        ("/version", "H2C", None),
+        ("/version", "h2c, websocket", None),
+    ] {
+        let (status, head) = server
+            .ask(target, &format!("connection: upgrade\r\nupgrade: {offered}\r\n"))
+            .await?;
+        let seen = head.lines().find_map(|line| line.strip_prefix("upgrade: "));
+        assert_eq!(
+            (status, seen),
+            (if passed.is_some() { 101 } else { 200 }, passed),
+            "{target}: {offered}: {head}"
+        );
+    }
+    let (status, _) = server
+        .ask(EXEC, "connection: upgrade\r\nupgrade: websocket\r\nx-wants: h2c\r\n")
+        .await?;
+    assert_eq!(status, 502, "a protocol that was not offered");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_websocket_token_is_not_overridden_by_the_sidecars_credentials() -> anyhow::Result<()> {
+    let server = Switching::start().await?;
+    let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-protocol: v5.channel.k8s.io";
+    let token = "base64url.bearer.authorization.k8s.io.cG9vcg";
+    for target in [EXEC, "/api/v1/pods?watch=1", CONSOLE] {
+        let (_, head) = server.ask(target, &format!("{upgrade}, {token}\r\n")).await?;
+        assert!(
+            !head.contains("authorization: ") && head.contains(&token.to_lowercase()),
+            "{target}: {head}"
+        );
+        let (_, head) = server
+            .ask(target, &format!("{upgrade}\r\nsec-websocket-protocol: {token}\r\n"))
+            .await?;
+        assert!(!head.contains("authorization: "), "{target}: {head}");
+        let (_, head) = server.ask(target, &format!("{upgrade}\r\n")).await?;
+        assert!(head.contains("authorization: bearer sidecars-own"), "{target}: {head}");
+    }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Every verdict and edit of the plugin interface, said by the guest `scripted`, seen by a client.
 
 use ctrlmesh_tests::{Answer, Client, Stand, guest};
+use http::Method;
 use serde_json::{Value, json};
 
 async fn scripted(script: Value) -> anyhow::Result<Stand> {
@@ -60,6 +61,53 @@ async fn selectors_query_and_headers_are_edited() -> anyhow::Result<()> {
     );
     assert_eq!(seen.headers["x-added"], "1");
     assert!(!seen.headers.contains_key("x-gone"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn dry_run_of_a_delete_takes_effect_whether_it_has_a_body_or_not() -> anyhow::Result<()> {
+    let stand = on_request(json!({ "proceed": [{ "setQuery": { "name": "dryRun", "value": "All" } }] })).await?;
+    let is_there = || {
+        stand
+            .api
+            .store()
+            .read(|state| state.get("configmaps", "default", "a0").is_some())
+    };
+    let (one, all) = (
+        "/api/v1/namespaces/default/configmaps/a0",
+        "/api/v1/namespaces/default/configmaps",
+    );
+    let client = stand.client().with("content-type", "application/json");
+    for target in [one, all] {
+        for body in [
+            "",
+            "{}",
+            r#"{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0,"dryRun":[]}"#,
+        ] {
+            let answer = client.send(Method::DELETE, target, body).await?;
+            assert_eq!(answer.status, 200, "{target} {body}");
+            assert!(is_there(), "{target} {body}");
+        }
+    }
+    let cbor = stand.client().with("content-type", "application/cbor");
+    assert_eq!(
+        cbor.send(Method::DELETE, one, &b"\xd9\xd9\xf7\xa0"[..]).await?.status,
+        415
+    );
+    assert!(is_there());
+    Ok(())
+}
+
+#[tokio::test]
+async fn query_edit_that_the_api_server_ignores_follows_the_failure_policy() -> anyhow::Result<()> {
+    let ignored = json!({ "proceed": [{ "setQuery": { "name": "dryRun", "value": "All" } }] });
+    let line = json!({ "when": { "resource": "configmaps" }, "then": ignored });
+    let entry = guest("scripted", json!({ "onRequest": [line] })).set("onFailure", "Closed".into());
+    let stand = Stand::start(vec![entry]).await?;
+    let answer = list(&stand).await?;
+    let message = answer.json()["message"].to_string();
+    assert_eq!(answer.status, 500, "{message}");
+    assert!(message.contains("set-query dryRun on list"), "{message}");
     Ok(())
 }
 

@@ -126,5 +126,6 @@ fn host(settings: &Settings, shared: &Shared) -> Result<chain::Host, Error> {
         compiler,
         states: Arc::clone(&shared.states),
         info,
+        compiling: shared.chain.compiling().clone(),
     })
 }

@@ -53,14 +53,16 @@ impl Bound {
         Ok((Self { api, admin, external }, addresses))
     }
 
-    pub(super) fn ports(self, settings: &Settings, shared: &Shared) -> Ports {
+    /// `connections`: how many each port may have.
+    pub(super) fn ports(self, connections: usize, shared: &Shared) -> Ports {
         let external = self.external.zip(shared.external.as_deref());
-        let external = external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, settings, &external.outage));
+        let external =
+            external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, connections, &external.outage));
         // All have as many connections as one.
-        let places = Arc::new(Semaphore::new(settings.max_connections as usize));
+        let places = Arc::new(Semaphore::new(connections));
         let api = self.api.into_iter().map(|it| listener::Port {
             places: Arc::clone(&places),
-            ..port(Traffic::Api, API, it, settings, &shared.outage)
+            ..port(Traffic::Api, API, it, connections, &shared.outage)
         });
         Ports {
             api: api.collect(),
@@ -108,14 +110,14 @@ fn port(
     traffic: Traffic,
     setting: &'static str,
     listener: TcpListener,
-    settings: &Settings,
+    connections: usize,
     outage: &Outage,
 ) -> listener::Port {
     listener::Port {
         traffic,
         setting,
         listener,
-        places: Arc::new(Semaphore::new(settings.max_connections as usize)),
+        places: Arc::new(Semaphore::new(connections)),
         outage: outage.clone(),
     }
 }

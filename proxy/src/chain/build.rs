@@ -3,7 +3,7 @@
 //! Flow: choose by labels, load what is new, let each new plugin judge its settings, keep what has not changed. Blocking
 //! and slow (it may compile): never on a worker thread. Leaves reading files to `directory.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use ctrlmesh_contract::chain::MAX_ENTRIES_PER_POD;
 use ctrlmesh_contract::{Chain, Digest};
 use tokio::time::Instant;
 
+use super::compiling::{CompileBatch, CompileProgress};
 use super::directory::Version;
 use super::error::Error;
 use super::health::Health;
@@ -28,6 +29,8 @@ pub struct Host {
     pub states: Arc<StateStore>,
     /// What plugins are told about their place.
     pub info: InstanceInfo,
+    /// Told which plugins are being compiled.
+    pub compiling: CompileProgress,
 }
 
 impl Host {
@@ -50,10 +53,12 @@ impl Host {
                 selected: selected.len(),
             });
         }
+        let compiling = self.compiling.begin(self.to_compile(&selected, previous));
         let entries = selected
             .into_iter()
-            .map(|entry| self.entry(entry, version, previous.entry(&entry.name)))
+            .map(|entry| self.entry(entry, version, previous.entry(&entry.name), &compiling))
             .collect::<Result<Vec<_>, _>>()?;
+        drop(compiling);
         let snapshot = Snapshot::new(chain.generation, document, entries);
         let same = snapshot.document == previous.document
             && snapshot.entries().len() == previous.entries().len()
@@ -65,11 +70,25 @@ impl Host {
         Ok((!same).then_some(snapshot))
     }
 
+    /// The plugins that are neither loaded nor in the cache.
+    fn to_compile(&self, selected: &[&ctrlmesh_contract::Entry], previous: &Snapshot) -> BTreeSet<Digest> {
+        let is_running = |wanted: &ctrlmesh_contract::Entry| {
+            let running = previous.entry(&wanted.name);
+            running.is_some_and(|running| runs_the_same(wanted, running))
+        };
+        let fresh = selected.iter().filter(|wanted| !is_running(wanted));
+        fresh
+            .map(|wanted| wanted.plugin)
+            .filter(|plugin| !self.compiler.is_compiled(&self.engine, plugin))
+            .collect()
+    }
+
     fn entry(
         &self,
         wanted: &ctrlmesh_contract::Entry,
         version: &Version,
         previous: Option<&Arc<Entry>>,
+        compiling: &CompileBatch<'_>,
     ) -> Result<Arc<Entry>, Error> {
         if let Some(previous) = previous.filter(|previous| runs_the_same(wanted, previous)) {
             if (wanted.order, wanted.on_failure) == (previous.order, previous.on_failure) {
@@ -78,11 +97,16 @@ impl Host {
             return Ok(Arc::new(moved(previous, wanted)));
         }
         let bytes = version.plugin(&wanted.name, &wanted.plugin)?;
-        self.start(wanted, &bytes).map(Arc::new)
+        self.start(wanted, &bytes, compiling).map(Arc::new)
     }
 
     /// Loads a plugin and asks it what it thinks of its settings.
-    fn start(&self, wanted: &ctrlmesh_contract::Entry, bytes: &[u8]) -> Result<Entry, Error> {
+    fn start(
+        &self,
+        wanted: &ctrlmesh_contract::Entry,
+        bytes: &[u8],
+        compiling: &CompileBatch<'_>,
+    ) -> Result<Entry, Error> {
         let name = &wanted.name;
         let plugin = self
             .compiler
@@ -91,6 +115,7 @@ impl Host {
                 entry: name.clone(),
                 source,
             })?;
+        compiling.done(&wanted.plugin);
         let config = Arc::new(EntryConfig {
             name: name.clone(),
             settings_json: wanted.settings.json().to_owned(),

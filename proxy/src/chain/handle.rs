@@ -5,14 +5,16 @@
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::{ArcSwap, Guard};
 use ctrlmesh_contract::status::{ChainStatus, EntryState, EntryStatus, InFlight, Pod, Refused, Status};
+use ctrlmesh_contract::support::Support;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+use super::compiling::CompileProgress;
 use super::error::Error;
 use super::health::{Admission, HealthState};
 use super::metrics::Metrics;
@@ -32,6 +34,7 @@ pub struct ChainHandle {
     metrics: Metrics,
     pod: Pod,
     required: Required,
+    compiling: CompileProgress,
     /// Another process has served this pod before.
     is_follower: AtomicBool,
 }
@@ -66,8 +69,15 @@ impl ChainHandle {
             metrics,
             pod,
             required,
+            compiling: CompileProgress::default(),
             is_follower: AtomicBool::new(false),
         }
+    }
+
+    /// Which plugins of a new chain are being compiled: to be told by who does so.
+    #[must_use]
+    pub const fn compiling(&self) -> &CompileProgress {
+        &self.compiling
     }
 
     /// Another process served this pod until just now: its last writes are told of as long as they may be carried out.
@@ -224,10 +234,12 @@ impl ChainHandle {
         }
     }
 
-    /// Notes that a call failed, and quarantines the entry if that was one fault too many.
-    pub fn record_fault(&self, entry: &Entry, admission: Admission, fault: &Fault) {
+    /// Notes that a call failed after it had kept its thread for `time_lost`, and quarantines the entry if that was one fault
+    /// too many.
+    pub fn record_fault(&self, entry: &Entry, admission: Admission, time_lost: Duration, fault: &Fault) {
         self.metrics.fault(&entry.name, fault.kind());
-        let quarantined = entry.health.record_fault(admission, Instant::now(), &fault.to_string());
+        let (now, text) = (Instant::now(), fault.to_string());
+        let quarantined = entry.health.record_fault(admission, now, time_lost, &text);
         warn!(entry = entry.name, plugin = %entry.digest, error = %fault, "a plugin failed");
         if let Some(length) = quarantined {
             self.metrics.quarantined(&entry.name);
@@ -245,6 +257,8 @@ impl ChainHandle {
         Status {
             pod: self.pod.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            compiling: self.compiling.status(),
+            supports: Some(Support::current()),
             chain: ChainStatus {
                 generation: snapshot.generation,
                 digest: snapshot.document,
@@ -255,11 +269,14 @@ impl ChainHandle {
                     .map(|entry| entry_status(entry, now, wall))
                     .collect(),
                 earlier,
+                stale_caches: Vec::new(),
             },
             refused: record.refused.clone(),
             counts: self.metrics.counts(),
+            api_traffic: None,
             not_ready: Vec::new(),
             leader_elections: Vec::new(),
+            touched: Vec::new(),
         }
     }
 }

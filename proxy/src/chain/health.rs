@@ -11,10 +11,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many faults …
+/// This many faults lead to quarantine if no call succeeded between them, or if they happened within [`WINDOW`]. A rare
+/// fault (one odd object among thousands) does neither.
 const FAULTS: usize = 5;
-/// … within this time lead to quarantine. A rare fault (one odd object among thousands) never does.
+/// See [`FAULTS`].
 const WINDOW: Duration = Duration::from_secs(10);
+/// Two faults or more also lead to quarantine if a worker thread lost this much time to them …
+const MAX_TIME_LOST: Duration = Duration::from_secs(3);
+/// … within this time. Where CPU is short a call may run for ten times its timeout, so five faults within [`WINDOW`] may
+/// not be possible.
+const TIME_LOST_WINDOW: Duration = Duration::from_secs(60);
 /// The first quarantine; each next one is twice as long …
 const FIRST: Duration = Duration::from_secs(1);
 /// … up to this: who has fixed what was wrong outside the plugin should not wait longer.
@@ -43,13 +49,53 @@ pub struct Health {
 
 #[derive(Debug, Default)]
 struct Ledger {
-    /// When the last faults happened, newest last; `None` for those that are forgotten.
-    recent: [Option<Instant>; FAULTS],
+    /// The last faults, newest last; `None` for those that are forgotten.
+    recent: [Option<RecentFault>; FAULTS],
+    /// Faults since the last call that succeeded.
+    consecutive: usize,
     /// How many quarantines came before, in a row.
     level: u32,
     /// End of the last quarantine, or of the one that lasts.
     last_end: Option<Instant>,
     last_fault: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct RecentFault {
+    at: Instant,
+    time_lost: Duration,
+}
+
+impl Ledger {
+    fn add(&mut self, fault: RecentFault) {
+        self.consecutive = self.consecutive.saturating_add(1);
+        self.recent.rotate_left(1);
+        if let Some(last) = self.recent.last_mut() {
+            *last = Some(fault);
+        }
+    }
+
+    fn is_one_too_many(&self, now: Instant) -> bool {
+        let age = |fault: &RecentFault| now.saturating_duration_since(fault.at);
+        let is_frequent = self
+            .recent
+            .iter()
+            .all(|fault| fault.is_some_and(|fault| age(&fault) <= WINDOW));
+        let costly = self
+            .recent
+            .iter()
+            .flatten()
+            .filter(|fault| age(fault) <= TIME_LOST_WINDOW);
+        let (count, time_lost) = costly.fold((0, Duration::ZERO), |(count, sum), fault| {
+            (count + 1, sum.saturating_add(fault.time_lost))
+        });
+        self.consecutive >= FAULTS || is_frequent || (count > 1 && time_lost >= MAX_TIME_LOST)
+    }
+
+    fn forget_faults(&mut self) {
+        self.recent = [None; FAULTS];
+        self.consecutive = 0;
+    }
 }
 
 /// Whether an entry's plugin may be called.
@@ -123,20 +169,29 @@ impl Health {
         if ends {
             let mut ledger = self.ledger();
             if admission == Admission::Probe {
-                ledger.recent = [None; FAULTS];
+                ledger.forget_faults();
                 ledger.last_end = Some(now());
                 self.state.store(ACTIVE, Ordering::Release);
-            } else {
-                // Unless it was quarantined in between.
-                let _ = self
-                    .state
-                    .compare_exchange(FAILING, ACTIVE, Ordering::AcqRel, Ordering::Relaxed);
+            } else if self
+                .state
+                .compare_exchange(FAILING, ACTIVE, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                // It was not quarantined in between.
+                ledger.consecutive = 0;
             }
         }
     }
 
-    /// A call that was admitted failed. Returns how long the entry is quarantined, if that was one fault too many.
-    pub fn record_fault(&self, admission: Admission, now: Instant, text: &str) -> Option<Duration> {
+    /// A call that was admitted failed at `now`, after it had kept its thread for `time_lost`. Returns how long the entry is
+    /// quarantined, if that was one fault too many.
+    pub fn record_fault(
+        &self,
+        admission: Admission,
+        now: Instant,
+        time_lost: Duration,
+        text: &str,
+    ) -> Option<Duration> {
         self.faults.fetch_add(1, Ordering::Relaxed);
         let mut ledger = self.ledger();
         ledger.last_fault = Some(text.chars().take(MAX_TEXT_BYTES / 4).collect());
@@ -147,12 +202,8 @@ impl Health {
             return None;
         }
         self.state.store(FAILING, Ordering::Release);
-        ledger.recent.rotate_left(1);
-        if let Some(last) = ledger.recent.last_mut() {
-            *last = Some(now);
-        }
-        let first = ledger.recent.first().copied().flatten()?;
-        (now.saturating_duration_since(first) <= WINDOW).then(|| self.quarantine(&mut ledger, now))
+        ledger.add(RecentFault { at: now, time_lost });
+        ledger.is_one_too_many(now).then(|| self.quarantine(&mut ledger, now))
     }
 
     /// How the entry is.
@@ -221,11 +272,14 @@ mod tests {
     /// Faults until the entry is quarantined; how long that is.
     fn fail(health: &Health, now: Instant) -> Duration {
         for _ in 0..FAULTS - 1 {
-            assert_eq!(health.record_fault(health.admit(|| now), now, "trap"), None);
+            assert_eq!(
+                health.record_fault(health.admit(|| now), now, Duration::ZERO, "trap"),
+                None
+            );
             assert_eq!(health.state(now), HealthState::Failing);
         }
         health
-            .record_fault(health.admit(|| now), now, "last")
+            .record_fault(health.admit(|| now), now, Duration::ZERO, "last")
             .expect("one fault too many")
     }
 
@@ -245,11 +299,73 @@ mod tests {
         let health = Health::new(start);
         for n in 0..100 {
             let now = start + SECOND * 3 * n;
-            assert_eq!(health.record_fault(health.admit(|| now), now, "trap"), None);
+            assert_eq!(
+                health.record_fault(health.admit(|| now), now, Duration::ZERO, "trap"),
+                None
+            );
             assert_eq!(health.state(now), HealthState::Failing);
             health.record_ok(Admission::Call, || now);
             assert_eq!(health.state(now), HealthState::Active);
         }
+    }
+
+    #[test]
+    fn consecutive_faults_quarantine_however_far_apart_they_are() {
+        let start = Instant::now();
+        let health = Health::new(start);
+        let fault = |n: u32| {
+            let now = start + TIME_LOST_WINDOW * 2 * n;
+            health.record_fault(health.admit(|| now), now, Duration::ZERO, "deadline")
+        };
+        assert!((0..4).all(|n| fault(n).is_none()));
+        assert_eq!(fault(4), Some(FIRST));
+    }
+
+    #[test]
+    fn success_ends_a_row_of_consecutive_faults() {
+        let start = Instant::now();
+        let health = Health::new(start);
+        for n in 0..20 {
+            let now = start + TIME_LOST_WINDOW * 2 * n;
+            if n % 5 == 4 {
+                health.record_ok(health.admit(|| now), || now);
+            } else {
+                let quarantined = health.record_fault(health.admit(|| now), now, Duration::ZERO, "deadline");
+                assert_eq!(quarantined, None, "{n}");
+            }
+        }
+    }
+
+    #[test]
+    fn faults_that_lose_much_time_quarantine_although_calls_succeed_between_them() {
+        let start = Instant::now();
+        for (time_lost, apart, expected) in [
+            (SECOND * 2, SECOND * 20, Some(2)),
+            (SECOND, SECOND * 20, Some(3)),
+            (SECOND, SECOND * 31, None),
+            (MAX_TIME_LOST * 10, TIME_LOST_WINDOW + SECOND, None),
+            (Duration::from_millis(100), SECOND * 3, None),
+        ] {
+            let health = Health::new(start);
+            let quarantined_by = (1..50).find(|n| {
+                let now = start + apart * *n;
+                let quarantined = health.record_fault(health.admit(|| now), now, time_lost, "deadline");
+                health.record_ok(Admission::Call, || now);
+                quarantined.is_some()
+            });
+            assert_eq!(quarantined_by, expected, "{time_lost:?} each {apart:?}");
+        }
+    }
+
+    #[test]
+    fn faults_before_a_successful_probe_lose_no_time_after_it() {
+        let start = Instant::now();
+        let health = Health::new(start);
+        let fault = |now| health.record_fault(health.admit(|| now), now, MAX_TIME_LOST, "deadline");
+        assert_eq!((fault(start), fault(start)), (None, Some(FIRST)));
+        let end = start + FIRST;
+        health.record_ok(health.admit(|| end), || end);
+        assert_eq!(fault(end), None);
     }
 
     #[test]
@@ -277,7 +393,12 @@ mod tests {
             now = until;
             let probe = health.admit(|| now);
             assert_eq!(probe, Admission::Probe);
-            lengths.push(health.record_fault(probe, now, "trap").unwrap().as_secs());
+            lengths.push(
+                health
+                    .record_fault(probe, now, Duration::ZERO, "trap")
+                    .unwrap()
+                    .as_secs(),
+            );
         }
         assert_eq!(lengths, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
     }
@@ -302,7 +423,10 @@ mod tests {
         let health = Health::new(start);
         let now = start + fail(&health, start);
         health.record_ok(health.admit(|| now), || now);
-        assert_eq!(health.record_fault(health.admit(|| now), now, "trap"), None);
+        assert_eq!(
+            health.record_fault(health.admit(|| now), now, Duration::ZERO, "trap"),
+            None
+        );
     }
 
     #[test]
@@ -312,7 +436,7 @@ mod tests {
         let early = health.admit(|| now);
         let end = now + fail(&health, now);
         health.record_ok(early, || now);
-        assert_eq!(health.record_fault(early, now, "late"), None);
+        assert_eq!(health.record_fault(early, now, Duration::ZERO, "late"), None);
         assert_eq!(health.state(now), HealthState::Quarantined { until: end });
     }
 

@@ -12,7 +12,7 @@ use ctrlmesh_contract::status::Pod;
 use ctrlmesh_contract::{Chain, Digest};
 use serde_json::{Value, json};
 
-use super::{ChainHandle, Host, Labels, Metrics, Past, Place, Required, Source};
+use super::{ChainHandle, CompileProgress, Host, Labels, Metrics, Past, Place, Required, Source};
 use crate::wasm::{CompileMode, Compiler, Engine, InstanceInfo, Plugin, StateStore};
 
 /// Namespace of the pod under test.
@@ -102,6 +102,7 @@ fn host() -> Host {
         compiler: compiler(),
         states: Arc::new(StateStore::new()),
         info: InstanceInfo::default(),
+        compiling: CompileProgress::default(),
     }
 }
 

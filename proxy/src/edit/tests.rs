@@ -174,3 +174,62 @@ fn a_lock_is_renamed_in_path_and_field_selector() {
     let twice = vec![rename().remove(0), rename().remove(0)];
     assert!(apply_to(&format!("{leases}/lock"), "GET", twice).is_err());
 }
+
+fn set_query(method: &str, target: &str, name: &str, value: &str) -> Result<Option<String>, String> {
+    apply_to(target, method, vec![RequestEdit::SetQuery(name.into(), value.into())])
+}
+
+#[test]
+fn a_parameter_that_the_api_server_does_not_read_is_the_plugins_mistake() {
+    let (one, all) = ("/api/v1/namespaces/n/configmaps/c", "/api/v1/namespaces/n/configmaps");
+    for (method, target, name) in [
+        ("GET", all, "dryRun"),
+        ("GET", one, "limit"),
+        ("POST", all, "resourceVersion"),
+        ("POST", all, "propagationPolicy"),
+        ("PUT", one, "force"),
+        ("DELETE", one, "fieldManager"),
+        ("DELETE", one, "gracePeriodSeconds"),
+        ("GET", all, "sendInitialEvents"),
+        ("POST", "/api/v1/namespaces/n/pods/p/exec", "dryRun"),
+    ] {
+        let error = set_query(method, target, name, "x").unwrap_err();
+        assert!(
+            error.starts_with(&format!("plugin set-query {name}")),
+            "{method} {target}: {error}"
+        );
+    }
+    for (method, target, name) in [
+        ("POST", all, "dryRun"),
+        ("PATCH", one, "force"),
+        ("PUT", one, "fieldManager"),
+        ("DELETE", one, "dryRun"),
+        ("DELETE", all, "propagationPolicy"),
+        ("DELETE", all, "limit"),
+        ("GET", one, "resourceVersion"),
+        ("GET", "/api/v1/pods?watch=1", "sendInitialEvents"),
+        ("GET", "/api/v1/namespaces/n/pods/p/log", "limitBytes"),
+        ("GET", "/api/v1/nodes/n/proxy/x", "limit"),
+        ("GET", "/apis/g/v1/things", "unknown"),
+        ("GET", "/openapi/v3", "limit"),
+    ] {
+        assert!(set_query(method, target, name, "x").is_ok(), "{method} {target} {name}");
+    }
+}
+
+#[test]
+fn options_of_a_delete_are_kept_for_its_body() {
+    let options = |method: &str, edit: RequestEdit| {
+        let uri: Uri = "/api/v1/namespaces/n/configmaps/c?a=b".parse().unwrap();
+        let info = RequestInfo::parse(method, uri.path(), uri.query()).unwrap();
+        apply(&info, &uri, &[(EntryId::unused(), edit)]).unwrap().delete_options
+    };
+    let dry_run = || RequestEdit::SetQuery("dryRun".into(), "All".into());
+    assert_eq!(options("DELETE", dry_run()), [DeleteOption::DryRun.set("All").unwrap()]);
+    assert_eq!(
+        options("DELETE", RequestEdit::RemoveQuery("propagationPolicy".into())),
+        [DeleteOption::PropagationPolicy.remove()]
+    );
+    assert_eq!(options("PUT", dry_run()), []);
+    assert_eq!(options("DELETE", RequestEdit::RemoveQuery("a".into())), []);
+}

@@ -27,6 +27,7 @@ use crate::handler::user_agent;
 use crate::headers;
 use crate::phases::{Plugins, RequestDecision, Stop};
 use crate::record::{Class, Record};
+use crate::request_memory::head_size;
 use crate::respond::{Accept, Reply};
 use crate::shape::ShapedBody;
 use crate::upstream::{SendError, Target, Upstream, UpstreamBody};
@@ -56,10 +57,16 @@ pub(crate) async fn handle(
     let read = Destination::read(way, &parts.uri, &parts.headers);
     let uri = read.as_ref().map_or(&parts.uri, |destination| &destination.uri);
     let record = Record::new(&worker.metrics, Class::External(way), parts.method.clone(), uri.clone());
+    if let Err(error) = record.set_place(connection.begin_request(), head_size(&parts.uri, &parts.headers)) {
+        return Ok(answer(&record, &accept, Reply::over_bound(error, true)));
+    }
     let destination = match read {
         Ok(destination) => destination,
         Err(error) => return Ok(answer(&record, &accept, Reply::destination(&error))),
     };
+    if let Err(why) = external.shared.judge_name(&destination.host(), destination.place.port) {
+        return Ok(answer(&record, &accept, Reply::forbidden(why)));
+    }
     parts.headers.remove(ENDPOINT);
     headers::strip_forwarded(&mut parts.headers);
     let call = Call {
@@ -138,7 +145,7 @@ impl Call {
         }
         let body = RequestBody::new(incoming, &self.record);
         match self.send(parts.method, parts.headers, None, body).await {
-            Ok(response) => Ok(response.map(|body| ClientBody::upstream(body, Rc::clone(&self.record)))),
+            Ok(response) => Ok(ClientBody::upstream(response, &self.record)),
             Err(reply) => Ok(self.answer(reply)),
         }
     }
@@ -171,14 +178,12 @@ impl Call {
             Err(stop) => return self.stop(stop).await,
         };
         if shapes.is_empty() {
-            let body = ClientBody::upstream(body, Rc::clone(&self.record));
-            return Ok(Response::from_parts(head, body));
+            return Ok(ClientBody::upstream(Response::from_parts(head, body), &self.record));
         }
         let shaped = shapes.into_iter().fold(Box::pin(body) as BoxBody, |body, shape| {
             Box::pin(ShapedBody::new(body, shape, None, Rc::clone(&self.connection)))
         });
-        let body = ClientBody::boxed(shaped, Rc::clone(&self.record));
-        Ok(Response::from_parts(head, body))
+        Ok(ClientBody::boxed(head, shaped, &self.record))
     }
 
     /// Sends to the target; the response's head is clean of hop-by-hop fields.

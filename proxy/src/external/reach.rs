@@ -1,13 +1,15 @@
 //! Which addresses external traffic may reach.
 //!
-//! Guarantees: an address inside another (IPv4 in IPv6: mapped, compatible, 6to4, NAT64) is judged by what is inside; the
-//! sidecar's own ports are out of reach whatever is allowed. Ranges that are a cluster's own (10/8 and the like) pass: calls
+//! Guarantees: an address inside another (IPv4 in IPv6: mapped, compatible, translated, NAT64 with any prefix length, 6to4,
+//! Teredo, ISATAP) is judged by what is inside; the sidecar's own ports and the API server are out of reach whatever is allowed.
+//! Ranges that are a cluster's own (10/8 and the like) pass: calls
 //! to other services of the cluster are what a controller makes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use ipnet::IpNet;
 
+use super::api_server::ApiServer;
 use super::settings::Allow;
 
 /// Where clouds tell a machine its credentials, beside 169.254.169.254 (which is link-local): Alibaba, Azure, Oracle; AWS and
@@ -27,15 +29,17 @@ pub(super) struct Reach {
     nets: Vec<IpNet>,
     hosts: Vec<String>,
     own: Vec<SocketAddr>,
+    pub(super) api_server: ApiServer,
     is_this_machine: fn(IpAddr) -> bool,
 }
 
 impl Reach {
-    pub(super) fn new(allowed: &[Allow], own: Vec<SocketAddr>) -> Self {
+    pub(super) fn new(allowed: &[Allow], own: Vec<SocketAddr>, api_server: ApiServer) -> Self {
         let mut reach = Self {
             nets: Vec::new(),
             hosts: Vec::new(),
             own,
+            api_server,
             is_this_machine,
         };
         for allow in allowed {
@@ -45,6 +49,17 @@ impl Reach {
             }
         }
         reach
+    }
+
+    /// Whether a host of this name may be looked up at all.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub(super) fn judge_name(&self, host: &str, port: u16) -> Result<(), String> {
+        if self.api_server.is_named(host, port) {
+            return Err(is_api_server(&format!("{host}:{port}")));
+        }
+        Ok(())
     }
 
     /// Whether `host`, which was found at `address`, may be connected to.
@@ -58,6 +73,7 @@ impl Reach {
                 "{address} is a port of this sidecar, which is out of reach from here"
             ));
         }
+        self.judge_api_server(ip, address)?;
         if self.hosts.iter().any(|allowed| allowed == host) || self.nets.iter().any(|net| net.contains(&ip)) {
             return Ok(());
         }
@@ -69,15 +85,45 @@ impl Reach {
         }
     }
 
+    fn judge_api_server(&self, ip: IpAddr, address: SocketAddr) -> Result<(), String> {
+        let Some(known) = self.api_server.addresses(address.port()) else {
+            return Err(format!(
+                "{address} could be the API server, whose address is not known yet; try again"
+            ));
+        };
+        let meant = meant_by(ip);
+        let is_here = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified() || (self.is_this_machine)(ip);
+        let is_same = |known: &IpAddr| {
+            let known = known.to_canonical();
+            known == ip
+                || meant
+                    .iter()
+                    .any(|inner| known == *inner || (is_here(known) && is_here(*inner)))
+        };
+        if known.iter().any(is_same) {
+            return Err(is_api_server(&address.to_string()));
+        }
+        Ok(())
+    }
+
     fn is_own(&self, ip: IpAddr, port: u16) -> bool {
         let mut own = self.own.iter().filter(|own| own.port() == port).peekable();
         own.peek().is_some()
             && (own.any(|own| own.ip().to_canonical() == ip)
                 || ip.is_loopback()
                 || ip.is_unspecified()
-                || embedded(ip).is_some_and(|inner| inner.is_loopback() || inner.is_unspecified())
+                || embedded(ip)
+                    .iter()
+                    .any(|inner| inner.is_loopback() || inner.is_unspecified())
+                || refused_behind_own_prefix(ip) == Some(LOOPBACK)
                 || (self.is_this_machine)(ip))
     }
+}
+
+fn is_api_server(place: &str) -> String {
+    format!(
+        "{place} is the API server, which is out of reach from here: send requests for it to the sidecar's --api-address"
+    )
 }
 
 /// Whether an address is one of this machine's own: only then a socket towards it has the same one at its near end. Nothing
@@ -95,16 +141,22 @@ fn is_this_machine(ip: IpAddr) -> bool {
     near.is_ok_and(|near| near.ip().to_canonical() == ip)
 }
 
+const LOOPBACK: &str = "a loopback address";
+
 /// What is wrong with an address.
 fn refused(ip: IpAddr) -> Option<&'static str> {
-    if let Some(inner) = embedded(ip) {
-        return refused(IpAddr::V4(inner));
+    let inner = embedded(ip);
+    if !inner.is_empty() {
+        return inner.into_iter().find_map(|inner| refused(IpAddr::V4(inner)));
+    }
+    if let Some(what) = refused_behind_own_prefix(ip) {
+        return Some(what);
     }
     if METADATA.contains(&ip) {
         return Some("a cloud's metadata service");
     }
     if ip.is_loopback() {
-        return Some("a loopback address");
+        return Some(LOOPBACK);
     }
     if ip.is_unspecified() {
         return Some("the unspecified address");
@@ -123,19 +175,85 @@ fn refused(ip: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The IPv4 address in an IPv6 one: mapped and compatible (RFC 4291 §2.5.5), NAT64 (RFC 6052, RFC 8215), 6to4 (RFC 3056).
-fn embedded(ip: IpAddr) -> Option<Ipv4Addr> {
-    let IpAddr::V6(ip) = ip else { return None };
+/// The IPv4 addresses that an IPv6 one of a well-known form holds: mapped and compatible (RFC 4291 §2.5.5), translated (RFC 2765
+/// §2.1), NAT64 (RFC 6052 §2.1, RFC 8215), 6to4 (RFC 3056), Teredo (RFC 4380 §4: server and client), ISATAP (RFC 5214 §6.1).
+fn embedded(ip: IpAddr) -> Vec<Ipv4Addr> {
+    let IpAddr::V6(ip) = ip else { return Vec::new() };
     let quad = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
     match ip.segments() {
         // `::` and `::1` are addresses of their own.
-        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => Vec::new(),
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
         | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
-        | [0x64, 0xff9b, 1, _, _, _, high, low]
-        | [0x2002, high, low, ..] => Some(quad(high, low)),
-        _ => None,
+        | [0x2002, high, low, ..] => vec![quad(high, low)],
+        [0x64, 0xff9b, 1, ..] => {
+            let lengths = [Nat64::P48, Nat64::P56, Nat64::P64, Nat64::P96];
+            lengths.into_iter().filter_map(|length| length.inner(ip)).collect()
+        }
+        [0x2001, 0, high, low, _, _, client_high, client_low] => {
+            vec![quad(high, low), quad(!client_high, !client_low)]
+        }
+        [_, _, _, _, 0 | 0x200, 0x5efe, high, low] => vec![quad(high, low)],
+        _ => Vec::new(),
     }
+}
+
+/// How an address is put behind a NAT64 prefix, by the prefix's length in bits (RFC 6052 §2.2).
+#[derive(Clone, Copy)]
+enum Nat64 {
+    P32,
+    P40,
+    P48,
+    P56,
+    P64,
+    P96,
+}
+
+impl Nat64 {
+    const ALL: [Self; 6] = [Self::P32, Self::P40, Self::P48, Self::P56, Self::P64, Self::P96];
+
+    /// The IPv4 address inside, if byte 8 and the bytes behind it are 0, as they must be.
+    fn inner(self, ip: Ipv6Addr) -> Option<Ipv4Addr> {
+        let [_, _, _, _, b4, b5, b6, b7, 0, b9, b10, b11, b12, b13, b14, b15] = ip.octets() else {
+            return None;
+        };
+        let (inner, suffix): (_, &[u8]) = match self {
+            Self::P32 => ([b4, b5, b6, b7], &[b9, b10, b11, b12, b13, b14, b15]),
+            Self::P40 => ([b5, b6, b7, b9], &[b10, b11, b12, b13, b14, b15]),
+            Self::P48 => ([b6, b7, b9, b10], &[b11, b12, b13, b14, b15]),
+            Self::P56 => ([b7, b9, b10, b11], &[b12, b13, b14, b15]),
+            Self::P64 => ([b9, b10, b11, b12], &[b13, b14, b15]),
+            Self::P96 => ([b12, b13, b14, b15], &[]),
+        };
+        suffix.iter().all(|byte| *byte == 0).then(|| inner.into())
+    }
+}
+
+/// The addresses that a connection to this one may reach: those inside it, also behind a NAT64 prefix of the network's own, else
+/// itself.
+fn meant_by(ip: IpAddr) -> Vec<IpAddr> {
+    let inner = embedded(ip);
+    if !inner.is_empty() {
+        return inner.into_iter().map(IpAddr::V4).collect();
+    }
+    let behind: Vec<Ipv4Addr> = match ip {
+        IpAddr::V6(ip) => Nat64::ALL.into_iter().filter_map(|length| length.inner(ip)).collect(),
+        IpAddr::V4(_) => Vec::new(),
+    };
+    let is_plausible = |inner: &Ipv4Addr| !inner.is_unspecified();
+    let behind = behind.into_iter().filter(is_plausible).map(IpAddr::V4);
+    std::iter::once(ip).chain(behind).collect()
+}
+
+/// What is wrong with an address behind a NAT64 prefix of the network's own, which nobody here knows. Judged by what no
+/// ordinary address looks like: a loopback, link-local or metadata address where one would be.
+fn refused_behind_own_prefix(ip: IpAddr) -> Option<&'static str> {
+    let IpAddr::V6(ip) = ip else { return None };
+    let inner = Nat64::ALL.into_iter().filter_map(|length| length.inner(ip));
+    inner
+        .filter(|inner| inner.is_loopback() || inner.is_link_local() || METADATA.contains(&IpAddr::V4(*inner)))
+        .find_map(|inner| refused(IpAddr::V4(inner)))
 }
 
 #[cfg(test)]
@@ -148,9 +266,13 @@ mod tests {
         reach.judge(host, SocketAddr::new(ip.parse().unwrap(), 80))
     }
 
+    fn elsewhere() -> ApiServer {
+        ApiServer::at("192.0.2.99", 6443, &[])
+    }
+
     fn reach(allowed: &[&str]) -> Reach {
         let allowed: Vec<Allow> = allowed.iter().map(|text| text.parse().unwrap()).collect();
-        Reach::new(&allowed, Vec::new())
+        Reach::new(&allowed, Vec::new(), elsewhere())
     }
 
     #[test]
@@ -186,6 +308,29 @@ mod tests {
             "64:ff9b:1::a9fe:a9fe",
             "2002:7f00:1::",
             "2002:a9fe:a9fe::1",
+            "::ffff:0:127.0.0.1",
+            "::ffff:0:169.254.169.254",
+            // RFC 8215 with prefixes of 48, 56, 64 and 96 bits.
+            "64:ff9b:1:7f00:0:100::",
+            "64:ff9b:1:27f:0:1::",
+            "64:ff9b:1:2:7f:0:100::",
+            "64:ff9b:1:2:3:4:7f00:1",
+            "64:ff9b:1::",
+            // A prefix of the network's own, of 32 to 96 bits.
+            "2001:db8:a9fe:a9fe::",
+            "2001:db8:1a9:fea9:fe::",
+            "2001:db8:1:a9fe:a9:fe00::",
+            "2001:db8:1:2a9:fe:a9fe::",
+            "2001:db8:1:2:a9:fea9:fe00::",
+            "2001:db8:1:2::a9fe:a9fe",
+            "2001:db8::7f00:1",
+            "fd00:64::6464:64c8",
+            // Teredo, by its server and by its client.
+            "2001:0:7f00:1::f7f7:f7f7",
+            "2001:0:808:808::80ff:fffe",
+            "2001:db8:1:2:0:5efe:7f00:1",
+            "fe80::5efe:a9fe:a9fe",
+            "fd00::200:5efe:a9fe:a9fe",
         ] {
             let error = judge(&reach, "host", ip).unwrap_err();
             assert!(error.contains("--external-allow"), "{ip}: {error}");
@@ -200,6 +345,17 @@ mod tests {
             "fd00::1",
             "64:ff9b::808:808",
             "2002:808:808::1",
+            "::ffff:0:8.8.8.8",
+            "64:ff9b:1::808:808",
+            "64:ff9b:1:2:3:4:808:808",
+            "2001:0:808:808::f7f7:f7f7",
+            "2001:db8:1:2:0:5efe:a00:1",
+            // Ordinary service and pod addresses of clusters.
+            "fd00:10:96::a",
+            "fd00:10:96::",
+            "fd00:10:244:1::7f01",
+            "2001:db8:0:7f00::1",
+            "2600:1f18:a9fe:a9fe:7f::1",
         ] {
             judge(&reach, "host", ip).unwrap();
         }
@@ -220,7 +376,7 @@ mod tests {
     fn the_sidecars_own_ports_are_out_of_reach_whatever_is_allowed() {
         let own = ["127.0.0.1:5443", "0.0.0.0:5441", "192.0.2.7:15002"].map(|text| text.parse().unwrap());
         let allowed = ["0.0.0.0/0", "::/0", "host"].map(|text| text.parse().unwrap());
-        let mut reach = Reach::new(&allowed, own.to_vec());
+        let mut reach = Reach::new(&allowed, own.to_vec(), elsewhere());
         reach.is_this_machine = |ip| ip == IpAddr::from([198, 51, 100, 9]);
         for address in [
             "127.0.0.1:5443",
@@ -232,6 +388,9 @@ mod tests {
             "192.0.2.7:15002",
             "[64:ff9b::7f00:1]:5443",
             "[64:ff9b::]:5443",
+            "[::ffff:0:127.0.0.1]:5443",
+            "[64:ff9b:1:7f00:0:100::]:5443",
+            "[2001:db8::7f00:1]:5443",
             "198.51.100.9:5441",
         ] {
             let error = reach.judge("host", address.parse().unwrap()).unwrap_err();
@@ -239,6 +398,44 @@ mod tests {
         }
         reach.judge("host", "127.0.0.1:80".parse().unwrap()).unwrap();
         reach.judge("host", "192.0.2.8:5443".parse().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn the_api_server_is_out_of_reach_whatever_is_allowed() {
+        let allowed = ["0.0.0.0/0", "::/0", "api.example", "host"].map(|text| text.parse().unwrap());
+        let judge = |api_server: ApiServer, address: &str| {
+            let mut reach = Reach::new(&allowed, Vec::new(), api_server);
+            reach.is_this_machine = |ip| ip == IpAddr::from([198, 51, 100, 9]);
+            reach.judge("host", address.parse().unwrap())
+        };
+        let named = || ApiServer::at("api.example", 6443, &["192.0.2.7", "2001:db8::7"]);
+        for address in [
+            "192.0.2.7:6443",
+            "[::ffff:192.0.2.7]:6443",
+            "[64:ff9b::c000:207]:6443",
+            "[2002:c000:207::1]:6443",
+            "[2001:db8::7]:6443",
+        ] {
+            let error = judge(named(), address).unwrap_err();
+            assert!(error.contains("is the API server"), "{address}: {error}");
+        }
+        judge(named(), "192.0.2.7:443").unwrap();
+        judge(named(), "192.0.2.8:6443").unwrap();
+        for address in [
+            "127.0.0.1:6443",
+            "0.0.0.0:6443",
+            "[::1]:6443",
+            "127.9.9.9:6443",
+            "198.51.100.9:6443",
+        ] {
+            let error = judge(ApiServer::at("127.0.0.1", 6443, &[]), address).unwrap_err();
+            assert!(error.contains("is the API server"), "{address}: {error}");
+        }
+        let error = judge(ApiServer::at("api.example", 6443, &[]), "192.0.2.7:6443").unwrap_err();
+        assert!(error.contains("not known yet"), "{error}");
+        let reach = Reach::new(&allowed, Vec::new(), named());
+        assert!(reach.judge_name("kubernetes.default.svc", 443).is_err());
+        reach.judge_name("service.default.svc", 443).unwrap();
     }
 
     #[test]
@@ -258,6 +455,8 @@ mod tests {
             for outer in [
                 inner.to_ipv6_mapped(),
                 Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low),
+                Ipv6Addr::new(0x64, 0xff9b, 1, 2, 3, 4, high, low),
+                Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, high, low),
                 Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1),
             ] {
                 prop_assert_eq!(reach.judge("host", SocketAddr::new(outer.into(), 80)).is_ok(), plain, "{}", outer);

@@ -11,18 +11,16 @@ use http::Response;
 use http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use super::CONNECT_TIMEOUT;
 use super::call::Call;
 use crate::body::ClientBody;
 use crate::ending::Answer;
 use crate::phases::Plugins;
 use crate::record::Record;
 use crate::respond::Reply;
-use crate::upstream::{SendError, dial};
+use crate::upstream::{SendError, Socket, dial};
 use crate::verdict::Failure;
 
 mod flow;
@@ -53,7 +51,7 @@ pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins
         &target.host(),
         target.place.port,
         Some(&call.external.shared.gate),
-        CONNECT_TIMEOUT,
+        &call.external.limits,
     )
     .await;
     let stream = match dialled {
@@ -82,7 +80,7 @@ pub(super) async fn open(call: &Call, mut parts: Parts, plugins: Option<&Plugins
     Ok(Response::from_parts(head, body))
 }
 
-fn start(call: &Call, client: OnUpgrade, stream: TcpStream, place: OwnedSemaphorePermit) {
+fn start(call: &Call, client: OnUpgrade, stream: Socket, place: OwnedSemaphorePermit) {
     let (worker, connection) = (Rc::clone(&call.worker), Rc::clone(&call.connection));
     let record = Rc::clone(&call.record);
     call.worker.spawn(async move {
@@ -97,7 +95,7 @@ fn start(call: &Call, client: OnUpgrade, stream: TcpStream, place: OwnedSemaphor
     });
 }
 
-async fn carry(client: OnUpgrade, stream: TcpStream, record: Rc<Record>, drain: CancellationToken) {
+async fn carry(client: OnUpgrade, stream: Socket, record: Rc<Record>, drain: CancellationToken) {
     let flow = Rc::new(Flow::new(Rc::clone(&record)));
     let mut target = Metered::new(stream, Rc::clone(&flow));
     let copy = async {

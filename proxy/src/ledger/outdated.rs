@@ -1,41 +1,133 @@
 //! Clients whose caches show an earlier view: they were sent to list again, and have not begun a watch since.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
+use ctrlmesh_contract::status::StaleCache;
 use tokio::time::Instant;
 
-use super::MAX_NOTES;
+use super::{MAX_NOTES, Reader};
+use crate::timestamp::rfc3339;
 
 /// Who was sent to list again, and lives, has done so and watches before this has passed: client-go waits 30 s and as much again
 /// by chance at most (`NewReflectorWithOptions` in tools/cache/reflector.go), and a list takes its time.
 const RELIST: Duration = Duration::from_secs(120);
 
+/// A client that is refused under one view again and again does not list, whatever it is told. client-go would have listed
+/// five times by now.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Clients that `/status` names.
+const MAX_NAMED: usize = 5;
+/// Characters of a client's name.
+const MAX_NAME: usize = 128;
+
+/// A client, as `/status` names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Client {
+    user_agent: Box<str>,
+    resource: Box<str>,
+    namespace: Box<str>,
+}
+
+impl Client {
+    pub(super) fn of(reader: &Reader<'_>) -> Arc<Self> {
+        let printable = |c: char| if c.is_control() { ' ' } else { c };
+        let user_agent = String::from_utf8_lossy(reader.user_agent);
+        let resource = match (reader.resource, reader.group) {
+            (resource, "") => resource.to_owned(),
+            (resource, group) => format!("{resource}.{group}"),
+        };
+        Arc::new(Self {
+            user_agent: user_agent.chars().take(MAX_NAME).map(printable).collect(),
+            resource: resource.chars().take(MAX_NAME).collect(),
+            namespace: reader.namespace.into(),
+        })
+    }
+}
+
 /// By the reader's key. Of more than [`MAX_NOTES`], those that were noted first count.
 #[derive(Debug, Default)]
 pub(super) struct Outdated(HashMap<u64, Sent>);
 
+/// Clients of one reader that were sent to list again.
 #[derive(Debug)]
 struct Sent {
     clients: u16,
+    client: Arc<Client>,
+    /// Since the last change of what they see.
+    since: Instant,
     /// The last of them.
     at: Instant,
+    /// The view that they were last refused under.
+    view: Option<u64>,
+    /// Since the last change of what they see.
+    refusals: u64,
+}
+
+impl Sent {
+    fn is_given_up(&self) -> bool {
+        self.since.elapsed() >= PATIENCE
+    }
+
+    fn told(&self) -> StaleCache {
+        let since = SystemTime::now().checked_sub(self.since.elapsed());
+        StaleCache {
+            client: self.client.user_agent.to_string(),
+            resource: self.client.resource.to_string(),
+            namespace: self.client.namespace.to_string(),
+            since: since.map(rfc3339).unwrap_or_default(),
+            refused_watches: self.refusals,
+            given_up: self.is_given_up(),
+        }
+    }
 }
 
 impl Outdated {
-    /// One is sent. `most`: watches that its reader ever had at once, if that is known. One that is sent twice is still one.
-    pub(super) fn note(&mut self, key: u64, most: Option<u16>) {
+    /// A new chain shows an open watch something else. `most`: watches that its reader ever had at once, if that is known.
+    pub(super) fn note_change(&mut self, key: u64, most: Option<u16>, client: &Arc<Client>) {
+        let Some(sent) = self.one_more(key, most, || Arc::clone(client)) else {
+            return;
+        };
+        (sent.since, sent.view, sent.refusals) = (sent.at, None, 0);
+    }
+
+    /// A watch from another view is refused. One that comes twice is still one, and repeating it gains time only up to
+    /// [`PATIENCE`]. Returns whether this is the first refusal beyond that.
+    pub(super) fn note_refusal(&mut self, key: u64, most: Option<u16>, view: u64, reader: &Reader<'_>) -> bool {
+        let was_given_up = self.0.get(&key).is_some_and(|sent| sent.at - sent.since >= PATIENCE);
+        let Some(sent) = self.one_more(key, most, || Client::of(reader)) else {
+            return false;
+        };
+        if sent.view.is_some_and(|known| known != view) {
+            (sent.since, sent.refusals) = (sent.at, 0);
+        }
+        sent.view = Some(view);
+        sent.refusals = sent.refusals.saturating_add(1);
+        sent.is_given_up() && !was_given_up
+    }
+
+    fn one_more(&mut self, key: u64, most: Option<u16>, client: impl FnOnce() -> Arc<Client>) -> Option<&mut Sent> {
         if self.0.len() >= MAX_NOTES {
             self.forget_late();
         }
         if self.0.len() >= MAX_NOTES && !self.0.contains_key(&key) {
-            return;
+            return None;
         }
         let now = Instant::now();
-        let sent = self.0.entry(key).or_insert(Sent { clients: 0, at: now });
+        let sent = self.0.entry(key).or_insert_with(|| Sent {
+            clients: 0,
+            client: client(),
+            since: now,
+            at: now,
+            view: None,
+            refusals: 0,
+        });
         let most = most.map_or(u16::MAX, |most| most.max(1));
         sent.clients = sent.clients.saturating_add(1).min(most);
         sent.at = now;
+        Some(sent)
     }
 
     /// One begins a watch: what it has cached is of the view that its watch shows.
@@ -48,12 +140,22 @@ impl Outdated {
         }
     }
 
-    /// How many there are.
+    /// How many are waited for.
     pub(super) fn count(&mut self) -> u64 {
         self.forget_late();
-        self.0.values().map(|sent| u64::from(sent.clients)).sum()
+        let waited_for = self.0.values().filter(|sent| !sent.is_given_up());
+        waited_for.map(|sent| u64::from(sent.clients)).sum()
     }
 
+    /// Those that have waited longest.
+    pub(super) fn told(&mut self) -> Vec<StaleCache> {
+        self.forget_late();
+        let mut sent: Vec<&Sent> = self.0.values().collect();
+        sent.sort_by_key(|sent| sent.since);
+        sent.into_iter().take(MAX_NAMED).map(Sent::told).collect()
+    }
+
+    /// Who repeats a watch is kept, also beyond [`PATIENCE`]: else it would be waited for anew.
     fn forget_late(&mut self) {
         self.0.retain(|_, sent| sent.at.elapsed() < RELIST);
     }

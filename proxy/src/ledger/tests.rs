@@ -31,7 +31,7 @@ fn open(ledger: &Arc<Ledger>, name: &str) -> Position {
 fn opened(ledger: &Arc<Ledger>, view: &[RequestEdit]) -> Position {
     let (key, view) = (ledger.key(&READER), ledger.view(view.iter()));
     ledger.notes().of(key, view, 0).open();
-    ledger.position(key, view)
+    ledger.position(key, view, &READER)
 }
 
 fn shard(name: &str) -> Vec<RequestEdit> {
@@ -309,4 +309,44 @@ async fn a_client_that_never_comes_back_is_not_waited_for_for_ever() {
     assert_eq!(ledger.outdated(), 1);
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(ledger.outdated(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_repeats_an_expired_watch_is_waited_for_for_five_minutes() {
+    let ledger = Arc::new(Ledger::default());
+    open(&ledger, "a").outdate();
+    let repeat = async |seconds: u64, view: &str| {
+        for _ in 0..seconds {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert_ne!(resumed(&ledger, view), Known::Same);
+        }
+    };
+    repeat(299, "b").await;
+    assert_eq!(ledger.outdated(), 1);
+    let told = ledger.stale_caches();
+    assert_eq!((&*told[0].client, &*told[0].resource), ("manager", "configmaps"));
+    assert_eq!((told[0].refused_watches, told[0].given_up), (299, false));
+    repeat(1, "b").await;
+    assert_eq!(ledger.outdated(), 0);
+    repeat(600, "b").await;
+    assert_eq!(ledger.outdated(), 0, "it does not begin anew");
+    assert!(ledger.stale_caches()[0].given_up);
+    repeat(1, "c").await;
+    assert_eq!(ledger.outdated(), 1, "its view has changed once more");
+    repeat(299, "c").await;
+    assert_eq!(ledger.outdated(), 1);
+    repeat(1, "c").await;
+    assert_eq!(ledger.outdated(), 0);
+    let watch = ledger.resume(&READER, shard("c").iter(), |_| true);
+    assert!(watch.is_some() && ledger.stale_caches().is_empty(), "it watches again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_refused_late_in_its_time_has_time_to_list() {
+    let ledger = Arc::new(Ledger::default());
+    open(&ledger, "a").outdate();
+    tokio::time::advance(Duration::from_secs(100)).await;
+    assert_eq!(resumed(&ledger, "b"), Known::Other);
+    tokio::time::advance(Duration::from_secs(100)).await;
+    assert_eq!(ledger.outdated(), 1);
 }

@@ -13,16 +13,6 @@ type Label = (&'static str, &'static str);
 /// Classes of status codes; a request that got no answer counts as `none`.
 const CODES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-const FAILURES: [(Failure, &str); 7] = [
-    (Failure::ClientGone, "client_gone"),
-    (Failure::Refused, "refused"),
-    (Failure::Unreachable, "unreachable"),
-    (Failure::UpstreamReset, "upstream_reset"),
-    (Failure::Timeout, "timeout"),
-    (Failure::PluginReset, "plugin_reset"),
-    (Failure::PluginFailed, "plugin_failed"),
-];
-
 /// Counters of one kind.
 #[derive(Debug, Clone)]
 struct Kind {
@@ -71,9 +61,9 @@ impl Requests {
         };
         Self {
             kinds: kinds.iter().map(counters).collect(),
-            failures: FAILURES
+            failures: Failure::ALL
                 .iter()
-                .map(|(_, name)| failures.get_or_create(&[("reason", *name)]).clone())
+                .map(|failure| failures.get_or_create(&[("reason", failure.as_str())]).clone())
                 .collect(),
             in_flight,
         }
@@ -92,7 +82,7 @@ impl Requests {
             }
             kind.durations.observe(seconds);
         }
-        let place = failure.and_then(|failure| FAILURES.iter().position(|(known, _)| *known == failure));
+        let place = failure.and_then(|failure| Failure::ALL.iter().position(|known| *known == failure));
         if let Some(counter) = place.and_then(|at| self.failures.get(at)) {
             counter.inc();
         }

@@ -9,13 +9,15 @@ use std::{
     task::{Context, Poll},
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{dial::dial, error::ConnectError, limits::Limits, target::Target};
+use super::{
+    dial::{Socket, dial},
+    error::ConnectError,
+    limits::Limits,
+    target::Target,
+};
 
 /// What a connection is to speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +39,7 @@ pub(super) struct Opened {
 
 /// Opens a connection for requests. The caller bounds the time.
 pub(super) async fn open(target: &Target, limits: &Limits) -> Result<Opened, ConnectError> {
-    let tcp = dial(target.host(), target.port(), target.gate(), limits.connect_timeout).await?;
+    let tcp = dial(target.host(), target.port(), target.gate(), limits).await?;
     let Some(identity) = target.identity() else {
         let protocol = if limits.http2_prior_knowledge {
             Protocol::Http2
@@ -66,7 +68,7 @@ pub(super) async fn open(target: &Target, limits: &Limits) -> Result<Opened, Con
 
 /// Opens a connection that speaks HTTP/1.1. The caller bounds the time.
 pub(super) async fn open_http1(target: &Target, limits: &Limits) -> Result<Transport, ConnectError> {
-    let tcp = dial(target.host(), target.port(), target.gate(), limits.connect_timeout).await?;
+    let tcp = dial(target.host(), target.port(), target.gate(), limits).await?;
     match target.identity() {
         None => Ok(Transport::Plain(tcp)),
         Some(identity) => Ok(Transport::Tls(Box::new(
@@ -78,8 +80,8 @@ pub(super) async fn open_http1(target: &Target, limits: &Limits) -> Result<Trans
 async fn secure(
     target: &Target,
     settings: Arc<rustls::ClientConfig>,
-    tcp: TcpStream,
-) -> Result<TlsStream<TcpStream>, ConnectError> {
+    tcp: Socket,
+) -> Result<TlsStream<Socket>, ConnectError> {
     let failed = |source| ConnectError::Tls {
         authority: target.authority().to_string(),
         source,
@@ -95,9 +97,9 @@ async fn secure(
 #[derive(Debug)]
 pub(super) enum Transport {
     /// `http://`
-    Plain(TcpStream),
+    Plain(Socket),
     /// `https://`; boxed, as rustls' state is a kilobyte and more.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<Socket>>),
 }
 
 impl AsyncRead for Transport {

@@ -7,18 +7,21 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
+    pin::Pin,
     sync::Arc,
+    task::{Context, Poll},
     time::Duration,
 };
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout, timeout_at},
 };
 
-use super::error::ConnectError;
+use super::{error::ConnectError, limits::Limits};
 
 /// TCP probes after so long without traffic, and then so often: finds dead peers where no HTTP/2 PING does (HTTP/1.1
 /// watches, exec, port-forward, tunnels). As Go's dialer for client-go: 30 s.
@@ -29,7 +32,7 @@ const MIN_ADDRESS_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Lookups under way through one gate. The system's resolver holds a thread for each, up to its own time-out, also when
 /// nobody waits any more.
-const MAX_LOOKUPS: usize = 32;
+pub(crate) const MAX_LOOKUPS: usize = 32;
 
 /// The judge of a [`Gate`]: `Err` says for people why an address may not be connected to.
 type Judge = Box<dyn Fn(&str, SocketAddr) -> Result<(), String> + Send + Sync>;
@@ -66,24 +69,60 @@ impl std::fmt::Debug for Gate {
     }
 }
 
+/// A connected socket and its place among all of them.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    stream: TcpStream,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+}
+
 /// Resolves the name anew each time (servers move) and tries the addresses in the resolver's order.
 ///
 /// # Errors
-/// The name has no address, the gate refuses one, or none answers in time.
-pub(crate) async fn dial(
-    host: &str,
-    port: u16,
-    gate: Option<&Gate>,
-    patience: Duration,
-) -> Result<TcpStream, ConnectError> {
-    let deadline = Instant::now() + patience;
+/// The name has no address, the gate refuses one, none answers in time, or there are no sockets left.
+pub(crate) async fn dial(host: &str, port: u16, gate: Option<&Gate>, limits: &Limits) -> Result<Socket, ConnectError> {
+    let place = limits.socket()?;
+    let deadline = Instant::now() + limits.connect_timeout;
     let addresses = timeout_at(deadline, resolve(host, port, gate))
         .await
         .unwrap_or_else(|_| Err(unresolved(host, io::ErrorKind::TimedOut.into())))?;
     if let Some(gate) = gate {
         gate.check(host, &addresses)?;
     }
-    connect(host, &addresses, deadline).await
+    let stream = connect(host, &addresses, deadline).await?;
+    Ok(Socket { stream, _place: place })
 }
 
 async fn resolve(host: &str, port: u16, gate: Option<&Gate>) -> Result<Vec<SocketAddr>, ConnectError> {
@@ -163,18 +202,33 @@ mod tests {
     async fn a_refused_address_is_never_connected_to() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let patience = Duration::from_secs(5);
+        let limits = Limits::default();
         let gate = gate_against("127.0.0.1");
-        let refused = dial("127.0.0.1", port, Some(&gate), patience).await;
+        let refused = dial("127.0.0.1", port, Some(&gate), &limits).await;
         assert!(matches!(refused, Err(ConnectError::Refused { .. })), "{refused:?}");
-        let stream = dial("127.0.0.1", port, Some(&gate_against("127.0.0.2")), patience)
+        let stream = dial("127.0.0.1", port, Some(&gate_against("127.0.0.2")), &limits)
             .await
             .unwrap();
         let (_, peer) = listener.accept().await.unwrap();
         assert_eq!(
             peer,
-            stream.local_addr().unwrap(),
+            stream.stream.local_addr().unwrap(),
             "the first to arrive is the one that was let through"
         );
+    }
+
+    #[tokio::test]
+    async fn no_more_sockets_are_open_than_there_are_places() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let limits = Limits {
+            sockets: Some(Arc::new(Semaphore::new(1))),
+            ..Limits::default()
+        };
+        let first = dial("127.0.0.1", port, None, &limits).await.unwrap();
+        let second = dial("127.0.0.1", port, None, &limits).await;
+        assert!(matches!(second, Err(ConnectError::NoSocketLeft)), "{second:?}");
+        drop(first);
+        dial("127.0.0.1", port, None, &limits).await.unwrap();
     }
 }

@@ -35,6 +35,14 @@ pub enum Error {
         #[source]
         source: kube::config::KubeconfigError,
     },
+    /// A directory that should have one kubeconfig.
+    #[error("kubeconfig {}: {problem}", path.display())]
+    KubeconfigDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The kubeconfig wants a forward proxy.
     #[error("kubeconfig {}: proxy-url is not supported; point `server` at an address that is reached directly", path.display())]
     ProxyUrl {
@@ -90,6 +98,9 @@ pub enum ConnectError {
         /// Why not, and what to do about it.
         why: String,
     },
+    /// All sockets that the limit of file descriptors leaves are open.
+    #[error("no connection can be opened: the limit of file descriptors is reached; raise RLIMIT_NOFILE")]
+    NoSocketLeft,
     /// No address answered; the last one said this.
     #[error("can't connect to {address}: {source}")]
     Connect {

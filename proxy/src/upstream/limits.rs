@@ -2,7 +2,12 @@
 //!
 //! Leaves the enforcing to `pool.rs`, `http2.rs` and `http1.rs`.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::error::ConnectError;
 
 /// Bounds of one [`Upstream`](super::Upstream), that is: of one worker thread.
 #[derive(Debug, Clone)]
@@ -55,6 +60,22 @@ pub struct Limits {
     /// Speak HTTP/2 to an `http://` server without asking (prior knowledge). For benchmarks and tests: a plain
     /// `kubectl proxy` or test server speaks HTTP/1.1.
     pub http2_prior_knowledge: bool,
+    /// One for each socket that may be open, shared by all threads; `None`: as many as there are connections.
+    pub sockets: Option<Arc<Semaphore>>,
+}
+
+impl Limits {
+    /// A place for one more socket.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn socket(&self) -> Result<Option<OwnedSemaphorePermit>, ConnectError> {
+        let place = self
+            .sockets
+            .as_ref()
+            .map(|sockets| Arc::clone(sockets).try_acquire_owned());
+        place.transpose().map_err(|_| ConnectError::NoSocketLeft)
+    }
 }
 
 impl Default for Limits {
@@ -71,6 +92,7 @@ impl Default for Limits {
             connection_window: 64 << 20,
             replay_buffer: 256 << 10,
             http2_prior_knowledge: false,
+            sockets: None,
         }
     }
 }

@@ -3,7 +3,8 @@
 //! Reading configuration is the `kube` crate's work. Leaves tokens and client certificates to `credentials.rs` and
 //! connecting to `connect.rs`.
 
-use std::{path::Path, sync::Arc};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use http::HeaderValue;
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -202,7 +203,8 @@ impl Target {
         &self.scheme
     }
 
-    pub(super) fn host(&self) -> &str {
+    /// Its host without the brackets of a URL.
+    pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
@@ -232,7 +234,37 @@ impl Target {
     }
 }
 
+/// The kubeconfig at a path: the file, or the one file of a directory, as kubelet mounts a ConfigMap with one key.
+fn kubeconfig_file(path: &Path) -> Result<PathBuf, Error> {
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    let wrong = |problem: String| Error::KubeconfigDirectory {
+        path: path.to_owned(),
+        problem,
+    };
+    let entries = std::fs::read_dir(path).map_err(|error| wrong(error.to_string()))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(|error| wrong(error.to_string()))?.file_name();
+        // Kubelet's own begin with two dots.
+        if !name.as_encoded_bytes().starts_with(b"..") {
+            files.push(path.join(name));
+        }
+        if files.len() > 1 {
+            break;
+        }
+    }
+    <[PathBuf; 1]>::try_from(files).map(|[file]| file).map_err(|files| {
+        let count = if files.is_empty() { "no file" } else { "several files" };
+        wrong(format!(
+            "has {count}; write the path of one, or let the volume have one item"
+        ))
+    })
+}
+
 async fn read_kubeconfig(path: &Path, context: Option<&str>) -> Result<kube::Config, Error> {
+    let path = &*kubeconfig_file(path)?;
     let wrong = |source| Error::Kubeconfig {
         path: path.to_owned(),
         source,

@@ -12,7 +12,7 @@
 pub(crate) mod v0_1 {
     wasmtime::component::bindgen!({
         path: "../wit",
-        world: "ctrlmesh:plugin/plugin@0.1.0",
+        world: "ctrlmesh:plugin/plugin@0.1.1",
         with: {
             "ctrlmesh:plugin/exchange.request": crate::wasm::host::RequestHandle,
             "ctrlmesh:plugin/exchange.response-head": crate::wasm::host::ResponseHandle,

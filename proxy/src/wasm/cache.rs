@@ -63,6 +63,11 @@ impl Cache {
         })
     }
 
+    /// Whether there is a file for it; its seal is not checked.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.path(name).exists()
+    }
+
     /// Looks an artifact up and checks its seal.
     pub(crate) fn read(&self, name: &str) -> Lookup {
         let path = self.path(name);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
+use ctrlmesh_contract::Digest;
 use tracing::warn;
 use wasmtime::component::Component;
 
@@ -78,15 +79,22 @@ impl Compiler {
         Ok(plugin)
     }
 
+    /// Whether [`Compiler::load`] of a plugin with this digest has nothing to compile: it is loaded, or in the cache. A cached
+    /// artifact may yet turn out to be damaged.
+    #[must_use]
+    pub fn is_compiled(&self, engine: &Engine, plugin: &Digest) -> bool {
+        let is_cached = || {
+            let cache = self.cache.as_ref();
+            cache.is_some_and(|cache| cache.has(&artifact_name(engine, &plugin.hex())))
+        };
+        engine.loaded(&plugin.to_string()).is_some() || is_cached()
+    }
+
     fn component(&self, engine: &Arc<Engine>, wasm: &[u8], digest: &str) -> Result<Component, Error> {
         let Some(cache) = &self.cache else {
             return load(engine, &self.compile(engine, wasm, digest)?, digest);
         };
-        let name = format!(
-            "{}-{}",
-            digest.trim_start_matches("sha256:"),
-            engine::compatibility(engine.wasmtime())
-        );
+        let name = artifact_name(engine, digest.trim_start_matches("sha256:"));
         match cache.read(&name) {
             Lookup::Hit(artifact) => match load(engine, &artifact, digest) {
                 Ok(component) => return Ok(component),
@@ -127,6 +135,11 @@ impl Compiler {
         };
         Ok(Artifact::just_compiled(bytes))
     }
+}
+
+/// Name of an artifact in the cache: of which plugin (SHA-256 in hex), for which engine.
+fn artifact_name(engine: &Engine, plugin: &str) -> String {
+    format!("{plugin}-{}", engine::compatibility(engine.wasmtime()))
 }
 
 fn load(engine: &Engine, artifact: &Artifact, digest: &str) -> Result<Component, Error> {

@@ -11,6 +11,7 @@ use super::bindings::v0_1::ctrlmesh::plugin::{clock, exchange, log, metrics, ran
 use super::host::{HostState, RequestHandle, ResponseHandle};
 use super::plugin_log::Level;
 use super::state::{Admission, Ask, Claim, EntryState, Grant, Place, Rule, StateError};
+use crate::exchange::Part;
 
 pub(crate) mod convert;
 
@@ -161,6 +162,17 @@ impl report::Host for HostState {
     fn remove(&mut self, key: String) {
         if !self.recheck {
             self.entry.reports().remove(&key);
+        }
+    }
+
+    fn name_rule(&mut self, name: String, decides: report::Part) {
+        let part = match decides {
+            report::Part::Delay => Part::Delay,
+            report::Part::Action => Part::Action,
+        };
+        let request = self.request.as_ref().filter(|_| !self.recheck);
+        if request.is_some_and(|request| !request.memory.name_rule(&name, part)) {
+            self.entry.series().drop_update();
         }
     }
 }

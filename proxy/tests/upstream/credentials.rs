@@ -139,3 +139,21 @@ fn configurations_that_cannot_work_say_why() {
         );
     });
 }
+
+/// As kubelet mounts a ConfigMap: nobody has to know the key beforehand.
+#[test]
+fn a_directory_with_one_file_is_a_kubeconfig() {
+    worker(async {
+        let directory = tempfile::tempdir().unwrap();
+        let mounted = directory.path().join("mounted");
+        fs::create_dir_all(mounted.join("..data")).unwrap();
+        let problem = async || Target::infer(Some(&mounted), None).await.unwrap_err().to_string();
+        assert!(problem().await.contains("has no file"), "{}", problem().await);
+        let path = kubeconfig(&mounted.join("..data"), SERVER, &json!({"token": "one"}));
+        std::os::unix::fs::symlink(path, mounted.join("admin.conf")).unwrap();
+        let target = Target::infer(Some(&mounted), None).await.unwrap();
+        assert_eq!(target.credentials().current().unwrap(), "Bearer one");
+        fs::write(mounted.join("other"), "").unwrap();
+        assert!(problem().await.contains("has several files"), "{}", problem().await);
+    });
+}

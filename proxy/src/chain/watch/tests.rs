@@ -4,6 +4,7 @@ mod refused;
 mod running;
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use ctrlmesh_contract::FailurePolicy;
 use ctrlmesh_contract::names::files;
@@ -300,10 +301,10 @@ async fn status_tells_of_a_quarantine() {
     };
     let state = || handle.status().chain.entries[0].clone();
     assert_eq!((state().state, state().error), (EntryState::Active, None));
-    handle.record_fault(entry, Admission::Call, &fault);
+    handle.record_fault(entry, Admission::Call, Duration::ZERO, &fault);
     assert_eq!((state().state, state().faults), (EntryState::Failed, 1));
     for _ in 1..5 {
-        handle.record_fault(entry, Admission::Call, &fault);
+        handle.record_fault(entry, Admission::Call, Duration::ZERO, &fault);
     }
     assert_eq!(state().state, EntryState::Quarantined);
     assert!(state().until.unwrap().ends_with('Z'));

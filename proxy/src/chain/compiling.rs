@@ -1,0 +1,90 @@
+//! Which plugins of a new chain are being compiled, for `/readyz` and `/status`: until that is done there is no chain, and a
+//! pod whose CPU is short waits for seconds.
+//!
+//! Leaves compiling to `build.rs` and the text to `ctrlmesh-contract`.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::status::Compiling;
+use tokio::time::Instant;
+
+/// Shared by the thread that compiles and those who ask.
+#[derive(Debug, Clone, Default)]
+pub struct CompileProgress(Arc<Mutex<Option<Batch>>>);
+
+#[derive(Debug)]
+struct Batch {
+    plugins: BTreeSet<Digest>,
+    since: Instant,
+}
+
+/// Plugins that are compiled one after the other. Dropping it ends the batch, whether or not all were compiled.
+#[derive(Debug)]
+#[must_use = "dropping it says that nothing is compiled any more"]
+pub(super) struct CompileBatch<'a>(&'a CompileProgress);
+
+impl CompileProgress {
+    /// These plugins are going to be compiled.
+    pub(super) fn begin(&self, plugins: BTreeSet<Digest>) -> CompileBatch<'_> {
+        let since = Instant::now();
+        *self.batch() = Some(Batch { plugins, since });
+        CompileBatch(self)
+    }
+
+    /// What is being compiled; `None`: nothing.
+    #[must_use]
+    pub fn status(&self) -> Option<Compiling> {
+        let batch = self.batch();
+        let Batch { plugins, since } = batch.as_ref()?;
+        (!plugins.is_empty()).then(|| Compiling {
+            plugins: plugins.len(),
+            seconds: since.elapsed().as_secs(),
+        })
+    }
+
+    fn batch(&self) -> MutexGuard<'_, Option<Batch>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CompileBatch<'_> {
+    /// This plugin is compiled.
+    pub(super) fn done(&self, plugin: &Digest) {
+        if let Some(batch) = self.0.batch().as_mut() {
+            batch.plugins.remove(plugin);
+        }
+    }
+}
+
+impl Drop for CompileBatch<'_> {
+    fn drop(&mut self) {
+        *self.0.batch() = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn batch_counts_down_and_ends_when_it_is_dropped() {
+        let progress = CompileProgress::default();
+        assert_eq!(progress.status(), None);
+        let [first, second] = [Digest::of(b"a"), Digest::of(b"b")];
+        let batch = progress.begin([first, second].into());
+        tokio::time::advance(Duration::from_millis(3900)).await;
+        let status = |plugins| Some(Compiling { plugins, seconds: 3 });
+        assert_eq!(progress.status(), status(2));
+        batch.done(&first);
+        assert_eq!(progress.status(), status(1));
+        drop(batch);
+        assert_eq!(progress.status(), None, "the second was refused");
+        let cached = progress.begin(BTreeSet::new());
+        assert_eq!(progress.status(), None);
+        drop(cached);
+    }
+}

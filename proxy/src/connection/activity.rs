@@ -1,0 +1,487 @@
+//! When a connection of a server has been idle, or the head of a request has taken, for too long.
+//!
+//! hyper's `header_read_timeout` starts when a connection becomes idle, so it closes connections that clients still count on.
+//! Here the two are separate: an idle connection stays open for longer than clients keep one, a head that has begun has
+//! seconds to arrive.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+use super::header_block::HeaderBlock;
+use crate::request_memory::{OverBound, RequestMemory};
+
+/// How long a client that was told that its idle connection ends may take to close it. Requests that were on their way come
+/// within this time.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Bytes of a head that has begun which nobody counts: as many as hyper has room for anyway.
+const FREE_HEAD: usize = 8 << 10;
+
+/// How long a client may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timeouts {
+    /// From the first byte of a request head to its last.
+    pub(crate) head: Duration,
+    /// Without any request under way.
+    pub(crate) idle: Duration,
+}
+
+/// Which time is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expired {
+    /// The connection has been idle: tell the client that it ends.
+    Idle,
+    /// The client was told, and asked for nothing since.
+    Farewell,
+    /// A request head does not end.
+    Head,
+}
+
+/// What goes on on one connection; shared by its stream, its requests and its driver.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Activity(Arc<Observed>);
+
+#[derive(Debug)]
+struct Observed {
+    opened: Instant,
+    requests: AtomicUsize,
+    /// Milliseconds from `opened` to the end of the last request.
+    idle_since: AtomicU64,
+    /// Bytes of a head that has begun.
+    head: AtomicUsize,
+    /// How many of them are held in `memory`.
+    held: AtomicUsize,
+    memory: RequestMemory,
+    /// The client does not read what was written.
+    is_blocked: AtomicBool,
+    is_http1: AtomicBool,
+}
+
+/// A request under way, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Request(Activity);
+
+enum State {
+    Busy,
+    Head,
+    Idle { since: Instant },
+}
+
+impl Default for Observed {
+    fn default() -> Self {
+        Self::new(RequestMemory::default())
+    }
+}
+
+impl Observed {
+    fn new(memory: RequestMemory) -> Self {
+        Self {
+            opened: Instant::now(),
+            requests: AtomicUsize::new(0),
+            idle_since: AtomicU64::new(0),
+            head: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
+            memory,
+            is_blocked: AtomicBool::new(false),
+            is_http1: AtomicBool::new(false),
+        }
+    }
+
+    fn give_back(&self) {
+        self.memory.give_back(self.held.swap(0, Ordering::Relaxed));
+    }
+}
+
+impl Activity {
+    /// Of a connection that was opened just now. `memory`: where the bytes of a head count until it is whole.
+    pub(crate) fn new(memory: RequestMemory) -> Self {
+        Self(Arc::new(Observed::new(memory)))
+    }
+
+    /// The client turned out to speak HTTP/1.1.
+    pub(crate) fn set_http1(&self) {
+        self.0.is_http1.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the client speaks HTTP/1.1, as far as is known.
+    pub(crate) fn is_http1(&self) -> bool {
+        self.0.is_http1.load(Ordering::Relaxed)
+    }
+
+    /// A request whose head has arrived.
+    pub(crate) fn begin(&self) -> Request {
+        self.0.requests.fetch_add(1, Ordering::Relaxed);
+        if self.is_http1() {
+            self.end_head();
+        }
+        Request(self.clone())
+    }
+
+    fn end(&self) {
+        self.becomes_idle();
+        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn becomes_idle(&self) {
+        let since = u64::try_from(self.0.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.0.idle_since.store(since, Ordering::Relaxed);
+    }
+
+    /// More of a head has arrived, which now has so many bytes.
+    ///
+    /// # Errors
+    /// There is no room for them.
+    fn begin_head(&self, bytes: usize) -> io::Result<()> {
+        let observed = &self.0;
+        observed.head.store(bytes, Ordering::Relaxed);
+        let more = bytes.saturating_sub(FREE_HEAD + observed.held.load(Ordering::Relaxed));
+        if more == 0 {
+            return Ok(());
+        }
+        if !observed.memory.take(more) {
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, OverBound::InAll));
+        }
+        observed.held.fetch_add(more, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The head is whole: from here on its request counts what it holds.
+    fn end_head(&self) {
+        if self.0.head.swap(0, Ordering::Relaxed) > 0 {
+            self.0.give_back();
+        }
+    }
+
+    fn state(&self) -> State {
+        let observed = &self.0;
+        if observed.head.load(Ordering::Relaxed) > 0 {
+            State::Head
+        } else if observed.requests.load(Ordering::Relaxed) > 0 || observed.is_blocked.load(Ordering::Relaxed) {
+            State::Busy
+        } else {
+            let since = Duration::from_millis(observed.idle_since.load(Ordering::Relaxed));
+            State::Idle {
+                since: observed.opened + since,
+            }
+        }
+    }
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// The time-outs of one connection.
+pub(crate) struct Deadlines {
+    activity: Activity,
+    timeouts: Timeouts,
+    /// When the head that is arriving was first seen.
+    head: Option<Instant>,
+    /// When the client was told that its idle connection ends.
+    told: Option<Instant>,
+    /// Never later than what is due: a request is no reason to move it.
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Deadlines {
+    pub(crate) fn new(activity: Activity, timeouts: Timeouts) -> Self {
+        Self {
+            timer: Box::pin(tokio::time::sleep(timeouts.idle)),
+            activity,
+            timeouts,
+            head: None,
+            told: None,
+        }
+    }
+
+    /// Ready when a time is over. Call it after the connection was polled, and again after it was told of the end.
+    pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Expired> {
+        loop {
+            let due = self.due();
+            if let Some((at, _)) = due
+                && at < self.timer.deadline()
+            {
+                self.timer.as_mut().reset(at);
+            }
+            ready!(self.timer.as_mut().poll(cx));
+            let now = Instant::now();
+            match due {
+                Some((at, expired)) if at <= now => {
+                    self.told.get_or_insert(now);
+                    return Poll::Ready(expired);
+                }
+                Some((at, _)) => self.timer.as_mut().reset(at),
+                None => self.timer.as_mut().reset(now + self.timeouts.idle),
+            }
+        }
+    }
+
+    fn due(&mut self) -> Option<(Instant, Expired)> {
+        let state = self.activity.state();
+        if !matches!(state, State::Head) {
+            self.head = None;
+        }
+        match state {
+            State::Busy => None,
+            State::Head => {
+                let begun = *self.head.get_or_insert_with(Instant::now);
+                Some((begun + self.timeouts.head, Expired::Head))
+            }
+            State::Idle { since } => Some(match self.told {
+                None => (since + self.timeouts.idle, Expired::Idle),
+                Some(told) => (since.max(told) + FAREWELL, Expired::Farewell),
+            }),
+        }
+    }
+}
+
+/// A connection's stream whose [`Activity`] is noted.
+#[derive(Debug)]
+pub(crate) struct ObservedStream<S> {
+    stream: S,
+    activity: Activity,
+    /// Of HTTP/2.
+    block: Option<HeaderBlock>,
+}
+
+impl<S> ObservedStream<S> {
+    /// The protocol of `activity` must be known.
+    pub(crate) fn new(stream: S, activity: Activity) -> Self {
+        Self {
+            stream,
+            block: (!activity.is_http1()).then(HeaderBlock::new),
+            activity,
+        }
+    }
+
+    /// Takes note of bytes that have arrived.
+    ///
+    /// # Errors
+    /// They belong to a head that there is no room for.
+    fn observe(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let observed = &self.activity.0;
+        match &mut self.block {
+            Some(block) => match block.read(bytes) {
+                Some(length) => self.activity.begin_head(length.max(1)),
+                None => {
+                    self.activity.end_head();
+                    Ok(())
+                }
+            },
+            // Between two requests there is nothing but heads.
+            None if observed.requests.load(Ordering::Relaxed) == 0 => {
+                let length = observed.head.load(Ordering::Relaxed) + bytes.len();
+                self.activity.begin_head(length)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn written<T>(&self, written: Poll<T>) -> Poll<T> {
+        let is_blocked = &self.activity.0.is_blocked;
+        if written.is_pending() != is_blocked.load(Ordering::Relaxed) {
+            is_blocked.store(written.is_pending(), Ordering::Relaxed);
+            self.activity.becomes_idle();
+        }
+        written
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        match buf.filled().get(before..) {
+            Some(bytes) if !bytes.is_empty() => Poll::Ready(self.observe(bytes)),
+            _ => read,
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for ObservedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.written(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let written = Pin::new(&mut self.stream).poll_flush(cx);
+        self.written(written)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.written(written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+
+    use super::*;
+    use crate::request_memory::IN_ALL;
+
+    const TIMEOUTS: Timeouts = Timeouts {
+        head: Duration::from_secs(10),
+        idle: Duration::from_secs(120),
+    };
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn connection(is_http1: bool) -> (Activity, Deadlines, ObservedStream<DuplexStream>, DuplexStream) {
+        let (client, server) = tokio::io::duplex(64);
+        let activity = Activity::default();
+        if is_http1 {
+            activity.set_http1();
+        }
+        let deadlines = Deadlines::new(activity.clone(), TIMEOUTS);
+        let stream = ObservedStream::new(server, activity.clone());
+        (activity, deadlines, stream, client)
+    }
+
+    /// What expires next, and in how many seconds.
+    async fn next(deadlines: &mut Deadlines) -> (Expired, u64) {
+        let start = Instant::now();
+        let expired = poll_fn(|cx| deadlines.poll_expired(cx)).await;
+        (expired, start.elapsed().as_secs())
+    }
+
+    async fn nothing_for(deadlines: &mut Deadlines, time: Duration) {
+        let expired = tokio::time::timeout(time, next(deadlines)).await;
+        assert!(expired.is_err(), "{expired:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_expires_after_the_idle_time_since_its_last_request() {
+        let (activity, mut deadlines, _stream, _client) = connection(true);
+        nothing_for(&mut deadlines, 100 * SECOND).await;
+        let request = activity.begin();
+        nothing_for(&mut deadlines, 1000 * SECOND).await;
+        drop(request);
+        assert_eq!(next(&mut deadlines).await, (Expired::Idle, 120));
+        let late = activity.begin();
+        nothing_for(&mut deadlines, 1000 * SECOND).await;
+        drop(late);
+        assert_eq!(next(&mut deadlines).await, (Expired::Farewell, 10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_of_two_requests_keeps_a_connection_from_being_idle() {
+        let (activity, mut deadlines, _stream, _client) = connection(false);
+        let (first, second) = (activity.begin(), activity.begin());
+        drop(first);
+        nothing_for(&mut deadlines, 1000 * SECOND).await;
+        drop(second);
+        assert_eq!(next(&mut deadlines).await, (Expired::Idle, 120));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_has_begun_expires_however_often_a_byte_of_it_comes() {
+        let (activity, mut deadlines, mut stream, mut client) = connection(true);
+        drop(activity.begin());
+        nothing_for(&mut deadlines, 100 * SECOND).await;
+        for _ in 0..3 {
+            client.write_all(b"G").await.unwrap();
+            stream.read_u8().await.unwrap();
+            nothing_for(&mut deadlines, 3 * SECOND).await;
+        }
+        assert_eq!(next(&mut deadlines).await, (Expired::Head, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pipelined_request_or_a_body_is_no_head_of_the_next() {
+        let (activity, mut deadlines, mut stream, mut client) = connection(true);
+        let request = activity.begin();
+        client.write_all(b"body").await.unwrap();
+        stream.read_exact(&mut [0; 4]).await.unwrap();
+        drop(request);
+        assert_eq!(next(&mut deadlines).await, (Expired::Idle, 120));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_without_requests_do_not_keep_an_http2_connection() {
+        let (_activity, mut deadlines, mut stream, mut client) = connection(false);
+        nothing_for(&mut deadlines, 60 * SECOND).await;
+        let (preface, ping) = ([0; 24], *b"\0\0\x08\x06\0\0\0\0\0pingping");
+        client.write_all(&[&preface[..], &ping].concat()).await.unwrap();
+        stream.read_exact(&mut [0; 24 + 17]).await.unwrap();
+        assert_eq!(next(&mut deadlines).await, (Expired::Idle, 60));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_http2_head_that_has_begun_expires_beside_other_requests() {
+        let (activity, mut deadlines, mut stream, mut client) = connection(false);
+        let _other = activity.begin();
+        let (preface, headers) = ([0; 24], *b"\0\0\x08\x01\0\0\0\0\x01half");
+        client.write_all(&[&preface[..], &headers].concat()).await.unwrap();
+        stream.read_exact(&mut [0; 24 + 13]).await.unwrap();
+        assert_eq!(next(&mut deadlines).await, (Expired::Head, 10));
+    }
+
+    #[tokio::test]
+    async fn a_head_that_has_begun_counts_until_it_is_whole_and_the_bound_ends_it() {
+        let memory = RequestMemory::default();
+        let connection = || {
+            let (client, server) = tokio::io::duplex(1 << 20);
+            let activity = Activity::new(memory.clone());
+            activity.set_http1();
+            (client, ObservedStream::new(server, activity.clone()), activity)
+        };
+        let send = async |(client, stream): (&mut DuplexStream, &mut ObservedStream<DuplexStream>), bytes: usize| {
+            client.write_all(&vec![b'x'; bytes]).await.unwrap();
+            stream.read_exact(&mut vec![0; bytes]).await.map(drop)
+        };
+        let (mut client, mut stream, activity) = connection();
+        send((&mut client, &mut stream), FREE_HEAD).await.unwrap();
+        send((&mut client, &mut stream), 100).await.unwrap();
+        assert!(memory.take(IN_ALL - 100) && !memory.take(1));
+        let (mut other, mut small, _) = connection();
+        send((&mut other, &mut small), FREE_HEAD).await.unwrap();
+        let refused = send((&mut other, &mut small), 1).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::OutOfMemory);
+        let _request = activity.begin();
+        assert!(memory.take(100), "the head is whole");
+        send((&mut client, &mut stream), 1 << 16).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_still_being_read_keeps_its_connection() {
+        let (activity, mut deadlines, mut stream, mut client) = connection(true);
+        drop(activity.begin());
+        let unread = tokio::time::timeout(SECOND, stream.write_all(&[0; 100])).await;
+        assert!(unread.is_err(), "the client has room for 64 bytes");
+        nothing_for(&mut deadlines, 1000 * SECOND).await;
+        client.read_exact(&mut [0; 64]).await.unwrap();
+        stream.write_all(&[0; 1]).await.unwrap();
+        assert_eq!(next(&mut deadlines).await, (Expired::Idle, 120));
+    }
+}

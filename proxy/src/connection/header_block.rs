@@ -1,0 +1,132 @@
+//! Follows the frames that an HTTP/2 client sends as far as to know whether a header block has begun and not ended (RFC 9113
+//! §4.1, §6.2, §6.10). Until then no request is seen, and what has come of it is held by `h2`.
+
+const PREFACE_LENGTH: usize = 24;
+const HEADERS: u8 = 0x1;
+const CONTINUATION: u8 = 0x9;
+const END_HEADERS: u8 = 0x4;
+
+/// Where in the stream of frames the client is.
+#[derive(Debug)]
+pub(super) struct HeaderBlock {
+    /// Bytes left of the preface or of a payload.
+    left: usize,
+    /// The head of the frame that begins, and how much of it has come.
+    head: [u8; 9],
+    has: usize,
+    /// Bytes of the open block that have come; `None`: none is open.
+    block: Option<usize>,
+    /// The frame under way is the last of its block.
+    is_last: bool,
+}
+
+impl HeaderBlock {
+    /// Before the preface.
+    pub(super) const fn new() -> Self {
+        Self {
+            left: PREFACE_LENGTH,
+            head: [0; 9],
+            has: 0,
+            block: None,
+            is_last: false,
+        }
+    }
+
+    /// Takes bytes as they arrive, and tells how many there are of the block that is open after them.
+    pub(super) fn read(&mut self, mut bytes: &[u8]) -> Option<usize> {
+        while let Some((first, rest)) = bytes.split_first() {
+            if self.left > 0 {
+                let passed = self.left.min(bytes.len());
+                bytes = bytes.get(passed..).unwrap_or_default();
+                self.left -= passed;
+                self.block = self.block.map(|block| block + passed);
+                self.end_frame();
+                continue;
+            }
+            if let Some(place) = self.head.get_mut(self.has) {
+                *place = *first;
+            }
+            bytes = rest;
+            self.has += 1;
+            if self.has == self.head.len() {
+                self.begin_frame();
+            }
+        }
+        self.block
+    }
+
+    fn begin_frame(&mut self) {
+        let [high, middle, low, kind, flags, ..] = self.head;
+        self.has = 0;
+        self.left = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        if matches!(kind, HEADERS | CONTINUATION) {
+            self.block.get_or_insert(0);
+            self.is_last = flags & END_HEADERS != 0;
+        }
+        self.end_frame();
+    }
+
+    /// Other frames can't come in the middle of a block.
+    fn end_frame(&mut self) {
+        if self.left == 0 && self.is_last {
+            self.block = None;
+            self.is_last = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, length: usize) -> Vec<u8> {
+        let [.., high, middle, low] = length.to_be_bytes();
+        let mut frame = vec![high, middle, low, kind, flags, 0, 0, 0, 1];
+        frame.resize(9 + length, kind);
+        frame
+    }
+
+    fn after(frames: &[Vec<u8>]) -> Option<usize> {
+        let mut block = HeaderBlock::new();
+        block.read(&[0; PREFACE_LENGTH]);
+        block.read(&frames.concat())
+    }
+
+    #[test]
+    fn a_block_is_open_until_its_last_frame_is_whole() {
+        let (data, ping) = (frame(0, 1, 100), frame(6, 0, 8));
+        assert_eq!(after(&[data.clone(), ping.clone()]), None);
+        assert_eq!(after(&[frame(HEADERS, END_HEADERS, 50), data.clone()]), None);
+        assert_eq!(after(&[data.clone(), frame(HEADERS, 0, 50)]), Some(50));
+        assert_eq!(after(&[frame(HEADERS, 0, 50), frame(CONTINUATION, 0, 70)]), Some(120));
+        assert_eq!(
+            after(&[frame(HEADERS, 0, 50), frame(CONTINUATION, END_HEADERS, 0)]),
+            None
+        );
+        let mut cut = frame(HEADERS, END_HEADERS, 50);
+        cut.truncate(20);
+        assert_eq!(after(&[ping, cut]), Some(11));
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_make_no_difference(cuts in proptest::collection::vec(1_usize..40, 0..60), last in 0_u8..2) {
+            let frames = [
+                vec![0; PREFACE_LENGTH], frame(4, 0, 12), frame(HEADERS, END_HEADERS, 30), frame(0, 1, 300),
+                frame(HEADERS, 0, 40), frame(CONTINUATION, last * END_HEADERS, 20),
+            ];
+            let all = frames.concat();
+            let mut block = HeaderBlock::new();
+            let mut rest = &all[..];
+            for cut in cuts {
+                let (piece, left) = rest.split_at(cut.min(rest.len()));
+                block.read(piece);
+                rest = left;
+            }
+            let open = block.read(rest);
+            prop_assert_eq!(open, (last == 0).then_some(60));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Where the API server is. External traffic must not lead there: no rule for API traffic would be asked.
+//!
+//! Known are its URL, the addresses that the URL's name has had lately, and the pod's Service `kubernetes` by name and address.
+//! Leaves to `reach` which spellings of an address are the same.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::upstream::Target;
+
+/// Service `kubernetes` of namespace `default`, as names of a cluster's DNS; its domain may follow the last one.
+const SERVICE_NAMES: [&str; 3] = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+
+/// How often the name is looked up: managed API servers change their addresses within a minute.
+const REFRESH: Duration = Duration::from_secs(15);
+
+/// A lookup that takes longer is given up until the next.
+const LOOKUP: Duration = Duration::from_secs(10);
+
+/// An address that the name has had still counts for so long: load balancers take theirs out slowly.
+const MEMORY: Duration = Duration::from_secs(600);
+
+/// What is known of the API server's places.
+pub(super) struct ApiServer {
+    host: String,
+    port: u16,
+    /// Addresses that don't change: of the URL, and of the Service.
+    fixed: Vec<SocketAddr>,
+    /// Addresses of `host`, and when they were last seen; stays empty if it is one.
+    seen: RwLock<HashMap<IpAddr, Instant>>,
+}
+
+impl ApiServer {
+    /// `service`: Service `kubernetes`, as kubelet tells each pod where it is.
+    pub(super) fn new(target: &Target, service: Option<SocketAddr>) -> Self {
+        let host = target.host().trim_end_matches('.').to_ascii_lowercase();
+        let port = target.port();
+        let of_url = host.parse().ok().map(|ip| SocketAddr::new(ip, port));
+        Self {
+            fixed: of_url.into_iter().chain(service).collect(),
+            host,
+            port,
+            seen: RwLock::default(),
+        }
+    }
+
+    /// Whether this host name is the API server's. `host`: in lower case, without a dot at its end.
+    pub(super) fn is_named(&self, host: &str, port: u16) -> bool {
+        let is_service = SERVICE_NAMES.contains(&host) || host.starts_with("kubernetes.default.svc.");
+        is_service || (host == self.host && port == self.port)
+    }
+
+    /// Its addresses with this port; `None`: they are not known yet, and could be any.
+    pub(super) fn addresses(&self, port: u16) -> Option<Vec<IpAddr>> {
+        let fixed = self.fixed.iter().filter(|it| it.port() == port).map(SocketAddr::ip);
+        let mut addresses: Vec<IpAddr> = fixed.collect();
+        if port == self.port && self.host.parse::<IpAddr>().is_err() {
+            let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
+            if seen.is_empty() {
+                return None;
+            }
+            addresses.extend(seen.keys());
+        }
+        Some(addresses)
+    }
+
+    /// Looks the name up again and again until `stop`.
+    pub(super) async fn follow(&self, stop: CancellationToken) {
+        if self.host.parse::<IpAddr>().is_ok() {
+            return;
+        }
+        let mut ticks = tokio::time::interval(REFRESH);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = stop.cancelled() => return,
+            }
+            let lookup = tokio::net::lookup_host((self.host.as_str(), self.port));
+            match tokio::time::timeout(LOOKUP, lookup).await {
+                Ok(Ok(found)) => self.note(found.map(|address| address.ip().to_canonical())),
+                Ok(Err(error)) => tracing::debug!(%error, host = self.host, "the API server's name can't be looked up"),
+                Err(_) => tracing::debug!(host = self.host, "the API server's name is not looked up in time"),
+            }
+        }
+    }
+
+    fn note(&self, found: impl Iterator<Item = IpAddr>) {
+        let now = Instant::now();
+        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+        seen.extend(found.map(|address| (address, now)));
+        seen.retain(|_, last| now.duration_since(*last) < MEMORY);
+    }
+
+    #[cfg(test)]
+    pub(super) fn at(host: &str, port: u16, seen: &[&str]) -> Self {
+        let api_server = Self {
+            fixed: host
+                .parse()
+                .ok()
+                .map(|ip| SocketAddr::new(ip, port))
+                .into_iter()
+                .collect(),
+            host: host.to_owned(),
+            port,
+            seen: RwLock::default(),
+        };
+        api_server.note(seen.iter().map(|text| text.parse().unwrap()));
+        api_server
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_known_by_its_own_name_and_by_those_of_its_service() {
+        let api_server = ApiServer::at("api.example", 6443, &[]);
+        for (host, port) in [
+            ("kubernetes", 443),
+            ("kubernetes.default", 8443),
+            ("kubernetes.default.svc", 443),
+            ("kubernetes.default.svc.cluster.local", 443),
+            ("kubernetes.default.svc.corp.example", 443),
+            ("api.example", 6443),
+        ] {
+            assert!(api_server.is_named(host, port), "{host}:{port}");
+        }
+        for (host, port) in [
+            ("api.example", 443),
+            ("kubernetes.other.svc", 443),
+            ("kubernetes.default.example", 443),
+            ("kubernetes.io", 443),
+        ] {
+            assert!(!api_server.is_named(host, port), "{host}:{port}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn addresses_count_for_a_while_after_the_name_has_lost_them() {
+        let (first, second): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        let api_server = ApiServer::at("api.example", 6443, &[]);
+        assert_eq!(api_server.addresses(6443), None, "it could be anywhere");
+        assert_eq!(api_server.addresses(443), Some(Vec::new()));
+        api_server.note([first].into_iter());
+        tokio::time::advance(MEMORY - REFRESH).await;
+        api_server.note([second].into_iter());
+        assert_eq!(api_server.addresses(6443).map(|known| known.len()), Some(2));
+        tokio::time::advance(REFRESH).await;
+        api_server.note([second].into_iter());
+        assert_eq!(api_server.addresses(6443), Some(vec![second]));
+    }
+}

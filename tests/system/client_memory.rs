@@ -1,0 +1,151 @@
+//! What clients can make the sidecar hold: heads and bodies that are read whole are bounded for each connection and in all.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use ctrlmesh_testkit::{ApiServer, Fault, Gate, Rule};
+use ctrlmesh_tests::{NAMESPACE, Stand, shard, wait_until};
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/operator/leases";
+
+/// What the sidecar may grow by, in bytes: its bound for all requests, twice and a half. The attacks below ask for three times that.
+const GROWTH: usize = 80 << 20;
+
+fn status_of(body: &[u8]) -> Value {
+    let status: Value = serde_json::from_slice(body).unwrap_or_default();
+    assert_eq!(status["kind"], "Status", "{}", String::from_utf8_lossy(body));
+    status
+}
+
+async fn answer(response: Response<Incoming>) -> anyhow::Result<(u16, Bytes)> {
+    let status = response.status().as_u16();
+    Ok((status, response.into_body().collect().await?.to_bytes()))
+}
+
+#[tokio::test]
+async fn large_heads_on_many_streams_are_refused_beyond_the_bound_of_a_connection() -> anyhow::Result<()> {
+    let stand = Stand::start(vec![]).await?;
+    let gate = Gate::new();
+    stand.api.faults().add(Rule::new(Fault::Hold(gate.clone())));
+    let stream = TcpStream::connect(stand.sidecar.api()).await?;
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    stand.sidecar.forget_peak_memory()?;
+    let before = stand.sidecar.peak_memory()?;
+    let mut answers = JoinSet::new();
+    for _ in 0..900 {
+        let mut sender = sender.clone();
+        let request = Request::get("http://x/api/v1/configmaps").header("x-large", "x".repeat(120 << 10));
+        let request = request.body(Empty::<Bytes>::new())?;
+        sender.ready().await?;
+        answers.spawn(async move { answer(sender.send_request(request).await?).await });
+    }
+    let (mut refused, mut served) = (0, 0);
+    while refused < 800 {
+        let (code, body) = answers.join_next().await.expect("some are refused")??;
+        assert_eq!((code, &status_of(&body)["reason"]), (429, &"TooManyRequests".into()));
+        refused += 1;
+    }
+    let grown = stand.sidecar.peak_memory()?.saturating_sub(before);
+    assert!(grown < GROWTH, "{} MiB", grown >> 20);
+    gate.open();
+    while let Some(answer) = answers.join_next().await {
+        let (code, _) = answer??;
+        assert!(matches!(code, 200 | 429), "{code}");
+        served += usize::from(code == 200);
+    }
+    assert!(served > 30, "{served} had room");
+    assert_eq!(
+        stand.client().get("/api/v1/configmaps").await?.status,
+        200,
+        "it was given back"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn unfinished_writes_of_locks_are_refused_beyond_the_bound_of_all() -> anyhow::Result<()> {
+    const LENGTH: usize = 3_000_000;
+    // The bound for all requests (32 MiB), twice and a half, and room for what connections buffer beside it. The attack asks for
+    // 400 MiB.
+    const MOST: usize = 160 << 20;
+    let api = ApiServer::builder().namespace(NAMESPACE).start().await?;
+    let stand = Stand::around(api, vec![shard("a")], &[]).await?;
+    stand.sidecar.forget_peak_memory()?;
+    let before = stand.sidecar.peak_memory()?;
+    let mut writes = JoinSet::new();
+    for _ in 0..140 {
+        let mut stream = TcpStream::connect(stand.sidecar.api()).await?;
+        writes.spawn(async move {
+            let head = format!("PUT {LEASES}/lock HTTP/1.1\r\nhost: x\r\ncontent-length: {LENGTH}\r\n\r\n");
+            // Who is refused may not be let write to the end.
+            let _ = stream.write_all(head.as_bytes()).await;
+            let _ = stream.write_all(&vec![b'x'; LENGTH - 1]).await;
+            stream
+        });
+    }
+    let held = writes.join_all().await;
+    let refused = r#"ctrlmesh_request_failures_total{reason="refused"}"#;
+    wait_until("most are refused", || async {
+        Ok(stand.sidecar.metric(refused).await? >= 120.0)
+    })
+    .await?;
+    let grown = stand.sidecar.peak_memory()?.saturating_sub(before);
+    assert!(grown < MOST, "{} MiB", grown >> 20);
+    drop(held);
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": "lock", "namespace": NAMESPACE, "annotations": { "large": "x".repeat(100 << 10) } },
+    });
+    let client = stand.client().with("content-type", "application/json");
+    wait_until("it was given back", || async {
+        let written = client.send(http::Method::POST, LEASES, lease.to_string()).await?;
+        Ok(matches!(written.status, 201 | 409))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_body_beyond_the_bound_of_its_connection_is_told_apart() -> anyhow::Result<()> {
+    let api = ApiServer::builder().namespace(NAMESPACE).start().await?;
+    let stand = Stand::around(api, vec![shard("a")], &[]).await?;
+    let stream = TcpStream::connect(stand.sidecar.api()).await?;
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let mut writes = JoinSet::new();
+    for _ in 0..4 {
+        let request = Request::put(format!("http://x{LEASES}/lock")).header("content-type", "application/json");
+        let request = request.body(Unfinished(Some(Bytes::from(vec![b'x'; 2_900_000]))))?;
+        let mut sender = sender.clone();
+        writes.spawn(async move { answer(sender.send_request(request).await?).await });
+    }
+    let (code, body) = writes.join_next().await.expect("four were sent")??;
+    assert_eq!((code, &status_of(&body)["reason"]), (429, &"TooManyRequests".into()));
+    Ok(())
+}
+
+/// A body whose end does not come.
+struct Unfinished(Option<Bytes>);
+
+impl http_body::Body for Unfinished {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match self.0.take() {
+            Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            None => Poll::Pending,
+        }
+    }
+}

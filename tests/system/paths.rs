@@ -1,0 +1,139 @@
+//! Paths that a server in front of the API server would clean into others: refused, whether an entry is in force or not.
+
+use ctrlmesh_testkit::ApiServer;
+use ctrlmesh_tests::hop::{Hop, OTHER_CLUSTER};
+use ctrlmesh_tests::{Client, Stand, shard};
+use http::Method;
+use serde_json::json;
+
+const PREFIX: &str = "/k8s/clusters/c-1";
+
+/// Cleaned, each is a list of config maps, or leaves the server URL's path.
+const UNCLEAN: [&str; 22] = [
+    "/./api/v1/configmaps",
+    "/x/../api/v1/configmaps",
+    "//api/v1/configmaps",
+    "/api//v1/configmaps",
+    "/api/v1//configmaps",
+    "/api/v1/configmaps//",
+    "/%2e/api/v1/configmaps",
+    "/x/%2E%2e/api/v1/configmaps",
+    "/x/..%2Fapi/v1/configmaps",
+    "/.%2Fapi/v1/configmaps",
+    "/%2Fapi/v1/configmaps",
+    "/api\\v1\\configmaps",
+    "/api%5Cv1/configmaps",
+    "/.\\api/v1/configmaps",
+    "/api/v1/namespaces/x/../../configmaps",
+    "/apis/../api/v1/configmaps",
+    "/version/../api/v1/configmaps?watch=0",
+    "/api/v1/namespaces/n/pods/p/proxy/../../../../../configmaps",
+    "/api/v1/nodes/n/proxy/..%2f..%2f..%2fconfigmaps",
+    "/api/v1/nodes/n/proxy/a//../../../../configmaps",
+    "/../c-2/api/v1/configmaps",
+    "/%2e%2e/c-2/api/v1/namespaces/default/secrets",
+];
+
+async fn behind_hop(entries: Vec<ctrlmesh_tests::EntrySpec>) -> anyhow::Result<(Stand, Hop)> {
+    let api = ApiServer::builder().namespace("operator").start().await?;
+    let hop = Hop::start(api.address(), PREFIX).await?;
+    let stand = Stand::behind(api, entries, &hop.kubeconfig()).await?;
+    stand.seed("default", "a", 1)?;
+    stand.seed("default", "b", 1)?;
+    Ok((stand, hop))
+}
+
+#[tokio::test]
+async fn paths_that_a_hop_would_clean_are_refused_with_and_without_entries() -> anyhow::Result<()> {
+    for entries in [vec![], vec![shard("a")]] {
+        let (stand, hop) = behind_hop(entries).await?;
+        let arrived = hop.arrived().len();
+        for client in [stand.client(), Client::http2(stand.sidecar.api())] {
+            for path in UNCLEAN {
+                let answer = client.get(path).await?;
+                assert_eq!(
+                    (answer.status, answer.json()["kind"].as_str()),
+                    (400, Some("Status")),
+                    "{path}"
+                );
+            }
+        }
+        let writes = [
+            (Method::DELETE, "/./api/v1/namespaces/default/configmaps"),
+            (Method::DELETE, "/api/v1/namespaces//configmaps"),
+            (
+                Method::POST,
+                "/./apis/coordination.k8s.io/v1/namespaces/operator/leases",
+            ),
+        ];
+        for (method, path) in writes {
+            let lease = json!({
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                "metadata": { "name": "lock", "namespace": "operator" },
+            });
+            let client = stand.client().with("content-type", "application/json");
+            assert_eq!(
+                client.send(method, path, lease.to_string()).await?.status,
+                400,
+                "{path}"
+            );
+        }
+        assert_eq!(hop.arrived().len(), arrived, "nothing was sent on: {:?}", hop.arrived());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn paths_that_mean_one_thing_pass_the_hop_and_stay_below_the_server_url() -> anyhow::Result<()> {
+    let (stand, hop) = behind_hop(vec![shard("a")]).await?;
+    let client = stand.client();
+    for path in [
+        "/api/v1/configmaps",
+        "/api/v1/configmaps/",
+        "/api/v1/namespaces/default%2Fconfigmaps",
+        "/api/v1/namespaces//configmaps",
+        "/api/v1/namespaces/%2Fconfigmaps/",
+    ] {
+        assert_eq!(client.get(path).await?.names(), ["a0"], "{path}");
+    }
+    for path in ["/api", "/api/", "/apis", "/apis/", "/version", "/api/v1/"] {
+        assert_eq!(client.get(path).await?.status, 200, "{path}");
+    }
+    stand
+        .api
+        .store()
+        .put(ctrlmesh_tests::config_map("default", "a.b-c.d", "a"))?;
+    assert_eq!(
+        client
+            .get("/api/v1/namespaces/default/configmaps/a.b-c.d")
+            .await?
+            .status,
+        200
+    );
+    let proxied = "/api/v1/namespaces/default/pods/p:80/proxy/a//b/../c%2Fd";
+    client.get(proxied).await?;
+    let arrived = hop.arrived();
+    assert!(arrived.contains(&format!("{PREFIX}{proxied}")), "{arrived:?}");
+    let without_namespace = arrived
+        .iter()
+        .filter(|target| target.starts_with("/k8s/clusters/c-1/api/v1/configmaps?"));
+    assert_eq!(
+        without_namespace.count(),
+        3,
+        "sent without the empty segment: {arrived:?}"
+    );
+    assert!(
+        !arrived.iter().any(|target| target.contains("namespaces//")),
+        "{arrived:?}"
+    );
+    for target in ["*", "/", ""] {
+        let answer = client.send(Method::OPTIONS, target, "").await;
+        assert!(!answer.is_ok_and(|answer| answer.body == OTHER_CLUSTER), "{target}");
+    }
+    assert!(
+        hop.arrived()
+            .iter()
+            .all(|target| target.starts_with(&format!("{PREFIX}/")))
+    );
+    Ok(())
+}
