@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use ctrlmesh_contract::names::{labels, ports};
 use ctrlmesh_contract::{LabelSelector, Mistakes};
 
@@ -14,10 +14,25 @@ use crate::error::Error;
 use crate::{LabelKeys, webhook};
 pub use proxy::{Environment, NativeSidecar, ProxyArgs, PullPolicy};
 
+/// What the program does besides running the manager.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Deletes every ShardingConfig and waits until a manager that runs has released them. Fails if some wait for longer.
+    Uninstall {
+        /// Seconds that it waits.
+        #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        timeout_seconds: u64,
+    },
+}
+
 /// The control plane of ctrlmesh: from custom resources to what every sidecar runs.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "ctrlmesh-manager", version, about)]
 pub struct Args {
+    /// What is done instead of running the manager.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Name of this pod: who holds the lock, so no two replicas may have the same. Unless given, the host's name.
     #[arg(long, env = "POD_NAME", default_value_t = host_name(), hide_default_value = true)]
     pub pod_name: String,
@@ -112,6 +127,20 @@ pub struct Args {
     #[arg(long, env = "WEBHOOK_CERT_DIR")]
     pub webhook_cert_dir: Option<PathBuf>,
 
+    /// PEM file with authorities of the certificates that API servers show to webhooks. Without it the webhooks answer anybody who
+    /// can reach them, and tell less in refusals.
+    #[arg(long, env = "CTRLMESH_WEBHOOK_CLIENT_CA_FILE", value_name = "FILE")]
+    pub webhook_client_ca_file: Option<PathBuf>,
+
+    /// Common name that the certificate of an API server must have. May be given several times. Without it, any.
+    #[arg(
+        long = "webhook-client-name",
+        env = "CTRLMESH_WEBHOOK_CLIENT_NAMES",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub webhook_client_names: Vec<String>,
+
     /// PEM file with certificate authorities that registries may have, beside those of the system.
     #[arg(long, env = "CTRLMESH_REGISTRY_CA_FILE", value_name = "FILE")]
     pub registry_ca_file: Option<PathBuf>,
@@ -201,6 +230,12 @@ impl Args {
                 &self.label_mesh_control,
             ),
         ];
+        if !self.webhook_client_names.is_empty() && self.webhook_client_ca_file.is_none() {
+            return Err(Error::Flag(
+                "--webhook-client-name (CTRLMESH_WEBHOOK_CLIENT_NAMES)",
+                "has no effect without --webhook-client-ca-file; nobody is asked for a certificate".to_owned(),
+            ));
+        }
         let mut seen: Vec<&String> = Vec::new();
         for (flag, key) in keys {
             let mut mistakes = Mistakes::default();

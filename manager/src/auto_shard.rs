@@ -222,6 +222,7 @@ fn child(
         webhook: root.spec.webhook.clone(),
         limits: Some(spec.resource_selector.iter().map(limit).collect()),
         reshard: root.spec.reshard,
+        settle_seconds: root.spec.settle_seconds,
         unreachable_pods: root.spec.unreachable_pods.clone(),
         plugins: root.spec.plugins.clone(),
         root: None,

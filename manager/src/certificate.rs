@@ -29,7 +29,7 @@ pub(crate) use credential::{Credential, certificates};
 use plan::{Facts, Step, plan};
 pub use plan::{Leaf, Schedule};
 pub(crate) use stored::{Stored, blocks};
-pub(crate) use validity::not_after;
+pub(crate) use validity::{not_after, subject_common_name};
 
 /// Waits after something failed or was undone: from this long, doubled each time, up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(500);

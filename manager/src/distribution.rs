@@ -14,7 +14,9 @@
 
 mod bare;
 mod begin;
+mod bypassed;
 mod carried;
+mod deleted;
 mod deliver;
 mod fleet;
 mod follow;
@@ -35,6 +37,7 @@ mod settling;
 mod slots;
 mod status;
 mod stored;
+mod support;
 #[cfg(test)]
 mod tests;
 mod told;
@@ -63,7 +66,6 @@ pub(crate) use key::{SECRET as KEY_SECRET, public as public_key};
 use news::News;
 use poll::Poller;
 use reconcile::Distributor;
-pub use report::FINALIZER;
 pub use slots::NoRoom;
 use world::World;
 

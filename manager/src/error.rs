@@ -51,6 +51,9 @@ pub enum Error {
     /// A certificate of ours.
     #[error("certificate: {0}")]
     Certificate(#[from] crate::certificate::Error),
+    /// ShardingConfigs that were deleted and are not gone.
+    #[error("these ShardingConfigs wait still: {0}; kubectl describe says for what, and how to release them by force")]
+    Waiting(String),
     /// A chain, a key or a plugin.
     #[error(transparent)]
     Contract(#[from] ctrlmesh_contract::Error),

@@ -21,6 +21,7 @@ mod pods;
 pub mod restart;
 mod shard;
 mod sharing;
+mod teardown;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +36,7 @@ use moves::Moves;
 use restart::{Evict, Hold};
 use shard::{Shard, with};
 pub use sharing::{Shown, newly_shared, unshared};
+pub use teardown::{Teardown, all_pods, is_released};
 
 /// A pod, as far as it matters who shows what.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +53,8 @@ pub struct Pod<'a> {
     pub is_quiet: bool,
     /// It does not answer, and was waited for long enough.
     pub is_given_up: bool,
+    /// Its controller may take itself for the leader by a lock that it asks for no more.
+    pub may_lead: bool,
 }
 
 /// What is known of the pods of a namespace.
@@ -60,6 +64,11 @@ pub trait Fleet {
 
     /// Whether pods run a later chain than the last one that is known: any of them may show anything.
     fn is_rolled_back(&self) -> bool {
+        false
+    }
+
+    /// Whether all pods of this entry are known to run something else.
+    fn is_unseen(&self, _entry: &Entry) -> bool {
         false
     }
 
@@ -129,23 +138,35 @@ pub struct Plan {
     pub evict: Vec<Evict>,
 }
 
-/// Makes the next chain on the way from the last entries to those that are wanted. `restarts`: entries of shards whose pods see
-/// no change while they run.
+/// What a plan leads to.
+#[derive(Clone, Copy, Debug)]
+pub struct Goal<'a> {
+    /// The entries that are to be in the chain in the end.
+    pub wanted: &'a [Entry],
+    /// Entries of shards whose pods see no change while they run.
+    pub restarts: &'a BTreeSet<String>,
+    /// Entries whose ShardingConfigs wait for their deletion.
+    pub deleted: &'a BTreeSet<String>,
+}
+
+/// Makes the next chain on the way from the last entries to a goal.
 #[must_use]
-pub fn plan(
-    last: &[Entry],
-    claims: &Claims,
-    wanted: &[Entry],
-    restarts: &BTreeSet<String>,
-    fleet: &impl Fleet,
-) -> Plan {
-    let (wanted, restarts) = restart::normal(wanted, restarts);
+pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl Fleet) -> Plan {
+    let last = &teardown::with_locks(last, &claims.teardowns);
+    let (wanted, mut restarts) = restart::normal(goal.wanted, goal.restarts);
+    let teardowns = teardown::next(last, &claims.teardowns, &wanted, goal.deleted, fleet);
+    restarts.retain(|name| wanted.iter().any(|entry| entry.name == *name));
+    let wanted = teardown::with_torn_down(last, wanted, &teardowns);
     let all = restart::with_kept(last, &wanted, &restarts, fleet);
     let all = pods::with_leavers(last, &all, fleet);
     let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
     let after: BTreeMap<&str, Shard> = all.iter().filter_map(Shard::of).collect();
     let possible = claims.possible(&before, &all, fleet);
+    let unseen = last
+        .iter()
+        .filter(|entry| is_of_shard(&entry.name) && fleet.is_unseen(entry));
     let moves = Moves {
+        unseen: unseen.map(|entry| entry.name.as_str()).collect(),
         before: &before,
         after: &after,
         possible: &possible,
@@ -177,8 +198,12 @@ pub fn plan(
         plan.entries.push(with(entry, &limits, is_consistent));
     }
     restart::hold(&mut plan, last, &wanted, &restarts, fleet);
+    plan.evict
+        .extend(teardown::evictions(last, &teardowns, goal.restarts, fleet));
     relax(&mut plan, last, &restarts, fleet);
     plan.claims = Claims::remembered(&plan.entries, &all, possible, fleet);
+    teardown::unlock(&mut plan.entries, &teardowns);
+    plan.claims.teardowns = teardowns;
     plan
 }
 

@@ -5,6 +5,7 @@
 //! Guarantees:
 //! - Injected once more, a pod stays as it is, also after other webhooks changed it or the sidecar.
 //! - Of what the pod had, nothing is changed but what leads its containers to the sidecar.
+//! - What runs in containers of ours follows from the manager's settings alone, also if the pod brings such containers itself.
 //! - A pod that can't be served is refused, and never made without its sidecar.
 
 mod arguments;
@@ -34,7 +35,6 @@ use pod::{Draft, name_of};
 pub use refusal::Refusal;
 pub use select::Rule;
 pub use settings::{Known, Settings};
-pub use upstream::upstream_config_map;
 use wishes::{Mode, Wishes};
 
 /// Characters of a label's value.
@@ -69,8 +69,9 @@ fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Re
     }
     let before = take_out(&mut draft);
     let shard = mark(&mut draft, known)?;
-    clash::check(&draft, settings)?;
+    clash::check(&draft)?;
     let wishes = Wishes::of(&draft, known, settings)?;
+    clash::ports(&draft, &wishes, settings)?;
     let (mode, is_native) = (wishes.mode, wishes.is_native);
     clash::starts_before(&draft, &wishes)?;
 

@@ -44,7 +44,9 @@ pub mod shard_hash;
 pub mod shards;
 #[cfg(test)]
 mod stand;
+mod switches;
 mod timestamp;
+pub mod uninstall;
 pub mod validate;
 mod view;
 pub mod webhook;

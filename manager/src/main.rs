@@ -1,10 +1,11 @@
 //! The manager's process: orders the steps, maps failures to exit codes.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
-use ctrlmesh_manager::args::Args;
-use ctrlmesh_manager::process;
+use ctrlmesh_manager::args::{Args, Command};
+use ctrlmesh_manager::{process, uninstall};
 
 /// `sysexits.h`: the configuration is wrong.
 const EX_CONFIG: u8 = 78;
@@ -22,7 +23,16 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(process::run(args)) {
+    let outcome = runtime.block_on(async {
+        match args.command {
+            Some(Command::Uninstall { timeout_seconds }) => {
+                let tell = |line: &str| tracing::info!(line, "waiting for a ShardingConfig");
+                uninstall::run(Duration::from_secs(timeout_seconds), tell).await
+            }
+            None => process::run(args).await,
+        }
+    });
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the manager ended badly");

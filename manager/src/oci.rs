@@ -42,6 +42,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use artifact::{Artifact, pack};
+pub(crate) use component::interface;
 pub use failure::Reason;
 pub use objects::Found;
 pub use settings::{Proxies, Settings, Times};

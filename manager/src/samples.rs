@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ctrlmesh_contract::status::{EntryState, EntryStatus, Status};
+use ctrlmesh_contract::support::Support;
 use ctrlmesh_contract::{Digest, Entry, FailurePolicy, LabelSelector, Settings};
 use serde_json::{Value, json};
 
@@ -71,7 +72,7 @@ pub(crate) fn entry(name: &str) -> Entry {
     }
 }
 
-/// What a sidecar says that runs these.
+/// What a sidecar of this release says that runs these.
 pub(crate) fn running<'a>(generation: u64, entries: impl IntoIterator<Item = &'a Entry>) -> Status {
     let active = |entry: &Entry| EntryStatus {
         name: entry.name.clone(),
@@ -83,7 +84,10 @@ pub(crate) fn running<'a>(generation: u64, entries: impl IntoIterator<Item = &'a
         until: None,
         reports: BTreeMap::new(),
     };
-    let mut status = Status::default();
+    let mut status = Status {
+        supports: Some(Support::current()),
+        ..Status::default()
+    };
     status.chain.generation = generation;
     status.chain.entries = entries.into_iter().map(active).collect();
     status

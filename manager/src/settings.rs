@@ -26,12 +26,11 @@ pub(crate) fn rate_limit(breaker: &CircuitBreaker) -> Option<Value> {
     (!rules.is_empty()).then(|| json!({"rateLimitings": rules}))
 }
 
-/// With the allow lists of other objects for the same pods: what one of them allows is allowed. `None`: there is nothing
-/// for this plugin.
-pub(crate) fn circuit_breaker(breaker: &CircuitBreaker, allowed_by_others: &[&TrafficInterceptRule]) -> Option<Value> {
+/// With these lists of other services: its own, and allow lists of other objects for the same pods, for what one of them allows is
+/// allowed. `None`: there is nothing for this plugin.
+pub(crate) fn circuit_breaker(breaker: &CircuitBreaker, lists: &[&TrafficInterceptRule]) -> Option<Value> {
     let rules = rules(breaker, BuiltIn::CircuitBreaker);
-    let mut lists: Vec<Value> = breaker.spec.traffic_intercept_rules.iter().map(json_of).collect();
-    lists.extend(allowed_by_others.iter().map(json_of));
+    let lists: Vec<Value> = lists.iter().map(json_of).collect();
     let mut settings = Map::new();
     for (field, list) in [("rateLimitings", rules), ("trafficInterceptRules", lists)] {
         if !list.is_empty() {

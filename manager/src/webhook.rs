@@ -4,7 +4,10 @@
 //! Validation fails closed and labels fail open (`deploy/webhook`): what was not labelled here is found by the back-fill. Pods
 //! that ask for a sidecar are not made without; others need no manager.
 
+mod bodies;
 pub mod certificate;
+mod client_ca;
+mod connections;
 mod injection;
 mod labelling;
 mod metrics;
@@ -31,7 +34,9 @@ use crate::error::Error;
 use crate::labels::rules::OWN_GROUP;
 use crate::rbac::{Rule, Scope};
 use crate::{LabelKeys, admin, distribution};
+use bodies::Bodies;
 use certificate::bundles::{MUTATING, VALIDATING};
+use client_ca::Tls;
 pub use metrics::Metrics;
 use namespaces::Namespaces;
 use served::Served;
@@ -41,8 +46,8 @@ use version::Version;
 /// The Secret of KusionStack's manager. One with another name (`SECRET_NAME`) needs a Role of its own.
 pub(crate) const SECRET: &str = "ctrlmesh-webhook-certs";
 
-/// Bodies of all reviews at the same time, in KiB. A review of the largest takes a ninth of it.
-const MAX_BODIES: usize = 64 << 10;
+/// Bodies of all reviews at the same time, in bytes. A review of the largest takes a ninth of it.
+const MAX_BODIES: usize = 64 << 20;
 
 const ADMISSION: &str = "admissionregistration.k8s.io";
 
@@ -78,7 +83,6 @@ pub const RULES: &[Rule] = &[
         &["list"],
         &[],
     ),
-    rule(Scope::Cluster, "", &["configmaps"], &["list"], &[]),
     rule(
         Scope::Namespace,
         "",
@@ -109,12 +113,18 @@ pub(crate) struct Reviewer {
     context: Context,
     keys: LabelKeys,
     namespaces: Namespaces,
-    /// KiB of bodies.
-    bodies: Semaphore,
+    bodies: Bodies,
     /// Searches for shards that overlap.
     searches: Arc<Semaphore>,
     version: Version,
     bounds: Bounds,
+}
+
+impl Reviewer {
+    /// Whether whoever asks has shown a certificate of the authorities that are given.
+    fn knows_clients(&self) -> bool {
+        self.context.args.webhook_client_ca_file.is_some()
+    }
 }
 
 /// Listens, so that a taken port stops the start.
@@ -150,7 +160,7 @@ async fn run_within(
     let (namespaces, known) = Namespaces::new(context.client.clone());
     let reviewer = Reviewer {
         keys: context.args.label_keys(),
-        bodies: Semaphore::new(MAX_BODIES),
+        bodies: Bodies::new(MAX_BODIES),
         searches: Arc::new(Semaphore::new(1)),
         version: Version::default(),
         context: context.clone(),
@@ -158,9 +168,10 @@ async fn run_within(
         bounds,
     };
     let served = Arc::new(Served::default());
-    let tls = served.tls()?;
+    let tls = Tls::new(&context.args, &served).await?;
     let mut parts = JoinSet::new();
     parts.spawn(served.clone().follow(context.clone()));
+    parts.spawn(tls.clone().follow(served.clone(), context.clone()));
     parts.spawn(namespaces::follow(known, context.clone()));
     parts.spawn(async move {
         tokio::select! {

@@ -77,6 +77,11 @@ pub struct ShardingConfigSpec {
     #[serde(default, skip_serializing_if = "is_live")]
     #[schemars(extend("default" = "Live"))]
     pub reshard: Reshard,
+    /// How long pods of this shard must have been quiet before others get what it gives up: longer than a reconcile of its controller
+    /// takes, because one that has begun may go on to write. It is a time, no proof. Absent: as the manager's `--settle-ms` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 3600))]
+    pub settle_seconds: Option<i32>,
     /// Whether others wait for pods of this shard that can't be reached. Absent: Wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable_pods: Option<UnreachablePods>,

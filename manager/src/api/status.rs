@@ -17,13 +17,15 @@ pub mod condition {
     pub const SHARDED: &str = "Sharded";
     /// Objects are in two shards of its controller, or in none. `False`: every object is in one.
     pub const OVERLAPPING: &str = "Overlapping";
+    /// `True`: containers of the pods named run and send nothing to the API server through their sidecars.
+    pub const BYPASSED: &str = "Bypassed";
 }
 
 /// How far an object has come (`metav1.Condition`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Accepted, PluginsResolved, Distributed, Enforced, Sharded or Overlapping.
+    /// Accepted, PluginsResolved, Distributed, Enforced, Sharded, Overlapping or Bypassed.
     #[serde(rename = "type")]
     pub kind: String,
     /// Whether it holds.

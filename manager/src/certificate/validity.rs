@@ -9,6 +9,10 @@ use k8s_openapi::jiff::tz::TimeZone;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const UTF8: u8 = 0x0c;
+const PRINTABLE: u8 = 0x13;
+const OBJECT_IDENTIFIER: u8 = 0x06;
+/// `2.5.4.3`.
+const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 /// `[0] EXPLICIT`, the version of a certificate.
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
@@ -37,6 +41,29 @@ pub(super) fn common_name(certificate: &[u8]) -> Option<String> {
     let (_, _kind, value) = element(pair)?;
     let (tag, name, _) = element(value)?;
     (tag == UTF8).then(|| String::from_utf8(name.to_vec()).ok())?
+}
+
+/// The common name of its subject, wherever it stands. `None` if it has none, or more than one.
+pub(crate) fn subject_common_name(certificate: &[u8]) -> Option<String> {
+    let (mut parts, _) = sequence(fields_after(certificate, 4)?)?;
+    let mut names = Vec::new();
+    while !parts.is_empty() {
+        let (tag, mut pairs, rest) = element(parts)?;
+        parts = rest;
+        while tag == SET && !pairs.is_empty() {
+            let (pair, others) = sequence(pairs)?;
+            pairs = others;
+            let (OBJECT_IDENTIFIER, COMMON_NAME, value) = element(pair)? else {
+                continue;
+            };
+            let (tag, name, _) = element(value)?;
+            if !matches!(tag, UTF8 | PRINTABLE) {
+                return None;
+            }
+            names.push(std::str::from_utf8(name).ok()?.to_owned());
+        }
+    }
+    <[String; 1]>::try_from(names).ok().map(|[name]| name)
 }
 
 /// What follows so many fields of a certificate.
@@ -121,8 +148,39 @@ mod tests {
         for length in 0..der.len() {
             assert_eq!(not_after(&der[..length]), None, "{length}");
             assert_eq!(common_name(&der[..length]), None, "{length}");
+            assert_eq!(subject_common_name(&der[..length]), None, "{length}");
         }
         assert_eq!(not_after(&der), Some(end));
+    }
+
+    #[test]
+    fn common_name_is_found_wherever_it_stands() {
+        use rcgen::DnType::{CommonName, OrganizationName};
+        use rcgen::DnValue;
+        let printable = || DnValue::PrintableString("api server".try_into().unwrap());
+        let organization = || DnValue::from("system:masters");
+        for (subject, expected) in [
+            (vec![(CommonName, DnValue::from("api server"))], Some("api server")),
+            // As Go writes those of Kubernetes.
+            (
+                vec![(OrganizationName, organization()), (CommonName, printable())],
+                Some("api server"),
+            ),
+            (
+                vec![(CommonName, printable()), (OrganizationName, organization())],
+                Some("api server"),
+            ),
+            (vec![(OrganizationName, organization())], None),
+        ] {
+            let mut params = rcgen::CertificateParams::default();
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            for (kind, value) in subject {
+                params.distinguished_name.push(kind, value);
+            }
+            let key = rcgen::KeyPair::generate().unwrap();
+            let der = params.self_signed(&key).unwrap().der().to_vec();
+            assert_eq!(subject_common_name(&der).as_deref(), expected);
+        }
     }
 
     proptest! {
@@ -134,6 +192,8 @@ mod tests {
             not_after(&bytes);
             common_name(&nested);
             common_name(&bytes);
+            subject_common_name(&nested);
+            subject_common_name(&bytes);
         }
     }
 }

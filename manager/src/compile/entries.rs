@@ -14,7 +14,7 @@ use crate::api::{CircuitBreaker, FaultInjection, PluginRef, ShardingConfig};
 use crate::built_in::{BuiltIn, FIRST_OWN_ORDER};
 use crate::hand_over::entry_of_shard;
 use crate::label_set::LabelSet;
-use crate::settings;
+use crate::{settings, switches};
 
 /// What an object's entries follow from besides itself.
 pub(super) struct Context<'a> {
@@ -29,7 +29,9 @@ pub(super) struct Context<'a> {
 
 impl<'a> Context<'a> {
     pub(super) fn fault_injection(&self, faults: &FaultInjection) -> Result<Vec<Entry>, Mistakes> {
-        let is_off = faults.spec.disabled || has_label(faults, labels::FAULT_INJECTION_DISABLE);
+        let is_off = faults.spec.disabled
+            || has_label(faults, labels::FAULT_INJECTION_DISABLE)
+            || switches::holds_faults(faults, self.last);
         let pods = LabelSelector::from(&faults.spec.selector.clone().unwrap_or_default());
         match settings::fault_inject(faults).filter(|_| !is_off) {
             Some(settings) => self.built_in(BuiltIn::FaultInject, &settings, &pods, &origin(faults)),
@@ -37,7 +39,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    pub(super) fn circuit_breaker(&self, breaker: &CircuitBreaker) -> Result<Vec<Entry>, Mistakes> {
+    pub(super) fn circuit_breaker(&self, breaker: &'a CircuitBreaker) -> Result<Vec<Entry>, Mistakes> {
         if has_label(breaker, labels::CIRCUIT_BREAKER_DISABLE) {
             return Ok(Vec::new());
         }
@@ -46,7 +48,8 @@ impl<'a> Context<'a> {
         if let Some(settings) = settings::rate_limit(breaker) {
             entries.extend(self.built_in(BuiltIn::RateLimit, &settings, &pods, &origin)?);
         }
-        if let Some(settings) = settings::circuit_breaker(breaker, &self.allowed_by_others(breaker)) {
+        let lists = self.lists(breaker);
+        if let Some(settings) = settings::circuit_breaker(breaker, &lists) {
             entries.extend(self.built_in(BuiltIn::CircuitBreaker, &settings, &pods, &origin)?);
         }
         Ok(entries)
@@ -148,6 +151,15 @@ impl<'a> Context<'a> {
         Ok(entry)
     }
 
+    /// An object's own lists of other services, and those of others that count for it.
+    fn lists(&self, breaker: &'a CircuitBreaker) -> Vec<&'a TrafficInterceptRule> {
+        if switches::holds_lists(breaker, self.last) {
+            return Vec::new();
+        }
+        let own = breaker.spec.traffic_intercept_rules.iter();
+        own.chain(self.allowed_by_others(breaker)).collect()
+    }
+
     /// Each entry is asked on its own, so a call that only another object's list allows would be refused by this one's. The
     /// allow lists of every object that selects all of these pods are therefore this one's, too. Of an object that selects
     /// some of them they are not: that would allow too much to the others.
@@ -161,6 +173,7 @@ impl<'a> Context<'a> {
         let covers = |other: &&&CircuitBreaker| {
             let is_other = other.metadata.name != breaker.metadata.name;
             let is_on = !has_label(**other, labels::CIRCUIT_BREAKER_DISABLE);
+            let is_on = is_on && !switches::holds_lists(other, self.last);
             is_other && is_on && pods(other).is_some_and(|others| own.minus(&others).is_empty())
         };
         let others = self.breakers.iter().filter(covers);

@@ -1,5 +1,6 @@
 //! Chains of a namespace: order, names, what overrides what, what is refused and what goes on.
 
+mod migrated;
 mod properties;
 mod rules;
 

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::world::Interface;
 
 use crate::built_in::BuiltIn;
-use crate::oci::pack;
+use crate::oci::{interface, pack};
 
 /// A plugin as sidecars get it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub(super) struct Packed {
     pub(super) digest: Digest,
     /// One zstd stream.
     pub(super) bytes: Bytes,
+    /// The version of the plugin interface that it needs.
+    pub(super) interface: Option<Interface>,
 }
 
 impl Packed {
@@ -24,6 +27,7 @@ impl Packed {
         Self {
             digest: Digest::of(component),
             bytes: pack(component).into(),
+            interface: interface(component),
         }
     }
 }
@@ -45,6 +49,7 @@ mod tests {
     fn every_built_in_plugin_is_carried() {
         let carried = built_in();
         assert_eq!(carried.keys().copied().collect::<Vec<_>>(), BuiltIn::ALL);
+        assert!(carried.values().all(|packed| packed.interface.is_some()));
         let sum: usize = carried.values().map(|packed| packed.bytes.len()).sum();
         assert!(sum < 960 * 1024, "they no longer fit into one ConfigMap: {sum} bytes");
     }

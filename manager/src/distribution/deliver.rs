@@ -12,6 +12,7 @@ use super::memory::Memory;
 use super::reconcile::{Distributor, Next};
 use super::slots::{NoRoom, Slots};
 use super::stored::Stored;
+use super::support::Interfaces;
 use super::told::{self, Bump};
 use super::{slots, unreachable, write};
 use crate::error::Error;
@@ -119,9 +120,18 @@ impl Distributor {
         let own = found.artifacts().map(|artifact| Packed {
             digest: artifact.digest,
             bytes: artifact.packed.clone(),
+            interface: Some(artifact.interface),
         });
         let all = self.built_in.values().cloned().chain(own);
         all.map(|packed| (packed.digest, packed)).collect()
+    }
+
+    /// The versions of the plugin interface that plugins need.
+    pub(super) fn interfaces(&self, found: &Found) -> Interfaces {
+        let known = self.known(found).into_values();
+        known
+            .filter_map(|packed| Some((packed.digest, packed.interface?)))
+            .collect()
     }
 
     /// What plugins are.

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ctrlmesh_contract::names::annotations;
-use ctrlmesh_contract::status::{EntryState, EntryStatus, Refused, Status};
+use ctrlmesh_contract::status::{EntryState, EntryStatus, Refused, StaleCache, Status};
 use ctrlmesh_contract::{Entry, LabelSelector};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use kube::ResourceExt as _;
 
 use super::bare::Bare;
+use super::bypassed::running_since;
 use super::follow::Heard;
 use crate::hand_over;
 
@@ -44,6 +45,8 @@ pub(super) struct Sidecar {
     pub(super) is_ready: bool,
     /// Kind and name of what made its pod.
     pub(super) owner: Option<String>,
+    /// Since when containers beside it run, in seconds since 1970.
+    pub(super) running_since: Option<i64>,
 }
 
 impl Sidecar {
@@ -78,6 +81,7 @@ impl Sidecar {
             shard_pods: number(annotations::SHARD_PODS).and_then(|number| usize::try_from(number).ok()),
             is_ready: conditions.unwrap_or_default().iter().any(is_ready),
             owner: owner.map(|owner| format!("{} {}", owner.kind, owner.name)),
+            running_since: running_since(pod),
         })
     }
 
@@ -125,6 +129,8 @@ pub(super) struct Fleet {
     pub(super) bare: Bare,
     /// Questions in a row that a pod has not answered.
     pub(super) failures: BTreeMap<String, u32>,
+    /// Pods whose controllers can't take themselves for leaders by a lock that they ask for no more.
+    pub(super) unled: BTreeSet<String>,
 }
 
 impl Fleet {
@@ -265,8 +271,24 @@ impl Fleet {
                 count(earlier.caches, "of its caches"),
             ];
             let counts: Vec<String> = counts.into_iter().flatten().collect();
-            format!("has not given up {} from before", counts.join(", "))
+            let stale = status.chain.stale_caches.iter().filter(|cache| !cache.given_up);
+            let stale: Vec<String> = stale.map(whose).collect();
+            let stale = match stale.as_slice() {
+                [] => String::new(),
+                stale => format!(": {}", stale.join(", ")),
+            };
+            format!("has not given up {} from before{stale}", counts.join(", "))
         }
+    }
+}
+
+/// Whose cache it is. Without counts: a condition is not written anew for each of them.
+fn whose(cache: &StaleCache) -> String {
+    let StaleCache { client, resource, .. } = cache;
+    if cache.refused_watches > 1 {
+        format!("{resource} of {client}, which repeats an expired watch and does not list")
+    } else {
+        format!("{resource} of {client}")
     }
 }
 
@@ -304,6 +326,18 @@ impl hand_over::Fleet for Fleet {
         self.is_rolled_back
     }
 
+    fn is_unseen(&self, entry: &Entry) -> bool {
+        let selector = hand_over::all_pods(entry);
+        let pods = self.selected(&selector).filter(|sidecar| !self.is_blank(sidecar));
+        let mut pods = pods.peekable();
+        // Who does not answer may run it.
+        let runs_other = |sidecar: &Sidecar| match self.answers.get(&sidecar.pod) {
+            Some(Answer::Status(status)) => !status.chain.entries.iter().any(|at| is_run(entry, at)),
+            _ => false,
+        };
+        pods.peek().is_some() && pods.all(runs_other)
+    }
+
     fn pods(&self) -> impl Iterator<Item = hand_over::Pod<'_>> {
         self.sidecars.iter().map(|sidecar| hand_over::Pod {
             uid: &sidecar.uid,
@@ -312,6 +346,7 @@ impl hand_over::Fleet for Fleet {
             is_blank: self.is_blank(sidecar),
             is_quiet: self.quiet.contains(&sidecar.pod),
             is_given_up: self.given_up.contains(&sidecar.pod),
+            may_lead: !self.unled.contains(&sidecar.pod),
         })
     }
 }

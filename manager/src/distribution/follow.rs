@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ctrlmesh_contract::status::{EntryStatus, LeaderElection, Status};
+use ctrlmesh_contract::status::{EntryStatus, LeaderElection, StaleCache, Status};
 use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -364,6 +364,15 @@ fn essence(status: &Status) -> impl PartialEq + use<> {
         )
     };
     let earlier = status.chain.earlier;
+    let cache = |cache: &StaleCache| {
+        let is_repeated = cache.refused_watches > 1;
+        (
+            cache.client.clone(),
+            cache.resource.clone(),
+            is_repeated,
+            cache.given_up,
+        )
+    };
     // Who leads elsewhere its own sidecar tells.
     let leads = |election: &LeaderElection| {
         let of = || (election.lock.clone(), election.holder.clone(), election.since.clone());
@@ -373,11 +382,17 @@ fn essence(status: &Status) -> impl PartialEq + use<> {
         (status.chain.generation, status.chain.digest),
         status.chain.entries.iter().map(entry).collect::<Vec<_>>(),
         [earlier.writes, earlier.lists, earlier.watches, earlier.caches].map(|count| count == 0),
+        status.chain.stale_caches.iter().map(cache).collect::<Vec<_>>(),
         status
             .refused
             .as_ref()
             .map(|refused| (refused.generation, refused.reason.clone())),
         status.leader_elections.iter().filter_map(leads).collect::<Vec<_>>(),
+        status
+            .api_traffic
+            .as_ref()
+            .is_some_and(|traffic| traffic.last.is_some()),
+        status.supports.clone(),
     )
 }
 

@@ -3,22 +3,33 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use ctrlmesh_contract::{Chain, Digest, Entry};
+use ctrlmesh_contract::{Chain, Digest, Entry, LabelSelector};
 
 use super::fleet::{Answer, Fleet, Sidecar};
-use super::memory::{Memory, Quiet};
+use super::leading::lock_name;
+use super::memory::{Locks, Memory, Quiet};
 use super::reconcile::Distributor;
 use super::stored::Stored;
+use crate::api::ShardingConfig;
 use crate::hand_over;
 
 /// How long sidecars are asked often after a chain was written.
 const MAX_AWAITED: Duration = Duration::from_mins(2);
+/// How long a controller may take itself for the leader by a lock that it could not renew: client-go's leases last for 15 s unless
+/// told otherwise. Of longer ones, sidecars tell what they have overheard.
+pub(super) const LEASE: Duration = Duration::from_secs(15);
 /// How far beyond what was written a sidecar may speak of: more is no generation, but somebody's joke.
 const MAX_AHEAD: u64 = 1 << 20;
 
 impl Distributor {
     /// The sidecars, and until when the next of them has settled.
-    pub(super) fn look(&self, namespace: &str, stored: &Stored, memory: &mut Memory) -> (Fleet, Option<Duration>) {
+    pub(super) fn look(
+        &self,
+        namespace: &str,
+        configs: &[ShardingConfig],
+        stored: &Stored,
+        memory: &mut Memory,
+    ) -> (Fleet, Option<Duration>) {
         let pods = self.world.pods(namespace);
         let sidecars: Vec<Sidecar> = pods.iter().filter_map(|pod| Sidecar::of(pod)).collect();
         let is_new = memory.see(stored.digest, stored.chain.as_ref().map_or(0, |chain| chain.generation));
@@ -42,10 +53,10 @@ impl Distributor {
         let awaited: BTreeSet<&str> = awaited.map(|sidecar| sidecar.pod.as_str()).collect();
         self.follower.awaits(namespace, &awaited);
         memory.quiet = quiet(&fleet, chain, &memory.quiet);
-        let (now, settle) = (Instant::now(), Duration::from_millis(self.context.args.settle_ms));
+        let (now, default) = (Instant::now(), Duration::from_millis(self.context.args.settle_ms));
         let left = |sidecar: &Sidecar| {
             let (_, since) = memory.quiet.get(&sidecar.uid)?;
-            Some(settle.saturating_sub(now.duration_since(*since)))
+            Some(settle(sidecar, configs, default).saturating_sub(now.duration_since(*since)))
         };
         let unsettled = fleet.sidecars.iter().filter_map(left);
         let settles = unsettled.filter(|left| !left.is_zero()).min();
@@ -54,8 +65,63 @@ impl Distributor {
             .iter()
             .filter(|sidecar| left(sidecar).is_some_and(|left| left.is_zero()));
         fleet.quiet = settled.map(|sidecar| sidecar.pod.clone()).collect();
+        memory.locks = locks(&fleet, chain, &memory.quiet, &memory.locks, now);
+        fleet.unled = unled(&fleet, &memory.locks, now);
+        let leases = memory
+            .locks
+            .values()
+            .map(|(_, since)| LEASE.saturating_sub(now.duration_since(*since)));
+        let leases = leases.filter(|left| !left.is_zero() && !stored.claims.is_empty());
+        let settles = settles.into_iter().chain(leases).min();
         (fleet, settles)
     }
+}
+
+/// How long a pod must have been quiet: as its shards say, the longest of them.
+fn settle(sidecar: &Sidecar, configs: &[ShardingConfig], default: Duration) -> Duration {
+    let own = configs.iter().filter(|config| {
+        let pods = config.spec.selector.as_ref().map(LabelSelector::from);
+        config.spec.root.is_none() && pods.is_some_and(|pods| pods.matches(&sidecar.labels))
+    });
+    let times = own.map(|config| {
+        let seconds = config
+            .spec
+            .settle_seconds
+            .and_then(|seconds| u64::try_from(seconds).ok());
+        seconds.map_or(default, Duration::from_secs)
+    });
+    times.max().unwrap_or(default)
+}
+
+/// Since when pods ask for the locks that their entries name. A change of what they show is none of that.
+fn locks(fleet: &Fleet, chain: &Chain, quiet: &Quiet, before: &Locks, now: Instant) -> Locks {
+    let of = |sidecar: &Sidecar| {
+        let own: BTreeSet<String> = sidecar.own(&chain.entries).filter_map(lock_name).collect();
+        let known = before.get(&sidecar.uid).filter(|(locks, _)| *locks == own);
+        let since = known.map(|(_, since)| *since);
+        // It asks for others when it has said that it runs these entries.
+        let since = since.or_else(|| quiet.contains_key(&sidecar.uid).then_some(now))?;
+        Some((sidecar.uid.clone(), (own, since)))
+    };
+    fleet.sidecars.iter().filter_map(of).collect()
+}
+
+/// Pods whose controllers can't lead any more by a lock that their entries do not name: they have asked for others for long enough, and
+/// nothing was overheard that says otherwise.
+fn unled(fleet: &Fleet, locks: &Locks, now: Instant) -> BTreeSet<String> {
+    let is_unled = |sidecar: &&Sidecar| {
+        let known = locks.get(&sidecar.uid);
+        let known = known.filter(|(_, since)| now.duration_since(*since) >= LEASE);
+        known.is_some_and(|(own, _)| match fleet.answers.get(&sidecar.pod) {
+            Some(Answer::Status(status)) => {
+                let mut elections = status.leader_elections.iter();
+                !elections.any(|election| election.leads && !own.contains(&election.lock))
+            }
+            _ => false,
+        })
+    };
+    let unled = fleet.sidecars.iter().filter(is_unled);
+    unled.map(|sidecar| sidecar.pod.clone()).collect()
 }
 
 /// Whether a sidecar runs a later chain than the one that lies there, or another of its generation: somebody has put back an earlier one, or

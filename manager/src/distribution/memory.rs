@@ -31,6 +31,9 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins
 /// Since when pods run the entries of their shards, and nothing before them: by UID, with what stands for those entries.
 pub(super) type Quiet = BTreeMap<String, (Digest, Instant)>;
 
+/// Locks of shards that pods ask for, and since when they do, by UID.
+pub(super) type Locks = BTreeMap<String, (BTreeSet<String>, Instant)>;
+
 /// What is known of a namespace besides what lies in the cluster. Whatever is lost with it is found out again.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
@@ -42,6 +45,8 @@ pub(super) struct Memory {
     seen: u64,
     /// Since when pods are quiet.
     pub(super) quiet: Quiet,
+    /// Since when pods ask for the locks of shards that they ask for, by UID.
+    pub(super) locks: Locks,
     /// Names of the entries that sidecars may run, by the pod's UID.
     pub(super) running: BTreeMap<String, BTreeSet<String>>,
     /// Highest generation that any sidecar has spoken of.

@@ -14,7 +14,7 @@ use super::read::Documents;
 use super::reconcile::Next;
 use super::settling::Settling;
 use crate::api::sharding_config::{Reshard, ShardingConfig};
-use crate::hand_over::{self, Plan, Shown};
+use crate::hand_over::{self, Goal, Plan, Shown};
 
 /// The plan on the way to what is wanted, and what is held back of that: for a moment, or until pods without a sidecar are gone.
 pub(super) fn planned(
@@ -43,7 +43,12 @@ pub(super) fn planned(
     for entry in wanted.iter_mut().filter(|entry| waiting.contains_key(&entry.name)) {
         *entry = hand_over::waiting(entry);
     }
-    let mut plan = hand_over::plan(last, &next.claims, &wanted, &restarts, fleet);
+    let goal = Goal {
+        wanted: &wanted,
+        restarts: &restarts,
+        deleted: &super::deleted::entries(objects),
+    };
+    let mut plan = hand_over::plan(last, &next.claims, goal, fleet);
     // An object may be refused when its time comes.
     plan.claims.aim(&to_begin);
     (settling, waiting, plan)

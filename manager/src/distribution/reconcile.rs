@@ -23,8 +23,9 @@ use super::read::Documents;
 use super::restart::{self, Waits};
 use super::settling::Settling;
 use super::stored::Stored;
+use super::support::{self, Unsupported};
 use super::world::World;
-use super::{report, unreachable, wanted, write};
+use super::{deleted, report, unreachable, wanted, write};
 use crate::built_in::BuiltIn;
 use crate::compile::Refused;
 use crate::compile::kept::{self, is_same};
@@ -35,6 +36,8 @@ use crate::oci::{Found, Plugins};
 
 /// Until it is looked again whether our writes are seen, if no watch says so before.
 const UNSEEN: Duration = Duration::from_millis(200);
+/// Until it is looked again whether objects of a namespace that ends are released.
+const RELEASING: Duration = Duration::from_secs(1);
 /// Until it is looked again after pods that don't answer, and are not waited for for ever.
 const SILENT: Duration = Duration::from_secs(1);
 /// Until it is looked again whether the next pod can be made again.
@@ -68,8 +71,12 @@ pub(super) struct Next {
     pub(super) refused: Vec<Refused>,
     /// What the references of objects to plugins led to.
     pub(super) found: Found,
+    /// Objects whose entries stay as they were, since sidecars can't run what they ask for.
+    pub(super) unsupported: Unsupported,
     /// Why the chain stays as it was.
     pub(super) withheld: Option<(&'static str, String)>,
+    /// Entries of ShardingConfigs that were deleted and need not wait any longer.
+    pub(super) released: BTreeSet<String>,
 }
 
 impl Next {
@@ -84,7 +91,9 @@ impl Next {
             bare: Waiting::new(),
             restarting: Waits::new(),
             refused: Vec::new(),
+            unsupported: Unsupported::default(),
             withheld: None,
+            released: BTreeSet::new(),
         }
     }
 
@@ -158,7 +167,12 @@ impl Distributor {
         if is_ending {
             // Its objects go before its pods do, which keep what they have to the end.
             self.follower.retain(|other| other != namespace);
-            return Ok(Action::await_change());
+            let is_held = deleted::release_all(self, &namespace, &self.world.documents(&namespace)).await;
+            return Ok(if is_held {
+                Action::requeue(RELEASING)
+            } else {
+                Action::await_change()
+            });
         }
         let documents = self.world.documents(&namespace);
         let keys = PublicKeys::from(self.key.public_key());
@@ -173,7 +187,7 @@ impl Distributor {
             return Ok(Action::requeue(UNSEEN));
         }
         self.complete(&mut stored, &namespace, &keys, &memory).await?;
-        let (mut fleet, settles) = self.look(&namespace, &stored, &mut memory);
+        let (mut fleet, settles) = self.look(&namespace, &objects.sharding_configs, &stored, &mut memory);
         let is_patient = memory.is_patient(&fleet);
         if is_patient && fleet.is_first {
             // What generation sidecars have is not known yet; the next answer begins a pass.
@@ -256,6 +270,7 @@ impl Distributor {
         memory.count(&written);
         // What a plan says of pods holds for the chain that lies there.
         if written.as_ref().is_ok_and(|done| !done.written) && next.withheld.is_none() {
+            next.released = deleted::released(&next, objects, fleet);
             next.restarting = restart::restart(self, &next, fleet, memory).await;
         }
         (next, written)
@@ -301,10 +316,14 @@ impl Distributor {
         };
         next.refused = wanted.refused;
         let meant = meant.map_or_else(Vec::new, |chain| chain.entries);
-        (next.settling, next.bare, next.plan) = planned(&next, &meant, wanted.entries, objects, fleet, memory);
+        let interfaces = self.interfaces(&next.found);
+        let entries;
+        (next.unsupported, entries) = Unsupported::held(wanted.entries, &meant, &interfaces, fleet);
+        (next.settling, next.bare, next.plan) = planned(&next, &meant, entries, objects, fleet, memory);
         let is_known = is_same(&next.chain.entries, &next.plan.entries) && next.claims.cover(&next.plan.claims);
         if last.is_none() || fleet.is_rolled_back || !is_known {
-            match self.following(stored, &next, last.as_ref(), highest) {
+            let following = || self.following(stored, &next, last.as_ref(), highest);
+            match support::unreadable(fleet).map_or_else(following, Err) {
                 Ok((chain, claims)) => (next.chain, next.claims) = (chain, claims),
                 Err(why) => next.withheld = Some(why),
             }

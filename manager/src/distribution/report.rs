@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use ctrlmesh_contract::{Entry, Origin};
 use futures_util::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use serde_json::{Value, json};
 
 use super::begin::Why;
+use super::bypassed::bypassed;
 use super::fleet::Fleet;
 use super::leading::leading;
 use super::outcome::outcome;
@@ -17,20 +17,28 @@ use super::read::Documents;
 use super::reconcile::{Distributor, Next};
 use super::status::{self, Facts};
 use super::wanted::{self, origin};
-use super::{unreachable, write};
+use super::{deleted, support, unreachable, write};
 use crate::api::API_VERSION;
+use crate::api::status::condition;
 use crate::compile::kept;
 use crate::events;
+use crate::hand_over::entry_of_shard;
 use crate::plain::plain;
 use crate::rbac::{Rule, Scope};
-use crate::timestamp;
+use crate::{switches, timestamp};
 
 /// Statuses that are written at a time.
 const CONCURRENCY: usize = 8;
 /// Reasons that another condition, or time, explains: no Event.
-const QUIET: [&str; 5] = ["Progressing", "Restarting", "Settling", "Fetching", "PluginsUnresolved"];
-/// KusionStack's managers put it on objects, and took it off when they were deleted. Nobody else does.
-pub const FINALIZER: &str = "finalizer.ctrlmesh.kusionstack.io/protected";
+const QUIET: [&str; 7] = [
+    "Progressing",
+    "Restarting",
+    "Settling",
+    "Fetching",
+    "PluginsUnresolved",
+    "Deleting",
+    "LocksExpiring",
+];
 
 /// What telling needs.
 pub(super) const RULES: &[Rule] = &[Rule {
@@ -66,10 +74,18 @@ async fn tell_one(
     fleet: &Fleet,
     now: &str,
 ) {
-    if document.pointer("/metadata/deletionTimestamp").is_some() {
-        return release(distributor, namespace, document).await;
+    let is_deleted = deleted::is_deleted(document);
+    let waits = is_deleted && deleted::is_shard(document);
+    let is_released = || next.released.contains(&entry_of_shard(&origin(document).name));
+    if is_deleted && (!waits || is_released()) {
+        return deleted::release(distributor, namespace, document).await;
     }
-    let (origin, facts) = facts(document, objects, next, fleet);
+    // It is seen, and leads to the next pass.
+    if deleted::protect(distributor, namespace, document).await {
+        return;
+    }
+    let (origin, mut facts) = facts(document, objects, next, fleet);
+    facts.deleted = waits.then(|| deleted::waits(document, next, fleet));
     tell(distributor, namespace, document, &origin, &facts, now).await;
 }
 
@@ -101,7 +117,7 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         is_unresolved,
         is_kept: (mistakes.is_some() || is_unresolved) && !entries.is_empty(),
         is_root: document.pointer("/spec/root").is_some(),
-        withheld: next.withheld.clone().or_else(|| held(&origin, objects)),
+        withheld: withheld(document, &origin, objects, next),
         chain: next.chain.generation,
         waits_for: holders
             .into_iter()
@@ -109,11 +125,13 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
             .collect(),
         settling: settling.into_iter().map(str::to_owned).collect(),
         bare: bare.map(Why::told),
+        deleted: None,
         restart,
         plugins: plugins(document, next),
         plugins_problem: next.found.problem(&origin.name),
         hash: status::hash(&hashes),
         outcome: outcome(&entries, &next.chain, fleet),
+        bypassed: bypassed(&entries, fleet),
         leader: leading(&entries, fleet, document.pointer("/status/leader")),
     };
     (origin, facts)
@@ -125,6 +143,11 @@ fn restarting(next: &Next, entry: &str) -> Option<(&'static str, String)> {
     let soon = || ("Restarting", "its pods are made again one by one".to_owned());
     let told = next.restarting.get(entry).cloned();
     told.or_else(|| is_at_work().then(soon))
+}
+
+/// Why an object that KusionStack's manager had does nothing.
+fn inert(document: &Value, next: &Next) -> Option<(&'static str, String)> {
+    switches::why_inert(document, &next.chain).map(|why| ("SwitchedOff", why.to_owned()))
 }
 
 /// What its references to plugins led to. Pins stay on what can't be read.
@@ -139,6 +162,17 @@ fn plugins(document: &Value, next: &Next) -> Option<Vec<Value>> {
         None if document.pointer("/spec/plugins").is_some() => document.pointer("/status/plugins")?.as_array().cloned(),
         None => None,
     }
+}
+
+/// Why the entries of an object stay as they were.
+fn withheld(document: &Value, origin: &Origin, objects: &Documents, next: &Next) -> Option<(&'static str, String)> {
+    let unsupported = || {
+        next.unsupported
+            .of(origin)
+            .map(|message| (support::REASON, message.to_owned()))
+    };
+    let withheld = next.withheld.clone().or_else(|| held(origin, objects));
+    withheld.or_else(|| inert(document, next)).or_else(unsupported)
 }
 
 /// Why the entries of a shard stay as they were.
@@ -188,13 +222,16 @@ fn news(before: &Value, after: &Value) -> Vec<(EventType, String, String)> {
     let list = after["conditions"].as_array().into_iter().flatten();
     let turned = list.filter(|condition| {
         let is_news = said(before, &condition["type"]) != said(after, &condition["type"]);
-        let is_bad = condition["status"] == "False" && !is_one_of(&condition["reason"], &QUIET);
+        let is_bad = match condition["type"].as_str() {
+            Some(condition::BYPASSED) => condition["status"] == "True",
+            _ => condition["status"] == "False" && !is_one_of(&condition["reason"], &QUIET),
+        };
         is_news && (is_bad || condition["reason"] == "Enforced")
     });
     turned
         .map(|condition| {
             let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
-            let is_bad = condition["status"] == "False" && condition["reason"] != "HandingOver";
+            let is_bad = !matches!(condition["reason"].as_str(), Some("HandingOver" | "Enforced"));
             let type_ = if is_bad { EventType::Warning } else { EventType::Normal };
             (type_, text("reason"), text("message"))
         })
@@ -214,33 +251,5 @@ pub(super) fn reference(namespace: &str, origin: &Origin) -> ObjectReference {
         namespace: Some(namespace.to_owned()),
         uid: Some(origin.uid.clone()),
         ..ObjectReference::default()
-    }
-}
-
-/// Lets an object go that KusionStack's manager held. Its entries are gone from the chain already. Roots are held until their
-/// shards are gone.
-async fn release(distributor: &Distributor, namespace: &str, document: &Value) {
-    let finalizers = document.pointer("/metadata/finalizers").and_then(Value::as_array);
-    let held = finalizers.and_then(|list| list.iter().position(|finalizer| finalizer == FINALIZER));
-    let (Some(index), None) = (held, document.pointer("/spec/root")) else {
-        return;
-    };
-    let path = format!("/metadata/finalizers/{index}");
-    let patch = json!([
-        { "op": "test", "path": path, "value": FINALIZER },
-        { "op": "remove", "path": path },
-    ]);
-    let Ok(patch) = serde_json::from_value(patch) else {
-        return;
-    };
-    let name = document
-        .pointer("/metadata/name")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let kind = document["kind"].as_str().unwrap_or_default();
-    let api = status::api(&distributor.context.client, namespace, kind);
-    let patch: Patch<DynamicObject> = Patch::Json(patch);
-    if let Err(error) = api.patch(name, &PatchParams::default(), &patch).await {
-        tracing::warn!(error = plain(&error), %namespace, name, "a finalizer of KusionStack's was not removed");
     }
 }

@@ -199,7 +199,9 @@ impl Restarts {
             let count = format!("{here} of {noted}");
             return Turn::Wait(missing(&chain.namespace, &all, &count, since));
         }
-        let new = all.iter().filter(|sidecar| !evict.kept.matches(&sidecar.labels));
+        let new = all
+            .iter()
+            .filter(|sidecar| !evict.stale.has(&sidecar.uid, &sidecar.labels));
         let new: Vec<&Sidecar> = new.copied().collect();
         if let Some(message) = unfinished(&new, &chain.entries, fleet) {
             return Turn::Wait(message);
@@ -266,7 +268,10 @@ fn missing(namespace: &str, pods: &[&Sidecar], count: &str, since: Timestamp) ->
 }
 
 fn candidates<'a>(evict: &Evict, fleet: &'a Fleet) -> Vec<&'a Sidecar> {
-    fleet.selected(&evict.kept).collect()
+    let selected = fleet.selected(&evict.pods);
+    selected
+        .filter(|sidecar| evict.stale.has(&sidecar.uid, &sidecar.labels))
+        .collect()
 }
 
 /// Who is not ready first. The leader last, as each eviction of one makes another; who does not answer before it. Pure.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ctrlmesh_contract::names::labels;
+use ctrlmesh_contract::names::{annotations, labels};
 use ctrlmesh_contract::{Digest, Origin};
 use kube::api::{DynamicObject, Patch};
 use kube::core::ApiResource;
@@ -61,6 +61,8 @@ pub(super) struct Facts {
     pub(super) settling: Vec<String>,
     /// Why it has not begun, in a word and in a sentence.
     pub(super) bare: Option<(&'static str, String)>,
+    /// Why it is not gone though it was deleted, in a word and in a sentence.
+    pub(super) deleted: Option<(&'static str, String)>,
     /// Why its pods are not made again yet, in a word and in a sentence.
     pub(super) restart: Option<(&'static str, String)>,
     /// What its plugins' references led to; `None`: it names none.
@@ -71,6 +73,8 @@ pub(super) struct Facts {
     pub(super) hash: String,
     /// What its sidecars say.
     pub(super) outcome: Outcome,
+    /// Pods that run and send nothing through their sidecars.
+    pub(super) bypassed: BTreeSet<String>,
     /// Who leads in the shard.
     pub(super) leader: Option<LeaderStatus>,
 }
@@ -90,7 +94,12 @@ pub(super) fn hash(hashes: &[String]) -> String {
 pub(super) fn status(origin: &Origin, facts: &Facts, before: &Value, now: &str) -> Value {
     let generation = i64::try_from(origin.generation).unwrap_or_default();
     let mut list: Vec<Condition> = Vec::new();
-    for (kind, status, reason, message) in said(facts) {
+    let was_bypassed = |before: &Value| {
+        let mut list = before["conditions"].as_array().into_iter().flatten();
+        list.any(|condition| condition["type"] == condition::BYPASSED)
+    };
+    let bypassed = (was_bypassed(before) || !facts.bypassed.is_empty()).then(|| bypassed(facts));
+    for (kind, status, reason, message) in said(facts).into_iter().chain(bypassed) {
         let old = before["conditions"].as_array().into_iter().flatten();
         let old = old
             .filter_map(|condition| serde_json::from_value::<Condition>(condition.clone()).ok())
@@ -189,6 +198,9 @@ fn resolved(plugins: &[Value], facts: &Facts) -> Said {
 }
 
 fn distributed(facts: &Facts) -> Said {
+    if let (None, Some((reason, message))) = (&facts.withheld, &facts.deleted) {
+        return (condition::DISTRIBUTED, ConditionStatus::False, reason, message.clone());
+    }
     let (status, reason, message) = match (&facts.withheld, &facts.bare) {
         (Some((reason, message)), _) => (ConditionStatus::False, *reason, message.clone()),
         _ if !facts.mistakes.is_empty() => (ConditionStatus::False, "Invalid", "see Accepted".to_owned()),
@@ -238,6 +250,7 @@ fn enforced(facts: &Facts) -> Said {
         && facts.waits_for.is_empty()
         && facts.settling.is_empty()
         && facts.bare.is_none()
+        && facts.deleted.is_none()
         && !facts.is_unresolved
         && facts.restart.is_none();
     let (status, reason, message) = if facts.withheld.is_some() {
@@ -269,6 +282,23 @@ fn enforced(facts: &Facts) -> Said {
     (condition::ENFORCED, status, reason, message)
 }
 
+/// Said once there is something to say, and from then on.
+fn bypassed(facts: &Facts) -> Said {
+    if facts.bypassed.is_empty() {
+        let message = "requests come from all pods that were named before".to_owned();
+        return (condition::BYPASSED, ConditionStatus::False, "TrafficSeen", message);
+    }
+    let message = format!(
+        "containers of {} have run for a minute and sent nothing to the API server through their sidecars: a program that ignores KUBECONFIG \
+         goes past its sidecar, and no rule holds for it; name its container in annotation {} if it has a flag --kubeconfig, or redirect its \
+         traffic by label {}: \"true\"",
+        few(facts.bypassed.iter().cloned(), ", "),
+        annotations::KUBECONFIG_ARG,
+        labels::ENABLE_IPTABLES,
+    );
+    (condition::BYPASSED, ConditionStatus::True, "NoTraffic", message)
+}
+
 fn lagging(outcome: &Outcome) -> String {
     match listed(&outcome.lagging, "; ") {
         pods if pods.is_empty() => pods,
@@ -281,7 +311,7 @@ pub(super) fn listed(pods: &[(String, String)], between: &str) -> String {
     few(pods.iter().map(|(pod, problem)| format!("{pod} {problem}")), between)
 }
 
-fn few(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+pub(super) fn few(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
     let more = all.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
     let more = more.map(|more| format!("and {more} more"));
     all.take(MAX_NAMED).chain(more).collect::<Vec<_>>().join(between)

@@ -21,12 +21,15 @@ use crate::samples;
 use crate::stand::{self, Running, put, text, until};
 
 mod bare;
+mod bypassed;
 mod claims;
+mod deleting;
 mod gathering;
 mod leading;
 mod losing;
 mod put_back;
 mod sharing;
+mod supporting;
 mod telling;
 mod two;
 
@@ -40,6 +43,7 @@ type Says = Arc<Mutex<Option<Status>>>;
 /// A sidecar, as far as a manager sees it.
 struct Sidecar {
     ip: String,
+    port: u16,
     says: Says,
     asked: Arc<AtomicU64>,
     task: AbortHandle,
@@ -62,7 +66,14 @@ impl Sidecar {
         let router = Router::new().route("/status", get(answer)).with_state(state);
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         let task = task.abort_handle();
-        (Self { ip, says, asked, task }, port)
+        let sidecar = Self {
+            ip,
+            port,
+            says,
+            asked,
+            task,
+        };
+        (sidecar, port)
     }
 
     fn say(&self, status: Status) {

@@ -3,6 +3,7 @@
 use ctrlmesh_contract::{Chain, Entry, Error, Origin};
 use serde_json::Value;
 
+use super::deleted;
 use super::read::Documents;
 use crate::compile::{Refused, kept};
 use crate::hand_over::Claims;
@@ -25,10 +26,10 @@ pub(super) fn wanted(
 ) -> Result<Wanted, Error> {
     let compiled = compile(&of(namespace, objects, last, resolved))?;
     let mut entries = compiled.chain.entries;
-    let unreadable: Vec<Origin> = objects
-        .unreadable
-        .iter()
-        .map(|(document, _)| origin(document))
+    let unreadable = objects.unreadable.iter().map(|(document, _)| document);
+    let unreadable: Vec<Origin> = unreadable
+        .filter(|document| !deleted::is_deleted(document))
+        .map(origin)
         .collect();
     let unseen = last.into_iter().flat_map(|chain| &chain.entries).filter(|entry| {
         let origin = entry.origin.as_ref();

@@ -18,6 +18,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{OnceCell, watch};
 
+use super::bypassed::running;
 use super::fleet::READY;
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::context::{FIELD_MANAGER, MANAGED_BY};
@@ -214,6 +215,7 @@ pub(super) fn strip_pod(pod: &mut Pod) {
             conditions.retain(|condition| condition.type_ == READY);
             conditions
         }),
+        container_statuses: status.container_statuses.map(running),
         ..PodStatus::default()
     });
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::moves::is_nothing_yet;
 use super::shard::{Shard, limits_of};
+use super::teardown::{Teardown, Teardowns};
 use super::{Fleet, Pod, pods};
 use crate::api::sharding_config::Limit;
 
@@ -27,6 +28,9 @@ pub struct Claims {
     /// What entries shall show that show less for now, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     wanted: BTreeMap<String, Vec<Limit>>,
+    /// Controllers whose shards are torn down, by their locks.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) teardowns: Teardowns,
 }
 
 /// What the entry of a shard said before, and which pods may still run it.
@@ -47,6 +51,14 @@ pub(super) struct Claim {
     pub(super) shard: Option<String>,
     /// What they see. Empty: everything.
     pub(super) limits: Vec<Limit>,
+    /// They have been told to ask for another lock since. Who led by this one may not know yet that it leads no more.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) leads: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// A claim that some pods have now.
@@ -67,18 +79,25 @@ impl Claim {
             lock: shard.lock.clone(),
             shard: shard.name.clone(),
             limits: shard.limits.clone(),
+            leads: false,
         }
     }
 
     /// Whether two are of the same pods and the same view, but for the pods that are named.
     fn is_like(&self, other: &Self) -> bool {
         let key = |claim: &Self| (claim.pods.clone(), claim.lock.clone(), claim.shard.clone());
-        key(self) == key(other) && self.limits == other.limits
+        key(self) == key(other) && self.limits == other.limits && self.leads == other.leads
     }
 
     /// Whether a pod that is not known to show something else has it.
     fn may_be_shown(&self, pod: &Pod<'_>) -> bool {
         !pod.is_blank && !pod.is_quiet && self.has(pod)
+    }
+
+    /// Whether a pod that has it may show it, or lead by its lock.
+    fn is_alive(&self, pod: &Pod<'_>) -> bool {
+        let may_lead = self.leads && pod.may_lead && !pod.is_blank && self.has(pod);
+        may_lead || self.may_be_shown(pod)
     }
 
     fn has(&self, pod: &Pod<'_>) -> bool {
@@ -92,10 +111,22 @@ impl Claim {
 }
 
 impl Held {
-    /// The pods that may show it.
+    /// The pods that may show it, or lead by its lock.
     pub(super) fn pods<'f>(&self, fleet: &'f impl Fleet) -> Vec<Pod<'f>> {
-        let shows = |pod: &Pod<'f>| !pod.is_blank && (self.is_said || !pod.is_quiet) && self.claim.has(pod);
+        let shows = |pod: &Pod<'f>| {
+            let is_said = self.is_said && !pod.is_blank && self.claim.has(pod);
+            is_said || self.claim.is_alive(pod)
+        };
         fleet.pods().filter(shows).collect()
+    }
+
+    /// Whether a pod that has the claim is told by these shards to ask for another lock. One of the new lock's pods may get it before
+    /// who led by the old one knows.
+    pub(super) fn is_renamed<'a>(&self, pod: &Pod<'_>, shards: impl Iterator<Item = &'a Shard>) -> bool {
+        let claim = &self.claim;
+        let own = shards.filter(|shard| shard.lock == claim.lock && shard.all_pods().matches(pod.labels));
+        let mut names = own.map(|shard| &shard.name).peekable();
+        claim.lock.is_some() && names.peek().is_some() && names.all(|name| *name != claim.shard)
     }
 }
 
@@ -103,7 +134,13 @@ impl Claims {
     /// Whether there is nothing to remember.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.shown.is_empty() && self.wanted.is_empty()
+        self.shown.is_empty() && self.wanted.is_empty() && self.teardowns.is_empty()
+    }
+
+    /// The teardown of the shards of this entry's controller, if it is the one that gets everything.
+    #[must_use]
+    pub fn teardown_of(&self, successor: &str) -> Option<&Teardown> {
+        self.teardowns.values().find(|teardown| teardown.is_of(successor))
     }
 
     /// Notes what these entries shall show in the end, whatever they show until then.
@@ -121,14 +158,27 @@ impl Claims {
             own.any(|own| own.is_like(claim) && own.named.is_superset(&claim.named))
         };
         let mut shown = others.shown.iter();
-        self.wanted == others.wanted && shown.all(|(name, claims)| claims.iter().all(|claim| is_known(name, claim)))
+        let is_said = self.wanted == others.wanted && self.teardowns == others.teardowns;
+        is_said && shown.all(|(name, claims)| claims.iter().all(|claim| is_known(name, claim)))
     }
 
     /// Whether no pod shows anything that is remembered.
     #[must_use]
     pub fn are_over(&self, fleet: &impl Fleet) -> bool {
         let mut claims = self.shown.values().flatten();
-        self.wanted.is_empty() && claims.all(|claim| !fleet.pods().any(|pod| claim.may_be_shown(&pod)))
+        self.wanted.is_empty()
+            && self.teardowns.is_empty()
+            && claims.all(|claim| !fleet.pods().any(|pod| claim.is_alive(&pod)))
+    }
+
+    /// Whether a pod may still show what is remembered of entries with such a name.
+    pub(super) fn are_held(&self, is_such: impl Fn(&str) -> bool, fleet: &impl Fleet) -> bool {
+        let mut such = self
+            .shown
+            .iter()
+            .filter(|(name, _)| is_such(name))
+            .flat_map(|(_, claims)| claims);
+        such.any(|claim| fleet.pods().any(|pod| !pod.is_given_up && claim.may_be_shown(&pod)))
     }
 
     /// Locks of shards that had begun, and of which pods may still show what the last chain does not say any more.
@@ -206,7 +256,10 @@ impl Claims {
             if is_said {
                 continue;
             }
-            push(shown.entry(held.name).or_default(), held.claim);
+            let mut claim = held.claim.clone();
+            let mut pods = held.pods(fleet).into_iter();
+            claim.leads |= pods.any(|pod| held.is_renamed(&pod, now.values()));
+            push(shown.entry(held.name).or_default(), claim);
         }
         for claims in shown.values_mut().filter(|claims| claims.len() > MAX_CLAIMS) {
             merge(claims);
@@ -224,6 +277,7 @@ impl Claims {
             wanted: wanted
                 .map(|entry| (entry.name.clone(), limits_of(entry.settings.value())))
                 .collect(),
+            teardowns: Teardowns::new(),
         }
     }
 }
@@ -248,6 +302,7 @@ fn without_shard(before: &BTreeMap<&str, Shard>, wanted: &[Entry], fleet: &impl 
                 lock: shard.lock.clone(),
                 shard: None,
                 limits: Vec::new(),
+                leads: false,
             },
             is_said: true,
         })
@@ -287,6 +342,7 @@ fn merge(claims: &mut Vec<Claim>) {
                     known.pods = Some(json!({}));
                 }
                 known.named = limited(known.named.union(&claim.named).cloned().collect());
+                known.leads |= claim.leads;
             }
             None => merged.push(Claim {
                 limits: Vec::new(),

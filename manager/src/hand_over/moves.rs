@@ -23,6 +23,8 @@ pub(super) struct Moves<'a> {
     pub(super) before: &'a BTreeMap<&'a str, Shard>,
     pub(super) after: &'a BTreeMap<&'a str, Shard>,
     pub(super) possible: &'a [Held],
+    /// Entries that no pod runs yet as the last chain has them.
+    pub(super) unseen: BTreeSet<&'a str>,
     /// What is shown is not known.
     pub(super) is_rolled_back: bool,
 }
@@ -37,6 +39,15 @@ impl<'a> Moves<'a> {
             }
             let pods = held.pods(fleet);
             if self.excludes_itself(name, shard, held, &pods) {
+                return false;
+            }
+            let is_renamed =
+                |pod: &Pod<'_>| shard.all_pods().matches(pod.labels) && held.is_renamed(pod, self.after.values());
+            if pods.iter().any(is_renamed) && gains(&shard.limits, old) {
+                return true;
+            }
+            // Who leads by an earlier lock shows nothing of it any more.
+            if !held.is_said && pods.iter().all(|pod| pod.is_quiet) {
                 return false;
             }
             let keeps = self.keeps(held, &pods);
@@ -62,7 +73,25 @@ impl<'a> Moves<'a> {
             let (now, before) = (LabelSet::of(&shard.all_pods()), LabelSet::of(&old.all_pods()));
             !less(&now, &before).is_empty()
         };
-        (is_one_lease || !has_others()).then_some(old.limits.as_slice())
+        if !is_one_lease && has_others() {
+            return None;
+        }
+        if self.unseen.contains(name) {
+            return self.seen_before(name, old);
+        }
+        Some(old.limits.as_slice())
+    }
+
+    /// What a shard's pods show while none of them runs its entry. (What it was to begin to share may be another's loss by now.) `None`:
+    /// not all the same.
+    fn seen_before(&self, name: &str, old: &'a Shard) -> Option<&'a [Limit]> {
+        let is_its = |held: &&Held| !held.is_said && held.name == name && held.claim.shard == old.name;
+        let mut earlier = self.possible.iter().filter(is_its);
+        match earlier.next().map(|held| held.claim.limits.as_slice()) {
+            Some(first) if !gains(first, Some(&old.limits)) => earlier.next().is_none().then_some(first),
+            // The entry says the same in other words, or less than they show.
+            _ => Some(&old.limits),
+        }
     }
 
     /// Whether pods that have a claim can't act beside the shard's: one lease is theirs, or without leases they are its own.
@@ -156,9 +185,6 @@ fn nothing_of(limits: &[Limit]) -> Vec<Limit> {
 
 /// Of the resources of these limits, nothing is seen yet. No limits: of all.
 pub(super) fn nothing_yet_of(limits: &[Limit]) -> Vec<Limit> {
-    if limits.is_empty() {
-        return of_all_kinds(NOTHING_YET);
-    }
     hidden(limits, NOTHING_YET)
 }
 
@@ -166,6 +192,12 @@ pub(super) fn nothing_yet_of(limits: &[Limit]) -> Vec<Limit> {
 pub(super) fn is_nothing_yet(limits: &[Limit]) -> bool {
     let nothing = Some(no_object(NOTHING_YET));
     !limits.is_empty() && limits.iter().all(|limit| limit.selector == nothing)
+}
+
+/// Whether limits show no object of any kind that they name.
+pub(super) fn is_nothing(limits: &[Limit]) -> bool {
+    let nothing = [NOTHING, NOTHING_YET].map(|key| Some(no_object(key)));
+    !limits.is_empty() && limits.iter().all(|limit| nothing.contains(&limit.selector))
 }
 
 fn of_all_kinds(key: &str) -> Vec<Limit> {
@@ -176,6 +208,9 @@ fn of_all_kinds(key: &str) -> Vec<Limit> {
 }
 
 fn hidden(limits: &[Limit], key: &str) -> Vec<Limit> {
+    if limits.is_empty() {
+        return of_all_kinds(key);
+    }
     let mut seen = BTreeSet::new();
     let is_new = |limit: &&Limit| seen.insert(format!("{:?}", limit.relate_resources));
     let limits = limits.iter().filter(is_new);

@@ -39,8 +39,28 @@ pub struct Evict {
     pub entry: String,
     /// All pods of the shard.
     pub pods: LabelSelector,
-    /// Those of them that see what they shall not see any more.
-    pub kept: LabelSelector,
+    /// Those of them that are to be made again.
+    pub stale: Stale,
+}
+
+/// Which pods are to be made again.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stale {
+    /// Those that keep what they began with, by their labels.
+    Keeping(LabelSelector),
+    /// Those with these UIDs.
+    Named(BTreeSet<String>),
+}
+
+impl Stale {
+    /// Whether it is one of them.
+    #[must_use]
+    pub fn has(&self, uid: &str, labels: &BTreeMap<String, String>) -> bool {
+        match self {
+            Self::Keeping(selector) => selector.matches(labels),
+            Self::Named(uids) => uids.contains(uid),
+        }
+    }
 }
 
 /// The name of the shard's entry, if this one is of pods that keep what they see.
@@ -177,7 +197,7 @@ fn hold_one(plan: &mut Plan, last: &[Entry], entry: &Entry, mut shown: (Vec<Limi
         plan.evict.push(Evict {
             entry: entry.name.clone(),
             pods: entry.pod_selector.clone(),
-            kept: keeping(&entry.pod_selector, &values),
+            stale: Stale::Keeping(keeping(&entry.pod_selector, &values)),
         });
     }
     let prefix = name(entry, "");

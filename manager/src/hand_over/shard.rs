@@ -10,7 +10,9 @@ use crate::api::sharding_config::Limit;
 /// show the last writes of who had it.
 pub(super) const CONSISTENT_READS: &str = "consistentReads";
 /// The shard-selector setting with the shard's name: with the lock's it makes the name of the lease.
-const SHARD: &str = "shard";
+pub(super) const SHARD: &str = "shard";
+/// The shard-selector setting with the name of the controller's lock.
+pub(super) const LOCK: &str = "leaderElectionName";
 
 /// What an entry shows, and to whom.
 #[derive(Clone, Debug)]
@@ -50,7 +52,7 @@ impl Shard {
 }
 
 pub(super) fn lock(entry: &Entry) -> Option<&str> {
-    entry.settings.value().get("leaderElectionName").and_then(Value::as_str)
+    entry.settings.value().get(LOCK).and_then(Value::as_str)
 }
 
 pub(super) fn limits_of(settings: &Value) -> Vec<Limit> {
@@ -85,10 +87,8 @@ pub(super) fn left(entry: &Entry, name: String, pods: LabelSelector) -> Entry {
     };
     let nothing = with(entry, &limits, false);
     let mut settings = nothing.settings.value().clone();
-    if let Some(Value::String(shard)) = settings.get_mut(SHARD)
-        && !shard.ends_with(LEFT)
-    {
-        shard.push_str(LEFT);
+    if let Some(Value::String(shard)) = settings.get_mut(SHARD) {
+        *shard = left_name(shard);
     }
     Entry {
         name,
@@ -96,6 +96,12 @@ pub(super) fn left(entry: &Entry, name: String, pods: LabelSelector) -> Entry {
         settings: Settings::new(settings),
         ..nothing
     }
+}
+
+/// The shard's name of pods that have left it.
+pub(super) fn left_name(shard: &str) -> String {
+    let shard = shard.strip_suffix(LEFT).unwrap_or(shard);
+    format!("{shard}{LEFT}")
 }
 
 /// Ends the shard's name of pods that have left it: whoever follows them waits for the lease that they give up by it.

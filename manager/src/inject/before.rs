@@ -1,19 +1,18 @@
-//! Containers of ours that a pod has already: it is injected once more, because another webhook has changed it since.
+//! Containers of ours that a pod has already, because API servers ask again after another webhook has changed it
+//! (`reinvocationPolicy: IfNeeded`).
 //!
-//! Kept is what such webhooks are for: another image (a mirror of the registry), its pull policy, resources, variables and mounts of
-//! theirs, fields that we do not set. All else is made anew.
+//! Nobody can tell a pod that was injected a moment ago from one whose author has written annotation `injected` and containers of
+//! our names. So nothing of them is trusted: image, command, arguments, variables, mounts and rights are built again from the manager's
+//! settings. What stays is how much the containers may use, which a pod may say by annotation anyway.
 
 use std::mem;
 
 use ctrlmesh_contract::names::pod;
 
-use super::pod::{Container, name_of};
-use super::volumes;
+use super::pod::Container;
 
-/// Set by us, and theirs to change.
-const THEIRS: [&str; 3] = ["image", "imagePullPolicy", "resources"];
-/// Of ours, though a container may do without: its shape in the pod decides.
-const OURS: [&str; 2] = ["restartPolicy", "startupProbe"];
+/// The one field that another webhook may change, and keep: it says nothing about what runs, or as whom.
+const RESOURCES: &str = "resources";
 
 /// What was there.
 #[derive(Debug, Default)]
@@ -28,32 +27,19 @@ impl Before {
         self.0.extend::<Vec<_>>(ours);
     }
 
-    /// Gives a container that is made anew what others have changed in it.
+    /// Gives a container that is made anew the resources that others have set in it.
     pub(super) fn carry_over(&self, container: &mut Container) {
-        let Some(before) = self.0.iter().find(|it| it.name() == container.name()) else {
-            return;
-        };
-        for variable in before.items("env").iter().filter(|it| !is_our_variable(name_of(it))) {
-            if container.variable(name_of(variable)).is_none() {
-                container.set_variable(variable.clone());
-            }
-        }
-        let mounts = before.items("volumeMounts").iter();
-        for mount in mounts.filter(|it| !volumes::NAMES.contains(&name_of(it))) {
-            container.mount(mount.clone());
-        }
-        for (field, value) in &before.0 {
-            let is_new = !container.0.contains_key(field) && !OURS.contains(&field.as_str());
-            // API servers fill `resources: {}` in where nobody has said any.
-            let is_said = value.as_object().is_none_or(|fields| !fields.is_empty());
-            if is_new || is_said && THEIRS.contains(&field.as_str()) {
-                container.0.insert(field.clone(), value.clone());
-            }
+        let before = self.0.iter().find(|it| it.name() == container.name());
+        let resources = before.and_then(|before| before.0.get(RESOURCES)?.as_object());
+        // API servers fill `resources: {}` in where nobody has said any.
+        if let Some(resources) = resources.filter(|it| !it.is_empty()) {
+            let fields = resources
+                .iter()
+                .filter(|(field, _)| matches!(field.as_str(), "requests" | "limits"));
+            let fields = fields.map(|(field, value)| (field.clone(), value.clone())).collect();
+            container
+                .0
+                .insert(RESOURCES.to_owned(), serde_json::Value::Object(fields));
         }
     }
-}
-
-/// One that was ours then need not be so now.
-fn is_our_variable(name: &str) -> bool {
-    name.starts_with("CTRLMESH_")
 }

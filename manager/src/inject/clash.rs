@@ -9,7 +9,7 @@ use super::settings::Settings;
 use super::volumes;
 use super::wishes::{Mode, Wishes};
 
-pub(super) fn check(draft: &Draft, settings: &Settings) -> Result<(), Refusal> {
+pub(super) fn check(draft: &Draft) -> Result<(), Refusal> {
     if draft.spec("hostNetwork").and_then(Value::as_bool) == Some(true) {
         return Err(Refusal::HostNetwork);
     }
@@ -17,8 +17,7 @@ pub(super) fn check(draft: &Draft, settings: &Settings) -> Result<(), Refusal> {
     if !matches!(os, "" | "linux") {
         return Err(Refusal::NotLinux { os: os.to_owned() });
     }
-    names(draft)?;
-    ports(draft, settings)
+    names(draft)
 }
 
 /// Of the classic shape: its rules are set after the other init containers, and connections that are there stay where they are. With a
@@ -60,14 +59,17 @@ fn names(draft: &Draft) -> Result<(), Refusal> {
 }
 
 /// Ports that a container tells of. It need not; then it can't listen, and says so itself.
-fn ports(draft: &Draft, settings: &Settings) -> Result<(), Refusal> {
+pub(super) fn ports(draft: &Draft, wishes: &Wishes, settings: &Settings) -> Result<(), Refusal> {
     for container in draft.all_containers() {
         let tcp = container.items("ports").iter().filter(|port| {
             let protocol = port.get("protocol").and_then(Value::as_str);
             protocol.is_none_or(|protocol| protocol == "TCP")
         });
         let mut numbers = tcp.filter_map(|port| port.get("containerPort")?.as_u64());
-        let ours = |number: u64| settings.ports().find(|port| u64::from(*port) == number);
+        let ours = |number: u64| {
+            let mut ports = settings.ports().into_iter().chain(wishes.external_port);
+            ports.find(|port| u64::from(*port) == number)
+        };
         if let Some(port) = numbers.find_map(ours) {
             return Err(Refusal::PortTaken {
                 container: container.name().to_owned(),

@@ -177,7 +177,30 @@ pub enum Refusal {
     },
 }
 
+/// Where names are that are not told to anybody.
+const IN_THE_LOG: &str = "the manager's log names them";
+
 impl Refusal {
+    /// For whoever may ask without being known: without names of objects that the asker has not named.
+    #[must_use]
+    pub fn to_anybody(&self) -> String {
+        match self {
+            Self::TwoShards { .. } => format!(
+                "several ShardingConfigs select this pod, which can be in one shard only; change their selectors ({IN_THE_LOG})"
+            ),
+            Self::NoShardOfRoot { .. } => format!(
+                "the shards of this pod's StatefulSet are not made yet, or have fewer pods than the StatefulSet has replicas (kubectl get \
+                 shardingconfigs; {IN_THE_LOG})"
+            ),
+            Self::NotSelected { namespace, unread } if !unread.is_empty() => Self::NotSelected {
+                namespace: namespace.clone(),
+                unread: format!(" (some can't be read; {IN_THE_LOG})"),
+            }
+            .to_string(),
+            told => told.to_string(),
+        }
+    }
+
     pub(super) fn key(key: &'static str, problem: impl Into<String>) -> Self {
         Self::Key {
             key,

@@ -18,6 +18,8 @@ pub struct Rule {
     kind: String,
     name: String,
     pods: Pods,
+    /// It has rules for calls to other services.
+    is_external: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +65,7 @@ impl Rule {
         };
         Some(Self {
             name: text("/metadata/name").to_owned(),
+            is_external: is_external(document),
             kind,
             pods,
         })
@@ -85,6 +88,27 @@ impl Rule {
         let number = name.and_then(|name| name.strip_prefix(stateful_set)?.strip_prefix('-'));
         number.is_some_and(|number| number.parse::<u32>().is_ok()) && selector.matches(pod)
     }
+}
+
+/// Whether a CircuitBreaker or a FaultInjection has rules for calls to other services. One that is disabled counts: it may be enabled
+/// while its pods run.
+fn is_external(document: &Value) -> bool {
+    let has = |object: &Value, pointer: &str| {
+        let list = object.pointer(pointer).and_then(Value::as_array);
+        list.is_some_and(|list| !list.is_empty())
+    };
+    let any = |list: &str, pointer: &str| {
+        let rules = document.pointer(list).and_then(Value::as_array);
+        rules.into_iter().flatten().any(|rule| has(rule, pointer))
+    };
+    has(document, "/spec/trafficInterceptRules")
+        || any("/spec/rateLimitings", "/restRules")
+        || any("/spec/httpFault", "/match/httpMatch")
+}
+
+/// Whether a rule for calls to other services selects the pod.
+pub(super) fn has_external_rules(pod: &BTreeMap<String, String>, rules: &[Rule]) -> bool {
+    rules.iter().any(|rule| rule.is_external && rule.selects(pod))
 }
 
 fn pods(kind: &str, spec: Spec) -> Pods {

@@ -25,7 +25,7 @@ pub struct Settings {
     pub(super) log_format: &'static str,
     /// Where probes, metrics and status are served.
     pub(super) admin: SocketAddr,
-    /// Port for calls to other services; 0: none.
+    /// Port for calls to other services, of the sidecars that take them; 0: none does.
     pub(super) external_port: u16,
     /// Whether sidecars have certificates.
     pub(super) has_mesh_ca: bool,
@@ -42,8 +42,6 @@ pub struct Known {
     pub public_key: String,
     /// Whether every kubelet restarts init containers that ask for it.
     pub has_native_sidecars: bool,
-    /// Keys of the ConfigMap that [`super::upstream_config_map`] names; `None`: there is none.
-    pub upstream_keys: Option<Vec<String>>,
     /// Addresses of the API server's Service, of each of its families. Needed for redirected traffic; empty: not known.
     pub service_addresses: Vec<IpAddr>,
 }
@@ -71,10 +69,9 @@ impl Settings {
         }
     }
 
-    /// Ports that the sidecar listens on in the pod.
-    pub(super) fn ports(&self) -> impl Iterator<Item = u16> {
-        let ports = [self.admin.port(), ports::API, self.external_port];
-        ports.into_iter().filter(|port| *port != 0)
+    /// Ports that every sidecar listens on in its pod.
+    pub(super) const fn ports(&self) -> [u16; 2] {
+        [self.admin.port(), ports::API]
     }
 
     /// The admin port as the sidecar's own container reaches it.

@@ -43,7 +43,8 @@ pub(super) fn container(
     put("image", json!(settings.image));
     put("imagePullPolicy", json!(settings.pull_policy));
     put("args", json!(arguments(wishes, settings)));
-    put("env", Value::Array(environment(settings, known, is_shard, asked_for)));
+    let environment = environment(wishes, settings, known, is_shard, asked_for);
+    put("env", Value::Array(environment));
     put(
         "ports",
         json!([{"name": "ctrlmesh-admin", "containerPort": settings.admin.port(), "protocol": "TCP"}]),
@@ -94,7 +95,13 @@ fn arguments(wishes: &Wishes, settings: &Settings) -> Vec<String> {
 }
 
 /// What the pod asks for stands above what the manager's flags say, and both below what the sidecar can't do without.
-fn environment(settings: &Settings, known: &Known, is_shard: bool, asked_for: Vec<Value>) -> Vec<Value> {
+fn environment(
+    wishes: &Wishes,
+    settings: &Settings,
+    known: &Known,
+    is_shard: bool,
+    asked_for: Vec<Value>,
+) -> Vec<Value> {
     let needed = [
         variable(env::PUBLIC_KEY, &known.public_key),
         variable(env::STATE_DIR, &volumes::state_dir()),
@@ -104,8 +111,8 @@ fn environment(settings: &Settings, known: &Known, is_shard: bool, asked_for: Ve
     let awaited = is_shard.then(|| variable(env::AWAIT_ENTRY, &format!("{}/", BuiltIn::ShardSelector.name())));
     let needed: Vec<Value> = own().into_iter().chain(needed).chain(awaited).collect();
     let asked_for = asked_for.into_iter().filter(|it| name_of(it) != env::AWAIT_ENTRY);
-    let external = (settings.external_port != 0)
-        .then(|| variable(env::EXTERNAL_ADDRESS, &format!("127.0.0.1:{}", settings.external_port)));
+    let external = wishes.external_port;
+    let external = external.map(|port| variable(env::EXTERNAL_ADDRESS, &format!("127.0.0.1:{port}")));
     let usual = [
         variable(env::LOG, &settings.log),
         variable(env::LOG_FORMAT, settings.log_format),

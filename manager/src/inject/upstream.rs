@@ -1,20 +1,21 @@
 //! A kubeconfig of the pod's own for the sidecar, in place of the service account: label `kubeconfig-volume`.
 //!
-//! The volume says which file, or the ConfigMap behind it has one key. Of a Secret the volume must say it: the manager reads none.
+//! The volume says which file, or what is behind it has one key, which the sidecar finds: the manager reads neither ConfigMaps nor
+//! Secrets for a pod, so that its answer tells nothing of them.
 
 use ctrlmesh_contract::names::labels;
 use serde_json::{Map, Value, json};
 
 use super::pod::Draft;
 use super::refusal::Refusal;
-use super::settings::Known;
 
 /// Where the sidecar finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Upstream {
     /// The pod's.
     pub(super) volume: String,
-    pub(super) file: String,
+    /// Below the volume; `None`: the one that is there.
+    pub(super) file: Option<String>,
     /// The sidecar's own, of the same: the pod's may be for another user alone.
     pub(super) own: Value,
 }
@@ -24,18 +25,7 @@ pub(super) const OWN: &str = "ctrlmesh-upstream";
 /// Only the sidecar's container mounts it.
 const READABLE: u32 = 0o444;
 
-/// The ConfigMap of the pod's namespace whose keys must be known to inject this pod.
-#[must_use]
-pub fn upstream_config_map(pod: &Value) -> Option<String> {
-    let pod = Draft::of(pod)?;
-    let volume = pod.volume(pod.labels.get(labels::KUBECONFIG_VOLUME)?)?;
-    match items(volume, "configMap") {
-        [] => Some(volume.pointer("/configMap/name")?.as_str()?.to_owned()),
-        _ => None,
-    }
-}
-
-pub(super) fn of(pod: &Draft, known: &Known) -> Result<Option<Upstream>, Refusal> {
+pub(super) fn of(pod: &Draft) -> Result<Option<Upstream>, Refusal> {
     let wrong = |problem: String| Err(Refusal::key(labels::KUBECONFIG_VOLUME, problem));
     let Some(name) = pod
         .labels
@@ -47,32 +37,24 @@ pub(super) fn of(pod: &Draft, known: &Known) -> Result<Option<Upstream>, Refusal
     let Some(volume) = pod.volume(name) else {
         return wrong(format!("the pod has no volume {name}"));
     };
+    if volume.get("configMap").or(volume.get("secret")).is_none() {
+        return wrong(format!("volume {name} is neither a ConfigMap nor a Secret"));
+    }
     let listed: Vec<String> = ["configMap", "secret"]
         .iter()
         .flat_map(|kind| items(volume, kind))
         .filter_map(|item| item.get("path")?.as_str().map(str::to_owned))
         .collect();
-    let files = match &known.upstream_keys {
-        _ if !listed.is_empty() => listed,
-        Some(keys) if volume.get("configMap").is_some() => keys.clone(),
-        None if volume.get("configMap").is_some() => {
-            return wrong(format!("the ConfigMap of volume {name} is not there; make it first"));
-        }
-        _ if volume.get("secret").is_some() => {
-            return wrong(format!(
-                "volume {name} must say which file is the kubeconfig; write secret.items with one item"
-            ));
-        }
-        _ => return wrong(format!("volume {name} is neither a ConfigMap nor a Secret")),
+    let upstream = |file| Upstream {
+        volume: name.clone(),
+        file,
+        own: own(volume),
     };
-    match <[String; 1]>::try_from(files) {
-        Ok([file]) => Ok(Some(Upstream {
-            volume: name.clone(),
-            file,
-            own: own(volume),
-        })),
+    match <[String; 1]>::try_from(listed) {
+        Ok([file]) => Ok(Some(upstream(Some(file)))),
+        Err(files) if files.is_empty() => Ok(Some(upstream(None))),
         Err(files) => wrong(format!(
-            "volume {name} has {} files, and one of them is the kubeconfig; write items with that one",
+            "volume {name} has {} items, and one of them is the kubeconfig; write items with that one",
             files.len()
         )),
     }

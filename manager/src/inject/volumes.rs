@@ -1,6 +1,6 @@
 //! The volumes of the sidecar, and where it mounts them.
 
-use ctrlmesh_contract::names::{self, files, pod as names_of_pod};
+use ctrlmesh_contract::names::{self, files, pod};
 use serde_json::{Value, json};
 
 use super::kubeconfig;
@@ -14,15 +14,7 @@ const TOKEN: &str = "ctrlmesh-token";
 const TLS: &str = "ctrlmesh-tls";
 
 /// All that a pod may get.
-pub(super) const NAMES: [&str; 7] = [
-    CHAIN,
-    POD_INFO,
-    DATA,
-    TOKEN,
-    TLS,
-    upstream::OWN,
-    names_of_pod::KUBECONFIG_VOLUME,
-];
+pub(super) const NAMES: [&str; 7] = [CHAIN, POD_INFO, DATA, TOKEN, TLS, upstream::OWN, pod::KUBECONFIG_VOLUME];
 
 pub(super) const CHAIN_DIR: &str = "/etc/ctrlmesh/chain";
 const POD_INFO_DIR: &str = "/etc/ctrlmesh/podinfo";
@@ -39,6 +31,38 @@ const TOKEN_SECONDS: i64 = 3607;
 /// The ConfigMap in every namespace with the authorities of the API server.
 pub(super) const CLUSTER_CA: &str = "kube-root-ca.crt";
 
+/// What the sidecar must find as it is: its program, its volumes, and what the kernel shows. A mount above or below any of them
+/// could put something else there.
+const OWN_PATHS: [&str; 7] = [
+    pod::PROGRAM,
+    "/etc/ctrlmesh",
+    DATA_DIR,
+    "/var/run/secrets",
+    "/run/secrets",
+    "/proc",
+    "/sys",
+];
+
+/// Whether a mount at a path of the sidecar would change what it finds.
+pub(super) fn is_of_sidecar(path: &str) -> bool {
+    let parts = |path: &str| -> Vec<String> {
+        let mut parts = Vec::new();
+        for part in path.split('/') {
+            match part {
+                "" | "." => {}
+                ".." => drop(parts.pop()),
+                part => parts.push(part.to_owned()),
+            }
+        }
+        parts
+    };
+    let path = parts(path);
+    OWN_PATHS
+        .into_iter()
+        .map(parts)
+        .any(|own| path.starts_with(&own) || own.starts_with(&path))
+}
+
 /// The file with the pod's labels.
 pub(super) fn labels_file() -> String {
     format!("{POD_INFO_DIR}/{}", files::LABELS)
@@ -54,10 +78,13 @@ pub(super) fn state_dir() -> String {
     format!("{DATA_DIR}/state")
 }
 
-/// The kubeconfig in the pod's own volume.
+/// The kubeconfig in the pod's own volume, or the directory with it.
 pub(super) fn upstream_file(wishes: &Wishes) -> Option<String> {
     let upstream = wishes.upstream.as_ref()?;
-    Some(format!("{UPSTREAM_DIR}/{}", upstream.file))
+    Some(match &upstream.file {
+        Some(file) => format!("{UPSTREAM_DIR}/{file}"),
+        None => UPSTREAM_DIR.to_owned(),
+    })
 }
 
 /// The volumes that the pod gets.

@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 
 use super::pod::Draft;
 use super::refusal::Refusal;
+use super::select::has_external_rules;
 use super::settings::{Known, Settings};
 use super::upstream::{self, Upstream};
+use super::volumes;
 
 /// How the traffic of a controller comes to its sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(super) struct Wishes {
     pub(super) env_sync: Vec<Synced>,
     pub(super) env_inject: Vec<Inject>,
     pub(super) log_path: Option<String>,
+    /// Where the sidecar takes calls to other services.
+    pub(super) external_port: Option<u16>,
 }
 
 /// A variable of the sidecar.
@@ -86,7 +90,7 @@ impl Wishes {
             rewrites_args: !pod.has(labels::DISABLE_KUBECONFIG_ARG),
             rewrites_env: !pod.has(labels::DISABLE_KUBECONFIG_ENV),
             arg_containers: arg_containers(pod, mode, is_native)?,
-            upstream: upstream(pod, known, mode)?,
+            upstream: upstream(pod, mode)?,
             resources: resources(pod)?,
             has_budget: pod
                 .spec("resources")
@@ -94,6 +98,7 @@ impl Wishes {
             env_sync: env_sync(pod)?,
             env_inject: env_inject(pod)?,
             log_path: log_path(pod)?,
+            external_port: external_port(pod, known, settings)?,
         })
     }
 
@@ -119,9 +124,25 @@ fn certificates(mode: Mode, has_tls: bool) -> Result<(), Refusal> {
     Err(Refusal::key(key, problem))
 }
 
+/// Off unless the pod or a rule for it asks: whoever reaches that port sends requests from this pod's place in the network.
+fn external_port(pod: &Draft, known: &Known, settings: &Settings) -> Result<Option<u16>, Refusal> {
+    let key = annotations::EXTERNAL_TRAFFIC;
+    let is_asked_for = switch(pod, key)?;
+    let port = (settings.external_port != 0).then_some(settings.external_port);
+    match is_asked_for {
+        Some(true) if port.is_none() => Err(Refusal::key(
+            key,
+            "the manager of this cluster lets no sidecar take calls to other services (--proxy-external-port=0, \
+             CTRLMESH_PROXY_EXTERNAL_PORT); remove the annotation, or have it switched on",
+        )),
+        Some(is_on) => Ok(port.filter(|_| is_on)),
+        None => Ok(port.filter(|_| has_external_rules(&pod.labels, &known.rules))),
+    }
+}
+
 /// With redirected traffic containers send their own token, which the sidecar hands on: another cluster must not get it.
-fn upstream(pod: &Draft, known: &Known, mode: Mode) -> Result<Option<Upstream>, Refusal> {
-    let upstream = upstream::of(pod, known)?;
+fn upstream(pod: &Draft, mode: Mode) -> Result<Option<Upstream>, Refusal> {
+    let upstream = upstream::of(pod)?;
     if upstream.is_some() && mode == Mode::Iptables {
         let problem = format!(
             "does not go with label {}: containers whose traffic is redirected send the token of this cluster's service account, and the \
@@ -238,6 +259,10 @@ fn log_path(pod: &Draft) -> Result<Option<String>, Refusal> {
     let key = annotations::LOG_PATH;
     match annotation(pod, key) {
         None => Ok(None),
+        Some(path) if path.starts_with('/') && path.len() > 1 && volumes::is_of_sidecar(path) => Err(Refusal::key(
+            key,
+            format!("{path:?} would hide files of the sidecar, which mounts the folder, too; write another"),
+        )),
         Some(path) if path.starts_with('/') && path.len() > 1 && !path.contains(':') => {
             Ok(Some(path.trim_end_matches('/').to_owned()))
         }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::world::Interface;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 /// A plugin's bytes, as the manager distributes them.
@@ -17,6 +18,8 @@ pub struct Artifact {
     pub packed: Bytes,
     /// Bytes of the component, unpacked.
     pub size: usize,
+    /// The version of the plugin interface that it needs.
+    pub interface: Interface,
 }
 
 impl std::fmt::Debug for Artifact {

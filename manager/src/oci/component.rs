@@ -1,14 +1,17 @@
 //! Whether bytes are a component that sidecars take, as far as that can be told without compiling them.
 
 use ctrlmesh_contract::error::quote;
-use ctrlmesh_contract::world::{self, Problem, SUPPORTED_VERSIONS};
+use ctrlmesh_contract::world::{self, Interface, Problem, SUPPORTED_VERSIONS};
 use serde::Deserialize;
-use wasmparser::{ComponentTypeRef, Parser, Payload};
+use wasmparser::{
+    BinaryReaderError, ComponentAlias, ComponentExternalKind, ComponentOuterAliasKind, ComponentType, ComponentTypeRef,
+    InstanceTypeDeclaration, Parser, Payload,
+};
 
 use super::failure::{Failure, Reason};
 
-/// Refuses what no sidecar would take.
-pub(super) fn check(wasm: &[u8]) -> Result<(), Failure> {
+/// The version of the plugin interface that a component needs. Refuses what no sidecar would take.
+pub(super) fn check(wasm: &[u8]) -> Result<Interface, Failure> {
     if Parser::is_core_wasm(wasm) {
         return Err(incompatible(
             "it is a core WebAssembly module, not a component; build it for wasm32-wasip2",
@@ -19,12 +22,21 @@ pub(super) fn check(wasm: &[u8]) -> Result<(), Failure> {
             "its layer is not WebAssembly; push the .wasm file of a component",
         ));
     }
-    let (imports, exports) = names(wasm).map_err(|error| incompatible(&format!("it can't be read: {error}")))?;
-    let imports: Vec<&str> = imports.iter().map(String::as_str).collect();
+    let (functions, exports) = names(wasm).map_err(|error| incompatible(&format!("it can't be read: {error}")))?;
+    let imports: Vec<&str> = functions.iter().map(|(import, _)| import.as_str()).collect();
     let exports: Vec<&str> = exports.iter().map(String::as_str).collect();
-    world::check(&imports, &exports)
-        .map(drop)
-        .map_err(|problem| told(&problem))
+    world::check(&imports, &exports).map_err(|problem| told(&problem))?;
+    let needed = Interface::needed(
+        functions
+            .iter()
+            .map(|(import, functions)| (import.as_str(), functions.as_slice())),
+    );
+    needed.ok_or_else(|| incompatible("it does not say which version of ctrlmesh:plugin it was built against"))
+}
+
+/// The same of a component that this program was built with.
+pub(crate) fn interface(wasm: &[u8]) -> Option<Interface> {
+    check(wasm).ok()
 }
 
 /// What a configuration of CNCF TAG-Runtime says about a component.
@@ -86,32 +98,86 @@ fn incompatible(problem: &str) -> Failure {
     )
 }
 
+/// What a component imports, with the names of the functions in it if it is an interface.
+type Import = (String, Vec<String>);
+
 /// Imports and exports of the component itself, not of what is inside.
-fn names(wasm: &[u8]) -> Result<(Vec<String>, Vec<String>), wasmparser::BinaryReaderError> {
+fn names(wasm: &[u8]) -> Result<(Vec<Import>, Vec<String>), BinaryReaderError> {
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
+    // By index, as imports refer to them: the functions of those that are interfaces.
+    let mut types: Vec<Vec<String>> = Vec::new();
     let mut depth = 0_usize;
     for payload in Parser::new(0).parse_all(wasm) {
         match payload? {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentTypeSection(section) if depth == 0 => {
+                for defined in section {
+                    types.push(functions(&defined?));
+                }
+            }
+            Payload::ComponentAliasSection(section) if depth == 0 => {
+                for alias in section {
+                    if is_type(&alias?) {
+                        types.push(Vec::new());
+                    }
+                }
+            }
             Payload::ComponentImportSection(section) if depth == 0 => {
                 for import in section {
                     let import = import?;
-                    // Types of the world are imports too, but ask nothing of a host.
-                    if !matches!(import.ty, ComponentTypeRef::Type(_)) {
-                        imports.push(import.name.name.to_owned());
+                    match import.ty {
+                        // Types of the world are imports too, but ask nothing of a host.
+                        ComponentTypeRef::Type(_) => types.push(Vec::new()),
+                        ComponentTypeRef::Instance(index) => {
+                            let functions = usize::try_from(index).ok().and_then(|index| types.get(index)).cloned();
+                            imports.push((import.name.name.to_owned(), functions.unwrap_or_default()));
+                        }
+                        _ => imports.push((import.name.name.to_owned(), Vec::new())),
                     }
                 }
             }
             Payload::ComponentExportSection(section) if depth == 0 => {
                 for export in section {
-                    exports.push(export?.name.name.to_owned());
+                    let export = export?;
+                    if export.kind == ComponentExternalKind::Type {
+                        types.push(Vec::new());
+                    }
+                    exports.push(export.name.name.to_owned());
                 }
             }
             _ => {}
         }
     }
     Ok((imports, exports))
+}
+
+/// The functions of an interface; of any other type, none.
+fn functions(defined: &ComponentType<'_>) -> Vec<String> {
+    let ComponentType::Instance(declarations) = defined else {
+        return Vec::new();
+    };
+    let function = |declaration: &InstanceTypeDeclaration<'_>| match declaration {
+        InstanceTypeDeclaration::Export {
+            name,
+            ty: ComponentTypeRef::Func(_),
+        } => Some(name.name.to_owned()),
+        _ => None,
+    };
+    declarations.iter().filter_map(function).collect()
+}
+
+const fn is_type(alias: &ComponentAlias<'_>) -> bool {
+    matches!(
+        alias,
+        ComponentAlias::InstanceExport {
+            kind: ComponentExternalKind::Type,
+            ..
+        } | ComponentAlias::Outer {
+            kind: ComponentOuterAliasKind::Type,
+            ..
+        }
+    )
 }
 
 #[cfg(test)]
@@ -122,8 +188,14 @@ mod tests {
 
     #[test]
     fn plugins_of_the_sdk_are_taken() {
-        for wasm in [SHARD_SELECTOR, RATE_LIMIT, CIRCUIT_BREAKER, FAULT_INJECT] {
-            assert_eq!(check(wasm), Ok(()));
+        // Sidecars of the first version can be given what needs nothing that came later.
+        for (wasm, needed) in [
+            (SHARD_SELECTOR, Interface(0, 1, 0)),
+            (RATE_LIMIT, Interface(0, 1, 1)),
+            (CIRCUIT_BREAKER, Interface(0, 1, 1)),
+            (FAULT_INJECT, Interface(0, 1, 1)),
+        ] {
+            assert_eq!(check(wasm), Ok(needed));
         }
     }
 
@@ -143,7 +215,7 @@ mod tests {
         }
         let other = replaced(
             SHARD_SELECTOR,
-            b"ctrlmesh:plugin/types@0.1.0",
+            b"ctrlmesh:plugin/types@0.1.1",
             b"ctrlmesh:plugin/types@0.9.0",
         );
         let failure = check(&other).unwrap_err();

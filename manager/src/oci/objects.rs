@@ -148,6 +148,7 @@ fn one(plugin: &PluginRef, pinned: Option<&PluginStatus>, running: &BTreeSet<Dig
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use ctrlmesh_contract::world::Interface;
     use serde_json::json;
 
     use super::*;
@@ -169,6 +170,7 @@ mod tests {
             digest: Digest::of(b"component"),
             packed: Bytes::new(),
             size: 9,
+            interface: Interface(0, 1, 0),
         })
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::world::Interface;
 use kube::Client;
 use oci_client::manifest::OciImageManifest;
 use reqwest::Method;
@@ -85,12 +86,15 @@ impl Puller {
             verify(&mut repository, &manifest.digest, key).await?;
         }
         let wasm = fetch_blob(&mut repository, &layout.layer).await?;
+        let size = wasm.len();
+        let (interface, packed) = checked_and_packed(wasm).await?;
         let artifact = Artifact {
             reference: image.at(&manifest.digest),
             manifest: manifest.digest,
             digest: layout.layer.digest,
-            size: wasm.len(),
-            packed: checked_and_packed(wasm).await?,
+            size,
+            packed,
+            interface,
         };
         Ok(Arc::new(artifact))
     }
@@ -225,10 +229,10 @@ async fn verify(repository: &mut Repository<'_>, manifest: &str, key: &str) -> R
 }
 
 /// Away from the threads that serve: 16 MiB take a good part of a second.
-async fn checked_and_packed(wasm: Bytes) -> Result<Bytes, Failure> {
+async fn checked_and_packed(wasm: Bytes) -> Result<(Interface, Bytes), Failure> {
     let packing = tokio::task::spawn_blocking(move || {
-        component::check(&wasm)?;
-        Ok(Bytes::from(pack(&wasm)))
+        let interface = component::check(&wasm)?;
+        Ok((interface, Bytes::from(pack(&wasm))))
     });
     packing.await.unwrap_or_else(|error| {
         let message = format!("the component can't be read: {error}");

@@ -1,6 +1,7 @@
 //! What a root wants, against what there is. Pure.
 
 use ctrlmesh_contract::Mistakes;
+use ctrlmesh_contract::names::finalizers::PROTECTED;
 use ctrlmesh_contract::names::{annotations, labels};
 use kube::Resource as _;
 use serde_json::Value;
@@ -10,7 +11,6 @@ use super::status::{Said, is_told};
 use crate::api::ShardingConfig;
 use crate::api::status::ConditionStatus;
 use crate::auto_shard::{LabelKeys, auto_shard};
-use crate::distribution::FINALIZER;
 use crate::validate::{Object, check_sharding_config, read};
 
 /// Names that a condition tells.
@@ -253,7 +253,7 @@ fn is_deleted(document: &Value) -> bool {
 
 pub(super) fn has_finalizer(document: &Value) -> bool {
     let finalizers = document.pointer("/metadata/finalizers").and_then(Value::as_array);
-    finalizers.is_some_and(|list| list.iter().any(|finalizer| finalizer == FINALIZER))
+    finalizers.is_some_and(|list| list.iter().any(|finalizer| finalizer == PROTECTED))
 }
 
 pub(super) fn text<'a>(document: &'a Value, pointer: &str) -> &'a str {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ctrlmesh_contract::names::finalizers::PROTECTED;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::ApiResource;
 use kube::runtime::controller::Action;
@@ -15,7 +16,6 @@ use super::world::{Known, World};
 use crate::api::ShardingConfig;
 use crate::api::status::ConditionStatus;
 use crate::context::{Context, FIELD_MANAGER, patch_params};
-use crate::distribution::FINALIZER;
 use crate::error::Error;
 use crate::timestamp;
 use crate::validate::{Object, read};
@@ -110,10 +110,10 @@ impl Sharder {
 
     async fn set_finalizer(&self, root: &Value, is_set: bool) -> Result<(), Error> {
         let list = root.pointer("/metadata/finalizers").and_then(Value::as_array);
-        let others = list.into_iter().flatten().filter(|finalizer| *finalizer != FINALIZER);
+        let others = list.into_iter().flatten().filter(|finalizer| *finalizer != PROTECTED);
         let mut finalizers: Vec<Value> = others.cloned().collect();
         if is_set {
-            finalizers.push(FINALIZER.into());
+            finalizers.push(PROTECTED.into());
         }
         // The list is written as a whole, so it has to be the one that was seen.
         let metadata = json!({

@@ -1,10 +1,10 @@
 //! Against an API server in memory, over real connections.
 
+use ctrlmesh_contract::names::finalizers::PROTECTED;
 use ctrlmesh_testkit::{ApiServer, Snapshot};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::distribution::FINALIZER;
 use crate::stand::{self, Running, put, text, until};
 
 const KIND: &str = "shardingconfigs.ctrlmesh.kusionstack.io";
@@ -86,7 +86,7 @@ fn said(object: &Value) -> (String, String) {
 }
 
 fn has_finalizer(object: &Value) -> bool {
-    object["metadata"]["finalizers"] == json!([FINALIZER])
+    object["metadata"]["finalizers"] == json!([PROTECTED])
 }
 
 /// Whether a root has so many shards: all of one set, told, and protected.

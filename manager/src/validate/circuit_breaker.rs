@@ -10,7 +10,7 @@ use super::findings::at_index;
 use crate::api::CircuitBreaker;
 use crate::api::circuit_breaker::{RateLimiting, TriggerPolicy};
 use crate::built_in::BuiltIn;
-use crate::settings;
+use crate::{settings, switches};
 
 /// What is wrong with it.
 pub(crate) fn check(breaker: &CircuitBreaker) -> Findings {
@@ -35,6 +35,9 @@ pub(crate) fn check(breaker: &CircuitBreaker) -> Findings {
         });
     }
     unique(breaker, &mut findings);
+    if switches::holds_lists(breaker, None) {
+        findings.warnings.add("spec.trafficInterceptRules", switches::LISTS);
+    }
     if findings.is_accepted() {
         together(breaker, namespace, &mut findings);
     }
@@ -65,9 +68,10 @@ fn unique(breaker: &CircuitBreaker, findings: &mut Findings) {
 
 /// What only all rules together show: too many of them.
 fn together(breaker: &CircuitBreaker, namespace: &str, findings: &mut Findings) {
+    let lists: Vec<_> = breaker.spec.traffic_intercept_rules.iter().collect();
     for (plugin, settings) in [
         (BuiltIn::RateLimit, settings::rate_limit(breaker)),
-        (BuiltIn::CircuitBreaker, settings::circuit_breaker(breaker, &[])),
+        (BuiltIn::CircuitBreaker, settings::circuit_breaker(breaker, &lists)),
     ] {
         if let Some(settings) = settings {
             findings.ask_whole(plugin, &settings, namespace, &|path| format!("spec.{path}"));

@@ -7,7 +7,7 @@ use super::Findings;
 use super::findings::at_index;
 use crate::api::FaultInjection;
 use crate::built_in::BuiltIn;
-use crate::settings;
+use crate::{settings, switches};
 
 /// What is wrong with it.
 pub(crate) fn check(faults: &FaultInjection) -> Findings {
@@ -32,6 +32,9 @@ pub(crate) fn check(faults: &FaultInjection) -> Findings {
         findings.ask(BuiltIn::FaultInject, &Value::Object(alone), namespace, &|path| {
             format!("spec.{}", at_index(path, "httpFault", index))
         });
+    }
+    if switches::holds_faults(faults, None) {
+        findings.warnings.add("spec.httpFault", switches::FAULTS);
     }
     if findings.is_accepted() {
         findings.ask_whole(BuiltIn::FaultInject, &Value::Object(settings), namespace, &|path| {

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::api::{ApiResource, ListParams};
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
@@ -19,8 +19,8 @@ use super::Reviewer;
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::args::NativeSidecar;
 use crate::distribution;
-use crate::inject::{Known, Rule, Settings, inject, is_asked_for, is_redirected, upstream_config_map};
-use crate::mesh_ca;
+use crate::inject::{Known, Refusal, Rule, Settings, inject, is_asked_for, is_redirected};
+use crate::{mesh_ca, switches};
 
 type Request = AdmissionRequest<DynamicObject>;
 
@@ -53,16 +53,19 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     let args = &reviewer.context.args;
     let settings = Settings::new(&args.proxy, args.sidecar_port);
     let injected = inject(&pod, &known, &settings);
+    let mut warnings = switches::warnings(&pod);
     if injected.is_ok() && is_redirected(&pod) && known.service_addresses.is_empty() {
         tracing::warn!(namespace = known.namespace, "{ONE_ADDRESS}");
-        response.warnings = Some(vec![ONE_ADDRESS.to_owned()]);
+        warnings.push(ONE_ADDRESS.to_owned());
     }
+    response.warnings = (!warnings.is_empty()).then_some(warnings);
     let patch = match injected {
         Ok(patch) if patch.is_empty() => return response,
         Ok(patch) => patch,
         Err(refusal) => {
             let code = axum::http::StatusCode::FORBIDDEN.as_u16();
-            return refused(response, code, reason::FORBIDDEN, refusal.to_string());
+            let message = told(reviewer, &known.namespace, &refusal);
+            return refused(response, code, reason::FORBIDDEN, message);
         }
     };
     match serde_json::from_value(Value::Array(patch)).map(|patch| response.clone().with_patch(patch)) {
@@ -81,6 +84,15 @@ fn made(request: &Request) -> Option<Value> {
     }
     let pod = serde_json::to_value(object).ok()?;
     is_asked_for(&pod).then_some(pod)
+}
+
+/// Whoever is not known to be an API server is not told what lies in a namespace: that is in the log.
+fn told(reviewer: &Reviewer, namespace: &str, refusal: &Refusal) -> String {
+    if reviewer.knows_clients() {
+        return refusal.to_string();
+    }
+    tracing::info!(%refusal, namespace, "a pod is not made, for it can't have its sidecar");
+    refusal.to_anybody()
 }
 
 fn unavailable(response: AdmissionResponse, problem: &dyn fmt::Display) -> AdmissionResponse {
@@ -109,14 +121,12 @@ async fn known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Result<Kn
     let (client, own) = (&context.urgent, &context.args.namespace);
     let namespace = request.namespace.as_deref().unwrap_or_default();
     let secrets: Api<Secret> = Api::namespaced(client.clone(), own);
-    let upstream = upstream_config_map(pod);
-    let (shards, breakers, faults, key, native, upstream, service) = tokio::try_join!(
+    let (shards, breakers, faults, key, native, service) = tokio::try_join!(
         rules::<ShardingConfig>(client, namespace),
         rules::<CircuitBreaker>(client, namespace),
         rules::<FaultInjection>(client, namespace),
         async { Ok(distribution::public_key(&secrets).await?) },
         has_native_sidecars(reviewer),
-        keys(client, namespace, upstream.as_deref()),
         service_addresses(client, context.args.proxy.mesh_ca && is_redirected(pod)),
     )?;
     Ok(Known {
@@ -124,7 +134,6 @@ async fn known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Result<Kn
         rules: [shards, breakers, faults].concat(),
         public_key: key,
         has_native_sidecars: native,
-        upstream_keys: upstream,
         service_addresses: service,
     })
 }
@@ -156,19 +165,6 @@ async fn has_native_sidecars(reviewer: &Reviewer) -> Result<bool, Problem> {
             Ok(release.is_some_and(|release| release >= NATIVE_SINCE))
         }
     }
-}
-
-/// Keys of a ConfigMap; `None`: it is not asked for, or there is none.
-async fn keys(client: &Client, namespace: &str, name: Option<&str>) -> Result<Option<Vec<String>>, Problem> {
-    let Some(name) = name else { return Ok(None) };
-    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    // A list, which the manager may make anyway: one permission less.
-    let named = ListParams::default().fields(&format!("metadata.name={name}"));
-    let found = api.list(&named).await?.items.into_iter().next();
-    Ok(found.map(|map| {
-        let binary = map.binary_data.unwrap_or_default().into_keys();
-        map.data.unwrap_or_default().into_keys().chain(binary).collect()
-    }))
 }
 
 /// Of the API server's Service; empty: they are not asked for, or nobody may know them, which is said to the pod.

@@ -23,6 +23,10 @@ const MAX_NAMESPACES: usize = 200;
 /// API servers cut what is longer than 4 KiB in all.
 const MAX_WARNINGS: usize = 8;
 
+/// For whoever may ask without being known: the names of other shards and of namespaces are in the object's condition.
+const OVERLAPS: &str = "some objects are in several shards of this controller, or in none; the condition Overlapping says which, once this is \
+     stored";
+
 /// Why no other shards are known.
 type Problem = Box<dyn std::error::Error + Send + Sync>;
 
@@ -69,11 +73,17 @@ async fn find(reviewer: &Reviewer, config: ShardingConfig, end: Instant) -> Resu
     let keys = reviewer.keys.clone();
     // One at a time: it takes a whole processor. Kept by the search, which may outlast this review.
     let turn = reviewer.searches.clone().acquire_owned().await?;
+    let names_shards = reviewer.knows_clients();
     let search = move || {
         let _turn = turn;
         let looked_at = namespaces.get(..MAX_NAMESPACES).unwrap_or(&namespaces);
         let found = overlap_of(&name, &configs, looked_at, &keys, &|| Instant::now() >= end);
-        told(&name, &found, looked_at.len() < namespaces.len())
+        let warnings = told(&name, &found, looked_at.len() < namespaces.len());
+        if names_shards || warnings.is_empty() {
+            warnings
+        } else {
+            vec![OVERLAPS.to_owned()]
+        }
     };
     Ok(tokio::task::spawn_blocking(search).await?)
 }

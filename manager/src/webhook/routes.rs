@@ -5,21 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
-use axum::extract::State;
-use axum::http::header::CONTENT_LENGTH;
-use axum::http::{HeaderMap, StatusCode};
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, extract::Request};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use futures_util::StreamExt as _;
 use kube::Resource;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use kube::core::metadata::PartialObjectMeta;
 use serde::de::DeserializeOwned;
 
+use super::bodies::Place;
+use super::connections::Peer;
 use super::metrics::{Outcome, Webhook};
 use super::{Reviewer, injection, labelling, validating};
 
@@ -39,6 +41,9 @@ pub const MUTATE_RESOURCE: &str = "/mutate-resource";
 /// Sidecars of pods; KusionStack's path.
 pub const MUTATE_POD: &str = "/mutate-pod";
 
+/// The connection that a request came on.
+type From = Extension<Arc<Peer>>;
+
 pub(crate) fn router(reviewer: Arc<Reviewer>) -> Router {
     let mut router = Router::new()
         .route(MUTATE_NAMESPACE, post(namespace))
@@ -51,47 +56,53 @@ pub(crate) fn router(reviewer: Arc<Reviewer>) -> Router {
     router.with_state(reviewer)
 }
 
-async fn validate(State(reviewer): State<Arc<Reviewer>>, request: Request) -> Response {
+async fn validate(State(reviewer): State<Arc<Reviewer>>, Extension(peer): From, request: Request) -> Response {
     let decide = async |request: &AdmissionRequest<DynamicObject>| validating::review(&reviewer, request).await;
-    review(&reviewer, Webhook::Validate, request, decide).await
+    review(&reviewer, Webhook::Validate, peer, request, decide).await
 }
 
-async fn namespace(State(reviewer): State<Arc<Reviewer>>, request: Request) -> Response {
+async fn namespace(State(reviewer): State<Arc<Reviewer>>, Extension(peer): From, request: Request) -> Response {
     let decide = async |request: &AdmissionRequest<PartialObjectMeta>| labelling::namespace(&reviewer, request);
-    review(&reviewer, Webhook::Namespace, request, decide).await
+    review(&reviewer, Webhook::Namespace, peer, request, decide).await
 }
 
-async fn resource(State(reviewer): State<Arc<Reviewer>>, request: Request) -> Response {
+async fn resource(State(reviewer): State<Arc<Reviewer>>, Extension(peer): From, request: Request) -> Response {
     let decide = async |request: &AdmissionRequest<PartialObjectMeta>| labelling::resource(&reviewer, request).await;
-    review(&reviewer, Webhook::Resource, request, decide).await
+    review(&reviewer, Webhook::Resource, peer, request, decide).await
 }
 
-async fn pod(State(reviewer): State<Arc<Reviewer>>, request: Request) -> Response {
+async fn pod(State(reviewer): State<Arc<Reviewer>>, Extension(peer): From, request: Request) -> Response {
     let decide = async |request: &AdmissionRequest<DynamicObject>| injection::review(&reviewer, request).await;
-    review(&reviewer, Webhook::Pod, request, decide).await
+    review(&reviewer, Webhook::Pod, peer, request, decide).await
 }
 
 /// Opens the envelope, has it decided, and closes it. What is no review gets a status that is no 200, and so the failure policy.
 async fn review<K: Resource + DeserializeOwned>(
     reviewer: &Reviewer,
     webhook: Webhook,
+    peer: Arc<Peer>,
     request: Request,
     decide: impl AsyncFnOnce(&AdmissionRequest<K>) -> AdmissionResponse,
 ) -> Response {
     let count = |outcome| reviewer.context.metrics.webhook.count(webhook, outcome);
-    let place = reviewer.bodies.acquire_many(cost(request.headers()));
-    let Ok(Ok(_place)) = tokio::time::timeout(reviewer.bounds.body, place).await else {
+    let none = |(status, problem): NoReview| {
         count(Outcome::NoReview);
-        return (StatusCode::SERVICE_UNAVAILABLE, "too many reviews at once; try again").into_response();
+        tracing::debug!(%problem, "a request to a webhook is no review");
+        (status, problem).into_response()
     };
-    let request = match read::<K>(request.into_body(), reviewer.bounds.body).await {
+    let Some(place) = reviewer.bodies.begin(peer.source()) else {
+        return none(too_many());
+    };
+    let bytes = match read(request.into_body(), &place, reviewer.bounds.body).await {
+        Ok(bytes) => bytes,
+        Err(problem) => return none(problem),
+    };
+    let _reviewing = peer.reviewing();
+    let request = match parse::<K>(&bytes) {
         Ok(request) => request,
-        Err((status, problem)) => {
-            count(Outcome::NoReview);
-            tracing::debug!(%problem, "a request to a webhook is no review");
-            return (status, problem).into_response();
-        }
+        Err(problem) => return none(problem),
     };
+    drop(bytes);
     let response = decide(&request).await;
     count(match (response.allowed, &response.patch) {
         (false, _) => Outcome::Refused,
@@ -107,32 +118,46 @@ async fn review<K: Resource + DeserializeOwned>(
     Json(review).into_response()
 }
 
-/// KiB that a review's body may take. One that is small costs something, too: reading it takes several times its size.
-pub(super) fn cost(headers: &HeaderMap) -> u32 {
-    const LEAST: usize = 256;
-    const MOST: usize = MAX_BODY >> 10;
-    let length = headers
-        .get(CONTENT_LENGTH)
-        .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    let cost = length.map_or(MOST, |bytes| bytes.div_ceil(1 << 10).clamp(LEAST, MOST));
-    u32::try_from(cost).unwrap_or(u32::MAX)
+/// What a request that is no review is answered.
+type NoReview = (StatusCode, String);
+
+fn too_many() -> NoReview {
+    let problem = "too many reviews at once, or this one arrives too slowly; try again".to_owned();
+    (StatusCode::SERVICE_UNAVAILABLE, problem)
 }
 
-pub(super) async fn read<K: Resource + DeserializeOwned>(
-    body: Body,
-    deadline: Duration,
-) -> Result<AdmissionRequest<K>, (StatusCode, String)> {
-    let bytes = tokio::time::timeout(deadline, to_bytes(body, MAX_BODY)).await;
-    let bytes = bytes.map_err(|_| {
-        let problem = format!("the body did not arrive in {deadline:?}");
-        (StatusCode::REQUEST_TIMEOUT, problem)
-    })?;
-    let bytes = bytes.map_err(|error| {
-        let problem = format!("the body can't be read, or is larger than {MAX_BODY} bytes: {error}");
-        (StatusCode::PAYLOAD_TOO_LARGE, problem)
-    })?;
+/// A whole body, counted as it arrives.
+pub(super) async fn read(body: Body, place: &Place<'_>, deadline: Duration) -> Result<Vec<u8>, NoReview> {
+    let reading = async {
+        let mut bytes = Vec::new();
+        let mut parts = body.into_data_stream();
+        while let Some(part) = parts.next().await {
+            let part = part.map_err(|error| {
+                let problem = format!("the body can't be read: {error}");
+                (StatusCode::BAD_REQUEST, problem)
+            })?;
+            if bytes.len() + part.len() > MAX_BODY {
+                let problem = format!("the body is larger than {MAX_BODY} bytes");
+                return Err((StatusCode::PAYLOAD_TOO_LARGE, problem));
+            }
+            place.take(part.len()).await;
+            bytes.extend_from_slice(&part);
+        }
+        place.complete().await;
+        Ok(bytes)
+    };
+    tokio::select! {
+        read = tokio::time::timeout(deadline, reading) => read.map_err(|_| {
+            let problem = format!("the body did not arrive in {deadline:?}");
+            (StatusCode::REQUEST_TIMEOUT, problem)
+        })?,
+        () = place.given_up() => Err(too_many()),
+    }
+}
+
+fn parse<K: Resource + DeserializeOwned>(bytes: &[u8]) -> Result<AdmissionRequest<K>, NoReview> {
     let bad = |problem: String| (StatusCode::BAD_REQUEST, problem);
-    let review: AdmissionReview<K> = serde_json::from_slice(&bytes)
+    let review: AdmissionReview<K> = serde_json::from_slice(bytes)
         .map_err(|error| bad(format!("this is no AdmissionReview of admission.k8s.io/v1: {error}")))?;
     let request = review.try_into();
     request.map_err(|_| bad("the AdmissionReview has no request".to_owned()))

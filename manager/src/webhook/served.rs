@@ -12,6 +12,7 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watch_object;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
@@ -63,13 +64,19 @@ impl Served {
         let _ = self.is_there.subscribe().wait_for(|is_there| *is_there).await;
     }
 
-    /// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, aws-lc-rs.
-    pub(crate) fn tls(self: &Arc<Self>) -> Result<Arc<ServerConfig>, Error> {
-        let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    /// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, aws-lc-rs. `clients` says which certificates clients must show; `None`: they need none.
+    pub(crate) fn tls(
+        self: &Arc<Self>,
+        clients: Option<Arc<dyn ClientCertVerifier>>,
+    ) -> Result<Arc<ServerConfig>, Error> {
+        let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(Error::Pair)?
-            .with_no_client_auth()
-            .with_cert_resolver(self.clone());
+            .map_err(Error::Pair)?;
+        let builder = match clients {
+            Some(clients) => builder.with_client_cert_verifier(clients),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(self.clone());
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }

@@ -1,40 +1,53 @@
-//! The TLS server of the webhooks. Everything has a bound: connections, handshakes, streams, idle time, the way out.
+//! The TLS server of the webhooks. Everything has a bound: connections ([`super::connections`]), handshakes, the first request, streams,
+//! idle time, what is buffered, the way out.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::counter::Counter;
-use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
+use tower::Service;
 
-/// An API server opens one for each webhook; the rest is reserve.
-const MAX_CONNECTIONS: usize = 512;
+use super::client_ca::Tls;
+use super::connections::{Connections, MAX_CONNECTIONS, MAX_OF_SOURCE, Peer};
+
 /// Reviews at the same time on one connection.
 const MAX_STREAMS: u32 = 250;
-/// For a request's head, and so for an idle connection of HTTP/1.1. Longer than Go's clients keep theirs (90 s), so that they
-/// close first and never send into a closed one.
-const HEAD: Duration = Duration::from_secs(100);
+/// For an idle connection of HTTP/1.1 that was used. Longer than Go's clients keep theirs (90 s), so that they close first and never
+/// send into a closed one.
+const IDLE: Duration = Duration::from_secs(100);
+/// Bytes of one stream, and of one connection, that may lie here unread.
+const WINDOW: u32 = 128 << 10;
+/// The same of HTTP/1.1, with a request's head.
+const MAX_BUFFER: usize = 64 << 10;
 /// HTTP/2: how often, and for how long, the other side is asked whether it is there.
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(10);
+/// For a connection that gives its place to another, to tell its client so.
+const GIVES_WAY: Duration = Duration::from_secs(1);
 /// After a failed accept: the system is short of something.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long others may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
+    /// Connections in all.
+    pub(crate) connections: usize,
     /// From connect to the end of the handshake.
     pub(crate) handshake: Duration,
+    /// From the handshake to the first request's head: API servers connect when they have one.
+    pub(crate) first_head: Duration,
     /// For a request's body to arrive. API servers wait 10 seconds for a whole review unless told otherwise.
     pub(crate) body: Duration,
     /// For reviews in flight when the manager stops.
@@ -48,7 +61,9 @@ pub(crate) struct Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         Self {
+            connections: MAX_CONNECTIONS,
             handshake: Duration::from_secs(5),
+            first_head: Duration::from_secs(5),
             body: Duration::from_secs(5),
             drain: Duration::from_secs(10),
             age: Duration::from_mins(10),
@@ -70,33 +85,26 @@ pub(crate) struct End {
 /// Serves until it shall stop; then ends what is in flight.
 pub(crate) async fn serve(
     listener: TcpListener,
-    tls: Arc<ServerConfig>,
+    tls: Arc<Tls>,
     router: Router,
     failed_handshakes: Counter,
     bounds: Bounds,
     end: End,
 ) {
-    let acceptor = TlsAcceptor::from(tls);
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Connections::new(bounds.connections, MAX_OF_SOURCE);
     let mut connections = JoinSet::new();
-    while let Some((stream, _, place)) = accept(&listener, &places, &mut connections, &end.stop).await {
+    while let Some((stream, address)) = accept(&listener, &mut connections, &end.stop).await {
+        let Some(peer) = places.admit(address.ip()) else {
+            tracing::debug!(%address, "webhook connection refused: all places are taken by reviews");
+            continue;
+        };
         let connection = Connection {
             router: router.clone(),
             bounds,
             end: end.clone(),
-            _place: place,
+            peer,
         };
-        let (acceptor, failed) = (acceptor.clone(), failed_handshakes.clone());
-        connections.spawn(async move {
-            match tokio::time::timeout(bounds.handshake, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => connection.serve(stream).await,
-                Ok(Err(error)) => {
-                    failed.inc();
-                    tracing::debug!(%error, "TLS handshake of a webhook connection");
-                }
-                Err(_) => drop(failed.inc()),
-            }
-        });
+        connections.spawn(connection.run(stream, tls.clone(), failed_handshakes.clone()));
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
@@ -105,21 +113,16 @@ pub(crate) async fn serve(
 /// `None`: it shall stop.
 async fn accept(
     listener: &TcpListener,
-    places: &Arc<Semaphore>,
     connections: &mut JoinSet<()>,
     stop: &CancellationToken,
-) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+) -> Option<(TcpStream, SocketAddr)> {
     loop {
-        let accepted = async {
-            let place = places.clone().acquire_owned().await.ok()?;
-            Some((listener.accept().await, place))
-        };
         tokio::select! {
             () = stop.cancelled() => return None,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            accepted = accepted => match accepted? {
-                (Ok((stream, address)), place) => return Some((stream, address, place)),
-                (Err(error), _) => {
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => return Some(accepted),
+                Err(error) => {
                     tracing::warn!(%error, "no webhook connection can be accepted; it is tried again");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
@@ -132,30 +135,56 @@ struct Connection {
     router: Router,
     bounds: Bounds,
     end: End,
-    _place: OwnedSemaphorePermit,
+    peer: Arc<Peer>,
 }
 
 impl Connection {
+    async fn run(self, stream: TcpStream, tls: Arc<Tls>, failed: Counter) {
+        let handshake = TlsAcceptor::from(tls.config()).accept(stream);
+        let stream = tokio::select! {
+            stream = tokio::time::timeout(self.bounds.handshake, handshake) => stream,
+            () = self.peer.gives_way() => return,
+        };
+        match stream {
+            Ok(Ok(stream)) if tls.admits(stream.get_ref().1.peer_certificates()) => self.serve(stream).await,
+            Ok(Ok(_)) => {
+                failed.inc();
+                tracing::warn!("webhook client has a certificate of another name than --webhook-client-name says");
+            }
+            Ok(Err(error)) => {
+                failed.inc();
+                tracing::debug!(%error, "TLS handshake of a webhook connection");
+            }
+            Err(_) => drop(failed.inc()),
+        }
+    }
+
     async fn serve(self, stream: TlsStream<TcpStream>) {
         let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        let mut builder = Builder::new(TokioExecutor::new());
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD)
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(MAX_STREAMS)
-            .keep_alive_interval(PING)
-            .keep_alive_timeout(PONG);
-        // Otherwise it would wait for the first bytes, for ever.
-        let builder = if is_h2 {
-            builder.http2_only()
-        } else {
-            builder.http1_only()
+        let service = Asked {
+            router: self.router.clone(),
+            peer: self.peer.clone(),
         };
-        let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(self.router));
+        let builder = builder(is_h2);
+        let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         let mut connection = std::pin::pin!(connection);
+        let drain = tokio::select! {
+            ended = connection.as_mut() => return log(ended),
+            drain = self.over(is_h2) => drain,
+        };
+        if drain.is_zero() {
+            return;
+        }
+        connection.as_mut().graceful_shutdown();
+        match tokio::time::timeout(drain, connection).await {
+            Ok(ended) => log(ended),
+            Err(_) if drain == self.bounds.drain => tracing::warn!("a review did not end in time and is given up"),
+            Err(_) => {}
+        }
+    }
+
+    /// Waits until the connection takes no more reviews, and says how long those in flight may take.
+    async fn over(&self, is_h2: bool) -> Duration {
         let late = if self.end.goes.is_cancelled() {
             self.bounds.late
         } else {
@@ -165,25 +194,73 @@ impl Connection {
             self.end.goes.cancelled().await;
             tokio::time::sleep(late).await;
         };
-        let end = async {
-            tokio::select! {
-                () = self.end.stop.cancelled() => {}
-                () = left => {}
-                () = tokio::time::sleep(self.bounds.age), if is_h2 => {}
+        let silent = async {
+            tokio::time::sleep(self.bounds.first_head).await;
+            if self.peer.has_asked() {
+                std::future::pending::<()>().await;
             }
         };
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = end => {
-                connection.as_mut().graceful_shutdown();
-                match tokio::time::timeout(self.bounds.drain, connection).await {
-                    Ok(ended) => ended,
-                    Err(_) => return tracing::warn!("a review did not end in time and is given up"),
-                }
-            }
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "a webhook connection ended");
+        tokio::select! {
+            () = self.end.stop.cancelled() => self.bounds.drain,
+            () = left => self.bounds.drain,
+            () = tokio::time::sleep(self.bounds.age), if is_h2 => self.bounds.drain,
+            // No review is under way.
+            () = self.peer.gives_way() => GIVES_WAY,
+            () = silent => Duration::ZERO,
         }
+    }
+}
+
+/// By the protocol that was agreed on: otherwise it would wait for the first bytes, for ever.
+fn builder(is_h2: bool) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .max_buf_size(MAX_BUFFER)
+        .http2()
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PONG);
+    if is_h2 {
+        builder.http2_only()
+    } else {
+        builder.http1_only()
+    }
+}
+
+fn log(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a webhook connection ended");
+    }
+}
+
+/// Notes that a connection has asked, and tells requests which connection they came on.
+#[derive(Clone)]
+struct Asked {
+    router: Router,
+    peer: Arc<Peer>,
+}
+
+impl<B> Service<Request<B>> for Asked
+where
+    Router: Service<Request<B>>,
+{
+    type Response = <Router as Service<Request<B>>>::Response;
+    type Error = <Router as Service<Request<B>>>::Error;
+    type Future = <Router as Service<Request<B>>>::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Service::<Request<B>>::poll_ready(&mut self.router, cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        self.peer.asks();
+        request.extensions_mut().insert(Arc::clone(&self.peer));
+        self.router.call(request)
     }
 }

@@ -1,6 +1,8 @@
 //! The server over real sockets, beside an API server.
 
 mod client;
+mod clients;
+mod crowds;
 mod injections;
 mod manifests;
 mod reviews;

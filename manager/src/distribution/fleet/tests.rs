@@ -126,6 +126,23 @@ fn each_reason_to_wait_for_a_pod_is_named() {
         why(busy),
         (Some("busy"), "has not given up 2 of its watches from before".to_owned())
     );
+    let cache = |resource: &str, refused_watches, given_up| StaleCache {
+        client: "operator/v1".to_owned(),
+        resource: resource.to_owned(),
+        refused_watches,
+        given_up,
+        ..StaleCache::default()
+    };
+    let mut stale = running(7, &entries);
+    stale.chain.earlier.caches = 2;
+    stale.chain.stale_caches = vec![
+        cache("configmaps", 7, false),
+        cache("pods", 1, false),
+        cache("secrets", 400, true),
+    ];
+    let message = "has not given up 2 of its caches from before: configmaps of operator/v1, which repeats an expired watch \
+                   and does not list, pods of operator/v1";
+    assert_eq!(why(stale), (Some("busy"), message.to_owned()));
     assert_eq!(
         why(running(6, &[])),
         (Some("behind"), "runs generation 6 of the chain still".to_owned())

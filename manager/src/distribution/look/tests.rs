@@ -130,3 +130,64 @@ fn a_pod_may_run_what_it_said_and_what_the_chain_says_until_it_says_more() {
     assert!(run(Fleet::default()).is_empty());
     assert!(run(silent()).is_empty());
 }
+
+#[test]
+fn shard_says_how_long_its_pods_must_have_been_quiet() {
+    let default = Duration::from_secs(2);
+    let config = |seconds: Option<i32>| {
+        let mut config = ShardingConfig::new("a", crate::api::ShardingConfigSpec::default());
+        config.spec.selector = Some(crate::api::LabelSelector::default());
+        config.spec.settle_seconds = seconds;
+        config
+    };
+    let of = |configs: &[ShardingConfig]| settle(&Sidecar::default(), configs, default).as_secs();
+    assert_eq!(of(&[]), 2);
+    assert_eq!(of(&[config(None)]), 2);
+    assert_eq!(of(&[config(Some(0))]), 0);
+    assert_eq!(of(&[config(Some(30)), config(Some(1))]), 30);
+}
+
+#[test]
+fn controller_may_lead_until_lease_has_run_out_and_sidecar_hears_of_none() {
+    let mut status = running(&[]);
+    let now = Instant::now();
+    let of = |status: &Status, age: Duration| {
+        let own = BTreeSet::from(["lock---a".to_owned()]);
+        let locks = Locks::from([("uid".to_owned(), (own, now - age))]);
+        !unled(&fleet(status.clone(), true), &locks, now).is_empty()
+    };
+    assert!(!of(&status, LEASE - Duration::from_millis(1)));
+    assert!(of(&status, LEASE));
+    let mut election = ctrlmesh_contract::status::LeaderElection {
+        lock: "lock---a".to_owned(),
+        leads: true,
+        ..Default::default()
+    };
+    status.leader_elections.push(election.clone());
+    assert!(of(&status, LEASE), "its own");
+    election.lock = "lock---b".to_owned();
+    status.leader_elections.push(election);
+    assert!(!of(&status, LEASE * 4), "of a longer lease");
+}
+
+#[test]
+fn time_of_lock_begins_when_sidecar_asks_for_it_and_not_when_limits_change() {
+    let sharded = |name: &str, limits: u64| {
+        let mut entry = entry(SHARD, "a");
+        let settings = serde_json::json!({"leaderElectionName": "lock", "shard": name, "limits": [limits]});
+        entry.settings = ctrlmesh_contract::Settings::new(settings);
+        chain(&[entry])
+    };
+    let (fleet, begun) = (fleet(running(&[]), true), Instant::now());
+    let quiet = Quiet::from([("uid".to_owned(), (Digest::of(b""), begun))]);
+    let since = |locks: &Locks| locks.get("uid").map(|(_, since)| *since);
+    let first = locks(&fleet, &sharded("a", 1), &quiet, &Locks::new(), begun);
+    assert_eq!(since(&first), Some(begun));
+    let later = begun + LEASE;
+    let next = locks(&fleet, &sharded("a", 2), &Quiet::new(), &first, later);
+    assert_eq!(since(&next), Some(begun));
+    let renamed = locks(&fleet, &sharded("b", 2), &Quiet::new(), &next, later);
+    assert_eq!(since(&renamed), None, "it has not said so");
+    let renamed = locks(&fleet, &sharded("b", 2), &quiet, &renamed, later);
+    assert_eq!(since(&renamed), Some(later));
+}

@@ -1,6 +1,7 @@
 use ctrlmesh_contract::{LabelSelector, Operator, Requirement};
 
 use super::*;
+use crate::hand_over::restart::Stale;
 use crate::samples;
 
 /// A pod of the shard; `keeps`: it sees what it saw before.
@@ -28,10 +29,10 @@ fn evict() -> Evict {
     Evict {
         entry: "shard-selector/a".to_owned(),
         pods: LabelSelector::default(),
-        kept: LabelSelector {
+        stale: Stale::Keeping(LabelSelector {
             match_expressions: vec![kept],
             ..LabelSelector::default()
-        },
+        }),
     }
 }
 

@@ -17,11 +17,12 @@ const FIELDS: [&str; 6] = [
     "leader",
 ];
 /// Conditions that are ours. Others stay.
-const CONDITIONS: [&str; 4] = [
+const CONDITIONS: [&str; 5] = [
     condition::ACCEPTED,
     condition::PLUGINS_RESOLVED,
     condition::DISTRIBUTED,
     condition::ENFORCED,
+    condition::BYPASSED,
 ];
 
 /// Conditions of a status: ours, or those of others.

@@ -126,3 +126,34 @@ fn breakers_that_only_count_are_no_news() {
     assert!(is_same(&before, &of(8, BreakerState::Closed)));
     assert!(!is_same(&before, &of(2, BreakerState::Opened)));
 }
+
+#[test]
+fn bypassed_pods_are_named_and_taken_back_when_they_send_something() {
+    let of = |pods: &[&str], before: &Value| {
+        let facts = Facts {
+            bypassed: pods.iter().map(|pod| (*pod).to_owned()).collect(),
+            ..Facts::default()
+        };
+        status(&origin(), &facts, before, "now")
+    };
+    let said = |status: &Value| {
+        let mut list = status["conditions"].as_array().unwrap().iter();
+        let condition = list.find(|condition| condition["type"] == "Bypassed")?;
+        let text = |field: &str| condition[field].as_str().unwrap().to_owned();
+        Some((text("status"), text("reason"), text("message")))
+    };
+    let nothing = of(&[], &Value::Null);
+    assert_eq!(said(&nothing), None, "there was nothing to say");
+    let bypassed = of(&["b-1", "a-0"], &nothing);
+    let (holds, reason, message) = said(&bypassed).unwrap();
+    assert_eq!((&*holds, &*reason), ("True", "NoTraffic"));
+    assert!(message.starts_with("containers of a-0, b-1 have run"), "{message}");
+    assert!(
+        message.contains("annotation ctrlmesh.kusionstack.io/kubeconfig-arg"),
+        "{message}"
+    );
+    assert!(!is_same(&nothing, &bypassed));
+    let over = of(&[], &bypassed);
+    let (holds, reason, _) = said(&over).unwrap();
+    assert_eq!((&*holds, &*reason), ("False", "TrafficSeen"));
+}

@@ -49,7 +49,7 @@ async fn a_rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
     put(&server, shard("right", "c", 60));
     let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
     let first = until_entries(&server, 2).await;
-    left.say(running("left-0", first.generation, Some(&first)));
+    left.say(running("left-0", first.generation, Some(&own(&first, "left"))));
     for name in ["left", "right"] {
         until(&server, "it is told for whom it waits", |state| {
             let [status, reason, message] = condition_of(state, "shardingconfigs", name, "Distributed");
@@ -72,7 +72,7 @@ async fn a_rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
     })
     .await;
     let last = server.store().read(chain).unwrap();
-    left.say(running("left-0", last.generation, Some(&last)));
+    left.say(running("left-0", last.generation, Some(&own(&last, "left"))));
     // One that comes later takes nothing from who works.
     put(&server, old);
     put(&server, shard("left", "d", 60));

@@ -24,7 +24,13 @@ impl Losing {
         let router = Router::new().route("/status", get(answer_some)).with_state(state);
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         let task = task.abort_handle();
-        let sidecar = Sidecar { ip, says, asked, task };
+        let sidecar = Sidecar {
+            ip,
+            port,
+            says,
+            asked,
+            task,
+        };
         (Self { sidecar, lost }, port)
     }
 

@@ -69,7 +69,7 @@ fn when_a_chain_was_put_back_all_give_up_what_they_show() {
     let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(1), Some(1)]));
     cluster.last.clone_from(&earlier);
     let fleet = RolledBack(cluster.fleet());
-    let next = plan(&cluster.last, &Claims::default(), &earlier, &BTreeSet::new(), &fleet);
+    let next = plan(&cluster.last, &Claims::default(), goal(&earlier, &NONE), &fleet);
     (cluster.last, cluster.claims) = (next.entries, next.claims);
     let seen = |entries: &[Entry]| -> Vec<(usize, usize)> {
         let all = (0..2).flat_map(|pod| (0..3).map(move |bucket| (pod, bucket)));

@@ -72,9 +72,11 @@ impl Cluster {
             uid: format!("uid-{id}"),
             labels: pod.labels.clone(),
             running: names(pod.running.as_deref().unwrap_or_default(), &pod.known),
+            runs: pod.running.clone().unwrap_or_default(),
             is_blank: pod.running.is_none(),
             is_quiet: pod.is_at(&self.last),
             is_given_up: false,
+            may_lead: false,
         };
         self.pods.iter().enumerate().map(known).collect()
     }
@@ -98,7 +100,7 @@ impl Cluster {
         let of = |id| -> Vec<usize> { (0..owners.len()).filter(|bucket| owners[*bucket] == id).collect() };
         let wanted: Vec<Entry> = (0..SHARDS).map(|id| shard(id, &of(id))).collect();
         let restarts = wanted.iter().map(|entry| entry.name.clone()).collect();
-        let plan = plan(&self.last, &self.claims, &wanted, &restarts, &self.fleet());
+        let plan = plan(&self.last, &self.claims, goal(&wanted, &restarts), &self.fleet());
         let is_new = plan.entries != self.last;
         self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
         self.last = plan.entries;
@@ -112,13 +114,13 @@ impl Cluster {
             }
         }
         for evict in &plan.evict {
-            let is_new = |pod: &Running| evict.pods.matches(&pod.labels) && !evict.kept.matches(&pod.labels);
+            let is_new = |pod: &Running| evict.pods.matches(&pod.labels) && !evict.stale.has("", &pod.labels);
             let mut new = self.pods.iter().filter(|pod| is_new(pod));
             if new.any(|pod| pod.running.is_none() || !pod.is_at(&self.last)) {
                 continue;
             }
             let mut pods = self.pods.iter_mut().enumerate();
-            if let Some((id, pod)) = pods.find(|(_, pod)| evict.kept.matches(&pod.labels)) {
+            if let Some((id, pod)) = pods.find(|(_, pod)| evict.stale.has("", &pod.labels)) {
                 *pod = Running::new(id);
                 self.evictions += 1;
             }
@@ -229,13 +231,7 @@ fn what_can_not_be_read_in_between_goes_on_as_it_was() {
     let mut kept = cluster.last.clone();
     kept.retain(|entry| !entry.name.starts_with("shard-selector/s1"));
     kept.push(shard(1, &[1, 2]));
-    let plan = plan(
-        &cluster.last,
-        &cluster.claims,
-        &kept,
-        &BTreeSet::new(),
-        &cluster.fleet(),
-    );
+    let plan = plan(&cluster.last, &cluster.claims, goal(&kept, &NONE), &cluster.fleet());
     assert!(plan.waiting.contains_key("shard-selector/s1"), "{:?}", plan.waiting);
     assert_eq!(plan.evict.len(), 1);
 }

@@ -127,17 +127,19 @@ impl Pods {
             uid: uid.clone(),
             labels: labels(*pod),
             running: names(running.as_deref().unwrap_or_default(), &labels(*pod)),
+            runs: running.clone().unwrap_or_default(),
             is_blank: running.is_none(),
             is_quiet: running
                 .as_ref()
                 .is_some_and(|running| Self::own(running, *pod) == Self::own(&self.last, *pod)),
             is_given_up: false,
+            may_lead: false,
         };
         self.pods.iter().map(known).collect()
     }
 
     fn look(&mut self, wanted: &[Entry]) -> bool {
-        let plan = plan(&self.last, &self.claims, wanted, &BTreeSet::new(), &self.fleet());
+        let plan = plan(&self.last, &self.claims, goal(wanted, &NONE), &self.fleet());
         if plan.entries == self.last {
             return plan.waiting.is_empty();
         }
@@ -266,7 +268,7 @@ fn follow(first: Plan, story: Vec<Happens>, has_lock: bool) -> Result<(), TestCa
             "{bucket}: {now:?} of {own:?}"
         );
     }
-    let plan = plan(&pods.last, &pods.claims, &entries, &BTreeSet::new(), &pods.fleet());
+    let plan = plan(&pods.last, &pods.claims, goal(&entries, &NONE), &pods.fleet());
     prop_assert!(plan.entries == pods.last && plan.claims.is_empty(), "{:?}", plan.claims);
     Ok(())
 }

@@ -27,7 +27,6 @@ pub(super) struct Case {
     rules: Option<Vec<Value>>,
     /// Absent: yes.
     native: Option<bool>,
-    upstream_keys: Option<Vec<String>>,
     /// Absent: one, which it has in the clusters of the end-to-end tests, too.
     service_addresses: Option<Vec<IpAddr>>,
     pub(super) pod: Value,
@@ -49,7 +48,6 @@ impl Case {
             rules: rules.iter().filter_map(Rule::of).collect(),
             public_key: "ed25519:AAAA".to_owned(),
             has_native_sidecars: self.native.unwrap_or(true),
-            upstream_keys: self.upstream_keys.clone(),
             service_addresses: self
                 .service_addresses
                 .clone()

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::golden::Case;
-use crate::inject::{Known, Refusal, Settings, inject, is_asked_for, upstream_config_map};
+use crate::inject::{Known, Refusal, Settings, inject, is_asked_for};
 
 pub(super) struct Stand {
     pub(super) pod: Value,
-    known: Known,
+    pub(super) known: Known,
     settings: Settings,
 }
 
@@ -105,17 +105,22 @@ fn names_are_told_with_what_has_them() {
 
 #[test]
 fn ports_are_told_with_the_container() {
-    for port in [5441, 5443, 15002] {
+    for port in [5441, 5443] {
         let problem = said(&[], |spec| {
             container(spec)["ports"] = json!([{"containerPort": 80}, {"containerPort": port}])
         });
         let expected = format!("container manager has port {port}, on which the sidecar ctrlmesh-proxy listens");
         assert!(problem.starts_with(&expected), "{problem}");
     }
-    let mut free = stand("--proxy-external-port=0");
+    let mut free = stand("");
     free.pod["spec"]["containers"][0]["ports"] =
         json!([{"containerPort": 15002}, {"containerPort": 5443, "protocol": "UDP"}]);
     assert!(free.ask().is_ok());
+    let problem = free.with("annotations", "external-traffic", "true").ask().unwrap_err();
+    assert!(
+        problem.to_string().starts_with("container manager has port 15002"),
+        "{problem}"
+    );
     let mut moved = stand("--sidecar-port=7000");
     moved.pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 7000}]);
     assert!(moved.ask().is_err());
@@ -230,6 +235,12 @@ fn annotations_that_make_no_sense() {
         ),
         ("log-path", "logs", "write an absolute path"),
         ("log-path", "/", "write an absolute path"),
+        ("log-path", "//", "would hide files of the sidecar"),
+        ("log-path", "/etc/ctrlmesh/chain", "would hide files of the sidecar"),
+        ("log-path", "/ctrlmesh-proxy", "would hide files of the sidecar"),
+        ("log-path", "/var/log/../lib", "would hide files of the sidecar"),
+        ("log-path", "/var/run/secrets/tokens", "would hide files of the sidecar"),
+        ("external-traffic", "on", "write \"true\" or \"false\""),
     ] {
         let problem = stand("").with("annotations", key, value).ask().unwrap_err().to_string();
         assert!(
@@ -242,42 +253,40 @@ fn annotations_that_make_no_sense() {
 
 #[test]
 fn a_kubeconfig_of_its_own_must_be_one_file() {
-    let said = |volume: Value, keys: Option<&[&str]>| {
+    let said = |volume: Value| {
         let mut stand = stand("").with("labels", "kubeconfig-volume", "up");
         stand.pod["spec"]["volumes"] = json!([volume]);
-        stand.known.upstream_keys = keys.map(|keys| keys.iter().map(|&key| key.to_owned()).collect());
-        let needed = upstream_config_map(&stand.pod);
-        (needed, stand.ask().map_err(|refusal| refusal.to_string()))
+        stand.ask().map_err(|refusal| refusal.to_string())
     };
-    let map = || json!({"name": "up", "configMap": {"name": "theirs"}});
-    let (needed, answer) = said(map(), Some(&["config"]));
-    assert!(needed.as_deref() == Some("theirs") && answer.is_ok());
-    for (volume, keys, says) in [
-        (json!({"name": "down"}), None, "the pod has no volume up"),
-        (map(), None, "is not there; make it first"),
-        (map(), Some(&["a", "b"][..]), "has 2 files"),
-        (map(), Some(&[][..]), "has 0 files"),
+    let items = json!([{"key": "a", "path": "config"}]);
+    for source in [
+        json!({"configMap": {"name": "theirs"}}),
+        json!({"secret": {"secretName": "theirs"}}),
+        json!({"configMap": {"name": "theirs", "items": items}}),
+        json!({"secret": {"secretName": "theirs", "items": items}}),
+    ] {
+        let mut volume = source.clone();
+        volume["name"] = json!("up");
+        assert!(said(volume).is_ok(), "{source}");
+    }
+    for (volume, says) in [
+        (json!({"name": "down"}), "the pod has no volume up"),
         (
-            json!({"name": "up", "secret": {"secretName": "x"}}),
-            None,
-            "write secret.items",
+            json!({"name": "up", "secret": {"secretName": "x", "items": [{"path": "a"}, {"path": "b"}]}}),
+            "has 2 items",
         ),
         (
             json!({"name": "up", "emptyDir": {}}),
-            None,
             "neither a ConfigMap nor a Secret",
         ),
     ] {
-        let problem = said(volume, keys).1.unwrap_err();
+        let problem = said(volume).unwrap_err();
         assert!(
             problem.starts_with("ctrlmesh.kusionstack.io/kubeconfig-volume: "),
             "{problem}"
         );
         assert!(problem.contains(says), "{problem}");
     }
-    let listed = json!({"name": "up", "secret": {"secretName": "x", "items": [{"key": "a", "path": "config"}]}});
-    let (needed, answer) = said(listed, None);
-    assert!(needed.is_none() && answer.is_ok());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use bytes::Bytes;
 use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::world::Interface;
 
 use super::*;
 use crate::api::plugin::PluginStatus;
@@ -37,6 +38,7 @@ fn artifact(content: &[u8]) -> Arc<Artifact> {
         digest: Digest::of(content),
         packed: Bytes::copy_from_slice(content),
         size: content.len(),
+        interface: Interface(0, 1, 0),
     })
 }
 

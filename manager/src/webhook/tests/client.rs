@@ -7,12 +7,13 @@ use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+#[derive(Clone)]
 pub(crate) struct Client(TlsConnector);
 
 impl Client {
@@ -22,15 +23,29 @@ impl Client {
 
     /// With these protocols to choose from.
     pub(crate) fn speaking(bundle: &str, protocols: &[&str]) -> Self {
+        Self::showing(bundle, protocols, None)
+    }
+
+    /// With this certificate and key, PEM.
+    pub(crate) fn showing(bundle: &str, protocols: &[&str], identity: Option<(&str, &str)>) -> Self {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
             roots.add(certificate.unwrap()).unwrap();
         }
-        let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_root_certificates(roots);
+        let mut config = match identity {
+            Some((chain, key)) => {
+                let chain = CertificateDer::pem_slice_iter(chain.as_bytes());
+                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+                config
+                    .with_client_auth_cert(chain.map(Result::unwrap).collect(), key)
+                    .unwrap()
+            }
+            None => config.with_no_client_auth(),
+        };
         // A session that is resumed shows no certificate.
         config.resumption = Resumption::disabled();
         config.alpn_protocols = protocols.iter().map(|it| it.as_bytes().to_vec()).collect();
@@ -39,8 +54,13 @@ impl Client {
 
     /// By the Service's name, as API servers call.
     pub(crate) async fn connect(&self, address: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
+        self.over(TcpStream::connect(address).await?).await
+    }
+
+    /// Over this connection.
+    pub(crate) async fn over(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from("ctrlmesh-manager-webhook.ctrlmesh.svc").unwrap();
-        self.0.connect(name, TcpStream::connect(address).await?).await
+        self.0.connect(name, stream).await
     }
 
     pub(crate) async fn get(&self, address: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {

@@ -204,31 +204,6 @@ async fn the_flag_says_what_kind_of_container_it_is() {
     }
 }
 
-#[tokio::test]
-async fn the_file_of_a_kubeconfig_is_the_key_of_its_config_map() {
-    let server = server(&[]).await;
-    let mut before = pod(&[
-        ASKS,
-        ("shard", "a"),
-        ("ctrlmesh.kusionstack.io/kubeconfig-volume", "up"),
-    ]);
-    before["spec"]["volumes"] = json!([{"name": "up", "configMap": {"name": "remote"}}]);
-    refused(
-        &server.create(MUTATE_POD, &before).await,
-        403,
-        "is not there; make it first",
-    );
-    let metadata = json!({"name": "remote", "namespace": "demo"});
-    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"admin.conf": ""}});
-    server.stand.server.store().put(map).unwrap();
-    let after = made(&before, &server.create(MUTATE_POD, &before).await);
-    let arguments = after["spec"]["initContainers"][0]["args"].as_array().unwrap();
-    assert!(
-        arguments.contains(&json!("--kubeconfig=/etc/ctrlmesh/upstream/admin.conf")),
-        "{arguments:?}"
-    );
-}
-
 /// What the init container is told.
 fn redirected(pod: &Value) -> &Value {
     let init = &pod["spec"]["initContainers"][0];
@@ -284,6 +259,20 @@ async fn both_addresses_of_the_api_server_are_redirected() {
     let warning = response["warnings"][0].as_str().unwrap();
     assert!(
         warning.contains("only that to KUBERNETES_SERVICE_HOST is redirected"),
+        "{warning}"
+    );
+}
+
+#[tokio::test]
+async fn pods_with_switches_of_kusionstack_are_warned_of() {
+    let server = server(&[]).await;
+    let mut before = of_shard("a");
+    before["spec"]["containers"][0]["env"] = json!([{"name": "DISABLE_CIRCUIT_BREAKER", "value": "true"}]);
+    let response = server.create(MUTATE_POD, &before).await;
+    made(&before, &response);
+    let warning = response["warnings"][0].as_str().unwrap();
+    assert!(
+        warning.starts_with("container manager sets DISABLE_CIRCUIT_BREAKER"),
         "{warning}"
     );
 }

@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use super::clients::{Authority, known};
 use super::{Client, Stand};
 use crate::certificate::{Credential, Schedule, Stored};
 use crate::samples;
@@ -16,13 +17,24 @@ use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE, VALIDATE};
 /// A stand with its client and address.
 pub(super) struct Server {
     pub(super) stand: Stand,
-    client: Client,
-    address: SocketAddr,
+    pub(super) client: Client,
+    pub(super) bundle: String,
+    pub(super) address: SocketAddr,
 }
 
 impl Server {
     pub(super) async fn start(flags: &[&str]) -> Self {
-        let stand = Stand::start(flags).await;
+        Self::of(Stand::start(flags).await, None).await
+    }
+
+    pub(super) async fn start_with(change: impl FnOnce(&mut Stand)) -> Self {
+        let mut stand = Stand::start(&[]).await;
+        change(&mut stand);
+        Self::of(stand, None).await
+    }
+
+    /// Asked by a client with this certificate and key.
+    pub(super) async fn of(stand: Stand, identity: Option<(&str, &str)>) -> Self {
         let schedule = Schedule::default();
         let names = stand.context.args.webhook_names();
         let stored = Stored {
@@ -32,7 +44,8 @@ impl Server {
         stand.put_secret(&stored);
         let (address, _) = stand.serve().await;
         Self {
-            client: Client::trusting(&stored.bundle()),
+            bundle: stored.bundle(),
+            client: Client::showing(&stored.bundle(), &[], identity),
             stand,
             address,
         }
@@ -198,8 +211,22 @@ fn in_namespaces(name: &str, namespaces: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn shards_that_share_objects_are_warned_of() {
+async fn warnings_name_other_shards_to_api_servers_alone() {
     let server = Server::start(&[]).await;
+    let store = server.stand.server.store();
+    let managed = json!({"ctrlmesh.kusionstack.io/control": "true"});
+    store.put(namespace("shared-ns", &managed)).unwrap();
+    store.put(in_namespaces("one", &json!(["shared-ns"]))).unwrap();
+    let two = in_namespaces("two", &json!(["shared-ns"]));
+    let warnings = server.create(VALIDATE[0], &two).await["warnings"].clone();
+    let warning = warnings[0].as_str().unwrap();
+    assert!(warning.contains("the condition Overlapping says which"), "{warnings}");
+    assert!(warnings[1].is_null() && !warning.contains("shared-ns"), "{warnings}");
+}
+
+#[tokio::test]
+async fn shards_that_share_objects_are_warned_of() {
+    let (server, _file) = known(&Authority::new(), &[]).await;
     let store = server.stand.server.store();
     let managed = json!({"ctrlmesh.kusionstack.io/control": "true"});
     store.put(namespace("shared-ns", &managed)).unwrap();

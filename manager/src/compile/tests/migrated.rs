@@ -1,0 +1,110 @@
+//! Objects that KusionStack's manager had, where its sidecar did nothing with them unless a pod set a switch.
+
+use super::*;
+use crate::switches;
+use crate::validate::validate;
+
+/// As KusionStack's manager leaves it.
+fn theirs(mut object: Value) -> Value {
+    object["metadata"]["finalizers"] = json!(["finalizer.ctrlmesh.kusionstack.io/protected"]);
+    object
+}
+
+fn activated(mut object: Value) -> Value {
+    object["metadata"]["annotations"] = json!({"ctrlmesh.kusionstack.io/activate": "true"});
+    object
+}
+
+fn with_lists() -> Value {
+    breaker(
+        "calm",
+        &json!({}),
+        &[limit("LimiterOnly", "slow")],
+        &[list("hosts", "Blacklist", "a.example")],
+    )
+}
+
+fn after(document: &Value, last: Option<Chain>) -> Compiled {
+    let mut world = World::new(std::slice::from_ref(document));
+    world.last = last;
+    world.compile()
+}
+
+#[test]
+fn faults_of_kusionstack_do_nothing_until_they_are_activated() {
+    let object = theirs(faults("old"));
+    let none = after(&object, None);
+    assert!(names(&none).is_empty(), "{:?}", names(&none));
+    assert!(reasons(&none).is_empty(), "it makes sense");
+    assert_eq!(switches::why_inert(&object, &none.chain), Some(switches::FAULTS));
+    for object in [faults("new"), activated(theirs(faults("old")))] {
+        let compiled = after(&object, None);
+        assert_eq!(compiled.chain.entries.len(), 1, "{object}");
+        assert_eq!(switches::why_inert(&object, &compiled.chain), None);
+    }
+    let mut disabled = object;
+    disabled["spec"]["disabled"] = json!(true);
+    assert_eq!(
+        switches::why_inert(&disabled, &none.chain),
+        None,
+        "that is reason enough"
+    );
+}
+
+#[test]
+fn lists_of_kusionstack_do_nothing_until_they_are_activated_and_limits_act() {
+    let object = theirs(with_lists());
+    let compiled = after(&object, None);
+    assert_eq!(names(&compiled), ["rate-limit/calm"]);
+    assert_eq!(switches::why_inert(&object, &compiled.chain), Some(switches::LISTS));
+    for object in [with_lists(), activated(theirs(with_lists()))] {
+        let compiled = after(&object, None);
+        assert_eq!(
+            names(&compiled),
+            ["rate-limit/calm", "circuit-breaker/calm"],
+            "{object}"
+        );
+        assert_eq!(switches::why_inert(&object, &compiled.chain), None);
+    }
+    let without = theirs(breaker("calm", &json!({}), &[limit("Normal", "break")], &[]));
+    let compiled = after(&without, None);
+    assert_eq!(names(&compiled), ["circuit-breaker/calm"], "breakers were on there");
+    assert_eq!(switches::why_inert(&without, &compiled.chain), None);
+}
+
+#[test]
+fn inert_allow_list_allows_nothing_to_others() {
+    let allow = |name: &str, host: &str| breaker(name, &json!({}), &[], &[list("hosts", "Whitelist", host)]);
+    let compiled = World::new(&[allow("own", "a.example"), theirs(allow("old", "b.example"))]).compile();
+    let settings = entry(&compiled, "circuit-breaker/own").settings.value().to_string();
+    assert!(
+        settings.contains("a.example") && !settings.contains("b.example"),
+        "{settings}"
+    );
+}
+
+#[test]
+fn what_acts_here_already_goes_on_to_act() {
+    for object in [faults("old"), with_lists()] {
+        let before = after(&object, None).chain;
+        let compiled = after(&theirs(object.clone()), Some(before.clone()));
+        assert_eq!(compiled.chain.entries, before.entries);
+        assert_eq!(switches::why_inert(&theirs(object), &compiled.chain), None);
+    }
+}
+
+#[test]
+fn lint_and_admission_warn_of_each_inert_object() {
+    let warned = |object: &Value| {
+        let findings = validate(object);
+        assert!(findings.is_accepted(), "{object}");
+        let warnings = findings.warnings.list().iter();
+        let mut warnings = warnings.map(|it| format!("{}: {}", it.path, it.problem));
+        warnings.any(|warning| warning.contains("ctrlmesh.kusionstack.io/activate"))
+    };
+    for object in [faults("old"), with_lists()] {
+        assert!(!warned(&object), "{object}");
+        assert!(warned(&theirs(object.clone())), "{object}");
+        assert!(!warned(&activated(theirs(object.clone()))), "{object}");
+    }
+}

@@ -1,0 +1,206 @@
+//! ShardingConfigs that are deleted while their pods run.
+
+use ctrlmesh_contract::names::finalizers::{HAND_OVER, PROTECTED};
+
+use super::losing::{pod_of, shard};
+use super::sharing::limits;
+use super::*;
+use crate::hand_over::{lock_of, shard_of};
+
+const KIND: &str = "shardingconfigs.ctrlmesh.kusionstack.io";
+
+fn is_there(state: &Snapshot<'_>, name: &str) -> bool {
+    state.get(KIND, DEMO, name).is_some()
+}
+
+fn finalizers(state: &Snapshot<'_>, name: &str) -> Value {
+    state
+        .get(KIND, DEMO, name)
+        .map_or(Value::Null, |object| object["metadata"]["finalizers"].clone())
+}
+
+fn distributed(state: &Snapshot<'_>, name: &str) -> [String; 3] {
+    condition_of(state, "shardingconfigs", name, "Distributed")
+}
+
+fn shows_nothing(chain: &Chain, shard: &str) -> bool {
+    limits(chain, shard).contains("ctrlmesh.kusionstack.io/nothing")
+}
+
+/// Two shards with a pod each, whose sidecars run what they should.
+struct Two {
+    server: ApiServer,
+    left: Sidecar,
+    right: Sidecar,
+    task: Option<Running>,
+}
+
+impl Two {
+    async fn start(first: u8) -> Self {
+        let (left, port) = Sidecar::start(first, 0).await;
+        let (right, _) = Sidecar::start(first + 1, port).await;
+        left.say(running("left-0", 0, None));
+        right.say(running("right-0", 0, None));
+        let server = server().await;
+        put(&server, pod_of("left", &left.ip));
+        put(&server, pod_of("right", &right.ip));
+        put(&server, shard("left", "b", 60));
+        put(&server, shard("right", "c", 60));
+        let (_, task) = super::start(&server, port, &["--settle-ms=0"]).await;
+        let two = Self {
+            server,
+            left,
+            right,
+            task: Some(task),
+        };
+        until_entries(&two.server, 2).await;
+        two.acknowledges("left");
+        two.acknowledges("right");
+        until(&two.server, "both are enforced and held", |state| {
+            ["left", "right"].iter().all(|name| {
+                let enforced = condition_of(state, "shardingconfigs", name, "Enforced");
+                enforced[0] == "True" && finalizers(state, name) == json!([HAND_OVER])
+            })
+        })
+        .await;
+        two
+    }
+
+    fn chain(&self) -> Chain {
+        self.server.store().read(chain).unwrap()
+    }
+
+    /// A sidecar says that it runs the chain that lies there.
+    fn acknowledges(&self, shard: &str) {
+        let mut own = self.chain();
+        own.entries.retain(|entry| shard_of(&entry.name) == shard);
+        let sidecar = if shard == "left" { &self.left } else { &self.right };
+        sidecar.say(running(&format!("{shard}-0"), own.generation, Some(&own)));
+    }
+
+    async fn stop(&mut self) {
+        self.task.take().unwrap().stop().await;
+    }
+
+    fn delete(&self, name: &str) {
+        self.server.store().delete(KIND, DEMO, name).unwrap();
+    }
+
+    async fn run(&mut self) {
+        let (_, task) = super::start(&self.server, self.left.port, &["--settle-ms=0"]).await;
+        self.task = Some(task);
+    }
+
+    /// Deletes both between two passes, and waits until the second one shows nothing.
+    async fn delete_both(&mut self) {
+        self.stop().await;
+        self.delete("left");
+        self.delete("right");
+        self.run().await;
+        until(&self.server, "right shows nothing", |state| {
+            shows_nothing(&chain(state).unwrap(), "right")
+        })
+        .await;
+    }
+
+    async fn until_told(&self, name: &str, reason: &str, words: &[&str]) {
+        until(&self.server, reason, |state| {
+            let [_, found, message] = distributed(state, name);
+            found == reason && words.iter().all(|word| message.contains(word))
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn deleted_shard_is_held_until_its_pods_show_nothing() {
+    let mut two = Two::start(110).await;
+    let before = two.chain();
+    two.delete("left");
+    let command =
+        "kubectl -n demo patch shardingconfig left --type=merge --patch='{\"metadata\": {\"finalizers\": null}}'";
+    two.until_told("left", "Deleting", &["left-0", command]).await;
+    let told = two.chain();
+    assert!(shows_nothing(&told, "left"));
+    assert_eq!(limits(&told, "right"), limits(&before, "right"));
+    two.acknowledges("left");
+    until(&two.server, "it is released", |state| !is_there(state, "left")).await;
+    // Its pods have an entry as long as their controller has shards.
+    assert_eq!(two.chain(), told);
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn last_shard_gets_everything_and_waits_for_pods_of_others() {
+    let mut two = Two::start(112).await;
+    two.delete_both().await;
+    let narrowed = two.chain();
+    assert_ne!(limits(&narrowed, "left"), "[]", "right may show its objects still");
+    two.acknowledges("right");
+    let words = ["kubectl -n demo delete pods right-0", "several owners"];
+    two.until_told("left", "Gathering", &words).await;
+    until(&two.server, "right is released, and left has everything", |state| {
+        !is_there(state, "right") && limits(&chain(state).unwrap(), "left") == "[]"
+    })
+    .await;
+    let events = stand::notes(&two.server, "Gathering");
+    assert!(events.iter().any(|note| note.contains("right-0")), "{events:?}");
+    two.acknowledges("left");
+    // The same pod, made again.
+    two.server.store().delete("pods", DEMO, "right-0").unwrap();
+    until(&two.server, "pods ask for the controller's own lock", |state| {
+        let entries = chain(state).unwrap().entries;
+        entries.len() == 2 && entries.iter().all(|entry| lock_of(entry).is_none())
+    })
+    .await;
+    assert!(["left", "right"].iter().all(|shard| shows_nothing(&two.chain(), shard)));
+    two.until_told("left", "LocksExpiring", &[]).await;
+    two.server.store().delete("pods", DEMO, "left-0").unwrap();
+    until(&two.server, "there is no pod: the rules go", |state| {
+        chain(state).unwrap().entries.is_empty() && !is_there(state, "left")
+    })
+    .await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn another_manager_goes_on_with_a_teardown_and_force_ends_it() {
+    let mut two = Two::start(114).await;
+    two.delete_both().await;
+    two.stop().await;
+    two.acknowledges("right");
+    two.run().await;
+    two.until_told("left", "Gathering", &["right-0"]).await;
+    let stored = two.server.store().read(|state| state.get(KIND, DEMO, "left").cloned());
+    let mut left = stored.unwrap();
+    left["metadata"]["finalizers"] = json!([]);
+    left.as_object_mut().unwrap().remove("status");
+    put(&two.server, left);
+    until(&two.server, "the rules go", |state| {
+        chain(state).unwrap().entries.is_empty()
+    })
+    .await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn namespace_that_is_deleted_waits_for_no_shard() {
+    let (silent, port) = Sidecar::start(116, 0).await;
+    let server = server().await;
+    let stored = server.store().read(|state| state.get("namespaces", "", DEMO).cloned());
+    let mut namespace = stored.unwrap();
+    namespace["metadata"]["finalizers"] = json!(["example.com/test"]);
+    put(&server, namespace);
+    server.store().delete("namespaces", "", DEMO).unwrap();
+    put(&server, pod_of("left", &silent.ip));
+    let mut held = shard("left", "b", 60);
+    held["metadata"]["finalizers"] = json!([PROTECTED, HAND_OVER, "example.com/other"]);
+    put(&server, held);
+    server.store().delete(KIND, DEMO, "left").unwrap();
+    let (_, task) = start(&server, port, &[]).await;
+    until(&server, "it is released", |state| {
+        finalizers(state, "left") == json!(["example.com/other"])
+    })
+    .await;
+    task.stop().await;
+}

@@ -1,0 +1,37 @@
+//! Sidecars of other releases: nobody is given what it says that it can't run.
+
+use ctrlmesh_contract::support::Support;
+
+use super::*;
+
+/// A sidecar of a later release, which reads other documents, beside one of this.
+#[tokio::test]
+async fn document_that_a_sidecar_does_not_read_is_held_back_and_its_pod_is_named() {
+    let (sidecar, port, server) = one(61, |ip| pod("operator-0", ip)).await;
+    put(&server, samples::faults("a"));
+    let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
+    let chain = until_entries(&server, 1).await;
+    let mut later = running("operator-0", chain.generation, Some(&chain));
+    later.supports = Some(Support {
+        documents: vec!["chain.ctrlmesh.kusionstack.io/v9".to_owned()],
+        ..Support::current()
+    });
+    sidecar.say(later);
+    put(&server, samples::faults("b"));
+    let is_told = |state: &Snapshot<'_>| {
+        let [status, reason, message] = condition(state, "b", "Distributed");
+        status == "False" && reason == "SidecarOutdated" && message.contains("operator-0")
+    };
+    until(&server, "the object says so", is_told).await;
+    let event = |state: &Snapshot<'_>| {
+        let mut events = state.list("events.events.k8s.io");
+        events.any(|event| event["reason"] == "SidecarOutdated" && event["regarding"]["name"] == "b")
+    };
+    until(&server, "and so does an Event", event).await;
+    assert_eq!(server.store().read(super::chain).unwrap(), chain);
+    let mut current = running("operator-0", chain.generation, Some(&chain));
+    current.supports = Some(Support::current());
+    sidecar.say(current);
+    until_entries(&server, 2).await;
+    task.stop().await;
+}

@@ -1,0 +1,345 @@
+//! Shards that are deleted, one by one and all together, while controllers go on taking themselves for leaders.
+
+use super::*;
+
+const PODS: usize = 5;
+
+/// The shard that a pod is of, by its labels.
+const fn shard_of_pod(pod: usize) -> usize {
+    pod % 3
+}
+
+fn entry_name(id: usize) -> String {
+    format!("shard-selector/s{id}")
+}
+
+/// A pod and the controller in it.
+struct Controller {
+    uid: String,
+    /// What its sidecar runs; `None`: it was made and does not run yet.
+    running: Option<Vec<Entry>>,
+    /// The lock by which it takes itself for the leader.
+    leads: Option<String>,
+}
+
+/// Several pods for each shard, each of which elects a leader with client-go: it finds out late that it has lost its lock.
+struct Mesh {
+    last: Vec<Entry>,
+    claims: Claims,
+    pods: BTreeMap<usize, Controller>,
+    made: usize,
+    /// Shards whose ShardingConfigs are there; `false`: deleted, and not released yet.
+    objects: BTreeMap<usize, bool>,
+    /// Which buckets they ask for.
+    owners: Vec<usize>,
+}
+
+impl Mesh {
+    fn new(owners: &[usize]) -> Self {
+        let mut mesh = Self {
+            last: Vec::new(),
+            claims: Claims::default(),
+            pods: BTreeMap::new(),
+            made: 0,
+            objects: (0..3).map(|id| (id, true)).collect(),
+            owners: owners.to_vec(),
+        };
+        mesh.look();
+        for pod in 0..PODS {
+            mesh.make(pod);
+            mesh.sync(pod);
+        }
+        mesh
+    }
+
+    fn make(&mut self, pod: usize) {
+        self.made += 1;
+        let controller = Controller {
+            uid: format!("uid-{}", self.made),
+            running: None,
+            leads: None,
+        };
+        self.pods.insert(pod, controller);
+    }
+
+    /// The lock that a pod's controller asks for.
+    fn lock(&self, pod: usize) -> Option<String> {
+        let running = self.pods.get(&pod)?.running.as_ref()?;
+        let own = running
+            .iter()
+            .find(|entry| entry.pod_selector.matches(&labels_of(shard_of_pod(pod))));
+        let sharded = own.and_then(|entry| entry.settings.value().get("shard")?.as_str());
+        Some(sharded.map_or_else(|| "lock".to_owned(), |shard| format!("lock---{shard}")))
+    }
+
+    fn is_free(&self, lock: &str) -> bool {
+        self.pods.values().all(|pod| pod.leads.as_deref() != Some(lock))
+    }
+
+    /// A sidecar loads the last chain. Its controller gets the lock that it asks for now, if nobody has it; else it does not know yet
+    /// that it leads no more.
+    fn sync(&mut self, pod: usize) {
+        let last = self.last.clone();
+        if let Some(controller) = self.pods.get_mut(&pod) {
+            controller.running = Some(last);
+        }
+        self.elect(pod);
+    }
+
+    fn elect(&mut self, pod: usize) {
+        let Some(lock) = self.lock(pod) else { return };
+        if self.is_free(&lock)
+            && let Some(controller) = self.pods.get_mut(&pod)
+        {
+            controller.leads = Some(lock);
+        }
+    }
+
+    /// A controller finds out that it has lost its lock, and ends; it is started again, and the lock of a shard is free.
+    fn expire(&mut self, pod: usize) {
+        if self.may_lead(pod)
+            && let Some(controller) = self.pods.get_mut(&pod)
+        {
+            controller.leads = None;
+        }
+        self.elect(pod);
+    }
+
+    /// Whether it takes itself for the leader by a lock that it asks for no more.
+    fn may_lead(&self, pod: usize) -> bool {
+        let leads = self.pods.get(&pod).and_then(|controller| controller.leads.clone());
+        leads.is_some() && leads != self.lock(pod)
+    }
+
+    fn own(entries: &[Entry], pod: usize) -> Vec<&Entry> {
+        let labels = labels_of(shard_of_pod(pod));
+        let own = entries.iter().filter(|entry| entry.pod_selector.matches(&labels));
+        own.collect()
+    }
+
+    fn fleet(&self) -> Vec<Known> {
+        let known = |(pod, controller): (&usize, &Controller)| {
+            let labels = labels_of(shard_of_pod(*pod));
+            let running = controller.running.as_deref();
+            Known {
+                uid: controller.uid.clone(),
+                running: names(running.unwrap_or_default(), &labels),
+                runs: controller.running.clone().unwrap_or_default(),
+                is_blank: running.is_none(),
+                is_quiet: running.is_some_and(|running| Self::own(running, *pod) == Self::own(&self.last, *pod)),
+                is_given_up: false,
+                may_lead: self.may_lead(*pod),
+                labels,
+            }
+        };
+        self.pods.iter().map(known).collect()
+    }
+
+    /// A pass of the manager: whether it has changed nothing.
+    fn look(&mut self) -> bool {
+        let living = self.objects.iter().filter(|(_, is_alive)| **is_alive);
+        let wanted: Vec<Entry> = living
+            .map(|(id, _)| {
+                let buckets: Vec<usize> = (0..BUCKETS).filter(|bucket| self.owners[*bucket] == *id).collect();
+                shard(*id, &buckets)
+            })
+            .collect();
+        let gone = self.objects.iter().filter(|(_, is_alive)| !**is_alive);
+        let deleted: BTreeSet<String> = gone.map(|(id, _)| entry_name(*id)).collect();
+        let goal = Goal {
+            wanted: &wanted,
+            restarts: &NONE,
+            deleted: &deleted,
+        };
+        let fleet = self.fleet();
+        let plan = plan(&self.last, &self.claims, goal, &fleet);
+        let is_same = plan.entries == self.last && self.claims.cover(&plan.claims);
+        if is_same {
+            self.objects
+                .retain(|id, is_alive| *is_alive || !is_released(&entry_name(*id), &self.last, &self.claims, &fleet));
+        }
+        // A manager that takes over reads them back.
+        self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
+        self.last = plan.entries;
+        is_same && plan.waiting.is_empty()
+    }
+
+    /// Pods that act on a bucket.
+    fn owners(&self, bucket: usize) -> Vec<usize> {
+        let acts = |pod: &usize| {
+            let controller = &self.pods[pod];
+            let running = controller.running.as_deref().unwrap_or_default();
+            controller.leads.is_some() && sees(running, shard_of_pod(*pod), bucket)
+        };
+        self.pods.keys().copied().filter(acts).collect()
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        for bucket in 0..BUCKETS {
+            let now = self.owners(bucket);
+            prop_assert!(now.len() <= 1, "{bucket} is acted on by {now:?}: {:#?}", self.last);
+        }
+        Ok(())
+    }
+
+    /// All that has to happen does, but for pods that a person has to make again.
+    fn settle(&mut self) -> Result<(), TestCaseError> {
+        for _ in 0..12 {
+            self.look();
+            for pod in 0..PODS {
+                self.sync(pod);
+                self.check()?;
+                self.expire(pod);
+                self.check()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, id: usize) {
+        self.objects.entry(id).and_modify(|is_alive| *is_alive = false);
+    }
+}
+
+#[test]
+fn pods_of_deleted_shard_show_nothing_and_siblings_keep_what_they_have() {
+    let mut mesh = Mesh::new(&[0, 0, 1, 1, 2, 2]);
+    mesh.settle().unwrap();
+    mesh.delete(0);
+    mesh.look();
+    assert!(mesh.objects.contains_key(&0), "its pods show its objects still");
+    for _ in 0..2 {
+        mesh.look();
+        (0..PODS).for_each(|pod| mesh.sync(pod));
+    }
+    mesh.look();
+    assert!(!mesh.objects.contains_key(&0), "its pods show nothing");
+    // Whatever becomes of its pods: one that is made again does not see everything.
+    mesh.make(0);
+    mesh.settle().unwrap();
+    let owners: Vec<usize> = (0..BUCKETS).map(|bucket| mesh.owners(bucket).len()).collect();
+    assert_eq!(owners, [0, 0, 1, 1, 1, 1]);
+}
+
+#[test]
+fn last_shards_give_everything_to_one_of_them_until_other_pods_are_made_again() {
+    let mut mesh = Mesh::new(&[0, 0, 1, 1, 2, 2]);
+    mesh.settle().unwrap();
+    (0..3).for_each(|id| mesh.delete(id));
+    mesh.settle().unwrap();
+    let owner = mesh.owners(0);
+    assert_eq!(owner.len(), 1);
+    assert!(
+        (0..BUCKETS).all(|bucket| mesh.owners(bucket) == owner),
+        "one has everything"
+    );
+    assert_eq!(mesh.objects.len(), 1, "those of shards that show nothing are released");
+    let successor = entry_name(*mesh.objects.keys().next().unwrap());
+    let teardown = mesh.claims.teardown_of(&successor).unwrap();
+    let remaining: BTreeSet<String> = teardown
+        .remaining(&mesh.last, &mesh.fleet())
+        .map(str::to_owned)
+        .collect();
+    let successor_pods = |pod: &usize| entry_name(shard_of_pod(*pod)) == successor;
+    let others: Vec<usize> = (0..PODS).filter(|pod| !successor_pods(pod)).collect();
+    let uids: BTreeSet<String> = others.iter().map(|pod| mesh.pods[pod].uid.clone()).collect();
+    assert_eq!(remaining, uids);
+    for pod in others {
+        assert!(!mesh.last.is_empty() && mesh.objects.len() == 1);
+        mesh.make(pod);
+        mesh.settle().unwrap();
+    }
+    assert!(mesh.last.is_empty() && mesh.objects.is_empty(), "{:#?}", mesh.last);
+    assert!((0..BUCKETS).all(|bucket| mesh.owners(bucket).len() == 1));
+}
+
+#[test]
+fn rules_go_at_once_when_no_pod_is_left_or_last_object_is_released_by_force() {
+    let mut mesh = Mesh::new(&[0, 0, 1, 1, 2, 2]);
+    mesh.settle().unwrap();
+    (0..3).for_each(|id| mesh.delete(id));
+    mesh.settle().unwrap();
+    let mut forced = Mesh {
+        last: mesh.last.clone(),
+        claims: mesh.claims.clone(),
+        pods: BTreeMap::new(),
+        made: 0,
+        objects: BTreeMap::new(),
+        owners: mesh.owners.clone(),
+    };
+    std::mem::swap(&mut forced.pods, &mut mesh.pods);
+    mesh.look();
+    assert!(mesh.last.is_empty(), "there is no pod");
+    mesh.look();
+    assert!(mesh.objects.is_empty());
+    forced.look();
+    assert!(forced.last.is_empty(), "its object is gone");
+}
+
+#[derive(Clone, Debug)]
+enum Happens {
+    Edit(Vec<usize>),
+    Delete(usize),
+    DeleteAll,
+    Create(usize),
+    Sync(usize),
+    Expire(usize),
+    Look,
+    Make(usize),
+    Remove(usize),
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        2 => prop::collection::vec(0..3_usize, BUCKETS).prop_map(Happens::Edit),
+        2 => (0..3_usize).prop_map(Happens::Delete),
+        1 => Just(Happens::DeleteAll),
+        3 => (0..3_usize).prop_map(Happens::Create),
+        16 => (0..PODS).prop_map(Happens::Sync),
+        8 => (0..PODS).prop_map(Happens::Expire),
+        16 => Just(Happens::Look),
+        2 => (0..PODS).prop_map(Happens::Make),
+        1 => (0..PODS).prop_map(Happens::Remove),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is edited, deleted and made again, whoever lags and goes on taking itself for the leader: two controllers never act on
+    /// one object. In the end of it all each has one, and nothing is left of shards that were deleted.
+    #[test]
+    fn deleted_shards_never_give_an_object_two_owners(
+        first in prop::collection::vec(0..3_usize, BUCKETS),
+        story in prop::collection::vec(happens(), 1..120),
+    ) {
+        let mut mesh = Mesh::new(&first);
+        for happens in story {
+            match happens {
+                Happens::Edit(owners) => mesh.owners = owners,
+                Happens::Delete(id) => mesh.delete(id),
+                Happens::DeleteAll => (0..3).for_each(|id| mesh.delete(id)),
+                // An object that is being deleted can't be made again before it is gone.
+                Happens::Create(id) => drop(mesh.objects.entry(id).or_insert(true)),
+                Happens::Sync(pod) => mesh.sync(pod),
+                Happens::Expire(pod) => mesh.expire(pod),
+                Happens::Look => drop(mesh.look()),
+                Happens::Make(pod) => mesh.make(pod),
+                Happens::Remove(pod) => drop(mesh.pods.remove(&pod)),
+            }
+            mesh.check()?;
+        }
+        mesh.settle()?;
+        (0..3).for_each(|id| mesh.delete(id));
+        mesh.settle()?;
+        for pod in 0..PODS {
+            mesh.make(pod);
+            mesh.settle()?;
+        }
+        prop_assert!(mesh.last.is_empty() && mesh.objects.is_empty(), "{:#?}", mesh.last);
+        prop_assert!(mesh.claims.is_empty());
+        for bucket in 0..BUCKETS {
+            prop_assert_eq!(mesh.owners(bucket).len(), 1);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Whom the webhook server answers: whoever shows a certificate of the authorities in `--webhook-client-ca-file`, by a name in
+//! `--webhook-client-name` if any is given. Without that file it answers anybody, and refusals tell less ([`super::told`]).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustls::crypto::aws_lc_rs;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+
+use super::served::Served;
+use crate::args::Args;
+use crate::certificate::subject_common_name;
+use crate::context::Context;
+use crate::error::Error;
+
+const FLAG: &str = "--webhook-client-ca-file (CTRLMESH_WEBHOOK_CLIENT_CA_FILE)";
+/// How often the file is read again: authorities are replaced while the manager runs.
+const EVERY: Duration = Duration::from_secs(10);
+/// A bundle is a few kilobytes.
+const MAX_FILE: u64 = 1 << 20;
+
+/// What handshakes are made with, and which certificates of clients are good.
+pub(super) struct Tls {
+    config: ArcSwap<ServerConfig>,
+    names: Vec<String>,
+}
+
+impl Tls {
+    /// # Errors
+    /// The file is given and can't be used: nobody would be asked for a certificate.
+    pub(super) async fn new(args: &Args, served: &Arc<Served>) -> Result<Arc<Self>, Error> {
+        let clients = match &args.webhook_client_ca_file {
+            Some(path) => Some(verifier(&read(path).await?)?),
+            None => None,
+        };
+        Ok(Arc::new(Self {
+            config: ArcSwap::new(served.tls(clients)?),
+            names: args.webhook_client_names.clone(),
+        }))
+    }
+
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        self.config.load_full()
+    }
+
+    /// Whether a client that has made a handshake may ask.
+    pub(super) fn admits(&self, chain: Option<&[CertificateDer<'_>]>) -> bool {
+        let name = || subject_common_name(chain?.first()?);
+        self.names.is_empty() || name().is_some_and(|name| self.names.contains(&name))
+    }
+
+    /// Reads the file again and again, until the manager stops. The last good authorities stay in force.
+    pub(super) async fn follow(self: Arc<Self>, served: Arc<Served>, context: Context) {
+        let Some(path) = &context.args.webhook_client_ca_file else {
+            return;
+        };
+        let mut last = None;
+        loop {
+            match self.read_again(path, &served, &mut last).await {
+                Ok(()) => {}
+                Err(error) => tracing::warn!(%error, "webhook client authorities not read, keeping the last good ones"),
+            }
+            tokio::select! {
+                () = context.stop.cancelled() => return,
+                () = tokio::time::sleep(EVERY) => {}
+            }
+        }
+    }
+
+    /// `last` is what was read last. Sessions of clients with other authorities are not resumed: a configuration has sessions of its own.
+    pub(super) async fn read_again(
+        &self,
+        path: &Path,
+        served: &Arc<Served>,
+        last: &mut Option<Vec<u8>>,
+    ) -> Result<(), Error> {
+        let bytes = read(path).await?;
+        if last.as_ref() == Some(&bytes) {
+            return Ok(());
+        }
+        self.config.store(served.tls(Some(verifier(&bytes)?))?);
+        *last = Some(bytes);
+        Ok(())
+    }
+}
+
+async fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    let failed = |error: std::io::Error| Error::Flag(FLAG, format!("{}: {error}", path.display()));
+    if tokio::fs::metadata(path).await.map_err(failed)?.len() > MAX_FILE {
+        return Err(failed(std::io::ErrorKind::FileTooLarge.into()));
+    }
+    tokio::fs::read(path).await.map_err(failed)
+}
+
+fn verifier(pem: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+    let wrong = |problem: String| Error::Flag(FLAG, problem);
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| wrong(format!("is no PEM file: {error}")))?;
+        roots
+            .add(certificate)
+            .map_err(|error| wrong(format!("has a certificate that is no authority: {error}")))?;
+    }
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| wrong(format!("has no certificate of an authority: {error}")))
+}
