@@ -30,9 +30,24 @@ pub(crate) enum Command {
     Crd,
     /// Tells what is wrong with custom resources, by the rules of the manager. Fails if something is.
     Lint(LintArgs),
+    /// Deletes every ShardingConfig of the cluster in use while its manager runs, and waits until all are gone. Managers,
+    /// webhooks and definitions can be removed afterwards. Exits 1 if some wait for longer.
+    Uninstall(UninstallArgs),
     /// The demo's controller. Knows a kubeconfig and nothing else.
     #[command(hide = true)]
     DemoController(ControllerArgs),
+}
+
+/// Arguments of `ctrlmesh uninstall`.
+#[derive(Debug, Args)]
+pub(crate) struct UninstallArgs {
+    /// Delete them. Nothing can be undone, so it has to be said.
+    #[arg(long)]
+    pub(crate) yes: bool,
+
+    /// Seconds to wait.
+    #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) timeout: u64,
 }
 
 #[derive(Debug, Subcommand)]

@@ -21,6 +21,12 @@ pub(crate) enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// Nobody has said that everything shall be deleted.
+    #[error("this deletes every ShardingConfig of the cluster, and nothing undoes it; say so with --yes")]
+    NotConfirmed,
+    /// ShardingConfigs are not gone.
+    #[error(transparent)]
+    Uninstall(#[from] ctrlmesh_manager::Error),
     /// There is nothing to run.
     #[error(
         "there is no {name} at {}; build it with `cargo build -p {name}` (or `make build`), or name it with {flag}",

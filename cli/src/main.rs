@@ -10,6 +10,7 @@ mod paint;
 mod plugin;
 mod print;
 mod status;
+mod uninstall;
 
 use std::process::ExitCode;
 
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
             Command::Status(args) => status::run(args).await,
             Command::Crd => crd::run(),
             Command::Lint(args) => lint::run(&args),
+            Command::Uninstall(args) => uninstall::run(&args).await,
             Command::DemoController(args) => demo::controller::run(args).await,
         }
     });

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use ctrlmesh_contract::names::readiness;
-use ctrlmesh_contract::status::{EntryState, InFlight, LeaderElection, Status};
+use ctrlmesh_contract::status::{ApiTraffic, EntryState, InFlight, LeaderElection, StaleCache, Status, Touched};
 use serde_json::Value;
 
 use crate::admin::Admin;
@@ -36,13 +36,18 @@ fn text(status: &Status) -> String {
     facts.add_row(["pod", &format!("{}/{}", status.pod.namespace, status.pod.name)]);
     facts.add_row(["sidecar", &status.version]);
     if !status.not_ready.is_empty() {
-        facts.add_row(["not ready", &missing(&status.not_ready)]);
+        facts.add_row(["not ready", &missing(status)]);
+    } else if let Some(compiling) = &status.compiling {
+        facts.add_row(["next chain", &compiling.to_string()]);
     }
     let chain = match status.chain.generation {
         0 => "none yet".to_owned(),
         generation => format!("generation {generation}, since {}", status.chain.since),
     };
     facts.add_row(["chain", &chain]);
+    if let Some(traffic) = &status.api_traffic {
+        facts.add_row(["API traffic", &api_traffic(traffic)]);
+    }
     let InFlight {
         writes,
         lists,
@@ -52,6 +57,9 @@ fn text(status: &Status) -> String {
     if !status.chain.earlier.is_none() {
         let under_way = format!("{writes} writes, {lists} lists, {watches} watches under way, {caches} caches");
         facts.add_row(["earlier", &under_way]);
+    }
+    for cache in &status.chain.stale_caches {
+        facts.add_row(["stale cache", &stale_cache(cache)]);
     }
     let counts = &status.counts;
     facts.add_row([
@@ -71,6 +79,9 @@ fn text(status: &Status) -> String {
     for election in &status.leader_elections {
         facts.add_row(["leader", &leader(election)]);
     }
+    for touched in &status.touched {
+        facts.add_row(["touched", &touched_request(touched)]);
+    }
     if status.chain.entries.is_empty() {
         return facts.trim_fmt();
     }
@@ -79,9 +90,22 @@ fn text(status: &Status) -> String {
     parts.join("\n\n")
 }
 
+/// Whether the controller sends anything through its sidecar.
+fn api_traffic(traffic: &ApiTraffic) -> String {
+    match (&traffic.last, &traffic.since) {
+        (Some(last), _) => format!("last request at {last}"),
+        (None, Some(since)) => {
+            format!("none since {since}; a controller that ignores KUBECONFIG goes past the sidecar")
+        }
+        (None, None) => "not taken yet".to_owned(),
+    }
+}
+
 /// What a sidecar lacks, by the names that it has for that.
-fn missing(names: &[String]) -> String {
-    let told = names.iter().map(|name| match name.as_str() {
+fn missing(status: &Status) -> String {
+    let compiling = status.compiling.as_ref().map(ToString::to_string);
+    let told = status.not_ready.iter().map(|name| match name.as_str() {
+        readiness::FIRST_CHAIN if compiling.is_some() => compiling.as_deref().unwrap_or_default(),
         readiness::FIRST_CHAIN => "it has no chain yet (ConfigMap ctrlmesh-chain)",
         readiness::AWAIT_ENTRY => "the chain has no shard for this pod's labels",
         readiness::LISTENER => "nothing is served before that",
@@ -160,6 +184,41 @@ fn short(hash: &str) -> String {
     hash.chars().take(12).collect()
 }
 
+fn touched_request(touched: &Touched) -> String {
+    let Touched {
+        entry,
+        did,
+        request,
+        count,
+        last,
+        ..
+    } = touched;
+    let rule = match &*touched.rule {
+        "" => String::new(),
+        rule => format!(" (rule {rule})"),
+    };
+    let status = match touched.status {
+        0 => "no answer".to_owned(),
+        status => status.to_string(),
+    };
+    format!("{request}: {did} by {entry}{rule}, {status}; {count} times, last {last}")
+}
+
+fn stale_cache(cache: &StaleCache) -> String {
+    let StaleCache {
+        client,
+        resource,
+        since,
+        ..
+    } = cache;
+    let refused = match (cache.refused_watches, cache.given_up) {
+        (0, _) => String::new(),
+        (count, false) => format!(", {count} expired watches refused"),
+        (count, true) => format!(", {count} expired watches refused; no longer waited for"),
+    };
+    format!("{resource} of {client}, not listed since {since}{refused}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,8 +226,10 @@ mod tests {
     const STATUS: &str = r#"{"pod":{"namespace":"shop","name":"operator-0"},"version":"0.1.0","notReady":["--await-entry","else"],"chain":{"generation":7,
         "since":"2026-01-01T00:00:00Z","entries":[{"name":"shard-selector/shop-0","plugin":
         "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","settingsHash":"00112233445566",
-        "state":"Quarantined","faults":5,"error":"trap","until":"2026-01-01T00:00:01Z"}],"earlier":{"writes":2,"lists":3,"watches":1,"caches":4}},
+        "state":"Quarantined","faults":5,"error":"trap","until":"2026-01-01T00:00:01Z"}],"earlier":{"writes":2,"lists":3,"watches":1,"caches":4},
+        "staleCaches":[{"client":"manager/v1","resource":"configmaps","since":"2026-01-01T00:00:04Z","refusedWatches":9,"givenUp":true}]},
         "refused":{"generation":8,"reason":"Signature","message":"it is not signed","when":"2026-01-01T00:00:02Z"},
+        "touched":[{"entry":"fault-inject/x","rule":"r","did":"refused","request":"update pods a/b","status":409,"count":3,"last":"2026-01-01T00:00:05Z"}],
         "leaderElections":[{"lock":"lock---a","holder":"me","leads":true,"since":"2026-01-01T00:00:03Z"},
         {"lock":"lock---b","holder":"other"},{"lock":"lock---c"}]}"#;
 
@@ -180,15 +241,34 @@ mod tests {
             "the chain has no shard for this pod's labels; else",
             "generation 7",
             "2 writes, 3 lists, 1 watches under way, 4 caches",
+            "configmaps of manager/v1, not listed since 2026-01-01T00:00:04Z, 9 expired watches refused; no longer waited for",
             "it is not signed (Signature",
             "e3b0c44298fc ",
             "quarantined until",
+            "update pods a/b: refused by fault-inject/x (rule r), 409; 3 times, last 2026-01-01T00:00:05Z",
             "lock---a: this pod, as me, since 2026-01-01T00:00:03Z",
             "lock---b: not this pod; other was the last",
             "lock---c: nobody",
         ] {
             assert!(text.contains(part), "{part} is missing:\n{text}");
         }
+    }
+
+    #[test]
+    fn sidecar_that_compiles_says_so_instead_of_that_it_has_no_chain() {
+        let status = |not_ready: &str| {
+            let json = format!(r#"{{"notReady":[{not_ready}],"compiling":{{"plugins":2,"seconds":3}}}}"#);
+            text(&serde_json::from_str(&json).unwrap())
+        };
+        let starting = status(r#""first chain","listener""#);
+        assert!(
+            starting.contains("compiling 2 plugins (3 s); nothing is served"),
+            "{starting}"
+        );
+        assert!(!starting.contains("it has no chain yet"), "{starting}");
+        let reloading = status("");
+        assert!(reloading.contains("compiling 2 plugins (3 s)"), "{reloading}");
+        assert!(!reloading.contains("not ready"), "{reloading}");
     }
 
     #[test]

@@ -2,15 +2,18 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
 use http::HeaderMap;
-use http_body::Frame;
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 
+use crate::faults::Gate;
 use crate::list::Page;
 use crate::watch::Watch;
 
@@ -77,6 +80,8 @@ pub(crate) struct Shape {
     /// Bytes before it breaks off.
     pub(crate) cut_after: Option<usize>,
     pub(crate) trailers: Option<HeaderMap>,
+    /// Opens when the end may be told.
+    pub(crate) late_end: Option<Gate>,
 }
 
 impl Shape {
@@ -85,7 +90,11 @@ impl Shape {
     }
 
     /// Gives the body its faults.
-    pub(crate) fn apply(self, body: ResponseBody) -> ResponseBody {
+    pub(crate) fn apply(mut self, body: ResponseBody) -> ResponseBody {
+        let body = match self.late_end.take() {
+            Some(gate) => LateEnd::new(body, gate).boxed_unsync(),
+            None => body,
+        };
         if self.is_plain() {
             return body;
         }
@@ -95,6 +104,45 @@ impl Shape {
             left: Bytes::new(),
         };
         streamed(stream::unfold(Some(shaped), async |shaped| shaped?.next().await))
+    }
+}
+
+/// A body that keeps to itself that it is over, but not its length.
+struct LateEnd {
+    body: ResponseBody,
+    /// `None` when it is open.
+    gate: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl LateEnd {
+    fn new(body: ResponseBody, gate: Gate) -> Self {
+        let opened = async move {
+            gate.pass().await;
+        };
+        Self {
+            body,
+            gate: Some(Box::pin(opened)),
+        }
+    }
+}
+
+impl Body for LateEnd {
+    type Data = Bytes;
+    type Error = Interrupted;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Interrupted>>> {
+        if let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+            return Poll::Ready(Some(frame));
+        }
+        if let Some(gate) = &mut self.gate {
+            ready!(gate.as_mut().poll(cx));
+            self.gate = None;
+        }
+        Poll::Ready(None)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

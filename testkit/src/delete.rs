@@ -43,7 +43,8 @@ impl DeleteOptions {
             .and_then(Value::as_bool)
             .map(|orphan| orphan.to_string());
         check_propagation(field("propagationPolicy"), orphan.as_deref())?;
-        let mut dry_run = is_dry_run(query.get("dryRun").as_deref())?;
+        // The query is not read at all.
+        let mut dry_run = false;
         for stage in options.get("dryRun").and_then(Value::as_array).into_iter().flatten() {
             dry_run |= is_dry_run(stage.as_str())?;
         }

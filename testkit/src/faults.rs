@@ -45,6 +45,9 @@ pub enum Fault {
         /// Bytes sent before.
         after: usize,
     },
+    /// The whole body is sent, with its length; that it is over is told when the gate opens (a minute later at most). HTTP/2 only:
+    /// `END_STREAM` comes in a frame of its own, as Go's servers send it.
+    LateEnd(Gate),
     /// A `103 Early Hints` comes before the response. HTTP/1.1 only: on HTTP/2 hyper offers no way to send one, and the
     /// request is answered with 501.
     EarlyHints,

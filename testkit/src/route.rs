@@ -199,6 +199,7 @@ impl Plan {
             Fault::Tunnel => self.tunnel = true,
             Fault::SlowBody { chunk, every } => self.shape.slow = Some((chunk, every)),
             Fault::CutBody { after } => self.shape.cut_after = Some(after),
+            Fault::LateEnd(gate) => self.shape.late_end = Some(gate),
             Fault::EarlyHints if self.is_http2 => {
                 self.refusal = Some(Refusal::not_implemented("103 responses on HTTP/2"))
             }
