@@ -21,6 +21,14 @@ var catalogueB = []catalogueCase{
 	{"B17_empty_namespace_segment", func(t *testing.T, v *view) {
 		v.like(t, get("/api/v1/namespaces//configmaps"), "/api/v1/namespaces//configmaps?labelSelector=shard%3Da")
 		v.like(t, get("/apis/e2e.ctrlmesh.dev/v1/namespaces//widgets"), "/apis/e2e.ctrlmesh.dev/v1/widgets?labelSelector=shard%3Da")
+		for path, sent := range map[string]string{
+			"/api/v1/namespaces//configmaps":                                       "/api/v1/configmaps?labelSelector=shard%3Da",
+			"/apis/e2e.ctrlmesh.dev/v1/watch/namespaces//widgets?timeoutSeconds=1": "/apis/e2e.ctrlmesh.dev/v1/watch/widgets?timeoutSeconds=1&labelSelector=shard%3Da",
+		} {
+			if _, event := v.arrived(t, get(path)); event.RequestURI != sent {
+				t.Errorf("upstream got %q of %q, want %q", event.RequestURI, path, sent)
+			}
+		}
 	}},
 	{"B18_escaped_slash", func(t *testing.T, v *view) {
 		for _, path := range []string{
@@ -108,7 +116,8 @@ func narrowedLikeDirect(t *testing.T, v *view, path string) {
 	}
 }
 
-// unclean are paths that a careless proxy would turn into the path of a list; NS and OTHER are namespaces.
+// unclean are paths that a careless proxy would turn into the path of a list; NS and OTHER are namespaces. See hop_test.go
+// for a proxy that does.
 var unclean = []string{
 	"//api/v1/configmaps", "/api//v1/configmaps", "/api/v1//configmaps", "/api/v1/./configmaps", "/api/./v1/configmaps", "///api/v1/configmaps",
 	"/api/v1/x/../configmaps", "/api/v1/configmaps/.", "/api/v1/configmaps/..", "/../api/v1/configmaps", "/./api/v1/configmaps",
@@ -120,6 +129,9 @@ var unclean = []string{
 	"/api/v1/configmaps//", "/api/v1/configmaps/?",
 	"/api/v1/configmaps|", "/api/v1/configmaps\"", "/api/v1/<configmaps>", "/api/v1/{configmaps}", "/api/v1/configmaps^", "/api/v1/configmaps`", "/api/v1/configm\xc3\xa4ps",
 	"/api/v1/configmaps\xff", "/api/v1/configmaps\x7f", "/api/v1/configmaps/%2F", "/api/v1/configmaps%2F", "/api/v1/configmaps%2F%2F", "/api/v1/namespaces/%2F/configmaps",
+	"/%2e/api/v1/configmaps", "/x/..%2Fapi/v1/configmaps", "/..;/api/v1/configmaps", "/x\\..\\api/v1/configmaps", "/api%5Cv1%5Cconfigmaps",
+	"/%252e/api/v1/configmaps", "/api/v1/namespaces/NS%252Fconfigmaps", "/api/v1/nodes/n/proxy/../../../configmaps",
+	"/api/v1/nodes/n/proxy/..%2f..%2f../configmaps", "/api/v1/nodes/n/proxy/%252e%252e/%252e%252e/../configmaps",
 	"/api/v1/namespaces/NS/configmaps%2Fmine-x", "/api/v1/namespaces/%00/configmaps", "/api/v1/namespaces/*/configmaps", "/api/v1/%2Fconfigmaps",
 }
 

@@ -27,6 +27,7 @@ var asKustomized = map[string][]string{
 	".":                        nil,
 	"overlays/cert-manager":    {"--set=certManager.enabled=true"},
 	"overlays/monitoring":      {"--set=monitoring.enabled=true"},
+	"overlays/webhook-clients": {"--set=webhookClients.configMap=ctrlmesh-webhook-clients"},
 	"overlays/without-mesh-ca": {"--set=meshCA.enabled=false"},
 	"overlays/development": {
 		"--set=replicas=1", "--set-string=settings.CTRLMESH_PROXY_LOG=info\\,access=debug",
@@ -188,7 +189,7 @@ func describes(t *testing.T, path string, value any, schema map[string]any) {
 }
 
 // everything is switched on.
-const everything = "certManager.enabled=true,monitoring.enabled=true"
+const everything = "certManager.enabled=true,monitoring.enabled=true,uninstall.deleteShardingConfigs=true"
 
 // changes are other values than the defaults, as JSON. Those of switches turn off what is on in [everything].
 var changes, switches = map[string]string{
@@ -212,11 +213,14 @@ var changes, switches = map[string]string{
 	"volumeMounts":              `[{"name": "authorities", "mountPath": "/etc/registries", "readOnly": true}]`,
 	"networkPolicy.egressPorts": `[443, 6443, 8443, 16443, 5000]`,
 	"certManager.issuerRef":     `{"name": "company", "kind": "ClusterIssuer", "group": "cert-manager.io"}`,
-	"monitoring.labels":         `{"release": "prometheus"}`,
-	"monitoring.interval":       `"1m"`,
+	"webhookClients.configMap":  `"authorities"`, "webhookClients.names": `["kube-apiserver"]`,
+	"monitoring.labels":        `{"release": "prometheus"}`,
+	"monitoring.interval":      `"1m"`,
+	"uninstall.timeoutSeconds": `60`,
 }, map[string]string{
 	"crds.install": `false`, "podDisruptionBudget.enabled": `false`, "networkPolicy.enabled": `false`,
 	"certManager.enabled": `false`, "monitoring.enabled": `false`, "meshCA.enabled": `false`,
+	"uninstall.deleteShardingConfigs": `false`,
 }
 
 // changed are arguments for all changes at once.

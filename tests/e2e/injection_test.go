@@ -39,10 +39,9 @@ spec:
 
 // injectedCase is what a file of manager/src/inject/testdata has, as far as it matters here.
 type injectedCase struct {
-	Flags        []string
-	Rules        []map[string]any
-	Native       *bool
-	UpstreamKeys []string
+	Flags  []string
+	Rules  []map[string]any
+	Native *bool
 	// Of a Service that has other addresses than the one of this cluster.
 	ServiceAddresses []string
 	Pod              map[string]any
@@ -56,9 +55,6 @@ func TestInjection(t *testing.T) {
 	m := newMesh(t, "--webhook-bind-address=127.0.0.1", "--webhook-port="+port, "--proxy-image=ctrlmesh-proxy:1", "--init-image=ctrlmesh-init:1")
 	makeNamespace(t, m.controlPlane, injectedNamespace, nil)
 	m.apply(t, injectedNamespace, operatorShard)
-	remote := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: "remote-cluster"}, Data: map[string]string{"admin.conf": ""}}
-	_, err = m.client.CoreV1().ConfigMaps(injectedNamespace).Create(t.Context(), remote, meta.CreateOptions{})
-	check(t, err)
 	manager := m.start(t, "manager-0")
 	key := m.publicKey(t)
 	installWebhooks(t, m, "https://"+address)

@@ -34,9 +34,15 @@ type mesh struct {
 // newMesh starts a cluster and installs what the repository ships. At the end no request of a manager may have been forbidden.
 func newMesh(t *testing.T, flags ...string) *mesh {
 	t.Helper()
+	return newMeshAt(t, nil, flags...)
+}
+
+// newMeshAt has an API server with flags of its own.
+func newMeshAt(t *testing.T, apiServerFlags []string, flags ...string) *mesh {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	plane, err := startControlPlane(ctx, newDir(t))
+	plane, err := startControlPlane(ctx, newDir(t), apiServerFlags...)
 	t.Cleanup(func() {
 		if plane.cluster == nil {
 			return

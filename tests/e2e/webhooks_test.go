@@ -2,15 +2,21 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
+	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"ctrlmesh.kusionstack.io/e2e/cluster"
 	"ctrlmesh.kusionstack.io/e2e/manager"
 	"ctrlmesh.kusionstack.io/e2e/process"
 	admission "k8s.io/api/admissionregistration/v1"
@@ -40,12 +46,14 @@ func TestWebhooks(t *testing.T) {
 	address := must(process.FreeAddress())(t)
 	_, port, err := net.SplitHostPort(address)
 	check(t, err)
-	m := newMesh(t, "--webhook-bind-address=127.0.0.1", "--webhook-port="+port)
+	forAPIServer, forManager := clientCertificate(t)
+	m := newMeshAt(t, []string{forAPIServer}, append(forManager, "--webhook-bind-address=127.0.0.1", "--webhook-port="+port)...)
 	namespace := m.namespace(t)
 	stored := m.apply(t, namespace, brokenFaults)
 	started := m.start(t, "manager-0")
 	installWebhooks(t, m, "https://"+address)
 
+	t.Run("nobody but the API server is answered", func(t *testing.T) { answersAPIServersAlone(t, m, address) })
 	t.Run("a mistake is refused with its field", func(t *testing.T) { refusesWithField(t, m, namespace) })
 	t.Run("what was stored locks nobody in", func(t *testing.T) { locksNobodyIn(t, m, stored) })
 	t.Run("shards that share objects are warned of", func(t *testing.T) { warnsOfOverlap(t, m, namespace) })
@@ -54,6 +62,46 @@ func TestWebhooks(t *testing.T) {
 	t.Run("a bundle that was reset is written again", func(t *testing.T) { repairsBundle(t, m, namespace) })
 	t.Run("updates that leave labels alone are not asked about", func(t *testing.T) { asksAboutLabelsOnly(t, m, started) })
 	t.Run("without a manager what is there can be cleaned up", func(t *testing.T) { cleansUpAlone(t, m, namespace, started) })
+}
+
+// clientCertificate for API servers: the flag that gives it to them as docs/install.md says, and what has a manager ask for it.
+func clientCertificate(t *testing.T) (string, []string) {
+	t.Helper()
+	authority := must(cluster.NewAuthority("webhook-clients"))(t)
+	pair := must(authority.Client("kube-apiserver"))(t)
+	dir := newDir(t)
+	for name, text := range map[string]string{
+		"ca.crt": string(authority.PEM), "client.crt": string(pair.Cert), "client.key": string(pair.Key),
+		"webhooks.kubeconfig": `{apiVersion: v1, kind: Config, users: [{name: "*", user: {client-certificate: DIR/client.crt, client-key: DIR/client.key}}]}`,
+		"admission.yaml": `
+apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+- name: MutatingAdmissionWebhook
+  configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration, kubeConfigFile: DIR/webhooks.kubeconfig}
+- name: ValidatingAdmissionWebhook
+  configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration, kubeConfigFile: DIR/webhooks.kubeconfig}
+`,
+	} {
+		text = strings.ReplaceAll(text, "DIR", dir)
+		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	return "--admission-control-config-file=" + filepath.Join(dir, "admission.yaml"),
+		[]string{"--webhook-client-ca-file=" + filepath.Join(dir, "ca.crt"), "--webhook-client-name=kube-apiserver"}
+}
+
+// answersAPIServersAlone has a client without a certificate ask.
+func answersAPIServersAlone(t *testing.T, m *mesh, address string) {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(must(bundle(t, m))(t))
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	response, err := client.Get("https://" + address + "/healthz")
+	if err == nil {
+		check(t, response.Body.Close())
+		t.Errorf("a client without a certificate is answered: %s", response.Status)
+	} else if !strings.Contains(err.Error(), "certificate required") {
+		t.Errorf("a client without a certificate: %v", err)
+	}
 }
 
 // installWebhooks applies both configurations with an URL, and waits until the manager has put its CA in.
