@@ -65,30 +65,18 @@ pub async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListe
 }
 
 /// Serves `/metrics` until it shall stop.
-///
-/// # Errors
-/// None so far.
-pub async fn serve_metrics(
-    listener: TcpListener,
-    metrics: Arc<Metrics>,
-    stop: CancellationToken,
-) -> std::io::Result<()> {
+pub async fn serve_metrics(listener: TcpListener, metrics: Arc<Metrics>, stop: CancellationToken) {
     let router = Router::new().route("/metrics", get(render)).with_state(metrics);
     serve(listener, router, stop).await;
-    Ok(())
 }
 
 /// Serves `/healthz` and `/readyz` until it shall stop.
-///
-/// # Errors
-/// None so far.
-pub async fn serve_health(listener: TcpListener, readiness: Readiness, stop: CancellationToken) -> std::io::Result<()> {
+pub async fn serve_health(listener: TcpListener, readiness: Readiness, stop: CancellationToken) {
     let router = Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(ready))
         .with_state(readiness);
     serve(listener, router, stop).await;
-    Ok(())
 }
 
 async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
@@ -173,6 +161,6 @@ mod tests {
         newest.read_to_string(&mut answer).await.unwrap();
         assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
         stop.cancel();
-        serving.await.unwrap().unwrap();
+        serving.await.unwrap();
     }
 }

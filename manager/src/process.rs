@@ -71,11 +71,16 @@ async fn run_until(context: &Context, mut asked: impl AsyncFnMut()) -> Result<()
     // What others ask for ends after what the manager does by itself.
     let serving = context.until(CancellationToken::new());
     let mut parts: JoinSet<Result<(), Error>> = JoinSet::new();
-    let io = |result: std::io::Result<()>| result.map_err(|error| Error::Api(kube::Error::Service(error.into())));
     let (until, told) = (serving.stop.clone(), readiness.clone());
-    parts.spawn(async move { io(admin::serve_health(health, told, until).await) });
+    parts.spawn(async move {
+        admin::serve_health(health, told, until).await;
+        Ok(())
+    });
     let (until, shown) = (serving.stop.clone(), context.metrics.clone());
-    parts.spawn(async move { io(admin::serve_metrics(counters, shown, until).await) });
+    parts.spawn(async move {
+        admin::serve_metrics(counters, shown, until).await;
+        Ok(())
+    });
     let goes = context.stop.clone();
     parts.spawn(webhook::run(serving.clone(), webhooks, readiness.clone(), goes));
     parts.spawn(leader::run(context.clone()));
