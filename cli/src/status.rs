@@ -32,6 +32,17 @@ pub(crate) async fn run(args: StatusArgs) -> Result<ExitCode, Error> {
 }
 
 fn text(status: &Status) -> String {
+    let facts = facts(status);
+    if status.chain.entries.is_empty() {
+        return facts.trim_fmt();
+    }
+    let mut parts = vec![facts.trim_fmt(), entries(status).trim_fmt()];
+    parts.extend(reports(status).map(|reports| reports.trim_fmt()));
+    parts.join("\n\n")
+}
+
+/// What holds for the whole sidecar.
+fn facts(status: &Status) -> Table {
     let mut facts = table();
     facts.add_row(["pod", &format!("{}/{}", status.pod.namespace, status.pod.name)]);
     facts.add_row(["sidecar", &status.version]);
@@ -48,15 +59,8 @@ fn text(status: &Status) -> String {
     if let Some(traffic) = &status.api_traffic {
         facts.add_row(["API traffic", &api_traffic(traffic)]);
     }
-    let InFlight {
-        writes,
-        lists,
-        watches,
-        caches,
-    } = status.chain.earlier;
     if !status.chain.earlier.is_none() {
-        let under_way = format!("{writes} writes, {lists} lists, {watches} watches under way, {caches} caches");
-        facts.add_row(["earlier", &under_way]);
+        facts.add_row(["earlier", &under_way(&status.chain.earlier)]);
     }
     for cache in &status.chain.stale_caches {
         facts.add_row(["stale cache", &stale_cache(cache)]);
@@ -82,12 +86,17 @@ fn text(status: &Status) -> String {
     for touched in &status.touched {
         facts.add_row(["touched", &touched_request(touched)]);
     }
-    if status.chain.entries.is_empty() {
-        return facts.trim_fmt();
-    }
-    let mut parts = vec![facts.trim_fmt(), entries(status).trim_fmt()];
-    parts.extend(reports(status).map(|reports| reports.trim_fmt()));
-    parts.join("\n\n")
+    facts
+}
+
+fn under_way(earlier: &InFlight) -> String {
+    let InFlight {
+        writes,
+        lists,
+        watches,
+        caches,
+    } = earlier;
+    format!("{writes} writes, {lists} lists, {watches} watches under way, {caches} caches")
 }
 
 /// Whether the controller sends anything through its sidecar.

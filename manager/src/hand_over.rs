@@ -179,23 +179,12 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl Fleet)
             continue;
         };
         let old = before.get(entry.name.as_str());
-        if let Some(old) = old.filter(|_| restart::base(&entry.name).is_some_and(|base| restarts.contains(base))) {
-            plan.entries.push(with(entry, &old.limits, old.is_consistent));
-            continue;
-        }
-        let base = moves.base(&entry.name, shard);
-        let limits = if is_held_up(&mut plan, &moves, &entry.name, shard, fleet) {
-            moves::narrowed(shard, base)
-        } else {
-            shard.limits.clone()
+        let keeps = |_: &&Shard| restart::base(&entry.name).is_some_and(|base| restarts.contains(base));
+        let next = match old.filter(keeps) {
+            Some(old) => with(entry, &old.limits, old.is_consistent),
+            None => step(&mut plan, &moves, entry, shard, fleet),
         };
-        let is_sibling = |(name, other): (&&str, &Shard)| **name != entry.name && other.lock == shard.lock;
-        let has_siblings = before.iter().chain(&after).any(is_sibling);
-        let is_consistent = match old {
-            Some(old) if old.limits == limits => old.is_consistent,
-            _ => has_siblings && moves::gains(&limits, base),
-        };
-        plan.entries.push(with(entry, &limits, is_consistent));
+        plan.entries.push(next);
     }
     restart::hold(&mut plan, last, &wanted, &restarts, fleet);
     plan.evict
@@ -205,6 +194,23 @@ pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl Fleet)
     teardown::unlock(&mut plan.entries, &teardowns);
     plan.claims.teardowns = teardowns;
     plan
+}
+
+/// A shard's next entry: what it shall show, or, while others may still show some of that, what it may show meanwhile.
+fn step(plan: &mut Plan, moves: &Moves<'_>, entry: &Entry, shard: &Shard, fleet: &impl Fleet) -> Entry {
+    let base = moves.base(&entry.name, shard);
+    let limits = if is_held_up(plan, moves, &entry.name, shard, fleet) {
+        moves::narrowed(shard, base)
+    } else {
+        shard.limits.clone()
+    };
+    let is_sibling = |(name, other): (&&str, &Shard)| **name != entry.name && other.lock == shard.lock;
+    let has_siblings = moves.before.iter().chain(moves.after).any(is_sibling);
+    let is_consistent = match moves.before.get(entry.name.as_str()) {
+        Some(old) if old.limits == limits => old.is_consistent,
+        _ => has_siblings && moves::gains(&limits, base),
+    };
+    with(entry, &limits, is_consistent)
 }
 
 /// Whether a shard has to wait for others; the plan says for whom, or whom it overtakes.

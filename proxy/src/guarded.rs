@@ -108,12 +108,10 @@ impl Guarded {
             Err(stop) => return exchange.stop(stop, &accept).await,
         };
         exchange.dress(&mut parts.headers);
-        if !prepared.delete_options.is_empty() {
-            match delete_options::edited(&mut parts.headers, body, &prepared.delete_options).await {
-                Ok(edited) => body = edited,
-                Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
-            }
-        }
+        body = match edited(&exchange, &mut parts.headers, body, &mut prepared).await {
+            Ok(edited) => edited,
+            Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
+        };
         // An object is renamed in bodies, which a tunnel has none of.
         if exchange.upgrade.is_some() && prepared.rename.is_none() {
             return match upgrade::send(&exchange, parts, body, prepared.uri.clone()).await {
@@ -124,12 +122,6 @@ impl Guarded {
                 Offered::Ordinary(response) => self.respond(&exchange, &accept, prepared, response).await,
                 Offered::Failed(response) => Ok(response),
             };
-        }
-        if let Some(rename) = &prepared.rename {
-            match renamed(&exchange, &mut parts.headers, body, rename).await {
-                Ok(renamed) => (body, prepared.overheard) = renamed,
-                Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
-            }
         }
         match exchange
             .send(&parts.method, parts.headers, prepared.uri.clone(), body)
@@ -297,6 +289,22 @@ impl Guarded {
             position,
         })
     }
+}
+
+/// The body with what was edited in it, if anything was.
+async fn edited(
+    exchange: &Exchange<'_>,
+    headers: &mut HeaderMap,
+    mut body: RequestBody,
+    prepared: &mut Prepared,
+) -> Result<RequestBody, Reply> {
+    if !prepared.delete_options.is_empty() {
+        body = delete_options::edited(headers, body, &prepared.delete_options).await?;
+    }
+    if let Some(rename) = &prepared.rename {
+        (body, prepared.overheard) = renamed(exchange, headers, body, rename).await?;
+    }
+    Ok(body)
 }
 
 /// The body with the API server's name in it, and who hears what becomes of the request if it is about a lock.

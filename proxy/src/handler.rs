@@ -191,8 +191,8 @@ impl Exchange<'_> {
         if self.upgrade.is_some() {
             let body = RequestBody::new(incoming, &self.record);
             return Ok(
-                match Box::pin(upgrade::send(&self, parts, body, self.uri.clone())).await {
-                    Offered::Switched(switched) => upgrade::switch(&self, switched, None),
+                match Box::pin(upgrade::send(self, parts, body, self.uri.clone())).await {
+                    Offered::Switched(switched) => upgrade::switch(self, switched, None),
                     Offered::Ordinary(response) => ClientBody::upstream(response, &self.record),
                     Offered::Failed(response) => response,
                 },

@@ -101,13 +101,7 @@ pub(crate) async fn accept(
         };
         let Ok(permit) = Arc::clone(&places).try_acquire_owned() else {
             metrics.connections_refused.inc();
-            if let Some(suppressed) = refusals.admit() {
-                tracing::warn!(
-                    setting,
-                    suppressed,
-                    "connection refused: --max-connections (CTRLMESH_MAX_CONNECTIONS) is reached"
-                );
-            }
+            warn_of_refusal(setting, &refusals);
             continue;
         };
         let Some(worker) = turn.next() else { return };
@@ -116,6 +110,16 @@ pub(crate) async fn accept(
             _ = worker.send(Order::Serve(traffic, stream, permit)) => {}
             () = stop.cancelled() => return,
         }
+    }
+}
+
+fn warn_of_refusal(setting: &str, rate: &WarningRate) {
+    if let Some(suppressed) = rate.admit() {
+        tracing::warn!(
+            setting,
+            suppressed,
+            "connection refused: --max-connections (CTRLMESH_MAX_CONNECTIONS) is reached"
+        );
     }
 }
 

@@ -96,22 +96,8 @@ impl Metrics {
     }
 
     fn register(&mut self) {
+        self.register_external();
         let registry = &mut self.registry;
-        registry.register(
-            "external_tunnels",
-            "Open tunnels of CONNECT",
-            self.external_tunnels.clone(),
-        );
-        registry.register(
-            "external_targets",
-            "Targets of external traffic with connections of their own, of all threads together",
-            self.external_targets.clone(),
-        );
-        registry.register(
-            "external_addresses_refused",
-            "Addresses that external traffic wanted and may not have",
-            self.external_addresses_refused.clone(),
-        );
         registry.register("connections", "Open client connections", self.connections.clone());
         registry.register(
             "connections_refused",
@@ -147,6 +133,25 @@ impl Metrics {
             "plugin_call_seconds",
             "Time spent in a plugin's calls",
             self.plugin_seconds.clone(),
+        );
+    }
+
+    fn register_external(&mut self) {
+        let registry = &mut self.registry;
+        registry.register(
+            "external_tunnels",
+            "Open tunnels of CONNECT",
+            self.external_tunnels.clone(),
+        );
+        registry.register(
+            "external_targets",
+            "Targets of external traffic with connections of their own, of all threads together",
+            self.external_targets.clone(),
+        );
+        registry.register(
+            "external_addresses_refused",
+            "Addresses that external traffic wanted and may not have",
+            self.external_addresses_refused.clone(),
         );
     }
 

@@ -86,6 +86,16 @@ pub(crate) struct Worker {
     tasks: TaskTracker,
 }
 
+/// The connections for requests that are lent our credentials, and those for requests that bring their own.
+fn upstreams(target: &Arc<Target>, limits: Limits) -> (Rc<Upstream>, Rc<Upstream>) {
+    let upstream = Upstream::new(Arc::clone(target), limits.clone());
+    let strangers = match target.for_strangers() {
+        same if Arc::ptr_eq(same, target) => Rc::clone(&upstream),
+        other => Upstream::new(Arc::clone(other), limits),
+    };
+    (upstream, strangers)
+}
+
 /// What a worker thread is told.
 pub(crate) enum Order {
     /// Serve this connection. The permit is given back with it.
@@ -120,11 +130,7 @@ impl Worker {
             sockets: Some(sockets),
             ..Limits::default()
         };
-        let upstream = Upstream::new(Arc::clone(&target), limits.clone());
-        let strangers = match target.for_strangers() {
-            same if Arc::ptr_eq(same, &target) => Rc::clone(&upstream),
-            other => Upstream::new(Arc::clone(other), limits),
-        };
+        let (upstream, strangers) = upstreams(&target, limits);
         Rc::new(Self {
             upstream,
             strangers,

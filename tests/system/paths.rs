@@ -99,17 +99,10 @@ async fn paths_that_mean_one_thing_pass_the_hop_and_stay_below_the_server_url() 
     for path in ["/api", "/api/", "/apis", "/apis/", "/version", "/api/v1/"] {
         assert_eq!(client.get(path).await?.status, 200, "{path}");
     }
-    stand
-        .api
-        .store()
-        .put(ctrlmesh_tests::config_map("default", "a.b-c.d", "a"))?;
-    assert_eq!(
-        client
-            .get("/api/v1/namespaces/default/configmaps/a.b-c.d")
-            .await?
-            .status,
-        200
-    );
+    let with_dots = ctrlmesh_tests::config_map("default", "a.b-c.d", "a");
+    stand.api.store().put(with_dots)?;
+    let with_dots = client.get("/api/v1/namespaces/default/configmaps/a.b-c.d").await?;
+    assert_eq!(with_dots.status, 200);
     let proxied = "/api/v1/namespaces/default/pods/p:80/proxy/a//b/../c%2Fd";
     client.get(proxied).await?;
     let arrived = hop.arrived();

@@ -165,14 +165,7 @@ impl Distributor {
         let is_ending = namespace.metadata.deletion_timestamp.is_some();
         let namespace = namespace.name_any();
         if is_ending {
-            // Its objects go before its pods do, which keep what they have to the end.
-            self.follower.retain(|other| other != namespace);
-            let is_held = deleted::release_all(self, &namespace, &self.world.documents(&namespace)).await;
-            return Ok(if is_held {
-                Action::requeue(RELEASING)
-            } else {
-                Action::await_change()
-            });
+            return Ok(self.release(&namespace).await);
         }
         let documents = self.world.documents(&namespace);
         let keys = PublicKeys::from(self.key.public_key());
@@ -216,6 +209,17 @@ impl Distributor {
         }
         written?;
         Ok(self.after(pauses.into_iter().flatten()))
+    }
+
+    /// Releases the objects of a namespace that is being deleted: they go before its pods do, which keep what they have to the
+    /// end.
+    async fn release(&self, namespace: &str) -> Action {
+        self.follower.retain(|other| other != namespace);
+        if deleted::release_all(self, namespace, &self.world.documents(namespace)).await {
+            Action::requeue(RELEASING)
+        } else {
+            Action::await_change()
+        }
     }
 
     /// The next pass comes after the shortest of these pauses, or the longest that there is.
