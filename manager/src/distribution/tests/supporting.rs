@@ -17,6 +17,8 @@ async fn document_that_a_sidecar_does_not_read_is_held_back_and_its_pod_is_named
         ..Support::current()
     });
     sidecar.say(later);
+    let asked = sidecar.asked();
+    until_counted(|| sidecar.asked() > asked + 3).await;
     put(&server, samples::faults("b"));
     let is_told = |state: &Snapshot<'_>| {
         let [status, reason, message] = condition(state, "b", "Distributed");

@@ -196,6 +196,17 @@ impl Mesh {
         Ok(())
     }
 
+    /// Somebody writes a ShardingConfig. The first ones of a controller come together, as those of a root do: pods that none
+    /// selects see everything.
+    fn create(&mut self, id: usize) {
+        if !self.last.is_empty() {
+            // An object that is being deleted can't be made again before it is gone.
+            self.objects.entry(id).or_insert(true);
+        } else if self.objects.is_empty() {
+            self.objects = (0..3).map(|id| (id, true)).collect();
+        }
+    }
+
     fn delete(&mut self, id: usize) {
         self.objects.entry(id).and_modify(|is_alive| *is_alive = false);
     }
@@ -319,8 +330,7 @@ proptest! {
                 Happens::Edit(owners) => mesh.owners = owners,
                 Happens::Delete(id) => mesh.delete(id),
                 Happens::DeleteAll => (0..3).for_each(|id| mesh.delete(id)),
-                // An object that is being deleted can't be made again before it is gone.
-                Happens::Create(id) => drop(mesh.objects.entry(id).or_insert(true)),
+                Happens::Create(id) => mesh.create(id),
                 Happens::Sync(pod) => mesh.sync(pod),
                 Happens::Expire(pod) => mesh.expire(pod),
                 Happens::Look => drop(mesh.look()),
