@@ -22,8 +22,8 @@ var catalogueB = []catalogueCase{
 		v.like(t, get("/api/v1/namespaces//configmaps"), "/api/v1/namespaces//configmaps?labelSelector=shard%3Da")
 		v.like(t, get("/apis/e2e.ctrlmesh.dev/v1/namespaces//widgets"), "/apis/e2e.ctrlmesh.dev/v1/widgets?labelSelector=shard%3Da")
 		for path, sent := range map[string]string{
-			"/api/v1/namespaces//configmaps":                                       "/api/v1/configmaps?labelSelector=shard%3Da",
-			"/apis/e2e.ctrlmesh.dev/v1/watch/namespaces//widgets?timeoutSeconds=1": "/apis/e2e.ctrlmesh.dev/v1/watch/widgets?timeoutSeconds=1&labelSelector=shard%3Da",
+			"/api/v1/namespaces//configmaps":                                       "/api/v1/configmaps?labelSelector=shard%20in%20%28a%29",
+			"/apis/e2e.ctrlmesh.dev/v1/watch/namespaces//widgets?timeoutSeconds=1": "/apis/e2e.ctrlmesh.dev/v1/watch/widgets?timeoutSeconds=1&labelSelector=shard%20in%20%28a%29",
 		} {
 			if _, event := v.arrived(t, get(path)); event.RequestURI != sent {
 				t.Errorf("upstream got %q of %q, want %q", event.RequestURI, path, sent)
