@@ -149,7 +149,8 @@ func (d *deployment) startManager(t *testing.T, texts map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		for _, variable := range one[apps.Deployment](t, parse(t, texts[name]), "Deployment").Spec.Template.Spec.Containers[0].Env {
 			// Certificates of somebody else are not there.
-			if variable.ValueFrom == nil && variable.Name != "WEBHOOK_CERT_DIR" {
+			isOfCertificates := variable.Name == "WEBHOOK_CERT_DIR" || strings.HasPrefix(variable.Name, "CTRLMESH_WEBHOOK_CLIENT_")
+			if variable.ValueFrom == nil && !isOfCertificates {
 				variables[variable.Name] = variable.Value
 			}
 		}

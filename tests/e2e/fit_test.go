@@ -54,6 +54,7 @@ func fit(t *testing.T, objects manifests) {
 	fitNamespaces(t, objects, manager)
 	fitMonitors(t, objects)
 	fitCertificates(t, objects, manager)
+	fitWebhookClients(t, manager)
 }
 
 // fitDeployment returns the ports of the manager by name.
@@ -252,17 +253,41 @@ type certificate struct {
 	} `json:"spec"`
 }
 
-// fitCertificates wants cert-manager to keep the webhooks' certificate wherever it keeps one at all.
-func fitCertificates(t *testing.T, objects manifests, manager apps.Deployment) {
-	mounted := ""
+// webhookClientCA names the file with the authorities of API servers' certificates.
+const webhookClientCA = "CTRLMESH_WEBHOOK_CLIENT_CA_FILE"
+
+// variable of the manager; empty if it is not set.
+func variable(manager apps.Deployment, name string) string {
 	for _, variable := range manager.Spec.Template.Spec.Containers[0].Env {
-		if variable.Name == "WEBHOOK_CERT_DIR" {
-			mounted = variable.Value
+		if variable.Name == name {
+			return variable.Value
 		}
 	}
+	return ""
+}
+
+// fitWebhookClients wants the file with the authorities to be ca.crt of a ConfigMap, as docs/install.md makes it.
+func fitWebhookClients(t *testing.T, manager apps.Deployment) {
+	file := variable(manager, webhookClientCA)
+	pod := manager.Spec.Template.Spec
+	for _, mount := range pod.Containers[0].VolumeMounts {
+		isMounted := func(volume core.Volume) bool { return volume.Name == mount.Name && volume.ConfigMap != nil }
+		if slices.ContainsFunc(pod.Volumes, isMounted) && file == mount.MountPath+"/ca.crt" {
+			return
+		}
+	}
+	if file != "" {
+		t.Errorf("no ConfigMap is mounted for %s", file)
+	}
+}
+
+// fitCertificates wants cert-manager to keep the webhooks' certificate wherever it keeps one at all.
+func fitCertificates(t *testing.T, objects manifests, manager apps.Deployment) {
+	mounted := variable(manager, "WEBHOOK_CERT_DIR")
 	found := all[certificate](t, objects, "Certificate")
 	if len(found) == 0 {
-		if mounted != "" || len(manager.Spec.Template.Spec.Volumes) > 0 {
+		isSecret := func(volume core.Volume) bool { return volume.Secret != nil }
+		if mounted != "" || slices.ContainsFunc(manager.Spec.Template.Spec.Volumes, isSecret) {
 			t.Errorf("nobody keeps the certificate in %s", mounted)
 		}
 		return
