@@ -88,7 +88,7 @@ check: setup ## Formatting, lints, generated files, the fuzz crate's types
 		else echo "no cargo-deny: of deny.toml only the forbidden crates are checked (tests/documents)"; fi
 	cd tests/e2e && test -z "$$(gofmt -l .)" && go vet ./...
 	$(MAKE) golden
-	git diff --exit-code -- tests/golden
+	git diff --exit-code -- tests/golden testkit/src/protobuf
 
 .PHONY: rbac
 rbac: ## Writes deploy/rbac from the rules beside the manager's code; a test fails on a difference
@@ -108,7 +108,7 @@ chart: ## Copies deploy/crd, rbac and webhook into the Helm chart, which can't r
 	done
 
 .PHONY: golden
-golden: ## Asks upstream's own parsers again (tests/golden)
+golden: ## Asks upstream's own parsers again (tests/golden), and writes the test kit's schema of protobuf
 	cd tests/golden && go run .
 
 .PHONY: bench

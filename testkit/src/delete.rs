@@ -22,10 +22,10 @@ pub(crate) struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// Reads them from the body, or, if that is empty, from the query, as the real server does. `gracePeriodSeconds`
+    /// Reads them from the body, or, if there is none, from the query, as the real server does. `gracePeriodSeconds`
     /// has no effect: nothing runs here that would need grace.
-    pub(crate) fn read(query: &Query<'_>, body: &[u8]) -> Result<Self, Refusal> {
-        if body.is_empty() {
+    pub(crate) fn read(query: &Query<'_>, body: Option<&Value>) -> Result<Self, Refusal> {
+        let Some(options) = body else {
             check_propagation(
                 query.get("propagationPolicy").as_deref(),
                 query.get("orphanDependents").as_deref(),
@@ -34,9 +34,7 @@ impl DeleteOptions {
                 dry_run: is_dry_run(query.get("dryRun").as_deref())?,
                 ..Self::default()
             });
-        }
-        let options: Value = serde_json::from_slice(body)
-            .map_err(|error| Refusal::bad_request(format!("the DeleteOptions are not readable: {error}")))?;
+        };
         let field = |field: &str| options.get(field).and_then(Value::as_str);
         let orphan = options
             .get("orphanDependents")

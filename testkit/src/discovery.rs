@@ -5,8 +5,8 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 
+use crate::accept::wants_aggregated_discovery;
 use crate::body::{ResponseBody, full};
-use crate::form::wants_aggregated_discovery;
 use crate::refusal::Refusal;
 use crate::resource::{Registry, Resource};
 use crate::route;

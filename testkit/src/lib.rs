@@ -8,10 +8,17 @@
 //!
 //! [`registry`] has an OCI registry, for what pulls plugins.
 //!
-//! It has no schemas, controllers, garbage collector, authorisation or admission. What it does not do, it refuses with
-//! a Status: protobuf, CBOR and YAML bodies (415), strategic merge patches that need a schema (415), OpenAPI (404),
-//! unknown kinds and subresources (404), field selectors but for name and namespace (400), foreground and orphaning
-//! deletion, deletion of a namespace that holds objects, watches over WebSocket (501).
+//! Objects are JSON; those of the core group, `apps`, `batch`, `coordination.k8s.io`, `events.k8s.io` and
+//! `rbac.authorization.k8s.io` in version `v1` are protobuf, too, for clients that send it or accept it first (single
+//! objects, lists, watches), and so are `DeleteOptions`, `PartialObjectMetadata` and a Status for every kind.
+//!
+//! It validates nothing, and has no controllers, garbage collector, authorisation or admission. What it does not do, it
+//! refuses with a Status: protobuf bodies of other kinds, CBOR and YAML (415), answers that the client accepts only in
+//! these (406), strategic merge patches that need a schema (415), OpenAPI (404), unknown kinds and subresources (404),
+//! field selectors but for name and namespace (400), foreground and orphaning deletion, deletion of a namespace that
+//! holds objects, watches over WebSocket (501). Discovery and health are JSON and text, whatever is accepted. An object
+//! that was stored in JSON with a field that its kind can't have in protobuf is answered there with 500, which names
+//! the field.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -32,6 +39,7 @@
 //! # Ok::<_, ctrlmesh_testkit::Error>(()) }).unwrap();
 //! ```
 
+mod accept;
 mod activity;
 mod admit;
 mod apply;
@@ -46,6 +54,7 @@ mod list;
 mod managed;
 mod object;
 mod patch;
+mod protobuf;
 mod refusal;
 pub mod registry;
 mod requests;

@@ -182,6 +182,8 @@ impl ListOptions {
 /// One page, ready to be sent.
 #[derive(Debug)]
 pub(crate) struct Page {
+    /// All of it, in an encoding that is not written item by item; the rest is of no use then.
+    whole: Option<Bytes>,
     head: Bytes,
     objects: std::vec::IntoIter<Arc<Object>>,
     form: Form,
@@ -198,7 +200,7 @@ pub(crate) fn list(
     form: Form,
 ) -> Result<Page, Refusal> {
     let (metadata, objects) = select(store, resource, selection, options)?;
-    Ok(Page::new(resource, &metadata, objects, form))
+    Page::new(resource, &metadata, objects, form)
 }
 
 /// The objects of one page and the metadata of their list.
@@ -229,15 +231,20 @@ pub(crate) fn select(
 }
 
 impl Page {
-    pub(crate) fn new(resource: &Resource, metadata: &Value, objects: Vec<Arc<Object>>, form: Form) -> Self {
-        let head = form.list_head(resource, metadata).into();
-        Self {
-            head,
+    pub(crate) fn new(
+        resource: &Resource,
+        metadata: &Value,
+        objects: Vec<Arc<Object>>,
+        form: Form,
+    ) -> Result<Self, Refusal> {
+        Ok(Self {
+            whole: form.whole_list(resource, metadata, &objects)?,
+            head: form.list_head(resource, metadata).into(),
             objects: objects.into_iter(),
             form,
             is_first: true,
             is_done: false,
-        }
+        })
     }
 }
 
@@ -248,6 +255,10 @@ impl Iterator for Page {
     fn next(&mut self) -> Option<Bytes> {
         if self.is_done {
             return None;
+        }
+        if let Some(whole) = self.whole.take() {
+            self.is_done = true;
+            return Some(whole);
         }
         let mut chunk = BytesMut::from(std::mem::take(&mut self.head));
         while chunk.len() < CHUNK {

@@ -38,7 +38,7 @@ impl Patch {
                 if !is_plain_merge(&patch) {
                     let problem = "a strategic merge patch with lists or directives needs a schema, which the testkit \
                                    API server does not have; send a merge patch, JSON patch or server-side apply";
-                    return Err(Refusal::unsupported_media_type(problem));
+                    return Err(Refusal::unsupported(problem));
                 }
                 Ok(Self::Merge(patch))
             }
@@ -53,7 +53,7 @@ impl Patch {
             }
             _ => {
                 let problem = format!("the body of the request was in an unknown format - accepted: {ACCEPTED}");
-                Err(Refusal::unsupported_media_type(problem))
+                Err(Refusal::unsupported(problem))
             }
         }
     }

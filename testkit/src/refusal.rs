@@ -46,6 +46,10 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    }
+
     pub(crate) fn unauthorized() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
     }
@@ -140,7 +144,13 @@ impl Refusal {
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
     }
 
-    pub(crate) fn unsupported_media_type(message: impl Into<String>) -> Self {
+    /// A body that is not in one of the types that are accepted.
+    pub(crate) fn unsupported_media_type(media_type: &str, accepted: &str) -> Self {
+        let message = format!("the body of the request was in an unknown format ({media_type}) - accepted: {accepted}");
+        Self::unsupported(message)
+    }
+
+    pub(crate) fn unsupported(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
     }
 

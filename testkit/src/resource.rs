@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::Error;
+use crate::accept::Encoding;
+use crate::protobuf;
 
 /// One kind of object, as `APIResource` describes it in discovery.
 ///
@@ -99,6 +101,21 @@ impl Resource {
         }
     }
 
+    /// Whether its objects have an encoding in protobuf.
+    pub(crate) fn has_protobuf(&self) -> bool {
+        protobuf::serves(&self.api_version(), &self.kind)
+    }
+
+    /// The media types of its objects, for the errors that name them.
+    pub(crate) fn media_types(&self) -> String {
+        let json = Encoding::Json.media_type();
+        if self.has_protobuf() {
+            format!("{json}, {}", Encoding::Protobuf.media_type())
+        } else {
+            json.to_owned()
+        }
+    }
+
     fn built_in(mut self) -> Self {
         self.generation = false;
         self.unconditional_update = true;
@@ -116,35 +133,86 @@ impl Resource {
     }
 }
 
-/// The kinds served without being asked for.
+/// The kinds served without being asked for: those of the core group and of `apps`, `batch`, `coordination.k8s.io`,
+/// `events.k8s.io` and `rbac.authorization.k8s.io` that need nothing of an API server but to be stored.
 fn built_in() -> Vec<Resource> {
-    let core = |plural: &str, kind: &str| Resource::namespaced("", "v1", plural, kind).built_in();
     let mut lease = Resource::namespaced("coordination.k8s.io", "v1", "leases", "Lease")
         .built_in()
         .creating_on_update();
     lease.unconditional_update = false;
+    let events = Resource::namespaced("events.k8s.io", "v1", "events", "Event");
+    let mut resources = core();
+    resources.push(lease);
+    resources.push(events.built_in().creating_on_update().short_name("ev"));
+    resources.extend(workloads());
+    resources.extend(rbac());
+    resources
+}
+
+fn core() -> Vec<Resource> {
+    let namespaced = |plural: &str, kind: &str| Resource::namespaced("", "v1", plural, kind).built_in();
+    let cluster = |plural: &str, kind: &str| Resource::cluster("", "v1", plural, kind).built_in();
     vec![
-        Resource::cluster("", "v1", "namespaces", "Namespace")
-            .built_in()
+        cluster("namespaces", "Namespace").with_status().short_name("ns"),
+        cluster("nodes", "Node").with_status().short_name("no"),
+        cluster("persistentvolumes", "PersistentVolume")
             .with_status()
-            .short_name("ns"),
-        core("configmaps", "ConfigMap").short_name("cm"),
-        core("secrets", "Secret"),
-        core("events", "Event").creating_on_update().short_name("ev"),
-        core("pods", "Pod").keeping_generation().with_status().short_name("po"),
-        core("endpoints", "Endpoints").creating_on_update().short_name("ep"),
-        core("services", "Service").with_status().short_name("svc"),
-        lease,
-        Resource::namespaced("events.k8s.io", "v1", "events", "Event")
-            .built_in()
-            .creating_on_update()
-            .short_name("ev"),
-        Resource::namespaced("apps", "v1", "deployments", "Deployment")
-            .built_in()
+            .short_name("pv"),
+        namespaced("configmaps", "ConfigMap").short_name("cm"),
+        namespaced("secrets", "Secret"),
+        namespaced("events", "Event").creating_on_update().short_name("ev"),
+        namespaced("pods", "Pod")
             .keeping_generation()
             .with_status()
-            .short_name("deploy"),
+            .short_name("po"),
+        namespaced("podtemplates", "PodTemplate").keeping_generation(),
+        namespaced("replicationcontrollers", "ReplicationController")
+            .keeping_generation()
+            .with_status()
+            .short_name("rc"),
+        namespaced("endpoints", "Endpoints")
+            .creating_on_update()
+            .short_name("ep"),
+        namespaced("services", "Service").with_status().short_name("svc"),
+        namespaced("serviceaccounts", "ServiceAccount").short_name("sa"),
+        namespaced("persistentvolumeclaims", "PersistentVolumeClaim")
+            .with_status()
+            .short_name("pvc"),
+        namespaced("resourcequotas", "ResourceQuota")
+            .with_status()
+            .short_name("quota"),
+        namespaced("limitranges", "LimitRange")
+            .creating_on_update()
+            .short_name("limits"),
     ]
+}
+
+/// `apps` and `batch`.
+fn workloads() -> Vec<Resource> {
+    let namespaced = |group, plural, kind| Resource::namespaced(group, "v1", plural, kind).built_in();
+    let running = |group, plural, kind| namespaced(group, plural, kind).keeping_generation().with_status();
+    vec![
+        running("apps", "deployments", "Deployment").short_name("deploy"),
+        running("apps", "statefulsets", "StatefulSet").short_name("sts"),
+        running("apps", "daemonsets", "DaemonSet").short_name("ds"),
+        running("apps", "replicasets", "ReplicaSet").short_name("rs"),
+        namespaced("apps", "controllerrevisions", "ControllerRevision"),
+        running("batch", "jobs", "Job"),
+        running("batch", "cronjobs", "CronJob").short_name("cj"),
+    ]
+}
+
+fn rbac() -> Vec<Resource> {
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    let resources = [
+        Resource::namespaced(GROUP, "v1", "roles", "Role"),
+        Resource::namespaced(GROUP, "v1", "rolebindings", "RoleBinding"),
+        Resource::cluster(GROUP, "v1", "clusterroles", "ClusterRole"),
+        Resource::cluster(GROUP, "v1", "clusterrolebindings", "ClusterRoleBinding"),
+    ];
+    resources
+        .map(|resource| resource.built_in().creating_on_update())
+        .into()
 }
 
 /// Every kind of one server, by group, version and plural name. Immutable once the server runs.

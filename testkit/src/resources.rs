@@ -8,15 +8,17 @@ use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::{Method, Response, StatusCode, request};
 use serde_json::Value;
 
+use crate::accept::Encoding;
 use crate::body::{self, ResponseBody, full};
 use crate::delete::{self, DeleteOptions, Deleted, is_dry_run};
 use crate::form::Form;
 use crate::list::{self, ListOptions, Page, flag};
 use crate::object::{Object, text};
 use crate::patch::Patch;
+use crate::protobuf;
 use crate::refusal::Refusal;
 use crate::resource::Resource;
-use crate::route::{Exchange, json as answer, read_body};
+use crate::route::{Exchange, answer, read_body};
 use crate::selection::Selection;
 use crate::server::Shared;
 use crate::store::Store;
@@ -46,11 +48,11 @@ pub(crate) async fn serve(exchange: Exchange<'_>) -> Answer {
         return upgrade::echo(exchange.parts, &exchange.control.tunnels);
     }
     let query = Query::new(exchange.query);
-    let form = Form::negotiate(&parts.headers, &query)?;
+    let form = Form::negotiate(&parts.headers, &query, resource)?;
     match info.verb {
         Verb::Get => {
             let object = read(exchange.shared, &target)?;
-            Ok(answer(StatusCode::OK, full(form.object(&object))))
+            Ok(answer(StatusCode::OK, form.content_type(), full(form.object(&object)?)))
         }
         Verb::List => {
             let selection = Selection::read(resource, &target.namespace, None, &query)?;
@@ -61,18 +63,21 @@ pub(crate) async fn serve(exchange: Exchange<'_>) -> Answer {
                 &ListOptions::read(&query)?,
                 form,
             )?;
-            Ok(answer(StatusCode::OK, body::page(page)))
+            Ok(answer(StatusCode::OK, form.content_type(), body::page(page)))
         }
         Verb::Watch => watch(&exchange, &target, &query, form),
         Verb::Create | Verb::Update | Verb::Patch => write(exchange, &target, &query, form).await,
         Verb::Delete => {
-            let bytes = delete_body(parts, exchange.body).await?;
-            let gone = delete::delete(&exchange.shared.store, &target, &DeleteOptions::read(&query, &bytes)?)?;
-            Ok(deleted(form, &target, &gone))
+            let options = delete_options(parts, &query, exchange.body).await?;
+            deleted(
+                form,
+                &target,
+                &delete::delete(&exchange.shared.store, &target, &options)?,
+            )
         }
         Verb::DeleteCollection => {
-            let bytes = delete_body(parts, exchange.body).await?;
-            delete_collection(&exchange.shared.store, &target, &query, &bytes, form)
+            let options = delete_options(parts, &query, exchange.body).await?;
+            delete_collection(&exchange.shared.store, &target, &query, &options, form)
         }
         Verb::Proxy | Verb::NonResource | Verb::Unknown => Err(Refusal::method_not_allowed()),
     }
@@ -99,7 +104,7 @@ fn watch(exchange: &Exchange<'_>, target: &Target, query: &Query<'_>, form: Form
     };
     let options = WatchOptions::read(query)?;
     let watch = Watch::open(subject, &options, shared.signals.subscribe(), shared.gauges.watch())?;
-    Ok(answer(StatusCode::OK, body::watch(watch)))
+    Ok(answer(StatusCode::OK, form.watch_content_type(), body::watch(watch)))
 }
 
 async fn write(exchange: Exchange<'_>, target: &Target, query: &Query<'_>, form: Form) -> Answer {
@@ -107,8 +112,8 @@ async fn write(exchange: Exchange<'_>, target: &Target, query: &Query<'_>, form:
     let options = write_options(parts, query)?;
     let bytes = read_body(exchange.body).await?;
     let written = match exchange.info.verb {
-        Verb::Create => write::create(store, target, decode(parts, &bytes)?, &options)?,
-        Verb::Update => write::update(store, target, decode(parts, &bytes)?, &options)?,
+        Verb::Create => write::create(store, target, decode(parts, &target.resource, &bytes)?, &options)?,
+        Verb::Update => write::update(store, target, decode(parts, &target.resource, &bytes)?, &options)?,
         _ => write::patch(store, target, &patch(parts, query, &bytes)?, &options)?,
     };
     let status = if written.created {
@@ -116,15 +121,14 @@ async fn write(exchange: Exchange<'_>, target: &Target, query: &Query<'_>, form:
     } else {
         StatusCode::OK
     };
-    Ok(answer(status, full(form.object(&written.object))))
+    Ok(answer(status, form.content_type(), full(form.object(&written.object)?)))
 }
 
-fn delete_collection(store: &Store, target: &Target, query: &Query<'_>, body: &[u8], form: Form) -> Answer {
+fn delete_collection(store: &Store, target: &Target, query: &Query<'_>, options: &DeleteOptions, form: Form) -> Answer {
     let resource = &target.resource;
     if resource.namespaced && target.namespace.is_empty() {
         return Err(Refusal::method_not_allowed());
     }
-    let options = DeleteOptions::read(query, body)?;
     let selection = Selection::read(resource, &target.namespace, None, query)?;
     let (metadata, chosen) = list::select(store, resource, &selection, &ListOptions::read(query)?)?;
     let mut gone = Vec::new();
@@ -133,17 +137,15 @@ fn delete_collection(store: &Store, target: &Target, query: &Query<'_>, body: &[
             name: text(&object.value, "name").into(),
             ..target.clone()
         };
-        match delete::delete(store, &target, &options) {
+        match delete::delete(store, &target, options) {
             Ok(Deleted::Gone(object) | Deleted::Waiting(object)) => gone.push(object),
             // Somebody was faster.
             Err(refusal) if refusal.0.code == 404 => {}
             Err(refusal) => return Err(refusal),
         }
     }
-    Ok(answer(
-        StatusCode::OK,
-        body::page(Page::new(resource, &metadata, gone, form)),
-    ))
+    let page = Page::new(resource, &metadata, gone, form)?;
+    Ok(answer(StatusCode::OK, form.content_type(), body::page(page)))
 }
 
 /// The object or collection of the path, or 404.
@@ -220,29 +222,44 @@ fn media_type(parts: &request::Parts) -> &str {
         .unwrap_or_default()
 }
 
-/// Refuses all encodings of an object but JSON; a body without a type is taken for JSON, as upstream does.
-fn expect_json(parts: &request::Parts) -> Result<(), Refusal> {
+/// The encoding of a body. One without a type is taken for JSON, as upstream does.
+fn body_encoding(parts: &request::Parts, has_protobuf: bool, accepted: &str) -> Result<Encoding, Refusal> {
     let media_type = media_type(parts).split(';').next().unwrap_or_default().trim();
-    if matches!(media_type, "" | "application/json") {
-        return Ok(());
+    match Encoding::of(media_type) {
+        _ if media_type.is_empty() => Ok(Encoding::Json),
+        Some(Encoding::Json) => Ok(Encoding::Json),
+        Some(Encoding::Protobuf) if has_protobuf => Ok(Encoding::Protobuf),
+        _ => Err(Refusal::unsupported_media_type(media_type, accepted)),
     }
-    let problem =
-        format!("the body of the request was in an unknown format ({media_type}) - accepted: application/json");
-    Err(Refusal::unsupported_media_type(problem))
 }
 
-fn decode(parts: &request::Parts, bytes: &[u8]) -> Result<Value, Refusal> {
-    expect_json(parts)?;
-    serde_json::from_slice(bytes)
-        .map_err(|error| Refusal::bad_request(format!("the body is not readable JSON: {error}")))
+fn decode(parts: &request::Parts, resource: &Resource, bytes: &[u8]) -> Result<Value, Refusal> {
+    match body_encoding(parts, resource.has_protobuf(), &resource.media_types())? {
+        Encoding::Json => serde_json::from_slice(bytes)
+            .map_err(|error| Refusal::bad_request(format!("the body is not readable JSON: {error}"))),
+        Encoding::Protobuf => protobuf::decode(bytes, &resource.api_version(), &resource.kind)
+            .map_err(|error| Refusal::bad_request(format!("the body is not readable protobuf: {error}"))),
+    }
 }
 
-async fn delete_body(parts: &request::Parts, body: hyper::body::Incoming) -> Result<bytes::Bytes, Refusal> {
+/// `DeleteOptions` of the body or the query. They are taken in protobuf for every kind, as upstream does.
+async fn delete_options(
+    parts: &request::Parts,
+    query: &Query<'_>,
+    body: hyper::body::Incoming,
+) -> Result<DeleteOptions, Refusal> {
     let bytes = read_body(body).await?;
-    if !bytes.is_empty() {
-        expect_json(parts)?;
+    if bytes.is_empty() {
+        return DeleteOptions::read(query, None);
     }
-    Ok(bytes)
+    let unreadable =
+        |error: &dyn std::fmt::Display| Refusal::bad_request(format!("the DeleteOptions are not readable: {error}"));
+    let accepted = "application/json, application/vnd.kubernetes.protobuf";
+    let options: Value = match body_encoding(parts, true, accepted)? {
+        Encoding::Json => serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?,
+        Encoding::Protobuf => protobuf::decode_delete_options(&bytes).map_err(|error| unreadable(&error))?,
+    };
+    DeleteOptions::read(query, Some(&options))
 }
 
 fn patch(parts: &request::Parts, query: &Query<'_>, bytes: &[u8]) -> Result<Patch, Refusal> {
@@ -259,11 +276,12 @@ fn patch(parts: &request::Parts, query: &Query<'_>, bytes: &[u8]) -> Result<Patc
 }
 
 /// An object that is gone is answered with a Status, one that waits for finalizers with itself; as upstream.
-fn deleted(form: Form, target: &Target, deleted: &Deleted) -> Response<ResponseBody> {
-    match deleted {
-        Deleted::Waiting(object) => answer(StatusCode::OK, full(form.object(object))),
-        Deleted::Gone(object) => answer(StatusCode::OK, full(success(target, object).to_json())),
-    }
+fn deleted(form: Form, target: &Target, deleted: &Deleted) -> Answer {
+    let body = match deleted {
+        Deleted::Waiting(object) => full(form.object(object)?),
+        Deleted::Gone(object) => full(form.status(&success(target, object))),
+    };
+    Ok(answer(StatusCode::OK, form.content_type(), body))
 }
 
 fn success(target: &Target, object: &Object) -> Status {

@@ -11,6 +11,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Version, request}
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 
+use crate::accept::Encoding;
 use crate::body::{Interrupted, ResponseBody, Shape, full};
 use crate::connection::Control;
 use crate::discovery;
@@ -48,6 +49,7 @@ pub(crate) async fn serve(
     let _guard = shared.gauges.request();
     let (mut parts, body) = request.into_parts();
     let (method, uri) = (parts.method.clone(), parts.uri.clone());
+    let encoding = Encoding::of_status(&parts.headers);
     let info = RequestInfo::parse(method.as_str(), uri.path(), uri.query());
     let (verb, resource) = info
         .as_ref()
@@ -74,7 +76,7 @@ pub(crate) async fn serve(
         }
     };
     plan.after(&control)?;
-    let response = plan.shape(&control, answer.unwrap_or_else(|refusal| refuse(&refusal)));
+    let response = plan.shape(&control, answer.unwrap_or_else(|refusal| refuse(&refusal, encoding)));
     // On HTTP/2 hyper would send the body of an answer to HEAD.
     Ok(if method == Method::HEAD {
         response.map(|_| full(""))
@@ -126,18 +128,27 @@ pub(crate) async fn read_body(body: Incoming) -> Result<Bytes, Refusal> {
 
 /// A JSON answer.
 pub(crate) fn json(status: StatusCode, body: ResponseBody) -> Response<ResponseBody> {
+    answer(status, Encoding::Json.media_type(), body)
+}
+
+/// An answer.
+pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: ResponseBody) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     response
 }
 
-fn refuse(refusal: &Refusal) -> Response<ResponseBody> {
+fn refuse(refusal: &Refusal, encoding: Encoding) -> Response<ResponseBody> {
     let status = &refusal.0;
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = json(code, full(status.to_json()));
+    let body = match encoding {
+        Encoding::Json => status.to_json(),
+        Encoding::Protobuf => status.to_protobuf(),
+    };
+    let mut response = answer(code, encoding.media_type(), full(body));
     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
     if seconds > 0 {
         response.headers_mut().insert(RETRY_AFTER, seconds.into());

@@ -1,5 +1,6 @@
-//! Watches: one line of JSON per event, each sent as soon as it is there. A watch pulls from the store's log when the
-//! client reads, so a slow client costs no memory: once the log has moved past it, the watch ends with 410.
+//! Watches: one line of JSON, or one frame of protobuf, per event, each sent as soon as it is there. A watch pulls from
+//! the store's log when the client reads, so a slow client costs no memory: once the log has moved past it, the watch
+//! ends with 410.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -183,9 +184,12 @@ impl Watch {
         })
     }
 
-    /// The next line; `None` at the end of the watch.
+    /// The next event; `None` at the end of the watch.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         loop {
+            if self.is_over {
+                return None;
+            }
             if let Some(object) = self.initial.pop_front() {
                 return Some(self.line("ADDED", &object.value, &object.encoded));
             }
@@ -196,9 +200,6 @@ impl Watch {
                 if let Some(line) = self.event(&event) {
                     return Some(line);
                 }
-            }
-            if self.is_over {
-                return None;
             }
             self.changed.borrow_and_update();
             match self.subject.store.changes(&self.collection, self.reached, BATCH) {
@@ -278,7 +279,8 @@ impl Watch {
 
     fn line(&mut self, kind: &str, object: &Value, encoded: &[u8]) -> Bytes {
         let first = std::mem::replace(&mut self.is_first, false);
-        self.subject.form.event(kind, object, encoded, first)
+        let event = self.subject.form.event(kind, object, encoded, first);
+        event.unwrap_or_else(|refusal| self.failed(&refusal))
     }
 
     fn bookmark(&mut self, ends_initial_events: bool) -> Bytes {
@@ -300,10 +302,12 @@ impl Watch {
     }
 
     fn expired(&mut self, message: &str) -> Bytes {
+        self.failed(&Refusal::expired(message))
+    }
+
+    /// The event that ends the watch.
+    fn failed(&mut self, refusal: &Refusal) -> Bytes {
         self.is_over = true;
-        let status = Refusal::expired(message).0.to_json();
-        [br#"{"type":"ERROR","object":"#.as_slice(), &status, b"}\n"]
-            .concat()
-            .into()
+        self.subject.form.error_event(&refusal.0)
     }
 }

@@ -26,6 +26,8 @@ func main() {
 	write("bodies.jsonl", bodies())
 	write("statuses.jsonl", statuses())
 	write("redirects.jsonl", redirects())
+	write("protobuf_objects.jsonl", protobufObjects())
+	write("../../testkit/src/protobuf/schema.jsonl", protobufSchema())
 }
 
 // write puts each value on a line of its own.

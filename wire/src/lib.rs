@@ -12,7 +12,7 @@ mod label_selector;
 mod lock_record;
 mod object_name;
 mod percent;
-mod protobuf;
+pub mod protobuf;
 mod query;
 pub mod rename;
 mod request_info;

@@ -2,49 +2,58 @@
 //! known to the callers.
 
 /// First bytes of every protobuf body of the API (apimachinery `serializer/protobuf`).
-pub(crate) const MAGIC: &[u8] = b"k8s\0";
+pub const MAGIC: &[u8] = b"k8s\0";
 
 /// A message under construction. Fields are written in the order of the calls.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Message {
+pub struct Message {
     bytes: Vec<u8>,
 }
 
 impl Message {
-    pub(crate) fn new() -> Self {
+    /// A message without fields.
+    #[must_use]
+    pub fn new() -> Self {
         Self::default()
     }
 
+    /// Adds a text.
     #[must_use]
-    pub(crate) fn string(self, field: u32, text: &str) -> Self {
+    pub fn string(self, field: u32, text: &str) -> Self {
         self.bytes(field, text.as_bytes())
     }
 
+    /// Adds a message within this one.
     #[must_use]
-    pub(crate) fn message(self, field: u32, message: &Self) -> Self {
+    pub fn message(self, field: u32, message: &Self) -> Self {
         self.bytes(field, &message.bytes)
     }
 
+    /// Adds bytes.
     #[must_use]
-    pub(crate) fn bytes(mut self, field: u32, bytes: &[u8]) -> Self {
+    pub fn bytes(mut self, field: u32, bytes: &[u8]) -> Self {
         put_bytes(&mut self.bytes, field, bytes);
         self
     }
 
+    /// Adds a number. A negative one is written as the unsigned number of the same 64 bits.
     #[must_use]
-    pub(crate) fn varint(mut self, field: u32, number: u64) -> Self {
+    pub fn varint(mut self, field: u32, number: u64) -> Self {
         put_varint(&mut self.bytes, u64::from(field) << 3);
         put_varint(&mut self.bytes, number);
         self
     }
 
-    pub(crate) fn finish(self) -> Vec<u8> {
+    /// The message as bytes.
+    #[must_use]
+    pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
 }
 
 /// Wraps an object as the API does: magic number and `runtime.Unknown` with type, object, and two empty strings.
-pub(crate) fn envelope(api_version: &str, kind: &str, object: &Message) -> Vec<u8> {
+#[must_use]
+pub fn envelope(api_version: &str, kind: &str, object: &Message) -> Vec<u8> {
     let type_meta = Message::new().string(1, api_version).string(2, kind);
     let unknown = Message::new()
         .message(1, &type_meta)
@@ -72,17 +81,19 @@ fn put_varint(out: &mut Vec<u8>, mut number: u64) {
 
 /// A field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Field<'a> {
-    pub(crate) number: u32,
+pub struct Field<'a> {
+    /// Its number in the schema.
+    pub number: u32,
     /// Tag, length and content.
-    pub(crate) whole: &'a [u8],
+    pub whole: &'a [u8],
     /// The content of a length-delimited field; none for numbers and groups.
-    pub(crate) payload: Option<&'a [u8]>,
+    pub payload: Option<&'a [u8]>,
 }
 
 impl Field<'_> {
     /// The number in a field of wire type 0; none for others.
-    pub(crate) fn varint(&self) -> Option<u64> {
+    #[must_use]
+    pub fn varint(&self) -> Option<u64> {
         let mut rest = self.whole;
         match read_tag(&mut rest) {
             Ok((_, 0)) => read_varint(&mut rest).ok(),
@@ -93,13 +104,15 @@ impl Field<'_> {
 
 /// Where a message breaks the wire format, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct WireError {
-    pub(crate) problem: &'static str,
-    pub(crate) position: usize,
+pub struct WireError {
+    /// What is wrong there.
+    pub problem: &'static str,
+    /// How many bytes lie before it.
+    pub position: usize,
 }
 
 /// Iterates over the fields of a message; ends after the first error.
-pub(crate) fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, WireError>> {
+pub fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, WireError>> {
     let mut rest = message;
     std::iter::from_fn(move || {
         if rest.is_empty() {

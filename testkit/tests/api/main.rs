@@ -13,6 +13,7 @@ mod lists;
 mod objects;
 mod outage;
 mod patches;
+mod protobuf;
 mod refusals;
 mod support;
 mod upgrades;
