@@ -18,7 +18,7 @@ fn hoard(name: &str, phase: &str, mib: usize) -> EntrySpec {
     let bytes = guests::get("hoard").expect("tests/guests has it");
     EntrySpec::new(&format!("hoard/{name}"), bytes)
         .settings(json!({ "in": phase, "mib": mib, "must": true }))
-        .set("timeoutMs", 2_000.into())
+        .set("timeoutMs", 1_000.into())
 }
 
 /// The most that an entry may have, and one that takes all of it.
@@ -42,7 +42,7 @@ async fn bodies_of_requests(stand: &Stand, count: usize) -> anyhow::Result<Vec<V
 async fn guest_that_grows_beyond_what_is_left_faults_and_others_are_served() -> anyhow::Result<()> {
     let greedy = guest("greedy", json!({ "in": "on-request" }))
         .set("memoryMiB", 256.into())
-        .set("timeoutMs", 2_000.into())
+        .set("timeoutMs", 1_000.into())
         .set("onFailure", "Open".into());
     let stand = Stand::start_with(vec![greedy, shard("a")], &DEFAULT).await?;
     stand.seed("default", "a", 1)?;
@@ -165,7 +165,7 @@ async fn instances_of_an_earlier_chain_make_room_for_the_next() -> anyhow::Resul
     let _watch = stand.client().stream(&format!("{LIST}?watch=1")).await?;
     let other = chain("configure")
         .into_iter()
-        .map(|entry| entry.set("timeoutMs", 1_999.into()));
+        .map(|entry| entry.set("timeoutMs", 999.into()));
     stand.publish(other.collect()).await?;
     bodies_of_requests(&stand, 4).await.map(drop)
 }
