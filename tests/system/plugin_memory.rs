@@ -84,7 +84,7 @@ async fn guest_that_grows_beyond_what_is_left_faults_and_others_are_served() -> 
 #[tokio::test]
 async fn guests_that_keep_all_that_they_get_leave_enough_for_those_that_need_little() -> anyhow::Result<()> {
     let greedy = ["a", "b"].map(|name| hoards_all(name).set("order", 1.into()));
-    let entries = greedy.into_iter().chain([hoard("small", "on-request", 8), shard("a")]);
+    let entries = greedy.into_iter().chain([hoard("small", "on-request", 2), shard("a")]);
     let stand = Stand::start_with(entries.collect(), &DEFAULT).await?;
     stand.sidecar.forget_peak_memory()?;
     bodies_of_requests(&stand, 20).await?;

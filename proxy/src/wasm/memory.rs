@@ -18,8 +18,7 @@ const fn reserve(limit: usize) -> usize {
 /// More than plugins may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "more memory than is left for it: all plugins together may use {} MiB, as the sidecar's memory limit is {} MiB; give the plugin \
-     less to hold, or raise the container's memory limit (and --memory-limit, if it is set)",
+    "more memory than is left: plugins may use {} MiB of the sidecar's {} MiB; raise its memory limit (see --memory-limit)",
     budget_bytes >> 20,
     limit_bytes >> 20
 )]
