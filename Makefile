@@ -49,9 +49,9 @@ test-e2e: build plugins cluster ## Real kube-apiserver, etcd, operators and kube
 
 .PHONY: e2e-node
 e2e-node: export CTRLMESH_NODE = required
-e2e-node: build plugins cluster ## ctrlmesh on a real node with kubelet, containerd and runc; needs root on Linux
+e2e-node: build plugins cluster ## ctrlmesh on a real node with kubelet, containerd and runc, and under a memory limit; needs root on Linux
 	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
-		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 25m -p 1 -v ./realnode/... ./story/...
+		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 25m -p 1 -v ./memory/... ./realnode/... ./story/...
 
 # Rust brings musl, but aws-lc and mimalloc are C.
 .PHONY: images

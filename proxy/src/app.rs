@@ -21,6 +21,7 @@ use crate::descriptors::Descriptors;
 use crate::error::Error;
 use crate::external;
 use crate::listener;
+use crate::memory_limit;
 use crate::metrics::Metrics;
 use crate::outage::Outage;
 use crate::readiness::{Guard, Readiness};
@@ -28,7 +29,7 @@ use crate::request_memory::RequestMemory;
 use crate::tls::ServerTls;
 use crate::upstream::Target;
 use crate::verdict::Traffic;
-use crate::wasm::{Engine, PluginSeries, StateStore};
+use crate::wasm::{Engine, GuestMemory, MemorySeries, PluginSeries, StateStore};
 use crate::worker::{self, Order, Shared};
 
 mod feed;
@@ -61,6 +62,8 @@ impl App {
         let chain = feed::handle(&settings, &mut registry);
         let states = Arc::new(StateStore::new());
         registry.register_collector(Box::new(PluginSeries::new(Arc::clone(&states))));
+        let memory = guest_memory(&settings);
+        registry.register_collector(Box::new(MemorySeries::new(memory.clone())));
         let metrics = Metrics::new(registry);
         let target = Target::infer(settings.kubeconfig.as_deref(), settings.context.as_deref()).await?;
         let share = Descriptors::raise().share(&settings);
@@ -70,7 +73,7 @@ impl App {
             .transpose()?;
         let shared = Shared {
             target,
-            engine: Engine::new()?,
+            engine: Engine::with_memory(memory)?,
             metrics,
             states,
             chain,
@@ -160,6 +163,18 @@ impl App {
         tasks.shutdown().await;
         drained
     }
+}
+
+/// What plugins may use of the memory of this process.
+fn guest_memory(settings: &Settings) -> GuestMemory {
+    let Some(limit_bytes) = memory_limit::effective(settings.memory_limit) else {
+        tracing::info!("there is no memory limit: plugins may use what each entry may have");
+        return GuestMemory::unlimited();
+    };
+    let memory = GuestMemory::within(usize::try_from(limit_bytes).unwrap_or(usize::MAX));
+    let plugin_bytes = memory.bounds().map(|bounds| bounds.budget_bytes);
+    tracing::info!(limit_bytes, plugin_bytes, "plugins share a part of the memory limit");
+    memory
 }
 
 /// Accepts from the first chain on, until draining.

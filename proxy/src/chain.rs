@@ -6,6 +6,7 @@
 //! - `handle.rs`: the chain in force, and what `/status` says of it; `tally.rs`: what is under way under earlier ones;
 //!   `metrics.rs`: what is counted
 //! - `directory.rs`, `packed.rs`, `labels.rs`: reading what kubelet mounts
+//! - `retirement.rs`: when nobody holds an entry any more
 //! - `past.rs`: what is known of sidecars that ran in this pod before
 //! - `source.rs`, `build.rs`: from a directory to a snapshot; `compiling.rs`: how far that is; `watch.rs`, `directory_watch.rs`: when to do that
 //!
@@ -24,6 +25,7 @@ mod matcher;
 mod metrics;
 mod packed;
 mod past;
+mod retirement;
 mod snapshot;
 mod source;
 pub(crate) mod tally;
@@ -42,6 +44,7 @@ pub use matcher::{MatchQuery, Matcher};
 pub(crate) use matcher::{VERBS, verb_index};
 pub use metrics::Metrics;
 pub use past::Past;
+pub use retirement::Retirements;
 pub use snapshot::{Entry, EntryId, Snapshot};
 pub use source::{Labels, Place, Source};
 pub(crate) use tally::{Counter, Kind, Ticket};

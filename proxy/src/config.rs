@@ -12,6 +12,7 @@ use ctrlmesh_contract::signature::PublicKeys;
 
 use crate::error::Error;
 pub use crate::external::{Allow, ExternalSettings};
+use crate::memory_limit;
 pub use crate::redirect::Init;
 
 /// The sidecar of ctrlmesh: a programmable proxy between a Kubernetes controller and its API server.
@@ -33,13 +34,21 @@ pub struct Cli {
 pub enum Command {
     /// Compiles one component from standard input to standard output, under limits. Used by the sidecar itself.
     #[command(hide = true)]
-    Compile,
+    Compile(Compile),
     /// Waits until the sidecar in the same pod is ready, and fails if that takes too long. Kubelet runs it as the postStart hook of
     /// every sidecar, and starts what stands behind it afterwards.
     WaitReady(Wait),
     /// Redirects what the pod sends to its API server to the sidecar, by rules of the pod's network; needs the capability NET_ADMIN.
     /// The init container of a pod whose traffic is redirected runs it.
     Init(Init),
+}
+
+/// How a component is compiled.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Compile {
+    /// Bytes of memory that compiling may take. Default: no limit but that of the address space.
+    #[arg(long, value_name = "BYTES")]
+    pub memory_bytes: Option<u64>,
 }
 
 /// What is waited for.
@@ -124,6 +133,11 @@ pub struct Settings {
     /// Threads that carry traffic. Two keep a controller busy; more only pay with many busy connections.
     #[arg(long, env = "CTRLMESH_WORKERS", default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
+
+    /// Memory that the sidecar may use, such as 256Mi; plugins get what it does not need itself. Default: the memory limit of its
+    /// container, which also counts if it is the smaller one.
+    #[arg(long, env = "CTRLMESH_MEMORY_LIMIT", value_name = "SIZE", value_parser = memory_limit::parse)]
+    pub memory_limit: Option<u64>,
 
     /// Client connections at most. A controller needs a handful; HTTP/1.1 clients one for each open watch.
     #[arg(long, env = "CTRLMESH_MAX_CONNECTIONS", default_value_t = 4096, value_name = "N")]

@@ -73,19 +73,43 @@ impl Instances {
     /// # Errors
     /// The first entry whose plugin does not start on this thread, by name.
     pub(crate) fn prepare(&self, snapshot: &Snapshot) -> Result<(), (String, Fault)> {
-        self.slots.borrow_mut().retain(|_, slot| slot.entry.strong_count() > 0);
+        self.forget_retired();
         for entry in snapshot.entries() {
-            let ready = self
-                .slots
-                .borrow()
-                .get(&entry.id)
-                .is_some_and(|slot| slot.instance.is_some());
-            if !ready {
-                let instance = self.start(entry).map_err(|fault| (entry.name.clone(), fault))?;
-                self.give_back(entry, instance);
+            if self.is_ready(entry) {
+                continue;
             }
+            let started = self.start(entry).or_else(|fault| match fault {
+                Fault::ProcessMemory { .. } if self.make_room(snapshot) => self.start(entry),
+                fault => Err(fault),
+            });
+            self.give_back(entry, started.map_err(|fault| (entry.name.clone(), fault))?);
         }
         Ok(())
+    }
+
+    /// Forgets entries that no chain and no request holds any more.
+    pub(crate) fn forget_retired(&self) {
+        self.slots.borrow_mut().retain(|_, slot| slot.entry.strong_count() > 0);
+    }
+
+    /// Whether the entry has an instance; it may be that of an equal entry of an earlier chain.
+    fn is_ready(&self, entry: &Arc<Entry>) -> bool {
+        let mut slots = self.slots.borrow_mut();
+        let Some(slot) = slots.get_mut(&entry.id).filter(|slot| slot.instance.is_some()) else {
+            return false;
+        };
+        slot.entry = Arc::downgrade(entry);
+        true
+    }
+
+    /// Ends instances of entries that this chain does not have, and tells whether there were any. A request that still needs one
+    /// starts it again.
+    fn make_room(&self, snapshot: &Snapshot) -> bool {
+        let mut slots = self.slots.borrow_mut();
+        let others = slots
+            .iter_mut()
+            .filter(|(id, _)| snapshot.entries().iter().all(|entry| entry.id != **id));
+        others.filter_map(|(_, slot)| slot.instance.take()).count() > 0
     }
 
     fn start(&self, entry: &Entry) -> Result<Instance, Fault> {

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `app`, `config`, `main.rs` | parts are made, ports bound, threads started, drained |
 //! | `listener`, `outage`, `connection`, `worker`, `descriptors`, `request_memory` | a connection is taken, its protocol found, served on a thread of its own |
+//! | `memory_limit` | what the container may have; plugins share what the sidecar does not need itself |
 //! | `handler`, `guarded` | **one request, top to bottom**: the short way, and the long way with plugins |
 //! | `phases`, `instances` | which plugin is asked when; live instances; failure policy |
 //! | `edit`, `renaming`, `ledger` | what plugins asked for is done to query, headers, names, views |
@@ -45,6 +46,7 @@ mod leader_lock;
 mod leadership;
 mod ledger;
 mod listener;
+mod memory_limit;
 mod metrics;
 mod outage;
 mod phases;

@@ -17,7 +17,7 @@ const EX_CONFIG: u8 = 78;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.command {
-        Some(Command::Compile) => wasm::compile_child_main(),
+        Some(Command::Compile(compile)) => wasm::compile_child_main(compile.memory_bytes),
         Some(Command::WaitReady(wait)) => start_gate::run(wait.admin_address, wait.time()),
         Some(Command::Init(init)) => rules(&init, &cli.settings),
         None => sidecar(cli.settings),

@@ -269,9 +269,11 @@ fn obey(worker: &Rc<Worker>, order: Order) {
 async fn hear(worker: Rc<Worker>) {
     let mut changes = worker.chain.subscribe();
     let mut outages = worker.outage.subscribe();
+    let mut retirements = worker.chain.retirements().subscribe();
     loop {
         tokio::select! {
             () = outages.begun() => worker.signal.break_off(),
+            Ok(()) = retirements.changed() => worker.instances.forget_retired(),
             changed = changes.changed() => match changed {
                 Ok(()) => worker.signal.chain_changed(),
                 Err(_) => break,

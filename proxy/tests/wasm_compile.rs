@@ -212,7 +212,7 @@ fn a_compiler_that_is_not_there_is_named() {
 #[test]
 fn the_child_limits_itself() {
     let child = std::process::Command::new(program())
-        .arg("compile")
+        .args(["compile", "--memory-bytes=100663296"])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()
@@ -242,8 +242,11 @@ fn the_child_limits_itself() {
             .map(str::to_owned)
     };
     assert_eq!(value("Max address space"), Some("2147483648".into()));
+    assert_eq!(value("Max data size"), Some("100663296".into()));
     assert_eq!(value("Max cpu time"), Some("60".into()));
     assert_eq!(value("Max file size"), Some("0".into()));
+    let first_to_go = fs::read_to_string(format!("/proc/{}/oom_score_adj", child.id())).expect("the child runs");
+    assert_eq!(first_to_go.trim(), "1000");
     let output = child.wait_with_output().expect("it ends");
     assert!(!output.status.success(), "an empty stdin is no plugin");
 }

@@ -41,6 +41,7 @@ mod narrowing;
 mod outcomes;
 mod paths;
 mod plugin_faults;
+mod plugin_memory;
 mod plugin_metrics;
 mod reload;
 mod restarts;

@@ -3,6 +3,9 @@
 
 include!(concat!(env!("OUT_DIR"), "/components.rs"));
 
+#[cfg(feature = "guests")]
+mod compile_bomb;
+
 /// A plugin that comes with ctrlmesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Builtin {
@@ -46,6 +49,12 @@ pub mod guests {
             .iter()
             .find(|(guest, _)| *guest == name)
             .map(|(_, bytes)| *bytes)
+    }
+
+    /// A small component that takes hundreds of megabytes to compile.
+    #[must_use]
+    pub fn compile_bomb() -> Vec<u8> {
+        super::compile_bomb::component()
     }
 
     /// The names of all guests, sorted.

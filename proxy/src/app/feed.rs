@@ -127,5 +127,7 @@ fn host(settings: &Settings, shared: &Shared) -> Result<chain::Host, Error> {
         states: Arc::clone(&shared.states),
         info,
         compiling: shared.chain.compiling().clone(),
+        retirements: shared.chain.retirements().clone(),
+        workers: usize::from(settings.workers),
     })
 }

@@ -16,6 +16,7 @@ use super::directory::Version;
 use super::error::Error;
 use super::health::Health;
 use super::matcher::Matcher;
+use super::retirement::Retirements;
 use super::snapshot::{Entry, EntryId, Snapshot};
 use crate::wasm::{self, Compiler, Engine, EntryConfig, Instance, InstanceInfo, StateStore};
 
@@ -31,6 +32,10 @@ pub struct Host {
     pub info: InstanceInfo,
     /// Told which plugins are being compiled.
     pub compiling: CompileProgress,
+    /// Told which entries are gone.
+    pub retirements: Retirements,
+    /// Threads that run an instance of each entry.
+    pub workers: usize,
 }
 
 impl Host {
@@ -59,6 +64,7 @@ impl Host {
             .map(|entry| self.entry(entry, version, previous.entry(&entry.name), &compiling))
             .collect::<Result<Vec<_>, _>>()?;
         drop(compiling);
+        self.check_memory(&entries)?;
         let snapshot = Snapshot::new(chain.generation, document, entries);
         let same = snapshot.document == previous.document
             && snapshot.entries().len() == previous.entries().len()
@@ -68,6 +74,23 @@ impl Host {
                 .zip(previous.entries())
                 .all(|(a, b)| Arc::ptr_eq(a, b));
         Ok((!same).then_some(snapshot))
+    }
+
+    /// Whether the entries' instances, as they are at first, could be there at once. Those that run now may be in their way, but
+    /// they can go: `Instances::prepare`.
+    fn check_memory(&self, entries: &[Arc<Entry>]) -> Result<(), Error> {
+        let code: BTreeMap<_, _> = entries
+            .iter()
+            .map(|entry| (entry.digest, entry.plugin.code_bytes()))
+            .collect();
+        let instances: usize = entries.iter().map(|entry| entry.start_bytes).sum();
+        let needed_bytes = code.values().sum::<usize>() + instances * self.workers;
+        let held = self.engine.memory().could_hold(needed_bytes);
+        held.map_err(|over| Error::InitialMemory {
+            needed_bytes,
+            workers: self.workers,
+            over,
+        })
     }
 
     /// The plugins that are neither loaded nor in the cache.
@@ -125,13 +148,11 @@ impl Host {
         });
         let state = self.states.entry(name);
         // Worker threads make their instances before the swap, when every entry of the chain is known to be good.
-        let subscription =
-            Instance::subscription(&self.engine, &plugin, &config, &state).map_err(|source: wasm::Fault| {
-                Error::Configure {
-                    entry: name.clone(),
-                    source,
-                }
-            })?;
+        let asked = Instance::subscription(&self.engine, &plugin, &config, &state);
+        let (subscription, start_bytes) = asked.map_err(|source: wasm::Fault| Error::Configure {
+            entry: name.clone(),
+            source,
+        })?;
         Ok(Entry {
             id: EntryId::unused(),
             name: name.clone(),
@@ -142,9 +163,11 @@ impl Host {
             plugin,
             config,
             state,
+            start_bytes,
             matcher: Matcher::new(&subscription),
             subscription,
             health: Arc::new(Health::new(Instant::now())),
+            retirement: self.retirements.guard(),
         })
     }
 }
@@ -169,9 +192,11 @@ fn moved(entry: &Entry, wanted: &ctrlmesh_contract::Entry) -> Entry {
         plugin: Arc::clone(&entry.plugin),
         config: Arc::clone(&entry.config),
         state: Arc::clone(&entry.state),
+        start_bytes: entry.start_bytes,
         subscription: entry.subscription.clone(),
         matcher: entry.matcher.clone(),
         health: Arc::clone(&entry.health),
+        retirement: entry.retirement.clone(),
     }
 }
 

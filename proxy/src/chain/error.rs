@@ -140,6 +140,19 @@ pub enum Error {
         /// Why.
         source: wasm::Fault,
     },
+    /// Its plugins do not fit.
+    #[error(
+        "the chain's plugins need {} MiB to begin with, for {workers} instances of each and their machine code: {over}",
+        needed_bytes.div_ceil(1 << 20)
+    )]
+    InitialMemory {
+        /// Bytes of all of them.
+        needed_bytes: usize,
+        /// Instances of each entry.
+        workers: usize,
+        /// Of how much.
+        over: wasm::OverBudget,
+    },
     /// The worker threads could not take the chain over.
     #[error("the chain is good, but the worker threads could not take it over: {0}; it is tried again")]
     Prepare(String),
@@ -171,6 +184,7 @@ impl Error {
             Self::PluginPacked { .. } => "packed",
             Self::Plugin { source, .. } => source.kind(),
             Self::Configure { source, .. } => source.kind(),
+            Self::InitialMemory { .. } => "memory",
             Self::Prepare(_) => "prepare",
             Self::Task(_) => "task",
         }
@@ -180,11 +194,15 @@ impl Error {
     pub(crate) const fn is_transient(&self) -> bool {
         match self {
             Self::Io { .. } | Self::Changing { .. } | Self::Prepare(_) | Self::Task(_) => true,
-            Self::Plugin { source, .. } => {
-                matches!(source, wasm::Error::CompileDeadline { .. } | wasm::Error::Io { .. })
+            Self::Plugin { source, .. } => match source {
+                wasm::Error::CompileMemory { is_contended, .. } => *is_contended,
+                wasm::Error::CompileDeadline { .. } | wasm::Error::CodeMemory { .. } | wasm::Error::Io { .. } => true,
+                _ => false,
+            },
+            // A busy machine, not necessarily a slow plugin; or others that have the memory.
+            Self::Configure { source, .. } => {
+                matches!(source, wasm::Fault::Deadline { .. } | wasm::Fault::ProcessMemory { .. })
             }
-            // A busy machine, not necessarily a slow plugin.
-            Self::Configure { source, .. } => matches!(source, wasm::Fault::Deadline { .. }),
             _ => false,
         }
     }

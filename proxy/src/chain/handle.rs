@@ -18,6 +18,7 @@ use super::compiling::CompileProgress;
 use super::error::Error;
 use super::health::{Admission, HealthState};
 use super::metrics::Metrics;
+use super::retirement::Retirements;
 use super::snapshot::{Entry, Snapshot};
 use super::tally::{Counter, Kind, Tally, Ticket};
 use crate::timestamp::rfc3339;
@@ -35,6 +36,7 @@ pub struct ChainHandle {
     pod: Pod,
     required: Required,
     compiling: CompileProgress,
+    retirements: Retirements,
     /// Another process has served this pod before.
     is_follower: AtomicBool,
 }
@@ -70,6 +72,7 @@ impl ChainHandle {
             pod,
             required,
             compiling: CompileProgress::default(),
+            retirements: Retirements::default(),
             is_follower: AtomicBool::new(false),
         }
     }
@@ -78,6 +81,12 @@ impl ChainHandle {
     #[must_use]
     pub const fn compiling(&self) -> &CompileProgress {
         &self.compiling
+    }
+
+    /// Which entries are gone: to be told by who makes them.
+    #[must_use]
+    pub const fn retirements(&self) -> &Retirements {
+        &self.retirements
     }
 
     /// Another process served this pod until just now: its last writes are told of as long as they may be carried out.

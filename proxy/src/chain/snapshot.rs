@@ -11,6 +11,7 @@ use ctrlmesh_contract::{Digest, FailurePolicy};
 use super::health::Health;
 use super::index::{Index, Matched};
 use super::matcher::{MatchQuery, Matcher};
+use super::retirement::RetirementGuard;
 use super::tally::Tally;
 use crate::verdict::Subscription;
 use crate::wasm;
@@ -36,12 +37,16 @@ pub struct Entry {
     pub config: Arc<wasm::EntryConfig>,
     /// What survives a reload.
     pub state: Arc<wasm::EntryState>,
+    /// Bytes of memory of an instance that has just been configured.
+    pub start_bytes: usize,
     /// What the plugin wants to see.
     pub subscription: Subscription,
     /// The subscription's rules, compiled.
     pub matcher: Matcher,
     /// Whether it may be called.
     pub health: Arc<Health>,
+    /// Tells that no chain and no request holds it any more.
+    pub(super) retirement: RetirementGuard,
 }
 
 /// See [`Entry::id`]. Never used twice in a process.

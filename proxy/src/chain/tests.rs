@@ -12,7 +12,7 @@ use ctrlmesh_contract::status::Pod;
 use ctrlmesh_contract::{Chain, Digest};
 use serde_json::{Value, json};
 
-use super::{ChainHandle, CompileProgress, Host, Labels, Metrics, Past, Place, Required, Source};
+use super::{ChainHandle, CompileProgress, Host, Labels, Metrics, Past, Place, Required, Retirements, Source};
 use crate::wasm::{CompileMode, Compiler, Engine, InstanceInfo, Plugin, StateStore};
 
 /// Namespace of the pod under test.
@@ -103,6 +103,8 @@ fn host() -> Host {
         states: Arc::new(StateStore::new()),
         info: InstanceInfo::default(),
         compiling: CompileProgress::default(),
+        retirements: Retirements::default(),
+        workers: 2,
     }
 }
 

@@ -68,10 +68,16 @@ impl Cache {
         self.path(name).exists()
     }
 
+    /// Bytes of its file; 0 if there is none.
+    pub(crate) fn size(&self, name: &str) -> usize {
+        let file = fs::metadata(self.path(name));
+        file.map_or(0, |file| usize::try_from(file.len()).unwrap_or(usize::MAX))
+    }
+
     /// Looks an artifact up and checks its seal.
     pub(crate) fn read(&self, name: &str) -> Lookup {
         let path = self.path(name);
-        let bytes = match read_bounded(&path, MAX_ARTIFACT_BYTES + SEAL_BYTES as u64) {
+        let mut bytes = match read_bounded(&path, MAX_ARTIFACT_BYTES + SEAL_BYTES as u64) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Lookup::Miss,
             Err(error) => return Lookup::Refused(error.to_string()),
@@ -87,7 +93,9 @@ impl Cache {
             .append(true)
             .open(&path)
             .and_then(|file| file.set_modified(SystemTime::now()));
-        Lookup::Hit(Artifact::seal_verified(artifact.to_vec()))
+        // In place: a copy would be there beside it.
+        bytes.drain(..SEAL_BYTES);
+        Lookup::Hit(Artifact::seal_verified(bytes))
     }
 
     /// Stores an artifact: written aside, then renamed, so that a reader sees all of it or nothing.

@@ -2,8 +2,9 @@
 //!
 //! Compiling takes tens of megabytes, and a hostile plugin could ask for more or meet a bug of the compiler. So it happens
 //! in a child of the same binary with limits that the child puts on itself; the serving process only waits, with a
-//! deadline. Leaves caching and loading to `compile.rs`. Why: docs/adr/0005-compile-in-a-child.md.
+//! deadline. Leaves caching and loading to `compile.rs`. Why: docs/adr/0005-compile-in-a-child.md, docs/adr/0031-memory.md.
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -17,9 +18,13 @@ use rlimit::Resource;
 use super::MAX_WASM_BYTES;
 use super::cache::MAX_ARTIFACT_BYTES;
 use super::engine::wasmtime_engine;
+use super::memory::CompilerShare;
 
 /// The argument that makes the sidecar's binary a compiler.
 pub const COMPILE_ARGUMENT: &str = "compile";
+
+/// The argument after it, with a number behind `=`: bytes of memory that the compiler may take.
+pub const MEMORY_ARGUMENT: &str = "--memory-bytes";
 
 /// How long a compile may take. The largest plugin allowed needs some seconds on a whole core; a sidecar often has a tenth
 /// of one.
@@ -28,6 +33,22 @@ pub(crate) const COMPILE_DEADLINE: Duration = Duration::from_secs(60);
 /// Address space of the child. The largest plugin allowed compiles within it; the limit turns a compiler that runs wild into
 /// an error message before the kernel looks for a victim in the pod.
 const MAX_CHILD_ADDRESS_SPACE: u64 = 2 * 1024 * 1024 * 1024;
+
+/// Less than this is too little for any plugin, and maybe for the process itself.
+const MIN_CHILD_MEMORY: usize = 8 * 1024 * 1024;
+
+/// Keeps the allocator of the child from mapping a gigabyte in advance, and whole pages of its own: [`Resource::DATA`] counts what is
+/// mapped for writing.
+const MAP_AS_NEEDED: [(&str, &str); 2] = [
+    ("MIMALLOC_ARENA_EAGER_COMMIT", "0"),
+    ("MIMALLOC_PAGE_COMMIT_ON_DEMAND", "1"),
+];
+
+/// What an allocation that fails leads to: Rust's message, an operating system's, and wasmtime's.
+const OUT_OF_MEMORY: [&str; 3] = ["memory allocation of", "cannot allocate memory", "out of memory"];
+
+/// Where a process says how readily the kernel may end it, and that it may do so before all others.
+const OOM_SCORE: (&str, &str) = ("/proc/self/oom_score_adj", "1000");
 
 /// Processor seconds of the child, in case nobody waits for it any more.
 const MAX_CHILD_CPU_SECONDS: u64 = 60;
@@ -41,46 +62,92 @@ pub(crate) enum Failure {
     Refused(String),
     /// It was stopped.
     Deadline,
+    /// It needed more memory than it was given.
+    Memory {
+        /// What it was given.
+        limit_bytes: usize,
+        /// It may be given more another time.
+        is_contended: bool,
+    },
 }
 
-/// Compiles in a child. Blocks up to `deadline`, and leaves no child behind.
+impl Failure {
+    const fn memory(share: &CompilerShare) -> Self {
+        Self::Memory {
+            limit_bytes: share.process_bytes(),
+            is_contended: share.is_contended(),
+        }
+    }
+}
+
+/// Compiles in a child. Blocks up to `deadline`, and leaves no child behind. `share`: memory that the child may take; `None`: there is
+/// no limit but that of its address space.
 ///
 /// Assumption: `program` is this binary, which starts no processes of its own (one that inherited the pipes would keep the
 /// readers waiting).
-pub(crate) fn compile(program: &Path, wasm: &[u8], deadline: Duration) -> Result<Vec<u8>, Failure> {
-    let mut child = Command::new(program)
+pub(crate) fn compile(
+    program: &Path,
+    wasm: &[u8],
+    deadline: Duration,
+    share: Option<&CompilerShare>,
+) -> Result<Vec<u8>, Failure> {
+    if let Some(share) = share.filter(|share| share.process_bytes() < MIN_CHILD_MEMORY) {
+        return Err(Failure::memory(share));
+    }
+    let mut child = start(program, share)
+        .map_err(|error| Failure::Refused(format!("the compiler {} can't be started: {error}", program.display())))?;
+    let end = Instant::now() + deadline;
+    let said = exchange(&mut child, wasm, share.map_or(MAX_ARTIFACT_BYTES, artifact_limit), end);
+    let status = wait_until(&mut child, end);
+    match (said, status, share) {
+        (_, None, _) => Err(Failure::Deadline),
+        (said, Some(_), Some(share)) if said.cut || said.is_out_of_memory() => Err(Failure::memory(share)),
+        (Said { cut: true, .. }, ..) => Err(Failure::Refused(format!(
+            "the artifact is larger than {MAX_ARTIFACT_BYTES} bytes"
+        ))),
+        (said, Some(status), _) if status.success() && !said.artifact.is_empty() => Ok(said.artifact),
+        (said, Some(status), _) => Err(Failure::Refused(describe(status, &said.message))),
+    }
+}
+
+fn start(program: &Path, share: Option<&CompilerShare>) -> io::Result<Child> {
+    let mut command = Command::new(program);
+    command
         .arg(COMPILE_ARGUMENT)
         // The child needs nothing of what we know: no tokens, no addresses.
         .env_clear()
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| Failure::Refused(format!("the compiler {} can't be started: {error}", program.display())))?;
-    let end = Instant::now() + deadline;
-    let said = exchange(&mut child, wasm, end);
-    let status = wait_until(&mut child, end);
-    match (said, status) {
-        (_, None) => Err(Failure::Deadline),
-        (Said { cut: true, .. }, _) => Err(Failure::Refused(format!(
-            "the artifact is larger than {MAX_ARTIFACT_BYTES} bytes"
-        ))),
-        (said, Some(status)) if status.success() && !said.artifact.is_empty() => Ok(said.artifact),
-        (said, Some(status)) => Err(Failure::Refused(describe(status, &said.message))),
+        .stderr(Stdio::piped());
+    if let Some(share) = share {
+        command.arg(format!("{MEMORY_ARGUMENT}={}", share.process_bytes()));
+        command.envs(MAP_AS_NEEDED);
     }
+    command.spawn()
+}
+
+fn artifact_limit(share: &CompilerShare) -> u64 {
+    MAX_ARTIFACT_BYTES.min(share.artifact_bytes() as u64)
 }
 
 /// What the child wrote.
 struct Said {
     artifact: Vec<u8>,
-    /// Whether there was more than [`MAX_ARTIFACT_BYTES`].
+    /// Whether there was more than it may be.
     cut: bool,
     message: String,
 }
 
+impl Said {
+    fn is_out_of_memory(&self) -> bool {
+        let message = self.message.to_ascii_lowercase();
+        self.artifact.is_empty() && OUT_OF_MEMORY.iter().any(|cause| message.contains(cause))
+    }
+}
+
 /// Feeds the child and collects what it says, until it has closed both its outputs. At `end` it is killed, which closes
-/// them.
-fn exchange(child: &mut Child, wasm: &[u8], end: Instant) -> Said {
+/// them. `limit`: largest artifact.
+fn exchange(child: &mut Child, wasm: &[u8], limit: u64, end: Instant) -> Said {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {
         let (closed, all_closed) = mpsc::sync_channel::<()>(1);
@@ -92,7 +159,7 @@ fn exchange(child: &mut Child, wasm: &[u8], end: Instant) -> Said {
             let closed = closed.clone();
             scope.spawn(move || (read_bounded(stderr, MAX_CHILD_MESSAGE_BYTES), drop(closed)).0)
         };
-        let artifact = scope.spawn(move || (read_bounded(stdout, MAX_ARTIFACT_BYTES), drop(closed)).0);
+        let artifact = scope.spawn(move || (read_bounded(stdout, limit), drop(closed)).0);
         // Nothing is sent: it disconnects when both readers are done.
         let left = end.saturating_duration_since(Instant::now());
         if all_closed.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
@@ -151,10 +218,11 @@ fn describe(status: ExitStatus, message: &str) -> String {
 
 /// The child: limits itself, reads a component from stdin, writes the artifact to stdout.
 ///
-/// `main` calls this for `ctrlmesh-proxy compile`. What is wrong is said on stderr, and the exit code is 1.
+/// `main` calls this for `ctrlmesh-proxy compile`. What is wrong is said on stderr, and the exit code is 1. `memory_bytes`: what
+/// [`MEMORY_ARGUMENT`] says.
 #[must_use]
-pub fn compile_child_main() -> ExitCode {
-    match compile_stdin() {
+pub fn compile_child_main(memory_bytes: Option<u64>) -> ExitCode {
+    match compile_stdin(memory_bytes) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             // A parent that is gone can't read it, and nobody else would.
@@ -164,8 +232,8 @@ pub fn compile_child_main() -> ExitCode {
     }
 }
 
-fn compile_stdin() -> Result<(), String> {
-    limit_self().map_err(|error| format!("limits can't be set: {error}"))?;
+fn compile_stdin(memory_bytes: Option<u64>) -> Result<(), String> {
+    limit_self(memory_bytes).map_err(|error| format!("limits can't be set: {error}"))?;
     let mut wasm = Vec::new();
     let limit = MAX_WASM_BYTES as u64 + 1;
     io::stdin()
@@ -188,7 +256,12 @@ fn compile_stdin() -> Result<(), String> {
 }
 
 /// Bounds this process. All of these can only be lowered, so a compiler that goes wrong can't undo them.
-fn limit_self() -> io::Result<()> {
+fn limit_self(memory_bytes: Option<u64>) -> io::Result<()> {
+    // If the kernel has to end a process of this container nevertheless, it is to be this one. Where that can't be said it chooses.
+    let _ = fs::write(OOM_SCORE.0, OOM_SCORE.1);
+    if let Some(bytes) = memory_bytes {
+        Resource::DATA.set(bytes, bytes)?;
+    }
     // No memory image is left behind, and it writes to its pipes and to nothing else.
     Resource::CORE.set(0, 0)?;
     Resource::AS.set(MAX_CHILD_ADDRESS_SPACE, MAX_CHILD_ADDRESS_SPACE)?;

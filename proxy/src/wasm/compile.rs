@@ -18,6 +18,7 @@ use super::cache::{Cache, Lookup};
 use super::child;
 use super::engine::{self, Engine};
 use super::error::Error;
+use super::memory::Charge;
 use super::plugin::Plugin;
 
 /// Where the compiler runs.
@@ -26,7 +27,7 @@ pub enum CompileMode {
     /// In a child process with limits: for whoever serves traffic.
     Child {
         /// This binary, or one that calls [`child::compile_child_main`] when its first argument is
-        /// [`child::COMPILE_ARGUMENT`].
+        /// [`child::COMPILE_ARGUMENT`]; the second may be [`child::MEMORY_ARGUMENT`].
         program: PathBuf,
     },
     /// In this process: for tests and for tools that compile what their user has just built.
@@ -73,8 +74,8 @@ impl Compiler {
             return Ok(plugin);
         }
         check_format(wasm, &digest)?;
-        let component = self.component(engine, wasm, &digest)?;
-        let plugin = Arc::new(Plugin::new(engine, &component, digest)?);
+        let (component, charge) = self.component(engine, wasm, &digest)?;
+        let plugin = Arc::new(Plugin::new(engine, &component, charge, digest)?);
         engine.remember(&plugin);
         Ok(plugin)
     }
@@ -90,14 +91,21 @@ impl Compiler {
         engine.loaded(&plugin.to_string()).is_some() || is_cached()
     }
 
-    fn component(&self, engine: &Arc<Engine>, wasm: &[u8], digest: &str) -> Result<Component, Error> {
+    fn component(&self, engine: &Arc<Engine>, wasm: &[u8], digest: &str) -> Result<(Component, Charge), Error> {
         let Some(cache) = &self.cache else {
-            return load(engine, &self.compile(engine, wasm, digest)?, digest);
+            let artifact = self.compile(engine, wasm, digest)?;
+            return load(
+                engine,
+                &artifact,
+                code_charge(engine, artifact.bytes().len(), digest)?,
+                digest,
+            );
         };
         let name = artifact_name(engine, digest.trim_start_matches("sha256:"));
+        let charge = code_charge(engine, cache.size(&name), digest)?;
         match cache.read(&name) {
-            Lookup::Hit(artifact) => match load(engine, &artifact, digest) {
-                Ok(component) => return Ok(component),
+            Lookup::Hit(artifact) => match load(engine, &artifact, charge, digest) {
+                Ok(loaded) => return Ok(loaded),
                 Err(error) => warn!(%digest, %error, "a cached artifact does not load and is compiled again"),
             },
             Lookup::Refused(reason) => warn!(%digest, reason, "a cached artifact is refused and compiled again"),
@@ -105,12 +113,13 @@ impl Compiler {
         }
         cache.remove(&name);
         let artifact = self.compile(engine, wasm, digest)?;
-        let component = load(engine, &artifact, digest)?;
+        let charge = code_charge(engine, artifact.bytes().len(), digest)?;
+        let loaded = load(engine, &artifact, charge, digest)?;
         if let Err(error) = cache.write(&name, &artifact) {
             // It works without, only the next start is slower.
             warn!(%digest, %error, "an artifact could not be cached");
         }
-        Ok(component)
+        Ok(loaded)
     }
 
     fn compile(&self, engine: &Arc<Engine>, wasm: &[u8], digest: &str) -> Result<Artifact, Error> {
@@ -124,11 +133,20 @@ impl Compiler {
                 .precompile_component(wasm)
                 .map_err(|error| refused(format!("{error:#}")))?,
             CompileMode::Child { program } => {
-                child::compile(program, wasm, self.deadline).map_err(|failure| match failure {
+                let share = engine.memory().compiler_share();
+                child::compile(program, wasm, self.deadline, share.as_ref()).map_err(|failure| match failure {
                     child::Failure::Refused(detail) => refused(detail),
                     child::Failure::Deadline => Error::CompileDeadline {
                         digest: digest.to_owned(),
                         limit: self.deadline,
+                    },
+                    child::Failure::Memory {
+                        limit_bytes,
+                        is_contended,
+                    } => Error::CompileMemory {
+                        digest: digest.to_owned(),
+                        limit_bytes,
+                        is_contended,
                     },
                 })?
             }
@@ -142,11 +160,24 @@ fn artifact_name(engine: &Engine, plugin: &str) -> String {
     format!("{plugin}-{}", engine::compatibility(engine.wasmtime()))
 }
 
-fn load(engine: &Engine, artifact: &Artifact, digest: &str) -> Result<Component, Error> {
-    artifact.load(engine.wasmtime()).map_err(|error| Error::Compile {
+/// Room for an artifact of this size, and for the copy of it that is there while it is loaded.
+fn code_charge(engine: &Engine, artifact_bytes: usize, digest: &str) -> Result<Charge, Error> {
+    let mut charge = engine.memory().account();
+    let taken = charge.take(artifact_bytes.saturating_mul(2));
+    taken.map_err(|over| Error::CodeMemory {
+        digest: digest.to_owned(),
+        over,
+    })?;
+    Ok(charge)
+}
+
+fn load(engine: &Engine, artifact: &Artifact, mut charge: Charge, digest: &str) -> Result<(Component, Charge), Error> {
+    let component = artifact.load(engine.wasmtime()).map_err(|error| Error::Compile {
         digest: digest.to_owned(),
         detail: format!("the compiled artifact does not load: {error:#}"),
-    })
+    })?;
+    charge.shrink_to(artifact.bytes().len());
+    Ok((component, charge))
 }
 
 /// `sha256:<hex>` of the bytes.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use aws_lc_rs::digest;
 
 use super::error::Error;
+use super::memory::GuestMemory;
 use super::plugin::Plugin;
 use super::ticker::{CallFlag, Ticker};
 
@@ -23,22 +24,32 @@ const MAX_BACKTRACE_FRAMES: usize = 8;
 pub struct Engine {
     wasmtime: wasmtime::Engine,
     ticker: Ticker,
+    memory: GuestMemory,
     /// What is loaded, so that entries (and generations) with the same bytes share one plugin.
     loaded: Mutex<Vec<Weak<Plugin>>>,
 }
 
 impl Engine {
-    /// Makes the engine and starts its ticker. A process needs one.
+    /// Makes the engine and starts its ticker. A process needs one. Plugins' memory has no limit but each instance's own.
     ///
     /// # Errors
     /// When the processor or the kernel lacks something that the engine needs.
     pub fn new() -> Result<Arc<Self>, Error> {
+        Self::with_memory(GuestMemory::unlimited())
+    }
+
+    /// The same, with this memory for all plugins together.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    pub fn with_memory(memory: GuestMemory) -> Result<Arc<Self>, Error> {
         let wasmtime = wasmtime_engine()?;
         let weak = wasmtime.weak();
         let ticker = Ticker::start(move || weak.upgrade().map(|engine| engine.increment_epoch()).is_some())?;
         Ok(Arc::new(Self {
             wasmtime,
             ticker,
+            memory,
             loaded: Mutex::new(Vec::new()),
         }))
     }
@@ -46,6 +57,11 @@ impl Engine {
     /// A flag with which one more instance tells that a call runs; none if deadlines are not kept any more.
     pub(crate) fn call_flag(&self) -> Option<CallFlag> {
         self.ticker.flag()
+    }
+
+    /// What plugins may use, and do use.
+    pub(crate) const fn memory(&self) -> &GuestMemory {
+        &self.memory
     }
 
     pub(crate) const fn wasmtime(&self) -> &wasmtime::Engine {

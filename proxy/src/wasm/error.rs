@@ -7,6 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::memory::OverBudget;
 use super::{MAX_WASM_BYTES, SUPPORTED_VERSIONS};
 
 /// Why a plugin could not be loaded. Nothing of it has run.
@@ -87,6 +88,28 @@ pub enum Error {
         /// The limit.
         limit: Duration,
     },
+    /// The compiler needed more memory than it was given.
+    #[error(
+        "{digest} could not be compiled within {} MiB, which is what the sidecar's memory limit leaves for that: make the plugin smaller, \
+         or raise the container's memory limit (and --memory-limit, if it is set)",
+        limit_bytes >> 20
+    )]
+    CompileMemory {
+        /// Digest of the bytes.
+        digest: String,
+        /// What the compiler was given.
+        limit_bytes: usize,
+        /// Other plugins had so much that it may be enough another time.
+        is_contended: bool,
+    },
+    /// There is no memory for its machine code.
+    #[error("the machine code of {digest} needs {over}")]
+    CodeMemory {
+        /// Digest of the bytes.
+        digest: String,
+        /// Of how much.
+        over: OverBudget,
+    },
     /// The cache directory can't be used.
     #[error("the compile cache {path} can't be used: {reason}")]
     CacheDirectory {
@@ -118,6 +141,8 @@ impl Error {
             Self::Import { .. } => "import",
             Self::Compile { .. } => "compile",
             Self::CompileDeadline { .. } => "compile_deadline",
+            Self::CompileMemory { .. } => "compile_memory",
+            Self::CodeMemory { .. } => "memory",
             Self::CacheDirectory { .. } | Self::Io { .. } => "cache",
         }
     }
@@ -205,6 +230,14 @@ pub enum Fault {
         /// The limit.
         limit_bytes: usize,
     },
+    /// It trapped after it was refused memory that all plugins together may not have.
+    #[error("{origin} needs {over}")]
+    ProcessMemory {
+        /// Where.
+        origin: Box<Origin>,
+        /// Of how much.
+        over: OverBudget,
+    },
     /// Its answer breaks a rule of the interface.
     #[error("{origin} gave an invalid answer: {what}")]
     Invalid {
@@ -230,7 +263,7 @@ impl Fault {
         match self {
             Self::Trap { .. } => "trap",
             Self::Deadline { .. } => "deadline",
-            Self::Memory { .. } => "memory",
+            Self::Memory { .. } | Self::ProcessMemory { .. } => "memory",
             Self::Invalid { .. } => "invalid",
             Self::Settings { .. } => "settings",
         }
@@ -243,6 +276,7 @@ impl Fault {
             Self::Trap { origin, .. }
             | Self::Deadline { origin, .. }
             | Self::Memory { origin, .. }
+            | Self::ProcessMemory { origin, .. }
             | Self::Invalid { origin, .. }
             | Self::Settings { origin, .. } => origin,
         }

@@ -12,8 +12,46 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use super::memory::GuestMemory;
 use super::series::SeriesValue;
 use super::state::StateStore;
+
+/// What plugins use of the process's memory, to be registered under the prefix `ctrlmesh`.
+#[derive(Debug)]
+pub struct MemorySeries(GuestMemory);
+
+impl MemorySeries {
+    /// Exports what is used of this memory.
+    #[must_use]
+    pub const fn new(memory: GuestMemory) -> Self {
+        Self(memory)
+    }
+}
+
+impl Collector for MemorySeries {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let mut gauge = |name: &str, help: &str, bytes: usize| {
+            let encoder = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            ConstGauge::new(bytes as u64).encode(encoder)
+        };
+        gauge(
+            "plugin_memory_bytes",
+            "Memory and machine code of all plugins",
+            self.0.used_bytes(),
+        )?;
+        let Some(bounds) = self.0.bounds() else { return Ok(()) };
+        gauge(
+            "plugin_memory_limit_bytes",
+            "Memory that all plugins together may use",
+            bounds.budget_bytes,
+        )?;
+        gauge(
+            "memory_limit_bytes",
+            "Memory that the sidecar may use",
+            bounds.limit_bytes,
+        )
+    }
+}
 
 /// The plugins' metrics, to be registered under the prefix `ctrlmesh`.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use wasmtime::ResourceLimiter;
 
 use super::deadline::Deadline;
+use super::memory::{Charge, OverBudget};
 use super::state::EntryState;
 use super::stdio::Stdio;
 use crate::exchange::{RequestView, ResponseView};
@@ -57,7 +58,8 @@ pub(crate) struct HostState {
 }
 
 impl HostState {
-    pub(crate) fn new(entry: Arc<EntryState>, memory_bytes: usize, deadline: Deadline) -> Self {
+    /// `memory_bytes`: linear memory that the instance may have. `charge`: its account with all plugins together.
+    pub(crate) fn new(entry: Arc<EntryState>, memory_bytes: usize, charge: Charge, deadline: Deadline) -> Self {
         Self {
             request: None,
             response: None,
@@ -68,7 +70,9 @@ impl HostState {
                 memory_bytes,
                 memory_used: 0,
                 table_elements: 0,
-                memory_refused: false,
+                charge,
+                is_started: false,
+                refused: None,
             },
             deadline,
             stdio: Stdio::default(),
@@ -120,8 +124,20 @@ pub(crate) struct Limits {
     pub(crate) memory_bytes: usize,
     memory_used: usize,
     table_elements: usize,
+    charge: Charge,
+    /// It has what it needs to begin with. What it takes from now on is growth.
+    pub(crate) is_started: bool,
     /// It has asked for more memory than it may have. If it traps now, that is why.
-    pub(crate) memory_refused: bool,
+    pub(crate) refused: Option<MemoryRefusal>,
+}
+
+/// Whose bound was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemoryRefusal {
+    /// The entry's.
+    Entry,
+    /// That of all plugins together.
+    Process(OverBudget),
 }
 
 impl Limits {
@@ -129,23 +145,48 @@ impl Limits {
     pub(crate) const fn memory_used(&self) -> usize {
         self.memory_used
     }
+
+    /// Bytes of memories and tables that are charged.
+    pub(crate) const fn charged_bytes(&self) -> usize {
+        self.charge.bytes()
+    }
+
+    /// Takes `more` bytes from what all plugins have, unless the entry's own limit forbids it.
+    fn charge(&mut self, more: usize, fits_entry: bool) -> bool {
+        let charged = if !fits_entry {
+            Err(MemoryRefusal::Entry)
+        } else if self.is_started {
+            self.charge.grow(more).map_err(MemoryRefusal::Process)
+        } else {
+            self.charge.take(more).map_err(MemoryRefusal::Process)
+        };
+        self.refused = charged.err().or(self.refused);
+        charged.is_ok()
+    }
 }
 
 impl ResourceLimiter for Limits {
-    fn memory_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
-        let used = self.memory_used.saturating_add(desired.saturating_sub(current));
-        if used > self.memory_bytes {
-            self.memory_refused = true;
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        // It will fail anyway, and must not be charged: nothing would give it back before the instance ends.
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        let more = desired.saturating_sub(current);
+        let used = self.memory_used.saturating_add(more);
+        if !self.charge(more, used <= self.memory_bytes) {
             return Ok(false);
         }
         self.memory_used = used;
         Ok(true)
     }
 
-    fn table_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
-        let elements = self.table_elements.saturating_add(desired.saturating_sub(current));
-        if elements > MAX_TABLE_ELEMENTS {
-            self.memory_refused = true;
+    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        let more = desired.saturating_sub(current);
+        let elements = self.table_elements.saturating_add(more);
+        if !self.charge(more.saturating_mul(size_of::<usize>()), elements <= MAX_TABLE_ELEMENTS) {
             return Ok(false);
         }
         self.table_elements = elements;

@@ -17,7 +17,7 @@ use super::bindings::v0_1;
 use super::deadline::Deadline;
 use super::engine::Engine;
 use super::error::{Fault, Origin, Phase};
-use super::host::HostState;
+use super::host::{HostState, MemoryRefusal};
 use super::plugin::{Plugin, Pre};
 use super::state::EntryState;
 use super::ticker::CallFlag;
@@ -99,8 +99,9 @@ impl Instance {
         Self::make(engine, plugin, entry, state, false)
     }
 
-    /// What the plugin wants to see with these settings, or why it refuses them. A question only: `state`, `report`, `log` and
-    /// `metrics` answer as if, and nothing changes, because the chain may yet be refused for another entry.
+    /// What the plugin wants to see with these settings, or why it refuses them; and the bytes of memory that an instance needs to
+    /// begin with. A question only: `state`, `report`, `log` and `metrics` answer as if, and nothing changes, because the chain may yet
+    /// be refused for another entry.
     ///
     /// # Errors
     /// As [`Instance::start`].
@@ -109,8 +110,9 @@ impl Instance {
         plugin: &Arc<Plugin>,
         entry: &Arc<EntryConfig>,
         state: &Arc<EntryState>,
-    ) -> Result<Subscription, Fault> {
-        Self::make(engine, plugin, entry, state, true).map(|(_, subscription)| subscription)
+    ) -> Result<(Subscription, usize), Fault> {
+        let (instance, subscription) = Self::make(engine, plugin, entry, state, true)?;
+        Ok((subscription, instance.store.data().limits.charged_bytes()))
     }
 
     fn make(
@@ -122,7 +124,12 @@ impl Instance {
     ) -> Result<(Self, Subscription), Fault> {
         let limit = entry.timeout.saturating_mul(CONFIGURE_FACTOR).max(MIN_CONFIGURE);
         let (deadline, epochs) = Deadline::start(limit);
-        let mut host = HostState::new(Arc::clone(state), entry.memory_bytes, deadline);
+        let mut host = HostState::new(
+            Arc::clone(state),
+            entry.memory_bytes,
+            engine.memory().account(),
+            deadline,
+        );
         host.recheck = recheck;
         let mut store = Store::new(engine.wasmtime(), host);
         store.limiter(|host| &mut host.limits);
@@ -149,6 +156,7 @@ impl Instance {
             _engine: Arc::clone(engine),
         };
         let subscription = instance.configure(limit)?;
+        instance.store.data_mut().limits.is_started = true;
         Ok((instance, subscription))
     }
 
@@ -293,11 +301,15 @@ impl Context<'_> {
                 limit: self.limit,
             };
         }
-        if host.limits.memory_refused {
-            return Fault::Memory {
-                origin,
-                limit_bytes: host.limits.memory_bytes,
-            };
+        match host.limits.refused {
+            Some(MemoryRefusal::Entry) => {
+                return Fault::Memory {
+                    origin,
+                    limit_bytes: host.limits.memory_bytes,
+                };
+            }
+            Some(MemoryRefusal::Process(over)) => return Fault::ProcessMemory { origin, over },
+            None => {}
         }
         let what = trap
             .map(ToString::to_string)

@@ -9,6 +9,7 @@ use super::bindings::v0_1;
 use super::engine::Engine;
 use super::error::Error;
 use super::host::HostState;
+use super::memory::Charge;
 use super::world::{self, Version};
 use super::{v0_1 as host_v0_1, wasi};
 
@@ -17,6 +18,8 @@ pub struct Plugin {
     /// `sha256:<hex>` of the component's bytes.
     pub digest: String,
     pub(crate) pre: Pre,
+    /// Of its machine code.
+    charge: Charge,
 }
 
 /// A pre-instantiated component: imports and exports are resolved and checked. One variant for each version of the
@@ -26,7 +29,8 @@ pub(crate) enum Pre {
 }
 
 impl Plugin {
-    pub(crate) fn new(engine: &Engine, component: &Component, digest: String) -> Result<Self, Error> {
+    /// `charge`: of its machine code.
+    pub(crate) fn new(engine: &Engine, component: &Component, charge: Charge, digest: String) -> Result<Self, Error> {
         let ty = component.component_type();
         // The types that a world takes from its interfaces are imports too, by their bare names; the linker checks them.
         let imports: Vec<&str> = ty
@@ -43,7 +47,12 @@ impl Plugin {
             digest: digest.clone(),
             missing: format!("{error:#}"),
         })?;
-        Ok(Self { digest, pre })
+        Ok(Self { digest, pre, charge })
+    }
+
+    /// Bytes of its machine code.
+    pub(crate) const fn code_bytes(&self) -> usize {
+        self.charge.bytes()
     }
 
     /// The versions of the plugin interface that this plugin was built against: `0.1`.

@@ -16,11 +16,13 @@ const MAX_NAME_BYTES: usize = 64;
 const MAX_LABEL_BYTES: usize = 320;
 
 /// Names that the sidecar's own metrics have behind `ctrlmesh_plugin_`.
-const RESERVED: [&str; 7] = [
+const RESERVED: [&str; 9] = [
     "call_seconds",
     "calls",
     "faults",
     "log_lines_suppressed",
+    "memory_bytes",
+    "memory_limit_bytes",
     "quarantines",
     "skips",
     "updates_dropped",

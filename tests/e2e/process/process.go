@@ -44,6 +44,8 @@ type Spec struct {
 	Place *Place
 	// User runs the program, and a group of the same number; zero is who runs the tests.
 	User uint32
+	// ControlGroup is the directory of the control group in which the program runs; empty is that of this process.
+	ControlGroup string
 	// NewNamespaces are CLONE_NEW… flags: what the program shall not share with this process.
 	NewNamespaces uintptr
 }
@@ -57,7 +59,12 @@ func Start(spec Spec) (*Process, error) {
 		return nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command(spec.Path, spec.Args...)
+	path, args := spec.Path, spec.Args
+	if spec.ControlGroup != "" {
+		// From its first page on: what a process has when it is moved stays where it was.
+		path, args = "/bin/sh", append([]string{"-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, spec.ControlGroup, path}, args...)
+	}
+	cmd := exec.Command(path, args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + spec.LogDir, "TMPDIR=" + os.TempDir()}, spec.Env...)
 	cmd.Stderr, cmd.Stdout = log, log
 	if spec.Stdout != nil {

@@ -51,6 +51,8 @@ type Options struct {
 	// TLSDir with tls.crt and tls.key, for controllers that insist on TLS.
 	TLSDir string
 	Flags  []string
+	// ControlGroup is the directory of the control group in which the sidecar runs; empty is that of the test.
+	ControlGroup string
 	// Plain leaves the chain directory out: nothing can ever be changed.
 	Plain bool
 	// EndsItself tells the fixture that the test ends the sidecar.
@@ -95,7 +97,7 @@ func Start(ctx context.Context, options Options) (*Sidecar, error) {
 		return nil, err
 	}
 	s.Process, err = process.Start(process.Spec{
-		Name: options.Name, Path: binary, Args: s.arguments(), LogDir: options.Dir, Stdout: write,
+		Name: options.Name, Path: binary, Args: s.arguments(), LogDir: options.Dir, Stdout: write, ControlGroup: options.ControlGroup,
 		Env: []string{"POD_NAME=" + options.Name, "POD_NAMESPACE=" + s.options.Namespace},
 	})
 	if err := errors.Join(err, write.Close()); err != nil {

@@ -33,7 +33,7 @@ fn write(directory: &std::path::Path) -> std::io::Result<()> {
     for (name, bytes) in plugins {
         fs::write(directory.join(format!("{name}.wasm")), bytes)?;
     }
-    Ok(())
+    fs::write(directory.join("compile_bomb.wasm"), guests::compile_bomb())
 }
 
 #[expect(clippy::print_stderr, reason = "a command line tool says what is wrong")]

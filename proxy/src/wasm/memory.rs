@@ -1,0 +1,308 @@
+//! Memory that plugins take from the process: linear memories, tables and machine code of all of them together, and their compiler.
+//!
+//! Guarantees: all that is charged fits the budget. An instance that grows leaves others at least as much as it has itself, so none can
+//! take what small ones need. What a limited process does not give to plugins is for itself and for requests.
+//! Why: docs/adr/0031-memory.md.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What the sidecar keeps for itself: 30 MiB when idle, connections, and what requests hold (`request_memory.rs`).
+const MAX_RESERVE: usize = 96 << 20;
+
+/// A sidecar with a low limit has fewer clients: three eighths of it, which is [`MAX_RESERVE`] at the default of 256 MiB.
+const fn reserve(limit: usize) -> usize {
+    let share = limit / 8 * 3;
+    if share < MAX_RESERVE { share } else { MAX_RESERVE }
+}
+
+/// More than plugins may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "more memory than is left: plugins may use {} MiB of the sidecar's {} MiB; raise its memory limit (see --memory-limit)",
+    budget_bytes >> 20,
+    limit_bytes >> 20
+)]
+pub struct OverBudget {
+    /// What plugins may use.
+    pub budget_bytes: usize,
+    /// What the process may use.
+    pub limit_bytes: usize,
+}
+
+/// What all plugins of the process may use, and do use. Shared by all threads.
+#[derive(Debug, Clone)]
+pub struct GuestMemory(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// `None`: without limit.
+    bounds: Option<OverBudget>,
+    /// Locked when a guest's memory grows or goes, which is rare.
+    used: Mutex<Used>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Used {
+    plugins: usize,
+    /// What the compiler may take while it runs. Plugins have to do without it, but it is not held against their growth.
+    compiler: usize,
+}
+
+impl GuestMemory {
+    /// Without limit: only counted.
+    #[must_use]
+    pub fn unlimited() -> Self {
+        Self::of(None)
+    }
+
+    /// The plugins' part of what the process may use.
+    #[must_use]
+    pub fn within(limit_bytes: usize) -> Self {
+        Self::of(Some(OverBudget {
+            budget_bytes: limit_bytes - reserve(limit_bytes),
+            limit_bytes,
+        }))
+    }
+
+    fn of(bounds: Option<OverBudget>) -> Self {
+        Self(Arc::new(Shared {
+            bounds,
+            used: Mutex::default(),
+        }))
+    }
+
+    /// What plugins may use, and of how much; `None`: there is no limit.
+    #[must_use]
+    pub fn bounds(&self) -> Option<OverBudget> {
+        self.0.bounds
+    }
+
+    /// Bytes that plugins use.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        self.used().plugins
+    }
+
+    /// Whether so much would fit if nothing else was there.
+    ///
+    /// # Errors
+    /// It would not.
+    pub(crate) fn could_hold(&self, bytes: usize) -> Result<(), OverBudget> {
+        match self.0.bounds {
+            Some(bounds) if bytes > bounds.budget_bytes => Err(bounds),
+            _ => Ok(()),
+        }
+    }
+
+    /// An account of a plugin or an instance, with nothing on it.
+    pub(crate) fn account(&self) -> Charge {
+        Charge {
+            memory: self.clone(),
+            bytes: 0,
+        }
+    }
+
+    /// What the compiler may take now; `None`: there is no limit.
+    pub(crate) fn compiler_share(&self) -> Option<CompilerShare> {
+        let bounds = self.0.bounds?;
+        let mut used = self.used();
+        let left = bounds.budget_bytes.saturating_sub(used.plugins + used.compiler);
+        // A quarter is left for plugins that grow meanwhile.
+        let bytes = left / 4 * 3;
+        used.compiler += bytes;
+        Some(CompilerShare {
+            memory: self.clone(),
+            bytes,
+            is_contended: used.plugins > bounds.budget_bytes / 4,
+        })
+    }
+
+    fn used(&self) -> MutexGuard<'_, Used> {
+        self.0.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Memory of a plugin or an instance. Dropping it gives everything back.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    memory: GuestMemory,
+    bytes: usize,
+}
+
+impl Charge {
+    /// Takes what something needs to be there at all.
+    ///
+    /// # Errors
+    /// So much is not left.
+    pub(crate) fn take(&mut self, more: usize) -> Result<(), OverBudget> {
+        self.add(more, false)
+    }
+
+    /// Takes more for what is there already: as much as is left for all others, at most.
+    ///
+    /// # Errors
+    /// So much is not left.
+    pub(crate) fn grow(&mut self, more: usize) -> Result<(), OverBudget> {
+        self.add(more, true)
+    }
+
+    fn add(&mut self, more: usize, is_growth: bool) -> Result<(), OverBudget> {
+        let mut used = self.memory.used();
+        let (own, plugins) = (self.bytes.saturating_add(more), used.plugins.saturating_add(more));
+        if let Some(bounds) = self.memory.0.bounds {
+            let is_there = plugins.saturating_add(used.compiler) <= bounds.budget_bytes;
+            let left = bounds.budget_bytes.saturating_sub(plugins);
+            if !is_there || (is_growth && own > left) {
+                return Err(bounds);
+            }
+        }
+        used.plugins = plugins;
+        drop(used);
+        self.bytes = own;
+        Ok(())
+    }
+
+    /// Gives back all but `bytes`.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        let less = self.bytes.saturating_sub(bytes);
+        self.memory.used().plugins -= less;
+        self.bytes -= less;
+    }
+
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+/// What one run of the compiler may take: its process, and what it hands over. Dropping it gives everything back.
+#[derive(Debug)]
+pub(crate) struct CompilerShare {
+    memory: GuestMemory,
+    bytes: usize,
+    is_contended: bool,
+}
+
+impl CompilerShare {
+    /// For the compiler's process.
+    pub(crate) const fn process_bytes(&self) -> usize {
+        self.bytes / 4 * 3
+    }
+
+    /// For the artifact, which this process reads into a buffer that grows: it is there up to twice.
+    pub(crate) const fn artifact_bytes(&self) -> usize {
+        self.bytes / 8
+    }
+
+    /// Whether plugins had so much that it may be enough another time.
+    pub(crate) const fn is_contended(&self) -> bool {
+        self.is_contended
+    }
+}
+
+impl Drop for CompilerShare {
+    fn drop(&mut self) {
+        self.memory.used().compiler -= self.bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn charged(memory: &GuestMemory, bytes: usize) -> Charge {
+        let mut charge = memory.account();
+        charge.take(bytes).unwrap();
+        charge
+    }
+
+    #[test]
+    fn sidecar_keeps_a_part_of_the_limit_for_itself() {
+        for (limit, budget) in [(64, 40), (128, 80), (256, 160), (512, 416), (4096, 4000)] {
+            let bounds = GuestMemory::within(limit * MIB).bounds().unwrap();
+            assert_eq!((bounds.budget_bytes, bounds.limit_bytes), (budget * MIB, limit * MIB));
+        }
+        assert_eq!(GuestMemory::unlimited().bounds(), None);
+    }
+
+    #[test]
+    fn budget_is_for_all_together_and_what_is_dropped_can_be_taken_again() {
+        let memory = GuestMemory::within(256 * MIB);
+        let first = charged(&memory, 100 * MIB);
+        let mut second = charged(&memory, 60 * MIB);
+        assert_eq!(second.take(1), Err(memory.bounds().unwrap()));
+        assert_eq!(memory.used_bytes(), 160 * MIB, "a refusal takes nothing");
+        drop(first);
+        second.take(100 * MIB).unwrap();
+        second.shrink_to(MIB);
+        assert_eq!((memory.used_bytes(), second.bytes()), (MIB, MIB));
+        drop(second);
+        assert_eq!(memory.used_bytes(), 0);
+    }
+
+    #[test]
+    fn instance_that_grows_leaves_as_much_as_it_has() {
+        let memory = GuestMemory::within(256 * MIB);
+        let mut hoarders = [memory.account(), memory.account(), memory.account()];
+        for _ in 0..160 {
+            for hoarder in &mut hoarders {
+                // Who has enough is refused.
+                let _ = hoarder.grow(MIB);
+            }
+        }
+        assert_eq!(hoarders.each_ref().map(Charge::bytes), [40 * MIB; 3]);
+        let mut small = charged(&memory, MIB);
+        small.grow(15 * MIB).unwrap();
+    }
+
+    #[test]
+    fn eight_instances_at_the_default_cap_fit_the_default_limit_and_a_reload_beside_them() {
+        let memory = GuestMemory::within(256 * MIB);
+        let grown = || {
+            let mut instance = charged(&memory, MIB);
+            instance.grow(15 * MIB).unwrap();
+            instance
+        };
+        let old: Vec<_> = (0..8).map(|_| grown()).collect();
+        let new: Vec<_> = (0..8).map(|_| charged(&memory, 2 * MIB)).collect();
+        drop((old, new));
+        assert_eq!(memory.used_bytes(), 0);
+    }
+
+    #[test]
+    fn compiler_gets_most_of_what_is_left_and_plugins_may_still_grow() {
+        let memory = GuestMemory::within(256 * MIB);
+        let mut plugin = charged(&memory, 20 * MIB);
+        let share = memory.compiler_share().unwrap();
+        assert_eq!(share.process_bytes(), 140 * MIB / 16 * 9);
+        assert!(share.process_bytes() + 2 * share.artifact_bytes() <= 105 * MIB);
+        assert!(!share.is_contended());
+        plugin.grow(35 * MIB).unwrap();
+        assert!(plugin.grow(1).is_err(), "the rest is the compiler's");
+        assert!(
+            memory
+                .compiler_share()
+                .is_some_and(|second| second.process_bytes() == 0)
+        );
+        drop(share);
+        plugin.grow(20 * MIB).unwrap();
+        assert!(memory.compiler_share().unwrap().is_contended());
+        assert!(GuestMemory::unlimited().compiler_share().is_none());
+    }
+
+    #[test]
+    fn without_a_limit_everything_is_counted_and_nothing_refused() {
+        let memory = GuestMemory::unlimited();
+        let mut charge = charged(&memory, 1 << 40);
+        charge.grow(1 << 40).unwrap();
+        memory.could_hold(usize::MAX).unwrap();
+        assert_eq!(memory.used_bytes(), 2 << 40);
+    }
+}

@@ -1,0 +1,219 @@
+// Package memory has the sidecar run within a memory limit that the kernel enforces, as a container does, with plugins that want more.
+package memory
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/metrics"
+	"ctrlmesh.kusionstack.io/e2e/realnode"
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+)
+
+const (
+	mib = 1 << 20
+	// limit is what injection gives a sidecar.
+	limit = 256 * mib
+	list  = "/api/v1/namespaces/default/configmaps"
+)
+
+// container is a sidecar within the limit.
+type container struct {
+	*sidecar.Sidecar
+	t     *testing.T
+	group *realnode.MemoryGroup
+}
+
+// start runs a sidecar with two workers, which finds its limit itself, and makes sure that nothing of it was ever killed.
+func start(t *testing.T, chain sidecar.Chain) *container {
+	t.Helper()
+	group := realnode.LimitMemory(t, limit)
+	s, err := sidecar.Start(t.Context(), sidecar.Options{
+		Name: "sidecar", Dir: t.TempDir(), Kubeconfig: kubeconfig(t, apiServer(t)), Chain: &chain, ControlGroup: group.Dir,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &container{s, t, group}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Errorf("%v\n%s", err, s.Process.LogTail(8192))
+		}
+		if kills, err := group.Kills(); kills != 0 || err != nil {
+			t.Errorf("%d processes were killed (%v)\n%s", kills, err, s.Process.LogTail(8192))
+		}
+	})
+	if read := c.metric("ctrlmesh_memory_limit_bytes"); read != limit {
+		t.Fatalf("the sidecar takes %v for its limit, which is %d", read, limit)
+	}
+	return c
+}
+
+// apiServer answers lists that are narrowed to the shard, and nothing else.
+func apiServer(t *testing.T) *httptest.Server {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == list && r.URL.Query().Get("labelSelector") == "shard=a" {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)
+			return
+		}
+		http.Error(w, "not narrowed: "+r.URL.String(), http.StatusTeapot)
+	}))
+	t.Cleanup(server.Close)
+	return server
+}
+
+func kubeconfig(t *testing.T, server *httptest.Server) string {
+	t.Helper()
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: it
+contexts: [{name: it, context: {cluster: it, user: it}}]
+users: [{name: it, user: {}}]
+clusters: [{name: it, cluster: {server: %q}}]
+`, server.URL)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// plugin reads a compiled plugin from $CTRLMESH_PLUGINS_DIR.
+func plugin(t *testing.T, name string) sidecar.Plugin {
+	t.Helper()
+	code, err := os.ReadFile(filepath.Join(os.Getenv("CTRLMESH_PLUGINS_DIR"), name+".wasm"))
+	if err != nil {
+		t.Fatalf("CTRLMESH_PLUGINS_DIR must name the directory with the compiled plugins: %v", err)
+	}
+	return sidecar.Plugin{Bytes: code}
+}
+
+// chainOf adds a shard to other entries, and all that they need.
+func chainOf(t *testing.T, generation int64, entries []sidecar.Entry, plugins ...sidecar.Plugin) sidecar.Chain {
+	t.Helper()
+	selector := plugin(t, "shard-selector")
+	shard := sidecar.NewEntry("shard-selector/a", selector, sidecar.ShardRule{
+		Shard: "a", Limits: []sidecar.Limit{{
+			RelateResources: []sidecar.Resources{{APIGroups: []string{""}, Resources: []string{"configmaps"}}},
+			Selector:        sidecar.Selector{MatchLabels: map[string]string{"shard": "a"}},
+		}},
+	})
+	return sidecar.NewChain(generation, append(entries, shard)...).With(append(plugins, selector)...)
+}
+
+// entry runs a guest that may take a while to fill its memory.
+func entry(name string, guest sidecar.Plugin, memoryMiB int, settings map[string]any) sidecar.Entry {
+	e := sidecar.NewEntry(name, guest, settings)
+	e.MemoryMiB, e.TimeoutMs = memoryMiB, 1000
+	return e
+}
+
+// hoards are entries of which each instance keeps so much from its first request on, and fails if it gets less.
+func hoards(guest sidecar.Plugin, count, each int) []sidecar.Entry {
+	var entries []sidecar.Entry
+	for i := range count {
+		entries = append(entries, entry(fmt.Sprintf("hoard/%d", i), guest, 16, map[string]any{"in": "on-request", "mib": each, "must": true}))
+	}
+	return entries
+}
+
+// requests sends lists over connections of their own, some at a time, so that each worker has its part. All must be answered.
+func (c *container) requests(count int) {
+	c.t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for range count / 4 {
+				response, err := client.Get("http://" + c.API + list)
+				if err != nil {
+					c.t.Error(err)
+					return
+				}
+				response.Body.Close()
+				if response.StatusCode != http.StatusOK {
+					c.t.Errorf("the answer is %s", response.Status)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if c.t.Failed() {
+		c.t.Fatal(c.Process.LogTail(8192))
+	}
+}
+
+func (c *container) metric(name string, labels ...string) float64 {
+	c.t.Helper()
+	code, text, err := c.Ask(c.t.Context(), "/metrics")
+	if err != nil || code != http.StatusOK {
+		c.t.Fatalf("/metrics answers %d: %v", code, err)
+	}
+	value, err := metrics.Sum(text, name, labels...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return value
+}
+
+func TestPluginsThatGrowToTheirCaps(t *testing.T) {
+	greedy, hoard := plugin(t, "greedy"), plugin(t, "hoard")
+	crashes := entry("greedy/all", greedy, 256, map[string]any{"in": "on-request"})
+	crashes.OnFailure = "Open"
+	keeps := entry("hoard/all", hoard, 256, map[string]any{"in": "on-request", "mib": 250})
+	c := start(t, chainOf(t, 1, append(hoards(hoard, 1, 8), crashes, keeps), greedy, hoard))
+	c.requests(40)
+	if faults := c.metric("ctrlmesh_plugin_faults_total", `entry="greedy/all"`, `kind="memory"`); faults == 0 {
+		t.Error("the greedy plugin got all that it wanted")
+	}
+	if used, most := c.metric("ctrlmesh_plugin_memory_bytes"), c.metric("ctrlmesh_plugin_memory_limit_bytes"); used < 80*mib || used > most {
+		t.Errorf("plugins use %v bytes of %v", used, most)
+	}
+}
+
+func TestReloadOfPluginsAtTheirCaps(t *testing.T) {
+	hoard := plugin(t, "hoard")
+	c := start(t, chainOf(t, 1, hoards(hoard, 4, 13), hoard))
+	c.requests(40)
+	for generation := int64(2); generation < 6; generation++ {
+		each := 11 + int(generation%2)
+		if err := c.Apply(t.Context(), chainOf(t, generation, hoards(hoard, 4, each), hoard)); err != nil {
+			t.Fatal(err)
+		}
+		c.requests(40)
+		if used := c.metric("ctrlmesh_plugin_memory_bytes"); used < float64(4*2*each*mib) {
+			t.Errorf("plugins use %v bytes", used)
+		}
+	}
+}
+
+func TestPluginThatTakesTooMuchMemoryToCompile(t *testing.T) {
+	c := start(t, chainOf(t, 1, nil))
+	bomb := plugin(t, "compile_bomb")
+	chain := chainOf(t, 2, []sidecar.Entry{sidecar.NewEntry("bomb/it", bomb, map[string]any{})}, bomb)
+	if err := c.Publish(chain); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var refused *sidecar.Refused
+	if err := c.WaitStatus(ctx, "refusal", func(status sidecar.Status) bool {
+		refused = status.Refused
+		return refused != nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(refused.Message, "bomb/it") || refused.Reason != "compile_memory" {
+		t.Errorf("it is refused for %s: %s", refused.Reason, refused.Message)
+	}
+	c.requests(8)
+}

@@ -1,0 +1,70 @@
+package realnode
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// This file limits the memory of programs as a kubelet does that of containers, without one.
+
+// MemoryGroup is a control group with a limit of memory.
+type MemoryGroup struct {
+	// Dir is the group's directory, in which processes are named that belong to it.
+	Dir string
+	// isV2 tells the version of control groups.
+	isV2 bool
+}
+
+// LimitMemory makes a control group that exists until the test ends; its processes must have ended by then. Where none can be made the
+// test is left out, or fails if it has to run.
+func LimitMemory(t *testing.T, bytes int64) *MemoryGroup {
+	t.Helper()
+	NeedNode(t)
+	group := must(newCgroup())(t)
+	t.Cleanup(func() {
+		if err := group.remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	m := &MemoryGroup{}
+	for _, dir := range group.dirs {
+		for file, isV2 := range map[string]bool{"memory.max": true, "memory.limit_in_bytes": false} {
+			if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
+				m.Dir, m.isV2 = dir, isV2
+			}
+		}
+	}
+	settings := map[string]string{"memory.limit_in_bytes": strconv.FormatInt(bytes, 10)}
+	if m.isV2 {
+		// kubelet has the whole group end if one process has to.
+		settings = map[string]string{"memory.max": strconv.FormatInt(bytes, 10), "memory.oom.group": "1"}
+	}
+	for file, value := range settings {
+		if err := os.WriteFile(filepath.Join(m.Dir, file), []byte(value), 0o644); err != nil {
+			t.Fatalf("limit memory: %v", err)
+		}
+	}
+	return m
+}
+
+// Kills counts the processes that the kernel has ended because the group had no memory left.
+func (m *MemoryGroup) Kills() (int, error) {
+	file := "memory.oom_control"
+	if m.isV2 {
+		file = "memory.events"
+	}
+	text, err := os.ReadFile(filepath.Join(m.Dir, file))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if count, found := strings.CutPrefix(line, "oom_kill "); found {
+			return strconv.Atoi(strings.TrimSpace(count))
+		}
+	}
+	return 0, fmt.Errorf("%s does not count kills:\n%s", file, text)
+}
