@@ -28,7 +28,7 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Prints the CustomResourceDefinitions: `ctrlmesh crd | kubectl apply --server-side -f -`.
     Crd,
-    /// Tells what is wrong with custom resources, by the rules of the manager. Fails if something is.
+    /// Tells what is wrong with custom resources and chains, by the rules of manager and sidecar. Exits 1 if something is.
     Lint(LintArgs),
     /// Deletes every ShardingConfig of the cluster in use while its manager runs, and waits until all are gone. Managers,
     /// webhooks and definitions can be removed afterwards. Exits 1 if some wait for longer.
@@ -153,6 +153,10 @@ pub(crate) struct LintArgs {
     /// A file with one or more YAML or JSON documents; `-` is standard input. May be given several times.
     #[arg(short = 'f', long = "filename", required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+
+    /// Mend what can be mended without a decision, in the files. The rest of them stays as it is, comments included.
+    #[arg(long)]
+    pub(crate) fix: bool,
 
     /// How the result is written.
     #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]

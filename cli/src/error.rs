@@ -125,15 +125,9 @@ pub(crate) enum Error {
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
-    /// A file of custom resources can't be read.
-    #[error("{} is neither YAML nor JSON", path.display())]
-    NoYaml {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        #[source]
-        source: Box<serde_saphyr::Error>,
-    },
+    /// There is no file to write into.
+    #[error("--fix writes files, and there is none behind standard input; name files with -f")]
+    FixStandardInput,
     /// A document could not be written.
     #[error("a document can't be written as YAML")]
     Yaml(#[from] Box<serde_saphyr::ser::Error>),
