@@ -56,6 +56,9 @@ pub(crate) enum PluginCommand {
     New(NewArgs),
     /// Tells what a .wasm file is, and whether a sidecar takes it. Fails if not.
     Inspect(InspectArgs),
+    /// Asks the bytes of a plugin about requests, in the engine of a sidecar, and compares what it says with what is expected. Exits 1
+    /// if it differs.
+    Test(TestArgs),
     /// Runs an API server in memory, to try a plugin without a cluster. Ends with Ctrl-C; nothing is kept.
     ApiServer(ApiServerArgs),
 }
@@ -127,12 +130,28 @@ pub(crate) struct InspectArgs {
     pub(crate) output: Output,
 }
 
+/// Arguments of `ctrlmesh plugin test`.
+#[derive(Debug, Args)]
+pub(crate) struct TestArgs {
+    /// A WebAssembly component.
+    pub(crate) file: PathBuf,
+
+    /// A YAML file with the plugin's `settings`, and `requests` with what it should say to each: docs/plugin-guide.md, step 5. Without it,
+    /// the plugin is loaded and configured without settings.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cases: Option<PathBuf>,
+}
+
 /// Arguments of `ctrlmesh plugin api-server`.
 #[derive(Debug, Args)]
 pub(crate) struct ApiServerArgs {
     /// Where the kubeconfig of the API server is written, for the sidecar.
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: PathBuf,
+
+    /// Port on 127.0.0.1 that the kubeconfig names; 0 takes a free one.
+    #[arg(long, default_value_t = 0, value_name = "PORT")]
+    pub(crate) port: u16,
 }
 
 /// Arguments of `ctrlmesh status`.

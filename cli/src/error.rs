@@ -131,6 +131,17 @@ pub(crate) enum Error {
     /// A document could not be written.
     #[error("a document can't be written as YAML")]
     Yaml(#[from] Box<serde_saphyr::ser::Error>),
+    /// A plugin that a sidecar would refuse.
+    #[error("a sidecar would not run this plugin with these settings")]
+    Plugin(#[from] ctrlmesh_proxy::harness::HarnessError),
+    /// A file of cases for a plugin.
+    #[error("{}: {problem}", path.display())]
+    Cases {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// No crate can have this name.
     #[error("{0:?} can't be the name of a plugin; use lower-case letters, digits and hyphens, a letter first")]
     PluginName(String),
