@@ -78,6 +78,22 @@ pub(crate) enum Error {
         /// What was there instead.
         last: String,
     },
+    /// Something did not happen in time, on a machine where it could not.
+    #[error(
+        "inconclusive: machine too slow. In the {} s that the demo waited for this: {what}, its processes got {percent} % of the CPU that \
+         they should have; try again when less runs beside it. (The last state was: {last})",
+        after.as_secs()
+    )]
+    TooSlow {
+        /// What the demo got, of what it needs.
+        percent: String,
+        /// What was waited for.
+        what: String,
+        /// How long.
+        after: Duration,
+        /// What was there instead.
+        last: String,
+    },
     /// The demo's own look at the API server is broken, so nothing can be counted any more.
     #[error("the demo lost sight of the API server, so it can't count what it claims: {0}")]
     Blind(String),
