@@ -42,9 +42,9 @@ pub(super) fn edited(text: &str, root: &Node, path: &[Step], change: &Change) ->
     applied(text, edits)
 }
 
-/// Makes edits that do not overlap, the last first.
+/// Makes edits that do not overlap, the last first. Where one begins with what another removes, its text comes before that.
 fn applied(text: &str, mut edits: Vec<Edit>) -> Option<String> {
-    edits.sort_by_key(|(range, _)| std::cmp::Reverse(range.start));
+    edits.sort_by_key(|(range, _)| std::cmp::Reverse((range.start, range.end)));
     let mut new = text.to_owned();
     for (range, insert) in edits {
         new.get(range.clone())?;

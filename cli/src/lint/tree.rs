@@ -17,7 +17,7 @@ pub(super) struct Document {
     pub(super) range: Range<usize>,
     /// Its first line, from 1.
     pub(super) line: usize,
-    /// How many comments it has.
+    /// How many comments it has behind its start.
     pub(super) comments: usize,
     /// Its content; or where and why it can't be read.
     pub(super) root: Result<Node, (usize, String)>,
@@ -333,7 +333,7 @@ spec:
         assert!(documents[1].root.as_ref().unwrap().is_nothing(TEXT));
         let json = documents[2].root.as_ref().unwrap();
         assert_eq!((json.line_of("kind"), json.line_of("spec.x[0].y")), (14, 16));
-        assert_eq!(documents[0].comments, 2);
+        assert_eq!(documents[0].comments, 1, "the first stands before it");
     }
 
     #[test]
