@@ -19,7 +19,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Shows it all on this machine, without a cluster: a manager gets custom resources; two replicas of a controller are
     /// sharded, re-sharded, get new plugin code and a crashing plugin, a rate limit, a circuit breaker and faults, while
-    /// they work. Counts what it claims; fails if a claim does.
+    /// they work. Counts what it claims; exits 1 if a claim fails, 75 if this machine is too slow to tell.
     Demo(DemoArgs),
     /// For people who write plugins.
     #[command(subcommand)]
@@ -28,7 +28,7 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Prints the CustomResourceDefinitions: `ctrlmesh crd | kubectl apply --server-side -f -`.
     Crd,
-    /// Tells what is wrong with custom resources, by the rules of the manager. Fails if something is.
+    /// Tells what is wrong with custom resources and chains, by the rules of manager and sidecar. Exits 1 if something is.
     Lint(LintArgs),
     /// Deletes every ShardingConfig of the cluster in use while its manager runs, and waits until all are gone. Managers,
     /// webhooks and definitions can be removed afterwards. Exits 1 if some wait for longer.
@@ -56,6 +56,9 @@ pub(crate) enum PluginCommand {
     New(NewArgs),
     /// Tells what a .wasm file is, and whether a sidecar takes it. Fails if not.
     Inspect(InspectArgs),
+    /// Asks the bytes of a plugin about requests, in the engine of a sidecar, and compares what it says with what is expected. Exits 1
+    /// if it differs.
+    Test(TestArgs),
     /// Runs an API server in memory, to try a plugin without a cluster. Ends with Ctrl-C; nothing is kept.
     ApiServer(ApiServerArgs),
 }
@@ -127,12 +130,28 @@ pub(crate) struct InspectArgs {
     pub(crate) output: Output,
 }
 
+/// Arguments of `ctrlmesh plugin test`.
+#[derive(Debug, Args)]
+pub(crate) struct TestArgs {
+    /// A WebAssembly component.
+    pub(crate) file: PathBuf,
+
+    /// A YAML file with the plugin's `settings`, and `requests` with what it should say to each: docs/plugin-guide.md, step 5. Without it,
+    /// the plugin is loaded and configured without settings.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cases: Option<PathBuf>,
+}
+
 /// Arguments of `ctrlmesh plugin api-server`.
 #[derive(Debug, Args)]
 pub(crate) struct ApiServerArgs {
     /// Where the kubeconfig of the API server is written, for the sidecar.
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: PathBuf,
+
+    /// Port on 127.0.0.1 that the kubeconfig names; 0 takes a free one.
+    #[arg(long, default_value_t = 0, value_name = "PORT")]
+    pub(crate) port: u16,
 }
 
 /// Arguments of `ctrlmesh status`.
@@ -153,6 +172,10 @@ pub(crate) struct LintArgs {
     /// A file with one or more YAML or JSON documents; `-` is standard input. May be given several times.
     #[arg(short = 'f', long = "filename", required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+
+    /// Mend what can be mended without a decision, in the files. The rest of them stays as it is, comments included.
+    #[arg(long)]
+    pub(crate) fix: bool,
 
     /// How the result is written.
     #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]

@@ -11,6 +11,7 @@ mod kubectl;
 mod kubelet;
 mod ledger;
 mod load;
+mod machine;
 mod manager;
 mod metrics;
 mod observer;
@@ -38,7 +39,8 @@ use tokio_util::task::TaskTracker;
 use crate::args::{DemoArgs, Output};
 use crate::error::Error;
 use crate::print;
-use claims::Claims;
+use claims::{Claims, Outcome};
+use machine::Machine;
 use screen::Screen;
 use stage::Stage;
 use story::Story;
@@ -55,7 +57,7 @@ struct Binaries {
     manager: PathBuf,
 }
 
-/// Runs the demo. The exit code is a failure if a claim fails.
+/// Runs the demo. The exit code is a failure if a claim fails, and [`print::INCONCLUSIVE`] if the machine is too slow to tell.
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     let binaries = Binaries {
         proxy: binary(PROXY, "--proxy", args.proxy.clone())?,
@@ -65,10 +67,14 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     let directory = directory.map_err(Error::file("create", &std::env::temp_dir()))?;
     let screen = Screen::new(args.output);
     let (keepers, mut claims) = (TaskTracker::new(), Claims::default());
+    let machine = Machine::default();
+    let probe = machine.probe()?;
     let told = tokio::select! {
-        told = tell(&args, binaries, directory.path(), &keepers, &screen, &mut claims) => told,
+        told = tell(&args, binaries, directory.path(), &keepers, &screen, &mut claims, &machine) => told,
         interrupted = interrupted() => Err(interrupted),
     };
+    let told = told.map_err(|error| machine.explain(error, &claims));
+    drop(probe);
     // Whatever happened: no process and no file is left behind.
     keepers.close();
     keepers.wait().await;
@@ -88,10 +94,10 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     } else {
         summary.json()?
     });
-    Ok(if summary.holds {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    Ok(match claims.outcome() {
+        Outcome::Holds => ExitCode::SUCCESS,
+        Outcome::Fails => ExitCode::FAILURE,
+        Outcome::Inconclusive => ExitCode::from(print::INCONCLUSIVE),
     })
 }
 
@@ -117,8 +123,10 @@ async fn tell(
     keepers: &TaskTracker,
     screen: &Screen,
     claims: &mut Claims,
+    machine: &Machine,
 ) -> Result<Summary, Error> {
     let stage = Stage::new();
+    screen.list(&stage);
     let mut world = World::new(directory).await?;
     let facts = world.facts.clone();
     let follow = screen.follow(&facts, &stage);
@@ -138,6 +146,7 @@ async fn tell(
         let mut story = Story {
             world,
             claims,
+            machine: machine.clone(),
             stage: stage.clone(),
             screen,
             pause: args.pause(),
@@ -169,7 +178,8 @@ fn summary(story: &Story<'_>) -> Summary {
         )
     });
     Summary {
-        holds: story.claims.hold(),
+        holds: story.claims.outcome() == Outcome::Holds,
+        is_inconclusive: story.claims.outcome() == Outcome::Inconclusive,
         seconds: story.stage.seconds(),
         claims: story.claims.all().to_vec(),
         steps: story.stage.steps(),

@@ -78,6 +78,22 @@ pub(crate) enum Error {
         /// What was there instead.
         last: String,
     },
+    /// Something did not happen in time, on a machine where it could not.
+    #[error(
+        "inconclusive: machine too slow. In the {} s that the demo waited for this: {what}, its processes got {percent} % of the CPU that \
+         they should have; try again when less runs beside it. (The last state was: {last})",
+        after.as_secs()
+    )]
+    TooSlow {
+        /// What the demo got, of what it needs.
+        percent: String,
+        /// What was waited for.
+        what: String,
+        /// How long.
+        after: Duration,
+        /// What was there instead.
+        last: String,
+    },
     /// The demo's own look at the API server is broken, so nothing can be counted any more.
     #[error("the demo lost sight of the API server, so it can't count what it claims: {0}")]
     Blind(String),
@@ -125,18 +141,23 @@ pub(crate) enum Error {
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
-    /// A file of custom resources can't be read.
-    #[error("{} is neither YAML nor JSON", path.display())]
-    NoYaml {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        #[source]
-        source: Box<serde_saphyr::Error>,
-    },
+    /// There is no file to write into.
+    #[error("--fix writes files, and there is none behind standard input; name files with -f")]
+    FixStandardInput,
     /// A document could not be written.
     #[error("a document can't be written as YAML")]
     Yaml(#[from] Box<serde_saphyr::ser::Error>),
+    /// A plugin that a sidecar would refuse.
+    #[error("a sidecar would not run this plugin with these settings")]
+    Plugin(#[from] ctrlmesh_proxy::harness::HarnessError),
+    /// A file of cases for a plugin.
+    #[error("{}: {problem}", path.display())]
+    Cases {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// No crate can have this name.
     #[error("{0:?} can't be the name of a plugin; use lower-case letters, digits and hyphens, a letter first")]
     PluginName(String),

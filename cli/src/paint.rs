@@ -56,31 +56,62 @@ impl Paint {
         format!("{text}{}", " ".repeat(missing))
     }
 
-    /// `line` cut after `width` visible characters.
-    pub(crate) fn clip(self, line: &str, width: usize) -> String {
-        if visible(line) <= width {
-            return line.to_owned();
+    /// `line` in pieces of at most `width` visible characters, parted at blanks where there are any. Each has its own colours.
+    pub(crate) fn wrap(self, line: &str, width: usize) -> Vec<String> {
+        if visible(line) <= width || width == 0 {
+            return vec![line.to_owned()];
         }
-        let mut clipped = String::new();
-        let (mut seen, mut in_sequence) = (0, false);
-        for c in line.chars() {
-            if c == '\x1b' {
-                in_sequence = true;
-            } else if in_sequence {
-                in_sequence = c != 'm';
-            } else {
-                seen += 1;
-                if seen > width {
-                    break;
-                }
+        let (letters, rest) = letters(line);
+        let (mut lines, mut open, mut left) = (Vec::new(), String::new(), &letters[..]);
+        while !left.is_empty() {
+            let end = left.len().min(width);
+            let is_blank = |(_, letter): &(String, char)| *letter == ' ';
+            let fits = left.len() <= width || left.get(end).is_some_and(is_blank);
+            let blank = left.iter().take(end).rposition(is_blank).filter(|at| *at > 0 && !fits);
+            let (piece, after) = left.split_at(blank.unwrap_or(end));
+            let mut line = open.clone();
+            for (sequences, letter) in piece {
+                line.push_str(sequences);
+                line.push(*letter);
+                reopen(&mut open, sequences);
             }
-            clipped.push(c);
+            let (blanks, after) = after.split_at(after.iter().take_while(|letter| is_blank(letter)).count());
+            left = after;
+            if left.is_empty() {
+                line.push_str(&rest);
+            } else if !open.is_empty() {
+                line.push_str(RESET);
+            }
+            blanks.iter().for_each(|(sequences, _)| reopen(&mut open, sequences));
+            lines.push(line);
         }
-        if self == Self::Coloured {
-            clipped.push_str("\x1b[0m");
-        }
-        clipped
+        lines
     }
+}
+
+/// Ends all colours.
+const RESET: &str = "\x1b[0m";
+
+/// The colour after these sequences; empty for none.
+fn reopen(open: &mut String, sequences: &str) {
+    if let Some(last) = sequences.rfind('\x1b').and_then(|at| sequences.get(at..)) {
+        *open = if last == RESET { String::new() } else { last.to_owned() };
+    }
+}
+
+/// The characters of a line that are seen, each with the sequences before it, and the sequences behind the last.
+fn letters(line: &str) -> (Vec<(String, char)>, String) {
+    let (mut letters, mut sequences, mut in_sequence) = (Vec::new(), String::new(), false);
+    for c in line.chars() {
+        in_sequence |= c == '\x1b';
+        if in_sequence {
+            sequences.push(c);
+            in_sequence = c != 'm';
+        } else {
+            letters.push((std::mem::take(&mut sequences), c));
+        }
+    }
+    (letters, sequences)
 }
 
 /// Characters of `text` without sequences of [`Paint::colour`].
@@ -103,13 +134,28 @@ mod tests {
         let text = Paint::Coloured.colour(Colour::Red, "abc");
         assert_eq!(text, "\x1b[31mabc\x1b[0m");
         assert_eq!(Paint::Coloured.pad(&text, 5), "\x1b[31mabc\x1b[0m  ");
-        assert_eq!(Paint::Coloured.clip(&text, 2), "\x1b[31mab\x1b[0m");
-        assert_eq!(Paint::Coloured.clip(&text, 3), text);
+        assert_eq!(
+            Paint::Coloured.wrap(&text, 2),
+            ["\x1b[31mab\x1b[0m", "\x1b[31mc\x1b[0m"]
+        );
+        assert_eq!(Paint::Coloured.wrap(&text, 3), [text]);
+    }
+
+    #[test]
+    fn lines_are_parted_at_blanks_and_lose_nothing_else() {
+        let wrap = |text: &str, width| Paint::Plain.wrap(text, width);
+        assert_eq!(wrap("one two  three", 7), ["one two", "three"]);
+        assert_eq!(wrap("one two three", 9), ["one two", "three"]);
+        assert_eq!(wrap("onetwothree", 4), ["onet", "woth", "ree"]);
+        assert_eq!(wrap("", 4), [""]);
+        let red = Paint::Coloured.colour(Colour::Red, "two three");
+        let expected = ["one \x1b[31mtwo\x1b[0m", "\x1b[31mthree\x1b[0m four"];
+        assert_eq!(Paint::Coloured.wrap(&format!("one {red} four"), 10), expected);
     }
 
     #[test]
     fn plain_text_has_no_sequences() {
         assert_eq!(Paint::Plain.colour(Colour::Red, "abc"), "abc");
-        assert_eq!(Paint::Plain.clip("äöü", 2), "äö");
+        assert_eq!(Paint::Plain.wrap("äöü", 2), ["äö", "ü"]);
     }
 }

@@ -3,6 +3,7 @@
 mod api_server;
 mod inspect;
 mod template;
+mod test;
 
 use std::process::ExitCode;
 
@@ -14,6 +15,7 @@ pub(crate) async fn run(command: &PluginCommand) -> Result<ExitCode, Error> {
     match command {
         PluginCommand::New(args) => template::run(args),
         PluginCommand::Inspect(args) => inspect::run(args),
+        PluginCommand::Test(args) => test::run(args),
         PluginCommand::ApiServer(args) => api_server::run(args).await,
     }
 }

@@ -9,6 +9,9 @@ use crate::error::Error;
 /// Exit code of a program that was interrupted, as shells have it: 128 and the number of SIGINT.
 const INTERRUPTED: u8 = 130;
 
+/// Exit code of a demo that shows neither that its claims hold nor that one fails: `EX_TEMPFAIL` of sysexits.h, "try again".
+pub(crate) const INCONCLUSIVE: u8 = 75;
+
 /// A line on standard output. Whoever reads may go away; that is no failure of ours.
 pub(crate) fn line(text: &str) {
     let mut stdout = io::stdout().lock();
@@ -19,9 +22,14 @@ pub(crate) fn line(text: &str) {
 /// Tells an error with its causes on standard error, and returns the exit code for it.
 pub(crate) fn failure(error: &Error) -> ExitCode {
     let _ = writeln!(io::stderr().lock(), "ctrlmesh: {}", with_causes(error));
+    ExitCode::from(code(error))
+}
+
+const fn code(error: &Error) -> u8 {
     match error {
-        Error::Interrupted => ExitCode::from(INTERRUPTED),
-        _ => ExitCode::FAILURE,
+        Error::Interrupted => INTERRUPTED,
+        Error::TooSlow { .. } => INCONCLUSIVE,
+        _ => 1,
     }
 }
 
@@ -38,4 +46,31 @@ pub(crate) fn with_causes(error: &Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn machine_that_is_too_slow_has_an_exit_code_and_words_of_its_own() {
+        let (what, last) = ("a thing".to_owned(), "nothing".to_owned());
+        let after = Duration::from_secs(30);
+        let slow = Error::TooSlow {
+            percent: "7.5".to_owned(),
+            what: what.clone(),
+            after,
+            last: last.clone(),
+        };
+        assert_eq!(code(&slow), 75);
+        let told = with_causes(&slow);
+        assert!(
+            told.starts_with("inconclusive: machine too slow. In the 30 s") && told.contains("7.5 %"),
+            "{told}"
+        );
+        assert_eq!(code(&Error::Deadline { what, after, last }), 1);
+        assert_eq!(code(&Error::Interrupted), 130);
+    }
 }

@@ -1,18 +1,23 @@
 //! `ctrlmesh plugin` when something is wrong: exit code, words, and nothing written. The good way is in tests/guide.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+
+/// Exit code, standard output and standard error.
+fn told(folder: &Path, arguments: &[&str]) -> Result<(Option<i32>, String, String)> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
+    let output = command.arg("plugin").args(arguments).current_dir(folder).output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((output.status.code(), text(&output.stdout), text(&output.stderr)))
+}
 
 /// Exit code and standard error.
 fn plugin(folder: &Path, arguments: &[&str]) -> Result<(Option<i32>, String)> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
-    let output = command.arg("plugin").args(arguments).current_dir(folder).output()?;
-    Ok((
-        output.status.code(),
-        String::from_utf8_lossy(&output.stderr).into_owned(),
-    ))
+    let (code, _, errors) = told(folder, arguments)?;
+    Ok((code, errors))
 }
 
 fn sdk() -> String {
@@ -64,5 +69,102 @@ fn inspect_names_a_file_that_cannot_be_read() -> Result<()> {
     let (code, errors) = plugin(folder.path(), &["inspect", "nothing.wasm"])?;
     assert_eq!(code, Some(1));
     assert!(errors.contains("cannot read nothing.wasm"), "{errors}");
+    Ok(())
+}
+
+const SETTINGS: &str = "settings: {limits: [{selector: {matchLabels: {a: b}}}]}\n";
+
+#[test]
+fn requests_are_put_to_the_bytes_of_a_plugin() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    std::fs::write(folder.path().join("a.wasm"), ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
+    let good = format!(
+        "{SETTINGS}requests:\n- {{request: GET /api/v1/namespaces/x/pods, expect: edit}}\n- {{request: GET /healthz, expect: not asked}}\n"
+    );
+    std::fs::write(folder.path().join("good.yaml"), &good)?;
+    std::fs::write(
+        folder.path().join("wrong.yaml"),
+        good.replace("expect: edit", "expect: refuse 403"),
+    )?;
+    let test = |cases: &str| told(folder.path(), &["test", "a.wasm", "--cases", cases]);
+    let (code, printed, errors) = test("good.yaml")?;
+    assert_eq!((code, &*errors), (Some(0), ""), "{printed}");
+    for line in [
+        "ok    GET /api/v1/namespaces/x/pods: edit: label selector a=b",
+        "ok    GET /healthz: not asked: ",
+        "all 2 requests got what is expected",
+    ] {
+        assert!(printed.contains(line), "{line} is missing in {printed}");
+    }
+    let (code, printed, _) = test("wrong.yaml")?;
+    assert_eq!(code, Some(1), "{printed}");
+    let line = "FAIL  GET /api/v1/namespaces/x/pods: expected refuse 403, but it says edit: label selector a=b";
+    assert!(
+        printed.contains(line) && printed.contains("1 of 2 requests"),
+        "{printed}"
+    );
+    Ok(())
+}
+
+#[test]
+fn plugin_that_a_sidecar_would_refuse_fails_its_test_with_the_reason() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    std::fs::write(folder.path().join("a.wasm"), ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
+    std::fs::write(folder.path().join("none.wasm"), "#!/bin/sh")?;
+    for (file, cases, says) in [
+        ("none.wasm", SETTINGS.to_owned(), "not WebAssembly"),
+        ("a.wasm", "settings: {limts: []}\n".to_owned(), "limts"),
+        (
+            "a.wasm",
+            format!("{SETTINGS}requests: [{{request: nonsense, expect: edit}}]\n"),
+            "write it like GET /api/v1/pods",
+        ),
+        (
+            "a.wasm",
+            format!("{SETTINGS}requests: [{{request: GET /api/v1/pods}}]\n"),
+            "expect",
+        ),
+        ("a.wasm", "requests: 7\n".to_owned(), "cases.yaml: "),
+    ] {
+        std::fs::write(folder.path().join("cases.yaml"), &cases)?;
+        let (code, errors) = plugin(folder.path(), &["test", file, "--cases", "cases.yaml"])?;
+        assert_eq!(code, Some(1), "{cases}");
+        assert!(errors.contains(says), "{says}: {errors}");
+    }
+    Ok(())
+}
+
+/// Ends a process with its test.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn api_server_listens_on_the_port_that_is_named_and_prints_what_its_kubeconfig_says() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    // It is free now, and nobody else here asks for ports by number.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port()
+        .to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
+    command.args(["plugin", "api-server", "--kubeconfig", "kubeconfig", "--port", &port]);
+    let server = command.current_dir(folder.path()).stdout(Stdio::piped()).spawn()?;
+    let mut server = Running(server);
+    let mut lines = BufReader::new(server.0.stdout.take().context("standard output")?).lines();
+    let line = lines.next().context("a line")??;
+    let url = format!("https://127.0.0.1:{port}");
+    assert!(
+        line.contains(&format!("at {url}; its kubeconfig is kubeconfig")),
+        "{line}"
+    );
+    let kubeconfig = std::fs::read_to_string(folder.path().join("kubeconfig"))?;
+    assert!(kubeconfig.contains(&url), "{kubeconfig}");
+    std::net::TcpStream::connect(format!("127.0.0.1:{port}"))?;
     Ok(())
 }

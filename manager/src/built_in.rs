@@ -78,7 +78,7 @@ impl BuiltIn {
     ///
     /// # Errors
     /// The field of the settings and what to write instead, as the sidecar would say it when it refuses the chain.
-    pub(crate) fn check(self, settings: &Value, namespace: &str) -> Result<Vec<String>, Mistake> {
+    pub fn check(self, settings: &Value, namespace: &str) -> Result<Vec<String>, Mistake> {
         let about = InstanceInfo {
             entry: self.name().to_owned(),
             digest: String::new(),

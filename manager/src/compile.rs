@@ -27,6 +27,7 @@ use ctrlmesh_contract::{Chain, Entry, Error, Mistakes, Origin};
 use kube::Resource;
 use kube::api::ObjectMeta;
 
+use crate::LabelKeys;
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::validate::{Findings, check_circuit_breaker, check_fault_injection, check_sharding_config};
 use entries::Context;
@@ -49,6 +50,8 @@ pub struct Objects<'a> {
     pub held: &'a BTreeSet<String>,
     /// The chain that was distributed last.
     pub last: Option<&'a Chain>,
+    /// Keys of the labels that the manager sets.
+    pub keys: &'a LabelKeys,
 }
 
 /// A chain, and what is not in it as it was meant.
@@ -58,6 +61,17 @@ pub struct Compiled {
     pub chain: Chain,
     /// Objects that were refused.
     pub refused: Vec<Refused>,
+    /// Objects that are legal, and probably do not do what was meant.
+    pub warned: Vec<Warned>,
+}
+
+/// What a person should know of an object that was not refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warned {
+    /// Which.
+    pub origin: Origin,
+    /// What.
+    pub warnings: Mistakes,
 }
 
 /// An object that was refused.
@@ -83,8 +97,10 @@ pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
         last: objects.last,
         entries: Vec::new(),
         refused: Vec::new(),
+        warned: Vec::new(),
     };
-    let valid = draft.accepted(objects.sharding_configs, check_sharding_config);
+    let check_config = |config: &ShardingConfig| check_sharding_config(config, objects.keys);
+    let valid = draft.accepted(objects.sharding_configs, check_config);
     let (configs, unresolved) = draft.resolved(valid, objects.resolved);
     let breakers = draft.accepted(objects.circuit_breakers, check_circuit_breaker);
     let faults = draft.accepted(objects.fault_injections, check_fault_injection);
@@ -148,6 +164,7 @@ struct Draft<'a> {
     last: Option<&'a Chain>,
     entries: Vec<Entry>,
     refused: Vec<Refused>,
+    warned: Vec<Warned>,
 }
 
 impl Draft<'_> {
@@ -163,7 +180,7 @@ impl Draft<'_> {
         objects.sort_by(|a, b| a.meta().name.cmp(&b.meta().name));
         let mut accepted = Vec::new();
         for object in objects {
-            let Findings { mut mistakes, .. } = check(object);
+            let Findings { mut mistakes, warnings } = check(object);
             let namespace = object.meta().namespace.as_deref().unwrap_or_default();
             if namespace != self.namespace {
                 let problem = format!("is {namespace:?}, and this is the chain of {:?}", self.namespace);
@@ -171,6 +188,10 @@ impl Draft<'_> {
             }
             if mistakes.list().is_empty() {
                 accepted.push(object);
+                if !warnings.list().is_empty() {
+                    let origin = origin(object);
+                    self.warned.push(Warned { origin, warnings });
+                }
             } else {
                 self.refuse(object, mistakes, false);
             }
@@ -244,6 +265,7 @@ impl Draft<'_> {
         Ok(Compiled {
             chain,
             refused: self.refused,
+            warned: self.warned,
         })
     }
 }

@@ -3,7 +3,9 @@
 mod check;
 mod null;
 mod tidy;
+mod tolerate;
 
 pub(crate) use check::check;
 pub(crate) use null::prune_nulls;
 pub(crate) use tidy::tidy;
+pub(crate) use tolerate::tolerated;

@@ -10,7 +10,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ctrlmesh_contract::Mistakes;
 use ctrlmesh_manager::validate;
+use ctrlmesh_manager::validate::mend;
 use serde_json::Value;
 
 fn files(folder: &str) -> Vec<PathBuf> {
@@ -32,31 +34,73 @@ fn documents(text: &str) -> Vec<Value> {
         .collect()
 }
 
+/// Lines that begin so, without their beginning.
+fn noted<'t>(text: &'t str, what: &str) -> Vec<&'t str> {
+    text.lines().filter_map(|line| line.strip_prefix(what)).collect()
+}
+
+fn told(all: &Mistakes) -> Vec<String> {
+    all.list()
+        .iter()
+        .map(|it| format!("{}: {}", it.path, it.problem))
+        .collect()
+}
+
 #[test]
 fn samples_apply_unchanged() {
     for file in files("accepted") {
-        for document in documents(&fs::read_to_string(&file).unwrap()) {
+        let text = fs::read_to_string(&file).unwrap();
+        let mut warnings = Vec::new();
+        for document in documents(&text) {
             let findings = validate(&document);
             assert!(findings.is_accepted(), "{}: {}", file.display(), findings.mistakes);
-            assert_eq!(findings.warnings.list(), [], "{}", file.display());
+            warnings.extend(told(&findings.warnings));
+        }
+        assert_eq!(warnings, noted(&text, "# warning: "), "{}", file.display());
+    }
+}
+
+#[test]
+fn shipped_samples_are_not_warned_of() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/samples");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let file = entry.unwrap().path();
+        for document in documents(&fs::read_to_string(&file).unwrap()) {
+            let findings = validate(&document);
+            let all = [told(&findings.mistakes), told(&findings.warnings)].concat();
+            assert!(all.is_empty(), "{}: {all:?}", file.display());
+            count += 1;
         }
     }
+    assert!(count >= 6, "{count}");
 }
 
 #[test]
 fn samples_that_make_no_sense_are_refused_with_the_reason() {
     for file in files("refused").into_iter().chain(files("refused-by-rules")) {
         let text = fs::read_to_string(&file).unwrap();
-        let reasons: Vec<&str> = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("# reason: "))
-            .collect();
-        let told: Vec<String> = documents(&text)
-            .iter()
-            .flat_map(|document| validate(document).mistakes.list().to_vec())
-            .map(|mistake| format!("{}: {}", mistake.path, mistake.problem))
-            .collect();
-        assert_eq!(told, reasons, "{}", file.display());
+        let documents = documents(&text);
+        let told = documents.iter().flat_map(|document| told(&validate(document).mistakes));
+        assert_eq!(
+            told.collect::<Vec<_>>(),
+            noted(&text, "# reason: "),
+            "{}",
+            file.display()
+        );
+    }
+}
+
+#[test]
+fn every_refused_sample_is_mended_without_a_person() {
+    for file in files("refused").into_iter().chain(files("refused-by-rules")) {
+        for mut document in documents(&fs::read_to_string(&file).unwrap()) {
+            while let Some(mend) = mend(&document) {
+                document = mend.apply(&document).unwrap();
+            }
+            let mistakes = validate(&document).mistakes;
+            assert!(mistakes.list().is_empty(), "{}: {mistakes}", file.display());
+        }
     }
 }
 

@@ -103,6 +103,18 @@ fn the_code_is_what_the_guide_shows(person: &Person, guide: &Guide) -> Result<()
     Ok(())
 }
 
+/// Step 5: the file of cases, and what the command prints.
+fn the_shipped_bytes_say_what_is_expected(person: &Person, guide: &Guide) -> Result<()> {
+    let cases = guide.blocks(5, "yaml");
+    std::fs::create_dir_all(person.folder.join("tests"))?;
+    std::fs::write(person.folder.join("tests/shipped.yaml"), &cases[0].text)?;
+    let block = guide.blocks(5, "console")[0];
+    let printed = person.types(&block.commands()[0])?;
+    let shown: Vec<&str> = block.text.lines().filter(|line| !line.starts_with("$ ")).collect();
+    assert_eq!(printed.lines().collect::<Vec<_>>(), shown);
+    Ok(())
+}
+
 /// Step 6: the chain that the reader writes rules what a client may do.
 async fn the_chain_rules(person: &Person, guide: &Guide) -> Result<()> {
     let blocks = guide.blocks(6, "console");
@@ -176,6 +188,7 @@ async fn the_guide_leads_from_an_empty_folder_to_a_rule_in_force() -> Result<()>
     let told = person.types(&commands.join("\n"))?;
     assert!(told.contains("takes it: ctrlmesh:plugin 0.1"), "{told}");
 
+    the_shipped_bytes_say_what_is_expected(&person, &guide)?;
     shipped::shipped_bytes_refuse_a_write(&person.folder);
     the_chain_rules(&person, &guide).await
 }

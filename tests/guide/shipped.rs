@@ -1,4 +1,4 @@
-//! The test of step 5, word for word but for the folder, which a test of its own is started in: main.rs compares it.
+//! The test of step 5 for those who want the engine as a library, word for word but for the folder, which a test of its own is started in: main.rs compares it.
 
 use std::path::Path;
 

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::facts::Shared;
 use super::stage::Stage;
-use super::view;
+use super::view::{self, Room};
 use crate::args::Output;
 use crate::paint::Paint;
 use crate::print;
@@ -18,8 +18,9 @@ const REDRAW_EVERY: Duration = Duration::from_millis(120);
 /// Commands begin below what is said, which comes after the time.
 const INDENT: usize = 12;
 
-/// Width of a terminal that does not tell.
-const WIDTH: u16 = 120;
+/// Size of a terminal that does not tell.
+const WIDTH: u16 = 80;
+const HEIGHT: u16 = 24;
 
 /// Where the story is shown.
 #[derive(Debug)]
@@ -58,6 +59,15 @@ impl Screen {
         }
     }
 
+    /// Tells what there will be. On a terminal the picture shows it.
+    pub(crate) fn list(&self, stage: &Stage) {
+        if let Self::Lines = self {
+            for (at, step) in stage.steps().iter().enumerate() {
+                print::line(&format!("{:INDENT$}{:>2}  {}", "", at + 1, step.title));
+            }
+        }
+    }
+
     /// Tells that something happened. On a terminal the picture shows it.
     pub(crate) fn say(&self, stage: &Stage, text: &str) {
         if let Self::Lines = self {
@@ -87,9 +97,8 @@ impl Screen {
     /// Draws the picture once.
     pub(crate) fn draw(&self, facts: &Shared, stage: &Stage) {
         if let Self::Live { picture, paint } = self {
-            let width = usize::from(width());
-            picture
-                .set_message(facts.with(|facts| view::picture(facts, &stage.steps(), stage.seconds(), *paint, width)));
+            let (steps, seconds) = (stage.steps(), stage.seconds());
+            picture.set_message(facts.with(|facts| view::picture(facts, &steps, seconds, *paint, room())));
             picture.tick();
         }
     }
@@ -117,6 +126,10 @@ fn paint() -> Paint {
     if is_unwanted { Paint::Plain } else { Paint::Coloured }
 }
 
-fn width() -> u16 {
-    comfy_table::Table::new().width().unwrap_or(WIDTH)
+fn room() -> Room {
+    let (width, height) = terminal_size::terminal_size().map_or((WIDTH, HEIGHT), |(width, height)| (width.0, height.0));
+    Room {
+        width: usize::from(width),
+        height: usize::from(height),
+    }
 }

@@ -1,6 +1,7 @@
 //! The story as far as it has been told: its steps, and what came of each.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::time::Instant;
@@ -28,6 +29,8 @@ pub(crate) enum StepState {
     Running,
     Done,
     Failed,
+    /// Nothing follows from it: the machine was too slow.
+    Inconclusive,
 }
 
 /// One step.
@@ -64,6 +67,14 @@ impl Stage {
         }
     }
 
+    /// For how long a step has been under way.
+    pub(crate) fn since(&self, number: usize) -> Duration {
+        let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let step = number.checked_sub(1).and_then(|at| steps.get(at));
+        step.and_then(|step| step.began)
+            .map_or(Duration::ZERO, |began| began.elapsed())
+    }
+
     /// Seconds since the beginning.
     pub(crate) fn seconds(&self) -> f64 {
         self.began.elapsed().as_secs_f64()
@@ -88,9 +99,9 @@ impl Stage {
     }
 
     /// A step is over.
-    pub(crate) fn end(&self, number: usize, is_good: bool, detail: &str) {
+    pub(crate) fn end(&self, number: usize, state: StepState, detail: &str) {
         self.change(number, |step| {
-            step.state = if is_good { StepState::Done } else { StepState::Failed };
+            step.state = state;
             step.seconds = step.began.map_or(0.0, |began| began.elapsed().as_secs_f64());
             detail.clone_into(&mut step.detail);
         });

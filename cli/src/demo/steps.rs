@@ -242,7 +242,8 @@ impl Story<'_> {
         let quarantined = self
             .facts()
             .with(|facts| facts.sidecars(|s| u64::from(s.status.counts.quarantines > 0)));
-        self.claim(
+        // Where crashes take long, time lost leads to quarantine before five of them are.
+        self.claim_at_speed(
             5,
             "faults of the crashing plugin that were counted",
             AtLeast(QUARANTINE_FAULTS),

@@ -8,15 +8,16 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::acts::Fired;
-use super::claims::{Claims, Expected};
+use super::claims::{Claims, Expected, Outcome};
 use super::facts::{Facts, Shared};
 use super::kubectl::{Applied, Name};
 use super::ledger::Right;
+use super::machine::Machine;
 use super::plan::{Image, Shard};
 use super::replica::Replica;
 use super::report;
 use super::screen::Screen;
-use super::stage::Stage;
+use super::stage::{Stage, StepState};
 use super::widget::NAMESPACES;
 use super::world::World;
 use crate::error::Error;
@@ -31,6 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(15);
 pub(crate) struct Story<'a> {
     pub(crate) world: World,
     pub(crate) claims: &'a mut Claims,
+    pub(crate) machine: Machine,
     pub(crate) stage: Stage,
     pub(crate) screen: &'a Screen,
     pub(crate) pause: Duration,
@@ -88,12 +90,13 @@ impl Story<'_> {
 
     /// A step is over: well, if its claims hold.
     pub(crate) async fn end(&self, number: usize, text: &str) {
-        let is_good = self.claims.hold_in(number);
-        self.stage.end(number, is_good, text);
-        self.screen.say(
-            &self.stage,
-            &format!("{number}  {} {text}", if is_good { "✔" } else { "✘" }),
-        );
+        let (state, sign) = match self.claims.outcome_in(number) {
+            Outcome::Holds => (StepState::Done, "✔"),
+            Outcome::Fails => (StepState::Failed, "✘"),
+            Outcome::Inconclusive => (StepState::Inconclusive, "?"),
+        };
+        self.stage.end(number, state, text);
+        self.screen.say(&self.stage, &format!("{number}  {sign} {text}"));
         self.rest().await;
     }
 
@@ -105,6 +108,13 @@ impl Story<'_> {
     /// Notes a claim.
     pub(crate) fn claim(&mut self, step: usize, claim: &'static str, expected: Expected, counted: u64) {
         self.claims.count(step, claim, expected, counted);
+    }
+
+    /// Notes a claim about something that only happens if the machine is fast enough. If it was not since the step began, the claim says
+    /// nothing.
+    pub(crate) fn claim_at_speed(&mut self, step: usize, claim: &'static str, expected: Expected, counted: u64) {
+        let is_slow = self.machine.too_slow(self.stage.since(step)).is_some();
+        self.claims.count_at_speed(step, claim, expected, counted, is_slow);
     }
 
     /// Opens the books anew with these rights.

@@ -17,6 +17,8 @@ use crate::paint::Paint;
 pub(crate) struct Summary {
     /// Whether every claim holds.
     pub(crate) holds: bool,
+    /// None fails, but some say nothing, for the machine was too slow.
+    pub(crate) is_inconclusive: bool,
     /// How long it took.
     pub(crate) seconds: f64,
     /// What was claimed and counted.
@@ -59,9 +61,12 @@ impl Summary {
     /// As one sentence.
     pub(crate) fn verdict(&self, paint: Paint) -> String {
         let (all, seconds) = (self.claims.len(), self.seconds);
-        let verdict = match self.claims.iter().filter(|claim| !claim.holds).count() {
-            0 => format!("All {all} claims hold"),
-            failed => format!("{failed} of {all} claims FAIL"),
+        let count = |is_it: fn(&Claim) -> bool| self.claims.iter().filter(|claim| is_it(claim)).count();
+        let failed = count(|claim| !claim.holds && !claim.is_inconclusive);
+        let verdict = match (failed, count(|claim| claim.is_inconclusive)) {
+            (0, 0) => format!("All {all} claims hold"),
+            (0, open) => format!("Inconclusive: machine too slow for {open} of {all} claims, the others hold"),
+            (failed, _) => format!("{failed} of {all} claims FAIL"),
         };
         format!("{} ({seconds:.1} s).", paint.bold(&verdict))
     }
@@ -78,10 +83,10 @@ pub(crate) fn text(claims: &Claims, paint: Paint) -> String {
         .load_style(UTF8_BORDERS_ONLY)
         .set_header(["#", "counted", "must be", "is", ""]);
     for claim in claims.all() {
-        let (sign, colour) = if claim.holds {
-            ("✔", Color::Green)
-        } else {
-            ("✘", Color::Red)
+        let (sign, colour) = match (claim.holds, claim.is_inconclusive) {
+            (true, _) => ("✔", Color::Green),
+            (false, true) => ("?", Color::Yellow),
+            (false, false) => ("✘", Color::Red),
         };
         let sign = if paint == Paint::Coloured {
             Cell::new(sign).fg(colour)
@@ -114,8 +119,9 @@ mod tests {
             text.contains("✘") && text.contains("✔") && !text.contains('\x1b'),
             "{text}"
         );
-        let summary = Summary {
+        let mut summary = Summary {
             holds: false,
+            is_inconclusive: false,
             seconds: 12.34,
             claims: claims.all().to_vec(),
             steps: Vec::new(),
@@ -125,5 +131,12 @@ mod tests {
             faults: Vec::new(),
         };
         assert_eq!(summary.verdict(Paint::Plain), "1 of 2 claims FAIL (12.3 s).");
+        claims.count_at_speed(7, "waited", Expected::AtLeast(40), 3, true);
+        summary.claims = claims.all()[1..].to_vec();
+        let expected = "Inconclusive: machine too slow for 1 of 2 claims, the others hold (12.3 s).";
+        assert_eq!(summary.verdict(Paint::Plain), expected);
+        assert!(super::text(&claims, Paint::Plain).contains('?'));
+        summary.claims = claims.all().to_vec();
+        assert_eq!(summary.verdict(Paint::Plain), "1 of 3 claims FAIL (12.3 s).");
     }
 }

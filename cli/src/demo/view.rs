@@ -23,70 +23,108 @@ const COLUMN: usize = 32;
 const WIDE_COLUMN: usize = 44;
 /// Width of a step's title.
 const TITLE: usize = 25;
-/// Lines for steps.
-const STEP_LINES: usize = 5;
+/// Columns of steps where there is no room for a line each.
+const STEP_COLUMNS: usize = 2;
 /// Digits of a digest that are shown.
 const DIGITS: usize = 8;
 
-/// The whole picture, lines separated by newlines. No line is longer than `width`. It is made for 24 lines of 80 characters.
-pub(crate) fn picture(facts: &Facts, steps: &[Step], seconds: f64, paint: Paint, width: usize) -> String {
-    let mut lines = vec![headline(seconds, paint)];
-    lines.extend(step_lines(steps, paint));
-    lines.push(legend(paint));
-    lines.extend(
-        NAMESPACES
-            .iter()
-            .map(|namespace| namespace_line(facts, namespace, paint)),
-    );
-    lines.push(String::new());
-    lines.extend(replica_lines(facts, paint, width));
-    let lines: Vec<_> = lines.iter().map(|line| paint.clip(line, width)).collect();
-    lines.join("\n")
+/// What a terminal has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
 }
 
-fn headline(seconds: f64, paint: Paint) -> String {
-    let title = paint.bold("ctrlmesh demo");
-    format!("{title} {seconds:5.1} s   200 widgets, two replicas of one controller")
-}
-
-/// The steps around the last one that has begun. What came before them is told in one line.
-fn step_lines(steps: &[Step], paint: Paint) -> Vec<String> {
-    let begun = steps.iter().rposition(|step| step.state != StepState::Waiting);
-    let end = (begun.unwrap_or(0) + 2).max(STEP_LINES).min(steps.len());
-    let folded = match end.saturating_sub(STEP_LINES) {
-        0 => 0,
-        hidden => hidden + 1,
+/// The whole picture, lines separated by newlines. No line is longer than the terminal is wide: what does not fit goes on in the next one.
+/// All steps are there from the start: with what came of each if there is room, else side by side, in at most 24 lines of 80 characters.
+pub(crate) fn picture(facts: &Facts, steps: &[Step], seconds: f64, paint: Paint, room: Room) -> String {
+    let wrapped = |lines: Vec<String>| -> Vec<String> {
+        let wrap = |line: String| paint.wrap(&line, room.width);
+        lines.into_iter().flat_map(wrap).collect()
     };
-    let mut lines = Vec::new();
-    if let Some(past) = steps.get(..folded).filter(|past| !past.is_empty()) {
-        let is_good = past.iter().all(|step| step.state == StepState::Done);
-        let (sign, colour) = if is_good {
-            ("✔", Colour::Green)
-        } else {
-            ("✘", Colour::Red)
-        };
-        let titles: Vec<_> = past.iter().map(|step| step.title).collect();
-        let titles = paint.colour(Colour::Dim, &titles.join(", "));
-        lines.push(format!("1–{folded} {} {titles}", paint.colour(colour, sign)));
+    let mut head = wrapped(vec![headline(facts, seconds, paint)]);
+    let mut widgets = wrapped(widget_lines(facts, paint));
+    let mut replicas = wrapped(replica_lines(facts, paint, room.width));
+    let mut detailed = detailed_steps(steps, paint, room.width);
+    let rest = head.len() + widgets.len() + replicas.len();
+    if rest + detailed.len() + 2 <= room.height {
+        detailed.push(String::new());
+        widgets.push(String::new());
+    } else {
+        detailed = brief_steps(steps, paint, room.width);
     }
-    let shown = steps.iter().enumerate().take(end).skip(folded);
-    lines.extend(shown.map(|(at, step)| step_line(at + 1, step, paint)));
-    lines
+    head.append(&mut detailed);
+    head.append(&mut widgets);
+    if head.len() + replicas.len() > room.height {
+        // What was typed last can be missed.
+        replicas.pop();
+    }
+    head.append(&mut replicas);
+    head.join("\n")
 }
 
-/// One step: number, sign, title, detail.
-fn step_line(number: usize, step: &Step, paint: Paint) -> String {
-    let (sign, colour) = match step.state {
+fn headline(facts: &Facts, seconds: f64, paint: Paint) -> String {
+    let title = paint.bold("ctrlmesh demo");
+    let (updates, behind) = (facts.updates, facts.ledger.behind());
+    format!("{title} {seconds:5.1} s   200 widgets, {updates} changes by a user, {behind} not handled yet")
+}
+
+const fn sign(state: StepState) -> (&'static str, Colour) {
+    match state {
         StepState::Waiting => ("·", Colour::Dim),
         StepState::Running => ("▶", Colour::Yellow),
         StepState::Done => ("✔", Colour::Green),
         StepState::Failed => ("✘", Colour::Red),
-    };
-    let sign = paint.colour(colour, sign);
-    match step.state {
-        StepState::Waiting => format!("{number} {sign} {}", paint.colour(Colour::Dim, step.title)),
-        _ => format!("{number} {sign} {:<TITLE$} {}", step.title, step.detail),
+        StepState::Inconclusive => ("?", Colour::Yellow),
     }
+}
+
+/// Number, sign and title.
+fn step_cell(number: usize, step: &Step, paint: Paint) -> String {
+    let (sign, colour) = sign(step.state);
+    let title = match step.state {
+        StepState::Waiting => paint.colour(Colour::Dim, step.title),
+        _ => step.title.to_owned(),
+    };
+    format!("{number:>2} {} {title}", paint.colour(colour, sign))
+}
+
+/// Each step with what happens in it, or came of it.
+fn detailed_steps(steps: &[Step], paint: Paint, width: usize) -> Vec<String> {
+    /// Number, sign, and the blanks behind them.
+    const BEFORE: usize = 5;
+    let indent = BEFORE + TITLE + 1;
+    let mut lines = Vec::new();
+    for (at, step) in steps.iter().enumerate() {
+        let cell = step_cell(at + 1, step, paint);
+        let mut details = Paint::Plain
+            .wrap(&step.detail, width.saturating_sub(indent).max(TITLE))
+            .into_iter();
+        let first = details.next().unwrap_or_default();
+        let first = format!("{} {first}", paint.pad(&cell, indent - 1));
+        lines.extend(paint.wrap(first.trim_end(), width));
+        lines.extend(details.flat_map(|detail| paint.wrap(&format!("{:indent$}{detail}", ""), width)));
+    }
+    lines
+}
+
+/// The steps side by side, and what happens in the last one that has begun.
+fn brief_steps(steps: &[Step], paint: Paint, width: usize) -> Vec<String> {
+    let rows = steps.len().div_ceil(STEP_COLUMNS);
+    let cell = |at: usize| {
+        steps
+            .get(at)
+            .map(|step| step_cell(at + 1, step, paint))
+            .unwrap_or_default()
+    };
+    let row = |row: usize| {
+        let left = paint.pad(&cell(row), width / STEP_COLUMNS);
+        paint.wrap(format!("{left}{}", cell(row + rows)).trim_end(), width)
+    };
+    let mut lines: Vec<String> = (0..rows).flat_map(row).collect();
+    let begun = steps.iter().rfind(|step| step.state != StepState::Waiting);
+    lines.extend(Paint::Plain.wrap(begun.map_or("", |step| step.detail.as_str()), width));
+    lines
 }
 
 const fn mark(replica: Replica) -> (&'static str, Colour) {
@@ -103,6 +141,13 @@ fn legend(paint: Paint) -> String {
     });
     let head = paint.colour(Colour::Dim, &format!("{:<NAME$} hash", "namespace"));
     format!("{head}   handled last by   {zero}   {one}   · nobody")
+}
+
+fn widget_lines(facts: &Facts, paint: Paint) -> Vec<String> {
+    let namespaces = NAMESPACES
+        .iter()
+        .map(|namespace| namespace_line(facts, namespace, paint));
+    std::iter::once(legend(paint)).chain(namespaces).collect()
 }
 
 fn namespace_line(facts: &Facts, namespace: &str, paint: Paint) -> String {
@@ -132,7 +177,7 @@ fn replica_lines(facts: &Facts, paint: Paint, width: usize) -> Vec<String> {
         let (_, colour) = mark(replica);
         paint.colour(colour, replica.name())
     });
-    let mut lines = vec![
+    vec![
         head,
         cells(width, paint, "controller", |replica| {
             let controller = facts.controllers.of(replica);
@@ -160,13 +205,7 @@ fn replica_lines(facts: &Facts, paint: Paint, width: usize) -> Vec<String> {
         },
         status_line(facts, paint, width),
         format!("{:<NAME$} {}", "kubectl", facts.command),
-    ];
-    let (updates, behind) = (facts.updates, facts.ledger.behind());
-    lines.push(format!(
-        "{:<NAME$} {updates} changes of widgets by a user, {behind} not handled yet",
-        "load"
-    ));
-    lines
+    ]
 }
 
 /// What the manager says of the objects that the act is about.

@@ -14,7 +14,7 @@ const NAMESPACES: [&str; 2] = ["default", "prod-eu"];
 
 /// Serves until interrupted.
 pub(crate) async fn run(args: &ApiServerArgs) -> Result<ExitCode, Error> {
-    let server = ApiServer::builder().start().await?;
+    let server = ApiServer::builder().ports(0, args.port).start().await?;
     for name in NAMESPACES {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
         server.store().put(namespace)?;
@@ -22,9 +22,10 @@ pub(crate) async fn run(args: &ApiServerArgs) -> Result<ExitCode, Error> {
     std::fs::write(&args.kubeconfig, server.kubeconfig()).map_err(Error::file("write", &args.kubeconfig))?;
     print::line(&format!(
         "an API server in memory, at {}; its kubeconfig is {}. Ctrl-C ends it.",
-        server.url(),
+        server.tls_url(),
         args.kubeconfig.display()
     ));
+    print::line(&format!("the same without TLS, for curl: {}", server.url()));
     tokio::signal::ctrl_c().await.map_err(Error::Runtime)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -58,6 +58,7 @@ impl World {
             resolved: &self.resolved,
             held: &self.held,
             last: self.last.as_ref(),
+            keys: &LabelKeys::default(),
         })
         .unwrap()
     }

@@ -27,8 +27,8 @@ use super::support::{self, Unsupported};
 use super::world::World;
 use super::{deleted, report, unreachable, wanted, write};
 use crate::built_in::BuiltIn;
-use crate::compile::Refused;
 use crate::compile::kept::{self, is_same};
+use crate::compile::{Refused, Warned};
 use crate::context::Context;
 use crate::error::Error;
 use crate::hand_over::{Claims, Plan};
@@ -69,6 +69,8 @@ pub(super) struct Next {
     pub(super) restarting: Waits,
     /// Objects that make no sense.
     pub(super) refused: Vec<Refused>,
+    /// Objects that a person should know something of.
+    pub(super) warned: Vec<Warned>,
     /// What the references of objects to plugins led to.
     pub(super) found: Found,
     /// Objects whose entries stay as they were, since sidecars can't run what they ask for.
@@ -91,6 +93,7 @@ impl Next {
             bare: Waiting::new(),
             restarting: Waits::new(),
             refused: Vec::new(),
+            warned: Vec::new(),
             unsupported: Unsupported::default(),
             withheld: None,
             released: BTreeSet::new(),
@@ -311,14 +314,14 @@ impl Distributor {
             entries: next.claims.meant(&chain.entries),
             ..chain.clone()
         });
-        let wanted = match wanted::wanted(namespace, objects, meant.as_ref(), &self.resolved(&next.found)) {
+        let wanted = match self.wanted(namespace, objects, meant.as_ref(), &next.found) {
             Ok(wanted) => wanted,
             Err(error) => {
                 next.withheld = Some(why_not(&error));
                 return next;
             }
         };
-        next.refused = wanted.refused;
+        (next.refused, next.warned) = (wanted.refused, wanted.warned);
         let meant = meant.map_or_else(Vec::new, |chain| chain.entries);
         let interfaces = self.interfaces(&next.found);
         let entries;
@@ -333,6 +336,18 @@ impl Distributor {
             }
         }
         next
+    }
+
+    /// What the objects ask for.
+    fn wanted(
+        &self,
+        namespace: &str,
+        objects: &Documents,
+        meant: Option<&Chain>,
+        found: &Found,
+    ) -> Result<wanted::Wanted, ctrlmesh_contract::Error> {
+        let keys = self.context.args.label_keys();
+        wanted::wanted(namespace, objects, meant, &self.resolved(found), &keys)
     }
 
     /// The chain of the plan, if sidecars would take it, and ConfigMaps; if not, why not, in a word and in a sentence.

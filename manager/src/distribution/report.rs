@@ -114,6 +114,7 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
     let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
     let facts = Facts {
         mistakes: mistakes.map(ToString::to_string).unwrap_or_default(),
+        warnings: warnings(&origin, next),
         is_unresolved,
         is_kept: (mistakes.is_some() || is_unresolved) && !entries.is_empty(),
         is_root: document.pointer("/spec/root").is_some(),
@@ -135,6 +136,16 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         leader: leading(&entries, fleet, document.pointer("/status/leader")),
     };
     (origin, facts)
+}
+
+/// What is legal in an object, and probably not meant.
+fn warnings(origin: &Origin, next: &Next) -> String {
+    let mut warned = next.warned.iter();
+    let is_it = |other: &Origin| (&other.kind, &other.name) == (&origin.kind, &origin.name);
+    let warned = warned.find(|warned| is_it(&warned.origin));
+    let told = warned.into_iter().flat_map(|warned| warned.warnings.list());
+    let told = told.map(|it| format!("warning: {}: {}", it.path, it.problem));
+    told.collect::<Vec<_>>().join("; ")
 }
 
 /// Why the pods of a shard do not all see what it shows now, also in a pass that has just written the chain.

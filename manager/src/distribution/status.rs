@@ -45,6 +45,8 @@ pub(super) const RULES: &[Rule] = &[Rule {
 pub(super) struct Facts {
     /// Every field that is wrong; empty: it makes sense.
     pub(super) mistakes: String,
+    /// What is legal in it, and probably not meant.
+    pub(super) warnings: String,
     /// It makes sense, and waits for bytes of plugins.
     pub(super) is_unresolved: bool,
     /// The entries that it had before go on.
@@ -158,7 +160,8 @@ fn said(facts: &Facts) -> Vec<Said> {
 
 fn accepted(facts: &Facts) -> Said {
     if facts.mistakes.is_empty() {
-        return (condition::ACCEPTED, ConditionStatus::True, "Accepted", String::new());
+        let message = facts.warnings.clone();
+        return (condition::ACCEPTED, ConditionStatus::True, "Accepted", message);
     }
     let message = format!("{}{}", facts.mistakes, kept(facts));
     (condition::ACCEPTED, ConditionStatus::False, "Invalid", message)

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::deleted;
 use super::read::Documents;
-use crate::compile::{Refused, kept};
+use crate::compile::{Refused, Warned, kept};
 use crate::hand_over::Claims;
-use crate::{Objects, Resolved, compile};
+use crate::{LabelKeys, Objects, Resolved, compile};
 
 /// What should be in the chain in the end.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub(super) struct Wanted {
     pub(super) entries: Vec<Entry>,
     /// Objects that make no sense.
     pub(super) refused: Vec<Refused>,
+    /// Objects that a person should know something of.
+    pub(super) warned: Vec<Warned>,
 }
 
 /// Compiles a namespace. What can't be read keeps the entries that it had, as what is refused does.
@@ -23,8 +25,9 @@ pub(super) fn wanted(
     objects: &Documents,
     last: Option<&Chain>,
     resolved: &Resolved,
+    keys: &LabelKeys,
 ) -> Result<Wanted, Error> {
-    let compiled = compile(&of(namespace, objects, last, resolved))?;
+    let compiled = compile(&of(namespace, objects, last, resolved, keys))?;
     let mut entries = compiled.chain.entries;
     let unreadable = objects.unreadable.iter().map(|(document, _)| document);
     let unreadable: Vec<Origin> = unreadable
@@ -45,10 +48,17 @@ pub(super) fn wanted(
     Ok(Wanted {
         entries,
         refused: compiled.refused,
+        warned: compiled.warned,
     })
 }
 
-fn of<'a>(namespace: &'a str, objects: &'a Documents, last: Option<&'a Chain>, resolved: &'a Resolved) -> Objects<'a> {
+fn of<'a>(
+    namespace: &'a str,
+    objects: &'a Documents,
+    last: Option<&'a Chain>,
+    resolved: &'a Resolved,
+    keys: &'a LabelKeys,
+) -> Objects<'a> {
     Objects {
         namespace,
         sharding_configs: &objects.sharding_configs,
@@ -57,6 +67,7 @@ fn of<'a>(namespace: &'a str, objects: &'a Documents, last: Option<&'a Chain>, r
         resolved,
         held: &objects.held,
         last,
+        keys,
     }
 }
 
@@ -96,17 +107,18 @@ mod tests {
                 .collect(),
             ..Resolved::default()
         };
+        let keys = LabelKeys::default();
         let (shard, faults) = (samples::shard("a", &[]), samples::faults("b"));
         let all = Documents::of(vec![shard.clone(), faults], Vec::new());
         let last = Chain {
             namespace: "demo".to_owned(),
             generation: 1,
-            entries: wanted("demo", &all, None, &resolved).unwrap().entries,
+            entries: wanted("demo", &all, None, &resolved, &keys).unwrap().entries,
         };
         assert_eq!(last.entries.len(), 2);
         let names = |unseen| {
             let documents = Documents::of(vec![shard.clone()], unseen);
-            let wanted = wanted("demo", &documents, Some(&last), &resolved).unwrap();
+            let wanted = wanted("demo", &documents, Some(&last), &resolved, &keys).unwrap();
             let names = wanted.entries.into_iter().map(|entry| entry.name);
             names.collect::<Vec<_>>()
         };

@@ -2,12 +2,16 @@
 //!
 //! Knows the keywords that our schemas use. Rules (CEL) are left to [`crate::validate`], which has each of them in Rust.
 
+use std::collections::BTreeMap;
+
 use ctrlmesh_contract::Mistakes;
 use ctrlmesh_contract::error::quote;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use serde_json::{Map, Value};
+
+use crate::suggest::did_you_mean;
 
 /// Adds what is wrong with a value. Recursion is bounded by the schema's depth.
 pub(crate) fn check(value: &Value, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mistakes) {
@@ -49,11 +53,27 @@ fn object(fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &str, mis
             (_, Some(JSONSchemaPropsOrBool::Schema(schema))) => check(value, schema, &path, mistakes),
             (Some(known), _) => {
                 let names = known.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-                mistakes.add(path, format!("is not a field here; known are {names}"));
+                let meant = meant(name, known);
+                mistakes.add(path, format!("is not a field here; known are {names}{meant}"));
             }
             // `metadata`: the API server knows it better.
             (None, _) => {}
         }
+    }
+}
+
+/// A known field of nearly this name, or one of this name in a mapping below.
+fn meant(name: &str, known: &BTreeMap<String, JSONSchemaProps>) -> String {
+    let near = did_you_mean(name, known.keys().map(String::as_str));
+    let has_it = |schema: &JSONSchemaProps| {
+        schema
+            .properties
+            .as_ref()
+            .is_some_and(|fields| fields.contains_key(name))
+    };
+    match known.iter().find(|(_, schema)| has_it(schema)) {
+        Some((below, _)) if near.is_empty() => format!("; did you mean {below}.{name}?"),
+        _ => near,
     }
 }
 
@@ -99,7 +119,8 @@ fn string(text: &str, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mista
     if let Some(allowed) = &schema.enum_ {
         let allowed: Vec<&str> = allowed.iter().filter_map(|JSON(value)| value.as_str()).collect();
         if !allowed.contains(&text) {
-            mistakes.add(path, format!("is {}; write {}", quote(text), or_list(&allowed)));
+            let meant = did_you_mean(text, allowed.iter().copied());
+            mistakes.add(path, format!("is {}; write {}{meant}", quote(text), or_list(&allowed)));
         }
     }
     // As the API server counts: characters, not bytes.

@@ -77,14 +77,14 @@ pub(super) fn plan(root: &Value, documents: &[Value], namespaces: &[String], key
 
 /// The shards of a root, each of which makes sense.
 fn wanted(config: &ShardingConfig, namespaces: &[String], keys: &LabelKeys) -> Result<Vec<ShardingConfig>, Mistakes> {
-    let findings = check_sharding_config(config);
+    let findings = check_sharding_config(config, keys);
     if !findings.mistakes.list().is_empty() {
         return Err(findings.mistakes);
     }
     let children = auto_shard(config, namespaces, keys)?;
     // The names of namespaces may make a difference.
     for child in &children {
-        let mistakes = check_sharding_config(child).mistakes;
+        let mistakes = check_sharding_config(child, keys).mistakes;
         if let Some(mistake) = mistakes.list().first() {
             let name = child.metadata.name.as_deref().unwrap_or_default();
             let mut mistakes = Mistakes::default();

@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use ctrlmesh_contract as contract;
 use serde_json::json;
 
-use super::Findings;
 use super::findings::at_index;
+use super::{Findings, resource_names};
 use crate::api::CircuitBreaker;
 use crate::api::circuit_breaker::{RateLimiting, TriggerPolicy};
 use crate::built_in::BuiltIn;
-use crate::{settings, switches};
+use crate::settings;
 
 /// What is wrong with it.
 pub(crate) fn check(breaker: &CircuitBreaker) -> Findings {
@@ -35,9 +35,7 @@ pub(crate) fn check(breaker: &CircuitBreaker) -> Findings {
         });
     }
     unique(breaker, &mut findings);
-    if switches::holds_lists(breaker, None) {
-        findings.warnings.add("spec.trafficInterceptRules", switches::LISTS);
-    }
+    resource_names::of_breakers(breaker, &mut findings);
     if findings.is_accepted() {
         together(breaker, namespace, &mut findings);
     }

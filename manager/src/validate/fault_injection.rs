@@ -3,11 +3,11 @@
 use ctrlmesh_contract as contract;
 use serde_json::{Value, json};
 
-use super::Findings;
 use super::findings::at_index;
+use super::{Findings, resource_names};
 use crate::api::FaultInjection;
 use crate::built_in::BuiltIn;
-use crate::{settings, switches};
+use crate::settings;
 
 /// What is wrong with it.
 pub(crate) fn check(faults: &FaultInjection) -> Findings {
@@ -33,9 +33,7 @@ pub(crate) fn check(faults: &FaultInjection) -> Findings {
             format!("spec.{}", at_index(path, "httpFault", index))
         });
     }
-    if switches::holds_faults(faults, None) {
-        findings.warnings.add("spec.httpFault", switches::FAULTS);
-    }
+    resource_names::of_faults(faults, &mut findings);
     if findings.is_accepted() {
         findings.ask_whole(BuiltIn::FaultInject, &Value::Object(settings), namespace, &|path| {
             // The plugin knows rules in two lists and speaks of the first.

@@ -25,6 +25,10 @@ impl Findings {
         self.mistakes.add(path, problem);
     }
 
+    pub(super) fn warn(&mut self, path: impl Into<String>, problem: impl Into<String>) {
+        self.warnings.add(path, problem);
+    }
+
     /// Asks a plugin about a part of an object, so that the mistakes of all parts are told. `path_of` turns a path in the
     /// settings into one of the object; the settings themselves are "".
     pub(super) fn ask(&mut self, plugin: BuiltIn, settings: &Value, namespace: &str, path_of: &dyn Fn(&str) -> String) {

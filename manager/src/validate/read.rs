@@ -5,12 +5,13 @@ use std::sync::LazyLock;
 use ctrlmesh_contract::Mistakes;
 use ctrlmesh_contract::error::quote;
 use ctrlmesh_contract::selector::is_subdomain;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
 use kube::api::ObjectMeta;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::{API_VERSION, CircuitBreaker, FaultInjection, ManagerState, ShardingConfig};
+use crate::suggest::did_you_mean;
 use crate::{crds, schema};
 
 /// One custom resource.
@@ -60,12 +61,13 @@ pub fn read(document: &Value) -> Result<Object, Mistakes> {
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_owned();
-    let Some(schema) = crd(&kind).and_then(crds::schema_of) else {
+    let Some(schema) = schema_of(&kind) else {
         let kinds: Vec<&str> = CRDS.iter().map(|crd| crd.spec.names.kind.as_str()).collect();
         let problem = format!(
-            "{} is no kind of {API_VERSION}; known are {}",
+            "{} is no kind of {API_VERSION}; known are {}{}",
             quote(&kind),
-            kinds.join(", ")
+            kinds.join(", "),
+            did_you_mean(&kind, kinds.iter().copied())
         );
         mistakes.add("kind", problem);
         return Err(mistakes);
@@ -85,6 +87,31 @@ pub fn read(document: &Value) -> Result<Object, Mistakes> {
         "FaultInjection" => decode(document).map(Object::FaultInjection),
         _ => decode(document).map(Object::ManagerState),
     }
+}
+
+/// As much of a document as makes an object where [`read`] finds mistakes: for the rules, which would have more to say. `None`: nothing does.
+pub(super) fn rest(document: &Value) -> Option<Object> {
+    let mut document = document.clone();
+    schema::prune_nulls(&mut document);
+    let kind = document.get("kind")?.as_str()?.to_owned();
+    let mut rest = schema::tolerated(&own_fields(&document), schema_of(&kind)?);
+    let fields = rest.as_object_mut()?;
+    let metadata = document.get("metadata").and_then(Value::as_object);
+    let mut metadata = metadata.cloned().unwrap_or_default();
+    let mut wrong = Mistakes::default();
+    name(&document, &mut wrong);
+    if !wrong.list().is_empty() {
+        metadata.insert("name".to_owned(), json!("unnamed"));
+    }
+    fields.insert("apiVersion".to_owned(), json!(API_VERSION));
+    fields.insert("kind".to_owned(), json!(kind));
+    fields.insert("metadata".to_owned(), Value::Object(metadata));
+    read(&rest).ok()
+}
+
+/// The schema of a kind's own fields.
+pub(super) fn schema_of(kind: &str) -> Option<&'static JSONSchemaProps> {
+    crd(kind).and_then(crds::schema_of)
 }
 
 fn crd(kind: &str) -> Option<&'static CustomResourceDefinition> {

@@ -6,7 +6,7 @@ use ctrlmesh_contract::selector::{is_dns_label, is_subdomain};
 use serde_json::json;
 
 use super::findings::at_index;
-use super::{Findings, plugins};
+use super::{Findings, created, plugins, resource_names};
 use crate::api::sharding_config::{Limit, ResourceGroup, Root, UnreachablePolicy};
 use crate::api::{LabelSelector, ShardingConfig};
 use crate::auto_shard::{LabelKeys, auto_shard};
@@ -32,6 +32,9 @@ pub(crate) fn check(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
         if !(1..=i32::from(u16::MAX)).contains(&webhook.port) {
             findings.refuse("spec.webhook.port", format!("is {}; write 1 to 65535", webhook.port));
         }
+        let problem = "has no effect: what API servers send to the controller's webhooks does not go through a sidecar, and comes to any \
+                       pod of any shard; remove it";
+        findings.warn("spec.webhook", problem);
     }
     let unreachable = config.spec.unreachable_pods.as_ref();
     if unreachable.is_some_and(|pods| pods.policy == UnreachablePolicy::Wait && pods.after_seconds.is_some()) {
@@ -41,6 +44,8 @@ pub(crate) fn check(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
         );
     }
     plugins::check(&config.spec.plugins, &mut findings);
+    resource_names::of_shards(config, &mut findings);
+    created::check(config, keys, &mut findings);
     match &config.spec.root {
         Some(root) => check_root(config, root, keys, &mut findings),
         None => shard(config, &mut findings),

@@ -169,6 +169,70 @@ fn all_mistakes_are_told_at_once() {
 }
 
 #[test]
+fn rules_are_asked_about_what_the_schema_leaves() {
+    let wrong = with(
+        &breaker(),
+        &json!({
+            "/spec/selecter": {},
+            "/spec/rateLimitings/0/maxInFligt": 1,
+            "/spec/rateLimitings/0/bucket/interval": "x",
+            "/spec/rateLimitings/1/bucket/interval": "y",
+        }),
+    );
+    let told = told(&wrong);
+    let begins = [
+        "spec.rateLimitings[0].maxInFligt: is not a field here",
+        "spec.selecter: is not a field here",
+        // What is said of a rule with an unknown field may be for want of that field.
+        "spec.rateLimitings[1].bucket.interval: \"y\" is no duration",
+    ];
+    let are_told = told.iter().zip(begins).all(|(told, begin)| told.starts_with(begin));
+    assert!(told.len() == begins.len() && are_told, "{told:?}");
+    let unnamed = with(
+        &breaker(),
+        &json!({"/metadata/name": null, "/spec/rateLimitings/1/bucket/interval": "y"}),
+    );
+    assert_eq!(validate(&unnamed).mistakes.list().len(), 2);
+}
+
+#[test]
+fn fields_and_names_without_effect_are_warned_of() {
+    let warned = |document: &Value| {
+        let findings = validate(document);
+        assert!(findings.is_accepted(), "{document}: {}", findings.mistakes);
+        let warnings = findings.warnings.list().iter();
+        warnings
+            .map(|it| format!("{}: {}", it.path, it.problem))
+            .collect::<Vec<_>>()
+    };
+    let webhook = json!({"/spec/webhook": {"certDir": "/certs", "port": 9443}});
+    let told = warned(&with(&shard(), &webhook));
+    assert!(
+        told.len() == 1 && told[0].starts_with("spec.webhook: has no effect"),
+        "{told:?}"
+    );
+    let names = |of: &str| json!({of: ["configmap"]});
+    for (document, path) in [
+        (shard(), "/spec/limits/0/relateResources/0/resources"),
+        (root(), "/spec/root/resourceSelector/0/relateResources/0/resources"),
+        (breaker(), "/spec/rateLimitings/0/resourceRules/0/resources"),
+        (faults(), "/spec/httpFault/0/match/resources/0/resources"),
+    ] {
+        assert_eq!(warned(&document), Vec::<String>::new());
+        let told = warned(&with(&document, &names(path)));
+        let says = "\"configmap\" is the name of no resource, so nothing of it is meant; did you mean \"configmaps\"?";
+        assert!(told.len() == 1 && told[0].ends_with(says), "{path}: {told:?}");
+        let place = told[0]
+            .split_once(": ")
+            .unwrap()
+            .0
+            .replace(['.', '['], "/")
+            .replace(']', "");
+        assert_eq!(format!("/{place}"), format!("{path}/0"));
+    }
+}
+
+#[test]
 fn what_is_legal_and_without_effect_is_a_warning() {
     let findings = validate(&with(&breaker(), &json!({"/spec/rateLimitings/0/resourceRules": []})));
     assert!(findings.is_accepted());

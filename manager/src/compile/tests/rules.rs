@@ -347,6 +347,7 @@ fn more_than_a_document_holds_refuses_the_whole() {
         resolved: &world.resolved,
         held: &world.held,
         last: None,
+        keys: &LabelKeys::default(),
     };
     let told = compile(&objects).unwrap_err().to_string();
     assert!(told.contains("entries: has more than 1024 entries"), "{told}");

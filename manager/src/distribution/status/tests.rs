@@ -42,6 +42,26 @@ fn a_chain_that_changes_for_others_is_no_news() {
 }
 
 #[test]
+fn warnings_stand_in_the_condition_that_accepts() {
+    let of = |warnings: &str, mistakes: &str| {
+        let facts = Facts {
+            warnings: warnings.to_owned(),
+            mistakes: mistakes.to_owned(),
+            ..Facts::default()
+        };
+        let status = status(&origin(), &facts, &Value::Null, "now");
+        let accepted = status["conditions"][0].clone();
+        assert_eq!(accepted["type"], "Accepted");
+        let text = |field: &str| accepted[field].as_str().unwrap_or_default().to_owned();
+        (text("status"), text("message"))
+    };
+    let expect = |status: &str, message: &str| (status.to_owned(), message.to_owned());
+    assert_eq!(of("", ""), expect("True", ""));
+    assert_eq!(of("warning: a", ""), expect("True", "warning: a"));
+    assert_eq!(of("", "b is wrong"), expect("False", "b is wrong"));
+}
+
+#[test]
 fn what_others_put_into_our_fields_goes_and_their_conditions_stay() {
     let after = status(&origin(), &Facts::default(), &Value::Null, "now");
     assert!(is_same(&after, &after));

@@ -28,3 +28,42 @@ async fn a_pod_that_answers_and_stays_behind_is_told_again() {
     });
     task.stop().await;
 }
+
+#[tokio::test]
+async fn warnings_of_an_accepted_object_are_told_in_its_condition() {
+    let (_sidecar, port, server) = one(46, |ip| pod("operator-0", ip)).await;
+    let mut shard = samples::shard("a", &[]);
+    shard["spec"]["webhook"] = json!({"certDir": "/certs", "port": 9443});
+    shard["spec"]["limits"][0]["relateResources"][0]["resources"] = json!(["pods", "configmap"]);
+    put(&server, shard);
+    let mut faults = samples::faults("old");
+    faults["metadata"]["finalizers"] = json!(["finalizer.ctrlmesh.kusionstack.io/protected"]);
+    put(&server, faults);
+    let (_, task) = start(&server, port, &["--poll-seconds=60"]).await;
+    let message = |state: &Snapshot<'_>, plural: &str, name: &str| {
+        let object = state.get(plural, DEMO, name)?;
+        let list = object["status"]["conditions"].as_array()?.iter();
+        let accepted = list.clone().find(|condition| condition["type"] == "Accepted")?;
+        (accepted["status"] == "True").then(|| accepted["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let is_told = |state: &Snapshot<'_>| {
+        message(state, "shardingconfigs", "a").is_some() && message(state, "faultinjections", "old").is_some()
+    };
+    until(&server, "both are told", is_told).await;
+    server.store().read(|state| {
+        let told = message(state, "shardingconfigs", "a").unwrap();
+        for says in [
+            "warning: spec.webhook: has no effect",
+            "warning: spec.limits[0].relateResources[0].resources[1]: \"configmap\" is the name of no resource",
+            "warning: spec.limits[0].selector: hides pods without label a",
+        ] {
+            assert!(told.contains(says), "{says}: {told}");
+        }
+        assert_eq!(
+            message(state, "faultinjections", "old").as_deref(),
+            Some(""),
+            "Distributed says that a switch held it"
+        );
+    });
+    task.stop().await;
+}

@@ -65,7 +65,7 @@ fn lists_and_mappings() {
         (
             json!([{"name": "a", "nme": 1}]),
             &named,
-            "spec[0].nme: is not a field here; known are name",
+            "spec[0].nme: is not a field here; known are name; did you mean name?",
         ),
         (
             json!([{"name": "a"}, {"name": "b"}, {"name": "c"}]),
@@ -79,6 +79,37 @@ fn lists_and_mappings() {
         ),
         (json!({"a": 1}), &texts, "spec.a: is 1; write a text"),
         (json!({"a.b/c": 1}), &texts, "spec.\"a.b/c\": is 1; write a text"),
+    ]);
+}
+
+#[test]
+fn near_words_are_suggested_and_far_ones_are_not() {
+    let schema = json!({"type": "object", "properties": {
+        "limits": {"type": "array"},
+        "root": {"type": "object", "properties": {"resourceSelector": {"type": "array"}}},
+        "policy": {"type": "string", "enum": ["Normal", "LimiterOnly"]},
+    }});
+    each(&[
+        (
+            json!({"limit": []}),
+            &schema,
+            "spec.limit: is not a field here; known are limits, policy, root; did you mean limits?",
+        ),
+        (
+            json!({"resourceSelector": []}),
+            &schema,
+            "spec.resourceSelector: is not a field here; known are limits, policy, root; did you mean root.resourceSelector?",
+        ),
+        (
+            json!({"owner": []}),
+            &schema,
+            "spec.owner: is not a field here; known are limits, policy, root",
+        ),
+        (
+            json!({"policy": "normal"}),
+            &schema,
+            "spec.policy: is \"normal\"; write Normal or LimiterOnly; did you mean Normal?",
+        ),
     ]);
 }
 

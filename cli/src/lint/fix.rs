@@ -1,0 +1,99 @@
+//! `ctrlmesh lint --fix`: what the manager's rules can mend mechanically, written into the text.
+//!
+//! Guarantees: a text that was mended reads as the change says and not otherwise, and has all comments but those on lines that go;
+//! mending it again changes nothing.
+
+use ctrlmesh_manager::validate::{Change, Mend, Step, mend};
+use serde_json::Value;
+
+use super::edit::edited;
+use super::object::{objects, value_of};
+use super::tree::{self, Document};
+
+/// Changes of one document; more than any has.
+const MAX_CHANGES: usize = 10_000;
+
+/// What was done, or could not be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Done {
+    /// The object.
+    pub(super) object: String,
+    /// The change, in words.
+    pub(super) change: String,
+    /// Whether it was made. If not, somebody has to.
+    pub(super) is_made: bool,
+}
+
+/// The text with everything mended that can be, and what was done.
+pub(super) fn fix(text: &str) -> (String, Vec<Done>) {
+    let (mut new, mut done, mut at) = (String::new(), Vec::new(), 0);
+    for document in tree::documents(text).iter().filter(|document| document.root.is_ok()) {
+        let range = document.range.clone();
+        let (Some(before), Some(written)) = (text.get(at..range.start), text.get(range.clone())) else {
+            continue;
+        };
+        new.push_str(before);
+        let (mended, changes) = fix_document(written);
+        new.push_str(&mended);
+        done.extend(changes);
+        at = range.end;
+    }
+    new.push_str(text.get(at..).unwrap_or_default());
+    (new, done)
+}
+
+fn fix_document(written: &str) -> (String, Vec<Done>) {
+    let (mut text, mut done, mut given_up) = (written.to_owned(), Vec::new(), 0);
+    for _ in 0..MAX_CHANGES {
+        let Some((path, mend, object)) = next(&text, given_up) else {
+            break;
+        };
+        let mended = apply(&text, &path, &mend);
+        done.push(Done {
+            object,
+            change: mend.to_string(),
+            is_made: mended.is_some(),
+        });
+        match mended {
+            Some(mended) => text = mended,
+            // The rest of this object waits for it.
+            None => given_up += 1,
+        }
+    }
+    (text, done)
+}
+
+/// The next change of an object in a document, but for the first objects that can't be changed.
+fn next(text: &str, given_up: usize) -> Option<(Vec<Step>, Mend, String)> {
+    let value = one(text)?.1;
+    let all = objects(&value).into_iter();
+    let mut mends = all.filter_map(|object| Some((object.path.clone(), mend(object.value)?, object.name())));
+    mends.nth(given_up)
+}
+
+/// The text after a change, if it reads as it should.
+fn apply(text: &str, path: &[Step], mend: &Mend) -> Option<String> {
+    let (document, before) = one(text)?;
+    let path: Vec<Step> = path.iter().chain(&mend.path.0).cloned().collect();
+    let whole = Mend {
+        path: ctrlmesh_manager::validate::Path(path),
+        change: mend.change.clone(),
+    };
+    let expected = whole.apply(&before)?;
+    let new = edited(text, document.root.as_ref().ok()?, &whole.path.0, &mend.change)?;
+    let (after, value) = one(&new)?;
+    let has_comments = after.comments == document.comments || matches!(mend.change, Change::Remove);
+    (value == expected && has_comments).then_some(new)
+}
+
+/// The only document of a text, and its value.
+fn one(text: &str) -> Option<(Document, Value)> {
+    let mut documents = tree::documents(text);
+    let document = documents.pop().filter(|_| documents.is_empty())?;
+    document.root.as_ref().ok()?;
+    let value = value_of(text, &document).ok()?;
+    Some((document, value))
+}
+
+#[cfg(test)]
+mod tests;

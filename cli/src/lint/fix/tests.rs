@@ -1,0 +1,224 @@
+//! Texts before and after, and what is never touched.
+
+use super::*;
+
+/// What was done, and the text after it; doing it again does nothing.
+fn fixed(text: &str) -> (Vec<String>, String) {
+    let (new, done) = fix(text);
+    let left: Vec<_> = fix(&new).1.into_iter().filter(|done| done.is_made).collect();
+    assert_eq!(
+        (fix(&new).0, left),
+        (new.clone(), Vec::new()),
+        "a second time changes nothing"
+    );
+    let told = |done: Done| format!("{}{}", if done.is_made { "" } else { "not: " }, done.change);
+    (done.into_iter().map(told).collect(), new)
+}
+
+const SHARD: &str = "\
+# Before.
+apiVersion: ctrlmesh.kusionstack.io/v1alpha1
+kind: ShardingConfig
+metadata: {name: a}   # a name
+spec:
+  limits:
+    - objectSelector:
+        # What is limited.
+        relatedResources:
+          - apiGroups: ['*']
+            resources:
+              - pods      # its children
+              - 'configmap'
+        selector:
+          matchLabels:
+            a: 1
+    # After.
+  selector:
+    matchLabels: {app: a}
+# The end.
+";
+
+#[test]
+fn only_what_is_mended_changes_in_the_text() {
+    let text = SHARD.replace("        # What is limited.\n", "");
+    let (done, new) = fixed(&text);
+    assert_eq!(
+        done,
+        [
+            "spec.limits[0].objectSelector: removed, and its fields put in its place",
+            "spec.limits[0].relatedResources: renamed to relateResources",
+            "spec.limits[0].selector.matchLabels.a: is \"1\" now",
+            "spec.limits[0].relateResources[0].resources[1]: is \"configmaps\" now",
+        ]
+    );
+    let expected = "\
+# Before.
+apiVersion: ctrlmesh.kusionstack.io/v1alpha1
+kind: ShardingConfig
+metadata: {name: a}   # a name
+spec:
+  limits:
+    - relateResources:
+        - apiGroups: ['*']
+          resources:
+            - pods      # its children
+            - 'configmaps'
+      selector:
+        matchLabels:
+          a: \"1\"
+    # After.
+  selector:
+    matchLabels: {app: a}
+# The end.
+";
+    assert_eq!(new, expected);
+}
+
+#[test]
+fn change_that_would_lose_a_comment_is_left_to_a_person() {
+    let (done, new) = fixed(SHARD);
+    assert_eq!(
+        done,
+        ["not: spec.limits[0].objectSelector: removed, and its fields put in its place"]
+    );
+    assert_eq!(new, SHARD);
+}
+
+#[test]
+fn lists_of_matches_are_put_below_http_match_in_any_style() {
+    let object = |matching: &str| {
+        format!(
+            "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: FaultInjection\nmetadata: {{name: a}}\nspec:\n  selector: {{}}\n  \
+             httpFault:\n  - delay: {{fixedDelay: 5s}}\n{matching}  - abort: {{httpStatus: 500}}\n    match:\n      resources: []\n"
+        )
+    };
+    for (before, after) in [
+        (
+            "    match:\n      - method: POST\n        url: https://*.com/*\n",
+            "    match:\n      httpMatch:\n      - method: POST\n        url: https://*.com/*\n",
+        ),
+        (
+            "    match:\n    - method: POST\n      url: https://*.com/*   # all\n",
+            "    match:\n      httpMatch:\n      - method: POST\n        url: https://*.com/*   # all\n",
+        ),
+        (
+            "    match: [{method: POST}]\n",
+            "    match: {httpMatch: [{method: POST}]}\n",
+        ),
+    ] {
+        let (done, new) = fixed(&object(before));
+        assert_eq!(done, ["spec.httpFault[0].match: put below httpMatch"], "{before}");
+        assert_eq!(new, object(after));
+    }
+}
+
+#[test]
+fn resource_selector_moves_below_root() {
+    let head = "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: ShardingConfig\nmetadata: {name: a}\nspec:\n";
+    let list = "  resourceSelector:\n  - relateResources:\n    # These.\n    - {apiGroups: ['*'], resources: [pods]}\n";
+    let root = "  root:\n      prefix: p\n      auto:\n        shardingSize: 2\n";
+    let moved = "      resourceSelector:\n      - relateResources:\n        # These.\n        - {apiGroups: ['*'], resources: [pods]}\n";
+    let rest = "  controller: {leaderElectionName: a}\n";
+    for (before, after) in [
+        (format!("{root}{list}{rest}"), format!("{root}{moved}{rest}")),
+        (format!("{list}{root}{rest}"), format!("{root}{moved}{rest}")),
+        (
+            format!("{rest}{list}{root}").trim_end().to_owned(),
+            format!("{rest}{root}{moved}"),
+        ),
+    ] {
+        let (done, new) = fixed(&format!("{head}{before}"));
+        assert_eq!(done, ["spec.resourceSelector: moved into root beside it"], "{before}");
+        assert_eq!(new, format!("{head}{after}"));
+    }
+}
+
+#[test]
+fn fields_and_elements_go_with_their_lines_or_commas() {
+    let object = |selector: &str| {
+        format!(
+            "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: ShardingConfig\nmetadata: {{name: a}}\nspec:\n{selector}  root: {{prefix: p}}\n"
+        )
+    };
+    let pods = "{key: statefulset.kubernetes.io/pod-name, operator: In, values: [t-0]}";
+    for (before, after) in [
+        (
+            format!("  selector:\n    matchExpressions:\n    - {pods}\n"),
+            String::new(),
+        ),
+        (
+            format!("  selector: {{matchExpressions: [{pods}]}} # pods\n"),
+            String::new(),
+        ),
+        (
+            format!("  selector:\n    matchExpressions:\n    - {pods}\n    - {{key: a, operator: Exists}}\n"),
+            "  selector:\n    matchExpressions:\n    - {key: a, operator: Exists}\n".to_owned(),
+        ),
+        (
+            format!("  selector: {{matchExpressions: [{pods}, {{key: a, operator: Exists}}]}}\n"),
+            "  selector: {matchExpressions: [{key: a, operator: Exists}]}\n".to_owned(),
+        ),
+        (
+            format!("  selector: {{matchExpressions: [{{key: a, operator: Exists}}, {pods}]}}\n"),
+            "  selector: {matchExpressions: [{key: a, operator: Exists}]}\n".to_owned(),
+        ),
+        (
+            "  selector:\n    matchLabels:\n      statefulset.kubernetes.io/pod-name: t-0\n      a: b\n".to_owned(),
+            "  selector:\n    matchLabels:\n      a: b\n".to_owned(),
+        ),
+    ] {
+        let (done, new) = fixed(&object(&before));
+        assert_eq!(done.len(), 1, "{done:?}");
+        assert_eq!(new, object(&after), "{before}");
+    }
+}
+
+#[test]
+fn json_and_lists_of_kubectl_are_mended_too() {
+    let json = "{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [
+  {\"kind\": \"Pod\", \"apiVersion\": \"v1\"},
+  {\"apiVersion\": \"ctrlmesh.kusionstack.io/v1alpha1\", \"kind\": \"FaultInjection\", \"spec\": {\"httpFault\": [
+    {\"match\": [{\"method\": \"GET\"}]}, {\"match\": {\"relatedResources\": []}}]}}
+]}
+";
+    let (done, new) = fixed(json);
+    assert_eq!(
+        done,
+        [
+            "spec.httpFault[0].match: put below httpMatch",
+            "spec.httpFault[1].match.relatedResources: renamed to resources",
+        ]
+    );
+    let expected = json
+        .replace("[{\"method\": \"GET\"}]", "{\"httpMatch\": [{\"method\": \"GET\"}]}")
+        .replace("relatedResources", "resources");
+    assert_eq!(new, expected);
+}
+
+#[test]
+fn other_documents_of_a_file_are_not_touched() {
+    let shard = SHARD.replace("        # What is limited.\n", "");
+    let others = "apiVersion: v1\nkind: ConfigMap\ndata: {a:   b}\n---\na: [\n---\n# Nothing.\n---\n";
+    let (done, new) = fixed(&format!("{others}{shard}---\n{others}"));
+    assert_eq!(done.len(), 4, "{done:?}");
+    assert!(
+        new.starts_with(others) && new.ends_with(&format!("# The end.\n---\n{others}")),
+        "{new}"
+    );
+    let (done, new) = fixed(others);
+    assert_eq!((done, new.as_str()), (Vec::new(), others));
+}
+
+#[test]
+fn texts_with_references_are_left_to_a_person() {
+    let text = SHARD
+        .replace("        # What is limited.\n", "")
+        .replace("objectSelector:", "objectSelector: &it")
+        .replace(
+            "  selector:\n    matchLabels: {app: a}\n",
+            "    - objectSelector: *it\n",
+        );
+    let (done, new) = fixed(&text);
+    assert_eq!(new, text, "{done:?}");
+    assert!(done.iter().all(|done| done.starts_with("not: ")), "{done:?}");
+}

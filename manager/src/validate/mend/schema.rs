@@ -1,0 +1,75 @@
+//! What a schema knows by another name, and texts that were written as numbers.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use serde_json::{Map, Value};
+
+use super::{Change, Mend, Path, Step};
+use crate::suggest::closest;
+use crate::validate::read::schema_of;
+
+pub(super) fn mend(document: &Value, kind: &str) -> Option<Mend> {
+    let spec = schema_of(kind)?.properties.as_ref()?.get("spec")?;
+    part(document.get("spec")?, spec, &Path::of("spec"))
+}
+
+/// The first change in a part of a document. Recursion is bounded by the schema's depth.
+fn part(value: &Value, schema: &JSONSchemaProps, path: &Path) -> Option<Mend> {
+    match (schema.type_.as_deref(), value) {
+        (Some("object"), Value::Object(fields)) => object(fields, schema, path),
+        (Some("array"), Value::Array(items)) => {
+            let Some(JSONSchemaPropsOrArray::Schema(schema)) = &schema.items else {
+                return None;
+            };
+            let mut items = items.iter().enumerate();
+            items.find_map(|(index, item)| part(item, schema, &path.and(Step::Index(index))))
+        }
+        (Some("string"), Value::Number(_) | Value::Bool(_)) => {
+            let change = Change::Text(value.to_string());
+            Some(Mend::new(path.clone(), change))
+        }
+        (Some("string"), Value::String(text)) => {
+            let allowed = schema.enum_.iter().flatten().filter_map(|JSON(value)| value.as_str());
+            let other_case = |word: &&str| word.eq_ignore_ascii_case(text) && word != text;
+            let word = allowed
+                .clone()
+                .find(other_case)
+                .filter(|_| !allowed.clone().any(|it| it == text))?;
+            Some(Mend::new(path.clone(), Change::Text(word.to_owned())))
+        }
+        _ => None,
+    }
+}
+
+fn object(fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &Path) -> Option<Mend> {
+    if schema.x_kubernetes_preserve_unknown_fields == Some(true) {
+        return None;
+    }
+    fields.iter().find_map(|(name, value)| {
+        let path = path.key(name);
+        match (&schema.properties, &schema.additional_properties) {
+            (Some(known), _) if known.contains_key(name) => part(value, known.get(name)?, &path),
+            (_, Some(JSONSchemaPropsOrBool::Schema(schema))) => part(value, schema, &path),
+            (Some(known), _) => {
+                let free = known.keys().map(String::as_str).filter(|it| !fields.contains_key(*it));
+                let meant = closest(name, free)?;
+                let fits = fits(value, known.get(meant)?);
+                fits.then(|| Mend::new(path, Change::Rename(meant.to_owned())))
+            }
+            (None, _) => None,
+        }
+    })
+}
+
+/// Whether a value may be what a field of this type was meant to be.
+fn fits(value: &Value, schema: &JSONSchemaProps) -> bool {
+    match schema.type_.as_deref() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("integer") => value.is_i64(),
+        Some("boolean") => value.is_boolean(),
+        _ => true,
+    }
+}
