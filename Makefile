@@ -47,6 +47,13 @@ test-e2e: build plugins cluster ## Real kube-apiserver, etcd, operators and kube
 	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
 		CTRLMESH_KUBE_RS_OPERATOR_BIN=$(BIN)/kube-rs-operator CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m -p 1 -parallel 8 ./...
 
+.PHONY: soak
+soak: export CTRLMESH_CHAOS_ROUNDS ?= 100
+soak: build plugins cluster ## A hundred rounds of random edits, deletions and kills (CTRLMESH_CHAOS_ROUNDS, CTRLMESH_CHAOS_SEED); a minute each
+	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
+		CTRLMESH_KUBE_RS_OPERATOR_BIN=$(BIN)/kube-rs-operator CTRLMESH_PLUGINS_DIR=$(PLUGINS) \
+		go test -count=1 -timeout 24h -v -run '^TestChaos$$' .
+
 .PHONY: e2e-node
 e2e-node: export CTRLMESH_NODE = required
 e2e-node: build plugins cluster ## ctrlmesh on a real node with kubelet, containerd and runc; needs root on Linux
