@@ -90,7 +90,9 @@ func (o *operator) pushesPrivately(t *testing.T) {
 	o.kubectl(t, "", "wait", "--namespace="+o.name, "--for=condition=Ready", "pod/private", "--timeout="+patience.String())
 	image := realnode.Image{
 		Name: privateImage, User: "1359", Entrypoint: []string{"/ctrlmesh-proxy"},
-		Files: map[string]string{"/ctrlmesh-proxy": must(sidecar.Binary())(t)},
+		// Another image than the one of all other pods: what was pulled with a Secret kubelet gives to nobody without.
+		Labels: map[string]string{"pulled": "with a Secret"},
+		Files:  map[string]string{"/ctrlmesh-proxy": must(sidecar.Binary())(t)},
 	}
 	image = must(image.WithLibraries(t.Context()))(t)
 	archive := filepath.Join(dir, "image.tar")
