@@ -43,13 +43,20 @@ test-rust: build ## Rust tests only
 	cargo test --locked --manifest-path fuzz/Cargo.toml --lib
 
 .PHONY: test-e2e
-test-e2e: build plugins cluster ## Real kube-apiserver, etcd, operators and kubectl through the sidecar; for root on Linux a real node
+test-e2e: build plugins cluster earlier ## Real kube-apiserver, etcd, operators and kubectl through the sidecar; for root on Linux a real node
 	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
 		CTRLMESH_KUBE_RS_OPERATOR_BIN=$(BIN)/kube-rs-operator CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m -p 1 -parallel 8 ./...
 
+.PHONY: soak
+soak: export CTRLMESH_CHAOS_ROUNDS ?= 100
+soak: build plugins cluster ## A hundred rounds of random edits, deletions and kills (CTRLMESH_CHAOS_ROUNDS, CTRLMESH_CHAOS_SEED); a minute each
+	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
+		CTRLMESH_KUBE_RS_OPERATOR_BIN=$(BIN)/kube-rs-operator CTRLMESH_PLUGINS_DIR=$(PLUGINS) \
+		go test -count=1 -timeout 24h -v -run '^TestChaos$$' .
+
 .PHONY: e2e-node
 e2e-node: export CTRLMESH_NODE = required
-e2e-node: build plugins cluster ## ctrlmesh on a real node with kubelet, containerd and runc, and under a memory limit; needs root on Linux
+e2e-node: build plugins cluster earlier ## ctrlmesh on a real node with kubelet, containerd and runc, and under a memory limit; needs root on Linux
 	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
 		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 25m -p 1 -v ./memory/... ./realnode/... ./story/...
 
@@ -78,6 +85,10 @@ plugins: setup ## Writes every plugin and test guest as .wasm files
 .PHONY: cluster
 cluster: ## Builds kube-apiserver, etcd, kubectl, Helm, cert-manager and an OCI registry from Go modules, once; for root on Linux a node's programs, too
 	cd tests/e2e && go run ./cmd/build
+
+.PHONY: earlier
+earlier: build ## Builds ctrlmesh of the commit from which tests upgrade, once; needs a clone with history (docs/adr/0042)
+	cd tests/e2e && go run ./cmd/earlier -target=$(CARGO_TARGET_DIR)
 
 .PHONY: check
 check: setup ## Formatting, lints, generated files, the fuzz crate's types

@@ -26,10 +26,10 @@ func (l *live) deleteShard(t *testing.T, name string) {
 }
 
 // released waits until a ShardingConfig that was deleted is gone.
-func (l *live) released(t *testing.T, name string) {
+func (m *mesh) released(t *testing.T, namespace, name string) {
 	t.Helper()
 	eventually(t, "ShardingConfig "+name+" is gone", func() error {
-		found, _, err := l.progress(t.Context(), "ShardingConfig", l.pods.namespace, name)
+		found, _, err := m.progress(t.Context(), "ShardingConfig", namespace, name)
 		switch {
 		case kerrors.IsNotFound(err):
 			return nil
@@ -91,7 +91,7 @@ func deletedShards(t *testing.T) {
 	namespace := l.pods.namespace
 	stopLoad := l.fleet.load(t, true)
 	l.deleteShard(t, "s2")
-	l.released(t, "s2")
+	l.released(t, namespace, "s2")
 	for _, sibling := range []string{"s0", "s1"} {
 		if got := l.reaches(t, "ShardingConfig", namespace, sibling, "Overlapping", meta.ConditionTrue).condition("Overlapping"); got.Reason != "Orphaned" {
 			t.Errorf("%s says %s: %s", sibling, got.Reason, got.Message)
@@ -104,11 +104,11 @@ func deletedShards(t *testing.T) {
 	l.goes("s1", "s0")
 	l.deleteShard(t, "s1")
 	l.deleteShard(t, "s0")
-	l.released(t, "s1")
+	l.released(t, namespace, "s1")
 	l.says(t, namespace, "s0", "Distributed", "Gathering", "`kubectl -n "+namespace+" delete pods s1 s2`", "several owners")
 	stopLoad()
 	l.replacePods(t, map[string]map[string]string{"s1": {"shard": "s1"}, "s2": {"shard": "s2"}})
-	l.released(t, "s0")
+	l.released(t, namespace, "s0")
 	l.unsharded(t, "s0")
 }
 
@@ -144,7 +144,7 @@ func disabledRoot(t *testing.T) {
 	stopLoad()
 	r.replacePods(t, map[string]map[string]string{other: nil})
 	for _, name := range r.names() {
-		r.released(t, name)
+		r.released(t, namespace, name)
 	}
 	r.unsharded(t, successor)
 }

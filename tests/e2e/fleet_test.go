@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,6 +26,8 @@ type fleet struct {
 	plane   controlPlane
 	objects map[string]string // namespace/name -> value of the label `shard`
 	names   []string
+	// interval between two steps of a load; loadInterval if zero.
+	interval time.Duration
 
 	mu    sync.Mutex
 	steps map[string]int
@@ -130,7 +133,7 @@ func (f *fleet) load(t *testing.T, strict bool) (stop func() int) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int)
 	go func() {
-		tick := time.NewTicker(loadInterval)
+		tick := time.NewTicker(cmp.Or(f.interval, loadInterval))
 		defer tick.Stop()
 		asked := 0
 		for {

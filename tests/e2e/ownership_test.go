@@ -19,9 +19,11 @@ import (
 
 // ownership gathers the writes of a fleet's operators, and who was meant to be owner.
 type ownership struct {
-	fleet  *fleet
-	stream watch.Interface
-	done   chan struct{}
+	fleet *fleet
+	// shardOf an operator.
+	shardOf func(operator string) string
+	stream  watch.Interface
+	done    chan struct{}
 
 	mu sync.Mutex
 	// tenures of each bucket, oldest first.
@@ -34,27 +36,43 @@ type ownership struct {
 type tenure struct {
 	owner string
 	since time.Time
+	// after is a version: what is not newer belongs to earlier tenures.
+	after uint64
 }
 
-// ownedWrite is a change by an operator.
+// anybody as an owner is every operator: one that is not sharded.
+const anybody = "*"
+
+func (t tenure) has(write ownedWrite) bool {
+	return (t.owner == anybody || t.owner == write.owner) && write.version > t.after
+}
+
+// ownedWrite is a change by an operator, or an object that its sidecar showed it.
 type ownedWrite struct {
 	// version is the API server's order.
 	version uint64
 	by      string
+	// owner is the shard of who wrote, or who wrote if each shard has one operator.
+	owner string
 	// seen is when the watch told it: after it was made. Zero if it was found later.
 	seen time.Time
 	what string
+	// isSighting says that nothing was written.
+	isSighting bool
 }
 
-// followOwnership watches from now on; the shards have the buckets that they have.
-func followOwnership(t *testing.T, l *live) *ownership {
+// followOwnership watches from now on; the shards have the buckets that they have. Without `shardOf` each operator is a shard's only one.
+func followOwnership(t *testing.T, f *fleet, buckets map[string]string, shardOf func(operator string) string) *ownership {
 	t.Helper()
-	o := &ownership{fleet: l.fleet, done: make(chan struct{}), tenures: map[string][]tenure{}, writes: map[string][]ownedWrite{}}
-	for bucket, owner := range l.buckets {
+	if shardOf == nil {
+		shardOf = func(operator string) string { return operator }
+	}
+	o := &ownership{fleet: f, shardOf: shardOf, done: make(chan struct{}), tenures: map[string][]tenure{}, writes: map[string][]ownedWrite{}}
+	for bucket, owner := range buckets {
 		o.moves(bucket, owner)
 	}
 	var err error
-	o.stream, err = l.client.CoreV1().ConfigMaps("").Watch(t.Context(), meta.ListOptions{LabelSelector: "app=" + l.fleet.app})
+	o.stream, err = f.plane.client.CoreV1().ConfigMaps("").Watch(t.Context(), meta.ListOptions{LabelSelector: "app=" + f.app})
 	check(t, err)
 	go o.follow()
 	return o
@@ -62,9 +80,13 @@ func followOwnership(t *testing.T, l *live) *ownership {
 
 // moves notes that a bucket shall have another owner.
 func (o *ownership) moves(bucket, owner string) {
+	o.begins(bucket, tenure{owner: owner, since: time.Now()})
+}
+
+func (o *ownership) begins(bucket string, next tenure) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.tenures[bucket] = append(o.tenures[bucket], tenure{owner, time.Now()})
+	o.tenures[bucket] = append(o.tenures[bucket], next)
 }
 
 // follow notes each change of what was handled last.
@@ -83,16 +105,16 @@ func (o *ownership) follow() {
 			continue // the load asked for the next step
 		}
 		observed[key] = noted
-		o.note(key, object, ownedWrite{by: object.Data["by"], seen: time.Now(), what: "step " + object.Data["observed"] + " is noted"})
+		o.note(key, object.ResourceVersion, ownedWrite{by: object.Data["by"], seen: time.Now(), what: "noted step " + object.Data["observed"]})
 	}
 }
 
-func (o *ownership) note(key string, object *core.ConfigMap, write ownedWrite) {
-	version, err := strconv.ParseUint(object.ResourceVersion, 10, 64)
+func (o *ownership) note(key, version string, write ownedWrite) {
+	number, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
 		write.what += ": " + err.Error()
 	}
-	write.version = version
+	write.version, write.owner = number, o.shardOf(write.by)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.writes[key] = append(o.writes[key], write)
@@ -124,16 +146,32 @@ func (o *ownership) judge(t *testing.T) int {
 func misdeeds(tenures []tenure, writes []ownedWrite) []string {
 	writes = slices.SortedFunc(slices.Values(writes), func(a, b ownedWrite) int { return cmp.Compare(a.version, b.version) })
 	found, at := []string{}, 0
-	for _, write := range writes {
-		next := slices.IndexFunc(tenures[at:], func(tenure tenure) bool { return tenure.owner == write.by })
-		if next < 0 {
-			found = append(found, fmt.Sprintf("%s wrote (%s) when %s was owner, of %s", write.by, write.what, tenures[at].owner, order(tenures)))
-			continue
+	// next tenure that a write may belong to.
+	next := func(write ownedWrite) int {
+		if i := slices.IndexFunc(tenures[at:], func(tenure tenure) bool { return tenure.has(write) }); i >= 0 {
+			return at + i
 		}
-		at += next
-		if !write.seen.IsZero() && write.seen.Before(tenures[at].since) {
-			found = append(found, fmt.Sprintf("%s wrote (%s) before it was to be owner, of %s", write.by, write.what, order(tenures)))
+		return len(tenures)
+	}
+	for len(writes) > 0 {
+		// What was shown between the same two writes has no order.
+		same := slices.IndexFunc(writes, func(write ownedWrite) bool { return write.version != writes[0].version })
+		if same < 0 {
+			same = len(writes)
 		}
+		slices.SortStableFunc(writes[:same], func(a, b ownedWrite) int { return cmp.Compare(next(a), next(b)) })
+		for _, write := range writes[:same] {
+			i := next(write)
+			if i == len(tenures) {
+				found = append(found, fmt.Sprintf("%s %s (version %d) when %s was owner, of %s", write.by, write.what, write.version, tenures[at].owner, order(tenures)))
+				continue
+			}
+			at = i
+			if !write.seen.IsZero() && write.seen.Before(tenures[at].since) {
+				found = append(found, fmt.Sprintf("%s %s before it was to be owner, of %s", write.by, write.what, order(tenures)))
+			}
+		}
+		writes = writes[same:]
 	}
 	return found
 }
@@ -141,9 +179,9 @@ func misdeeds(tenures []tenure, writes []ownedWrite) []string {
 func TestOwnershipIsToldFromWrites(t *testing.T) {
 	t.Parallel()
 	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
-	tenures := []tenure{{"a", at(0)}, {"b", at(10)}, {"a", at(20)}, {"c", at(30)}}
+	tenures := []tenure{{"a", at(0), 0}, {"b", at(10), 0}, {"a", at(20), 0}, {"c", at(30), 0}, {anybody, at(30), 7}}
 	write := func(version uint64, by string, second int) ownedWrite {
-		return ownedWrite{version: version, by: by, seen: at(second)}
+		return ownedWrite{version: version, by: by, owner: by, seen: at(second)}
 	}
 	for name, test := range map[string]struct {
 		writes   []ownedWrite
@@ -156,6 +194,10 @@ func TestOwnershipIsToldFromWrites(t *testing.T) {
 		"to and fro":                {[]ownedWrite{write(1, "b", 11), write(2, "a", 21), write(3, "b", 22), write(4, "a", 23)}, 1},
 		"before it was to be owner": {[]ownedWrite{write(1, "a", 1), write(2, "b", 9)}, 1},
 		"never an owner":            {[]ownedWrite{write(1, "d", 1)}, 1},
+		"seen at the same time":     {[]ownedWrite{write(1, "b", 11), write(1, "a", 11)}, 0},
+		"seen again":                {[]ownedWrite{write(1, "b", 11), write(1, "a", 11), write(2, "a", 12)}, 1},
+		"without shards":            {[]ownedWrite{write(6, "c", 31), write(8, "d", 32), write(9, "a", 33)}, 0},
+		"too early without shards":  {[]ownedWrite{write(6, "c", 31), write(7, "d", 32)}, 1},
 	} {
 		if found := misdeeds(tenures, test.writes); len(found) != test.misdeeds {
 			t.Errorf("%s: %q", name, found)
@@ -183,7 +225,7 @@ func (o *ownership) children(t *testing.T) {
 		list := must(o.fleet.plane.client.CoreV1().ConfigMaps(namespace).List(t.Context(), meta.ListOptions{}))(t)
 		for _, child := range list.Items {
 			if name, step, isChild := strings.Cut(child.Name, "-step-"); isChild {
-				o.note(namespace+"/"+name, &child, ownedWrite{by: child.Data["by"], what: fmt.Sprint("step ", step, " is done")})
+				o.note(namespace+"/"+name, child.ResourceVersion, ownedWrite{by: child.Data["by"], what: "did step " + step})
 			}
 		}
 	}

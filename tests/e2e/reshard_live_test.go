@@ -79,7 +79,7 @@ func newLive(t *testing.T) *live {
 	namespace := l.namespace(t)
 	l.pods = startPods(t, l.controlPlane, namespace, podOptions{publicKey: l.publicKey(t), syncPeriod: leaderDies})
 	l.fleet = newFleet(t, l.controlPlane, "ConfigMap", 2, 2, names...)
-	l.log = followOwnership(t, l)
+	l.log = followOwnership(t, l.fleet, l.buckets, nil)
 	for i := range liveShards {
 		l.configure(t, fmt.Sprintf("s%d", i))
 	}

@@ -56,7 +56,7 @@ func newRootLive(t *testing.T) *rootLive {
 	namespace := r.namespace(t)
 	r.pods = startPods(t, r.controlPlane, namespace, podOptions{publicKey: r.publicKey(t), syncPeriod: leaderDies})
 	r.fleet = newFleet(t, r.controlPlane, "ConfigMap", 2, 2, buckets...)
-	r.log = followOwnership(t, r.live)
+	r.log = followOwnership(t, r.fleet, r.buckets, nil)
 	r.apply(t, namespace, rootConfig("root", rootPrefix, r.size, ""))
 	r.sharded(t, namespace, "root", r.names()...)
 	for _, name := range r.names() {
@@ -78,12 +78,18 @@ func (r *rootLive) names() []string {
 // owner of a bucket: they are divided evenly and in order.
 func (r *rootLive) owner(t *testing.T, bucket string) string {
 	t.Helper()
+	return fmt.Sprintf("operator-%d", evenShard(t, bucket, r.size))
+}
+
+// evenShard is the number of the shard that has a bucket, of so many.
+func evenShard(t *testing.T, bucket string, size int) int {
+	t.Helper()
 	number := must(strconv.Atoi(bucket))(t)
 	shard := 0
-	for rootBuckets*(shard+1)/r.size <= number {
+	for rootBuckets*(shard+1)/size <= number {
 		shard++
 	}
-	return fmt.Sprintf("operator-%d", shard)
+	return shard
 }
 
 // startOperators makes the pods of shards that have none yet.

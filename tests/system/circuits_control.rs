@@ -49,6 +49,38 @@ async fn forced_open_refuses_everything_and_forced_closed_nothing() -> anyhow::R
     Ok(())
 }
 
+/// A plain name leaves subresources alone, and `*/name` is that subresource of everything.
+#[tokio::test]
+async fn cb_03_subresources_are_named_with_a_slash() -> anyhow::Result<()> {
+    let forced = |resources: &[&str]| {
+        let rule = json!({ "apiGroups": ["*"], "resources": resources, "verbs": ["*"], "namespaces": ["*"] });
+        let forced = json!({ "triggerPolicy": "ForceOpened", "resourceRules": [rule] });
+        breaker(json!([all(forced)]))
+    };
+    let mut stand = Stand::start(vec![forced(&["secrets"])]).await?;
+    let client = stand.client();
+    let paths = [
+        "/api/v1/namespaces/default/pods/p",
+        "/api/v1/namespaces/default/pods/p/status",
+        "/apis/apps/v1/namespaces/default/deployments/d/scale",
+    ];
+    for (resources, refused) in [
+        (vec!["pods"], [true, false, false]),
+        (vec!["pods/status"], [false, true, false]),
+        (vec!["pods/*"], [false, true, false]),
+        (vec!["*/scale"], [false, false, true]),
+        (vec!["pods", "*/scale"], [true, false, true]),
+        (vec!["*/*"], [true; 3]),
+    ] {
+        stand.publish(vec![forced(&resources)]).await?;
+        for (path, is_refused) in paths.iter().zip(refused) {
+            let status = client.get(path).await?.status;
+            assert_eq!(status == 429, is_refused, "{resources:?}: {path} gets {status}");
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_new_value_of_recover_closes_it_once() -> anyhow::Result<()> {
     let rule = |recover: &str| all(json!({ "recoverPolicy": { "type": "Manual" }, "recover": recover }));

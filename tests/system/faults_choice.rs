@@ -1,7 +1,7 @@
 //! The real fault-inject plugin: which requests a fault befalls, how often, and that a run can be repeated.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ctrlmesh_tests::{Client, EntrySpec, NAMESPACE, Stand, Target, config_map};
 use http::Method;
@@ -191,5 +191,41 @@ async fn fi_calls_to_other_services_are_matched_by_header_too() -> anyhow::Resul
     assert!(ok(of("a"), &url("localhost", "/p")).await? && ok(of("a"), &url("127.0.0.1", "/q")).await?);
     assert_eq!(of("a").send(Method::POST, &hit, "").await?.status, 200);
     assert_eq!(counts(&stand, "tenant").await?, (2, 2));
+    Ok(())
+}
+
+/// A fault of the CRD with a daily window.
+fn daily(start: u64, end: u64) -> EntrySpec {
+    let written = |second: u64| {
+        let second = second % (24 * 3600);
+        format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
+    };
+    let fault = json!({
+        "name": "x",
+        "match": { "relateResources": [{ "apiGroups": [""], "resources": ["configmaps"] }] },
+        "abort": { "httpStatus": 503, "percent": "100" },
+        "effectiveTime": { "startTime": written(start), "endTime": written(end) },
+    });
+    faults_with(json!({ "httpFault": [fault] }))
+}
+
+fn unix_seconds() -> anyhow::Result<u64> {
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())
+}
+
+#[tokio::test]
+async fn fi_05_a_fault_comes_and_goes_with_its_window() -> anyhow::Result<()> {
+    const HOUR: u64 = 3600;
+    let now = unix_seconds()?;
+    let mut stand = Stand::start(vec![daily(now + HOUR, now + 2 * HOUR)]).await?;
+    let client = stand.client();
+    assert_eq!(client.get(LIST).await?.status, 200, "it is an hour away");
+    let (start, end) = (unix_seconds()? + 2, unix_seconds()? + 10);
+    stand.publish(vec![daily(start, end)]).await?;
+    let answers = async |status: u16| -> anyhow::Result<bool> { Ok(client.get(LIST).await?.status == status) };
+    ctrlmesh_tests::wait_until("the window opens", || answers(503)).await?;
+    assert!(unix_seconds()? >= start, "too early");
+    ctrlmesh_tests::wait_until("the window closes", || answers(200)).await?;
+    assert!(unix_seconds()? > end, "too early");
     Ok(())
 }

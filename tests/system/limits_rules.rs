@@ -189,3 +189,24 @@ async fn calls_to_other_services_are_limited_by_host() -> anyhow::Result<()> {
     assert_eq!(stand.client().get(LIST).await?.status, 200, "not its traffic");
     Ok(())
 }
+
+#[tokio::test]
+async fn cb_04_urls_have_wildcards_for_their_path() -> anyhow::Result<()> {
+    let target = Target::plain().await?;
+    let url = |path: &str| format!("http://127.0.0.1:{}{path}", target.port());
+    let rule = json!({
+        "name": "writes", "restRules": [{ "url": url("/v1/*"), "method": "post" }], "bucket": tokens(1),
+    });
+    let (_stand, client) = crate::external::stand(vec![limiter(json!([rule]))], &[]).await?;
+    let mut statuses = Vec::new();
+    for (method, path) in [
+        (Method::POST, "/v1/a"),
+        (Method::POST, "/v1/b/c"),
+        (Method::GET, "/v1/a"),
+        (Method::POST, "/v2/a"),
+    ] {
+        statuses.push(client.send(method, &url(path), "").await?.status);
+    }
+    assert_eq!(statuses, [200, 429, 200, 200]);
+    Ok(())
+}

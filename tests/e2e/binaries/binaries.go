@@ -183,15 +183,23 @@ func (p program) build(module, target string, log io.Writer) error {
 	return os.Rename(partial, target)
 }
 
-// cacheDir is `$CTRLMESH_CACHE/e2e/<hash>`, by default below `~/.cache/ctrlmesh`.
+// CacheRoot is `$CTRLMESH_CACHE`, by default `~/.cache/ctrlmesh`.
+func CacheRoot() (string, error) {
+	if root := os.Getenv("CTRLMESH_CACHE"); root != "" {
+		return root, nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("no home directory for the cache, set CTRLMESH_CACHE: %w", err)
+	}
+	return filepath.Join(home, ".cache", "ctrlmesh"), nil
+}
+
+// cacheDir is `e2e/<hash>` below CacheRoot.
 func (p program) cacheDir() (string, error) {
-	root := os.Getenv("CTRLMESH_CACHE")
-	if root == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return "", fmt.Errorf("no home directory for the cache, set CTRLMESH_CACHE: %w", err)
-		}
-		root = filepath.Join(home, ".cache", "ctrlmesh")
+	root, err := CacheRoot()
+	if err != nil {
+		return "", err
 	}
 	source, err := sourceDir()
 	if err != nil {

@@ -19,6 +19,8 @@ const (
 	PauseImage = "localhost/ctrlmesh-e2e/pause:1"
 	// WorkloadImage has the program of realnode/workload as its entry point.
 	WorkloadImage = "localhost/ctrlmesh-e2e/workload:1"
+	// PlainRegistry is the address of a Service that the node pulls images from by plain HTTP, if a test makes one.
+	PlainRegistry = "10.96.0.53:8443"
 	// containerdSocket on the node.
 	containerdSocket = "/run/containerd/containerd.sock"
 )
@@ -34,6 +36,8 @@ state = "/run/containerd"
   snapshotter = "{{.Snapshotter}}"
   [plugins."io.containerd.cri.v1.images".pinned_images]
     sandbox = "` + PauseImage + `"
+  [plugins."io.containerd.cri.v1.images".registry]
+    config_path = "` + registries + `"
 [plugins."io.containerd.cri.v1.runtime"]
   disable_apparmor = true
   restrict_oom_score_adj = true
@@ -50,6 +54,9 @@ state = "/run/containerd"
     use_internal_loopback = true
 `))
 
+// registries has a directory for each registry of which containerd has to know more than its name (containerd, docs/hosts.md).
+const registries = "/etc/containerd/certs.d"
+
 // podNetwork joins each pod to the node by a pair of interfaces and routes. A bridge would need a kernel module for replies
 // between pods to pass the translation of Services.
 const podNetwork = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": false,
@@ -61,7 +68,10 @@ func (n *Node) containerdFiles() (map[string]string, error) {
 	err := containerdConfig.Execute(&config, map[string]string{
 		"Snapshotter": snapshotter(n.Dir), "Runtime": n.file("bin", "runtime"), "Plugins": n.file("bin"),
 	})
-	return map[string]string{"/etc/containerd/config.toml": config.String(), "/etc/cni/net.d/10-pods.conflist": podNetwork}, err
+	return map[string]string{
+		"/etc/containerd/config.toml": config.String(), "/etc/cni/net.d/10-pods.conflist": podNetwork,
+		registries + "/" + PlainRegistry + "/hosts.toml": fmt.Sprintf("server = %q\n", "http://"+PlainRegistry),
+	}, err
 }
 
 // snapshotter is how layers become a container's files: copied where an overlay can't lie on another.

@@ -87,7 +87,7 @@ func (s Spec) write() (string, error) {
 			return "", err
 		}
 	}
-	text, err := Configuration(address, login)
+	text, err := Configuration(address, login, "")
 	if err != nil {
 		return "", err
 	}
@@ -95,12 +95,17 @@ func (s Spec) write() (string, error) {
 	return file, os.WriteFile(file, text, 0o600)
 }
 
-// Configuration of the program. It holds everything in memory. Who pulls and pushes must be in the file of users, if one is named.
-func Configuration(address, users string) ([]byte, error) {
+// Configuration of the program. Who pulls and pushes must be in the file of users, if one is named. Without a folder it holds everything
+// in memory, where an image takes minutes: that grows by small parts and is copied for each.
+func Configuration(address, users, folder string) ([]byte, error) {
+	storage := map[string]any{"inmemory": map[string]any{}}
+	if folder != "" {
+		storage = map[string]any{"filesystem": map[string]any{"rootdirectory": folder}}
+	}
 	config := map[string]any{
 		"version": 0.1,
 		"log":     map[string]any{"level": "info", "formatter": "json"},
-		"storage": map[string]any{"inmemory": map[string]any{}},
+		"storage": storage,
 		"http":    map[string]any{"addr": address, "secret": "only for uploads that go on after a restart"},
 	}
 	if users != "" {

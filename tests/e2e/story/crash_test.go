@@ -64,6 +64,81 @@ func (o *operator) status(t *testing.T, pod string) sidecar.Status {
 	return status
 }
 
+// leadingManager is the pod that holds the managers' lock.
+func (s *story) leadingManager(t *testing.T) string {
+	t.Helper()
+	lease := must(s.node.Client.CoordinationV1().Leases("ctrlmesh").Get(t.Context(), "ctrlmesh-manager", meta.GetOptions{}))(t)
+	if lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *lease.Spec.HolderIdentity
+}
+
+// survivesLeader: when the manager that leads hangs and is killed, the other one leads once the lock has run out, and the one that is made
+// in its place is ready without leading: it answers webhooks.
+func (s *story) survivesLeader(t *testing.T) {
+	o := s.main
+	var first string
+	eventually(t, "a manager leads", func() error {
+		if first = s.leadingManager(t); first == "" {
+			return fmt.Errorf("nobody holds the lock")
+		}
+		return nil
+	})
+	// So it can't give the lock back.
+	must(s.node.Pause(t.Context(), "ctrlmesh", first, mainContainer))(t)
+	begin := time.Now()
+	s.kubectl(t, "", "delete", "--namespace=ctrlmesh", "pod/"+first, "--grace-period=0", "--force")
+	var second string
+	eventually(t, "the other manager leads", func() error {
+		if second = s.leadingManager(t); second == "" || second == first {
+			return fmt.Errorf("%q holds the lock", second)
+		}
+		return nil
+	})
+	t.Logf("the other manager led after %s", rounded(time.Since(begin)))
+	s.managersReady(t)
+	o.apply(t, o.fault("after-all", "configmaps", "list", "default", firstCode))
+	o.kubectl(t, "", "wait", "--namespace="+o.name, "--for=condition=Enforced", "faultinjections/after-all", "--timeout="+patience.String())
+	o.kubectl(t, "", "delete", "--namespace="+o.name, "faultinjections/after-all")
+	pods := must(s.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{}))(t)
+	ready := 0
+	for _, pod := range pods.Items {
+		if status, _ := realnode.ContainerStatus(&pod, mainContainer); pod.DeletionTimestamp == nil && status.Ready {
+			ready++
+		}
+	}
+	if now := s.leadingManager(t); ready != 2 || now != second {
+		t.Errorf("%d managers are ready, and %s leads, not %s", ready, now, second)
+	}
+}
+
+// namesWhoHangs: a sidecar that does not answer is named, and holds up no other.
+func (s *story) namesWhoHangs(t *testing.T) {
+	o := s.main
+	stuck := o.pod(o.replicas - 1)
+	resume, err := s.node.Pause(t.Context(), o.name, stuck, proxyContainer)
+	check(t, err)
+	o.apply(t, o.fault("unheard", "configmaps", "list", "default", firstCode))
+	for _, pod := range o.pods()[:o.replicas-1] {
+		address, end, err := o.node.Forward(t.Context(), o.name, pod, sidecarPort)
+		check(t, err)
+		answers(t, address, firstCode)
+		end()
+	}
+	eventually(t, stuck+" is named, and nobody else", func() error {
+		const path = `--output=jsonpath={.status.conditions[?(@.type=="Enforced")]}`
+		condition := o.kubectl(t, "", "get", "--namespace="+o.name, "faultinjections/unheard", path)
+		if !strings.Contains(condition, `"False"`) || !strings.Contains(condition, stuck) || strings.Contains(condition, o.pod(0)) {
+			return fmt.Errorf("its condition is %s", condition)
+		}
+		return nil
+	})
+	check(t, resume())
+	o.kubectl(t, "", "wait", "--namespace="+o.name, "--for=condition=Enforced", "faultinjections/unheard", "--timeout="+patience.String())
+	o.kubectl(t, "", "delete", "--namespace="+o.name, "faultinjections/unheard")
+}
+
 const plainPod = `
 apiVersion: v1
 kind: Pod

@@ -3,9 +3,11 @@ package story
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/manager"
 	"ctrlmesh.kusionstack.io/e2e/realnode"
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // This file loads images and installs ctrlmesh as docs/install.md says.
@@ -32,12 +35,33 @@ var deploy = filepath.Join("..", "..", "..", "deploy")
 func (s *story) isInstalled(t *testing.T) {
 	begin := time.Now()
 	s.loadImages(t)
+	s.loadOperator(t)
 	t.Logf("images were loaded after %s", rounded(time.Since(begin)))
 	s.overlay = s.writeOverlay(t)
-	begin = time.Now()
+	s.appliesOverlay(t)
+}
+
+func (s *story) appliesOverlay(t *testing.T) {
+	t.Helper()
+	begin := time.Now()
 	s.kubectl(t, "", "apply", "--kustomize="+s.overlay)
+	s.managersReady(t)
+	t.Logf("managers were ready %s after kubectl apply", rounded(time.Since(begin)))
+}
+
+// managersReady waits until all managers are those of now: others answer webhooks for some seconds more.
+func (s *story) managersReady(t *testing.T) {
+	t.Helper()
 	s.kubectl(t, "", "rollout", "status", "--namespace=ctrlmesh", "deployment/ctrlmesh-manager", "--timeout="+patience.String())
-	t.Logf("two managers were ready %s after kubectl apply", rounded(time.Since(begin)))
+	eventually(t, "no manager from before is left", func() error {
+		pods := must(s.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{LabelSelector: "app.kubernetes.io/name=ctrlmesh-manager"}))(t)
+		for _, pod := range pods.Items {
+			if pod.DeletionTimestamp != nil {
+				return fmt.Errorf("%s ends", pod.Name)
+			}
+		}
+		return nil
+	})
 }
 
 func (s *story) loadImages(t *testing.T) {
@@ -45,9 +69,14 @@ func (s *story) loadImages(t *testing.T) {
 	if archives := os.Getenv(imagesVariable); archives != "" {
 		s.managerImage = s.loadReleased(t, archives, "ctrlmesh-manager")
 		s.proxyImage = s.loadReleased(t, archives, "ctrlmesh-proxy")
-	} else {
-		s.loadBuilt(t)
+		return
 	}
+	s.managerImage, s.proxyImage = managerImage, proxyImage
+	s.loadPrograms(t, must(manager.Binary())(t), must(sidecar.Binary())(t))
+}
+
+func (s *story) loadOperator(t *testing.T) {
+	t.Helper()
 	program := filepath.Join(t.TempDir(), "operator")
 	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", program, "ctrlmesh.kusionstack.io/e2e/operator")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
@@ -67,20 +96,19 @@ func (s *story) loadReleased(t *testing.T, archives, program string) string {
 	return name
 }
 
-// loadBuilt packs what was built for all other tests.
-func (s *story) loadBuilt(t *testing.T) {
+// loadPrograms packs two programs as the manager's and the sidecar's image.
+func (s *story) loadPrograms(t *testing.T, manager, proxy string) {
 	t.Helper()
-	s.managerImage, s.proxyImage = managerImage, proxyImage
 	// Without any authority the manager asks no registry, not even one that speaks plain HTTP.
 	authorities := filepath.Join(t.TempDir(), "ca.crt")
 	check(t, os.WriteFile(authorities, s.node.Config().CAData, 0o644))
 	s.load(t, realnode.Image{
 		Name: s.managerImage, User: "65532", Entrypoint: []string{"/ctrlmesh-manager"},
-		Files: map[string]string{"/ctrlmesh-manager": must(manager.Binary())(t), "/etc/ssl/certs/ca-certificates.crt": authorities},
+		Files: map[string]string{"/ctrlmesh-manager": manager, "/etc/ssl/certs/ca-certificates.crt": authorities},
 	})
 	s.load(t, realnode.Image{
 		Name: s.proxyImage, User: "1359", Entrypoint: []string{"/ctrlmesh-proxy"},
-		Files: map[string]string{"/ctrlmesh-proxy": must(sidecar.Binary())(t)},
+		Files: map[string]string{"/ctrlmesh-proxy": proxy},
 	})
 }
 
@@ -91,8 +119,14 @@ func (s *story) load(t *testing.T, image realnode.Image) {
 	check(t, errors.Join(image.Write(archive), s.node.LoadImage(t.Context(), archive), os.Remove(archive)))
 }
 
-// writeOverlay makes the overlay of docs/install.md, which says where images are, and that a registry in the cluster speaks plain HTTP.
+// writeOverlay makes the overlay of docs/install.md, which says where images are, and more settings of the manager.
 func (s *story) writeOverlay(t *testing.T) string {
+	t.Helper()
+	return s.writeOverlayOn(t, deploy)
+}
+
+// writeOverlayOn is the same on another version's directory.
+func (s *story) writeOverlayOn(t *testing.T, deploy string) string {
 	t.Helper()
 	dir := filepath.Join(s.node.Dir, "overlay")
 	check(t, os.MkdirAll(dir, 0o755))
@@ -100,6 +134,10 @@ func (s *story) writeOverlay(t *testing.T) string {
 	// Kustomize knows directories by relative paths alone, without symbolic links in between.
 	base = must(filepath.Rel(dir, must(filepath.EvalSymlinks(base))(t)))(t)
 	name, tag := nameAndTag(s.managerImage)
+	env := fmt.Sprintf("\n            - {name: CTRLMESH_PROXY_IMAGE, value: %q}", s.proxyImage)
+	for _, variable := range slices.Sorted(maps.Keys(s.settings)) {
+		env += fmt.Sprintf("\n            - {name: %s, value: %q}", variable, s.settings[variable])
+	}
 	text := fmt.Sprintf(`
 resources: [%s]
 images:
@@ -114,10 +152,8 @@ patches:
         spec:
           containers:
           - name: manager
-            env:
-            - {name: CTRLMESH_PROXY_IMAGE, value: %q}
-            - {name: CTRLMESH_INSECURE_REGISTRIES, value: %q}
-`, base, name, tag, s.proxyImage, registryHost)
+            env:%s
+`, base, name, tag, env)
 	check(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(strings.TrimLeft(text, "\n")), 0o644))
 	return dir
 }

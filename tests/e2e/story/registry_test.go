@@ -96,7 +96,7 @@ func (s *story) takesPlugin(t *testing.T) {
 func (s *story) startRegistry(t *testing.T) *registry.Registry {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "registry.yaml")
-	check(t, os.WriteFile(config, must(registry.Configuration(":"+registryPort, ""))(t), 0o644))
+	check(t, os.WriteFile(config, must(registry.Configuration(":"+registryPort, "", ""))(t), 0o644))
 	s.load(t, realnode.Image{
 		Name: registryImage, User: "1000", Entrypoint: []string{"/registry"},
 		Files: map[string]string{"/registry": must(binaries.Path("registry"))(t), "/registry.yaml": config},

@@ -30,6 +30,8 @@ type story struct {
 	managerImage, proxyImage string
 	// overlay is the directory that was applied.
 	overlay string
+	// settings of the managers in it, by variable.
+	settings map[string]string
 	// main is the operator of most chapters.
 	main *operator
 	// others are those of later chapters.
@@ -40,17 +42,13 @@ type story struct {
 }
 
 func TestStory(t *testing.T) {
-	s := &story{node: realnode.StartForTest(t, realnode.Options{})}
-	t.Cleanup(func() {
-		if t.Failed() {
-			s.logs(t)
-		}
-	})
-	begin := time.Now()
-	for _, chapter := range []struct {
-		name string
-		tell func(*testing.T)
-	}{
+	s := newStory(t)
+	// Of a registry in the cluster, which speaks plain HTTP, and of all sidecars (see says_test.go).
+	s.settings = map[string]string{
+		"CTRLMESH_INSECURE_REGISTRIES": registryHost, "CTRLMESH_PROXY_EXTRA_ENVS": extraEnvs,
+		"CTRLMESH_PROXY_LOG": proxyLog, "CTRLMESH_PROXY_MEMORY": proxyMemory,
+	}
+	s.tell(t, []chapter{
 		{"installed", s.isInstalled},
 		{"sharded", s.isSharded},
 		{"re-sharded", s.isResharded},
@@ -61,12 +59,39 @@ func TestStory(t *testing.T) {
 		{"probes", func(t *testing.T) { s.main.isProbed(t) }},
 		{"without a restart", s.neverRestarted},
 		{"sidecar crashes", s.survivesCrash},
+		{"manager crashes", s.survivesLeader},
+		{"sidecar hangs", s.namesWhoHangs},
 		{"no manager", s.survivesManagers},
+		{"what pods say", s.obeysPods},
 		{"upgraded", s.isUpgraded},
 		{"other ways", s.hasOtherWays},
 		{"start and end", s.isNotSlowed},
 		{"uninstalled", s.isUninstalled},
-	} {
+	})
+}
+
+type chapter struct {
+	name string
+	tell func(*testing.T)
+}
+
+// newStory begins on a node of its own.
+func newStory(t *testing.T) *story {
+	t.Helper()
+	s := &story{node: realnode.StartForTest(t, realnode.Options{})}
+	t.Cleanup(func() {
+		if t.Failed() {
+			s.logs(t)
+		}
+	})
+	return s
+}
+
+// tell runs chapters in their order, up to the first that fails.
+func (s *story) tell(t *testing.T, chapters []chapter) {
+	t.Helper()
+	begin := time.Now()
+	for _, chapter := range chapters {
 		if !t.Run(chapter.name, chapter.tell) {
 			break // what follows builds on it
 		}

@@ -1,4 +1,4 @@
-// Command registry is distribution's own server, with what the tests need: blobs in memory, users in a file. Its published
+// Command registry is distribution's own server, with what the tests need: blobs in memory or in files, users in a file. Its published
 // main package brings the drivers of four clouds.
 package main
 
@@ -8,6 +8,7 @@ import (
 
 	"github.com/distribution/distribution/v3/registry"
 	_ "github.com/distribution/distribution/v3/registry/auth/htpasswd"
+	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
 	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
 )
 

@@ -1,0 +1,280 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/kubelet"
+	"ctrlmesh.kusionstack.io/e2e/process"
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// This file runs the pods of chaos_test.go: an operator that is started again whenever it has ended, and somebody who looks all the time
+// at what its sidecar shows.
+
+const (
+	// lookInterval is between two looks.
+	lookInterval = 100 * time.Millisecond
+	// operatorDelay is between two starts of an operator. Kubelet's grows from 10 s.
+	operatorDelay = 200 * time.Millisecond
+)
+
+// replica is an operator in a pod.
+type replica struct {
+	pod    string
+	labels map[string]string
+	app    string
+	// current sidecar of the pod.
+	current func() *sidecar.Sidecar
+	cancel  context.CancelFunc
+	done    sync.WaitGroup
+
+	mu      sync.Mutex
+	process *process.Process
+	err     error
+}
+
+// startReplicas makes those of these pods that are not there, and runs their operators.
+func (c *chaos) startReplicas(t *testing.T, pods map[string]map[string]string) {
+	t.Helper()
+	maps.DeleteFunc(pods, func(pod string, _ map[string]string) bool { return c.replicas[pod] != nil })
+	for pod, labels := range pods {
+		c.pods.create(t, pod, labels)
+	}
+	for pod, labels := range pods {
+		c.startReplica(t, pod, labels)
+	}
+}
+
+func (c *chaos) startReplica(t *testing.T, pod string, labels map[string]string) {
+	t.Helper()
+	ready := c.pods.ready(t, pod)
+	spec := process.Spec{
+		Name: "operator-" + pod, Path: shared.operator, LogDir: newDir(t), Env: []string{"KUBECONFIG=" + kubeconfig(t, ready)},
+		Args: []string{"--id=" + pod, "--app=" + c.fleet.app, "--lock=" + lockName, "--lock-namespace=" + c.pods.namespace},
+	}
+	r := &replica{pod: pod, labels: labels, app: c.fleet.app, current: func() *sidecar.Sidecar { return c.pods.sidecar(pod) }}
+	ctx, cancel := context.WithCancel(t.Context())
+	r.cancel = cancel
+	r.done.Go(func() { r.run(ctx, spec) })
+	r.done.Go(func() { r.look(ctx, c.log) })
+	c.replicas[pod] = r
+	t.Cleanup(func() {
+		if err := r.end(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("end of the operator of %s:\n%s", pod, r.log())
+		}
+	})
+}
+
+// run keeps the operator running, as kubelet does.
+func (r *replica) run(ctx context.Context, spec process.Spec) {
+	for ctx.Err() == nil {
+		started, err := process.Start(spec)
+		r.mu.Lock()
+		r.process, r.err = started, err
+		r.mu.Unlock()
+		if err != nil {
+			return
+		}
+		select {
+		case <-started.Done():
+		case <-ctx.Done():
+			started.Kill()
+			return
+		}
+		select {
+		case <-time.After(operatorDelay):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// kill ends the operator that runs.
+func (r *replica) kill() {
+	r.mu.Lock()
+	running := r.process
+	r.mu.Unlock()
+	if running != nil {
+		running.Kill()
+	}
+}
+
+// end of the replica; its pod stays.
+func (r *replica) end() error {
+	r.cancel()
+	r.done.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+func (r *replica) log() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.process == nil {
+		return ""
+	}
+	return r.process.LogTail(2048)
+}
+
+// look notes all objects that the sidecar shows, again and again. One that is dead shows nothing.
+func (r *replica) look(ctx context.Context, log *ownership) {
+	tick := time.NewTicker(lookInterval)
+	defer tick.Stop()
+	for {
+		if keys, version, err := r.shown(ctx); err == nil {
+			seen := time.Now()
+			for _, key := range keys {
+				log.note(key, version, ownedWrite{by: r.pod, seen: seen, what: "was shown it", isSighting: true})
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// shown are the fleet's objects that the sidecar shows, and the version of the list.
+func (r *replica) shown(ctx context.Context) (keys []string, version string, err error) {
+	address := "http://" + r.current().API + "/api/v1/configmaps?labelSelector=" + url.QueryEscape("app="+r.app)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, "", err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, "", fmt.Errorf("a list gets %s", response.Status)
+	}
+	var list core.ConfigMapList
+	if err := json.NewDecoder(response.Body).Decode(&list); err != nil {
+		return nil, "", err
+	}
+	for _, object := range list.Items {
+		keys = append(keys, object.Namespace+"/"+object.Name)
+	}
+	return keys, list.ResourceVersion, nil
+}
+
+// remakes deletes a pod and makes it again, with its operator.
+func (c *chaos) remakes(t *testing.T, pod string) {
+	t.Helper()
+	before := c.replicas[pod]
+	check(t, before.end())
+	check(t, c.client.CoreV1().Pods(c.pods.namespace).Delete(t.Context(), pod, meta.DeleteOptions{}))
+	c.pods.absent(t, pod)
+	c.pods.create(t, pod, before.labels)
+	c.startReplica(t, pod, before.labels)
+}
+
+// clears takes pods and rules away, so that managers of the next round have nothing to do with them.
+func (c *chaos) clears(t *testing.T) {
+	for _, r := range c.replicas {
+		r.cancel()
+	}
+	everything := meta.DeleteOptions{GracePeriodSeconds: new(int64)}
+	if err := c.client.CoreV1().Pods(c.pods.namespace).DeleteCollection(background(), everything, meta.ListOptions{}); err != nil {
+		t.Error(err)
+	}
+	configs := c.resource("ShardingConfig", c.pods.namespace)
+	list, err := configs.List(background(), meta.ListOptions{})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for _, object := range list.Items {
+		// Managers put theirs back as long as it is not deleted.
+		_ = configs.Delete(background(), object.GetName(), meta.DeleteOptions{})
+		_, _ = configs.Patch(background(), object.GetName(), types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), meta.PatchOptions{})
+	}
+}
+
+// rulesEnd is the version of a namespace's chain in which there was no shard any more.
+type rulesEnd struct {
+	mu  sync.Mutex
+	had bool
+	at  uint64
+}
+
+func followRules(t *testing.T, m *mesh, namespace string) *rulesEnd {
+	t.Helper()
+	only := meta.ListOptions{FieldSelector: "metadata.name=" + kubelet.ChainConfigMap}
+	stream := must(m.client.CoreV1().ConfigMaps(namespace).Watch(t.Context(), only))(t)
+	r := &rulesEnd{}
+	var done sync.WaitGroup
+	done.Go(func() {
+		for event := range stream.ResultChan() {
+			if chain, isChain := event.Object.(*core.ConfigMap); isChain {
+				r.note(chain, event.Type == watch.Deleted)
+			}
+		}
+	})
+	t.Cleanup(func() {
+		stream.Stop()
+		done.Wait()
+	})
+	return r
+}
+
+func (r *rulesEnd) note(chain *core.ConfigMap, isDeleted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	has := !isDeleted && strings.Contains(chain.Data["chain.yaml"], "shard-selector/")
+	if version, err := strconv.ParseUint(chain.ResourceVersion, 10, 64); err == nil && r.had && !has {
+		r.at = version
+	}
+	r.had = has
+}
+
+// left is an error while there are rules.
+func (r *rulesEnd) left() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.had || r.at == 0 {
+		return fmt.Errorf("the chain has shards: %t", r.had)
+	}
+	return nil
+}
+
+func (r *rulesEnd) version() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.at
+}
+
+// writersAfter are the operators that wrote something after a version.
+func (o *ownership) writersAfter(version uint64) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	found := map[string]bool{}
+	for _, writes := range o.writes {
+		for _, write := range writes {
+			if !write.isSighting && write.version > version {
+				found[write.by] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}

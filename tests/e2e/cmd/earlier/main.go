@@ -1,0 +1,19 @@
+// Command earlier builds ctrlmesh of the commit from which tests upgrade.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"ctrlmesh.kusionstack.io/e2e/earlier"
+)
+
+func main() {
+	target := flag.String("target", "", "cargo's target folder of this checkout")
+	flag.Parse()
+	if err := earlier.Build(*target, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
