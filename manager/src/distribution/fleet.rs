@@ -125,6 +125,8 @@ pub(super) struct Fleet {
     pub(super) fresh: BTreeSet<String>,
     /// Pods that were not asked yet.
     pub(super) unasked: BTreeSet<String>,
+    /// They are waited for, for seconds at most: a manager that has just begun to lead knows nothing of what they support.
+    pub(super) awaits_answers: bool,
     /// Pods without a sidecar, if that matters.
     pub(super) bare: Bare,
     /// Questions in a row that a pod has not answered.

@@ -102,12 +102,13 @@ impl Memory {
     }
 
     /// Whether to wait with what needs the answers of sidecars that were not asked yet.
-    pub(super) fn is_patient(&mut self, fleet: &Fleet) -> bool {
+    pub(super) fn is_patient(&mut self, fleet: &mut Fleet) -> bool {
         if fleet.unasked.is_empty() {
             self.unasked = None;
             return false;
         }
-        self.unasked.get_or_insert_with(Instant::now).elapsed() < MAX_UNASKED
+        fleet.awaits_answers = self.unasked.get_or_insert_with(Instant::now).elapsed() < MAX_UNASKED;
+        fleet.awaits_answers
     }
 
     /// Whether a sidecar may be believed that it runs a later chain: one that lies would have shards give up what they show.

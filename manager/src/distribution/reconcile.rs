@@ -184,7 +184,7 @@ impl Distributor {
         }
         self.complete(&mut stored, &namespace, &keys, &memory).await?;
         let (mut fleet, settles) = self.look(&namespace, &objects.sharding_configs, &stored, &mut memory);
-        let is_patient = memory.is_patient(&fleet);
+        let is_patient = memory.is_patient(&mut fleet);
         if is_patient && fleet.is_first {
             // What generation sidecars have is not known yet; the next answer begins a pass.
             self.remember(&namespace, memory);

@@ -5,7 +5,7 @@
 //! shards of one lock are held back together: otherwise one of them would be given what another, which is held back, still shows.
 //!
 //! Only answers count. A sidecar that has never answered holds up nothing, as everywhere else: a chain that it can't run it
-//! refuses by itself.
+//! refuses by itself. Until it was asked for the first time, which takes a moment, it is taken for one of the oldest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,6 +139,7 @@ pub(super) fn unreadable(fleet: &Fleet) -> Option<(&'static str, String)> {
 fn support(sidecar: &Sidecar, fleet: &Fleet) -> Option<Support> {
     match fleet.answers.get(&sidecar.pod) {
         Some(Answer::Status(status)) => Some(status.supports.clone().unwrap_or_default()),
+        _ if fleet.awaits_answers && fleet.unasked.contains(&sidecar.pod) => Some(Support::baseline()),
         _ => None,
     }
 }

@@ -37,3 +37,22 @@ async fn document_that_a_sidecar_does_not_read_is_held_back_and_its_pod_is_named
     until_entries(&server, 2).await;
     task.stop().await;
 }
+
+/// A manager that begins to lead has asked nobody yet, and finds a rule that is new.
+#[tokio::test]
+async fn rule_waits_for_the_first_answer_of_a_sidecar_that_can_not_run_it() {
+    let (sidecar, port, server) = one(62, |ip| pod("operator-0", ip)).await;
+    put(&server, samples::faults("a"));
+    let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
+    let chain = until_entries(&server, 1).await;
+    task.stop().await;
+    let mut earlier = running("operator-0", chain.generation, Some(&chain));
+    earlier.supports = None;
+    sidecar.say(earlier);
+    put(&server, samples::faults("b"));
+    let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
+    let is_told = |state: &Snapshot<'_>| condition(state, "b", "Distributed")[1] == "SidecarOutdated";
+    until(&server, "the object says so", is_told).await;
+    assert_eq!(server.store().read(super::chain).unwrap(), chain);
+    task.stop().await;
+}
