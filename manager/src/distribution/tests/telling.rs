@@ -40,18 +40,15 @@ async fn warnings_of_an_accepted_object_are_told_in_its_condition() {
     faults["metadata"]["finalizers"] = json!(["finalizer.ctrlmesh.kusionstack.io/protected"]);
     put(&server, faults);
     let (_, task) = start(&server, port, &["--poll-seconds=60"]).await;
-    let message = |state: &Snapshot<'_>, plural: &str, name: &str| {
-        let object = state.get(plural, DEMO, name)?;
-        let list = object["status"]["conditions"].as_array()?.iter();
-        let accepted = list.clone().find(|condition| condition["type"] == "Accepted")?;
-        (accepted["status"] == "True").then(|| accepted["message"].as_str().unwrap_or_default().to_owned())
-    };
+    let accepted = |state: &Snapshot<'_>, plural: &str, name: &str| condition_of(state, plural, name, "Accepted");
     let is_told = |state: &Snapshot<'_>| {
-        message(state, "shardingconfigs", "a").is_some() && message(state, "faultinjections", "old").is_some()
+        let [shard, ..] = accepted(state, "shardingconfigs", "a");
+        let [faults, ..] = accepted(state, "faultinjections", "old");
+        shard == "True" && faults == "True"
     };
     until(&server, "both are told", is_told).await;
     server.store().read(|state| {
-        let told = message(state, "shardingconfigs", "a").unwrap();
+        let [.., told] = accepted(state, "shardingconfigs", "a");
         for says in [
             "warning: spec.webhook: has no effect",
             "warning: spec.limits[0].relateResources[0].resources[1]: \"configmap\" is the name of no resource",
@@ -59,11 +56,8 @@ async fn warnings_of_an_accepted_object_are_told_in_its_condition() {
         ] {
             assert!(told.contains(says), "{says}: {told}");
         }
-        assert_eq!(
-            message(state, "faultinjections", "old").as_deref(),
-            Some(""),
-            "Distributed says that a switch held it"
-        );
+        let [.., told] = accepted(state, "faultinjections", "old");
+        assert_eq!(told, "", "Distributed says that a switch held it");
     });
     task.stop().await;
 }
