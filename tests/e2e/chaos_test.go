@@ -30,8 +30,9 @@ const (
 	chaosShards, chaosReplicas = 3, 2
 	// chaosInterval is between two steps that are asked for: six operators and their sidecars share two cores with everything else.
 	chaosInterval = 40 * time.Millisecond
-	// endPatience covers the 15 s in which nobody acts, before rules go.
-	endPatience = 2 * time.Minute
+	// endPatience covers the 15 s in which nobody acts, before rules go, and the two minutes for which a sidecar takes a client that
+	// was sent to list again for alive (docs/adr/0035): an operator that was killed then lists no more.
+	endPatience = 4 * time.Minute
 )
 
 // chaos is a round: operators in pods of several shards, with what happens to them drawn from a seed.
