@@ -96,15 +96,18 @@ where
     .await
 }
 
+/// Bytes for which there is room before any has arrived.
+const UNSEEN: usize = 64 << 10;
+
 /// `hold` is asked for room before bytes are kept. They are copied: a frame of one byte would keep the whole buffer that it came in.
 async fn collect<B>(body: B, hold: impl Fn(usize) -> Result<(), Reply>) -> Result<Bytes, Reply>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    // Memory that nothing was written to yet costs nothing; growing costs twice what is kept.
+    // A length is a claim: what has arrived decides how much is allocated, twice that at most.
     let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
-    let mut collected = BytesMut::with_capacity(length.unwrap_or_default().min(MAX_COLLECTED));
+    let mut collected = BytesMut::with_capacity(length.unwrap_or_default().min(UNSEEN));
     let mut body = std::pin::pin!(Limited::new(body, MAX_COLLECTED));
     while let Some(frame) = body.frame().await {
         match frame {
