@@ -36,7 +36,8 @@ fn means_the_same_when_cleaned(method: &str, path: &str, info: &RequestInfo<'_>)
         for text in [text.to_owned(), text.replace('\\', "/")] {
             // Parameters and queries in a segment are another program's once the path is behind a proxy.
             let cleaned = cleaned(&text);
-            let Ok(seen) = RequestInfo::parse(method, &spelled_out(&percent_decoded(&cleaned)), None) else {
+            let spelled_out = spelled_out(&percent_decoded(&cleaned));
+            let Ok(seen) = RequestInfo::parse(method, &spelled_out, None) else {
                 continue;
             };
             assert_eq!(
