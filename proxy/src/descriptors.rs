@@ -66,7 +66,7 @@ impl Descriptors {
                 limit = self.0,
                 max_connections = wanted,
                 connections = share.connections,
-                "--max-connections (CTRLMESH_MAX_CONNECTIONS) is lowered to what the limit of file descriptors allows; raise                  RLIMIT_NOFILE if clients need more"
+                "--max-connections (CTRLMESH_MAX_CONNECTIONS) is lowered to what the limit of file descriptors allows; raise RLIMIT_NOFILE if clients need more"
             );
         }
         share
