@@ -138,11 +138,7 @@ fn mend(file: &Path, text: String, fixed: &mut Vec<Fixed>) -> Result<String, Err
 impl Fixed {
     fn line(&self) -> String {
         let file = self.file.display();
-        let done = if self.is_made {
-            "fixed"
-        } else {
-            "not fixed, as the text is written in a way that it does not fit; please make this change"
-        };
+        let done = if self.is_made { "fixed" } else { "not fixed" };
         format!("{file}: {}: {done}: {}", self.object, self.change)
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::edit::edited;
 use super::object::{objects, value_of};
-use super::tree::{self, Document};
+use super::tree::{self, Document, Node};
 
 /// Changes of one document; more than any has.
 const MAX_CHANGES: usize = 10_000;
@@ -51,7 +51,9 @@ fn fix_document(written: &str) -> (String, Vec<Done>) {
         let mended = apply(&text, &path, &mend);
         done.push(Done {
             object,
-            change: mend.to_string(),
+            change: mended
+                .as_ref()
+                .map_or_else(|| left(&text, &path, &mend), |_| mend.to_string()),
             is_made: mended.is_some(),
         });
         match mended {
@@ -71,19 +73,61 @@ fn next(text: &str, given_up: usize) -> Option<(Vec<Step>, Mend, String)> {
     mends.nth(given_up)
 }
 
+/// A change of an object that `path` leads to, from the root of the document.
+fn from_root(path: &[Step], mend: &Mend) -> Mend {
+    Mend {
+        path: ctrlmesh_manager::validate::Path(path.iter().chain(&mend.path.0).cloned().collect()),
+        change: mend.change.clone(),
+    }
+}
+
+/// Why somebody has to make a change, and which.
+fn left(text: &str, path: &[Step], mend: &Mend) -> String {
+    let document = one(text).map(|(document, _)| document);
+    let root = document.as_ref().and_then(|document| document.root.as_ref().ok());
+    match (
+        &mend.change,
+        root.map(|root| written(text, root, &from_root(path, mend))),
+    ) {
+        (Change::Text(read), Some(Some(written))) if !is_text(written) && written != read => {
+            format!(
+                "{}: {written} is read as {read}; write in quotes what it is meant to be",
+                mend.path
+            )
+        }
+        _ => format!("the text is written in a way that this change does not fit; please make it: {mend}"),
+    }
+}
+
 /// The text after a change, if it reads as it should.
 fn apply(text: &str, path: &[Step], mend: &Mend) -> Option<String> {
     let (document, before) = one(text)?;
-    let path: Vec<Step> = path.iter().chain(&mend.path.0).cloned().collect();
-    let whole = Mend {
-        path: ctrlmesh_manager::validate::Path(path),
-        change: mend.change.clone(),
-    };
+    let whole = from_root(path, mend);
     let expected = whole.apply(&before)?;
-    let new = edited(text, document.root.as_ref().ok()?, &whole.path.0, &mend.change)?;
+    let root = document.root.as_ref().ok()?;
+    if !is_written_as_read(text, root, &whole) {
+        return None;
+    }
+    let new = edited(text, root, &whole.path.0, &mend.change)?;
     let (after, value) = one(&new)?;
     let has_comments = after.comments == document.comments || matches!(mend.change, Change::Remove);
     (value == expected && has_comments).then_some(new)
+}
+
+/// Whether a text that takes the place of a number or a truth value is what stands there. `1.10`, `007` and `no` are read as something
+/// else, and only who wrote them knows what was meant.
+fn is_written_as_read(text: &str, root: &Node, mend: &Mend) -> bool {
+    let Change::Text(new) = &mend.change else { return true };
+    written(text, root, mend).is_some_and(|written| written == new || is_text(written))
+}
+
+/// What stands where a change is made.
+fn written<'t>(text: &'t str, root: &Node, mend: &Mend) -> Option<&'t str> {
+    root.at(&mend.path.0).and_then(|node| text.get(node.span.clone()))
+}
+
+fn is_text(written: &str) -> bool {
+    serde_saphyr::from_str::<Value>(written).is_ok_and(|read| read.is_string())
 }
 
 /// The only document of a text, and its value.

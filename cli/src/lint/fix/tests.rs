@@ -39,6 +39,44 @@ spec:
 ";
 
 #[test]
+fn value_that_is_read_as_something_else_is_left_to_who_wrote_it() {
+    for (written, is_fixed) in [
+        ("1", true),
+        ("-3", true),
+        ("true", true),
+        ("1.5", true),
+        ("1.10", false),
+        ("007", false),
+        ("012", false),
+        ("0x10", false),
+        ("1_000", false),
+        ("1234e5", false),
+        ("12345678901234567890123", false),
+        ("NO", false),
+        ("yes", false),
+        ("on", false),
+    ] {
+        let text = format!(
+            "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: ShardingConfig\nmetadata: {{name: a}}\nspec:\n  selector:\n    \
+             matchLabels:\n      a: {written}\n"
+        );
+        let (done, new) = fixed(&text);
+        assert_eq!(
+            done.iter().any(|done| done.contains("is read as")),
+            !is_fixed,
+            "{done:?}"
+        );
+        let quoted = format!("a: \"{written}\"");
+        let expected = if is_fixed {
+            text.replace(&format!("a: {written}"), &quoted)
+        } else {
+            text
+        };
+        assert_eq!(new, expected, "{written}");
+    }
+}
+
+#[test]
 fn only_what_is_mended_changes_in_the_text() {
     let text = SHARD.replace("        # What is limited.\n", "");
     let (done, new) = fixed(&text);
@@ -79,7 +117,10 @@ fn change_that_would_lose_a_comment_is_left_to_a_person() {
     let (done, new) = fixed(SHARD);
     assert_eq!(
         done,
-        ["not: spec.limits[0].objectSelector: removed, and its fields put in its place"]
+        [
+            "not: the text is written in a way that this change does not fit; please make it: spec.limits[0].objectSelector: removed, and \
+             its fields put in its place"
+        ]
     );
     assert_eq!(new, SHARD);
 }
