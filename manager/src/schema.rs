@@ -8,4 +8,4 @@ mod tolerate;
 pub(crate) use check::check;
 pub(crate) use null::prune_nulls;
 pub(crate) use tidy::tidy;
-pub(crate) use tolerate::tolerated;
+pub(crate) use tolerate::{has_type, tolerated};

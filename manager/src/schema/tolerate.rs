@@ -39,7 +39,8 @@ fn object(fields: &Map<String, Value>, schema: &JSONSchemaProps) -> Map<String, 
     kept.collect()
 }
 
-fn has_type(value: &Value, schema: &JSONSchemaProps) -> bool {
+/// Whether a value is of a schema's type.
+pub(crate) fn has_type(value: &Value, schema: &JSONSchemaProps) -> bool {
     match schema.type_.as_deref() {
         Some("object") => value.is_object(),
         Some("array") => value.is_array(),
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_allowed_is_left_out_and_the_rest_stays() {
+    fn fields_that_are_not_allowed_are_left_out_and_the_rest_stays() {
         let schema = json!({"type": "object", "required": ["name"], "properties": {
             "name": {"type": "string"},
             "word": {"type": "string", "enum": ["a", "b"]},

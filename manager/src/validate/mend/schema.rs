@@ -6,6 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use serde_json::{Map, Value};
 
 use super::{Change, Mend, Path, Step};
+use crate::schema;
 use crate::suggest::closest;
 use crate::validate::read::schema_of;
 
@@ -54,22 +55,9 @@ fn object(fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &Path) ->
             (Some(known), _) => {
                 let free = known.keys().map(String::as_str).filter(|it| !fields.contains_key(*it));
                 let meant = closest(name, free)?;
-                let fits = fits(value, known.get(meant)?);
-                fits.then(|| Mend::new(path, Change::Rename(meant.to_owned())))
+                schema::has_type(value, known.get(meant)?).then(|| Mend::new(path, Change::Rename(meant.to_owned())))
             }
             (None, _) => None,
         }
     })
-}
-
-/// Whether a value may be what a field of this type was meant to be.
-fn fits(value: &Value, schema: &JSONSchemaProps) -> bool {
-    match schema.type_.as_deref() {
-        Some("object") => value.is_object(),
-        Some("array") => value.is_array(),
-        Some("string") => value.is_string(),
-        Some("integer") => value.is_i64(),
-        Some("boolean") => value.is_boolean(),
-        _ => true,
-    }
 }
