@@ -212,21 +212,8 @@ func (u *upgrade) restartsUnderLoad(t *testing.T, image string) {
 	}
 	t.Logf("%d pods had the other sidecar after %s", o.replicas, rounded(time.Since(begin)))
 	stop(t)
-	for _, pod := range o.pods() {
-		if found := sidecarImage(o.get(t, pod)); found != image {
-			t.Errorf("the sidecar of %s is %s", pod, found)
-		}
-	}
-	if fewest := ready(); fewest != o.replicas-1 {
-		t.Errorf("of %d pods %d were ready at one time", o.replicas, fewest)
-	}
-	o.enforced(t)
-	o.handled(t)
+	o.hasSidecar(t, image, ready())
 	l.judgeShards(t)
-	for i, pod := range o.pods() {
-		o.sees(t, pod, o.teams[i]...)
-	}
-	o.leads(t)
 }
 
 func (u *upgrade) ruleIsEnforced(t *testing.T, rule string) {

@@ -29,17 +29,24 @@ func (s *story) isUpgraded(t *testing.T) {
 	s.documented(t, "Upgrading", "-k deploy/", "-k "+s.overlay, "NAMESPACE", o.name, "statefulset/operator", "statefulset/"+o.name)
 	t.Logf("%d pods had the other sidecar %s after the overlay was applied", o.replicas, rounded(time.Since(begin)))
 	stop(t)
+	o.hasSidecar(t, next, ready())
+	l.judgeShards(t)
+}
+
+// hasSidecar demands that each pod has this sidecar and its share of the work after a restart, pod by pod: all but one were ready at any time,
+// `fewest` at the least.
+func (o *operator) hasSidecar(t *testing.T, image string, fewest int) {
+	t.Helper()
 	for _, pod := range o.pods() {
-		if image := sidecarImage(o.get(t, pod)); image != next {
-			t.Errorf("the sidecar of %s is %s", pod, image)
+		if found := sidecarImage(o.get(t, pod)); found != image {
+			t.Errorf("the sidecar of %s is %s", pod, found)
 		}
 	}
-	if fewest := ready(); fewest != o.replicas-1 {
+	if fewest != o.replicas-1 {
 		t.Errorf("of %d pods %d were ready at one time", o.replicas, fewest)
 	}
 	o.enforced(t)
 	o.handled(t)
-	l.judgeShards(t)
 	for i, pod := range o.pods() {
 		o.sees(t, pod, o.teams[i]...)
 	}
