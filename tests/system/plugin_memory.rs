@@ -2,6 +2,7 @@
 //! that the kernel enforces: `tests/e2e/memory`.
 
 use anyhow::Context;
+use ctrlmesh_contract::status::Status;
 use ctrlmesh_plugins_builtin::guests;
 use ctrlmesh_tests::{EntrySpec, Stand, guest, shard, wait_until};
 use serde_json::{Value, json};
@@ -36,6 +37,26 @@ async fn bodies_of_requests(stand: &Stand, count: usize) -> anyhow::Result<Vec<V
         bodies.push(answer.json());
     }
     Ok(bodies)
+}
+
+/// The sidecar has never taken as much.
+fn stays_below(stand: &Stand, mib: usize) -> anyhow::Result<()> {
+    let peak = stand.sidecar.peak_memory()?;
+    assert!(peak < mib << 20, "{peak}");
+    Ok(())
+}
+
+/// A chain is refused for this reason, by a message that has all of these parts, and the one before stays, which shows `a0` alone.
+async fn refused(stand: &Stand, reason: &str, parts: &[&str]) -> anyhow::Result<()> {
+    let is_refused = |status: &Status| status.refused.is_some();
+    let status = stand.sidecar.wait_status("it is refused", is_refused).await?;
+    let refused = status.refused.context("it is refused")?;
+    assert_eq!(refused.reason, reason, "{}", refused.message);
+    for part in parts {
+        assert!(refused.message.contains(part), "{}", refused.message);
+    }
+    assert_eq!(stand.client().get(LIST).await?.names(), ["a0"], "the last chain stays");
+    Ok(())
 }
 
 #[tokio::test]
@@ -73,12 +94,7 @@ async fn guest_that_grows_beyond_what_is_left_faults_and_others_are_served() -> 
             && error.contains("--memory-limit"),
         "{error}"
     );
-    assert!(
-        stand.sidecar.peak_memory()? < 200 << 20,
-        "{}",
-        stand.sidecar.peak_memory()?
-    );
-    Ok(())
+    stays_below(&stand, 200)
 }
 
 #[tokio::test]
@@ -90,12 +106,7 @@ async fn guests_that_keep_all_that_they_get_leave_enough_for_those_that_need_lit
     bodies_of_requests(&stand, 20).await?;
     let used = stand.sidecar.metric(USED).await?;
     assert!((120.0 * MIB..=160.0 * MIB).contains(&used), "{used}");
-    assert!(
-        stand.sidecar.peak_memory()? < 240 << 20,
-        "{}",
-        stand.sidecar.peak_memory()?
-    );
-    Ok(())
+    stays_below(&stand, 240)
 }
 
 #[tokio::test]
@@ -113,12 +124,7 @@ async fn four_plugins_at_their_caps_are_replaced_within_the_default_limit() -> a
     .await?;
     bodies_of_requests(&stand, 8).await?;
     assert!(stand.sidecar.metric(USED).await? > 8.0 * 12.0 * MIB);
-    assert!(
-        stand.sidecar.peak_memory()? < 240 << 20,
-        "{}",
-        stand.sidecar.peak_memory()?
-    );
-    Ok(())
+    stays_below(&stand, 240)
 }
 
 #[tokio::test]
@@ -145,14 +151,12 @@ async fn chain_whose_first_memories_do_not_fit_is_refused_and_the_last_one_stays
     // One after the other they fit 80 MiB, but not two of each at once.
     let entries = ["a", "b", "c", "d"].map(|name| hoard(name, "configure", 11));
     stand.chain.publish(entries.to_vec())?;
-    let refused = |status: &ctrlmesh_contract::status::Status| status.refused.is_some();
-    let status = stand.sidecar.wait_status("it is refused", refused).await?;
-    let refused = status.refused.context("it is refused")?;
-    assert_eq!(refused.reason, "memory");
-    for part in ["2 instances of each", "80 MiB", "128 MiB", "--memory-limit"] {
-        assert!(refused.message.contains(part), "{}", refused.message);
-    }
-    assert_eq!(stand.client().get(LIST).await?.names(), ["a0"], "the last chain stays");
+    refused(
+        &stand,
+        "memory",
+        &["2 instances of each", "80 MiB", "128 MiB", "--memory-limit"],
+    )
+    .await?;
     let fitting = ["a", "b", "c"].map(|name| hoard(name, "configure", 10));
     stand.publish(fitting.to_vec()).await
 }
@@ -176,13 +180,10 @@ async fn plugin_that_takes_too_much_memory_to_compile_is_refused_by_name() -> an
     stand.seed("default", "a", 1)?;
     let bomb = EntrySpec::new("bomb/test", &guests::compile_bomb());
     stand.chain.publish(vec![bomb, shard("a")])?;
-    let refused = |status: &ctrlmesh_contract::status::Status| status.refused.is_some();
-    let status = stand.sidecar.wait_status("it is refused", refused).await?;
-    let refused = status.refused.context("it is refused")?;
-    assert_eq!(refused.reason, "compile_memory", "{}", refused.message);
-    for part in ["bomb/test", "sha256:", " MiB", "--memory-limit"] {
-        assert!(refused.message.contains(part), "{}", refused.message);
-    }
-    assert_eq!(stand.client().get(LIST).await?.names(), ["a0"], "the last chain stays");
-    Ok(())
+    refused(
+        &stand,
+        "compile_memory",
+        &["bomb/test", "sha256:", " MiB", "--memory-limit"],
+    )
+    .await
 }
