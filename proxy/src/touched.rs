@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_is_a_sentence() {
+    fn touches_are_told_in_a_sentence() {
         let both = told("a", Did::Delayed).chain(told("", Did::Lost));
         assert_eq!(
             sentence(both),

@@ -95,7 +95,7 @@ impl Claims {
         });
     }
 
-    /// All of them.
+    /// The claims in the order in which they were counted.
     pub(crate) fn all(&self) -> &[Claim] {
         &self.0
     }

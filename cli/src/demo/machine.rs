@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_busy_before_the_wait_is_no_excuse() {
+    fn load_before_a_wait_does_not_count() {
         let machine = machine(&[BUSY; 20], 500e6);
         let now = Instant::now();
         assert!(machine.share(now, Duration::from_secs(30)).unwrap() < LEAST_SHARE);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_to_be_wrong_is_no_matter_of_speed() {
+    fn contradicted_claim_is_not_put_down_to_speed() {
         let busy = machine(&[BUSY; 20], 500e6);
         let mut claims = Claims::default();
         claims.count(2, "widgets with two owners", Expected::Exactly(0), 1);

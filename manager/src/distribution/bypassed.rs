@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_pods_that_may_not_be_asked_for_traffic() {
+    fn pods_that_need_not_have_traffic_yet_are_not_silent() {
         assert!(!is_silent(&says(5000, Some(1000), None), None), "no container runs");
         assert!(!is_silent(&says(5000, None, None), Some(1000)), "nothing is taken yet");
         assert!(!is_silent(&Status::default(), Some(1000)), "an earlier sidecar");

@@ -31,7 +31,7 @@ impl Source {
     }
 }
 
-/// All of them.
+/// The connections that are open, of all sources.
 #[derive(Debug)]
 pub(super) struct Connections {
     most: usize,
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gives_way_while_all_are_busy() {
+    fn busy_connections_are_never_evicted() {
         let all = Connections::new(1, 1);
         let peer = all.admit(address(1)).unwrap();
         let review = Arc::clone(&peer).reviewing();

@@ -150,7 +150,7 @@ pub enum Error {
         needed_bytes: usize,
         /// Instances of each entry.
         workers: usize,
-        /// Of how much.
+        /// The budget that they exceed.
         over: wasm::OverBudget,
     },
     /// The worker threads could not take the chain over.

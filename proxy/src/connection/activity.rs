@@ -375,7 +375,7 @@ mod tests {
         (expired, start.elapsed().as_secs())
     }
 
-    async fn nothing_for(deadlines: &mut Deadlines, time: Duration) {
+    async fn expires_not_within(deadlines: &mut Deadlines, time: Duration) {
         let expired = tokio::time::timeout(time, next(deadlines)).await;
         assert!(expired.is_err(), "{expired:?}");
     }
@@ -383,13 +383,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_idle_connection_expires_after_the_idle_time_since_its_last_request() {
         let (activity, mut deadlines, _stream, _client) = connection(true);
-        nothing_for(&mut deadlines, 100 * SECOND).await;
+        expires_not_within(&mut deadlines, 100 * SECOND).await;
         let request = activity.begin();
-        nothing_for(&mut deadlines, 1000 * SECOND).await;
+        expires_not_within(&mut deadlines, 1000 * SECOND).await;
         drop(request);
         assert_eq!(next(&mut deadlines).await, (Expired::Idle, 120));
         let late = activity.begin();
-        nothing_for(&mut deadlines, 1000 * SECOND).await;
+        expires_not_within(&mut deadlines, 1000 * SECOND).await;
         drop(late);
         assert_eq!(next(&mut deadlines).await, (Expired::Farewell, 10));
     }
@@ -399,7 +399,7 @@ mod tests {
         let (activity, mut deadlines, _stream, _client) = connection(false);
         let (first, second) = (activity.begin(), activity.begin());
         drop(first);
-        nothing_for(&mut deadlines, 1000 * SECOND).await;
+        expires_not_within(&mut deadlines, 1000 * SECOND).await;
         drop(second);
         assert_eq!(next(&mut deadlines).await, (Expired::Idle, 120));
     }
@@ -408,11 +408,11 @@ mod tests {
     async fn a_head_that_has_begun_expires_however_often_a_byte_of_it_comes() {
         let (activity, mut deadlines, mut stream, mut client) = connection(true);
         drop(activity.begin());
-        nothing_for(&mut deadlines, 100 * SECOND).await;
+        expires_not_within(&mut deadlines, 100 * SECOND).await;
         for _ in 0..3 {
             client.write_all(b"G").await.unwrap();
             stream.read_u8().await.unwrap();
-            nothing_for(&mut deadlines, 3 * SECOND).await;
+            expires_not_within(&mut deadlines, 3 * SECOND).await;
         }
         assert_eq!(next(&mut deadlines).await, (Expired::Head, 1));
     }
@@ -430,7 +430,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn frames_without_requests_do_not_keep_an_http2_connection() {
         let (_activity, mut deadlines, mut stream, mut client) = connection(false);
-        nothing_for(&mut deadlines, 60 * SECOND).await;
+        expires_not_within(&mut deadlines, 60 * SECOND).await;
         let (preface, ping) = ([0; 24], *b"\0\0\x08\x06\0\0\0\0\0pingping");
         client.write_all(&[&preface[..], &ping].concat()).await.unwrap();
         stream.read_exact(&mut [0; 24 + 17]).await.unwrap();
@@ -479,7 +479,7 @@ mod tests {
         drop(activity.begin());
         let unread = tokio::time::timeout(SECOND, stream.write_all(&[0; 100])).await;
         assert!(unread.is_err(), "the client has room for 64 bytes");
-        nothing_for(&mut deadlines, 1000 * SECOND).await;
+        expires_not_within(&mut deadlines, 1000 * SECOND).await;
         client.read_exact(&mut [0; 64]).await.unwrap();
         stream.write_all(&[0; 1]).await.unwrap();
         assert_eq!(next(&mut deadlines).await, (Expired::Idle, 120));

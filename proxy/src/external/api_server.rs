@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_known_by_its_own_name_and_by_those_of_its_service() {
+    fn api_server_is_known_by_its_own_name_and_by_those_of_its_service() {
         let api_server = ApiServer::at("api.example", 6443, &[]);
         for (host, port) in [
             ("kubernetes", 443),

@@ -342,7 +342,7 @@ async fn a_client_that_repeats_an_expired_watch_is_waited_for_for_five_minutes()
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_refused_late_in_its_time_has_time_to_list() {
+async fn client_that_is_refused_late_has_time_to_list() {
     let ledger = Arc::new(Ledger::default());
     open(&ledger, "a").outdate();
     tokio::time::advance(Duration::from_secs(100)).await;

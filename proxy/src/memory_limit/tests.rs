@@ -93,7 +93,7 @@ fn memory_may_be_in_either_version_where_both_are_mounted() {
 }
 
 #[test]
-fn what_can_not_be_read_is_no_limit() {
+fn unreadable_limits_are_no_limit() {
     for text in ["", "\n", "-1", "0", "12x", "99999999999999999999999"] {
         assert_eq!(limit("0::/\n", V2, &[("memory.max", text)]), None, "{text:?}");
     }

@@ -107,7 +107,7 @@ pub enum Error {
     CodeMemory {
         /// Digest of the bytes.
         digest: String,
-        /// Of how much.
+        /// The budget that it exceeds.
         over: OverBudget,
     },
     /// The cache directory can't be used.
@@ -235,7 +235,7 @@ pub enum Fault {
     ProcessMemory {
         /// Where.
         origin: Box<Origin>,
-        /// Of how much.
+        /// The budget that it exceeds.
         over: OverBudget,
     },
     /// Its answer breaks a rule of the interface.

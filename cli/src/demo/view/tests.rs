@@ -176,7 +176,7 @@ fn all_acts_are_on_the_screen_from_the_start() {
 }
 
 #[test]
-fn what_happens_is_told_to_its_end_in_a_terminal_of_any_width() {
+fn long_lines_wrap_and_are_never_cut_in_a_terminal_of_any_width() {
     let long = "the API server ends its watches, as it does every few minutes; the next ones expire, and the controllers list again";
     let mut steps = steps();
     steps[2].detail = long.to_owned();

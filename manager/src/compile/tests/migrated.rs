@@ -84,7 +84,7 @@ fn inert_allow_list_allows_nothing_to_others() {
 }
 
 #[test]
-fn what_acts_here_already_goes_on_to_act() {
+fn objects_that_act_already_go_on_to_act() {
     for object in [faults("old"), with_lists()] {
         let before = after(&object, None).chain;
         let compiled = after(&theirs(object.clone()), Some(before.clone()));

@@ -150,7 +150,7 @@ fn sibling_follows_through_an_edit_of_the_lock() {
 }
 
 #[test]
-fn what_is_deleted_goes_and_what_runs_already_is_not_asked_for() {
+fn deleted_entries_go_and_running_ones_ask_for_nothing() {
     let meant = vec![shard("a", "lock", "x"), shard("gone", "lock", "y"), guard("b", "new")];
     let wanted = vec![guard("a", "new"), shard("a", "lock", "x, y"), guard("b", "new")];
     let fleet = fleet(&[("a", None), ("b", None), ("gone", None)]);

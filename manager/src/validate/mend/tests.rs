@@ -131,7 +131,7 @@ fn words_of_the_schema_are_corrected_where_nothing_else_can_be_meant() {
 }
 
 #[test]
-fn what_a_person_has_to_decide_is_left_alone() {
+fn decisions_are_left_to_a_person() {
     let fault = json!({"match": {"resources": [{"resources": ["pods"]}]}, "abort": {"httpStatus": 500}});
     let mut rule = crate::samples::limit("Limiter", "a");
     rule["recoverPolicy"] = json!({"type": "SleepingWindow"});
