@@ -204,6 +204,8 @@ impl Mesh {
             self.objects.entry(id).or_insert(true);
         } else if self.objects.is_empty() {
             self.objects = (0..3).map(|id| (id, true)).collect();
+            // One that is deleted before a manager has seen it was never there: nobody selects its pods.
+            self.look();
         }
     }
 
