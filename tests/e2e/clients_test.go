@@ -110,7 +110,12 @@ func typedVerbs(t *testing.T, client kubernetes.Interface) {
 func pages(t *testing.T, client kubernetes.Interface, namespace string) {
 	found := []string{}
 	p := pager.New(func(ctx context.Context, options meta.ListOptions) (runtime.Object, error) {
-		return client.CoreV1().ConfigMaps(namespace).List(ctx, options)
+		list, err := client.CoreV1().ConfigMaps(namespace).List(ctx, options)
+		// With a selector the API server doesn't say how many are left (ListMeta.RemainingItemCount).
+		if err == nil && list.RemainingItemCount != nil {
+			t.Errorf("a page says that %d items are left", *list.RemainingItemCount)
+		}
+		return list, err
 	})
 	p.PageSize = 1
 	check(t, p.EachListItem(t.Context(), meta.ListOptions{}, func(item runtime.Object) error {

@@ -13,6 +13,9 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/rawhttp"
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 	authentication "k8s.io/api/authentication/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
@@ -36,6 +39,30 @@ func TestCredentials(t *testing.T) {
 				whoami(t, through(s), "system:serviceaccount:default:controller", "Authorization: Bearer "+token)
 				wrong := must(through(s).Do(t.Context(), selfReview("Authorization: Bearer wrong")))(t)
 				check(t, statusIs(wrong, http.StatusUnauthorized))
+			}
+		})
+	}
+}
+
+// TestTokenOfKubeconfigGoesOverTLSOnly: client-go leaves the user of a kubeconfig out where the server's URL is plain HTTP, so that
+// the call is the sidecar's own (clientcmd.ClientConfig asks rest.IsConfigTransportTLS before it merges the user).
+func TestTokenOfKubeconfigGoesOverTLSOnly(t *testing.T) {
+	authority := must(cluster.NewAuthority("sidecar"))(t)
+	s := startSidecar(t, sidecar.Options{Plain: true, TLSDir: servingDir(t, authority)})
+	user := &api.AuthInfo{Token: must(shared.cluster.ServiceAccountToken(t.Context(), "default", "controller"))(t)}
+	for name, connection := range map[string]struct {
+		server *api.Cluster
+		user   string
+	}{
+		"http":  {&api.Cluster{Server: "http://" + s.API}, sidecarUser},
+		"https": {&api.Cluster{Server: "https://" + s.API, CertificateAuthorityData: authority.PEM}, "system:serviceaccount:default:controller"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := must(cluster.WriteKubeconfig(newDir(t), "controller", connection.server, user))(t)
+			client := must(kubernetes.NewForConfig(must(clientcmd.BuildConfigFromFlags("", file))(t)))(t)
+			review := must(client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authentication.SelfSubjectReview{}, meta.CreateOptions{}))(t)
+			if got := review.Status.UserInfo.Username; got != connection.user {
+				t.Errorf("the call is %q's, want %s", got, connection.user)
 			}
 		})
 	}
