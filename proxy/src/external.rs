@@ -1,8 +1,8 @@
 //! Calls to other services than the API server: a forward proxy with three ways in, and the same plugins as API traffic.
 //!
 //! Flow: `destination` reads where a request goes; `call` asks the plugins, sends, asks again; `targets` has connections to
-//! each server, which `reach` lets be opened or not; `tunnel` carries bytes after a CONNECT. What is the same for API traffic
-//! is shared: `connection`, `phases`, `record`, `ending`, `upstream`.
+//! each server, which `reach` lets be opened or not; `tunnel` carries bytes after a CONNECT. `api_server` and `advertised` know
+//! where the API server is, which is out of reach. What is the same for API traffic is shared: `connection`, `phases`, `record`, `ending`, `upstream`.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -19,6 +19,7 @@ use crate::outage::Outage;
 use crate::signal::Signal;
 use crate::upstream::{Gate, Limits, Target, Trust};
 
+mod advertised;
 mod api_server;
 mod call;
 mod destination;
@@ -29,6 +30,7 @@ mod targets;
 mod trust;
 mod tunnel;
 
+pub(crate) use advertised::follow_advertised;
 pub(crate) use call::handle;
 pub(crate) use destination::{DestinationError, Way};
 pub use settings::{Allow, ExternalSettings};

@@ -10,6 +10,7 @@ use crate::body::{ResponseBody, full};
 use crate::refusal::Refusal;
 use crate::resource::{Registry, Resource};
 use crate::route;
+use crate::server::Shared;
 use crate::upgrade;
 
 /// The media type of aggregated discovery.
@@ -28,7 +29,8 @@ const VERBS: [&str; 8] = [
 ];
 
 /// Serves a path that names no resource.
-pub(crate) fn serve(registry: &Registry, path: &str, headers: &HeaderMap) -> Result<Response<ResponseBody>, Refusal> {
+pub(crate) fn serve(shared: &Shared, path: &str, headers: &HeaderMap) -> Result<Response<ResponseBody>, Refusal> {
+    let registry = &*shared.registry;
     let segments: Vec<_> = path.trim_matches('/').split('/').collect();
     // Trailing slashes are common, leading ones are no path of the API.
     if path.starts_with("//") {
@@ -41,7 +43,7 @@ pub(crate) fn serve(registry: &Registry, path: &str, headers: &HeaderMap) -> Res
         [""] => json!({ "paths": ["/api", "/apis", "/healthz", "/livez", "/readyz", "/version"] }),
         ["api"] if aggregated => return Ok(aggregate(registry, &[("", vec!["v1"])])),
         ["apis"] if aggregated => return Ok(aggregate(registry, &registry.groups())),
-        ["api"] => json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [] }),
+        ["api"] => core_versions(&shared.advertised),
         ["apis"] => {
             let groups: Vec<_> = registry
                 .groups()
@@ -82,6 +84,14 @@ fn plain(status: StatusCode, text: &'static str) -> Response<ResponseBody> {
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
+}
+
+fn core_versions(advertised: &str) -> Value {
+    json!({
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{ "clientCIDR": "0.0.0.0/0", "serverAddress": advertised }],
+    })
 }
 
 /// The version of Kubernetes whose behaviour is followed, marked as not the real thing.

@@ -35,6 +35,8 @@ const REBIND_PAUSE: Duration = Duration::from_millis(20);
 /// What all connections of a server share.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// Host and port that clients are told to reach it at.
+    pub(crate) advertised: String,
     pub(crate) registry: Arc<Registry>,
     pub(crate) store: Store,
     pub(crate) faults: Faults,

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::external::stand;
 
 /// Sends bytes as they are and reads all that comes until the end.
-async fn raw(stand: &Stand, request: &str) -> anyhow::Result<String> {
+pub(crate) async fn raw(stand: &Stand, request: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(stand.sidecar.external().context("it is on")?).await?;
     // The other side may close while we still send.
     let _ = stream.write_all(request.as_bytes()).await;
@@ -111,42 +111,6 @@ async fn the_sidecars_own_ports_are_out_of_reach_whatever_is_allowed() -> anyhow
         }
     }
     assert_eq!(stand.api.requests().count("list"), 0);
-    Ok(())
-}
-
-#[tokio::test]
-async fn the_api_server_is_out_of_reach_whatever_is_allowed() -> anyhow::Result<()> {
-    let flags = ["--external-allow", "0.0.0.0/0,::/0,localhost,kubernetes.default.svc"];
-    let (stand, client) = stand(vec![], &flags).await?;
-    let port = stand.api.tls_address().port();
-    for host in [
-        "127.0.0.1",
-        "localhost",
-        "LOCALHOST.",
-        "127.9.9.9",
-        "0.0.0.0",
-        "[::1]",
-        "[::ffff:127.0.0.1]",
-        "[64:ff9b::7f00:1]",
-        "kubernetes.default.svc",
-        "Kubernetes.default.svc.cluster.local.",
-        "kubernetes",
-    ] {
-        let connect = format!("CONNECT {host}:{port} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-        let answer = raw(&stand, &connect).await?;
-        assert!(
-            answer.starts_with("HTTP/1.1 403") && answer.contains("is the API server"),
-            "{host}: {answer}"
-        );
-        let url = format!("https://{host}:{port}/api/v1/configmaps");
-        let answer = client.clone().with("mesh-real-endpoint", &url).get("/").await?;
-        assert_eq!(answer.status, 403, "{host}");
-    }
-    let refused = stand
-        .sidecar
-        .metric("ctrlmesh_external_addresses_refused_total")
-        .await?;
-    assert_eq!((refused, stand.api.requests().all().len()), (22.0, 0));
     Ok(())
 }
 

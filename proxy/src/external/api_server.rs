@@ -1,6 +1,7 @@
 //! Where the API server is. External traffic must not lead there: no rule for API traffic would be asked.
 //!
-//! Known are its URL, the addresses that the URL's name has had lately, and the pod's Service `kubernetes` by name and address.
+//! Known are its URL, the addresses that the URL's name has had lately, the pod's Service `kubernetes` by name and address, and
+//! the places that it has advertised (`advertised`).
 //! Leaves to `reach` which spellings of an address are the same.
 
 use std::collections::HashMap;
@@ -11,19 +12,23 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::advertised::Place;
 use crate::upstream::Target;
 
 /// Service `kubernetes` of namespace `default`, as names of a cluster's DNS; its domain may follow the last one.
 const SERVICE_NAMES: [&str; 3] = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"];
 
-/// How often the name is looked up: managed API servers change their addresses within a minute.
-const REFRESH: Duration = Duration::from_secs(15);
+/// How often the name is looked up and the server is asked: managed API servers change their addresses within a minute.
+pub(super) const REFRESH: Duration = Duration::from_secs(15);
 
 /// A lookup that takes longer is given up until the next.
 const LOOKUP: Duration = Duration::from_secs(10);
 
 /// An address that the name has had still counts for so long: load balancers take theirs out slowly.
 const MEMORY: Duration = Duration::from_secs(600);
+
+/// Advertised places that are remembered; the one that was not seen for the longest time is forgotten first.
+const MAX_ADVERTISED: usize = 64;
 
 /// What is known of the API server's places.
 pub(super) struct ApiServer {
@@ -33,6 +38,8 @@ pub(super) struct ApiServer {
     fixed: Vec<SocketAddr>,
     /// Addresses of `host`, and when they were last seen; stays empty if it is one.
     seen: RwLock<HashMap<IpAddr, Instant>>,
+    /// Where it says that it is, and when it said so last. Kept for good: another API server of the same cluster may answer next.
+    advertised: RwLock<HashMap<Place, Instant>>,
 }
 
 impl ApiServer {
@@ -46,19 +53,32 @@ impl ApiServer {
             host,
             port,
             seen: RwLock::default(),
+            advertised: RwLock::default(),
         }
     }
 
     /// Whether this host name is the API server's. `host`: in lower case, without a dot at its end.
     pub(super) fn is_named(&self, host: &str, port: u16) -> bool {
         let is_service = SERVICE_NAMES.contains(&host) || host.starts_with("kubernetes.default.svc.");
-        is_service || (host == self.host && port == self.port)
+        is_service || (host == self.host && port == self.port) || self.advertises(host, port)
+    }
+
+    fn advertises(&self, host: &str, port: u16) -> bool {
+        let advertised = self.advertised.read().unwrap_or_else(PoisonError::into_inner);
+        let is_this = |place: &Place| matches!(place, Place::Name(name, of_name) if name == host && *of_name == port);
+        advertised.keys().any(is_this)
     }
 
     /// Its addresses with this port; `None`: they are not known yet, and could be any.
     pub(super) fn addresses(&self, port: u16) -> Option<Vec<IpAddr>> {
         let fixed = self.fixed.iter().filter(|it| it.port() == port).map(SocketAddr::ip);
         let mut addresses: Vec<IpAddr> = fixed.collect();
+        let advertised = self.advertised.read().unwrap_or_else(PoisonError::into_inner);
+        addresses.extend(advertised.keys().filter_map(|place| match place {
+            Place::Address(address) if address.port() == port => Some(address.ip()),
+            _ => None,
+        }));
+        drop(advertised);
         if port == self.port && self.host.parse::<IpAddr>().is_err() {
             let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
             if seen.is_empty() {
@@ -96,6 +116,25 @@ impl ApiServer {
         seen.retain(|_, last| now.duration_since(*last) < MEMORY);
     }
 
+    /// It says that it is at these places.
+    pub(super) fn note_advertised(&self, places: impl IntoIterator<Item = Place>) {
+        let now = Instant::now();
+        let mut advertised = self.advertised.write().unwrap_or_else(PoisonError::into_inner);
+        for place in places {
+            if advertised.insert(place.clone(), now).is_none() {
+                tracing::info!(%place, "the API server advertises this address; external requests may not reach it");
+            }
+        }
+        while advertised.len() > MAX_ADVERTISED {
+            let oldest = advertised
+                .iter()
+                .min_by_key(|(_, last)| **last)
+                .map(|(place, _)| place.clone());
+            let Some(oldest) = oldest else { return };
+            advertised.remove(&oldest);
+        }
+    }
+
     #[cfg(test)]
     pub(super) fn at(host: &str, port: u16, seen: &[&str]) -> Self {
         let api_server = Self {
@@ -108,6 +147,7 @@ impl ApiServer {
             host: host.to_owned(),
             port,
             seen: RwLock::default(),
+            advertised: RwLock::default(),
         };
         api_server.note(seen.iter().map(|text| text.parse().unwrap()));
         api_server
@@ -139,6 +179,33 @@ mod tests {
         ] {
             assert!(!api_server.is_named(host, port), "{host}:{port}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn advertised_places_are_its_own_beside_the_configured_one() {
+        let api_server = ApiServer::at("192.0.2.1", 443, &[]);
+        assert!(!api_server.is_named("api.example", 6443));
+        let addresses = |port| api_server.addresses(port).unwrap();
+        assert_eq!((addresses(443).len(), addresses(6443).len()), (1, 0));
+        let place = |address: &str| Place::Address(address.parse().unwrap());
+        api_server.note_advertised([place("10.0.0.5:6443"), Place::Name("api.example".to_owned(), 6443)]);
+        tokio::time::advance(2 * MEMORY).await;
+        assert!(api_server.is_named("api.example", 6443) && !api_server.is_named("api.example", 443));
+        assert_eq!(addresses(6443), ["10.0.0.5".parse::<IpAddr>().unwrap()]);
+        assert_eq!(addresses(443).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn number_of_advertised_places_is_bounded_and_the_longest_unseen_goes_first() {
+        let api_server = ApiServer::at("192.0.2.1", 443, &[]);
+        let place = |number: usize| Place::Address(SocketAddr::from(([10, 0, 0, u8::try_from(number).unwrap()], 6443)));
+        for number in 0..=MAX_ADVERTISED {
+            tokio::time::advance(REFRESH).await;
+            api_server.note_advertised([place(0), place(number)]);
+        }
+        let kept = api_server.addresses(6443).unwrap();
+        assert_eq!(kept.len(), MAX_ADVERTISED);
+        assert!(kept.contains(&IpAddr::from([10, 0, 0, 0])) && !kept.contains(&IpAddr::from([10, 0, 0, 1])));
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,7 +12,6 @@ use ctrlmesh_wire::Verb;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, Uri, Version};
-use hyper::body::Incoming;
 use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
 
@@ -20,7 +19,7 @@ use super::destination::{Destination, ENDPOINT, Way};
 use super::{External, edit, tunnel};
 use crate::body::{BoxBody, ClientBody, RequestBody};
 use crate::chain::MatchQuery;
-use crate::connection::Connection;
+use crate::connection::{Connection, IncomingBody};
 use crate::ending::{self, Answer, answer};
 use crate::exchange::{Memory, RequestView};
 use crate::handler::user_agent;
@@ -49,7 +48,7 @@ pub(crate) async fn handle(
     worker: Rc<Worker>,
     external: Rc<External>,
     connection: Rc<Connection>,
-    request: Request<Incoming>,
+    request: Request<IncomingBody>,
 ) -> Answer {
     let (mut parts, incoming) = request.into_parts();
     let accept = Accept::of(&parts.headers);
@@ -139,7 +138,7 @@ impl Call {
     }
 
     /// The short way.
-    async fn pass(&self, parts: Parts, incoming: Incoming) -> Answer {
+    async fn pass(&self, parts: Parts, incoming: IncomingBody) -> Answer {
         if self.destination.way == Way::Connect {
             return Box::pin(tunnel::open(self, parts, None)).await;
         }
@@ -151,7 +150,7 @@ impl Call {
     }
 
     /// The long way.
-    async fn guarded(&self, plugins: &Plugins, mut parts: Parts, incoming: Incoming) -> Answer {
+    async fn guarded(&self, plugins: &Plugins, mut parts: Parts, incoming: IncomingBody) -> Answer {
         let mut edits = match plugins.on_request().await {
             RequestDecision::Proceed(edits) => edits,
             RequestDecision::Stop(stop) => return self.stop(stop).await,

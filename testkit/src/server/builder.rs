@@ -40,6 +40,7 @@ pub struct Builder {
     max_concurrent_streams: u32,
     bookmark_every: Duration,
     token: Option<String>,
+    advertised: Option<String>,
 }
 
 impl Default for Builder {
@@ -56,6 +57,7 @@ impl Default for Builder {
             max_concurrent_streams: MAX_CONCURRENT_STREAMS,
             bookmark_every: BOOKMARK_EVERY,
             token: None,
+            advertised: None,
         }
     }
 }
@@ -124,6 +126,13 @@ impl Builder {
         self
     }
 
+    /// Host and port that `GET /api` names; the TLS port's own unless set.
+    #[must_use]
+    pub fn advertise(mut self, address: &str) -> Self {
+        self.advertised = Some(address.into());
+        self
+    }
+
     /// Binds both ports and serves. The runtime needs time and I/O enabled; any flavour will do.
     ///
     /// # Errors
@@ -144,7 +153,13 @@ impl Builder {
         if let Some(token) = &self.token {
             faults.require_tokens([token]);
         }
+        let identity = Identity::new(self.address)?;
+        let tls_config = identity.server_config(&self.alpn)?;
+        let plain = bind(SocketAddr::new(self.address, self.port)).await?;
+        let tls = bind(SocketAddr::new(self.address, self.tls_port)).await?;
+        let tls_address = local_address(&tls, self.address)?;
         let shared = Shared {
+            advertised: self.advertised.unwrap_or_else(|| tls_address.to_string()),
             registry,
             store,
             faults,
@@ -154,13 +169,9 @@ impl Builder {
             max_concurrent_streams: self.max_concurrent_streams,
             bookmark_every: self.bookmark_every,
         };
-        let identity = Identity::new(self.address)?;
-        let tls_config = identity.server_config(&self.alpn)?;
-        let plain = bind(SocketAddr::new(self.address, self.port)).await?;
-        let tls = bind(SocketAddr::new(self.address, self.tls_port)).await?;
         let server = ApiServer {
             address: local_address(&plain, self.address)?,
-            tls_address: local_address(&tls, self.address)?,
+            tls_address,
             identity,
             tls_config,
             token: self.token,

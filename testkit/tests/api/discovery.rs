@@ -16,7 +16,10 @@ fn find<'a>(list: &'a Value, field: &str, name: &str) -> &'a Value {
 async fn groups_versions_and_resources_are_named() {
     let server = server().await;
     let client = Connection::h2c(&server).await;
-    assert_eq!(client.get("/api").await.body["versions"], json!(["v1"]));
+    let versions = client.get("/api").await.body;
+    assert_eq!(versions["versions"], json!(["v1"]));
+    let address = &versions["serverAddressByClientCIDRs"][0]["serverAddress"];
+    assert_eq!(address, &json!(server.tls_address()));
     let groups = client.get("/apis").await.body;
     assert_eq!(
         find(&groups["groups"], "name", "example.com")["preferredVersion"]["version"],

@@ -1,0 +1,208 @@
+//! Asks the API server where it can be reached, by its own account: `serverAddressByClientCIDRs` of `GET /api`. Behind a load
+//! balancer that is another address than the kubeconfig's.
+//!
+//! Leaves to `api_server` what the answers add up to. One worker asks for all.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::header::{ACCEPT, USER_AGENT};
+use http::uri::Authority;
+use http::{HeaderValue, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use serde::Deserialize;
+use tokio::time::MissedTickBehavior;
+
+use super::External;
+use super::api_server::REFRESH;
+use crate::body::RequestBody;
+use crate::handler::OWN_USER_AGENT;
+use crate::upstream::{BoxError, SendError};
+use crate::worker::Worker;
+
+/// An answer that takes longer is given up until the next, names in it that are looked up included.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes of the answer; a server names one or two addresses.
+const MAX_ANSWER: usize = 64 << 10;
+
+/// Addresses of one answer that are looked at.
+const MAX_PLACES: usize = 16;
+
+/// Where an API server says that it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    Address(SocketAddr),
+    /// A host name in lower case, without a dot at its end, and a port.
+    Name(String, u16),
+}
+
+/// Why the answer is of no use.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("{0}")]
+    Send(#[from] SendError),
+    #[error("the API server answered {0}")]
+    Status(StatusCode),
+    #[error("the answer broke off or has more than {MAX_ANSWER} bytes: {0}")]
+    Body(#[source] BoxError),
+    #[error("the answer is no list of API versions: {0}")]
+    Document(#[from] serde_json::Error),
+    #[error("no answer within {} s", PATIENCE.as_secs())]
+    Late,
+}
+
+/// The part of `APIVersions` (meta/v1) that counts here.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ApiVersions {
+    #[serde(rename = "serverAddressByClientCIDRs", default)]
+    server_addresses: Vec<ServerAddress>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ServerAddress {
+    server_address: String,
+}
+
+/// Asks again and again until the sidecar drains.
+pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>) {
+    let mut ticks = tokio::time::interval(REFRESH);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut has_failed = false;
+    let drain = worker.drain.clone();
+    let follow = async {
+        loop {
+            ticks.tick().await;
+            let asked = tokio::time::timeout(PATIENCE, ask(&worker)).await;
+            match asked.unwrap_or(Err(Error::Late)) {
+                Ok(places) => {
+                    external.shared.reach.api_server.note_advertised(places);
+                    has_failed = false;
+                }
+                Err(error) if has_failed => tracing::debug!(%error, "addresses of the API server still can't be read"),
+                Err(error) => {
+                    has_failed = true;
+                    tracing::warn!(
+                        %error,
+                        "addresses that the API server advertises (GET /api) can't be read, retrying; until then external \
+                         requests to addresses that are not known as its own are let through"
+                    );
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = follow => {}
+        () = drain.cancelled() => {}
+    }
+}
+
+/// One question, as the sidecar itself.
+async fn ask(worker: &Worker) -> Result<HashSet<Place>, Error> {
+    let mut request = Request::new(RequestBody::Full(None));
+    *request.uri_mut() = "/api".parse().unwrap_or_default();
+    let headers = request.headers_mut();
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(OWN_USER_AGENT));
+    worker.credentials().apply(headers);
+    let response = worker.upstream(true).send(request).await?;
+    let status = response.status();
+    if status == StatusCode::UNAUTHORIZED {
+        worker.credentials().refresh_now();
+    }
+    if status != StatusCode::OK {
+        return Err(Error::Status(status));
+    }
+    let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+    let mut places = read(&body.map_err(Error::Body)?.to_bytes())?;
+    for (host, port) in names_of(&places) {
+        match tokio::net::lookup_host((host.as_str(), port)).await {
+            Ok(found) => places.extend(found.take(MAX_PLACES).map(Place::Address)),
+            Err(error) => tracing::debug!(%error, host, "a name that the API server advertises can't be looked up"),
+        }
+    }
+    Ok(places)
+}
+
+fn names_of(places: &HashSet<Place>) -> Vec<(String, u16)> {
+    let name = |place: &Place| match place {
+        Place::Name(host, port) => Some((host.clone(), *port)),
+        Place::Address(_) => None,
+    };
+    places.iter().filter_map(name).collect()
+}
+
+fn read(answer: &[u8]) -> Result<HashSet<Place>, serde_json::Error> {
+    let versions: ApiVersions = serde_json::from_slice(answer)?;
+    let addresses = versions.server_addresses.iter().take(MAX_PLACES);
+    Ok(addresses.filter_map(|it| Place::read(&it.server_address)).collect())
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Name(host, port) => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+impl Place {
+    /// `host:port`, or a host whose port is that of https. `None`: neither.
+    fn read(text: &str) -> Option<Self> {
+        const HTTPS: u16 = 443;
+        if let Ok(ip) = text.parse::<IpAddr>() {
+            return Some(Self::Address(SocketAddr::new(ip, HTTPS)));
+        }
+        let authority: Authority = text.parse().ok()?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches([']', '.']);
+        let port = authority.port_u16().unwrap_or(HTTPS);
+        match host.parse::<IpAddr>() {
+            Ok(ip) => Some(Self::Address(SocketAddr::new(ip, port))),
+            Err(_) if host.is_empty() => None,
+            Err(_) => Some(Self::Name(host.to_ascii_lowercase(), port)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advertised_addresses_are_read_in_every_form() {
+        let address = |text: &str| Some(Place::Address(text.parse().unwrap()));
+        let name = |host: &str, port| Some(Place::Name(host.to_owned(), port));
+        for (text, expected) in [
+            ("10.0.0.5:6443", address("10.0.0.5:6443")),
+            ("10.0.0.5", address("10.0.0.5:443")),
+            ("[fd00::5]:6443", address("[fd00::5]:6443")),
+            ("fd00::5", address("[fd00::5]:443")),
+            ("API.example.:6443", name("api.example", 6443)),
+            ("api.example", name("api.example", 443)),
+            ("", None),
+            ("two words", None),
+        ] {
+            assert_eq!(Place::read(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn answer_of_a_server_is_read_and_its_number_of_addresses_bounded() {
+        let answer = br#"{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[
+            {"clientCIDR":"0.0.0.0/0","serverAddress":"10.0.0.5:6443"},{"clientCIDR":"10.96.0.0/12","serverAddress":"?"}]}"#;
+        assert_eq!(
+            read(answer).unwrap(),
+            HashSet::from([Place::read("10.0.0.5:6443").unwrap()])
+        );
+        assert!(read(br#"{"kind":"APIVersions","versions":["v1"]}"#).unwrap().is_empty());
+        assert!(read(b"<html>").is_err());
+        let many = (0..1000).map(|port| serde_json::json!({ "serverAddress": format!("10.0.0.5:{port}") }));
+        let many = serde_json::json!({ "serverAddressByClientCIDRs": many.collect::<Vec<_>>() });
+        assert_eq!(read(many.to_string().as_bytes()).unwrap().len(), MAX_PLACES);
+    }
+}
