@@ -9,9 +9,9 @@ use bytes::{Bytes, BytesMut};
 use http::{Response, response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
+use crate::connection::IncomingBody;
 use crate::record::Record;
 use crate::respond::Reply;
 use crate::shape::BrokenOff;
@@ -37,7 +37,7 @@ pub(crate) enum RequestBody {
 
 /// The client's body with a deadline between frames.
 pub(crate) struct Streaming {
-    incoming: Incoming,
+    incoming: IncomingBody,
     record: Rc<Record>,
     idle: Option<Pin<Box<Sleep>>>,
 }
@@ -49,7 +49,7 @@ pub(crate) struct SlowBody;
 
 impl RequestBody {
     /// The client's body; one that is over already is `Full(None)`.
-    pub(crate) fn new(incoming: Incoming, record: &Rc<Record>) -> Self {
+    pub(crate) fn new(incoming: IncomingBody, record: &Rc<Record>) -> Self {
         if incoming.is_end_stream() {
             return Self::Full(None);
         }

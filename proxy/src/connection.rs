@@ -8,30 +8,37 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use futures_util::future::Either;
+use futures_util::future::{Either, FutureExt as _};
 use http::header::CONNECTION;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, Request};
+use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::body::ClientBody;
+use crate::ending::Answer;
 use crate::external::{self, External};
 use crate::handler;
 use crate::outage::Outage;
 use crate::request_memory::{ConnectionMemory, OverBound};
 use crate::shape::LONGEST_HANG;
 use crate::signal::Signal;
+use crate::upstream::BoxError;
 use crate::worker::{LocalExecutor, Worker};
 
 mod activity;
 mod header_block;
 mod opening;
+mod unread_body;
 
-pub(crate) use activity::{Activity, Deadlines, Expired, ObservedStream, Request, Timeouts};
+pub(crate) use activity::{Activity, Deadlines, Expired, ObservedStream, Timeouts};
 use opening::{Opening, Protocol, Rewound, read_opening};
+pub(crate) use unread_body::IncomingBody;
+use unread_body::UnreadBody;
 
 /// A client that has begun a handshake or a request head and does not finish it in this time holds a place that others need.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,6 +80,10 @@ pub(crate) struct Connection {
     activity: Activity,
     memory: ConnectionMemory,
     waker: RefCell<Option<Waker>>,
+    /// What comes of a body that nobody reads any more.
+    unread: RefCell<Option<UnreadBody>>,
+    /// The body of the request under way leaves the connection of no use for another one.
+    ends_with_answer: Cell<bool>,
     /// Of its port; `None` in tests.
     outage: Option<Outage>,
     /// Its place among all connections; a tunnel keeps it.
@@ -115,8 +126,36 @@ impl Connection {
         }
     }
 
+    /// Reads the rest of a body and discards it. `ends_connection`: the answer says that no other request is taken.
+    fn discard(&self, rest: Option<UnreadBody>, ends_connection: bool) {
+        self.unread.replace(rest);
+        self.ends_with_answer.set(ends_connection);
+        self.wake();
+    }
+
+    fn poll_discard(&self, cx: &mut Context<'_>) {
+        let mut unread = self.unread.borrow_mut();
+        if unread.as_mut().is_some_and(|rest| rest.poll_end(cx).is_ready()) {
+            *unread = None;
+        }
+    }
+
+    /// Says in the answer whether the connection ends with it.
+    fn finish(&self, mut answer: Answer) -> Answer {
+        if self.ends_with_answer.take()
+            && let Ok(response) = &mut answer
+        {
+            self.retire_with(response.headers_mut());
+        }
+        answer
+    }
+
     fn wish(&self, wish: Wish) {
         self.wish.set(self.wish.get().max(wish));
+        self.wake();
+    }
+
+    fn wake(&self) {
         let waker = self.waker.borrow_mut().take();
         if let Some(waker) = waker {
             waker.wake();
@@ -139,7 +178,7 @@ pub(crate) struct RequestPlace {
     held: Cell<usize>,
     /// Of these, bytes that are in use no more.
     spare: Cell<usize>,
-    _request: Request,
+    _request: activity::Request,
 }
 
 impl RequestPlace {
@@ -243,32 +282,29 @@ where
     };
     let service = {
         let (worker, connection) = (Rc::clone(&worker), Rc::clone(&connection));
-        service_fn(move |request| {
-            let (worker, connection) = (Rc::clone(&worker), Rc::clone(&connection));
-            match &service {
-                Service::Api => Either::Left(handler::handle(worker, connection, request)),
+        service_fn(move |request: Request<Incoming>| {
+            let (worker, used) = (Rc::clone(&worker), Rc::clone(&connection));
+            let request = IncomingBody::of(&connection, request);
+            let answering = match &service {
+                Service::Api => Either::Left(handler::handle(worker, used, request)),
                 Service::External(external) => {
                     let external = Rc::clone(external);
-                    Either::Right(Box::pin(external::handle(worker, external, connection, request)))
+                    Either::Right(Box::pin(external::handle(worker, external, used, request)))
                 }
-            }
+            };
+            let connection = Rc::clone(&connection);
+            answering.map(move |answer| connection.finish(answer))
         })
     };
     let activity = connection.activity.clone();
     if protocol == Protocol::Http1 {
         activity.set_http1();
     }
-    let io = TokioIo::new(ObservedStream::new(stream, activity.clone()));
-    let deadlines = Deadlines::new(activity, worker.timeouts);
     let result = match protocol {
-        Protocol::Http1 => {
-            let serving = http1().serve_connection(io, service).with_upgrades();
-            drive(&signal, &connection, deadlines, Box::pin(serving), |it| {
-                it.graceful_shutdown()
-            })
-            .await
-        }
+        Protocol::Http1 => serve_http1(&signal, &connection, stream, worker.timeouts, service).await,
         Protocol::Http2 => {
+            let io = TokioIo::new(ObservedStream::new(stream, activity.clone()));
+            let deadlines = Deadlines::new(activity, worker.timeouts);
             let serving = http2(worker.executor()).serve_connection(io, service);
             drive(&signal, &connection, deadlines, Box::pin(serving), |it| {
                 it.graceful_shutdown()
@@ -279,6 +315,27 @@ where
     if let Err(error) = result {
         tracing::debug!(%error, "client connection ended");
     }
+}
+
+async fn serve_http1<S, H>(
+    signal: &Rc<Signal>,
+    connection: &Connection,
+    stream: S,
+    timeouts: Timeouts,
+    service: H,
+) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: HttpService<Incoming, ResBody = ClientBody, Error = BoxError>,
+{
+    let activity = connection.activity.clone();
+    let io = TokioIo::new(ObservedStream::new(stream, activity.clone()));
+    let deadlines = Deadlines::new(activity, timeouts);
+    let serving = http1().serve_connection(io, service).with_upgrades();
+    drive(signal, connection, deadlines, Box::pin(serving), |it| {
+        it.graceful_shutdown()
+    })
+    .await
 }
 
 /// Drives a connection until it ends, is closed by a request or an outage, has drained or was idle for too long. It is polled several times for
@@ -318,13 +375,14 @@ where
             if let Poll::Ready(ended) = serving.as_mut().poll(cx) {
                 return Poll::Ready(ended);
             }
+            connection.poll_discard(cx);
             match ready!(deadlines.poll_expired(cx)) {
                 Expired::Idle => {
                     if let Some(retire) = retire.take() {
                         retire(serving.as_mut());
                     }
                 }
-                Expired::Head | Expired::Farewell => return Poll::Ready(Ok(())),
+                Expired::Head | Expired::Farewell | Expired::Unread => return Poll::Ready(Ok(())),
             }
         }
     })

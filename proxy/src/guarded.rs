@@ -12,10 +12,10 @@ use ctrlmesh_wire::rename::Rename;
 use ctrlmesh_wire::{DeleteOptionEdit, Query, RequestInfo, Verb};
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode, Uri, response};
-use hyper::body::Incoming;
 
 use crate::body::{BoxBody, ClientBody, RequestBody};
 use crate::chain::{EntryId, Kind, Matched, Snapshot};
+use crate::connection::IncomingBody;
 use crate::delete_options;
 use crate::edit::{self, EditError, Edited};
 use crate::ending::{Answer, answer};
@@ -86,7 +86,7 @@ impl Guarded {
     }
 
     /// Serves the request.
-    pub(crate) async fn serve(mut self, exchange: Exchange<'_>, mut parts: Parts, incoming: Incoming) -> Answer {
+    pub(crate) async fn serve(mut self, exchange: Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
         let accept = Accept::of(&parts.headers);
         let mut body = RequestBody::new(incoming, &exchange.record);
         match exchange

@@ -9,12 +9,11 @@ use ctrlmesh_wire::{RequestInfo, Verb};
 use http::header::{HOST, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
-use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::body::{ClientBody, RequestBody};
 use crate::chain::{Kind, MatchQuery};
-use crate::connection::Connection;
+use crate::connection::{Connection, IncomingBody};
 use crate::ending::{self, Answer, answer};
 use crate::fate::Fate;
 use crate::guarded::Guarded;
@@ -34,7 +33,7 @@ use crate::worker::Worker;
 pub(crate) const MAX_URI: usize = 32 << 10;
 
 /// Sent when the client has no name of its own.
-const OWN_USER_AGENT: &str = concat!("ctrlmesh-proxy/", env!("CARGO_PKG_VERSION"));
+pub(crate) const OWN_USER_AGENT: &str = concat!("ctrlmesh-proxy/", env!("CARGO_PKG_VERSION"));
 
 /// A request whose head is read.
 pub(crate) struct Exchange<'a> {
@@ -50,7 +49,7 @@ pub(crate) struct Exchange<'a> {
 }
 
 /// Serves one request.
-pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, request: Request<Incoming>) -> Answer {
+pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, request: Request<IncomingBody>) -> Answer {
     let (mut parts, incoming) = request.into_parts();
     let sent = std::mem::take(&mut parts.uri);
     let method = parts.method.clone();
@@ -186,7 +185,7 @@ impl Exchange<'_> {
     }
 
     /// The short way: as it came, with credentials if it has none.
-    async fn pass(&self, mut parts: Parts, incoming: Incoming) -> Answer {
+    async fn pass(&self, mut parts: Parts, incoming: IncomingBody) -> Answer {
         self.dress(&mut parts.headers);
         if self.upgrade.is_some() {
             let body = RequestBody::new(incoming, &self.record);

@@ -225,6 +225,9 @@ async fn work(number: usize, shared: Shared, mut orders: mpsc::Receiver<Order>) 
     worker.spawn(hear(Rc::clone(&worker)));
     if let Some(external) = &worker.external {
         worker.spawn(Rc::clone(external).run(drain.clone()));
+        if number == 0 {
+            worker.spawn(external::follow_advertised(Rc::clone(&worker), Rc::clone(external)));
+        }
     }
     loop {
         tokio::select! {

@@ -153,8 +153,8 @@ impl Updater {
             }
             Ok(Err(problem)) => Err(Error::Prepare(problem)),
             Err(_) => Err(Error::Prepare(format!(
-                "they took longer than {:?}",
-                self.timing.prepare
+                "they took longer than {} s",
+                self.timing.prepare.as_secs_f64()
             ))),
         }
     }

@@ -29,7 +29,7 @@ const FREE_HEAD: usize = 8 << 10;
 pub(crate) struct Timeouts {
     /// From the first byte of a request head to its last.
     pub(crate) head: Duration,
-    /// Without any request under way.
+    /// Without any request under way, also if the client does not read what was written.
     pub(crate) idle: Duration,
 }
 
@@ -42,6 +42,8 @@ pub(crate) enum Expired {
     Farewell,
     /// A request head does not end.
     Head,
+    /// The client reads nothing of what is left of its answers.
+    Unread,
 }
 
 /// What goes on on one connection; shared by its stream, its requests and its driver.
@@ -52,7 +54,7 @@ pub(crate) struct Activity(Arc<Observed>);
 struct Observed {
     opened: Instant,
     requests: AtomicUsize,
-    /// Milliseconds from `opened` to the end of the last request.
+    /// Milliseconds from `opened` to the end of the last request, or to the last time that the client read more or ceased to.
     idle_since: AtomicU64,
     /// Bytes of a head that has begun.
     head: AtomicUsize,
@@ -71,7 +73,13 @@ pub(crate) struct Request(Activity);
 enum State {
     Busy,
     Head,
-    Idle { since: Instant },
+    /// No request is under way, and bytes wait until the client reads.
+    Unread {
+        since: Instant,
+    },
+    Idle {
+        since: Instant,
+    },
 }
 
 impl Default for Observed {
@@ -163,12 +171,13 @@ impl Activity {
         let observed = &self.0;
         if observed.head.load(Ordering::Relaxed) > 0 {
             State::Head
-        } else if observed.requests.load(Ordering::Relaxed) > 0 || observed.is_blocked.load(Ordering::Relaxed) {
+        } else if observed.requests.load(Ordering::Relaxed) > 0 {
             State::Busy
         } else {
-            let since = Duration::from_millis(observed.idle_since.load(Ordering::Relaxed));
-            State::Idle {
-                since: observed.opened + since,
+            let since = observed.opened + Duration::from_millis(observed.idle_since.load(Ordering::Relaxed));
+            match observed.is_blocked.load(Ordering::Relaxed) {
+                true => State::Unread { since },
+                false => State::Idle { since },
             }
         }
     }
@@ -242,6 +251,7 @@ impl Deadlines {
                 let begun = *self.head.get_or_insert_with(Instant::now);
                 Some((begun + self.timeouts.head, Expired::Head))
             }
+            State::Unread { since } => Some((since + self.timeouts.idle, Expired::Unread)),
             State::Idle { since } => Some(match self.told {
                 None => (since + self.timeouts.idle, Expired::Idle),
                 Some(told) => (since.max(told) + FAREWELL, Expired::Farewell),
@@ -479,9 +489,25 @@ mod tests {
         drop(activity.begin());
         let unread = tokio::time::timeout(SECOND, stream.write_all(&[0; 100])).await;
         assert!(unread.is_err(), "the client has room for 64 bytes");
-        expires_not_within(&mut deadlines, 1000 * SECOND).await;
+        for _ in 0..3 {
+            expires_not_within(&mut deadlines, 100 * SECOND).await;
+            client.read_exact(&mut [0; 64]).await.unwrap();
+            let unread = tokio::time::timeout(SECOND, stream.write_all(&[0; 100])).await;
+            assert!(unread.is_err(), "some of it is read each time");
+        }
         client.read_exact(&mut [0; 64]).await.unwrap();
         stream.write_all(&[0; 1]).await.unwrap();
         assert_eq!(next(&mut deadlines).await, (Expired::Idle, 120));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_keeps_its_connection_for_the_idle_time() {
+        let (activity, mut deadlines, mut stream, _client) = connection(false);
+        let request = activity.begin();
+        let unread = tokio::time::timeout(SECOND, stream.write_all(&[0; 100])).await;
+        assert!(unread.is_err(), "the client has room for 64 bytes");
+        expires_not_within(&mut deadlines, 1000 * SECOND).await;
+        drop(request);
+        assert_eq!(next(&mut deadlines).await, (Expired::Unread, 120));
     }
 }

@@ -163,7 +163,10 @@ async fn connect(host: &str, addresses: &[SocketAddr], deadline: Instant) -> Res
                 return Ok(stream);
             }
             Ok(Err(error)) => error,
-            Err(_) => io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {share:?}")),
+            Err(_) => io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("no answer within {:.1} s", share.as_secs_f64()),
+            ),
         };
         failure = ConnectError::Connect { address, source };
     }

@@ -122,7 +122,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// Not done in time.
-    #[error("no connection to {authority} within {timeout:?}")]
+    #[error("no connection to {authority} within {} s", timeout.as_secs_f64())]
     Timeout {
         /// Host and port.
         authority: String,
@@ -178,7 +178,7 @@ pub enum SendError {
         source: BoxError,
     },
     /// No response head in time. The server may have carried the request out.
-    #[error("no response within {timeout:?}")]
+    #[error("no response within {} s", timeout.as_secs_f64())]
     HeadTimeout {
         /// The limit.
         timeout: Duration,

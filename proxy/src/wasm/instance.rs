@@ -292,7 +292,7 @@ impl Context<'_> {
     /// What an error of wasmtime means.
     fn fault(&self, phase: Phase, store: &Store<HostState>, error: &wasmtime::Error) -> Fault {
         let origin = origin(self.plugin, self.entry, phase);
-        debug!(%origin, error = format!("{error:?}"), "a plugin call failed");
+        debug!(%origin, error = format!("{error:#}"), "a plugin call failed");
         let host = store.data();
         let trap = error.downcast_ref::<wasmtime::Trap>();
         if trap == Some(&wasmtime::Trap::Interrupt) {

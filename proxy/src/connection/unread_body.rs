@@ -1,0 +1,137 @@
+//! Request bodies over HTTP/1.1 that are not read to their end, because the request was refused or answered early.
+//!
+//! hyper closes a connection whose body was dropped, without a word and often before the client has read the answer. Here the
+//! connection reads the rest and discards it, within bounds, so that the client can use the connection again. Where the rest is
+//! known to be too long, or the client waits for `100 Continue`, the answer says `Connection: close`.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::Request;
+use http::header::EXPECT;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::Sleep;
+
+use super::{Connection, HEAD_TIMEOUT, activity};
+
+/// Bytes that are discarded at most, as by Go's servers: beyond them a new connection costs less.
+const MAX_DISCARDED: u64 = 256 << 10;
+
+/// The body of a request. Over HTTP/1.1 the connection counts as in use until the body is over.
+pub(crate) struct IncomingBody {
+    incoming: Option<Incoming>,
+    /// `None`: HTTP/2, which resets the stream alone; or the body is over.
+    guard: Option<Guard>,
+}
+
+struct Guard {
+    connection: Rc<Connection>,
+    request: activity::Request,
+    /// The client sends nothing before it is told to, which reading does.
+    awaits_continue: bool,
+}
+
+impl IncomingBody {
+    /// Takes the body out of the hands of hyper.
+    pub(super) fn of(connection: &Rc<Connection>, request: Request<Incoming>) -> Request<Self> {
+        let awaits_continue = request.headers().contains_key(EXPECT);
+        request.map(|incoming| {
+            let is_guarded = connection.activity.is_http1() && !incoming.is_end_stream();
+            Self {
+                incoming: Some(incoming),
+                guard: is_guarded.then(|| Guard {
+                    connection: Rc::clone(connection),
+                    request: connection.activity.begin(),
+                    awaits_continue,
+                }),
+            }
+        })
+    }
+}
+
+impl Body for IncomingBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = &mut *self;
+        let Some(incoming) = &mut this.incoming else {
+            return Poll::Ready(None);
+        };
+        if let Some(guard) = &mut this.guard {
+            guard.awaits_continue = false;
+        }
+        let frame = ready!(Pin::new(incoming).poll_frame(cx));
+        if !matches!(frame, Some(Ok(_))) {
+            this.guard = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.as_ref().map(Body::size_hint).unwrap_or_default()
+    }
+}
+
+impl Drop for IncomingBody {
+    fn drop(&mut self) {
+        let (Some(incoming), Some(guard)) = (self.incoming.take(), self.guard.take()) else {
+            return;
+        };
+        if incoming.is_end_stream() {
+            return;
+        }
+        let Guard {
+            connection,
+            request,
+            awaits_continue,
+        } = guard;
+        // A client that was not told to go on may send the body or its next request: nobody can tell which.
+        let ends_connection = awaits_continue || incoming.size_hint().lower() > MAX_DISCARDED;
+        let rest = (!awaits_continue).then(|| UnreadBody {
+            incoming,
+            left: MAX_DISCARDED,
+            deadline: Box::pin(tokio::time::sleep(HEAD_TIMEOUT)),
+            _request: request,
+        });
+        connection.discard(rest, ends_connection);
+    }
+}
+
+/// The rest of a body, until it is over or too much. Dropping it lets hyper close the connection, unless it is over.
+#[derive(Debug)]
+pub(super) struct UnreadBody {
+    incoming: Incoming,
+    /// Bytes that may still be discarded.
+    left: u64,
+    deadline: Pin<Box<Sleep>>,
+    _request: activity::Request,
+}
+
+impl UnreadBody {
+    /// Discards what has come; ready when the body is over, too long or too slow.
+    pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
+            let Some(Ok(frame)) = frame else { return Poll::Ready(()) };
+            let length = frame.data_ref().map_or(0, Bytes::len) as u64;
+            match self.left.checked_sub(length) {
+                Some(left) => self.left = left,
+                None => return Poll::Ready(()),
+            }
+            if self.incoming.is_end_stream() {
+                return Poll::Ready(());
+            }
+        }
+        self.deadline.as_mut().poll(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;
