@@ -36,10 +36,10 @@ fn the_definitions_are_those_that_are_shipped() -> Result<()> {
 
 #[test]
 fn good_objects_are_told_to_be_good() -> Result<()> {
-    let (code, printed, errors) = ctrlmesh(&["lint", "-f", &fixture("accepted/breaker-demo.yaml")])?;
+    let (code, printed, errors) = ctrlmesh(&["lint", "-f", &fixture("accepted/breaker-forced.yaml")])?;
     assert_eq!((code, &*errors), (Some(0), ""), "{printed}");
     assert!(
-        printed.contains("breaker-demo.yaml: CircuitBreaker ") && printed.trim_end().ends_with(": ok"),
+        printed.contains("breaker-forced.yaml: CircuitBreaker ") && printed.trim_end().ends_with(": ok"),
         "{printed}"
     );
     Ok(())
@@ -92,7 +92,7 @@ fn a_file_that_is_none_is_an_error_and_hides_no_other() -> Result<()> {
         (empty, "there is no object in it"),
         (none, "cannot read"),
     ] {
-        let good = fixture("accepted/breaker-demo.yaml");
+        let good = fixture("accepted/breaker-forced.yaml");
         let (code, printed, _) = ctrlmesh(&["lint", "-f", &path.display().to_string(), "-f", &good])?;
         assert_eq!(code, Some(1));
         assert!(printed.contains(says), "{printed}");

@@ -244,9 +244,12 @@ pub struct ApiTraffic {
     /// Since when it takes requests, RFC 3339. Absent: it does not yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// When the last request came, RFC 3339. Absent: none ever came.
+    /// When the last request came or ended, RFC 3339. Absent: none ever came.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<String>,
+    /// Requests that have not ended, open watches among them. Absent: an earlier sidecar, which does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<u64>,
 }
 
 /// One lock, as heard in the traffic of the controller.

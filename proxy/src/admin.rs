@@ -149,7 +149,7 @@ impl Admin {
         status.chain.stale_caches = self.ledger.stale_caches();
         status.leader_elections = self.leadership.told();
         status.touched = self.metrics.touched.told();
-        status.api_traffic = Some(self.metrics.api_traffic.status(SystemTime::now()));
+        status.api_traffic = Some(self.metrics.api_traffic_status(SystemTime::now()));
         match serde_json::to_vec(&status) {
             Ok(body) => {
                 let mut response = text(StatusCode::OK, body);

@@ -17,6 +17,7 @@ mod durations;
 mod requests;
 
 use api_traffic::ApiTraffic;
+use ctrlmesh_contract::status::ApiTraffic as ApiTrafficStatus;
 pub(crate) use durations::Durations;
 use requests::Requests;
 
@@ -164,15 +165,23 @@ impl Metrics {
     /// A request begins.
     pub(crate) fn request_began(&self, class: Class) {
         if matches!(class, Class::Api(_)) {
-            self.api_traffic.came(SystemTime::now());
+            self.api_traffic.seen(SystemTime::now());
         }
         self.requests(class).0.began();
     }
 
     /// A request is over.
     pub(crate) fn request_ended(&self, class: Class, status: u16, seconds: f64, failure: Option<Failure>) {
+        if matches!(class, Class::Api(_)) {
+            self.api_traffic.seen(SystemTime::now());
+        }
         let (requests, kind) = self.requests(class);
         requests.ended(kind, status, seconds, failure);
+    }
+
+    /// What came for the API server, as `/status` shows it.
+    pub(crate) fn api_traffic_status(&self, now: SystemTime) -> ApiTrafficStatus {
+        self.api_traffic.status(now, self.api.in_flight())
     }
 
     /// Where a request is counted, and as which of the kinds there.

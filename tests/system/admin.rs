@@ -74,3 +74,14 @@ async fn nothing_is_accepted_and_everything_is_named() -> anyhow::Result<()> {
     );
     Ok(())
 }
+
+#[tokio::test]
+async fn open_watch_is_in_flight() -> anyhow::Result<()> {
+    let stand = Stand::start(vec![shard("a")]).await?;
+    let traffic = stand.sidecar.status().await?.api_traffic.unwrap_or_default();
+    assert_eq!(traffic.in_flight, Some(0));
+    let _watch = stand.client().stream("/api/v1/configmaps?watch=1").await?;
+    let traffic = stand.sidecar.status().await?.api_traffic.unwrap_or_default();
+    assert_eq!(traffic.in_flight, Some(1), "{traffic:?}");
+    Ok(())
+}

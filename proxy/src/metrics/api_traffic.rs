@@ -1,6 +1,6 @@
-//! When requests for the API server came, to the second: whether the controller goes past its sidecar.
+//! When requests for the API server came and ended, to the second: whether the controller goes past its sidecar.
 //!
-//! Costs a request one reading of the clock, and one write to memory a second.
+//! Costs a request two readings of the clock, and one write to memory a second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -25,16 +25,16 @@ impl ApiTraffic {
             .compare_exchange(0, seconds(now), Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// A request has come.
-    pub(crate) fn came(&self, now: SystemTime) {
+    /// A request has come, or one has ended: a watch may have been open for long.
+    pub(crate) fn seen(&self, now: SystemTime) {
         let now = seconds(now);
         if self.last.load(Ordering::Relaxed) != now {
             self.last.store(now, Ordering::Relaxed);
         }
     }
 
-    /// As `/status` shows it.
-    pub(crate) fn status(&self, now: SystemTime) -> status::ApiTraffic {
+    /// As `/status` shows it, with so many requests that have not ended.
+    pub(crate) fn status(&self, now: SystemTime, in_flight: u64) -> status::ApiTraffic {
         let time = |seconds: &AtomicU64| match seconds.load(Ordering::Relaxed) {
             0 => None,
             seconds => Some(rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))),
@@ -43,6 +43,7 @@ impl ApiTraffic {
             now: rfc3339(now),
             since: time(&self.since),
             last: time(&self.last),
+            in_flight: Some(in_flight),
         }
     }
 }
@@ -61,15 +62,16 @@ mod tests {
         let at = |seconds: u64| SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1000 + 900);
         let text = |second: &str| Some(format!("1970-01-01T00:00:{second}Z"));
         let traffic = ApiTraffic::default();
-        let silent = traffic.status(at(1));
+        let silent = traffic.status(at(1), 0);
         assert_eq!((silent.since, silent.last), (None, None));
         traffic.begins(at(2));
         traffic.begins(at(3));
         for second in [4, 5, 5] {
-            traffic.came(at(second));
+            traffic.seen(at(second));
         }
-        let told = traffic.status(at(6));
+        let told = traffic.status(at(6), 2);
         assert_eq!(Some(told.now), text("06"));
         assert_eq!((told.since, told.last), (text("02"), text("05")));
+        assert_eq!(told.in_flight, Some(2));
     }
 }

@@ -69,6 +69,11 @@ impl Requests {
         }
     }
 
+    /// Requests that have not ended.
+    pub(super) fn in_flight(&self) -> u64 {
+        u64::try_from(self.in_flight.get()).unwrap_or_default()
+    }
+
     pub(super) fn began(&self) {
         self.in_flight.inc();
     }

@@ -13,6 +13,7 @@ fn says(chain: &Chain, last: Option<&str>) -> Status {
         now: LATER.to_owned(),
         since: Some(STARTED.to_owned()),
         last: last.map(str::to_owned),
+        in_flight: Some(0),
     };
     Status {
         api_traffic: Some(traffic),
@@ -39,10 +40,7 @@ async fn pod_without_api_traffic_is_named_in_condition_and_event() {
     until(&server, "it is bypassed", |state| bypassed(state)[0] == "True").await;
     let [_, reason, message] = server.store().read(bypassed);
     assert_eq!(reason, "NoTraffic");
-    assert!(
-        message.contains("containers of left-0 have run for a minute"),
-        "{message}"
-    );
+    assert!(message.contains("containers of left-0 have sent nothing"), "{message}");
     let told = |state: &Snapshot<'_>| {
         state
             .list("events.events.k8s.io")
