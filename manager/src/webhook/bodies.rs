@@ -1,24 +1,35 @@
 //! Memory for bodies of reviews: what has arrived is counted, not what is announced.
 //!
-//! Guarantees: all bodies together stay below a bound, those of one source below half of it. While others wait, a body that has taken longer
+//! Guarantees: all bodies together stay below a bound, those of one source below half of it. At the bound a new body takes the place of one
+//! that has not arrived yet, of the source that has the most of these, so that a source that holds places with announced bodies loses them,
+//! and an API server does not. A body that has arrived keeps its place until it is answered. While others wait, a body that has taken longer
 //! than [`SLOW`] to arrive is given up, so that nobody holds the bound by sending slowly.
+//!
+//! Caveat: a body that is given up is no longer counted, and its memory is freed when its task runs next.
+
+mod shares;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::connections::Source;
+use shares::Shares;
 
 /// API servers send a body in one go.
 const SLOW: Duration = Duration::from_millis(500);
-/// What a request costs before its body arrives, and the least that one which is being decided does: reading it takes several times
-/// its size.
+/// What a request costs before its body arrives.
 const HEAD: usize = 16 << 10;
-const LEAST: usize = 256 << 10;
+/// Reviews that are decided at the same time. An object that was read takes several times the size of its body, so these are bounded apart.
+const DECISIONS: usize = 128;
+/// The same of one source, so that the reviews of two can't keep a third waiting.
+const DECISIONS_OF_SOURCE: usize = 32;
 
 /// All bodies.
 #[derive(Debug)]
@@ -26,13 +37,16 @@ pub(super) struct Bodies {
     most: usize,
     state: Mutex<State>,
     freed: Notify,
+    decisions: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     next: u64,
     used: usize,
+    /// Identities rise with time.
     by_id: BTreeMap<u64, Body>,
+    shares: Shares,
 }
 
 #[derive(Debug)]
@@ -45,20 +59,34 @@ struct Body {
 }
 
 impl State {
-    fn of_source(&self, source: Source) -> usize {
-        let own = self.by_id.values().filter(|body| body.source == source);
-        own.map(|body| body.bytes).sum()
+    fn insert(&mut self, body: Body) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.used += body.bytes;
+        self.shares.of_mut(body.source).begin(id, body.bytes);
+        self.by_id.insert(id, body);
+        id
     }
 
-    /// The slowest body that has not arrived yet, apart from one's own.
-    fn slow(&self, id: u64, may_go: impl Fn(&Body) -> bool) -> Option<&Body> {
-        let mut others = self
-            .by_id
-            .iter()
-            .filter(|(other, _)| **other != id)
-            .map(|(_, body)| body);
-        // Identities rise with time.
-        others.find(|body| !body.is_complete && body.since.elapsed() > SLOW && may_go(body))
+    fn remove(&mut self, id: u64) -> Option<Body> {
+        let body = self.by_id.remove(&id)?;
+        self.used = self.used.saturating_sub(body.bytes);
+        self.shares.end(body.source, id, body.bytes);
+        Some(body)
+    }
+
+    fn give_up(&mut self, id: u64) {
+        if let Some(body) = self.remove(id) {
+            body.given_up.cancel();
+        }
+    }
+
+    /// The oldest body that is slow to arrive, apart from one's own.
+    fn slow(&self, id: u64, may_go: impl Fn(&Body) -> bool) -> Option<u64> {
+        let others = self.by_id.iter().filter(|(other, _)| **other != id);
+        let mut arriving = others.filter(|(_, body)| !body.is_complete);
+        let slow = arriving.find(|(_, body)| body.since.elapsed() > SLOW && may_go(body));
+        slow.map(|(id, _)| *id)
     }
 }
 
@@ -68,6 +96,7 @@ impl Bodies {
             most,
             state: Mutex::default(),
             freed: Notify::new(),
+            decisions: Arc::new(Semaphore::new(DECISIONS)),
         }
     }
 
@@ -75,30 +104,39 @@ impl Bodies {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a request whose head has arrived. `None`: there are too many already.
+    fn is_over_half(&self, state: &State, source: Source, bytes: usize) -> bool {
+        state.shares.bytes_of(source) + bytes > self.most / 2
+    }
+
+    /// For a request whose head has arrived. `None`: all places are taken by bodies that have arrived.
     pub(super) fn begin(&self, source: Source) -> Option<Place<'_>> {
         let mut state = self.state();
-        if state.used + HEAD > self.most || state.of_source(source) + HEAD > self.most / 2 {
-            return None;
+        loop {
+            let given_up = if self.is_over_half(&state, source, HEAD) {
+                state.shares.oldest_of(source)?
+            } else if state.used + HEAD > self.most {
+                state.shares.oldest_of_largest(source)?
+            } else {
+                break;
+            };
+            state.give_up(given_up);
         }
         let given_up = CancellationToken::new();
-        let body = Body {
+        let id = state.insert(Body {
             source,
             bytes: HEAD,
             since: Instant::now(),
             is_complete: false,
             given_up: given_up.clone(),
-        };
-        let id = state.next;
-        state.next += 1;
-        state.used += HEAD;
-        state.by_id.insert(id, body);
+        });
+        let decisions = state.shares.of_mut(source).decisions();
         drop(state);
         Some(Place {
             bodies: self,
             id,
             source,
             given_up,
+            decisions,
         })
     }
 }
@@ -110,6 +148,14 @@ pub(super) struct Place<'b> {
     id: u64,
     source: Source,
     given_up: CancellationToken,
+    decisions: Arc<Semaphore>,
+}
+
+/// A review may be decided.
+#[derive(Debug)]
+pub(super) struct DecisionPermit {
+    _of_source: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
 }
 
 impl Place<'_> {
@@ -135,109 +181,54 @@ impl Place<'_> {
 
     fn try_take(&self, bytes: usize) -> bool {
         let mut state = self.bodies.state();
-        let half = self.bodies.most / 2;
-        let is_over_half = state.of_source(self.source) + bytes > half;
-        if !is_over_half && state.used + bytes <= self.bodies.most {
-            state.used += bytes;
-            if let Some(body) = state.by_id.get_mut(&self.id) {
-                body.bytes += bytes;
+        loop {
+            if !state.by_id.contains_key(&self.id) {
+                return false;
             }
-            return true;
+            let is_over_half = self.bodies.is_over_half(&state, self.source, bytes);
+            if !is_over_half && state.used + bytes <= self.bodies.most {
+                break;
+            }
+            let slow = state.slow(self.id, |body| !is_over_half || body.source == self.source);
+            // Without an attack there is room soon: bodies of an API server wait for each other.
+            let crowd = || state.shares.oldest_of_larger(self.source);
+            let Some(given_up) = slow.or_else(|| if is_over_half { None } else { crowd() }) else {
+                return false;
+            };
+            state.give_up(given_up);
         }
-        let slow = state.slow(self.id, |body| !is_over_half || body.source == self.source);
-        if let Some(slow) = slow {
-            slow.given_up.cancel();
+        state.used += bytes;
+        state.shares.of_mut(self.source).grow(self.id, bytes);
+        if let Some(body) = state.by_id.get_mut(&self.id) {
+            body.bytes += bytes;
         }
-        false
+        true
     }
 
-    /// The body is all there, and is decided next.
-    pub(super) async fn complete(&self) {
-        let has = {
-            let mut state = self.bodies.state();
-            state.by_id.get_mut(&self.id).map_or(LEAST, |body| {
-                body.is_complete = true;
-                body.bytes
-            })
+    /// The body is all there. From now on it keeps its place.
+    pub(super) fn complete(&self) {
+        let mut state = self.bodies.state();
+        let Some(body) = state.by_id.get_mut(&self.id) else {
+            return;
         };
-        self.take(LEAST.saturating_sub(has)).await;
+        body.is_complete = true;
+        state.shares.of_mut(self.source).complete(self.id);
+    }
+
+    /// Waits for its turn: in the order of arrival, first within its source. `None`: the server ends.
+    pub(super) async fn decide(&self) -> Option<DecisionPermit> {
+        let of_source = self.decisions.clone().acquire_owned().await.ok()?;
+        let of_all = self.bodies.decisions.clone().acquire_owned().await.ok()?;
+        Some(DecisionPermit {
+            _of_source: of_source,
+            _of_all: of_all,
+        })
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut state = self.bodies.state();
-        if let Some(body) = state.by_id.remove(&self.id) {
-            state.used = state.used.saturating_sub(body.bytes);
-        }
-        drop(state);
+        let _ = self.bodies.state().remove(self.id);
         self.bodies.freed.notify_waiters();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MOST: usize = 4 << 20;
-
-    fn source(last: u8) -> Source {
-        Source::of([10, 0, 0, last].into())
-    }
-
-    fn is_given_up(place: &Place<'_>) -> bool {
-        place.given_up.is_cancelled()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn slow_body_makes_room_for_others() {
-        let bodies = Bodies::new(MOST);
-        let slow = [1, 2].map(|last| bodies.begin(source(last)).unwrap());
-        for place in &slow {
-            place.take(MOST / 2 - 2 * HEAD).await;
-        }
-        let quick = bodies.begin(source(3)).unwrap();
-        let begun = Instant::now();
-        let arrives = async {
-            quick.take(1 << 20).await;
-            quick.complete().await;
-        };
-        let [first, second] = slow;
-        let gives_way = async {
-            first.given_up().await;
-            drop(first);
-        };
-        tokio::join!(arrives, gives_way);
-        assert!(begun.elapsed() < SLOW * 3, "{:?}", begun.elapsed());
-        assert!(!is_given_up(&second), "one was enough");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn body_that_is_complete_or_quick_stays() {
-        let bodies = Bodies::new(MOST);
-        let complete = bodies.begin(source(1)).unwrap();
-        complete.take(MOST / 2 - 3 * HEAD).await;
-        complete.complete().await;
-        tokio::time::advance(SLOW * 2).await;
-        let quick = bodies.begin(source(2)).unwrap();
-        quick.take(MOST / 2 - 3 * HEAD).await;
-        let waits = bodies.begin(source(3)).unwrap();
-        assert!(!waits.try_take(1 << 20));
-        assert!(!is_given_up(&complete) && !is_given_up(&quick));
-        drop(quick);
-        assert!(waits.try_take(1 << 20));
-    }
-
-    #[tokio::test]
-    async fn source_has_half_of_the_bound() {
-        let bodies = Bodies::new(MOST);
-        let one = bodies.begin(source(1)).unwrap();
-        assert!(!one.try_take(MOST / 2));
-        assert!(one.try_take(MOST / 2 - HEAD));
-        assert!(bodies.begin(source(1)).is_none());
-        let other = bodies.begin(source(2)).unwrap();
-        assert!(other.try_take(MOST / 4));
-        drop((one, other));
-        assert_eq!(bodies.state().used, 0);
     }
 }

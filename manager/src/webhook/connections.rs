@@ -1,13 +1,22 @@
 //! Connections of the webhook server, and which of them gives its place to a new one.
 //!
-//! Guarantees: whoever opens connections and keeps them idle takes no place from an API server. At the bound, the one that goes is idle:
-//! first those that never had a review answered, the oldest of them first, then the one that was used least recently. A source has a bound
-//! of its own, within which it takes places from itself alone.
+//! Guarantees: whoever opens connections and keeps them idle takes no place from an API server. At the bound, the one that goes is idle, in
+//! this order:
+//!
+//! 1. connections that are older than a handshake may take, and had no review answered;
+//! 2. connections that had one answered;
+//! 3. young connections, which an API server may be about to use.
+//!
+//! Young connections go before used ones when they crowd: many of one source, or of all. So new connections neither drive out those
+//! of API servers nor become the only ones that stay. Within a group, the source that has the most of it loses its oldest, or the one
+//! that it used least recently. A source has a bound of its own, within which it takes places from itself alone.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +25,10 @@ use tokio_util::sync::CancellationToken;
 pub(super) const MAX_CONNECTIONS: usize = 512;
 /// Of one source. Several API servers may have one address, behind a proxy (konnectivity) or a NAT.
 pub(super) const MAX_OF_SOURCE: usize = 128;
+
+/// Young connections of one source that are no crowd: an API server opens one for each webhook at its start, and several may have one
+/// address.
+const YOUNG_OF_SOURCE: usize = 16;
 
 /// Whom a connection comes from: an IPv4 address, or a network of IPv6, in which one host has as many addresses as it likes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +49,8 @@ impl Source {
 pub(super) struct Connections {
     most: usize,
     of_source: usize,
+    /// How long a connection is young.
+    young: Duration,
     open: Mutex<Open>,
 }
 
@@ -48,7 +63,7 @@ struct Open {
 #[derive(Debug)]
 struct Entry {
     source: Source,
-    /// Reviews whose body has arrived and that are not answered yet.
+    /// Reviews that were read and are not answered yet.
     reviews: usize,
     /// A review was answered.
     is_used: bool,
@@ -58,10 +73,11 @@ struct Entry {
 }
 
 impl Connections {
-    pub(super) fn new(most: usize, of_source: usize) -> Arc<Self> {
+    pub(super) fn new(most: usize, of_source: usize, young: Duration) -> Arc<Self> {
         Arc::new(Self {
             most,
             of_source,
+            young,
             open: Mutex::default(),
         })
     }
@@ -76,9 +92,9 @@ impl Connections {
         let mut open = self.open();
         let of_source = open.by_id.values().filter(|entry| entry.source == source).count();
         if of_source >= self.of_source {
-            open.evict(|entry| entry.source == source)?;
+            open.evict(self.young, |entry| entry.source == source)?;
         } else if open.by_id.len() >= self.most {
-            open.evict(|_| true)?;
+            open.evict(self.young, |_| true)?;
         }
         let gives_way = CancellationToken::new();
         let entry = Entry {
@@ -101,13 +117,61 @@ impl Connections {
     }
 }
 
+/// In the order in which they give way, unless young ones crowd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Group {
+    Stale,
+    Used,
+    Young,
+}
+
+impl Entry {
+    fn group(&self, young: Duration) -> Group {
+        if self.is_used {
+            Group::Used
+        } else if self.since.elapsed() > young {
+            Group::Stale
+        } else {
+            Group::Young
+        }
+    }
+}
+
+/// Idle connections of one source and group.
+#[derive(Debug, Default)]
+struct Idle {
+    count: usize,
+    oldest: Option<(Instant, u64)>,
+}
+
 impl Open {
-    fn evict(&mut self, may_go: impl Fn(&Entry) -> bool) -> Option<()> {
-        let idle = self
-            .by_id
-            .iter()
-            .filter(|(_, entry)| entry.reviews == 0 && may_go(entry));
-        let (&id, _) = idle.min_by_key(|(id, entry)| (entry.is_used, entry.since, **id))?;
+    /// Takes the place of an idle one. `None`: there is none.
+    fn evict(&mut self, young: Duration, may_go: impl Fn(&Entry) -> bool) -> Option<()> {
+        let may_go: Vec<(&u64, &Entry)> = self.by_id.iter().filter(|(_, entry)| may_go(entry)).collect();
+        let mut idle: BTreeMap<Group, BTreeMap<Source, Idle>> = BTreeMap::new();
+        for &(&id, entry) in may_go.iter().filter(|(_, entry)| entry.reviews == 0) {
+            let sources = idle.entry(entry.group(young)).or_default();
+            let of_source = sources.entry(entry.source).or_default();
+            of_source.count += 1;
+            let oldest = of_source.oldest.get_or_insert((entry.since, id));
+            *oldest = (*oldest).min((entry.since, id));
+        }
+        let largest = |group| {
+            idle.get(&group)?
+                .values()
+                .max_by_key(|it| (it.count, Reverse(it.oldest)))
+        };
+        let all_young: usize = idle
+            .get(&Group::Young)
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .map(|it| it.count)
+            .sum();
+        let of_one = largest(Group::Young).map_or(0, |it| it.count);
+        let crowd = all_young > may_go.len() / 2 || of_one > YOUNG_OF_SOURCE;
+        let crowd = crowd.then_some(Group::Young);
+        let order = [Some(Group::Stale), crowd, Some(Group::Used), Some(Group::Young)];
+        let (_, id) = order.into_iter().flatten().find_map(largest)?.oldest?;
         let entry = self.by_id.remove(&id)?;
         entry.gives_way.cancel();
         Some(())
@@ -143,7 +207,7 @@ impl Peer {
         self.has_asked.load(Ordering::Relaxed)
     }
 
-    /// A review is all there. The connection keeps its place until the answer is made.
+    /// A review was read. The connection keeps its place until the answer is made.
     pub(super) fn reviewing(self: Arc<Self>) -> Reviewing {
         if let Some(entry) = self.connections.open().by_id.get_mut(&self.id) {
             entry.reviews += 1;
@@ -184,31 +248,89 @@ mod tests {
         peer.gives_way.is_cancelled()
     }
 
+    const YOUNG: Duration = Duration::from_secs(5);
+
+    fn connections(most: usize, of_source: usize) -> Arc<Connections> {
+        Connections::new(most, of_source, YOUNG)
+    }
+
+    fn evicted(peers: &[Arc<Peer>]) -> Vec<bool> {
+        peers.iter().map(|it| is_evicted(it)).collect()
+    }
+
+    fn answers_a_review(peer: &Arc<Peer>) {
+        drop(Arc::clone(peer).reviewing());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn oldest_idle_connection_gives_way() {
-        let all = Connections::new(3, 3);
+        let all = connections(3, 3);
         let mut peers = Vec::new();
         for last in 0..3 {
             peers.push(all.admit(address(last)).unwrap());
-            tokio::time::advance(std::time::Duration::from_secs(1)).await;
+            tokio::time::advance(Duration::from_secs(1)).await;
         }
         // The first was used, the second is busy: the third goes, though it is the youngest.
-        drop(Arc::clone(&peers[0]).reviewing());
+        answers_a_review(&peers[0]);
         let busy = Arc::clone(&peers[1]).reviewing();
+        tokio::time::advance(YOUNG).await;
         let fourth = all.admit(address(3)).unwrap();
-        assert_eq!(
-            peers.iter().map(|it| is_evicted(it)).collect::<Vec<_>>(),
-            [false, false, true]
-        );
-        drop(Arc::clone(&fourth).reviewing());
+        assert_eq!(evicted(&peers), [false, false, true]);
+        answers_a_review(&fourth);
         let _fifth = all.admit(address(4)).unwrap();
         assert!(is_evicted(&peers[0]) && !is_evicted(&fourth), "used least recently");
         drop(busy);
     }
 
+    /// Whoever sends reviews of its own makes its connections used.
+    #[tokio::test(start_paused = true)]
+    async fn young_connection_stays_while_there_are_older_idle_ones() {
+        let all = connections(8, 8);
+        let used: Vec<_> = (0..7).map(|last| all.admit(address(last)).unwrap()).collect();
+        used.iter().for_each(answers_a_review);
+        let young = all.admit(address(100)).unwrap();
+        let mut others = Vec::new();
+        for last in 101..104 {
+            let other = all.admit(address(last)).unwrap();
+            answers_a_review(&other);
+            others.push(other);
+            assert!(!is_evicted(&young), "{last}");
+        }
+        assert_eq!(evicted(&used).into_iter().filter(|it| *it).count(), 3);
+        tokio::time::advance(YOUNG * 2).await;
+        let _next = all.admit(address(110)).unwrap();
+        assert!(is_evicted(&young), "it had its time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn crowd_of_young_connections_evicts_itself_alone() {
+        let all = connections(64, 64);
+        let [used, young] = [100, 101].map(|last| all.admit(address(last)).unwrap());
+        answers_a_review(&used);
+        let mut crowd = Vec::new();
+        for last in (0..4).cycle().take(1000) {
+            crowd.push(all.admit(address(last)).unwrap());
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert!(!is_evicted(&used) && !is_evicted(&young));
+        assert_eq!(evicted(&crowd).into_iter().filter(|it| *it).count(), 1000 - 62);
+    }
+
+    /// One each, so that none is a crowd of its own.
+    #[tokio::test(start_paused = true)]
+    async fn young_connections_of_many_sources_leave_half_to_used_ones() {
+        let all = connections(64, 64);
+        let used: Vec<_> = (100..132).map(|last| all.admit(address(last)).unwrap()).collect();
+        used.iter().for_each(answers_a_review);
+        let crowd: Vec<_> = (0..100).map(|last| all.admit(address(last)).unwrap()).collect();
+        let gone = evicted(&used).into_iter().filter(|it| *it).count();
+        assert!(gone <= 1, "{gone} used connections had to go");
+        assert!(is_evicted(&crowd[0]) && !is_evicted(&crowd[99]));
+    }
+
     #[test]
     fn source_takes_places_from_itself_alone() {
-        let all = Connections::new(3, 2);
+        let all = connections(3, 2);
         let other = all.admit(address(1)).unwrap();
         let first = all.admit(address(2)).unwrap();
         let second = all.admit(address(2)).unwrap();
@@ -218,7 +340,7 @@ mod tests {
 
     #[test]
     fn busy_connections_are_never_evicted() {
-        let all = Connections::new(1, 1);
+        let all = connections(1, 1);
         let peer = all.admit(address(1)).unwrap();
         let review = Arc::clone(&peer).reviewing();
         assert!(all.admit(address(2)).is_none());

@@ -1,5 +1,5 @@
-//! Warnings about a shard that shares objects with another one, or leaves some to nobody. Never a reason to refuse: shards are
-//! applied one after the other.
+//! Warnings about a shard that shares objects with another one, leaves some to nobody, or names no lock beside others. Never a reason to
+//! refuse: shards are applied one after the other.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use kube::core::DynamicObject;
 use super::Reviewer;
 use crate::api::ShardingConfig;
 use crate::overlap::{Overlap, overlap_of};
-use crate::validate::{Object, read};
+use crate::validate::{Object, read, unlocked_beside, unlocked_warning};
 
 /// For everything. A warning is worth no more waiting.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -45,8 +45,7 @@ pub(super) async fn warnings(reviewer: &Reviewer, config: ShardingConfig) -> Vec
 }
 
 async fn find(reviewer: &Reviewer, config: ShardingConfig, end: Instant) -> Result<Vec<String>, Problem> {
-    let name = config.metadata.name.clone().unwrap_or_default();
-    let (Some(namespace), Some(_), None) = (&config.metadata.namespace, lock(&config), &config.spec.root) else {
+    let (Some(namespace), None) = (&config.metadata.namespace, &config.spec.root) else {
         return Ok(Vec::new());
     };
     let resource = ApiResource::erase::<ShardingConfig>(&());
@@ -61,9 +60,35 @@ async fn find(reviewer: &Reviewer, config: ShardingConfig, end: Instant) -> Resu
         });
     let is_neighbour = |stored: &ShardingConfig| {
         let is_going = stored.metadata.deletion_timestamp.is_some();
-        !is_going && stored.metadata.name != config.metadata.name && lock(stored) == lock(&config)
+        !is_going && stored.metadata.name != config.metadata.name
     };
-    let mut configs: Vec<ShardingConfig> = stored.filter(is_neighbour).collect();
+    let neighbours: Vec<ShardingConfig> = stored.filter(is_neighbour).collect();
+    if lock(&config).is_none() {
+        return Ok(without_lock(&config, &neighbours, reviewer.knows_clients()));
+    }
+    overlaps(reviewer, config, neighbours, end).await
+}
+
+/// About a shard that names no lock.
+fn without_lock(config: &ShardingConfig, neighbours: &[ShardingConfig], names_shards: bool) -> Vec<String> {
+    let beside = unlocked_beside(config, neighbours);
+    if beside.is_empty() {
+        return Vec::new();
+    }
+    let warning = unlocked_warning(names_shards.then_some(&beside));
+    vec![format!("{}: {}", warning.path, warning.problem)]
+}
+
+/// About objects that are in several shards of the controller, or in none.
+async fn overlaps(
+    reviewer: &Reviewer,
+    config: ShardingConfig,
+    neighbours: Vec<ShardingConfig>,
+    end: Instant,
+) -> Result<Vec<String>, Problem> {
+    let name = config.metadata.name.clone().unwrap_or_default();
+    let mut configs = neighbours;
+    configs.retain(|stored| lock(stored) == lock(&config));
     if configs.is_empty() {
         // The first shard of a controller leaves most to nobody.
         return Ok(Vec::new());

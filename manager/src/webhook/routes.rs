@@ -97,12 +97,16 @@ async fn review<K: Resource + DeserializeOwned>(
         Ok(bytes) => bytes,
         Err(problem) => return none(problem),
     };
-    let _reviewing = peer.reviewing();
+    let Ok(Some(_permit)) = tokio::time::timeout(reviewer.bounds.body, place.decide()).await else {
+        return none(too_many());
+    };
     let request = match parse::<K>(&bytes) {
         Ok(request) => request,
         Err(problem) => return none(problem),
     };
     drop(bytes);
+    // Only a review keeps the connection's place: other bodies cost their sender nothing.
+    let _reviewing = peer.reviewing();
     let response = decide(&request).await;
     count(match (response.allowed, &response.patch) {
         (false, _) => Outcome::Refused,
@@ -143,7 +147,7 @@ pub(super) async fn read(body: Body, place: &Place<'_>, deadline: Duration) -> R
             place.take(part.len()).await;
             bytes.extend_from_slice(&part);
         }
-        place.complete().await;
+        place.complete();
         Ok(bytes)
     };
     tokio::select! {

@@ -22,8 +22,8 @@ use tower::Service;
 use super::client_ca::Tls;
 use super::connections::{Connections, MAX_CONNECTIONS, MAX_OF_SOURCE, Peer};
 
-/// Reviews at the same time on one connection.
-const MAX_STREAMS: u32 = 250;
+/// Reviews at the same time on one connection. RFC 9113 advises against fewer (6.5.2); beyond it Go's clients open another connection.
+const MAX_STREAMS: u32 = 100;
 /// For an idle connection of HTTP/1.1 that was used. Longer than Go's clients keep theirs (90 s), so that they close first and never
 /// send into a closed one.
 const IDLE: Duration = Duration::from_secs(100);
@@ -91,7 +91,7 @@ pub(crate) async fn serve(
     bounds: Bounds,
     end: End,
 ) {
-    let places = Connections::new(bounds.connections, MAX_OF_SOURCE);
+    let places = Connections::new(bounds.connections, MAX_OF_SOURCE, bounds.handshake);
     let mut connections = JoinSet::new();
     while let Some((stream, address)) = accept(&listener, &mut connections, &end.stop).await {
         let Some(peer) = places.admit(address.ip()) else {

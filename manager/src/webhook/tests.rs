@@ -3,6 +3,8 @@
 mod client;
 mod clients;
 mod crowds;
+mod floods;
+mod frames;
 mod injections;
 mod manifests;
 mod reviews;

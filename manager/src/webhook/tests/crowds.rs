@@ -14,15 +14,36 @@ use crate::webhook::routes::MUTATE_NAMESPACE;
 use crate::webhook::server::Bounds;
 
 /// An API server waits two seconds for a label, and objects are made without it then.
-const IN_TIME: Duration = Duration::from_secs(2);
+pub(super) const IN_TIME: Duration = Duration::from_secs(2);
 
 /// Asks for a namespace's labels, and how long that takes.
-async fn review(server: &Server) -> Duration {
+pub(super) async fn review(server: &Server) -> Duration {
     let begun = Instant::now();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
     let response: Value = server.create(MUTATE_NAMESPACE, &namespace).await;
     assert!(response["patch"].is_string(), "{response}");
     begun.elapsed()
+}
+
+/// The body of a review of a namespace.
+pub(super) fn namespace_review() -> String {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
+    let request = json!({
+        "uid": "u-1", "userInfo": {}, "operation": "CREATE", "object": namespace,
+        "kind": {"group": "", "version": "v1", "kind": "Namespace"},
+        "resource": {"group": "", "version": "v1", "resource": "namespaces"},
+    });
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).to_string()
+}
+
+/// Sends this body, keeps the connection, and returns the answer's status.
+async fn post(stream: &mut TlsStream<TcpStream>, body: &str) -> std::io::Result<u16> {
+    let length = body.len();
+    let head = format!("POST {MUTATE_NAMESPACE} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
+    stream.write_all(format!("{head}{body}").as_bytes()).await?;
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await?;
+    Ok(String::from_utf8_lossy(&status[9..]).parse().unwrap())
 }
 
 /// Connections from these addresses of this host, that have made their handshakes and say nothing.
@@ -100,4 +121,47 @@ async fn bodies_that_are_announced_and_do_not_come_hold_nobody_up() {
     }
     let took = review(&server).await;
     assert!(took < IN_TIME, "{took:?}");
+}
+
+/// Of sources that an attacker has, without a handshake: the cheapest flood.
+#[tokio::test]
+async fn connection_that_an_api_server_has_just_opened_outlives_flood_of_new_ones() {
+    const MOST: usize = 64;
+    let server = Server::start_with(|stand| stand.bounds.connections = MOST).await;
+    let mut opened = server.client.connect(server.address).await.unwrap();
+    let mut closed = JoinSet::new();
+    let sources = (2..10).map(|last| IpAddr::from([127, 0, 0, last]));
+    for source in sources.flat_map(|source| [source; 40]) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::new(source, 0)).unwrap();
+        let mut stream = socket.connect(server.address).await.unwrap();
+        closed.spawn(async move { stream.read(&mut [0]).await });
+    }
+    // All but those that have a place.
+    for _ in 0..320 - MOST {
+        closed.join_next().await.unwrap().unwrap().unwrap();
+    }
+    assert_eq!(post(&mut opened, &namespace_review()).await.unwrap(), 200);
+}
+
+#[tokio::test]
+async fn request_that_is_no_review_does_not_keep_its_connection_open() {
+    let server = Server::start_with(|stand| stand.bounds.connections = 3).await;
+    let mut reviewed = server.client.connect(server.address).await.unwrap();
+    assert_eq!(post(&mut reviewed, &namespace_review()).await.unwrap(), 200);
+    let mut others = Vec::new();
+    for _ in 0..2 {
+        let mut other = server.client.connect(server.address).await.unwrap();
+        assert_eq!(post(&mut other, "{}").await.unwrap(), 400);
+        others.push(other);
+    }
+    let _new = server.client.connect(server.address).await.unwrap();
+    let mut rest = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(4), others[0].read_to_end(&mut rest)).await;
+    assert!(closed.is_ok(), "the oldest of those without a review gives way");
+    let again = b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    reviewed.write_all(again).await.unwrap();
+    let mut answers = String::new();
+    reviewed.read_to_string(&mut answers).await.unwrap();
+    assert!(answers.ends_with("ok"), "{answers}");
 }

@@ -222,6 +222,11 @@ async fn warnings_name_other_shards_to_api_servers_alone() {
     let warning = warnings[0].as_str().unwrap();
     assert!(warning.contains("the condition Overlapping says which"), "{warnings}");
     assert!(warnings[1].is_null() && !warning.contains("shared-ns"), "{warnings}");
+    let mut unlocked = two.clone();
+    unlocked["spec"]["controller"] = json!(null);
+    let warnings = server.create(VALIDATE[0], &unlocked).await["warnings"].clone();
+    let warning = warnings[0].as_str().unwrap();
+    assert!(warning.contains("as other shards of this namespace. If"), "{warnings}");
 }
 
 #[tokio::test]
@@ -246,6 +251,16 @@ async fn shards_that_share_objects_are_warned_of() {
     let mut other = two.clone();
     other["spec"]["controller"]["leaderElectionName"] = json!("other");
     assert_eq!(server.create(path, &other).await.get("warnings"), None);
+
+    // Nothing tells whose shard this one is.
+    let mut unlocked = two.clone();
+    unlocked["spec"]["controller"] = json!(null);
+    let warnings = server.create(path, &unlocked).await["warnings"].clone();
+    let warning = warnings[0].as_str().unwrap();
+    assert!(
+        warning.starts_with("spec.controller: is missing, and this limits the same resources as one. If"),
+        "{warnings}"
+    );
 
     // An API server that does not answer, or refuses, is no reason to wait or to refuse.
     let gate = ctrlmesh_testkit::Gate::new();

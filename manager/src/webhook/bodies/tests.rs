@@ -1,0 +1,146 @@
+//! Who gets room, and who gives it up.
+
+use super::*;
+
+const MOST: usize = 4 << 20;
+
+fn source(last: u8) -> Source {
+    Source::of([10, 0, 0, last].into())
+}
+
+fn is_given_up(place: &Place<'_>) -> bool {
+    place.given_up.is_cancelled()
+}
+
+/// As many heads of this source as half of the bound takes.
+fn half_of_heads(bodies: &Bodies, of: Source) -> Vec<Place<'_>> {
+    (0..MOST / 2 / HEAD).map(|_| bodies.begin(of).unwrap()).collect()
+}
+
+fn given_up(places: &[Place<'_>]) -> usize {
+    places.iter().filter(|place| is_given_up(place)).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_body_makes_room_for_others() {
+    let bodies = Bodies::new(MOST);
+    let slow = [1, 2].map(|last| bodies.begin(source(last)).unwrap());
+    for place in &slow {
+        place.take(MOST / 2 - 2 * HEAD).await;
+    }
+    let quick = bodies.begin(source(3)).unwrap();
+    let begun = Instant::now();
+    quick.take(1 << 20).await;
+    assert!(begun.elapsed() < SLOW * 3, "{:?}", begun.elapsed());
+    let [first, second] = &slow;
+    assert!(is_given_up(first));
+    assert!(!is_given_up(second), "one was enough");
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_that_is_complete_or_quick_stays() {
+    let bodies = Bodies::new(MOST);
+    let complete = bodies.begin(source(1)).unwrap();
+    complete.take(MOST / 2 - 3 * HEAD).await;
+    complete.complete();
+    tokio::time::advance(SLOW * 2).await;
+    let quick = bodies.begin(source(2)).unwrap();
+    quick.take(MOST / 2 - 3 * HEAD).await;
+    let waits = bodies.begin(source(3)).unwrap();
+    assert!(!waits.try_take(1 << 20));
+    assert!(!is_given_up(&complete) && !is_given_up(&quick));
+    drop(quick);
+    assert!(waits.try_take(1 << 20));
+}
+
+#[tokio::test]
+async fn source_has_half_of_the_bound() {
+    let bodies = Bodies::new(MOST);
+    let one = bodies.begin(source(1)).unwrap();
+    assert!(!one.try_take(MOST / 2));
+    assert!(one.try_take(MOST / 2 - HEAD));
+    one.complete();
+    assert!(bodies.begin(source(1)).is_none());
+    let other = bodies.begin(source(2)).unwrap();
+    assert!(other.try_take(MOST / 4));
+    drop((one, other));
+    assert_eq!(bodies.state().used, 0);
+}
+
+#[test]
+fn head_takes_place_of_oldest_silent_body_of_largest_source() {
+    let bodies = Bodies::new(MOST);
+    let few = bodies.begin(source(1)).unwrap();
+    let [first, second] = [(2, 1), (3, 2)].map(|(last, fewer)| -> Vec<_> {
+        let heads = MOST / 2 / HEAD - fewer;
+        (0..heads).map(|_| bodies.begin(source(last)).unwrap()).collect()
+    });
+    assert!(first[0].try_take(1));
+    let last = bodies.begin(source(1)).unwrap();
+    assert_eq!((given_up(&first), given_up(&second)), (0, 0), "there was room");
+    let new = bodies.begin(source(1)).unwrap();
+    assert!(is_given_up(&first[1]), "the oldest without bytes");
+    assert_eq!((given_up(&first), given_up(&second)), (1, 0));
+    assert!(![&few, &last, &new].into_iter().any(is_given_up));
+    assert!(bodies.state().used <= MOST);
+}
+
+#[test]
+fn source_at_its_half_gives_up_its_own_bodies_alone() {
+    let bodies = Bodies::new(MOST);
+    let other = bodies.begin(source(1)).unwrap();
+    let places = half_of_heads(&bodies, source(2));
+    let _new = bodies.begin(source(2)).unwrap();
+    assert!(is_given_up(&places[0]) && !is_given_up(&other));
+    assert_eq!(given_up(&places), 1);
+}
+
+#[test]
+fn bodies_that_have_arrived_are_never_given_up() {
+    let bodies = Bodies::new(MOST);
+    let places = [2, 3].map(|last| half_of_heads(&bodies, source(last)));
+    for place in places.iter().flatten() {
+        place.complete();
+    }
+    assert!(bodies.begin(source(1)).is_none());
+    assert!(places.iter().all(|places| given_up(places) == 0));
+    let [first, _] = &places;
+    assert!(!first[0].try_take(1));
+}
+
+/// Attackers renew their heads before any of them is slow.
+#[tokio::test(start_paused = true)]
+async fn arriving_body_gets_room_from_sources_with_more_bodies_at_once() {
+    let bodies = Bodies::new(MOST);
+    let body = bodies.begin(source(1)).unwrap();
+    let mut crowd = half_of_heads(&bodies, source(2));
+    crowd.extend((1..MOST / 2 / HEAD).map(|_| bodies.begin(source(3)).unwrap()));
+    for place in &crowd[..10] {
+        place.complete();
+    }
+    assert!(body.try_take(MOST / 4));
+    assert!(given_up(&crowd) >= MOST / 4 / HEAD);
+    assert_eq!(given_up(&crowd[..10]), 0);
+    assert!(!is_given_up(&body) && bodies.state().used <= MOST);
+}
+
+#[tokio::test(start_paused = true)]
+async fn decisions_of_two_sources_leave_turns_for_a_third() {
+    let bodies = Bodies::new(MOST);
+    let mut held = Vec::new();
+    for last in [2, 3] {
+        for _ in 0..DECISIONS_OF_SOURCE {
+            let place = bodies.begin(source(last)).unwrap();
+            place.complete();
+            held.push((place.decide().await.unwrap(), place));
+        }
+        let waits = bodies.begin(source(last)).unwrap();
+        let waited = tokio::time::timeout(SLOW, waits.decide()).await;
+        assert!(waited.is_err(), "its source has all its turns");
+    }
+    let place = bodies.begin(source(1)).unwrap();
+    assert!(tokio::time::timeout(SLOW, place.decide()).await.is_ok());
+    held.pop();
+    let place = bodies.begin(source(3)).unwrap();
+    assert!(tokio::time::timeout(SLOW, place.decide()).await.is_ok());
+}
