@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::api::sharding_config::{Auto, Canary, Limit, Root};
 use crate::api::{LabelSelector, Operator, ShardingConfig, ShardingConfigSpec};
 use crate::settings;
-use crate::shard_hash::{BUCKETS, shard_hash};
+use crate::shard_hash::{BUCKETS, is_bucket, shard_hash};
 
 /// Keys of the labels that objects carry. The manager's flags can change them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ fn canary(canary: &Canary, mistakes: &mut Mistakes) {
         );
     }
     for (index, bucket) in canary.in_shard_hash.iter().enumerate() {
-        if !(0..BUCKETS).any(|known| known.to_string() == *bucket) {
+        if !is_bucket(bucket) {
             let path = format!("spec.root.canary.inShardHash[{index}]");
             mistakes.add(
                 path,

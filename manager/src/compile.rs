@@ -29,7 +29,9 @@ use kube::api::ObjectMeta;
 
 use crate::LabelKeys;
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
-use crate::validate::{Findings, check_circuit_breaker, check_fault_injection, check_sharding_config};
+use crate::validate::{
+    Findings, check_circuit_breaker, check_fault_injection, check_sharding_config, unlocked_beside, unlocked_warning,
+};
 use entries::Context;
 pub use resolved::Resolved;
 
@@ -101,6 +103,7 @@ pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
     };
     let check_config = |config: &ShardingConfig| check_sharding_config(config, objects.keys);
     let valid = draft.accepted(objects.sharding_configs, check_config);
+    draft.warn_of_missing_locks(&valid);
     let (configs, unresolved) = draft.resolved(valid, objects.resolved);
     let breakers = draft.accepted(objects.circuit_breakers, check_circuit_breaker);
     let faults = draft.accepted(objects.fault_injections, check_fault_injection);
@@ -197,6 +200,25 @@ impl Draft<'_> {
             }
         }
         accepted
+    }
+
+    /// Warns of shards without a lock beside others: whoever deletes or edits one should know.
+    fn warn_of_missing_locks(&mut self, configs: &[&ShardingConfig]) {
+        for config in configs {
+            let beside = unlocked_beside(config, configs.iter().copied());
+            if beside.is_empty() {
+                continue;
+            }
+            let (origin, warning) = (origin(*config), unlocked_warning(Some(&beside)));
+            match self.warned.iter_mut().find(|warned| warned.origin == origin) {
+                Some(warned) => warned.warnings.add(warning.path, warning.problem),
+                None => {
+                    let mut warnings = Mistakes::default();
+                    warnings.add(warning.path, warning.problem);
+                    self.warned.push(Warned { origin, warnings });
+                }
+            }
+        }
     }
 
     /// Those whose plugins are there, and the others.

@@ -352,3 +352,30 @@ fn more_than_a_document_holds_refuses_the_whole() {
     let told = compile(&objects).unwrap_err().to_string();
     assert!(told.contains("entries: has more than 1024 entries"), "{told}");
 }
+
+#[test]
+fn shard_without_lock_beside_another_is_warned_of() {
+    let unlocked = |name: &str| {
+        let mut shard = shard(name, &[]);
+        shard["spec"]["controller"] = json!(null);
+        shard
+    };
+    let warned = |documents: &[Value]| {
+        let compiled = World::new(documents).compile();
+        assert!(reasons(&compiled).is_empty());
+        let of = |warned: &Warned| {
+            let told = warned.warnings.list().iter().map(|it| it.path.clone());
+            told.map(|path| (warned.origin.name.clone(), path)).collect::<Vec<_>>()
+        };
+        compiled.warned.iter().flat_map(of).collect::<Vec<_>>()
+    };
+    let told = |name: &str| (name.to_owned(), "spec.controller".to_owned());
+    assert_eq!(warned(&[unlocked("a")]), []);
+    assert_eq!(warned(&[unlocked("a"), unlocked("b")]), [told("a"), told("b")]);
+    assert_eq!(warned(&[shard("a", &[]), unlocked("b")]), [told("b")]);
+    // Beside another warning.
+    let mut served = unlocked("b");
+    served["spec"]["webhook"] = json!({"certDir": "/certs", "port": 9443});
+    let both = [("b".to_owned(), "spec.webhook".to_owned()), told("b")];
+    assert_eq!(warned(&[shard("a", &[]), served]), both);
+}
