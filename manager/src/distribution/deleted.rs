@@ -60,10 +60,10 @@ pub(super) fn waits(document: &Value, next: &Next, fleet: &Fleet) -> (&'static s
             ("Deleting", message, cost)
         }
     };
-    (
-        reason,
-        format!("{message}. To release it by force: {}; {cost}", command(document)),
-    )
+    match command(document) {
+        Some(command) => (reason, format!("{message}. To release it by force: {command}; {cost}")),
+        None => (reason, message),
+    }
 }
 
 fn torn_down(teardown: &Teardown, next: &Next, fleet: &Fleet) -> (&'static str, String) {
@@ -117,12 +117,30 @@ fn late(is_its: impl Fn(&str) -> bool, next: &Next, fleet: &Fleet) -> String {
     listed(&late, ", ")
 }
 
-fn command(document: &Value) -> String {
-    format!(
-        "`kubectl -n {} patch shardingconfig {} --type=merge --patch='{{\"metadata\": {{\"finalizers\": null}}}}'`",
+/// `None`: nothing of ours holds the object.
+fn command(document: &Value) -> Option<String> {
+    let patch = release_patch(document)?;
+    Some(format!(
+        "`kubectl -n {} patch shardingconfig {} --type=json --patch='{patch}'`",
         text(document, "/metadata/namespace"),
         text(document, "/metadata/name")
-    )
+    ))
+}
+
+/// Takes off our finalizers and leaves those of others. The last goes first, so that the indices of the rest stay; each is tested, because
+/// the list may have changed until somebody runs the command.
+fn release_patch(document: &Value) -> Option<Value> {
+    let all = finalizers(document);
+    let ours = all.iter().enumerate().filter(|(_, finalizer)| is_ours(finalizer));
+    let operations = ours.rev().flat_map(|(index, finalizer)| {
+        let path = format!("/metadata/finalizers/{index}");
+        [
+            json!({ "op": "test", "path": path, "value": finalizer }),
+            json!({ "op": "remove", "path": path }),
+        ]
+    });
+    let operations: Vec<Value> = operations.collect();
+    (!operations.is_empty()).then(|| operations.into())
 }
 
 /// Puts the finalizer onto a shard that has none. Whether anything was written.
@@ -203,4 +221,67 @@ pub(super) fn is_shard(document: &Value) -> bool {
 
 fn text<'a>(document: &'a Value, pointer: &str) -> &'a str {
     document.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHERS: [&str; 2] = ["example.com/first", "foregroundDeletion"];
+
+    fn document(finalizers: &[&str]) -> Value {
+        json!({ "metadata": { "namespace": "demo", "name": "left", "finalizers": finalizers } })
+    }
+
+    /// What the command makes of an object, as an API server applies it.
+    fn run(command: &str, document: &mut Value) -> Result<(), json_patch::PatchError> {
+        let (head, patch) = command.split_once(" --patch='").unwrap();
+        assert_eq!(head, "`kubectl -n demo patch shardingconfig left --type=json");
+        let patch = patch.strip_suffix("'`").unwrap();
+        let patch: json_patch::Patch = serde_json::from_str(patch).unwrap();
+        json_patch::patch(document, &patch)
+    }
+
+    #[test]
+    fn command_takes_off_our_finalizers_and_leaves_those_of_others() {
+        let [first, second] = OTHERS;
+        let (hand_over, protected) = (finalizers::HAND_OVER, finalizers::PROTECTED);
+        for (before, after) in [
+            (vec![hand_over], vec![]),
+            (vec![first, hand_over, second], vec![first, second]),
+            (vec![hand_over, first, second, protected], vec![first, second]),
+            (vec![protected, hand_over, first], vec![first]),
+        ] {
+            let mut object = document(&before);
+            run(&command(&object).unwrap(), &mut object).unwrap();
+            assert_eq!(object, document(&after), "{before:?}");
+        }
+    }
+
+    #[test]
+    fn command_fails_when_finalizers_have_changed_since() {
+        let [first, second] = OTHERS;
+        let command = command(&document(&[first, finalizers::HAND_OVER])).unwrap();
+        for changed in [vec![finalizers::HAND_OVER], vec![finalizers::HAND_OVER, second], vec![]] {
+            let mut object = document(&changed);
+            assert!(run(&command, &mut object).is_err(), "{changed:?}");
+            assert_eq!(object, document(&changed));
+        }
+    }
+
+    #[test]
+    fn object_without_our_finalizers_has_no_command() {
+        assert_eq!(command(&document(&OTHERS)), None);
+    }
+
+    #[test]
+    fn documented_loop_takes_off_the_same_finalizers() {
+        let page = include_str!("../../../docs/install.md");
+        for finalizer in FINALIZERS {
+            assert!(
+                page.contains(&format!("(eq $finalizer \"{finalizer}\")")),
+                "{finalizer}"
+            );
+        }
+    }
 }

@@ -292,8 +292,8 @@ fn bypassed(facts: &Facts) -> Said {
         return (condition::BYPASSED, ConditionStatus::False, "TrafficSeen", message);
     }
     let message = format!(
-        "containers of {} have run for a minute and sent nothing to the API server through their sidecars: a program that ignores KUBECONFIG \
-         goes past its sidecar, and no rule holds for it; name its container in annotation {} if it has a flag --kubeconfig, or redirect its \
+        "containers of {} have sent nothing to the API server through their sidecars, for a minute since they run or for two hours: a program \
+         that ignores KUBECONFIG goes past its sidecar, and no rule holds for it; name its container in annotation {} if it has a flag --kubeconfig, or redirect its \
          traffic by label {}: \"true\"",
         few(facts.bypassed.iter().cloned(), ", "),
         annotations::KUBECONFIG_ARG,

@@ -32,6 +32,7 @@ mod sharing;
 mod supporting;
 mod telling;
 mod two;
+mod two_shards;
 
 const DEMO: &str = "demo";
 const CHAIN: &str = "ctrlmesh-chain";

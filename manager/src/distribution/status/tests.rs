@@ -167,7 +167,10 @@ fn bypassed_pods_are_named_and_taken_back_when_they_send_something() {
     let bypassed = of(&["b-1", "a-0"], &nothing);
     let (holds, reason, message) = said(&bypassed).unwrap();
     assert_eq!((&*holds, &*reason), ("True", "NoTraffic"));
-    assert!(message.starts_with("containers of a-0, b-1 have run"), "{message}");
+    assert!(
+        message.starts_with("containers of a-0, b-1 have sent nothing"),
+        "{message}"
+    );
     assert!(
         message.contains("annotation ctrlmesh.kusionstack.io/kubeconfig-arg"),
         "{message}"

@@ -4,19 +4,14 @@ use ctrlmesh_contract::names::finalizers::{HAND_OVER, PROTECTED};
 
 use super::losing::{pod_of, shard};
 use super::sharing::limits;
+use super::two_shards::{TwoShards, finalizers};
 use super::*;
-use crate::hand_over::{lock_of, shard_of};
+use crate::hand_over::lock_of;
 
 const KIND: &str = "shardingconfigs.ctrlmesh.kusionstack.io";
 
 fn is_there(state: &Snapshot<'_>, name: &str) -> bool {
     state.get(KIND, DEMO, name).is_some()
-}
-
-fn finalizers(state: &Snapshot<'_>, name: &str) -> Value {
-    state
-        .get(KIND, DEMO, name)
-        .map_or(Value::Null, |object| object["metadata"]["finalizers"].clone())
 }
 
 fn distributed(state: &Snapshot<'_>, name: &str) -> [String; 3] {
@@ -27,68 +22,9 @@ fn shows_nothing(chain: &Chain, shard: &str) -> bool {
     limits(chain, shard).contains("ctrlmesh.kusionstack.io/nothing")
 }
 
-/// Two shards with a pod each, whose sidecars run what they should.
-struct Two {
-    server: ApiServer,
-    left: Sidecar,
-    right: Sidecar,
-    task: Option<Running>,
-}
-
-impl Two {
-    async fn start(first: u8) -> Self {
-        let (left, port) = Sidecar::start(first, 0).await;
-        let (right, _) = Sidecar::start(first + 1, port).await;
-        left.say(running("left-0", 0, None));
-        right.say(running("right-0", 0, None));
-        let server = server().await;
-        put(&server, pod_of("left", &left.ip));
-        put(&server, pod_of("right", &right.ip));
-        put(&server, shard("left", "b", 60));
-        put(&server, shard("right", "c", 60));
-        let (_, task) = super::start(&server, port, &["--settle-ms=0"]).await;
-        let two = Self {
-            server,
-            left,
-            right,
-            task: Some(task),
-        };
-        until_entries(&two.server, 2).await;
-        two.acknowledges("left");
-        two.acknowledges("right");
-        until(&two.server, "both are enforced and held", |state| {
-            ["left", "right"].iter().all(|name| {
-                let enforced = condition_of(state, "shardingconfigs", name, "Enforced");
-                enforced[0] == "True" && finalizers(state, name) == json!([HAND_OVER])
-            })
-        })
-        .await;
-        two
-    }
-
-    fn chain(&self) -> Chain {
-        self.server.store().read(chain).unwrap()
-    }
-
-    /// A sidecar says that it runs the chain that lies there.
-    fn acknowledges(&self, shard: &str) {
-        let mut own = self.chain();
-        own.entries.retain(|entry| shard_of(&entry.name) == shard);
-        let sidecar = if shard == "left" { &self.left } else { &self.right };
-        sidecar.say(running(&format!("{shard}-0"), own.generation, Some(&own)));
-    }
-
-    async fn stop(&mut self) {
-        self.task.take().unwrap().stop().await;
-    }
-
+impl TwoShards {
     fn delete(&self, name: &str) {
         self.server.store().delete(KIND, DEMO, name).unwrap();
-    }
-
-    async fn run(&mut self) {
-        let (_, task) = super::start(&self.server, self.left.port, &["--settle-ms=0"]).await;
-        self.task = Some(task);
     }
 
     /// Deletes both between two passes, and waits until the second one shows nothing.
@@ -114,11 +50,10 @@ impl Two {
 
 #[tokio::test]
 async fn deleted_shard_is_held_until_its_pods_show_nothing() {
-    let mut two = Two::start(110).await;
+    let mut two = TwoShards::start(110).await;
     let before = two.chain();
     two.delete("left");
-    let command =
-        "kubectl -n demo patch shardingconfig left --type=merge --patch='{\"metadata\": {\"finalizers\": null}}'";
+    let command = "kubectl -n demo patch shardingconfig left --type=json --patch='[{\"op\":\"test\",";
     two.until_told("left", "Deleting", &["left-0", command]).await;
     let told = two.chain();
     assert!(shows_nothing(&told, "left"));
@@ -132,7 +67,7 @@ async fn deleted_shard_is_held_until_its_pods_show_nothing() {
 
 #[tokio::test]
 async fn last_shard_gets_everything_and_waits_for_pods_of_others() {
-    let mut two = Two::start(112).await;
+    let mut two = TwoShards::start(112).await;
     two.delete_both().await;
     let narrowed = two.chain();
     assert_ne!(limits(&narrowed, "left"), "[]", "right may show its objects still");
@@ -165,7 +100,7 @@ async fn last_shard_gets_everything_and_waits_for_pods_of_others() {
 
 #[tokio::test]
 async fn another_manager_goes_on_with_a_teardown_and_force_ends_it() {
-    let mut two = Two::start(114).await;
+    let mut two = TwoShards::start(114).await;
     two.delete_both().await;
     two.stop().await;
     two.acknowledges("right");

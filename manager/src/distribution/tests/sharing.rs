@@ -1,14 +1,9 @@
 //! Objects that two shards are to have, if only for a moment, and pods that two shards select.
 
 use super::losing::{pod_of, shard};
+use super::two_shards::TwoShards;
 use super::*;
 use crate::hand_over::{lock_of, shard_of};
-
-fn own(chain: &Chain, shards: &[&str]) -> Chain {
-    let mut own = chain.clone();
-    own.entries.retain(|entry| shards.contains(&shard_of(&entry.name)));
-    own
-}
 
 pub(super) fn limits(chain: &Chain, shard: &str) -> String {
     let entry = chain.entries.iter().find(|entry| shard_of(&entry.name) == shard);
@@ -21,44 +16,33 @@ fn of_shard(state: &Snapshot<'_>, name: &str, kind: &str) -> [String; 3] {
 
 #[tokio::test]
 async fn who_gains_may_be_applied_before_who_loses() {
-    let (left, port) = Sidecar::start(61, 0).await;
-    let (right, _) = Sidecar::start(62, port).await;
-    left.say(running("left-0", 0, None));
-    right.say(running("right-0", 0, None));
-    let server = server().await;
-    put(&server, pod_of("left", &left.ip));
-    put(&server, pod_of("right", &right.ip));
-    put(&server, shard("left", "b", 60));
-    put(&server, shard("right", "c", 60));
-    let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
-    let first = until_entries(&server, 2).await;
-    left.say(running("left-0", first.generation, Some(&own(&first, &["left"]))));
-    right.say(running("right-0", first.generation, Some(&own(&first, &["right"]))));
+    let mut two = TwoShards::start(61).await;
+    let first = two.chain();
     // What left has.
-    put(&server, shard("right", "b", 60));
-    until(&server, "right waits for another edit", |state| {
+    put(&two.server, shard("right", "b", 60));
+    until(&two.server, "right waits for another edit", |state| {
         let [_, reason, message] = of_shard(state, "right", "Distributed");
         reason == "Settling" && message.contains("those of left, too") && message.contains("within 10 s")
     })
     .await;
-    let held = server.store().read(chain).unwrap();
+    let held = two.chain();
     assert_eq!(limits(&held, "left"), limits(&first, "left"));
     assert!(!limits(&held, "right").contains("\"b\""), "{}", limits(&held, "right"));
-    put(&server, shard("left", "d", 60));
-    until(&server, "right waits for left's pod", |state| {
+    put(&two.server, shard("left", "d", 60));
+    until(&two.server, "right waits for left's pod", |state| {
         let [_, reason, message] = of_shard(state, "right", "Distributed");
         reason == "HandingOver" && message.contains("left-0")
     })
     .await;
-    let told = server.store().read(chain).unwrap();
+    let told = two.chain();
     assert!(!limits(&told, "right").contains("\"b\""), "{}", limits(&told, "right"));
-    left.say(running("left-0", told.generation, Some(&own(&told, &["left"]))));
-    right.say(running("right-0", told.generation, Some(&own(&told, &["right"]))));
-    until(&server, "right has it", |state| {
+    two.acknowledges("left");
+    two.acknowledges("right");
+    until(&two.server, "right has it", |state| {
         limits(&chain(state).unwrap(), "right").contains("\"b\"")
     })
     .await;
-    task.stop().await;
+    two.stop().await;
 }
 
 #[tokio::test]

@@ -108,7 +108,7 @@ fn who_would_lose_all_or_be_made_again_is_not_held_back() {
     assert_eq!(of(&last, &[shard(0, &[0, 1]), many(10_001, 1)], &none, &none), []);
 }
 
-fn with_lock(entry: &Entry, name: Option<&str>) -> Entry {
+pub(super) fn with_lock(entry: &Entry, name: Option<&str>) -> Entry {
     let mut settings = entry.settings.value().clone();
     let fields = settings.as_object_mut().unwrap();
     fields.remove("leaderElectionName");

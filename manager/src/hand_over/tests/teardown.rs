@@ -1,6 +1,8 @@
 //! Shards that are deleted, one by one and all together, while controllers go on taking themselves for leaders.
 
+use super::sharing::with_lock;
 use super::*;
+use crate::hand_over::shard::left;
 
 const PODS: usize = 5;
 
@@ -232,6 +234,58 @@ fn pods_of_deleted_shard_show_nothing_and_siblings_keep_what_they_have() {
     mesh.settle().unwrap();
     let owners: Vec<usize> = (0..BUCKETS).map(|bucket| mesh.owners(bucket).len()).collect();
     assert_eq!(owners, [0, 0, 1, 1, 1, 1]);
+}
+
+/// A controller that elects no leader may name any lock: nobody asks for it, and the manager knows which shards are its own.
+#[test]
+fn pods_of_deleted_shard_see_everything_only_without_a_lock() {
+    let of = |lock: Option<&str>| {
+        let locked =
+            |entries: Vec<Entry>| -> Vec<Entry> { entries.iter().map(|entry| with_lock(entry, lock)).collect() };
+        let mut cluster = with_pods(0..2, &locked(wanted(&[Some(0), Some(1)])));
+        for _ in 0..2 {
+            cluster.step(&locked(wanted(&[None, Some(1)])));
+            all_on(&mut cluster);
+        }
+        (cluster.owners(0), cluster.owners(1))
+    };
+    assert_eq!(of(Some("any")), (vec![], vec![1]));
+    assert_eq!(of(None), (vec![0], vec![0, 1]), "a warning says so (docs/adr/0043)");
+}
+
+/// Its entry selects the pod no more, and the pod shows what the entry said before.
+#[test]
+fn deleted_shard_is_held_while_pod_that_left_it_shows_its_objects() {
+    let cluster = with_pods(0..2, &wanted(&[Some(0), Some(1)]));
+    let (name, mut fleet) = (entry_name(0), cluster.fleet());
+    fleet[0].is_quiet = false;
+    let goal = Goal {
+        wanted: &wanted(&[None, Some(1)]),
+        restarts: &NONE,
+        deleted: &[name.clone()].into(),
+    };
+    let Plan { entries, claims, .. } = plan(&cluster.last, &cluster.claims, goal, &fleet);
+    fleet[0].labels = labels_of(1);
+    assert!(!is_released(&name, &entries, &claims, &fleet));
+    fleet[0].is_quiet = true;
+    assert!(is_released(&name, &entries, &claims, &fleet));
+}
+
+#[test]
+fn deleted_shard_is_held_until_its_entries_show_nothing_and_its_pods_say_so() {
+    let mut fleet = with_pods(0..1, &[]).fleet();
+    let released = |entry: &Entry, fleet: &Vec<Known>| {
+        is_released(&entry_name(0), std::slice::from_ref(entry), &Claims::default(), fleet)
+    };
+    let kept = Entry {
+        name: format!("{}/keeps/0", entry_name(0)),
+        ..shard(0, &[0])
+    };
+    assert!(!released(&kept, &fleet), "pods keep what they began with");
+    let nothing = left(&kept, kept.name.clone(), kept.pod_selector.clone());
+    assert!(released(&nothing, &fleet));
+    fleet[0].is_quiet = false;
+    assert!(!released(&nothing, &fleet), "its pod has not said so");
 }
 
 #[test]
