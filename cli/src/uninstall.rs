@@ -1,9 +1,10 @@
-//! `ctrlmesh uninstall`: deletes every ShardingConfig in the right order, and says what to delete next.
+//! `ctrlmesh uninstall`: names the cluster and counts its ShardingConfigs, deletes them in the right order, and says what to delete next.
+//! Without `--yes` it ends after the count.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ctrlmesh_manager::uninstall;
+use ctrlmesh_manager::uninstall::{self, Cluster};
 
 use crate::args::UninstallArgs;
 use crate::error::Error;
@@ -11,10 +12,11 @@ use crate::print;
 
 /// Runs the command.
 pub(crate) async fn run(args: &UninstallArgs) -> Result<ExitCode, Error> {
+    let cluster = Cluster::infer().await?;
     if !args.yes {
+        print::line(&format!("{cluster}: would delete {}", cluster.plan().await?));
         return Err(Error::NotConfirmed);
     }
-    uninstall::run(Duration::from_secs(args.timeout), print::line).await?;
-    print::line(uninstall::NEXT);
+    uninstall::run(&cluster, Duration::from_secs(args.timeout), print::line).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,9 +1,11 @@
 //! Deletes every ShardingConfig while a manager still runs, and waits until all are gone: managers can be taken away afterwards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use kube::api::{DeleteParams, DynamicObject, ListParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::ApiResource;
 use kube::{Api, Client, Config, ResourceExt as _};
 use serde_json::Value;
@@ -15,32 +17,124 @@ use crate::error::Error;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// What comes after it, for a person.
-pub const NEXT: &str = "no ShardingConfig is left; next: kubectl delete circuitbreakers,faultinjections --all -A, then managers, webhooks, \
-                        rights and definitions: kubectl delete -k deploy/, or helm uninstall";
+pub const NEXT: &str = "next: kubectl delete circuitbreakers,faultinjections --all -A, then managers, webhooks, rights and definitions: \
+                        kubectl delete -k deploy/, or helm uninstall";
 
-/// Deletes them in the cluster that the environment names (a pod's account, or KUBECONFIG).
-///
-/// # Errors
-/// There is no way to a cluster, the API server refuses it, or some wait for longer than `patience`.
-pub async fn run(patience: Duration, tell: impl FnMut(&str)) -> Result<(), Error> {
-    // Only fails if there is a provider already; then that one is used.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let config = Config::infer().await.map_err(Error::Config)?;
-    uninstall(&Client::try_from(config)?, patience, tell).await
+/// The cluster in use, by the names that a person knows it by.
+pub struct Cluster {
+    client: Client,
+    /// `None`: a pod's account.
+    context: Option<String>,
+    server: String,
 }
 
-/// Deletes all ShardingConfigs, and tells why they are not gone yet whenever that changes.
+impl Cluster {
+    /// The cluster that the environment names: KUBECONFIG, or a pod's account.
+    ///
+    /// # Errors
+    /// There is no way to a cluster.
+    pub async fn infer() -> Result<Self, Error> {
+        // Only fails if there is a provider already; then that one is used.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let config = Config::infer().await.map_err(Error::Config)?;
+        Ok(Self {
+            context: context_of(&config).await,
+            server: config.cluster_url.to_string(),
+            client: Client::try_from(config)?,
+        })
+    }
+
+    /// Counts what [`run`] deletes.
+    ///
+    /// # Errors
+    /// The API server refuses it.
+    pub async fn plan(&self) -> Result<Plan, Error> {
+        Ok(Plan::of(&left(&self.client).await?))
+    }
+}
+
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.context {
+            Some(context) => write!(f, "context {context}, server {}", self.server),
+            None => write!(f, "no context (account of this pod), server {}", self.server),
+        }
+    }
+}
+
+/// The current context, if this configuration comes from it.
+async fn context_of(config: &Config) -> Option<String> {
+    let kubeconfig = Kubeconfig::read().ok()?;
+    let context = kubeconfig.current_context.clone()?;
+    let options = KubeConfigOptions::default();
+    let own = Config::from_custom_kubeconfig(kubeconfig, &options).await.ok()?;
+    (own.cluster_url == config.cluster_url).then_some(context)
+}
+
+/// How many ShardingConfigs there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    roots: usize,
+    shards: usize,
+    namespaces: usize,
+}
+
+impl Plan {
+    fn of(configs: &[DynamicObject]) -> Self {
+        let shards = configs.iter().filter(|config| is_shard(config)).count();
+        let namespaces: BTreeSet<_> = configs.iter().map(|config| &config.metadata.namespace).collect();
+        Self {
+            roots: configs.len() - shards,
+            shards,
+            namespaces: namespaces.len(),
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} ({}, {}) in {}",
+            counted(self.roots + self.shards, "ShardingConfig"),
+            counted(self.roots, "root"),
+            counted(self.shards, "shard"),
+            counted(self.namespaces, "namespace")
+        )
+    }
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+/// Deletes them in this cluster. The first line that it tells names the cluster and counts the objects, the last says how many are gone.
 ///
 /// # Errors
 /// The API server refuses it, or some wait for longer than `patience`.
-pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut(&str)) -> Result<(), Error> {
+pub async fn run(cluster: &Cluster, patience: Duration, mut tell: impl FnMut(&str)) -> Result<(), Error> {
+    tell(&format!("{cluster}: deleting {}", cluster.plan().await?));
+    let deleted = uninstall(&cluster.client, patience, &mut tell).await?;
+    let deleted = counted(deleted, "ShardingConfig");
+    tell(&format!("{cluster}: deleted {deleted}, and none is left; {NEXT}"));
+    Ok(())
+}
+
+/// Deletes all ShardingConfigs, and tells why they are not gone yet whenever that changes. Returns how many are gone.
+///
+/// # Errors
+/// The API server refuses it, or some wait for longer than `patience`.
+pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut(&str)) -> Result<usize, Error> {
     let begun = Instant::now();
     let mut told: BTreeMap<String, String> = BTreeMap::new();
+    let mut seen: BTreeSet<String> = BTreeSet::new();
     loop {
         let left = left(client).await?;
         if left.is_empty() {
-            return Ok(());
+            return Ok(seen.len());
         }
+        seen.extend(left.iter().filter_map(|config| config.uid()));
         // Also those that a manager has made again for a root that was there still.
         for config in left
             .iter()
@@ -69,12 +163,7 @@ async fn left(client: &Client) -> Result<Vec<DynamicObject>, Error> {
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => return Err(error.into()),
     };
-    left.sort_by_key(|config| {
-        (
-            config.data.pointer("/spec/root").is_none_or(Value::is_null),
-            name(config),
-        )
-    });
+    left.sort_by_key(|config| (is_shard(config), name(config)));
     Ok(left)
 }
 
@@ -89,6 +178,10 @@ async fn delete(client: &Client, config: &DynamicObject) -> Result<(), Error> {
 
 fn kind() -> ApiResource {
     ApiResource::erase::<ShardingConfig>(&())
+}
+
+fn is_shard(config: &DynamicObject) -> bool {
+    config.data.pointer("/spec/root").is_none_or(Value::is_null)
 }
 
 fn name(config: &DynamicObject) -> String {
@@ -142,7 +235,7 @@ mod tests {
             held.as_object_mut().unwrap().remove("status");
             put(&server, held);
         });
-        uninstalled.await.unwrap();
+        assert_eq!(uninstalled.await.unwrap(), 1, "the other one was gone before");
         assert_eq!(said, ["demo/held: waits for left-0"]);
         assert!(server.store().read(|state| state.list(KIND).next().is_none()));
     }

@@ -299,8 +299,13 @@ func installs(t *testing.T) {
 		definition := must(client.Resource(definitions).Get(t.Context(), "managerstates.ctrlmesh.kusionstack.io", meta.GetOptions{}))(t)
 		return string(must(definition.MarshalJSON())(t))
 	}
-	if notes := helm("install", "ctrlmesh", chart, "--create-namespace"); !strings.Contains(notes, enableProxy) {
+	const release = "kubectl delete shardingconfigs --all -A"
+	if notes := helm("install", "ctrlmesh", chart, "--create-namespace"); !strings.Contains(notes, enableProxy) || !strings.Contains(notes, release) {
 		t.Errorf("the notes are %s", notes)
+	}
+	hook := "--set=uninstall.deleteShardingConfigs=true"
+	if notes := helm("install", "other", chart, "--dry-run=client", hook); strings.Contains(notes, release) {
+		t.Errorf("the release deletes them itself, and the notes are %s", notes)
 	}
 	next := filepath.Join(newDir(t), "ctrlmesh")
 	check(t, os.CopyFS(next, os.DirFS(chart)))

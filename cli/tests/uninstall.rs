@@ -1,0 +1,96 @@
+//! `ctrlmesh uninstall` at an API server in memory: what it says of the cluster, and what it deletes.
+
+use std::io::Write as _;
+use std::process::Command;
+
+use anyhow::Result;
+use ctrlmesh_testkit::{ApiServer, Resource};
+use serde_json::{Value, json};
+
+const KIND: &str = "shardingconfigs.ctrlmesh.kusionstack.io";
+
+/// With a root in one namespace, and two shards in another.
+async fn cluster() -> Result<ApiServer> {
+    let kind = Resource::namespaced(
+        "ctrlmesh.kusionstack.io",
+        "v1alpha1",
+        "shardingconfigs",
+        "ShardingConfig",
+    );
+    let builder = ApiServer::builder().namespace("one").namespace("two").resource(kind);
+    let server = builder.start().await?;
+    let root = json!({ "root": { "prefix": "operator" } });
+    for (namespace, name, spec) in [
+        ("one", "root", root),
+        ("two", "left", json!({})),
+        ("two", "right", json!({})),
+    ] {
+        server.store().put(sharding_config(namespace, name, &spec))?;
+    }
+    Ok(server)
+}
+
+fn sharding_config(namespace: &str, name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",
+        "metadata": { "namespace": namespace, "name": name }, "spec": spec,
+    })
+}
+
+fn left(server: &ApiServer) -> usize {
+    server.store().read(|state| state.list(KIND).count())
+}
+
+/// Exit code, standard output, standard error.
+async fn uninstall(server: &ApiServer, flags: &'static [&'static str]) -> Result<(Option<i32>, String, String)> {
+    let mut kubeconfig = tempfile::NamedTempFile::new()?;
+    kubeconfig.write_all(server.plain_kubeconfig().as_bytes())?;
+    let running = tokio::task::spawn_blocking(move || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
+        command
+            .arg("uninstall")
+            .args(flags)
+            .env("KUBECONFIG", kubeconfig.path())
+            .output()
+    });
+    let output = running.await??;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((output.status.code(), text(&output.stdout), text(&output.stderr)))
+}
+
+const COUNTED: &str = "3 ShardingConfigs (1 root, 2 shards) in 2 namespaces";
+
+#[tokio::test]
+async fn uninstall_names_cluster_and_counts_before_it_deletes_and_after() -> Result<()> {
+    let server = cluster().await?;
+    let (code, printed, errors) = uninstall(&server, &["--yes"]).await?;
+    assert_eq!((code, left(&server)), (Some(0), 0), "{printed}{errors}");
+    let named = format!("context testkit, server {}", server.url());
+    let lines: Vec<&str> = printed.lines().collect();
+    let [first, .., last] = lines[..] else {
+        panic!("{printed}");
+    };
+    assert!(
+        first.starts_with(&named) && first.ends_with(&format!("deleting {COUNTED}")),
+        "{first}"
+    );
+    assert!(
+        last.starts_with(&named) && last.contains("deleted 3 ShardingConfigs"),
+        "{last}"
+    );
+    assert!(last.contains("kubectl delete -k deploy/"), "{last}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn uninstall_without_confirmation_tells_what_it_would_delete_and_deletes_nothing() -> Result<()> {
+    let server = cluster().await?;
+    let (code, printed, errors) = uninstall(&server, &[]).await?;
+    assert_eq!((code, left(&server)), (Some(1), 3));
+    assert!(
+        printed.contains("context testkit") && printed.contains(&format!("would delete {COUNTED}")),
+        "{printed}"
+    );
+    assert!(errors.contains("--yes"), "{errors}");
+    Ok(())
+}
