@@ -22,7 +22,7 @@ help: ## Shows the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: build ## A manager and two replicas of an unmodified controller, sharded and tortured live; offline, under 40 s once built
+demo: build ## A manager and two replicas of an unmodified controller, sharded and tortured live; offline, about 50 s once built
 	@$(BIN)/ctrlmesh demo
 
 .PHONY: test

@@ -1,5 +1,6 @@
 //! Asks the admin port of a sidecar. What the answers mean is the caller's.
 
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -40,15 +41,43 @@ impl Admin {
 
     /// The body of a 200 answer.
     pub(crate) async fn get(&self, path: &'static str) -> Result<String, Error> {
-        let failed = |source| Error::Admin {
-            address: self.address,
-            path,
-            source: Box::new(source),
-        };
+        let failed = |error: kube::Error| self.failed(path, problem(&error));
         let request = Request::get(path).body(Vec::new());
         let request = request.map_err(|error| failed(kube::Error::HttpError(error)))?;
         let what = format!("{} answers {path}", self.address);
         within(what, self.client.request_text(request)).await?.map_err(failed)
+    }
+
+    /// Why `path` can't be had.
+    pub(crate) fn failed(&self, path: &'static str, problem: impl Into<String>) -> Error {
+        Error::Admin {
+            address: self.address,
+            path,
+            problem: problem.into(),
+        }
+    }
+}
+
+/// What went wrong, for somebody who knows nothing of clients.
+fn problem(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return format!("the answer is {}", status.code);
+    }
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return match error.kind() {
+                ErrorKind::ConnectionRefused => "nothing listens there".to_owned(),
+                ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
+                ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => "no way leads there from here".to_owned(),
+                _ => error.to_string(),
+            };
+        }
+        cause = error.source();
+    }
+    match error {
+        kube::Error::Service(_) | kube::Error::HyperError(_) => "what listens there does not speak HTTP".to_owned(),
+        error => error.to_string(),
     }
 }
 

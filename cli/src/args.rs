@@ -1,6 +1,6 @@
 //! The command line. What a command does with its arguments is the command's.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub(crate) struct UninstallArgs {
     pub(crate) yes: bool,
 
     /// Seconds to wait.
-    #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) timeout: u64,
 }
 
@@ -150,7 +150,7 @@ pub(crate) struct ApiServerArgs {
     pub(crate) kubeconfig: PathBuf,
 
     /// Port on 127.0.0.1 that the kubeconfig names; 0 takes a free one.
-    #[arg(long, default_value_t = 0, value_name = "PORT")]
+    #[arg(long, default_value_t = 0, value_name = "PORT", value_parser = port)]
     pub(crate) port: u16,
 }
 
@@ -158,7 +158,7 @@ pub(crate) struct ApiServerArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// The sidecar's admin port.
-    #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], ports::ADMIN)), value_name = "IP:PORT")]
+    #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], ports::ADMIN)), value_name = "IP:PORT", value_parser = address)]
     pub(crate) address: SocketAddr,
 
     /// How the result is written.
@@ -194,6 +194,28 @@ pub(crate) struct ControllerArgs {
     pub(crate) name: String,
 }
 
+/// Longest wait of an uninstallation: a day.
+const MAX_SECONDS: u64 = 86_400;
+
+fn seconds(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| (1..=MAX_SECONDS).contains(number));
+    number.ok_or_else(|| format!("write a number of seconds from 1 to {MAX_SECONDS}"))
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| "write a number from 0 to 65535".to_owned())
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| match text.parse::<IpAddr>() {
+        Ok(ip) => format!("it has no port; write {}", SocketAddr::new(ip, ports::ADMIN)),
+        Err(_) => format!(
+            "write an IP address and a port, such as 127.0.0.1:{port} or [::1]:{port}",
+            port = ports::ADMIN
+        ),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -203,6 +225,46 @@ mod tests {
     #[test]
     fn command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn values_that_are_none_are_told_what_to_write() {
+        for (arguments, says) in [
+            (
+                ["status", "--address", "localhost:5441"],
+                "such as 127.0.0.1:5441 or [::1]:5441",
+            ),
+            (
+                ["status", "--address", "10.0.0.1"],
+                "it has no port; write 10.0.0.1:5441",
+            ),
+            (["status", "--address", "::1"], "it has no port; write [::1]:5441"),
+            (
+                ["uninstall", "--timeout", "0"],
+                "write a number of seconds from 1 to 86400",
+            ),
+            (
+                ["uninstall", "--timeout", "soon"],
+                "write a number of seconds from 1 to 86400",
+            ),
+        ] {
+            let error = Cli::try_parse_from(["ctrlmesh"].into_iter().chain(arguments)).unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        let api_server = [
+            "ctrlmesh",
+            "plugin",
+            "api-server",
+            "--kubeconfig",
+            "k",
+            "--port",
+            "70000",
+        ];
+        let error = Cli::try_parse_from(api_server).unwrap_err().to_string();
+        assert!(error.contains("write a number from 0 to 65535"), "{error}");
+        for good in ["127.0.0.1:1", "[::1]:1"] {
+            assert!(Cli::try_parse_from(["ctrlmesh", "status", "--address", good]).is_ok());
+        }
     }
 
     #[test]

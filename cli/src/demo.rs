@@ -83,11 +83,11 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     directory.close().map_err(Error::file("remove", &path))?;
     let is_text = args.output == Output::Text;
     if is_text && !claims.all().is_empty() {
-        print::line(&format!("\n{}", summary::text(&claims, screen.paint())));
+        print::line(&format!("\n{}", summary::text(&claims, screen.paint(), print::width())));
     }
     let summary = told?;
     if is_text {
-        print::line(&summary.faults());
+        print::line(&summary.faults(print::width()));
     }
     print::line(&if is_text {
         summary.verdict(screen.paint())

@@ -122,16 +122,21 @@ pub(crate) enum Error {
         source: Box<kube::Error>,
     },
     /// A sidecar's admin port gave no good answer.
-    #[error("{path} of a sidecar at {address} can't be had; is that its admin port (5441 in a pod)?")]
+    #[error(
+        "{path} of a sidecar at {address} can't be had: {problem}; is that its admin port (5441 in a pod)? From outside of the pod it is \
+         reached by `kubectl port-forward POD 5441`"
+    )]
     Admin {
         /// Where it was asked.
         address: SocketAddr,
         /// For what.
         path: &'static str,
-        /// Why it failed.
-        #[source]
-        source: Box<kube::Error>,
+        /// Why it failed, in words.
+        problem: String,
     },
+    /// What a command says can't be written.
+    #[error("cannot write to standard output")]
+    StandardOutput(#[source] std::io::Error),
     /// A kubeconfig.
     #[error("the kubeconfig {}", path.display())]
     Kubeconfig {
@@ -151,7 +156,7 @@ pub(crate) enum Error {
     #[error("a sidecar would not run this plugin with these settings")]
     Plugin(#[from] ctrlmesh_proxy::harness::HarnessError),
     /// A file of cases for a plugin.
-    #[error("{}: {problem}", path.display())]
+    #[error("{} {problem}", path.display())]
     Cases {
         /// The file.
         path: PathBuf,

@@ -11,14 +11,14 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ctrlmesh_contract::Mistakes;
-use ctrlmesh_manager::api::API_VERSION;
-use ctrlmesh_manager::validate::is_kind;
+use ctrlmesh_contract::{Mistake, Mistakes};
+use ctrlmesh_manager::api::{API_VERSION, ShardingConfig};
+use ctrlmesh_manager::validate::{self as rules, is_kind, unlocked_beside, unlocked_warning};
 use ctrlmesh_manager::{Findings, validate};
 use serde::Serialize;
 use serde_json::Value;
 
-use self::object::{Object, objects, text, value_of};
+use self::object::{Object, objects, text, value_of, value_of_last};
 use self::tree::Node;
 use crate::args::{LintArgs, Output};
 use crate::error::Error;
@@ -77,6 +77,7 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
         return Err(Error::FixStandardInput);
     }
     let (mut judged, mut fixed, mut known) = (Vec::new(), Vec::new(), Known::default());
+    let mut texts = Vec::new();
     for file in &args.files {
         let read = read(file).and_then(|text| {
             if args.fix {
@@ -85,6 +86,10 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
                 Ok(text)
             }
         });
+        known.shards.extend(read.iter().flat_map(|text| shards(text)));
+        texts.push((file, read));
+    }
+    for (file, read) in texts {
         match read {
             Ok(text) => judged.extend(judge_text(file, &text, &mut known)),
             // A file that can't be read is a finding, so that the others are judged.
@@ -143,9 +148,31 @@ impl Fixed {
     }
 }
 
-/// Objects that were judged: file and line, by kind, namespace and name.
+/// What is known of all files.
 #[derive(Debug, Default)]
-struct Known(HashMap<[String; 3], (PathBuf, usize)>);
+struct Known {
+    /// Objects that were judged: file and line, by kind, namespace and name.
+    judged: HashMap<[String; 3], (PathBuf, usize)>,
+    /// ShardingConfigs, also of files that were not judged yet.
+    shards: Vec<ShardingConfig>,
+}
+
+/// The ShardingConfigs of a text that make sense.
+fn shards(text: &str) -> Vec<ShardingConfig> {
+    let documents = tree::documents(text);
+    let values = documents.iter().filter_map(|document| value_of(text, document).ok());
+    let of_value = |value: &Value| -> Vec<ShardingConfig> {
+        let read = objects(value)
+            .into_iter()
+            .filter_map(|object| rules::read(object.value).ok());
+        let configs = read.filter_map(|object| match object {
+            rules::Object::ShardingConfig(config) => Some(*config),
+            _ => None,
+        });
+        configs.collect()
+    };
+    values.flat_map(|value| of_value(&value)).collect()
+}
 
 fn judge_text(file: &Path, text: &str, known: &mut Known) -> Vec<Judged> {
     let documents = tree::documents(text);
@@ -157,8 +184,14 @@ fn judge_text(file: &Path, text: &str, known: &mut Known) -> Vec<Judged> {
         .collect();
     let mut judged = Vec::new();
     for document in &documents {
-        let root = document.root.as_ref().map_err(Clone::clone);
-        let (root, value) = match root.and_then(|root| Ok((root, value_of(text, document)?))) {
+        let read = |root| match value_of(text, document) {
+            Ok(value) => Ok((root, value, Vec::new())),
+            Err(error) => {
+                let (value, twice) = value_of_last(text, document, root).ok_or(error)?;
+                Ok((root, value, twice))
+            }
+        };
+        let (root, value, twice) = match document.root.as_ref().map_err(Clone::clone).and_then(read) {
             Ok(read) => read,
             Err((line, problem)) => {
                 let message = format!("{} is neither YAML nor JSON: {problem}", file.display());
@@ -168,14 +201,14 @@ fn judge_text(file: &Path, text: &str, known: &mut Known) -> Vec<Judged> {
         };
         if chain::is_chain(&value) {
             let written = text.get(document.range.clone()).unwrap_or_default();
-            let findings = chain::judge(written, documents.len() == 1);
+            let findings = chain::judge(written, &value, documents.len() == 1);
             let name = format!("chain of {}", object::text(&value, "namespace"));
             judged.push(Judged::of(file, name, root, &findings));
             continue;
         }
         for object in objects(&value) {
             let node = root.at(&object.path).unwrap_or(root);
-            judged.push(judge(file, &object, node, known));
+            judged.push(judge(file, &object, node, &twice, known));
         }
     }
     if judged.is_empty() {
@@ -184,8 +217,8 @@ fn judge_text(file: &Path, text: &str, known: &mut Known) -> Vec<Judged> {
     judged
 }
 
-/// Objects of others lie among ours: they are named, and left alone.
-fn judge(file: &Path, object: &Object<'_>, node: &Node, known: &mut Known) -> Judged {
+/// Objects of others lie among ours: they are named, and left alone. `twice`: fields that the text has twice.
+fn judge(file: &Path, object: &Object<'_>, node: &Node, twice: &[Mistake], known: &mut Known) -> Judged {
     let document = object.value;
     let version = text(document, "apiVersion");
     let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
@@ -200,13 +233,31 @@ fn judge(file: &Path, object: &Object<'_>, node: &Node, known: &mut Known) -> Ju
     } else {
         validate(document)
     };
+    for Mistake { path, problem } in twice {
+        findings.mistakes.add(path, problem);
+    }
     if !is_foreign {
+        rules::check_metadata_fields(document, &mut findings);
         known.check(file, node, document, &mut findings);
+        known.warn(document, &mut findings);
     }
     Judged::of(file, object.name(), node, &findings)
 }
 
 impl Known {
+    /// Warns of what follows from other objects, and of what a file does here that it did not do elsewhere.
+    fn warn(&self, document: &Value, findings: &mut Findings) {
+        let Ok(object) = rules::read(document) else { return };
+        rules::warn_of_file(&object, findings);
+        if let rules::Object::ShardingConfig(config) = &object {
+            let beside = unlocked_beside(config, &self.shards);
+            if !beside.is_empty() {
+                let warning = unlocked_warning(Some(&beside));
+                findings.warnings.add(warning.path, warning.problem);
+            }
+        }
+    }
+
     /// An object of a name that another one has: of two in one file kubectl keeps the last; files may be about different clusters.
     fn check(&mut self, file: &Path, node: &Node, document: &Value, findings: &mut Findings) {
         let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
@@ -215,7 +266,7 @@ impl Known {
         if name.is_empty() {
             return;
         }
-        match self.0.get(&key) {
+        match self.judged.get(&key) {
             // A file that is named twice.
             Some((other, line)) if other == file && *line == node.line => {}
             Some((other, line)) if other == file => {
@@ -233,7 +284,7 @@ impl Known {
                 findings.warnings.add("metadata.name", problem);
             }
             None => {
-                self.0.insert(key, (file.to_owned(), node.line));
+                self.judged.insert(key, (file.to_owned(), node.line));
             }
         }
     }
@@ -270,7 +321,15 @@ fn found(mistakes: &Mistakes, node: &Node) -> Vec<Found> {
         line: Some(node.line_of(&mistake.path)),
         message: mistake.problem.clone(),
     });
-    found.collect()
+    let untold = (mistakes.untold() > 0).then(|| Found {
+        path: String::new(),
+        line: None,
+        message: format!(
+            "and {} more; they are told when some of these are mended",
+            mistakes.untold()
+        ),
+    });
+    found.chain(untold).collect()
 }
 
 fn lines(judged: &Judged) -> Vec<String> {

@@ -20,7 +20,10 @@ use crate::args::{Cli, Command};
 use crate::error::Error;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return print::usage(&error),
+    };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return print::failure(&Error::Runtime(error)),
@@ -36,5 +39,5 @@ fn main() -> ExitCode {
             Command::DemoController(args) => demo::controller::run(args).await,
         }
     });
-    outcome.unwrap_or_else(|error| print::failure(&error))
+    print::outcome(outcome)
 }

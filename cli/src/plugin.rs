@@ -1,6 +1,7 @@
 //! `ctrlmesh plugin`: for people who write plugins.
 
 mod api_server;
+mod cases;
 mod inspect;
 mod template;
 mod test;

@@ -13,13 +13,18 @@ use crate::args::{Output, StatusArgs};
 use crate::error::Error;
 use crate::print;
 
+/// What is asked for.
+const PATH: &str = "/status";
+
 /// Runs the command. Fails if it is not ready, the newest chain was refused, or an entry does not work.
 pub(crate) async fn run(args: StatusArgs) -> Result<ExitCode, Error> {
-    let answer = Admin::new(args.address)?.get("/status").await?;
-    let status: Status = serde_json::from_str(&answer)?;
+    let admin = Admin::new(args.address)?;
+    let answer = admin.get(PATH).await?;
+    let status: Status =
+        serde_json::from_str(&answer).map_err(|_| admin.failed(PATH, "the answer is no status of a sidecar"))?;
     match args.output {
         Output::Json => print::line(answer.trim()),
-        Output::Text => print::line(&text(&status)),
+        Output::Text => print::line(&text(&status, print::width())),
     }
     let is_well = status.not_ready.is_empty()
         && status.refused.is_none()
@@ -31,14 +36,14 @@ pub(crate) async fn run(args: StatusArgs) -> Result<ExitCode, Error> {
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn text(status: &Status) -> String {
-    let facts = facts(status);
-    if status.chain.entries.is_empty() {
-        return facts.trim_fmt();
+fn text(status: &Status, width: Option<u16>) -> String {
+    let mut tables = vec![facts(status)];
+    if !status.chain.entries.is_empty() {
+        tables.push(entries(status));
+        tables.extend(reports(status));
     }
-    let mut parts = vec![facts.trim_fmt(), entries(status).trim_fmt()];
-    parts.extend(reports(status).map(|reports| reports.trim_fmt()));
-    parts.join("\n\n")
+    let tables = tables.into_iter().map(|table| print::table(table, width));
+    tables.collect::<Vec<_>>().join("\n\n")
 }
 
 /// What holds for the whole sidecar.
@@ -102,6 +107,7 @@ fn under_way(earlier: &InFlight) -> String {
 /// Whether the controller sends anything through its sidecar.
 fn api_traffic(traffic: &ApiTraffic) -> String {
     match (&traffic.last, &traffic.since) {
+        (Some(_), _) if traffic.in_flight.is_some_and(|count| count > 0) => "requests are in flight".to_owned(),
         (Some(last), _) => format!("last request at {last}"),
         (None, Some(since)) => {
             format!("none since {since}; a controller that ignores KUBECONFIG goes past the sidecar")
@@ -244,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        let text = text(&serde_json::from_str(STATUS).unwrap());
+        let text = text(&serde_json::from_str(STATUS).unwrap(), None);
         for part in [
             "shop/operator-0",
             "the chain has no shard for this pod's labels; else",
@@ -264,10 +270,27 @@ mod tests {
     }
 
     #[test]
+    fn tables_are_not_wider_than_the_terminal_and_lose_no_word() {
+        let status: Status = serde_json::from_str(STATUS).unwrap();
+        let letters = |text: &str| {
+            let mut letters: Vec<char> = text.chars().filter(|letter| !letter.is_whitespace()).collect();
+            letters.sort_unstable();
+            letters
+        };
+        let whole = text(&status, None);
+        for width in [60, 80] {
+            let told = text(&status, Some(width));
+            let is_narrow = |line: &str| line.chars().count() <= usize::from(width);
+            assert!(told.lines().all(is_narrow), "{width}:\n{told}");
+            assert_eq!(letters(&told), letters(&whole), "{width}:\n{told}");
+        }
+    }
+
+    #[test]
     fn sidecar_that_compiles_says_so_instead_of_that_it_has_no_chain() {
         let status = |not_ready: &str| {
             let json = format!(r#"{{"notReady":[{not_ready}],"compiling":{{"plugins":2,"seconds":3}}}}"#);
-            text(&serde_json::from_str(&json).unwrap())
+            text(&serde_json::from_str(&json).unwrap(), None)
         };
         let starting = status(r#""first chain","listener""#);
         assert!(
@@ -282,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_sidecar_without_a_chain_says_so() {
-        let text = text(&Status::default());
+        let text = text(&Status::default(), None);
         assert!(text.contains("none yet") && !text.contains("ENTRY"), "{text}");
         assert!(!text.contains("not ready"), "{text}");
     }

@@ -244,3 +244,62 @@ fn fix_leaves_what_needs_a_decision_and_says_what_it_did() -> Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn shards_without_a_lock_are_warned_of_across_files() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let [left, right] = ["left", "right"].map(|name| (name, folder.path().join(format!("{name}.yaml"))));
+    let shard = |name: &str, lock: &str| {
+        format!(
+            "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: ShardingConfig\nmetadata: {{name: {name}, namespace: demo}}\nspec:\n  \
+             selector: {{matchLabels: {{shard: {name}}}}}\n{lock}  limits:\n  - relateResources: [{{apiGroups: [''], resources: [pods]}}]\n    \
+             selector: {{matchLabels: {{a: {name}}}}}\n"
+        )
+    };
+    for (name, file) in [&left, &right] {
+        std::fs::write(file, shard(name, ""))?;
+    }
+    let (code, printed) = lint(&[], &[&left.1, &right.1])?;
+    assert_eq!(code, Some(0), "{printed}");
+    for (name, other) in [("left", "right"), ("right", "left")] {
+        let told = format!(
+            "ShardingConfig demo/{name}: warning: spec.controller: is missing, and this limits the same resources as {other}."
+        );
+        assert!(printed.contains(&told), "{told} is missing in {printed}");
+    }
+    let (_, printed) = lint(&[], &[&left.1])?;
+    assert!(printed.trim_end().ends_with("left: ok"), "{printed}");
+    for (name, file) in [&left, &right] {
+        std::fs::write(file, shard(name, "  controller: {leaderElectionName: operator}\n"))?;
+    }
+    let (_, printed) = lint(&[], &[&left.1, &right.1])?;
+    assert!(!printed.contains("warning"), "{printed}");
+    Ok(())
+}
+
+#[test]
+fn faults_in_a_file_are_warned_of_until_somebody_says_that_they_shall_act() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("faults.yaml");
+    let faults = |metadata: &str| {
+        format!(
+            "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: FaultInjection\nmetadata: {{name: a, namespace: demo{metadata}}}\nspec:\n  \
+             selector: {{}}\n  httpFault:\n  - match: {{resources: [{{apiGroups: [''], resources: [pods], verbs: [list]}}]}}\n    do: \
+             conflict\n"
+        )
+    };
+    std::fs::write(&file, faults(""))?;
+    let (code, printed) = lint(&[], &[&file])?;
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(
+        printed.contains("faults.yaml:6: FaultInjection demo/a: warning: spec.httpFault: acts in every pod"),
+        "{printed}"
+    );
+    std::fs::write(
+        &file,
+        faults(", annotations: {ctrlmesh.kusionstack.io/activate: 'true'}"),
+    )?;
+    let (_, printed) = lint(&[], &[&file])?;
+    assert!(!printed.contains("acts in every pod"), "{printed}");
+    Ok(())
+}

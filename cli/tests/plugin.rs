@@ -72,6 +72,7 @@ fn inspect_names_a_file_that_cannot_be_read() -> Result<()> {
     Ok(())
 }
 
+const ASKED: &str = "requests: [{request: GET /api/v1/pods, expect: proceed}]\n";
 const SETTINGS: &str = "settings: {limits: [{selector: {matchLabels: {a: b}}}]}\n";
 
 #[test]
@@ -112,8 +113,14 @@ fn plugin_that_a_sidecar_would_refuse_fails_its_test_with_the_reason() -> Result
     std::fs::write(folder.path().join("a.wasm"), ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
     std::fs::write(folder.path().join("none.wasm"), "#!/bin/sh")?;
     for (file, cases, says) in [
-        ("none.wasm", SETTINGS.to_owned(), "not WebAssembly"),
-        ("a.wasm", "settings: {limts: []}\n".to_owned(), "limts"),
+        ("none.wasm", format!("{SETTINGS}{ASKED}"), "not WebAssembly"),
+        ("a.wasm", format!("settings: {{limts: []}}\n{ASKED}"), "limts"),
+        ("a.wasm", SETTINGS.to_owned(), "names no request"),
+        (
+            "a.wasm",
+            format!("{SETTINGS}{ASKED}reqests: []\n"),
+            "did you mean requests",
+        ),
         (
             "a.wasm",
             format!("{SETTINGS}requests: [{{request: nonsense, expect: edit}}]\n"),
@@ -124,7 +131,7 @@ fn plugin_that_a_sidecar_would_refuse_fails_its_test_with_the_reason() -> Result
             format!("{SETTINGS}requests: [{{request: GET /api/v1/pods}}]\n"),
             "expect",
         ),
-        ("a.wasm", "requests: 7\n".to_owned(), "cases.yaml: "),
+        ("a.wasm", "requests: 7\n".to_owned(), "cases.yaml has "),
     ] {
         std::fs::write(folder.path().join("cases.yaml"), &cases)?;
         let (code, errors) = plugin(folder.path(), &["test", file, "--cases", "cases.yaml"])?;

@@ -123,6 +123,12 @@ impl Mistakes {
         &self.list
     }
 
+    /// How many more there are.
+    #[must_use]
+    pub const fn untold(&self) -> usize {
+        self.untold
+    }
+
     /// An error if there is any.
     ///
     /// # Errors
@@ -177,7 +183,7 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("and 5 more"), "{text}");
-        assert_eq!(mistakes.list().len(), MAX_MISTAKES);
+        assert_eq!((mistakes.list().len(), mistakes.untold()), (MAX_MISTAKES, 5));
     }
 
     #[test]

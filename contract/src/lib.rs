@@ -12,8 +12,10 @@ pub mod plugin_file;
 pub mod selector;
 pub mod signature;
 pub mod status;
+pub mod suggest;
 pub mod support;
 pub mod world;
+pub mod yaml;
 
 pub use chain::{Chain, Entry, FailurePolicy, Origin, Settings};
 pub use digest::Digest;

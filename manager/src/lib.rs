@@ -44,7 +44,6 @@ pub mod shard_hash;
 pub mod shards;
 #[cfg(test)]
 mod stand;
-mod suggest;
 mod switches;
 mod timestamp;
 pub mod uninstall;

@@ -26,8 +26,11 @@ fn main() -> ExitCode {
     let outcome = runtime.block_on(async {
         match args.command {
             Some(Command::Uninstall { timeout_seconds }) => {
-                let tell = |line: &str| tracing::info!(line, "waiting for a ShardingConfig");
-                uninstall::run(Duration::from_secs(timeout_seconds), tell).await
+                let tell = |line: &str| tracing::info!(line, "uninstalling");
+                match uninstall::Cluster::infer().await {
+                    Ok(cluster) => uninstall::run(&cluster, Duration::from_secs(timeout_seconds), tell).await,
+                    Err(error) => Err(error),
+                }
             }
             None => process::run(args).await,
         }

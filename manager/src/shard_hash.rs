@@ -14,6 +14,12 @@ pub fn shard_hash(namespace: &str) -> u32 {
         .fold(0, |hash, c| (hash + u32::from(c) % BUCKETS) % BUCKETS)
 }
 
+/// Whether a value of that label is a bucket, as the manager writes it.
+#[must_use]
+pub fn is_bucket(value: &str) -> bool {
+    (0..BUCKETS).any(|bucket| bucket.to_string() == value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,11 +6,13 @@
 //!
 //! Caveats: does not know other objects ([`crate::overlap()`]) or the cluster.
 
+mod buckets;
 mod circuit_breaker;
 mod created;
 mod fault_injection;
 mod findings;
 mod image;
+mod in_part;
 mod mend;
 mod plugins;
 mod read;
@@ -18,16 +20,17 @@ mod resource_names;
 mod sharding_config;
 #[cfg(test)]
 mod tests;
+mod unlocked;
 
 pub use findings::Findings;
 pub use mend::{Change, Mend, Path, Step, mend};
 pub use read::{Object, is_kind, read};
+pub use unlocked::{unlocked_beside, unlocked_warning};
 
-use ctrlmesh_contract::Mistakes;
 use ctrlmesh_contract::names::labels;
 use serde_json::Value;
 
-use crate::{LabelKeys, switches};
+use crate::{LabelKeys, schema, switches};
 
 /// What is wrong with a document that someone wants to apply, where labels have their usual keys.
 #[must_use]
@@ -41,47 +44,24 @@ pub fn validate(document: &Value) -> Findings {
 #[must_use]
 pub fn validate_with(document: &Value, keys: &LabelKeys) -> Findings {
     match read(document) {
-        Err(mistakes) => in_part(document, mistakes, keys),
+        Err(mistakes) => in_part::judge(document, mistakes, keys),
         Ok(object) if object.has_label(labels::IGNORE_VALIDATE) => Findings::default(),
         Ok(object) => check(&object, keys),
     }
 }
 
-/// What the schema does not allow, and what the rules say of the rest: a person wants to know all of it at once.
-fn in_part(document: &Value, mut mistakes: Mistakes, keys: &LabelKeys) -> Findings {
-    let Some(object) = read::rest(document).filter(|object| !object.has_label(labels::IGNORE_VALIDATE)) else {
-        return Findings {
-            mistakes,
-            ..Findings::default()
-        };
-    };
-    let mut warnings = Mistakes::default();
-    let found = check(&object, keys);
-    let regions: Vec<String> = mistakes.list().iter().map(|it| region(&it.path).to_owned()).collect();
-    let follows = |path: &str| {
-        let mut regions = regions.iter();
-        regions.any(|region| is_within(path, region) || is_within(region, path))
-    };
-    for (from, to) in [(found.mistakes, &mut mistakes), (found.warnings, &mut warnings)] {
-        for it in from.list().iter().filter(|it| !follows(&it.path)) {
-            to.add(it.path.clone(), it.problem.clone());
-        }
-    }
-    Findings { mistakes, warnings }
+/// Adds fields of `metadata` that no object has. For files alone: an API server lets nothing of them through, and what a later one stores has
+/// to be readable.
+pub fn check_metadata_fields(document: &Value, findings: &mut Findings) {
+    schema::check_metadata_fields(document, &mut findings.mistakes);
 }
 
-/// The part of a document that can't be judged while a field in it is wrong: the mapping or the element around it.
-fn region(path: &str) -> &str {
-    match path.rsplit_once('.') {
-        Some((around, _)) if around != "spec" => around,
-        _ => path,
+/// What a person who applies an object from a file should know besides: under KusionStack the same file may have done nothing. Not said at
+/// admission, where each apply would say it.
+pub fn warn_of_file(object: &Object, findings: &mut Findings) {
+    if let Some((path, problem)) = switches::of_file(object) {
+        findings.warn(path, problem);
     }
-}
-
-/// Whether a path leads to a part of what another leads to, or to the same.
-fn is_within(path: &str, around: &str) -> bool {
-    let rest = path.strip_prefix(around);
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 /// What is wrong with an object that was read.

@@ -10,9 +10,10 @@ use super::replica::PerReplica;
 use super::stage::Step;
 use crate::error::Error;
 use crate::paint::Paint;
+use crate::print;
 
 /// The result of a run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Summary {
     /// Whether every claim holds.
@@ -41,8 +42,8 @@ impl Summary {
         Ok(serde_json::to_string_pretty(self)?)
     }
 
-    /// The rules for faults as a table.
-    pub(crate) fn faults(&self) -> String {
+    /// The rules for faults as a table of at most so many columns.
+    pub(crate) fn faults(&self, width: Option<u16>) -> String {
         let mut table = Table::new();
         table
             .load_style(UTF8_BORDERS_ONLY)
@@ -55,7 +56,7 @@ impl Summary {
                 Cell::new(&rule.effect),
             ]);
         }
-        table.to_string()
+        print::table(table, width)
     }
 
     /// As one sentence.
@@ -76,8 +77,8 @@ fn number(text: String) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
-/// The claims as a table.
-pub(crate) fn text(claims: &Claims, paint: Paint) -> String {
+/// The claims as a table of at most so many columns.
+pub(crate) fn text(claims: &Claims, paint: Paint, width: Option<u16>) -> String {
     let mut table = Table::new();
     table
         .load_style(UTF8_BORDERS_ONLY)
@@ -101,7 +102,7 @@ pub(crate) fn text(claims: &Claims, paint: Paint) -> String {
             sign,
         ]);
     }
-    table.to_string()
+    print::table(table, width)
 }
 
 #[cfg(test)]
@@ -114,7 +115,7 @@ mod tests {
         let mut claims = Claims::default();
         claims.count(2, "widgets handled by both replicas", Expected::Exactly(0), 3);
         claims.count(4, "reconciles meanwhile", Expected::AtLeast(100), 120);
-        let text = text(&claims, Paint::Plain);
+        let text = text(&claims, Paint::Plain, None);
         assert!(
             text.contains("✘") && text.contains("✔") && !text.contains('\x1b'),
             "{text}"
@@ -135,8 +136,60 @@ mod tests {
         summary.claims = claims.all()[1..].to_vec();
         let expected = "Inconclusive: machine too slow for 1 of 2 claims, the others hold (12.3 s).";
         assert_eq!(summary.verdict(Paint::Plain), expected);
-        assert!(super::text(&claims, Paint::Plain).contains('?'));
+        assert!(super::text(&claims, Paint::Plain, None).contains('?'));
         summary.claims = claims.all().to_vec();
         assert_eq!(summary.verdict(Paint::Plain), "1 of 3 claims FAIL (12.3 s).");
+    }
+
+    #[test]
+    fn tables_are_not_wider_than_the_terminal_and_lose_no_word() {
+        let mut claims = Claims::default();
+        let longest = "answers lost without a hint: writes that were done again";
+        claims.count(2, longest, Expected::AtLeast(100_000), 123_456);
+        claims.count(
+            10,
+            "failures that controllers met, all from the file",
+            Expected::Exactly(0),
+            3,
+        );
+        let fired = Fired {
+            rule: "lose-answers-without-a-hint",
+            matched: 1234,
+            fired: 567,
+            effect: "12 of 34 writes were done again, and each of them was seen by the API server".to_owned(),
+        };
+        let summary = Summary {
+            faults: vec![fired],
+            ..Summary::default()
+        };
+        for paint in [Paint::Plain, Paint::Coloured] {
+            for width in [40, 60, 80, 100] {
+                for (told, whole) in [
+                    (text(&claims, paint, Some(width)), text(&claims, paint, None)),
+                    (summary.faults(Some(width)), summary.faults(None)),
+                ] {
+                    let widest = told.lines().map(seen).max();
+                    assert!(widest <= Some(usize::from(width)), "{width}:\n{told}");
+                    assert_eq!(letters(&told), letters(&whole), "{width}:\n{told}");
+                }
+            }
+        }
+    }
+
+    /// Columns of a line on a terminal.
+    fn seen(line: &str) -> usize {
+        let parts = line.split('\x1b').enumerate();
+        let parts = parts.map(|(at, part)| match at {
+            0 => part,
+            _ => part.split_once('m').map_or("", |(_, rest)| rest),
+        });
+        parts.map(|part| part.chars().count()).sum()
+    }
+
+    /// Every letter and digit, in order of the alphabet.
+    fn letters(text: &str) -> Vec<char> {
+        let mut letters: Vec<char> = text.chars().filter(|letter| letter.is_alphanumeric()).collect();
+        letters.sort_unstable();
+        letters
     }
 }

@@ -12,37 +12,58 @@ pub(super) fn is_chain(document: &Value) -> bool {
     text(document, "apiVersion") == CHAIN_API_VERSION
 }
 
-/// What a sidecar would refuse in the text of a chain. `is_alone`: nothing else is in its file.
-pub(super) fn judge(written: &str, is_alone: bool) -> Findings {
+/// What a sidecar would refuse in a chain. `written`: its text; `is_alone`: nothing else is in its file.
+pub(super) fn judge(written: &str, document: &Value, is_alone: bool) -> Findings {
     let mut findings = Findings::default();
     if !is_alone {
         let problem = "is one of several documents; a sidecar reads a chain from a file that has nothing else";
         findings.mistakes.add("", problem);
     }
     match Chain::parse(written.as_bytes()) {
-        Ok(chain) => settings(&chain, &mut findings),
+        Ok(chain) => {
+            let entries = chain.entries.iter().enumerate();
+            let settings = entries.map(|(index, entry)| (index, entry.plugin, entry.settings.value()));
+            ask(settings, &chain.namespace, &mut findings);
+        }
         Err(Error::Mistakes { mistakes }) => {
             for Mistake { path, problem } in mistakes.list() {
-                findings.mistakes.add(path.clone(), problem.clone());
+                findings.mistakes.add(path, problem);
             }
+            ask(
+                readable(document, &mistakes),
+                text(document, "namespace"),
+                &mut findings,
+            );
         }
         Err(error) => findings.mistakes.add("", error.to_string()),
     }
     findings
 }
 
+/// Settings of entries in a chain that has mistakes, as far as these leave them readable.
+fn readable<'d>(document: &'d Value, mistakes: &Mistakes) -> impl Iterator<Item = (usize, Digest, &'d Value)> {
+    let entries = document.get("entries").and_then(Value::as_array).into_iter().flatten();
+    entries.enumerate().filter_map(|(index, entry)| {
+        let plugin = text(entry, "plugin").parse().ok()?;
+        let settings = entry.get("settings").filter(|settings| settings.is_object())?;
+        let path = format!("entries[{index}].settings");
+        let is_wrong = mistakes.list().iter().any(|mistake| mistake.path == path);
+        (!is_wrong).then_some((index, plugin, settings))
+    })
+}
+
 /// Asks the plugins that are known by their digests. What another one thinks of its settings, `ctrlmesh plugin test` tells.
-fn settings(chain: &Chain, findings: &mut Findings) {
+fn ask<'d>(settings: impl Iterator<Item = (usize, Digest, &'d Value)>, namespace: &str, findings: &mut Findings) {
     let shipped = ctrlmesh_plugins_builtin::builtin().iter();
     let shipped: Vec<(BuiltIn, Digest)> = shipped
         .filter_map(|plugin| Some((BuiltIn::of(plugin.name)?, Digest::of(plugin.bytes))))
         .collect();
-    for (index, entry) in chain.entries.iter().enumerate() {
-        let Some((built_in, _)) = shipped.iter().find(|(_, digest)| *digest == entry.plugin) else {
+    for (index, plugin, settings) in settings {
+        let Some((built_in, _)) = shipped.iter().find(|(_, digest)| *digest == plugin) else {
             continue;
         };
         let path = format!("entries[{index}].settings");
-        match built_in.check(entry.settings.value(), &chain.namespace) {
+        match built_in.check(settings, namespace) {
             Ok(warnings) => warnings
                 .into_iter()
                 .for_each(|warning| findings.warnings.add(path.clone(), warning)),
@@ -56,5 +77,5 @@ fn wrong(Mistake { path, problem }: &Mistake, settings: &str, mistakes: &mut Mis
         "" => settings.to_owned(),
         path => format!("{settings}.{path}"),
     };
-    mistakes.add(path, problem.clone());
+    mistakes.add(path, problem);
 }

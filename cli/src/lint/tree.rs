@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use ctrlmesh_contract::Mistake;
 use ctrlmesh_contract::error::quote;
 use ctrlmesh_manager::validate::Step;
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, StructureStyle};
@@ -255,6 +256,35 @@ impl Node {
         })
     }
 
+    /// Fields that stand in one mapping twice, as a parser counts them but for merge keys (`<<`). Recursion is bounded by the parser.
+    pub(super) fn fields_written_twice(&self) -> Vec<Mistake> {
+        let mut found = Vec::new();
+        self.find_twice("", &mut found);
+        found
+    }
+
+    fn find_twice(&self, path: &str, found: &mut Vec<Mistake>) {
+        for (at, field) in self.fields().iter().enumerate() {
+            let path = match path {
+                "" => field.name.clone(),
+                path => format!("{path}.{}", plain(&field.name)),
+            };
+            let mut before = self.fields().iter().take(at);
+            let is_name = !matches!(field.name.as_str(), "" | "<<");
+            if let Some(first) = before.find(|other| is_name && other.name == field.name) {
+                let problem = format!("is on line {}, too; write it once", first.key.line);
+                found.push(Mistake {
+                    path: path.clone(),
+                    problem,
+                });
+            }
+            field.value.find_twice(&path, found);
+        }
+        for (index, item) in self.items().iter().enumerate() {
+            item.find_twice(&format!("{path}[{index}]"), found);
+        }
+    }
+
     /// The line of a field by its path, such as `spec.limits[0].selector`; of what is around it, if it is not there.
     pub(super) fn line_of(&self, path: &str) -> usize {
         let (mut node, mut line, mut path) = (self, self.line, path);
@@ -273,6 +303,12 @@ impl Node {
             (node, line, path) = (item, item.line, rest);
         }
     }
+}
+
+/// A name as paths have it: in quotes if it has dots or the like.
+fn plain(name: &str) -> String {
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if is_plain { name.to_owned() } else { quote(name) }
 }
 
 /// What follows a field's name at the start of a path.
@@ -334,6 +370,25 @@ spec:
         let json = documents[2].root.as_ref().unwrap();
         assert_eq!((json.line_of("kind"), json.line_of("spec.x[0].y")), (14, 16));
         assert_eq!(documents[0].comments, 1, "the first stands before it");
+    }
+
+    #[test]
+    fn fields_that_stand_twice_are_found_where_they_stand() {
+        let text = "a: 1\nb:\n  c/d: 1\n  x: {y: 1, z: 2, y: 3}\n  c/d: 2\nlist:\n- a: 1\n  <<: {b: 1}\n  <<: {c: 1}\n- a: 1\n  a: 2\na: 2\n";
+        let documents = documents(text);
+        let root = documents[0].root.as_ref().unwrap();
+        let told: Vec<_> = root
+            .fields_written_twice()
+            .into_iter()
+            .map(|it| (root.line_of(&it.path), format!("{}: {}", it.path, it.problem)))
+            .collect();
+        let expected = [
+            (4, "b.x.y: is on line 4, too; write it once"),
+            (5, "b.\"c/d\": is on line 3, too; write it once"),
+            (11, "list[1].a: is on line 10, too; write it once"),
+            (12, "a: is on line 1, too; write it once"),
+        ];
+        assert_eq!(told, expected.map(|(line, told)| (line, told.to_owned())));
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(crate) async fn run(args: &ApiServerArgs) -> Result<ExitCode, Error> {
         args.kubeconfig.display()
     ));
     print::line(&format!("the same without TLS, for curl: {}", server.url()));
+    // Nobody would learn where it is.
+    print::check()?;
     tokio::signal::ctrl_c().await.map_err(Error::Runtime)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -111,7 +111,7 @@ fn text(inspection: &Inspection) -> String {
         (None, refused) => format!("refuses it: {}", refused.as_deref().unwrap_or_default()),
     };
     table.add_row(["sidecar", &verdict]);
-    table.trim_fmt()
+    print::table(table, print::width())
 }
 
 #[cfg(test)]

@@ -1,46 +1,18 @@
 //! `ctrlmesh plugin test`: what the bytes of a plugin say to requests, in the engine that a sidecar uses. Nothing is sent anywhere.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use ctrlmesh_proxy::chain::Matcher;
-use ctrlmesh_proxy::harness::{self, Harness, Request};
+use ctrlmesh_proxy::harness::{Harness, Request};
 use ctrlmesh_proxy::verdict::{RequestAction, RequestEdit, RequestVerdict};
-use ctrlmesh_wire::RequestInfo;
-use http::{HeaderName, HeaderValue, Method, Uri};
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use ctrlmesh_proxy::wasm::Level;
+use serde_json::Value;
 
+use super::cases::{self, Case, Cases, NOT_ASKED};
 use crate::args::TestArgs;
 use crate::error::Error;
 use crate::print;
-
-/// What is expected of a plugin that is not asked.
-const NOT_ASKED: &str = "not asked";
-
-/// A file of cases.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Cases {
-    /// As in the chain.
-    #[serde(default)]
-    settings: Map<String, Value>,
-    #[serde(default)]
-    requests: Vec<Case>,
-}
-
-/// A request, and what the plugin should say.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Case {
-    /// `DELETE /api/v1/namespaces/a/pods/b`.
-    request: String,
-    #[serde(default)]
-    headers: std::collections::BTreeMap<String, String>,
-    /// `proceed`, `edit`, `refuse 403`, `answer 200`, `reset`, `fault` or `not asked`.
-    expect: String,
-}
 
 /// What a plugin said, in the word that is compared and in a sentence.
 struct Said {
@@ -50,28 +22,23 @@ struct Said {
 
 /// Tests a file. Exits 1 if a sidecar would not run it, or if it says something else than is expected.
 pub(crate) fn run(args: &TestArgs) -> Result<ExitCode, Error> {
-    let cases = match &args.cases {
-        Some(path) => read(path)?,
+    let Cases { settings, requests } = match &args.cases {
+        Some(path) => cases::read(path)?,
         None => Cases::default(),
     };
-    let settings = Value::Object(cases.settings).to_string();
     let wasm = std::fs::read(&args.file).map_err(Error::file("read", &args.file))?;
-    let mut plugin = Harness::new(&wasm, &settings)?;
+    let mut plugin = Harness::new(&wasm, &Value::Object(settings).to_string())?;
     let mut failed = 0;
-    for case in &cases.requests {
-        let request = request(case).map_err(|problem| Error::Cases {
-            path: args.cases.clone().unwrap_or_default(),
-            problem,
-        })?;
-        let said = ask(&mut plugin, &request);
+    for case in &requests {
+        let said = ask(&mut plugin, &case.request);
         let is_good = said.word == case.expect;
         failed += u32::from(!is_good);
         print::line(&told(case, &said, is_good));
     }
     for line in plugin.log() {
-        print::line(&format!("log   {:?}: {}", line.level, line.message));
+        print::line(&format!("log   {}: {}", level(line.level), line.message));
     }
-    print::line(&match (cases.requests.len(), failed) {
+    print::line(&match (requests.len(), failed) {
         (0, _) => "a sidecar would run it; name requests with --cases to see what it says to them".to_owned(),
         (all, 0) => format!("all {all} requests got what is expected"),
         (all, failed) => format!("{failed} of {all} requests got something else than is expected"),
@@ -83,36 +50,21 @@ pub(crate) fn run(args: &TestArgs) -> Result<ExitCode, Error> {
     })
 }
 
-fn read(path: &Path) -> Result<Cases, Error> {
-    let text = std::fs::read_to_string(path).map_err(Error::file("read", path))?;
-    let options = serde_saphyr::options! { with_snippet: false };
-    serde_saphyr::from_str_with_options(&text, options).map_err(|error| Error::Cases {
-        path: path.to_owned(),
-        problem: error.to_string(),
-    })
+const fn level(level: Level) -> &'static str {
+    match level {
+        Level::Debug => "debug",
+        Level::Info => "info",
+        Level::Warn => "warn",
+        Level::Error => "error",
+    }
 }
 
-/// The request of a case; or why it is none.
-fn request(case: &Case) -> Result<Request, String> {
-    let wrong = |problem: &str| format!("request {:?} {problem}", case.request);
-    let (method, target) = case
-        .request
-        .split_once(' ')
-        .ok_or_else(|| wrong("has no path; write it like GET /api/v1/pods"))?;
-    let method: Method = method.parse().map_err(|_| wrong("begins with no HTTP method"))?;
-    let uri: Uri = target
-        .parse()
-        .map_err(|error| wrong(&format!("has no path: {error}")))?;
-    RequestInfo::parse(method.as_str(), uri.path(), uri.query()).map_err(|error| wrong(&error.to_string()))?;
-    let mut request = harness::request(method, target);
-    for (name, value) in &case.headers {
-        let is_header = name.parse::<HeaderName>().is_ok() && HeaderValue::from_str(value).is_ok();
-        if !is_header {
-            return Err(wrong(&format!("has a header that can't be sent: {name}")));
-        }
-        request = request.header(name, value);
+/// A time in Go's notation, as settings of plugins have it: `250ms`, `2s`.
+fn time(time: Duration) -> String {
+    match time.as_millis() {
+        millis if millis % 1000 == 0 => format!("{}s", millis / 1000),
+        millis => format!("{millis}ms"),
     }
-    Ok(request)
 }
 
 fn ask(plugin: &mut Harness, request: &Request) -> Said {
@@ -146,10 +98,13 @@ fn said(RequestVerdict { delay, action }: &RequestVerdict) -> Said {
             format!("{} bytes", answer.body.len()),
         ),
         RequestAction::Reset(_) => ("reset".to_owned(), String::new()),
-        RequestAction::RefuseConnections(time) => ("reset".to_owned(), format!("no connections for {time:?}")),
+        RequestAction::RefuseConnections(time) => {
+            ("reset".to_owned(), format!("no connections for {}", self::time(*time)))
+        }
     };
     if *delay > Duration::ZERO {
-        more = format!("after {delay:?}{}{more}", if more.is_empty() { "" } else { ", " });
+        let between = if more.is_empty() { "" } else { ", " };
+        more = format!("after {}{between}{more}", time(*delay));
     }
     Said { word, more }
 }
@@ -174,11 +129,30 @@ fn told(case: &Case, said: &Said, is_good: bool) -> String {
         format!(": {more}")
     };
     if is_good {
-        format!("ok    {}: {word}{more}", case.request)
+        format!("ok    {}: {word}{more}", case.name)
     } else {
         format!(
             "FAIL  {}: expected {}, but it says {word}{more}",
-            case.request, case.expect
+            case.name, case.expect
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_as_settings_have_them() {
+        for (millis, told) in [(0, "0s"), (250, "250ms"), (2000, "2s"), (1500, "1500ms")] {
+            assert_eq!(time(Duration::from_millis(millis)), told);
+        }
+        let delay = Duration::from_millis(20);
+        let verdict = RequestVerdict {
+            delay,
+            action: RequestAction::RefuseConnections(Duration::from_secs(3)),
+        };
+        let Said { word, more } = said(&verdict);
+        assert_eq!((&*word, &*more), ("reset", "after 20ms, no connections for 3s"));
     }
 }

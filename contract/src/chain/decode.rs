@@ -14,6 +14,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Mistakes, quote};
 use crate::names::CHAIN_API_VERSION;
 use crate::selector::{LabelSelector, Operator, Requirement};
+use crate::suggest::did_you_mean;
 use fields::{Fields, I32, LIST, MAPPING, TEXT, U32, U64, convert};
 
 /// Reads and validates a document.
@@ -108,8 +109,9 @@ fn failure_policy(fields: &mut Fields<'_>) -> FailurePolicy {
             fields.mistake(
                 "onFailure",
                 &format!(
-                    "is {}; write Closed (refuse the request) or Open (skip the plugin)",
-                    quote(other)
+                    "is {}; write Closed (refuse the request) or Open (skip the plugin){}",
+                    quote(other),
+                    did_you_mean(other, ["Closed", "Open"])
                 ),
             );
             FailurePolicy::Closed
@@ -168,7 +170,11 @@ fn requirement(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Requ
         if operator.is_none() {
             fields.mistake(
                 "operator",
-                &format!("is {}; write In, NotIn, Exists or DoesNotExist", quote(&text)),
+                &format!(
+                    "is {}; write In, NotIn, Exists or DoesNotExist{}",
+                    quote(&text),
+                    did_you_mean(&text, ["In", "NotIn", "Exists", "DoesNotExist"])
+                ),
             );
         }
         operator

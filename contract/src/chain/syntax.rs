@@ -12,6 +12,7 @@ use serde_json::{Map, Number, Value};
 
 use super::MAX_DOCUMENT_BYTES;
 use crate::error::{Error, quote};
+use crate::yaml::problem;
 
 /// Deepest nesting. Settings of real plugins nest some six levels; every reader and printer of values recurses.
 const MAX_DEPTH: usize = 64;
@@ -60,7 +61,7 @@ fn yaml(text: &str) -> Result<Value, String> {
         reject_unsupported_tags: true,
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| problem(&error))
 }
 
 fn json(text: &str) -> Result<Value, String> {

@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 
 use ctrlmesh_contract::Mistakes;
 use ctrlmesh_contract::error::quote;
+use ctrlmesh_contract::suggest::did_you_mean;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use serde_json::{Map, Value};
 
-use crate::suggest::did_you_mean;
+use super::is_duration;
 
 /// Adds what is wrong with a value. Recursion is bounded by the schema's depth.
 pub(crate) fn check(value: &Value, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mistakes) {
@@ -29,7 +30,13 @@ pub(crate) fn check(value: &Value, schema: &JSONSchemaProps, path: &str, mistake
             range(number.as_f64().unwrap_or_default(), schema, path, mistakes);
         }
         (Some("boolean"), Value::Bool(_)) | (None, _) => {}
-        (Some(kind), value) => mistakes.add(path, format!("is {}; write {}", told(value), article(kind))),
+        (Some("string"), Value::Number(number)) if is_duration(path) => {
+            mistakes.add(
+                path,
+                format!("is {number} without a unit; write {number}s if seconds are meant, {number}ms if milliseconds"),
+            );
+        }
+        (Some(_), value) => mistakes.add(path, format!("is {}; write {}", told(value), wanted(schema, path))),
     }
 }
 
@@ -39,7 +46,10 @@ fn object(fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &str, mis
     }
     for name in schema.required.iter().flatten() {
         if !fields.contains_key(name) {
-            mistakes.add(join(path, name), "is missing; write it");
+            let path = join(path, name);
+            let field = schema.properties.as_ref().and_then(|known| known.get(name));
+            let wanted = field.map_or_else(|| "it".to_owned(), |field| wanted(field, &path));
+            mistakes.add(path, format!("is missing; write {wanted}"));
         }
     }
     for (name, value) in fields {
@@ -116,12 +126,10 @@ fn unique(items: &[Value], keys: &[String], path: &str, mistakes: &mut Mistakes)
 }
 
 fn string(text: &str, schema: &JSONSchemaProps, path: &str, mistakes: &mut Mistakes) {
-    if let Some(allowed) = &schema.enum_ {
-        let allowed: Vec<&str> = allowed.iter().filter_map(|JSON(value)| value.as_str()).collect();
-        if !allowed.contains(&text) {
-            let meant = did_you_mean(text, allowed.iter().copied());
-            mistakes.add(path, format!("is {}; write {}{meant}", quote(text), or_list(&allowed)));
-        }
+    let allowed: Vec<&str> = words(schema).collect();
+    if !allowed.is_empty() && !allowed.contains(&text) {
+        let meant = did_you_mean(text, allowed.iter().copied());
+        mistakes.add(path, format!("is {}; write {}{meant}", quote(text), or_list(&allowed)));
     }
     // As the API server counts: characters, not bytes.
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
@@ -174,14 +182,24 @@ fn told(value: &Value) -> String {
     }
 }
 
-fn article(kind: &str) -> &'static str {
-    match kind {
-        "object" => "a mapping",
-        "array" => "a list",
-        "integer" => "a whole number",
-        "boolean" => "true or false",
-        _ => "a text",
+/// What belongs into a field.
+fn wanted(schema: &JSONSchemaProps, path: &str) -> String {
+    let words: Vec<&str> = words(schema).collect();
+    match schema.type_.as_deref() {
+        _ if !words.is_empty() => or_list(&words),
+        Some("string") if is_duration(path) => "a number and a unit, such as 250ms, 1s or 1m30s".to_owned(),
+        Some("object") => "a mapping".to_owned(),
+        Some("array") => "a list".to_owned(),
+        Some("integer") => "a whole number".to_owned(),
+        Some("boolean") => "true or false".to_owned(),
+        _ => "a text".to_owned(),
     }
+}
+
+/// The words that a text may be; none if it may be any.
+pub(super) fn words(schema: &JSONSchemaProps) -> impl Iterator<Item = &str> {
+    let allowed = schema.enum_.iter().flatten();
+    allowed.filter_map(|JSON(value)| value.as_str())
 }
 
 fn or_list(words: &[&str]) -> String {
@@ -192,7 +210,8 @@ fn or_list(words: &[&str]) -> String {
     }
 }
 
-fn join(path: &str, name: &str) -> String {
+/// Path of a field.
+pub(super) fn join(path: &str, name: &str) -> String {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
     match (path.is_empty(), is_plain) {
         (true, _) => name.to_owned(),

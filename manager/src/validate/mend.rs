@@ -6,6 +6,7 @@
 //! Leaves files, and where in them a field stands, to `ctrlmesh lint`.
 
 mod kusion;
+mod labels;
 mod names;
 mod schema;
 #[cfg(test)]
@@ -65,6 +66,7 @@ pub fn mend(document: &Value) -> Option<Mend> {
     kusion::mend(document, kind)
         .or_else(|| schema::mend(document, kind))
         .or_else(|| names::mend(document, kind))
+        .or_else(|| labels::mend(document, kind))
 }
 
 impl Mend {

@@ -6,7 +6,7 @@ use ctrlmesh_contract::selector::{is_dns_label, is_subdomain};
 use serde_json::json;
 
 use super::findings::at_index;
-use super::{Findings, created, plugins, resource_names};
+use super::{Findings, buckets, created, plugins, resource_names, unlocked};
 use crate::api::sharding_config::{Limit, ResourceGroup, Root, UnreachablePolicy};
 use crate::api::{LabelSelector, ShardingConfig};
 use crate::auto_shard::{LabelKeys, auto_shard};
@@ -46,6 +46,7 @@ pub(crate) fn check(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
     plugins::check(&config.spec.plugins, &mut findings);
     resource_names::of_shards(config, &mut findings);
     created::check(config, keys, &mut findings);
+    buckets::check(config, keys, &mut findings);
     match &config.spec.root {
         Some(root) => check_root(config, root, keys, &mut findings),
         None => shard(config, &mut findings),
@@ -120,7 +121,7 @@ fn twice(limits: &[Limit], path: &str, findings: &mut Findings) {
 }
 
 /// A group and resource that a limit has, too.
-fn shared(limit: &Limit, group: &ResourceGroup) -> Option<String> {
+pub(super) fn shared(limit: &Limit, group: &ResourceGroup) -> Option<String> {
     let both = |a: &[String], b: &[String]| {
         let is_in = |name: &&String| b.contains(name) || *name == "*" || b.iter().any(|other| other == "*");
         a.iter().find(is_in).cloned()
@@ -152,13 +153,10 @@ fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: 
         findings.refuse("metadata.name", problem);
     }
     if root.disable == Some(true) {
-        findings.warnings.add(
-            "spec.root.disable",
-            "removes the shards while their pods run: all of them see everything at once, and each that leads goes on until it fails to \
-             renew its lease; to have one owner at any time, scale the controller to zero first",
-        );
+        findings.warn("spec.root.disable", price_of_disabling(config));
         return;
     }
+    unlocked::check_root(config, findings);
     names_pods(config, findings);
     if root.auto.is_none() {
         let problem =
@@ -179,6 +177,17 @@ fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: 
     canary_namespaces(root, findings);
     if findings.is_accepted() {
         children(config, keys, findings);
+    }
+}
+
+/// What happens to the shards' objects when a root is disabled.
+fn price_of_disabling(config: &ShardingConfig) -> &'static str {
+    if config.spec.controller.is_some() {
+        "removes the shards: one of them gets everything, and pods of the others show nothing until they are deleted or made again \
+         (docs/manager.md, \"Deleting shards\")"
+    } else {
+        "removes the shards while their pods run, and without spec.controller all of them see everything at once; to have one owner at any \
+         time, scale the controller to zero first"
     }
 }
 

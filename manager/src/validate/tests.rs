@@ -31,7 +31,7 @@ fn shard() -> Value {
 }
 
 fn root() -> Value {
-    let spec = json!({"root": {
+    let spec = json!({"controller": {"leaderElectionName": "lock"}, "root": {
         "prefix": "p", "targetStatefulSet": "t", "auto": {"shardingSize": 2, "everyShardReplicas": 1},
         "canary": {"replicas": 1, "inNamespaces": ["a"]},
         "resourceSelector": [{"relateResources": [{"apiGroups": ["*"], "resources": ["pods"]}]}],
@@ -98,6 +98,13 @@ fn roots() {
     let findings = validate(&disabled);
     let warning = &findings.warnings.list()[0];
     assert_eq!(warning.path, "spec.root.disable");
+    assert!(
+        warning.problem.contains("one of them gets everything"),
+        "{}",
+        warning.problem
+    );
+    let findings = validate(&with(&disabled, &json!({"/spec/controller": null})));
+    let warning = &findings.warnings.list()[0];
     assert!(warning.problem.contains("to zero first"), "{}", warning.problem);
     assert!(validate(&root()).warnings.list().is_empty());
 }
@@ -183,7 +190,7 @@ fn rules_are_asked_about_what_the_schema_leaves() {
     let begins = [
         "spec.rateLimitings[0].maxInFligt: is not a field here",
         "spec.selecter: is not a field here",
-        // What is said of a rule with an unknown field may be for want of that field.
+        "spec.rateLimitings[0].bucket.interval: \"x\" is no duration",
         "spec.rateLimitings[1].bucket.interval: \"y\" is no duration",
     ];
     let are_told = told.iter().zip(begins).all(|(told, begin)| told.starts_with(begin));
@@ -193,6 +200,64 @@ fn rules_are_asked_about_what_the_schema_leaves() {
         &json!({"/metadata/name": null, "/spec/rateLimitings/1/bucket/interval": "y"}),
     );
     assert_eq!(validate(&unnamed).mistakes.list().len(), 2);
+}
+
+#[test]
+fn rules_are_asked_where_required_fields_are_missing_or_of_another_type() {
+    let wrong = with(
+        &breaker(),
+        &json!({
+            "/metadata/labels": {"a": 1},
+            "/spec/rateLimitings/0/name": null,
+            "/spec/rateLimitings/0/bucket/limit": "three",
+            "/spec/rateLimitings/1/bucket/interval": "y",
+            "/spec/selector": {"matchLabels": {"a": "b c"}},
+        }),
+    );
+    let told = told(&wrong);
+    let begins = [
+        "spec.rateLimitings[0].bucket.limit: is the text \"three\"; write a whole number",
+        "spec.rateLimitings[0].name: is missing; write a text",
+        "metadata.labels.a: is 1; write a text",
+        "spec.selector.matchLabels: \"b c\" is not a label value",
+        "spec.rateLimitings[1].bucket.interval: \"y\" is no duration",
+    ];
+    assert_eq!(told.len(), begins.len(), "{told:?}");
+    for begin in begins {
+        assert!(told.iter().any(|told| told.starts_with(begin)), "{begin}: {told:?}");
+    }
+}
+
+#[test]
+fn documents_that_do_not_say_what_they_are_are_told_what_to_write() {
+    let kinds = "ShardingConfig, CircuitBreaker, FaultInjection, ManagerState";
+    for (document, expected) in [
+        (
+            json!({"metadata": {"name": "a"}, "spec": {}}),
+            vec![
+                "apiVersion: is missing; write ctrlmesh.kusionstack.io/v1alpha1".to_owned(),
+                format!("kind: is missing; write the kind of ctrlmesh.kusionstack.io/v1alpha1 that is meant: {kinds}"),
+            ],
+        ),
+        (
+            json!(["a"]),
+            vec![": is no mapping; write apiVersion, kind, metadata and spec".to_owned()],
+        ),
+        (
+            with(&breaker(), &json!({"/spce": {}, "/metdata": {}})),
+            ["metdata", "spce"]
+                .into_iter()
+                .zip(["metadata", "spec"])
+                .map(|(field, meant)| {
+                    format!("{field}: is not a field here; known are apiVersion, kind, metadata, spec, status; did you mean {meant}?")
+                })
+                .collect(),
+        ),
+    ] {
+        let mut told = told(&document);
+        told.sort();
+        assert_eq!(told, expected, "{document}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use serde_json::{Map, Value};
 
 use crate::error::{Mistakes, quote};
+use crate::suggest::did_you_mean;
 
 /// What a field must hold: words for the message, and the conversion.
 pub(super) struct Kind<T> {
@@ -112,9 +113,10 @@ impl<'m> Fields<'m> {
     pub(super) fn finish(self) {
         for name in self.map.keys() {
             let path = join(self.path, &quote(name));
+            let meant = did_you_mean(name, self.known.iter().copied());
             self.mistakes.add(
                 path,
-                format!("is not a field here; known are {}", self.known.join(", ")),
+                format!("is not a field here; known are {}{meant}", self.known.join(", ")),
             );
         }
     }

@@ -37,6 +37,11 @@ fn texts_and_numbers() {
             &json!({"type": "string", "enum": ["a", "b"]}),
             "spec: is \"c\"; write a or b",
         ),
+        (
+            json!(1),
+            &json!({"type": "string", "enum": ["a", "b"]}),
+            "spec: is 1; write a or b",
+        ),
         (json!(4), &number, "spec: is 4; write 1 to 3"),
         (json!(1.5), &number, "spec: is 1.5; write a whole number"),
         (json!("1"), &number, "spec: is the text \"1\"; write a whole number"),
@@ -51,6 +56,30 @@ fn texts_and_numbers() {
 }
 
 #[test]
+fn durations_need_a_unit() {
+    let delay = json!({"type": "object", "required": ["interval"], "properties": {
+        "fixedDelay": {"type": "string"}, "interval": {"type": "string"},
+    }});
+    each(&[
+        (
+            json!({"fixedDelay": 5, "interval": "1s"}),
+            &delay,
+            "spec.fixedDelay: is 5 without a unit; write 5s if seconds are meant, 5ms if milliseconds",
+        ),
+        (
+            json!({"interval": true}),
+            &delay,
+            "spec.interval: is true; write a number and a unit, such as 250ms, 1s or 1m30s",
+        ),
+        (
+            json!({}),
+            &delay,
+            "spec.interval: is missing; write a number and a unit, such as 250ms, 1s or 1m30s",
+        ),
+    ]);
+}
+
+#[test]
 fn lists_and_mappings() {
     let item = json!({"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}});
     let named = json!({"type": "array", "maxItems": 2, "x-kubernetes-list-map-keys": ["name"], "items": item});
@@ -61,7 +90,7 @@ fn lists_and_mappings() {
             &named,
             "spec[1].name: is also that of spec[0]; write another",
         ),
-        (json!([{}]), &named, "spec[0].name: is missing; write it"),
+        (json!([{}]), &named, "spec[0].name: is missing; write a text"),
         (
             json!([{"name": "a", "nme": 1}]),
             &named,

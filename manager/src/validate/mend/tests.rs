@@ -131,6 +131,86 @@ fn words_of_the_schema_are_corrected_where_nothing_else_can_be_meant() {
 }
 
 #[test]
+fn misspelt_fields_of_an_object_and_its_metadata_are_renamed_and_their_texts_quoted() {
+    let document = json!({
+        "apiVersion": API_VERSION, "kind": "CircuitBreaker", "spce": {"selector": {}},
+        "metadata": {"name": "a", "namspace": "demo", "lables": {"a": 1}, "colour": "red"},
+    });
+    let (told, document) = mended(&document);
+    assert_eq!(
+        told,
+        [
+            "spce: renamed to spec",
+            "metadata.lables: renamed to labels",
+            "metadata.labels.a: is \"1\" now",
+            "metadata.namspace: renamed to namespace",
+        ]
+    );
+    assert_eq!(
+        document["metadata"],
+        json!({"name": "a", "namespace": "demo", "labels": {"a": "1"}, "colour": "red"})
+    );
+}
+
+#[test]
+fn keys_that_are_nearly_those_of_the_manager_are_corrected() {
+    const WRONG: &str = "ctrlmesh.kusionstack.io/sharding-hash";
+    const RIGHT: &str = "ctrlmesh.kusionstack.io/shard-hash";
+    let resources = json!([{"apiGroups": ["*"], "resources": ["pods"]}]);
+    let expression = |key: &str| json!({"key": key, "operator": "In", "values": ["1"]});
+    let spec = |key: &str| {
+        json!({"selector": {"matchLabels": {"app": "a"}}, "limits": [
+            {"relateResources": resources, "selector": {"matchExpressions": [expression(key)], "matchLabels": {key: "1"}}},
+        ]})
+    };
+    let (told, document) = mended(&object("ShardingConfig", "s", &spec(WRONG)));
+    let limit = "spec.limits[0].selector";
+    assert_eq!(
+        told,
+        [
+            format!("{limit}.matchLabels.{WRONG:?}: renamed to {RIGHT}"),
+            format!("{limit}.matchExpressions[0].key: is {RIGHT:?} now"),
+        ]
+    );
+    assert_eq!(document["spec"], spec(RIGHT));
+    assert!(validate(&document).is_accepted(), "{}", validate(&document).mistakes);
+    let both = json!({"matchLabels": {WRONG: "1", RIGHT: "2"}});
+    let both = json!({"selector": {"matchLabels": {"app": "a"}}, "limits": [{"relateResources": resources, "selector": both}]});
+    assert_eq!(
+        mend(&object("ShardingConfig", "s", &both)),
+        None,
+        "one of both values is meant"
+    );
+}
+
+#[test]
+fn number_without_a_unit_and_number_for_a_word_are_left_to_a_person() {
+    let matching = json!({"resources": [{"resources": ["pods"]}]});
+    for delay in [
+        json!({"fixedDelay": 5}),
+        json!({"min": 1, "max": 2}),
+        json!({"fixedDelay": 0.5}),
+    ] {
+        let faults = json!({"selector": {}, "httpFault": [{"match": matching, "delay": delay}]});
+        let document = object("FaultInjection", "f", &faults);
+        assert_eq!(mend(&document), None, "{document}");
+    }
+    let rule = |field: &str, value: Value| {
+        let mut rule = crate::samples::limit("LimiterOnly", "a");
+        rule[field] = value;
+        object("CircuitBreaker", "b", &json!({"selector": {}, "rateLimitings": [rule]}))
+    };
+    assert_eq!(mend(&rule("queue", json!(5))), None);
+    assert_eq!(mend(&rule("triggerPolicy", json!(1))), None);
+    let (told, _) = mended(&rule("recover", json!(1)));
+    assert_eq!(
+        told,
+        ["spec.rateLimitings[0].recover: is \"1\" now"],
+        "any text will do"
+    );
+}
+
+#[test]
 fn decisions_are_left_to_a_person() {
     let fault = json!({"match": {"resources": [{"resources": ["pods"]}]}, "abort": {"httpStatus": 500}});
     let mut rule = crate::samples::limit("Limiter", "a");

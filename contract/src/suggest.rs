@@ -2,7 +2,8 @@
 
 /// The known word that is nearest to `word`, if it is near enough to be meant: one edit, and one more for each five characters. Upper and
 /// lower case are the same.
-pub(crate) fn closest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+#[must_use]
+pub fn closest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     let length = word.chars().count();
     let most = (1 + length / 5).min(length.saturating_sub(1));
     let lower = word.to_lowercase();
@@ -15,7 +16,8 @@ pub(crate) fn closest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) 
 }
 
 /// [`closest`] as the end of a sentence; empty if no word is near.
-pub(crate) fn did_you_mean<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> String {
+#[must_use]
+pub fn did_you_mean<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> String {
     closest(word, known).map_or_else(String::new, |known| format!("; did you mean {known}?"))
 }
 

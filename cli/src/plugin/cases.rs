@@ -1,0 +1,289 @@
+//! A file of cases for a plugin: read whole, with every mistake told, before the plugin is asked anything.
+
+use std::path::Path;
+
+use ctrlmesh_contract::Mistakes;
+use ctrlmesh_contract::error::quote;
+use ctrlmesh_contract::suggest::did_you_mean;
+use ctrlmesh_proxy::harness::{self, Request};
+use ctrlmesh_wire::RequestInfo;
+use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
+use serde_json::{Map, Value};
+
+use crate::error::Error;
+
+/// What is expected of a plugin that is not asked.
+pub(super) const NOT_ASKED: &str = "not asked";
+
+/// What can be expected. Those that end with a blank have a status code behind it.
+const EXPECTED: [&str; 7] = ["proceed", "edit", "refuse ", "answer ", "reset", "fault", NOT_ASKED];
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(super) struct Cases {
+    /// As in the chain.
+    pub(super) settings: Map<String, Value>,
+    /// Not empty if there is a file.
+    pub(super) requests: Vec<Case>,
+}
+
+/// A request, and what the plugin should say.
+#[derive(Debug)]
+pub(super) struct Case {
+    /// As written: `DELETE /api/v1/namespaces/a/pods/b`.
+    pub(super) name: String,
+    pub(super) request: Request,
+    /// `proceed`, `edit`, `refuse 403`, `answer 200`, `reset`, `fault` or `not asked`.
+    pub(super) expect: String,
+}
+
+/// Reads a file. Fails with every mistake in it.
+pub(super) fn read(path: &Path) -> Result<Cases, Error> {
+    let text = std::fs::read_to_string(path).map_err(Error::file("read", path))?;
+    parse(&text).map_err(|problem| Error::Cases {
+        path: path.to_owned(),
+        problem,
+    })
+}
+
+fn parse(text: &str) -> Result<Cases, String> {
+    let options = serde_saphyr::options! { with_snippet: false };
+    let document: Value = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| format!("is no YAML: {}", ctrlmesh_contract::yaml::problem(&error)))?;
+    let Value::Object(mut fields) = document else {
+        return Err("is no mapping; write settings and requests".to_owned());
+    };
+    let mut mistakes = Mistakes::default();
+    let settings = match fields.remove("settings") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(settings)) => settings,
+        Some(_) => {
+            mistakes.add("settings", "is no mapping; write the plugin's settings as in a chain");
+            Map::new()
+        }
+    };
+    let requests = match fields.remove("requests") {
+        Some(Value::Array(items)) if !items.is_empty() => items,
+        Some(value) if !value.is_null() && !value.is_array() => {
+            mistakes.add(
+                "requests",
+                "is no list; write a list of {request: GET /api/v1/pods, expect: proceed}",
+            );
+            Vec::new()
+        }
+        _ => {
+            let problem = "names no request, so nothing would be tested; write {request: GET /api/v1/pods, expect: proceed}, or leave \
+                           --cases out to see whether a sidecar would run the plugin";
+            mistakes.add("requests", problem);
+            Vec::new()
+        }
+    };
+    unknown(&fields, "", &["settings", "requests"], &mut mistakes);
+    let cases = requests.into_iter().enumerate();
+    let cases: Vec<Case> = cases
+        .filter_map(|(index, value)| case(value, &format!("requests[{index}]"), &mut mistakes))
+        .collect();
+    match mistakes.list() {
+        [] => Ok(Cases {
+            settings,
+            requests: cases,
+        }),
+        _ => Err(format!("has {mistakes}")),
+    }
+}
+
+fn unknown(fields: &Map<String, Value>, path: &str, known: &[&str], mistakes: &mut Mistakes) {
+    for name in fields.keys() {
+        let path = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}.{name}")
+        };
+        let meant = did_you_mean(name, known.iter().copied());
+        mistakes.add(
+            path,
+            format!("is not a field here; known are {}{meant}", known.join(", ")),
+        );
+    }
+}
+
+/// `None` only with a mistake noted.
+fn case(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Case> {
+    let Value::Object(mut fields) = value else {
+        mistakes.add(
+            path,
+            "is no mapping; write {request: GET /api/v1/pods, expect: proceed}",
+        );
+        return None;
+    };
+    let name = text(&mut fields, "request", "GET /api/v1/pods", path, mistakes);
+    let expect = text(&mut fields, "expect", "proceed", path, mistakes);
+    let headers = match fields.remove("headers") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(headers)) => headers,
+        Some(_) => {
+            mistakes.add(
+                format!("{path}.headers"),
+                "is no mapping; write {Accept: application/json}",
+            );
+            Map::new()
+        }
+    };
+    unknown(&fields, path, &["request", "headers", "expect"], mistakes);
+    let request = name
+        .as_deref()
+        .and_then(|name| noted(request(name), &format!("{path}.request"), mistakes));
+    let request = headers.into_iter().fold(request, |request, (name, value)| {
+        let header = noted(header(&name, &value), &format!("{path}.headers.{name}"), mistakes)?;
+        Some(request?.header(&name, &header))
+    });
+    let expect = expect.and_then(|expect| noted(expected(expect), &format!("{path}.expect"), mistakes));
+    Some(Case {
+        name: name?,
+        request: request?,
+        expect: expect?,
+    })
+}
+
+fn noted<T>(result: Result<T, String>, path: &str, mistakes: &mut Mistakes) -> Option<T> {
+    result.map_err(|problem| mistakes.add(path, problem)).ok()
+}
+
+/// A text that must be there.
+fn text(
+    fields: &mut Map<String, Value>,
+    name: &str,
+    example: &str,
+    path: &str,
+    mistakes: &mut Mistakes,
+) -> Option<String> {
+    let problem = match fields.remove(name) {
+        Some(Value::String(text)) => return Some(text),
+        None | Some(Value::Null) => format!("is missing; write it like {example}"),
+        Some(_) => format!("is no text; write it like {example}"),
+    };
+    mistakes.add(format!("{path}.{name}"), problem);
+    None
+}
+
+/// The request that a line names.
+fn request(line: &str) -> Result<Request, String> {
+    let wrong = |problem: &str| format!("{} {problem}; write it like GET /api/v1/pods", quote(line));
+    let (method, target) = line.split_once(' ').ok_or_else(|| wrong("has no path"))?;
+    let method: Method = method.parse().map_err(|_| wrong("begins with no HTTP method"))?;
+    let uri: Uri = target
+        .parse()
+        .map_err(|_| wrong("has a path that no client can send"))?;
+    RequestInfo::parse(method.as_str(), uri.path(), uri.query()).map_err(|error| wrong(&error.to_string()))?;
+    Ok(harness::request(method, target))
+}
+
+fn header(name: &str, value: &Value) -> Result<String, String> {
+    let Value::String(value) = value else {
+        return Err("is no text; write it in quotes".to_owned());
+    };
+    let can_be_sent = name.parse::<HeaderName>().is_ok() && HeaderValue::from_str(value).is_ok();
+    if can_be_sent {
+        Ok(value.clone())
+    } else {
+        Err("can't be sent as a header; write letters and hyphens as its name, and one line as its value".to_owned())
+    }
+}
+
+/// What is expected, if a plugin can say it.
+fn expected(text: String) -> Result<String, String> {
+    let is_it = |known: &&str| match known.strip_suffix(' ') {
+        Some(_) => text
+            .strip_prefix(*known)
+            .is_some_and(|code| code.len() == 3 && StatusCode::from_bytes(code.as_bytes()).is_ok()),
+        None => text == **known,
+    };
+    if EXPECTED.iter().any(is_it) {
+        return Ok(text);
+    }
+    let word = text.split_once(' ').map_or(&*text, |(word, _)| word);
+    let words = EXPECTED.iter().map(|known| known.trim_end());
+    let meant = if words.clone().any(|known| known == word) {
+        String::new()
+    } else {
+        did_you_mean(word, words)
+    };
+    Err(format!(
+        "is {}; write proceed, edit, refuse 403, answer 200 (or another status code), reset, fault or {NOT_ASKED}{meant}",
+        quote(&text)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_of_cases_is_read() {
+        let cases = parse(
+            "settings: {a: 1}\nrequests:\n- {request: GET /api/v1/pods?limit=1, headers: {Accept: text/plain}, expect: proceed}\n- request: \
+             DELETE /api/v1/namespaces/a/pods/b\n  expect: refuse 403\n",
+        )
+        .unwrap();
+        assert_eq!(cases.settings.len(), 1);
+        let told: Vec<_> = cases.requests.iter().map(|case| (&*case.name, &*case.expect)).collect();
+        assert_eq!(
+            told,
+            [
+                ("GET /api/v1/pods?limit=1", "proceed"),
+                ("DELETE /api/v1/namespaces/a/pods/b", "refuse 403")
+            ]
+        );
+        for word in ["edit", "answer 200", "reset", "fault", "not asked"] {
+            assert_eq!(expected(word.to_owned()).as_deref(), Ok(word));
+        }
+    }
+
+    #[test]
+    fn every_mistake_of_a_file_is_told_at_once() {
+        let problem = parse(
+            "setings: {}\nrequests:\n- {request: GET /api/v1/pods, expct: proceed}\n- {request: nonsense, expect: refus 403, header: {}}\n\
+             - {request: GET /api/v1/pods, expect: refuse 43, headers: {'a b': c, d: 1}}\n- text\n",
+        )
+        .unwrap_err();
+        assert!(problem.starts_with("has 10 mistakes: "), "{problem}");
+        for part in [
+            "setings: is not a field here; known are settings, requests; did you mean settings?",
+            "requests[0].expect: is missing; write it like proceed",
+            "requests[0].expct: is not a field here; known are request, headers, expect; did you mean expect?",
+            "requests[1].header: is not a field here; known are request, headers, expect; did you mean headers?",
+            "requests[1].request: \"nonsense\" has no path; write it like GET /api/v1/pods",
+            "requests[1].expect: is \"refus 403\"; write proceed, edit, refuse 403, answer 200 (or another status code), reset, fault or not \
+             asked; did you mean refuse?",
+            "requests[2].headers.a b: can't be sent as a header",
+            "requests[2].headers.d: is no text; write it in quotes",
+            "requests[2].expect: is \"refuse 43\"",
+            "requests[3]: is no mapping",
+        ] {
+            assert!(problem.contains(part), "{part} is missing in {problem}");
+        }
+    }
+
+    #[test]
+    fn file_without_requests_is_refused() {
+        for text in ["{}", "settings: {a: 1}", "requests: []", "requests:\n"] {
+            let problem = parse(text).unwrap_err();
+            assert!(
+                problem.starts_with("has a mistake: requests: names no request"),
+                "{text}: {problem}"
+            );
+        }
+        for (text, says) in [
+            ("requests: 7", "requests: is no list"),
+            ("[]", "is no mapping"),
+            (
+                "settings: []\nrequests: [{request: GET /api, expect: edit}]",
+                "settings: is no mapping",
+            ),
+            ("requests: [\n", "is no YAML: "),
+        ] {
+            let problem = parse(text).unwrap_err();
+            assert!(problem.contains(says), "{text}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What is wrong with a text that should be YAML, for the person who wrote it.
+
+use serde_saphyr::{Error, UserMessageFormatter};
+
+use crate::error::quote;
+
+/// The parser's reason and place, without advice for programmers.
+#[must_use]
+pub fn problem(error: &Error) -> String {
+    let problem = error.render_with_formatter(&UserMessageFormatter);
+    match error {
+        Error::DuplicateMappingKey {
+            key: Some(key),
+            location,
+        } => {
+            let (line, column) = (location.line(), location.column());
+            format!(
+                "duplicate key {} at line {line}, column {column}; write each key once",
+                quote(key)
+            )
+        }
+        Error::DuplicateMappingKey { .. } => format!("{problem}; write each key once"),
+        _ => problem,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn told(text: &str) -> String {
+        let options = serde_saphyr::options! { with_snippet: false };
+        let read = serde_saphyr::from_str_with_options::<Value>(text, options);
+        problem(&read.expect_err("must be refused"))
+    }
+
+    #[test]
+    fn problems_are_told_with_their_place_and_without_advice_for_programmers() {
+        assert_eq!(
+            told("a: 1\nb: 2\na: 3\n"),
+            "duplicate key \"a\" at line 3, column 1; write each key once"
+        );
+        for text in ["a: [\n", "a: b: c\n", "a: *b\n", "- a\nb: 1\n"] {
+            let told = told(text);
+            assert!(told.contains("line ") && !told.contains("Options"), "{text:?}: {told}");
+        }
+    }
+}
