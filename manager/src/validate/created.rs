@@ -35,8 +35,8 @@ pub(super) fn check(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Fi
             let children = children.into_iter().collect::<Vec<_>>().join(", ");
             let problem = format!(
                 "hides {children} without label {label}, which the manager does not set: if the controller creates some without it, it \
-                 gets AlreadyExists again and again; let it copy the label to what it creates, or name only resources that it does not create \
-                 (docs/operating.md, \"An operator loops\")"
+                 gets AlreadyExists again and again; let it copy the label to what it creates, or name only resources that it does \
+                 not create (docs/operating.md, \"An operator loops\")"
             );
             findings.warn(format!("spec.limits[{at}].selector"), problem);
         }
