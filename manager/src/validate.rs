@@ -23,7 +23,7 @@ mod tests;
 mod unlocked;
 
 pub use findings::Findings;
-pub use mend::{Change, Mend, Path, Step, mend};
+pub use mend::{Change, Mend, Path, Step, mend, mend_with};
 pub use read::{Object, is_kind, read};
 pub use unlocked::{unlocked_beside, unlocked_warning};
 
