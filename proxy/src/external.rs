@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::outage::Outage;
 use crate::signal::Signal;
-use crate::upstream::{Gate, Limits, Target, Trust};
+use crate::upstream::{Gate, Limits, Target, Trust, UnreadAnswers};
 
 mod advertised;
 mod api_server;
@@ -137,12 +137,13 @@ pub(crate) struct External {
 }
 
 impl External {
-    pub(crate) fn new(shared: Arc<Shared>, head_timeout: Duration) -> Rc<Self> {
+    pub(crate) fn new(shared: Arc<Shared>, head_timeout: Duration, unread: Rc<UnreadAnswers>) -> Rc<Self> {
         let limits = Limits {
             connect_timeout: CONNECT_TIMEOUT,
             head_timeout: Some(head_timeout),
             max_connections: MAX_CONNECTIONS,
             sockets: Some(Arc::clone(&shared.sockets)),
+            unread,
             ..Limits::default()
         };
         Rc::new(Self {

@@ -133,6 +133,7 @@ impl Worker {
             sockets: Some(sockets),
             ..Limits::default()
         };
+        let unread = Rc::clone(&limits.unread);
         let (upstream, strangers) = upstreams(&target, limits);
         Rc::new(Self {
             upstream,
@@ -152,7 +153,7 @@ impl Worker {
             unexpected_tls: WarningRate::default(),
             drain,
             stop,
-            external: external.map(|shared| External::new(shared, head_timeout)),
+            external: external.map(|shared| External::new(shared, head_timeout, unread)),
             target,
             tasks: TaskTracker::new(),
         })
