@@ -106,7 +106,8 @@ impl Shared {
 
     /// Keeps knowing where the API server is, until `stop`.
     pub(crate) async fn follow_api_server(self: Arc<Self>, stop: CancellationToken) {
-        self.reach.api_server.follow(stop).await;
+        let close = || self.gate.check_open_sockets();
+        self.reach.api_server.follow(stop, close).await;
     }
 
     /// Whether a host of this name may be called.
