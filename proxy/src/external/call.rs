@@ -9,13 +9,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ctrlmesh_wire::Verb;
+use http::header::HOST;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
 
-use super::destination::{Destination, ENDPOINT, Way};
+use super::destination::{Destination, DestinationError, ENDPOINT, Way};
 use super::{External, edit, tunnel};
 use crate::body::{BoxBody, ClientBody, RequestBody};
 use crate::chain::MatchQuery;
@@ -53,7 +54,10 @@ pub(crate) async fn handle(
     let (mut parts, mut incoming) = request.into_parts();
     let accept = Accept::of(&parts.headers);
     let way = Way::of(&parts.method, &parts.headers);
-    let read = Destination::read(way, &parts.uri, &parts.headers);
+    let read = match parts.version == Version::HTTP_11 && !parts.headers.contains_key(HOST) {
+        true => Err(DestinationError::NoHost),
+        false => Destination::read(way, &parts.uri, &parts.headers),
+    };
     let uri = read.as_ref().map_or(&parts.uri, |destination| &destination.uri);
     let record = Record::new(&worker.metrics, Class::External(way), parts.method.clone(), uri.clone());
     let held = record.set_place(connection.begin_request(), head_size(&parts.uri, &parts.headers));
