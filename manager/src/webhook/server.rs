@@ -277,3 +277,16 @@ where
         self.router.call(request)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_connection_stays_open_for_longer_than_clients_keep_theirs() {
+        assert!(
+            IDLE >= Duration::from_secs(100),
+            "{IDLE:?}: Go's clients keep theirs for 90 s"
+        );
+    }
+}
