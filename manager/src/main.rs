@@ -5,21 +5,24 @@ use std::time::Duration;
 
 use clap::Parser;
 use ctrlmesh_manager::args::{Args, Command};
-use ctrlmesh_manager::{process, uninstall};
+use ctrlmesh_manager::cluster::Error;
+use ctrlmesh_manager::process;
+use ctrlmesh_manager_uninstall as uninstall;
 
 /// `sysexits.h`: the configuration is wrong.
 const EX_CONFIG: u8 = 78;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if let Err(error) = args.check().and_then(|()| process::log_to_stderr(&args)) {
+    let checked = args.check().map_err(Error::from);
+    if let Err(error) = checked.and_then(|()| process::log_to_stderr(&args)) {
         complain(&error);
         return ExitCode::from(EX_CONFIG);
     }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            tracing::error!(%error, "no event loop");
+            tracing::error!(%error, "failed to start the event loop");
             return ExitCode::FAILURE;
         }
     };
@@ -27,10 +30,11 @@ fn main() -> ExitCode {
         match args.command {
             Some(Command::Uninstall { timeout_seconds }) => {
                 let tell = |line: &str| tracing::info!(line, "uninstalling");
-                match uninstall::Cluster::infer().await {
-                    Ok(cluster) => uninstall::run(&cluster, Duration::from_secs(timeout_seconds), tell).await,
-                    Err(error) => Err(error),
-                }
+                let uninstalled = async {
+                    let cluster = uninstall::Cluster::infer().await?;
+                    uninstall::run(&cluster, Duration::from_secs(timeout_seconds), tell).await
+                };
+                uninstalled.await.map_err(Error::from)
             }
             None => process::run(args).await,
         }
@@ -38,13 +42,13 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(%error, "the manager ended badly");
+            tracing::error!(%error, "manager failed");
             ExitCode::FAILURE
         }
     }
 }
 
 #[expect(clippy::print_stderr, reason = "there is no log yet")]
-fn complain(error: &ctrlmesh_manager::Error) {
+fn complain(error: &Error) {
     eprintln!("ctrlmesh-manager: {error}");
 }

@@ -42,7 +42,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long others may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Connections in all.
     pub(crate) connections: usize,
     /// From connect to the end of the handshake.
     pub(crate) handshake: Duration,
@@ -95,7 +94,7 @@ pub(crate) async fn serve(
     let mut connections = JoinSet::new();
     while let Some((stream, address)) = accept(&listener, &mut connections, &end.stop).await {
         let Some(peer) = places.admit(address.ip()) else {
-            tracing::debug!(%address, "webhook connection refused: all places are taken by reviews");
+            tracing::debug!(%address, "refused webhook connection: all connections are busy with reviews");
             continue;
         };
         let connection = Connection {
@@ -123,7 +122,7 @@ async fn accept(
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => return Some(accepted),
                 Err(error) => {
-                    tracing::warn!(%error, "no webhook connection can be accepted; it is tried again");
+                    tracing::warn!(%error, "failed to accept webhook connection; retrying");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -149,11 +148,13 @@ impl Connection {
             Ok(Ok(stream)) if tls.admits(stream.get_ref().1.peer_certificates()) => self.serve(stream).await,
             Ok(Ok(_)) => {
                 failed.inc();
-                tracing::warn!("webhook client has a certificate of another name than --webhook-client-name says");
+                tracing::warn!(
+                    "rejected webhook client: its certificate's common name is not in --webhook-client-name"
+                );
             }
             Ok(Err(error)) => {
                 failed.inc();
-                tracing::debug!(%error, "TLS handshake of a webhook connection");
+                tracing::debug!(%error, "TLS handshake of webhook connection failed");
             }
             Err(_) => drop(failed.inc()),
         }
@@ -178,7 +179,7 @@ impl Connection {
         connection.as_mut().graceful_shutdown();
         match tokio::time::timeout(drain, connection).await {
             Ok(ended) => log(ended),
-            Err(_) if drain == self.bounds.drain => tracing::warn!("a review did not end in time and is given up"),
+            Err(_) if drain == self.bounds.drain => tracing::warn!("review did not finish in time; aborting it"),
             Err(_) => {}
         }
     }
@@ -235,7 +236,7 @@ fn builder(is_h2: bool) -> Builder<TokioExecutor> {
 
 fn log(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     if let Err(error) = ended {
-        tracing::debug!(%error, "a webhook connection ended");
+        tracing::debug!(%error, "webhook connection closed");
     }
 }
 

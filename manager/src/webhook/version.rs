@@ -1,4 +1,4 @@
-//! Which release the API server is of. It is asked again now and then, for it is upgraded while the manager runs.
+//! The release of the API server. It is read again from time to time, because API servers are upgraded while the manager runs.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

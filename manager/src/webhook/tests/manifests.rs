@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use ctrlmesh_manager_api::crds;
 use serde::de::DeserializeOwned;
 
 use clap::Parser as _;
@@ -14,8 +15,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::args::Args;
-use crate::crds;
-use crate::webhook::certificate::bundles::{MUTATING, VALIDATING};
+use crate::certificates::webhook_ca::bundles::{MUTATING, VALIDATING};
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE};
 
 fn shipped<T: DeserializeOwned>(file: &str) -> T {
