@@ -40,20 +40,20 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 pub enum Error {
     /// It can't be made.
     #[error(
-        "no certificate can be made: {0}; are WEBHOOK_HOST, SERVICE_NAME and --proxy-serving-names (CTRLMESH_PROXY_SERVING_NAMES) valid names?"
+        "failed to issue a certificate: {0}; check that WEBHOOK_HOST, SERVICE_NAME and --proxy-serving-names (CTRLMESH_PROXY_SERVING_NAMES) are valid names"
     )]
     Issue(#[from] rcgen::Error),
     /// It was made, and nobody would accept it.
     #[error(
-        "a certificate for {0} would be accepted by nobody; correct WEBHOOK_HOST, SERVICE_NAME or --proxy-serving-names \
+        "clients would reject a certificate for {0}; correct WEBHOOK_HOST, SERVICE_NAME or --proxy-serving-names \
          (CTRLMESH_PROXY_SERVING_NAMES)"
     )]
     Names(String),
     /// A file or a key of the Secret.
-    #[error("the {0} is missing or no PEM")]
+    #[error("the {0} is missing or not PEM")]
     NotPem(&'static str),
     /// They don't belong together, or rustls can't use them.
-    #[error("the certificate and its key can't be used: {0}")]
+    #[error("the certificate and its key are unusable: {0}")]
     Pair(#[source] rustls::Error),
     #[error("{path}: {source}")]
     File {
@@ -65,7 +65,7 @@ pub enum Error {
     #[error("the API server: {}", crate::cluster::error_text(.0))]
     Api(#[from] kube::Error),
     /// The same, about an object that somebody waits for.
-    #[error("{kind} {name} can't be written: {}", crate::cluster::error_text(.source))]
+    #[error("failed to write {kind} {name}: {}", crate::cluster::error_text(.source))]
     Refused {
         kind: String,
         name: &'static str,

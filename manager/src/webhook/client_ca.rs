@@ -101,13 +101,13 @@ fn verifier(pem: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, Error> {
     let wrong = |problem: String| Error::from(FlagError(FLAG, problem));
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|error| wrong(format!("is no PEM file: {error}")))?;
+        let certificate = certificate.map_err(|error| wrong(format!("is not a PEM file: {error}")))?;
         roots
             .add(certificate)
-            .map_err(|error| wrong(format!("has a certificate that is no authority: {error}")))?;
+            .map_err(|error| wrong(format!("has a certificate that is not a CA: {error}")))?;
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
-        .map_err(|error| wrong(format!("has no certificate of an authority: {error}")))
+        .map_err(|error| wrong(format!("has no certificate of a CA: {error}")))
 }

@@ -34,7 +34,7 @@ const MAX_RULES: u32 = 5000;
 const NATIVE_SINCE: (u32, u32) = (1, 32);
 
 /// Said of a pod with redirected traffic where nobody knows the API server's addresses.
-const ONE_ADDRESS: &str = "the Service kubernetes of namespace default is not there, or not for ctrlmesh-manager to list: of what this pod \
+const ONE_ADDRESS: &str = "the Service kubernetes of namespace default does not exist, or ctrlmesh-manager may not list it: of what this pod \
      sends to the API server, only that to KUBERNETES_SERVICE_HOST is redirected. Where the Service has an IPv4 and an IPv6 address, the other \
      one leads past the sidecar";
 
@@ -56,7 +56,10 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     let injected = inject(&pod, &known, &settings);
     let mut warnings = switches::warnings(&pod);
     if injected.is_ok() && is_redirected(&pod) && known.service_addresses.is_empty() {
-        tracing::warn!(namespace = known.namespace, "{ONE_ADDRESS}");
+        tracing::warn!(
+            namespace = known.namespace,
+            "addresses of Service kubernetes are unknown; redirecting only traffic to KUBERNETES_SERVICE_HOST"
+        );
         warnings.push(ONE_ADDRESS.to_owned());
     }
     response.warnings = (!warnings.is_empty()).then_some(warnings);

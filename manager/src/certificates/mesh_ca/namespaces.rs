@@ -154,8 +154,8 @@ impl Namespaces {
         if text.is_none() {
             tracing::warn!(
                 namespace = self.context.args.namespace,
-                "ConfigMap {CLUSTER_CA} has no certificate; pods with redirected traffic wait until it has. Kubernetes' controller \
-                 manager makes it; is it running?"
+                name = CLUSTER_CA,
+                "ConfigMap holds no certificate; pods with redirected traffic wait for it. kube-controller-manager writes it"
             );
         }
         self.cluster.send_modify(|cluster| {

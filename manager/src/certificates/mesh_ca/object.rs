@@ -148,11 +148,16 @@ impl<K: Kept> Object<K> {
         }
         self.told = found.uid();
         let note = format!(
-            "Pods of this namespace have sidecars that serve TLS, and mount this. ctrlmesh-manager did not make it and leaves it alone. \
-             Delete it, or give it the label {MANAGED_BY}={FIELD_MANAGER}, unless what it holds is meant"
+            "Pods of this namespace have sidecars that serve TLS, and mount this object. ctrlmesh-manager did not make it and leaves it unchanged. \
+             Delete it, or give it the label {MANAGED_BY}={FIELD_MANAGER}, unless its content is intended"
         );
         let namespace = &self.namespace;
-        tracing::warn!(namespace, kind = &*K::kind(&()), name = K::NAME, "{note}");
+        tracing::warn!(
+            namespace,
+            kind = &*K::kind(&()),
+            name = K::NAME,
+            "object was not made by ctrlmesh-manager; leaving it unchanged"
+        );
         events::publish(context, &found.object_ref(&()), EventType::Warning, "NotOurs", &note).await;
     }
 
@@ -173,7 +178,7 @@ impl<K: Kept> Object<K> {
                 ..ObjectReference::default()
             };
             let note = format!(
-                "Pods of this namespace have sidecars that serve TLS, and mount this. {problem}. It is tried again"
+                "Pods of this namespace have sidecars that serve TLS, and mount this object. ctrlmesh-manager {problem}. It retries"
             );
             events::publish(context, &about, EventType::Warning, "NotWritten", &note).await;
             self.failed = Some(problem);

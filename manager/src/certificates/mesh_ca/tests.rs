@@ -289,7 +289,7 @@ async fn a_namespace_that_takes_nothing_holds_up_no_other() {
     }
     let told = notes(&server, "NotWritten");
     assert!(
-        told.len() == 1 && told[0].contains("ConfigMap ctrlmesh-ca can't be written"),
+        told.len() == 1 && told[0].contains("failed to write ConfigMap ctrlmesh-ca"),
         "{told:?}"
     );
     server.faults().remove(rule);

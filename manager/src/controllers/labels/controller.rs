@@ -235,7 +235,7 @@ impl Controller {
             namespace: Some(context.args.namespace.clone()),
             ..ObjectReference::default()
         };
-        tracing::info!(reason, note, "labels");
+        tracing::info!(reason, note, "labelling progress");
         events::publish(context, &about, type_, reason, note).await;
     }
 

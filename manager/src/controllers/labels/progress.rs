@@ -65,7 +65,7 @@ impl Progress {
         self.is_undecided = false;
         self.kinds += kinds.len();
         self.open.extend(kinds.iter().cloned());
-        format!("looking at every object of {}", kinds.join(", "))
+        format!("checking every object of {}", kinds.join(", "))
     }
 
     /// A kind is not followed any more. What to tell people, if that was the last one.
@@ -109,19 +109,19 @@ impl Progress {
         if !was_open || !self.open.is_empty() || self.is_undecided {
             return None;
         }
-        let mut said = format!("back-fill of labels finished of {} kinds: {}", self.kinds, self.total);
+        let mut said = format!("checked every object of {} kinds: {}", self.kinds, self.total);
         if self.total.failed > 0 {
             said.push_str(", which is tried again");
         }
         if !self.unreadable.is_empty() {
             said.push_str("; could not read ");
             said.push_str(&self.unreadable.join(", "));
-            said.push_str("; may the manager list, watch and patch them?");
+            said.push_str("; grant the manager list, watch and patch on them");
         }
         if !self.unwritable.is_empty() {
             said.push_str("; may not write ");
             said.push_str(&self.unwritable.join(", "));
-            said.push_str("; may the manager patch them?");
+            said.push_str("; grant the manager patch on them");
         }
         Some(said)
     }
@@ -140,13 +140,13 @@ mod tests {
         let mut progress = Progress::default();
         assert_eq!(
             progress.begin(&["pods".into(), "services".into()]),
-            "looking at every object of pods, services"
+            "checking every object of pods, services"
         );
         assert_eq!(progress.report(done("pods", 5, 4, 0)), None);
         let said = progress.report(done("services", 2, 1, 0)).unwrap();
         assert_eq!(
             said,
-            "back-fill of labels finished of 2 kinds: 7 objects seen, 5 labelled, 0 failed"
+            "checked every object of 2 kinds: 7 objects seen, 5 labelled, 0 failed"
         );
         assert!(progress.is_clean());
         assert_eq!(
@@ -164,7 +164,7 @@ mod tests {
         let said = progress.report(done("pods", 5, 4, 0)).unwrap();
         assert_eq!(
             said,
-            "back-fill of labels finished of 2 kinds: 8 objects seen, 5 labelled, 0 failed"
+            "checked every object of 2 kinds: 8 objects seen, 5 labelled, 0 failed"
         );
     }
 
@@ -184,7 +184,7 @@ mod tests {
         assert!(progress.is_clean(), "a new pass begins anew");
         let said = progress.report(Report::Unwritable("services".into())).unwrap();
         assert!(
-            said.ends_with("; may not write services; may the manager patch them?"),
+            said.ends_with("; may not write services; grant the manager patch on them"),
             "{said}"
         );
         assert!(!progress.is_clean());

@@ -168,7 +168,7 @@ async fn a_kind_that_may_not_be_written_is_told_once_and_left() {
     .await;
     let said = notes(&server, "LabellingIncomplete").concat();
     assert!(
-        said.contains("may not write configmaps; may the manager patch them?"),
+        said.contains("may not write configmaps; grant the manager patch on them"),
         "{said}"
     );
     assert!(requests(&server, "patch", "/configmaps/") <= 16 + MAX_WRITES);
