@@ -1,7 +1,7 @@
 //! Certificates that the manager makes for servers of its own: a CA and what it signed, in a Secret, replaced before they end so
 //! that nobody is cut off.
 //!
-//! Leaves to whoever uses it who trusts the CA and who serves: [`Trusting`]. There are two: the webhook server, which API servers
+//! Leaves to whoever uses it who trusts the CA and who serves: [`TrustDomain`]. There are two: the webhook server, which API servers
 //! trust, and sidecars, which the containers beside them trust.
 
 mod credential;
@@ -81,29 +81,29 @@ impl From<Error> for crate::cluster::Error {
 }
 
 /// Who trusts a CA, and who serves what it signed.
-pub(crate) trait Trusting: Send {
+pub(crate) trait TrustDomain: Send {
     /// What a watch says.
     type Seen: Send + 'static;
 
     /// Takes note; says whether there may be something to do.
-    fn see(&mut self, seen: Self::Seen) -> bool;
+    fn observe(&mut self, seen: Self::Seen) -> bool;
 
     /// Names that servers are called by; `None`: not known yet.
     fn names(&self) -> Option<Vec<String>>;
 
     /// Every bundle that somebody trusts, PEM; `None`: not known yet.
-    fn in_force(&self) -> Option<Vec<String>>;
+    fn bundles_in_force(&self) -> Option<Vec<String>>;
 
     /// Makes this every bundle.
-    fn trust(&mut self, bundle: &str) -> impl Future<Output = Result<(), Error>> + Send;
+    fn set_bundles(&mut self, bundle: &str) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Gives what there is to whoever needs it and has it not.
-    fn hand_out(&mut self, stored: &Stored) -> impl Future<Output = Result<(), Error>> + Send;
+    fn distribute(&mut self, stored: &Stored) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
 /// Where it is kept, and how long things last.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct CaSecret {
     /// What it is for, in logs.
     pub(crate) what: String,
     /// The Secret's name, and what it has when it is made. It lies in the manager's namespace.
@@ -113,17 +113,17 @@ pub(crate) struct Place {
 
 /// Keeps the certificate, until it shall stop. What fails is logged and done again. `secrets` says what the Secret is, `others`
 /// everything else that must be known.
-pub(crate) async fn keep<T: Trusting>(
+pub(crate) async fn maintain<T: TrustDomain>(
     context: Context,
-    place: Place,
+    ca_secret: CaSecret,
     secrets: BoxStream<'static, Option<Secret>>,
     others: SelectAll<BoxStream<'static, T::Seen>>,
-    trusting: T,
+    domain: T,
 ) {
     let secrets = secrets.map(|secret| Seen::Secret(Box::new(secret))).boxed();
     let mut seen = futures_util::stream::select_all([secrets, others.map(Seen::Other).boxed()]);
-    let what = place.what.clone();
-    let mut keeper = Keeper::new(context, place, trusting);
+    let what = ca_secret.what.clone();
+    let mut keeper = Keeper::new(context, ca_secret, domain);
     let mut pause = FIRST_PAUSE;
     let mut last = None;
     loop {
@@ -177,32 +177,32 @@ pub(crate) fn log_watch_errors<T: Send + 'static>(
 
 struct Keeper<T> {
     context: Context,
-    place: Place,
-    trusting: T,
+    ca_secret: CaSecret,
+    domain: T,
     /// `None`: not seen yet.
     secret: Option<Option<Secret>>,
     trusted_since: Option<SystemTime>,
 }
 
-impl<T: Trusting> Keeper<T> {
-    fn new(context: Context, place: Place, trusting: T) -> Self {
+impl<T: TrustDomain> Keeper<T> {
+    fn new(context: Context, ca_secret: CaSecret, domain: T) -> Self {
         Self {
             context,
-            place,
-            trusting,
+            ca_secret,
+            domain,
             secret: None,
             trusted_since: None,
         }
     }
 
     /// Whether there may be something to do.
-    fn see(&mut self, seen: Seen<T::Seen>) -> bool {
+    fn observe(&mut self, seen: Seen<T::Seen>) -> bool {
         match seen {
             Seen::Secret(secret) => {
                 self.secret = Some(*secret);
                 true
             }
-            Seen::Other(seen) => self.trusting.see(seen),
+            Seen::Other(seen) => self.domain.observe(seen),
         }
     }
 
@@ -219,7 +219,7 @@ impl<T: Trusting> Keeper<T> {
                 () = self.context.stop.cancelled() => return Waited::Stopped,
                 () = time.as_mut() => return Waited::All,
                 Some(seen) = seen.next() => {
-                    if self.see(seen) && !is_firm {
+                    if self.observe(seen) && !is_firm {
                         return Waited::Changed;
                     }
                 }
@@ -229,8 +229,8 @@ impl<T: Trusting> Keeper<T> {
 
     /// Does the next thing, and says which.
     async fn step(&mut self, now: SystemTime) -> Result<Step, Error> {
-        let schedule = self.place.schedule;
-        let known = (&self.secret, self.trusting.names(), self.trusting.in_force());
+        let schedule = self.ca_secret.schedule;
+        let known = (&self.secret, self.domain.names(), self.domain.bundles_in_force());
         let (Some(secret), Some(names), Some(bundles)) = known else {
             return Ok(Step::Rest(schedule.rest));
         };
@@ -248,7 +248,7 @@ impl<T: Trusting> Keeper<T> {
             Step::Settle => self.trusted_since = Some(now),
             Step::Trust => {
                 self.trusted_since = None;
-                self.trusting.trust(&stored.bundle()).await?;
+                self.domain.set_bundles(&stored.bundle()).await?;
             }
             Step::Issue | Step::Sign | Step::Prepare | Step::Promote | Step::Forget => {
                 // A certificate of the same CA changes nothing about whom to trust.
@@ -261,13 +261,13 @@ impl<T: Trusting> Keeper<T> {
                 return Ok(step);
             }
         }
-        self.trusting.hand_out(&stored).await?;
+        self.domain.distribute(&stored).await?;
         Ok(step)
     }
 
     /// With the version that was read: two leaders don't undo each other's work.
     async fn write(&self, stored: &Stored) -> Result<Secret, Error> {
-        let name = self.place.secret.name.as_deref().unwrap_or_default();
+        let name = self.ca_secret.secret.name.as_deref().unwrap_or_default();
         let secrets: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.context.args.namespace);
         let options = post_params();
         if let Some(Some(secret)) = &self.secret {
@@ -278,7 +278,7 @@ impl<T: Trusting> Keeper<T> {
         let mut data = BTreeMap::new();
         stored.write(&mut data);
         let secret = Secret {
-            metadata: self.place.secret.clone(),
+            metadata: self.ca_secret.secret.clone(),
             data: Some(data),
             ..Secret::default()
         };

@@ -13,7 +13,7 @@ use kube::core::DynamicObject;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
 
-use crate::certificates::ca::{self, Error, Place, Schedule, Stored, Trusting, log_watch_errors};
+use crate::certificates::ca::{self, CaSecret, Error, Schedule, Stored, TrustDomain, log_watch_errors};
 use crate::cluster::Context;
 use bundles::Bundles;
 
@@ -22,17 +22,17 @@ use bundles::Bundles;
 /// # Errors
 /// None: what fails is logged and done again.
 pub async fn run(context: Context) -> Result<(), crate::cluster::Error> {
-    keep(context, Schedule::default()).await;
+    maintain(context, Schedule::default()).await;
     Ok(())
 }
 
-pub(crate) async fn keep(context: Context, schedule: Schedule) {
+pub(crate) async fn maintain(context: Context, schedule: Schedule) {
     if context.args.webhook_cert_dir.is_some() {
         context.stop.cancelled().await;
         return;
     }
     let name = &context.args.webhook_secret_name;
-    let place = Place {
+    let ca_secret = CaSecret {
         what: "webhooks".to_owned(),
         secret: ObjectMeta {
             name: Some(name.clone()),
@@ -47,7 +47,7 @@ pub(crate) async fn keep(context: Context, schedule: Schedule) {
         names: context.args.webhook_names(),
         bundles: Bundles::new(&context.client),
     };
-    ca::keep(context, place, secrets, configurations, api_servers).await;
+    ca::maintain(context, ca_secret, secrets, configurations, api_servers).await;
 }
 
 /// The configurations, each with its place among them.
@@ -68,11 +68,11 @@ struct ApiServers {
     bundles: Bundles,
 }
 
-impl Trusting for ApiServers {
+impl TrustDomain for ApiServers {
     type Seen = (usize, Option<DynamicObject>);
 
-    fn see(&mut self, (index, configuration): Self::Seen) -> bool {
-        self.bundles.see(index, configuration);
+    fn observe(&mut self, (index, configuration): Self::Seen) -> bool {
+        self.bundles.observe(index, configuration);
         true
     }
 
@@ -80,15 +80,15 @@ impl Trusting for ApiServers {
         Some(self.names.clone())
     }
 
-    fn in_force(&self) -> Option<Vec<String>> {
-        self.bundles.in_force()
+    fn bundles_in_force(&self) -> Option<Vec<String>> {
+        self.bundles.bundles_in_force()
     }
 
-    async fn trust(&mut self, bundle: &str) -> Result<(), Error> {
+    async fn set_bundles(&mut self, bundle: &str) -> Result<(), Error> {
         self.bundles.write(bundle).await
     }
 
-    async fn hand_out(&mut self, _: &Stored) -> Result<(), Error> {
+    async fn distribute(&mut self, _: &Stored) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -14,7 +14,7 @@
 //! Safety. Shards are written one by one, and every order of that has moments that must not be enforced: a shard that is wider
 //! already beside one that is not narrower yet (two owners of an object), or pods that are in a shard no more and in none yet.
 //! Therefore each shard carries a mark of the whole set that it is a part of ([`SET`]), and distribution takes a set only when
-//! it is whole ([`held`]): until then each shard keeps the entries that it had, and a new one has none. All of a set
+//! it is whole ([`held_back`]): until then each shard keeps the entries that it had, and a new one has none. All of a set
 //! reaches the chain at once, where [`ctrlmesh_manager_planner::hand_over`] takes care of the objects that move: a new shard
 //! begins without objects, and gets them when those that lose them have acknowledged. A manager that dies half-way leaves
 //! sidecars with what they had.
@@ -37,7 +37,7 @@ use kube::runtime::controller::{Action, Config, Controller};
 use crate::cluster::{Context, Error, Rule, Scope, debounce};
 use caches::{Caches, NamespaceMeta, Triggers};
 use reconcile::Sharder;
-pub(crate) use sets::held;
+pub(crate) use sets::held_back;
 
 pub use ctrlmesh_manager_planner::auto_shard::SET;
 

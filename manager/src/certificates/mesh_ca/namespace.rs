@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::CA_FILE;
 use super::object::{Files, Object};
-use crate::certificates::ca::{Error, Stored, Trusting, blocks, certificates};
+use crate::certificates::ca::{Error, Stored, TrustDomain, blocks, certificates};
 use crate::cluster::Context;
 
 /// What the API server is called inside of a cluster, and what sidecars listen on.
@@ -76,13 +76,13 @@ impl Namespace {
     }
 }
 
-impl Trusting for Namespace {
+impl TrustDomain for Namespace {
     type Seen = Seen;
 
-    fn see(&mut self, seen: Seen) -> bool {
+    fn observe(&mut self, seen: Seen) -> bool {
         match seen {
-            Seen::Bundle(found) => self.bundle.see(found),
-            Seen::Certificate(found) => self.certificate.see(found),
+            Seen::Bundle(found) => self.bundle.observe(found),
+            Seen::Certificate(found) => self.certificate.observe(found),
             Seen::Cluster => {}
         }
         true
@@ -99,7 +99,7 @@ impl Trusting for Namespace {
         Some(names)
     }
 
-    fn in_force(&self) -> Option<Vec<String>> {
+    fn bundles_in_force(&self) -> Option<Vec<String>> {
         let cluster = self.cluster.borrow();
         if !self.bundle.is_looked_for() || !self.certificate.is_looked_for() || !cluster.is_ca_looked_for {
             return None;
@@ -120,11 +120,11 @@ impl Trusting for Namespace {
         Some(bundle.into_iter().collect())
     }
 
-    async fn trust(&mut self, bundle: &str) -> Result<(), Error> {
+    async fn set_bundles(&mut self, bundle: &str) -> Result<(), Error> {
         self.write_bundle(bundle).await
     }
 
-    async fn hand_out(&mut self, stored: &Stored) -> Result<(), Error> {
+    async fn distribute(&mut self, stored: &Stored) -> Result<(), Error> {
         // Whom to trust first.
         self.write_bundle(&stored.bundle()).await?;
         let Some(current) = &stored.current else {

@@ -20,7 +20,7 @@ use super::namespace::{self, Cluster, Namespace, changes};
 use super::object::{Kept, is_ours};
 use super::seen::Seen;
 use super::{CA_FILE, CLUSTER_CA, OF_NAMESPACE, SECRET, SERVICE, addresses};
-use crate::certificates::ca::{self, Place, Schedule, certificates, log_watch_errors};
+use crate::certificates::ca::{self, CaSecret, Schedule, certificates, log_watch_errors};
 use crate::cluster::{Context, Error};
 
 /// What a watch says.
@@ -83,7 +83,7 @@ impl Namespaces {
                 () = self.context.stop.cancelled() => break,
                 Some(ended) = self.tasks.join_next() => ended?,
                 Some(told) = told.next() => {
-                    self.see(told);
+                    self.observe(told);
                     self.attend();
                 }
             }
@@ -122,14 +122,14 @@ impl Namespaces {
         ])
     }
 
-    fn see(&mut self, told: Told) {
+    fn observe(&mut self, told: Told) {
         match told {
-            Told::Namespace(event) => self.there.see(event),
+            Told::Namespace(event) => self.there.observe(event),
             Told::Pod(Event::InitApply(pod) | Event::Apply(pod)) if asks(&pod) => {
                 self.needing.extend(pod.namespace());
             }
             Told::Pod(_) => {}
-            Told::Authority(event) => self.authorities.see(event),
+            Told::Authority(event) => self.authorities.observe(event),
             Told::Bundle(event) => {
                 // What was made is kept up to date, also while no pod is there.
                 if let Event::InitApply(map) | Event::Apply(map) = &event
@@ -137,10 +137,10 @@ impl Namespaces {
                 {
                     self.needing.extend(map.namespace());
                 }
-                self.bundles.see(event);
+                self.bundles.observe(event);
             }
-            Told::Certificate(event) => self.certificates.see(event),
-            Told::ClusterCa(found) => self.see_cluster_ca(found),
+            Told::Certificate(event) => self.certificates.observe(event),
+            Told::ClusterCa(found) => self.observe_cluster_ca(found),
             Told::Service(service) => {
                 let names = told_addresses(service.as_deref());
                 self.cluster.send_modify(|cluster| cluster.addresses = Some(names));
@@ -148,7 +148,7 @@ impl Namespaces {
         }
     }
 
-    fn see_cluster_ca(&self, found: Option<ConfigMap>) {
+    fn observe_cluster_ca(&self, found: Option<ConfigMap>) {
         let text = found.and_then(|map| map.data?.remove(CA_FILE));
         let text = text.filter(|text| !certificates(text).is_empty());
         if text.is_none() {
@@ -195,7 +195,7 @@ impl Namespaces {
     fn keep(&mut self, name: String, uid: Option<String>) {
         let stop = self.context.stop.child_token();
         let context = self.context.until(stop.clone());
-        let place = Place {
+        let ca_secret = CaSecret {
             what: format!("sidecars of namespace {name}"),
             secret: authority(&name, uid.as_deref()),
             schedule: self.schedule,
@@ -210,7 +210,7 @@ impl Namespaces {
         let others = select_all([bundles.boxed(), certificates.boxed(), changes(cluster.clone())]);
         let namespace = Namespace::new(context.clone(), &name, cluster);
         self.tasks
-            .spawn(ca::keep(context, place, secrets.boxed(), others, namespace));
+            .spawn(ca::maintain(context, ca_secret, secrets.boxed(), others, namespace));
         self.kept.insert(name, Keeping { uid, stop });
     }
 }

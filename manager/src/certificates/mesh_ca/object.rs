@@ -100,7 +100,7 @@ impl<K: Kept> Object<K> {
         self.seen.is_some()
     }
 
-    pub(super) fn see(&mut self, object: Option<K>) {
+    pub(super) fn observe(&mut self, object: Option<K>) {
         self.seen = Some(object);
     }
 

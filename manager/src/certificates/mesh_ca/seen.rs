@@ -32,7 +32,7 @@ impl<K: Clone + Send + Sync + 'static> Seen<K> {
         }
     }
 
-    pub(super) fn see(&mut self, event: Event<K>) {
+    pub(super) fn observe(&mut self, event: Event<K>) {
         match event {
             Event::Init => self.listed.clear(),
             Event::InitApply(object) => {

@@ -48,7 +48,7 @@ impl Bundles {
         Self { seen }
     }
 
-    pub(super) fn see(&mut self, index: usize, object: Option<DynamicObject>) {
+    pub(super) fn observe(&mut self, index: usize, object: Option<DynamicObject>) {
         if let Some(configuration) = self.seen.get_mut(index) {
             if object.is_none() {
                 tracing::info!(
@@ -61,7 +61,7 @@ impl Bundles {
     }
 
     /// The bundle of each webhook, PEM; `None` until both configurations were looked for.
-    pub(super) fn in_force(&self) -> Option<Vec<String>> {
+    pub(super) fn bundles_in_force(&self) -> Option<Vec<String>> {
         let mut bundles = Vec::new();
         for configuration in &self.seen {
             let object = configuration.object.as_ref()?.as_ref();

@@ -28,7 +28,7 @@ pub(super) struct Documents {
 impl Documents {
     pub(super) fn of(documents: Vec<Value>, unseen: Vec<&'static str>) -> Self {
         let mut all = Self {
-            held: shards::held(&documents),
+            held: shards::held_back(&documents),
             stored: documents.clone(),
             unseen,
             ..Self::default()

@@ -65,7 +65,7 @@ impl Caches {
             .modify(|object: &mut DynamicObject| object.managed_fields_mut().clear())
             .reflect(configs);
         let here = caches.clone();
-        let of_configs = events.map(move |event| here.config(told(event, "shardingconfigs")));
+        let of_configs = events.map(move |event| here.config(ok_or_log(event, "shardingconfigs")));
         let events = watcher(Api::<NamespaceMeta>::all(client.clone()), watcher::Config::default())
             .default_backoff()
             .modify(|namespace: &mut NamespaceMeta| {
@@ -74,7 +74,7 @@ impl Caches {
             })
             .reflect(namespaces);
         let here = caches.clone();
-        let of_namespaces = events.map(move |event| here.namespace(told(event, "namespaces")));
+        let of_namespaces = events.map(move |event| here.namespace(ok_or_log(event, "namespaces")));
         let triggers = stream::select(of_configs.boxed(), of_namespaces.boxed());
         (caches, triggers.flat_map(stream::iter).boxed())
     }
@@ -182,7 +182,7 @@ fn names_namespaces(object: &DynamicObject) -> bool {
     has("inNamespaces") && has("inShardHash")
 }
 
-fn told<K>(event: watcher::Result<Event<K>>, resource: &str) -> Option<Event<K>> {
+fn ok_or_log<K>(event: watcher::Result<Event<K>>, resource: &str) -> Option<Event<K>> {
     event
         .inspect_err(|error| tracing::warn!(error = error_text(error), resource, "watch failed; restarting it"))
         .ok()

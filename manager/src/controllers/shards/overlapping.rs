@@ -159,7 +159,7 @@ async fn tell_all(client: &Client, documents: &[Value], said: &BTreeMap<String, 
     let mut tells = Vec::new();
     for document in documents {
         let said = said.get(text(document, "/metadata/name"));
-        let before = status::told(document, condition::OVERLAPPING);
+        let before = status::stored_condition(document, condition::OVERLAPPING);
         let condition = said.map(|said| status::condition(document, condition::OVERLAPPING, said, &now));
         if condition != before {
             tells.push(write_condition(client, document, condition));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     fn of(object: &Value) -> String {
-        let told = status::told(object, condition::OVERLAPPING);
+        let told = status::stored_condition(object, condition::OVERLAPPING);
         told.map_or_else(String::new, |told| told.reason)
     }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::RESYNC;
 use super::caches::{Caches, NamespaceMeta};
 use super::plan::{self, Plan, Write, text};
-use super::status::{Said, tell};
+use super::status::{Said, patch_status};
 use crate::cluster::{Context, Error, patch_params, timestamp};
 
 /// What every pass needs.
@@ -68,7 +68,7 @@ impl Sharder {
         }
         // What is being deleted has nobody to tell.
         if root.pointer("/metadata/deletionTimestamp").is_none() {
-            self.tell(root, plan.said.as_ref(), plan.made.as_deref()).await?;
+            self.report(root, plan.said.as_ref(), plan.made.as_deref()).await?;
         }
         if plan.release {
             self.set_finalizer(root, false).await?;
@@ -130,9 +130,9 @@ impl Sharder {
         is_gone(written).map(drop)
     }
 
-    async fn tell(&self, root: &Value, said: Option<&Said>, made: Option<&[String]>) -> Result<(), Error> {
+    async fn report(&self, root: &Value, said: Option<&Said>, made: Option<&[String]>) -> Result<(), Error> {
         let now = timestamp::now();
-        let told = tell(&self.context.client, root, said, made, &now).await;
+        let told = patch_status(&self.context.client, root, said, made, &now).await;
         is_gone(told).map(drop)
     }
 
@@ -152,7 +152,7 @@ impl Sharder {
                 status.message
             ),
         );
-        if let Err(error) = self.tell(root, Some(&said), None).await {
+        if let Err(error) = self.report(root, Some(&said), None).await {
             tracing::warn!(%error, name = text(root, "/metadata/name"), "failed to write the root's status");
         }
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// The shards (by uid) whose set is not whole: some of its shards are not written yet, or not deleted. They keep what they had.
 /// Of ShardingConfigs of one namespace, as they were stored.
-pub(crate) fn held(documents: &[Value]) -> BTreeSet<String> {
+pub(crate) fn held_back(documents: &[Value]) -> BTreeSet<String> {
     let mut sets: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for document in documents.iter().filter(|document| is_alive(document)) {
         if let Some(owner) = owner(document) {
@@ -22,12 +22,12 @@ pub(crate) fn held(documents: &[Value]) -> BTreeSet<String> {
 }
 
 fn is_whole(shards: &[&Value]) -> bool {
-    let mut marks = shards.iter().map(|shard| mark(shard));
-    let Some(first) = marks.next() else { return true };
+    let mut sets = shards.iter().map(|shard| set_of(shard));
+    let Some(first) = sets.next() else { return true };
     let count = first
         .and_then(|mark| mark.split('-').next())
         .and_then(|count| count.parse::<usize>().ok());
-    count == Some(shards.len()) && marks.all(|mark| mark == first)
+    count == Some(shards.len()) && sets.all(|mark| mark == first)
 }
 
 /// The uid of the root that a shard was made from.
@@ -40,7 +40,7 @@ pub(super) fn owner(document: &Value) -> Option<&str> {
 }
 
 /// The set that a shard is a part of.
-fn mark(document: &Value) -> Option<&str> {
+fn set_of(document: &Value) -> Option<&str> {
     document.get("metadata")?.get("annotations")?.get(SET)?.as_str()
 }
 
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_set_is_taken_when_all_of_it_is_there_and_nothing_else() {
-        let of = |documents: &[Value]| held(documents).into_iter().collect::<Vec<_>>().concat();
+        let of = |documents: &[Value]| held_back(documents).into_iter().collect::<Vec<_>>().concat();
         let (a, b) = (shard("a", "r", "2-x"), shard("b", "r", "2-x"));
         assert_eq!(of(&[a.clone(), b.clone()]), "");
         assert_eq!(of(std::slice::from_ref(&a)), "a", "one is not made yet");
@@ -96,8 +96,8 @@ mod tests {
     fn shards_that_people_write_are_never_held() {
         let mut own = shard("a", "r", "2-x");
         own["metadata"]["ownerReferences"] = json!([]);
-        assert!(held(&[own.clone(), json!({ "kind": "CircuitBreaker" })]).is_empty());
+        assert!(held_back(&[own.clone(), json!({ "kind": "CircuitBreaker" })]).is_empty());
         own["metadata"] = json!({ "uid": "a" });
-        assert!(held(&[own]).is_empty());
+        assert!(held_back(&[own]).is_empty());
     }
 }

@@ -18,24 +18,24 @@ pub(super) type Said = (ConditionStatus, &'static str, String);
 
 /// Whether it was ever told of shards.
 pub(super) fn is_told(document: &Value) -> bool {
-    told(document, condition::SHARDED).is_some() || !made(document).is_empty()
+    stored_condition(document, condition::SHARDED).is_some() || !created_shards(document).is_empty()
 }
 
 /// Tells a root; nothing if it was told already.
 ///
 /// # Errors
 /// What the API server says.
-pub(super) async fn tell(
+pub(super) async fn patch_status(
     client: &Client,
     document: &Value,
     said: Option<&Said>,
     names: Option<&[String]>,
     now: &str,
 ) -> Result<(), kube::Error> {
-    let before = made(document);
+    let before = created_shards(document);
     let names = names.unwrap_or(&before);
     let condition = said.map(|said| condition(document, condition::SHARDED, said, now));
-    if condition == told(document, condition::SHARDED) && names == before {
+    if condition == stored_condition(document, condition::SHARDED) && names == before {
         return Ok(());
     }
     let (namespace, name) = (text(document, "/metadata/namespace"), text(document, "/metadata/name"));
@@ -65,7 +65,7 @@ pub(super) async fn tell(
 
 /// A condition; since when it holds follows from the one before.
 pub(super) fn condition(document: &Value, kind: &str, (status, reason, message): &Said, now: &str) -> Condition {
-    let before = told(document, kind).filter(|before| before.status == *status);
+    let before = stored_condition(document, kind).filter(|before| before.status == *status);
     Condition {
         kind: kind.to_owned(),
         status: *status,
@@ -77,13 +77,13 @@ pub(super) fn condition(document: &Value, kind: &str, (status, reason, message):
 }
 
 /// The condition of a type, as it is.
-pub(super) fn told(document: &Value, kind: &str) -> Option<Condition> {
+pub(super) fn stored_condition(document: &Value, kind: &str) -> Option<Condition> {
     let list = document.pointer("/status/conditions")?.as_array()?.iter();
     list.filter_map(|condition| serde_json::from_value::<Condition>(condition.clone()).ok())
         .find(|condition| condition.kind == kind)
 }
 
-fn made(document: &Value) -> Vec<String> {
+fn created_shards(document: &Value) -> Vec<String> {
     let list = document
         .pointer("/status/root/childShardingConfigs")
         .and_then(Value::as_array);

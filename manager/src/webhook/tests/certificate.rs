@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Client, TestEnv, configuration};
 use crate::certificates::ca::{Credential, Schedule, Stored, certificates};
-use crate::certificates::webhook_ca::keep;
+use crate::certificates::webhook_ca::maintain;
 
 /// All at once: everything is due, and nobody needs time.
 const HASTY: Schedule = Schedule {
@@ -73,7 +73,7 @@ fn authorities(pem: &str) -> BTreeSet<Vec<u8>> {
 async fn bundles_are_written_and_written_again() {
     let env = TestEnv::start(&[]).await;
     put_configurations(&env);
-    let leader = tokio::spawn(keep(env.context.clone(), Schedule::default()));
+    let leader = tokio::spawn(maintain(env.context.clone(), Schedule::default()));
     let stored = wait_for_bundles(&env).await;
     for (_, kind, name) in KINDS {
         let mut reset = configuration(kind, name);
@@ -112,7 +112,7 @@ async fn what_an_api_server_refuses_is_done_again() {
         faults.add(refusal().verb("patch").resource("validatingwebhookconfigurations")),
         faults.add(refusal().verb("watch").resource("secrets")),
     ];
-    let leader = tokio::spawn(keep(env.context.clone(), Schedule::default()));
+    let leader = tokio::spawn(maintain(env.context.clone(), Schedule::default()));
     wait_for_bundles(&env).await;
     assert_eq!(refused.map(|rule| faults.hits(rule)), [1; 3]);
     env.context.stop.cancel();
@@ -142,7 +142,7 @@ async fn a_certificate_near_its_end_is_replaced_under_running_clients() {
     let client = Client::trusting(&old.bundle());
     assert_eq!(client.get(address, "/healthz").await.unwrap(), (200, "ok".to_owned()));
 
-    let leader = tokio::spawn(keep(env.context.clone(), HASTY));
+    let leader = tokio::spawn(maintain(env.context.clone(), HASTY));
     let is_rotated = |secret: &Value| {
         let stored = Stored::of(&serde_json::from_value(secret.clone()).unwrap());
         stored.next.is_none() && stored.current != old.current && stored.retired == [old.bundle()]
