@@ -16,6 +16,7 @@ mod bare;
 mod begin;
 mod bypassed;
 mod carried;
+mod decide;
 mod deleted;
 mod deliver;
 mod fleet;

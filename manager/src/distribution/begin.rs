@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use ctrlmesh_contract::names::labels;
 use ctrlmesh_contract::{Chain, Entry, LabelSelector};
 
+use super::decide::Reason;
 use super::fleet::{Answer, Fleet};
 use super::planned::entry_of;
 use super::read::Documents;
@@ -45,29 +46,28 @@ pub(super) enum Why {
 }
 
 impl Why {
-    /// In a word and in a sentence.
-    pub(super) fn told(&self) -> (&'static str, String) {
+    pub(super) fn reason(&self) -> Reason {
         match self {
-            Self::Pods(pods) => ("WithoutSidecar", status::without_sidecar(pods)),
+            Self::Pods(pods) => Reason::new("WithoutSidecar", status::without_sidecar(pods)),
             Self::NoPods => {
                 let message = format!(
                     "the pods without a sidecar are gone; begins with the first pod that has one, by label {}: \"true\"",
                     labels::ENABLE_PROXY
                 );
-                ("NoPods", message)
+                Reason::new("NoPods", message)
             }
             Self::Gone => {
                 let seconds = GONE.as_secs();
                 let message =
                     format!("the pods without a sidecar are gone; begins when none has come back for {seconds} s");
-                ("Beginning", message)
+                Reason::new("Beginning", message)
             }
             Self::Unknown(problem) => {
                 let message = format!(
                     "shows nothing until it is known whether pods without a sidecar run, for those see everything; the manager can't \
                      list pods here: {problem}"
                 );
-                ("PodsUnknown", message)
+                Reason::new("PodsUnknown", message)
             }
         }
     }

@@ -7,6 +7,7 @@ use ctrlmesh_contract::names::finalizers;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
+use super::decide::Reason;
 use super::fleet::Fleet;
 use super::planned::entry_of;
 use super::read::Documents;
@@ -38,15 +39,15 @@ pub(super) fn released(next: &Next, objects: &Documents, fleet: &Fleet) -> BTree
     released
 }
 
-/// Why a ShardingConfig is not gone yet, in a word and in a sentence.
-pub(super) fn waits(document: &Value, next: &Next, fleet: &Fleet) -> (&'static str, String) {
+/// Why a ShardingConfig is not gone yet.
+pub(super) fn waits(document: &Value, next: &Next, fleet: &Fleet) -> Reason {
     let entry = entry_of_shard(text(document, "/metadata/name"));
-    let (reason, message, cost) = match next.claims.teardown_of(&entry) {
+    let (reason, cost) = match next.claims.teardown_of(&entry) {
         Some(teardown) => {
-            let (reason, message) = torn_down(teardown, next, fleet);
+            let reason = torn_down(teardown, next, fleet);
             let cost = "every pod of the controller then sees everything at once, and an object has several owners until all \
                         leaders but one have failed to renew their locks";
-            (reason, message, cost)
+            (reason, cost)
         }
         None => {
             let pods = settling_pods(&entry, next, fleet);
@@ -57,16 +58,22 @@ pub(super) fn waits(document: &Value, next: &Next, fleet: &Fleet) -> (&'static s
             };
             let message = format!("goes when its pods have said that they show nothing any more; waits for {pods}");
             let cost = "nobody then says which pods still show its objects";
-            ("Deleting", message, cost)
+            (Reason::new("Deleting", message), cost)
         }
     };
     match command(document) {
-        Some(command) => (reason, format!("{message}. To release it by force: {command}; {cost}")),
-        None => (reason, message),
+        Some(command) => {
+            let message = reason.message;
+            Reason::new(
+                reason.code,
+                format!("{message}. To release it by force: {command}; {cost}"),
+            )
+        }
+        None => reason,
     }
 }
 
-fn torn_down(teardown: &Teardown, next: &Next, fleet: &Fleet) -> (&'static str, String) {
+fn torn_down(teardown: &Teardown, next: &Next, fleet: &Fleet) -> Reason {
     if teardown.is_last_stage() {
         let seconds = super::look::LEASE.as_secs();
         let mut message = format!(
@@ -77,7 +84,7 @@ fn torn_down(teardown: &Teardown, next: &Next, fleet: &Fleet) -> (&'static str, 
         if !late.is_empty() {
             message = format!("{message}; waits for {late}");
         }
-        return ("LocksExpiring", message);
+        return Reason::new("LocksExpiring", message);
     }
     let remaining: BTreeSet<&str> = teardown.remaining(&next.chain.entries, fleet).collect();
     let pods = fleet
@@ -96,7 +103,7 @@ fn torn_down(teardown: &Teardown, next: &Next, fleet: &Fleet) -> (&'static str, 
         next.chain.namespace,
         some.join(" ")
     );
-    ("Gathering", message)
+    Reason::new("Gathering", message)
 }
 
 /// Pods that have not said yet that they show nothing, and why.

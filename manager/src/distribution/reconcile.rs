@@ -14,6 +14,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 
 use super::begin::Waiting;
 use super::carried::Packed;
+use super::decide::Reason;
 use super::deliver::Done;
 use super::fleet::{Answer, Fleet, Sidecar};
 use super::follow::Follower;
@@ -76,7 +77,7 @@ pub(super) struct Next {
     /// Objects whose entries stay as they were, since sidecars can't run what they ask for.
     pub(super) unsupported: Unsupported,
     /// Why the chain stays as it was.
-    pub(super) withheld: Option<(&'static str, String)>,
+    pub(super) withheld: Option<Reason>,
     /// Entries of ShardingConfigs that were deleted and need not wait any longer.
     pub(super) released: BTreeSet<String>,
 }
@@ -272,7 +273,7 @@ impl Distributor {
                 memory.raised = fleet.is_rolled_back.then_some(now).or(memory.raised);
             }
             Err(error) if error.is_conflict() => {}
-            Err(error) => next.withheld = Some((reason(error), error.to_string())),
+            Err(error) => next.withheld = Some(Reason::new(write_failure(error), error.to_string())),
         }
         memory.count(&written);
         // What a plan says of pods holds for the chain that lies there.
@@ -350,19 +351,19 @@ impl Distributor {
         wanted::wanted(namespace, objects, meant, &self.resolved(found), &keys)
     }
 
-    /// The chain of the plan, if sidecars would take it, and ConfigMaps; if not, why not, in a word and in a sentence.
+    /// The chain of the plan, if sidecars would take it, and ConfigMaps; if not, why not.
     fn following(
         &self,
         stored: &Stored,
         next: &Next,
         last: Option<&Chain>,
         highest: u64,
-    ) -> Result<(Chain, Claims), (&'static str, String)> {
+    ) -> Result<(Chain, Claims), Reason> {
         let generation = kept::generation(last, highest, &next.plan.entries).ok_or_else(|| {
             let message = format!(
                 "there is no generation after {highest}; delete ConfigMap {CHAIN_CONFIG_MAP} and restart the pods"
             );
-            ("NoGeneration", message)
+            Reason::new("NoGeneration", message)
         })?;
         let chain = Chain {
             namespace: next.chain.namespace.clone(),
@@ -371,7 +372,7 @@ impl Distributor {
         };
         wanted::check(&chain, &next.plan.claims).map_err(|error| why_not(&error))?;
         let placed = self.placed(stored, &chain, true, &next.found);
-        placed.map_err(|error| ("NoRoom", error.to_string()))?;
+        placed.map_err(|error| Reason::new("NoRoom", error.to_string()))?;
         Ok((chain, next.plan.claims.clone()))
     }
 }
@@ -384,19 +385,19 @@ fn is_over(objects: &Documents, next: &Next, fleet: &Fleet) -> bool {
     is_empty && fleet.unasked.is_empty() && sidecars.all(|sidecar| is_silent(sidecar) || fleet.is_at(sidecar, &[]))
 }
 
-/// Why a chain was not written, in a word.
-const fn reason(error: &Error) -> &'static str {
+/// Reason code of a chain that was not written.
+const fn write_failure(error: &Error) -> &'static str {
     match error {
         Error::NoRoom(_) => "NoRoom",
         _ => "WriteFailed",
     }
 }
 
-/// Why there is no chain, in a word and in a sentence.
-fn why_not(error: &ctrlmesh_contract::Error) -> (&'static str, String) {
-    let reason = match error {
+/// Why there is no chain.
+fn why_not(error: &ctrlmesh_contract::Error) -> Reason {
+    let code = match error {
         ctrlmesh_contract::Error::TooLarge { .. } => "TooLarge",
         _ => "InvalidChain",
     };
-    (reason, error.to_string())
+    Reason::new(code, error.to_string())
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::begin::Why;
 use super::bypassed::bypassed;
+use super::decide::Reason;
 use super::fleet::Fleet;
 use super::leading::leading;
 use super::outcome::outcome;
@@ -125,7 +126,7 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
             .map(|holder| unreachable::named(holder, &next.plan.awaited, &next.chain.entries, fleet))
             .collect(),
         settling: settling.into_iter().map(str::to_owned).collect(),
-        bare: bare.map(Why::told),
+        bare: bare.map(Why::reason),
         deleted: None,
         restart,
         plugins: plugins(document, next),
@@ -149,16 +150,16 @@ fn warnings(origin: &Origin, next: &Next) -> String {
 }
 
 /// Why the pods of a shard do not all see what it shows now, also in a pass that has just written the chain.
-fn restarting(next: &Next, entry: &str) -> Option<(&'static str, String)> {
+fn restarting(next: &Next, entry: &str) -> Option<Reason> {
     let is_at_work = || next.plan.preparing.contains(entry) || next.plan.evict.iter().any(|evict| evict.entry == entry);
-    let soon = || ("Restarting", "its pods are made again one by one".to_owned());
+    let soon = || Reason::new("Restarting", "its pods are made again one by one");
     let told = next.restarting.get(entry).cloned();
     told.or_else(|| is_at_work().then(soon))
 }
 
 /// Why an object that KusionStack's manager had does nothing.
-fn inert(document: &Value, next: &Next) -> Option<(&'static str, String)> {
-    switches::why_inert(document, &next.chain).map(|why| ("SwitchedOff", why.to_owned()))
+fn inert(document: &Value, next: &Next) -> Option<Reason> {
+    switches::why_inert(document, &next.chain).map(|why| Reason::new("SwitchedOff", why))
 }
 
 /// What its references to plugins led to. Pins stay on what can't be read.
@@ -176,23 +177,23 @@ fn plugins(document: &Value, next: &Next) -> Option<Vec<Value>> {
 }
 
 /// Why the entries of an object stay as they were.
-fn withheld(document: &Value, origin: &Origin, objects: &Documents, next: &Next) -> Option<(&'static str, String)> {
+fn withheld(document: &Value, origin: &Origin, objects: &Documents, next: &Next) -> Option<Reason> {
     let unsupported = || {
         next.unsupported
             .of(origin)
-            .map(|message| (support::REASON, message.to_owned()))
+            .map(|message| Reason::new(support::OUTDATED, message))
     };
     let withheld = next.withheld.clone().or_else(|| held(origin, objects));
     withheld.or_else(|| inert(document, next)).or_else(unsupported)
 }
 
 /// Why the entries of a shard stay as they were.
-fn held(origin: &Origin, objects: &Documents) -> Option<(&'static str, String)> {
+fn held(origin: &Origin, objects: &Documents) -> Option<Reason> {
     let message = "taken when all shards of its root are written";
     objects
         .held
         .contains(&origin.uid)
-        .then(|| ("Progressing", message.to_owned()))
+        .then(|| Reason::new("Progressing", message))
 }
 
 async fn tell(distributor: &Distributor, namespace: &str, document: &Value, origin: &Origin, facts: &Facts, now: &str) {

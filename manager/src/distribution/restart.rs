@@ -20,6 +20,7 @@ use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use super::decide::Reason;
 use super::fleet::{Answer, Fleet, Sidecar};
 use super::leading::lock_name;
 use super::memory::Memory;
@@ -86,8 +87,8 @@ enum Turn {
     Done,
 }
 
-/// Why shards whose pods are made again are not done yet: a reason and a sentence, by their entries.
-pub(super) type Waits = BTreeMap<String, (&'static str, String)>;
+/// Why shards whose pods are made again are not done yet, by their entries.
+pub(super) type Waits = BTreeMap<String, Reason>;
 
 /// Takes the next step of every restart.
 pub(super) async fn restart(distributor: &Distributor, next: &Next, fleet: &Fleet, memory: &mut Memory) -> Waits {
@@ -106,9 +107,9 @@ pub(super) async fn restart(distributor: &Distributor, next: &Next, fleet: &Flee
     restarts.missing.retain(|entry, _| is_at_work(entry));
     restarts.refused.retain(|entry, _| is_at_work(entry));
     let keep = || {
-        (
+        Reason::new(
             "Restarting",
-            "its pods are told to keep what they see until they are made again".to_owned(),
+            "its pods are told to keep what they see until they are made again",
         )
     };
     let mut waits: Waits = next
@@ -132,9 +133,9 @@ async fn step(
     evict: &Evict,
     fleet: &Fleet,
     restarts: &mut Restarts,
-) -> Option<(&'static str, String)> {
+) -> Option<Reason> {
     let now = Instant::now();
-    let wait = |message| Some(("Restarting", message));
+    let wait = |message: String| Some(Reason::new("Restarting", message));
     let kept = candidates(evict, fleet);
     let namespace = &next.chain.namespace;
     match restarts.turn(evict, &next.chain, fleet, Timestamp::now()) {
@@ -151,7 +152,7 @@ async fn step(
     }
     let refused = restarts.refused.get(&evict.entry);
     if let Some(refused) = refused.filter(|refused| now < refused.until) {
-        return Some(("EvictionRefused", refused.message.clone()));
+        return Some(Reason::new("EvictionRefused", refused.message.clone()));
     }
     // Nobody's turn comes by mistake.
     let leader = match leader(distributor, next, evict).await {
@@ -173,7 +174,7 @@ async fn step(
             distributor.context.metrics.distribution.evictions_refused.inc();
             let message = format!("{} can't be evicted: {}", pod.pod, why(&error));
             restarts.back_off(&evict.entry, message.clone(), now);
-            Some(("EvictionRefused", message))
+            Some(Reason::new("EvictionRefused", message))
         }
     }
 }

@@ -9,6 +9,7 @@ use kube::core::ApiResource;
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 
+use super::decide::Reason;
 use super::outcome::Outcome;
 use super::settling::SETTLING;
 use crate::api::sharding_config::LeaderStatus;
@@ -53,20 +54,20 @@ pub(super) struct Facts {
     pub(super) is_kept: bool,
     /// It makes shards, and is none.
     pub(super) is_root: bool,
-    /// Why its entries are not in the chain, in a word and in a sentence.
-    pub(super) withheld: Option<(&'static str, String)>,
+    /// Why its entries are not in the chain.
+    pub(super) withheld: Option<Reason>,
     /// Generation of the chain.
     pub(super) chain: u64,
     /// Shards that have to give up objects first, each with the pods that are waited for and why.
     pub(super) waits_for: Vec<String>,
     /// Shards that have some of its objects, and may be about to give them up.
     pub(super) settling: Vec<String>,
-    /// Why it has not begun, in a word and in a sentence.
-    pub(super) bare: Option<(&'static str, String)>,
-    /// Why it is not gone though it was deleted, in a word and in a sentence.
-    pub(super) deleted: Option<(&'static str, String)>,
-    /// Why its pods are not made again yet, in a word and in a sentence.
-    pub(super) restart: Option<(&'static str, String)>,
+    /// Why it has not begun.
+    pub(super) bare: Option<Reason>,
+    /// Why it is not gone though it was deleted.
+    pub(super) deleted: Option<Reason>,
+    /// Why its pods are not made again yet.
+    pub(super) restart: Option<Reason>,
     /// What its plugins' references led to; `None`: it names none.
     pub(super) plugins: Option<Vec<Value>>,
     /// Why not all of them led to bytes, in a word.
@@ -101,21 +102,24 @@ pub(super) fn status(origin: &Origin, facts: &Facts, before: &Value, now: &str) 
         list.any(|condition| condition["type"] == condition::BYPASSED)
     };
     let bypassed = (was_bypassed(before) || !facts.bypassed.is_empty()).then(|| bypassed(facts));
-    for (kind, status, reason, message) in said(facts).into_iter().chain(bypassed) {
+    for Draft { kind, status, reason } in drafts(facts).into_iter().chain(bypassed) {
         let old = before["conditions"].as_array().into_iter().flatten();
         let old = old
             .filter_map(|condition| serde_json::from_value::<Condition>(condition.clone()).ok())
             .find(|condition| condition.kind == kind && condition.status == status);
         // That others of the namespace have changed since is no news of this object.
         let is_said = |old: &&Condition| {
-            let same = (&*old.reason, old.observed_generation) == (reason, Some(generation));
-            same && reason == DISTRIBUTED
+            let is_same = (&*old.reason, old.observed_generation) == (reason.code, Some(generation));
+            is_same && reason.code == DISTRIBUTED
         };
-        let message = old.as_ref().filter(is_said).map_or(message, |old| old.message.clone());
+        let message = old
+            .as_ref()
+            .filter(is_said)
+            .map_or(reason.message, |old| old.message.clone());
         list.push(Condition {
             kind: kind.to_owned(),
             status,
-            reason: reason.to_owned(),
+            reason: reason.code.to_owned(),
             message,
             last_transition_time: old.map_or_else(|| now.to_owned(), |old| old.last_transition_time),
             observed_generation: Some(generation),
@@ -146,25 +150,39 @@ pub(super) fn status(origin: &Origin, facts: &Facts, before: &Value, now: &str) 
     Value::Object(status)
 }
 
-/// Type, status, reason and message of a condition.
-type Said = (&'static str, ConditionStatus, &'static str, String);
-
-fn said(facts: &Facts) -> Vec<Said> {
-    let mut said = vec![accepted(facts)];
-    said.extend(facts.plugins.as_deref().map(|plugins| resolved(plugins, facts)));
-    if !facts.is_root {
-        said.extend([distributed(facts), enforced(facts)]);
-    }
-    said
+/// A condition without its times.
+struct Draft {
+    kind: &'static str,
+    status: ConditionStatus,
+    reason: Reason,
 }
 
-fn accepted(facts: &Facts) -> Said {
+impl Draft {
+    fn new(kind: &'static str, status: ConditionStatus, code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            status,
+            reason: Reason::new(code, message),
+        }
+    }
+}
+
+fn drafts(facts: &Facts) -> Vec<Draft> {
+    let mut drafts = vec![accepted(facts)];
+    drafts.extend(facts.plugins.as_deref().map(|plugins| resolved(plugins, facts)));
+    if !facts.is_root {
+        drafts.extend([distributed(facts), enforced(facts)]);
+    }
+    drafts
+}
+
+fn accepted(facts: &Facts) -> Draft {
     if facts.mistakes.is_empty() {
         let message = facts.warnings.clone();
-        return (condition::ACCEPTED, ConditionStatus::True, "Accepted", message);
+        return Draft::new(condition::ACCEPTED, ConditionStatus::True, "Accepted", message);
     }
     let message = format!("{}{}", facts.mistakes, kept(facts));
-    (condition::ACCEPTED, ConditionStatus::False, "Invalid", message)
+    Draft::new(condition::ACCEPTED, ConditionStatus::False, "Invalid", message)
 }
 
 const fn kept(facts: &Facts) -> &'static str {
@@ -175,7 +193,7 @@ const fn kept(facts: &Facts) -> &'static str {
     }
 }
 
-fn resolved(plugins: &[Value], facts: &Facts) -> Said {
+fn resolved(plugins: &[Value], facts: &Facts) -> Draft {
     let text = |plugin: &Value, field: &str| plugin.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let problems: Vec<String> = plugins
         .iter()
@@ -183,47 +201,40 @@ fn resolved(plugins: &[Value], facts: &Facts) -> Said {
         .filter(|(_, message)| !message.is_empty())
         .map(|(name, message)| format!("{name}: {message}"))
         .collect();
-    if problems.is_empty() {
-        (
-            condition::PLUGINS_RESOLVED,
-            ConditionStatus::True,
-            "Resolved",
-            String::new(),
-        )
+    let (status, code) = if problems.is_empty() {
+        (ConditionStatus::True, "Resolved")
     } else {
-        (
-            condition::PLUGINS_RESOLVED,
-            ConditionStatus::False,
-            facts.plugins_problem.unwrap_or("Unresolved"),
-            problems.join("; "),
-        )
-    }
+        (ConditionStatus::False, facts.plugins_problem.unwrap_or("Unresolved"))
+    };
+    Draft::new(condition::PLUGINS_RESOLVED, status, code, problems.join("; "))
 }
 
-fn distributed(facts: &Facts) -> Said {
-    if let (None, Some((reason, message))) = (&facts.withheld, &facts.deleted) {
-        return (condition::DISTRIBUTED, ConditionStatus::False, reason, message.clone());
-    }
-    let (status, reason, message) = match (&facts.withheld, &facts.bare) {
-        (Some((reason, message)), _) => (ConditionStatus::False, *reason, message.clone()),
-        _ if !facts.mistakes.is_empty() => (ConditionStatus::False, "Invalid", "see Accepted".to_owned()),
+fn distributed(facts: &Facts) -> Draft {
+    let reason = match (&facts.withheld, &facts.deleted, &facts.bare) {
+        (Some(withheld), ..) => withheld.clone(),
+        (None, Some(deleted), _) => deleted.clone(),
+        _ if !facts.mistakes.is_empty() => Reason::new("Invalid", "see Accepted"),
         _ if facts.is_unresolved => {
             let message = format!("see PluginsResolved{}", kept(facts));
-            (ConditionStatus::False, "PluginsUnresolved", message)
+            Reason::new("PluginsUnresolved", message)
         }
-        (_, Some((reason, message))) => (ConditionStatus::False, *reason, message.clone()),
+        (.., Some(bare)) => bare.clone(),
         _ if !facts.waits_for.is_empty() => {
             let shards = facts.waits_for.join(", ");
             let message = format!("gets its objects when the sidecars of {shards} have given them up");
-            (ConditionStatus::False, "HandingOver", message)
+            Reason::new("HandingOver", message)
         }
-        _ if !facts.settling.is_empty() => (ConditionStatus::False, "Settling", settling(&facts.settling)),
+        _ if !facts.settling.is_empty() => Reason::new("Settling", settling(&facts.settling)),
         _ => {
             let message = format!("since generation {} of the chain", facts.chain);
-            (ConditionStatus::True, DISTRIBUTED, message)
+            return Draft::new(condition::DISTRIBUTED, ConditionStatus::True, DISTRIBUTED, message);
         }
     };
-    (condition::DISTRIBUTED, status, reason, message)
+    Draft {
+        kind: condition::DISTRIBUTED,
+        status: ConditionStatus::False,
+        reason,
+    }
 }
 
 /// Of a shard that begins when these are gone.
@@ -245,7 +256,7 @@ fn settling(others: &[String]) -> String {
     )
 }
 
-fn enforced(facts: &Facts) -> Said {
+fn enforced(facts: &Facts) -> Draft {
     let outcome = &facts.outcome;
     let count = format!("{}/{}", outcome.enforced, outcome.selected);
     let is_whole = facts.withheld.is_none()
@@ -256,40 +267,37 @@ fn enforced(facts: &Facts) -> Said {
         && facts.deleted.is_none()
         && !facts.is_unresolved
         && facts.restart.is_none();
-    let (status, reason, message) = if facts.withheld.is_some() {
+    let draft = |status, code, message: String| Draft::new(condition::ENFORCED, status, code, message);
+    if facts.withheld.is_some() {
         let message = format!("{count}; see Distributed{}", lagging(outcome));
-        (ConditionStatus::False, "Progressing", message)
+        draft(ConditionStatus::False, "Progressing", message)
     } else if facts.hash.is_empty() && facts.is_unresolved {
-        (
-            ConditionStatus::False,
-            "PluginsUnresolved",
-            "see PluginsResolved".to_owned(),
-        )
+        let message = "see PluginsResolved".to_owned();
+        draft(ConditionStatus::False, "PluginsUnresolved", message)
     } else if facts.hash.is_empty() && facts.mistakes.is_empty() {
         let message = "it is disabled, or has no rule";
-        (ConditionStatus::True, "NothingToRun", message.to_owned())
+        draft(ConditionStatus::True, "NothingToRun", message.to_owned())
     } else if outcome.selected == 0 {
         let message = "no pod with a sidecar is selected; sidecars come with the label ctrlmesh.kusionstack.io/enable-proxy: \"true\" in pod templates";
-        (ConditionStatus::Unknown, "NoPods", message.to_owned())
+        draft(ConditionStatus::Unknown, "NoPods", message.to_owned())
     } else if outcome.lagging.is_empty() && is_whole {
-        (ConditionStatus::True, "Enforced", count)
+        draft(ConditionStatus::True, "Enforced", count)
     } else {
-        let (reason, more) = match &facts.restart {
-            Some((reason, message)) => (*reason, format!("; {message}")),
+        let (code, more) = match &facts.restart {
+            Some(restart) => (restart.code, format!("; {}", restart.message)),
             None if is_whole => ("Progressing", String::new()),
             None => ("Progressing", "; see Accepted and Distributed".to_owned()),
         };
         let message = format!("{count}{more}{}", lagging(outcome));
-        (ConditionStatus::False, reason, message)
-    };
-    (condition::ENFORCED, status, reason, message)
+        draft(ConditionStatus::False, code, message)
+    }
 }
 
-/// Said once there is something to say, and from then on.
-fn bypassed(facts: &Facts) -> Said {
+/// Present from the first bypassed pod on.
+fn bypassed(facts: &Facts) -> Draft {
     if facts.bypassed.is_empty() {
-        let message = "requests come from all pods that were named before".to_owned();
-        return (condition::BYPASSED, ConditionStatus::False, "TrafficSeen", message);
+        let message = "requests come from all pods that were named before";
+        return Draft::new(condition::BYPASSED, ConditionStatus::False, "TrafficSeen", message);
     }
     let message = format!(
         "containers of {} have sent nothing to the API server through their sidecars, for a minute since they run or for two hours: a program \
@@ -299,7 +307,7 @@ fn bypassed(facts: &Facts) -> Said {
         annotations::KUBECONFIG_ARG,
         labels::ENABLE_IPTABLES,
     );
-    (condition::BYPASSED, ConditionStatus::True, "NoTraffic", message)
+    Draft::new(condition::BYPASSED, ConditionStatus::True, "NoTraffic", message)
 }
 
 fn lagging(outcome: &Outcome) -> String {

@@ -14,13 +14,14 @@ use ctrlmesh_contract::support::Support;
 use ctrlmesh_contract::world::Interface;
 use ctrlmesh_contract::{Digest, Entry, Origin};
 
+use super::decide::Reason;
 use super::fleet::{Answer, Fleet, Sidecar};
 use super::status::few;
 use crate::built_in::BuiltIn;
 use crate::hand_over::{is_of_shard, lock_of};
 
-/// Reason of the condition.
-pub(super) const REASON: &str = "SidecarOutdated";
+/// Reason code of the condition.
+pub(super) const OUTDATED: &str = "SidecarOutdated";
 
 /// Versions of the plugin interface that plugins need. One that is not here runs already, and asks for nothing new.
 pub(super) type Interfaces = BTreeMap<Digest, Interface>;
@@ -118,8 +119,8 @@ impl Lack {
     }
 }
 
-/// Why no document can be written in this namespace, in a word and in a sentence: a sidecar would refuse it as a whole.
-pub(super) fn unreadable(fleet: &Fleet) -> Option<(&'static str, String)> {
+/// Why no document can be written in this namespace: a sidecar would refuse it as a whole.
+pub(super) fn unreadable(fleet: &Fleet) -> Option<Reason> {
     let lacking = fleet.sidecars.iter().filter(|sidecar| {
         let support = support(sidecar, fleet);
         support.is_some_and(|support| !support.reads_documents())
@@ -131,7 +132,7 @@ pub(super) fn unreadable(fleet: &Fleet) -> Option<(&'static str, String)> {
              have: {}; restart their workload to give it the current sidecar",
             few(pods.into_iter(), ", ")
         );
-        (REASON, message)
+        Reason::new(OUTDATED, message)
     })
 }
 

@@ -316,8 +316,8 @@ fn when_nobody_knows_the_pods_those_wait_who_have_not_begun() {
     let wanted = [shard("a", Some("lock"), "1"), shard("b", Some("another"), "2")];
     let waiting = waiting(&chain(&wanted[..1]), &Claims::default(), &wanted, &objects(&[]), &fleet);
     assert_eq!(waiting.keys().collect::<Vec<_>>(), ["shard-selector/b"]);
-    let (reason, message) = waiting["shard-selector/b"].told();
-    assert_eq!(reason, "PodsUnknown");
+    let Reason { code, message } = waiting["shard-selector/b"].reason();
+    assert_eq!(code, "PodsUnknown");
     assert!(
         message.ends_with("the manager can't list pods here: pods is forbidden"),
         "{message}"

@@ -23,7 +23,7 @@ fn enforced_of(facts: &Facts) -> (String, String) {
 fn what_is_withheld_is_not_enforced_even_if_it_has_no_entry_yet() {
     let mut facts = Facts::default();
     assert_eq!(enforced_of(&facts), ("True".to_owned(), "NothingToRun".to_owned()));
-    facts.withheld = Some(("TooLarge", "too large".to_owned()));
+    facts.withheld = Some(Reason::new("TooLarge", "too large"));
     assert_eq!(enforced_of(&facts), ("False".to_owned(), "Progressing".to_owned()));
 }
 

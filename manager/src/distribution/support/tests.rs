@@ -185,7 +185,7 @@ fn documents_that_a_sidecar_does_not_read_are_not_written() {
         documents: vec!["chain.ctrlmesh.kusionstack.io/v9".to_owned()],
         ..Support::baseline()
     });
-    let (reason, message) = unreadable(&fleet).unwrap();
-    assert_eq!(reason, REASON);
+    let Reason { code, message } = unreadable(&fleet).unwrap();
+    assert_eq!(code, OUTDATED);
     assert!(message.contains("b-0") && !message.contains("a-0"), "{message}");
 }
