@@ -1,7 +1,7 @@
 //! From the custom resources of a namespace to the ConfigMaps that its sidecars mount, and back: what sidecars say goes into
 //! the objects' status.
 //!
-//! Flow: `world` watches, `follow` asks the sidecars (`poll`); a change of anything, or news of a sidecar, leads to a pass over
+//! Flow: `world` watches, `follow` asks the sidecars (`poll`); a change of anything, or dirty of a sidecar, leads to a pass over
 //! its namespace (`reconcile`), which reads the objects (`read`), compiles them (`wanted`), takes the next step towards what is
 //! wanted (`planned`: [`crate::hand_over`], but for what `settling` and `bare` hold back), writes it (`slots`, `write`) and tells the
 //! objects about it (`report`, `status`).
@@ -12,39 +12,39 @@
 //! - What can't be read or makes no sense keeps what it had, and holds up nothing else.
 //! - A chain that somebody spoiled is written again.
 
-mod bare;
-mod begin;
+mod builtin_plugins;
 mod bypassed;
-mod carried;
+mod caches;
+mod config_maps;
 mod decide;
-mod deleted;
+mod deletion;
 mod deliver;
+mod desired;
+mod dirty_namespaces;
 mod fleet;
-mod follow;
-mod gauges;
-mod key;
 mod leading;
-mod look;
 mod memory;
-mod news;
-mod outcome;
-mod planned;
-mod poll;
-mod read;
+mod metrics;
+mod next_chain;
+mod nudges;
+mod objects;
+mod observe;
+mod overlap_grace;
+mod plugin_slots;
 mod reconcile;
 mod report;
-mod restart;
-mod settling;
-mod slots;
+mod restarts;
+mod rollout;
+mod sidecar_poller;
+mod sidecar_support;
+mod signing_key;
+mod start_gate;
 mod status;
-mod stored;
-mod support;
+mod status_client;
 #[cfg(test)]
 mod tests;
-mod told;
-mod unreachable;
-mod wanted;
-mod world;
+mod uninjected;
+mod unreachable_pods;
 mod write;
 
 use std::sync::Arc;
@@ -62,22 +62,22 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::gather::gathered;
 use crate::oci::Plugins;
-use follow::Follower;
-pub(crate) use key::{SECRET as KEY_SECRET, public as public_key};
-use news::News;
-use poll::Poller;
+use caches::Caches;
+use dirty_namespaces::DirtyNamespaces;
+pub use plugin_slots::NoRoom;
 use reconcile::Distributor;
-pub use slots::NoRoom;
-use world::World;
+use sidecar_poller::SidecarPoller;
+pub(crate) use signing_key::{SECRET as KEY_SECRET, public as public_key};
+use status_client::StatusClient;
 
 /// What it does at the API server, by part.
 pub const RULES: &[&[crate::rbac::Rule]] = &[
-    world::RULES,
-    key::RULES,
+    caches::RULES,
+    signing_key::RULES,
     write::RULES,
     status::RULES,
     report::RULES,
-    restart::RULES,
+    restarts::RULES,
 ];
 
 /// Namespaces that are looked at at a time.
@@ -85,25 +85,25 @@ const CONCURRENCY: u16 = 16;
 /// Namespaces that wait to be looked at because of a plugin; more than that are held back by who fetches.
 const FETCHED: usize = 64;
 /// How long custom resources are waited for at the start; one whose definition is missing would never come.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CRD_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub use gauges::Metrics;
+pub use metrics::Metrics;
 
 /// Runs until it shall stop; passes that have begun are finished.
 ///
 /// # Errors
 /// There is no key for chains.
 pub async fn run(context: Context) -> Result<(), Error> {
-    run_with(context, PATIENCE).await
+    run_with(context, CRD_TIMEOUT).await
 }
 
-async fn run_with(context: Context, patience: Duration) -> Result<(), Error> {
-    let key = key::load(&context).await?;
-    let (world, triggers) = World::watch(&context.client, patience);
+async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> {
+    let key = signing_key::load(&context).await?;
+    let (caches, triggers) = Caches::watch(&context.client, crd_timeout);
     let (changed, fetched) = mpsc::channel(FETCHED);
     let (plugins, worker) = Plugins::of(&context, changed);
-    let news = Arc::new(News::default());
-    let triggers = stream::select(triggers, stream::select(namespaces(fetched), news.namespaces()));
+    let dirty = Arc::new(DirtyNamespaces::default());
+    let triggers = stream::select(triggers, stream::select(namespaces(fetched), dirty.namespaces()));
     let triggers = gathered(triggers, context.args.debounce());
     let stop = context.stop.clone();
     let fetching = worker.run(stop.clone());
@@ -115,11 +115,11 @@ async fn run_with(context: Context, patience: Duration) -> Result<(), Error> {
     .reconcile_on(triggers)
     .graceful_shutdown_on(stop.cancelled_owned());
     let metrics = Arc::clone(&context.metrics);
-    let poller = Poller::new(context.args.sidecar_port).map_err(Error::Http)?;
+    let client = StatusClient::new(context.args.sidecar_port).map_err(Error::Http)?;
     let longest = Duration::from_secs(context.args.poll_seconds);
-    let follower = Follower::new(poller, longest, news, Arc::clone(&metrics));
+    let poller = SidecarPoller::new(client, longest, dirty, Arc::clone(&metrics));
     let namespaces = controller.store();
-    let distributor = Arc::new(Distributor::new(context, world, namespaces, key, plugins, follower));
+    let distributor = Arc::new(Distributor::new(context, caches, namespaces, key, plugins, poller));
     let passes = controller.run(
         pass,
         |namespace, error, distributor| failed(&namespace, error, &distributor),
@@ -146,7 +146,7 @@ async fn pass(namespace: Arc<Namespace>, distributor: Arc<Distributor>) -> Resul
     // When the controller ends so do its watches, and what was not seen by then never will be.
     tokio::select! {
         () = distributor.context.stop.cancelled() => return Ok(Action::await_change()),
-        () = distributor.world.ready() => {}
+        () = distributor.caches.ready() => {}
     }
     distributor.context.metrics.distribution.passes.inc();
     distributor.reconcile(&namespace).await

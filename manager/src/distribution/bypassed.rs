@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use super::fleet::{Answer, Fleet, Sidecar};
+use super::fleet::{Fleet, Report, Sidecar};
 use crate::built_in::BuiltIn;
 
 /// How long a container may run before its first request, in seconds.
@@ -55,9 +55,9 @@ pub(super) fn running(mut containers: Vec<ContainerStatus>) -> Vec<ContainerStat
 pub(super) fn bypassed(entries: &[&Entry], fleet: &Fleet) -> BTreeSet<String> {
     let for_api: Vec<&Entry> = entries.iter().copied().filter(|entry| has_api_rules(entry)).collect();
     let is_concerned = |sidecar: &&Sidecar| sidecar.own(for_api.iter().copied()).next().is_some();
-    let is_bypassed = |sidecar: &&Sidecar| match fleet.answers.get(&sidecar.pod) {
-        Some(Answer::Status(status)) => !sidecar.is_ending && is_silent(status, sidecar.running_since),
-        Some(Answer::None(_)) | None => false,
+    let is_bypassed = |sidecar: &&Sidecar| match fleet.reports.get(&sidecar.pod) {
+        Some(Report::Status(status)) => !sidecar.is_ending && is_silent(status, sidecar.running_since),
+        Some(Report::Unavailable(_)) | None => false,
     };
     let pods = fleet.sidecars.iter().filter(is_concerned).filter(is_bypassed);
     pods.map(|sidecar| sidecar.pod.clone()).collect()
@@ -268,11 +268,11 @@ mod tests {
             is_ending: true,
             ..sidecar("ending")
         };
-        let silent = || Answer::Status(Box::new(says(2000, Some(1000), None)));
-        let seen = Answer::Status(Box::new(says(2000, Some(1000), Some(1500))));
+        let silent = || Report::Status(Box::new(says(2000, Some(1000), None)));
+        let seen = Report::Status(Box::new(says(2000, Some(1000), Some(1500))));
         let fleet = Fleet {
             sidecars: vec![sidecar("silent"), sidecar("seen"), sidecar("unknown"), ending],
-            answers: [("silent", silent()), ("ending", silent()), ("seen", seen)]
+            reports: [("silent", silent()), ("ending", silent()), ("seen", seen)]
                 .map(|(pod, answer)| (pod.to_owned(), answer))
                 .into(),
             ..Fleet::default()

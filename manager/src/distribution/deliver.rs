@@ -6,25 +6,25 @@ use std::time::{Duration, Instant};
 use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, plugin_config_map};
 use ctrlmesh_contract::{Chain, Digest};
 
-use super::carried::Packed;
+use super::builtin_plugins::PackedPlugin;
+use super::config_maps::StoredConfigMaps;
 use super::fleet::Fleet;
 use super::memory::Memory;
-use super::reconcile::{Distributor, Next};
-use super::slots::{NoRoom, Slots};
-use super::stored::Stored;
-use super::support::Interfaces;
-use super::told::{self, Bump};
-use super::{slots, unreachable, write};
+use super::nudges::{self, PodNudge};
+use super::plugin_slots::{NoRoom, PluginSlots};
+use super::reconcile::{Decision, Distributor};
+use super::sidecar_support::Interfaces;
+use super::{plugin_slots, unreachable_pods, write};
 use crate::error::Error;
 use crate::oci::Found;
 use crate::plain::plain;
 
 /// What a pass has done.
-pub(super) struct Done {
+pub(super) struct Written {
     /// Something was written.
     pub(super) written: bool,
     /// Every pod that is behind was told.
-    pub(super) told: bool,
+    pub(super) all_nudged: bool,
     /// In how long one of them is told again.
     pub(super) again: Option<Duration>,
 }
@@ -33,11 +33,11 @@ impl Distributor {
     /// Writes what is not as it should be: plugins first, then the chain, then pods are told.
     pub(super) async fn write(
         &self,
-        stored: &Stored,
-        next: &Next,
+        stored: &StoredConfigMaps,
+        next: &Decision,
         fleet: &Fleet,
         memory: &mut Memory,
-    ) -> Result<Done, Error> {
+    ) -> Result<Written, Error> {
         let (chain, namespace) = (&next.chain, &next.chain.namespace);
         let mut written = false;
         let is_there = stored.chain.as_ref() == Some(chain) && stored.claims == next.claims;
@@ -46,31 +46,41 @@ impl Distributor {
             let is_everywhere = fleet
                 .sidecars
                 .iter()
-                .all(|sidecar| fleet.is_at(sidecar, &chain.entries));
+                .all(|sidecar| fleet.runs_chain(sidecar, &chain.entries));
             written |= self.write_slots(stored, next, !is_everywhere, memory).await?;
         } else {
             self.write_slots(stored, next, true, memory).await?;
             let (client, read) = (&self.context.client, stored.version.as_deref());
             let version = write::chain(client, chain, &next.claims, &self.key, read).await?;
-            memory.note(Some(CHAIN_CONFIG_MAP.to_owned()), version);
+            memory.record_write(Some(CHAIN_CONFIG_MAP.to_owned()), version);
             self.context.metrics.distribution.written.inc();
             tracing::info!(%namespace, generation = chain.generation, entries = chain.entries.len(), "chain written");
-            unreachable::tell(self, next, fleet).await;
+            unreachable_pods::tell(self, next, fleet).await;
             written = true;
         }
-        let (told, again) = self.tell(next, fleet, memory).await;
-        Ok(Done { written, told, again })
+        let (all_nudged, again) = self.nudge(next, fleet, memory).await;
+        Ok(Written {
+            written,
+            all_nudged,
+            again,
+        })
     }
 
     /// Has kubelet sync the volumes of pods that are behind. Whether all of them were told, and in how long one is told again.
-    async fn tell(&self, next: &Next, fleet: &Fleet, memory: &mut Memory) -> (bool, Option<Duration>) {
+    async fn nudge(&self, next: &Decision, fleet: &Fleet, memory: &mut Memory) -> (bool, Option<Duration>) {
         let (namespace, generation) = (&next.chain.namespace, next.chain.generation);
-        let (due, again) = told::due(&mut memory.told, fleet, &next.chain.entries, generation, Instant::now());
-        let failed = write::bump(&self.context.client, namespace, &due, generation).await;
+        let (due, again) = nudges::due_nudges(
+            &mut memory.nudges,
+            fleet,
+            &next.chain.entries,
+            generation,
+            Instant::now(),
+        );
+        let failed = write::nudge(&self.context.client, namespace, &due, generation).await;
         let now = Instant::now();
-        let was_told = |bump: &&Bump| failed.iter().all(|(pod, _)| *pod != bump.pod);
-        for bump in due.iter().filter(was_told) {
-            told::note(&mut memory.told, bump, generation, now);
+        let was_nudged = |nudge: &&PodNudge| failed.iter().all(|(pod, _)| *pod != nudge.pod);
+        for nudge in due.iter().filter(was_nudged) {
+            nudges::record_nudge(&mut memory.nudges, nudge, generation, now);
         }
         for (pod, error) in &failed {
             tracing::warn!(error = plain(error), %namespace, pod, "a pod was not told of the chain; it is told again, or kubelet finds it");
@@ -79,7 +89,13 @@ impl Distributor {
     }
 
     /// Whether anything was written.
-    async fn write_slots(&self, stored: &Stored, next: &Next, keep: bool, memory: &mut Memory) -> Result<bool, Error> {
+    async fn write_slots(
+        &self,
+        stored: &StoredConfigMaps,
+        next: &Decision,
+        keep: bool,
+        memory: &mut Memory,
+    ) -> Result<bool, Error> {
         let known = self.known(&next.found);
         let wanted = self
             .placed(stored, &next.chain, keep, &next.found)
@@ -94,14 +110,20 @@ impl Distributor {
             let plugins = digests.iter().map(|digest| (*digest, bytes(digest))).collect();
             let (client, there) = (&self.context.client, stored.slot(number));
             let version = write::slot(client, &next.chain.namespace, number, &plugins, there).await?;
-            memory.note(plugin_config_map(number), version);
+            memory.record_write(plugin_config_map(number), version);
             is_written = true;
         }
         Ok(is_written)
     }
 
     /// Where the plugins of a chain lie, and with `keep` those that nobody needs any more.
-    pub(super) fn placed(&self, stored: &Stored, chain: &Chain, keep: bool, found: &Found) -> Result<Slots, NoRoom> {
+    pub(super) fn placed(
+        &self,
+        stored: &StoredConfigMaps,
+        chain: &Chain,
+        keep: bool,
+        found: &Found,
+    ) -> Result<PluginSlots, NoRoom> {
         let known = self.known(found).into_iter();
         let sizes: BTreeMap<Digest, usize> = known.map(|(digest, packed)| (digest, packed.bytes.len())).collect();
         let now = stored.slots(&sizes);
@@ -112,12 +134,12 @@ impl Distributor {
             Some((digest, size.or_else(|| lying.contains(&digest).then_some(0))?))
         });
         let in_use = if keep { lying.clone() } else { BTreeSet::new() };
-        slots::place(&now, &needed.collect(), &in_use)
+        plugin_slots::place(&now, &needed.collect(), &in_use)
     }
 
     /// Every plugin whose bytes are here.
-    fn known(&self, found: &Found) -> BTreeMap<Digest, Packed> {
-        let own = found.artifacts().map(|artifact| Packed {
+    fn known(&self, found: &Found) -> BTreeMap<Digest, PackedPlugin> {
+        let own = found.artifacts().map(|artifact| PackedPlugin {
             digest: artifact.digest,
             bytes: artifact.packed.clone(),
             interface: Some(artifact.interface),

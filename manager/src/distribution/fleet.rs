@@ -8,9 +8,9 @@ use ctrlmesh_contract::{Entry, LabelSelector};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use kube::ResourceExt as _;
 
-use super::bare::Bare;
 use super::bypassed::running_since;
-use super::follow::Heard;
+use super::sidecar_poller::LastReport;
+use super::uninjected::UninjectedPods;
 use crate::hand_over;
 
 /// The condition of a pod that is ready.
@@ -30,9 +30,9 @@ pub(super) struct Sidecar {
     /// Version of its pod.
     pub(super) version: String,
     /// Generation of the chain that its pod was told of last.
-    pub(super) told: Option<u64>,
+    pub(super) nudged: Option<u64>,
     /// Of which generation it was told again, and how often.
-    pub(super) told_again: Option<(u64, u32)>,
+    pub(super) renudged: Option<(u64, u32)>,
     /// Its pod was deleted.
     pub(super) is_ending: bool,
     /// It is on a node: it may run.
@@ -71,8 +71,8 @@ impl Sidecar {
             labels: pod.labels().clone(),
             uid: pod.uid().unwrap_or_default(),
             version: pod.resource_version().unwrap_or_default(),
-            told: number(annotations::CHAIN_GENERATION),
-            told_again: pod.annotations().get(annotations::CHAIN_BUMP).and_then(|text| {
+            nudged: number(annotations::CHAIN_GENERATION),
+            renudged: pod.annotations().get(annotations::CHAIN_BUMP).and_then(|text| {
                 let (generation, times) = text.split_once('.')?;
                 Some((generation.parse().ok()?, times.parse().ok()?))
             }),
@@ -99,11 +99,11 @@ impl Sidecar {
 
 /// What a sidecar said.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Answer {
+pub(super) enum Report {
     /// Its status.
     Status(Box<Status>),
     /// Why there is none.
-    None(String),
+    Unavailable(String),
 }
 
 /// All of a namespace, at one time.
@@ -112,7 +112,7 @@ pub(super) struct Fleet {
     /// By pod.
     pub(super) sidecars: Vec<Sidecar>,
     /// By pod.
-    pub(super) answers: BTreeMap<String, Answer>,
+    pub(super) reports: BTreeMap<String, Report>,
     /// Pods that have been quiet for long enough.
     pub(super) quiet: BTreeSet<String>,
     /// No chain was written in this namespace yet.
@@ -128,30 +128,30 @@ pub(super) struct Fleet {
     /// They are waited for, for seconds at most: a manager that has just begun to lead knows nothing of what they support.
     pub(super) awaits_answers: bool,
     /// Pods without a sidecar, if that matters.
-    pub(super) bare: Bare,
+    pub(super) uninjected: UninjectedPods,
     /// Questions in a row that a pod has not answered.
     pub(super) failures: BTreeMap<String, u32>,
     /// Pods whose controllers can't take themselves for leaders by a lock that they ask for no more.
-    pub(super) unled: BTreeSet<String>,
+    pub(super) lease_expired: BTreeSet<String>,
 }
 
 impl Fleet {
     /// What was heard. Who speaks of a generation beyond what is believed says nothing at all.
-    pub(super) fn heard(sidecars: Vec<Sidecar>, heard: &BTreeMap<String, Heard>, believed: u64) -> Self {
-        let answer = |heard: &Heard| match &heard.answer {
-            Answer::Status(status) if status.chain.generation > believed => Answer::None(format!(
+    pub(super) fn from_reports(sidecars: Vec<Sidecar>, heard: &BTreeMap<String, LastReport>, believed: u64) -> Self {
+        let answer = |heard: &LastReport| match &heard.answer {
+            Report::Status(status) if status.chain.generation > believed => Report::Unavailable(format!(
                 "speaks of generation {} of the chain, which nobody has written",
                 status.chain.generation
             )),
             answer => answer.clone(),
         };
-        let pods = |is: fn(&Heard) -> bool| -> BTreeSet<String> {
+        let pods = |is: fn(&LastReport) -> bool| -> BTreeSet<String> {
             let those = heard.iter().filter(|(_, heard)| is(heard));
             those.map(|(pod, _)| pod.clone()).collect()
         };
         Self {
             sidecars,
-            answers: heard.iter().map(|(pod, heard)| (pod.clone(), answer(heard))).collect(),
+            reports: heard.iter().map(|(pod, heard)| (pod.clone(), answer(heard))).collect(),
             fresh: pods(|heard| heard.is_fresh),
             unasked: pods(|heard| heard.asked.is_none()),
             failures: heard.iter().map(|(pod, heard)| (pod.clone(), heard.failures)).collect(),
@@ -161,9 +161,9 @@ impl Fleet {
 
     /// The highest generation that any of them speaks of.
     pub(super) fn generation(&self) -> u64 {
-        let generations = self.answers.values().filter_map(|answer| match answer {
-            Answer::Status(status) => Some(status.chain.generation),
-            Answer::None(_) => None,
+        let generations = self.reports.values().filter_map(|answer| match answer {
+            Report::Status(status) => Some(status.chain.generation),
+            Report::Unavailable(_) => None,
         });
         generations.max().unwrap_or_default()
     }
@@ -178,47 +178,47 @@ impl Fleet {
     /// has said what it runs.
     #[must_use]
     pub(super) fn is_blank(&self, sidecar: &Sidecar) -> bool {
-        let has_none = || match self.answers.get(&sidecar.pod) {
-            Some(Answer::Status(status)) => status.chain.generation == 0 && status.chain.earlier.is_none(),
-            _ => sidecar.told.is_none(),
+        let has_none = || match self.reports.get(&sidecar.pod) {
+            Some(Report::Status(status)) => status.chain.generation == 0 && status.chain.earlier.is_none(),
+            _ => sidecar.nudged.is_none(),
         };
         !sidecar.is_placed || self.is_first && has_none()
     }
 
     /// Whether a sidecar runs these entries as far as they select it, and nothing of an earlier chain goes on there.
     #[must_use]
-    pub(super) fn is_at(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
-        self.is_at_those(sidecar, entries, |_| true)
+    pub(super) fn runs_chain(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
+        self.runs_those(sidecar, entries, |_| true)
     }
 
     /// The same for entries of shards alone: others hold up no hand-over.
     #[must_use]
-    pub(super) fn is_in_its_shard(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
-        self.is_at_those(sidecar, entries, hand_over::is_of_shard)
+    pub(super) fn runs_its_shard(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
+        self.runs_those(sidecar, entries, hand_over::is_of_shard)
     }
 
     /// Whether it said so of its shard, perhaps before the chain was there.
     #[must_use]
-    pub(super) fn was_in_its_shard(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
+    pub(super) fn reported_its_shard(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
         self.says(sidecar, entries, hand_over::is_of_shard)
     }
 
-    fn is_at_those(&self, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
+    fn runs_those(&self, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
         // Nothing can run before the pod has a node.
         !sidecar.is_placed || self.fresh.contains(&sidecar.pod) && self.says(sidecar, entries, counts)
     }
 
     fn says(&self, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
-        match self.answers.get(&sidecar.pod) {
-            Some(Answer::Status(status)) => status.chain.earlier.is_none() && runs(status, sidecar, entries, counts),
+        match self.reports.get(&sidecar.pod) {
+            Some(Report::Status(status)) => status.chain.earlier.is_none() && runs(status, sidecar, entries, counts),
             _ => false,
         }
     }
 
     /// Why a sidecar is not where the chain wants it, in a word of a closed set. `None`: it is.
     #[must_use]
-    pub(super) fn lag(&self, sidecar: &Sidecar, entries: &[Entry], generation: u64) -> Option<&'static str> {
-        let Some(Answer::Status(status)) = self.answers.get(&sidecar.pod) else {
+    pub(super) fn lag_reason(&self, sidecar: &Sidecar, entries: &[Entry], generation: u64) -> Option<&'static str> {
+        let Some(Report::Status(status)) = self.reports.get(&sidecar.pod) else {
             return sidecar.own(entries).next().map(|_| "silent");
         };
         if runs(status, sidecar, entries, |_| true) {
@@ -245,23 +245,23 @@ impl Fleet {
             .sidecars
             .iter()
             .filter(|sidecar| !self.unasked.contains(&sidecar.pod));
-        asked.filter(move |sidecar| match self.answers.get(&sidecar.pod) {
-            Some(Answer::Status(status)) => !runs(status, sidecar, entries, |_| true),
-            Some(Answer::None(_)) | None => sidecar.ip.is_some(),
+        asked.filter(move |sidecar| match self.reports.get(&sidecar.pod) {
+            Some(Report::Status(status)) => !runs(status, sidecar, entries, |_| true),
+            Some(Report::Unavailable(_)) | None => sidecar.ip.is_some(),
         })
     }
 
     /// Why others wait for a pod.
     #[must_use]
-    pub(super) fn why_unsettled(&self, sidecar: &Sidecar, entries: &[Entry]) -> String {
-        let status = match self.answers.get(&sidecar.pod) {
-            Some(Answer::Status(status)) => status,
-            Some(Answer::None(problem)) => return problem.clone(),
+    pub(super) fn unsettled_reason(&self, sidecar: &Sidecar, entries: &[Entry]) -> String {
+        let status = match self.reports.get(&sidecar.pod) {
+            Some(Report::Status(status)) => status,
+            Some(Report::Unavailable(problem)) => return problem.clone(),
             None => return UNASKED.to_owned(),
         };
         let earlier = status.chain.earlier;
         if !runs(status, sidecar, entries, hand_over::is_of_shard) {
-            why_behind(status, status.refused.as_ref())
+            behind_reason(status, status.refused.as_ref())
         } else if earlier.is_none() {
             "has done so and settles".to_owned()
         } else {
@@ -301,11 +301,11 @@ pub(super) const UNASKED: &str = "was not asked yet";
 fn runs(status: &Status, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
     let running = || status.chain.entries.iter().filter(|running| counts(&running.name));
     let own: Vec<&Entry> = sidecar.own(entries).filter(|entry| counts(&entry.name)).collect();
-    running().count() == own.len() && own.iter().all(|entry| running().any(|at| is_run(entry, at)))
+    running().count() == own.len() && own.iter().all(|entry| running().any(|at| runs_entry(entry, at)))
 }
 
 /// Whether what runs is this entry, as it is now.
-pub(super) fn is_run(entry: &Entry, at: &EntryStatus) -> bool {
+pub(super) fn runs_entry(entry: &Entry, at: &EntryStatus) -> bool {
     at.name == entry.name && at.plugin == entry.plugin && at.settings_hash == entry.settings.hash()
 }
 
@@ -316,7 +316,7 @@ pub(super) fn refusal(status: &Status, generation: u64) -> Option<&Refused> {
 }
 
 /// Why a sidecar that answers does not run the chain.
-pub(super) fn why_behind(status: &Status, refused: Option<&Refused>) -> String {
+pub(super) fn behind_reason(status: &Status, refused: Option<&Refused>) -> String {
     match refused {
         Some(refused) => format!("refuses the chain: {}", refused.message),
         None => format!("runs generation {} of the chain still", status.chain.generation),
@@ -333,8 +333,8 @@ impl hand_over::Fleet for Fleet {
         let pods = self.selected(&selector).filter(|sidecar| !self.is_blank(sidecar));
         let mut pods = pods.peekable();
         // Who does not answer may run it.
-        let runs_other = |sidecar: &Sidecar| match self.answers.get(&sidecar.pod) {
-            Some(Answer::Status(status)) => !status.chain.entries.iter().any(|at| is_run(entry, at)),
+        let runs_other = |sidecar: &Sidecar| match self.reports.get(&sidecar.pod) {
+            Some(Report::Status(status)) => !status.chain.entries.iter().any(|at| runs_entry(entry, at)),
             _ => false,
         };
         pods.peek().is_some() && pods.all(runs_other)
@@ -348,7 +348,7 @@ impl hand_over::Fleet for Fleet {
             is_blank: self.is_blank(sidecar),
             is_quiet: self.quiet.contains(&sidecar.pod),
             is_given_up: self.given_up.contains(&sidecar.pod),
-            may_lead: !self.unled.contains(&sidecar.pod),
+            may_lead: !self.lease_expired.contains(&sidecar.pod),
         })
     }
 }

@@ -7,8 +7,8 @@ use ctrlmesh_contract::status::LeaderElection;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use super::fleet::{Answer, Fleet, Sidecar};
-use super::follow::LOST;
+use super::fleet::{Fleet, Report, Sidecar};
+use super::sidecar_poller::LOST;
 use crate::api::sharding_config::LeaderStatus;
 use crate::hand_over::{lock_of, shard_of};
 
@@ -49,8 +49,8 @@ fn claims(
     locks: &BTreeSet<String>,
     fleet: &Fleet,
 ) -> impl Iterator<Item = (Timestamp, LeaderStatus)> {
-    let status = match fleet.answers.get(&sidecar.pod) {
-        Some(Answer::Status(status)) => Some(status),
+    let status = match fleet.reports.get(&sidecar.pod) {
+        Some(Report::Status(status)) => Some(status),
         _ => None,
     };
     let elections = status.into_iter().flat_map(|status| &status.leader_elections);
@@ -73,7 +73,7 @@ fn is_about_to_answer(sidecar: &Sidecar, fleet: &Fleet) -> bool {
         .failures
         .get(&sidecar.pod)
         .is_some_and(|failures| *failures >= LOST);
-    let has_answered = matches!(fleet.answers.get(&sidecar.pod), Some(Answer::Status(_)));
+    let has_answered = matches!(fleet.reports.get(&sidecar.pod), Some(Report::Status(_)));
     sidecar.ip.is_some() && !has_answered && !is_lost
 }
 

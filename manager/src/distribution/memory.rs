@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 
 use ctrlmesh_contract::{Chain, Digest};
 
-use super::begin::Beginning;
-use super::deliver::Done;
+use super::caches::Caches;
+use super::config_maps::StoredConfigMaps;
+use super::deliver::Written;
 use super::fleet::Fleet;
-use super::gauges::Standing;
-use super::reconcile::Next;
-use super::restart::Restarts;
-use super::settling::Since;
-use super::stored::Stored;
-use super::told::Told;
-use super::unreachable::Silent;
-use super::world::World;
+use super::metrics::NamespaceGauges;
+use super::nudges::NudgeHistory;
+use super::overlap_grace::Since;
+use super::reconcile::Decision;
+use super::restarts::Restarts;
+use super::start_gate::StartGate;
+use super::unreachable_pods::SilentPods;
 use crate::error::Error;
 use crate::hand_over::Claims;
 
@@ -56,28 +56,28 @@ pub(super) struct Memory {
     /// Versions that our last writes made, by ConfigMap, and when: what is watched comes later.
     written: BTreeMap<String, (u64, Instant)>,
     /// Pods that were told of the chain.
-    pub(super) told: Told,
+    pub(super) nudges: NudgeHistory,
     /// Since when there are sidecars that were not asked yet.
     unasked: Option<Instant>,
     /// Version of the chain's ConfigMap with which there is nothing more to do until there are objects.
-    pub(super) done: Option<String>,
+    pub(super) idle_version: Option<String>,
     /// Passes that failed, one after the other.
     pub(super) failures: u32,
     /// Pods that are waited for and do not answer.
-    pub(super) silent: Silent,
+    pub(super) silent: SilentPods,
     /// Pods that are made again.
     pub(super) restarts: Restarts,
     /// Since when shards would share objects.
-    pub(super) sharing: Since,
+    pub(super) overlaps: Since,
     /// Shards that have not begun.
-    pub(super) beginning: Beginning,
+    pub(super) start_gate: StartGate,
     /// What is shown of it.
-    pub(super) standing: Standing,
+    pub(super) gauges: NamespaceGauges,
 }
 
 impl Memory {
     /// Notes which chain lies there. Whether that is another one.
-    pub(super) fn see(&mut self, digest: Option<Digest>, generation: u64) -> bool {
+    pub(super) fn observe_chain(&mut self, digest: Option<Digest>, generation: u64) -> bool {
         if self.chain.map(|(digest, _)| digest) == digest {
             return false;
         }
@@ -91,9 +91,9 @@ impl Memory {
     }
 
     /// Whether the watch has come as far as our last writes. Without that, they would be repeated.
-    pub(super) fn has_seen_writes(&mut self, world: &World, namespace: &str) -> bool {
+    pub(super) fn has_seen_writes(&mut self, caches: &Caches, namespace: &str) -> bool {
         self.written.retain(|name, (version, at)| {
-            let map = world.config_map(namespace, name);
+            let map = caches.config_map(namespace, name);
             let seen = map.and_then(|map| map.metadata.resource_version.as_deref()?.parse::<u64>().ok());
             // Somebody may have deleted it since.
             seen.is_none_or(|seen| seen < *version) && at.elapsed() < MAX_UNSEEN
@@ -117,34 +117,34 @@ impl Memory {
     }
 
     /// The highest generation that a manager has written, as far as is known.
-    pub(super) fn written_generation(&self, stored: &Stored) -> u64 {
+    pub(super) fn written_generation(&self, stored: &StoredConfigMaps) -> u64 {
         let last = self.last.as_ref().map(|(chain, _)| chain.generation);
         let stored = stored.chain.as_ref().map(|chain| chain.generation);
         last.max(stored).unwrap_or_default()
     }
 
     /// Counts passes that failed.
-    pub(super) fn count(&mut self, written: &Result<Done, Error>) {
+    pub(super) fn count_failures(&mut self, written: &Result<Written, Error>) {
         self.failures = match written {
             Err(error) if !error.is_conflict() => self.failures.saturating_add(1),
-            Ok(done) if !done.told => self.failures.saturating_add(1),
+            Ok(done) if !done.all_nudged => self.failures.saturating_add(1),
             _ => 0,
         };
     }
 
     /// Notes who lags and who waits, to be shown.
-    pub(super) fn stand(&mut self, next: &Next, fleet: &Fleet) {
-        self.standing.wait(next.plan.waiting.keys());
-        self.standing.lagging.clear();
+    pub(super) fn update_gauges(&mut self, next: &Decision, fleet: &Fleet) {
+        self.gauges.wait(next.plan.waiting.keys());
+        self.gauges.lagging.clear();
         for sidecar in fleet.sidecars.iter().filter(|sidecar| sidecar.ip.is_some()) {
-            if let Some(reason) = fleet.lag(sidecar, &next.chain.entries, next.chain.generation) {
-                *self.standing.lagging.entry(reason).or_default() += 1;
+            if let Some(reason) = fleet.lag_reason(sidecar, &next.chain.entries, next.chain.generation) {
+                *self.gauges.lagging.entry(reason).or_default() += 1;
             }
         }
     }
 
     /// Remembers a write.
-    pub(super) fn note(&mut self, name: Option<String>, version: Option<String>) {
+    pub(super) fn record_write(&mut self, name: Option<String>, version: Option<String>) {
         let version = version.and_then(|version| version.parse().ok());
         if let (Some(name), Some(version)) = (name, version) {
             self.written.insert(name, (version, Instant::now()));
@@ -152,7 +152,7 @@ impl Memory {
     }
 
     /// How long the next pass waits after so many that failed.
-    pub(super) fn pause(&self) -> Duration {
+    pub(super) fn retry_delay(&self) -> Duration {
         let (first, longest) = RETRY;
         let doubled = 1 << self.failures.saturating_sub(1).min(10);
         first.saturating_mul(doubled).min(longest)
@@ -169,7 +169,7 @@ mod tests {
         let mut is_quiet_after = |text: &str, generation| {
             let digest = Digest::of(text.as_bytes());
             memory.quiet.insert("uid".to_owned(), (digest, Instant::now()));
-            (memory.see(Some(digest), generation), !memory.quiet.is_empty())
+            (memory.observe_chain(Some(digest), generation), !memory.quiet.is_empty())
         };
         assert_eq!(is_quiet_after("first", 7), (true, false), "it was not there");
         assert_eq!(is_quiet_after("first", 7), (false, true));
@@ -184,7 +184,7 @@ mod tests {
                 failures,
                 ..Memory::default()
             };
-            memory.pause().as_secs()
+            memory.retry_delay().as_secs()
         };
         assert_eq!([1, 2, 3, 6, 7, u32::MAX].map(pause), [1, 2, 4, 32, 60, 60]);
     }

@@ -12,21 +12,21 @@ use kube::ResourceExt as _;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 
-use super::begin::Waiting;
-use super::carried::Packed;
+use super::builtin_plugins::PackedPlugin;
+use super::caches::Caches;
+use super::config_maps::StoredConfigMaps;
 use super::decide::Reason;
-use super::deliver::Done;
-use super::fleet::{Answer, Fleet, Sidecar};
-use super::follow::Follower;
+use super::deliver::Written;
+use super::fleet::{Fleet, Report, Sidecar};
 use super::memory::{MAX_UNASKED, Memory};
-use super::planned::planned;
-use super::read::Documents;
-use super::restart::{self, Waits};
-use super::settling::Settling;
-use super::stored::Stored;
-use super::support::{self, Unsupported};
-use super::world::World;
-use super::{deleted, report, unreachable, wanted, write};
+use super::next_chain::planned;
+use super::objects::CustomResources;
+use super::overlap_grace::OverlapGrace;
+use super::restarts::{self, RestartReasons};
+use super::sidecar_poller::SidecarPoller;
+use super::sidecar_support::{self, Unsupported};
+use super::start_gate::BlockedShards;
+use super::{deletion, desired, report, unreachable_pods, write};
 use crate::built_in::BuiltIn;
 use crate::compile::kept::{self, is_same};
 use crate::compile::{Refused, Warned};
@@ -47,27 +47,27 @@ const RESTARTING: Duration = Duration::from_millis(500);
 /// What every pass needs.
 pub(super) struct Distributor {
     pub(super) context: Context,
-    pub(super) world: World,
+    pub(super) caches: Caches,
     pub(super) key: SigningKey,
-    pub(super) follower: Follower,
+    pub(super) poller: SidecarPoller,
     namespaces: Store<Namespace>,
-    pub(super) built_in: BTreeMap<BuiltIn, Packed>,
+    pub(super) built_in: BTreeMap<BuiltIn, PackedPlugin>,
     plugins: Plugins,
     memory: Mutex<HashMap<String, Memory>>,
 }
 
 /// What is to be done.
-pub(super) struct Next {
+pub(super) struct Decision {
     pub(super) chain: Chain,
     pub(super) claims: Claims,
     /// What leads to it.
     pub(super) plan: Plan,
     /// Shards that would begin to share objects.
-    pub(super) settling: Settling,
+    pub(super) settling: OverlapGrace,
     /// Shards that have not begun, for there are pods without a sidecar.
-    pub(super) bare: Waiting,
+    pub(super) blocked: BlockedShards,
     /// Why shards are not restarted yet.
-    pub(super) restarting: Waits,
+    pub(super) restarting: RestartReasons,
     /// Objects that make no sense.
     pub(super) refused: Vec<Refused>,
     /// Objects that a person should know something of.
@@ -82,7 +82,7 @@ pub(super) struct Next {
     pub(super) released: BTreeSet<String>,
 }
 
-impl Next {
+impl Decision {
     /// Nothing.
     fn staying(chain: Chain, claims: Claims, found: Found) -> Self {
         Self {
@@ -90,9 +90,9 @@ impl Next {
             claims,
             found,
             plan: Plan::default(),
-            settling: Settling::default(),
-            bare: Waiting::new(),
-            restarting: Waits::new(),
+            settling: OverlapGrace::default(),
+            blocked: BlockedShards::new(),
+            restarting: RestartReasons::new(),
             refused: Vec::new(),
             warned: Vec::new(),
             unsupported: Unsupported::default(),
@@ -107,7 +107,7 @@ impl Next {
         let is_restarting = !(plan.preparing.is_empty() && plan.hold.is_empty() && plan.evict.is_empty());
         let all = [
             is_restarting.then_some(RESTARTING),
-            memory.beginning.again(Instant::now()),
+            memory.start_gate.again(Instant::now()),
             self.settling.again(),
         ];
         all.into_iter().flatten().min()
@@ -117,20 +117,20 @@ impl Next {
 impl Distributor {
     pub(super) fn new(
         context: Context,
-        world: World,
+        caches: Caches,
         namespaces: Store<Namespace>,
         key: SigningKey,
         plugins: Plugins,
-        follower: Follower,
+        poller: SidecarPoller,
     ) -> Self {
         Self {
             plugins,
-            follower,
+            poller,
             namespaces,
-            built_in: super::carried::built_in(),
+            built_in: super::builtin_plugins::builtin_plugins(),
             memory: Mutex::default(),
             context,
-            world,
+            caches,
             key,
         }
     }
@@ -146,21 +146,21 @@ impl Distributor {
     fn remember(&self, namespace: &str, memory: Memory) {
         let mut all = self.memories();
         all.insert(namespace.to_owned(), memory);
-        let standing = all.values().map(|memory| &memory.standing);
+        let gauges = all.values().map(|memory| &memory.gauges);
         let metrics = &self.context.metrics.distribution;
-        metrics.show(standing, &self.world.unseen());
+        metrics.show(gauges, &self.caches.unseen());
     }
 
     /// Forgets namespaces that are gone.
     fn forget_gone(&self) {
         let is_there = |name: &str| self.namespaces.get(&ObjectRef::new(name)).is_some();
         self.memories().retain(|name, _| is_there(name));
-        self.follower.retain(is_there);
+        self.poller.retain(is_there);
     }
 
     /// How long the next pass waits after one that failed.
     pub(super) fn pause(&self, namespace: &str) -> Duration {
-        self.memory(namespace).pause()
+        self.memory(namespace).retry_delay()
     }
 
     /// Looks at a namespace.
@@ -171,40 +171,43 @@ impl Distributor {
         if is_ending {
             return Ok(self.release(&namespace).await);
         }
-        let documents = self.world.documents(&namespace);
+        let documents = self.caches.documents(&namespace);
         let keys = PublicKeys::from(self.key.public_key());
-        let mut stored = Stored::of(&self.world, &namespace, &keys);
+        let mut stored = StoredConfigMaps::of(&self.caches, &namespace, &keys);
         let mut memory = self.memory(&namespace);
-        if documents.is_empty() && (stored.version.is_none() || stored.version == memory.done) {
-            self.follower.retain(|other| other != namespace);
+        if documents.is_empty() && (stored.version.is_none() || stored.version == memory.idle_version) {
+            self.poller.retain(|other| other != namespace);
             return Ok(Action::await_change());
         }
-        let objects = Documents::of(documents, self.world.unseen());
-        if !memory.has_seen_writes(&self.world, &namespace) {
+        let objects = CustomResources::of(documents, self.caches.unseen());
+        if !memory.has_seen_writes(&self.caches, &namespace) {
             return Ok(Action::requeue(UNSEEN));
         }
         self.complete(&mut stored, &namespace, &keys, &memory).await?;
-        let (mut fleet, settles) = self.look(&namespace, &objects.sharding_configs, &stored, &mut memory);
+        let (mut fleet, settles) = self.observe(&namespace, &objects.sharding_configs, &stored, &mut memory);
         let is_patient = memory.is_patient(&mut fleet);
         if is_patient && fleet.is_first {
             // What generation sidecars have is not known yet; the next answer begins a pass.
             self.remember(&namespace, memory);
             return Ok(Action::requeue(MAX_UNASKED));
         }
-        fleet.bare = self.bare(&namespace, &objects, &stored, &mut memory).await;
+        fleet.uninjected = self.uninjected(&namespace, &objects, &stored, &mut memory).await;
         let (next, written) = self.step(&namespace, &objects, &stored, &mut fleet, &mut memory).await;
-        let is_idle = written.as_ref().is_ok_and(|done| !done.written && done.told);
-        memory.done = stored
+        let is_idle = written.as_ref().is_ok_and(|done| !done.written && done.all_nudged);
+        memory.idle_version = stored
             .version
             .clone()
             .filter(|_| is_idle && is_over(&objects, &next, &fleet));
-        memory.stand(&next, &fleet);
+        memory.update_gauges(&next, &fleet);
         let pauses = [
             settles,
             is_patient.then_some(MAX_UNASKED),
             (!memory.silent.is_empty()).then_some(SILENT),
             next.again(&memory),
-            written.as_ref().is_ok_and(|done| !done.told).then(|| memory.pause()),
+            written
+                .as_ref()
+                .is_ok_and(|done| !done.all_nudged)
+                .then(|| memory.retry_delay()),
             written.as_ref().ok().and_then(|done| done.again),
         ];
         self.remember(&namespace, memory);
@@ -218,8 +221,8 @@ impl Distributor {
     /// Releases the objects of a namespace that is being deleted: they go before its pods do, which keep what they have to the
     /// end.
     async fn release(&self, namespace: &str) -> Action {
-        self.follower.retain(|other| other != namespace);
-        if deleted::release_all(self, namespace, &self.world.documents(namespace)).await {
+        self.poller.retain(|other| other != namespace);
+        if deletion::release_all(self, namespace, &self.caches.documents(namespace)).await {
             Action::requeue(RELEASING)
         } else {
             Action::await_change()
@@ -235,7 +238,7 @@ impl Distributor {
     /// Looks for a chain where the watch has none, and leaves one aside that somebody has put back.
     async fn complete(
         &self,
-        stored: &mut Stored,
+        stored: &mut StoredConfigMaps,
         namespace: &str,
         keys: &PublicKeys,
         memory: &Memory,
@@ -255,17 +258,17 @@ impl Distributor {
     async fn step(
         &self,
         namespace: &str,
-        objects: &Documents,
-        stored: &Stored,
+        objects: &CustomResources,
+        stored: &StoredConfigMaps,
         fleet: &mut Fleet,
         memory: &mut Memory,
-    ) -> (Next, Result<Done, Error>) {
+    ) -> (Decision, Result<Written, Error>) {
         let now = Instant::now();
-        fleet.given_up = unreachable::given_up(&memory.silent, fleet, &objects.sharding_configs, now);
+        fleet.given_up = unreachable_pods::given_up(&memory.silent, fleet, &objects.sharding_configs, now);
         let mut next = self.next(namespace, objects, stored, fleet, memory);
-        memory.sharing.clone_from(&next.settling.since);
-        memory.beginning.note(&next.bare, &next.chain.entries, now);
-        memory.silent = unreachable::silent(&memory.silent, &next.plan.awaited, fleet, now);
+        memory.overlaps.clone_from(&next.settling.since);
+        memory.start_gate.note(&next.blocked, &next.chain.entries, now);
+        memory.silent = unreachable_pods::silent(&memory.silent, &next.plan.awaited, fleet, now);
         let written = self.write(stored, &next, fleet, memory).await;
         match &written {
             Ok(_) => {
@@ -275,17 +278,24 @@ impl Distributor {
             Err(error) if error.is_conflict() => {}
             Err(error) => next.withheld = Some(Reason::new(write_failure(error), error.to_string())),
         }
-        memory.count(&written);
+        memory.count_failures(&written);
         // What a plan says of pods holds for the chain that lies there.
         if written.as_ref().is_ok_and(|done| !done.written) && next.withheld.is_none() {
-            next.released = deleted::released(&next, objects, fleet);
-            next.restarting = restart::restart(self, &next, fleet, memory).await;
+            next.released = deletion::released(&next, objects, fleet);
+            next.restarting = restarts::restart(self, &next, fleet, memory).await;
         }
         (next, written)
     }
 
     /// The next chain.
-    fn next(&self, namespace: &str, objects: &Documents, stored: &Stored, fleet: &Fleet, memory: &Memory) -> Next {
+    fn next(
+        &self,
+        namespace: &str,
+        objects: &CustomResources,
+        stored: &StoredConfigMaps,
+        fleet: &Fleet,
+        memory: &Memory,
+    ) -> Decision {
         let (last, claims) = match (&stored.chain, &memory.last) {
             (Some(chain), _) => (Some(chain.clone()), stored.claims.clone()),
             (None, Some((chain, claims))) => (Some(chain.clone()), claims.clone()),
@@ -309,7 +319,7 @@ impl Distributor {
             self.plugins.resolve(ask)
         });
         let chain = last.clone().unwrap_or_else(|| with(highest.max(1), Vec::new()));
-        let mut next = Next::staying(chain, claims, found);
+        let mut next = Decision::staying(chain, claims, found);
         // What is on its way to something is kept as that.
         let meant = last.as_ref().map(|chain| Chain {
             entries: next.claims.meant(&chain.entries),
@@ -327,11 +337,11 @@ impl Distributor {
         let interfaces = self.interfaces(&next.found);
         let entries;
         (next.unsupported, entries) = Unsupported::held(wanted.entries, &meant, &interfaces, fleet);
-        (next.settling, next.bare, next.plan) = planned(&next, &meant, entries, objects, fleet, memory);
+        (next.settling, next.blocked, next.plan) = planned(&next, &meant, entries, objects, fleet, memory);
         let is_known = is_same(&next.chain.entries, &next.plan.entries) && next.claims.cover(&next.plan.claims);
         if last.is_none() || fleet.is_rolled_back || !is_known {
             let following = || self.following(stored, &next, last.as_ref(), highest);
-            match support::unreadable(fleet).map_or_else(following, Err) {
+            match sidecar_support::unreadable(fleet).map_or_else(following, Err) {
                 Ok((chain, claims)) => (next.chain, next.claims) = (chain, claims),
                 Err(why) => next.withheld = Some(why),
             }
@@ -343,19 +353,19 @@ impl Distributor {
     fn wanted(
         &self,
         namespace: &str,
-        objects: &Documents,
+        objects: &CustomResources,
         meant: Option<&Chain>,
         found: &Found,
-    ) -> Result<wanted::Wanted, ctrlmesh_contract::Error> {
+    ) -> Result<desired::Desired, ctrlmesh_contract::Error> {
         let keys = self.context.args.label_keys();
-        wanted::wanted(namespace, objects, meant, &self.resolved(found), &keys)
+        desired::desired(namespace, objects, meant, &self.resolved(found), &keys)
     }
 
     /// The chain of the plan, if sidecars would take it, and ConfigMaps; if not, why not.
     fn following(
         &self,
-        stored: &Stored,
-        next: &Next,
+        stored: &StoredConfigMaps,
+        next: &Decision,
         last: Option<&Chain>,
         highest: u64,
     ) -> Result<(Chain, Claims), Reason> {
@@ -370,7 +380,7 @@ impl Distributor {
             generation,
             entries: next.plan.entries.clone(),
         };
-        wanted::check(&chain, &next.plan.claims).map_err(|error| why_not(&error))?;
+        desired::check(&chain, &next.plan.claims).map_err(|error| why_not(&error))?;
         let placed = self.placed(stored, &chain, true, &next.found);
         placed.map_err(|error| Reason::new("NoRoom", error.to_string()))?;
         Ok((chain, next.plan.claims.clone()))
@@ -378,11 +388,11 @@ impl Distributor {
 }
 
 /// There is nothing to run, and who runs something else can't be reached.
-fn is_over(objects: &Documents, next: &Next, fleet: &Fleet) -> bool {
+fn is_over(objects: &CustomResources, next: &Decision, fleet: &Fleet) -> bool {
     let is_empty = objects.stored.is_empty() && next.chain.entries.is_empty() && next.claims.are_over(fleet);
-    let is_silent = |sidecar: &Sidecar| matches!(fleet.answers.get(&sidecar.pod), Some(Answer::None(_)));
+    let is_silent = |sidecar: &Sidecar| matches!(fleet.reports.get(&sidecar.pod), Some(Report::Unavailable(_)));
     let mut sidecars = fleet.sidecars.iter();
-    is_empty && fleet.unasked.is_empty() && sidecars.all(|sidecar| is_silent(sidecar) || fleet.is_at(sidecar, &[]))
+    is_empty && fleet.unasked.is_empty() && sidecars.all(|sidecar| is_silent(sidecar) || fleet.runs_chain(sidecar, &[]))
 }
 
 /// Reason code of a chain that was not written.

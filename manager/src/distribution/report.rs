@@ -8,17 +8,17 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
 use serde_json::{Value, json};
 
-use super::begin::Why;
 use super::bypassed::bypassed;
 use super::decide::Reason;
+use super::desired::{self, origin};
 use super::fleet::Fleet;
 use super::leading::leading;
-use super::outcome::outcome;
-use super::read::Documents;
-use super::reconcile::{Distributor, Next};
+use super::objects::CustomResources;
+use super::reconcile::{Decision, Distributor};
+use super::rollout::outcome;
+use super::start_gate::StartBlocker;
 use super::status::{self, Facts};
-use super::wanted::{self, origin};
-use super::{deleted, support, unreachable, write};
+use super::{deletion, sidecar_support, unreachable_pods, write};
 use crate::api::API_VERSION;
 use crate::api::status::condition;
 use crate::compile::kept;
@@ -54,8 +54,8 @@ pub(super) const RULES: &[Rule] = &[Rule {
 pub(super) async fn report(
     distributor: &Distributor,
     namespace: &str,
-    objects: &Documents,
-    next: &Next,
+    objects: &CustomResources,
+    next: &Decision,
     fleet: &Fleet,
 ) {
     let now = timestamp::now();
@@ -70,34 +70,34 @@ async fn tell_one(
     distributor: &Distributor,
     namespace: &str,
     document: &Value,
-    objects: &Documents,
-    next: &Next,
+    objects: &CustomResources,
+    next: &Decision,
     fleet: &Fleet,
     now: &str,
 ) {
-    let is_deleted = deleted::is_deleted(document);
-    let waits = is_deleted && deleted::is_shard(document);
+    let is_deleted = deletion::is_deleted(document);
+    let waits = is_deleted && deletion::is_shard(document);
     let is_released = || next.released.contains(&entry_of_shard(&origin(document).name));
     if is_deleted && (!waits || is_released()) {
-        return deleted::release(distributor, namespace, document).await;
+        return deletion::release(distributor, namespace, document).await;
     }
     // It is seen, and leads to the next pass.
-    if deleted::protect(distributor, namespace, document).await {
+    if deletion::protect(distributor, namespace, document).await {
         return;
     }
     let (origin, mut facts) = facts(document, objects, next, fleet);
-    facts.deleted = waits.then(|| deleted::waits(document, next, fleet));
+    facts.deleted = waits.then(|| deletion::waits(document, next, fleet));
     tell(distributor, namespace, document, &origin, &facts, now).await;
 }
 
 /// What is known of an object.
-fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (Origin, Facts) {
+fn facts(document: &Value, objects: &CustomResources, next: &Decision, fleet: &Fleet) -> (Origin, Facts) {
     let origin = origin(document);
     let entries: Vec<&Entry> = kept::entries(Some(&next.chain), &origin).collect();
     let is_it = |other: &Origin| (&other.kind, &other.name) == (&origin.kind, &origin.name);
     let refused = next.refused.iter().find(|refused| is_it(&refused.origin));
     let mut unreadable = objects.unreadable.iter();
-    let unreadable = unreadable.find(|(other, _)| is_it(&wanted::origin(other)));
+    let unreadable = unreadable.find(|(other, _)| is_it(&desired::origin(other)));
     let is_unresolved = refused.is_some_and(|refused| refused.is_unresolved);
     let mistakes = refused
         .filter(|refused| !refused.is_unresolved)
@@ -108,9 +108,9 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         .filter_map(|entry| next.plan.waiting.get(&entry.name))
         .flatten()
         .collect();
-    let settling = entries.iter().flat_map(|entry| next.settling.of_entry(&entry.name));
+    let settling = entries.iter().flat_map(|entry| next.settling.others_of(&entry.name));
     let settling: BTreeSet<&str> = settling.collect();
-    let bare = entries.iter().find_map(|entry| next.bare.get(&entry.name));
+    let blocker = entries.iter().find_map(|entry| next.blocked.get(&entry.name));
     let restart = entries.iter().find_map(|entry| restarting(next, &entry.name));
     let hashes: Vec<String> = entries.iter().map(|entry| entry.settings.hash().to_owned()).collect();
     let facts = Facts {
@@ -123,10 +123,10 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
         chain: next.chain.generation,
         waits_for: holders
             .into_iter()
-            .map(|holder| unreachable::named(holder, &next.plan.awaited, &next.chain.entries, fleet))
+            .map(|holder| unreachable_pods::named(holder, &next.plan.awaited, &next.chain.entries, fleet))
             .collect(),
         settling: settling.into_iter().map(str::to_owned).collect(),
-        bare: bare.map(Why::reason),
+        start_blocker: blocker.map(StartBlocker::reason),
         deleted: None,
         restart,
         plugins: plugins(document, next),
@@ -140,7 +140,7 @@ fn facts(document: &Value, objects: &Documents, next: &Next, fleet: &Fleet) -> (
 }
 
 /// What is legal in an object, and probably not meant.
-fn warnings(origin: &Origin, next: &Next) -> String {
+fn warnings(origin: &Origin, next: &Decision) -> String {
     let mut warned = next.warned.iter();
     let is_it = |other: &Origin| (&other.kind, &other.name) == (&origin.kind, &origin.name);
     let warned = warned.find(|warned| is_it(&warned.origin));
@@ -150,7 +150,7 @@ fn warnings(origin: &Origin, next: &Next) -> String {
 }
 
 /// Why the pods of a shard do not all see what it shows now, also in a pass that has just written the chain.
-fn restarting(next: &Next, entry: &str) -> Option<Reason> {
+fn restarting(next: &Decision, entry: &str) -> Option<Reason> {
     let is_at_work = || next.plan.preparing.contains(entry) || next.plan.evict.iter().any(|evict| evict.entry == entry);
     let soon = || Reason::new("Restarting", "its pods are made again one by one");
     let told = next.restarting.get(entry).cloned();
@@ -158,12 +158,12 @@ fn restarting(next: &Next, entry: &str) -> Option<Reason> {
 }
 
 /// Why an object that KusionStack's manager had does nothing.
-fn inert(document: &Value, next: &Next) -> Option<Reason> {
+fn inert(document: &Value, next: &Decision) -> Option<Reason> {
     switches::why_inert(document, &next.chain).map(|why| Reason::new("SwitchedOff", why))
 }
 
 /// What its references to plugins led to. Pins stay on what can't be read.
-fn plugins(document: &Value, next: &Next) -> Option<Vec<Value>> {
+fn plugins(document: &Value, next: &Decision) -> Option<Vec<Value>> {
     let is_shard = document["kind"] == "ShardingConfig";
     let name = document
         .pointer("/metadata/name")
@@ -177,18 +177,18 @@ fn plugins(document: &Value, next: &Next) -> Option<Vec<Value>> {
 }
 
 /// Why the entries of an object stay as they were.
-fn withheld(document: &Value, origin: &Origin, objects: &Documents, next: &Next) -> Option<Reason> {
+fn withheld(document: &Value, origin: &Origin, objects: &CustomResources, next: &Decision) -> Option<Reason> {
     let unsupported = || {
         next.unsupported
             .of(origin)
-            .map(|message| Reason::new(support::OUTDATED, message))
+            .map(|message| Reason::new(sidecar_support::OUTDATED, message))
     };
     let withheld = next.withheld.clone().or_else(|| held(origin, objects));
     withheld.or_else(|| inert(document, next)).or_else(unsupported)
 }
 
 /// Why the entries of a shard stay as they were.
-fn held(origin: &Origin, objects: &Documents) -> Option<Reason> {
+fn held(origin: &Origin, objects: &CustomResources) -> Option<Reason> {
     let message = "taken when all shards of its root are written";
     objects
         .held

@@ -10,8 +10,8 @@ use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 
 use super::decide::Reason;
-use super::outcome::Outcome;
-use super::settling::SETTLING;
+use super::overlap_grace::OVERLAP_GRACE;
+use super::rollout::Rollout;
 use crate::api::sharding_config::LeaderStatus;
 use crate::api::status::{Condition, ConditionStatus, condition};
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
@@ -63,7 +63,7 @@ pub(super) struct Facts {
     /// Shards that have some of its objects, and may be about to give them up.
     pub(super) settling: Vec<String>,
     /// Why it has not begun.
-    pub(super) bare: Option<Reason>,
+    pub(super) start_blocker: Option<Reason>,
     /// Why it is not gone though it was deleted.
     pub(super) deleted: Option<Reason>,
     /// Why its pods are not made again yet.
@@ -75,7 +75,7 @@ pub(super) struct Facts {
     /// Hash of its entries.
     pub(super) hash: String,
     /// What its sidecars say.
-    pub(super) outcome: Outcome,
+    pub(super) outcome: Rollout,
     /// Pods that run and send nothing through their sidecars.
     pub(super) bypassed: BTreeSet<String>,
     /// Who leads in the shard.
@@ -210,7 +210,7 @@ fn resolved(plugins: &[Value], facts: &Facts) -> Draft {
 }
 
 fn distributed(facts: &Facts) -> Draft {
-    let reason = match (&facts.withheld, &facts.deleted, &facts.bare) {
+    let reason = match (&facts.withheld, &facts.deleted, &facts.start_blocker) {
         (Some(withheld), ..) => withheld.clone(),
         (None, Some(deleted), _) => deleted.clone(),
         _ if !facts.mistakes.is_empty() => Reason::new("Invalid", "see Accepted"),
@@ -218,7 +218,7 @@ fn distributed(facts: &Facts) -> Draft {
             let message = format!("see PluginsResolved{}", kept(facts));
             Reason::new("PluginsUnresolved", message)
         }
-        (.., Some(bare)) => bare.clone(),
+        (.., Some(blocker)) => blocker.clone(),
         _ if !facts.waits_for.is_empty() => {
             let shards = facts.waits_for.join(", ");
             let message = format!("gets its objects when the sidecars of {shards} have given them up");
@@ -252,7 +252,7 @@ fn settling(others: &[String]) -> String {
     format!(
         "some of its objects are those of {}, too: taken from there within {} s they are handed over, else both see them",
         others.join(", "),
-        SETTLING.as_secs()
+        OVERLAP_GRACE.as_secs()
     )
 }
 
@@ -263,7 +263,7 @@ fn enforced(facts: &Facts) -> Draft {
         && facts.mistakes.is_empty()
         && facts.waits_for.is_empty()
         && facts.settling.is_empty()
-        && facts.bare.is_none()
+        && facts.start_blocker.is_none()
         && facts.deleted.is_none()
         && !facts.is_unresolved
         && facts.restart.is_none();
@@ -310,7 +310,7 @@ fn bypassed(facts: &Facts) -> Draft {
     Draft::new(condition::BYPASSED, ConditionStatus::True, "NoTraffic", message)
 }
 
-fn lagging(outcome: &Outcome) -> String {
+fn lagging(outcome: &Rollout) -> String {
     match listed(&outcome.lagging, "; ") {
         pods if pods.is_empty() => pods,
         pods => format!("; {pods}"),

@@ -14,8 +14,8 @@ use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 
-use super::stored::Slot;
-use super::told::Bump;
+use super::config_maps::Slot;
+use super::nudges::PodNudge;
 use crate::context::{FIELD_MANAGER, MANAGED_BY, patch_params, post_params};
 use crate::hand_over::Claims;
 use crate::rbac::{Rule, Scope};
@@ -24,7 +24,7 @@ use crate::rbac::{Rule, Scope};
 pub(super) const CLAIMS: &str = "claims.json";
 /// Signature of that and the chain: claims of another chain are none of this one.
 pub(super) const CLAIMS_SIGNATURE: &str = "claims.json.sig";
-/// Pods that are bumped at a time.
+/// Pods that are written at a time.
 const CONCURRENCY: usize = 16;
 
 /// What writing needs.
@@ -192,25 +192,25 @@ fn slot_patch(plugins: &BTreeMap<Digest, Option<Bytes>>, there: &Slot) -> Value 
 
 /// Writes on pods which generation they should have, so that kubelet syncs their volumes now. A pod that is gone meanwhile is no
 /// failure. Says what failed, by pod.
-pub(super) async fn bump(
+pub(super) async fn nudge(
     client: &Client,
     namespace: &str,
-    due: &[Bump],
+    due: &[PodNudge],
     generation: u64,
 ) -> Vec<(String, kube::Error)> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let bump = async |bump: &Bump| {
+    let write = async |nudge: &PodNudge| {
         let mut values = BTreeMap::from([(annotations::CHAIN_GENERATION, generation.to_string())]);
-        if bump.again > 0 {
-            values.insert(annotations::CHAIN_BUMP, format!("{generation}.{}", bump.again));
+        if nudge.again > 0 {
+            values.insert(annotations::CHAIN_BUMP, format!("{generation}.{}", nudge.again));
         }
         let patch = Patch::Merge(json!({ "metadata": { "annotations": values } }));
-        let bumped = api.patch_metadata(&bump.pod, &PatchParams::default(), &patch).await;
-        bumped.err().map(|error| (bump.pod.clone(), error))
+        let written = api.patch_metadata(&nudge.pod, &PatchParams::default(), &patch).await;
+        written.err().map(|error| (nudge.pod.clone(), error))
     };
-    let bumps: Vec<_> = due.iter().map(bump).collect();
-    let bumped: Vec<_> = stream::iter(bumps).buffer_unordered(CONCURRENCY).collect().await;
-    let failed = bumped.into_iter().flatten();
+    let writes: Vec<_> = due.iter().map(write).collect();
+    let written: Vec<_> = stream::iter(writes).buffer_unordered(CONCURRENCY).collect().await;
+    let failed = written.into_iter().flatten();
     failed.filter(|(_, error)| !has_code(error, 404)).collect()
 }
 

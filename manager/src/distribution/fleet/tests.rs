@@ -3,22 +3,22 @@ use crate::samples::{entry, running};
 
 #[test]
 fn who_has_no_chain_shows_nothing() {
-    let sidecar = |told| Sidecar {
+    let sidecar = |nudged| Sidecar {
         pod: "operator-0".to_owned(),
         is_placed: true,
-        told,
+        nudged,
         ..Sidecar::default()
     };
     let fleet = |is_first, answer| Fleet {
-        answers: BTreeMap::from([("operator-0".to_owned(), answer)]),
+        reports: BTreeMap::from([("operator-0".to_owned(), answer)]),
         is_first,
         ..Fleet::default()
     };
-    let silent = || Answer::None("starts".to_owned());
+    let silent = || Report::Unavailable("starts".to_owned());
     let at = |generation| {
         let mut status = Status::default();
         status.chain.generation = generation;
-        Answer::Status(Box::new(status))
+        Report::Status(Box::new(status))
     };
     assert!(
         !fleet(false, at(0)).is_blank(&sidecar(None)),
@@ -27,7 +27,7 @@ fn who_has_no_chain_shows_nothing() {
     assert!(fleet(true, at(0)).is_blank(&sidecar(None)));
     let mut restarted = Status::default();
     restarted.chain.earlier.writes = 1;
-    let restarted = Answer::Status(Box::new(restarted));
+    let restarted = Report::Status(Box::new(restarted));
     assert!(!fleet(true, restarted).is_blank(&sidecar(None)), "it may still write");
     assert!(
         !fleet(true, at(7)).is_blank(&sidecar(None)),
@@ -40,16 +40,16 @@ fn who_has_no_chain_shows_nothing() {
     assert!(fleet(false, silent()).is_blank(&pending));
 }
 
-fn fleet(told: Option<u64>, answer: Answer) -> Fleet {
+fn fleet(nudged: Option<u64>, answer: Report) -> Fleet {
     let sidecar = Sidecar {
         pod: "operator-0".to_owned(),
         ip: Some("10.0.0.1".to_owned()),
-        told,
+        nudged,
         ..Sidecar::default()
     };
     Fleet {
         sidecars: vec![sidecar],
-        answers: BTreeMap::from([("operator-0".to_owned(), answer)]),
+        reports: BTreeMap::from([("operator-0".to_owned(), answer)]),
         fresh: BTreeSet::from(["operator-0".to_owned()]),
         ..Fleet::default()
     }
@@ -58,20 +58,20 @@ fn fleet(told: Option<u64>, answer: Answer) -> Fleet {
 #[test]
 fn an_answer_from_before_the_chain_is_no_word_about_it() {
     let entries = [entry("shard-selector/a")];
-    let mut fleet = fleet(None, Answer::Status(Box::new(running(7, &entries))));
+    let mut fleet = fleet(None, Report::Status(Box::new(running(7, &entries))));
     fleet.sidecars[0].is_placed = true;
-    let is_at = |fleet: &Fleet| fleet.is_at(&fleet.sidecars[0], &entries);
-    assert!(is_at(&fleet));
+    let runs_chain = |fleet: &Fleet| fleet.runs_chain(&fleet.sidecars[0], &entries);
+    assert!(runs_chain(&fleet));
     fleet.fresh.clear();
-    assert!(!is_at(&fleet));
+    assert!(!runs_chain(&fleet));
 }
 
 #[test]
 fn a_pod_is_behind_if_it_does_not_run_what_concerns_it() {
     let entries = [entry("shard-selector/a")];
     let is_behind = |status: Option<Status>| {
-        let answer = status.map_or(Answer::None("starts".to_owned()), |status| {
-            Answer::Status(Box::new(status))
+        let answer = status.map_or(Report::Unavailable("starts".to_owned()), |status| {
+            Report::Status(Box::new(status))
         });
         let mut fleet = fleet(None, answer);
         let is_behind = fleet.behind(&entries).next().is_some();
@@ -92,7 +92,7 @@ fn what_a_pod_was_told_is_written_on_it() {
         let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
         pod.metadata.annotations = Some(annotations.into());
         let sidecar = Sidecar::of(&pod).unwrap();
-        (sidecar.told, sidecar.told_again)
+        (sidecar.nudged, sidecar.renudged)
     };
     assert_eq!(of("7.2"), (Some(7), Some((7, 2))));
     assert_eq!(of("soon"), (Some(7), None));
@@ -100,25 +100,25 @@ fn what_a_pod_was_told_is_written_on_it() {
 
 #[test]
 fn nobody_is_believed_who_speaks_of_a_generation_that_nobody_wrote() {
-    let heard = |generation| Heard {
-        answer: Answer::Status(Box::new(running(generation, &[]))),
+    let heard = |generation| LastReport {
+        answer: Report::Status(Box::new(running(generation, &[]))),
         asked: Some(std::time::Instant::now()),
         failures: 0,
         is_fresh: true,
     };
     let heard = BTreeMap::from([("a".to_owned(), heard(u64::MAX)), ("b".to_owned(), heard(9))]);
-    let fleet = Fleet::heard(Vec::new(), &heard, 1 << 20);
+    let fleet = Fleet::from_reports(Vec::new(), &heard, 1 << 20);
     assert_eq!(fleet.generation(), 9);
-    assert!(matches!(&fleet.answers["a"], Answer::None(problem) if problem.contains("nobody has written")));
+    assert!(matches!(&fleet.reports["a"], Report::Unavailable(problem) if problem.contains("nobody has written")));
 }
 
 #[test]
 fn each_reason_to_wait_for_a_pod_is_named() {
     let entries = [entry("shard-selector/a")];
     let why = |status: Status| {
-        let fleet = fleet(None, Answer::Status(Box::new(status)));
-        let lag = fleet.lag(&fleet.sidecars[0], &entries, 7);
-        (lag, fleet.why_unsettled(&fleet.sidecars[0], &entries))
+        let fleet = fleet(None, Report::Status(Box::new(status)));
+        let lag = fleet.lag_reason(&fleet.sidecars[0], &entries, 7);
+        (lag, fleet.unsettled_reason(&fleet.sidecars[0], &entries))
     };
     let mut busy = running(7, &entries);
     busy.chain.earlier.watches = 2;
@@ -148,9 +148,9 @@ fn each_reason_to_wait_for_a_pod_is_named() {
         (Some("behind"), "runs generation 6 of the chain still".to_owned())
     );
     assert_eq!(why(running(7, &entries)), (None, "has done so and settles".to_owned()));
-    let silent = fleet(None, Answer::None("does not answer in time".to_owned()));
-    assert_eq!(silent.lag(&silent.sidecars[0], &entries, 7), Some("silent"));
-    let why = silent.why_unsettled(&silent.sidecars[0], &entries);
+    let silent = fleet(None, Report::Unavailable("does not answer in time".to_owned()));
+    assert_eq!(silent.lag_reason(&silent.sidecars[0], &entries, 7), Some("silent"));
+    let why = silent.unsettled_reason(&silent.sidecars[0], &entries);
     assert_eq!(why, "does not answer in time");
 }
 
@@ -168,7 +168,7 @@ fn a_pod_is_ready_if_kubelet_says_so_and_its_owner_is_who_controls_it() {
             ] },
         }))
         .unwrap();
-        crate::distribution::world::strip_pod(&mut pod);
+        crate::distribution::caches::strip_pod(&mut pod);
         Sidecar::of(&pod).unwrap()
     };
     assert!(sidecar("True", true).is_ready);

@@ -26,27 +26,27 @@ fn says(lock: &str, since: &str) -> LeaderElection {
     }
 }
 
-fn answer(elections: &[LeaderElection]) -> Answer {
-    Answer::Status(Box::new(Status {
+fn answer(elections: &[LeaderElection]) -> Report {
+    Report::Status(Box::new(Status {
         leader_elections: elections.to_vec(),
         ..Status::default()
     }))
 }
 
-fn silent() -> Answer {
-    Answer::None("does not answer".to_owned())
+fn silent() -> Report {
+    Report::Unavailable("does not answer".to_owned())
 }
 
-fn fleet(answers: &[(&str, Answer)]) -> Fleet {
-    let sidecar = |(pod, _): &(&str, Answer)| Sidecar {
+fn fleet(answers: &[(&str, Report)]) -> Fleet {
+    let sidecar = |(pod, _): &(&str, Report)| Sidecar {
         pod: (*pod).to_owned(),
         ip: Some("10.0.0.1".to_owned()),
         ..Sidecar::default()
     };
-    let answers_of = |(pod, answer): &(&str, Answer)| ((*pod).to_owned(), answer.clone());
+    let answers_of = |(pod, answer): &(&str, Report)| ((*pod).to_owned(), answer.clone());
     Fleet {
         sidecars: answers.iter().map(sidecar).collect(),
-        answers: answers.iter().map(answers_of).collect(),
+        reports: answers.iter().map(answers_of).collect(),
         ..Fleet::default()
     }
 }

@@ -131,9 +131,9 @@ fn breakers_that_only_count_are_no_news() {
             limiting_snapshots: vec![snapshot],
             ..TargetStatus::default()
         };
-        let outcome = Outcome {
+        let outcome = Rollout {
             targets: vec![target],
-            ..Outcome::default()
+            ..Rollout::default()
         };
         let facts = Facts {
             outcome,
