@@ -1,200 +1,398 @@
-//! What is known of the sidecars of a namespace now: what they said last, who is quiet, and what each may run.
+//! Reads everything that a pass decides on into one plain value, [`Observation`]. Writes nothing and decides nothing.
+//!
+//! Custom resources, ConfigMaps and pods come from watch caches ([`caches`], [`config_maps`]), sidecar status from
+//! [`sidecar_poller`], plugin bytes from [`crate::oci`]. Pods without a sidecar are not watched, because those are all other
+//! pods of the cluster; [`Observer::list_uninjected`] lists them when a shard may have to wait for them.
 
-use std::collections::BTreeSet;
+pub(crate) mod caches;
+pub(crate) mod config_maps;
+pub(crate) mod fleet;
+pub(crate) mod sidecar_poller;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ctrlmesh_contract::{Chain, Digest, Entry, LabelSelector};
+use bytes::Bytes;
+use ctrlmesh_contract::names::{annotations, labels};
+use ctrlmesh_contract::signature::PublicKeys;
+use ctrlmesh_contract::world::Interface;
+use ctrlmesh_contract::{Chain, Digest, Mistakes, Origin};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use serde_json::Value;
+use tokio::time::timeout;
 
-use super::config_maps::StoredConfigMaps;
-use super::fleet::{Fleet, Report, Sidecar};
-use super::leading::lock_name;
-use super::memory::{Locks, Memory, Quiet};
-use super::reconcile::Distributor;
-use crate::api::ShardingConfig;
-use crate::hand_over;
+use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
+use crate::built_in::BuiltIn;
+use crate::context::Context;
+use crate::error::Error;
+use crate::oci::{Found, Plugins, interface, pack};
+use crate::plain::plain;
+use crate::validate::{self, Object};
+use crate::{LabelKeys, Resolved, hand_over, shards};
+use caches::Caches;
+use config_maps::StoredConfigMaps;
+use fleet::{Fleet, Sidecar};
+use sidecar_poller::SidecarPoller;
 
-/// How long sidecars are asked often after a chain was written.
-const MAX_AWAITED: Duration = Duration::from_mins(2);
-/// How long a controller may take itself for the leader by a lock that it could not renew: client-go's leases last for 15 s unless
-/// told otherwise. Of longer ones, sidecars tell what they have overheard.
-pub(super) const LEASE: Duration = Duration::from_secs(15);
-/// How far beyond what was written a sidecar may speak of: more is no generation, but somebody's joke.
+/// Pods per page of a list.
+const PAGE: u32 = 500;
+/// Limit for all pages together. Shards that have started wait for them, too.
+const LIST_TIMEOUT: Duration = Duration::from_secs(3);
+/// How far a sidecar's generation may be ahead of the last one written. A status beyond that is not believed.
 const MAX_AHEAD: u64 = 1 << 20;
 
-impl Distributor {
-    /// The sidecars, and until when the next of them has settled.
-    pub(super) fn observe(
+/// Everything that a pass decides on, read at one time.
+#[derive(Debug)]
+pub(crate) struct Observation {
+    pub(crate) namespace: String,
+    pub(crate) now: Instant,
+    /// The same moment, for messages.
+    pub(crate) time: Timestamp,
+    pub(crate) resources: CustomResources,
+    pub(crate) config_maps: StoredConfigMaps,
+    pub(crate) fleet: Fleet,
+    pub(crate) plugins: AvailablePlugins,
+    pub(crate) settings: Settings,
+}
+
+/// Flags of the manager that decisions depend on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    /// How long a pod must have been quiet, unless its shard says otherwise.
+    pub(crate) settle: Duration,
+    pub(crate) label_keys: LabelKeys,
+}
+
+/// What the watch caches hold for a namespace.
+pub(crate) struct Cached {
+    pub(crate) documents: Vec<Value>,
+    pub(crate) config_maps: StoredConfigMaps,
+}
+
+/// What the manager remembers of the chain, as far as reading depends on it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Remembered<'m> {
+    /// The chain that was written last.
+    pub(crate) last: Option<&'m Chain>,
+    /// Digest of the chain that the pass before found in the ConfigMap.
+    pub(crate) digest: Option<Digest>,
+}
+
+pub(crate) struct Observer {
+    pub(crate) caches: Caches,
+    pub(crate) poller: SidecarPoller,
+    context: Context,
+    plugins: Plugins,
+    builtin: Arc<BTreeMap<BuiltIn, PackedPlugin>>,
+    keys: PublicKeys,
+}
+
+impl Observer {
+    pub(crate) fn new(
+        context: Context,
+        caches: Caches,
+        poller: SidecarPoller,
+        plugins: Plugins,
+        keys: PublicKeys,
+    ) -> Self {
+        Self {
+            caches,
+            poller,
+            context,
+            plugins,
+            builtin: Arc::new(builtin_plugins()),
+            keys,
+        }
+    }
+
+    pub(crate) fn cached(&self, namespace: &str) -> Cached {
+        Cached {
+            documents: self.caches.documents(namespace),
+            config_maps: StoredConfigMaps::read(&self.caches, namespace, &self.keys),
+        }
+    }
+
+    /// Completes what the caches hold. Sidecars are polled in the background; this takes their last reports.
+    ///
+    /// # Errors
+    /// The chain's ConfigMap is in no cache and can't be read.
+    pub(crate) async fn observe(
         &self,
         namespace: &str,
-        configs: &[ShardingConfig],
-        stored: &StoredConfigMaps,
-        memory: &mut Memory,
-    ) -> (Fleet, Option<Duration>) {
+        cached: Cached,
+        remembered: Remembered<'_>,
+    ) -> Result<Observation, Error> {
+        let mut config_maps = cached.config_maps;
+        // A ConfigMap that has lost its label, or was never ours, is not in the cache.
+        if config_maps.version.is_none()
+            && let Some(map) = config_maps::get_chain(&self.context.client, namespace).await?
+        {
+            config_maps.read_chain(&map, namespace, &self.keys);
+        }
+        if let Some(last) = remembered.last {
+            config_maps.ignore_older_than(last);
+        }
+        let resources = CustomResources::parse(cached.documents, self.caches.unsynced_kinds());
+        let fleet = self.fleet(namespace, &config_maps, remembered);
+        let last = config_maps.chain.as_ref().or(remembered.last);
+        let running: BTreeSet<Digest> = last
+            .iter()
+            .flat_map(|chain| &chain.entries)
+            .map(|entry| entry.plugin)
+            .collect();
+        let found = Found::of(namespace, &resources.sharding_configs, &running, |ask| {
+            self.plugins.resolve(ask)
+        });
+        let args = &self.context.args;
+        Ok(Observation {
+            namespace: namespace.to_owned(),
+            now: Instant::now(),
+            time: Timestamp::now(),
+            resources,
+            config_maps,
+            fleet,
+            plugins: AvailablePlugins::new(Arc::clone(&self.builtin), found),
+            settings: Settings {
+                settle: Duration::from_millis(args.settle_ms),
+                label_keys: args.label_keys(),
+            },
+        })
+    }
+
+    fn fleet(&self, namespace: &str, config_maps: &StoredConfigMaps, remembered: Remembered<'_>) -> Fleet {
         let pods = self.caches.pods(namespace);
         let sidecars: Vec<Sidecar> = pods.iter().filter_map(|pod| Sidecar::of(pod)).collect();
-        let is_new = memory.observe_chain(stored.digest, stored.chain.as_ref().map_or(0, |chain| chain.generation));
-        let heard = self.poller.track(namespace, &sidecars, is_new);
-        let believed = memory.written_generation(stored).saturating_add(MAX_AHEAD);
-        let mut fleet = Fleet::from_reports(sidecars, &heard, believed);
-        fleet.is_first = stored.version.is_none() && memory.last.is_none();
-        memory.generation = fleet.generation().max(memory.generation);
-        fleet.is_rolled_back = memory.may_raise() && is_rolled_back(&fleet, stored, memory);
-        run(&mut fleet, stored.chain.as_ref(), memory);
-        let (Some(chain), Some((_, known))) = (&stored.chain, memory.chain) else {
-            memory.quiet.clear();
-            return (fleet, None);
-        };
-        let is_awaited = |sidecar: &&Sidecar| {
-            // Who is waited for without an answer is asked until it is given up, and after: it may be back.
-            let is_lagging = known.elapsed() < MAX_AWAITED && !fleet.runs_chain(sidecar, &chain.entries);
-            is_lagging || memory.silent.contains_key(&sidecar.uid)
-        };
-        let awaited = fleet.sidecars.iter().filter(is_awaited);
-        let awaited: BTreeSet<&str> = awaited.map(|sidecar| sidecar.pod.as_str()).collect();
-        self.poller.prioritize(namespace, &awaited);
-        memory.quiet = quiet(&fleet, chain, &memory.quiet);
-        let (now, default) = (Instant::now(), Duration::from_millis(self.context.args.settle_ms));
-        let left = |sidecar: &Sidecar| {
-            let (_, since) = memory.quiet.get(&sidecar.uid)?;
-            Some(settle(sidecar, configs, default).saturating_sub(now.duration_since(*since)))
-        };
-        let unsettled = fleet.sidecars.iter().filter_map(left);
-        let settles = unsettled.filter(|left| !left.is_zero()).min();
-        let settled = fleet
-            .sidecars
-            .iter()
-            .filter(|sidecar| left(sidecar).is_some_and(|left| left.is_zero()));
-        fleet.quiet = settled.map(|sidecar| sidecar.pod.clone()).collect();
-        memory.locks = locks(&fleet, chain, &memory.quiet, &memory.locks, now);
-        fleet.lease_expired = lease_expired(&fleet, &memory.locks, now);
-        let leases = memory
-            .locks
-            .values()
-            .map(|(_, since)| LEASE.saturating_sub(now.duration_since(*since)));
-        let leases = leases.filter(|left| !left.is_zero() && !stored.claims.is_empty());
-        let settles = settles.into_iter().chain(leases).min();
-        (fleet, settles)
+        let is_new_chain = config_maps.digest != remembered.digest;
+        let reports = self.poller.track(namespace, &sidecars, is_new_chain);
+        let written = [remembered.last, config_maps.chain.as_ref()];
+        let written = written.into_iter().flatten().map(|chain| chain.generation).max();
+        let believable = written.unwrap_or_default().saturating_add(MAX_AHEAD);
+        Fleet::from_reports(sidecars, &reports, believable)
     }
-}
 
-/// How long a pod must have been quiet: as its shards say, the longest of them.
-fn settle(sidecar: &Sidecar, configs: &[ShardingConfig], default: Duration) -> Duration {
-    let own = configs.iter().filter(|config| {
-        let pods = config.spec.selector.as_ref().map(LabelSelector::from);
-        config.spec.root.is_none() && pods.is_some_and(|pods| pods.matches(&sidecar.labels))
-    });
-    let times = own.map(|config| {
-        let seconds = config
-            .spec
-            .settle_seconds
-            .and_then(|seconds| u64::try_from(seconds).ok());
-        seconds.map_or(default, Duration::from_secs)
-    });
-    times.max().unwrap_or(default)
-}
-
-/// Since when pods ask for the locks that their entries name. A change of what they show is none of that.
-fn locks(fleet: &Fleet, chain: &Chain, quiet: &Quiet, before: &Locks, now: Instant) -> Locks {
-    let of = |sidecar: &Sidecar| {
-        let own: BTreeSet<String> = sidecar.own(&chain.entries).filter_map(lock_name).collect();
-        let known = before.get(&sidecar.uid).filter(|(locks, _)| *locks == own);
-        let since = known.map(|(_, since)| *since);
-        // It asks for others when it has said that it runs these entries.
-        let since = since.or_else(|| quiet.contains_key(&sidecar.uid).then_some(now))?;
-        Some((sidecar.uid.clone(), (own, since)))
-    };
-    fleet.sidecars.iter().filter_map(of).collect()
-}
-
-/// Pods whose controllers can't lead any more by a lock that their entries do not name: they have asked for others for long enough, and
-/// nothing was overheard that says otherwise.
-fn lease_expired(fleet: &Fleet, locks: &Locks, now: Instant) -> BTreeSet<String> {
-    let is_unled = |sidecar: &&Sidecar| {
-        let known = locks.get(&sidecar.uid);
-        let known = known.filter(|(_, since)| now.duration_since(*since) >= LEASE);
-        known.is_some_and(|(own, _)| match fleet.reports.get(&sidecar.pod) {
-            Some(Report::Status(status)) => {
-                let mut elections = status.leader_elections.iter();
-                !elections.any(|election| election.leads && !own.contains(&election.lock))
+    /// Lists the pods without a sidecar that have not ended. That may take a while, so the observation gets the time after it.
+    pub(crate) async fn list_uninjected(&self, observation: &mut Observation) {
+        let namespace = &observation.namespace;
+        let problem = match timeout(LIST_TIMEOUT, self.list_pods(namespace)).await {
+            Ok(Ok(pods)) => {
+                observation.fleet.uninjected.pods = pods;
+                None
             }
-            _ => false,
-        })
-    };
-    let lease_expired = fleet.sidecars.iter().filter(is_unled);
-    lease_expired.map(|sidecar| sidecar.pod.clone()).collect()
-}
-
-/// Whether a sidecar runs a later chain than the one that lies there, or another of its generation: somebody has put back an earlier one, or
-/// two managers led. What the others run then is not what is remembered.
-fn is_rolled_back(fleet: &Fleet, stored: &StoredConfigMaps, memory: &Memory) -> bool {
-    let last = memory.last.as_ref().map(|(chain, _)| chain);
-    let Some(chain) = stored.chain.as_ref().or(last) else {
-        return false;
-    };
-    let is_ahead = |(_, answer): &(&String, &Report)| match answer {
-        Report::Status(status) => {
-            let (said, known) = (status.chain.generation, chain.generation);
-            let is_other =
-                status.chain.digest.is_some() && stored.digest.is_some() && status.chain.digest != stored.digest;
-            said > known || said == known && is_other
+            Ok(Err(error)) => Some(plain(&error)),
+            Err(_) => Some(format!("no answer within {} s", LIST_TIMEOUT.as_secs())),
+        };
+        if let Some(problem) = &problem {
+            tracing::warn!(
+                %namespace,
+                error = problem,
+                "failed to list pods; shards that have not started keep waiting"
+            );
         }
-        Report::Unavailable(_) => false,
-    };
-    let ahead = fleet.reports.iter().find(is_ahead);
-    if let Some((pod, _)) = ahead {
-        tracing::warn!(
-            namespace = chain.namespace,
-            generation = chain.generation,
-            pod,
-            "a sidecar runs a later chain than the one that lies there; all shards give up what they show, and get it again"
-        );
+        (observation.now, observation.time) = (Instant::now(), Timestamp::now());
+        observation.fleet.uninjected.unknown = problem;
+        observation.fleet.uninjected.listed = Some(observation.now);
     }
-    ahead.is_some()
-}
 
-/// Notes which entries sidecars may run. An answer that is not fresh is no word about those of the chain.
-fn run(fleet: &mut Fleet, chain: Option<&Chain>, memory: &mut Memory) {
-    for sidecar in &mut fleet.sidecars {
-        let running = memory.running.entry(sidecar.uid.clone()).or_default();
-        if let Some(Report::Status(status)) = fleet.reports.get(&sidecar.pod) {
-            let names = status.chain.entries.iter().map(|entry| entry.name.clone());
-            if fleet.fresh.contains(&sidecar.pod) {
-                *running = names.collect();
-            } else {
-                running.extend(names);
+    async fn list_pods(&self, namespace: &str) -> Result<BTreeMap<String, BTreeMap<String, String>>, kube::Error> {
+        let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
+        let mut params = ListParams::default()
+            .fields("status.phase!=Succeeded,status.phase!=Failed")
+            .limit(PAGE);
+        let mut pods = BTreeMap::new();
+        loop {
+            let page = api.list_metadata(&params).await?;
+            let uninjected = page.items.iter().filter(|pod| !has_sidecar(*pod));
+            pods.extend(uninjected.map(|pod| (pod.name_any(), pod.labels().clone())));
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                return Ok(pods);
             }
         }
-        if !fleet.fresh.contains(&sidecar.pod) {
-            let own = sidecar.own(chain.into_iter().flat_map(|chain| &chain.entries));
-            running.extend(own.map(|entry| entry.name.clone()));
-        }
-        sidecar.running.clone_from(running);
     }
-    let is_there = |uid: &String| fleet.sidecars.iter().any(|sidecar| sidecar.uid == *uid);
-    memory.running.retain(|uid, _| is_there(uid));
 }
 
-/// Since when sidecars run the entries of their shards, and nothing of earlier ones. A change of other entries, or of other shards, is
-/// none for them.
-fn quiet(fleet: &Fleet, chain: &Chain, before: &Quiet) -> Quiet {
-    let now = Instant::now();
-    let of = |sidecar: &Sidecar| {
-        let own = sidecar.own(&chain.entries);
-        let own: Vec<&Entry> = own.filter(|entry| hand_over::is_of_shard(&entry.name)).collect();
-        let line = |entry: &&Entry| format!("{} {} {}\n", entry.name, entry.plugin, entry.settings.hash());
-        let digest = Digest::of(own.iter().map(line).collect::<String>().as_bytes());
-        let known = before.get(&sidecar.uid).filter(|(at, _)| *at == digest);
-        let since = match known {
-            Some((_, since)) => *since,
-            None => now,
+/// Whether a pod was injected with a sidecar of ours that we watch. The label alone proves nothing: KusionStack's pods have it,
+/// too, and there people write it into templates.
+fn has_sidecar(pod: &impl ResourceExt) -> bool {
+    let is_watched = pod.labels().get(labels::WATCHING).is_some_and(|value| value == "true");
+    is_watched && pod.annotations().contains_key(annotations::INJECTED)
+}
+
+/// Pods of a namespace without a sidecar. Empty when no shard could have to wait for them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UninjectedPods {
+    /// Labels by pod name.
+    pub(crate) pods: BTreeMap<String, BTreeMap<String, String>>,
+    /// Why they are not known.
+    pub(crate) unknown: Option<String>,
+    /// When they were listed, or could not be. `None`: this pass did not try.
+    pub(crate) listed: Option<Instant>,
+}
+
+impl UninjectedPods {
+    pub(crate) const fn unknown(problem: String) -> Self {
+        Self {
+            pods: BTreeMap::new(),
+            unknown: Some(problem),
+            listed: None,
+        }
+    }
+}
+
+/// Custom resources of a namespace. They are parsed one by one: an object that was stored under an older schema does not hide
+/// the others.
+#[derive(Debug, Default)]
+pub(crate) struct CustomResources {
+    pub(crate) sharding_configs: Vec<ShardingConfig>,
+    pub(crate) circuit_breakers: Vec<CircuitBreaker>,
+    pub(crate) fault_injections: Vec<FaultInjection>,
+    /// Objects that can't be parsed, and why.
+    pub(crate) unreadable: Vec<(Value, Mistakes)>,
+    /// UIDs of shards whose root has not written all its shards yet.
+    pub(crate) held: BTreeSet<String>,
+    /// All objects as they are stored.
+    pub(crate) documents: Vec<Value>,
+    /// Kinds that can't be watched. There may be objects of them.
+    pub(crate) unsynced_kinds: Vec<&'static str>,
+}
+
+impl CustomResources {
+    pub(crate) fn parse(documents: Vec<Value>, unsynced_kinds: Vec<&'static str>) -> Self {
+        let mut all = Self {
+            held: shards::held(&documents),
+            unsynced_kinds,
+            ..Self::default()
         };
-        let is_fresh = fleet.runs_its_shard(sidecar, &chain.entries);
-        // Not asked since, and nothing has changed for it: it is still so.
-        let is_as_before = known.is_some() && fleet.reported_its_shard(sidecar, &chain.entries);
-        (is_fresh || is_as_before).then(|| (sidecar.uid.clone(), (digest, since)))
-    };
-    fleet.sidecars.iter().filter_map(of).collect()
+        for document in &documents {
+            match validate::read(document) {
+                Ok(Object::ShardingConfig(object)) => all.sharding_configs.push(*object),
+                Ok(Object::CircuitBreaker(object)) => all.circuit_breakers.push(*object),
+                Ok(Object::FaultInjection(object)) => all.fault_injections.push(*object),
+                Ok(Object::ManagerState(_)) => {}
+                Err(mistakes) => all.unreadable.push((document.clone(), mistakes)),
+            }
+        }
+        all.documents = documents;
+        all
+    }
+}
+
+/// Identity of a stored document, whether or not the rest of it can be parsed.
+pub(crate) fn origin_of(document: &Value) -> Origin {
+    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    Origin {
+        kind: text("/kind").to_owned(),
+        name: text("/metadata/name").to_owned(),
+        uid: text("/metadata/uid").to_owned(),
+        generation: document
+            .pointer("/metadata/generation")
+            .and_then(Value::as_u64)
+            .unwrap_or_default(),
+    }
+}
+
+pub(crate) fn is_deleted(document: &Value) -> bool {
+    document.pointer("/metadata/deletionTimestamp").is_some()
+}
+
+/// Whether a document is a ShardingConfig that is a shard itself, not a root that makes shards.
+pub(crate) fn is_shard(document: &Value) -> bool {
+    document["kind"] == "ShardingConfig" && document.pointer("/spec/root").is_none_or(Value::is_null)
+}
+
+/// Name of a shard's entry in the chain.
+pub(crate) fn entry_name_of(config: &ShardingConfig) -> String {
+    hand_over::entry_of_shard(&config.name_any())
+}
+
+/// A plugin as sidecars get it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PackedPlugin {
+    /// Digest of the component before it was packed.
+    pub(crate) digest: Digest,
+    /// One zstd stream.
+    pub(crate) bytes: Bytes,
+    /// Version of the plugin interface that it needs.
+    pub(crate) interface: Option<Interface>,
+}
+
+impl PackedPlugin {
+    #[must_use]
+    pub(crate) fn new(component: &[u8]) -> Self {
+        Self {
+            digest: Digest::of(component),
+            bytes: pack(component).into(),
+            interface: interface(component),
+        }
+    }
+}
+
+/// The plugins that the manager's binary contains, packed once at the start.
+#[must_use]
+pub(crate) fn builtin_plugins() -> BTreeMap<BuiltIn, PackedPlugin> {
+    let plugins = ctrlmesh_plugins_builtin::builtin().iter();
+    plugins
+        .filter_map(|plugin| Some((BuiltIn::of(plugin.name)?, PackedPlugin::new(plugin.bytes))))
+        .collect()
+}
+
+/// Version of the plugin interface that each plugin needs.
+pub(crate) type Interfaces = BTreeMap<Digest, Interface>;
+
+/// Built-in plugins, and what the plugin references of objects resolve to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AvailablePlugins {
+    builtin: Arc<BTreeMap<BuiltIn, PackedPlugin>>,
+    pub(crate) found: Found,
+}
+
+impl AvailablePlugins {
+    pub(crate) const fn new(builtin: Arc<BTreeMap<BuiltIn, PackedPlugin>>, found: Found) -> Self {
+        Self { builtin, found }
+    }
+
+    /// Every plugin whose bytes the manager has.
+    pub(crate) fn packed(&self) -> BTreeMap<Digest, PackedPlugin> {
+        let own = self.found.artifacts().map(|artifact| PackedPlugin {
+            digest: artifact.digest,
+            bytes: artifact.packed.clone(),
+            interface: Some(artifact.interface),
+        });
+        let all = self.builtin.values().cloned().chain(own);
+        all.map(|packed| (packed.digest, packed)).collect()
+    }
+
+    /// Plugins that are not among these run already, and need nothing new.
+    pub(crate) fn interfaces(&self) -> Interfaces {
+        let packed = self.packed().into_values();
+        packed
+            .filter_map(|packed| Some((packed.digest, packed.interface?)))
+            .collect()
+    }
+
+    pub(crate) fn resolved(&self) -> Resolved {
+        let builtin = self.builtin.iter();
+        Resolved {
+            built_in: builtin.map(|(plugin, packed)| (*plugin, packed.digest)).collect(),
+            own: self.found.digests(),
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builtin_plugins_are_complete_and_fit_into_one_config_map() {
+        let plugins = builtin_plugins();
+        assert_eq!(plugins.keys().copied().collect::<Vec<_>>(), BuiltIn::ALL);
+        assert!(plugins.values().all(|packed| packed.interface.is_some()));
+        let sum: usize = plugins.values().map(|packed| packed.bytes.len()).sum();
+        assert!(sum < 960 * 1024, "they no longer fit into one ConfigMap: {sum} bytes");
+    }
+}

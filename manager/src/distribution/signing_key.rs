@@ -1,4 +1,4 @@
-//! The key that chains are signed with: in a Secret, made by the first manager that leads.
+//! The key that chains are signed with. The first manager that leads generates it and stores it in a Secret.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,11 @@ use crate::rbac::{Rule, Scope};
 
 /// Name of the Secret, in the manager's namespace.
 pub(crate) const SECRET: &str = "ctrlmesh-chain-key";
-/// PKCS #8, base64 within the Secret's own encoding.
+/// PKCS #8 in base64, inside the Secret's own encoding.
 const PRIVATE: &str = "private";
-/// The text that sidecars get in their environment.
+/// The public key as sidecars get it in their environment.
 const PUBLIC: &str = "public";
 
-/// What reading and making it needs.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         scope: Scope::Namespace,
@@ -39,10 +38,11 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// The key; a new one if there is none.
+/// Reads the key, or generates one if there is none.
 ///
 /// # Errors
-/// The Secret can't be read or made, or holds no key: it is never replaced, for sidecars trust the key that they started with.
+/// The Secret can't be read or created, or holds no key. It is never replaced, because sidecars trust the key that they started
+/// with.
 pub(super) async fn load(context: &Context) -> Result<SigningKey, Error> {
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &context.args.namespace);
     if let Some(secret) = secrets.get_opt(SECRET).await? {
@@ -57,10 +57,10 @@ pub(super) async fn load(context: &Context) -> Result<SigningKey, Error> {
     }
 }
 
-/// What sidecars are told to trust, as it stands in the Secret: one key, or the next one beside it.
+/// The public keys that sidecars are configured to trust: the current one, and perhaps the next.
 ///
 /// # Errors
-/// There is none yet, or it can't be read.
+/// There is no key yet, or the Secret can't be read.
 pub(crate) async fn public(secrets: &Api<Secret>) -> Result<String, Error> {
     let secret = secrets.get_opt(SECRET).await?;
     let text = secret.as_ref().and_then(|secret| secret.data.as_ref()?.get(PUBLIC));
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_as_it_was_written() {
+    fn key_survives_a_round_trip_through_its_secret() {
         let key = SigningKey::generate().unwrap();
         let read = read(&secret(&key).unwrap()).unwrap();
         assert_eq!(read.sign(b"x"), key.sign(b"x"));
