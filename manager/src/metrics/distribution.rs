@@ -1,4 +1,4 @@
-//! What is counted of the distribution, and what stands where.
+//! Metrics of distribution: counters, and gauges over all namespaces.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,22 +10,20 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// Words for sidecars that are not where they should be (`Fleet::lag`).
+/// Values of `Fleet::lag_reason`.
 const LAGS: [&str; 5] = ["silent", "behind", "refused", "busy", "failing"];
 
-/// Why a sidecar lags.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Lag {
     reason: &'static str,
 }
 
-/// A kind of custom resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Kind {
     kind: &'static str,
 }
 
-/// What is counted.
+/// Counters and gauges of distribution.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// Chains written.
@@ -34,17 +32,17 @@ pub struct Metrics {
     pub passes: Counter,
     /// Passes that failed.
     pub failed: Counter,
-    /// Statuses that the API server did not take.
+    /// Status updates that failed.
     pub status_failed: Counter,
-    /// Times that a sidecar was asked for its status.
+    /// Polls of sidecars.
     pub polls: Counter,
-    /// Those that led to no status.
+    /// Polls without a status.
     pub polls_failed: Counter,
-    /// Hand-overs that went on without pods that could not be reached.
+    /// Hand-overs that went on without unreachable pods.
     pub overtaken: Counter,
-    /// Pods evicted, to see what their shard shows now.
+    /// Pods evicted so that their replacements see the shard as it is now.
     pub evicted: Counter,
-    /// Evictions that were refused.
+    /// Refused evictions.
     pub evictions_refused: Counter,
     lagging: Family<Lag, Gauge>,
     waiting: Gauge,
@@ -52,26 +50,26 @@ pub struct Metrics {
     unseen: Family<Kind, Gauge>,
 }
 
-/// What stands where in a namespace.
+/// What a namespace contributes to the gauges.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Standing {
-    /// Sidecars that lag, by reason.
+pub(crate) struct NamespaceGauges {
+    /// Lagging sidecars, by reason.
     pub(crate) lagging: BTreeMap<&'static str, i64>,
     /// Entries that wait for objects, and since when.
     pub(crate) waiting: BTreeMap<String, Instant>,
 }
 
-impl Standing {
-    /// Those that wait now; who waited already, waits since then.
-    pub(crate) fn wait<'a>(&mut self, entries: impl Iterator<Item = &'a String>) {
+impl NamespaceGauges {
+    /// Sets which entries wait. An entry that waited before keeps its time.
+    pub(crate) fn set_waiting<'a>(&mut self, entries: impl Iterator<Item = &'a String>, now: Instant) {
         let before = std::mem::take(&mut self.waiting);
-        let since = |entry: &String| before.get(entry).copied().unwrap_or_else(Instant::now);
+        let since = |entry: &String| before.get(entry).copied().unwrap_or(now);
         self.waiting = entries.map(|entry| (entry.clone(), since(entry))).collect();
     }
 }
 
 impl Metrics {
-    /// Under their names.
+    /// Registers all under their names.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("chains_written", "Chains written", self.written.clone());
         registry.register("passes", "Passes over a namespace", self.passes.clone());
@@ -99,16 +97,16 @@ impl Metrics {
         registry.register("kind_unseen", unseen, self.unseen.clone());
     }
 
-    /// Shows the namespaces together.
-    pub(crate) fn show<'a>(&self, all: impl Iterator<Item = &'a Standing>, unseen: &[&str]) {
+    /// Sets the gauges to the sums over all namespaces.
+    pub(crate) fn update_gauges<'a>(&self, all: impl Iterator<Item = &'a NamespaceGauges>, unsynced: &[&str]) {
         let mut lagging = BTreeMap::from(LAGS.map(|reason| (reason, 0)));
         let (mut waiting, mut oldest) = (0_usize, 0);
-        for standing in all {
-            for (reason, sidecars) in &standing.lagging {
+        for namespace in all {
+            for (reason, sidecars) in &namespace.lagging {
                 *lagging.entry(*reason).or_default() += sidecars;
             }
-            waiting += standing.waiting.len();
-            let longest = standing.waiting.values().map(|since| since.elapsed().as_secs()).max();
+            waiting += namespace.waiting.len();
+            let longest = namespace.waiting.values().map(|since| since.elapsed().as_secs()).max();
             oldest = longest.unwrap_or_default().max(oldest);
         }
         for (reason, sidecars) in lagging {
@@ -117,12 +115,12 @@ impl Metrics {
         self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         self.oldest.set(i64::try_from(oldest).unwrap_or(i64::MAX));
         for kind in CHAIN_KINDS {
-            let is_unseen = i64::from(unseen.contains(&kind));
-            self.unseen.get_or_create(&Kind { kind }).set(is_unseen);
+            let is_unsynced = i64::from(unsynced.contains(&kind));
+            self.unseen.get_or_create(&Kind { kind }).set(is_unsynced);
         }
     }
 
-    /// Nothing stands anywhere: another manager leads.
+    /// Clears the gauges, because another manager leads.
     pub(crate) fn clear(&self) {
         self.lagging.clear();
         self.unseen.clear();
@@ -138,24 +136,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn namespaces_are_shown_together_and_waiting_is_measured_from_its_begin() {
+    fn gauges_sum_up_namespaces_and_measure_waiting_from_its_start() {
         let metrics = Metrics::default();
-        let mut waits = Standing::default();
+        let mut waits = NamespaceGauges::default();
         let long_ago = Instant::now().checked_sub(Duration::from_secs(90)).unwrap();
         waits.waiting.insert("a".to_owned(), long_ago);
         let names = ["a".to_owned(), "b".to_owned()];
-        waits.wait(names.iter());
-        let lags = Standing {
+        waits.set_waiting(names.iter(), Instant::now());
+        let lags = NamespaceGauges {
             lagging: BTreeMap::from([("silent", 3)]),
-            ..Standing::default()
+            ..NamespaceGauges::default()
         };
-        metrics.show([&waits, &lags, &lags].into_iter(), &["CircuitBreaker"]);
+        metrics.update_gauges([&waits, &lags, &lags].into_iter(), &["CircuitBreaker"]);
         assert_eq!((metrics.waiting.get(), metrics.oldest.get()), (2, 90));
         let silent = metrics.lagging.get_or_create(&Lag { reason: "silent" }).get();
         let unseen = |kind| metrics.unseen.get_or_create(&Kind { kind }).get();
         assert_eq!((silent, unseen("CircuitBreaker"), unseen("ShardingConfig")), (6, 1, 0));
-        waits.wait(std::iter::empty());
-        metrics.show([&waits].into_iter(), &[]);
+        waits.set_waiting(std::iter::empty(), Instant::now());
+        metrics.update_gauges([&waits].into_iter(), &[]);
         assert_eq!((metrics.waiting.get(), metrics.oldest.get()), (0, 0));
     }
 }

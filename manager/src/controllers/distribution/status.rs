@@ -1,33 +1,38 @@
-//! From what became of an object to its `status`. Pure, but for [`publish`].
+//! Writes the status of a namespace's objects, and Events about conditions that have turned. Nothing else in distribution writes
+//! status. [`facts`] collects what a pass knows of an object; [`conditions`] makes a status and a patch of it.
+
+mod conditions;
+mod facts;
 
 use std::collections::BTreeSet;
 
-use ctrlmesh_contract::names::{annotations, labels};
-use ctrlmesh_contract::{Digest, Origin};
-use ctrlmesh_manager_api::sharding_config::LeaderStatus;
-use ctrlmesh_manager_api::status::{Condition, ConditionStatus, condition};
-use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
-use kube::api::{DynamicObject, Patch};
-use kube::core::ApiResource;
-use kube::{Api, Client};
-use serde_json::{Map, Value, json};
+use ctrlmesh_contract::Origin;
+use ctrlmesh_manager_api::status::condition;
+use futures_util::{StreamExt as _, stream};
+use kube::api::Patch;
+use kube::runtime::events::EventType;
+use serde_json::{Value, json};
 
-use super::outcome::Outcome;
-use super::settling::SETTLING;
-use crate::cluster::{Rule, Scope, patch_params};
+use super::act::{custom_resource_api, has_code, object_reference};
+use super::decide::Decision;
+use super::decide::memory::Outcome;
+use super::observe::{Observation, origin_of};
+use crate::cluster::{Context, Rule, Scope, error_text, events, patch_params, timestamp};
 
-mod change;
+/// Statuses that are written at a time.
+const CONCURRENCY: usize = 8;
+/// Reason codes without an Event, because another condition explains them, or time resolves them.
+const WITHOUT_EVENT: [&str; 7] = [
+    "Progressing",
+    "Restarting",
+    "Settling",
+    "Fetching",
+    "PluginsUnresolved",
+    "Deleting",
+    "LocksExpiring",
+];
 
-use change::change;
-pub(super) use change::is_same;
-
-/// Reason of what is in the chain.
-const DISTRIBUTED: &str = "Distributed";
-/// Sidecars that a condition names.
-const MAX_NAMED: usize = 5;
-
-/// What publishing needs.
-pub(super) const RULES: &[Rule] = &[Rule {
+pub(crate) const RULES: &[Rule] = &[Rule {
     scope: Scope::Cluster,
     group: "ctrlmesh.kusionstack.io",
     resources: &[
@@ -39,318 +44,110 @@ pub(super) const RULES: &[Rule] = &[Rule {
     names: &[],
 }];
 
-/// What is known of an object.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Facts {
-    /// Every field that is wrong; empty: it makes sense.
-    pub(super) mistakes: String,
-    /// What is legal in it, and probably not meant.
-    pub(super) warnings: String,
-    /// It makes sense, and waits for bytes of plugins.
-    pub(super) is_unresolved: bool,
-    /// The entries that it had before go on.
-    pub(super) is_kept: bool,
-    /// It makes shards, and is none.
-    pub(super) is_root: bool,
-    /// Why its entries are not in the chain, in a word and in a sentence.
-    pub(super) withheld: Option<(&'static str, String)>,
-    /// Generation of the chain.
-    pub(super) chain: u64,
-    /// Shards that have to give up objects first, each with the pods that are waited for and why.
-    pub(super) waits_for: Vec<String>,
-    /// Shards that have some of its objects, and may be about to give them up.
-    pub(super) settling: Vec<String>,
-    /// Why it has not begun, in a word and in a sentence.
-    pub(super) bare: Option<(&'static str, String)>,
-    /// Why it is not gone though it was deleted, in a word and in a sentence.
-    pub(super) deleted: Option<(&'static str, String)>,
-    /// Why its pods are not made again yet, in a word and in a sentence.
-    pub(super) restart: Option<(&'static str, String)>,
-    /// What its plugins' references led to; `None`: it names none.
-    pub(super) plugins: Option<Vec<Value>>,
-    /// Why not all of them led to bytes, in a word.
-    pub(super) plugins_problem: Option<&'static str>,
-    /// Hash of its entries.
-    pub(super) hash: String,
-    /// What its sidecars say.
-    pub(super) outcome: Outcome,
-    /// Pods that run and send nothing through their sidecars.
-    pub(super) bypassed: BTreeSet<String>,
-    /// Who leads in the shard.
-    pub(super) leader: Option<LeaderStatus>,
-}
-
-/// A hash of hashes; empty if there are none.
-#[must_use]
-pub(super) fn hash(hashes: &[String]) -> String {
-    match hashes {
-        [] => String::new(),
-        [one] => one.clone(),
-        many => Digest::of(many.concat().as_bytes()).hex(),
-    }
-}
-
-/// The status of an object. Transition times of conditions that did not change are those of `before`.
-#[must_use]
-pub(super) fn status(origin: &Origin, facts: &Facts, before: &Value, now: &str) -> Value {
-    let generation = i64::try_from(origin.generation).unwrap_or_default();
-    let mut list: Vec<Condition> = Vec::new();
-    let was_bypassed = |before: &Value| {
-        let mut list = before["conditions"].as_array().into_iter().flatten();
-        list.any(|condition| condition["type"] == condition::BYPASSED)
-    };
-    let bypassed = (was_bypassed(before) || !facts.bypassed.is_empty()).then(|| bypassed(facts));
-    for (kind, status, reason, message) in said(facts).into_iter().chain(bypassed) {
-        let old = before["conditions"].as_array().into_iter().flatten();
-        let old = old
-            .filter_map(|condition| serde_json::from_value::<Condition>(condition.clone()).ok())
-            .find(|condition| condition.kind == kind && condition.status == status);
-        // That others of the namespace have changed since is no news of this object.
-        let is_said = |old: &&Condition| {
-            let same = (&*old.reason, old.observed_generation) == (reason, Some(generation));
-            same && reason == DISTRIBUTED
-        };
-        let message = old.as_ref().filter(is_said).map_or(message, |old| old.message.clone());
-        list.push(Condition {
-            kind: kind.to_owned(),
-            status,
-            reason: reason.to_owned(),
-            message,
-            last_transition_time: old.map_or_else(|| now.to_owned(), |old| old.last_transition_time),
-            observed_generation: Some(generation),
-        });
-    }
-    let outcome = &facts.outcome;
-    let mut status = Map::new();
-    let mut put = |field: &str, value: Value| status.insert(field.to_owned(), value);
-    put("observedGeneration", json!(generation));
-    put("conditions", json!(list));
-    if !facts.is_root {
-        put("enforced", json!(format!("{}/{}", outcome.enforced, outcome.selected)));
-    }
-    if origin.kind != "ShardingConfig" {
-        put("currentSpecHash", json!(facts.hash));
-        put("targetStatus", json!(outcome.targets));
-    } else {
-        if let Some(plugins) = &facts.plugins {
-            put("plugins", json!(plugins));
-        }
-        if let Some(leader) = &facts.leader {
-            put("leader", json!(leader));
-        }
-    }
-    if origin.kind == "CircuitBreaker" {
-        put("opened", json!(outcome.opened));
-    }
-    Value::Object(status)
-}
-
-/// Type, status, reason and message of a condition.
-type Said = (&'static str, ConditionStatus, &'static str, String);
-
-fn said(facts: &Facts) -> Vec<Said> {
-    let mut said = vec![accepted(facts)];
-    said.extend(facts.plugins.as_deref().map(|plugins| resolved(plugins, facts)));
-    if !facts.is_root {
-        said.extend([distributed(facts), enforced(facts)]);
-    }
-    said
-}
-
-fn accepted(facts: &Facts) -> Said {
-    if facts.mistakes.is_empty() {
-        let message = facts.warnings.clone();
-        return (condition::ACCEPTED, ConditionStatus::True, "Accepted", message);
-    }
-    let message = format!("{}{}", facts.mistakes, kept(facts));
-    (condition::ACCEPTED, ConditionStatus::False, "Invalid", message)
-}
-
-const fn kept(facts: &Facts) -> &'static str {
-    if facts.is_kept {
-        "; sidecars go on with what it said before"
-    } else {
-        ""
-    }
-}
-
-fn resolved(plugins: &[Value], facts: &Facts) -> Said {
-    let text = |plugin: &Value, field: &str| plugin.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let problems: Vec<String> = plugins
-        .iter()
-        .map(|plugin| (text(plugin, "name"), text(plugin, "message")))
-        .filter(|(_, message)| !message.is_empty())
-        .map(|(name, message)| format!("{name}: {message}"))
-        .collect();
-    if problems.is_empty() {
-        (
-            condition::PLUGINS_RESOLVED,
-            ConditionStatus::True,
-            "Resolved",
-            String::new(),
-        )
-    } else {
-        (
-            condition::PLUGINS_RESOLVED,
-            ConditionStatus::False,
-            facts.plugins_problem.unwrap_or("Unresolved"),
-            problems.join("; "),
-        )
-    }
-}
-
-fn distributed(facts: &Facts) -> Said {
-    if let (None, Some((reason, message))) = (&facts.withheld, &facts.deleted) {
-        return (condition::DISTRIBUTED, ConditionStatus::False, reason, message.clone());
-    }
-    let (status, reason, message) = match (&facts.withheld, &facts.bare) {
-        (Some((reason, message)), _) => (ConditionStatus::False, *reason, message.clone()),
-        _ if !facts.mistakes.is_empty() => (ConditionStatus::False, "Invalid", "see Accepted".to_owned()),
-        _ if facts.is_unresolved => {
-            let message = format!("see PluginsResolved{}", kept(facts));
-            (ConditionStatus::False, "PluginsUnresolved", message)
-        }
-        (_, Some((reason, message))) => (ConditionStatus::False, *reason, message.clone()),
-        _ if !facts.waits_for.is_empty() => {
-            let shards = facts.waits_for.join(", ");
-            let message = format!("gets its objects when the sidecars of {shards} have given them up");
-            (ConditionStatus::False, "HandingOver", message)
-        }
-        _ if !facts.settling.is_empty() => (ConditionStatus::False, "Settling", settling(&facts.settling)),
-        _ => {
-            let message = format!("since generation {} of the chain", facts.chain);
-            (ConditionStatus::True, DISTRIBUTED, message)
+/// Writes the status of every object, but those with these UIDs.
+pub(crate) async fn publish_all(
+    context: &Context,
+    observation: &Observation,
+    decision: &Decision,
+    outcome: &Outcome,
+    skipped: &BTreeSet<String>,
+) {
+    let now = timestamp::now();
+    let publish = async |document: &Value| {
+        let (origin, facts) = facts::facts_of(document, observation, decision, outcome);
+        let before = document.get("status").cloned().unwrap_or_default();
+        let after = conditions::object_status(&origin, &facts, &before, &now);
+        if !conditions::is_same(&before, &after) {
+            publish(context, &observation.namespace, document, &origin, after, &now).await;
         }
     };
-    (condition::DISTRIBUTED, status, reason, message)
+    let documents = observation.resources.documents.iter();
+    let documents = documents.filter(|document| !skipped.contains(&origin_of(document).uid));
+    let writes: Vec<_> = documents.map(publish).collect();
+    stream::iter(writes).buffer_unordered(CONCURRENCY).collect::<()>().await;
 }
 
-/// Of a shard that begins when these are gone.
-pub(super) fn without_sidecar(pods: &BTreeSet<String>) -> String {
-    format!(
-        "shows nothing while pods without a sidecar see everything: {}; restart their workload with label {}: \"true\", or change \
-         their labels if they are not of this controller; one that ends and stays, on a node that is lost, goes by kubectl delete pod --force",
-        few(pods.iter().cloned(), ", "),
-        labels::ENABLE_PROXY
-    )
-}
-
-/// Of a shard that would begin to share with these.
-fn settling(others: &[String]) -> String {
-    format!(
-        "some of its objects are those of {}, too: taken from there within {} s they are handed over, else both see them",
-        others.join(", "),
-        SETTLING.as_secs()
-    )
-}
-
-fn enforced(facts: &Facts) -> Said {
-    let outcome = &facts.outcome;
-    let count = format!("{}/{}", outcome.enforced, outcome.selected);
-    let is_whole = facts.withheld.is_none()
-        && facts.mistakes.is_empty()
-        && facts.waits_for.is_empty()
-        && facts.settling.is_empty()
-        && facts.bare.is_none()
-        && facts.deleted.is_none()
-        && !facts.is_unresolved
-        && facts.restart.is_none();
-    let (status, reason, message) = if facts.withheld.is_some() {
-        let message = format!("{count}; see Distributed{}", lagging(outcome));
-        (ConditionStatus::False, "Progressing", message)
-    } else if facts.hash.is_empty() && facts.is_unresolved {
-        (
-            ConditionStatus::False,
-            "PluginsUnresolved",
-            "see PluginsResolved".to_owned(),
-        )
-    } else if facts.hash.is_empty() && facts.mistakes.is_empty() {
-        let message = "it is disabled, or has no rule";
-        (ConditionStatus::True, "NothingToRun", message.to_owned())
-    } else if outcome.selected == 0 {
-        let message = "no pod with a sidecar is selected; sidecars come with the label ctrlmesh.kusionstack.io/enable-proxy: \"true\" in pod templates";
-        (ConditionStatus::Unknown, "NoPods", message.to_owned())
-    } else if outcome.lagging.is_empty() && is_whole {
-        (ConditionStatus::True, "Enforced", count)
-    } else {
-        let (reason, more) = match &facts.restart {
-            Some((reason, message)) => (*reason, format!("; {message}")),
-            None if is_whole => ("Progressing", String::new()),
-            None => ("Progressing", "; see Accepted and Distributed".to_owned()),
-        };
-        let message = format!("{count}{more}{}", lagging(outcome));
-        (ConditionStatus::False, reason, message)
-    };
-    (condition::ENFORCED, status, reason, message)
-}
-
-/// Said once there is something to say, and from then on.
-fn bypassed(facts: &Facts) -> Said {
-    if facts.bypassed.is_empty() {
-        let message = "requests come from all pods that were named before".to_owned();
-        return (condition::BYPASSED, ConditionStatus::False, "TrafficSeen", message);
+async fn publish(context: &Context, namespace: &str, document: &Value, origin: &Origin, after: Value, now: &str) {
+    let before = &document["status"];
+    let events = events_of(before, &after);
+    match patch_status(context, namespace, document, origin, after, now).await {
+        // Events follow the status that they are about.
+        Ok(()) => {
+            let about = object_reference(namespace, origin);
+            for event in events {
+                events::publish(context, &about, event.type_, &event.reason, &event.note).await;
+            }
+        }
+        Err(error) if has_code(&error, 404) => {}
+        // The object has changed. The watch shows that, and another pass follows.
+        Err(error) if has_code(&error, 409) => {
+            tracing::debug!(error = error_text(&error), kind = origin.kind, %namespace, name = origin.name, "object has changed; its status follows in the next pass");
+        }
+        Err(error) => {
+            context.metrics.distribution.status_failed.inc();
+            tracing::warn!(error = error_text(&error), kind = origin.kind, %namespace, name = origin.name, "failed to update status");
+        }
     }
-    let message = format!(
-        "containers of {} have sent nothing to the API server through their sidecars, for a minute since they run or for two hours: a program \
-         that ignores KUBECONFIG goes past its sidecar, and no rule holds for it; name its container in annotation {} if it has a flag --kubeconfig, or redirect its \
-         traffic by label {}: \"true\"",
-        few(facts.bypassed.iter().cloned(), ", "),
-        annotations::KUBECONFIG_ARG,
-        labels::ENABLE_IPTABLES,
-    );
-    (condition::BYPASSED, ConditionStatus::True, "NoTraffic", message)
-}
-
-fn lagging(outcome: &Outcome) -> String {
-    match listed(&outcome.lagging, "; ") {
-        pods if pods.is_empty() => pods,
-        pods => format!("; {pods}"),
-    }
-}
-
-/// Pods and what is to be said of each, not too many of them.
-pub(super) fn listed(pods: &[(String, String)], between: &str) -> String {
-    few(pods.iter().map(|(pod, problem)| format!("{pod} {problem}")), between)
-}
-
-pub(super) fn few(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
-    let more = all.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
-    let more = more.map(|more| format!("and {more} more"));
-    all.take(MAX_NAMED).chain(more).collect::<Vec<_>>().join(between)
 }
 
 /// Writes a status, if the object is still the one that was read.
 ///
 /// # Errors
-/// What the API server says; 409 if somebody else wrote.
-pub(super) async fn publish(
-    client: &Client,
+/// The API server's error; 409 if somebody else has written.
+async fn patch_status(
+    context: &Context,
     namespace: &str,
-    origin: &Origin,
     document: &Value,
+    origin: &Origin,
     status: Value,
     now: &str,
 ) -> Result<(), kube::Error> {
     let has_time = origin.kind != "ShardingConfig";
     let patch = json!({
         "metadata": { "resourceVersion": document.pointer("/metadata/resourceVersion") },
-        "status": change(&document["status"], status, has_time.then_some(now)),
+        "status": conditions::status_patch(&document["status"], status, has_time.then_some(now)),
     });
-    let api = api(client, namespace, &origin.kind);
-    let params = patch_params();
-    api.patch_status(&origin.name, &params, &Patch::Merge(&patch)).await?;
+    let api = custom_resource_api(&context.client, namespace, &origin.kind);
+    api.patch_status(&origin.name, &patch_params(), &Patch::Merge(&patch))
+        .await?;
     Ok(())
 }
 
-/// Objects of one of our kinds.
-pub(super) fn api(client: &Client, namespace: &str, kind: &str) -> Api<DynamicObject> {
-    let kind = match kind {
-        "ShardingConfig" => ApiResource::erase::<ShardingConfig>(&()),
-        "CircuitBreaker" => ApiResource::erase::<CircuitBreaker>(&()),
-        _ => ApiResource::erase::<FaultInjection>(&()),
-    };
-    Api::namespaced_with(client.clone(), namespace, &kind)
+struct StatusEvent {
+    type_: EventType,
+    reason: String,
+    note: String,
 }
 
-#[cfg(test)]
-mod tests;
+/// Events about conditions that have turned bad, and about an object that is enforced everywhere.
+fn events_of(before: &Value, after: &Value) -> Vec<StatusEvent> {
+    let state_of = |status: &Value, kind: &Value| {
+        let list = status["conditions"].as_array().into_iter().flatten();
+        let mut own = list.filter(|condition| condition["type"] == *kind);
+        own.next()
+            .map(|condition| (condition["status"].clone(), condition["reason"].clone()))
+    };
+    let list = after["conditions"].as_array().into_iter().flatten();
+    let turned = list.filter(|condition| {
+        let has_turned = state_of(before, &condition["type"]) != state_of(after, &condition["type"]);
+        let is_bad = match condition["type"].as_str() {
+            Some(condition::BYPASSED) => condition["status"] == "True",
+            _ => condition["status"] == "False" && !is_without_event(&condition["reason"]),
+        };
+        has_turned && (is_bad || condition["reason"] == "Enforced")
+    });
+    let event = |condition: &Value| {
+        let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+        let is_bad = !matches!(condition["reason"].as_str(), Some("HandingOver" | "Enforced"));
+        StatusEvent {
+            type_: if is_bad { EventType::Warning } else { EventType::Normal },
+            reason: text("reason"),
+            note: text("message"),
+        }
+    };
+    turned.map(event).collect()
+}
+
+fn is_without_event(reason: &Value) -> bool {
+    reason.as_str().is_some_and(|code| WITHOUT_EVENT.contains(&code))
+}

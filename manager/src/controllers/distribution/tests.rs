@@ -20,7 +20,6 @@ use tokio::task::AbortHandle;
 use super::*;
 use crate::test_env::{self, Running, put, text, until};
 
-mod bare;
 mod bypassed;
 mod claims;
 mod deleting;
@@ -33,6 +32,7 @@ mod supporting;
 mod telling;
 mod two;
 mod two_shards;
+mod uninjected;
 
 const DEMO: &str = "demo";
 const CHAIN: &str = "ctrlmesh-chain";
