@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_added_where_somebody_asks_for_it() {
+    fn kubeconfig_flag_is_added_where_requested() {
         let (command, args) = led(&json!(["/manager"]), &json!(["--v=2"]), true);
         assert_eq!(
             (json!(command), json!(args)),

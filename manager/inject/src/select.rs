@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_deleted_selects_nothing() {
+    fn deleted_rule_selects_no_pod() {
         let document = json!({
             "kind": SHARD, "metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": of("x"),
         });

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused_with_what_to_do() {
+    fn non_plugins_are_refused_with_advice() {
         let cut = &SHARD_SELECTOR[..SHARD_SELECTOR.len() / 2];
         let empty_component = b"\0asm\x0d\0\x01\0";
         for (wasm, expected) in [

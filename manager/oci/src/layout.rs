@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused_before_it_is_fetched() {
+    fn too_large_layer_is_refused_before_it_is_fetched() {
         for size in [json!(MAX_PLUGIN_BYTES + 1), json!(-1)] {
             let mut manifest = good();
             manifest["layers"][0]["size"] = size;

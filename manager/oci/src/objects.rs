@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ready_is_pinned() {
+    fn resolved_plugin_is_pinned() {
         let (digest, status) = found(&json!([]), Resolution::Ready(artifact()));
         assert_eq!(digest, Some(Ok(Digest::of(b"component"))));
         assert_eq!((status.name.as_str(), status.image.as_str()), ("mine", IMAGE));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_and_what_was_there_goes_on() {
+    fn failed_pull_is_reported_and_previous_plugin_kept() {
         let failed = |last| Resolution::Failed {
             reason: Reason::NotFound,
             message: "no such tag".to_owned(),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pinned_and_runs_needs_no_registry() {
+    fn pinned_running_plugin_needs_no_registry() {
         let pinned = |digest: Digest, message: &str| {
             let manifest = artifact().manifest.clone();
             json!([{
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_problem_is_the_reason() {
+    fn first_problem_becomes_reason() {
         let of = |resolution: Resolution| {
             let found = Found::of("demo", &[object(&json!([]))], &BTreeSet::new(), |_| resolution.clone());
             found.problem("a")

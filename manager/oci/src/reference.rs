@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reference_says_how_to_write_one() {
+    fn invalid_reference_error_shows_valid_form() {
         for image in ["ghcr.io/you/plugin:1", "oci://ghcr.io/You/plugin:1"] {
             let failure = Image::parse(image).unwrap_err();
             assert_eq!(failure.reason, Reason::InvalidReference);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn each_plugin_is_asked_itself() {
+    fn each_plugin_checks_its_own_settings() {
         let told = |built_in: BuiltIn, settings: Value| {
             let mistake = built_in.check(&settings, "demo").unwrap_err();
             (mistake.path, mistake.problem)

@@ -106,7 +106,7 @@ fn every_refused_sample_is_mended_without_a_person() {
 
 /// `rules.json`: what an API server refuses by schema and CEL, these rules refuse at the same field. `TestCRDs` asks the API server.
 #[test]
-fn what_an_api_server_refuses_is_refused_here_at_the_same_field() {
+fn schema_check_refuses_same_fields_as_api_server() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let cases: Vec<Value> = serde_json::from_str(&fs::read_to_string(folder.join("rules.json")).unwrap()).unwrap();
     for case in &cases {

@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_together_is_handed_on_once() {
+    async fn simultaneous_triggers_are_merged() {
         let (sender, triggers) = channel();
         for number in [1, 2, 1, 2, 1] {
             sender.try_send(number).unwrap();
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_without_a_gap_is_handed_on_all_the_same() {
+    async fn continuous_triggers_are_still_delivered() {
         let (sender, triggers) = channel();
         let sending = async {
             let mut often = tokio::time::interval(TIME / 30);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_time_nothing_waits() {
+    async fn zero_debounce_delivers_at_once() {
         let (sender, triggers) = channel();
         let mut debounced = pin!(debounce(triggers, Duration::ZERO));
         sender.try_send(1).unwrap();

@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_of_the_api_server_is_told_once() {
+    fn api_server_error_is_printed_once() {
         let refused = || {
             kube::Error::Api(Box::new(
                 Status::failure("404 page not found\n", "NotFound").with_code(404),

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_urgent_waits_for_nothing_and_is_counted() {
+    async fn urgent_request_skips_queue_and_takes_token() {
         let bucket = Bucket::new(1, 1);
         for _ in 0..10 {
             assert!(bucket.take(Priority::Urgent).now_or_never().is_some());

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_oldest_connection_ends_when_there_are_too_many_and_the_newest_is_served() {
+    async fn oldest_connection_is_closed_when_there_are_too_many() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();

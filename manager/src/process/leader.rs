@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_leader_that_is_cut_off_from_its_lock_steps_down_before_the_lock_runs_out() {
+    async fn leader_without_its_lease_steps_down_before_the_lease_expires() {
         let server = test_env::builder().start().await.unwrap();
         let context = test_env::context(&server, &["--lease-seconds=6", "--pod-name=one"]).await;
         let running = Running::start(&context, run(context.clone()));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_starts_when_the_api_server_does_not_answer_waits_for_it() {
+    async fn start_waits_for_unreachable_api_server() {
         let server = test_env::builder().start().await.unwrap();
         let context = test_env::context(&server, &["--lease-seconds=3", "--pod-name=one"]).await;
         let gate = Gate::new();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_may_not_have_the_lock_says_so_at_once() {
+    async fn forbidden_lease_fails_at_once() {
         let server = test_env::builder().start().await.unwrap();
         let context = test_env::context(&server, &["--pod-name=one"]).await;
         let refused = Fault::Status {

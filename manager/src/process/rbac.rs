@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn who_makes_no_secrets_for_sidecars_may_make_none() {
+    fn manager_without_mesh_ca_may_not_create_secrets() {
         let is_made = |rule: &&Rule| rule.resources.contains(&"secrets") && rule.verbs.contains(&"create");
         let [manager, mesh_ca] = PARTS else { panic!("{PARTS:?}") };
         let everywhere = |part: &Part| {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_allowed_as_a_whole() {
+    fn no_role_has_a_wildcard() {
         for rule in PARTS.iter().flat_map(|part| flat(part.rules)) {
             let words = rule.verbs.iter().chain(rule.resources).chain([&rule.group]);
             assert!(!words.into_iter().any(|word| word.contains('*')), "{rule:?}");

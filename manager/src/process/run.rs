@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn api_servers_are_answered_for_a_while_after_the_manager_was_asked_to_stop() {
+    async fn webhooks_answer_for_a_while_after_sigterm() {
         let server = cluster().await;
         let [webhooks, health] = [free_address(), free_address()];
         let flags = [

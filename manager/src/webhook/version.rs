@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_hangs_is_waited_for_once_and_not_for_long() {
+    async fn hanging_registry_is_given_up_after_timeout() {
         let (version, start) = (Version::default(), Instant::now());
         let says = async || Ok::<_, &str>(("1".to_owned(), "31".to_owned()));
         assert_eq!(version.release(start, says).await, Ok(Some((1, 31))));

@@ -104,7 +104,7 @@ fn pods_become_what_their_files_say() {
 }
 
 #[test]
-fn the_patch_makes_that_pod() {
+fn patch_produces_injected_pod() {
     for (path, case) in cases() {
         let (known, settings) = (case.known(), case.settings());
         let patch = inject(&case.pod, &known, &settings).unwrap();
@@ -127,7 +127,7 @@ fn k8s_openapi_reads(pod: &Value) {
 }
 
 #[test]
-fn injected_again_a_pod_stays_as_it_is() {
+fn second_injection_changes_nothing() {
     for (path, case) in cases() {
         let (known, settings) = (case.known(), case.settings());
         let once = injected(&case.pod, &known, &settings).unwrap();
@@ -140,7 +140,7 @@ fn injected_again_a_pod_stays_as_it_is() {
 }
 
 #[test]
-fn what_other_webhooks_add_afterwards_is_led_to_the_sidecar_too() {
+fn containers_added_by_later_webhooks_use_sidecar() {
     for (path, case) in cases() {
         let (known, settings) = (case.known(), case.settings());
         let mut pod = injected(&case.pod, &known, &settings).unwrap();
@@ -195,7 +195,7 @@ fn server(pod: &Value) -> Vec<&Value> {
 
 /// Whatever else there is in a pod, also fields of later releases of Kubernetes.
 #[test]
-fn the_rest_of_the_pod_is_left_alone() {
+fn rest_of_pod_is_unchanged() {
     for (path, case) in cases() {
         let after = injected(&case.pod, &case.known(), &case.settings()).unwrap();
         let untouched = |pod: &Value| {

@@ -66,7 +66,7 @@ fn tokens_of_this_cluster_do_not_go_to_another() {
 }
 
 #[test]
-fn what_is_copied_to_the_sidecar_says_the_same_there() {
+fn copied_variable_has_same_value_in_sidecar() {
     let ask = |name: &str, value: &str, env_from: &Value| {
         let mut stand = stand("").with("annotations", "env-sync", "ZONE");
         let variable = |name: &str, value: &str| json!({"name": name, "value": value});
@@ -101,7 +101,7 @@ fn what_is_copied_to_the_sidecar_says_the_same_there() {
 }
 
 #[test]
-fn what_a_copy_refers_to_may_be_there_in_the_sidecar_too() {
+fn copied_variable_may_refer_to_variable_of_sidecar() {
     let ask = |sync: &str, path: &str| {
         let mut stand = stand("").with("annotations", "env-sync", sync);
         let name = json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}});

@@ -52,7 +52,7 @@ fn container(spec: &mut Value) -> &mut Value {
 }
 
 #[test]
-fn who_asks_for_a_sidecar() {
+fn pods_that_request_sidecar_are_recognised() {
     let pod = stand("").pod;
     assert!(is_asked_for(&pod));
     for other in ["false", "True", ""] {
@@ -63,7 +63,7 @@ fn who_asks_for_a_sidecar() {
 }
 
 #[test]
-fn the_pod_itself_is_in_the_way() {
+fn conflicting_pod_is_refused() {
     let problem = said(&[], |spec| spec["hostNetwork"] = json!(true));
     assert!(
         problem.contains("hostNetwork") && problem.contains("sidecar's ports"),
@@ -155,7 +155,7 @@ fn mounts_are_told_with_both_volumes() {
 }
 
 #[test]
-fn whoever_runs_as_the_sidecars_user_would_get_around_redirection() {
+fn container_with_uid_of_sidecar_is_refused() {
     let iptables = [("enable-iptables", "true")];
     let problem = said(&iptables, |spec| {
         container(spec)["securityContext"] = json!({"runAsUser": 1359})
@@ -290,7 +290,7 @@ fn a_kubeconfig_of_its_own_must_be_one_file() {
 }
 
 #[test]
-fn who_starts_before_the_sidecar_and_goes_on() {
+fn init_container_that_outlives_start_of_sidecar_is_refused() {
     let with = |labels: &[&str], is_native: &str, policy: &str| {
         let mut stand = stand("").with("annotations", "native-sidecar", is_native);
         for label in labels {

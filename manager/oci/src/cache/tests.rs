@@ -183,7 +183,7 @@ fn a_watched_tag_is_due_again() {
 }
 
 #[test]
-fn what_was_fetched_serves_others_with_the_same_rights() {
+fn fetched_plugin_is_shared_between_equal_credentials() {
     let (mut cache, now) = (cache(), Instant::now());
     let manifest = artifact(b"x").manifest.clone();
     cache.ask(key(ONE), "a", now);
@@ -211,7 +211,7 @@ fn what_was_fetched_serves_others_with_the_same_rights() {
 }
 
 #[test]
-fn what_nobody_wants_is_forgotten_and_what_needs_care_is_asked_about_first() {
+fn unused_references_are_forgotten_and_due_ones_are_taken_first() {
     let (mut cache, now) = (cache(), Instant::now());
     let idle = Times::default().idle;
     cache.ask(key(ONE), "a", now);

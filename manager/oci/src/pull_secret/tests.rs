@@ -78,7 +78,7 @@ fn both_forms_of_an_entry_and_both_types_of_secrets_are_read() {
 }
 
 #[test]
-fn what_can_not_be_used_is_told_without_a_secret() {
+fn unusable_secret_is_reported_without_its_content() {
     let image = Image::parse("oci://ghcr.io/you/plugin:1").unwrap();
     let config = |entry: Value| {
         secret(

@@ -95,7 +95,7 @@ fn a_signature_of_another_manifest_or_another_thing_does_not_count() {
 }
 
 #[test]
-fn what_is_no_key_says_what_to_write() {
+fn invalid_key_error_tells_what_to_write() {
     let private = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAA=\n-----END PRIVATE KEY-----\n";
     for (text, expected) in [
         ("", "no PEM block"),

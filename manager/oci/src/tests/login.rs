@@ -30,7 +30,7 @@ fn logins() -> [Login; 2] {
 }
 
 #[tokio::test]
-async fn who_has_a_secret_may_pull_and_others_are_told_what_to_do() {
+async fn pull_secret_grants_access_and_its_lack_is_explained() {
     for login in logins() {
         let mut env = test_env().await;
         env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
@@ -83,7 +83,7 @@ async fn everybody_gets_a_token_where_everybody_may_pull() {
 }
 
 #[tokio::test]
-async fn nobody_logs_in_elsewhere() {
+async fn foreign_token_realm_is_refused() {
     let mut env = test_env().await;
     env.put_secret("right", "me", "hunter2");
     env.registry.require(Login::Bearer {

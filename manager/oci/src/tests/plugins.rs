@@ -59,7 +59,7 @@ async fn pulls_are_counted_by_how_they_ended() {
 }
 
 #[tokio::test]
-async fn what_is_no_plugin_is_refused_before_its_bytes_are_fetched() {
+async fn non_plugin_is_refused_before_its_blob_is_fetched() {
     let mut env = test_env().await;
     let layer = env.registry.put_blob("you/plugin", SHARD_SELECTOR);
     let manifest = |config: &serde_json::Value, layers: serde_json::Value| {
@@ -102,7 +102,7 @@ async fn what_is_no_plugin_is_refused_before_its_bytes_are_fetched() {
 }
 
 #[tokio::test]
-async fn what_is_no_plugin_inside_is_refused() {
+async fn component_of_another_world_is_refused() {
     let mut env = test_env().await;
     for (tag, wasm, words) in [
         ("module", &b"\0asm\x01\0\0\0"[..], "core WebAssembly module"),
@@ -179,7 +179,7 @@ async fn more_than_the_manager_may_hold_is_refused_and_the_rest_stays() {
 }
 
 #[tokio::test]
-async fn what_is_no_reference_is_told_at_once() {
+async fn invalid_reference_is_reported_at_once() {
     let env = test_env().await;
     let resolution = env.manager.plugins.resolve(&ask("oci://You"));
     assert!(matches!(

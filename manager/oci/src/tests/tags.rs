@@ -22,7 +22,7 @@ fn pinned(ask: &Ask, artifact: &Artifact) -> Ask {
 }
 
 #[tokio::test]
-async fn a_tag_that_moves_changes_nothing_not_even_for_a_new_manager() {
+async fn moved_tag_changes_nothing_even_for_new_manager() {
     let mut env = test_env().await;
     env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let ask = env.ask("1.0");

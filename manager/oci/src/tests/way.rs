@@ -51,7 +51,7 @@ async fn blobs_may_lie_elsewhere_and_no_password_goes_there() {
 }
 
 #[tokio::test]
-async fn nobody_is_sent_into_the_managers_own_pod() {
+async fn redirect_into_managers_pod_is_refused() {
     let mut env = test_env_with(|settings, _| {
         settings.hosts = vec![("registry.test".to_owned(), HERE), ("inside.test".to_owned(), HERE)];
     })

@@ -31,7 +31,7 @@ fn pauses_double_are_spread_and_end() {
 }
 
 #[test]
-fn what_the_registry_asks_for_is_waited_for_or_given_up() {
+fn retry_after_is_honoured_up_to_a_limit() {
     let times = Times::default();
     let asked = |pause| Failure {
         again: Again::After(pause),

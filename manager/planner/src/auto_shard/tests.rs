@@ -141,7 +141,7 @@ fn buckets_are_divided_evenly_for_every_number_of_shards() {
 }
 
 #[test]
-fn what_makes_no_shards_is_told_with_its_field() {
+fn invalid_root_error_names_field() {
     let told = |spec: &serde_json::Value| {
         let mistakes = auto_shard(&root(spec), &[], &LabelKeys::default()).unwrap_err();
         mistakes

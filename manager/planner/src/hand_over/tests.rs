@@ -193,7 +193,7 @@ fn with_pods(ids: std::ops::Range<usize>, first: &[Entry]) -> Cluster {
 }
 
 #[test]
-fn who_loses_narrows_before_who_gains_widens() {
+fn losing_shard_narrows_before_gaining_shard_widens() {
     let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
     let target = wanted(&[Some(0), Some(1), Some(1)]);
     let waiting = cluster.step(&target);
@@ -372,7 +372,7 @@ proptest! {
     /// Whatever is edited, whoever lags: no bucket is shown by two pods that can be reached, and in the end it is shown by whom
     /// it was given to.
     #[test]
-    fn nothing_ever_has_two_owners(
+    fn no_object_ever_has_two_owners(
         first in prop::collection::vec(prop::option::of(0..SHARDS), BUCKETS),
         story in prop::collection::vec(happens(), 1..60),
     ) {

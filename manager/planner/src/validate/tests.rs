@@ -298,7 +298,7 @@ fn fields_and_names_without_effect_are_warned_of() {
 }
 
 #[test]
-fn what_is_legal_and_without_effect_is_a_warning() {
+fn legal_field_without_effect_is_warned_of() {
     let findings = validate(&with(&breaker(), &json!({"/spec/rateLimitings/0/resourceRules": []})));
     assert!(findings.is_accepted());
     let warning = &findings.warnings.list()[0];

@@ -134,7 +134,7 @@ async fn namespaces_of_pods_that_ask_get_bundle_and_certificate() {
 }
 
 #[tokio::test]
-async fn what_is_served_in_one_namespace_is_worth_nothing_in_another() {
+async fn certificate_of_one_namespace_is_not_trusted_in_another() {
     let (server, ca) = trusted().await;
     for namespace in ["demo", "other"] {
         put(&server, pod(namespace, "a", "enable-iptables"));
@@ -156,7 +156,7 @@ async fn what_is_served_in_one_namespace_is_worth_nothing_in_another() {
 }
 
 #[tokio::test]
-async fn nothing_is_made_before_somebody_asks() {
+async fn no_authority_is_made_before_a_pod_asks() {
     let (server, _) = trusted().await;
     let theirs = config_map("other", "ctrlmesh-ca", "theirs");
     put(&server, theirs);
@@ -212,7 +212,7 @@ async fn a_namespace_that_is_made_again_gets_another_authority() {
 }
 
 #[tokio::test]
-async fn what_is_changed_or_deleted_comes_back() {
+async fn changed_or_deleted_object_is_restored() {
     let (server, ca) = trusted().await;
     put(&server, pod("demo", "a", "enable-iptables"));
     let running = start(&server).await;
@@ -246,7 +246,7 @@ async fn what_is_changed_or_deleted_comes_back() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_made_is_left_alone_and_told_of() {
+async fn foreign_object_is_left_unchanged_and_reported() {
     let (server, ca) = trusted().await;
     put(&server, config_map("demo", "ctrlmesh-ca", "theirs"));
     put(&server, pod("demo", "a", "enable-iptables"));

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_told_once_with_the_sums() {
+    fn end_of_backfill_is_reported_once_with_totals() {
         let mut progress = Progress::default();
         assert_eq!(
             progress.begin(&["pods".into(), "services".into()]),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_end_waits_for_the_kinds() {
+    fn end_of_backfill_waits_for_kinds() {
         let mut progress = Progress::new("namespaces");
         assert_eq!(progress.report(done("namespaces", 3, 1, 0)), None);
         progress.begin(&["pods".into()]);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_told_too() {
+    fn progress_reports_failures() {
         let mut progress = Progress::default();
         progress.begin(&["pods".into(), "secrets".into(), "services".into()]);
         progress.report(Report::Unreadable("secrets".into(), "forbidden".into()));

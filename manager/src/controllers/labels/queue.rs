@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_passed_over_keeps_its_place() {
+    fn skipped_entry_keeps_its_place() {
         let mut queue = Queue::new(3);
         for uid in ["1", "2", "3"] {
             assert!(queue.put(uid, work(uid)));

@@ -254,7 +254,7 @@ async fn many_namespaces_opt_out_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_new_or_edited_is_labelled() {
+async fn new_and_edited_objects_are_labelled() {
     let server = cluster(1).await;
     let (_, running) = labelling(&server).await;
     until_finished(&server).await;

@@ -121,7 +121,7 @@ fn troubles(cluster: &Cluster) -> [(Reason, Value); 5] {
 }
 
 #[tokio::test]
-async fn whatever_a_registry_does_the_chain_stays_and_status_says_why() {
+async fn registry_failure_keeps_chain_and_is_reported_in_status() {
     let cluster = Cluster::start().await;
     let manifest = cluster.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
     let (context, running) = cluster.manager().await;

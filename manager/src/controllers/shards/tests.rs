@@ -149,7 +149,7 @@ async fn a_root_makes_shards_and_edits_them_in_place() {
 }
 
 #[tokio::test]
-async fn what_somebody_changes_is_restored() {
+async fn changed_bundle_is_restored() {
     let (server, _, running) = start(&[]).await;
     put(&server, config("a", "root", &spec(2)));
     let is_right = |state: &Snapshot<'_>| is_sharded(state, "a", "root", 2);
@@ -276,7 +276,7 @@ async fn shards_of_kusionstack_are_taken_over() {
 }
 
 #[tokio::test]
-async fn a_root_that_makes_no_sense_keeps_its_shards() {
+async fn invalid_root_keeps_its_shards() {
     let (server, _, running) = start(&[]).await;
     put(&server, config("a", "root", &spec(2)));
     until(&server, "shards", |state| is_sharded(state, "a", "root", 2)).await;

@@ -96,7 +96,7 @@ async fn bundles_are_written_and_written_again() {
 }
 
 #[tokio::test]
-async fn what_an_api_server_refuses_is_done_again() {
+async fn refused_certificate_write_is_retried() {
     let env = TestEnv::start(&[]).await;
     put_configurations(&env);
     let refusal = || {

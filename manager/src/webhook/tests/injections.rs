@@ -72,7 +72,7 @@ fn refused(response: &Value, code: u16, says: &str) {
 }
 
 #[tokio::test]
-async fn a_pod_that_asks_for_a_sidecar_gets_it() {
+async fn pod_that_requests_sidecar_is_injected() {
     let server = server(&[]).await;
     let before = of_shard("a");
     let after = made(&before, &server.create(MUTATE_POD, &before).await);
@@ -147,7 +147,7 @@ async fn other_pods_are_none_of_its_business() {
 }
 
 #[tokio::test]
-async fn a_pod_that_cant_have_its_sidecar_is_not_made() {
+async fn pod_that_cannot_be_injected_is_rejected() {
     let server = server(&["--lease-seconds=3"]).await;
     let mut pod = of_shard("a");
     pod["spec"]["hostNetwork"] = json!(true);

@@ -116,7 +116,7 @@ fn labels_never_hold_up_the_cluster() {
 }
 
 #[test]
-fn nobody_waits_for_the_manager_but_pods_that_ask_for_a_sidecar() {
+fn only_pods_that_request_sidecar_depend_on_manager() {
     let configuration: MutatingWebhookConfiguration = shipped("mutating.yaml");
     let webhook = configuration.webhooks.unwrap().pop().unwrap();
     assert_eq!(path(&webhook.client_config), MUTATE_POD);

@@ -160,7 +160,7 @@ async fn every_mistake_is_told_with_its_field() {
 }
 
 #[tokio::test]
-async fn nobody_is_locked_in_by_what_was_stored() {
+async fn invalid_stored_object_can_still_be_edited() {
     let server = Server::start(&[]).await;
     let with = |pointer: &str, value: Value| {
         let mut object = broken();

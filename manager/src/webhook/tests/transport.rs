@@ -35,7 +35,7 @@ fn stored(env: &TestEnv) -> Stored {
 }
 
 #[tokio::test]
-async fn what_is_no_review_is_told_so() {
+async fn request_without_review_is_rejected() {
     let mut env = TestEnv::start(&[]).await;
     env.bounds.body = Duration::from_millis(200);
     let stored = stored(&env);

@@ -83,7 +83,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_order_of_objects_says_nothing(world in worlds()) {
+    fn order_of_objects_does_not_matter(world in worlds()) {
         let mut reversed = world.clone();
         reversed.configs.reverse();
         reversed.breakers.reverse();

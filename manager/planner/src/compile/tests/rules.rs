@@ -75,7 +75,7 @@ fn a_shard_has_its_view_and_its_lock() {
 }
 
 #[test]
-fn what_is_disabled_deleted_or_a_root_has_no_entries() {
+fn disabled_deleted_and_root_objects_have_no_entries() {
     let root = json!({
         "prefix": "p", "targetStatefulSet": "t", "auto": {"shardingSize": 1, "everyShardReplicas": 1},
         "resourceSelector": [{"relateResources": [{"apiGroups": ["*"], "resources": ["pods"]}]}],
@@ -195,7 +195,7 @@ fn what_one_object_allows_all_of_its_pods_is_allowed() {
 }
 
 #[test]
-fn the_generation_grows_with_what_changes_and_with_nothing_else() {
+fn generation_grows_only_with_changes() {
     let mut world = World::new(&[faults("f")]);
     let first = world.compile().chain;
     assert_eq!(first.generation, 1);
@@ -213,7 +213,7 @@ fn the_generation_grows_with_what_changes_and_with_nothing_else() {
 }
 
 #[test]
-fn a_shard_whose_set_is_not_whole_keeps_what_it_had() {
+fn shard_of_incomplete_set_keeps_its_entries() {
     let mut world = World::new(&[shard("a", &[])]);
     let first = world.compile().chain;
     let mut changed = shard("a", &[]);

@@ -64,7 +64,7 @@ impl Fleet for RolledBack {
 
 /// Somebody has put back an earlier chain: it does not say what pods show.
 #[test]
-fn when_a_chain_was_put_back_all_give_up_what_they_show() {
+fn rolled_back_chain_resets_all_views() {
     let earlier = wanted(&[Some(0), Some(0), Some(1)]);
     let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(1), Some(1)]));
     cluster.last.clone_from(&earlier);

@@ -39,7 +39,7 @@ fn pair(name: &str, other: &str) -> (String, String) {
 }
 
 #[test]
-fn what_one_gains_and_another_keeps_would_be_shared() {
+fn gained_objects_that_another_shard_keeps_are_shared() {
     let fleet = with_pods(0..3, &[]).fleet();
     let last = [shard(0, &[0, 1]), shard(1, &[2])];
     let of = |wanted: &[Entry]| shared(&last, wanted, &fleet);
@@ -61,7 +61,7 @@ fn what_one_gains_and_another_keeps_would_be_shared() {
 }
 
 #[test]
-fn who_is_about_to_get_something_keeps_it_too() {
+fn pending_gain_is_kept_by_its_shard() {
     let fleet = with_pods(0..3, &[]).fleet();
     // On its way from s0 to s1; now s2 is to have it, and s1's edit has yet to come.
     let last = [shard(0, &[0]), shard(1, &[2]), shard(2, &[3])];
@@ -136,7 +136,7 @@ fn nobody_waits_for_shards_that_show_nothing_or_are_of_another_controller() {
 }
 
 #[test]
-fn what_would_be_shared_is_left_out_and_the_rest_is_as_wanted() {
+fn shared_objects_are_left_out_until_they_are_given_up() {
     let last = [shard(0, &[0, 1]), shard(1, &[2])];
     let wanted = [shard(0, &[0, 1, 4]), shard(1, &[1, 2]), shard(2, &[0])];
     let names = ["shard-selector/s1".to_owned(), "shard-selector/s2".to_owned()];

@@ -59,7 +59,7 @@ fn endpoint_is_another_word_for_endpoints() {
 }
 
 #[test]
-fn what_can_not_be_labelled_is_left_with_the_reason() {
+fn unlabelable_kinds_are_skipped_with_reason() {
     let wanted = read("groupVersionKinds: {v1: [Node, Binding, Widget, Pod]}").unwrap();
     let (selected, left) = wanted.select("v1", &core());
     assert_eq!(selected.len(), 1);

@@ -138,7 +138,7 @@ fn keys_are_the_flags() {
 
 /// Both forms of a patch do the same, and nothing is left to do after either.
 #[test]
-fn patches_do_what_they_say() {
+fn json_patch_and_merge_patch_agree() {
     let keys = LabelKeys::default();
     let (managed, opted_out) = (meta("test-0", &[]), meta("test-0", &[(CONTROL, "false")]));
     let objects: [&[(&str, &str)]; 4] = [&[], &[("app", "x")], &LABELLED, &[(HASH, "3"), ("app", "x")]];

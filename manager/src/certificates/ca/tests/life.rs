@@ -21,7 +21,7 @@ fn after(stored: &Stored, step: Step, now: SystemTime) -> Stored {
 }
 
 #[test]
-fn one_thing_follows_the_other() {
+fn rotation_steps_follow_in_order() {
     let (now, schedule) = (start(), Schedule::default());
     let none = Stored::default();
     assert_eq!(asked(&none, "", now, None), Step::Issue);
@@ -61,7 +61,7 @@ fn one_thing_follows_the_other() {
 }
 
 #[test]
-fn what_nobody_would_accept_is_replaced_at_once() {
+fn unacceptable_certificate_is_replaced_at_once() {
     let now = start();
     let good = issued(now, 300 * DAY);
     type Change = fn(&mut Credential);
@@ -241,7 +241,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
-    fn nobody_is_cut_off(
+    fn clients_are_never_cut_off(
         waits in proptest::collection::vec((0_usize..7, any::<u8>()), 150),
     ) {
         const WAITS: [u64; 7] = [1, 60, 299, 301, 3_600, 86_400, 15 * 86_400];

@@ -16,7 +16,7 @@ fn of_shard(state: &Snapshot<'_>, name: &str, kind: &str) -> [String; 3] {
 }
 
 #[tokio::test]
-async fn who_gains_may_be_applied_before_who_loses() {
+async fn gaining_shard_may_be_applied_first() {
     let mut two = TwoShards::start(61).await;
     let first = two.chain();
     // What left has.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::*;
 
 #[tokio::test]
-async fn what_fails_is_tried_again() {
+async fn failed_label_write_is_retried() {
     let server = cluster(2).await;
     let refused = |code: u16, retry_after| FaultRule::new(Fault::Status { code, retry_after }).verb("patch");
     // A refusal for good, a server that is busy, one that is broken.
@@ -82,7 +82,7 @@ async fn no_more_requests_are_sent_than_allowed() {
 
 /// The namespace was read, and not written yet, when a person writes it.
 #[tokio::test]
-async fn what_a_person_writes_meanwhile_is_not_undone() {
+async fn concurrent_label_edit_is_not_reverted() {
     let server = cluster(1).await;
     let gate = Gate::new();
     let first = FaultRule::new(Fault::Hold(gate.clone()))
@@ -332,7 +332,7 @@ async fn a_kind_that_may_not_be_written_is_tried_again() {
 }
 
 #[tokio::test]
-async fn it_stops_while_it_waits_for_namespaces() {
+async fn labelling_stops_while_it_waits_for_namespaces() {
     let server = cluster(1).await;
     let unread = Fault::Status {
         code: 403,

@@ -219,7 +219,7 @@ fn pods_of_a_shard_that_cannot_be_shown_yet_count() {
 }
 
 #[test]
-fn who_joins_those_who_have_begun_does_not_wait() {
+fn shard_that_joins_started_ones_does_not_wait() {
     let last = [shard("a", Some("lock"), "1")];
     for pod in ["a", "b"] {
         assert!(who_waits(&last, &both("3", "2"), &uninjected(pod)).is_empty());
@@ -379,7 +379,7 @@ fn pods_are_listed_while_a_shard_may_have_to_wait() {
 }
 
 #[test]
-fn who_waits_for_long_is_looked_at_less_often() {
+fn long_waiting_pod_is_checked_less_often() {
     let (begun, mut gate) = (Instant::now(), StartGate::default());
     let on = |pod: &str| BlockedShards::from([("a".to_owned(), StartBlocker::Pods([pod.to_owned()].into()))]);
     gate.record(&BlockedShards::new(), &[], begun);

@@ -286,7 +286,7 @@ async fn pods_that_are_lost_hold_up_none_that_answers_or_starts() {
 }
 
 #[tokio::test]
-async fn whoever_may_be_asked_is_asked() {
+async fn all_allowed_hosts_are_asked() {
     let poller = poller();
     let mut version = 1;
     let mut failures = |is_changed: bool| {
