@@ -17,6 +17,14 @@ pub const WEBHOOK_SECRET: &str = "ctrlmesh-webhook-certs";
 pub enum Command {
     /// Deletes every ShardingConfig and waits until a running manager has released them. Exits 1 if some are left after the timeout.
     Uninstall {
+        /// Delete nothing. Exits 1 if there are objects that only a running manager releases.
+        #[arg(long)]
+        keep: bool,
+
+        /// The CustomResourceDefinitions are deleted afterwards, and every object with them.
+        #[arg(long)]
+        with_definitions: bool,
+
         /// Seconds to wait.
         #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         timeout_seconds: u64,

@@ -7,7 +7,7 @@ use clap::Parser;
 use ctrlmesh_manager::args::{Args, Command};
 use ctrlmesh_manager::cluster::Error;
 use ctrlmesh_manager::process;
-use ctrlmesh_manager_uninstall as uninstall;
+use ctrlmesh_manager_uninstall::{self as uninstall, Definitions};
 
 /// `sysexits.h`: the configuration is wrong.
 const EX_CONFIG: u8 = 78;
@@ -28,13 +28,17 @@ fn main() -> ExitCode {
     };
     let outcome = runtime.block_on(async {
         match args.command {
-            Some(Command::Uninstall { timeout_seconds }) => {
-                let tell = |line: &str| tracing::info!(line, "uninstalling");
-                let uninstalled = async {
-                    let cluster = uninstall::Cluster::infer().await?;
-                    uninstall::run(&cluster, Duration::from_secs(timeout_seconds), tell).await
+            Some(Command::Uninstall {
+                keep,
+                with_definitions,
+                timeout_seconds,
+            }) => {
+                let definitions = if with_definitions {
+                    Definitions::Deleted
+                } else {
+                    Definitions::Kept
                 };
-                uninstalled.await.map_err(Error::from)
+                uninstall((!keep).then_some(Duration::from_secs(timeout_seconds)), definitions).await
             }
             None => process::run(args).await,
         }
@@ -46,6 +50,20 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What comes before managers are deleted. `patience`: with the deletion of ShardingConfigs; `None`: nothing is deleted.
+async fn uninstall(patience: Option<Duration>, definitions: Definitions) -> Result<(), Error> {
+    let cluster = uninstall::Cluster::infer().await?;
+    if let Some(patience) = patience {
+        let tell = |line: &str| tracing::info!(line, "uninstalling");
+        uninstall::run(&cluster, patience, tell).await?;
+    }
+    // Objects of other kinds wait only if somebody deletes them.
+    if patience.is_none() || definitions == Definitions::Deleted {
+        uninstall::check(&cluster, definitions).await?;
+    }
+    Ok(())
 }
 
 #[expect(clippy::print_stderr, reason = "there is no log yet")]

@@ -14,6 +14,7 @@ use kube::runtime::reflector::{ObjectRef, Store, store, store::Writer};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt as _};
 
+use super::warning_rate::WarningRate;
 use crate::cluster::{Context, error_text};
 
 /// For an answer about one namespace. A review has twice that time (`deploy/webhook/mutating.yaml`), and objects without labels are found later.
@@ -25,13 +26,20 @@ type Known = PartialObjectMeta<Namespace>;
 pub(crate) struct Namespaces {
     client: Client,
     known: Store<Known>,
+    /// Whoever reaches the port can ask about namespaces that are not there.
+    unread: WarningRate,
 }
 
 impl Namespaces {
     /// Empty, and what [`follow`] fills it with.
     pub(crate) fn new(client: Client) -> (Self, Writer<Known>) {
         let (known, writer) = store();
-        (Self { client, known }, writer)
+        let namespaces = Self {
+            client,
+            known,
+            unread: WarningRate::default(),
+        };
+        (namespaces, writer)
     }
 
     /// `None`: there is none, or nobody says so in time.
@@ -45,18 +53,24 @@ impl Namespaces {
         match tokio::time::timeout(ASK, api.list_metadata(&named)).await {
             Ok(Ok(found)) => found.items.into_iter().next().map(|found| found.metadata),
             Ok(Err(error)) => {
-                tracing::warn!(
-                    error = error_text(&error),
-                    namespace = name,
-                    "failed to read the object's namespace; the back-fill will add its labels"
-                );
+                if let Some(suppressed) = self.unread.admit() {
+                    tracing::warn!(
+                        error = error_text(&error),
+                        namespace = name,
+                        suppressed,
+                        "failed to read the object's namespace; the back-fill will add its labels"
+                    );
+                }
                 None
             }
             Err(_) => {
-                tracing::warn!(
-                    namespace = name,
-                    "timed out reading the object's namespace; the back-fill will add its labels"
-                );
+                if let Some(suppressed) = self.unread.admit() {
+                    tracing::warn!(
+                        namespace = name,
+                        suppressed,
+                        "timed out reading the object's namespace; the back-fill will add its labels"
+                    );
+                }
                 None
             }
         }

@@ -11,6 +11,7 @@ mod manifests;
 mod reviews;
 mod test_env;
 mod transport;
+mod warnings;
 
 pub(crate) use client::Client;
 pub(crate) use test_env::configuration;

@@ -1,8 +1,7 @@
 //! Whether an object of ours is let in: the rules of `ctrlmesh lint`, with the path of every field that is wrong.
 
-use ctrlmesh_manager_api::ShardingConfig;
 use ctrlmesh_manager_planner::Findings;
-use ctrlmesh_manager_planner::validate::{Object, read, validate_with};
+use ctrlmesh_manager_planner::validate::{Object, read, validate_with, warn_of_new};
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
 use kube::core::response::{Status, StatusCause, StatusDetails, StatusSummary, reason};
@@ -20,13 +19,17 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     let Some(document) = document_to_validate(request) else {
         return response;
     };
-    let findings = validate_with(&document, &reviewer.keys);
+    let mut findings = validate_with(&document, &reviewer.keys);
     if !findings.is_accepted() {
         return deny_with(request, response, &findings);
     }
+    let object = read(&document).ok();
+    if let Some(object) = object.as_ref().filter(|_| request.operation == Operation::Create) {
+        warn_of_new(object, &mut findings);
+    }
     let mut warnings: Vec<String> = warning_texts(&findings);
-    if let Some(config) = shard(&document) {
-        warnings.extend(neighbours::warnings(reviewer, config).await);
+    if let Some(Object::ShardingConfig(config)) = object {
+        warnings.extend(neighbours::warnings(reviewer, *config).await);
     }
     response.warnings = (!warnings.is_empty()).then_some(warnings);
     response
@@ -63,13 +66,6 @@ fn meant(object: &DynamicObject) -> Map<String, Value> {
     let mut fields = object.data.as_object().cloned().unwrap_or_default();
     fields.remove("status");
     fields
-}
-
-fn shard(document: &Value) -> Option<ShardingConfig> {
-    match read(document) {
-        Ok(Object::ShardingConfig(config)) => Some(*config),
-        _ => None,
-    }
 }
 
 fn deny_with(request: &Request, response: AdmissionResponse, findings: &Findings) -> AdmissionResponse {
