@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn documented_query_reads_the_containers_that_warnings_name() {
-        let page = include_str!("../../docs/migration.md");
+        let page = include_str!("../../../docs/migration.md");
         let (_, query) = page.split_once("kubectl get pods -A -o json | jq -r '").unwrap();
         let (query, _) = query.split_once("```").unwrap();
         assert!(
