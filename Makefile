@@ -108,7 +108,7 @@ rbac: ## Writes deploy/rbac from the rules beside the manager's code; a test fai
 
 .PHONY: crd
 crd: ## Writes deploy/crd from the manager's types; a test fails on a difference
-	cargo run --locked --quiet -p ctrlmesh-manager --bin write-crds -- deploy/crd
+	cargo run --locked --quiet -p ctrlmesh-manager-api --example write-crds -- deploy/crd
 	$(MAKE) chart
 
 .PHONY: chart

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ctrlmesh_contract::names::{labels, ports};
-use ctrlmesh_manager::LabelKeys;
+use ctrlmesh_manager_planner::LabelKeys;
 
 /// Shard, canary and protect Kubernetes controllers that know nothing of it.
 #[derive(Debug, Parser)]

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ctrlmesh_manager::crds;
+use ctrlmesh_manager_api::crds;
 
 use crate::error::Error;
 use crate::print;

@@ -26,7 +26,7 @@ pub(crate) enum Error {
     NotConfirmed,
     /// ShardingConfigs are not gone.
     #[error(transparent)]
-    Uninstall(#[from] ctrlmesh_manager::Error),
+    Uninstall(#[from] ctrlmesh_manager_uninstall::Error),
     /// There is nothing to run.
     #[error(
         "there is no {name} at {}; build it with `cargo build -p {name}` (or `make build`), or name it with {flag}",

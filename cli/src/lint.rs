@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ctrlmesh_contract::{Mistake, Mistakes};
-use ctrlmesh_manager::api::{API_VERSION, ShardingConfig};
-use ctrlmesh_manager::validate::{self as rules, is_kind, unlocked_beside, unlocked_warning, validate_with};
-use ctrlmesh_manager::{Findings, LabelKeys};
+use ctrlmesh_manager_api::{API_VERSION, ShardingConfig};
+use ctrlmesh_manager_planner::validate::{self as rules, is_kind, unlocked_beside, unlocked_warning, validate_with};
+use ctrlmesh_manager_planner::{Findings, LabelKeys};
 use serde::Serialize;
 use serde_json::Value;
 

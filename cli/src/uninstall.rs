@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ctrlmesh_manager::uninstall::{self, Cluster};
+use ctrlmesh_manager_uninstall::{self as uninstall, Cluster};
 
 use crate::args::UninstallArgs;
 use crate::error::Error;

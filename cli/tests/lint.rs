@@ -23,7 +23,7 @@ fn lint(arguments: &[&str], files: &[&Path]) -> Result<(Option<i32>, String)> {
 
 fn fixtures(folder: &str) -> Result<Vec<PathBuf>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../manager/tests/fixtures")
+        .join("../manager/planner/tests/fixtures")
         .join(folder);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {

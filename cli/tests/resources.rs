@@ -17,7 +17,7 @@ fn in_repository(path: &str) -> PathBuf {
 }
 
 fn fixture(path: &str) -> String {
-    let path = in_repository("manager/tests/fixtures").join(path);
+    let path = in_repository("manager/planner/tests/fixtures").join(path);
     path.display().to_string()
 }
 

@@ -1,11 +1,11 @@
-//! A Kubernetes label selector (`metav1.LabelSelector`), evaluated against a pod's labels.
+//! A Kubernetes label selector (`metav1.LabelSelector`), in chains as in custom resources, evaluated against labels.
 //!
 //! Same results as `LabelSelectorAsSelector` of apimachinery (`pkg/apis/meta/v1/helpers.go`), with one difference that
 //! its place in a chain asks for: no selector selects everything. Leaves selectors in queries to `ctrlmesh-wire`.
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Mistakes, quote};
 
@@ -18,41 +18,51 @@ const MAX_VALUES: usize = 256;
 /// Requirements in one selector.
 const MAX_REQUIREMENTS: usize = 64;
 
-/// Which pods. Empty: all.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+/// Which objects. All that is written must hold; empty: every one.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LabelSelector {
     /// Each of these labels has exactly this value.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
     /// Each of these holds.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic")))]
     pub match_expressions: Vec<Requirement>,
 }
 
-/// One expression of a [`LabelSelector`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// One expression of a label selector.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = [{
+    "rule": "self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0 : !has(self.values) || size(self.values) == 0",
+    "message": "In and NotIn need at least one value, Exists and DoesNotExist take none",
+    "fieldPath": ".values",
+}])))]
 pub struct Requirement {
     /// Key of the label.
     pub key: String,
     /// What must hold.
     pub operator: Operator,
-    /// For `In` and `NotIn` only.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// For In and NotIn only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 1024), extend("x-kubernetes-list-type" = "atomic")))]
     pub values: Vec<String>,
 }
 
-/// What a [`Requirement`] asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// What an expression asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[expect(
+    missing_docs,
+    reason = "the words are those of metav1.LabelSelectorOperator; their docs would be in schemas"
+)]
 pub enum Operator {
-    /// The label is there and has one of the values.
     In,
-    /// The label is not there, or has none of the values.
     NotIn,
-    /// The label is there.
     Exists,
-    /// The label is not there.
     DoesNotExist,
 }
 
@@ -71,6 +81,23 @@ impl Operator {
 }
 
 impl LabelSelector {
+    /// Whether it says nothing, and so selects everything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.match_labels.is_empty() && self.match_expressions.is_empty()
+    }
+
+    /// The same with one expression more.
+    #[must_use]
+    pub fn and(mut self, key: &str, operator: Operator, values: Vec<String>) -> Self {
+        self.match_expressions.push(Requirement {
+            key: key.to_owned(),
+            operator,
+            values,
+        });
+        self
+    }
+
     /// Whether these labels are selected.
     #[must_use]
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {

@@ -1,93 +1,91 @@
 //! Flags and environment of the manager. Names that KusionStack's manager has keep their meaning.
 
-mod proxy;
-
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use ctrlmesh_contract::names::{labels, ports};
 use ctrlmesh_contract::{LabelSelector, Mistakes};
+use ctrlmesh_manager_inject::args::{LogFormat, ProxyArgs};
+use ctrlmesh_manager_planner::LabelKeys;
 
-use crate::error::Error;
-use crate::{LabelKeys, webhook};
-pub use proxy::{Environment, NativeSidecar, ProxyArgs, PullPolicy};
+/// The Secret of KusionStack's manager. One with another name (`SECRET_NAME`) needs a Role of its own.
+pub const WEBHOOK_SECRET: &str = "ctrlmesh-webhook-certs";
 
-/// What the program does besides running the manager.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Deletes every ShardingConfig and waits until a manager that runs has released them. Fails if some wait for longer.
+    /// Deletes every ShardingConfig and waits until a running manager has released them. Exits 1 if some are left after the timeout.
     Uninstall {
-        /// Delete nothing, and fail if there are objects that only a manager that runs releases.
+        /// Delete nothing. Exits 1 if there are objects that only a running manager releases.
         #[arg(long)]
         keep: bool,
 
-        /// The definitions are deleted afterwards, and every object with them.
+        /// The CustomResourceDefinitions are deleted afterwards, and every object with them.
         #[arg(long)]
         with_definitions: bool,
 
-        /// Seconds that it waits.
+        /// Seconds to wait.
         #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         timeout_seconds: u64,
     },
 }
 
-/// The control plane of ctrlmesh: from custom resources to what every sidecar runs.
+/// The control plane of ctrlmesh: compiles custom resources into the chains that sidecars run.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "ctrlmesh-manager", version, about)]
 pub struct Args {
-    /// What is done instead of running the manager.
+    /// Runs a command instead of the manager.
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Name of this pod: who holds the lock, so no two replicas may have the same. Unless given, the host's name.
+    /// Name of this pod. It identifies the holder of the lease, so it must differ between replicas. Defaults to the host name.
     #[arg(long, env = "POD_NAME", default_value_t = host_name(), hide_default_value = true)]
     pub pod_name: String,
 
-    /// Namespace of the manager: its lock, keys and certificates lie there.
+    /// Namespace of the manager, with its lease, keys and certificates.
     #[arg(long, env = "POD_NAMESPACE", default_value = "ctrlmesh")]
     pub namespace: String,
 
-    /// Where /metrics is served. Without a host: on every address.
+    /// Address that serves /metrics. `:8080` listens on every address.
     #[arg(long, env = "CTRLMESH_METRICS_ADDRESS", default_value = "0.0.0.0:8080", value_parser = bind_address)]
     pub metrics_bind_address: SocketAddr,
 
-    /// Where /healthz and /readyz are served. Without a host: on every address.
+    /// Address that serves /healthz and /readyz. `:8081` listens on every address.
     #[arg(long, env = "CTRLMESH_HEALTH_ADDRESS", default_value = "0.0.0.0:8081", value_parser = bind_address)]
     pub health_probe_bind_address: SocketAddr,
 
-    /// Seconds that a lock is valid without being renewed: how long a standby waits after a leader died.
+    /// Seconds that the lease is valid without a renewal: how long a standby waits after the leader died.
     #[arg(long, env = "CTRLMESH_LEASE_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=300))]
     pub lease_seconds: u64,
 
-    /// Seconds that webhooks are still answered after the manager was asked to stop: until every API server knows that it
-    /// goes. A second signal ends the wait.
+    /// Seconds to go on answering webhooks after SIGTERM, until every API server has dropped this replica from the Service. A second
+    /// signal ends the wait.
     #[arg(long, env = "CTRLMESH_SHUTDOWN_DELAY_SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u64).range(0..=300))]
     pub shutdown_delay_seconds: u64,
 
-    /// How long changes are gathered, from the first of them, to be written as one. Milliseconds.
+    /// Milliseconds to collect changes, counted from the first, before they are written together.
     #[arg(long, env = "CTRLMESH_DEBOUNCE_MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub debounce_ms: u64,
 
-    /// Port at which sidecars are asked for their status.
+    /// Port at which sidecars serve their status.
     #[arg(long, env = "CTRLMESH_SIDECAR_PORT", default_value_t = ports::ADMIN)]
     pub sidecar_port: u16,
 
-    /// Seconds until a sidecar that runs what it should is asked again.
+    /// Seconds between two status requests to a sidecar that runs its desired chain.
     #[arg(long, env = "CTRLMESH_POLL_SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub poll_seconds: u64,
 
-    /// How long sidecars of a shard that gives objects away must have been quiet before another gets them: what the controller
-    /// behind them had begun has to end. Milliseconds.
+    /// Milliseconds that the sidecars of a shard which gives objects away must have been quiet before another shard gets the objects. The
+    /// controller behind them needs this time to finish its work.
     #[arg(long, env = "CTRLMESH_SETTLE_MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(0..=600_000))]
     pub settle_ms: u64,
 
-    /// Requests per second that the manager sends to the API server at most, over all its work.
+    /// Requests per second to the API server, for the whole manager.
     #[arg(long = "rest-config-qps", env = "CTRLMESH_QPS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub qps: u32,
 
-    /// Requests that may follow each other at once.
+    /// Requests to the API server that may exceed the rate at once.
     #[arg(long = "rest-config-burst", env = "CTRLMESH_BURST", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub burst: u32,
 
@@ -103,7 +101,7 @@ pub struct Args {
     #[arg(long, env = "CTRLMESH_LABEL_CONTROL", default_value = labels::CONTROL)]
     pub label_mesh_control: String,
 
-    /// ConfigMap that names the kinds whose objects are labelled.
+    /// ConfigMap that lists the kinds whose objects are labelled.
     #[arg(
         long,
         env = "CTRLMESH_RESOURCE_CONFIGMAP",
@@ -119,28 +117,28 @@ pub struct Args {
     #[arg(long, env = "WEBHOOK_PORT", default_value_t = 9443)]
     pub webhook_port: u16,
 
-    /// Name or address by which API servers call webhooks, if not by their Service. It is one of the certificate's names.
+    /// Name or address at which API servers call the webhooks, if not their Service. It is added to the certificate's names.
     #[arg(long, env = "WEBHOOK_HOST")]
     pub webhook_host: Option<String>,
 
-    /// Service of the webhooks: the certificate has its name.
+    /// Service of the webhooks. The certificate is issued for its name.
     #[arg(long, env = "SERVICE_NAME", default_value = "ctrlmesh-manager-webhook")]
     pub webhook_service_name: String,
 
-    /// Secret with the webhooks' certificate. Another name needs a Role of its own.
-    #[arg(long, env = "SECRET_NAME", default_value = webhook::SECRET)]
+    /// Secret with the certificate of the webhooks. Another name needs a Role of its own.
+    #[arg(long, env = "SECRET_NAME", default_value = WEBHOOK_SECRET)]
     pub webhook_secret_name: String,
 
-    /// Folder with tls.crt and tls.key that somebody else keeps (cert-manager): no certificate is made, no caBundle is written.
+    /// Directory with tls.crt and tls.key from another issuer (cert-manager). The manager then issues no certificate and writes no caBundle.
     #[arg(long, env = "WEBHOOK_CERT_DIR")]
     pub webhook_cert_dir: Option<PathBuf>,
 
-    /// PEM file with authorities of the certificates that API servers show to webhooks. Without it the webhooks answer anybody who
-    /// can reach them, and tell less in refusals.
+    /// PEM file with the CAs of the client certificates that API servers present to webhooks. Without it, the webhooks answer any client
+    /// and leave names of other objects out of refusals.
     #[arg(long, env = "CTRLMESH_WEBHOOK_CLIENT_CA_FILE", value_name = "FILE")]
     pub webhook_client_ca_file: Option<PathBuf>,
 
-    /// Common name that the certificate of an API server must have. May be given several times. Without it, any.
+    /// Common name that an API server's client certificate must have. May be repeated. Default: any.
     #[arg(
         long = "webhook-client-name",
         env = "CTRLMESH_WEBHOOK_CLIENT_NAMES",
@@ -149,11 +147,11 @@ pub struct Args {
     )]
     pub webhook_client_names: Vec<String>,
 
-    /// PEM file with certificate authorities that registries may have, beside those of the system.
+    /// PEM file with CAs to trust for registries, in addition to the system's.
     #[arg(long, env = "CTRLMESH_REGISTRY_CA_FILE", value_name = "FILE")]
     pub registry_ca_file: Option<PathBuf>,
 
-    /// Registry that is asked by plain HTTP: HOST or HOST:PORT. May be given several times.
+    /// Registry to reach over plain HTTP: HOST or HOST:PORT. May be repeated.
     #[arg(
         long = "insecure-registry",
         env = "CTRLMESH_INSECURE_REGISTRIES",
@@ -162,7 +160,7 @@ pub struct Args {
     )]
     pub insecure_registries: Vec<String>,
 
-    /// Host that any registry may send the manager to for a token. Without it, hosts of the registry's own domain alone.
+    /// Host that registries may name for tokens. May be repeated. Default: hosts in the registry's own domain.
     #[arg(
         long = "registry-auth-host",
         env = "CTRLMESH_REGISTRY_AUTH_HOSTS",
@@ -171,7 +169,7 @@ pub struct Args {
     )]
     pub registry_auth_hosts: Vec<String>,
 
-    /// Packed plugins that the manager holds at most. MiB.
+    /// MiB of packed plugins to keep in memory.
     #[arg(long, env = "CTRLMESH_PLUGIN_CACHE_MIB", default_value_t = 64, value_parser = cache_mib)]
     pub plugin_cache_mib: usize,
 
@@ -179,8 +177,8 @@ pub struct Args {
     #[command(flatten)]
     pub proxy: ProxyArgs,
 
-    /// What is logged: a level, or targets and levels (`warn,ctrlmesh_manager=debug`). What the Kubernetes client warns of, the
-    /// manager says itself, and what follows from it.
+    /// Log filter: a level, or targets with levels (`warn,ctrlmesh_manager=debug`). Warnings of the Kubernetes client are off by default,
+    /// because the manager logs what follows from them.
     #[arg(
         long,
         env = "CTRLMESH_LOG",
@@ -188,18 +186,9 @@ pub struct Args {
     )]
     pub log: String,
 
-    /// How it is logged.
+    /// Log format.
     #[arg(long, env = "CTRLMESH_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
-}
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For machines.
-    Json,
 }
 
 fn cache_mib(text: &str) -> Result<usize, String> {
@@ -208,6 +197,11 @@ fn cache_mib(text: &str) -> Result<usize, String> {
         _ => Err("write a number of MiB from 1 to 1024".to_owned()),
     }
 }
+
+/// A flag with its variable, and what is wrong with its value.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}: {1}")]
+pub struct FlagError(pub &'static str, pub String);
 
 impl Args {
     /// Keys of the labels that selectors of shards use.
@@ -220,15 +214,15 @@ impl Args {
         }
     }
 
-    /// What no flag alone shows to be wrong.
+    /// Checks what no single flag shows.
     ///
     /// # Errors
-    /// [`Error::Flag`].
-    pub fn check(&self) -> Result<(), Error> {
+    /// The first invalid flag.
+    pub fn check(&self) -> Result<(), FlagError> {
         if self.pod_name.is_empty() {
             let problem =
                 "is empty, and the host has no name; write the pod's name, which no other replica has".to_owned();
-            return Err(Error::Flag("--pod-name (POD_NAME)", problem));
+            return Err(FlagError("--pod-name (POD_NAME)", problem));
         }
         let keys = [
             ("--label-shard-hash (CTRLMESH_LABEL_SHARD_HASH)", &self.label_shard_hash),
@@ -239,7 +233,7 @@ impl Args {
             ),
         ];
         if !self.webhook_client_names.is_empty() && self.webhook_client_ca_file.is_none() {
-            return Err(Error::Flag(
+            return Err(FlagError(
                 "--webhook-client-name (CTRLMESH_WEBHOOK_CLIENT_NAMES)",
                 "has no effect without --webhook-client-ca-file; nobody is asked for a certificate".to_owned(),
             ));
@@ -253,11 +247,11 @@ impl Args {
             };
             selector.validate("", &mut mistakes);
             if let Some(mistake) = mistakes.list().first() {
-                return Err(Error::Flag(flag, mistake.problem.clone()));
+                return Err(FlagError(flag, mistake.problem.clone()));
             }
             if seen.contains(&key) {
                 let problem = format!("{key:?} is the key of another label, too; write three that differ");
-                return Err(Error::Flag(flag, problem));
+                return Err(FlagError(flag, problem));
             }
             seen.push(key);
         }

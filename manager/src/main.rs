@@ -5,22 +5,24 @@ use std::time::Duration;
 
 use clap::Parser;
 use ctrlmesh_manager::args::{Args, Command};
-use ctrlmesh_manager::uninstall::Definitions;
-use ctrlmesh_manager::{Error, process, uninstall};
+use ctrlmesh_manager::cluster::Error;
+use ctrlmesh_manager::process;
+use ctrlmesh_manager_uninstall::{self as uninstall, Definitions};
 
 /// `sysexits.h`: the configuration is wrong.
 const EX_CONFIG: u8 = 78;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if let Err(error) = args.check().and_then(|()| process::log_to_stderr(&args)) {
+    let checked = args.check().map_err(Error::from);
+    if let Err(error) = checked.and_then(|()| process::log_to_stderr(&args)) {
         complain(&error);
         return ExitCode::from(EX_CONFIG);
     }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            tracing::error!(%error, "no event loop");
+            tracing::error!(%error, "failed to start the event loop");
             return ExitCode::FAILURE;
         }
     };
@@ -44,7 +46,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(%error, "the manager ended badly");
+            tracing::error!(%error, "manager failed");
             ExitCode::FAILURE
         }
     }

@@ -1,6 +1,18 @@
-//! What the manager counts. Each part registers its own in a struct beside its code; this is where they meet.
+//! What the manager counts, and how it stands in `/metrics`. Each part has a struct here, and reaches it through its context.
+//!
+//! | file | counts |
+//! |---|---|
+//! | `distribution` | passes, chains, sidecars, hand-overs |
+//! | `labels` | objects that are labelled |
+//! | `webhook` | reviews, handshakes, the certificate |
+//! | this one | shards and the ManagerState; plugins count in `ctrlmesh-manager-oci` |
+
+pub mod distribution;
+pub mod labels;
+pub mod webhook;
 
 use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
@@ -10,17 +22,15 @@ pub struct Metrics {
     /// 1 while this manager leads.
     pub leader: Gauge,
     /// Of the distribution of chains.
-    pub distribution: crate::distribution::Metrics,
-    /// Of labels.
-    pub labels: crate::labels::Metrics,
-    /// Of the ManagerState.
-    pub state: crate::manager_state::Metrics,
+    pub distribution: distribution::Metrics,
+    pub labels: labels::Metrics,
+    pub state: ManagerState,
     /// Of shards that are made from roots.
-    pub shards: crate::shards::Metrics,
+    pub shards: Shards,
     /// Of the webhook server.
-    pub webhook: crate::webhook::Metrics,
+    pub webhook: webhook::Metrics,
     /// Of plugins in registries.
-    pub oci: crate::oci::Metrics,
+    pub oci: ctrlmesh_manager_oci::Metrics,
 }
 
 impl Metrics {
@@ -40,5 +50,47 @@ impl Metrics {
         let mut text = String::new();
         encode(&mut text, &registry)?;
         Ok(text)
+    }
+}
+
+/// What is counted of shards that are made from roots.
+#[derive(Debug, Default)]
+pub struct Shards {
+    /// Shards that were made or edited.
+    pub written: Counter,
+    /// Shards that were deleted.
+    pub deleted: Counter,
+    pub failed: Counter,
+}
+
+impl Shards {
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("shards_written", "Shards made or edited", self.written.clone());
+        registry.register("shards_deleted", "Shards deleted", self.deleted.clone());
+        registry.register(
+            "shards_passes_failed",
+            "Passes over the roots of a namespace that failed",
+            self.failed.clone(),
+        );
+    }
+}
+
+/// What is counted of the ManagerState.
+#[derive(Debug, Default)]
+pub struct ManagerState {
+    /// Times that the object was written.
+    pub written: Counter,
+    /// Writes that failed; they are tried again.
+    pub failed: Counter,
+}
+
+impl ManagerState {
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("state_written", "Writes of the ManagerState", self.written.clone());
+        registry.register(
+            "state_failed",
+            "Writes of the ManagerState that failed",
+            self.failed.clone(),
+        );
     }
 }

@@ -1,16 +1,23 @@
-//! What API servers ask before they store an object: whether one of ours is valid, and which labels another one carries.
+//! The admission webhooks: validation of custom resources, labels of namespaces and objects, injection of sidecars.
 //!
-//! Served by every replica, over TLS with a certificate that the leader keeps ([`certificate`]) or that lies in files.
+//! | file | holds |
+//! |---|---|
+//! | `routes` | paths, and reviews as JSON |
+//! | `validating`, `neighbours` | validation, and warnings that follow from other shards |
+//! | `labelling`, `namespaces` | labels, and a cache of namespaces |
+//! | `injection`, `version` | sidecars, and the release of the API server |
+//! | `server`, `connections`, `bodies` | the TLS server and its limits |
+//! | `served`, `client_ca` | certificates of this replica and of its clients |
+//!
+//! Served by every replica, over TLS with a certificate that the leader keeps ([`crate::certificates::webhook_ca`]) or that lies in files.
 //! Validation fails closed and labels fail open (`deploy/webhook`): what was not labelled here is found by the back-fill. Pods
 //! that ask for a sidecar are not made without; others need no manager.
 
 mod bodies;
-pub mod certificate;
 mod client_ca;
 mod connections;
 mod injection;
 mod labelling;
-mod metrics;
 mod namespaces;
 mod neighbours;
 pub mod routes;
@@ -24,28 +31,24 @@ mod warning_rate;
 
 use std::sync::Arc;
 
+use ctrlmesh_manager_planner::LabelKeys;
+use ctrlmesh_manager_planner::labels::rules::OWN_GROUP;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::Readiness;
-use crate::context::Context;
-use crate::error::Error;
-use crate::labels::rules::OWN_GROUP;
-use crate::rbac::{Rule, Scope};
-use crate::{LabelKeys, admin, distribution};
+use crate::args::WEBHOOK_SECRET;
+use crate::certificates::webhook_ca::bundles::{MUTATING, VALIDATING};
+use crate::cluster::{Context, Error, Readiness, Rule, Scope};
+use crate::controllers::distribution;
 use bodies::Bodies;
-use certificate::bundles::{MUTATING, VALIDATING};
+
 use client_ca::Tls;
-pub use metrics::Metrics;
 use namespaces::Namespaces;
 use served::Served;
 use server::{Bounds, End};
 use version::Version;
-
-/// The Secret of KusionStack's manager. One with another name (`SECRET_NAME`) needs a Role of its own.
-pub(crate) const SECRET: &str = "ctrlmesh-webhook-certs";
 
 /// Bodies of all reviews at the same time, in bytes. A review of the largest takes a ninth of it.
 const MAX_BODIES: usize = 64 << 20;
@@ -60,7 +63,7 @@ pub const RULES: &[Rule] = &[
         "",
         &["secrets"],
         &["list", "update", "watch"],
-        &[SECRET],
+        &[WEBHOOK_SECRET],
     ),
     rule(
         Scope::Cluster,
@@ -126,15 +129,6 @@ impl Reviewer {
     fn knows_clients(&self) -> bool {
         self.context.args.webhook_client_ca_file.is_some()
     }
-}
-
-/// Listens, so that a taken port stops the start.
-///
-/// # Errors
-/// [`Error::Bind`].
-pub async fn bind(context: &Context) -> Result<TcpListener, Error> {
-    let address = (context.args.webhook_bind_address, context.args.webhook_port).into();
-    admin::bind("--webhook-port (WEBHOOK_PORT)", address).await
 }
 
 /// Serves until it shall stop, from when there is a certificate; then it is ready. When the manager `goes`, API servers are sent

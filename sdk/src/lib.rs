@@ -35,6 +35,7 @@
 //! Modules: [`settings`] turns JSON into a struct and names the field that is wrong; `testing` (feature `testing`) is the
 //! fake host. What a plugin may ask for and answer is defined in `wit/`; the words here are the generated ones, with
 //! constructors.
+#![warn(missing_docs)]
 
 pub mod bindings;
 mod check;

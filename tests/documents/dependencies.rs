@@ -1,5 +1,7 @@
-//! deny.toml: what it forbids is in no lock file, or there only for systems that nothing is built for.
+//! What crates depend on: nothing that deny.toml forbids (but for systems that nothing is built for), pure crates on nothing that
+//! reaches a cluster, and the command not on the manager's controllers.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
@@ -53,4 +55,61 @@ fn no_build_has_a_crate_that_deny_toml_forbids() {
             }
         }
     }
+}
+
+/// Crates that decide, or read and write text: whoever reads them need not think of what a network or another task does meanwhile.
+const PURE: [&str; 5] = [
+    "ctrlmesh-contract",
+    "ctrlmesh-wire",
+    "ctrlmesh-manager-api",
+    "ctrlmesh-manager-planner",
+    "ctrlmesh-manager-inject",
+];
+
+/// Names of all crates in the normal dependency tree of one of ours.
+fn dependencies(name: &str) -> BTreeSet<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let output = Command::new(cargo)
+        .args(["tree", "--locked", "--offline", "--edges", "normal", "--prefix", "none"])
+        .args(["--format", "{p}", "--package", name, "--manifest-path"])
+        .arg(root().join("Cargo.toml"))
+        .output()
+        .unwrap();
+    let problem = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo tree --package {name}: {problem}");
+    let tree = String::from_utf8_lossy(&output.stdout);
+    let names: BTreeSet<String> = tree
+        .lines()
+        .filter_map(|line| Some(line.split(' ').next()?.to_owned()))
+        .collect();
+    assert!(names.contains(name) && names.len() > 5, "{tree}");
+    names
+}
+
+#[test]
+fn pure_crates_depend_on_nothing_that_reaches_a_cluster() {
+    let reaches = ["tokio", "hyper", "reqwest", "kube", "kube-client", "kube-runtime"];
+    for name in PURE {
+        let dependencies = dependencies(name);
+        for other in reaches {
+            assert!(
+                !dependencies.contains(other),
+                "{name} depends on {other}; see cargo tree -p {name} -i {other}"
+            );
+        }
+    }
+    let manager = dependencies("ctrlmesh-manager");
+    for other in reaches {
+        assert!(
+            manager.contains(other),
+            "{other} is not what the manager reaches a cluster with"
+        );
+    }
+}
+
+#[test]
+fn command_depends_on_managers_decisions_and_not_on_its_controllers() {
+    let dependencies = dependencies("ctrlmesh-cli");
+    assert!(dependencies.contains("ctrlmesh-manager-planner"));
+    assert!(!dependencies.contains("ctrlmesh-manager"));
 }

@@ -49,7 +49,7 @@ fn what_people_copy_is_taken() {
             }
             let objects: Vec<Value> = serde_saphyr::from_multiple(&block).unwrap();
             for object in objects.iter().filter(|object| object["kind"].is_string()) {
-                let findings = ctrlmesh_manager::validate(object);
+                let findings = ctrlmesh_manager_planner::validate(object);
                 let mistakes = findings.mistakes;
                 assert!(mistakes.list().is_empty(), "{}: {mistakes}\n{block}", file.display());
                 kinds.push(object["kind"].as_str().unwrap().to_owned());

@@ -20,7 +20,7 @@ import (
 	core "k8s.io/api/core/v1"
 )
 
-// This file gives deploy/crd and the samples of manager/tests/fixtures to a real API server.
+// This file gives deploy/crd and the samples of manager/planner/tests/fixtures to a real API server.
 
 var (
 	definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -30,7 +30,7 @@ var (
 	}
 )
 
-const fixtures = "../../manager/tests/fixtures"
+const fixtures = "../../manager/planner/tests/fixtures"
 
 func TestCRDs(t *testing.T) {
 	client := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)

@@ -19,10 +19,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// This file makes the pods of manager/src/inject/testdata at a real API server, which asks the manager's webhook for their sidecars.
+// This file makes the pods of manager/inject/src/testdata at a real API server, which asks the manager's webhook for their sidecars.
 
 const (
-	injectedPods = "../../manager/src/inject/testdata"
+	injectedPods = "../../manager/inject/src/testdata"
 	enableProxy  = "ctrlmesh.kusionstack.io/enable-proxy"
 	// The namespace that the files speak of.
 	injectedNamespace = "demo"
@@ -37,7 +37,7 @@ spec:
   limits: [{relateResources: [{apiGroups: [""], resources: [configmaps]}], selector: {matchLabels: {shard: a}}}]
 `
 
-// injectedCase is what a file of manager/src/inject/testdata has, as far as it matters here.
+// injectedCase is what a file of manager/inject/src/testdata has, as far as it matters here.
 type injectedCase struct {
 	Flags  []string
 	Rules  []map[string]any

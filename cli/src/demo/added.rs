@@ -46,7 +46,7 @@ fn read(file: &'static str, yaml: &str) -> Result<Value, Error> {
 
 #[cfg(test)]
 mod tests {
-    use ctrlmesh_manager::validate;
+    use ctrlmesh_manager_planner::validate;
 
     use super::*;
 

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, files};
-use ctrlmesh_manager::api::{CircuitBreaker, FaultInjection, ManagerState, ShardingConfig};
+use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ManagerState, ShardingConfig};
 use ctrlmesh_testkit::registry::Registry;
 use ctrlmesh_testkit::{ApiServer, Resource};
 use kube::config::{KubeConfigOptions, Kubeconfig};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 
-use ctrlmesh_manager::api::status::{Condition, ConditionStatus, condition};
-use ctrlmesh_manager::api::{CircuitBreaker, FaultInjection, ShardingConfig};
+use ctrlmesh_manager_api::status::{Condition, ConditionStatus, condition};
+use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use futures_util::{StreamExt as _, stream};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;

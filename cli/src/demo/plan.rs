@@ -3,8 +3,8 @@
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::names::labels;
-use ctrlmesh_manager::api::API_VERSION;
-use ctrlmesh_manager::shard_hash;
+use ctrlmesh_manager_api::API_VERSION;
+use ctrlmesh_manager_planner::shard_hash;
 use ctrlmesh_plugins_builtin::samples;
 use serde_json::{Value, json};
 
@@ -188,7 +188,7 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
-    use ctrlmesh_manager::validate;
+    use ctrlmesh_manager_planner::validate;
 
     use super::*;
 

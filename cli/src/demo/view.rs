@@ -4,7 +4,7 @@
 mod added;
 
 use ctrlmesh_contract::status::{EntryState, EntryStatus};
-use ctrlmesh_manager::shard_hash;
+use ctrlmesh_manager_planner::shard_hash;
 
 use super::added::FAULT_INJECT_ENTRY;
 use super::facts::Facts;

@@ -129,8 +129,8 @@ pub(crate) fn qualified_name() -> String {
 mod tests {
     use std::collections::BTreeSet;
 
-    use ctrlmesh_manager::labels::kinds::Wanted;
-    use ctrlmesh_manager::shard_hash;
+    use ctrlmesh_manager_planner::labels::kinds::Wanted;
+    use ctrlmesh_manager_planner::shard_hash;
 
     use super::*;
 

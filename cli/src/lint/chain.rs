@@ -2,7 +2,7 @@
 
 use ctrlmesh_contract::names::CHAIN_API_VERSION;
 use ctrlmesh_contract::{Chain, Digest, Error, Mistake, Mistakes};
-use ctrlmesh_manager::{BuiltIn, Findings};
+use ctrlmesh_manager_planner::{BuiltIn, Findings};
 use serde_json::Value;
 
 use super::object::text;

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use ctrlmesh_manager::validate::{Change, Step};
+use ctrlmesh_manager_planner::validate::{Change, Step};
 use serde_json::Value;
 use serde_saphyr::granit_parser::ScalarStyle;
 

@@ -3,8 +3,8 @@
 //! Guarantees: a text that was mended reads as the change says and not otherwise, and has all comments but those on lines that go;
 //! mending it again changes nothing.
 
-use ctrlmesh_manager::LabelKeys;
-use ctrlmesh_manager::validate::{Change, Mend, Step, mend_with};
+use ctrlmesh_manager_planner::LabelKeys;
+use ctrlmesh_manager_planner::validate::{Change, Mend, Step, mend_with};
 use serde_json::Value;
 
 use super::edit::edited;
@@ -77,7 +77,7 @@ fn next(text: &str, given_up: usize, keys: &LabelKeys) -> Option<(Vec<Step>, Men
 /// A change of an object that `path` leads to, from the root of the document.
 fn from_root(path: &[Step], mend: &Mend) -> Mend {
     Mend {
-        path: ctrlmesh_manager::validate::Path(path.iter().chain(&mend.path.0).cloned().collect()),
+        path: ctrlmesh_manager_planner::validate::Path(path.iter().chain(&mend.path.0).cloned().collect()),
         change: mend.change.clone(),
     }
 }

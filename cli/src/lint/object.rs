@@ -2,7 +2,7 @@
 
 use ctrlmesh_contract::Mistake;
 use ctrlmesh_contract::yaml::problem;
-use ctrlmesh_manager::validate::Step;
+use ctrlmesh_manager_planner::validate::Step;
 use serde_json::Value;
 use serde_saphyr::options::DuplicateKeyPolicy;
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use ctrlmesh_contract::Mistake;
 use ctrlmesh_contract::error::quote;
-use ctrlmesh_manager::validate::Step;
+use ctrlmesh_manager_planner::validate::Step;
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, StructureStyle};
 
 /// Comments in a row; more than any file has.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use ctrlmesh_manager::rbac;
+use ctrlmesh_manager::process::rbac;
 
 fn main() -> Result<()> {
     let folder = std::env::args_os().nth(1).context("name the folder to write into")?;

@@ -32,7 +32,6 @@ const DECISIONS: usize = 128;
 /// The same of one source, so that the reviews of two can't keep a third waiting.
 const DECISIONS_OF_SOURCE: usize = 32;
 
-/// All bodies.
 #[derive(Debug)]
 pub(super) struct Bodies {
     most: usize,

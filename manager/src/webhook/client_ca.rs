@@ -1,5 +1,5 @@
-//! Whom the webhook server answers: whoever shows a certificate of the authorities in `--webhook-client-ca-file`, by a name in
-//! `--webhook-client-name` if any is given. Without that file it answers anybody, and refusals tell less ([`super::told`]).
+//! Client authentication of the webhooks: a client certificate by a CA in `--webhook-client-ca-file`, with a common name in
+//! `--webhook-client-name` if any is given. Without that file, any client is answered, and refusals leave out names of other objects.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,10 +14,9 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
 use super::served::Served;
-use crate::args::Args;
-use crate::certificate::subject_common_name;
-use crate::context::Context;
-use crate::error::Error;
+use crate::args::{Args, FlagError};
+use crate::certificates::ca::subject_common_name;
+use crate::cluster::{Context, Error};
 
 const FLAG: &str = "--webhook-client-ca-file (CTRLMESH_WEBHOOK_CLIENT_CA_FILE)";
 /// How often the file is read again: authorities are replaced while the manager runs.
@@ -64,7 +63,7 @@ impl Tls {
         loop {
             match self.read_again(path, &served, &mut last).await {
                 Ok(()) => {}
-                Err(error) => tracing::warn!(%error, "webhook client authorities not read, keeping the last good ones"),
+                Err(error) => tracing::warn!(%error, "failed to read webhook client CAs; keeping the previous ones"),
             }
             tokio::select! {
                 () = context.stop.cancelled() => return,
@@ -91,7 +90,7 @@ impl Tls {
 }
 
 async fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    let failed = |error: std::io::Error| Error::Flag(FLAG, format!("{}: {error}", path.display()));
+    let failed = |error: std::io::Error| -> Error { FlagError(FLAG, format!("{}: {error}", path.display())).into() };
     if tokio::fs::metadata(path).await.map_err(failed)?.len() > MAX_FILE {
         return Err(failed(std::io::ErrorKind::FileTooLarge.into()));
     }
@@ -99,16 +98,16 @@ async fn read(path: &Path) -> Result<Vec<u8>, Error> {
 }
 
 fn verifier(pem: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, Error> {
-    let wrong = |problem: String| Error::Flag(FLAG, problem);
+    let wrong = |problem: String| Error::from(FlagError(FLAG, problem));
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|error| wrong(format!("is no PEM file: {error}")))?;
+        let certificate = certificate.map_err(|error| wrong(format!("is not a PEM file: {error}")))?;
         roots
             .add(certificate)
-            .map_err(|error| wrong(format!("has a certificate that is no authority: {error}")))?;
+            .map_err(|error| wrong(format!("has a certificate that is not a CA: {error}")))?;
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
-        .map_err(|error| wrong(format!("has no certificate of an authority: {error}")))
+        .map_err(|error| wrong(format!("has no certificate of a CA: {error}")))
 }

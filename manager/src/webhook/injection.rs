@@ -1,4 +1,4 @@
-//! Pods that ask for a sidecar. What becomes of them, [`crate::inject`] says; here it is read what must be known for that.
+//! Pods that ask for a sidecar. What becomes of them, [`ctrlmesh_manager_inject`] says; here it is read what must be known for that.
 //!
 //! Fails closed: a pod that asks for a sidecar and can't have one is not made. Whoever makes pods tries again.
 
@@ -6,6 +6,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
+use ctrlmesh_manager_inject::args::NativeSidecar;
+use ctrlmesh_manager_inject::{Known, Refusal, Rule, Settings, inject, is_asked_for, is_redirected};
+use ctrlmesh_manager_planner::switches;
 use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::api::{ApiResource, ListParams};
 use kube::core::DynamicObject;
@@ -16,11 +20,8 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::Reviewer;
-use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
-use crate::args::NativeSidecar;
-use crate::distribution;
-use crate::inject::{Known, Refusal, Rule, Settings, inject, is_asked_for, is_redirected};
-use crate::{mesh_ca, switches};
+use crate::certificates::mesh_ca;
+use crate::controllers::distribution;
 
 type Request = AdmissionRequest<DynamicObject>;
 
@@ -33,7 +34,7 @@ const MAX_RULES: u32 = 5000;
 const NATIVE_SINCE: (u32, u32) = (1, 32);
 
 /// Said of a pod with redirected traffic where nobody knows the API server's addresses.
-const ONE_ADDRESS: &str = "the Service kubernetes of namespace default is not there, or not for ctrlmesh-manager to list: of what this pod \
+const ONE_ADDRESS: &str = "the Service kubernetes of namespace default does not exist, or ctrlmesh-manager may not list it: of what this pod \
      sends to the API server, only that to KUBERNETES_SERVICE_HOST is redirected. Where the Service has an IPv4 and an IPv6 address, the other \
      one leads past the sidecar";
 
@@ -42,10 +43,10 @@ type Problem = Box<dyn std::error::Error + Send + Sync>;
 
 pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
     let mut response = AdmissionResponse::from(request);
-    let Some(pod) = made(request) else {
+    let Some(pod) = pod_to_inject(request) else {
         return response;
     };
-    let known = match timeout(DEADLINE, known(reviewer, request, &pod)).await {
+    let known = match timeout(DEADLINE, read_known(reviewer, request, &pod)).await {
         Ok(Ok(known)) => known,
         Ok(Err(problem)) => return unavailable(response, &problem),
         Err(_) => return unavailable(response, &"the API server did not answer in time"),
@@ -55,7 +56,10 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     let injected = inject(&pod, &known, &settings);
     let mut warnings = switches::warnings(&pod);
     if injected.is_ok() && is_redirected(&pod) && known.service_addresses.is_empty() {
-        tracing::warn!(namespace = known.namespace, "{ONE_ADDRESS}");
+        tracing::warn!(
+            namespace = known.namespace,
+            "addresses of Service kubernetes are unknown; redirecting only traffic to KUBERNETES_SERVICE_HOST"
+        );
         warnings.push(ONE_ADDRESS.to_owned());
     }
     response.warnings = (!warnings.is_empty()).then_some(warnings);
@@ -64,8 +68,8 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
         Ok(patch) => patch,
         Err(refusal) => {
             let code = axum::http::StatusCode::FORBIDDEN.as_u16();
-            let message = told(reviewer, &known.namespace, &refusal);
-            return refused(response, code, reason::FORBIDDEN, message);
+            let message = refusal_text(reviewer, &known.namespace, &refusal);
+            return deny_with(response, code, reason::FORBIDDEN, message);
         }
     };
     match serde_json::from_value(Value::Array(patch)).map(|patch| response.clone().with_patch(patch)) {
@@ -76,7 +80,7 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
 }
 
 /// The pod that is made, if it asks for a sidecar.
-fn made(request: &Request) -> Option<Value> {
+fn pod_to_inject(request: &Request) -> Option<Value> {
     let is_whole = request.sub_resource.as_deref().unwrap_or_default().is_empty();
     let object = request.object.as_ref()?;
     if request.operation != Operation::Create || !is_whole {
@@ -87,22 +91,22 @@ fn made(request: &Request) -> Option<Value> {
 }
 
 /// Whoever is not known to be an API server is not told what lies in a namespace: that is in the log.
-fn told(reviewer: &Reviewer, namespace: &str, refusal: &Refusal) -> String {
+fn refusal_text(reviewer: &Reviewer, namespace: &str, refusal: &Refusal) -> String {
     if reviewer.knows_clients() {
         return refusal.to_string();
     }
-    tracing::info!(%refusal, namespace, "a pod is not made, for it can't have its sidecar");
+    tracing::info!(%refusal, namespace, "rejected pod: sidecar injection refused");
     refusal.to_anybody()
 }
 
 fn unavailable(response: AdmissionResponse, problem: &dyn fmt::Display) -> AdmissionResponse {
-    tracing::warn!(%problem, "a pod gets no sidecar now, and is not made");
+    tracing::warn!(%problem, "rejected pod: sidecar injection is unavailable");
     let code = axum::http::StatusCode::SERVICE_UNAVAILABLE.as_u16();
     let message = format!("this pod asks for a sidecar of ctrlmesh, and can't get one now: {problem}; try again");
-    refused(response, code, reason::SERVICE_UNAVAILABLE, message)
+    deny_with(response, code, reason::SERVICE_UNAVAILABLE, message)
 }
 
-fn refused(response: AdmissionResponse, code: u16, reason: &str, message: String) -> AdmissionResponse {
+fn deny_with(response: AdmissionResponse, code: u16, reason: &str, message: String) -> AdmissionResponse {
     let mut response = response.deny("");
     response.result = Status {
         status: Some(StatusSummary::Failure),
@@ -116,7 +120,7 @@ fn refused(response: AdmissionResponse, code: u16, reason: &str, message: String
 }
 
 /// All that decides about the pod. The pod waits for the answers, so nothing here waits for its turn.
-async fn known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Result<Known, Problem> {
+async fn read_known(reviewer: &Reviewer, request: &Request, pod: &Value) -> Result<Known, Problem> {
     let context = &reviewer.context;
     let (client, own) = (&context.urgent, &context.args.namespace);
     let namespace = request.namespace.as_deref().unwrap_or_default();

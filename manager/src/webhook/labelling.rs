@@ -1,13 +1,13 @@
-//! Labels at admission. Which, [`crate::labels::rules`] says; objects that were not seen here are found by the back-fill.
+//! Labels at admission. Which, [`ctrlmesh_manager_planner::labels::rules`] says; objects that were not seen here are found by the back-fill.
 
+use ctrlmesh_manager_planner::labels::rules::OWN_GROUP;
+use ctrlmesh_manager_planner::labels::{Changes, patch_for_namespace, patch_for_object};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
 use kube::core::metadata::PartialObjectMeta;
 use serde_json::Value;
 
 use super::Reviewer;
-use crate::labels::rules::OWN_GROUP;
-use crate::labels::{Changes, patch_for_namespace, patch_for_object};
 
 type Request = AdmissionRequest<PartialObjectMeta>;
 
@@ -47,7 +47,7 @@ fn patched(request: &Request, object: &ObjectMeta, changes: Option<Changes>) -> 
     match patch.map(|patch| response.clone().with_patch(patch)) {
         Ok(Ok(patched)) => patched,
         Ok(Err(_)) | Err(_) => {
-            tracing::error!("labels are no JSON patch; the object gets them later");
+            tracing::error!("labels cannot be written as a JSON patch; the back-fill will add them");
             response
         }
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ctrlmesh_manager_planner::LabelKeys;
+use ctrlmesh_manager_planner::labels::rules::is_managed;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -13,10 +15,7 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt as _};
 
 use super::warning_rate::WarningRate;
-use crate::LabelKeys;
-use crate::context::Context;
-use crate::labels::rules::is_managed;
-use crate::plain::plain;
+use crate::cluster::{Context, error_text};
 
 /// For an answer about one namespace. A review has twice that time (`deploy/webhook/mutating.yaml`), and objects without labels are found later.
 const ASK: Duration = Duration::from_secs(1);
@@ -56,10 +55,10 @@ impl Namespaces {
             Ok(Err(error)) => {
                 if let Some(suppressed) = self.unread.admit() {
                     tracing::warn!(
-                        error = plain(&error),
+                        error = error_text(&error),
                         namespace = name,
                         suppressed,
-                        "an object gets its labels later: its namespace can't be read"
+                        "failed to read the object's namespace; the back-fill will add its labels"
                     );
                 }
                 None
@@ -69,7 +68,7 @@ impl Namespaces {
                     tracing::warn!(
                         namespace = name,
                         suppressed,
-                        "an object gets its labels later: no answer about its namespace"
+                        "timed out reading the object's namespace; the back-fill will add its labels"
                     );
                 }
                 None
@@ -102,7 +101,7 @@ pub(crate) async fn follow(writer: Writer<Known>, context: Context) {
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         if let Err(error) = event {
-            tracing::warn!(error = plain(&error), "namespaces can't be watched; it is tried again");
+            tracing::warn!(error = error_text(&error), "watch of namespaces failed; retrying");
         }
     }
 }

@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use ctrlmesh_manager_api::ShardingConfig;
+use ctrlmesh_manager_planner::overlap::{Overlap, overlap_of};
+use ctrlmesh_manager_planner::validate::{Object, read, unlocked_beside, unlocked_warning};
 use tokio::time::{Instant, timeout_at};
 
 use kube::Api;
@@ -10,9 +13,6 @@ use kube::api::{ApiResource, ListParams};
 use kube::core::DynamicObject;
 
 use super::Reviewer;
-use crate::api::ShardingConfig;
-use crate::overlap::{Overlap, overlap_of};
-use crate::validate::{Object, read, unlocked_beside, unlocked_warning};
 
 /// For everything. A warning is worth no more waiting.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ pub(super) async fn warnings(reviewer: &Reviewer, config: ShardingConfig) -> Vec
     match found {
         Ok(Ok(warnings)) => warnings,
         Ok(Err(error)) => {
-            tracing::debug!(%error, "no other shards are known, so there are no warnings");
+            tracing::debug!(%error, "failed to list other shards; skipping warnings about overlaps");
             Vec::new()
         }
         Err(_) => Vec::new(),
@@ -103,7 +103,7 @@ async fn overlaps(
         let _turn = turn;
         let looked_at = namespaces.get(..MAX_NAMESPACES).unwrap_or(&namespaces);
         let found = overlap_of(&name, &configs, looked_at, &keys, &|| Instant::now() >= end);
-        let warnings = told(&name, &found, looked_at.len() < namespaces.len());
+        let warnings = overlap_warnings(&name, &found, looked_at.len() < namespaces.len());
         if names_shards || warnings.is_empty() {
             warnings
         } else {
@@ -113,8 +113,7 @@ async fn overlaps(
     Ok(tokio::task::spawn_blocking(search).await?)
 }
 
-/// About this shard.
-fn told(name: &str, found: &[Overlap], are_more: bool) -> Vec<String> {
+fn overlap_warnings(name: &str, found: &[Overlap], are_more: bool) -> Vec<String> {
     let mine = found
         .iter()
         .filter(|overlap| overlap.shards.iter().any(|shard| shard == name));
@@ -135,7 +134,7 @@ fn lock(config: &ShardingConfig) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overlap::OverlapKind;
+    use ctrlmesh_manager_planner::overlap::OverlapKind;
 
     #[test]
     fn a_search_that_did_not_see_everything_says_so() {
@@ -146,12 +145,12 @@ mod tests {
             examples: vec!["a".to_owned()],
             namespaces: 1,
         }];
-        assert_eq!(told("one", &found, false).len(), 1);
-        let warnings = told("one", &found, true);
+        assert_eq!(overlap_warnings("one", &found, false).len(), 1);
+        let warnings = overlap_warnings("one", &found, true);
         assert!(
             warnings[1].contains("only the first 200 namespaces were looked at"),
             "{warnings:?}"
         );
-        assert!(told("three", &found, true).is_empty());
+        assert!(overlap_warnings("three", &found, true).is_empty());
     }
 }

@@ -22,8 +22,8 @@ use serde::de::DeserializeOwned;
 
 use super::bodies::Place;
 use super::connections::Peer;
-use super::metrics::{Outcome, Webhook};
 use super::{Reviewer, injection, labelling, validating};
+use crate::metrics::webhook::{Outcome, Webhook};
 
 /// An API server takes objects of up to 3 MiB; an update's review has two of them.
 const MAX_BODY: usize = 7 << 20;
@@ -33,7 +33,6 @@ pub const VALIDATE: [&str; 3] = [
     "/validate-ctrlmesh-circuitbreaker",
     "/validate-ctrlmesh-faultinjection",
 ];
-/// Labels of namespaces.
 pub const MUTATE_NAMESPACE: &str = "/mutate-namespace";
 /// Labels of everything else.
 pub const MUTATE_RESOURCE: &str = "/mutate-resource";
@@ -87,7 +86,7 @@ async fn review<K: Resource + DeserializeOwned>(
     let count = |outcome| reviewer.context.metrics.webhook.count(webhook, outcome);
     let none = |(status, problem): NoReview| {
         count(Outcome::NoReview);
-        tracing::debug!(%problem, "a request to a webhook is no review");
+        tracing::debug!(%problem, "webhook request is not an AdmissionReview");
         (status, problem).into_response()
     };
     let Some(place) = reviewer.bodies.begin(peer.source()) else {

@@ -1,4 +1,4 @@
-//! The certificate that this replica serves: from the Secret, or from files; swapped under a running server.
+//! The certificate that this replica serves, from the Secret or from files. It is swapped without a restart.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,9 +17,8 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 
-use crate::certificate::{Credential, Error, Stored, not_after};
-use crate::context::Context;
-use crate::plain::plain;
+use crate::certificates::ca::{Credential, Error, Stored, not_after};
+use crate::cluster::{Context, error_text};
 
 /// How often files are read again. cert-manager renews weeks before the end.
 const FILES_EVERY: Duration = Duration::from_secs(10);
@@ -101,8 +100,8 @@ impl Served {
                 Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(
-                        error = plain(&error),
-                        "the Secret of the webhook certificate can't be watched; it is tried again"
+                        error = error_text(&error),
+                        "watch of the webhook certificate's Secret failed; retrying"
                     );
                 }
             }
@@ -125,7 +124,7 @@ impl Served {
         match files(directory).await {
             Ok(credential) => self.swap(context, served, Some(credential)),
             Err(error) => {
-                tracing::warn!(%error, "--webhook-cert-dir: the certificate can't be read; it is tried again")
+                tracing::warn!(%error, "failed to read the certificate in --webhook-cert-dir; retrying")
             }
         }
     }
@@ -140,10 +139,10 @@ impl Served {
                 let seconds = end.and_then(|end| end.duration_since(SystemTime::UNIX_EPOCH).ok());
                 let seconds = i64::try_from(seconds.unwrap_or_default().as_secs()).unwrap_or(i64::MAX);
                 context.metrics.webhook.certificate_ends.set(seconds);
-                tracing::info!(not_after = seconds, "webhook certificate is served");
+                tracing::info!(not_after = seconds, "serving webhook certificate");
             }
-            Some(Err(error)) => tracing::warn!(%error, "a webhook certificate can't be served; the last one is kept"),
-            None => tracing::warn!("the Secret has no webhook certificate; the last one is kept"),
+            Some(Err(error)) => tracing::warn!(%error, "webhook certificate is unusable; serving the previous one"),
+            None => tracing::warn!("Secret holds no webhook certificate; serving the previous one"),
         }
         *served = credential;
     }

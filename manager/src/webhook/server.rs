@@ -43,7 +43,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long others may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Connections in all.
     pub(crate) connections: usize,
     /// From connect to the end of the handshake.
     pub(crate) handshake: Duration,
@@ -97,7 +96,7 @@ pub(crate) async fn serve(
     let (failed_accepts, other_names) = (WarningRate::default(), Arc::new(WarningRate::default()));
     while let Some((stream, address)) = accept(&listener, &mut connections, &failed_accepts, &end.stop).await {
         let Some(peer) = places.admit(address.ip()) else {
-            tracing::debug!(%address, "webhook connection refused: all places are taken by reviews");
+            tracing::debug!(%address, "refused webhook connection: all connections are busy with reviews");
             continue;
         };
         let connection = Connection {
@@ -128,7 +127,7 @@ async fn accept(
                 Ok(accepted) => return Some(accepted),
                 Err(error) => {
                     if let Some(suppressed) = failed.admit() {
-                        tracing::warn!(%error, suppressed, "no webhook connection can be accepted; it is tried again");
+                        tracing::warn!(%error, suppressed, "failed to accept webhook connection; retrying");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
@@ -160,13 +159,13 @@ impl Connection {
                 if let Some(suppressed) = self.other_names.admit() {
                     tracing::warn!(
                         suppressed,
-                        "webhook client has a certificate of another name than --webhook-client-name says"
+                        "rejected webhook client: its certificate's common name is not in --webhook-client-name"
                     );
                 }
             }
             Ok(Err(error)) => {
                 failed.inc();
-                tracing::debug!(%error, "TLS handshake of a webhook connection");
+                tracing::debug!(%error, "TLS handshake of webhook connection failed");
             }
             Err(_) => drop(failed.inc()),
         }
@@ -191,7 +190,7 @@ impl Connection {
         connection.as_mut().graceful_shutdown();
         match tokio::time::timeout(drain, connection).await {
             Ok(ended) => log(ended),
-            Err(_) if drain == self.bounds.drain => tracing::warn!("a review did not end in time and is given up"),
+            Err(_) if drain == self.bounds.drain => tracing::warn!("review did not finish in time; aborting it"),
             Err(_) => {}
         }
     }
@@ -248,7 +247,7 @@ fn builder(is_h2: bool) -> Builder<TokioExecutor> {
 
 fn log(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     if let Err(error) = ended {
-        tracing::debug!(%error, "a webhook connection ended");
+        tracing::debug!(%error, "webhook connection closed");
     }
 }
 

@@ -1,5 +1,6 @@
 //! The server over real sockets, beside an API server.
 
+mod certificate;
 mod client;
 mod clients;
 mod crowds;
@@ -8,10 +9,10 @@ mod frames;
 mod injections;
 mod manifests;
 mod reviews;
-mod stand;
+mod test_env;
 mod transport;
 mod warnings;
 
 pub(crate) use client::Client;
-pub(crate) use stand::configuration;
-pub(super) use stand::{Stand, eventually};
+pub(crate) use test_env::configuration;
+use test_env::{TestEnv, eventually};

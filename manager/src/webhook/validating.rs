@@ -1,13 +1,13 @@
 //! Whether an object of ours is let in: the rules of `ctrlmesh lint`, with the path of every field that is wrong.
 
+use ctrlmesh_manager_planner::Findings;
+use ctrlmesh_manager_planner::validate::{Object, read, validate_with, warn_of_new};
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
 use kube::core::response::{Status, StatusCause, StatusDetails, StatusSummary, reason};
 use serde_json::{Map, Value};
 
 use super::{Reviewer, neighbours};
-use crate::Findings;
-use crate::validate::{Object, read, validate_with, warn_of_new};
 
 type Request = AdmissionRequest<DynamicObject>;
 
@@ -16,18 +16,18 @@ const UNPROCESSABLE: u16 = 422;
 
 pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionResponse {
     let mut response = AdmissionResponse::from(request);
-    let Some(document) = judged(request) else {
+    let Some(document) = document_to_validate(request) else {
         return response;
     };
     let mut findings = validate_with(&document, &reviewer.keys);
     if !findings.is_accepted() {
-        return refused(request, response, &findings);
+        return deny_with(request, response, &findings);
     }
     let object = read(&document).ok();
     if let Some(object) = object.as_ref().filter(|_| request.operation == Operation::Create) {
         warn_of_new(object, &mut findings);
     }
-    let mut warnings: Vec<String> = told(&findings);
+    let mut warnings: Vec<String> = warning_texts(&findings);
     if let Some(Object::ShardingConfig(config)) = object {
         warnings.extend(neighbours::warnings(reviewer, *config).await);
     }
@@ -35,14 +35,14 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     response
 }
 
-fn told(findings: &Findings) -> Vec<String> {
+fn warning_texts(findings: &Findings) -> Vec<String> {
     let warnings = findings.warnings.list().iter();
     warnings.map(|it| format!("{}: {}", it.path, it.problem)).collect()
 }
 
 /// What there is to judge. Objects from before a rule must not lock anyone in: an update that leaves the spec as it is
 /// (labels, finalizers), and one of an object that is being deleted, are let through unread.
-fn judged(request: &Request) -> Option<Value> {
+fn document_to_validate(request: &Request) -> Option<Value> {
     let object = request.object.as_ref()?;
     let is_whole = request.sub_resource.as_deref().unwrap_or_default().is_empty();
     let is_going = object.metadata.deletion_timestamp.is_some();
@@ -68,7 +68,7 @@ fn meant(object: &DynamicObject) -> Map<String, Value> {
     fields
 }
 
-fn refused(request: &Request, response: AdmissionResponse, findings: &Findings) -> AdmissionResponse {
+fn deny_with(request: &Request, response: AdmissionResponse, findings: &Findings) -> AdmissionResponse {
     let cause = |mistake: &ctrlmesh_contract::Mistake| StatusCause {
         reason: "FieldValueInvalid".to_owned(),
         message: mistake.problem.clone(),

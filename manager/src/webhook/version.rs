@@ -1,4 +1,4 @@
-//! Which release the API server is of. It is asked again now and then, for it is upgraded while the manager runs.
+//! The release of the API server. It is read again from time to time, because API servers are upgraded while the manager runs.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_hangs_is_waited_for_once_and_not_for_long() {
+    async fn hanging_registry_is_given_up_after_timeout() {
         let (version, start) = (Version::default(), Instant::now());
         let says = async || Ok::<_, &str>(("1".to_owned(), "31".to_owned()));
         assert_eq!(version.release(start, says).await, Ok(Some((1, 31))));

@@ -133,7 +133,7 @@ fn spoiled(mut document: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use ctrlmesh_manager::validate;
+    use ctrlmesh_manager_planner::validate;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::status::Status;
-use ctrlmesh_manager::api::API_VERSION;
+use ctrlmesh_manager_api::API_VERSION;
 use serde_json::json;
 
 use super::*;

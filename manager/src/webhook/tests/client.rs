@@ -57,7 +57,6 @@ impl Client {
         self.over(TcpStream::connect(address).await?).await
     }
 
-    /// Over this connection.
     pub(crate) async fn over(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from("ctrlmesh-manager-webhook.ctrlmesh.svc").unwrap();
         self.0.connect(name, stream).await

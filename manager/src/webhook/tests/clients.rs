@@ -2,13 +2,13 @@
 
 use std::io::Write as _;
 
+use ctrlmesh_manager_planner::samples;
 use ctrlmesh_testkit::{Fault, Rule};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use super::reviews::Server;
-use super::{Client, Stand};
-use crate::samples;
+use super::{Client, TestEnv};
 use crate::webhook::routes::MUTATE_POD;
 
 /// An authority, and a certificate of it for a client of this name.
@@ -50,7 +50,7 @@ pub(super) async fn known(authority: &Authority, flags: &[&str]) -> (Server, Nam
     let flag = format!("--webhook-client-ca-file={}", file.path().display());
     let flags: Vec<&str> = flags.iter().copied().chain([flag.as_str()]).collect();
     let (chain, key) = authority.client("api server");
-    let server = Server::of(Stand::start(&flags).await, Some((&chain, &key))).await;
+    let server = Server::of(TestEnv::start(&flags).await, Some((&chain, &key))).await;
     (server, file)
 }
 
@@ -87,14 +87,9 @@ async fn authorities_that_cant_be_read_stop_the_start() {
     let mut file = NamedTempFile::new().unwrap();
     file.write_all(b"none").unwrap();
     for path in [file.path().to_str().unwrap(), "/nowhere"] {
-        let stand = Stand::start(&[&format!("--webhook-client-ca-file={path}")]).await;
-        let listener = crate::webhook::bind(&stand.context).await.unwrap();
-        let run = crate::webhook::run(
-            stand.context.clone(),
-            listener,
-            stand.readiness.clone(),
-            stand.goes.clone(),
-        );
+        let env = TestEnv::start(&[&format!("--webhook-client-ca-file={path}")]).await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let run = crate::webhook::run(env.context.clone(), listener, env.readiness.clone(), env.goes.clone());
         let problem = run.await.unwrap_err().to_string();
         assert!(problem.starts_with("--webhook-client-ca-file"), "{problem}");
     }
@@ -102,7 +97,7 @@ async fn authorities_that_cant_be_read_stop_the_start() {
 
 /// A key for chains, and two shards that both select a pod.
 async fn fill(server: &Server) {
-    let store = server.stand.server.store();
+    let store = server.env.server.store();
     let data =
         json!({"public": "ZWQyNTUxOTpBQUVDQXdRRkJnY0lDUW9MREEwT0R4QVJFaE1VRlJZWEdCa2FHeHdkSGg4PQ==", "private": ""});
     let metadata = json!({"name": "ctrlmesh-chain-key", "namespace": "ctrlmesh"});
@@ -143,7 +138,7 @@ async fn answer_about_a_pod_tells_nothing_of_a_config_map() {
     let server = Server::start(&["--proxy-image=ctrlmesh-proxy:1"]).await;
     fill(&server).await;
     server
-        .stand
+        .env
         .server
         .store()
         .delete("shardingconfigs.ctrlmesh.kusionstack.io", "demo", "secret-two")
@@ -157,7 +152,7 @@ async fn answer_about_a_pod_tells_nothing_of_a_config_map() {
     };
     // It is not even read.
     server
-        .stand
+        .env
         .server
         .faults()
         .add(Rule::new(refusal).resource("configmaps"));

@@ -72,7 +72,7 @@ async fn review_is_answered_in_time_beside_idle_connections_of_one_source() {
 
 #[tokio::test]
 async fn review_is_answered_in_time_beside_idle_connections_of_many_sources() {
-    let server = Server::start_with(|stand| stand.bounds.connections = 64).await;
+    let server = Server::start_with(|env| env.bounds.connections = 64).await;
     let sources: Vec<IpAddr> = (1..=20).map(|last| [127, 0, 1, last].into()).collect();
     let crowd = idle(&server, &sources, 5).await;
     assert!(crowd.len() > 64, "{} have connected", crowd.len());
@@ -82,7 +82,7 @@ async fn review_is_answered_in_time_beside_idle_connections_of_many_sources() {
 
 #[tokio::test]
 async fn connection_without_a_request_is_closed_in_seconds() {
-    let server = Server::start_with(|stand| stand.bounds.first_head = Duration::from_millis(100)).await;
+    let server = Server::start_with(|env| env.bounds.first_head = Duration::from_millis(100)).await;
     let mut silent = server.client.connect(server.address).await.unwrap();
     let mut bytes = [0; 16];
     let closed = tokio::time::timeout(Duration::from_secs(4), silent.read(&mut bytes)).await;
@@ -127,7 +127,7 @@ async fn bodies_that_are_announced_and_do_not_come_hold_nobody_up() {
 #[tokio::test]
 async fn connection_that_an_api_server_has_just_opened_outlives_flood_of_new_ones() {
     const MOST: usize = 64;
-    let server = Server::start_with(|stand| stand.bounds.connections = MOST).await;
+    let server = Server::start_with(|env| env.bounds.connections = MOST).await;
     let mut opened = server.client.connect(server.address).await.unwrap();
     let mut closed = JoinSet::new();
     let sources = (2..10).map(|last| IpAddr::from([127, 0, 0, last]));
@@ -146,7 +146,7 @@ async fn connection_that_an_api_server_has_just_opened_outlives_flood_of_new_one
 
 #[tokio::test]
 async fn request_that_is_no_review_does_not_keep_its_connection_open() {
-    let server = Server::start_with(|stand| stand.bounds.connections = 3).await;
+    let server = Server::start_with(|env| env.bounds.connections = 3).await;
     let mut reviewed = server.client.connect(server.address).await.unwrap();
     assert_eq!(post(&mut reviewed, &namespace_review()).await.unwrap(), 200);
     let mut others = Vec::new();

@@ -148,7 +148,7 @@ async fn review_is_answered_in_time_beside_flood_of_bodies_that_have_begun() {
 async fn review_is_answered_in_time_beside_flood_of_whole_reviews() {
     let server = Server::start(&[]).await;
     let held = Rule::new(Fault::Hold(Gate::new())).verb("list").resource("namespaces");
-    server.stand.server.faults().add(held);
+    server.env.server.faults().add(held);
     let flood = Flood::start(&server, 2, Sent::Review).await;
     reviews_are_answered_in_time(&server, &flood).await;
 }

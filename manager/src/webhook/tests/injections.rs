@@ -2,11 +2,11 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ctrlmesh_manager_planner::samples;
 use ctrlmesh_testkit::{Fault, Gate, Rule};
 use serde_json::{Value, json};
 
 use super::reviews::Server;
-use crate::samples;
 use crate::webhook::routes::MUTATE_POD;
 
 const IMAGE: &str = "--proxy-image=ctrlmesh-proxy:1";
@@ -18,7 +18,7 @@ async fn server(flags: &[&str]) -> Server {
     let flags: Vec<&str> = [IMAGE].iter().chain(flags).copied().collect();
     let server = Server::start(&flags).await;
     put_key(&server, KEY);
-    server.stand.server.store().put(samples::shard("a", &[])).unwrap();
+    server.env.server.store().put(samples::shard("a", &[])).unwrap();
     server
 }
 
@@ -26,7 +26,7 @@ fn put_key(server: &Server, key: &str) {
     let data = json!({"public": STANDARD.encode(key), "private": ""});
     let metadata = json!({"name": "ctrlmesh-chain-key", "namespace": "ctrlmesh"});
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data});
-    server.stand.server.store().put(secret).unwrap();
+    server.env.server.store().put(secret).unwrap();
 }
 
 fn pod(labels: &[(&str, &str)]) -> Value {
@@ -72,7 +72,7 @@ fn refused(response: &Value, code: u16, says: &str) {
 }
 
 #[tokio::test]
-async fn a_pod_that_asks_for_a_sidecar_gets_it() {
+async fn pod_that_requests_sidecar_is_injected() {
     let server = server(&[]).await;
     let before = of_shard("a");
     let after = made(&before, &server.create(MUTATE_POD, &before).await);
@@ -92,7 +92,7 @@ async fn a_pod_that_asks_for_a_sidecar_gets_it() {
         .unwrap();
     assert!(kubeconfig.contains("namespace: \"demo\""), "{kubeconfig}");
     assert_eq!(server.create(MUTATE_POD, &after).await.get("patch"), None, "it has it");
-    let metrics = server.stand.context.metrics.render().unwrap();
+    let metrics = server.env.context.metrics.render().unwrap();
     assert!(
         metrics.contains("webhook_reviews_total{webhook=\"Pod\",outcome=\"Patched\"} 1"),
         "{metrics}"
@@ -109,7 +109,7 @@ async fn breakers_and_faults_count_as_well() {
         "in namespace demo selects this pod",
     );
     let pods = json!({"matchLabels": {"shard": "b"}});
-    let store = server.stand.server.store();
+    let store = server.env.server.store();
     store.put(samples::breaker("calm", &pods, &[], &[])).unwrap();
     let after = made(&before, &server.create(MUTATE_POD, &before).await);
     let label = &after["metadata"]["labels"]["ctrlmesh.kusionstack.io/sharding-config-injected"];
@@ -125,7 +125,7 @@ async fn other_pods_are_none_of_its_business() {
     let server = server(&[]).await;
     // Nothing that would be asked is answered.
     server
-        .stand
+        .env
         .server
         .faults()
         .add(Rule::new(Fault::Hold(Gate::new())).resource("shardingconfigs"));
@@ -147,7 +147,7 @@ async fn other_pods_are_none_of_its_business() {
 }
 
 #[tokio::test]
-async fn a_pod_that_cant_have_its_sidecar_is_not_made() {
+async fn pod_that_cannot_be_injected_is_rejected() {
     let server = server(&["--lease-seconds=3"]).await;
     let mut pod = of_shard("a");
     pod["spec"]["hostNetwork"] = json!(true);
@@ -162,7 +162,7 @@ async fn a_pod_that_cant_have_its_sidecar_is_not_made() {
         "can't get one now",
     );
     server
-        .stand
+        .env
         .server
         .store()
         .delete("secrets", "ctrlmesh", "ctrlmesh-chain-key")
@@ -171,7 +171,7 @@ async fn a_pod_that_cant_have_its_sidecar_is_not_made() {
     refused(&response, 503, "the manager that leads makes it");
     put_key(&server, KEY);
     server
-        .stand
+        .env
         .server
         .faults()
         .add(Rule::new(Fault::Hold(Gate::new())).resource("faultinjections"));
@@ -182,7 +182,7 @@ async fn a_pod_that_cant_have_its_sidecar_is_not_made() {
 async fn an_image_must_be_known() {
     let server = Server::start(&[]).await;
     put_key(&server, KEY);
-    server.stand.server.store().put(samples::shard("a", &[])).unwrap();
+    server.env.server.store().put(samples::shard("a", &[])).unwrap();
     refused(
         &server.create(MUTATE_POD, &of_shard("a")).await,
         403,
@@ -214,7 +214,7 @@ fn redirected(pod: &Value) -> &Value {
 #[tokio::test]
 async fn both_addresses_of_the_api_server_are_redirected() {
     let server = server(&[]).await;
-    let store = server.stand.server.store();
+    let store = server.env.server.store();
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "kubernetes", "namespace": "default"},
         "spec": {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00::1"]},
@@ -238,16 +238,12 @@ async fn both_addresses_of_the_api_server_are_redirected() {
             code,
             retry_after: None,
         };
-        server
-            .stand
-            .server
-            .faults()
-            .add(Rule::new(refusal).resource("services"))
+        server.env.server.faults().add(Rule::new(refusal).resource("services"))
     };
     let rule = lists(500);
     refused(&server.create(MUTATE_POD, &before).await, 503, "can't get one now");
     made(&of_shard("a"), &server.create(MUTATE_POD, &of_shard("a")).await);
-    server.stand.server.faults().remove(rule);
+    server.env.server.faults().remove(rule);
 
     lists(403);
     let response = server.create(MUTATE_POD, &before).await;

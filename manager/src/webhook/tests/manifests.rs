@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use ctrlmesh_manager_api::crds;
 use serde::de::DeserializeOwned;
 
 use clap::Parser as _;
@@ -14,8 +15,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::args::Args;
-use crate::crds;
-use crate::webhook::certificate::bundles::{MUTATING, VALIDATING};
+use crate::certificates::webhook_ca::bundles::{MUTATING, VALIDATING};
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE};
 
 fn shipped<T: DeserializeOwned>(file: &str) -> T {
@@ -116,7 +116,7 @@ fn labels_never_hold_up_the_cluster() {
 }
 
 #[test]
-fn nobody_waits_for_the_manager_but_pods_that_ask_for_a_sidecar() {
+fn only_pods_that_request_sidecar_depend_on_manager() {
     let configuration: MutatingWebhookConfiguration = shipped("mutating.yaml");
     let webhook = configuration.webhooks.unwrap().pop().unwrap();
     assert_eq!(path(&webhook.client_config), MUTATE_POD);

@@ -5,18 +5,18 @@ use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ctrlmesh_manager_planner::samples;
 use serde_json::{Value, json};
 
 use super::clients::{Authority, known};
-use super::{Client, Stand};
-use crate::certificate::{Credential, Schedule, Stored};
-use crate::samples;
+use super::{Client, TestEnv};
+use crate::certificates::ca::{Credential, Schedule, Stored};
 use crate::webhook::namespaces::Namespaces;
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE, VALIDATE};
 
-/// A stand with its client and address.
+/// A test environment with its client and address.
 pub(super) struct Server {
-    pub(super) stand: Stand,
+    pub(super) env: TestEnv,
     pub(super) client: Client,
     pub(super) bundle: String,
     pub(super) address: SocketAddr,
@@ -24,29 +24,29 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) async fn start(flags: &[&str]) -> Self {
-        Self::of(Stand::start(flags).await, None).await
+        Self::of(TestEnv::start(flags).await, None).await
     }
 
-    pub(super) async fn start_with(change: impl FnOnce(&mut Stand)) -> Self {
-        let mut stand = Stand::start(&[]).await;
-        change(&mut stand);
-        Self::of(stand, None).await
+    pub(super) async fn start_with(change: impl FnOnce(&mut TestEnv)) -> Self {
+        let mut env = TestEnv::start(&[]).await;
+        change(&mut env);
+        Self::of(env, None).await
     }
 
     /// Asked by a client with this certificate and key.
-    pub(super) async fn of(stand: Stand, identity: Option<(&str, &str)>) -> Self {
+    pub(super) async fn of(env: TestEnv, identity: Option<(&str, &str)>) -> Self {
         let schedule = Schedule::default();
-        let names = stand.context.args.webhook_names();
+        let names = env.context.args.webhook_names();
         let stored = Stored {
             current: Some(Credential::issue(&names, SystemTime::now(), &schedule).unwrap()),
             ..Stored::default()
         };
-        stand.put_secret(&stored);
-        let (address, _) = stand.serve().await;
+        env.put_secret(&stored);
+        let (address, _) = env.serve().await;
         Self {
             bundle: stored.bundle(),
             client: Client::showing(&stored.bundle(), &[], identity),
-            stand,
+            env,
             address,
         }
     }
@@ -160,7 +160,7 @@ async fn every_mistake_is_told_with_its_field() {
 }
 
 #[tokio::test]
-async fn nobody_is_locked_in_by_what_was_stored() {
+async fn invalid_stored_object_can_still_be_edited() {
     let server = Server::start(&[]).await;
     let with = |pointer: &str, value: Value| {
         let mut object = broken();
@@ -213,7 +213,7 @@ fn in_namespaces(name: &str, namespaces: &Value) -> Value {
 #[tokio::test]
 async fn warnings_name_other_shards_to_api_servers_alone() {
     let server = Server::start(&[]).await;
-    let store = server.stand.server.store();
+    let store = server.env.server.store();
     let managed = json!({"ctrlmesh.kusionstack.io/control": "true"});
     store.put(namespace("shared-ns", &managed)).unwrap();
     store.put(in_namespaces("one", &json!(["shared-ns"]))).unwrap();
@@ -232,7 +232,7 @@ async fn warnings_name_other_shards_to_api_servers_alone() {
 #[tokio::test]
 async fn shards_that_share_objects_are_warned_of() {
     let (server, _file) = known(&Authority::new(), &[]).await;
-    let store = server.stand.server.store();
+    let store = server.env.server.store();
     let managed = json!({"ctrlmesh.kusionstack.io/control": "true"});
     store.put(namespace("shared-ns", &managed)).unwrap();
     store.put(namespace("lonely-ns", &managed)).unwrap();
@@ -265,7 +265,7 @@ async fn shards_that_share_objects_are_warned_of() {
     // An API server that does not answer, or refuses, is no reason to wait or to refuse.
     let gate = ctrlmesh_testkit::Gate::new();
     let rule = ctrlmesh_testkit::Rule::new(ctrlmesh_testkit::Fault::Hold(gate)).resource("shardingconfigs");
-    server.stand.server.faults().add(rule);
+    server.env.server.faults().add(rule);
     let response = server.create(path, &two).await;
     assert_eq!((&response["allowed"], response.get("warnings")), (&json!(true), None));
 }
@@ -307,7 +307,7 @@ async fn namespaces_and_objects_get_their_labels() {
     let unnamed = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "test-"}});
     assert_eq!(server.create(MUTATE_NAMESPACE, &unnamed).await.get("patch"), None);
 
-    let store = server.stand.server.store();
+    let store = server.env.server.store();
     store.put(namespace("test-1", &carried("30", "test-1"))).unwrap();
     store
         .put(namespace("free", &json!({"ctrlmesh.kusionstack.io/control": "false"})))
@@ -356,13 +356,9 @@ async fn labels_have_the_keys_that_flags_say() {
 
 #[tokio::test]
 async fn a_namespace_that_no_watch_has_told_of_is_asked_for() {
-    let stand = Stand::start(&[]).await;
-    stand
-        .server
-        .store()
-        .put(namespace("test-0", &json!({"a": "b"})))
-        .unwrap();
-    let (namespaces, _unfed) = Namespaces::new(stand.context.client.clone());
+    let env = TestEnv::start(&[]).await;
+    env.server.store().put(namespace("test-0", &json!({"a": "b"}))).unwrap();
+    let (namespaces, _unfed) = Namespaces::new(env.context.client.clone());
     let found = namespaces.get("test-0").await.unwrap();
     assert_eq!(
         (found.name.as_deref(), found.labels.unwrap()["a"].as_str()),

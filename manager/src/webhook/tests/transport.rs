@@ -10,8 +10,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::{Client, Stand, eventually};
-use crate::certificate::{Credential, Schedule, Stored};
+use super::{Client, TestEnv, eventually};
+use crate::certificates::ca::{Credential, Schedule, Stored};
 use crate::webhook::bodies::Bodies;
 use crate::webhook::connections::Source;
 use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_POD, MUTATE_RESOURCE, VALIDATE, read};
@@ -19,28 +19,28 @@ use crate::webhook::served::Served;
 
 const LIFE: Duration = Duration::from_secs(24 * 3600);
 
-fn credential(stand: &Stand) -> Credential {
+fn credential(env: &TestEnv) -> Credential {
     let schedule = Schedule {
         life: LIFE,
         ..Schedule::default()
     };
-    Credential::issue(&stand.context.args.webhook_names(), SystemTime::now(), &schedule).unwrap()
+    Credential::issue(&env.context.args.webhook_names(), SystemTime::now(), &schedule).unwrap()
 }
 
-fn stored(stand: &Stand) -> Stored {
+fn stored(env: &TestEnv) -> Stored {
     Stored {
-        current: Some(credential(stand)),
+        current: Some(credential(env)),
         ..Stored::default()
     }
 }
 
 #[tokio::test]
-async fn what_is_no_review_is_told_so() {
-    let mut stand = Stand::start(&[]).await;
-    stand.bounds.body = Duration::from_millis(200);
-    let stored = stored(&stand);
-    stand.put_secret(&stored);
-    let (address, _running) = stand.serve().await;
+async fn request_without_review_is_rejected() {
+    let mut env = TestEnv::start(&[]).await;
+    env.bounds.body = Duration::from_millis(200);
+    let stored = stored(&env);
+    env.put_secret(&stored);
+    let (address, _running) = env.serve().await;
     let client = Client::trusting(&stored.bundle());
     for path in VALIDATE
         .into_iter()
@@ -62,7 +62,7 @@ async fn what_is_no_review_is_told_so() {
         assert_eq!(client.get(address, path).await.unwrap().0, 405, "{path}");
     }
     assert_eq!(client.get(address, "/elsewhere").await.unwrap().0, 404);
-    let metrics = stand.context.metrics.render().unwrap();
+    let metrics = env.context.metrics.render().unwrap();
     let counted = "webhook_reviews_total{webhook=\"Validate\",outcome=\"NoReview\"} 18";
     assert!(metrics.contains(counted), "{metrics}");
 }
@@ -82,25 +82,25 @@ async fn a_body_has_a_bound() {
 /// Otherwise an API server keeps to one replica for ever.
 #[tokio::test]
 async fn an_http2_connection_ends_when_it_is_old() {
-    let mut stand = Stand::start(&[]).await;
-    stand.bounds.age = Duration::from_millis(100);
-    let stored = stored(&stand);
-    stand.put_secret(&stored);
-    let (address, _running) = stand.serve().await;
+    let mut env = TestEnv::start(&[]).await;
+    env.bounds.age = Duration::from_millis(100);
+    let stored = stored(&env);
+    env.put_secret(&stored);
+    let (address, _running) = env.serve().await;
     goes_away(&mut http2(&stored, address).await).await;
 }
 
 /// Otherwise an API server gets the old sidecar's image from it, for as long as it answers at all.
 #[tokio::test]
 async fn connections_end_when_the_manager_goes_and_new_ones_are_served() {
-    let mut stand = Stand::start(&[]).await;
-    stand.bounds.late = Duration::from_millis(100);
-    let stored = stored(&stand);
-    stand.put_secret(&stored);
-    let (address, _running) = stand.serve().await;
+    let mut env = TestEnv::start(&[]).await;
+    env.bounds.late = Duration::from_millis(100);
+    let stored = stored(&env);
+    env.put_secret(&stored);
+    let (address, _running) = env.serve().await;
     let client = Client::trusting(&stored.bundle());
     let (mut before, mut plain) = (http2(&stored, address).await, client.connect(address).await.unwrap());
-    stand.goes.cancel();
+    env.goes.cancel();
     goes_away(&mut before).await;
     assert_eq!(plain.read(&mut [0; 16]).await.unwrap(), 0, "it is closed");
     assert_eq!(client.get(address, "/healthz").await.unwrap().0, 200);
@@ -135,17 +135,17 @@ async fn goes_away(stream: &mut TlsStream<TcpStream>) {
 
 #[tokio::test]
 async fn a_handshake_has_a_deadline() {
-    let mut stand = Stand::start(&[]).await;
-    stand.bounds.handshake = Duration::from_millis(100);
-    let stored = stored(&stand);
-    stand.put_secret(&stored);
-    let (address, _running) = stand.serve().await;
+    let mut env = TestEnv::start(&[]).await;
+    env.bounds.handshake = Duration::from_millis(100);
+    let stored = stored(&env);
+    env.put_secret(&stored);
+    let (address, _running) = env.serve().await;
     let mut silent = TcpStream::connect(address).await.unwrap();
     let mut bytes = [0; 16];
     let closed = tokio::time::timeout(Duration::from_secs(4), silent.read(&mut bytes)).await;
     assert_eq!(closed.unwrap().unwrap(), 0, "it is closed");
     assert!(
-        Client::trusting(&credential(&stand).ca)
+        Client::trusting(&credential(&env).ca)
             .get(address, "/healthz")
             .await
             .is_err()
@@ -158,15 +158,15 @@ async fn a_handshake_has_a_deadline() {
             .0,
         200
     );
-    assert_eq!(stand.context.metrics.webhook.failed_handshakes.get(), 2);
+    assert_eq!(env.context.metrics.webhook.failed_handshakes.get(), 2);
 }
 
 #[tokio::test]
 async fn a_review_in_flight_ends_before_the_server_does() {
-    let stand = Stand::start(&[]).await;
-    let stored = stored(&stand);
-    stand.put_secret(&stored);
-    let (address, running) = stand.serve().await;
+    let env = TestEnv::start(&[]).await;
+    let stored = stored(&env);
+    env.put_secret(&stored);
+    let (address, running) = env.serve().await;
     let client = Client::trusting(&stored.bundle());
     let mut stream = client.connect(address).await.unwrap();
     let head = "POST /mutate-namespace HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n";
@@ -175,7 +175,7 @@ async fn a_review_in_flight_ends_before_the_server_does() {
     let mut interim = [0; 25];
     stream.read_exact(&mut interim).await.unwrap();
     assert!(interim.starts_with(b"HTTP/1.1 100"));
-    stand.context.stop.cancel();
+    env.context.stop.cancel();
     stream.write_all(b"{}").await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -188,16 +188,16 @@ async fn a_review_in_flight_ends_before_the_server_does() {
 async fn files_of_somebody_else_are_served_and_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let flag = format!("--webhook-cert-dir={}", folder.path().display());
-    let stand = Stand::start(&[&flag]).await;
+    let env = TestEnv::start(&[&flag]).await;
     let write = |credential: &Credential| {
         std::fs::write(folder.path().join("tls.key"), &credential.key).unwrap();
         std::fs::write(folder.path().join("tls.crt"), &credential.certificate).unwrap();
     };
-    let (first, second) = (credential(&stand), credential(&stand));
+    let (first, second) = (credential(&env), credential(&env));
     let served = Arc::new(Served::default());
     let chain = || served.key.load_full().map(|key| key.cert.clone());
     let mut last = None;
-    let mut read = async || served.read_files(&stand.context, folder.path(), &mut last).await;
+    let mut read = async || served.read_files(&env.context, folder.path(), &mut last).await;
     read().await;
     assert_eq!(chain(), None, "there are no files yet");
     write(&first);
@@ -209,7 +209,7 @@ async fn files_of_somebody_else_are_served_and_read_again() {
     read().await;
     assert_eq!(chain(), first);
 
-    let (context, followed, directory) = (stand.context.clone(), served.clone(), folder.path().to_owned());
+    let (context, followed, directory) = (env.context.clone(), served.clone(), folder.path().to_owned());
     let following = tokio::spawn(async move {
         followed
             .follow_files(&context, &directory, Duration::from_millis(5))
@@ -219,9 +219,9 @@ async fn files_of_somebody_else_are_served_and_read_again() {
     let second = Some(second.certified_key().unwrap().cert);
     eventually(|| chain() == second).await;
     // Nobody's configurations and Secrets are touched.
-    let leader = tokio::spawn(crate::webhook::certificate::run(stand.context.clone()));
-    stand.context.stop.cancel();
+    let leader = tokio::spawn(crate::certificates::webhook_ca::run(env.context.clone()));
+    env.context.stop.cancel();
     following.await.unwrap();
     leader.await.unwrap().unwrap();
-    assert_eq!(stand.server.requests().all().len(), 0);
+    assert_eq!(env.server.requests().all().len(), 0);
 }

@@ -1,0 +1,56 @@
+//! The CustomResourceDefinitions, made from the types, as an API server takes them.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
+use kube_core::CustomResourceExt;
+
+use crate::{CircuitBreaker, FaultInjection, ManagerState, ShardingConfig, schema};
+
+/// All of them, in the order of their names.
+#[must_use]
+pub fn all() -> Vec<CustomResourceDefinition> {
+    [
+        CircuitBreaker::crd(),
+        FaultInjection::crd(),
+        ManagerState::crd(),
+        ShardingConfig::crd(),
+    ]
+    .into_iter()
+    .map(tidied)
+    .collect()
+}
+
+/// One of them as YAML. The same bytes each time: its fields have an order, and its maps are sorted.
+///
+/// # Errors
+/// Never for [`all`]: what can't be YAML is no schema.
+pub fn yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser::Error> {
+    serde_saphyr::to_string(crd)
+}
+
+/// Name of its file in `deploy/crd`.
+#[must_use]
+pub fn file_name(crd: &CustomResourceDefinition) -> String {
+    format!("{}.yaml", crd.spec.names.plural)
+}
+
+/// The schema of a kind's only version.
+#[must_use]
+pub fn schema_of(crd: &CustomResourceDefinition) -> Option<&JSONSchemaProps> {
+    crd.spec.versions.first()?.schema.as_ref()?.open_api_v3_schema.as_ref()
+}
+
+fn tidied(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    for version in &mut crd.spec.versions {
+        let schema = version
+            .schema
+            .as_mut()
+            .and_then(|schema| schema.open_api_v3_schema.as_mut());
+        if let Some(schema) = schema {
+            schema::tidy(schema);
+        }
+    }
+    crd
+}
+
+#[cfg(test)]
+mod tests;

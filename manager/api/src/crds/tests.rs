@@ -1,0 +1,130 @@
+//! What is committed is what the types say, and what an API server wants of a schema holds.
+
+use std::path::Path;
+
+use super::*;
+
+const REGENERATE: &str = "run `make crd` and commit what it writes";
+
+fn folder() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crd")
+}
+
+#[test]
+fn deploy_crd_is_what_the_types_say() {
+    let mut files = Vec::new();
+    for crd in all() {
+        let file = folder().join(file_name(&crd));
+        let committed = std::fs::read_to_string(&file).unwrap_or_default();
+        assert_eq!(committed, yaml(&crd).unwrap(), "{}: {REGENERATE}", file.display());
+        files.push(file_name(&crd));
+    }
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let is_known = files.contains(&name) || name == "Kustomization";
+        assert!(is_known, "deploy/crd/{name} is of no kind; remove it");
+    }
+}
+
+#[test]
+fn printing_twice_gives_the_same_bytes_and_loses_nothing() {
+    for crd in all() {
+        let text = yaml(&crd).unwrap();
+        assert_eq!(text, yaml(&crd).unwrap());
+        let again: CustomResourceDefinition = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(again, crd);
+    }
+}
+
+/// Every schema below one, with its path.
+fn walk<'s>(schema: &'s JSONSchemaProps, path: &str, visit: &mut dyn FnMut(&str, &'s JSONSchemaProps)) {
+    visit(path, schema);
+    for (name, property) in schema.properties.iter().flatten() {
+        walk(property, &format!("{path}.{name}"), visit);
+    }
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaPropsOrArray;
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &schema.items {
+        walk(items, &format!("{path}[]"), visit);
+    }
+}
+
+#[test]
+fn schemas_are_structural_and_described() {
+    for crd in all() {
+        let kind = crd.spec.names.kind.clone();
+        walk(schema_of(&crd).unwrap(), &kind, &mut |path, schema| {
+            let is_free = schema.x_kubernetes_preserve_unknown_fields == Some(true);
+            let is_either = schema.x_kubernetes_int_or_string == Some(true);
+            assert!(schema.type_.is_some() || is_free || is_either, "{path} has no type");
+            assert_eq!(schema.nullable, None, "{path}");
+            let junctors = [&schema.all_of, &schema.any_of, &schema.one_of];
+            assert!(junctors.iter().all(|list| list.is_none()), "{path}");
+            let formats = [None, Some("int32"), Some("int64"), Some("date-time")];
+            assert!(
+                formats.contains(&schema.format.as_deref()),
+                "{path}: {:?}",
+                schema.format
+            );
+            let is_list = schema.type_.as_deref() == Some("array");
+            assert_eq!(
+                is_list,
+                schema.x_kubernetes_list_type.is_some(),
+                "{path} is a list without a type, or the reverse"
+            );
+            let is_field = path.contains('.') && !path.ends_with("[]") && !path.contains(".metadata");
+            assert!(!is_field || schema.description.is_some(), "{path} has no description");
+        });
+    }
+}
+
+#[test]
+fn kinds_have_the_names_that_people_use() {
+    let names: Vec<_> = all()
+        .iter()
+        .map(|crd| {
+            let names = &crd.spec.names;
+            let short = names.short_names.clone().unwrap_or_default().join(",");
+            format!(
+                "{} {} {short} {}",
+                crd.metadata.name.clone().unwrap(),
+                names.kind,
+                crd.spec.scope
+            )
+        })
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "circuitbreakers.ctrlmesh.kusionstack.io CircuitBreaker cbk Namespaced",
+            "faultinjections.ctrlmesh.kusionstack.io FaultInjection fj Namespaced",
+            "managerstates.ctrlmesh.kusionstack.io ManagerState  Cluster",
+            "shardingconfigs.ctrlmesh.kusionstack.io ShardingConfig shard Namespaced",
+        ]
+    );
+    for crd in all() {
+        let [version] = &crd.spec.versions[..] else {
+            panic!("one version")
+        };
+        assert_eq!(
+            (version.name.as_str(), version.served, version.storage),
+            ("v1alpha1", true, true)
+        );
+        assert!(version.subresources.as_ref().unwrap().status.is_some());
+        let columns = version.additional_printer_columns.iter().flatten();
+        assert!(columns.count() >= 2, "{}", crd.spec.names.kind);
+    }
+}
+
+/// `theirs.txt`: the fields that KusionStack's schemas have (its `config/crd/bases`, and the FaultInjection of its chart).
+#[test]
+fn fields_are_spelt_as_people_have_them() {
+    let mut ours = Vec::new();
+    for crd in all() {
+        walk(schema_of(&crd).unwrap(), &crd.spec.names.kind, &mut |path, _| {
+            ours.push(path.to_owned())
+        });
+    }
+    for field in include_str!("theirs.txt").lines() {
+        assert!(ours.iter().any(|path| path == field), "no {field}");
+    }
+}

@@ -1,0 +1,50 @@
+//! The custom resources, group `ctrlmesh.kusionstack.io/v1alpha1`. Fields are spelt as KusionStack's controller-mesh spells
+//! them (`relateResources` and all), so that objects that people have apply unchanged; what is new stands beside them.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `sharding_config`, `circuit_breaker`, `fault_injection`, `manager_state` | one kind each: types, schema, CEL rules |
+//! | `plugin`, `rules`, `status` | parts that kinds share |
+//! | `schemas` | pieces of schema that no derive can say |
+//! | [`crds`] | the CustomResourceDefinitions; `make crd` writes them to `deploy/crd` |
+//! | [`schema`] | what is wrong with a document by its schema, as an API server finds it |
+//! | `verification_key` | keys that sign plugins |
+//!
+//! Rules that need more than one field's schema or CEL are `ctrlmesh-manager-planner`'s. Nothing here reads a file, a clock or a network.
+
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each printer column has attributes of its own"
+)]
+
+pub mod circuit_breaker;
+pub mod crds;
+pub mod fault_injection;
+pub mod manager_state;
+pub mod plugin;
+pub mod rules;
+pub mod schema;
+mod schemas;
+pub mod sharding_config;
+pub mod status;
+mod verification_key;
+
+pub use circuit_breaker::{CircuitBreaker, CircuitBreakerSpec};
+pub use ctrlmesh_contract::{LabelSelector, Operator, Requirement};
+pub use fault_injection::{FaultInjection, FaultInjectionSpec};
+pub use manager_state::ManagerState;
+pub use plugin::PluginRef;
+pub use sharding_config::{ShardingConfig, ShardingConfigSpec};
+pub use verification_key::VerificationKey;
+
+/// Group and version of all kinds.
+pub const API_VERSION: &str = "ctrlmesh.kusionstack.io/v1alpha1";
+
+/// Kinds of objects that a chain is compiled from.
+pub const CHAIN_KINDS: [&str; 3] = ["ShardingConfig", "CircuitBreaker", "FaultInjection"];
+
+/// Field manager of everything that the manager applies.
+pub const FIELD_MANAGER: &str = "ctrlmesh-manager";
+
+/// Label of what the manager makes for itself and for sidecars; its value is [`FIELD_MANAGER`].
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";

@@ -1,0 +1,70 @@
+//! Fields that hold a duration. Schemas of Kubernetes have no type for Go's notation: to them it is a text.
+
+/// Their names, wherever they stand.
+const FIELDS: [&str; 11] = [
+    "fixedDelay",
+    "interval",
+    "max",
+    "maxDuration",
+    "maxSleepingWindowSize",
+    "mean",
+    "min",
+    "queue",
+    "sleepingWindowSize",
+    "slowerThan",
+    "window",
+];
+
+/// Whether the field at the end of a path, such as `spec.httpFault[0].delay.fixedDelay`, holds a duration.
+pub fn is_duration(path: &str) -> bool {
+    let field = path.rsplit_once('.').map_or(path, |(_, field)| field);
+    FIELDS.contains(&field)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray};
+
+    use super::*;
+    use crate::crds;
+
+    /// Every text in a schema: field, and what the definition says of it.
+    fn texts(schema: &JSONSchemaProps, found: &mut BTreeSet<(String, String)>) {
+        for (name, schema) in schema.properties.iter().flatten() {
+            if schema.type_.as_deref() == Some("string") {
+                found.insert((name.clone(), schema.description.clone().unwrap_or_default()));
+            }
+            texts(schema, found);
+        }
+        if let Some(JSONSchemaPropsOrArray::Schema(items)) = &schema.items {
+            texts(items, found);
+        }
+    }
+
+    #[test]
+    fn fields_are_those_of_which_definitions_say_so() {
+        let mut found = BTreeSet::new();
+        for crd in crds::all() {
+            texts(crds::schema_of(&crd).unwrap(), &mut found);
+        }
+        // Beside fixedDelay, in the same notation.
+        let of_delay = ["max", "mean", "min"];
+        let told: BTreeSet<&str> = found
+            .iter()
+            .filter(|(_, description)| description.contains("Go's notation"))
+            .map(|(name, _)| name.as_str())
+            .chain(of_delay)
+            .collect();
+        assert_eq!(told, FIELDS.into_iter().collect());
+        for (name, description) in &found {
+            let is_told = description.contains("Go's notation") || of_delay.contains(&name.as_str());
+            assert_eq!(
+                is_duration(&format!("spec.x[0].{name}")),
+                is_told,
+                "{name}: {description}"
+            );
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A copy of an object without what its schema does not allow, for rules that are to be asked about the rest.
+
+use ctrlmesh_contract::Mistakes;
+use ctrlmesh_contract::suggest::closest;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use serde_json::{Map, Value, json};
+
+use super::check;
+use super::check::{join, words};
+
+/// Texts of which at least one fits into any text field of our schemas.
+const TEXTS: [&str; 3] = ["1s", "0", "oci://a.example/a:1"];
+
+/// A copy that the schema allows.
+#[derive(Debug, Default, PartialEq)]
+pub struct Tolerated {
+    pub value: Value,
+    /// Paths of values that nobody wrote: what the author meant can't be known.
+    pub guessed: Vec<String>,
+}
+
+/// Makes the copy. Unknown fields and optional ones of another type are left out. A word that is nearly one of those that are known becomes
+/// that one. Anything else that is wrong or missing becomes some value that is allowed. Recursion is bounded by the schema's depth.
+pub fn tolerated(value: &Value, schema: &JSONSchemaProps, path: &str) -> Tolerated {
+    let mut copy = Copy::default();
+    let value = copy.value(value, schema, path);
+    Tolerated {
+        value,
+        guessed: copy.guessed,
+    }
+}
+
+/// Whether a value is of a schema's type.
+pub fn has_type(value: &Value, schema: &JSONSchemaProps) -> bool {
+    match schema.type_.as_deref() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("integer") => value.is_i64(),
+        Some("boolean") => value.is_boolean(),
+        _ => true,
+    }
+}
+
+#[derive(Default)]
+struct Copy {
+    guessed: Vec<String>,
+}
+
+impl Copy {
+    fn value(&mut self, value: &Value, schema: &JSONSchemaProps, path: &str) -> Value {
+        match (schema.type_.as_deref(), value) {
+            (Some("object"), Value::Object(fields)) => Value::Object(self.object(fields, schema, path)),
+            (Some("array"), Value::Array(items)) => Value::Array(self.array(items, schema, path)),
+            (Some("string"), Value::String(text)) => self.text(text, schema, path),
+            _ if fits(value, schema) => value.clone(),
+            _ => self.guess(schema, path),
+        }
+    }
+
+    fn object(&mut self, fields: &Map<String, Value>, schema: &JSONSchemaProps, path: &str) -> Map<String, Value> {
+        if schema.x_kubernetes_preserve_unknown_fields == Some(true) {
+            return fields.clone();
+        }
+        let required = schema.required.as_deref().unwrap_or_default();
+        let mut kept = Map::new();
+        for (name, value) in fields {
+            let known = schema.properties.as_ref().and_then(|known| known.get(name));
+            let path = join(path, name);
+            match (known, &schema.additional_properties, &schema.properties) {
+                (Some(schema), ..) if required.contains(name) || has_type(value, schema) => {
+                    kept.insert(name.clone(), self.value(value, schema, &path));
+                }
+                (None, Some(JSONSchemaPropsOrBool::Schema(schema)), _) if has_type(value, schema) => {
+                    kept.insert(name.clone(), self.value(value, schema, &path));
+                }
+                (None, None, None) => {
+                    kept.insert(name.clone(), value.clone());
+                }
+                _ => {}
+            }
+        }
+        for name in required {
+            if !kept.contains_key(name) {
+                let known = schema.properties.as_ref().and_then(|known| known.get(name));
+                let value = known.map_or(Value::Null, |schema| self.guess(schema, &join(path, name)));
+                kept.insert(name.clone(), value);
+            }
+        }
+        kept
+    }
+
+    fn array(&mut self, items: &[Value], schema: &JSONSchemaProps, path: &str) -> Vec<Value> {
+        let Some(JSONSchemaPropsOrArray::Schema(of_item)) = &schema.items else {
+            return items.to_vec();
+        };
+        let count = |bound: Option<i64>| bound.and_then(|bound| usize::try_from(bound).ok());
+        let most = count(schema.max_items).unwrap_or(usize::MAX);
+        let allowed = items.iter().take(most).enumerate();
+        let mut copy: Vec<Value> = allowed
+            .map(|(index, item)| self.value(item, of_item, &format!("{path}[{index}]")))
+            .collect();
+        while copy.len() < count(schema.min_items).unwrap_or_default() {
+            copy.push(self.guess(of_item, path));
+        }
+        for key in schema.x_kubernetes_list_map_keys.iter().flatten() {
+            part(&mut copy, key);
+        }
+        copy
+    }
+
+    fn text(&mut self, text: &str, schema: &JSONSchemaProps, path: &str) -> Value {
+        if fits(&json!(text), schema) {
+            return json!(text);
+        }
+        match closest(text, words(schema)) {
+            Some(word) => json!(word),
+            None => self.guess(schema, path),
+        }
+    }
+
+    fn guess(&mut self, schema: &JSONSchemaProps, path: &str) -> Value {
+        self.guessed.push(path.to_owned());
+        some_value(schema)
+    }
+}
+
+/// Some value that a schema allows. Recursion is bounded by the schema's depth.
+fn some_value(schema: &JSONSchemaProps) -> Value {
+    match schema.type_.as_deref() {
+        Some("object") => {
+            let of = |name: &String| schema.properties.as_ref()?.get(name).map(some_value);
+            let required = schema.required.iter().flatten();
+            let fields = required.filter_map(|name| Some((name.clone(), of(name)?)));
+            Value::Object(fields.collect())
+        }
+        Some("array") => match &schema.items {
+            Some(JSONSchemaPropsOrArray::Schema(item)) => (0..schema.min_items.unwrap_or_default())
+                .map(|_| some_value(item))
+                .collect(),
+            _ => json!([]),
+        },
+        Some("integer") => {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "bounds of our schemas are whole and small"
+            )]
+            let number = 1.0_f64
+                .max(schema.minimum.unwrap_or(1.0))
+                .min(schema.maximum.unwrap_or(f64::MAX)) as i64;
+            json!(number)
+        }
+        Some("boolean") => json!(false),
+        _ => {
+            let mut texts = words(schema).chain(TEXTS);
+            json!(texts.find(|text| fits(&json!(text), schema)).unwrap_or_default())
+        }
+    }
+}
+
+/// Parts elements that are the same by their key, which is a text.
+fn part(items: &mut [Value], key: &str) {
+    let mut seen: Vec<String> = Vec::new();
+    for (index, item) in items.iter_mut().enumerate() {
+        let Some(Value::String(name)) = item.get_mut(key) else {
+            continue;
+        };
+        if seen.contains(name) {
+            *name = format!("{name}-{index}");
+        }
+        seen.push(name.clone());
+    }
+}
+
+fn fits(value: &Value, schema: &JSONSchemaProps) -> bool {
+    let mut mistakes = Mistakes::default();
+    check(value, schema, "", &mut mistakes);
+    mistakes.list().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema() -> JSONSchemaProps {
+        let item = json!({"type": "object", "required": ["name"], "properties": {
+            "name": {"type": "string", "minLength": 1}, "x": {"type": "integer"},
+        }});
+        let schema = json!({"type": "object", "required": ["name", "image"], "properties": {
+            "name": {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
+            "image": {"type": "string", "pattern": "^oci://.+"},
+            "word": {"type": "string", "enum": ["first", "second"]},
+            "number": {"type": "integer", "minimum": 3, "maximum": 5},
+            "list": {"type": "array", "maxItems": 3, "x-kubernetes-list-map-keys": ["name"], "items": item},
+            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            "texts": {"type": "object", "additionalProperties": {"type": "string"}},
+        }});
+        serde_json::from_value(schema).unwrap()
+    }
+
+    /// The copy of an object with these fields, and what was guessed.
+    fn copy(fields: &Value) -> (Value, Vec<String>) {
+        let mut value = json!({"name": "a", "image": "oci://a"});
+        value
+            .as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        let Tolerated { mut value, guessed } = tolerated(&value, &schema(), "spec");
+        let mut mistakes = Mistakes::default();
+        check(&value, &schema(), "spec", &mut mistakes);
+        assert!(mistakes.list().is_empty(), "{mistakes}");
+        for (name, good) in [("name", "a"), ("image", "oci://a")] {
+            if value[name] == good {
+                value.as_object_mut().unwrap().remove(name);
+            }
+        }
+        (value, guessed)
+    }
+
+    #[test]
+    fn fields_that_are_not_allowed_are_left_out_and_the_rest_stays() {
+        let wrong = json!({
+            "unknown": {}, "number": "text", "free": {"any": 1}, "texts": {"a": "b", "c": 1},
+            "list": [{"name": "a", "x": 1, "y": 2}, {"name": "b", "x": "text"}],
+        });
+        let expected = json!({"free": {"any": 1}, "texts": {"a": "b"}, "list": [{"name": "a", "x": 1}, {"name": "b"}]});
+        assert_eq!(copy(&wrong), (expected.clone(), Vec::new()));
+        assert_eq!(copy(&expected).0, expected);
+    }
+
+    #[test]
+    fn word_that_is_nearly_known_is_taken_for_it_and_any_other_is_a_guess() {
+        assert_eq!(copy(&json!({"word": "secnd"})), (json!({"word": "second"}), Vec::new()));
+        let guessed = vec!["spec.word".to_owned()];
+        assert_eq!(copy(&json!({"word": "other"})), (json!({"word": "first"}), guessed));
+    }
+
+    #[test]
+    fn required_fields_and_elements_that_are_wrong_are_guessed() {
+        let wrong = json!({
+            "name": 7, "image": "a", "number": 9, "list": [{"x": 1}, "text", {"name": "1s"}, {"name": "d"}],
+        });
+        let expected = json!({
+            "name": "1s", "image": "oci://a.example/a:1", "number": 3,
+            "list": [{"name": "1s", "x": 1}, {"name": "1s-1"}, {"name": "1s-2"}],
+        });
+        let guessed = [
+            "spec.image",
+            "spec.list[0].name",
+            "spec.list[1]",
+            "spec.name",
+            "spec.number",
+        ];
+        assert_eq!(copy(&wrong), (expected, guessed.map(str::to_owned).to_vec()));
+        let Tolerated { value, guessed } = tolerated(&json!({}), &schema(), "spec");
+        assert_eq!(value, json!({"name": "1s", "image": "oci://a.example/a:1"}));
+        assert_eq!(guessed, ["spec.name", "spec.image"]);
+    }
+}

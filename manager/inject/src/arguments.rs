@@ -1,0 +1,287 @@
+//! `--kubeconfig` among a container's arguments: one dash or two, with `=` or as two words, in `command` or `args`. And KUBECONFIG
+//! that is set there, by a shell or by `env`.
+
+use serde_json::json;
+
+use super::pod::Container;
+use super::refusal::Refusal;
+
+/// As Go's `flag` takes them; `pflag` takes the second alone.
+const FLAGS: [&str; 2] = ["-kubeconfig", "--kubeconfig"];
+/// What may stand there for a shell: it is led to the sidecar already.
+const VARIABLES: [&str; 3] = ["$KUBECONFIG", "${KUBECONFIG}", "$(KUBECONFIG)"];
+/// How a word begins that sets the variable.
+const SETS: &str = "KUBECONFIG=";
+const QUOTES: [char; 2] = ['"', '\''];
+/// What ends a word for a shell, besides white space.
+const ENDS: &str = ";&|<>()`";
+
+/// Leads the flag to the file, wherever the container has it; adds it if that `is_asked_for` and it has none.
+pub(super) fn lead(
+    container: &mut Container,
+    path: &str,
+    is_asked_for: bool,
+    has_variable: bool,
+) -> Result<(), Refusal> {
+    let mut command = container.strings("command");
+    // A flag at the end of the command has its value in the arguments.
+    let arguments_begin = command.len();
+    command.extend(container.strings("args"));
+    let before = command.clone();
+    let is_there = rewrite(&mut command, path);
+    if let Some(argument) = command.iter().find(|it| hides_flag(it, path, has_variable)) {
+        return Err(Refusal::HiddenFlag {
+            container: container.name().to_owned(),
+            argument: argument.clone(),
+        });
+    }
+    if is_asked_for && !is_there {
+        command.push(format!("--kubeconfig={path}"));
+    }
+    if command == before {
+        return Ok(());
+    }
+    let arguments = command.split_off(arguments_begin.min(command.len()));
+    for (field, words) in [("command", command), ("args", arguments)] {
+        if !words.is_empty() {
+            container.0.insert(field.to_owned(), json!(words));
+        }
+    }
+    Ok(())
+}
+
+/// Whether there was one.
+fn rewrite(words: &mut [String], path: &str) -> bool {
+    let (mut is_there, mut is_value) = (false, false);
+    for word in words {
+        if is_value {
+            path.clone_into(word);
+            is_value = false;
+        } else if FLAGS.contains(&word.as_str()) {
+            (is_there, is_value) = (true, true);
+        } else if let Some((flag, _)) = word.split_once('=').filter(|(flag, _)| FLAGS.contains(flag)) {
+            *word = format!("{flag}={path}");
+            is_there = true;
+        }
+    }
+    is_there
+}
+
+/// That no argument sets the variable to something else than what leads to the sidecar.
+pub(super) fn check_variable(container: &Container, path: &str) -> Result<(), Refusal> {
+    let mut words = container.strings("command");
+    words.extend(container.strings("args"));
+    let by_env = words.iter().any(|word| word.rsplit('/').next() == Some("env"));
+    // Elsewhere such an argument means what its program takes it for.
+    words.retain(|word| by_env || word.contains(|c: char| c.is_whitespace() || ENDS.contains(c)));
+    match words.into_iter().find(|word| sets_variable(word, path)) {
+        Some(argument) => Err(Refusal::HiddenVariable {
+            container: container.name().to_owned(),
+            argument,
+        }),
+        None => Ok(()),
+    }
+}
+
+fn sets_variable(word: &str, path: &str) -> bool {
+    word.match_indices(SETS).any(|(at, set)| {
+        let value = word.get(at + set.len()..).unwrap_or_default();
+        (at == 0 || begins_word(word, at)) && !is_ours(value, path, true)
+    })
+}
+
+/// Whether a word is a line for a shell that has the flag, with a value that leads elsewhere.
+fn hides_flag(word: &str, path: &str, has_variable: bool) -> bool {
+    let leads_elsewhere = |rest: &str| {
+        let rest = rest.trim_start_matches(QUOTES);
+        let Some(value) = rest.strip_prefix(|c: char| c == '=' || c.is_whitespace()) else {
+            return rest.is_empty();
+        };
+        !is_ours(value.trim_start(), path, has_variable)
+    };
+    FLAGS.iter().any(|flag| {
+        let mut found = word.match_indices(flag);
+        found.any(|(at, flag)| begins_word(word, at) && word.get(at + flag.len()..).is_some_and(leads_elsewhere))
+    })
+}
+
+/// Whether a word of a line begins here, but for the line's first.
+fn begins_word(line: &str, at: usize) -> bool {
+    let before = line.get(..at).unwrap_or_default();
+    before.ends_with(|c: char| c.is_whitespace() || QUOTES.contains(&c) || ENDS.contains(c))
+}
+
+/// Whether a value in a line leads to the sidecar: `$KUBECONFIG_PATH` and `"$KUBECONFIG".old` begin so and lead elsewhere.
+fn is_ours(value: &str, path: &str, has_variable: bool) -> bool {
+    let value = value.trim_start_matches(QUOTES);
+    let variables = VARIABLES.into_iter().filter(|_| has_variable);
+    let rests = variables.chain([path]).filter_map(|ours| value.strip_prefix(ours));
+    // `${KUBECONFIG:-…}`: what else it would be, if it were not set.
+    let or_else = value.strip_prefix("${KUBECONFIG").filter(|_| has_variable);
+    let or_else = or_else.and_then(|rest| rest.strip_prefix(':').unwrap_or(rest).strip_prefix(['-', '?', '=']));
+    rests
+        .chain(or_else.and_then(|rest| Some(rest.split_once('}')?.1)))
+        .any(|rest| {
+            let rest = rest.trim_start_matches(QUOTES);
+            rest.is_empty() || rest.starts_with(|c: char| c.is_whitespace() || ENDS.contains(c))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    const PATH: &str = "/k/fake.yaml";
+
+    fn container(command: &Value, args: &Value) -> Container {
+        let container = json!({"name": "manager", "command": command, "args": args});
+        Container(container.as_object().unwrap().clone())
+    }
+
+    fn led(command: &Value, args: &Value, is_asked_for: bool) -> (Vec<String>, Vec<String>) {
+        let mut container = container(command, args);
+        lead(&mut container, PATH, is_asked_for, true).unwrap();
+        let once = container.clone();
+        lead(&mut container, PATH, is_asked_for, true).unwrap();
+        assert_eq!(container, once);
+        (container.strings("command"), container.strings("args"))
+    }
+
+    #[test]
+    fn every_spelling_is_led_to_the_sidecar() {
+        let none = json!([]);
+        for (args, expected) in [
+            (
+                json!(["--kubeconfig=/x", "--v=2"]),
+                json!(["--kubeconfig=/k/fake.yaml", "--v=2"]),
+            ),
+            (json!(["-kubeconfig=/x"]), json!(["-kubeconfig=/k/fake.yaml"])),
+            (json!(["--kubeconfig="]), json!(["--kubeconfig=/k/fake.yaml"])),
+            (
+                json!(["--kubeconfig", "/x", "--v=2"]),
+                json!(["--kubeconfig", "/k/fake.yaml", "--v=2"]),
+            ),
+            (json!(["-kubeconfig", "--v=2"]), json!(["-kubeconfig", "/k/fake.yaml"])),
+            (
+                json!(["--kubeconfig=/a", "--kubeconfig=/b"]),
+                json!(["--kubeconfig=/k/fake.yaml", "--kubeconfig=/k/fake.yaml"]),
+            ),
+            (
+                json!(["--kubeconfig-context=x", "--remote-kubeconfig=/y"]),
+                json!(["--kubeconfig-context=x", "--remote-kubeconfig=/y"]),
+            ),
+            (json!(["--v=2"]), json!(["--v=2"])),
+        ] {
+            assert_eq!(json!(led(&none, &args, false).1), expected, "{args}");
+            assert_eq!(json!(led(&args, &none, false).0), expected, "{args} as command");
+        }
+    }
+
+    #[test]
+    fn a_value_may_begin_the_arguments() {
+        let (command, args) = led(&json!(["/manager", "--kubeconfig"]), &json!(["/x", "--v=2"]), false);
+        assert_eq!(
+            (command, args),
+            (
+                vec!["/manager".to_owned(), "--kubeconfig".to_owned()],
+                vec![PATH.to_owned(), "--v=2".to_owned()]
+            )
+        );
+    }
+
+    #[test]
+    fn kubeconfig_flag_is_added_where_requested() {
+        let (command, args) = led(&json!(["/manager"]), &json!(["--v=2"]), true);
+        assert_eq!(
+            (json!(command), json!(args)),
+            (json!(["/manager"]), json!(["--v=2", "--kubeconfig=/k/fake.yaml"]))
+        );
+        assert_eq!(
+            led(&json!(["/manager"]), &json!(null), true).1,
+            ["--kubeconfig=/k/fake.yaml"]
+        );
+        assert_eq!(
+            led(&json!([]), &json!(["-kubeconfig=/x"]), true).1,
+            ["-kubeconfig=/k/fake.yaml"]
+        );
+    }
+
+    #[test]
+    fn a_flag_in_a_line_for_a_shell_is_refused_unless_it_leads_to_the_sidecar() {
+        let ask = |line: &str, has_variable: bool| {
+            let mut container = container(&json!(["sh", "-c", line]), &json!([]));
+            lead(&mut container, PATH, false, has_variable).is_err()
+        };
+        for line in [
+            "/manager --kubeconfig=/x",
+            "/manager -kubeconfig /x --v=2",
+            "exec \"--kubeconfig\" /x",
+            "a;--kubeconfig=/x",
+            "/manager --kubeconfig",
+            "exec /manager --kubeconfig=$KUBECONFIG_PATH",
+            "/manager --kubeconfig=\"$KUBECONFIG\"_PATH",
+            "/manager --kubeconfig ${KUBECONFIG}.old",
+            "/manager --kubeconfig=/k/fake.yaml.old --v=2",
+        ] {
+            assert!(ask(line, true), "{line}");
+        }
+        for line in [
+            "/manager --kubeconfig=$KUBECONFIG",
+            "/manager --kubeconfig \"${KUBECONFIG}\"",
+            "/manager --kubeconfig=/k/fake.yaml",
+            "/manager --kubeconfig '/k/fake.yaml' --v=2",
+            "(/manager --kubeconfig=$KUBECONFIG)",
+            "/manager --kubeconfig=$KUBECONFIG; sleep 1",
+            "/manager --kubeconfig=${KUBECONFIG}|cat",
+            "bash -c '/manager --kubeconfig=$KUBECONFIG'",
+            "/manager --remote-kubeconfig=/x",
+            "/manager --kubeconfigs=/x",
+        ] {
+            assert!(!ask(line, true), "{line}");
+        }
+        assert!(
+            ask("/manager --kubeconfig=$KUBECONFIG", false),
+            "the variable is left alone"
+        );
+    }
+
+    #[test]
+    fn a_variable_that_is_set_for_the_program_is_refused_unless_it_leads_to_the_sidecar() {
+        let ask = |command: Value, args: Value| check_variable(&container(&command, &args), PATH);
+        for line in [
+            "KUBECONFIG=/x /manager",
+            "export KUBECONFIG=/x; /manager",
+            "cd /; KUBECONFIG=\"$OTHER\" /manager",
+            "bash -c 'KUBECONFIG=/x /manager'",
+            "KUBECONFIG= /manager",
+            "KUBECONFIG=$KUBECONFIG_PATH /manager",
+            "KUBECONFIG=$KUBECONFIG:/x /manager",
+            "KUBECONFIG=$KUBECONFIG a; KUBECONFIG=/x b",
+            "KUBECONFIG=/x;/manager",
+            "KUBECONFIG=${KUBECONFIG:+/x} /manager",
+            "KUBECONFIG=${KUBECONFIG:-/x}y /manager",
+        ] {
+            let refusal = ask(json!(["sh", "-c", line]), json!([]));
+            let argument = line.to_owned();
+            let container = "manager".to_owned();
+            assert_eq!(refusal, Err(Refusal::HiddenVariable { container, argument }), "{line}");
+        }
+        assert!(ask(json!(["env", "KUBECONFIG=/x", "/manager"]), json!([])).is_err());
+        assert!(ask(json!(["env"]), json!(["KUBECONFIG=/x", "/manager"])).is_err());
+        for line in [
+            "KUBECONFIG=/k/fake.yaml /manager",
+            "export KUBECONFIG=\"$KUBECONFIG\"; /manager",
+            "KUBECONFIG=$(KUBECONFIG)",
+            "MY_KUBECONFIG=/x /manager",
+            "/manager --pass=KUBECONFIG=/x",
+            "export KUBECONFIG=${KUBECONFIG:-/x}; exec /manager",
+            "KUBECONFIG=\"${KUBECONFIG?}\" /manager",
+        ] {
+            assert_eq!(ask(json!(["sh", "-c", line]), json!([])), Ok(()), "{line}");
+        }
+        let others = ask(json!(["/manager"]), json!(["--job-env", "KUBECONFIG=/x"]));
+        assert_eq!(others, Ok(()), "what it means is the program's business");
+    }
+}

@@ -1,0 +1,185 @@
+//! Environment: what the sidecar gets besides its settings, and what containers get by annotation.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ctrlmesh_contract::names::{annotations, env, pod};
+use serde_json::{Value, json};
+
+use super::injection_request::{Inject, InjectionRequest, Mode, Synced};
+use super::pod::{Container, Draft, name_of, variable};
+use super::refusal::Refusal;
+use super::settings::Known;
+
+/// Where a container finds the API server when it is told nothing else.
+pub(super) const HOST: &str = "KUBERNETES_SERVICE_HOST";
+const SERVER: [&str; 2] = [HOST, "KUBERNETES_SERVICE_PORT"];
+/// API servers make their Service with no other.
+const SERVICE_PORT: &str = "443";
+
+/// Variables that the pod asks for, in the order in which they are set.
+pub(super) fn asked_for(draft: &Draft, request: &InjectionRequest, server: &[Value]) -> Result<Vec<Value>, Refusal> {
+    let mut variables = Vec::new();
+    for sync in &request.env_sync {
+        match sync {
+            Synced::Value(name, value) => variables.push(variable(name, value)),
+            Synced::Copy(name) => {
+                let copy = first(&draft.containers, name, &variables)?;
+                variables.extend(copy);
+            }
+        }
+    }
+    variables.extend_from_slice(server);
+    let for_sidecar = request.env_inject.iter().filter(|inject| inject.name == pod::SIDECAR);
+    variables.extend(for_sidecar.flat_map(listed));
+    Ok(variables)
+}
+
+/// Who the sidecar is. It is told so before anything else.
+pub(super) fn own() -> [Value; 2] {
+    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    [
+        field(env::POD_NAME, "metadata.name"),
+        field(env::POD_NAMESPACE, "metadata.namespace"),
+    ]
+}
+
+/// As the first container has it that has one. `given`: what the sidecar gets before it.
+fn first(containers: &[Container], name: &str, given: &[Value]) -> Result<Option<Value>, Refusal> {
+    let Some(container) = containers.iter().find(|it| it.variable(name).is_some()) else {
+        return Ok(None);
+    };
+    check_copy(container, name, given)?;
+    Ok(container.variable(name).cloned())
+}
+
+/// That a container's variable says the same in the sidecar: kubelet puts in for `$(OTHER)` what stands before it in its own container,
+/// which the sidecar may be `given`, too.
+fn check_copy(container: &Container, name: &str, given: &[Value]) -> Result<(), Refusal> {
+    let mut before = container.items("env").iter().rev().skip_while(|it| name_of(it) != name);
+    let value = before.next().and_then(|it| it.get("value")?.as_str());
+    let has_more = !container.items("envFrom").is_empty();
+    let own = own();
+    let says_else = |other: &&str| match before.clone().find(|it| name_of(it) == *other) {
+        Some(theirs) => !own.iter().chain(given).any(|ours| is_same(ours, theirs)),
+        None => has_more,
+    };
+    match references(value.unwrap_or_default()).into_iter().find(says_else) {
+        Some(other) => Err(Refusal::NotCopied {
+            container: container.name().to_owned(),
+            variable: name.to_owned(),
+            other: other.to_owned(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Whether two variables are the same, but for what API servers write into references to fields.
+fn is_same(variable: &Value, other: &Value) -> bool {
+    let field = |variable: &Value| variable.pointer("/valueFrom/fieldRef/fieldPath").cloned();
+    match (field(variable), field(other)) {
+        (Some(path), Some(others)) => path == others && name_of(variable) == name_of(other),
+        _ => variable == other,
+    }
+}
+
+/// Names that a value refers to: `$(NAME)`, where `$$` stands for a dollar.
+fn references(value: &str) -> Vec<&str> {
+    let (mut names, mut value) = (Vec::new(), value);
+    while let Some((_, rest)) = value.split_once('$') {
+        value = rest.strip_prefix('$').unwrap_or(rest);
+        if let Some((name, rest)) = rest.strip_prefix('(').and_then(|it| it.split_once(')')) {
+            names.push(name);
+            value = rest;
+        }
+    }
+    names
+}
+
+/// Where the pod's own containers are told that the API server is.
+pub(super) fn server(draft: &Draft, request: &InjectionRequest, known: &Known) -> Result<Vec<Value>, Refusal> {
+    let mut variables = Vec::new();
+    for name in SERVER {
+        led(draft, request).try_for_each(|it| check_copy(it, name, &[]))?;
+        one_server(draft, request, known, name)?;
+        variables.extend(led(draft, request).find_map(|it| it.variable(name)).cloned());
+    }
+    Ok(variables)
+}
+
+/// That all containers go to the same. Of one whose traffic is redirected, what it does not say counts, too: it goes to the Service then,
+/// past rules for another address.
+fn one_server(draft: &Draft, request: &InjectionRequest, known: &Known, name: &'static str) -> Result<(), Refusal> {
+    let is_redirected = request.mode == Mode::Iptables;
+    let mut told = led(draft, request)
+        .map(|it| (it, it.variable(name)))
+        .filter(|(_, value)| is_redirected || value.is_some());
+    let Some((first, value)) = told.next() else {
+        return Ok(());
+    };
+    let of_service = |value: Option<&Value>| value.is_none_or(|value| is_service(value, known));
+    let is_other = |other: Option<&Value>| other != value && !(is_redirected && of_service(other) && of_service(value));
+    match told.find(|(_, other)| is_other(*other)) {
+        Some((second, _)) => Err(Refusal::TwoServers {
+            first: first.name().to_owned(),
+            second: second.name().to_owned(),
+            variable: name,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Containers whose word counts. With a kubeconfig, what init containers are told else does not matter; in the classic shape they end
+/// before traffic is redirected.
+fn led<'a>(draft: &'a Draft, request: &InjectionRequest) -> impl Iterator<Item = &'a Container> {
+    let has_init = request.mode == Mode::Iptables && request.is_native;
+    let init = draft.init_containers.iter().filter(move |_| has_init);
+    init.chain(&draft.containers)
+}
+
+/// Whether a variable says what is so where it is not set: an address of the Service `kubernetes`, or its port.
+pub(super) fn is_service(variable: &Value, known: &Known) -> bool {
+    let value = variable.get("value").and_then(Value::as_str).unwrap_or_default();
+    if name_of(variable) != HOST {
+        return value == SERVICE_PORT;
+    }
+    value
+        .parse::<IpAddr>()
+        .is_ok_and(|address| known.service_addresses.contains(&address))
+}
+
+/// Sets what the annotation says in the pod's containers.
+pub(super) fn inject(draft: &mut Draft, request: &InjectionRequest) -> Result<(), Refusal> {
+    let mut wanted: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for inject in request.env_inject.iter().filter(|inject| inject.name != pod::SIDECAR) {
+        wanted.entry(&inject.name).or_default().extend(listed(inject));
+    }
+    for container in draft.init_containers.iter_mut().chain(&mut draft.containers) {
+        for variable in wanted.remove(container.name()).into_iter().flatten() {
+            container.set_variable(variable);
+        }
+    }
+    match wanted.keys().next() {
+        Some(name) => {
+            let problem = format!("the pod has no container {name}");
+            Err(Refusal::key(annotations::ENV_INJECT, problem))
+        }
+        None => Ok(()),
+    }
+}
+
+fn listed(inject: &Inject) -> impl Iterator<Item = Value> {
+    inject.env.iter().map(|it| variable(&it.key, &it.value))
+}
+
+/// Later ones of a name replace earlier ones, where those stand.
+pub(super) fn merged(variables: impl IntoIterator<Item = Value>) -> Vec<Value> {
+    let mut merged: Vec<Value> = Vec::new();
+    for variable in variables {
+        match merged.iter_mut().find(|it| name_of(it) == name_of(&variable)) {
+            Some(place) => *place = variable,
+            None => merged.push(variable),
+        }
+    }
+    merged
+}

@@ -1,0 +1,271 @@
+//! What a pod requests by labels and annotations. Invalid values are refused, so that a typo is not silently ignored.
+
+use ctrlmesh_contract::names::{annotations, labels};
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::pod::Draft;
+use super::refusal::Refusal;
+use super::select::has_external_rules;
+use super::settings::{Known, Settings};
+use super::upstream::{self, Upstream};
+use super::volumes;
+
+/// How the traffic of a controller comes to its sidecar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// It is given a kubeconfig that leads there.
+    Kubeconfig,
+    Iptables,
+}
+
+/// What a pod asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct InjectionRequest {
+    pub(super) mode: Mode,
+    pub(super) is_native: bool,
+    /// Whether the controller speaks TLS with the sidecar.
+    pub(super) has_tls: bool,
+    pub(super) rewrites_args: bool,
+    pub(super) rewrites_env: bool,
+    /// Containers that get `--kubeconfig` although they have none.
+    pub(super) arg_containers: Vec<String>,
+    pub(super) upstream: Option<Upstream>,
+    /// In place of the manager's.
+    pub(super) resources: Option<Value>,
+    /// What the pod as a whole may have is said, and ours must not go beyond that (KEP-2837).
+    pub(super) has_budget: bool,
+    pub(super) env_sync: Vec<Synced>,
+    pub(super) env_inject: Vec<Inject>,
+    pub(super) log_path: Option<String>,
+    /// Where the sidecar takes calls to other services.
+    pub(super) external_port: Option<u16>,
+}
+
+/// A variable of the sidecar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Synced {
+    Value(String, String),
+    /// As the first container has it that has one.
+    Copy(String),
+}
+
+/// Variables of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Inject {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) env: Vec<Variable>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Variable {
+    pub(super) key: String,
+    #[serde(default)]
+    pub(super) value: String,
+}
+
+impl InjectionRequest {
+    pub(super) fn of(pod: &Draft, known: &Known, settings: &Settings) -> Result<Self, Refusal> {
+        let mode = if pod.has(labels::ENABLE_IPTABLES) {
+            Mode::Iptables
+        } else {
+            Mode::Kubeconfig
+        };
+        let is_native = switch(pod, annotations::NATIVE_SIDECAR)?.unwrap_or(known.has_native_sidecars);
+        let has_tls = switch(pod, annotations::LOOPBACK_TLS)?.unwrap_or(false);
+        if !settings.has_mesh_ca {
+            certificates(mode, has_tls)?;
+        }
+        Ok(Self {
+            mode,
+            is_native,
+            has_tls: has_tls || mode == Mode::Iptables,
+            rewrites_args: !pod.has(labels::DISABLE_KUBECONFIG_ARG),
+            rewrites_env: !pod.has(labels::DISABLE_KUBECONFIG_ENV),
+            arg_containers: arg_containers(pod, mode, is_native)?,
+            upstream: upstream(pod, mode)?,
+            resources: resources(pod)?,
+            has_budget: pod
+                .spec("resources")
+                .is_some_and(|it| it.as_object().is_some_and(|it| !it.is_empty())),
+            env_sync: env_sync(pod)?,
+            env_inject: env_inject(pod)?,
+            log_path: log_path(pod)?,
+            external_port: external_port(pod, known, settings)?,
+        })
+    }
+
+    /// The resources of each container of ours. The same for all: then one that runs before the sidecar reserves nothing more.
+    pub(super) fn resources(&self, settings: &Settings) -> Value {
+        match &self.resources {
+            Some(wanted) => wanted.clone(),
+            None if self.has_budget => json!({}),
+            None => settings.resources.clone(),
+        }
+    }
+}
+
+/// That none are needed, where nobody makes them.
+fn certificates(mode: Mode, has_tls: bool) -> Result<(), Refusal> {
+    let key = match mode {
+        Mode::Iptables => labels::ENABLE_IPTABLES,
+        Mode::Kubeconfig if has_tls => annotations::LOOPBACK_TLS,
+        Mode::Kubeconfig => return Ok(()),
+    };
+    let problem = "the sidecar needs a certificate for it, and the manager of this cluster makes none (--mesh-ca=false, CTRLMESH_MESH_CA); \
+                   take it off the pod, or have it switched on";
+    Err(Refusal::key(key, problem))
+}
+
+/// Off unless the pod or a rule for it asks: whoever reaches that port sends requests from this pod's place in the network.
+fn external_port(pod: &Draft, known: &Known, settings: &Settings) -> Result<Option<u16>, Refusal> {
+    let key = annotations::EXTERNAL_TRAFFIC;
+    let is_asked_for = switch(pod, key)?;
+    let port = (settings.external_port != 0).then_some(settings.external_port);
+    match is_asked_for {
+        Some(true) if port.is_none() => Err(Refusal::key(
+            key,
+            "the manager of this cluster lets no sidecar take calls to other services (--proxy-external-port=0, \
+             CTRLMESH_PROXY_EXTERNAL_PORT); remove the annotation, or have it switched on",
+        )),
+        Some(is_on) => Ok(port.filter(|_| is_on)),
+        None => Ok(port.filter(|_| has_external_rules(&pod.labels, &known.rules))),
+    }
+}
+
+/// With redirected traffic containers send their own token, which the sidecar hands on: another cluster must not get it.
+fn upstream(pod: &Draft, mode: Mode) -> Result<Option<Upstream>, Refusal> {
+    let upstream = upstream::of(pod)?;
+    if upstream.is_some() && mode == Mode::Iptables {
+        let problem = format!(
+            "does not go with label {}: containers whose traffic is redirected send the token of this cluster's service account, and the \
+             cluster of that kubeconfig would get it; remove one of the two labels",
+            labels::ENABLE_IPTABLES
+        );
+        return Err(Refusal::key(labels::KUBECONFIG_VOLUME, problem));
+    }
+    Ok(upstream)
+}
+
+fn annotation<'a>(pod: &'a Draft, key: &str) -> Option<&'a str> {
+    let text = pod.annotations.get(key)?.trim();
+    (!text.is_empty()).then_some(text)
+}
+
+fn switch(pod: &Draft, key: &'static str) -> Result<Option<bool>, Refusal> {
+    match annotation(pod, key) {
+        None => Ok(None),
+        Some("true") => Ok(Some(true)),
+        Some("false") => Ok(Some(false)),
+        Some(other) => Err(Refusal::key(key, format!("is {other:?}; write \"true\" or \"false\""))),
+    }
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|word| !word.is_empty())
+}
+
+fn arg_containers(pod: &Draft, mode: Mode, is_native: bool) -> Result<Vec<String>, Refusal> {
+    let key = annotations::KUBECONFIG_ARG;
+    let names: Vec<String> = words(annotation(pod, key).unwrap_or_default())
+        .map(str::to_owned)
+        .collect();
+    let is_there = |name: &String| pod.all_containers().any(|it| it.name() == name);
+    if let Some(name) = names.iter().find(|name| !is_there(name)) {
+        return Err(Refusal::key(key, format!("the pod has no container {name}")));
+    }
+    let off = match mode {
+        Mode::Iptables => Some((labels::ENABLE_IPTABLES, "traffic is redirected and no argument changed")),
+        Mode::Kubeconfig if pod.has(labels::DISABLE_KUBECONFIG_ARG) => {
+            Some((labels::DISABLE_KUBECONFIG_ARG, "it leaves arguments alone"))
+        }
+        Mode::Kubeconfig => None,
+    };
+    if let Some((label, why)) = off.filter(|_| !names.is_empty()) {
+        let problem = format!("does not go with label {label}: {why}; remove one of the two");
+        return Err(Refusal::key(key, problem));
+    }
+    let is_init = |name: &&String| pod.init_containers.iter().any(|it| it.name() == *name);
+    match names.iter().find(is_init).filter(|_| !is_native) {
+        Some(name) => Err(Refusal::key(
+            key,
+            format!(
+                "init container {name} ends before the sidecar starts; leave it out, or have the sidecar start first (annotation {}: \"true\")",
+                annotations::NATIVE_SIDECAR
+            ),
+        )),
+        None => Ok(names),
+    }
+}
+
+fn resources(pod: &Draft) -> Result<Option<Value>, Refusal> {
+    let key = annotations::PROXY_RESOURCE;
+    let Some(text) = annotation(pod, key) else {
+        return Ok(None);
+    };
+    let wrong = |problem: String| {
+        let example = r#"{"requests": {"cpu": "100m"}, "limits": {"memory": "256Mi"}}"#;
+        Refusal::key(key, format!("{problem}; write JSON such as {example}"))
+    };
+    let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    let fields = value.as_object().ok_or_else(|| wrong("is no object".to_owned()))?;
+    if let Some(other) = fields.keys().find(|it| !["requests", "limits"].contains(&it.as_str())) {
+        return Err(wrong(format!("has a field {other}")));
+    }
+    serde_json::from_value::<ResourceRequirements>(value.clone()).map_err(|error| wrong(error.to_string()))?;
+    Ok(Some(value))
+}
+
+fn env_sync(pod: &Draft) -> Result<Vec<Synced>, Refusal> {
+    let key = annotations::ENV_SYNC;
+    let synced = words(annotation(pod, key).unwrap_or_default()).map(|word| match word.split_once('=') {
+        Some(("", _)) => Err(Refusal::key(
+            key,
+            format!("{word:?} has no name; write NAME=value or NAME"),
+        )),
+        Some((name, value)) => Ok(Synced::Value(name.to_owned(), value.to_owned())),
+        // The containers' own leads to the sidecar.
+        None if word == "KUBECONFIG" => Err(Refusal::key(
+            key,
+            format!(
+                "the sidecar does not read KUBECONFIG; use label {}",
+                labels::KUBECONFIG_VOLUME
+            ),
+        )),
+        None => Ok(Synced::Copy(word.to_owned())),
+    });
+    synced.collect()
+}
+
+fn env_inject(pod: &Draft) -> Result<Vec<Inject>, Refusal> {
+    let key = annotations::ENV_INJECT;
+    let Some(text) = annotation(pod, key) else {
+        return Ok(Vec::new());
+    };
+    serde_json::from_str(text).map_err(|error| {
+        let example = r#"[{"name": "manager", "env": [{"key": "LEVEL", "value": "debug"}]}]"#;
+        Refusal::key(key, format!("{error}; write JSON such as {example}"))
+    })
+}
+
+fn log_path(pod: &Draft) -> Result<Option<String>, Refusal> {
+    let key = annotations::LOG_PATH;
+    match annotation(pod, key) {
+        None => Ok(None),
+        Some(path) if path.starts_with('/') && path.len() > 1 && volumes::is_of_sidecar(path) => Err(Refusal::key(
+            key,
+            format!("{path:?} would hide files of the sidecar, which mounts the folder, too; write another"),
+        )),
+        Some(path) if path.starts_with('/') && path.len() > 1 && !path.contains(':') => {
+            Ok(Some(path.trim_end_matches('/').to_owned()))
+        }
+        Some(path) => Err(Refusal::key(
+            key,
+            format!("{path:?} is no folder; write an absolute path"),
+        )),
+    }
+}

@@ -1,0 +1,102 @@
+//! Redirected traffic: an init container sets iptables rules, and containers trust a bundle that includes the mesh's CA.
+
+use std::net::IpAddr;
+
+use ctrlmesh_contract::names::{self, pod};
+use serde_json::{Map, Value, json};
+
+use super::environment::{HOST, is_service};
+use super::injection_request::InjectionRequest;
+use super::pod::{Container, Draft, name_of};
+use super::refusal::Refusal;
+use super::settings::{Known, Settings};
+use super::volumes::CLUSTER_CA;
+
+/// The init container. `server` tells it where the API server is, if the pod says so.
+pub(super) fn container(
+    request: &InjectionRequest,
+    settings: &Settings,
+    known: &Known,
+    server: Vec<Value>,
+) -> Container {
+    let mut fields = Map::new();
+    let mut put = |field: &str, value: Value| drop(fields.insert(field.to_owned(), value));
+    put("name", json!(pod::INIT));
+    put("image", json!(settings.init_image));
+    put("imagePullPolicy", json!(settings.pull_policy));
+    put("args", json!(arguments(known, &server)));
+    if !server.is_empty() {
+        put("env", Value::Array(server));
+    }
+    put("resources", request.resources(settings));
+    put("securityContext", rights());
+    Container(fields)
+}
+
+/// All addresses of the Service: kubelet tells containers of one, and a name of it may lead to one of the other family. A pod that says
+/// itself that the API server is elsewhere goes there alone.
+fn arguments(known: &Known, server: &[Value]) -> Vec<String> {
+    let mut arguments = vec!["init".to_owned()];
+    let service = &known.service_addresses;
+    let told = server.iter().find(|variable| name_of(variable) == HOST);
+    if !service.is_empty() && told.is_none_or(|told| is_service(told, known)) {
+        let addresses: Vec<String> = service.iter().map(IpAddr::to_string).collect();
+        arguments.push(format!("--host={}", addresses.join(",")));
+    }
+    arguments
+}
+
+/// Rules of the pod's own network, and nothing else. Only root can have a capability without the image's help.
+fn rights() -> Value {
+    json!({
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "runAsNonRoot": false,
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    })
+}
+
+/// Before everything else if the sidecar serves init containers, too; else after them, for they would find nobody there.
+pub(super) fn place(container: Container, is_native: bool, init: &mut Vec<Container>) {
+    let at = if is_native { 0 } else { init.len() };
+    init.insert(at, container);
+}
+
+/// Wherever containers are given the cluster's authorities, they get the mesh's beside them, under the same key.
+pub(super) fn trust_the_mesh(draft: &mut Draft) {
+    for volume in &mut draft.volumes {
+        rename(volume.pointer_mut("/configMap/name"));
+        let sources = volume.pointer_mut("/projected/sources").and_then(Value::as_array_mut);
+        for source in sources.into_iter().flatten() {
+            rename(source.pointer_mut("/configMap/name"));
+        }
+    }
+    for container in draft.init_containers.iter_mut().chain(&mut draft.containers) {
+        let variables = container.0.get_mut("env").and_then(Value::as_array_mut);
+        for variable in variables.into_iter().flatten() {
+            rename(variable.pointer_mut("/valueFrom/configMapKeyRef/name"));
+        }
+    }
+}
+
+fn rename(name: Option<&mut Value>) {
+    if let Some(name) = name.filter(|name| **name == CLUSTER_CA) {
+        *name = json!(names::CA_CONFIG_MAP);
+    }
+}
+
+/// Traffic of the sidecar's user is not redirected, so nobody else may be that user.
+pub(super) fn check_users(draft: &Draft) -> Result<(), Refusal> {
+    let user = |context: Option<&Value>| context.and_then(|it| it.get("runAsUser")?.as_u64());
+    let of_pod = user(draft.spec("securityContext"));
+    let is_ours = |it: &&Container| user(it.0.get("securityContext")).or(of_pod) == Some(u64::from(pod::UID));
+    match draft.all_containers().find(is_ours) {
+        Some(container) => Err(Refusal::SidecarUser {
+            container: container.name().to_owned(),
+        }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,162 @@
+//! Injects the sidecar: from a pod that requests one, and facts about its namespace, to the patch of the pod.
+//!
+//! Pure. The manager's webhook reads the facts ([`Known`]).
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`args`], `settings` | flags about sidecars, and what injection gets besides the pod |
+//! | `injection_request` | what the pod requests by labels and annotations |
+//! | `select` | which custom resources select the pod |
+//! | `conflicts`, `refusal` | what stands against a sidecar, and how that is told |
+//! | `sidecar`, `iptables`, `volumes`, `environment` | containers, volumes and variables of the sidecar |
+//! | `kubeconfig`, `arguments`, `upstream`, `logs` | what changes in the pod's own containers |
+//! | `pod`, `patch`, `reinvocation` | the pod as JSON, its patch, and containers that an earlier call injected |
+//!
+//! Guarantees:
+//! - Injected once more, a pod stays as it is, also after other webhooks changed it or the sidecar.
+//! - Of what the pod had, nothing is changed but what leads its containers to the sidecar.
+//! - What runs in containers of ours follows from the manager's settings alone, also if the pod brings such containers itself.
+//! - A pod that can't be served is refused, and never made without its sidecar.
+
+pub mod args;
+mod arguments;
+mod conflicts;
+mod environment;
+mod injection_request;
+mod iptables;
+mod kubeconfig;
+mod logs;
+mod patch;
+mod pod;
+mod refusal;
+mod reinvocation;
+mod select;
+mod settings;
+mod sidecar;
+#[cfg(test)]
+mod tests;
+mod upstream;
+mod volumes;
+
+use ctrlmesh_contract::names::{annotations, labels, pod as names_of_pod};
+use serde_json::{Value, json};
+
+use injection_request::{InjectionRequest, Mode};
+use pod::{Draft, name_of};
+pub use refusal::Refusal;
+use reinvocation::PreviousContainers;
+pub use select::Rule;
+pub use settings::{Known, Settings};
+
+/// Characters of a label's value.
+const MAX_LABEL: usize = 63;
+
+/// Whether a pod asks for a sidecar.
+#[must_use]
+pub fn is_asked_for(pod: &Value) -> bool {
+    Draft::of(pod).is_some_and(|pod| pod.has(labels::ENABLE_PROXY))
+}
+
+/// Whether it asks for what it sends to the API server to be redirected, so that the addresses of that must be known.
+#[must_use]
+pub fn is_redirected(pod: &Value) -> bool {
+    Draft::of(pod).is_some_and(|pod| pod.has(labels::ENABLE_IPTABLES))
+}
+
+/// The JSON patch that gives a pod its sidecar; empty if it has it.
+///
+/// # Errors
+/// Why it can't have one.
+pub fn inject(pod: &Value, known: &Known, settings: &Settings) -> Result<Vec<Value>, Refusal> {
+    let injected = injected(pod, known, settings)?;
+    Ok(patch::patch(pod, &injected))
+}
+
+/// The pod with its sidecar.
+fn injected(pod: &Value, known: &Known, settings: &Settings) -> Result<Value, Refusal> {
+    let mut draft = Draft::of(pod).ok_or(Refusal::NoPod)?;
+    if settings.image.is_empty() {
+        return Err(Refusal::NoImage);
+    }
+    let previous = take_out(&mut draft);
+    let shard = label_pod(&mut draft, known)?;
+    conflicts::check(&draft)?;
+    let request = InjectionRequest::of(&draft, known, settings)?;
+    conflicts::ports(&draft, &request, settings)?;
+    let (mode, is_native) = (request.mode, request.is_native);
+    conflicts::starts_before(&draft, &request)?;
+
+    environment::inject(&mut draft, &request)?;
+    if mode == Mode::Iptables {
+        iptables::check_users(&draft)?;
+        // Before the sidecar gets copies of variables, which would be others the next time.
+        iptables::trust_the_mesh(&mut draft);
+    }
+    let server = environment::server(&draft, &request, known)?;
+    let asked_for = environment::asked_for(&draft, &request, &server)?;
+    let mut sidecar = sidecar::container(&request, settings, known, shard.is_some(), asked_for);
+    previous.carry_over(&mut sidecar);
+    if let Some(path) = &request.log_path {
+        sidecar.mount(logs::share(&mut draft, path));
+    }
+    if mode == Mode::Kubeconfig {
+        kubeconfig::lead(&mut draft, &request, &known.namespace)?;
+    }
+    sidecar::place(sidecar, is_native, &mut draft);
+    if mode == Mode::Iptables {
+        let mut init = iptables::container(&request, settings, known, server);
+        previous.carry_over(&mut init);
+        iptables::place(init, is_native, &mut draft.init_containers);
+    }
+    draft.volumes.extend(volumes::volumes(&request));
+    pull_secrets(&mut draft, settings);
+    Ok(draft.finish())
+}
+
+/// Takes out what was put in before, so that it is put in as it is now: another webhook may have added containers since.
+fn take_out(draft: &mut Draft) -> PreviousContainers {
+    let mut previous = PreviousContainers::default();
+    if draft.annotations.remove(annotations::INJECTED).is_none() {
+        return previous;
+    }
+    for list in [&mut draft.containers, &mut draft.init_containers] {
+        previous.take(list);
+    }
+    draft
+        .volumes
+        .retain(|volume| !volumes::NAMES.contains(&name_of(volume)));
+    draft.annotations.remove(annotations::KUBECONFIG);
+    for container in draft.init_containers.iter_mut().chain(&mut draft.containers) {
+        container.unmount(names_of_pod::KUBECONFIG_VOLUME);
+    }
+    previous
+}
+
+/// Labels that say what the pod is, for the manager and for people. Returns its shard.
+fn label_pod(draft: &mut Draft, known: &Known) -> Result<Option<String>, Refusal> {
+    draft.labels.remove(labels::SHARDING_CONFIG_INJECTED);
+    draft.labels.insert(labels::WATCHING.to_owned(), "true".to_owned());
+    let shard = select::shard(&draft.labels, &known.namespace, &known.rules)?.map(str::to_owned);
+    // It says for people what the chain decides; a name may be too long for that.
+    if let Some(shard) = shard.as_ref().filter(|shard| shard.len() <= MAX_LABEL) {
+        let label = labels::SHARDING_CONFIG_INJECTED.to_owned();
+        draft.labels.insert(label, shard.clone());
+    }
+    let mode = if draft.has(labels::ENABLE_IPTABLES) {
+        "iptables"
+    } else {
+        "kubeconfig"
+    };
+    draft
+        .annotations
+        .insert(annotations::INJECTED.to_owned(), mode.to_owned());
+    Ok(shard)
+}
+
+fn pull_secrets(draft: &mut Draft, settings: &Settings) {
+    for name in &settings.pull_secrets {
+        if !draft.pull_secrets.iter().any(|secret| name_of(secret) == name) {
+            draft.pull_secrets.push(json!({"name": name}));
+        }
+    }
+}

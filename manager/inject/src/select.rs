@@ -1,0 +1,279 @@
+//! Which rules select a pod: at most one shard, and any number of breakers and faults.
+//!
+//! Read leniently, by their selectors alone: a rule that is wrong elsewhere still says which pods it is for.
+
+use std::collections::BTreeMap;
+
+use ctrlmesh_contract::LabelSelector;
+use ctrlmesh_contract::names::labels;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::refusal::Refusal;
+
+/// A custom resource of ours, as far as it says for which pods it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    kind: String,
+    name: String,
+    pods: Pods,
+    /// It has rules for calls to other services.
+    is_external: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pods {
+    /// Those that are selected.
+    Selected(LabelSelector),
+    /// Of this StatefulSet, through the shards that it makes.
+    Root {
+        stateful_set: String,
+        selector: LabelSelector,
+    },
+    Nobody,
+    /// It can't be read.
+    Unknown,
+}
+
+const SHARD: &str = "ShardingConfig";
+
+#[derive(Deserialize)]
+struct Spec {
+    selector: Option<LabelSelector>,
+    root: Option<Root>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Root {
+    disable: Option<bool>,
+    target_stateful_set: String,
+}
+
+impl Rule {
+    /// `None`: it is being deleted.
+    #[must_use]
+    pub fn of(document: &Value) -> Option<Self> {
+        let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        if document.pointer("/metadata/deletionTimestamp").is_some() {
+            return None;
+        }
+        let kind = text("/kind").to_owned();
+        let spec = document.get("spec").cloned().unwrap_or_default();
+        let pods = match serde_json::from_value::<Spec>(spec) {
+            Ok(spec) => pods(&kind, spec),
+            Err(_) => Pods::Unknown,
+        };
+        Some(Self {
+            name: text("/metadata/name").to_owned(),
+            is_external: is_external(document),
+            kind,
+            pods,
+        })
+    }
+
+    fn is_shard_of(&self, pod: &BTreeMap<String, String>) -> bool {
+        self.kind == SHARD && self.selects(pod)
+    }
+
+    fn selects(&self, pod: &BTreeMap<String, String>) -> bool {
+        matches!(&self.pods, Pods::Selected(selector) if selector.matches(pod))
+    }
+
+    /// Whether it makes the shards of the pod's StatefulSet.
+    fn is_root_of(&self, pod: &BTreeMap<String, String>) -> bool {
+        let Pods::Root { stateful_set, selector } = &self.pods else {
+            return false;
+        };
+        let name = pod.get(labels::STATEFUL_SET_POD_NAME);
+        let number = name.and_then(|name| name.strip_prefix(stateful_set)?.strip_prefix('-'));
+        number.is_some_and(|number| number.parse::<u32>().is_ok()) && selector.matches(pod)
+    }
+}
+
+/// Whether a CircuitBreaker or a FaultInjection has rules for calls to other services. One that is disabled counts: it may be enabled
+/// while its pods run.
+fn is_external(document: &Value) -> bool {
+    let has = |object: &Value, pointer: &str| {
+        let list = object.pointer(pointer).and_then(Value::as_array);
+        list.is_some_and(|list| !list.is_empty())
+    };
+    let any = |list: &str, pointer: &str| {
+        let rules = document.pointer(list).and_then(Value::as_array);
+        rules.into_iter().flatten().any(|rule| has(rule, pointer))
+    };
+    has(document, "/spec/trafficInterceptRules")
+        || any("/spec/rateLimitings", "/restRules")
+        || any("/spec/httpFault", "/match/httpMatch")
+}
+
+/// Whether a rule for calls to other services selects the pod.
+pub(super) fn has_external_rules(pod: &BTreeMap<String, String>, rules: &[Rule]) -> bool {
+    rules.iter().any(|rule| rule.is_external && rule.selects(pod))
+}
+
+fn pods(kind: &str, spec: Spec) -> Pods {
+    let selector = spec.selector;
+    match (spec.root, selector) {
+        (Some(root), _) if root.disable == Some(true) => Pods::Nobody,
+        (Some(root), selector) => Pods::Root {
+            stateful_set: root.target_stateful_set,
+            selector: selector.unwrap_or_default(),
+        },
+        // A shard must say which pods it is; to a breaker, an empty selector is every pod.
+        (None, Some(selector)) if kind == SHARD && selector == LabelSelector::default() => Pods::Nobody,
+        (None, Some(selector)) => Pods::Selected(selector),
+        (None, None) => Pods::Nobody,
+    }
+}
+
+/// The name of the pod's shard; `None`: only breakers and faults select it.
+///
+/// # Errors
+/// Two shards select it, or nothing does, or shards should and do not.
+pub(super) fn shard<'r>(
+    pod: &BTreeMap<String, String>,
+    namespace: &str,
+    rules: &'r [Rule],
+) -> Result<Option<&'r str>, Refusal> {
+    let mut shards: Vec<&str> = rules
+        .iter()
+        .filter(|rule| rule.is_shard_of(pod))
+        .map(|rule| rule.name.as_str())
+        .collect();
+    shards.sort_unstable();
+    match *shards.as_slice() {
+        [first, second, ..] => Err(Refusal::TwoShards {
+            first: first.to_owned(),
+            second: second.to_owned(),
+        }),
+        [one] => Ok(Some(one)),
+        [] => match rules.iter().find(|rule| rule.is_root_of(pod)) {
+            Some(root) => Err(Refusal::NoShardOfRoot {
+                root: root.name.clone(),
+            }),
+            None if rules.iter().any(|rule| rule.selects(pod)) => Ok(None),
+            None => Err(Refusal::NotSelected {
+                namespace: namespace.to_owned(),
+                unread: unread(rules),
+            }),
+        },
+    }
+}
+
+/// Rules that may select it, for all that is known.
+fn unread(rules: &[Rule]) -> String {
+    let unread = rules.iter().filter(|rule| rule.pods == Pods::Unknown);
+    let names: Vec<String> = unread.map(|rule| format!("{} {}", rule.kind, rule.name)).collect();
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(" (these can't be read: {})", names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn rule(kind: &str, name: &str, spec: &Value) -> Rule {
+        let document = json!({"kind": kind, "metadata": {"name": name}, "spec": spec});
+        Rule::of(&document).unwrap()
+    }
+
+    fn of(app: &str) -> Value {
+        json!({"selector": {"matchLabels": {"app": app}}})
+    }
+
+    fn ask(labels: &[(&str, &str)], rules: &[Rule]) -> Result<Option<String>, String> {
+        let labels = labels
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let found = shard(&labels.collect(), "demo", rules);
+        found
+            .map(|name| name.map(str::to_owned))
+            .map_err(|refusal| refusal.to_string())
+    }
+
+    #[test]
+    fn a_pod_is_in_one_shard() {
+        let mut rules = vec![rule(SHARD, "b", &of("x")), rule(SHARD, "other", &of("y"))];
+        assert_eq!(ask(&[("app", "x")], &rules), Ok(Some("b".to_owned())));
+        rules.push(rule(
+            SHARD,
+            "a",
+            &json!({"selector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}}),
+        ));
+        let problem = ask(&[("app", "x")], &rules).unwrap_err();
+        assert!(
+            problem.starts_with("ShardingConfigs a and b both select this pod"),
+            "{problem}"
+        );
+    }
+
+    #[test]
+    fn breakers_and_faults_are_enough() {
+        for kind in ["CircuitBreaker", "FaultInjection"] {
+            assert_eq!(ask(&[("app", "x")], &[rule(kind, "a", &of("x"))]), Ok(None));
+            assert_eq!(ask(&[], &[rule(kind, "a", &json!({"selector": {}}))]), Ok(None));
+            assert!(ask(&[("app", "y")], &[rule(kind, "a", &of("x"))]).is_err());
+            assert!(
+                ask(&[("app", "y")], &[rule(kind, "a", &json!({}))]).is_err(),
+                "none selects nothing"
+            );
+        }
+        let nobody = rule(SHARD, "a", &json!({"selector": {}}));
+        let problem = ask(&[("app", "x")], &[nobody]).unwrap_err();
+        assert!(
+            problem.contains("in namespace demo selects this pod; apply one"),
+            "{problem}"
+        );
+    }
+
+    #[test]
+    fn a_rule_that_is_wrong_elsewhere_still_selects() {
+        let wrong = json!({"selector": {"matchLabels": {"app": "x"}}, "limits": "none", "controller": 7});
+        assert_eq!(
+            ask(&[("app", "x")], &[rule(SHARD, "a", &wrong)]),
+            Ok(Some("a".to_owned()))
+        );
+        let unreadable = json!({"selector": {"matchExpressions": [{"key": "app", "operator": "Like"}]}});
+        let problem = ask(&[("app", "x")], &[rule(SHARD, "a", &unreadable)]).unwrap_err();
+        assert!(problem.contains("these can't be read: ShardingConfig a"), "{problem}");
+    }
+
+    #[test]
+    fn deleted_rule_selects_no_pod() {
+        let document = json!({
+            "kind": SHARD, "metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": of("x"),
+        });
+        assert_eq!(Rule::of(&document), None);
+    }
+
+    #[test]
+    fn a_pod_of_a_root_waits_for_its_shard() {
+        let root = |disable: bool| {
+            rule(
+                SHARD,
+                "r",
+                &json!({"selector": {"matchLabels": {"app": "x"}}, "root": {"disable": disable, "prefix": "p", "targetStatefulSet": "op"}}),
+            )
+        };
+        let breaker = rule("CircuitBreaker", "a", &json!({"selector": {}}));
+        let pod = [("app", "x"), ("statefulset.kubernetes.io/pod-name", "op-3")];
+        let problem = ask(&pod, &[root(false), breaker.clone()]).unwrap_err();
+        assert!(problem.starts_with("ShardingConfig r makes the shards"), "{problem}");
+        assert_eq!(ask(&pod, &[root(true), breaker.clone()]), Ok(None));
+        for other in ["op-2-3", "opera-3", "op"] {
+            let pod = [("app", "x"), ("statefulset.kubernetes.io/pod-name", other)];
+            assert_eq!(ask(&pod, &[root(false), breaker.clone()]), Ok(None), "{other}");
+        }
+        let one = json!({"selector": {"matchLabels": {"statefulset.kubernetes.io/pod-name": "op-3"}}});
+        assert_eq!(
+            ask(&pod, &[root(false), rule(SHARD, "p-1-normal", &one)]),
+            Ok(Some("p-1-normal".to_owned()))
+        );
+    }
+}

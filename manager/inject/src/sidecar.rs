@@ -1,0 +1,140 @@
+//! The sidecar's container.
+
+use ctrlmesh_contract::names::{env, pod, ports};
+use ctrlmesh_manager_planner::built_in::BuiltIn;
+use serde_json::{Map, Value, json};
+
+use super::environment::{merged, own};
+use super::injection_request::{InjectionRequest, Mode};
+use super::pod::{Container, Draft, name_of, variable};
+use super::settings::{Known, Settings};
+use super::volumes;
+
+/// Seconds for the sidecar to answer at all.
+const START_SECONDS: u32 = 300;
+
+/// The container that kubectl takes where nobody names one.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
+/// A container that asks for nothing which the strictest Pod Security Standard forbids.
+pub(super) fn restricted() -> Value {
+    json!({
+        "runAsUser": pod::UID,
+        "runAsGroup": pod::UID,
+        "runAsNonRoot": true,
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    })
+}
+
+/// The container of a pod that may be of a shard; `asked_for` are variables that the pod wants it to have.
+pub(super) fn container(
+    request: &InjectionRequest,
+    settings: &Settings,
+    known: &Known,
+    is_shard: bool,
+    asked_for: Vec<Value>,
+) -> Container {
+    let mut fields = Map::new();
+    let mut put = |field: &str, value: Value| drop(fields.insert(field.to_owned(), value));
+    put("name", json!(pod::SIDECAR));
+    put("image", json!(settings.image));
+    put("imagePullPolicy", json!(settings.pull_policy));
+    put("args", json!(arguments(request, settings)));
+    let environment = environment(request, settings, known, is_shard, asked_for);
+    put("env", Value::Array(environment));
+    put(
+        "ports",
+        json!([{"name": "ctrlmesh-admin", "containerPort": settings.admin.port(), "protocol": "TCP"}]),
+    );
+    put("resources", request.resources(settings));
+    put("securityContext", restricted());
+    put("volumeMounts", Value::Array(volumes::mounts(request)));
+    put("readinessProbe", probe(settings, "/readyz", 5, 3));
+    put("livenessProbe", probe(settings, "/livez", 10, 6));
+    put("lifecycle", json!({"postStart": {"exec": {"command": gate(settings)}}}));
+    if request.is_native {
+        put("restartPolicy", json!("Always"));
+    }
+    Container(fields)
+}
+
+/// Puts it where it stands among the pod's containers. As the first one it would be what `kubectl logs` and `exec` go to.
+pub(super) fn place(container: Container, is_native: bool, draft: &mut Draft) {
+    if is_native {
+        draft.init_containers.insert(0, container);
+        return;
+    }
+    if let Some(first) = draft.containers.first() {
+        let annotation = draft.annotations.entry(DEFAULT_CONTAINER.to_owned());
+        annotation.or_insert_with(|| first.name().to_owned());
+    }
+    draft.containers.insert(0, container);
+}
+
+fn arguments(request: &InjectionRequest, settings: &Settings) -> Vec<String> {
+    let mut arguments = vec![
+        format!("--admin-address={}", settings.admin),
+        format!("--chain-dir={}", volumes::CHAIN_DIR),
+        format!("--labels-file={}", volumes::labels_file()),
+        format!("--cache-dir={}", volumes::cache_dir()),
+    ];
+    if let Some(file) = volumes::upstream_file(request) {
+        arguments.push(format!("--kubeconfig={file}"));
+    }
+    if request.has_tls {
+        arguments.push(format!("--tls-dir={}", volumes::TLS_DIR));
+    }
+    if request.mode == Mode::Iptables {
+        // What goes to an address of either family comes to that family's loopback.
+        arguments.push(format!("--api-address=127.0.0.1:{0},[::1]:{0}", ports::API));
+    }
+    arguments
+}
+
+/// What the pod asks for stands above what the manager's flags say, and both below what the sidecar can't do without.
+fn environment(
+    request: &InjectionRequest,
+    settings: &Settings,
+    known: &Known,
+    is_shard: bool,
+    asked_for: Vec<Value>,
+) -> Vec<Value> {
+    let needed = [
+        variable(env::PUBLIC_KEY, &known.public_key),
+        variable(env::STATE_DIR, &volumes::state_dir()),
+    ];
+    // The chain may be older than the shard: without an entry of one the pod would see everything. Of any: it may be another's by the
+    // time that it starts, or keep what it had.
+    let awaited = is_shard.then(|| variable(env::AWAIT_ENTRY, &format!("{}/", BuiltIn::ShardSelector.name())));
+    let needed: Vec<Value> = own().into_iter().chain(needed).chain(awaited).collect();
+    let asked_for = asked_for.into_iter().filter(|it| name_of(it) != env::AWAIT_ENTRY);
+    let external = request.external_port;
+    let external = external.map(|port| variable(env::EXTERNAL_ADDRESS, &format!("127.0.0.1:{port}")));
+    let usual = [
+        variable(env::LOG, &settings.log),
+        variable(env::LOG_FORMAT, settings.log_format),
+    ];
+    let flags = settings.env.iter().map(|(name, value)| variable(name, value));
+    let all = needed.iter().cloned().chain(usual).chain(external);
+    merged(all.chain(flags).chain(asked_for).chain(needed.iter().cloned()))
+}
+
+/// Kubelet starts the containers after it once this has ended. If it fails the sidecar is started again, and an Event says why.
+fn gate(settings: &Settings) -> [String; 4] {
+    let address = settings.admin_from_inside();
+    let address = format!("--admin-address={address}");
+    let seconds = format!("--seconds={START_SECONDS}");
+    [pod::PROGRAM.to_owned(), "wait-ready".to_owned(), address, seconds]
+}
+
+fn probe(settings: &Settings, path: &str, period: u32, tries: u32) -> Value {
+    json!({
+        "httpGet": {"path": path, "port": settings.admin.port(), "scheme": "HTTP"},
+        "periodSeconds": period,
+        "timeoutSeconds": 2,
+        "failureThreshold": tries,
+    })
+}

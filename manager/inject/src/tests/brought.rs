@@ -1,0 +1,103 @@
+//! Pods that bring annotation `injected` and containers of our names themselves. An API server that asks again shows the same.
+
+use serde_json::{Value, json};
+
+use super::golden::cases;
+use crate::injected;
+
+const OURS: [&str; 2] = ["ctrlmesh-proxy", "ctrlmesh-init"];
+
+/// A container that would run something else, with more rights.
+fn foreign(name: &str) -> Value {
+    json!({
+        "name": name,
+        "image": "evil.example/ctrlmesh-proxy:1",
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh"],
+        "args": ["-c", "evil"],
+        "workingDir": "/evil",
+        "env": [{"name": "SSL_CERT_FILE", "value": "/evil/ca.crt"}, {"name": "CTRLMESH_PUBLIC_KEY", "value": "evil"}],
+        "envFrom": [{"configMapRef": {"name": "evil"}}],
+        "volumeMounts": [{"name": "evil", "mountPath": "/ctrlmesh-proxy", "subPath": "evil"}],
+        "volumeDevices": [{"name": "evil", "devicePath": "/dev/evil"}],
+        "securityContext": {"privileged": true, "capabilities": {"add": ["SYS_ADMIN"]}},
+        "lifecycle": {"preStop": {"exec": {"command": ["/evil"]}}},
+        "livenessProbe": {"exec": {"command": ["/evil"]}},
+        "startupProbe": {"exec": {"command": ["/evil"]}},
+        "ports": [{"containerPort": 1, "hostPort": 1}],
+        "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
+        "stdin": true,
+        "terminationMessagePath": "/ctrlmesh-proxy",
+        "restartPolicy": "Always",
+    })
+}
+
+fn containers<'p>(pod: &'p mut Value, list: &str) -> &'p mut Vec<Value> {
+    let list = pod["spec"].as_object_mut().unwrap().entry(list).or_insert(json!([]));
+    list.as_array_mut().unwrap()
+}
+
+#[test]
+fn containers_that_a_pod_brings_are_rebuilt_from_settings() {
+    for (path, case) in cases() {
+        let (known, settings) = (case.known(), case.settings());
+        let once = injected(&case.pod, &known, &settings).unwrap();
+        let mut reinjected = once.clone();
+        let mut brought = once.clone();
+        for list in ["initContainers", "containers"] {
+            for container in containers(&mut reinjected, list) {
+                let name = container["name"].as_str().unwrap().to_owned();
+                if OURS.contains(&name.as_str()) {
+                    *container = foreign(&name);
+                }
+            }
+            // In the place where the other shape has them, too.
+            containers(&mut brought, list).extend(OURS.map(foreign));
+        }
+        for pod in [reinjected, brought] {
+            let mut again = injected(&pod, &known, &settings).unwrap();
+            let mut once = once.clone();
+            for pod in [&mut again, &mut once] {
+                // What other webhooks say that containers may use stays.
+                for list in ["initContainers", "containers"] {
+                    containers(pod, list)
+                        .iter_mut()
+                        .for_each(|it| drop(it.as_object_mut().unwrap().remove("resources")));
+                }
+            }
+            assert_eq!(again, once, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn volumes_that_a_pod_brings_under_our_names_are_replaced() {
+    for (path, case) in cases() {
+        let (known, settings) = (case.known(), case.settings());
+        let once = injected(&case.pod, &known, &settings).unwrap();
+        let mut brought = once.clone();
+        for volume in brought["spec"]["volumes"].as_array_mut().unwrap() {
+            if volume["name"].as_str().unwrap().starts_with("ctrlmesh-") {
+                *volume = json!({"name": volume["name"], "hostPath": {"path": "/"}});
+            }
+        }
+        assert_eq!(
+            injected(&brought, &known, &settings).unwrap(),
+            once,
+            "{}",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn resources_that_another_webhook_sets_stay() {
+    let (_, case) = cases().swap_remove(0);
+    let (known, settings) = (case.known(), case.settings());
+    let mut pod = injected(&case.pod, &known, &settings).unwrap();
+    let theirs = json!({"requests": {"cpu": "1m"}});
+    pod["spec"]["initContainers"][0]["resources"] = json!({"requests": {"cpu": "1m"}, "claims": [{"name": "gpu"}]});
+    let again = injected(&pod, &known, &settings).unwrap();
+    assert_eq!(again["spec"]["initContainers"][0]["resources"], theirs);
+    assert_eq!(injected(&again, &known, &settings).unwrap(), again);
+}

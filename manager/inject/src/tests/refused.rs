@@ -1,0 +1,346 @@
+//! Each reason to refuse a pod, and what it says.
+
+use serde_json::{Value, json};
+
+use super::golden::Case;
+use crate::{Known, Refusal, Settings, inject, is_asked_for};
+
+pub(super) struct Stand {
+    pub(super) pod: Value,
+    pub(super) known: Known,
+    settings: Settings,
+}
+
+/// What a pod that is fine has.
+pub(super) fn stand(flags: &str) -> Stand {
+    let case = Case::read(&format!(
+        "about: a pod\nflags: [{flags}]\npod:\n  metadata: {{labels: {{app: operator, ctrlmesh.kusionstack.io/enable-proxy: 'true'}}}}\n  \
+         spec: {{containers: [{{name: manager, image: m}}]}}\n"
+    ));
+    Stand {
+        known: case.known(),
+        settings: case.settings(),
+        pod: case.pod,
+    }
+}
+
+impl Stand {
+    pub(super) fn ask(&self) -> Result<Vec<Value>, Refusal> {
+        inject(&self.pod, &self.known, &self.settings)
+    }
+
+    /// With one more label or annotation.
+    pub(super) fn with(mut self, part: &str, key: &str, value: &str) -> Self {
+        self.pod["metadata"][part][format!("ctrlmesh.kusionstack.io/{key}")] = json!(value);
+        self
+    }
+}
+
+/// What is said to a pod that has this in its spec, and these labels.
+fn said(labels: &[(&str, &str)], change: impl FnOnce(&mut Value)) -> String {
+    let mut stand = stand("");
+    for (key, value) in labels {
+        stand = stand.with("labels", key, value);
+    }
+    assert!(stand.ask().is_ok());
+    change(&mut stand.pod["spec"]);
+    stand.ask().unwrap_err().to_string()
+}
+
+fn container(spec: &mut Value) -> &mut Value {
+    &mut spec["containers"][0]
+}
+
+#[test]
+fn pods_that_request_sidecar_are_recognised() {
+    let pod = stand("").pod;
+    assert!(is_asked_for(&pod));
+    for other in ["false", "True", ""] {
+        let pod = stand("").with("labels", "enable-proxy", other).pod;
+        assert!(!is_asked_for(&pod), "{other}");
+    }
+    assert!(!is_asked_for(&json!({})));
+}
+
+#[test]
+fn conflicting_pod_is_refused() {
+    let problem = said(&[], |spec| spec["hostNetwork"] = json!(true));
+    assert!(
+        problem.contains("hostNetwork") && problem.contains("sidecar's ports"),
+        "{problem}"
+    );
+    let problem = said(&[], |spec| spec["os"] = json!({"name": "windows"}));
+    assert!(
+        problem.contains("for windows") && problem.contains("linux"),
+        "{problem}"
+    );
+    let mut stand = stand("");
+    stand.pod["spec"]["containers"] = json!("none");
+    assert_eq!(stand.ask(), Err(Refusal::NoPod));
+}
+
+#[test]
+fn names_are_told_with_what_has_them() {
+    for name in ["ctrlmesh-proxy", "ctrlmesh-init"] {
+        let problem = said(&[], |spec| container(spec)["name"] = json!(name));
+        assert!(
+            problem.starts_with(&format!("container {name} of this pod has the name")),
+            "{problem}"
+        );
+        let problem = said(&[], |spec| spec["initContainers"] = json!([{"name": name}]));
+        assert!(problem.starts_with(&format!("init container {name}")), "{problem}");
+    }
+    for name in [
+        "ctrlmesh-chain",
+        "ctrlmesh-podinfo",
+        "ctrlmesh-data",
+        "ctrlmesh-token",
+        "ctrlmesh-tls",
+        "fake-kubeconfig",
+    ] {
+        let problem = said(&[], |spec| spec["volumes"] = json!([{"name": name, "emptyDir": {}}]));
+        assert!(problem.starts_with(&format!("volume {name}")), "{problem}");
+    }
+}
+
+#[test]
+fn ports_are_told_with_the_container() {
+    for port in [5441, 5443] {
+        let problem = said(&[], |spec| {
+            container(spec)["ports"] = json!([{"containerPort": 80}, {"containerPort": port}])
+        });
+        let expected = format!("container manager has port {port}, on which the sidecar ctrlmesh-proxy listens");
+        assert!(problem.starts_with(&expected), "{problem}");
+    }
+    let mut free = stand("");
+    free.pod["spec"]["containers"][0]["ports"] =
+        json!([{"containerPort": 15002}, {"containerPort": 5443, "protocol": "UDP"}]);
+    assert!(free.ask().is_ok());
+    let problem = free.with("annotations", "external-traffic", "true").ask().unwrap_err();
+    assert!(
+        problem.to_string().starts_with("container manager has port 15002"),
+        "{problem}"
+    );
+    let mut moved = stand("--sidecar-port=7000");
+    moved.pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 7000}]);
+    assert!(moved.ask().is_err());
+}
+
+#[test]
+fn mounts_are_told_with_both_volumes() {
+    for path in [
+        "/etc/kubernetes/kubeconfig",
+        "/etc/kubernetes/",
+        "/etc/kubernetes/kubeconfig/x",
+    ] {
+        let mount = |spec: &mut Value| container(spec)["volumeMounts"] = json!([{"name": "theirs", "mountPath": path}]);
+        let problem = said(&[], mount);
+        let expected =
+            format!("container manager mounts volume theirs at {path}, and ctrlmesh mounts volume fake-kubeconfig at");
+        assert!(problem.starts_with(&expected), "{problem}");
+        let off = [
+            ("disable-fake-kubeconfig-arg", "true"),
+            ("disable-fake-kubeconfig-env", "true"),
+        ];
+        let mut stand = off
+            .iter()
+            .fold(stand(""), |stand, (key, value)| stand.with("labels", key, value));
+        mount(&mut stand.pod["spec"]);
+        assert!(stand.ask().is_ok());
+    }
+    let mut stand = stand("");
+    stand.pod["spec"]["containers"][0]["volumeMounts"] =
+        json!([{"name": "theirs", "mountPath": "/etc/kubernetes/kubeconfigs"}]);
+    assert!(stand.ask().is_ok());
+}
+
+#[test]
+fn container_with_uid_of_sidecar_is_refused() {
+    let iptables = [("enable-iptables", "true")];
+    let problem = said(&iptables, |spec| {
+        container(spec)["securityContext"] = json!({"runAsUser": 1359})
+    });
+    assert!(problem.starts_with("container manager runs as user 1359"), "{problem}");
+    let problem = said(&iptables, |spec| spec["securityContext"] = json!({"runAsUser": 1359}));
+    assert!(problem.starts_with("container manager runs as user 1359"), "{problem}");
+    let mut stand = stand("").with("labels", "enable-iptables", "true");
+    stand.pod["spec"]["securityContext"] = json!({"runAsUser": 1359});
+    stand.pod["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 1000});
+    assert!(stand.ask().is_ok());
+}
+
+#[test]
+fn one_sidecar_goes_to_one_api_server() {
+    let host = |value: &str| json!([{"name": "KUBERNETES_SERVICE_HOST", "value": value}]);
+    let two = |one: &str, other: &str| json!([{"name": "a", "env": host(one)}, {"name": "b"}, {"name": "c", "env": host(other)}]);
+    let problem = said(&[], |spec| spec["containers"] = two("10.0.0.1", "10.0.0.2"));
+    assert!(
+        problem.starts_with("containers a and c have different values of KUBERNETES_SERVICE_HOST"),
+        "{problem}"
+    );
+    let mut stand = stand("");
+    stand.pod["spec"]["containers"] = two("10.0.0.1", "10.0.0.1");
+    assert!(stand.ask().is_ok());
+}
+
+#[test]
+fn a_flag_that_cant_be_rewritten() {
+    let problem = said(&[], |spec| {
+        container(spec)["args"] = json!(["-c", "/m --kubeconfig=/x"])
+    });
+    assert!(
+        problem.starts_with("container manager has --kubeconfig inside"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn a_variable_that_is_set_past_ours() {
+    let change = |spec: &mut Value| container(spec)["command"] = json!(["env", "KUBECONFIG=/x", "/m"]);
+    // Also where flags are left alone.
+    for labels in [&[][..], &[("disable-fake-kubeconfig-arg", "true")]] {
+        let problem = said(labels, change);
+        assert!(
+            problem.starts_with("container manager sets KUBECONFIG in its arguments (\"KUBECONFIG=/x\")"),
+            "{problem}"
+        );
+    }
+    let mut alone = stand("").with("labels", "disable-fake-kubeconfig-env", "true");
+    change(&mut alone.pod["spec"]);
+    assert!(alone.ask().is_ok(), "the variable is left alone");
+}
+
+#[test]
+fn annotations_that_make_no_sense() {
+    for (key, value, says) in [
+        ("native-sidecar", "yes", "is \"yes\"; write \"true\" or \"false\""),
+        ("loopback-tls", "1", "write \"true\" or \"false\""),
+        ("kubeconfig-arg", "manager, other", "the pod has no container other"),
+        ("proxy-resource", "{", "write JSON such as"),
+        ("proxy-resource", "[]", "is no object"),
+        ("proxy-resource", r#"{"limit": {}}"#, "has a field limit"),
+        ("proxy-resource", r#"{"limits": {"cpu": ["1"]}}"#, "write JSON such as"),
+        ("env-sync", "A=b,=c", "\"=c\" has no name"),
+        ("env-sync", "KUBECONFIG", "does not read KUBECONFIG"),
+        ("env-inject", "A=b", "write JSON such as"),
+        (
+            "env-inject",
+            r#"[{"name": "manager", "env": [{"name": "A"}]}]"#,
+            "write JSON such as",
+        ),
+        (
+            "env-inject",
+            r#"[{"name": "other", "env": []}]"#,
+            "the pod has no container other",
+        ),
+        ("log-path", "logs", "write an absolute path"),
+        ("log-path", "/", "write an absolute path"),
+        ("log-path", "//", "would hide files of the sidecar"),
+        ("log-path", "/etc/ctrlmesh/chain", "would hide files of the sidecar"),
+        ("log-path", "/ctrlmesh-proxy", "would hide files of the sidecar"),
+        ("log-path", "/var/log/../lib", "would hide files of the sidecar"),
+        ("log-path", "/var/run/secrets/tokens", "would hide files of the sidecar"),
+        ("external-traffic", "on", "write \"true\" or \"false\""),
+    ] {
+        let problem = stand("").with("annotations", key, value).ask().unwrap_err().to_string();
+        assert!(
+            problem.starts_with(&format!("ctrlmesh.kusionstack.io/{key}: ")),
+            "{problem}"
+        );
+        assert!(problem.contains(says), "{key} {value}: {problem}");
+    }
+}
+
+#[test]
+fn a_kubeconfig_of_its_own_must_be_one_file() {
+    let said = |volume: Value| {
+        let mut stand = stand("").with("labels", "kubeconfig-volume", "up");
+        stand.pod["spec"]["volumes"] = json!([volume]);
+        stand.ask().map_err(|refusal| refusal.to_string())
+    };
+    let items = json!([{"key": "a", "path": "config"}]);
+    for source in [
+        json!({"configMap": {"name": "theirs"}}),
+        json!({"secret": {"secretName": "theirs"}}),
+        json!({"configMap": {"name": "theirs", "items": items}}),
+        json!({"secret": {"secretName": "theirs", "items": items}}),
+    ] {
+        let mut volume = source.clone();
+        volume["name"] = json!("up");
+        assert!(said(volume).is_ok(), "{source}");
+    }
+    for (volume, says) in [
+        (json!({"name": "down"}), "the pod has no volume up"),
+        (
+            json!({"name": "up", "secret": {"secretName": "x", "items": [{"path": "a"}, {"path": "b"}]}}),
+            "has 2 items",
+        ),
+        (
+            json!({"name": "up", "emptyDir": {}}),
+            "neither a ConfigMap nor a Secret",
+        ),
+    ] {
+        let problem = said(volume).unwrap_err();
+        assert!(
+            problem.starts_with("ctrlmesh.kusionstack.io/kubeconfig-volume: "),
+            "{problem}"
+        );
+        assert!(problem.contains(says), "{problem}");
+    }
+}
+
+#[test]
+fn init_container_that_outlives_start_of_sidecar_is_refused() {
+    let with = |labels: &[&str], is_native: &str, policy: &str| {
+        let mut stand = stand("").with("annotations", "native-sidecar", is_native);
+        for label in labels {
+            stand = stand.with("labels", label, "true");
+        }
+        stand.pod["spec"]["initContainers"] = json!([{"name": "tail", "image": "t", "restartPolicy": policy}]);
+        stand.ask()
+    };
+    for labels in [&["enable-iptables"][..], &[]] {
+        let said = with(labels, "false", "Always").unwrap_err().to_string();
+        assert!(
+            said.starts_with("init container tail goes on beside the containers"),
+            "{said}"
+        );
+        assert!(
+            said.contains("annotation ctrlmesh.kusionstack.io/native-sidecar"),
+            "{said}"
+        );
+        assert!(said.ends_with("make it one of the containers"), "{said}");
+        assert!(with(labels, "true", "Always").is_ok(), "the sidecar is first");
+        assert!(with(labels, "false", "").is_ok(), "it ends before");
+    }
+    let off = ["disable-fake-kubeconfig-arg", "disable-fake-kubeconfig-env"];
+    assert!(with(&off, "false", "Always").is_ok(), "nobody is led");
+}
+
+#[test]
+fn certificates_that_nobody_makes() {
+    for (part, key) in [("labels", "enable-iptables"), ("annotations", "loopback-tls")] {
+        let problem = stand("--mesh-ca=false")
+            .with(part, key, "true")
+            .ask()
+            .unwrap_err()
+            .to_string();
+        assert!(
+            problem.starts_with(&format!("ctrlmesh.kusionstack.io/{key}: ")),
+            "{problem}"
+        );
+        assert!(problem.contains("makes none (--mesh-ca=false"), "{problem}");
+        assert!(stand("").with(part, key, "true").ask().is_ok());
+    }
+    assert!(stand("--mesh-ca=false").ask().is_ok());
+}
+
+#[test]
+fn no_rule_and_no_image() {
+    let mut nobody = stand("");
+    nobody.known.rules.clear();
+    assert!(matches!(nobody.ask(), Err(Refusal::NotSelected { .. })));
+    let mut without = stand("");
+    without.settings.image.clear();
+    assert_eq!(without.ask(), Err(Refusal::NoImage));
+}

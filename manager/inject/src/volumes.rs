@@ -1,0 +1,150 @@
+//! The volumes of the sidecar, and where it mounts them.
+
+use ctrlmesh_contract::names::{self, files, pod};
+use serde_json::{Value, json};
+
+use super::injection_request::{InjectionRequest, Mode};
+use super::kubeconfig;
+use super::upstream;
+
+const CHAIN: &str = "ctrlmesh-chain";
+const POD_INFO: &str = "ctrlmesh-podinfo";
+const DATA: &str = "ctrlmesh-data";
+const TOKEN: &str = "ctrlmesh-token";
+const TLS: &str = "ctrlmesh-tls";
+
+/// All that a pod may get.
+pub(super) const NAMES: [&str; 7] = [CHAIN, POD_INFO, DATA, TOKEN, TLS, upstream::OWN, pod::KUBECONFIG_VOLUME];
+
+pub(super) const CHAIN_DIR: &str = "/etc/ctrlmesh/chain";
+const POD_INFO_DIR: &str = "/etc/ctrlmesh/podinfo";
+const DATA_DIR: &str = "/var/lib/ctrlmesh";
+pub(super) const TLS_DIR: &str = "/etc/ctrlmesh/tls";
+/// Where every client looks for it.
+const TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+const UPSTREAM_DIR: &str = "/etc/ctrlmesh/upstream";
+
+/// Compiled plugins: a few MiB each, of a few versions.
+const DATA_SIZE: &str = "256Mi";
+/// As kubelet's own: a little over an hour, renewed after four fifths of it.
+const TOKEN_SECONDS: i64 = 3607;
+/// The ConfigMap in every namespace with the authorities of the API server.
+pub(super) const CLUSTER_CA: &str = "kube-root-ca.crt";
+
+/// What the sidecar must find as it is: its program, its volumes, and what the kernel shows. A mount above or below any of them
+/// could put something else there.
+const OWN_PATHS: [&str; 7] = [
+    pod::PROGRAM,
+    "/etc/ctrlmesh",
+    DATA_DIR,
+    "/var/run/secrets",
+    "/run/secrets",
+    "/proc",
+    "/sys",
+];
+
+/// Whether a mount at a path of the sidecar would change what it finds.
+pub(super) fn is_of_sidecar(path: &str) -> bool {
+    let parts = |path: &str| -> Vec<String> {
+        let mut parts = Vec::new();
+        for part in path.split('/') {
+            match part {
+                "" | "." => {}
+                ".." => drop(parts.pop()),
+                part => parts.push(part.to_owned()),
+            }
+        }
+        parts
+    };
+    let path = parts(path);
+    OWN_PATHS
+        .into_iter()
+        .map(parts)
+        .any(|own| path.starts_with(&own) || own.starts_with(&path))
+}
+
+/// The file with the pod's labels.
+pub(super) fn labels_file() -> String {
+    format!("{POD_INFO_DIR}/{}", files::LABELS)
+}
+
+/// Compiled plugins. Folders of the sidecar's own: the volume belongs to root and is open to everybody.
+pub(super) fn cache_dir() -> String {
+    format!("{DATA_DIR}/cache")
+}
+
+/// What a sidecar notes for the one that is started after it in the pod.
+pub(super) fn state_dir() -> String {
+    format!("{DATA_DIR}/state")
+}
+
+/// The kubeconfig in the pod's own volume, or the directory with it.
+pub(super) fn upstream_file(request: &InjectionRequest) -> Option<String> {
+    let upstream = request.upstream.as_ref()?;
+    Some(match &upstream.file {
+        Some(file) => format!("{UPSTREAM_DIR}/{file}"),
+        None => UPSTREAM_DIR.to_owned(),
+    })
+}
+
+/// The volumes that the pod gets.
+pub(super) fn volumes(request: &InjectionRequest) -> Vec<Value> {
+    let mut volumes = vec![
+        chain(),
+        pod_info(),
+        json!({"name": DATA, "emptyDir": {"sizeLimit": DATA_SIZE}}),
+    ];
+    volumes.push(match &request.upstream {
+        Some(upstream) => upstream.own.clone(),
+        None => token(),
+    });
+    if request.has_tls {
+        volumes.push(json!({"name": TLS, "secret": {"secretName": names::SERVING_SECRET}}));
+    }
+    if request.mode == Mode::Kubeconfig {
+        volumes.push(kubeconfig::volume(request));
+    }
+    volumes
+}
+
+/// Where the sidecar has them.
+pub(super) fn mounts(request: &InjectionRequest) -> Vec<Value> {
+    let read_only = |name: &str, path: &str| json!({"name": name, "mountPath": path, "readOnly": true});
+    let mut mounts = vec![
+        read_only(CHAIN, CHAIN_DIR),
+        read_only(POD_INFO, POD_INFO_DIR),
+        json!({"name": DATA, "mountPath": DATA_DIR}),
+    ];
+    match &request.upstream {
+        Some(_) => mounts.push(read_only(upstream::OWN, UPSTREAM_DIR)),
+        None => mounts.push(read_only(TOKEN, TOKEN_DIR)),
+    }
+    if request.has_tls {
+        mounts.push(read_only(TLS, TLS_DIR));
+    }
+    mounts
+}
+
+/// Document, signature and plugins side by side. They may come after the pod.
+fn chain() -> Value {
+    let slots = (0..names::PLUGIN_CONFIG_MAPS).filter_map(names::plugin_config_map);
+    let maps = std::iter::once(names::CHAIN_CONFIG_MAP.to_owned()).chain(slots);
+    let sources: Vec<Value> = maps
+        .map(|name| json!({"configMap": {"name": name, "optional": true}}))
+        .collect();
+    json!({"name": CHAIN, "projected": {"sources": sources}})
+}
+
+fn pod_info() -> Value {
+    let labels = json!({"path": files::LABELS, "fieldRef": {"fieldPath": "metadata.labels"}});
+    json!({"name": POD_INFO, "downwardAPI": {"items": [labels]}})
+}
+
+/// The sidecar's own: a pod may have none for its containers, and in the other mode they trust other authorities.
+fn token() -> Value {
+    let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}});
+    let ca = json!({"configMap": {"name": CLUSTER_CA, "items": [{"key": "ca.crt", "path": "ca.crt"}]}});
+    let namespace = json!({"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}});
+    let namespace = json!({"downwardAPI": {"items": [namespace]}});
+    json!({"name": TOKEN, "projected": {"sources": [token, ca, namespace]}})
+}

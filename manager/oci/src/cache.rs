@@ -1,0 +1,280 @@
+//! What was asked for, what became of it, and when to look again. Pure: time and randomness come in, jobs and names of namespaces
+//! come out.
+//!
+//! Guarantees: a reference is fetched once at a time, however many objects name it; what was resolved stays until it is
+//! replaced by something that was checked; the number of references and the bytes held are bounded.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ctrlmesh_manager_api::plugin::PullPolicy;
+use tokio::time::Instant;
+
+use super::artifact::Artifact;
+use super::failure::{Again, Failure, Reason};
+use super::reference::Image;
+use super::settings::Settings;
+use super::tries::spread;
+use super::{Ask, Resolution};
+
+/// References that are kept; more than a cluster has plugins.
+const MAX_REFERENCES: usize = 1024;
+/// A `Retry-After` that is longer is not believed.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
+
+/// What makes two asks the same: one fetch answers both.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) image: Image,
+    /// Namespace and name: two namespaces with a Secret of the same name may have different rights.
+    pub(super) secret: Option<(String, String)>,
+    pub(super) verification_key: Option<String>,
+    is_watched: bool,
+}
+
+impl Key {
+    /// Which manifest an ask is for: the pinned one, unless the image was changed or is always looked up.
+    pub(super) fn new(ask: &Ask) -> Result<Self, Failure> {
+        let image = Image::parse(&ask.image)?;
+        let pinned = ask.pinned.as_ref().filter(|pinned| {
+            let is_digest = pinned.manifest.parse::<ctrlmesh_contract::Digest>().is_ok();
+            pinned.image == ask.image && is_digest && ask.pull_policy == PullPolicy::IfNotPresent
+        });
+        let image = match pinned {
+            Some(pinned) if !image.is_pinned() => image.pinned(&pinned.manifest),
+            _ => image,
+        };
+        Ok(Self {
+            is_watched: ask.pull_policy == PullPolicy::Always && !image.is_pinned(),
+            secret: ask.pull_secret.clone().map(|name| (ask.namespace.clone(), name)),
+            verification_key: ask.verification_key.clone(),
+            image,
+        })
+    }
+
+    /// Whether what was fetched for one was fetched with the same rights and checks as for the other.
+    fn is_alike(&self, other: &Self) -> bool {
+        let place = |key: &Self| (key.image.registry.clone(), key.image.repository.clone());
+        place(self) == place(other) && self.secret == other.secret && self.verification_key == other.verification_key
+    }
+}
+
+/// A reference that is to be fetched or looked up now.
+pub(super) struct Job {
+    pub(super) key: Key,
+    /// What is there already, by manifest.
+    pub(super) known: HashMap<String, Arc<Artifact>>,
+}
+
+/// What became of a reference.
+#[derive(Default)]
+struct Entry {
+    artifact: Option<Arc<Artifact>>,
+    failure: Option<Failure>,
+    /// Failures in a row.
+    failures: u32,
+    is_running: bool,
+    /// When to look again; `None`: never.
+    due: Option<Instant>,
+    /// Who asked, and when last.
+    asked: BTreeMap<String, Instant>,
+    /// Those who asked were told to ask again, to see whether they still want it.
+    is_doubted: bool,
+}
+
+impl Entry {
+    fn last_asked(&self) -> Option<Instant> {
+        self.asked.values().max().copied()
+    }
+
+    fn resolution(&self) -> Resolution {
+        match (&self.failure, &self.artifact) {
+            (Some(failure), last) => Resolution::Failed {
+                reason: failure.reason,
+                message: failure.message.clone(),
+                last: last.clone(),
+            },
+            (None, Some(artifact)) => Resolution::Ready(Arc::clone(artifact)),
+            (None, None) => Resolution::Pending,
+        }
+    }
+}
+
+/// Everything that was asked for.
+pub(super) struct Cache {
+    entries: HashMap<Key, Entry>,
+    settings: Settings,
+}
+
+impl Cache {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            entries: HashMap::new(),
+            settings,
+        }
+    }
+
+    /// Answers, and says whether there is something new to do.
+    pub(super) fn ask(&mut self, key: Key, namespace: &str, now: Instant) -> (Resolution, bool) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.asked.insert(namespace.to_owned(), now);
+            entry.is_doubted = false;
+            return (entry.resolution(), false);
+        }
+        if self.entries.len() >= MAX_REFERENCES {
+            let message = format!(
+                "the manager holds {MAX_REFERENCES} references to plugins and takes no more; remove some from ShardingConfigs"
+            );
+            let (reason, last) = (Reason::TooLarge, None);
+            return (Resolution::Failed { reason, message, last }, false);
+        }
+        let artifact = self.known(&key).remove(&key.image.target);
+        let is_new = artifact.is_none();
+        let entry = Entry {
+            artifact,
+            due: is_new.then_some(now),
+            asked: [(namespace.to_owned(), now)].into(),
+            ..Entry::default()
+        };
+        let resolution = entry.resolution();
+        self.entries.insert(key, entry);
+        (resolution, is_new)
+    }
+
+    /// What is due, at most so many. They run until they are [`Cache::done`].
+    pub(super) fn take(&mut self, now: Instant, at_most: usize) -> Vec<Job> {
+        let is_due = |entry: &Entry| !entry.is_running && entry.due.is_some_and(|due| due <= now);
+        let due = self.entries.iter().filter(|(_, entry)| is_due(entry));
+        let keys: Vec<Key> = due.map(|(key, _)| key.clone()).take(at_most).collect();
+        for key in &keys {
+            if let Some(entry) = self.entries.get_mut(key) {
+                entry.is_running = true;
+            }
+        }
+        let job = |key: Key| Job {
+            known: self.known(&key),
+            key,
+        };
+        keys.into_iter().map(job).collect()
+    }
+
+    fn known(&self, key: &Key) -> HashMap<String, Arc<Artifact>> {
+        let alike = self.entries.iter().filter(|(other, _)| other.is_alike(key));
+        let artifacts = alike.filter_map(|(_, entry)| entry.artifact.clone());
+        artifacts
+            .map(|artifact| (artifact.manifest.clone(), artifact))
+            .collect()
+    }
+
+    /// A job has ended. Answers with the namespaces that see something new.
+    pub(super) fn done(
+        &mut self,
+        key: &Key,
+        outcome: Result<Arc<Artifact>, Failure>,
+        now: Instant,
+        random: u16,
+    ) -> BTreeSet<String> {
+        let outcome = outcome.and_then(|artifact| self.room_for(key, &artifact).map(|()| artifact));
+        let times = &self.settings.times;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return BTreeSet::new();
+        };
+        let before = entry.resolution();
+        entry.is_running = false;
+        match outcome {
+            Ok(artifact) => {
+                entry.artifact = Some(artifact);
+                entry.failure = None;
+                entry.failures = 0;
+                entry.due = key.is_watched.then(|| now + spread(times.recheck, random));
+            }
+            Err(failure) => {
+                let pause = times
+                    .again
+                    .saturating_mul(1 << entry.failures.min(16))
+                    .min(times.again_at_most);
+                let asked = match failure.again {
+                    Again::After(asked) => asked.min(MAX_RETRY_AFTER),
+                    Again::Soon | Again::Later => Duration::ZERO,
+                };
+                entry.failures = entry.failures.saturating_add(1);
+                entry.due = Some(now + spread(pause, random).max(asked));
+                entry.failure = Some(failure);
+            }
+        }
+        if entry.resolution() == before {
+            return BTreeSet::new();
+        }
+        entry.asked.keys().cloned().collect()
+    }
+
+    /// Whether there is room for one more component, in place of the one that this reference had.
+    fn room_for(&self, key: &Key, artifact: &Arc<Artifact>) -> Result<(), Failure> {
+        let others = self.entries.iter().filter(|(other, _)| *other != key);
+        let held: HashMap<*const Artifact, usize> = others
+            .filter_map(|(_, entry)| entry.artifact.as_ref())
+            .chain([artifact])
+            .map(|artifact| (Arc::as_ptr(artifact), artifact.packed.len()))
+            .collect();
+        let (bytes, limit) = (held.values().sum::<usize>(), self.settings.cache_bytes);
+        if bytes <= limit {
+            return Ok(());
+        }
+        let message = format!(
+            "the manager would hold {bytes} bytes of packed plugins, at most {limit} are allowed; build plugins for size, use fewer, \
+             or raise --plugin-cache-mib"
+        );
+        Err(Failure::new(Reason::TooLarge, message))
+    }
+
+    /// Forgets what nobody wants. Answers with the namespaces that shall ask again for what would otherwise not be looked at any
+    /// more: a failure, and a tag that is watched.
+    pub(super) fn sweep(&mut self, now: Instant) -> BTreeSet<String> {
+        let idle = self.settings.times.idle;
+        let mut doubted = BTreeSet::new();
+        self.entries.retain(|key, entry| {
+            let unwanted = entry
+                .last_asked()
+                .is_none_or(|last| now >= last + deadline(idle, entry.is_doubted));
+            if !unwanted || entry.is_running {
+                return true;
+            }
+            if entry.is_doubted || !(key.is_watched || entry.failure.is_some()) {
+                return false;
+            }
+            entry.is_doubted = true;
+            doubted.extend(entry.asked.keys().cloned());
+            true
+        });
+        doubted
+    }
+
+    /// When there is something to do again, if nobody asks before. What runs reports by itself.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let idle = self.settings.times.idle;
+        let entries = self.entries.values().filter(|entry| !entry.is_running);
+        let times = entries.flat_map(|entry| {
+            let unwanted = entry.last_asked().map(|last| last + deadline(idle, entry.is_doubted));
+            [entry.due, unwanted]
+        });
+        times.flatten().min()
+    }
+
+    /// Bytes of packed components, and references.
+    pub(super) fn size(&self) -> (usize, usize) {
+        let artifacts = self.entries.values().filter_map(|entry| entry.artifact.as_ref());
+        let held: HashMap<*const Artifact, usize> = artifacts
+            .map(|artifact| (Arc::as_ptr(artifact), artifact.packed.len()))
+            .collect();
+        (held.values().sum(), self.entries.len())
+    }
+}
+
+/// Who was told to ask again has half the time more to do so.
+fn deadline(idle: Duration, is_doubted: bool) -> Duration {
+    if is_doubted { idle + idle / 2 } else { idle }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+use bytes::Bytes;
+use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::world::Interface;
+use ctrlmesh_manager_api::plugin::PluginStatus;
+
+use super::*;
+use crate::Times;
+
+const RANDOM: u16 = u16::MAX;
+
+fn ask(image: &str) -> Ask {
+    Ask {
+        namespace: "demo".to_owned(),
+        image: image.to_owned(),
+        pull_policy: PullPolicy::IfNotPresent,
+        pull_secret: None,
+        verification_key: None,
+        pinned: None,
+    }
+}
+
+fn key(image: &str) -> Key {
+    Key::new(&ask(image)).unwrap()
+}
+
+fn watched(image: &str) -> Key {
+    let ask = Ask {
+        pull_policy: PullPolicy::Always,
+        ..ask(image)
+    };
+    Key::new(&ask).unwrap()
+}
+
+fn artifact(content: &[u8]) -> Arc<Artifact> {
+    Arc::new(Artifact {
+        reference: String::new(),
+        manifest: Digest::of(content).to_string(),
+        digest: Digest::of(content),
+        packed: Bytes::copy_from_slice(content),
+        size: content.len(),
+        interface: Interface(0, 1, 0),
+    })
+}
+
+fn cache() -> Cache {
+    Cache::new(Settings {
+        cache_bytes: 100,
+        ..Settings::default()
+    })
+}
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn trouble() -> Result<Arc<Artifact>, Failure> {
+    Err(Failure::passing(Reason::RegistryUnavailable, "down"))
+}
+
+const ONE: &str = "oci://a.dev/b:1";
+
+#[test]
+fn pins_count_for_their_own_image_and_policy_alone() {
+    let manifest = Digest::of(b"m").to_string();
+    let status = |image: &str, manifest: &str| {
+        Some(PluginStatus {
+            image: image.to_owned(),
+            manifest: manifest.to_owned(),
+            ..PluginStatus::default()
+        })
+    };
+    let target = |pinned, pull_policy| {
+        let ask = Ask {
+            pinned,
+            pull_policy,
+            ..ask(ONE)
+        };
+        Key::new(&ask).unwrap().image.target
+    };
+    assert_eq!(target(status(ONE, &manifest), PullPolicy::IfNotPresent), manifest);
+    assert_eq!(target(status(ONE, &manifest), PullPolicy::Always), "1");
+    assert_eq!(
+        target(status("oci://a.dev/b:2", &manifest), PullPolicy::IfNotPresent),
+        "1"
+    );
+    assert_eq!(target(status(ONE, ""), PullPolicy::IfNotPresent), "1");
+    assert_eq!(target(status(ONE, "../../other"), PullPolicy::IfNotPresent), "1");
+    let digest = format!("oci://a.dev/b@{manifest}");
+    assert!(!watched(&digest).is_watched, "a digest is never looked up again");
+}
+
+#[test]
+fn a_reference_runs_once_at_a_time() {
+    let (mut cache, now) = (cache(), Instant::now());
+    assert_eq!(cache.ask(key(ONE), "a", now), (Resolution::Pending, true));
+    assert_eq!(cache.ask(key(ONE), "b", now), (Resolution::Pending, false));
+    assert_eq!(cache.take(now, 4).len(), 1);
+    assert!(cache.take(now, 4).is_empty());
+    assert_eq!(
+        cache.done(&key(ONE), Ok(artifact(b"x")), now, RANDOM),
+        names(&["a", "b"])
+    );
+    // A reference that is not watched is never due again.
+    assert!(cache.take(now + Duration::from_secs(86_400), 4).is_empty());
+}
+
+#[test]
+fn no_more_run_than_are_taken() {
+    let (mut cache, now) = (cache(), Instant::now());
+    for index in 0..5 {
+        cache.ask(key(&format!("oci://a.dev/b:{index}")), "a", now);
+    }
+    assert_eq!(cache.take(now, 3).len(), 3);
+    assert_eq!(cache.take(now, 0).len(), 0);
+    assert_eq!(cache.take(now, 3).len(), 2);
+}
+
+#[test]
+fn failures_are_tried_again_later_and_later() {
+    let (mut cache, mut now) = (cache(), Instant::now());
+    cache.ask(key(ONE), "a", now);
+    let mut pauses = Vec::new();
+    for _ in 0..9 {
+        assert_eq!(cache.take(now, 1).len(), 1);
+        cache.done(&key(ONE), trouble(), now, RANDOM);
+        let due = cache.entries[&key(ONE)].due.unwrap();
+        pauses.push((due - now).as_secs());
+        assert!(cache.take(due - Duration::from_millis(1), 1).is_empty());
+        now = due;
+    }
+    assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
+    cache.done(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
+    assert_eq!(cache.entries[&key(ONE)].failures, 0);
+}
+
+#[test]
+fn a_registry_can_ask_for_a_longer_pause_within_reason() {
+    for (asked, expected) in [(1, 5), (600, 600), (1_000_000, 3600)] {
+        let (mut cache, now) = (cache(), Instant::now());
+        cache.ask(key(ONE), "a", now);
+        let failure = Failure {
+            again: Again::After(Duration::from_secs(asked)),
+            ..trouble().unwrap_err()
+        };
+        cache.done(&key(ONE), Err(failure), now, RANDOM);
+        assert_eq!(
+            cache.next().unwrap() - now,
+            Duration::from_secs(expected).min(Duration::from_secs(900))
+        );
+        assert_eq!(
+            cache.entries[&key(ONE)].due.unwrap() - now,
+            Duration::from_secs(expected)
+        );
+    }
+}
+
+#[test]
+fn namespaces_are_named_when_they_see_something_new_and_not_else() {
+    let (mut cache, now) = (cache(), Instant::now());
+    let key = watched(ONE);
+    cache.ask(key.clone(), "a", now);
+    assert_eq!(cache.done(&key, trouble(), now, RANDOM), names(&["a"]));
+    assert_eq!(cache.done(&key, trouble(), now, RANDOM), names(&[]));
+    let first = artifact(b"x");
+    assert_eq!(cache.done(&key, Ok(first.clone()), now, RANDOM), names(&["a"]));
+    assert_eq!(cache.done(&key, Ok(first.clone()), now, RANDOM), names(&[]));
+    assert_eq!(cache.done(&key, trouble(), now, RANDOM), names(&["a"]));
+    let (resolution, _) = cache.ask(key.clone(), "a", now);
+    assert!(matches!(resolution, Resolution::Failed { last: Some(last), .. } if last == first));
+    assert_eq!(cache.done(&key, Ok(artifact(b"y")), now, RANDOM), names(&["a"]));
+}
+
+#[test]
+fn a_watched_tag_is_due_again() {
+    let (mut cache, now) = (cache(), Instant::now());
+    let key = watched(ONE);
+    cache.ask(key.clone(), "a", now);
+    cache.take(now, 1);
+    cache.done(&key, Ok(artifact(b"x")), now, RANDOM);
+    assert_eq!(cache.next(), Some(now + Times::default().recheck));
+    let job = cache.take(now + Times::default().recheck, 1).remove(0);
+    assert_eq!(job.known.len(), 1);
+}
+
+#[test]
+fn fetched_plugin_is_shared_between_equal_credentials() {
+    let (mut cache, now) = (cache(), Instant::now());
+    let manifest = artifact(b"x").manifest.clone();
+    cache.ask(key(ONE), "a", now);
+    cache.done(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
+    let digest = format!("oci://a.dev/b@{manifest}");
+    assert!(matches!(
+        cache.ask(key(&digest), "a", now),
+        (Resolution::Ready(_), false)
+    ));
+    let with = |secret: Option<&str>, verification_key: Option<&str>| {
+        let ask = Ask {
+            pull_secret: secret.map(str::to_owned),
+            verification_key: verification_key.map(str::to_owned),
+            ..ask(&digest)
+        };
+        Key::new(&ask).unwrap()
+    };
+    for key in [
+        with(Some("s"), None),
+        with(None, Some("k")),
+        key(&digest.replace("a.dev", "b.dev")),
+    ] {
+        assert_eq!(cache.ask(key, "a", now), (Resolution::Pending, true));
+    }
+}
+
+#[test]
+fn unused_references_are_forgotten_and_due_ones_are_taken_first() {
+    let (mut cache, now) = (cache(), Instant::now());
+    let idle = Times::default().idle;
+    cache.ask(key(ONE), "a", now);
+    cache.done(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
+    cache.ask(watched(ONE), "b", now);
+    cache.done(&watched(ONE), Ok(artifact(b"x")), now, RANDOM);
+    let broken = key("oci://a.dev/b:2");
+    cache.ask(broken.clone(), "c", now);
+    cache.done(&broken, trouble(), now, RANDOM);
+    assert_eq!(cache.sweep(now + idle - Duration::from_secs(1)), names(&[]));
+    assert_eq!(cache.size().1, 3);
+    assert_eq!(cache.sweep(now + idle), names(&["b", "c"]));
+    assert_eq!(cache.size().1, 2);
+    assert_eq!(cache.sweep(now + idle), names(&[]), "nobody is asked twice");
+    cache.ask(broken.clone(), "c", now + idle);
+    assert_eq!(cache.sweep(now + idle + idle / 2), names(&[]));
+    assert_eq!(cache.size().1, 1);
+    assert!(cache.entries.contains_key(&broken));
+}
+
+#[test]
+fn the_next_time_is_the_first_of_what_waits() {
+    let (mut cache, now) = (cache(), Instant::now());
+    assert_eq!(cache.next(), None);
+    cache.ask(key(ONE), "a", now);
+    assert_eq!(cache.next(), Some(now));
+    cache.take(now, 1);
+    assert_eq!(cache.next(), None, "what runs reports by itself");
+    cache.done(&key(ONE), Ok(artifact(b"x")), now, RANDOM);
+    assert_eq!(cache.next(), Some(now + Times::default().idle));
+}
+
+#[test]
+fn bytes_and_references_are_bounded() {
+    let (mut cache, now) = (cache(), Instant::now());
+    cache.ask(key(ONE), "a", now);
+    cache.done(&key(ONE), Ok(artifact(&[1; 60])), now, RANDOM);
+    let two = watched("oci://a.dev/b:2");
+    cache.ask(two.clone(), "a", now);
+    cache.done(&two, Ok(artifact(&[2; 40])), now, RANDOM);
+    assert_eq!(cache.size(), (100, 2));
+    // In the place of its own predecessor it would fit, but not beside the other.
+    cache.done(&two, Ok(artifact(&[3; 41])), now, RANDOM);
+    assert!(matches!(
+        cache.ask(two, "a", now).0,
+        Resolution::Failed {
+            reason: Reason::TooLarge,
+            last: Some(_),
+            ..
+        }
+    ));
+    for index in 0..MAX_REFERENCES {
+        cache.ask(key(&format!("oci://a.dev/c:{index}")), "a", now);
+    }
+    assert_eq!(cache.size().1, MAX_REFERENCES);
+    let (resolution, is_new) = cache.ask(key("oci://a.dev/d:1"), "a", now);
+    assert!(
+        matches!(
+            resolution,
+            Resolution::Failed {
+                reason: Reason::TooLarge,
+                ..
+            }
+        ) && !is_new
+    );
+}

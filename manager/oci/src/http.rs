@@ -1,0 +1,274 @@
+//! Requests to a registry: bounded, retried, and never further than [`super::reach`] lets them.
+//!
+//! The client of oci-client is not used: it follows every redirect and every realm, reads manifests and tokens whole, however
+//! large they are, and hides `Retry-After` (docs/adr/0013-oci.md).
+
+use bytes::{Bytes, BytesMut};
+use k8s_openapi::jiff::Timestamp;
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
+use reqwest::{Method, Response, StatusCode, Url};
+
+use super::clients::{Clients, causes, chain};
+use super::failure::{Again, Failure, Reason};
+use super::login;
+use super::pull_secret::Credentials;
+use super::reach::{self, Zone};
+use super::reference::Image;
+use super::settings::Settings;
+use super::tries::{Tries, random, retry_after};
+
+/// Redirects of one request; S3 needs one.
+const MAX_REDIRECTS: usize = 5;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask<'a> {
+    pub(super) method: &'a Method,
+    /// Below the repository: `manifests/1.0`.
+    pub(super) path: &'a str,
+    pub(super) accept: &'static str,
+    pub(super) limit: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+/// One repository, for the time of a pull.
+pub(super) struct Repository<'a> {
+    clients: &'a Clients,
+    settings: &'a Settings,
+    base: Url,
+    name: String,
+    credentials: Option<Credentials>,
+    /// What the registry has accepted, or was never sent.
+    authorization: Option<HeaderValue>,
+}
+
+impl<'a> Repository<'a> {
+    pub(super) fn new(
+        clients: &'a Clients,
+        settings: &'a Settings,
+        image: &Image,
+        credentials: Option<Credentials>,
+    ) -> Result<Self, Failure> {
+        let name = image.host.split_once(':').map_or(image.host.as_str(), |(name, _)| name);
+        let is_insecure = settings.insecure.contains(&image.host) || settings.insecure.contains(name);
+        let scheme = if is_insecure { "http" } else { "https" };
+        let base = Url::parse(&format!("{scheme}://{}/v2/{}/", image.registry, image.repository));
+        let base = base.map_err(|error| {
+            Failure::new(
+                Reason::InvalidReference,
+                format!("{} is no registry: {error}", image.registry),
+            )
+        })?;
+        Zone::Named.check(&base)?;
+        Ok(Self {
+            clients,
+            settings,
+            base,
+            name: image.repository.clone(),
+            credentials,
+            authorization: None,
+        })
+    }
+
+    /// Asks until there is an answer, or asking makes no sense.
+    pub(super) async fn ask(&mut self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        let mut tries = Tries::new(&self.settings.times);
+        loop {
+            match self.once(ask).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => tokio::time::sleep(tries.next(failure, random())?).await,
+            }
+        }
+    }
+
+    async fn once(&mut self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        let mut response = self.send(ask).await?;
+        if response.status() == StatusCode::UNAUTHORIZED && self.authorization.is_none() {
+            let challenge = login::challenge(response.headers());
+            drop(response);
+            self.log_in(challenge).await?;
+            response = self.send(ask).await?;
+        }
+        self.check_response(&response, ask)?;
+        let headers = response.headers().clone();
+        let body = if *ask.method == Method::HEAD {
+            Bytes::new()
+        } else {
+            self.read(response, ask.limit).await?
+        };
+        Ok(Answer { headers, body })
+    }
+
+    /// Follows redirects. Credentials go to the registry itself and nowhere else.
+    async fn send(&self, ask: Ask<'_>) -> Result<Response, Failure> {
+        let zone = Zone::behind(&self.base);
+        let mut url = self
+            .base
+            .join(ask.path)
+            .map_err(|error| Failure::new(Reason::InvalidReference, format!("{} is no path: {error}", ask.path)))?;
+        for _ in 0..=MAX_REDIRECTS {
+            let is_own = url.origin() == self.base.origin();
+            let client = self.clients.of(if is_own { Zone::Named } else { zone });
+            let mut request = client
+                .request(ask.method.clone(), url.clone())
+                .header(ACCEPT, ask.accept);
+            if let (true, Some(authorization)) = (is_own, &self.authorization) {
+                request = request.header(AUTHORIZATION, authorization);
+            }
+            let response = request.send().await.map_err(|error| self.trouble(error))?;
+            if !response.status().is_redirection() {
+                return Ok(response);
+            }
+            let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+            url = reach::redirect(&url, location.unwrap_or_default(), zone)?;
+        }
+        let problem = format!("{} redirects in a circle", self.host());
+        Err(Failure::new(Reason::UnsafeRedirect, problem))
+    }
+
+    async fn log_in(&mut self, challenge: Option<login::Challenge>) -> Result<(), Failure> {
+        let authorization = match challenge {
+            None => None,
+            Some(login::Challenge::Basic) => self.credentials.as_ref().map(login::basic),
+            Some(login::Challenge::Bearer { realm, service }) => {
+                let hosts = &self.settings.auth_hosts;
+                let realm = reach::realm(&self.base, &realm, |host| hosts.contains(host))?;
+                Some(self.token(realm, &service).await?)
+            }
+        };
+        match authorization {
+            Some(authorization) => self.authorization = Some(authorization),
+            None => return Err(self.denied()),
+        }
+        Ok(())
+    }
+
+    /// A token for pulling from this repository (distribution, "Token Authentication Specification").
+    async fn token(&self, mut realm: Url, service: &str) -> Result<HeaderValue, Failure> {
+        let zone = if realm.host_str() == self.base.host_str() {
+            Zone::Named
+        } else {
+            Zone::behind(&self.base)
+        };
+        realm
+            .query_pairs_mut()
+            .append_pair("service", service)
+            .append_pair("scope", &format!("repository:{}:pull", self.name));
+        let mut request = self.clients.of(zone).get(realm);
+        if let Some(credentials) = &self.credentials {
+            request = request.header(AUTHORIZATION, login::basic(credentials));
+        }
+        let response = request.send().await.map_err(|error| self.trouble(error))?;
+        match response.status() {
+            StatusCode::OK => {}
+            status if is_passing(status) => return Err(self.unavailable(status, response.headers())),
+            _ => return Err(self.denied()),
+        }
+        let body = self.read(response, login::MAX_TOKEN_BYTES).await?;
+        login::bearer(&body).ok_or_else(|| {
+            let message = format!("{} gives tokens that are none", self.host());
+            Failure::new(Reason::AccessDenied, message)
+        })
+    }
+
+    /// The body, if it is not larger than it may be, whatever its headers say.
+    async fn read(&self, mut response: Response, limit: usize) -> Result<Bytes, Failure> {
+        let too_large = || {
+            let message = format!(
+                "{} sends more than the {limit} bytes that it announced or may send",
+                self.host()
+            );
+            Failure::new(Reason::DigestMismatch, message)
+        };
+        if response.content_length().is_some_and(|length| length > limit as u64) {
+            return Err(too_large());
+        }
+        let mut body = BytesMut::new();
+        while let Some(part) = response.chunk().await.map_err(|error| self.trouble(error))? {
+            if body.len() + part.len() > limit {
+                return Err(too_large());
+            }
+            body.extend_from_slice(&part);
+        }
+        Ok(body.freeze())
+    }
+
+    fn check_response(&self, response: &Response, ask: Ask<'_>) -> Result<(), Failure> {
+        let status = response.status();
+        match status {
+            StatusCode::OK => Ok(()),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(self.denied()),
+            StatusCode::NOT_FOUND => {
+                let message = format!("{} has no {} in {}; is it pushed?", self.host(), ask.path, self.name);
+                Err(Failure::new(Reason::NotFound, message))
+            }
+            status if is_passing(status) => Err(self.unavailable(status, response.headers())),
+            status => {
+                let message = format!("{} answers {status} for {} in {}", self.host(), ask.path, self.name);
+                Err(Failure::new(Reason::RegistryUnavailable, message))
+            }
+        }
+    }
+
+    fn denied(&self) -> Failure {
+        let (host, name) = (self.host(), &self.name);
+        let message = match &self.credentials {
+            Some(credentials) => format!(
+                "{host} does not let user {} pull {name}; correct the Secret of pullSecret, or the user's rights",
+                ctrlmesh_contract::error::quote(&credentials.user)
+            ),
+            None => format!("{host} does not let everybody pull {name}; name a Secret with credentials in pullSecret"),
+        };
+        Failure::new(Reason::AccessDenied, message)
+    }
+
+    fn unavailable(&self, status: StatusCode, headers: &HeaderMap) -> Failure {
+        let message = format!("{} answers {status}", self.host());
+        let failure = Failure::passing(Reason::RegistryUnavailable, message);
+        match retry_after(headers, Timestamp::now()) {
+            Some(pause) => Failure {
+                again: Again::After(pause),
+                ..failure
+            },
+            None => failure,
+        }
+    }
+
+    /// No answer, or half of one.
+    fn trouble(&self, error: reqwest::Error) -> Failure {
+        let host = self.host();
+        if reach::is_out_of_reach(&error) {
+            let message = format!("{host} is not followed: {}", chain(error));
+            return Failure::new(Reason::UnsafeRedirect, message);
+        }
+        let hint = if speaks_no_tls(&error) {
+            "; if it speaks plain HTTP, name it with --insecure-registry"
+        } else {
+            ""
+        };
+        let message = format!("{host} can't be reached, or is too slow: {}{hint}", chain(error));
+        Failure::passing(Reason::RegistryUnavailable, message)
+    }
+
+    fn host(&self) -> String {
+        let host = self.base.host_str().unwrap_or_default();
+        self.base
+            .port()
+            .map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+    }
+}
+
+/// Whether the other side has answered a handshake with something else.
+fn speaks_no_tls(error: &reqwest::Error) -> bool {
+    let mut of_tls = causes(error).filter_map(|cause| cause.downcast_ref::<rustls::Error>());
+    of_tls.any(|error| matches!(error, rustls::Error::InvalidMessage(_)))
+}
+
+fn is_passing(status: StatusCode) -> bool {
+    matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS) || status.is_server_error()
+}

@@ -1,0 +1,271 @@
+//! Pulls plugins from OCI registries: from `oci://host/repository:tag` to verified bytes that sidecars may run.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `cache` | which references are held, and when each is due again; pure |
+//! | `pull`, `artifact` | one pull, and what it leaves: a checked and packed component |
+//! | `http`, `clients`, `login`, `tries`, `reach` | requests to a registry: clients, tokens, retries, addresses that are allowed |
+//! | `reference`, `layout`, `signature`, `component` | what is read: the image, its manifest, its signatures, its imports |
+//! | `pull_secret` | credentials from Secrets |
+//! | `objects` | the plugins of a namespace's ShardingConfigs |
+//! | `settings`, `failure` | how registries are reached, and why a pull failed |
+//!
+//! Flow: [`Plugins::resolve`] answers at once from the cache and remembers the namespace. [`Worker::run`] pulls what is new, rechecks tags,
+//! and reports namespaces whose plugins resolve differently than before.
+//!
+//! Guarantees: what is Ready has the digest that its manifest and the registry's blob agree on, the signature that the object
+//! asks for, and the world of a plugin. A tag is resolved once; what it led to is pinned in the object's status, and a new
+//! manager fetches that. A failure never takes away what was resolved before (`last`). Registries are asked by the manager alone.
+//!
+//! Assumes that each object's plugins are asked for again when their namespace is named, and that the status is written.
+
+mod artifact;
+mod cache;
+mod clients;
+mod component;
+mod failure;
+mod http;
+mod layout;
+mod login;
+mod objects;
+mod pull;
+mod pull_secret;
+mod reach;
+mod reference;
+mod settings;
+mod signature;
+mod tries;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ctrlmesh_manager_api::plugin::{PluginStatus, PullPolicy};
+use kube::Client;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+pub use artifact::{Artifact, pack};
+pub use component::interface;
+pub use failure::Reason;
+pub use objects::Found;
+pub use settings::{Proxies, Settings, Times};
+
+use cache::{Cache, Key};
+use failure::Failure;
+use pull::Puller;
+
+/// Pulls at a time: each holds a component, and its packed form, in memory.
+const MAX_PULLS: usize = 4;
+
+/// A plugin of an object, to be resolved.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Namespace of the object; the Secret is there too.
+    pub namespace: String,
+    /// `spec.plugins[].image`.
+    pub image: String,
+    /// `spec.plugins[].pullPolicy`.
+    pub pull_policy: PullPolicy,
+    /// `spec.plugins[].pullSecret`.
+    pub pull_secret: Option<String>,
+    /// `spec.plugins[].verificationKey`.
+    pub verification_key: Option<String>,
+    /// What the object's status says of it.
+    pub pinned: Option<PluginStatus>,
+}
+
+/// What is known of a plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    Pending,
+    /// It can be distributed.
+    Ready(Arc<Artifact>),
+    Failed {
+        reason: Reason,
+        message: String,
+        /// What it was before, for the same reference: goes on being run.
+        last: Option<Arc<Artifact>>,
+    },
+}
+
+/// How a pull ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    pulls: Family<Outcome, Counter>,
+    bytes: Gauge,
+    references: Gauge,
+}
+
+impl Metrics {
+    pub fn register(&self, registry: &mut Registry) {
+        let pulls = "Lookups and pulls of plugins from registries, by how they ended";
+        registry.register("plugin_pulls", pulls, self.pulls.clone());
+        registry.register(
+            "plugin_cache_bytes",
+            "Packed plugins that are held, bytes",
+            self.bytes.clone(),
+        );
+        registry.register(
+            "plugin_references",
+            "References to plugins that are kept",
+            self.references.clone(),
+        );
+    }
+}
+
+struct Shared {
+    cache: Mutex<Cache>,
+    wake: Notify,
+}
+
+impl Shared {
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The plugins of all objects. Cheap to clone.
+#[derive(Clone)]
+pub struct Plugins(Arc<Shared>);
+
+/// Fetches what [`Plugins`] are asked for.
+pub struct Worker {
+    shared: Arc<Shared>,
+    puller: Arc<Puller>,
+    changed: mpsc::Sender<String>,
+    metrics: Metrics,
+}
+
+impl fmt::Debug for Plugins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Plugins")
+    }
+}
+
+impl Plugins {
+    /// Nothing is fetched before the worker runs. It sends the names of namespaces whose plugins have another resolution than
+    /// before to `changed`.
+    #[must_use]
+    pub fn new(client: Client, settings: Settings, changed: mpsc::Sender<String>, metrics: Metrics) -> (Self, Worker) {
+        let shared = Arc::new(Shared {
+            cache: Mutex::new(Cache::new(settings.clone())),
+            wake: Notify::new(),
+        });
+        let worker = Worker {
+            shared: Arc::clone(&shared),
+            puller: Arc::new(Puller::new(client, settings)),
+            changed,
+            metrics,
+        };
+        (Self(shared), worker)
+    }
+
+    /// What is known now. Never waits; the namespace is named once there is more to know.
+    #[must_use]
+    pub fn resolve(&self, ask: &Ask) -> Resolution {
+        let key = match Key::new(ask) {
+            Ok(key) => key,
+            Err(Failure { reason, message, .. }) => {
+                let last = None;
+                return Resolution::Failed { reason, message, last };
+            }
+        };
+        let (resolution, is_new) = self.0.cache().ask(key, &ask.namespace, Instant::now());
+        if is_new {
+            self.0.wake.notify_one();
+        }
+        resolution
+    }
+}
+
+type Pulled = (Key, Result<Arc<Artifact>, Failure>);
+
+impl Worker {
+    /// Runs until it shall stop, or nobody listens.
+    ///
+    /// # Errors
+    /// A pull has panicked.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), JoinError> {
+        let mut pulls: JoinSet<Pulled> = JoinSet::new();
+        let mut told: BTreeSet<String> = BTreeSet::new();
+        let ended = loop {
+            let next = self.start_due(&mut pulls, &mut told);
+            tokio::select! {
+                () = stop.cancelled() => break Ok(()),
+                () = self.shared.wake.notified() => {}
+                () = sleep_until(next) => {}
+                Some(pulled) = pulls.join_next() => match pulled {
+                    Ok(pulled) => told.extend(self.finish(pulled)),
+                    Err(error) => break Err(error),
+                },
+                room = self.changed.reserve(), if !told.is_empty() => match (room, told.pop_first()) {
+                    (Ok(room), Some(namespace)) => room.send(namespace),
+                    _ => break Ok(()),
+                },
+            }
+        };
+        pulls.shutdown().await;
+        ended
+    }
+
+    /// Starts what is due, and says when to look again.
+    fn start_due(&self, pulls: &mut JoinSet<Pulled>, told: &mut BTreeSet<String>) -> Option<Instant> {
+        let now = Instant::now();
+        let mut cache = self.shared.cache();
+        told.extend(cache.sweep(now));
+        let free = MAX_PULLS.saturating_sub(pulls.len());
+        for job in cache.take(now, free) {
+            let puller = Arc::clone(&self.puller);
+            pulls.spawn(async move {
+                let outcome = puller.pull(&job).await;
+                (job.key, outcome)
+            });
+        }
+        let (bytes, references) = cache.size();
+        self.metrics.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.metrics
+            .references
+            .set(i64::try_from(references).unwrap_or(i64::MAX));
+        // While all are busy, the next one starts when one of them ends.
+        if pulls.len() >= MAX_PULLS { None } else { cache.next() }
+    }
+
+    fn finish(&self, (key, outcome): Pulled) -> BTreeSet<String> {
+        let label = match &outcome {
+            Ok(_) => "Pulled",
+            Err(failure) => failure.reason.as_str(),
+        };
+        self.metrics.pulls.get_or_create(&Outcome { outcome: label }).inc();
+        let image = key.image.at(&key.image.target);
+        match &outcome {
+            Ok(artifact) => tracing::debug!(%image, digest = %artifact.digest, "plugin pulled"),
+            Err(failure) => {
+                tracing::warn!(%image, reason = %failure.reason, problem = %failure.message, "failed to pull plugin")
+            }
+        }
+        self.shared.cache().done(&key, outcome, Instant::now(), tries::random())
+    }
+}
+
+async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

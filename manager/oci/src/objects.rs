@@ -1,0 +1,297 @@
+//! The plugins of a namespace's ShardingConfigs: resolves each, and turns the results into digests and status.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ctrlmesh_contract::Digest;
+use ctrlmesh_manager_api::plugin::PluginStatus;
+use ctrlmesh_manager_api::{PluginRef, ShardingConfig};
+use kube::ResourceExt as _;
+
+use super::{Artifact, Ask, Reason, Resolution};
+
+/// What became of the plugins of a namespace's ShardingConfigs.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    by_object: BTreeMap<String, Vec<One>>,
+}
+
+#[derive(Clone, Debug)]
+struct One {
+    artifact: Option<Arc<Artifact>>,
+    /// What sidecars run of it: bytes that are not here, but in the cluster.
+    running: Option<Digest>,
+    /// Why the reference does not lead to bytes now.
+    problem: Option<&'static str>,
+    status: PluginStatus,
+}
+
+/// While a reference was not looked up yet.
+const FETCHING: &str = "Fetching";
+
+impl Found {
+    /// Asks for each. `running` are the plugins of the chain that was distributed last: what is pinned and among them goes on
+    /// while there is no answer, so that a new manager needs no registry for what is there.
+    pub fn of(
+        namespace: &str,
+        objects: &[ShardingConfig],
+        running: &BTreeSet<Digest>,
+        resolve: impl Fn(&Ask) -> Resolution,
+    ) -> Self {
+        let with_plugins = objects.iter().filter(|object| !object.spec.plugins.is_empty());
+        let found = with_plugins.map(|object| {
+            let before = object.status.as_ref().map(|status| status.plugins.as_slice());
+            let plugins = object.spec.plugins.iter().map(|plugin| {
+                let pinned = before.unwrap_or_default().iter().find(|old| old.name == plugin.name);
+                found_plugin(plugin, pinned, running, &resolve(&ask(namespace, plugin, pinned)))
+            });
+            (object.name_any(), plugins.collect())
+        });
+        Self {
+            by_object: found.collect(),
+        }
+    }
+
+    /// For `Resolved::own` of `ctrlmesh-manager-planner`: digests of components by object and plugin, or why there is none.
+    #[must_use]
+    pub fn digests(&self) -> BTreeMap<(String, String), Result<Digest, String>> {
+        let all = self.by_object.iter().flat_map(|(object, plugins)| {
+            plugins.iter().map(move |one| {
+                let digest = one.artifact.as_ref().map(|artifact| artifact.digest).or(one.running);
+                let key = (object.clone(), one.status.name.clone());
+                (key, digest.ok_or_else(|| one.status.message.clone()))
+            })
+        });
+        all.collect()
+    }
+
+    pub fn artifacts(&self) -> impl Iterator<Item = &Arc<Artifact>> {
+        let all = self.by_object.values().flatten();
+        all.filter_map(|one| one.artifact.as_ref())
+    }
+
+    /// Why not all references of an object lead to bytes: the reason of the first that does not.
+    #[must_use]
+    pub fn problem(&self, object: &str) -> Option<&'static str> {
+        self.by_object.get(object)?.iter().find_map(|one| one.problem)
+    }
+
+    /// `status.plugins` of an object; `None`: it names no plugin, or can't be read. Holds the pins: it must be written, and what
+    /// was written before must stay if this is `None` for an object that can't be read.
+    #[must_use]
+    pub fn status(&self, object: &str) -> Option<Vec<PluginStatus>> {
+        let plugins = self.by_object.get(object)?;
+        Some(plugins.iter().map(|one| one.status.clone()).collect())
+    }
+}
+
+fn ask(namespace: &str, plugin: &PluginRef, pinned: Option<&PluginStatus>) -> Ask {
+    Ask {
+        namespace: namespace.to_owned(),
+        image: plugin.image.clone(),
+        pull_policy: plugin.pull_policy,
+        pull_secret: plugin.pull_secret.clone(),
+        verification_key: plugin.verification_key.clone(),
+        pinned: pinned.cloned(),
+    }
+}
+
+fn found_plugin(
+    plugin: &PluginRef,
+    pinned: Option<&PluginStatus>,
+    running: &BTreeSet<Digest>,
+    resolution: &Resolution,
+) -> One {
+    // Without an answer, a pin stays: otherwise the tag would be looked up again.
+    let kept = pinned.filter(|pinned| pinned.image == plugin.image);
+    let kept_digest = kept.and_then(|kept| kept.digest.parse().ok());
+    let running = kept_digest.filter(|digest| running.contains(digest));
+    let (artifact, running, problem, message) = match resolution {
+        Resolution::Ready(artifact) => (Some(artifact), None, None, String::new()),
+        // What a new manager has not looked at yet is as good as it was.
+        Resolution::Pending if running.is_some() && kept.is_some_and(|kept| kept.message.is_empty()) => {
+            (None, running, None, String::new())
+        }
+        Resolution::Pending => (None, running, Some(FETCHING), "is being fetched".to_owned()),
+        Resolution::Failed { reason, message, last } => {
+            // The key may have been changed because of what runs.
+            let running = running.filter(|_| *reason != Reason::SignatureInvalid);
+            let goes_on = if last.is_some() || running.is_some() {
+                "; what was fetched before goes on"
+            } else {
+                ""
+            };
+            (
+                last.as_ref(),
+                running,
+                Some(reason.as_str()),
+                format!("{reason}: {message}{goes_on}"),
+            )
+        }
+    };
+    let (manifest, digest) = match (artifact, kept) {
+        (Some(artifact), _) => (artifact.manifest.clone(), artifact.digest.to_string()),
+        (None, Some(kept)) => (kept.manifest.clone(), kept.digest.clone()),
+        (None, None) => (String::new(), String::new()),
+    };
+    let status = PluginStatus {
+        name: plugin.name.clone(),
+        image: plugin.image.clone(),
+        manifest,
+        digest,
+        message,
+    };
+    One {
+        artifact: artifact.cloned(),
+        running,
+        problem,
+        status,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use ctrlmesh_contract::world::Interface;
+    use serde_json::json;
+
+    use super::*;
+    use crate::Reason;
+    use ctrlmesh_manager_planner::samples;
+
+    const IMAGE: &str = "oci://ghcr.io/you/plugin:1";
+
+    fn object(status: &serde_json::Value) -> ShardingConfig {
+        let mut object = samples::shard("a", &[samples::plugin("mine", 0)]);
+        object["status"] = json!({ "plugins": status });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn artifact() -> Arc<Artifact> {
+        Arc::new(Artifact {
+            reference: String::new(),
+            manifest: Digest::of(b"manifest").to_string(),
+            digest: Digest::of(b"component"),
+            packed: Bytes::new(),
+            size: 9,
+            interface: Interface(0, 1, 0),
+        })
+    }
+
+    fn found(status: &serde_json::Value, resolution: Resolution) -> (Option<Result<Digest, String>>, PluginStatus) {
+        let running = [artifact().digest].into();
+        let found = Found::of("demo", &[object(status)], &running, |_| resolution.clone());
+        let digest = found.digests().remove(&("a".to_owned(), "mine".to_owned()));
+        (digest, found.status("a").unwrap().remove(0))
+    }
+
+    #[test]
+    fn resolved_plugin_is_pinned() {
+        let (digest, status) = found(&json!([]), Resolution::Ready(artifact()));
+        assert_eq!(digest, Some(Ok(Digest::of(b"component"))));
+        assert_eq!((status.name.as_str(), status.image.as_str()), ("mine", IMAGE));
+        assert_eq!(status.manifest, artifact().manifest);
+        assert_eq!(status.digest, artifact().digest.to_string());
+        assert_eq!(status.message, "");
+    }
+
+    #[test]
+    fn a_pin_is_asked_for_and_stays_until_there_is_another_answer_or_another_image() {
+        let pinned =
+            |image: &str| json!([{ "name": "mine", "image": image, "manifest": "sha256:m", "digest": "sha256:d" }]);
+        let found_of = |status: &serde_json::Value| {
+            Found::of("demo", &[object(status)], &BTreeSet::new(), |ask| {
+                assert_eq!(
+                    ask.pinned.as_ref().map(|pinned| pinned.manifest.as_str()),
+                    Some("sha256:m")
+                );
+                Resolution::Pending
+            })
+        };
+        let status = found_of(&pinned(IMAGE)).status("a").unwrap().remove(0);
+        assert_eq!(
+            (status.manifest.as_str(), status.digest.as_str()),
+            ("sha256:m", "sha256:d")
+        );
+        assert_eq!(status.message, "is being fetched");
+        let status = found_of(&pinned("oci://ghcr.io/you/plugin:0"))
+            .status("a")
+            .unwrap()
+            .remove(0);
+        assert_eq!((status.manifest.as_str(), status.image.as_str()), ("", IMAGE));
+    }
+
+    #[test]
+    fn failed_pull_is_reported_and_previous_plugin_kept() {
+        let failed = |last| Resolution::Failed {
+            reason: Reason::NotFound,
+            message: "no such tag".to_owned(),
+            last,
+        };
+        let (digest, status) = found(&json!([]), failed(None));
+        assert_eq!(digest, Some(Err("NotFound: no such tag".to_owned())));
+        assert_eq!(status.message, "NotFound: no such tag");
+        let (digest, status) = found(&json!([]), failed(Some(artifact())));
+        assert_eq!(digest, Some(Ok(Digest::of(b"component"))));
+        assert_eq!(status.message, "NotFound: no such tag; what was fetched before goes on");
+        assert_eq!(status.manifest, artifact().manifest);
+    }
+
+    #[test]
+    fn pinned_running_plugin_needs_no_registry() {
+        let pinned = |digest: Digest, message: &str| {
+            let manifest = artifact().manifest.clone();
+            json!([{
+                "name": "mine", "image": IMAGE, "manifest": manifest, "digest": digest.to_string(), "message": message,
+            }])
+        };
+        let ours = || artifact().digest;
+        let failed = |reason| Resolution::Failed {
+            reason,
+            message: "why".to_owned(),
+            last: None,
+        };
+        let (digest, status) = found(&pinned(ours(), ""), Resolution::Pending);
+        assert_eq!((digest, status.message.as_str()), (Some(Ok(ours())), ""));
+        let (digest, status) = found(&pinned(ours(), "RegistryUnavailable: why"), Resolution::Pending);
+        assert_eq!(
+            (digest, status.message.as_str()),
+            (Some(Ok(ours())), "is being fetched")
+        );
+        let (digest, status) = found(&pinned(ours(), ""), failed(Reason::RegistryUnavailable));
+        assert_eq!(digest, Some(Ok(ours())));
+        assert_eq!(
+            status.message,
+            "RegistryUnavailable: why; what was fetched before goes on"
+        );
+        // Not what another key has to have signed, nor what no sidecar runs.
+        let (digest, _) = found(&pinned(ours(), ""), failed(Reason::SignatureInvalid));
+        assert_eq!(digest, Some(Err("SignatureInvalid: why".to_owned())));
+        let (digest, _) = found(&pinned(Digest::of(b"other"), ""), Resolution::Pending);
+        assert_eq!(digest, Some(Err("is being fetched".to_owned())));
+    }
+
+    #[test]
+    fn first_problem_becomes_reason() {
+        let of = |resolution: Resolution| {
+            let found = Found::of("demo", &[object(&json!([]))], &BTreeSet::new(), |_| resolution.clone());
+            found.problem("a")
+        };
+        let (message, last) = (String::new(), None);
+        let reason = Reason::AccessDenied;
+        assert_eq!(of(Resolution::Failed { reason, message, last }), Some("AccessDenied"));
+        assert_eq!(of(Resolution::Pending), Some("Fetching"));
+        assert_eq!(of(Resolution::Ready(artifact())), None);
+    }
+
+    #[test]
+    fn an_object_without_plugins_has_none() {
+        let object = samples::shard("a", &[]);
+        let objects = [serde_json::from_value(object).unwrap()];
+        let found = Found::of("demo", &objects, &BTreeSet::new(), |_| Resolution::Pending);
+        assert_eq!(
+            (found.status("a"), found.digests().len(), found.artifacts().count()),
+            (None, 0, 0)
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! One pull: from a reference to a checked and packed component. Cheap checks come first, and nothing is fetched that an earlier
+//! one refuses: manifest, configuration, signature, size, bytes, world.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::world::Interface;
+use ctrlmesh_manager_api::VerificationKey;
+use kube::Client;
+use oci_client::manifest::OciImageManifest;
+use reqwest::Method;
+use tokio::sync::Mutex;
+
+use super::artifact::{Artifact, pack};
+use super::cache::{Job, Key};
+use super::clients::Clients;
+use super::component;
+use super::failure::{Failure, Reason};
+use super::http::{Answer, Ask, Repository};
+use super::layout::{self, Blob, Layout};
+use super::pull_secret;
+use super::settings::Settings;
+use super::signature;
+
+/// Names the digest of a manifest (distribution specification, "Legacy Docker support HTTP headers").
+const DIGEST_HEADER: &str = "docker-content-digest";
+
+/// What all pulls share.
+pub(super) struct Puller {
+    client: Client,
+    settings: Settings,
+    /// The clients, and the authorities that they were made with.
+    clients: Mutex<Option<(Vec<u8>, Clients)>>,
+}
+
+/// A manifest that was read and whose digest is right.
+struct Manifest {
+    digest: String,
+    content: OciImageManifest,
+}
+
+impl Puller {
+    pub(super) fn new(client: Client, settings: Settings) -> Self {
+        Self {
+            client,
+            settings,
+            clients: Mutex::default(),
+        }
+    }
+
+    /// Does a job, in the time that one has.
+    pub(super) async fn pull(&self, job: &Job) -> Result<Arc<Artifact>, Failure> {
+        let deadline = self.settings.times.pull;
+        let pulled = tokio::time::timeout(deadline, Box::pin(self.try_pull(job))).await;
+        pulled.unwrap_or_else(|_| {
+            let message = format!("{} did not send all within {deadline:?}", job.key.image.host);
+            Err(Failure::passing(Reason::RegistryUnavailable, message))
+        })
+    }
+
+    async fn try_pull(&self, job: &Job) -> Result<Arc<Artifact>, Failure> {
+        let Key {
+            image,
+            secret,
+            verification_key,
+            ..
+        } = &job.key;
+        let credentials = match secret {
+            Some((namespace, name)) => Some(pull_secret::read(&self.client, namespace, name, image).await?),
+            None => None,
+        };
+        let clients = self.clients().await?;
+        let mut repository = Repository::new(&clients, &self.settings, image, credentials)?;
+        let target = match Self::moved_to(&mut repository, job).await? {
+            Moved::Known(artifact) => return Ok(artifact),
+            Moved::To(target) => target,
+        };
+        let manifest = fetch_manifest(&mut repository, &target).await?;
+        if let Some(artifact) = job.known.get(&manifest.digest) {
+            return Ok(Arc::clone(artifact));
+        }
+        let layout = Layout::of(&manifest.content)?;
+        let config = fetch_blob(&mut repository, &layout.config).await?;
+        component::check_config(&config)?;
+        if let Some(key) = verification_key {
+            verify(&mut repository, &manifest.digest, key).await?;
+        }
+        let wasm = fetch_blob(&mut repository, &layout.layer).await?;
+        let size = wasm.len();
+        let (interface, packed) = checked_and_packed(wasm).await?;
+        let artifact = Artifact {
+            reference: image.at(&manifest.digest),
+            manifest: manifest.digest,
+            digest: layout.layer.digest,
+            size,
+            packed,
+            interface,
+        };
+        Ok(Arc::new(artifact))
+    }
+
+    /// Whether a tag that was resolved before still leads there: by `HEAD`, which registries do not count as a pull.
+    async fn moved_to(repository: &mut Repository<'_>, job: &Job) -> Result<Moved, Failure> {
+        let target = &job.key.image.target;
+        if job.known.is_empty() || job.key.image.is_pinned() {
+            return Ok(Moved::To(target.clone()));
+        }
+        let path = format!("manifests/{target}");
+        let ask = Ask {
+            method: &Method::HEAD,
+            path: &path,
+            accept: layout::ACCEPT,
+            limit: 0,
+        };
+        let digest = digest_of(&repository.ask(ask).await?);
+        let known = digest.as_ref().and_then(|digest| job.known.get(digest));
+        Ok(match known {
+            Some(artifact) => Moved::Known(Arc::clone(artifact)),
+            None => Moved::To(digest.unwrap_or_else(|| target.clone())),
+        })
+    }
+
+    /// Made anew when the file with authorities has changed.
+    async fn clients(&self) -> Result<Clients, Failure> {
+        let authorities = match &self.settings.ca_file {
+            None => Vec::new(),
+            Some(path) => tokio::fs::read(path).await.map_err(|error| {
+                let message = format!("can't read --registry-ca-file {}: {error}", path.display());
+                Failure::passing(Reason::RegistryUnavailable, message)
+            })?,
+        };
+        let mut clients = self.clients.lock().await;
+        if let Some((known, clients)) = &*clients
+            && *known == authorities
+        {
+            return Ok(clients.clone());
+        }
+        let made = Clients::new(&self.settings, &authorities)?;
+        *clients = Some((authorities, made.clone()));
+        Ok(made)
+    }
+}
+
+enum Moved {
+    Known(Arc<Artifact>),
+    To(String),
+}
+
+fn digest_of(answer: &Answer) -> Option<String> {
+    let text = answer.headers.get(DIGEST_HEADER)?.to_str().ok()?;
+    let digest: Digest = text.parse().ok()?;
+    Some(digest.to_string())
+}
+
+async fn fetch_manifest(repository: &mut Repository<'_>, target: &str) -> Result<Manifest, Failure> {
+    let path = format!("manifests/{target}");
+    let ask = Ask {
+        method: &Method::GET,
+        path: &path,
+        accept: layout::ACCEPT,
+        limit: layout::MAX_MANIFEST_BYTES,
+    };
+    let answer = repository.ask(ask).await?;
+    let digest = Digest::of(&answer.body).to_string();
+    let announced = digest_of(&answer);
+    let expected = if target.contains(':') {
+        Some(target)
+    } else {
+        announced.as_deref()
+    };
+    if let Some(expected) = expected.filter(|expected| *expected != digest) {
+        return Err(mismatch(
+            &format!("manifest {expected}"),
+            &format!("has digest {digest}"),
+        ));
+    }
+    let content = layout::manifest(&answer.body)?;
+    Ok(Manifest { digest, content })
+}
+
+async fn fetch_blob(repository: &mut Repository<'_>, blob: &Blob) -> Result<Bytes, Failure> {
+    let path = format!("blobs/{}", blob.digest);
+    let ask = Ask {
+        method: &Method::GET,
+        path: &path,
+        accept: "*/*",
+        limit: blob.size,
+    };
+    let body = repository.ask(ask).await?.body;
+    let digest = Digest::of(&body);
+    if digest != blob.digest {
+        let found = format!(
+            "has digest {digest} and {} bytes (announced: {})",
+            body.len(),
+            blob.size
+        );
+        return Err(mismatch(&format!("blob {}", blob.digest), &found));
+    }
+    if body.len() != blob.size {
+        let found = format!("has {} bytes, its manifest says {}", body.len(), blob.size);
+        return Err(mismatch(&format!("blob {}", blob.digest), &found));
+    }
+    Ok(body)
+}
+
+fn mismatch(what: &str, found: &str) -> Failure {
+    let message = format!(
+        "what the registry sends as {what} {found}; it is damaged or forged: push it again, or ask who runs it"
+    );
+    Failure::new(Reason::DigestMismatch, message)
+}
+
+/// Looks for a signature of a manifest by a key.
+async fn verify(repository: &mut Repository<'_>, manifest: &str, key: &str) -> Result<(), Failure> {
+    let key = VerificationKey::parse(key)
+        .map_err(|problem| Failure::new(Reason::SignatureInvalid, format!("verificationKey {problem}")))?;
+    let signatures = match fetch_manifest(repository, &signature::tag(manifest)).await {
+        Ok(signatures) => signature::signed(&signatures.content),
+        Err(failure) if failure.reason == Reason::NotFound => Vec::new(),
+        Err(failure) => return Err(failure),
+    };
+    for signed in &signatures {
+        let text = fetch_blob(repository, &signed.text).await?;
+        if signed.is_of(manifest, &text, &key) {
+            return Ok(());
+        }
+    }
+    Err(signature::missing(manifest, signatures.len()))
+}
+
+/// Away from the threads that serve: 16 MiB take a good part of a second.
+async fn checked_and_packed(wasm: Bytes) -> Result<(Interface, Bytes), Failure> {
+    let packing = tokio::task::spawn_blocking(move || {
+        let interface = component::check(&wasm)?;
+        Ok((interface, Bytes::from(pack(&wasm))))
+    });
+    packing.await.unwrap_or_else(|error| {
+        let message = format!("the component can't be read: {error}");
+        Err(Failure::new(Reason::Incompatible, message))
+    })
+}

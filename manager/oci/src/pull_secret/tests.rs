@@ -1,0 +1,113 @@
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn secret(key: &str, content: &str) -> Secret {
+    Secret {
+        data: Some([(key.to_owned(), ByteString(content.as_bytes().to_vec()))].into()),
+        type_: Some("kubernetes.io/dockerconfigjson".to_owned()),
+        ..Secret::default()
+    }
+}
+
+fn chosen(auths: &Value, image: &str) -> Result<String, String> {
+    let secret = secret(".dockerconfigjson", &json!({ "auths": auths }).to_string());
+    credentials(&secret, &Image::parse(image).unwrap()).map(|credentials| credentials.user)
+}
+
+fn user(name: &str) -> Value {
+    json!({ "username": name, "password": "p" })
+}
+
+#[test]
+fn the_most_exact_entry_is_taken_as_kubelet_does() {
+    let auths = json!({
+        "ghcr.io": user("host"),
+        "https://ghcr.io/you": user("path"),
+        "registry.dev:5000": user("port"),
+        "*.example.com": user("wildcard"),
+        "eu.example.com": user("exact"),
+        "http://old.dev/v1/": user("old"),
+        "https://index.docker.io/v1/": user("hub"),
+    });
+    for (image, expected) in [
+        ("oci://ghcr.io/other/plugin:1", Some("host")),
+        ("oci://ghcr.io/you/plugin:1", Some("path")),
+        ("oci://registry.dev:5000/plugin:1", Some("port")),
+        ("oci://registry.dev/plugin:1", None),
+        ("oci://ghcr.io:443/plugin:1", None),
+        ("oci://us.example.com/plugin:1", Some("wildcard")),
+        ("oci://eu.example.com/plugin:1", Some("exact")),
+        ("oci://a.b.example.com/plugin:1", None),
+        ("oci://example.com/plugin:1", None),
+        ("oci://old.dev/plugin:1", Some("old")),
+        ("oci://docker.io/you/plugin:1", Some("hub")),
+    ] {
+        assert_eq!(chosen(&auths, image).ok().as_deref(), expected, "{image}");
+    }
+}
+
+#[test]
+fn wildcards_are_parts_of_labels() {
+    for (pattern, label, expected) in [
+        ("*", "", true),
+        ("a*", "abc", true),
+        ("*c", "abc", true),
+        ("a*c", "abc", true),
+        ("a*b*d", "axbyd", true),
+        ("a*c", "abd", false),
+        ("a", "ab", false),
+    ] {
+        assert_eq!(label_fits(pattern, label), expected, "{pattern} {label}");
+    }
+}
+
+#[test]
+fn both_forms_of_an_entry_and_both_types_of_secrets_are_read() {
+    let image = Image::parse("oci://ghcr.io/you/plugin:1").unwrap();
+    let auth = json!({ "ghcr.io": { "auth": STANDARD.encode("me:a:b") } });
+    let expected = Credentials {
+        user: "me".to_owned(),
+        password: "a:b".to_owned(),
+    };
+    let new = secret(".dockerconfigjson", &json!({ "auths": auth }).to_string());
+    assert_eq!(credentials(&new, &image), Ok(expected.clone()));
+    let legacy = secret(".dockercfg", &auth.to_string());
+    assert_eq!(credentials(&legacy, &image), Ok(expected));
+}
+
+#[test]
+fn unusable_secret_is_reported_without_its_content() {
+    let image = Image::parse("oci://ghcr.io/you/plugin:1").unwrap();
+    let config = |entry: Value| {
+        secret(
+            ".dockerconfigjson",
+            &json!({ "auths": { "ghcr.io": entry } }).to_string(),
+        )
+    };
+    for (secret, expected) in [
+        (secret("token", "x"), "neither .dockerconfigjson nor .dockercfg"),
+        (secret(".dockerconfigjson", "hunter2"), "no JSON of Docker"),
+        (secret(".dockercfg", "hunter2"), "no JSON of Docker"),
+        (config(json!({ "auth": "hunter2" })), "not the base64 of user:password"),
+        (config(json!({ "identitytoken": "hunter2" })), "not supported"),
+        (config(json!({ "email": "me" })), "neither user nor password"),
+        (secret(".dockerconfigjson", "{}"), "it has some for: nothing"),
+        (
+            secret(".dockerconfigjson", r#"{"auths":{"quay.io":{}}}"#),
+            "it has some for: quay.io",
+        ),
+    ] {
+        let problem = credentials(&secret, &image).unwrap_err();
+        assert!(problem.contains(expected) && !problem.contains("hunter2"), "{problem}");
+    }
+    let shown = format!(
+        "{:?}",
+        Credentials {
+            user: "me".to_owned(),
+            password: "hunter2".to_owned()
+        }
+    );
+    assert!(!shown.contains("hunter2"));
+}

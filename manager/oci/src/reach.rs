@@ -1,0 +1,231 @@
+//! Addresses to which a registry may refer the manager: redirects of blobs, and the realm that issues tokens.
+//!
+//! A person with the right to write a ShardingConfig names the registry; what the registry says afterwards must not make the
+//! manager ask for things inside its own pod or machine.
+//!
+//! Guarantees: nobody is sent from https to http; the manager's own loopback is asked only if the registry in the object is
+//! itself there; link-local addresses and those where clouds tell a machine its credentials are never asked.
+//! Caveat: behind a proxy, names are looked up by the proxy, so names are judged by how they are written alone.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use reqwest::Url;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+use super::clients::causes;
+use super::failure::{Failure, Reason};
+
+/// Where clouds tell a machine its credentials, beside link-local addresses: Alibaba, Azure, Oracle; AWS (two) and Google over
+/// IPv6.
+const METADATA: [IpAddr; 6] = [
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+];
+
+/// Which addresses may be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Zone {
+    /// What a person wrote into an object: all but the metadata of clouds.
+    Named,
+    /// Where a registry sends us: not the manager's own pod either.
+    Sent,
+}
+
+impl Zone {
+    /// Where a registry that is at `host` may send us.
+    pub(super) fn behind(registry: &Url) -> Self {
+        let is_local = match address(registry) {
+            Some(ip) => ip.is_loopback(),
+            None => registry.host_str().is_some_and(is_localhost),
+        };
+        if is_local { Self::Named } else { Self::Sent }
+    }
+
+    fn has(self, ip: IpAddr) -> bool {
+        let ip = inner(ip);
+        let is_never = METADATA.contains(&ip)
+            || match ip {
+                IpAddr::V4(ip) => ip.is_link_local() || ip.is_multicast() || ip.is_broadcast(),
+                IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_multicast(),
+            };
+        let is_own = ip.is_loopback() || ip.is_unspecified();
+        !is_never && (self == Self::Named || !is_own)
+    }
+
+    /// Refuses a URL whose host is written as an address that is not in this zone. Names are judged when they are looked up.
+    pub(super) fn check(self, url: &Url) -> Result<(), Failure> {
+        let is_in = match (address(url), url.host_str()) {
+            (Some(ip), _) => self.has(ip),
+            (None, Some(name)) => self == Self::Named || !is_localhost(name),
+            (None, None) => false,
+        };
+        if is_in {
+            return Ok(());
+        }
+        Err(unsafe_redirect(&format!(
+            "{} is an address that plugins are not fetched from",
+            host(url)
+        )))
+    }
+}
+
+/// The host, if it is written as an address. (A URL of http has one spelling for each: 2130706433 is 127.0.0.1 by now.)
+fn address(url: &Url) -> Option<IpAddr> {
+    let host = url.host_str()?;
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+fn is_localhost(name: &str) -> bool {
+    let name = name.trim_end_matches('.');
+    name == "localhost" || name.ends_with(".localhost")
+}
+
+/// An IPv4 address inside an IPv6 address (mapped; compatible; NAT64; 6to4) is judged by itself.
+fn inner(ip: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = ip.to_canonical() else {
+        return ip.to_canonical();
+    };
+    let v4 = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+    };
+    match v6.segments() {
+        [0, 0, 0, 0, 0, 0, high, low] if high != 0 => v4(high, low),
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => v4(high, low),
+        [0x2002, high, low, ..] => v4(high, low),
+        _ => IpAddr::V6(v6),
+    }
+}
+
+/// Where a redirect leads.
+pub(super) fn redirect(from: &Url, location: &str, zone: Zone) -> Result<Url, Failure> {
+    let Ok(to) = from.join(location) else {
+        return Err(unsafe_redirect("it sends us to something that is no URL"));
+    };
+    let is_allowed = match to.scheme() {
+        "https" => true,
+        "http" => from.scheme() == "http",
+        _ => false,
+    };
+    if !is_allowed {
+        return Err(unsafe_redirect(&format!(
+            "it sends us from {} to {}: {}",
+            from.scheme(),
+            to.scheme(),
+            host(&to)
+        )));
+    }
+    if to.origin() != from.origin() {
+        zone.check(&to)?;
+    }
+    Ok(to)
+}
+
+/// Where a registry's tokens come from.
+pub(super) fn realm(registry: &Url, realm: &str, allowed: impl Fn(&str) -> bool) -> Result<Url, Failure> {
+    let Ok(to) = Url::parse(realm) else {
+        return Err(unsafe_redirect("the realm that it names for tokens is no URL"));
+    };
+    let (ours, theirs) = (
+        registry.host_str().unwrap_or_default(),
+        to.host_str().unwrap_or_default(),
+    );
+    let is_same = ours == theirs;
+    let is_safe = to.scheme() == "https" || (is_same && to.scheme() == "http" && registry.scheme() == "http");
+    if !is_safe {
+        return Err(unsafe_redirect(&format!(
+            "it asks us to log in at {theirs} without TLS"
+        )));
+    }
+    if is_same || allowed(theirs) {
+        return Ok(to);
+    }
+    if !is_same_site(ours, theirs) {
+        return Err(unsafe_redirect(&format!(
+            "it asks us to log in at {theirs}, which is another site; if that is right, start the manager with \
+             --registry-auth-host={theirs}"
+        )));
+    }
+    Zone::behind(registry).check(&to)?;
+    Ok(to)
+}
+
+/// Whether two names are of one owner, judged without a list of public suffixes: the last two labels are the same, or three
+/// where the last two look like `co.uk`. Addresses and single labels are nobody's family.
+fn is_same_site(a: &str, b: &str) -> bool {
+    let is_name = |host: &str| host.parse::<IpAddr>().is_err() && !host.starts_with('[');
+    let (mut ours, mut theirs) = (a.rsplit('.'), b.rsplit('.'));
+    let (Some(top), Some(second)) = (ours.next(), ours.next()) else {
+        return false;
+    };
+    if !is_name(a) || !is_name(b) || theirs.next() != Some(top) || theirs.next() != Some(second) {
+        return false;
+    }
+    if top.len() > 2 || second.len() > 3 {
+        return true;
+    }
+    matches!((ours.next(), theirs.next()), (Some(a), Some(b)) if a == b)
+}
+
+fn host(url: &Url) -> String {
+    url.host_str().unwrap_or("nowhere").to_owned()
+}
+
+fn unsafe_redirect(problem: &str) -> Failure {
+    Failure::new(
+        Reason::UnsafeRedirect,
+        format!("the registry is not followed: {problem}"),
+    )
+}
+
+/// Looks names up, and leaves out addresses that are not in its zone.
+#[derive(Clone)]
+pub(super) struct Resolver {
+    pub(super) zone: Zone,
+    /// Names that are not looked up.
+    pub(super) hosts: Arc<BTreeMap<String, IpAddr>>,
+    /// Names of proxies: who runs the manager chose them.
+    pub(super) proxies: Arc<Vec<String>>,
+}
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let Self { zone, hosts, proxies } = self.clone();
+        Box::pin(async move {
+            let name = name.as_str();
+            let found: Vec<SocketAddr> = match hosts.get(name) {
+                Some(ip) => vec![SocketAddr::new(*ip, 0)],
+                None => tokio::net::lookup_host((name, 0)).await?.collect(),
+            };
+            if proxies.iter().any(|proxy| proxy == name) {
+                return Ok(Box::new(found.into_iter()) as Addrs);
+            }
+            let allowed: Vec<SocketAddr> = found.into_iter().filter(|address| zone.has(address.ip())).collect();
+            if allowed.is_empty() {
+                let error = io::Error::new(io::ErrorKind::PermissionDenied, OutOfReach(name.to_owned()));
+                return Err(error.into());
+            }
+            Ok(Box::new(allowed.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// A name leads to addresses that are not asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is at an address that plugins are not fetched from")]
+struct OutOfReach(String);
+
+/// Whether an error comes from a name that leads where we don't go.
+pub(super) fn is_out_of_reach(error: &(dyn std::error::Error + 'static)) -> bool {
+    causes(error).any(|cause| cause.is::<OutOfReach>())
+}
+
+#[cfg(test)]
+mod tests;

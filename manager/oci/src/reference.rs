@@ -1,0 +1,100 @@
+//! The image that `spec.plugins[].image` names.
+
+use oci_client::Reference;
+
+use super::failure::{Failure, Reason};
+
+/// A repository in a registry, and which of its manifests.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Image {
+    /// As written in the reference: `docker.io`.
+    pub(super) host: String,
+    /// Where requests go: `index.docker.io`.
+    pub(super) registry: String,
+    /// `you/plugin`.
+    pub(super) repository: String,
+    /// A tag, or `sha256:` and a digest.
+    pub(super) target: String,
+}
+
+impl Image {
+    /// Reads `oci://host/repository:tag` or `oci://host/repository@sha256:...`. With both, the digest counts.
+    pub(super) fn parse(image: &str) -> Result<Self, Failure> {
+        let wrong = |problem: String| {
+            let message = format!("{problem}; write it like oci://ghcr.io/you/plugin:1.0");
+            Failure::new(Reason::InvalidReference, message)
+        };
+        let Some(text) = image.strip_prefix("oci://") else {
+            return Err(wrong("the image does not start with oci://".to_owned()));
+        };
+        let reference: Reference = text
+            .parse()
+            .map_err(|error| wrong(format!("the image is no reference: {error}")))?;
+        let target = reference.digest().or(reference.tag());
+        Ok(Self {
+            host: reference.registry().to_owned(),
+            registry: reference.resolve_registry().to_owned(),
+            repository: reference.repository().to_owned(),
+            target: target.unwrap_or("latest").to_owned(),
+        })
+    }
+
+    /// The same repository, and this manifest.
+    pub(super) fn pinned(self, manifest: &str) -> Self {
+        Self {
+            target: manifest.to_owned(),
+            ..self
+        }
+    }
+
+    /// Whether it names a manifest by digest: what it leads to never changes.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.target.contains(':')
+    }
+
+    pub(super) fn at(&self, manifest: &str) -> String {
+        format!("oci://{}/{}@{manifest}", self.host, self.repository)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_counts_more_than_a_tag() {
+        let digest = format!("sha256:{}", "0a".repeat(32));
+        let image = Image::parse(&format!("oci://ghcr.io:443/you/plugin:1.0@{digest}")).unwrap();
+        assert_eq!(
+            (image.host.as_str(), image.repository.as_str()),
+            ("ghcr.io:443", "you/plugin")
+        );
+        assert_eq!(image.target, digest);
+        assert!(image.is_pinned());
+        let image = Image::parse("oci://127.0.0.1:5000/plugin:1.0").unwrap();
+        assert_eq!(
+            (image.registry.as_str(), image.target.as_str()),
+            ("127.0.0.1:5000", "1.0")
+        );
+        assert!(!image.is_pinned());
+        assert_eq!(image.clone().pinned(&digest).target, digest);
+    }
+
+    #[test]
+    fn docker_hub_has_its_two_names() {
+        let image = Image::parse("oci://docker.io/you/plugin:1.0").unwrap();
+        assert_eq!(
+            (image.host.as_str(), image.registry.as_str()),
+            ("docker.io", "index.docker.io")
+        );
+    }
+
+    #[test]
+    fn invalid_reference_error_shows_valid_form() {
+        for image in ["ghcr.io/you/plugin:1", "oci://ghcr.io/You/plugin:1"] {
+            let failure = Image::parse(image).unwrap_err();
+            assert_eq!(failure.reason, Reason::InvalidReference);
+            assert!(failure.message.contains("write it like oci://"), "{}", failure.message);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Signatures as `cosign sign --key` makes them: beside the image lies another, under the tag `sha256-<digest>.sig`; each of its
+//! layers is a signed text that names the digest of the signed manifest.
+//!
+//! Leaves keyless signing (certificates, transparency log) alone: who names a key in an object trusts that key and nobody else.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ctrlmesh_manager_api::VerificationKey;
+use oci_client::manifest::OciImageManifest;
+use serde::Deserialize;
+
+use super::failure::{Failure, Reason};
+use super::layout::{Blob, blob};
+
+/// Media type of a signed text (cosign, `pkg/types/media.go`).
+const TEXT: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+/// Annotation of a layer: the signature over it, base64 (cosign, `pkg/oci/static/options.go`).
+const ANNOTATION: &str = "dev.cosignproject.cosign/signature";
+/// `critical.type` of a signed text.
+const KIND: &str = "cosign container image signature";
+
+/// Largest signed text; cosign's have 250 bytes.
+const MAX_TEXT_BYTES: usize = 64 * 1024;
+/// Signatures of one image that are looked at: each is a request.
+const MAX_SIGNATURES: usize = 16;
+
+/// Where the signatures of a manifest are.
+pub(super) fn tag(manifest: &str) -> String {
+    format!("{}.sig", manifest.replace(':', "-"))
+}
+
+/// A signed text that is to be fetched, and its signature.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Signed {
+    pub(super) text: Blob,
+    signature: Vec<u8>,
+}
+
+/// The first signatures of an image.
+pub(super) fn signed(signatures: &OciImageManifest) -> Vec<Signed> {
+    let layers = signatures.layers.iter().filter(|layer| layer.media_type == TEXT);
+    let read = layers.filter_map(|layer| {
+        let signature = layer.annotations.as_ref()?.get(ANNOTATION)?;
+        Some(Signed {
+            text: blob(layer, MAX_TEXT_BYTES, "a signed text").ok()?,
+            signature: STANDARD.decode(signature.trim()).ok()?,
+        })
+    });
+    read.take(MAX_SIGNATURES).collect()
+}
+
+impl Signed {
+    /// Whether this is a signature of that manifest by that key.
+    pub(super) fn is_of(&self, manifest: &str, text: &[u8], key: &VerificationKey) -> bool {
+        // Nothing is parsed before it is known who wrote it.
+        if !key.has_signed(text, &self.signature) {
+            return false;
+        }
+        serde_json::from_slice::<Text>(text)
+            .is_ok_and(|text| text.critical.image.digest == manifest && text.critical.kind == KIND)
+    }
+}
+
+/// A signed text (containers/image, `docs/containers-signature.5.md`).
+#[derive(Deserialize)]
+struct Text {
+    critical: Critical,
+}
+
+#[derive(Deserialize)]
+struct Critical {
+    image: SignedImage,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Deserialize)]
+struct SignedImage {
+    #[serde(rename = "docker-manifest-digest")]
+    digest: String,
+}
+
+/// There is no signature that counts.
+pub(super) fn missing(manifest: &str, looked_at: usize) -> Failure {
+    let message = match looked_at {
+        0 => format!(
+            "there is no signature of {manifest} (tag {}); sign it with `cosign sign --key` (cosign 3: with --new-bundle-format=false --use-signing-config=false), or remove verificationKey",
+            tag(manifest)
+        ),
+        n => format!(
+            "{manifest} has {n} signatures, and none is by spec.plugins[].verificationKey for this manifest; sign it with that \
+             key, or correct the key"
+        ),
+    };
+    Failure::new(Reason::SignatureInvalid, message)
+}
+
+#[cfg(test)]
+mod tests;

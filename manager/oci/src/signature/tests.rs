@@ -1,0 +1,117 @@
+use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::rsa::KeySize;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
+    RSA_PKCS1_SHA256, RsaKeyPair,
+};
+use ctrlmesh_contract::Digest;
+use ctrlmesh_testkit::registry::payload;
+use serde_json::json;
+
+use super::*;
+
+fn pem(der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let lines: Vec<&str> = text
+        .as_bytes()
+        .chunks(64)
+        .map(|line| std::str::from_utf8(line).unwrap())
+        .collect();
+    format!(
+        "-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n",
+        lines.join("\n")
+    )
+}
+
+fn spki(key: &impl AsDer<PublicKeyX509Der<'static>>) -> String {
+    pem(key.as_der().unwrap().as_ref())
+}
+
+fn manifest() -> String {
+    Digest::of(b"manifest").to_string()
+}
+
+fn one(text: &[u8], signature: &[u8]) -> Vec<Signed> {
+    let manifest = json!({
+        "schemaVersion": 2,
+        "config": {"mediaType": "", "digest": "", "size": 0},
+        "layers": [
+            {"mediaType": "text/plain", "digest": Digest::of(b"").to_string(), "size": 0},
+            {"mediaType": TEXT, "digest": Digest::of(text).to_string(), "size": text.len(), "annotations": {ANNOTATION: STANDARD.encode(signature)}},
+        ],
+    });
+    signed(&serde_json::from_value(manifest).unwrap())
+}
+
+#[test]
+fn keys_of_every_kind_that_cosign_makes_verify() {
+    let text = payload("example.com/you/plugin", &manifest());
+    let random = SystemRandom::new();
+    let p256 = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
+    let p384 = EcdsaKeyPair::generate(&ECDSA_P384_SHA384_ASN1_SIGNING).unwrap();
+    let ed25519 = Ed25519KeyPair::generate().unwrap();
+    let rsa = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
+    let mut by_rsa = vec![0; rsa.public_modulus_len()];
+    rsa.sign(&RSA_PKCS1_SHA256, &random, &text, &mut by_rsa).unwrap();
+    let signatures = [
+        (
+            spki(p256.public_key()),
+            p256.sign(&random, &text).unwrap().as_ref().to_vec(),
+        ),
+        (
+            spki(p384.public_key()),
+            p384.sign(&random, &text).unwrap().as_ref().to_vec(),
+        ),
+        (spki(ed25519.public_key()), ed25519.sign(&text).as_ref().to_vec()),
+        (spki(rsa.public_key()), by_rsa),
+    ];
+    for (index, (key, signature)) in signatures.iter().enumerate() {
+        let signed = one(&text, signature);
+        assert_eq!(signed.len(), 1);
+        for (other, (key_of_other, _)) in signatures.iter().enumerate() {
+            let key_of_other = VerificationKey::parse(key_of_other).unwrap();
+            assert_eq!(signed[0].is_of(&manifest(), &text, &key_of_other), index == other);
+        }
+        let key = VerificationKey::parse(key).unwrap();
+        let mut changed = text.clone();
+        changed.push(b' ');
+        assert!(!signed[0].is_of(&manifest(), &changed, &key));
+    }
+}
+
+#[test]
+fn a_signature_of_another_manifest_or_another_thing_does_not_count() {
+    let key = Ed25519KeyPair::generate().unwrap();
+    let public = VerificationKey::parse(&spki(key.public_key())).unwrap();
+    let counts = |text: &[u8]| one(text, key.sign(text).as_ref())[0].is_of(&manifest(), text, &public);
+    assert!(counts(&payload("a/b", &manifest())));
+    assert!(!counts(&payload("a/b", &Digest::of(b"other").to_string())));
+    let other = String::from_utf8(payload("a/b", &manifest()))
+        .unwrap()
+        .replace(KIND, "a receipt");
+    assert!(!counts(other.as_bytes()));
+    assert!(!counts(b"{}"));
+}
+
+#[test]
+fn invalid_key_error_tells_what_to_write() {
+    let private = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAA=\n-----END PRIVATE KEY-----\n";
+    for (text, expected) in [
+        ("", "no PEM block"),
+        ("MFkw", "no PEM block"),
+        (private, "no PEM block"),
+        (pem(b"nonsense").as_str(), "none of ECDSA"),
+    ] {
+        let problem = VerificationKey::parse(text).map(drop).unwrap_err();
+        assert!(
+            problem.contains(expected) && problem.contains("cosign.pub"),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
+fn signatures_are_where_cosign_puts_them() {
+    assert_eq!(tag("sha256:0a"), "sha256-0a.sig");
+}

@@ -1,0 +1,85 @@
+//! Registries that send something else than they say.
+
+use bytes::Bytes;
+use ctrlmesh_contract::Digest;
+use ctrlmesh_contract::plugin_file::MAX_PLUGIN_BYTES;
+use ctrlmesh_plugins_builtin::{RATE_LIMIT, SHARD_SELECTOR};
+use ctrlmesh_testkit::registry::{Mishap, On, WASM_CONFIG_TYPE, WASM_LAYER_TYPE};
+use serde_json::json;
+
+use super::test_env::{TestEnv, test_env};
+use crate::*;
+
+async fn mismatch(env: &mut TestEnv, ask: &Ask, words: &str) {
+    let (reason, message) = env.manager.failed(ask).await;
+    assert_eq!(reason, Reason::DigestMismatch, "{message}");
+    assert!(message.contains(words), "{message}");
+}
+
+#[tokio::test]
+async fn a_manifest_that_is_not_the_one_of_its_digest_is_refused() {
+    let mut env = test_env().await;
+    let manifest = env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+    env.registry
+        .misbehave(On::Manifest, Mishap::Body(Bytes::from_static(b"{\"layers\":[]}")));
+    let ask = env.ask(&manifest);
+    mismatch(&mut env, &ask, "damaged or forged").await;
+}
+
+#[tokio::test]
+async fn a_header_with_another_digest_than_the_manifest_has_is_refused() {
+    let mut env = test_env().await;
+    env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+    let other = Digest::of(b"other").to_string();
+    env.registry.misbehave(On::Manifest, Mishap::Digest(other.clone()));
+    let ask = env.ask("1.0");
+    mismatch(&mut env, &ask, &other).await;
+}
+
+#[tokio::test]
+async fn a_blob_with_other_bytes_is_refused() {
+    // As many bytes, and fewer; the first blob that is asked for is the configuration.
+    for bytes in [vec![b' '; 149], b"{}".to_vec()] {
+        let mut env = test_env().await;
+        env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+        env.registry.misbehave(On::Blob, Mishap::Body(bytes.into()));
+        let ask = env.ask("1.0");
+        mismatch(&mut env, &ask, "has digest sha256:").await;
+    }
+}
+
+/// A component whose manifest says another size.
+fn put_with_size(env: &TestEnv, size: usize) {
+    let config = env.registry.put_blob("you/plugin", b"{}");
+    let layer = env.registry.put_blob("you/plugin", RATE_LIMIT);
+    let manifest = json!({
+        "schemaVersion": 2,
+        "config": { "mediaType": WASM_CONFIG_TYPE, "digest": config, "size": 2 },
+        "layers": [{ "mediaType": WASM_LAYER_TYPE, "digest": layer, "size": size }],
+    });
+    env.registry.put_manifest("you/plugin", "1.0", &manifest);
+}
+
+#[tokio::test]
+async fn a_blob_of_another_size_is_refused() {
+    for (size, words) in [
+        (RATE_LIMIT.len() - 1, "sends more than"),
+        (RATE_LIMIT.len() + 1, "its manifest says"),
+    ] {
+        let mut env = test_env().await;
+        put_with_size(&env, size);
+        let ask = env.ask("1.0");
+        mismatch(&mut env, &ask, words).await;
+    }
+}
+
+#[tokio::test]
+async fn a_body_without_end_is_cut_off() {
+    for on in [On::Manifest, On::Blob] {
+        let mut env = test_env().await;
+        put_with_size(&env, MAX_PLUGIN_BYTES);
+        env.registry.misbehave(on, Mishap::Endless);
+        let ask = env.ask("1.0");
+        mismatch(&mut env, &ask, "sends more than").await;
+    }
+}

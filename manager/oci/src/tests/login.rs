@@ -1,0 +1,129 @@
+//! Registries that let only some pull.
+
+use ctrlmesh_plugins_builtin::SHARD_SELECTOR;
+use ctrlmesh_testkit::registry::{Login, Mishap, On};
+use ctrlmesh_testkit::{Fault, Rule};
+
+use super::test_env::{TestEnv, test_env};
+use crate::*;
+
+fn with_secret(env: &TestEnv, name: &str) -> Ask {
+    Ask {
+        pull_secret: Some(name.to_owned()),
+        ..env.ask("1.0")
+    }
+}
+
+fn logins() -> [Login; 2] {
+    let (user, password) = ("me".to_owned(), "hunter2".to_owned());
+    [
+        Login::Basic {
+            user: user.clone(),
+            password: password.clone(),
+        },
+        Login::Bearer {
+            user,
+            password,
+            realm: String::new(),
+        },
+    ]
+}
+
+#[tokio::test]
+async fn pull_secret_grants_access_and_its_lack_is_explained() {
+    for login in logins() {
+        let mut env = test_env().await;
+        env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+        env.registry.require(login);
+        env.put_secret("right", "me", "hunter2");
+        env.put_secret("wrong", "me", "*******");
+        let [right, wrong] = ["right", "wrong"].map(|name| with_secret(&env, name));
+        env.manager.ready(&right).await;
+        let (reason, message) = env.manager.failed(&wrong).await;
+        assert_eq!(reason, Reason::AccessDenied);
+        assert!(
+            message.contains("user \"me\"") && message.contains("pullSecret"),
+            "{message}"
+        );
+        // What one may have is not given to another.
+        let (reason, message) = env.manager.failed(&env.ask("1.0")).await;
+        assert_eq!(reason, Reason::AccessDenied);
+        assert!(message.contains("name a Secret"), "{message}");
+        // The same name in another namespace is another Secret.
+        let other = Ask {
+            namespace: "other".to_owned(),
+            ..right.clone()
+        };
+        let (reason, message) = env.manager.failed(&other).await;
+        assert_eq!(reason, Reason::PullSecret, "{message}");
+    }
+}
+
+#[tokio::test]
+async fn everybody_gets_a_token_where_everybody_may_pull() {
+    let mut env = test_env().await;
+    env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+    env.registry.require(Login::Bearer {
+        user: String::new(),
+        password: String::new(),
+        realm: String::new(),
+    });
+    env.registry
+        .misbehave(
+            On::Token,
+            Mishap::Status {
+                code: 503,
+                retry_after: None,
+            },
+        )
+        .times(1);
+    env.manager.ready(&env.ask("1.0")).await;
+    // One for the whole pull; the first try failed.
+    assert_eq!(env.registry.count("/token"), 2);
+}
+
+#[tokio::test]
+async fn foreign_token_realm_is_refused() {
+    let mut env = test_env().await;
+    env.put_secret("right", "me", "hunter2");
+    env.registry.require(Login::Bearer {
+        user: "me".to_owned(),
+        password: "hunter2".to_owned(),
+        realm: "https://evil.example.com/token".to_owned(),
+    });
+    let (reason, message) = env.manager.failed(&with_secret(&env, "right")).await;
+    assert_eq!(reason, Reason::UnsafeRedirect);
+    assert!(message.contains("--registry-auth-host=evil.example.com"), "{message}");
+}
+
+#[tokio::test]
+async fn a_secret_that_can_not_be_used_is_told() {
+    let mut env = test_env().await;
+    env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+    let (reason, message) = env.manager.failed(&with_secret(&env, "none")).await;
+    assert_eq!(reason, Reason::PullSecret);
+    assert!(
+        message.contains("kubectl -n demo create secret docker-registry none"),
+        "{message}"
+    );
+
+    env.put_secret("there", "me", "hunter2");
+    let ask = with_secret(&env, "there");
+    env.api.faults().add(
+        Rule::new(Fault::Status {
+            code: 403,
+            retry_after: None,
+        })
+        .verb("get")
+        .times(1),
+    );
+    let (reason, message) = env.manager.failed(&ask).await;
+    assert_eq!(reason, Reason::PullSecret);
+    assert!(message.contains("allow `get` of secrets"), "{message}");
+    // Once it may be read, it is.
+    env.manager
+        .until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
+        .await;
+    // Nothing was asked of the registry without the credentials that the object names.
+    assert_eq!(env.registry.count("/v2/you/plugin/manifests/1.0"), 1);
+}

@@ -1,0 +1,131 @@
+//! Tags that move.
+
+use ctrlmesh_contract::Digest;
+use ctrlmesh_manager_api::plugin::{PluginStatus, PullPolicy};
+use ctrlmesh_plugins_builtin::{RATE_LIMIT, SHARD_SELECTOR};
+use ctrlmesh_testkit::registry::{Mishap, On};
+
+use super::test_env::{Manager, settings, test_env};
+use crate::*;
+
+fn pinned(ask: &Ask, artifact: &Artifact) -> Ask {
+    Ask {
+        pinned: Some(PluginStatus {
+            name: "mine".to_owned(),
+            image: ask.image.clone(),
+            manifest: artifact.manifest.clone(),
+            digest: artifact.digest.to_string(),
+            ..PluginStatus::default()
+        }),
+        ..ask.clone()
+    }
+}
+
+#[tokio::test]
+async fn moved_tag_changes_nothing_even_for_new_manager() {
+    let mut env = test_env().await;
+    env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+    let ask = env.ask("1.0");
+    let artifact = env.manager.ready(&ask).await;
+    env.registry.put_component("you/plugin", "1.0", RATE_LIMIT);
+    let pinned = pinned(&ask, &artifact);
+    // The pinned manifest is what was just fetched: nothing is asked for it.
+    let before = env.registry.requests().len();
+    assert_eq!(
+        env.manager.plugins.resolve(&pinned),
+        Resolution::Ready(artifact.clone())
+    );
+    assert_eq!(env.registry.requests().len(), before);
+
+    let mut standby = Manager::start(&env.api, settings(&env.registry)).await;
+    assert_eq!(standby.ready(&pinned).await, artifact);
+    assert_eq!(env.registry.count("/v2/you/plugin/manifests/1.0"), 1);
+    assert_eq!(
+        env.registry
+            .count(&format!("/v2/you/plugin/manifests/{}", artifact.manifest)),
+        1
+    );
+    // Another image in the object is another matter.
+    let changed = Ask {
+        image: env.ask("2.0").image,
+        ..pinned
+    };
+    assert_eq!(standby.failed(&changed).await.0, Reason::NotFound);
+}
+
+#[tokio::test]
+async fn a_watched_tag_is_followed_and_a_bad_successor_leaves_the_good_one() {
+    let mut env = test_env().await;
+    env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
+    let ask = Ask {
+        pull_policy: PullPolicy::Always,
+        ..env.ask("dev")
+    };
+    let first = env.manager.ready(&ask).await;
+    let ask = pinned(&ask, &first);
+    env.registry.put_component("you/plugin", "dev", RATE_LIMIT);
+    let is_second = |resolution: &Resolution| matches!(resolution, Resolution::Ready(artifact) if artifact.digest == Digest::of(RATE_LIMIT));
+    let Resolution::Ready(second) = env.manager.until(&ask, is_second).await else {
+        panic!("not ready");
+    };
+    // Looking is not pulling.
+    let heads = env
+        .registry
+        .requests()
+        .iter()
+        .filter(|request| request.method == "HEAD")
+        .count();
+    assert!(heads > 0);
+    assert_eq!(env.registry.count("/v2/you/plugin/blobs/"), 4);
+
+    env.registry.put_component("you/plugin", "dev", b"#!/bin/sh");
+    let is_failed = |resolution: &Resolution| matches!(resolution, Resolution::Failed { .. });
+    match env.manager.until(&ask, is_failed).await {
+        Resolution::Failed { reason, last, .. } => {
+            assert_eq!((reason, last), (Reason::Incompatible, Some(second.clone())))
+        }
+        other => panic!("{other:?}"),
+    }
+    env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
+    let is_first =
+        |resolution: &Resolution| matches!(resolution, Resolution::Ready(artifact) if artifact.digest == first.digest);
+    env.manager.until(&ask, is_first).await;
+}
+
+#[tokio::test]
+async fn a_registry_that_does_not_name_digests_is_followed_too() {
+    let mut env = test_env().await;
+    env.registry.misbehave(On::Manifest, Mishap::NoDigest);
+    env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
+    let ask = Ask {
+        pull_policy: PullPolicy::Always,
+        ..env.ask("dev")
+    };
+    env.manager.ready(&ask).await;
+    env.registry.put_component("you/plugin", "dev", RATE_LIMIT);
+    let is_second = |resolution: &Resolution| matches!(resolution, Resolution::Ready(artifact) if artifact.digest == Digest::of(RATE_LIMIT));
+    env.manager.until(&ask, is_second).await;
+}
+
+#[tokio::test]
+async fn a_registry_that_goes_down_while_a_tag_is_watched_leaves_what_there_is() {
+    let mut env = test_env().await;
+    env.registry.put_component("you/plugin", "dev", SHARD_SELECTOR);
+    let ask = Ask {
+        pull_policy: PullPolicy::Always,
+        ..env.ask("dev")
+    };
+    let artifact = env.manager.ready(&ask).await;
+    env.registry.stop().await;
+    let is_failed = |resolution: &Resolution| matches!(resolution, Resolution::Failed { .. });
+    match env.manager.until(&ask, is_failed).await {
+        Resolution::Failed { reason, last, .. } => {
+            assert_eq!((reason, last), (Reason::RegistryUnavailable, Some(artifact)));
+        }
+        other => panic!("{other:?}"),
+    }
+    env.registry.restart().await.unwrap();
+    env.manager
+        .until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
+        .await;
+}

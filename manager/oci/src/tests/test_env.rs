@@ -1,0 +1,171 @@
+//! A registry, an API server with Secrets, and the plugins of a manager between them.
+
+use std::time::Duration;
+
+use ctrlmesh_testkit::ApiServer;
+use ctrlmesh_testkit::registry::Registry;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+use crate::*;
+
+/// Every wait of a test: generous, and never used up by a test that passes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Settings under which nothing takes long.
+pub(crate) fn settings(registry: &Registry) -> Settings {
+    Settings {
+        insecure: [registry.host(), "registry.test".to_owned()].into(),
+        cache_bytes: 64 * 1024 * 1024,
+        times: Times {
+            connect: Duration::from_secs(5),
+            read: Duration::from_millis(500),
+            pull: Duration::from_secs(20),
+            pause: Duration::from_millis(10),
+            patience: Duration::from_secs(5),
+            again: Duration::from_millis(50),
+            again_at_most: Duration::from_millis(100),
+            recheck: Duration::from_millis(50),
+            idle: Duration::from_secs(300),
+        },
+        ..Settings::default()
+    }
+}
+
+pub(crate) struct TestEnv {
+    pub(crate) registry: Registry,
+    pub(crate) api: ApiServer,
+    pub(crate) manager: Manager,
+}
+
+/// Starts a registry and a manager.
+pub(crate) async fn test_env() -> TestEnv {
+    test_env_with(|_, _| {}).await
+}
+
+pub(crate) async fn test_env_with(change: impl FnOnce(&mut Settings, &Registry)) -> TestEnv {
+    let registry = Registry::start().await.unwrap();
+    let api = ApiServer::builder().namespace("demo").start().await.unwrap();
+    let mut settings = settings(&registry);
+    change(&mut settings, &registry);
+    let manager = Manager::start(&api, settings).await;
+    TestEnv { registry, api, manager }
+}
+
+impl TestEnv {
+    /// An ask of namespace demo for a tag or digest of `you/plugin`.
+    pub(crate) fn ask(&self, target: &str) -> Ask {
+        let separator = if target.contains(':') { '@' } else { ':' };
+        ask(&format!("oci://{}/you/plugin{separator}{target}", self.registry.host()))
+    }
+
+    /// Stores a Secret of Docker's kind.
+    pub(crate) fn put_secret(&self, name: &str, user: &str, password: &str) {
+        let auths = json!({ "auths": { self.registry.host(): { "username": user, "password": password } } });
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": { "name": name, "namespace": "demo" },
+            "type": "kubernetes.io/dockerconfigjson",
+            "data": { ".dockerconfigjson": base64(auths.to_string().as_bytes()) },
+        });
+        self.api.store().put(secret).unwrap();
+    }
+}
+
+pub(crate) fn base64(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+/// An ask of namespace demo.
+pub(crate) fn ask(image: &str) -> Ask {
+    Ask {
+        namespace: "demo".to_owned(),
+        image: image.to_owned(),
+        pull_policy: PullPolicy::IfNotPresent,
+        pull_secret: None,
+        verification_key: None,
+        pinned: None,
+    }
+}
+
+/// What a manager does with plugins.
+pub(crate) struct Manager {
+    pub(crate) plugins: Plugins,
+    pub(crate) metrics: Metrics,
+    changed: mpsc::Receiver<String>,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), JoinError>>,
+}
+
+impl Manager {
+    pub(crate) async fn start(api: &ApiServer, settings: Settings) -> Self {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let kubeconfig = Kubeconfig::from_yaml(&api.plain_kubeconfig()).unwrap();
+        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .unwrap();
+        config.default_retry = false;
+        let (sender, changed) = mpsc::channel(16);
+        let metrics = Metrics::default();
+        let client = Client::try_from(config).unwrap();
+        let (plugins, worker) = Plugins::new(client, settings, sender, metrics.clone());
+        let stop = CancellationToken::new();
+        Self {
+            plugins,
+            metrics,
+            changed,
+            task: tokio::spawn(worker.run(stop.clone())),
+            stop,
+        }
+    }
+
+    /// Asks until the answer meets a condition, each time that the namespace is named.
+    pub(crate) async fn until(&mut self, ask: &Ask, condition: impl Fn(&Resolution) -> bool) -> Resolution {
+        let waiting = async {
+            loop {
+                let resolution = self.plugins.resolve(ask);
+                if condition(&resolution) {
+                    return resolution;
+                }
+                assert!(self.changed.recv().await.is_some(), "the worker has ended");
+            }
+        };
+        match tokio::time::timeout(PATIENCE, waiting).await {
+            Ok(resolution) => resolution,
+            Err(_) => panic!("still {:?}", self.plugins.resolve(ask)),
+        }
+    }
+
+    /// The namespace that is named next.
+    pub(crate) async fn told(&mut self) -> String {
+        tokio::time::timeout(PATIENCE, self.changed.recv())
+            .await
+            .unwrap()
+            .unwrap()
+    }
+
+    pub(crate) async fn ready(&mut self, ask: &Ask) -> Arc<Artifact> {
+        match self.until(ask, |resolution| *resolution != Resolution::Pending).await {
+            Resolution::Ready(artifact) => artifact,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn failed(&mut self, ask: &Ask) -> (Reason, String) {
+        match self.until(ask, |resolution| *resolution != Resolution::Pending).await {
+            Resolution::Failed { reason, message, .. } => (reason, message),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        tokio::time::timeout(PATIENCE, self.task)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+    }
+}

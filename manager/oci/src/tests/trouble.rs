@@ -1,0 +1,126 @@
+//! Registries that are down, slow or busy.
+
+use std::time::{Duration, Instant};
+
+use ctrlmesh_plugins_builtin::SHARD_SELECTOR;
+use ctrlmesh_testkit::registry::{Mishap, On};
+
+use super::test_env::{test_env, test_env_with};
+use crate::*;
+
+#[tokio::test]
+async fn a_registry_that_is_down_is_told_and_asked_again() {
+    let mut env = test_env().await;
+    env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+    env.registry.stop().await;
+    let ask = env.ask("1.0");
+    let (reason, message) = env.manager.failed(&ask).await;
+    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert!(
+        message.contains("can't be reached") && message.contains("refused"),
+        "{message}"
+    );
+    env.registry.restart().await.unwrap();
+    env.manager
+        .until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
+        .await;
+}
+
+#[tokio::test]
+async fn passing_trouble_is_not_even_told() {
+    let mut env = test_env().await;
+    env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+    let status = |code| Mishap::Status {
+        code,
+        retry_after: None,
+    };
+    for (on, mishap) in [
+        (On::Manifest, status(503)),
+        (On::Manifest, status(500)),
+        (On::Manifest, status(429)),
+        (On::Blob, Mishap::Cut),
+        (On::Blob, Mishap::Stall),
+        (On::Blob, Mishap::Silence),
+    ] {
+        env.registry.misbehave(on, mishap).times(1);
+    }
+    env.manager.ready(&env.ask("1.0")).await;
+    assert_eq!(env.registry.count("/v2/you/plugin/manifests/1.0"), 4);
+}
+
+#[tokio::test]
+async fn lasting_trouble_is_told_after_four_tries() {
+    let mut env = test_env_with(|settings, _| settings.times.again = Duration::from_secs(3600)).await;
+    env.registry.misbehave(
+        On::Manifest,
+        Mishap::Status {
+            code: 503,
+            retry_after: None,
+        },
+    );
+    let (reason, message) = env.manager.failed(&env.ask("1.0")).await;
+    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert!(message.contains("503"), "{message}");
+    assert_eq!(env.registry.requests().len(), 4);
+}
+
+#[tokio::test]
+async fn the_pause_that_a_registry_asks_for_is_kept() {
+    let mut env = test_env().await;
+    env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+    let busy = Mishap::Status {
+        code: 429,
+        retry_after: Some("1".to_owned()),
+    };
+    env.registry.misbehave(On::Manifest, busy).times(1);
+    let begin = Instant::now();
+    env.manager.ready(&env.ask("1.0")).await;
+    assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn a_long_pause_is_told_and_not_waited_for() {
+    let mut env = test_env().await;
+    let busy = Mishap::Status {
+        code: 429,
+        retry_after: Some("600".to_owned()),
+    };
+    env.registry.misbehave(On::Manifest, busy);
+    let (reason, message) = env.manager.failed(&env.ask("1.0")).await;
+    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert!(message.contains("429"), "{message}");
+    assert_eq!(env.registry.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_registry_that_says_nothing_or_stops_in_the_middle_is_given_up() {
+    for mishap in [Mishap::Silence, Mishap::Stall, Mishap::Cut] {
+        let mut env = test_env().await;
+        env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+        env.registry.misbehave(On::Blob, mishap.clone());
+        let (reason, message) = env.manager.failed(&env.ask("1.0")).await;
+        assert_eq!(reason, Reason::RegistryUnavailable, "{mishap:?}");
+        assert!(message.contains("too slow"), "{mishap:?}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn a_pull_that_goes_on_and_on_is_given_up() {
+    let mut env = test_env_with(|settings, _| {
+        settings.times.pull = Duration::from_millis(200);
+        settings.times.read = Duration::from_secs(60);
+    })
+    .await;
+    env.registry.misbehave(On::Manifest, Mishap::Silence);
+    let (reason, message) = env.manager.failed(&env.ask("1.0")).await;
+    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert!(message.contains("within 200ms"), "{message}");
+}
+
+#[tokio::test]
+async fn a_worker_stops_in_the_middle_of_a_pull() {
+    let env = test_env().await;
+    env.registry.misbehave(On::Any, Mishap::Silence);
+    assert_eq!(env.manager.plugins.resolve(&env.ask("1.0")), Resolution::Pending);
+    env.manager.stop().await;
+}

@@ -1,0 +1,174 @@
+//! The way to registries: redirects, TLS, proxies.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use ctrlmesh_plugins_builtin::{RATE_LIMIT, SHARD_SELECTOR};
+use ctrlmesh_testkit::registry::{Login, Mishap, On, Registry};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+
+use super::test_env::{ask, test_env, test_env_with};
+use crate::*;
+
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+#[tokio::test]
+async fn blobs_may_lie_elsewhere_and_no_password_goes_there() {
+    let mut env = test_env().await;
+    let bucket = Registry::start().await.unwrap();
+    for registry in [&bucket, &env.registry] {
+        registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+    }
+    env.registry.require(Login::Basic {
+        user: "me".to_owned(),
+        password: "hunter2".to_owned(),
+    });
+    env.put_secret("right", "me", "hunter2");
+    let elsewhere = format!("http://{}{{path}}?signature=s3cret", bucket.host());
+    env.registry.misbehave(On::Blob, Mishap::Redirect(elsewhere));
+    let ask = Ask {
+        pull_secret: Some("right".to_owned()),
+        ..env.ask("1.0")
+    };
+    env.manager.ready(&ask).await;
+    let requests = bucket.requests();
+    assert_eq!(requests.len(), 2);
+    assert!(
+        requests.iter().all(|request| request.authorization.is_empty()),
+        "{requests:?}"
+    );
+    // What stands in such a URL lets anybody read: it is not told.
+    bucket.stop().await;
+    env.registry.put_component("you/plugin", "2.0", RATE_LIMIT);
+    let other = Ask {
+        pull_secret: Some("right".to_owned()),
+        ..env.ask("2.0")
+    };
+    let (reason, message) = env.manager.failed(&other).await;
+    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert!(!message.contains("s3cret"), "{message}");
+}
+
+#[tokio::test]
+async fn redirect_into_managers_pod_is_refused() {
+    let mut env = test_env_with(|settings, _| {
+        settings.hosts = vec![("registry.test".to_owned(), HERE), ("inside.test".to_owned(), HERE)];
+    })
+    .await;
+    let inside = Registry::start().await.unwrap();
+    let port = inside.host().split_once(':').map(|(_, port)| port.to_owned()).unwrap();
+    let (_, registry_port) = env
+        .registry
+        .host()
+        .split_once(':')
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
+    env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+    for (tag, location) in [
+        ("ip", format!("http://127.0.0.1:{port}/")),
+        ("name", format!("http://inside.test:{port}/")),
+        ("metadata", "http://169.254.169.254/latest/meta-data".to_owned()),
+        ("file", "file:///etc/passwd".to_owned()),
+    ] {
+        env.registry.misbehave(On::Manifest, Mishap::Redirect(location));
+        let ask = ask(&format!("oci://registry.test:{registry_port}/you/plugin:{tag}"));
+        let (reason, message) = env.manager.failed(&ask).await;
+        assert_eq!(reason, Reason::UnsafeRedirect, "{tag}: {message}");
+        env.registry.behave();
+    }
+    assert_eq!(inside.requests(), []);
+}
+
+#[tokio::test]
+async fn redirects_end() {
+    let mut env = test_env().await;
+    env.registry.misbehave(
+        On::Manifest,
+        Mishap::Redirect("/v2/you/plugin/manifests/1.0".to_owned()),
+    );
+    let (reason, message) = env.manager.failed(&env.ask("1.0")).await;
+    assert_eq!(reason, Reason::UnsafeRedirect);
+    assert!(message.contains("in a circle"), "{message}");
+    assert_eq!(env.registry.requests().len(), 6);
+}
+
+#[tokio::test]
+async fn a_private_authority_is_trusted_once_it_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ca.pem");
+    std::fs::write(&path, "").unwrap();
+    let mut env = test_env_with(|settings, _| settings.ca_file = Some(path.clone())).await;
+    env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+    let ask = ask(&format!("oci://{}/you/plugin:1.0", env.registry.tls_host()));
+    let (reason, message) = env.manager.failed(&ask).await;
+    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert!(message.contains("certificate"), "{message}");
+    // As when a mounted volume is filled or renewed: no restart.
+    std::fs::write(&path, env.registry.ca_pem()).unwrap();
+    env.manager
+        .until(&ask, |resolution| matches!(resolution, Resolution::Ready(_)))
+        .await;
+    // A registry that is not named as insecure is never asked without TLS.
+    let plain = super::test_env::ask(&format!(
+        "oci://localhost:{}/you/plugin:1.0",
+        env.registry.host().split_once(':').unwrap().1
+    ));
+    let (reason, message) = env.manager.failed(&plain).await;
+    assert_eq!(reason, Reason::RegistryUnavailable);
+    assert!(message.ends_with("name it with --insecure-registry"), "{message}");
+}
+
+/// A proxy that opens tunnels (RFC 9110 §9.3.6) to one place, whatever it is asked for. Tells what it was asked first.
+async fn proxy(to: SocketAddr) -> (SocketAddr, oneshot::Receiver<String>) {
+    let listener = TcpListener::bind((HERE, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (tell, told) = oneshot::channel();
+    tokio::spawn(async move {
+        let mut tell = Some(tell);
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(client.read_u8().await.unwrap());
+            }
+            let line = String::from_utf8(head).unwrap().lines().next().unwrap().to_owned();
+            if let Some(tell) = tell.take() {
+                tell.send(line).unwrap();
+            }
+            client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            let mut server = TcpStream::connect(to).await.unwrap();
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    (address, told)
+}
+
+#[tokio::test]
+async fn a_proxy_is_used_for_what_is_not_excepted() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ca.pem");
+    let registry = Registry::start().await.unwrap();
+    std::fs::write(&path, registry.ca_pem()).unwrap();
+    registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+    let (tunnel, told) = proxy(registry.tls_host().parse().unwrap()).await;
+    let mut env = test_env_with(|settings, direct| {
+        settings.ca_file = Some(path.clone());
+        settings.proxies = Proxies {
+            https: Some(format!("http://{tunnel}")),
+            // A registry answers requests that are meant for another host: good enough as a proxy for plain HTTP.
+            http: Some(format!("http://{}", registry.host())),
+            except: Some("127.0.0.1,.svc".to_owned()),
+        };
+        settings.insecure.insert("plain.invalid".to_owned());
+        settings.insecure.insert(direct.host());
+    })
+    .await;
+    env.manager.ready(&ask("oci://localhost/you/plugin:1.0")).await;
+    assert_eq!(told.await.unwrap(), "CONNECT localhost:443 HTTP/1.1");
+    env.manager.ready(&ask("oci://plain.invalid/you/plugin:1.0")).await;
+    assert_eq!(registry.count("http://plain.invalid/v2/you/plugin/manifests/1.0"), 1);
+    let before = registry.requests().len();
+    env.registry.put_component("you/plugin", "1.0", SHARD_SELECTOR);
+    env.manager.ready(&env.ask("1.0")).await;
+    assert_eq!(registry.requests().len(), before);
+}

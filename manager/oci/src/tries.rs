@@ -1,0 +1,64 @@
+//! Retries of a request: how many, and with which pauses.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::fmt::rfc2822::DateTimeParser;
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+
+use super::failure::{Again, Failure};
+use super::settings::Times;
+
+/// Tries of one request.
+const MAX_TRIES: u32 = 4;
+
+/// `Retry-After` in seconds or as a date (RFC 9110 §10.2.3).
+pub(super) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let then = DateTimeParser::new().parse_timestamp(text).ok()?;
+    Some(Duration::try_from(then.duration_since(now)).unwrap_or_default())
+}
+
+/// The tries of one request.
+pub(super) struct Tries<'a> {
+    times: &'a Times,
+    made: u32,
+}
+
+impl<'a> Tries<'a> {
+    pub(super) const fn new(times: &'a Times) -> Self {
+        Self { times, made: 0 }
+    }
+
+    /// How long to wait before the next one, or the failure, if there is none: `random` is spread over the second half of the
+    /// pause, so that many pulls do not come back together.
+    pub(super) fn next(&mut self, failure: Failure, random: u16) -> Result<Duration, Failure> {
+        self.made += 1;
+        let pause = spread(self.times.pause.saturating_mul(1 << self.made.min(16)) / 2, random);
+        match failure.again {
+            _ if self.made >= MAX_TRIES => Err(failure),
+            Again::Soon => Ok(pause),
+            Again::After(asked) if asked <= self.times.patience => Ok(asked.max(pause)),
+            Again::After(_) | Again::Later => Err(failure),
+        }
+    }
+}
+
+/// Between half of a pause and all of it.
+pub(super) fn spread(pause: Duration, random: u16) -> Duration {
+    let half = pause / 2;
+    half + half * u32::from(random) / u32::from(u16::MAX)
+}
+
+/// Without random numbers, everybody waits the same time: no harm.
+pub(super) fn random() -> u16 {
+    let mut bytes = [0; 2];
+    let _ = aws_lc_rs::rand::fill(&mut bytes);
+    u16::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests;

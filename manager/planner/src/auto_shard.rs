@@ -1,0 +1,257 @@
+//! Makes the shards of a root: an optional canary and a number of equal shards.
+//!
+//! Guarantees:
+//! - Every object whose namespace is labelled is in one shard at most; and in one exactly, if no bucket and namespace list are
+//!   combined, or if all namespaces are known.
+//! - Buckets are divided evenly: sizes differ by one at most. They do not move when the canary's part changes.
+//! - Equal roots make equal shards, with the names that KusionStack gives them (`<prefix>-0-canary`, `<prefix>-1-normal`).
+
+use std::collections::BTreeSet;
+
+use ctrlmesh_contract::names::{annotations, labels};
+use ctrlmesh_contract::{Mistakes, Settings};
+use ctrlmesh_manager_api::sharding_config::{Auto, Canary, Limit, Root};
+use ctrlmesh_manager_api::{LabelSelector, Operator, ShardingConfig, ShardingConfigSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube_core::ObjectMeta;
+use kube_core::Resource;
+use serde_json::json;
+
+use crate::settings;
+use crate::shard_hash::{BUCKETS, is_bucket, shard_hash};
+
+/// Keys of the labels that objects carry. The manager's flags can change them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelKeys {
+    /// The bucket of the object's namespace.
+    pub shard_hash: String,
+    pub namespace: String,
+    /// Whether the object is managed.
+    pub control: String,
+}
+
+impl Default for LabelKeys {
+    fn default() -> Self {
+        Self {
+            shard_hash: labels::SHARD_HASH.to_owned(),
+            namespace: labels::NAMESPACE.to_owned(),
+            control: labels::CONTROL.to_owned(),
+        }
+    }
+}
+
+/// Annotation of every shard of a root: how many there are, and a hash over all of them. Shards that don't have the same are not
+/// parts of one set.
+pub const SET: &str = "ctrlmesh.kusionstack.io/auto-sharding-set";
+
+/// Makes the shards of a root; none if it is disabled or no root.
+///
+/// `namespaces` are those of the cluster that are labelled. They matter only if the canary has both namespaces and buckets: a
+/// label selector can't say "in one of these namespaces or in one of these buckets", so the namespaces in those buckets are
+/// named. One that is new and not known yet is in no shard until the next call.
+///
+/// # Errors
+/// What of the root makes no shards, with the paths of its fields.
+pub fn auto_shard(
+    root: &ShardingConfig,
+    namespaces: &[String],
+    keys: &LabelKeys,
+) -> Result<Vec<ShardingConfig>, Mistakes> {
+    let Some(spec) = root.spec.root.as_ref().filter(|spec| spec.disable != Some(true)) else {
+        return Ok(Vec::new());
+    };
+    let auto = checked_auto(spec)?;
+    let canary = spec.canary.as_ref().filter(|canary| canary.replicas > 0);
+    let canary_pods = canary.map_or(0, |canary| canary.replicas);
+    let mut children = Vec::new();
+    if let Some(canary) = canary {
+        let name = format!("{}-0-canary", spec.prefix);
+        let part = |selector: LabelSelector| canary_part(selector, canary, namespaces, keys);
+        children.push(shard_object(root, spec, &name, 0..canary_pods, &part));
+    }
+    for id in 0..auto.sharding_size {
+        let first = canary_pods + auto.every_shard_replicas * id;
+        let buckets = buckets_of(id, auto.sharding_size);
+        let part = |selector: LabelSelector| normal_part(selector, canary, &buckets, keys);
+        let name = format!("{}-{}-normal", spec.prefix, id + 1);
+        children.push(shard_object(
+            root,
+            spec,
+            &name,
+            first..first + auto.every_shard_replicas,
+            &part,
+        ));
+    }
+    annotate_set(&mut children);
+    Ok(children)
+}
+
+/// Says of each which set it is a part of.
+fn annotate_set(children: &mut [ShardingConfig]) {
+    let all: Vec<String> = children
+        .iter()
+        .flat_map(|child| [child.metadata.name.clone(), hash_of(child)])
+        .flatten()
+        .collect();
+    let hash = Settings::new(json!(all)).hash().to_owned();
+    let set = format!("{}-{hash}", children.len());
+    for child in children {
+        let annotations = child.metadata.annotations.get_or_insert_default();
+        annotations.insert(SET.to_owned(), set.clone());
+    }
+}
+
+fn hash_of(child: &ShardingConfig) -> Option<String> {
+    let annotations = child.metadata.annotations.as_ref()?;
+    annotations.get(annotations::AUTO_SHARDING_HASH).cloned()
+}
+
+/// Pods of one shard: their names are the values of one requirement (`LabelSelector::validate` of the contract).
+const MAX_PODS: i32 = 256;
+
+/// The bounds of the schema, for roots that have met no API server.
+fn checked_auto(root: &Root) -> Result<&Auto, Mistakes> {
+    let mut mistakes = Mistakes::default();
+    let buckets = i32::try_from(BUCKETS).unwrap_or(i32::MAX);
+    let Some(auto) = &root.auto else {
+        mistakes.add("spec.root.auto", "is missing; without it no shard is made");
+        return Err(mistakes);
+    };
+    if !(1..=buckets).contains(&auto.sharding_size) {
+        let problem = format!(
+            "is {}; write 1 to {buckets}: there are {buckets} buckets to divide",
+            auto.sharding_size
+        );
+        mistakes.add("spec.root.auto.shardingSize", problem);
+    }
+    if !(1..=MAX_PODS).contains(&auto.every_shard_replicas) {
+        let problem = format!("is {}; write 1 to {MAX_PODS}", auto.every_shard_replicas);
+        mistakes.add("spec.root.auto.everyShardReplicas", problem);
+    }
+    if let Some(canary) = &root.canary {
+        self::check_canary(canary, &mut mistakes);
+    }
+    if mistakes.list().is_empty() {
+        Ok(auto)
+    } else {
+        Err(mistakes)
+    }
+}
+
+fn check_canary(canary: &Canary, mistakes: &mut Mistakes) {
+    if !(0..=MAX_PODS).contains(&canary.replicas) {
+        let problem = format!("is {}; write 0 (no canary) to {MAX_PODS}", canary.replicas);
+        mistakes.add("spec.root.canary.replicas", problem);
+    }
+    if canary.in_namespaces.is_empty() && canary.in_shard_hash.is_empty() {
+        mistakes.add(
+            "spec.root.canary",
+            "has no part of the objects; write inNamespaces, inShardHash, or both",
+        );
+    }
+    for (index, bucket) in canary.in_shard_hash.iter().enumerate() {
+        if !is_bucket(bucket) {
+            let path = format!("spec.root.canary.inShardHash[{index}]");
+            mistakes.add(
+                path,
+                format!("{bucket:?} is no bucket; write \"0\" to \"{}\"", BUCKETS - 1),
+            );
+        }
+    }
+}
+
+/// The buckets of one of so many shards.
+fn buckets_of(id: i32, shards: i32) -> Vec<String> {
+    let buckets = i32::try_from(BUCKETS).unwrap_or(i32::MAX);
+    let bound = |id: i32| buckets * id / shards;
+    (bound(id)..bound(id + 1)).map(|bucket| bucket.to_string()).collect()
+}
+
+fn canary_part(selector: LabelSelector, canary: &Canary, namespaces: &[String], keys: &LabelKeys) -> LabelSelector {
+    let Canary {
+        in_namespaces,
+        in_shard_hash,
+        ..
+    } = canary;
+    if in_namespaces.is_empty() {
+        return selector.and(&keys.shard_hash, Operator::In, in_shard_hash.clone());
+    }
+    let is_in_bucket = |namespace: &&String| in_shard_hash.contains(&shard_hash(namespace).to_string());
+    let names: BTreeSet<&String> = namespaces.iter().filter(is_in_bucket).chain(in_namespaces).collect();
+    selector.and(&keys.namespace, Operator::In, names.into_iter().cloned().collect())
+}
+
+fn normal_part(
+    mut selector: LabelSelector,
+    canary: Option<&Canary>,
+    buckets: &[String],
+    keys: &LabelKeys,
+) -> LabelSelector {
+    if let Some(canary) = canary {
+        for (key, values) in [
+            (&keys.namespace, &canary.in_namespaces),
+            (&keys.shard_hash, &canary.in_shard_hash),
+        ] {
+            if !values.is_empty() {
+                selector = selector.and(key, Operator::NotIn, values.clone());
+            }
+        }
+    }
+    selector.and(&keys.shard_hash, Operator::In, buckets.to_vec())
+}
+
+fn shard_object(
+    root: &ShardingConfig,
+    spec: &Root,
+    name: &str,
+    pods: std::ops::Range<i32>,
+    part: &dyn Fn(LabelSelector) -> LabelSelector,
+) -> ShardingConfig {
+    let pods = pods
+        .map(|ordinal| format!("{}-{ordinal}", spec.target_stateful_set))
+        .collect();
+    let selector = root.spec.selector.clone().unwrap_or_default();
+    let limit = |limit: &Limit| Limit {
+        relate_resources: limit.relate_resources.clone(),
+        selector: Some(part(limit.selector.clone().unwrap_or_default())),
+    };
+    let spec = ShardingConfigSpec {
+        selector: Some(selector.and(labels::STATEFUL_SET_POD_NAME, Operator::In, pods)),
+        controller: root.spec.controller.clone(),
+        webhook: root.spec.webhook.clone(),
+        limits: Some(spec.resource_selector.iter().map(limit).collect()),
+        reshard: root.spec.reshard,
+        settle_seconds: root.spec.settle_seconds,
+        unreachable_pods: root.spec.unreachable_pods.clone(),
+        plugins: root.spec.plugins.clone(),
+        root: None,
+    };
+    let hash = Settings::new(settings::json_of(&spec)).hash().to_owned();
+    let mut child = ShardingConfig::new(name, spec);
+    child.metadata = metadata(root, name, hash);
+    child
+}
+
+/// In the root's namespace and owned by it: two roots of one name in two namespaces have nothing in common.
+fn metadata(root: &ShardingConfig, name: &str, hash: String) -> ObjectMeta {
+    let root_name = root.metadata.name.clone().unwrap_or_default();
+    let owner = root.metadata.uid.as_ref().map(|uid| OwnerReference {
+        api_version: ShardingConfig::api_version(&()).into_owned(),
+        kind: ShardingConfig::kind(&()).into_owned(),
+        name: root_name.clone(),
+        uid: uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    });
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: root.metadata.namespace.clone(),
+        labels: Some([(labels::AUTO_SHARDING_ROOT.to_owned(), root_name)].into()),
+        annotations: Some([(annotations::AUTO_SHARDING_HASH.to_owned(), hash)].into()),
+        owner_references: owner.map(|owner| vec![owner]),
+        ..ObjectMeta::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

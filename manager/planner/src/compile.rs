@@ -1,0 +1,317 @@
+//! Compiles the custom resources of a namespace into the chain that its sidecars run.
+//!
+//! Order: fault-inject, rate-limit, circuit-breaker, the user's plugins, shard-selector. Names of entries follow from those of
+//! objects and are stable, because a sidecar keeps state by them.
+//!
+//! Guarantees:
+//! - Pure and deterministic: equal objects, in whatever order, make equal bytes.
+//! - An object that makes no sense is refused with reasons, keeps the entries that it had in the last chain, and does not keep
+//!   others from being compiled.
+//! - So does an object whose plugins are not there yet; where one of them was in the place of a built-in one before, what was
+//!   there goes on.
+//! - The generation is the last one if nothing changed, else one more.
+//!
+//! Caveats: a plugin in the place of a built-in one is no longer in force while its ShardingConfig makes no sense.
+
+mod entries;
+mod in_place;
+pub mod kept;
+mod resolved;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use ctrlmesh_contract::chain::MAX_DOCUMENT_BYTES;
+use ctrlmesh_contract::{Chain, Entry, Error, Mistakes, Origin};
+use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
+use kube_core::ObjectMeta;
+use kube_core::Resource;
+
+use crate::LabelKeys;
+use crate::hand_over::lock_of;
+use crate::validate::{
+    Findings, check_circuit_breaker, check_fault_injection, check_sharding_config, unlocked_beside, unlocked_warning,
+};
+use entries::Context;
+pub use resolved::Resolved;
+
+/// All that the chain of a namespace follows from.
+#[derive(Clone, Copy, Debug)]
+pub struct Objects<'a> {
+    pub namespace: &'a str,
+    /// Its shards. Roots have no entries; their children do.
+    pub sharding_configs: &'a [ShardingConfig],
+    /// Its limits and breakers.
+    pub circuit_breakers: &'a [CircuitBreaker],
+    pub fault_injections: &'a [FaultInjection],
+    pub resolved: &'a Resolved,
+    /// ShardingConfigs (by uid) that are parts of something that is not whole yet: they keep the entries that they had.
+    pub held: &'a BTreeSet<String>,
+    /// The chain that was distributed last.
+    pub last: Option<&'a Chain>,
+    /// Keys of the labels that the manager sets.
+    pub keys: &'a LabelKeys,
+}
+
+/// A chain, and what is not in it as it was meant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compiled {
+    /// The chain. Valid, and small enough for a ConfigMap.
+    pub chain: Chain,
+    /// Objects that were refused.
+    pub refused: Vec<Refused>,
+    /// Objects that are legal, and probably do not do what was meant.
+    pub warned: Vec<Warned>,
+}
+
+/// What a person should know of an object that was not refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warned {
+    pub origin: Origin,
+    pub warnings: Mistakes,
+}
+
+/// An object that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub origin: Origin,
+    pub reasons: Mistakes,
+    /// It makes sense, and waits for bytes of plugins.
+    pub is_unresolved: bool,
+    /// Whether the entries that it had in the last chain go on.
+    pub is_kept: bool,
+}
+
+/// Compiles a namespace.
+///
+/// # Errors
+/// Everything together is too much for one document. No single object is to blame: the last chain should go on.
+pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
+    let mut draft = Draft {
+        namespace: objects.namespace,
+        last: objects.last,
+        entries: Vec::new(),
+        refused: Vec::new(),
+        warned: Vec::new(),
+    };
+    let check_config = |config: &ShardingConfig| check_sharding_config(config, objects.keys);
+    let valid = draft.accepted(objects.sharding_configs, check_config);
+    draft.warn_of_missing_locks(&valid);
+    let (configs, unresolved) = draft.resolved(valid, objects.resolved);
+    let breakers = draft.accepted(objects.circuit_breakers, check_circuit_breaker);
+    let faults = draft.accepted(objects.fault_injections, check_fault_injection);
+    let context = Context {
+        configs: &configs,
+        unresolved: &unresolved,
+        last: objects.last,
+        breakers: &breakers,
+        resolved: objects.resolved,
+    };
+    for faults in &faults {
+        draft.take(*faults, context.fault_injection(faults));
+    }
+    for breaker in &breakers {
+        draft.take(*breaker, context.circuit_breaker(breaker));
+    }
+    for config in &configs {
+        if config
+            .metadata
+            .uid
+            .as_ref()
+            .is_some_and(|uid| objects.held.contains(uid))
+        {
+            let origin = origin(*config);
+            draft.entries.extend(kept::entries(draft.last, &origin).cloned());
+        } else {
+            draft.take(
+                *config,
+                context
+                    .sharding_config(config)
+                    .and_then(|entries| with_same_lock(draft.last, entries)),
+            );
+        }
+    }
+    draft.finish()
+}
+
+/// The object that an entry is made from.
+pub(crate) fn origin<K: Resource<DynamicType = ()>>(object: &K) -> Origin {
+    let ObjectMeta {
+        name, uid, generation, ..
+    } = object.meta();
+    Origin {
+        kind: K::kind(&()).into_owned(),
+        name: name.clone().unwrap_or_default(),
+        uid: uid.clone().unwrap_or_default(),
+        generation: generation
+            .and_then(|number| u64::try_from(number).ok())
+            .unwrap_or_default(),
+    }
+}
+
+/// Refuses a shard whose lock is not the one that its pods elect a leader by: the pod that leads by the old lock takes itself for the
+/// leader until it fails to renew it, and another pod of the shard gets the new one at once.
+fn with_same_lock(last: Option<&Chain>, entries: Vec<Entry>) -> Result<Vec<Entry>, Mistakes> {
+    let lock_before = |entry: &Entry| {
+        let mut before = last.into_iter().flat_map(|chain| &chain.entries);
+        before.find(|before| before.name == entry.name).and_then(lock_of)
+    };
+    for entry in &entries {
+        let Some(before) = lock_before(entry).filter(|before| lock_of(entry) != Some(*before)) else {
+            continue;
+        };
+        let now = lock_of(entry).map_or_else(|| "is missing".to_owned(), |lock| format!("is {lock:?}"));
+        let mut mistakes = Mistakes::default();
+        mistakes.add(
+            "spec.controller.leaderElectionName",
+            format!(
+                "{now}, but pods of this shard elect their leader by {before:?}; a pod that leads by the old lock would act beside one \
+                 that gets the new lock. Write {before:?}, or scale the controller to zero, delete all its ShardingConfigs and create them again"
+            ),
+        );
+        return Err(mistakes);
+    }
+    Ok(entries)
+}
+
+/// Whether sidecars would take a chain, and a ConfigMap it and so many bytes beside it.
+pub fn check(chain: &Chain, beside: usize) -> Result<(), Error> {
+    chain.validate()?;
+    let (bytes, limit) = (chain.to_json().len(), MAX_DOCUMENT_BYTES.saturating_sub(beside));
+    if bytes > limit {
+        return Err(Error::TooLarge { bytes, limit });
+    }
+    Ok(())
+}
+
+/// A chain in the making.
+struct Draft<'a> {
+    namespace: &'a str,
+    last: Option<&'a Chain>,
+    entries: Vec<Entry>,
+    refused: Vec<Refused>,
+    warned: Vec<Warned>,
+}
+
+impl Draft<'_> {
+    /// The objects that make sense, by name. Objects that are being deleted have no effect any more.
+    fn accepted<'o, K>(&mut self, objects: &'o [K], check: impl Fn(&K) -> Findings) -> Vec<&'o K>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let mut objects: Vec<&K> = objects
+            .iter()
+            .filter(|object| object.meta().deletion_timestamp.is_none())
+            .collect();
+        objects.sort_by(|a, b| a.meta().name.cmp(&b.meta().name));
+        let mut accepted = Vec::new();
+        for object in objects {
+            let Findings { mut mistakes, warnings } = check(object);
+            let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+            if namespace != self.namespace {
+                let problem = format!("is {namespace:?}, and this is the chain of {:?}", self.namespace);
+                mistakes.add("metadata.namespace", problem);
+            }
+            if mistakes.list().is_empty() {
+                accepted.push(object);
+                if !warnings.list().is_empty() {
+                    let origin = origin(object);
+                    self.warned.push(Warned { origin, warnings });
+                }
+            } else {
+                self.refuse(object, mistakes, false);
+            }
+        }
+        accepted
+    }
+
+    /// Warns of shards without a lock beside others: whoever deletes or edits one should know.
+    fn warn_of_missing_locks(&mut self, configs: &[&ShardingConfig]) {
+        for config in configs {
+            let beside = unlocked_beside(config, configs.iter().copied());
+            if beside.is_empty() {
+                continue;
+            }
+            let (origin, warning) = (origin(*config), unlocked_warning(Some(&beside)));
+            match self.warned.iter_mut().find(|warned| warned.origin == origin) {
+                Some(warned) => warned.warnings.add(warning.path, warning.problem),
+                None => {
+                    let mut warnings = Mistakes::default();
+                    warnings.add(warning.path, warning.problem);
+                    self.warned.push(Warned { origin, warnings });
+                }
+            }
+        }
+    }
+
+    /// Those whose plugins are there, and the others.
+    fn resolved<'o>(
+        &mut self,
+        configs: Vec<&'o ShardingConfig>,
+        resolved: &Resolved,
+    ) -> (Vec<&'o ShardingConfig>, Vec<&'o ShardingConfig>) {
+        configs.into_iter().partition(|config| {
+            let mut missing = Mistakes::default();
+            resolved.check(config, &mut missing);
+            let is_resolved = missing.list().is_empty();
+            if !is_resolved {
+                self.refuse(*config, missing, true);
+            }
+            is_resolved
+        })
+    }
+
+    /// Adds an object's entries, if the sidecar would take them.
+    fn take<K: Resource<DynamicType = ()>>(&mut self, object: &K, entries: Result<Vec<Entry>, Mistakes>) {
+        let entries = entries.and_then(|entries| {
+            let chain = Chain {
+                namespace: self.namespace.to_owned(),
+                generation: 1,
+                entries,
+            };
+            match chain.validate() {
+                Ok(()) => Ok(chain.entries),
+                Err(Error::Mistakes { mistakes }) => Err(mistakes),
+                Err(other) => {
+                    let mut mistakes = Mistakes::default();
+                    mistakes.add("spec", other.to_string());
+                    Err(mistakes)
+                }
+            }
+        });
+        match entries {
+            Ok(entries) => self.entries.extend(entries),
+            Err(mistakes) => self.refuse(object, mistakes, false),
+        }
+    }
+
+    fn refuse<K: Resource<DynamicType = ()>>(&mut self, object: &K, reasons: Mistakes, is_unresolved: bool) {
+        let origin = origin(object);
+        let kept: Vec<Entry> = kept::entries(self.last, &origin).cloned().collect();
+        self.refused.push(Refused {
+            origin,
+            reasons,
+            is_unresolved,
+            is_kept: !kept.is_empty(),
+        });
+        self.entries.extend(kept);
+    }
+
+    fn finish(mut self) -> Result<Compiled, Error> {
+        self.entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
+        // Nobody gets there one by one.
+        let generation = kept::generation(self.last, 0, &self.entries).unwrap_or(u64::MAX);
+        let chain = Chain {
+            namespace: self.namespace.to_owned(),
+            generation,
+            entries: self.entries,
+        };
+        check(&chain, 0)?;
+        Ok(Compiled {
+            chain,
+            refused: self.refused,
+            warned: self.warned,
+        })
+    }
+}

@@ -1,0 +1,238 @@
+//! The entries of one object.
+
+use ctrlmesh_contract::chain::{DEFAULT_MEMORY_MIB, DEFAULT_TIMEOUT_MS};
+use ctrlmesh_contract::names::labels;
+use ctrlmesh_contract::{Chain, Digest, Entry, FailurePolicy, LabelSelector, Mistakes, Origin, Settings};
+use ctrlmesh_manager_api::circuit_breaker::{InterceptType, TrafficInterceptRule};
+use ctrlmesh_manager_api::plugin::OnFailure;
+use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, PluginRef, ShardingConfig};
+use kube_core::Resource;
+use serde_json::Value;
+
+use super::in_place::{self, Piece, divide};
+use super::{Resolved, origin};
+use crate::built_in::{BuiltIn, FIRST_OWN_ORDER};
+use crate::hand_over::entry_of_shard;
+use crate::label_set::LabelSet;
+use crate::{settings, switches};
+
+/// What an object's entries follow from besides itself.
+pub(super) struct Context<'a> {
+    pub(super) configs: &'a [&'a ShardingConfig],
+    /// Those whose plugins are not there.
+    pub(super) unresolved: &'a [&'a ShardingConfig],
+    /// The chain that was distributed last.
+    pub(super) last: Option<&'a Chain>,
+    pub(super) breakers: &'a [&'a CircuitBreaker],
+    pub(super) resolved: &'a Resolved,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn fault_injection(&self, faults: &FaultInjection) -> Result<Vec<Entry>, Mistakes> {
+        let is_off = faults.spec.disabled
+            || has_label(faults, labels::FAULT_INJECTION_DISABLE)
+            || switches::holds_faults(faults, self.last);
+        let pods = faults.spec.selector.clone().unwrap_or_default();
+        match settings::fault_inject(faults).filter(|_| !is_off) {
+            Some(settings) => self.built_in(BuiltIn::FaultInject, &settings, &pods, &origin(faults)),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    pub(super) fn circuit_breaker(&self, breaker: &'a CircuitBreaker) -> Result<Vec<Entry>, Mistakes> {
+        if has_label(breaker, labels::CIRCUIT_BREAKER_DISABLE) {
+            return Ok(Vec::new());
+        }
+        let (pods, origin) = (&breaker.spec.selector, origin(breaker));
+        let mut entries = Vec::new();
+        if let Some(settings) = settings::rate_limit(breaker) {
+            entries.extend(self.built_in(BuiltIn::RateLimit, &settings, pods, &origin)?);
+        }
+        let lists = self.lists(breaker);
+        if let Some(settings) = settings::circuit_breaker(breaker, &lists) {
+            entries.extend(self.built_in(BuiltIn::CircuitBreaker, &settings, pods, &origin)?);
+        }
+        Ok(entries)
+    }
+
+    pub(super) fn sharding_config(&self, config: &ShardingConfig) -> Result<Vec<Entry>, Mistakes> {
+        if config.spec.root.is_some() {
+            return Ok(Vec::new());
+        }
+        let pods = config.spec.selector.clone().unwrap_or_default();
+        let origin = origin(config);
+        let mut entries = Vec::new();
+        for plugin in config
+            .spec
+            .plugins
+            .iter()
+            .filter(|plugin| BuiltIn::of(&plugin.name).is_none())
+        {
+            let digest = self.resolved.own(config, plugin);
+            let digest = digest.map_err(|problem| unresolved(plugin, &problem))?;
+            let settings = Value::Object(plugin.settings.clone());
+            let mut entry = own_entry(plugin, digest, settings, &pods, &origin);
+            entry.name = format!("{}/{}", plugin.name, origin.name);
+            entry.order = FIRST_OWN_ORDER + plugin.order;
+            entries.push(entry);
+        }
+        let settings = settings::shard_selector(config);
+        let name = entry_of_shard(&origin.name);
+        let instead = instead_of(BuiltIn::ShardSelector, config);
+        entries.push(self.one(
+            BuiltIn::ShardSelector,
+            name,
+            &settings,
+            &pods,
+            &origin,
+            instead.map(|it| (config, it)),
+        )?);
+        Ok(entries)
+    }
+
+    /// A built-in plugin's entry, or several, if other plugins are in its place for some of the pods.
+    fn built_in(
+        &self,
+        plugin: BuiltIn,
+        settings: &Value,
+        pods: &LabelSelector,
+        origin: &Origin,
+    ) -> Result<Vec<Entry>, Mistakes> {
+        let waiting = self.unresolved.iter();
+        let running = waiting.filter(|config| self.before(plugin, origin, config).is_some());
+        let mut configs: Vec<&ShardingConfig> = self.configs.iter().chain(running).copied().collect();
+        configs.retain(|config| config.spec.root.is_none());
+        configs.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        let configs = configs.into_iter();
+        let instead = configs.filter_map(|config| Some((config, instead_of(plugin, config)?)));
+        let entry = |Piece { suffix, pods, instead }: Piece<'_>| {
+            let name = format!("{}/{}{suffix}", plugin.name(), origin.name);
+            self.one(plugin, name, settings, &pods, origin, instead)
+        };
+        divide(pods, instead)?.into_iter().map(entry).collect()
+    }
+
+    /// What ran in the place of a built-in plugin before.
+    fn before(&self, plugin: BuiltIn, origin: &Origin, config: &ShardingConfig) -> Option<Digest> {
+        let name = format!("{}/{}{}", plugin.name(), origin.name, in_place::suffix(config));
+        let mut entries = self.last?.entries.iter();
+        entries.find(|entry| entry.name == name).map(|entry| entry.plugin)
+    }
+
+    fn one(
+        &self,
+        plugin: BuiltIn,
+        name: String,
+        settings: &Value,
+        pods: &LabelSelector,
+        origin: &Origin,
+        instead: Option<(&ShardingConfig, &PluginRef)>,
+    ) -> Result<Entry, Mistakes> {
+        let mut entry = match instead {
+            Some((config, own)) => {
+                let digest = self.resolved.own(config, own).or_else(|problem| {
+                    let before = self.before(plugin, origin, config);
+                    before.ok_or_else(|| unresolved(own, &problem))
+                })?;
+                own_entry(own, digest, with_more(settings, own), pods, origin)
+            }
+            None => {
+                let digest = self.resolved.built_in(plugin)?;
+                built_in_entry(plugin, digest, settings.clone(), pods, origin)
+            }
+        };
+        entry.name = name;
+        entry.order = plugin.order();
+        Ok(entry)
+    }
+
+    /// An object's own lists of other services, and those of others that count for it.
+    fn lists(&self, breaker: &'a CircuitBreaker) -> Vec<&'a TrafficInterceptRule> {
+        if switches::holds_lists(breaker, self.last) {
+            return Vec::new();
+        }
+        let own = breaker.spec.traffic_intercept_rules.iter();
+        own.chain(self.allowed_by_others(breaker)).collect()
+    }
+
+    /// Each entry is asked on its own, so a call that only another object's list allows would be refused by this one's. The
+    /// allow lists of every object that selects all of these pods are therefore this one's, too. Of an object that selects
+    /// some of them they are not: that would allow too much to the others.
+    fn allowed_by_others(&self, breaker: &CircuitBreaker) -> Vec<&'a TrafficInterceptRule> {
+        let is_allow = |list: &&TrafficInterceptRule| list.intercept_type == InterceptType::Whitelist;
+        if !breaker.spec.traffic_intercept_rules.iter().any(|list| is_allow(&list)) {
+            return Vec::new();
+        }
+        let pods = |breaker: &CircuitBreaker| LabelSet::of(&breaker.spec.selector);
+        let Some(own) = pods(breaker) else { return Vec::new() };
+        let covers = |other: &&&CircuitBreaker| {
+            let is_other = other.metadata.name != breaker.metadata.name;
+            let is_on = !has_label(**other, labels::CIRCUIT_BREAKER_DISABLE);
+            let is_on = is_on && !switches::holds_lists(other, self.last);
+            is_other && is_on && pods(other).is_some_and(|others| own.minus(&others).is_empty())
+        };
+        let others = self.breakers.iter().filter(covers);
+        others
+            .flat_map(|other| &other.spec.traffic_intercept_rules)
+            .filter(is_allow)
+            .collect()
+    }
+}
+
+fn has_label<K: Resource>(object: &K, label: &str) -> bool {
+    object
+        .meta()
+        .labels
+        .as_ref()
+        .is_some_and(|labels| labels.contains_key(label))
+}
+
+fn instead_of(built_in: BuiltIn, config: &ShardingConfig) -> Option<&PluginRef> {
+    config.spec.plugins.iter().find(|plugin| plugin.name == built_in.name())
+}
+
+/// The settings of the built-in plugin and what its replacement has besides. Validation keeps the two apart.
+fn with_more(settings: &Value, plugin: &PluginRef) -> Value {
+    let mut all = plugin.settings.clone();
+    if let Value::Object(fields) = settings {
+        all.extend(fields.clone());
+    }
+    Value::Object(all)
+}
+
+fn unresolved(plugin: &PluginRef, problem: &str) -> Mistakes {
+    let mut mistakes = Mistakes::default();
+    mistakes.add("spec.plugins", format!("has {:?}, which {problem}", plugin.name));
+    mistakes
+}
+
+fn own_entry(plugin: &PluginRef, digest: Digest, settings: Value, pods: &LabelSelector, origin: &Origin) -> Entry {
+    Entry {
+        name: String::new(),
+        plugin: digest,
+        pod_selector: pods.clone(),
+        order: 0,
+        on_failure: match plugin.on_failure {
+            OnFailure::Closed => FailurePolicy::Closed,
+            OnFailure::Open => FailurePolicy::Open,
+        },
+        timeout_ms: plugin.timeout_ms,
+        memory_mib: plugin.memory_mib,
+        settings: Settings::new(settings),
+        origin: Some(origin.clone()),
+    }
+}
+
+fn built_in_entry(plugin: BuiltIn, digest: Digest, settings: Value, pods: &LabelSelector, origin: &Origin) -> Entry {
+    Entry {
+        name: String::new(),
+        plugin: digest,
+        pod_selector: pods.clone(),
+        order: 0,
+        on_failure: plugin.on_failure(),
+        timeout_ms: DEFAULT_TIMEOUT_MS,
+        memory_mib: DEFAULT_MEMORY_MIB,
+        settings: Settings::new(settings),
+        origin: Some(origin.clone()),
+    }
+}

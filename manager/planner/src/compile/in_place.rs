@@ -1,0 +1,104 @@
+//! A user's plugin in the place of a built-in one, for the pods of its shard only. Limits, breakers and faults are of other
+//! objects, with pods of their own: their entries are divided into the pods that have another plugin, and the rest.
+
+use ctrlmesh_contract::{LabelSelector, Mistakes};
+use ctrlmesh_manager_api::{PluginRef, ShardingConfig};
+
+use crate::label_set::LabelSet;
+
+/// Entries that one object may be divided into.
+const MAX_PIECES: usize = 256;
+
+/// Some of an object's pods, and the plugin that they have instead of the built-in one.
+pub(super) struct Piece<'a> {
+    /// Added to the entry's name. Empty for the first that has the built-in plugin: its name does not change when a
+    /// plugin is put into its place for other pods.
+    pub(super) suffix: String,
+    pub(super) pods: LabelSelector,
+    pub(super) instead: Option<(&'a ShardingConfig, &'a PluginRef)>,
+}
+
+/// Divides the pods of an object.
+pub(super) fn divide<'a>(
+    pods: &LabelSelector,
+    instead: impl Iterator<Item = (&'a ShardingConfig, &'a PluginRef)>,
+) -> Result<Vec<Piece<'a>>, Mistakes> {
+    let instead: Vec<_> = instead.collect();
+    if instead.is_empty() {
+        let (suffix, pods) = (String::new(), pods.clone());
+        return Ok(vec![Piece {
+            suffix,
+            pods,
+            instead: None,
+        }]);
+    }
+    let mut pieces = Vec::new();
+    let mut rest: Vec<LabelSet> = LabelSet::of(pods).into_iter().collect();
+    for (config, plugin) in instead {
+        let selector = config.spec.selector.clone().unwrap_or_default();
+        let Some(shard) = LabelSet::of(&selector) else { continue };
+        pieces.extend(of_shard(&rest, &shard, config, plugin));
+        rest = rest.iter().flat_map(|part| part.minus(&shard)).collect();
+        if pieces.len() + rest.len() > MAX_PIECES {
+            return Err(too_many());
+        }
+    }
+    for (number, pods) in rest.iter().flat_map(LabelSet::selectors).enumerate() {
+        let suffix = if number == 0 {
+            String::new()
+        } else {
+            format!("/rest/{number}")
+        };
+        pieces.push(Piece {
+            suffix,
+            pods,
+            instead: None,
+        });
+    }
+    if pieces.len() > MAX_PIECES {
+        Err(too_many())
+    } else {
+        Ok(pieces)
+    }
+}
+
+fn of_shard<'a>(
+    pods: &[LabelSet],
+    shard: &LabelSet,
+    config: &'a ShardingConfig,
+    plugin: &'a PluginRef,
+) -> Vec<Piece<'a>> {
+    let shared = pods
+        .iter()
+        .filter_map(|part| part.and(shard))
+        .flat_map(|part| part.selectors());
+    let piece = |(number, pods)| Piece {
+        suffix: numbered(&suffix(config), number),
+        pods,
+        instead: Some((config, plugin)),
+    };
+    shared.enumerate().map(piece).collect()
+}
+
+/// What the name of the first piece of a shard ends with.
+pub(super) fn suffix(config: &ShardingConfig) -> String {
+    format!("/{}", config.metadata.name.as_deref().unwrap_or_default())
+}
+
+fn numbered(name: &str, number: usize) -> String {
+    if number == 0 {
+        name.to_owned()
+    } else {
+        format!("{name}/part/{number}")
+    }
+}
+
+fn too_many() -> Mistakes {
+    let mut mistakes = Mistakes::default();
+    let problem = format!(
+        "falls into more than {MAX_PIECES} parts, as shards with plugins in place of built-in ones select its pods by many labels; \
+         let those shards select pods by one label"
+    );
+    mistakes.add("spec.selector", problem);
+    mistakes
+}

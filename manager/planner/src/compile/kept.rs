@@ -1,0 +1,51 @@
+//! Entries of the last chain that are kept, and the generation of the next one.
+
+use ctrlmesh_contract::{Chain, Entry, Origin};
+
+/// The entries that an object had. Another object of the same name is another object.
+pub fn entries<'a>(last: Option<&'a Chain>, origin: &'a Origin) -> impl Iterator<Item = &'a Entry> {
+    let is_its = move |entry: &&Entry| {
+        let made_from = entry.origin.as_ref();
+        made_from.is_some_and(|old| (&old.kind, &old.name, &old.uid) == (&origin.kind, &origin.name, &origin.uid))
+    };
+    last.into_iter().flat_map(|chain| &chain.entries).filter(is_its)
+}
+
+/// Whether sidecars would do the same. The order in the document says nothing.
+pub fn is_same(before: &[Entry], after: &[Entry]) -> bool {
+    let (mut before, mut after): (Vec<&Entry>, Vec<&Entry>) = (before.iter().collect(), after.iter().collect());
+    for entries in [&mut before, &mut after] {
+        entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
+    }
+    before == after
+}
+
+/// The generation of a chain with these entries: the last one's if nothing changed and nobody spoke of a later one, else one above all
+/// that were spoken of.
+/// `None`: there is no such number.
+pub fn generation(last: Option<&Chain>, highest: u64, entries: &[Entry]) -> Option<u64> {
+    match last {
+        Some(last) if highest <= last.generation && is_same(&last.entries, entries) => Some(last.generation),
+        Some(last) => highest.max(last.generation).checked_add(1),
+        None => highest.checked_add(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_end_without_a_panic() {
+        let chain = |generation| Chain {
+            namespace: "demo".to_owned(),
+            generation,
+            entries: Vec::new(),
+        };
+        assert_eq!(generation(None, 0, &[]), Some(1));
+        assert_eq!(generation(None, 41, &[]), Some(42), "above what sidecars speak of");
+        assert_eq!(generation(Some(&chain(7)), 7, &[]), Some(7), "nothing changed");
+        assert_eq!(generation(Some(&chain(7)), 9, &[]), Some(10), "it was put back");
+        assert_eq!(generation(None, u64::MAX, &[]), None);
+    }
+}

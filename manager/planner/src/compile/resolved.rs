@@ -1,0 +1,48 @@
+//! Plugins resolved to the digests of their components.
+
+use std::collections::BTreeMap;
+
+use ctrlmesh_contract::{Digest, Mistakes};
+use ctrlmesh_manager_api::{PluginRef, ShardingConfig};
+
+use crate::built_in::BuiltIn;
+
+/// Digests of components' bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolved {
+    /// Of the built-in plugins.
+    pub built_in: BTreeMap<BuiltIn, Digest>,
+    /// Of the user's plugins, by ShardingConfig and by name in `spec.plugins`; or why there is none.
+    pub own: BTreeMap<(String, String), Result<Digest, String>>,
+}
+
+impl Resolved {
+    /// Adds what is not resolved of an object's plugins.
+    pub(super) fn check(&self, config: &ShardingConfig, mistakes: &mut Mistakes) {
+        for (index, plugin) in config.spec.plugins.iter().enumerate() {
+            if let Err(problem) = self.own(config, plugin) {
+                mistakes.add(format!("spec.plugins[{index}].image"), problem);
+            }
+        }
+    }
+
+    pub(super) fn own(&self, config: &ShardingConfig, plugin: &PluginRef) -> Result<Digest, String> {
+        let key = (config.metadata.name.clone().unwrap_or_default(), plugin.name.clone());
+        match self.own.get(&key) {
+            Some(resolved) => resolved.clone(),
+            None => Err("is not fetched yet; wait".to_owned()),
+        }
+    }
+
+    pub(super) fn built_in(&self, plugin: BuiltIn) -> Result<Digest, Mistakes> {
+        self.built_in.get(&plugin).copied().ok_or_else(|| {
+            let mut mistakes = Mistakes::default();
+            let name = plugin.name();
+            mistakes.add(
+                "spec",
+                format!("needs the built-in plugin {name}, which this manager does not carry"),
+            );
+            mistakes
+        })
+    }
+}

@@ -1,0 +1,415 @@
+//! Each rule of compiling, by an example.
+
+use super::*;
+use ctrlmesh_contract::FailurePolicy;
+use ctrlmesh_contract::names::labels;
+use ctrlmesh_manager_api::sharding_config::Controller;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+#[test]
+fn entries_have_the_order_that_is_promised() {
+    let plugins = [plugin("audit", 5), plugin("zebra", 0), plugin("apple", 0)];
+    let both = [limit("LimiterOnly", "slow"), limit("Normal", "break")];
+    let world = World::new(&[shard("s", &plugins), breaker("b", &json!({}), &both, &[]), faults("f")]);
+    let compiled = world.compile();
+    assert_eq!(compiled.refused, []);
+    assert_eq!(
+        names(&compiled),
+        [
+            "fault-inject/f",
+            "rate-limit/b",
+            "circuit-breaker/b",
+            "apple/s",
+            "zebra/s",
+            "audit/s",
+            "shard-selector/s",
+        ]
+    );
+    assert_eq!(entry(&compiled, "shard-selector/s").on_failure, FailurePolicy::Closed);
+    assert_eq!(entry(&compiled, "rate-limit/b").on_failure, FailurePolicy::Open);
+    let origin = entry(&compiled, "audit/s").origin.clone().unwrap();
+    assert_eq!(
+        (origin.kind.as_str(), origin.uid.as_str(), origin.generation),
+        ("ShardingConfig", "uid-s", 3)
+    );
+}
+
+#[test]
+fn a_circuit_breaker_is_divided_between_two_plugins() {
+    let mut limiter = limit("LimiterOnly", "slow");
+    limiter["recoverPolicy"] = json!({"type": "Manual"});
+    limiter["properties"] = json!({"a": "b"});
+    let rules = [limiter, limit("ForceOpened", "stop")];
+    let world = World::new(&[breaker(
+        "b",
+        &json!({"matchLabels": {"app": "x"}}),
+        &rules,
+        &[list("l", "Blacklist", "a.example")],
+    )]);
+    let compiled = world.compile();
+    let limits = entry(&compiled, "rate-limit/b").settings.value();
+    assert_eq!(limits, &json!({"rateLimitings": [limit("LimiterOnly", "slow")]}));
+    let breakers = entry(&compiled, "circuit-breaker/b").settings.value();
+    let mut forced = limit("ForceOpened", "stop");
+    // It says nothing there.
+    forced.as_object_mut().unwrap().remove("bucket");
+    assert_eq!(breakers["rateLimitings"], json!([forced]));
+    assert_eq!(
+        breakers["trafficInterceptRules"],
+        json!([list("l", "Blacklist", "a.example")])
+    );
+    assert_eq!(entry(&compiled, "rate-limit/b").pod_selector.match_labels["app"], "x");
+}
+
+#[test]
+fn a_shard_has_its_view_and_its_lock() {
+    let compiled = World::new(&[shard("s", &[])]).compile();
+    let settings = entry(&compiled, "shard-selector/s").settings.value();
+    assert_eq!(
+        (&settings["leaderElectionName"], &settings["shard"]),
+        (&json!("lock"), &json!("s"))
+    );
+    assert_eq!(
+        settings["limits"][0]["relateResources"],
+        json!([{"apiGroups": ["*"], "resources": ["pods"]}])
+    );
+}
+
+#[test]
+fn disabled_deleted_and_root_objects_have_no_entries() {
+    let root = json!({
+        "prefix": "p", "targetStatefulSet": "t", "auto": {"shardingSize": 1, "everyShardReplicas": 1},
+        "resourceSelector": [{"relateResources": [{"apiGroups": ["*"], "resources": ["pods"]}]}],
+    });
+    let mut off = faults("off");
+    off["spec"]["disabled"] = true.into();
+    let rules = [limit("Normal", "r")];
+    let mut world = World::new(&[
+        object("ShardingConfig", "root", &json!({"root": root})),
+        off,
+        faults("label"),
+        faults("gone"),
+        breaker("b", &json!({}), &rules, &[]),
+    ]);
+    let with = |label: &str| Some([(label.to_owned(), String::new())].into());
+    world.faults[1].metadata.labels = with(labels::FAULT_INJECTION_DISABLE);
+    world.faults[2].metadata.deletion_timestamp =
+        Some(serde_json::from_value::<Time>(json!("2026-11-21T10:00:00Z")).unwrap());
+    world.breakers[0].metadata.labels = with(labels::CIRCUIT_BREAKER_DISABLE);
+    let compiled = world.compile();
+    assert_eq!((names(&compiled), compiled.refused.len()), (vec![], 0));
+}
+
+#[test]
+fn a_plugin_takes_the_place_of_a_built_in_one_with_its_settings() {
+    let mut selector = plugin("shard-selector", 0);
+    selector["onFailure"] = "Open".into();
+    selector["memoryMiB"] = 32.into();
+    let compiled = World::new(&[shard("s", &[selector]), shard("t", &[])]).compile();
+    assert_eq!(names(&compiled), ["shard-selector/s", "shard-selector/t"]);
+    let own = entry(&compiled, "shard-selector/s");
+    assert_eq!(
+        (own.plugin, own.on_failure, own.memory_mib),
+        (Digest::of(b"own"), FailurePolicy::Open, 32)
+    );
+    assert_eq!(
+        (&own.settings.value()["shard"], &own.settings.value()["mine"]),
+        (&json!("s"), &json!(true))
+    );
+    let other = entry(&compiled, "shard-selector/t");
+    assert_eq!(
+        (other.plugin, &other.settings.value()["mine"]),
+        (Digest::of(b"shard-selector"), &Value::Null)
+    );
+    assert_eq!(own.order, other.order);
+}
+
+#[test]
+fn a_plugin_in_the_place_of_a_limiter_is_for_the_pods_of_its_shard() {
+    let rules = [limit("LimiterOnly", "slow")];
+    let documents = [
+        shard("s", &[plugin("rate-limit", 0)]),
+        breaker("b", &json!({"matchLabels": {"app": "x"}}), &rules, &[]),
+    ];
+    let compiled = World::new(&documents).compile();
+    assert_eq!(names(&compiled), ["rate-limit/b", "rate-limit/b/s", "shard-selector/s"]);
+    let labels = |shard: &str| {
+        [
+            ("app".to_owned(), "x".to_owned()),
+            ("shard".to_owned(), shard.to_owned()),
+        ]
+        .into()
+    };
+    let runs = |shard: &str| -> Vec<Digest> {
+        let entries = compiled
+            .chain
+            .entries
+            .iter()
+            .filter(|entry| entry.name.starts_with("rate-limit"));
+        entries
+            .filter(|entry| entry.pod_selector.matches(&labels(shard)))
+            .map(|entry| entry.plugin)
+            .collect()
+    };
+    assert_eq!(
+        (runs("s"), runs("t")),
+        (vec![Digest::of(b"own")], vec![Digest::of(b"rate-limit")])
+    );
+    let settings = |name: &str| entry(&compiled, name).settings.value()["rateLimitings"].clone();
+    assert_eq!(settings("rate-limit/b"), settings("rate-limit/b/s"));
+}
+
+#[test]
+fn what_one_object_allows_all_of_its_pods_is_allowed() {
+    let everyone = breaker(
+        "all",
+        &json!({}),
+        &[],
+        &[
+            list("anywhere", "Whitelist", "b.example"),
+            list("never", "Blacklist", "c.example"),
+        ],
+    );
+    let some = breaker(
+        "some",
+        &json!({"matchLabels": {"app": "x"}}),
+        &[],
+        &[list("mine", "Whitelist", "a.example")],
+    );
+    let compiled = World::new(&[everyone, some]).compile();
+    let lists = |name: &str| {
+        let lists = entry(&compiled, name).settings.value()["trafficInterceptRules"].clone();
+        let names: Vec<Value> = lists
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|list| list["name"].clone())
+            .collect();
+        names
+    };
+    assert_eq!(lists("circuit-breaker/some"), ["mine", "anywhere"]);
+    assert_eq!(
+        lists("circuit-breaker/all"),
+        ["anywhere", "never"],
+        "other pods must not get what some are allowed"
+    );
+}
+
+#[test]
+fn generation_grows_only_with_changes() {
+    let mut world = World::new(&[faults("f")]);
+    let first = world.compile().chain;
+    assert_eq!(first.generation, 1);
+    let mut shuffled = first.clone();
+    shuffled.entries.reverse();
+    world.last = Some(shuffled);
+    assert_eq!(world.compile().chain.generation, 1);
+    world.faults[0].spec.seed = Some(7);
+    let second = world.compile().chain;
+    assert_eq!(second.generation, 2);
+    world.last = Some(second);
+    world.faults.clear();
+    let third = world.compile().chain;
+    assert_eq!((third.generation, third.entries.len()), (3, 0));
+}
+
+#[test]
+fn shard_of_incomplete_set_keeps_its_entries() {
+    let mut world = World::new(&[shard("a", &[])]);
+    let first = world.compile().chain;
+    let mut changed = shard("a", &[]);
+    changed["spec"]["limits"][0]["selector"] = json!({"matchLabels": {"app": "y"}});
+    world = World::new(&[changed, shard("b", &[])]);
+    world.held = ["uid-a", "uid-b"].map(str::to_owned).into();
+    world.last = Some(first.clone());
+    assert_eq!(world.compile().chain.entries, first.entries, "and a new one has none");
+    world.held.clear();
+    let whole = world.compile().chain.entries;
+    assert_eq!((whole.len(), whole[0] == first.entries[0]), (2, false));
+}
+
+#[test]
+fn a_refused_object_keeps_what_it_had_and_no_other_is_held_up() {
+    let mut world = World::new(&[faults("f"), faults("g")]);
+    world.last = Some(world.compile().chain);
+    let before = entry(&world.compile(), "fault-inject/f").clone();
+    world.faults[0].spec.http_fault[0].abort.as_mut().unwrap().http_status = 200;
+    world.faults[1].spec.seed = Some(9);
+    let compiled = world.compile();
+    assert_eq!(entry(&compiled, "fault-inject/f"), &before);
+    assert_eq!(entry(&compiled, "fault-inject/g").settings.value()["seed"], 9);
+    assert!(compiled.refused[0].is_kept);
+    let told = reasons(&compiled);
+    assert!(
+        told.len() == 1 && told[0].starts_with("f: spec.httpFault[0].abort.httpStatus: "),
+        "{told:?}"
+    );
+    // A new object of the old name has had nothing.
+    world.faults[0].metadata.uid = Some("another".to_owned());
+    let compiled = world.compile();
+    assert_eq!(
+        (names(&compiled), compiled.refused[0].is_kept),
+        (vec!["fault-inject/g"], false)
+    );
+}
+
+#[test]
+fn shard_keeps_its_lock_until_it_is_gone() {
+    let mut world = World::new(&[shard("s", &[])]);
+    world.last = Some(world.compile().chain);
+    let before = entry(&world.compile(), "shard-selector/s").clone();
+    let lock = |name: Option<&str>| {
+        name.map(|name| Controller {
+            leader_election_name: name.to_owned(),
+        })
+    };
+    for (name, problem) in [(Some("other"), "is \"other\", but "), (None, "is missing, but ")] {
+        world.configs[0].spec.controller = lock(name);
+        let compiled = world.compile();
+        assert_eq!(entry(&compiled, "shard-selector/s"), &before);
+        let told = reasons(&compiled);
+        let start = format!(
+            "s: spec.controller.leaderElectionName: {problem}pods of this shard elect their leader by \"lock\""
+        );
+        assert!(told.len() == 1 && told[0].starts_with(&start), "{told:?}");
+    }
+    // An object that was made again keeps nothing, and waits until the old shard has gone.
+    world.configs[0].metadata.uid = Some("another".to_owned());
+    world.configs[0].spec.controller = lock(Some("other"));
+    assert_eq!(names(&world.compile()), Vec::<&str>::new());
+    world.last = Some(world.compile().chain);
+    assert_eq!(names(&world.compile()), ["shard-selector/s"]);
+    // A shard without a lock may get one.
+    world.configs[0].spec.controller = None;
+    world.last = Some(world.compile().chain);
+    world.configs[0].spec.controller = lock(Some("lock"));
+    assert_eq!(reasons(&world.compile()), Vec::<String>::new());
+}
+
+#[test]
+fn plugins_without_bytes_are_told() {
+    let mut world = World::new(&[shard("s", &[plugin("audit", 0)]), faults("f")]);
+    let key = ("s".to_owned(), "audit".to_owned());
+    world
+        .resolved
+        .own
+        .insert(key.clone(), Err("could not be pulled: 404; check the tag".to_owned()));
+    world.resolved.built_in.remove(&BuiltIn::FaultInject);
+    assert_eq!(
+        reasons(&world.compile()),
+        [
+            "s: spec.plugins[0].image: could not be pulled: 404; check the tag",
+            "f: spec: needs the built-in plugin fault-inject, which this manager does not carry",
+        ]
+    );
+    world.resolved.own.remove(&key);
+    assert_eq!(
+        reasons(&world.compile())[0],
+        "s: spec.plugins[0].image: is not fetched yet; wait"
+    );
+}
+
+#[test]
+fn what_waits_for_plugins_goes_on_with_what_it_had_and_makes_sense() {
+    let documents = [
+        shard("s", &[plugin("rate-limit", 0), plugin("audit", 0)]),
+        breaker("b", &json!({}), &[limit("LimiterOnly", "slow")], &[]),
+    ];
+    let mut world = World::new(&documents);
+    let first = world.compile();
+    assert_eq!(entry(&first, "rate-limit/b/s").plugin, Digest::of(b"own"));
+    for resolved in world.resolved.own.values_mut() {
+        *resolved = Err("is being fetched".to_owned());
+    }
+    // Nothing ran before: the built-in plugin does what it can.
+    let alone = world.compile();
+    assert_eq!(names(&alone), ["rate-limit/b"]);
+    assert!(!alone.refused[0].is_kept);
+    world.last = Some(first.chain.clone());
+    let compiled = world.compile();
+    assert_eq!(compiled.chain, first.chain);
+    let refused = &compiled.refused[0];
+    assert!(refused.is_unresolved && refused.is_kept && compiled.refused.len() == 1);
+    // Other objects are not held up: a limit that changes changes for everybody.
+    world.breakers[0].spec.rate_limitings[0].bucket.as_mut().unwrap().burst = 7;
+    let compiled = world.compile();
+    let settings = |name: &str| entry(&compiled, name).settings.clone();
+    assert_eq!(
+        settings("rate-limit/b").value()["rateLimitings"][0]["bucket"]["burst"],
+        7
+    );
+    assert_eq!(entry(&compiled, "rate-limit/b/s").plugin, Digest::of(b"own"));
+    assert_eq!(
+        settings("rate-limit/b/s").value()["rateLimitings"],
+        settings("rate-limit/b").value()["rateLimitings"]
+    );
+}
+
+#[test]
+fn an_object_of_another_namespace_is_told() {
+    let mut world = World::new(&[faults("f")]);
+    world.faults[0].metadata.namespace = Some("other".to_owned());
+    assert_eq!(
+        reasons(&world.compile()),
+        ["f: metadata.namespace: is \"other\", and this is the chain of \"demo\""]
+    );
+}
+
+#[test]
+fn a_name_that_is_too_long_for_an_entry_is_told() {
+    let mut world = World::new(&[shard("s", &[plugin(&"p".repeat(63), 0)])]);
+    let name = vec!["n".repeat(63); 4].join(".").chars().take(240).collect::<String>();
+    world.configs[0].metadata.name = Some(name.clone());
+    world.configs[0].spec.controller = None;
+    world
+        .resolved
+        .own
+        .insert((name, "p".repeat(63)), Ok(Digest::of(b"own")));
+    let told = reasons(&world.compile());
+    assert_eq!(told, Vec::<String>::new(), "303 bytes fit");
+}
+
+#[test]
+fn more_than_a_document_holds_refuses_the_whole() {
+    let documents: Vec<Value> = (0..1025).map(|n| faults(&format!("f{n}"))).collect();
+    let world = World::new(&documents);
+    let objects = Objects {
+        namespace: "demo",
+        sharding_configs: &[],
+        circuit_breakers: &[],
+        fault_injections: &world.faults,
+        resolved: &world.resolved,
+        held: &world.held,
+        last: None,
+        keys: &LabelKeys::default(),
+    };
+    let told = compile(&objects).unwrap_err().to_string();
+    assert!(told.contains("entries: has more than 1024 entries"), "{told}");
+}
+
+#[test]
+fn shard_without_lock_beside_another_is_warned_of() {
+    let unlocked = |name: &str| {
+        let mut shard = shard(name, &[]);
+        shard["spec"]["controller"] = json!(null);
+        shard
+    };
+    let warned = |documents: &[Value]| {
+        let compiled = World::new(documents).compile();
+        assert!(reasons(&compiled).is_empty());
+        let of = |warned: &Warned| {
+            let told = warned.warnings.list().iter().map(|it| it.path.clone());
+            told.map(|path| (warned.origin.name.clone(), path)).collect::<Vec<_>>()
+        };
+        compiled.warned.iter().flat_map(of).collect::<Vec<_>>()
+    };
+    let told = |name: &str| (name.to_owned(), "spec.controller".to_owned());
+    assert_eq!(warned(&[unlocked("a")]), []);
+    assert_eq!(warned(&[unlocked("a"), unlocked("b")]), [told("a"), told("b")]);
+    assert_eq!(warned(&[shard("a", &[]), unlocked("b")]), [told("b")]);
+    // Beside another warning.
+    let mut served = unlocked("b");
+    served["spec"]["webhook"] = json!({"certDir": "/certs", "port": 9443});
+    let both = [("b".to_owned(), "spec.webhook".to_owned()), told("b")];
+    assert_eq!(warned(&[shard("a", &[]), served]), both);
+}

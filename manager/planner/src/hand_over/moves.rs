@@ -1,0 +1,275 @@
+//! Moves: which objects change shards between the current and the desired chain.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ctrlmesh_contract::Entry;
+use ctrlmesh_manager_api::sharding_config::Limit;
+use ctrlmesh_manager_api::{LabelSelector, Operator, Requirement};
+
+use super::claims::Held;
+use super::restart_policy;
+use super::shard::{Shard, with};
+use super::{Fleet, Pod};
+use crate::label_set::LabelSet;
+use crate::view::{self, ResourceClass};
+
+/// A key that selectors for nothing speak of. No object can both have it and not have it.
+const NOTHING: &str = "ctrlmesh.kusionstack.io/nothing";
+/// The same of shards that have not begun yet: [`super::waiting`].
+const NOTHING_YET: &str = "ctrlmesh.kusionstack.io/nothing-yet";
+/// Limits that sidecars take for certain: together they are half of what the shard-selector plugin allows. Bytes of JSON.
+const MAX_LIMITS_BYTES: usize = 8 * 1024;
+
+/// What is shown, and what is to be.
+pub(super) struct Moves<'a> {
+    pub(super) before: &'a BTreeMap<&'a str, Shard>,
+    pub(super) after: &'a BTreeMap<&'a str, Shard>,
+    pub(super) possible: &'a [Held],
+    /// Entries that no pod runs yet as the last chain has them.
+    pub(super) unseen: BTreeSet<&'a str>,
+    /// What is shown is not known.
+    pub(super) is_rolled_back: bool,
+}
+
+impl<'a> Moves<'a> {
+    /// What pods may still show that this shard gains and that they lose.
+    pub(super) fn holders(&self, name: &str, shard: &Shard, fleet: &impl Fleet) -> Vec<&'a Held> {
+        let old = self.base(name, shard);
+        let holds = |held: &&Held| {
+            if held.claim.lock != shard.lock {
+                return false;
+            }
+            let pods = held.pods(fleet);
+            if self.excludes_itself(name, shard, held, &pods) {
+                return false;
+            }
+            let is_renamed =
+                |pod: &Pod<'_>| shard.all_pods().matches(pod.labels) && held.is_renamed(pod, self.after.values());
+            if pods.iter().any(is_renamed) && gains(&shard.limits, old) {
+                return true;
+            }
+            // Who leads by an earlier lock shows nothing of it any more.
+            if !held.is_said && pods.iter().all(|pod| pod.is_quiet) {
+                return false;
+            }
+            let keeps = self.keeps(held, &pods);
+            let all = [Some(shard.limits.as_slice()), old, Some(&held.claim.limits), keeps];
+            let is_moved = |class: &ResourceClass| {
+                let gained = less(&seen(Some(&shard.limits), class), &seen(old, class));
+                let lost = less(&seen(Some(&held.claim.limits), class), &seen(keeps, class));
+                gained
+                    .iter()
+                    .any(|gained| lost.iter().any(|lost| gained.and(lost).is_some()))
+            };
+            classes(&all).iter().any(is_moved)
+        };
+        self.possible.iter().filter(holds).collect()
+    }
+
+    /// What the shard's pods had anyway. `None`: nothing, it is new; or it has other pods, and no lease keeps them apart.
+    pub(super) fn base(&self, name: &str, shard: &Shard) -> Option<&'a [Limit]> {
+        let old = self.before.get(name).filter(|_| !self.is_rolled_back)?;
+        let is_one_lease = shard.lock.is_some() && shard.name == old.name;
+        // Also of pods that are not there yet.
+        let has_others = || {
+            let (now, before) = (LabelSet::of(&shard.all_pods()), LabelSet::of(&old.all_pods()));
+            !less(&now, &before).is_empty()
+        };
+        if !is_one_lease && has_others() {
+            return None;
+        }
+        if self.unseen.contains(name) {
+            return self.seen_before(name, old);
+        }
+        Some(old.limits.as_slice())
+    }
+
+    /// What a shard's pods show while none of them runs its entry. (What it was to begin to share may be another's loss by now.) `None`:
+    /// not all the same.
+    fn seen_before(&self, name: &str, old: &'a Shard) -> Option<&'a [Limit]> {
+        let is_its = |held: &&Held| !held.is_said && held.name == name && held.claim.shard == old.name;
+        let mut earlier = self.possible.iter().filter(is_its);
+        match earlier.next().map(|held| held.claim.limits.as_slice()) {
+            Some(first) if !gains(first, Some(&old.limits)) => earlier.next().is_none().then_some(first),
+            // The entry says the same in other words, or less than they show.
+            _ => Some(&old.limits),
+        }
+    }
+
+    /// Whether pods that have a claim can't act beside the shard's: one lease is theirs, or without leases they are its own.
+    fn excludes_itself(&self, name: &str, shard: &Shard, held: &Held, pods: &[Pod<'_>]) -> bool {
+        if shard.lock.is_some() {
+            return held.claim.shard.is_some() && held.claim.shard == shard.name;
+        }
+        let base = |name: &str| restart_policy::base(name).unwrap_or(name).to_owned();
+        base(name) == base(&held.name) && pods.iter().all(|pod| shard.all_pods().matches(pod.labels))
+    }
+
+    /// What pods that have a claim are to go on showing under the same lease. `None`: nothing.
+    fn keeps(&self, held: &Held, pods: &[Pod<'_>]) -> Option<&'a [Limit]> {
+        let after = self.after.get(held.name.as_str())?;
+        let is_own = |pod: &Pod<'_>| after.all_pods().matches(pod.labels);
+        (after.name == held.claim.shard && pods.iter().all(is_own)).then_some(after.limits.as_slice())
+    }
+}
+
+/// Whether the limits show anything that the old ones hide. No old ones: the shard is new, and saw nothing.
+pub(super) fn gains(limits: &[Limit], old: Option<&[Limit]>) -> bool {
+    let classes = classes(&[Some(limits), old]);
+    classes
+        .iter()
+        .any(|class| !less(&seen(Some(limits), class), &seen(old, class)).is_empty())
+}
+
+/// What is seen before and after: nobody can object to that.
+pub(super) fn narrowed(shard: &Shard, old: Option<&[Limit]>) -> Vec<Limit> {
+    let Some(old) = old else {
+        return nothing_of(&shard.limits);
+    };
+    narrowed_in_part(shard, old).unwrap_or_else(|| {
+        let all: Vec<Limit> = old.iter().chain(&shard.limits).cloned().collect();
+        nothing_of(&all)
+    })
+}
+
+/// The same of a shard that was there. `None`: limits that say it would be too long.
+pub(super) fn narrowed_in_part(shard: &Shard, old: &[Limit]) -> Option<Vec<Limit>> {
+    // It is narrowed already, perhaps on the way to something else.
+    if !gains(old, Some(&shard.limits)) {
+        return Some(old.to_vec());
+    }
+    let both = both(old, &shard.limits);
+    // A sidecar that refused it would keep all that it has.
+    let bytes = serde_json::to_vec(&both).map_or(usize::MAX, |json| json.len());
+    (bytes <= MAX_LIMITS_BYTES).then_some(both)
+}
+
+/// Limits that hold together, as few as possible.
+fn both(limits: &[Limit], others: &[Limit]) -> Vec<Limit> {
+    let mut both: Vec<Limit> = Vec::new();
+    for limit in limits.iter().chain(others) {
+        if both.contains(limit) {
+            continue;
+        }
+        let same = both
+            .iter_mut()
+            .find(|known| known.relate_resources == limit.relate_resources);
+        match same.map(|known| (one(known, limit), known)) {
+            Some((Some(selector), known)) => known.selector = Some(selector),
+            _ => both.push(limit.clone()),
+        }
+    }
+    both
+}
+
+/// One selector for what two select; `None`: one can't say it.
+fn one(limit: &Limit, other: &Limit) -> Option<LabelSelector> {
+    let set = |limit: &Limit| LabelSet::of(&limit.selector.clone().unwrap_or_default());
+    let set = set(limit).zip(set(other)).and_then(|(set, other)| set.and(&other));
+    let Some(set) = set else {
+        return Some(no_object(NOTHING));
+    };
+    match set.selectors().as_slice() {
+        [selector] => Some(selector.clone()),
+        _ => None,
+    }
+}
+
+/// Resources of every kind, of which nothing is seen.
+pub(super) fn nothing() -> Vec<Limit> {
+    of_all_kinds(NOTHING)
+}
+
+/// Of the resources of these limits, nothing is seen.
+fn nothing_of(limits: &[Limit]) -> Vec<Limit> {
+    hidden(limits, NOTHING)
+}
+
+/// Of the resources of these limits, nothing is seen yet. No limits: of all.
+pub(super) fn nothing_yet_of(limits: &[Limit]) -> Vec<Limit> {
+    hidden(limits, NOTHING_YET)
+}
+
+/// Whether that is what limits say.
+pub(super) fn is_nothing_yet(limits: &[Limit]) -> bool {
+    let nothing = Some(no_object(NOTHING_YET));
+    !limits.is_empty() && limits.iter().all(|limit| limit.selector == nothing)
+}
+
+/// Whether limits show no object of any kind that they name.
+pub(super) fn is_nothing(limits: &[Limit]) -> bool {
+    let nothing = [NOTHING, NOTHING_YET].map(|key| Some(no_object(key)));
+    !limits.is_empty() && limits.iter().all(|limit| nothing.contains(&limit.selector))
+}
+
+fn of_all_kinds(key: &str) -> Vec<Limit> {
+    vec![Limit {
+        relate_resources: Vec::new(),
+        selector: Some(no_object(key)),
+    }]
+}
+
+fn hidden(limits: &[Limit], key: &str) -> Vec<Limit> {
+    if limits.is_empty() {
+        return of_all_kinds(key);
+    }
+    let mut seen = BTreeSet::new();
+    let is_new = |limit: &&Limit| seen.insert(format!("{:?}", limit.relate_resources));
+    let limits = limits.iter().filter(is_new);
+    limits
+        .map(|limit| Limit {
+            relate_resources: limit.relate_resources.clone(),
+            selector: Some(no_object(key)),
+        })
+        .collect()
+}
+
+/// What selects no object.
+fn no_object(key: &str) -> LabelSelector {
+    let requirement = |operator| Requirement {
+        key: key.to_owned(),
+        operator,
+        values: Vec::new(),
+    };
+    LabelSelector {
+        match_expressions: vec![requirement(Operator::Exists), requirement(Operator::DoesNotExist)],
+        ..LabelSelector::default()
+    }
+}
+
+/// The resources that any of the limits tells apart. Where nobody has a limit, nobody owns anything.
+pub(super) fn classes(limits: &[Option<&[Limit]>]) -> BTreeSet<ResourceClass> {
+    view::classes(limits.iter().flatten().flat_map(|limits| limits.iter()))
+}
+
+/// `None` as limits: nothing.
+pub(super) fn seen(limits: Option<&[Limit]>, class: &ResourceClass) -> Option<LabelSet> {
+    view::seen(limits?.iter(), class)
+}
+
+pub(super) fn less(set: &Option<LabelSet>, other: &Option<LabelSet>) -> Vec<LabelSet> {
+    match (set, other) {
+        (None, _) => Vec::new(),
+        (Some(set), None) => vec![set.clone()],
+        (Some(set), Some(other)) => set.minus(other),
+    }
+}
+
+// A shard that has not begun yet shows nothing: others do all the work of its controller until they are gone. A shard shows nothing for a
+// moment, too, while its objects are handed over. The two are told apart by the key of which its selectors speak, so that a manager that
+// takes over knows which it is.
+
+/// The entry of a shard as it is until the shard begins.
+#[must_use]
+pub fn waiting(entry: &Entry) -> Entry {
+    Shard::of(entry).map_or_else(
+        || entry.clone(),
+        |(_, shard)| with(entry, &nothing_yet_of(&shard.limits), false),
+    )
+}
+
+/// Whether it is the entry of a shard that has not begun.
+#[must_use]
+pub fn is_waiting(entry: &Entry) -> bool {
+    Shard::of(entry).is_some_and(|(_, shard)| is_nothing_yet(&shard.limits))
+}

@@ -1,0 +1,78 @@
+//! Pods that leave a shard: one whose ShardingConfig is gone, or does not select them any more. As long as the controller has
+//! other shards they see nothing, for without an entry they would see everything. So would those that take their places: the
+//! entry stays as long as the controller has shards.
+
+use ctrlmesh_contract::{Entry, LabelSelector};
+use serde_json::Value;
+
+use super::Fleet;
+use super::shard::{Shard, left};
+use crate::label_set::LabelSet;
+
+/// Between an entry's name and a number.
+const LEFT: &str = "/left/";
+/// Entries for pods that are not there (any more, or for now), in one namespace. Beyond, they go.
+const MAX_ABSENT: usize = 32;
+
+/// The wanted entries, and one for the pods that leave each shard.
+pub(super) fn with_leavers(last: &[Entry], wanted: &[Entry], fleet: &impl Fleet) -> Vec<Entry> {
+    let mut entries = wanted.to_vec();
+    let after: Vec<(&str, Shard)> = wanted.iter().filter_map(Shard::of).collect();
+    let (mut absent, mut covered) = (0, Vec::new());
+    // Entries that are of leavers already keep their names.
+    let is_gone = |name: &str| !after.iter().any(|(other, _)| *other == name);
+    let shards = last.iter().filter_map(|entry| Some((entry, Shard::of(entry)?)));
+    let (gone, living): (Vec<_>, Vec<_>) = shards.partition(|(_, (name, _))| is_gone(name));
+    for (entry, (name, shard)) in gone.into_iter().chain(living) {
+        let has_siblings = after
+            .iter()
+            .any(|(other, sibling)| *other != name && sibling.lock.is_some() && sibling.lock == shard.lock);
+        // A shard that lives on is a sibling of those who leave it.
+        let base = name.split(LEFT).next().unwrap_or(name);
+        let lives_on = after.iter().any(|(other, _)| *other == base);
+        if !has_siblings && !lives_on {
+            continue;
+        }
+        let others = after.iter().map(|(_, shard)| &shard.pods).chain(&covered);
+        let leaving = leaving(&shard.pods, others);
+        for (number, pods) in leaving.into_iter().enumerate() {
+            if !fleet.has_pods(&pods) {
+                absent += 1;
+                if absent > MAX_ABSENT {
+                    continue;
+                }
+            }
+            let is_free = !entries.iter().any(|entry| entry.name == name);
+            let name = match (is_free, number) {
+                (true, 0) => name.to_owned(),
+                _ => free_name(name, &entries),
+            };
+            covered.push(pods.clone());
+            entries.push(left(entry, name, pods));
+        }
+    }
+    entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
+    entries
+}
+
+fn free_name(name: &str, entries: &[Entry]) -> String {
+    let base = name.split(LEFT).next().unwrap_or(name);
+    let names = (0..=entries.len()).map(|number| format!("{base}{LEFT}{number}"));
+    let is_free = |name: &String| !entries.iter().any(|entry| entry.name == *name);
+    // There is one more name than entries.
+    names.into_iter().find(is_free).unwrap_or_else(|| name.to_owned())
+}
+
+/// The pods of a shard that are in no other any more.
+fn leaving<'a>(pods: &LabelSelector, others: impl Iterator<Item = &'a LabelSelector>) -> Vec<LabelSelector> {
+    let mut rest: Vec<LabelSet> = LabelSet::of(pods).into_iter().collect();
+    for other in others.filter_map(LabelSet::of) {
+        rest = rest.iter().flat_map(|part| part.minus(&other)).collect();
+    }
+    rest.iter().flat_map(LabelSet::selectors).collect()
+}
+
+/// A selector that was written as JSON.
+pub(super) fn read(pods: &Value) -> Option<LabelSelector> {
+    serde_json::from_value(pods.clone()).ok()
+}

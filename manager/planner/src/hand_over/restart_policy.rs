@@ -1,0 +1,257 @@
+//! Shards with `reshard: Restart`: running pods keep the view that they started with, and get the new one when they are recreated.
+//!
+//! A pod selector cannot tell a running pod from one that is yet to be created; a label can. So before the entry of such a shard changes:
+//! 1. its pods get a label that stands for what they see, and an entry of their own that says just that;
+//! 2. when each of them runs that entry, the shard's own one changes, which only new pods have;
+//! 3. the others are evicted one by one. As long as one is there, it counts as who shows what it shows.
+//!
+//! Until step 2 both entries say the same, so it does not matter in which order labels and chain reach a sidecar. A sidecar that
+//! is restarted has its pod's label still.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ctrlmesh_contract::names::labels::KEEPS_LIMITS;
+use ctrlmesh_contract::{Digest, Entry, LabelSelector, Operator, Requirement};
+use ctrlmesh_manager_api::sharding_config::Limit;
+use serde_json::json;
+
+use super::shard::{Shard, with};
+use super::{Fleet, Plan};
+
+/// Between the name of a shard's entry and what pods of it keep.
+const KEEPS: &str = "/keeps/";
+/// Digits of a hash that tell limits apart.
+const DIGITS: usize = 16;
+
+/// Pods that get a label.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hold {
+    pub pods: LabelSelector,
+    /// The value of [`KEEPS_LIMITS`].
+    pub value: String,
+}
+
+/// A shard with pods that are to be evicted, one by one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evict {
+    pub entry: String,
+    /// All pods of the shard.
+    pub pods: LabelSelector,
+    /// Those of them that are to be made again.
+    pub stale: Stale,
+}
+
+/// Which pods are to be made again.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stale {
+    /// Those that keep what they began with, by their labels.
+    Keeping(LabelSelector),
+    /// Those with these UIDs.
+    Named(BTreeSet<String>),
+}
+
+impl Stale {
+    /// Whether it is one of them.
+    #[must_use]
+    pub fn has(&self, uid: &str, labels: &BTreeMap<String, String>) -> bool {
+        match self {
+            Self::Keeping(selector) => selector.matches(labels),
+            Self::Named(uids) => uids.contains(uid),
+        }
+    }
+}
+
+/// The name of the shard's entry, if this one is of pods that keep what they see.
+#[must_use]
+pub fn base(name: &str) -> Option<&str> {
+    let (base, value) = name.split_once(KEEPS)?;
+    (!value.contains('/')).then_some(base)
+}
+
+/// The pods of a shard, whatever they keep.
+pub(super) fn all(pods: &LabelSelector) -> LabelSelector {
+    let mut pods = pods.clone();
+    pods.match_expressions
+        .retain(|requirement| requirement.key != KEEPS_LIMITS);
+    pods
+}
+
+/// The wanted entries, one for each shard, and the shards whose pods see no change: of what can't be read, that which was so.
+pub(super) fn normal(wanted: &[Entry], restarts: &BTreeSet<String>) -> (Vec<Entry>, BTreeSet<String>) {
+    let bases = wanted.iter().filter_map(|entry| base(&entry.name)).map(str::to_owned);
+    let restarts: BTreeSet<String> = restarts.iter().cloned().chain(bases).collect();
+    let own = wanted.iter().filter(|entry| base(&entry.name).is_none());
+    let own = own.cloned().map(|mut entry| {
+        if restarts.contains(&entry.name) {
+            entry.pod_selector = all(&entry.pod_selector);
+        }
+        entry
+    });
+    (own.collect(), restarts)
+}
+
+/// What stands for limits.
+fn value(limits: &[Limit]) -> String {
+    let mut hash = Digest::of(json!(limits).to_string().as_bytes()).hex();
+    hash.truncate(DIGITS);
+    hash
+}
+
+fn name(entry: &Entry, value: &str) -> String {
+    format!("{}{KEEPS}{value}", entry.name)
+}
+
+fn requirement(operator: Operator, values: &BTreeSet<String>) -> Requirement {
+    Requirement {
+        key: KEEPS_LIMITS.to_owned(),
+        operator,
+        values: values.iter().cloned().collect(),
+    }
+}
+
+/// Those of the pods that keep one of these.
+fn keeping(pods: &LabelSelector, values: &BTreeSet<String>) -> LabelSelector {
+    let mut pods = pods.clone();
+    pods.match_expressions.push(requirement(Operator::In, values));
+    pods
+}
+
+/// Those that keep none of them.
+fn others(pods: &LabelSelector, values: &BTreeSet<String>) -> LabelSelector {
+    let mut pods = pods.clone();
+    if !values.is_empty() {
+        pods.match_expressions.push(requirement(Operator::NotIn, values));
+    }
+    pods
+}
+
+/// The wanted entries, and those of pods that keep what they see: with what the shard is to see in the end.
+pub(super) fn with_kept(
+    last: &[Entry],
+    wanted: &[Entry],
+    restarts: &BTreeSet<String>,
+    fleet: &impl Fleet,
+) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for entry in wanted {
+        if !restarts.contains(&entry.name) {
+            entries.push(entry.clone());
+            continue;
+        }
+        let values = values(entry, last, fleet);
+        for value in &values {
+            entries.push(Entry {
+                name: name(entry, value),
+                pod_selector: keeping(&entry.pod_selector, &[value.clone()].into()),
+                ..entry.clone()
+            });
+        }
+        entries.push(Entry {
+            pod_selector: others(&entry.pod_selector, &values),
+            ..entry.clone()
+        });
+    }
+    entries
+}
+
+/// What pods of a shard keep.
+fn values(entry: &Entry, last: &[Entry], fleet: &impl Fleet) -> BTreeSet<String> {
+    let prefix = name(entry, "");
+    let own = last.iter().filter(|old| base(&old.name).is_some());
+    let values = own.filter_map(|old| old.name.strip_prefix(&prefix));
+    let has_pods = |value: &&str| fleet.has_pods(&keeping(&entry.pod_selector, &[(*value).to_owned()].into()));
+    values.filter(has_pods).map(str::to_owned).collect()
+}
+
+/// Replaces what the plan says of shards with `reshard: Restart` by what can be said without that a pod sees it change.
+pub(super) fn hold(plan: &mut Plan, last: &[Entry], wanted: &[Entry], restarts: &BTreeSet<String>, fleet: &impl Fleet) {
+    for entry in wanted.iter().filter(|entry| restarts.contains(&entry.name)) {
+        let planned = plan.entries.iter().find(|planned| planned.name == entry.name);
+        let shown = planned
+            .and_then(Shard::of)
+            .map(|(_, shard)| (shard.limits, shard.is_consistent));
+        if let Some(shown) = shown {
+            hold_one(plan, last, entry, shown, fleet);
+        }
+    }
+    plan.entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
+}
+
+/// `shown`: what new pods of the shard are to see next, and whether their lists are consistent.
+fn hold_one(plan: &mut Plan, last: &[Entry], entry: &Entry, mut shown: (Vec<Limit>, bool), fleet: &impl Fleet) {
+    let before: BTreeMap<&str, Shard> = last.iter().filter_map(Shard::of).collect();
+    let mut values = values(entry, last, fleet);
+    let mut prepared = None;
+    if let Some(old) = before.get(entry.name.as_str()).filter(|old| old.limits != shown.0) {
+        prepared = prepare(plan, last, entry, &old.limits, &values, fleet);
+        if prepared.is_some() {
+            shown = (old.limits.clone(), old.is_consistent);
+        }
+    }
+    // Who keeps what all see keeps nothing.
+    let limits = |value: &String| before.get(name(entry, value).as_str()).map(|kept| &kept.limits);
+    values.retain(|value| prepared.as_ref() != Some(value) && limits(value).is_some_and(|kept| *kept != shown.0));
+    if !values.is_empty() {
+        plan.evict.push(Evict {
+            entry: entry.name.clone(),
+            pods: entry.pod_selector.clone(),
+            stale: Stale::Keeping(keeping(&entry.pod_selector, &values)),
+        });
+    }
+    let prefix = name(entry, "");
+    plan.entries.retain(|planned| {
+        let value = planned
+            .name
+            .strip_prefix(&prefix)
+            .filter(|_| base(&planned.name).is_some());
+        planned.name != entry.name && value.is_none_or(|value| values.contains(value))
+    });
+    let shows = with(entry, &shown.0, shown.1);
+    if let Some(value) = prepared {
+        plan.entries.push(Entry {
+            name: name(entry, &value),
+            pod_selector: keeping(&entry.pod_selector, &[value.clone()].into()),
+            ..shows.clone()
+        });
+        values.insert(value);
+    }
+    plan.entries.push(Entry {
+        pod_selector: others(&entry.pod_selector, &values),
+        ..shows
+    });
+}
+
+/// What pods of a shard have to keep before its entry changes; `None`: all do, or there are none.
+fn prepare(
+    plan: &mut Plan,
+    last: &[Entry],
+    entry: &Entry,
+    shown: &[Limit],
+    kept: &BTreeSet<String>,
+    fleet: &impl Fleet,
+) -> Option<String> {
+    let value = value(shown);
+    let mut values = kept.clone();
+    values.insert(value.clone());
+    if is_held(entry, &value, &values, last, fleet) {
+        return None;
+    }
+    let pods = others(&entry.pod_selector, &values);
+    if fleet.has_pods(&pods) {
+        let value = value.clone();
+        plan.hold.push(Hold { pods, value });
+    }
+    plan.preparing.insert(entry.name.clone());
+    let own = fleet.pods().filter(|pod| entry.pod_selector.matches(pod.labels));
+    let awaited = plan.awaited.entry(entry.name.clone()).or_default();
+    awaited.extend(own.map(|pod| pod.uid.to_owned()));
+    Some(value)
+}
+
+/// Whether every pod of a shard runs an entry that keeps what it sees.
+fn is_held(entry: &Entry, value: &str, values: &BTreeSet<String>, last: &[Entry], fleet: &impl Fleet) -> bool {
+    let holding = keeping(&entry.pod_selector, &[value.to_owned()].into());
+    let has_entry = last.iter().any(|old| old.name == name(entry, value));
+    let is_told = !fleet.has_pods(&holding) || has_entry && fleet.is_settled(&holding);
+    is_told && !fleet.has_pods(&others(&entry.pod_selector, values))
+}

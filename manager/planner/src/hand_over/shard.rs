@@ -1,0 +1,108 @@
+//! A shard as its entry in the chain describes it: pods, lock, limits.
+
+use ctrlmesh_contract::{Entry, LabelSelector, Settings};
+use ctrlmesh_manager_api::sharding_config::Limit;
+use serde_json::{Value, json};
+
+use super::{moves, restart_policy};
+
+/// The shard-selector setting that makes lists no older than the moment they begin: the first list of what is gained has to
+/// show the last writes of who had it.
+pub(super) const CONSISTENT_READS: &str = "consistentReads";
+/// The shard-selector setting with the shard's name: with the lock's it makes the name of the lease.
+pub(super) const SHARD: &str = "shard";
+/// The shard-selector setting with the name of the controller's lock.
+pub(super) const LOCK: &str = "leaderElectionName";
+
+/// What an entry shows, and to whom.
+#[derive(Clone, Debug)]
+pub(super) struct Shard {
+    /// Its pods, whatever they keep.
+    pub(super) pods: LabelSelector,
+    /// The controller's lock: shards of one controller have the same.
+    pub(super) lock: Option<String>,
+    /// Who leads in a shard has the lease of its lock and this name.
+    pub(super) name: Option<String>,
+    /// What is seen. Limits that can't be read hide nothing that we could count on.
+    pub(super) limits: Vec<Limit>,
+    pub(super) is_consistent: bool,
+}
+
+impl Shard {
+    /// `None`: an entry that shows nothing and hides nothing.
+    pub(super) fn of(entry: &Entry) -> Option<(&str, Self)> {
+        if !super::is_of_shard(&entry.name) {
+            return None;
+        }
+        let settings = entry.settings.value();
+        let shard = Self {
+            pods: entry.pod_selector.clone(),
+            lock: lock(entry).map(str::to_owned),
+            name: settings.get(SHARD).and_then(Value::as_str).map(str::to_owned),
+            limits: limits_of(settings),
+            is_consistent: settings.get(CONSISTENT_READS) == Some(&Value::Bool(true)),
+        };
+        Some((entry.name.as_str(), shard))
+    }
+
+    /// All pods of the shard, also those that keep what they see.
+    pub(super) fn all_pods(&self) -> LabelSelector {
+        restart_policy::all(&self.pods)
+    }
+}
+
+pub(super) fn lock(entry: &Entry) -> Option<&str> {
+    entry.settings.value().get(LOCK).and_then(Value::as_str)
+}
+
+pub(super) fn limits_of(settings: &Value) -> Vec<Limit> {
+    let limits = settings.get("limits").cloned().unwrap_or_default();
+    serde_json::from_value(limits).unwrap_or_default()
+}
+
+/// The entry with other limits.
+pub(super) fn with(entry: &Entry, limits: &[Limit], is_consistent: bool) -> Entry {
+    let mut settings = entry.settings.value().clone();
+    if let Value::Object(fields) = &mut settings {
+        if limits_of(entry.settings.value()) != limits {
+            fields.insert("limits".to_owned(), json!(limits));
+        }
+        fields.remove(CONSISTENT_READS);
+        if is_consistent {
+            fields.insert(CONSISTENT_READS.to_owned(), true.into());
+        }
+    }
+    Entry {
+        settings: Settings::new(settings),
+        ..entry.clone()
+    }
+}
+
+/// The entry of pods that leave the shard: they see nothing, and lead in no shard. Of a shard that has not begun it says so still.
+pub(super) fn left(entry: &Entry, name: String, pods: LabelSelector) -> Entry {
+    let limits = if super::is_waiting(entry) {
+        moves::nothing_yet_of(&[])
+    } else {
+        moves::nothing()
+    };
+    let nothing = with(entry, &limits, false);
+    let mut settings = nothing.settings.value().clone();
+    if let Some(Value::String(shard)) = settings.get_mut(SHARD) {
+        *shard = left_name(shard);
+    }
+    Entry {
+        name,
+        pod_selector: pods,
+        settings: Settings::new(settings),
+        ..nothing
+    }
+}
+
+/// The shard's name of pods that have left it.
+pub(super) fn left_name(shard: &str) -> String {
+    let shard = shard.strip_suffix(LEFT).unwrap_or(shard);
+    format!("{shard}{LEFT}")
+}
+
+/// Ends the shard's name of pods that have left it: whoever follows them waits for the lease that they give up by it.
+const LEFT: &str = "-left";

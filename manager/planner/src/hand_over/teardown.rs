@@ -1,0 +1,291 @@
+//! Controllers whose last ShardingConfig was deleted: their objects go to one shard, and in the end the rules go.
+//!
+//! 1. All shards but one, the *successor*, show nothing. When their pods have acknowledged that, the successor shows everything
+//!    ([`super::plan`] sees to the order, as for any other move).
+//! 2. The other shards' pods had leaders of their own, and a controller takes itself for the leader until it has failed to renew its
+//!    lock. So these pods show nothing until they are gone or made again.
+//! 3. Then all pods show nothing and ask for the controller's own lock. When none can hold a shard's lock any more, the rules go.
+//!
+//! Pods that show nothing are no harm, however long a stage takes. Where it stands lies beside the chain ([`super::Claims`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ctrlmesh_contract::{Entry, LabelSelector, Settings};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::moves::is_nothing;
+use super::restart_policy::{Evict, Stale};
+use super::shard::{LOCK, SHARD, Shard, left, left_name, with};
+use super::{Fleet, Pod, is_of_shard, is_waiting, lock_of, restart_policy, shard_of};
+
+/// Pods that are remembered by their UIDs. Of more shards no pod may be left at all.
+const MAX_PODS: usize = 1024;
+
+/// How far the teardown of a controller's shards has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Teardown {
+    /// Entry of the shard that gets everything.
+    pub(super) successor: String,
+    /// UIDs of the other shards' pods: they show nothing until they are gone. `None`: too many to name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) others: Option<BTreeSet<String>>,
+    /// The successor's ShardingConfig waits for the end. If it vanishes before, somebody has released it by force.
+    #[serde(default)]
+    pub(super) has_object: bool,
+    /// Entries whose pods are told to ask for the controller's own lock.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) unlocked: BTreeSet<String>,
+}
+
+/// Teardowns by the controllers' locks.
+pub(super) type Teardowns = BTreeMap<String, Teardown>;
+
+impl Teardown {
+    /// Whether an entry is the successor's.
+    #[must_use]
+    pub fn is_of(&self, entry: &str) -> bool {
+        self.successor == entry
+    }
+
+    /// Whether nothing is shown any more, and locks of shards run out.
+    #[must_use]
+    pub fn is_last_stage(&self) -> bool {
+        !self.unlocked.is_empty()
+    }
+
+    /// Whether an entry is one whose pods ask for the controller's own lock.
+    #[must_use]
+    pub fn is_last_stage_of(&self, entry: &str) -> bool {
+        self.unlocked.contains(entry)
+    }
+
+    /// UIDs of the pods that have to go or to be made again.
+    pub fn remaining<'f>(&'f self, entries: &'f [Entry], fleet: &'f impl Fleet) -> impl Iterator<Item = &'f str> {
+        let pods = fleet.pods().filter(|pod| self.holds_up(pod, entries));
+        pods.map(|pod| pod.uid)
+    }
+
+    fn holds_up(&self, pod: &Pod<'_>, entries: &[Entry]) -> bool {
+        match &self.others {
+            Some(others) => others.contains(pod.uid),
+            None => !pod.is_blank && is_other(pod, &self.successor, entries),
+        }
+    }
+}
+
+/// Whether a pod is of any of these entries but the successor's.
+fn is_other(pod: &Pod<'_>, successor: &str, entries: &[Entry]) -> bool {
+    let mut others = entries.iter().filter(|entry| entry.name != successor);
+    others.any(|entry| all_pods(entry).matches(pod.labels))
+}
+
+/// The pods of a shard's entry, whatever they keep.
+#[must_use]
+pub fn all_pods(entry: &Entry) -> LabelSelector {
+    restart_policy::all(&entry.pod_selector)
+}
+
+/// The last entries, each with its lock: pods that were told to give up their shard's lock have an entry that does not name it.
+pub(super) fn with_locks(last: &[Entry], teardowns: &Teardowns) -> Vec<Entry> {
+    let named = |entry: &Entry| {
+        let mut all = teardowns.iter();
+        let lock = all.find(|(_, teardown)| teardown.unlocked.contains(&entry.name));
+        lock.map_or_else(|| entry.clone(), |(lock, _)| with_lock(entry, lock))
+    };
+    last.iter().map(named).collect()
+}
+
+fn with_lock(entry: &Entry, lock: &str) -> Entry {
+    let mut settings = entry.settings.value().clone();
+    if let Value::Object(fields) = &mut settings {
+        fields.insert(LOCK.to_owned(), lock.into());
+        fields.insert(SHARD.to_owned(), left_name(shard_of(&entry.name)).into());
+    }
+    Entry {
+        settings: Settings::new(settings),
+        ..entry.clone()
+    }
+}
+
+/// An entry whose pods ask for the controller's own lock.
+fn without_lock(entry: &Entry) -> Entry {
+    let mut settings = entry.settings.value().clone();
+    if let Value::Object(fields) = &mut settings {
+        fields.remove(LOCK);
+        fields.remove(SHARD);
+    }
+    Entry {
+        settings: Settings::new(settings),
+        ..entry.clone()
+    }
+}
+
+/// The wanted entries but those whose shard is there under another lock. That shard goes first, as if its ShardingConfig were
+/// deleted: a pod may still lead by the old lock.
+pub(super) fn without_renamed(last: &[Entry], mut wanted: Vec<Entry>) -> Vec<Entry> {
+    let is_renamed = |entry: &Entry| {
+        let mut before = last.iter().filter(|before| before.name == entry.name);
+        before.any(|before| lock_of(before).is_some_and(|lock| lock_of(entry) != Some(lock)))
+    };
+    wanted.retain(|entry| !is_renamed(entry));
+    wanted
+}
+
+/// Where the teardowns stand now. `last` has all locks; `deleted`: entries whose ShardingConfigs wait for their deletion.
+pub(super) fn next(
+    last: &[Entry],
+    before: &Teardowns,
+    wanted: &[Entry],
+    deleted: &BTreeSet<String>,
+    fleet: &impl Fleet,
+) -> Teardowns {
+    let lock = |entry: &Entry| Shard::of(entry).and_then(|(_, shard)| shard.lock);
+    let living: BTreeSet<String> = wanted.iter().filter_map(lock).collect();
+    let mut controllers: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
+    for entry in last.iter().filter(|entry| restart_policy::base(&entry.name).is_none()) {
+        if let Some(lock) = lock(entry).filter(|lock| !living.contains(lock)) {
+            controllers.entry(lock).or_default().push(entry.clone());
+        }
+    }
+    let next = controllers.into_iter().filter_map(|(lock, entries)| {
+        let next = step(&entries, before.get(&lock), deleted, fleet)?;
+        Some((lock, next))
+    });
+    next.collect()
+}
+
+/// The next stage. `None`: the rules go.
+fn step(
+    entries: &[Entry],
+    before: Option<&Teardown>,
+    deleted: &BTreeSet<String>,
+    fleet: &impl Fleet,
+) -> Option<Teardown> {
+    let is_own = |pod: &Pod<'_>| entries.iter().any(|entry| all_pods(entry).matches(pod.labels));
+    let pods: Vec<Pod<'_>> = fleet.pods().filter(is_own).collect();
+    if pods.is_empty() {
+        return None;
+    }
+    let mut next = match before {
+        Some(before) if before.has_object && !deleted.contains(&before.successor) => return None,
+        Some(before) => before.clone(),
+        None => begin(entries, &pods, deleted)?,
+    };
+    next.has_object |= deleted.contains(&next.successor);
+    if next.is_last_stage() {
+        let is_free = |pod: &Pod<'_>| pod.is_blank || pod.is_given_up || pod.is_quiet && !pod.may_lead;
+        return (!pods.iter().all(is_free)).then_some(next);
+    }
+    if !pods.iter().any(|pod| next.holds_up(pod, entries)) {
+        next.unlocked = names(entries);
+    }
+    Some(next)
+}
+
+fn begin(entries: &[Entry], pods: &[Pod<'_>], deleted: &BTreeSet<String>) -> Option<Teardown> {
+    let has_pods = |entry: &Entry| {
+        let selector = all_pods(entry);
+        pods.iter().any(|pod| !pod.is_blank && selector.matches(pod.labels))
+    };
+    let rank = |entry: &&Entry| (has_pods(entry), deleted.contains(&entry.name), !is_left(entry));
+    // The first of those that rank highest.
+    let successor = entries.iter().rev().max_by_key(rank)?.name.clone();
+    let others = pods
+        .iter()
+        .filter(|pod| !pod.is_blank && is_other(pod, &successor, entries));
+    let others: BTreeSet<String> = others.map(|pod| pod.uid.to_owned()).collect();
+    let mut begun = Teardown {
+        successor,
+        others: (others.len() <= MAX_PODS).then_some(others),
+        ..Teardown::default()
+    };
+    // Shards that have not begun leave everything to pods without a sidecar.
+    if entries.iter().all(is_waiting) {
+        begun.unlocked = names(entries);
+    }
+    Some(begun)
+}
+
+fn names(entries: &[Entry]) -> BTreeSet<String> {
+    entries.iter().map(|entry| entry.name.clone()).collect()
+}
+
+/// Whether the entry is of pods that have left their shard.
+fn is_left(entry: &Entry) -> bool {
+    let shard = Shard::of(entry).and_then(|(_, shard)| shard.name);
+    shard.is_some_and(|name| left_name(&name) == name)
+}
+
+/// The wanted entries, and those of shards that are torn down.
+pub(super) fn with_torn_down(last: &[Entry], wanted: Vec<Entry>, teardowns: &Teardowns) -> Vec<Entry> {
+    let mut entries = wanted;
+    for entry in last.iter().filter(|entry| restart_policy::base(&entry.name).is_none()) {
+        let lock = Shard::of(entry).and_then(|(_, shard)| shard.lock);
+        let Some(teardown) = lock.and_then(|lock| teardowns.get(&lock)) else {
+            continue;
+        };
+        let pods = all_pods(entry);
+        entries.push(if teardown.is_of(&entry.name) && !teardown.is_last_stage() {
+            Entry {
+                pod_selector: pods,
+                ..with(entry, &[], false)
+            }
+        } else {
+            left(entry, entry.name.clone(), pods)
+        });
+    }
+    entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
+    entries
+}
+
+/// Pods that have to be made again, of shards that have it done (`reshard: Restart`).
+pub(super) fn evictions(
+    last: &[Entry],
+    teardowns: &Teardowns,
+    restarts: &BTreeSet<String>,
+    fleet: &impl Fleet,
+) -> Vec<Evict> {
+    let of_entry = |entry: &Entry| {
+        let lock = Shard::of(entry).and_then(|(_, shard)| shard.lock)?;
+        let teardown = teardowns.get(&lock).filter(|teardown| !teardown.is_of(&entry.name))?;
+        let pods = all_pods(entry);
+        let own = fleet
+            .pods()
+            .filter(|pod| pods.matches(pod.labels) && teardown.holds_up(pod, last));
+        let named: BTreeSet<String> = own.map(|pod| pod.uid.to_owned()).collect();
+        (!named.is_empty()).then(|| Evict {
+            entry: entry.name.clone(),
+            pods,
+            stale: Stale::Named(named),
+        })
+    };
+    let own = last.iter().filter(|entry| restarts.contains(&entry.name));
+    own.filter_map(of_entry).collect()
+}
+
+/// Has the pods of the last stage ask for the controller's own lock.
+pub(super) fn unlock(entries: &mut [Entry], teardowns: &Teardowns) {
+    for entry in entries {
+        if teardowns
+            .values()
+            .any(|teardown| teardown.unlocked.contains(&entry.name))
+        {
+            *entry = without_lock(entry);
+        }
+    }
+}
+
+/// Whether nothing has to wait any more for a shard that was deleted: its pods show nothing and have said so, or are gone. `entries`
+/// are the last chain's.
+#[must_use]
+pub fn is_released(entry: &str, entries: &[Entry], claims: &super::Claims, fleet: &impl Fleet) -> bool {
+    let is_its = |name: &str| shard_of(name) == shard_of(entry);
+    let shows_nothing = |own: &Entry| {
+        let is_empty = Shard::of(own).is_none_or(|(_, shard)| is_nothing(&shard.limits));
+        is_empty && fleet.is_settled(&all_pods(own))
+    };
+    let mut own = entries.iter().filter(|own| is_of_shard(&own.name) && is_its(&own.name));
+    claims.teardown_of(entry).is_none() && own.all(shows_nothing) && !claims.are_held(is_its, fleet)
+}

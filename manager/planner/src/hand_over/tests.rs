@@ -1,0 +1,421 @@
+//! Chains followed by sidecars that lag as they like.
+
+use std::collections::BTreeMap;
+
+use ctrlmesh_contract::Settings;
+use ctrlmesh_manager_api::sharding_config::Limit;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::shard::limits_of;
+use super::*;
+use crate::samples;
+
+mod follows;
+mod restart_policy;
+mod sharing;
+mod stories;
+mod teardown;
+
+static NONE: BTreeSet<String> = BTreeSet::new();
+
+/// Nothing is being deleted.
+fn goal<'a>(wanted: &'a [Entry], restarts: &'a BTreeSet<String>) -> Goal<'a> {
+    Goal {
+        wanted,
+        restarts,
+        deleted: &NONE,
+    }
+}
+
+const SHARDS: usize = 4;
+const BUCKETS: usize = 6;
+
+/// A shard that sees these buckets of deployments. One pod, `x` of shard `x`.
+fn shard(id: usize, buckets: &[usize]) -> Entry {
+    let buckets: Vec<String> = buckets.iter().map(ToString::to_string).collect();
+    let settings = json!({
+        "leaderElectionName": "lock",
+        "shard": format!("s{id}"),
+        "limits": [{
+            "relateResources": [{"apiGroups": ["apps"], "resources": ["deployments"]}],
+            "selector": {"matchExpressions": [{"key": "hash", "operator": "In", "values": buckets}]},
+        }],
+    });
+    Entry {
+        pod_selector: pods_of(id),
+        order: 2000,
+        settings: Settings::new(settings),
+        ..samples::entry(&format!("shard-selector/s{id}"))
+    }
+}
+
+fn pods_of(id: usize) -> LabelSelector {
+    LabelSelector {
+        match_labels: labels_of(id),
+        ..LabelSelector::default()
+    }
+}
+
+fn labels_of(pod: usize) -> BTreeMap<String, String> {
+    [("shard".to_owned(), pod.to_string())].into()
+}
+
+/// Which shard has which bucket; a shard without one is not there.
+fn wanted(owners: &[Option<usize>]) -> Vec<Entry> {
+    let of = |id| -> Vec<usize> { (0..owners.len()).filter(|bucket| owners[*bucket] == Some(id)).collect() };
+    let shards = (0..SHARDS).map(|id| (id, of(id)));
+    shards
+        .filter(|(_, buckets)| !buckets.is_empty())
+        .map(|(id, buckets)| shard(id, &buckets))
+        .collect()
+}
+
+/// Whether the sidecar of a pod with these entries shows a bucket's deployments. Without any it shows everything.
+fn sees(entries: &[Entry], pod: usize, bucket: usize) -> bool {
+    let class = |limits: &[Limit]| crate::view::classes(limits.iter());
+    let own = entries
+        .iter()
+        .filter(|entry| entry.pod_selector.matches(&labels_of(pod)));
+    let limits: Vec<Limit> = own.flat_map(|entry| limits_of(entry.settings.value())).collect();
+    let classes = class(&limits);
+    let Some(class) = classes.iter().next_back() else {
+        return true;
+    };
+    crate::view::seen(limits.iter(), class).is_some_and(|set| set.allows("hash", &bucket.to_string()))
+}
+
+/// One pod for each shard that was ever wanted, each with the chain that it runs.
+#[derive(Default)]
+struct Cluster {
+    last: Vec<Entry>,
+    claims: Claims,
+    running: BTreeMap<usize, Vec<Entry>>,
+    /// Pods that can't be reached, and have been waited for long enough.
+    given_up: BTreeSet<usize>,
+}
+
+/// What a manager knows of a pod.
+#[derive(Debug)]
+struct Known {
+    uid: String,
+    labels: BTreeMap<String, String>,
+    running: BTreeSet<String>,
+    runs: Vec<Entry>,
+    is_blank: bool,
+    is_quiet: bool,
+    is_given_up: bool,
+    may_lead: bool,
+}
+
+impl Fleet for Vec<Known> {
+    fn is_unseen(&self, entry: &Entry) -> bool {
+        let pods = all_pods(entry);
+        let selected = self
+            .iter()
+            .filter(|known| !known.is_blank && pods.matches(&known.labels));
+        let mut selected = selected.peekable();
+        selected.peek().is_some() && selected.all(|known| !known.runs.contains(entry))
+    }
+
+    fn pods(&self) -> impl Iterator<Item = Pod<'_>> {
+        self.iter().map(|known| Pod {
+            uid: &known.uid,
+            labels: &known.labels,
+            running: &known.running,
+            is_blank: known.is_blank,
+            is_quiet: known.is_quiet,
+            is_given_up: known.is_given_up,
+            may_lead: known.may_lead,
+        })
+    }
+}
+
+/// Names of the entries that a pod with these labels runs.
+fn names(entries: &[Entry], labels: &BTreeMap<String, String>) -> BTreeSet<String> {
+    let own = entries.iter().filter(|entry| entry.pod_selector.matches(labels));
+    own.map(|entry| entry.name.clone()).collect()
+}
+
+impl Cluster {
+    fn fleet(&self) -> Vec<Known> {
+        let known = |(pod, running): (&usize, &Vec<Entry>)| Known {
+            uid: format!("uid-{pod}"),
+            labels: labels_of(*pod),
+            running: names(running, &labels_of(*pod)),
+            runs: running.clone(),
+            is_blank: false,
+            is_quiet: *running == self.last && !self.given_up.contains(pod),
+            is_given_up: self.given_up.contains(pod),
+            may_lead: false,
+        };
+        self.running.iter().map(known).collect()
+    }
+
+    fn step(&mut self, wanted: &[Entry]) -> BTreeMap<String, BTreeSet<String>> {
+        let plan = plan(&self.last, &self.claims, goal(wanted, &NONE), &self.fleet());
+        // A manager that takes over reads them back.
+        self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
+        self.last = plan.entries;
+        plan.waiting
+    }
+
+    /// The pods that show a bucket.
+    fn owners(&self, bucket: usize) -> Vec<usize> {
+        let running = self.running.iter();
+        running
+            .filter(|(pod, entries)| sees(entries, **pod, bucket))
+            .map(|(pod, _)| *pod)
+            .collect()
+    }
+
+    fn sync(&mut self, pod: usize) {
+        let last = self.last.clone();
+        if !self.given_up.contains(&pod) {
+            self.running.entry(pod).and_modify(|running| *running = last);
+        }
+    }
+}
+
+fn all_on(cluster: &mut Cluster) {
+    for pod in 0..SHARDS {
+        cluster.sync(pod);
+    }
+}
+
+fn with_pods(ids: std::ops::Range<usize>, first: &[Entry]) -> Cluster {
+    let mut cluster = Cluster::default();
+    cluster.step(first);
+    for pod in ids {
+        cluster.running.insert(pod, cluster.last.clone());
+    }
+    cluster
+}
+
+#[test]
+fn losing_shard_narrows_before_gaining_shard_widens() {
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
+    let target = wanted(&[Some(0), Some(1), Some(1)]);
+    let waiting = cluster.step(&target);
+    let expected: BTreeSet<String> = ["shard-selector/s0".to_owned()].into();
+    assert_eq!(waiting, BTreeMap::from([("shard-selector/s1".to_owned(), expected)]));
+    assert_eq!(cluster.last[0], target[0]);
+    assert!(!sees(&cluster.last, 1, 1) && sees(&cluster.last, 1, 2));
+    let narrowed = cluster.last.clone();
+    // Nobody has acknowledged: nothing moves on, and nothing is written anew.
+    cluster.sync(1);
+    cluster.step(&target);
+    assert_eq!(cluster.last, narrowed);
+    cluster.sync(0);
+    assert!(cluster.step(&target).is_empty());
+    assert!(sees(&cluster.last, 1, 1));
+    assert_eq!(cluster.last[1].settings.value()["consistentReads"], true);
+    assert!(cluster.last[0].settings.value().get("consistentReads").is_none());
+    let settled = cluster.last.clone();
+    all_on(&mut cluster);
+    cluster.step(&target);
+    assert_eq!((cluster.last, cluster.claims), (settled, Claims::default()));
+}
+
+/// The second of two edits comes when the first is in the chain already, and no pod has loaded it.
+#[test]
+fn late_edit_of_loser_is_still_one_move_when_winner_has_not_begun() {
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
+    let shared = [shard(0, &[0, 1]), shard(1, &[1, 2])];
+    assert!(cluster.step(&shared).is_empty());
+    assert!(sees(&cluster.last, 1, 1), "both are told to show it");
+    let target = wanted(&[Some(0), Some(1), Some(1)]);
+    assert_eq!(cluster.step(&target).len(), 1);
+    assert!(
+        !sees(&cluster.last, 1, 1) && sees(&cluster.last, 1, 2),
+        "it waits for the loser"
+    );
+    cluster.sync(1);
+    assert_eq!(cluster.owners(1), [0]);
+    cluster.step(&target);
+    cluster.sync(0);
+    cluster.step(&target);
+    all_on(&mut cluster);
+    assert_eq!(cluster.owners(1), [1]);
+    // Who has begun to show it is not made to stop.
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
+    cluster.step(&shared);
+    cluster.sync(1);
+    assert!(cluster.step(&target).is_empty());
+    assert!(sees(&cluster.last, 1, 1));
+}
+
+#[test]
+fn a_change_that_moves_nothing_is_not_held_up() {
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), None, Some(1)]));
+    // Both have not acknowledged anything.
+    cluster.running.insert(0, Vec::new());
+    cluster.running.insert(1, Vec::new());
+    assert!(cluster.step(&wanted(&[Some(0), Some(0), Some(1)])).is_empty());
+    assert!(sees(&cluster.last, 0, 1));
+}
+
+/// The first shard narrowed and is forgotten, as its sidecar is not: what it gave up is still its own.
+#[test]
+fn what_a_sidecar_may_still_run_is_remembered() {
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
+    assert!(cluster.step(&wanted(&[Some(0), None, Some(1)])).is_empty());
+    let target = wanted(&[Some(0), Some(1), Some(1)]);
+    assert_eq!(cluster.step(&target).len(), 1);
+    assert!(!sees(&cluster.last, 1, 1));
+    all_on(&mut cluster);
+    assert!(cluster.step(&target).is_empty());
+    assert!(sees(&cluster.last, 1, 1));
+}
+
+#[test]
+fn a_new_shard_sees_nothing_until_its_objects_are_given_up() {
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0)]));
+    cluster.running.remove(&1);
+    let target = wanted(&[Some(0), Some(1)]);
+    assert_eq!(cluster.step(&target).len(), 1);
+    cluster.running.insert(1, cluster.last.clone());
+    assert!(cluster.owners(1) == [0] && !sees(&cluster.last, 1, 0) && !sees(&cluster.last, 1, 1));
+    all_on(&mut cluster);
+    assert_eq!(cluster.owners(1), Vec::<usize>::new());
+    cluster.step(&target);
+    all_on(&mut cluster);
+    assert_eq!(cluster.owners(1), [1]);
+}
+
+#[test]
+fn pods_of_a_shard_that_is_gone_see_nothing_while_there_are_others() {
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(1)]));
+    let target = wanted(&[Some(0), Some(0)]);
+    cluster.step(&target);
+    all_on(&mut cluster);
+    cluster.step(&target);
+    all_on(&mut cluster);
+    assert_eq!((cluster.owners(0), cluster.owners(1)), (vec![0], vec![0]));
+    // Its pod is gone, and another takes its place.
+    cluster.running.remove(&1);
+    cluster.step(&target);
+    cluster.running.insert(1, cluster.last.clone());
+    assert_eq!((cluster.owners(0), cluster.owners(1)), (vec![0], vec![0]));
+}
+
+/// Who is given up holds up nobody: neither when it was asked to narrow, nor before that.
+#[test]
+fn who_can_not_be_reached_is_overtaken_and_nobody_else() {
+    let first = wanted(&[Some(0), Some(0), Some(1)]);
+    let target = wanted(&[Some(0), Some(1), Some(1)]);
+    let mut cluster = with_pods(0..2, &first);
+    assert_eq!(cluster.step(&target).len(), 1);
+    // The winner's own silence changes nothing.
+    cluster.given_up = [1].into();
+    assert_eq!(cluster.step(&target).len(), 1);
+    cluster.given_up = [0].into();
+    let plan = plan(&cluster.last, &cluster.claims, goal(&target, &NONE), &cluster.fleet());
+    let expected: BTreeSet<String> = ["shard-selector/s0".to_owned()].into();
+    assert_eq!(
+        plan.overtaking,
+        BTreeMap::from([("shard-selector/s1".to_owned(), expected)])
+    );
+    let silent = BTreeMap::from([("shard-selector/s0".to_owned(), BTreeSet::from(["uid-0".to_owned()]))]);
+    assert_eq!(plan.overtaken, silent, "no others that are given up");
+    assert!(plan.waiting.is_empty() && sees(&plan.entries, 1, 1));
+    // It is remembered what the silent one may show.
+    assert!(!plan.claims.is_empty());
+
+    let mut cluster = with_pods(0..2, &first);
+    cluster.given_up = [0].into();
+    assert!(cluster.step(&target).is_empty());
+    assert!(sees(&cluster.last, 1, 1));
+}
+
+#[test]
+fn shards_of_different_controllers_do_not_wait_for_each_other() {
+    let other = |entry: Entry| {
+        let mut settings = entry.settings.value().clone();
+        settings["leaderElectionName"] = "another".into();
+        Entry {
+            settings: Settings::new(settings),
+            ..entry
+        }
+    };
+    let mut cluster = with_pods(0..2, &[shard(0, &[0, 1]), other(shard(1, &[2]))]);
+    let target = [shard(0, &[0]), other(shard(1, &[1, 2]))];
+    assert!(cluster.step(&target).is_empty());
+}
+
+#[derive(Clone, Debug)]
+enum Happens {
+    /// Somebody edits the ShardingConfigs.
+    Edit(Vec<Option<usize>>),
+    /// A sidecar loads the last chain.
+    Sync(usize),
+    Look,
+    /// A sidecar can't be reached, and was waited for long enough; or it is back, and loads the last chain.
+    Lose(usize),
+    Find(usize),
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    let owners = prop::collection::vec(prop::option::weighted(0.8, 0..SHARDS), BUCKETS);
+    prop_oneof![
+        1 => owners.prop_map(Happens::Edit),
+        4 => (0..SHARDS).prop_map(Happens::Sync),
+        3 => Just(Happens::Look),
+        1 => (0..SHARDS).prop_map(Happens::Lose),
+        1 => (0..SHARDS).prop_map(Happens::Find),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is edited, whoever lags: no bucket is shown by two pods that can be reached, and in the end it is shown by whom
+    /// it was given to.
+    #[test]
+    fn no_object_ever_has_two_owners(
+        first in prop::collection::vec(prop::option::of(0..SHARDS), BUCKETS),
+        story in prop::collection::vec(happens(), 1..60),
+    ) {
+        let everywhere: Vec<Entry> = (0..SHARDS).map(|id| shard(id, &[])).collect();
+        let mut cluster = with_pods(0..SHARDS, &everywhere);
+        let mut owners = first;
+        // Somebody has to be left, or the controller is not sharded any more.
+        if owners.iter().all(Option::is_none) {
+            owners[0] = Some(0);
+        }
+        for happens in story {
+            match happens {
+                Happens::Edit(edited) => {
+                    owners = edited;
+                    if owners.iter().all(Option::is_none) {
+                        owners[0] = Some(0);
+                    }
+                }
+                Happens::Sync(pod) => cluster.sync(pod),
+                Happens::Look => drop(cluster.step(&wanted(&owners))),
+                Happens::Lose(pod) => drop(cluster.given_up.insert(pod)),
+                Happens::Find(pod) => {
+                    cluster.given_up.remove(&pod);
+                    cluster.sync(pod);
+                }
+            }
+            for bucket in 0..BUCKETS {
+                let mut now = cluster.owners(bucket);
+                now.retain(|pod| !cluster.given_up.contains(pod));
+                prop_assert!(now.len() <= 1, "{bucket} is shown by {now:?}");
+            }
+        }
+        cluster.given_up.clear();
+        for _ in 0..4 {
+            cluster.step(&wanted(&owners));
+            all_on(&mut cluster);
+        }
+        for (bucket, owner) in owners.iter().enumerate() {
+            prop_assert_eq!(cluster.owners(bucket), owner.iter().copied().collect::<Vec<_>>());
+        }
+        let settled = cluster.last.clone();
+        cluster.step(&wanted(&owners));
+        prop_assert_eq!(&cluster.last, &settled);
+        prop_assert!(cluster.claims.is_empty());
+    }
+}

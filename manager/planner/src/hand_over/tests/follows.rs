@@ -1,0 +1,156 @@
+//! What pods show follows them, and what shards are meant to show is kept.
+
+use super::*;
+use crate::hand_over::shard::CONSISTENT_READS;
+
+/// What two selectors share is said by one: a sidecar takes only so much.
+#[test]
+fn limits_that_hold_together_do_not_grow() {
+    let many = |from: usize| -> Vec<usize> { (from..from + 300).collect() };
+    let (first, second) = (shard(0, &many(0)), shard(0, &many(200)));
+    let limits = |entry: &Entry| limits_of(entry.settings.value());
+    let old = Shard::of(&second).unwrap().1;
+    let narrowed = moves::narrowed(&old, Some(&limits(&first)));
+    assert_eq!(narrowed, limits(&shard(0, &many(200)[..100])));
+    // What one selector can't say, and is too long: nothing is seen for a while.
+    let long = |key: &str| {
+        let mut limits = limits(&first);
+        let values: Vec<String> = (0..900).map(|number| format!("{key}-{number}")).collect();
+        limits[0].selector = serde_json::from_value(json!({"matchExpressions": [
+            {"key": key, "operator": "In", "values": values}]}))
+        .unwrap();
+        limits
+    };
+    let shard = Shard {
+        limits: long("a"),
+        ..old
+    };
+    let narrowed = moves::narrowed(&shard, Some(&long("b")));
+    assert_eq!(narrowed.len(), 1);
+    assert!(json!(narrowed).to_string().len() < 500, "{}", json!(narrowed));
+}
+
+/// Groups of all kinds, and kinds of all groups, are the same kinds.
+#[test]
+fn shards_that_name_kinds_in_different_ways_wait_for_each_other() {
+    let of = |id, rule: serde_json::Value, buckets: &[usize]| {
+        let mut entry = shard(id, buckets);
+        let mut settings = entry.settings.value().clone();
+        settings["limits"][0]["relateResources"] = json!([rule]);
+        entry.settings = Settings::new(settings);
+        entry
+    };
+    let (all_of_group, of_all_groups) = (
+        json!({"apiGroups": ["apps"], "resources": ["*"]}),
+        json!({"apiGroups": ["*"], "resources": ["deployments"]}),
+    );
+    let both =
+        |left: &[usize], right: &[usize]| [of(0, all_of_group.clone(), left), of(1, of_all_groups.clone(), right)];
+    let mut cluster = with_pods(0..2, &both(&[0, 1], &[2]));
+    assert_eq!(cluster.step(&both(&[0], &[1, 2])).len(), 1);
+}
+
+struct RolledBack(Vec<Known>);
+
+impl Fleet for RolledBack {
+    fn pods(&self) -> impl Iterator<Item = Pod<'_>> {
+        self.0.pods()
+    }
+
+    fn is_rolled_back(&self) -> bool {
+        true
+    }
+}
+
+/// Somebody has put back an earlier chain: it does not say what pods show.
+#[test]
+fn rolled_back_chain_resets_all_views() {
+    let earlier = wanted(&[Some(0), Some(0), Some(1)]);
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(1), Some(1)]));
+    cluster.last.clone_from(&earlier);
+    let fleet = RolledBack(cluster.fleet());
+    let next = plan(&cluster.last, &Claims::default(), goal(&earlier, &NONE), &fleet);
+    (cluster.last, cluster.claims) = (next.entries, next.claims);
+    let seen = |entries: &[Entry]| -> Vec<(usize, usize)> {
+        let all = (0..2).flat_map(|pod| (0..3).map(move |bucket| (pod, bucket)));
+        all.filter(|(pod, bucket)| sees(entries, *pod, *bucket)).collect()
+    };
+    assert_eq!(seen(&cluster.last), []);
+    cluster.running.insert(0, cluster.last.clone());
+    cluster.step(&earlier);
+    assert!(!sees(&cluster.last, 0, 1), "the other pod shows it still");
+    for _ in 0..3 {
+        let last = cluster.last.clone();
+        cluster
+            .running
+            .values_mut()
+            .for_each(|running| running.clone_from(&last));
+        cluster.step(&earlier);
+    }
+    assert_eq!(seen(&cluster.last), [(0, 0), (0, 1), (1, 2)]);
+}
+
+/// What a pod showed follows it: into a shard of another name, and when its labels change.
+#[test]
+fn a_pod_that_is_in_another_shard_is_waited_for() {
+    let mut cluster = with_pods(0..3, &wanted(&[Some(0), Some(1), Some(2)]));
+    // The shard's name changes, and its bucket goes elsewhere.
+    let renamed = Entry {
+        pod_selector: pods_of(0),
+        ..shard(3, &[0])
+    };
+    let target = [
+        shard(1, &[1]),
+        shard(2, &[0, 2]),
+        Entry {
+            settings: shard(3, &[5]).settings,
+            ..renamed
+        },
+    ];
+    cluster.step(&target);
+    cluster.sync(2);
+    let waiting = cluster.step(&target);
+    assert!(waiting.contains_key("shard-selector/s2"), "{waiting:?}");
+    assert_eq!(cluster.owners(0), [0]);
+    all_on(&mut cluster);
+    assert!(cluster.step(&target).is_empty());
+    all_on(&mut cluster);
+    assert_eq!(cluster.owners(0), [2]);
+}
+
+/// Whoever is refused in the middle keeps what was meant for it.
+#[test]
+fn what_was_meant_is_remembered() {
+    let mut cluster = with_pods(0..2, &wanted(&[Some(0), Some(0), Some(1)]));
+    let target = wanted(&[Some(0), Some(1), Some(1)]);
+    assert_eq!(cluster.step(&target).len(), 1);
+    assert!(!sees(&cluster.last, 1, 1));
+    let meant = cluster.claims.meant(&cluster.last);
+    assert!(sees(&meant, 1, 1));
+    all_on(&mut cluster);
+    assert!(cluster.step(&meant).is_empty() && sees(&cluster.last, 1, 1));
+}
+
+/// A shard that gained reads afresh until its pods have seen what it gained; the next change takes that away.
+#[test]
+fn lists_are_consistent_until_the_change_after_the_next() {
+    let mut cluster = with_pods(0..3, &wanted(&[Some(0), Some(0), Some(1), Some(2)]));
+    let is_consistent = |cluster: &Cluster| {
+        let gained = cluster.last.iter().find(|entry| entry.name == "shard-selector/s1");
+        gained.unwrap().settings.value().get(CONSISTENT_READS).is_some()
+    };
+    let target = wanted(&[Some(0), Some(1), Some(1), Some(2)]);
+    cluster.step(&target);
+    all_on(&mut cluster);
+    cluster.step(&target);
+    assert!(is_consistent(&cluster));
+    // Its pod has not seen it yet.
+    let next = wanted(&[Some(0), Some(1), Some(1), None]);
+    cluster.step(&next);
+    assert!(is_consistent(&cluster));
+    all_on(&mut cluster);
+    cluster.step(&next);
+    assert!(is_consistent(&cluster), "nothing has changed");
+    cluster.step(&wanted(&[Some(0), Some(1), Some(1), Some(2)]));
+    assert!(!is_consistent(&cluster));
+}

@@ -1,0 +1,6 @@
+//! The labels that selectors of shards use: [`rules`] say which labels namespaces and objects carry, [`kinds`] which kinds of objects do.
+
+pub mod kinds;
+pub mod rules;
+
+pub use rules::{Changes, patch_for_namespace, patch_for_object};

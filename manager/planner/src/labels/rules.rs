@@ -1,0 +1,149 @@
+//! Which labels a namespace and its objects carry. Webhooks and the back-fill use the same rules.
+//!
+//! A namespace is managed if its control label says `true`, or says nothing and it is none of Kubernetes' own
+//! ([`EXCEPTED`]). A managed namespace and every object in it carry the bucket, the name and the control label. In any other
+//! namespace no object carries one of the three, and the namespace keeps only the control label that a person wrote.
+//!
+//! Different from KusionStack: labels are removed when a namespace opts out (there they stayed, and the objects with their
+//! shards); Kubernetes' own namespaces are excepted at admission, too, and `kube-node-lease` is one of them; an object gets
+//! what its namespace should carry, so that it need not wait for a namespace that is not labelled yet.
+
+use std::collections::BTreeMap;
+
+use ctrlmesh_manager_api::{FIELD_MANAGER, MANAGED_BY};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+
+use crate::auto_shard::LabelKeys;
+use crate::shard_hash::shard_hash;
+
+/// Namespaces that are managed only if somebody writes `true` on them: what is in them keeps a cluster running.
+pub const EXCEPTED: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
+
+/// Our own API group. Its objects steer the mesh and are no part of what it divides; they carry no labels.
+pub const OWN_GROUP: &str = "ctrlmesh.kusionstack.io";
+
+/// Value of the control label of what is managed.
+const MANAGED: &str = "true";
+
+/// Labels to set (a value) and to remove (`None`). Never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changes(BTreeMap<String, Option<String>>);
+
+impl Changes {
+    /// The differences between the labels that an object has and those wanted; `None`: there are none.
+    fn new(object: &ObjectMeta, wanted: impl IntoIterator<Item = (String, Option<String>)>) -> Option<Self> {
+        let differs = |(key, value): &(String, Option<String>)| label(object, key) != value.as_deref();
+        let changes: BTreeMap<_, _> = wanted.into_iter().filter(differs).collect();
+        (!changes.is_empty()).then_some(Self(changes))
+    }
+
+    /// What makes every object of a namespace right, whatever labels it has.
+    #[must_use]
+    pub fn all(namespace: &str, is_managed: bool, is_ours: bool, keys: &LabelKeys) -> Self {
+        Self(wanted_in(namespace, is_managed, is_ours, keys).into())
+    }
+
+    /// By key, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.as_deref()))
+    }
+
+    /// As a JSON merge patch (RFC 7386) of the object: `null` removes a label.
+    #[must_use]
+    pub fn merge_patch(&self) -> Value {
+        json!({ "metadata": { "labels": self.0 } })
+    }
+
+    /// The same, refused with a conflict if the object is not at this version any more.
+    #[must_use]
+    pub fn merge_patch_at(&self, version: Option<&str>) -> Value {
+        json!({ "metadata": { "labels": self.0, "resourceVersion": version } })
+    }
+
+    /// As operations of a JSON patch (RFC 6902) of an object with these labels: what an admission review is answered with.
+    #[must_use]
+    pub fn json_patch(&self, object: &ObjectMeta) -> Vec<Value> {
+        let Some(labels) = &object.labels else {
+            let values: BTreeMap<&str, &str> = self.iter().filter_map(|(key, value)| Some((key, value?))).collect();
+            return vec![json!({ "op": "add", "path": "/metadata/labels", "value": values })];
+        };
+        let operation = |(key, value): (&str, Option<&str>)| {
+            let path = format!("/metadata/labels/{}", key.replace('~', "~0").replace('/', "~1"));
+            match value {
+                Some(value) => json!({ "op": "add", "path": path, "value": value }),
+                None => json!({ "op": "remove", "path": path }),
+            }
+        };
+        debug_assert!(
+            self.iter()
+                .all(|(key, value)| value.is_some() || labels.contains_key(key))
+        );
+        self.iter().map(operation).collect()
+    }
+}
+
+/// Whether the objects in a namespace are divided among shards.
+#[must_use]
+pub fn is_managed(namespace: &ObjectMeta, keys: &LabelKeys) -> bool {
+    match label(namespace, &keys.control) {
+        Some(control) => control == MANAGED,
+        None => !EXCEPTED.contains(&name(namespace)),
+    }
+}
+
+/// What a namespace lacks, and has too much. One whose name the API server is still to make up has no bucket: it gets its
+/// labels by back-fill.
+#[must_use]
+pub fn patch_for_namespace(namespace: &ObjectMeta, keys: &LabelKeys) -> Option<Changes> {
+    if name(namespace).is_empty() {
+        return None;
+    }
+    if is_managed(namespace, keys) {
+        return Changes::new(namespace, wanted(name(namespace), true, keys));
+    }
+    let gone = [&keys.shard_hash, &keys.namespace].map(|key| (key.clone(), None));
+    Changes::new(namespace, gone)
+}
+
+/// What an object lacks, and has too much, if it lies in this namespace.
+#[must_use]
+pub fn patch_for_object(object: &ObjectMeta, namespace: &ObjectMeta, keys: &LabelKeys) -> Option<Changes> {
+    patch_in(object, name(namespace), is_managed(namespace, keys), keys)
+}
+
+/// As [`patch_for_object`], of all that matters of a namespace.
+#[must_use]
+pub fn patch_in(object: &ObjectMeta, namespace: &str, is_managed: bool, keys: &LabelKeys) -> Option<Changes> {
+    Changes::new(object, wanted_in(namespace, is_managed, is_ours(object), keys))
+}
+
+/// Whether the manager made an object for itself or for its sidecars.
+pub fn is_ours(object: &ObjectMeta) -> bool {
+    label(object, MANAGED_BY) == Some(FIELD_MANAGER)
+}
+
+/// What an object in a namespace should have. What is ours belongs to no shard.
+fn wanted_in(namespace: &str, is_managed: bool, is_ours: bool, keys: &LabelKeys) -> [(String, Option<String>); 3] {
+    wanted(namespace, is_managed && !is_ours, keys)
+}
+
+fn wanted(namespace: &str, is_managed: bool, keys: &LabelKeys) -> [(String, Option<String>); 3] {
+    let value = |value: String| is_managed.then_some(value);
+    [
+        (keys.shard_hash.clone(), value(shard_hash(namespace).to_string())),
+        (keys.namespace.clone(), value(namespace.to_owned())),
+        (keys.control.clone(), value(MANAGED.to_owned())),
+    ]
+}
+
+fn name(meta: &ObjectMeta) -> &str {
+    meta.name.as_deref().unwrap_or_default()
+}
+
+fn label<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests;

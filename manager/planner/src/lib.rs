@@ -1,0 +1,36 @@
+//! What the manager decides, without a cluster, a file or a clock: each function gets all that it needs and returns a value.
+//!
+//! | module | answers |
+//! |---|---|
+//! | [`validate`] | is this document an object, and what is wrong with it; what `lint --fix` can mend |
+//! | [`auto_shard`] | which shards does a root make |
+//! | [`overlap`] | which objects do two shards see, or none |
+//! | [`compile`] | which chain do the objects of a namespace make |
+//! | [`hand_over`] | what is the next chain on the way to the desired one |
+//! | [`labels`] | which labels do namespaces and objects carry |
+//! | [`switches`] | which objects does a switch of KusionStack hold |
+//! | [`built_in`], `settings` | what are the built-in plugins, and what do they think of settings |
+//! | [`label_set`], [`view`] | what do selectors select, and limits show, as sets |
+//! | [`shard_hash`] | in which bucket is a namespace |
+
+pub mod auto_shard;
+pub mod built_in;
+pub mod compile;
+pub mod hand_over;
+pub mod label_set;
+pub mod labels;
+pub mod overlap;
+#[cfg(any(test, feature = "samples"))]
+pub mod samples;
+mod settings;
+pub mod shard_hash;
+pub mod switches;
+pub mod validate;
+pub mod view;
+
+pub use auto_shard::{LabelKeys, auto_shard};
+pub use built_in::BuiltIn;
+pub use compile::{Compiled, Objects, Resolved, compile};
+pub use overlap::overlap;
+pub use shard_hash::shard_hash;
+pub use validate::{Findings, validate};

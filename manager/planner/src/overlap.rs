@@ -1,0 +1,281 @@
+//! Objects that two shards of one controller see, and objects that none of them sees.
+//!
+//! Computed from selectors and the names of namespaces, without looking at objects: the labels that the manager sets follow from
+//! the namespace, and every other label may have any value. What is found is exact for such objects.
+//!
+//! Leaves to auto sharding that its shards never overlap; these are for shards that people write.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+use ctrlmesh_manager_api::ShardingConfig;
+use ctrlmesh_manager_api::sharding_config::Limit;
+
+use crate::auto_shard::LabelKeys;
+use crate::label_set::LabelSet;
+use crate::shard_hash::shard_hash;
+use crate::view::{self, ResourceClass};
+
+/// Namespaces that are named one by one in a finding; the others are counted.
+const MAX_EXAMPLES: usize = 5;
+/// Parts that a namespace's objects may fall into by labels of their own. Selectors that need more are taken to cover the rest:
+/// no false alarm is raised.
+const MAX_PARTS: usize = 256;
+
+/// Objects of one resource that are in the wrong number of shards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overlap {
+    /// The shards: two or more that share objects, or all of a controller if nobody has them.
+    pub shards: Vec<String>,
+    /// Whether the objects are in two shards, or in none.
+    pub kind: OverlapKind,
+    /// The resource, as `apps/deployments`.
+    pub resource: String,
+    /// Some of the namespaces.
+    pub examples: Vec<String>,
+    /// How many namespaces there are.
+    pub namespaces: usize,
+}
+
+/// In which wrong number of shards objects are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OverlapKind {
+    /// Two at least: both may act on them.
+    Shared,
+    /// None: nobody acts on them.
+    Orphaned,
+}
+
+/// Finds them among all ShardingConfigs of a namespace. `namespaces` are the labelled ones of the cluster. Roots, and shards
+/// without a controller (there is nothing to tell that two of them are one), are left out.
+#[must_use]
+pub fn overlap(configs: &[ShardingConfig], namespaces: &[String], keys: &LabelKeys) -> Vec<Overlap> {
+    let mut controllers: BTreeMap<_, Vec<&ShardingConfig>> = BTreeMap::new();
+    for (config, controller) in configs.iter().filter_map(|config| Some((config, controller(config)?))) {
+        controllers.entry(controller).or_default().push(config);
+    }
+    let found = controllers
+        .into_values()
+        .map(|shards| among(shards, namespaces, keys, &|| false));
+    found.flatten().collect()
+}
+
+/// The same of one shard: what it shares with others, and what it and others leave to nobody. `is_over` ends the search early,
+/// with what was found by then.
+#[must_use]
+pub fn overlap_of(
+    shard: &str,
+    configs: &[ShardingConfig],
+    namespaces: &[String],
+    keys: &LabelKeys,
+    is_over: &dyn Fn() -> bool,
+) -> Vec<Overlap> {
+    let Some(own) = configs.iter().find(|config| name(config) == shard).and_then(controller) else {
+        return Vec::new();
+    };
+    let shards = configs
+        .iter()
+        .filter(|config| controller(config) == Some(own))
+        .collect();
+    let mut found = among(shards, namespaces, keys, is_over);
+    found.retain(|overlap| overlap.shards.iter().any(|name| name == shard));
+    found
+}
+
+/// What tells that two shards are of one controller: their namespace and its lock. `None`: it is no shard, or nothing does.
+fn controller(config: &ShardingConfig) -> Option<(&str, &str)> {
+    let controller = config.spec.controller.as_ref().filter(|_| config.spec.root.is_none())?;
+    let namespace = config.metadata.namespace.as_deref().unwrap_or_default();
+    Some((namespace, controller.leader_election_name.as_str()))
+}
+
+fn among(
+    mut shards: Vec<&ShardingConfig>,
+    namespaces: &[String],
+    keys: &LabelKeys,
+    is_over: &dyn Fn() -> bool,
+) -> Vec<Overlap> {
+    let mut namespaces: Vec<&String> = namespaces.iter().collect();
+    namespaces.sort_unstable();
+    shards.sort_by_key(|shard| name(shard));
+    let classes = view::classes(shards.iter().flat_map(|shard| limits(shard)));
+    let classes = classes.iter().take_while(|_| !is_over());
+    classes
+        .flat_map(|class| of_resource(&shards, class, &namespaces, keys))
+        .collect()
+}
+
+fn name(config: &ShardingConfig) -> String {
+    config.metadata.name.clone().unwrap_or_default()
+}
+
+/// One shard's part of a resource.
+struct Part {
+    shard: String,
+    /// `None`: it sees nothing of it.
+    set: Option<LabelSet>,
+    /// The same without a word about the labels that the manager sets.
+    own: LabelSet,
+}
+
+impl Part {
+    fn of(shard: &ShardingConfig, class: &ResourceClass, keys: &LabelKeys) -> Self {
+        let set = view::seen(limits(shard), class);
+        let own = set.clone().unwrap_or_default();
+        Self {
+            shard: name(shard),
+            set,
+            own: own
+                .without(&keys.namespace)
+                .without(&keys.shard_hash)
+                .without(&keys.control),
+        }
+    }
+
+    fn sees(&self, namespace: &str, hash: &str, keys: &LabelKeys) -> bool {
+        let known = [
+            (&keys.namespace, namespace),
+            (&keys.shard_hash, hash),
+            (&keys.control, "true"),
+        ];
+        let allows = |set: &LabelSet| known.iter().all(|(key, value)| set.allows(key, value));
+        self.set.as_ref().is_some_and(allows)
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    examples: Vec<String>,
+    namespaces: usize,
+}
+
+impl Tally {
+    fn add(&mut self, namespaces: &[&String]) {
+        let room = MAX_EXAMPLES.saturating_sub(self.examples.len());
+        self.examples
+            .extend(namespaces.iter().take(room).map(|name| (*name).clone()));
+        self.namespaces += namespaces.len();
+    }
+}
+
+/// The labels that the manager sets are known of each namespace, so all that matters of it is which shards see anything there.
+/// Namespaces that are alike in this are looked at once.
+fn of_resource(
+    shards: &[&ShardingConfig],
+    class: &ResourceClass,
+    namespaces: &[&String],
+    keys: &LabelKeys,
+) -> Vec<Overlap> {
+    let parts: Vec<Part> = shards.iter().map(|shard| Part::of(shard, class, keys)).collect();
+    let alike = alike(&parts, namespaces, keys);
+    let mut shared: BTreeMap<(usize, usize), Tally> = BTreeMap::new();
+    let mut orphaned = Tally::default();
+    let mut known = HashMap::new();
+    for (seeing, namespaces) in &alike {
+        let here: Vec<(usize, &LabelSet)> = seeing
+            .iter()
+            .filter_map(|index| Some((*index, &parts.get(*index)?.own)))
+            .collect();
+        for pair in pairs(&here, &mut known) {
+            shared.entry(pair).or_default().add(namespaces);
+        }
+        if !is_covered(&here) {
+            orphaned.add(namespaces);
+        }
+    }
+    let names = |indexes: &[usize]| {
+        indexes
+            .iter()
+            .filter_map(|index| Some(parts.get(*index)?.shard.clone()))
+            .collect()
+    };
+    let overlap = |kind, shards, mut tally: Tally| {
+        tally.examples.sort_unstable();
+        Overlap {
+            shards,
+            kind,
+            resource: class.to_string(),
+            examples: tally.examples,
+            namespaces: tally.namespaces,
+        }
+    };
+    let shared = shared.into_iter();
+    let mut found: Vec<Overlap> = shared
+        .map(|((one, other), tally)| overlap(OverlapKind::Shared, names(&[one, other]), tally))
+        .collect();
+    if orphaned.namespaces > 0 {
+        let all = parts.iter().map(|part| part.shard.clone()).collect();
+        found.push(overlap(OverlapKind::Orphaned, all, orphaned));
+    }
+    found
+}
+
+fn limits(shard: &ShardingConfig) -> impl Iterator<Item = &Limit> + Clone {
+    shard.spec.limits.iter().flatten()
+}
+
+/// Namespaces by the shards that see anything there.
+fn alike<'a>(parts: &[Part], namespaces: &[&'a String], keys: &LabelKeys) -> BTreeMap<Vec<usize>, Vec<&'a String>> {
+    let mut alike: BTreeMap<Vec<usize>, Vec<&'a String>> = BTreeMap::new();
+    for namespace in namespaces {
+        let hash = shard_hash(namespace).to_string();
+        let seeing = parts.iter().enumerate();
+        let seeing = seeing.filter(|(_, part)| part.sees(namespace, &hash, keys));
+        alike
+            .entry(seeing.map(|(index, _)| index).collect())
+            .or_default()
+            .push(namespace);
+    }
+    alike
+}
+
+/// Those that share objects, of which no more is known than what the sets say.
+fn pairs(here: &[(usize, &LabelSet)], known: &mut HashMap<(usize, usize), bool>) -> Vec<(usize, usize)> {
+    let mut pairs = Vec::new();
+    for (at, (index, set)) in here.iter().enumerate() {
+        for (other, other_set) in here.iter().skip(at + 1) {
+            let pair = (*index, *other);
+            if *known.entry(pair).or_insert_with(|| set.and(other_set).is_some()) {
+                pairs.push(pair);
+            }
+        }
+    }
+    pairs
+}
+
+fn is_covered(sets: &[(usize, &LabelSet)]) -> bool {
+    let mut rest = vec![LabelSet::default()];
+    for (_, set) in sets {
+        rest = rest.iter().flat_map(|part| part.minus(set)).collect();
+        if rest.len() > MAX_PARTS {
+            return true;
+        }
+    }
+    rest.is_empty()
+}
+
+impl fmt::Display for Overlap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shards = self.shards.join(", ");
+        let examples = self.examples.join(", ");
+        let more = match self.namespaces.saturating_sub(self.examples.len()) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        match self.kind {
+            OverlapKind::Shared => write!(
+                f,
+                "{} in namespace {examples}{more} can be in both {shards}; let their selectors exclude each other",
+                self.resource
+            ),
+            OverlapKind::Orphaned => write!(
+                f,
+                "{} in namespace {examples}{more} can be in none of the shards {shards}; add the namespace or its bucket to one",
+                self.resource
+            ),
+        }
+    }
+}

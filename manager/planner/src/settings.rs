@@ -1,0 +1,107 @@
+//! Converts custom resources into settings of the built-in plugins.
+
+use ctrlmesh_manager_api::circuit_breaker::{RateLimiting, TrafficInterceptRule, TriggerPolicy};
+use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::built_in::BuiltIn;
+
+/// Fields of a rule that say nothing to a limiter. The last four are refused there by validation.
+const NOT_FOR_LIMITS: [&str; 6] = ["recoverPolicy", "properties", "trip", "failures", "probes", "recover"];
+/// Fields of a rule that validation refuses for a breaker.
+const NOT_FOR_BREAKERS: [&str; 2] = ["maxInFlight", "queue"];
+
+/// Which plugin has a rule.
+pub(crate) const fn plugin_of(rule: &RateLimiting) -> BuiltIn {
+    match rule.trigger_policy {
+        TriggerPolicy::LimiterOnly => BuiltIn::RateLimit,
+        TriggerPolicy::Normal | TriggerPolicy::ForceOpened | TriggerPolicy::ForceClosed => BuiltIn::CircuitBreaker,
+    }
+}
+
+/// `None`: there is nothing for this plugin.
+pub(crate) fn rate_limit(breaker: &CircuitBreaker) -> Option<Value> {
+    let rules = rules(breaker, BuiltIn::RateLimit);
+    (!rules.is_empty()).then(|| json!({"rateLimitings": rules}))
+}
+
+/// With these lists of other services: its own, and allow lists of other objects for the same pods, for what one of them allows is
+/// allowed. `None`: there is nothing for this plugin.
+pub(crate) fn circuit_breaker(breaker: &CircuitBreaker, lists: &[&TrafficInterceptRule]) -> Option<Value> {
+    let rules = rules(breaker, BuiltIn::CircuitBreaker);
+    let lists: Vec<Value> = lists.iter().map(json_of).collect();
+    let mut settings = Map::new();
+    for (field, list) in [("rateLimitings", rules), ("trafficInterceptRules", lists)] {
+        if !list.is_empty() {
+            settings.insert(field.to_owned(), list.into());
+        }
+    }
+    (!settings.is_empty()).then_some(Value::Object(settings))
+}
+
+/// `None`: it has no rule.
+pub(crate) fn fault_inject(faults: &FaultInjection) -> Option<Value> {
+    if faults.spec.http_fault.is_empty() {
+        return None;
+    }
+    let mut settings = json_of(&faults.spec);
+    if let Value::Object(fields) = &mut settings {
+        fields.retain(|field, _| field != "selector" && field != "disabled");
+    }
+    Some(settings)
+}
+
+/// One shard's view, and its lock.
+pub(crate) fn shard_selector(config: &ShardingConfig) -> Value {
+    let limits: Value = config.spec.limits.iter().flatten().map(json_of).collect();
+    match &config.spec.controller {
+        None => json!({"limits": limits}),
+        Some(controller) => json!({
+            "limits": limits,
+            "leaderElectionName": controller.leader_election_name,
+            "shard": config.metadata.name,
+        }),
+    }
+}
+
+/// One rule, as its plugin takes it.
+pub(crate) fn rule(rule: &RateLimiting) -> Value {
+    let mut value = json_of(rule);
+    let others: &[&str] = match plugin_of(rule) {
+        BuiltIn::RateLimit => &NOT_FOR_LIMITS,
+        _ => &NOT_FOR_BREAKERS,
+    };
+    if let Value::Object(fields) = &mut value {
+        fields.retain(|field, _| !others.contains(&field.as_str()));
+        if is_forced(rule) {
+            // It is never looked at, and in kill switches of KusionStack it is zeros, which no plugin takes.
+            fields.remove("bucket");
+        }
+    }
+    value
+}
+
+const fn is_forced(rule: &RateLimiting) -> bool {
+    matches!(
+        rule.trigger_policy,
+        TriggerPolicy::ForceOpened | TriggerPolicy::ForceClosed
+    )
+}
+
+fn rules(breaker: &CircuitBreaker, plugin: BuiltIn) -> Vec<Value> {
+    let rules = breaker
+        .spec
+        .rate_limitings
+        .iter()
+        .filter(|rule| plugin_of(rule) == plugin);
+    rules.map(rule).collect()
+}
+
+pub(crate) fn json_of(value: &impl Serialize) -> Value {
+    #[expect(
+        clippy::expect_used,
+        reason = "the types of `api` have texts as keys, and nothing in them fails to serialise"
+    )]
+    serde_json::to_value(value).expect("a custom resource is JSON")
+}

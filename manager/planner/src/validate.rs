@@ -1,0 +1,99 @@
+//! Validates custom resources: one set of rules for the webhook, for `ctrlmesh lint` and for [`crate::compile()`].
+//!
+//! Flow: [`read`] takes a document as an API server would (schema first, every mistake), then [`check`] applies the rules of its
+//! kind. The built-in plugins check the settings that they will get, so that nothing is admitted which a sidecar refuses.
+//!
+//! Other objects and the cluster are not considered; see [`crate::overlap()`].
+
+mod buckets;
+mod circuit_breaker;
+mod created;
+mod fault_injection;
+mod findings;
+mod image;
+mod in_part;
+mod mend;
+mod plugins;
+mod read;
+mod resource_names;
+mod sharding_config;
+#[cfg(test)]
+mod tests;
+mod unlocked;
+
+pub use findings::Findings;
+pub use mend::{Change, Mend, Path, Step, mend, mend_with};
+pub use read::{Object, is_kind, read};
+pub use unlocked::{unlocked_beside, unlocked_warning};
+
+use ctrlmesh_contract::names::labels;
+use ctrlmesh_manager_api::schema;
+use serde_json::Value;
+
+use crate::{LabelKeys, switches};
+
+/// What is wrong with a document that someone wants to apply, where labels have their usual keys.
+#[must_use]
+pub fn validate(document: &Value) -> Findings {
+    validate_with(document, &LabelKeys::default())
+}
+
+/// What is wrong with a document that someone wants to apply to a cluster whose manager has these keys.
+///
+/// A ShardingConfig with the label `ctrlmesh.kusionstack.io/ignore-validate` is let through if it can be read at all.
+#[must_use]
+pub fn validate_with(document: &Value, keys: &LabelKeys) -> Findings {
+    match read(document) {
+        Err(mistakes) => in_part::judge(document, mistakes, keys),
+        Ok(object) if object.has_label(labels::IGNORE_VALIDATE) => Findings::default(),
+        Ok(object) => check(&object, keys),
+    }
+}
+
+/// Adds fields of `metadata` that no object has. For files alone: an API server lets nothing of them through, and what a later one stores has
+/// to be readable.
+pub fn check_metadata_fields(document: &Value, findings: &mut Findings) {
+    schema::check_metadata_fields(document, &mut findings.mistakes);
+}
+
+/// What a person who applies an object from a file should know besides: under KusionStack the same file may have done nothing.
+pub fn warn_of_file(object: &Object, findings: &mut Findings) {
+    if let Some((path, problem)) = switches::of_file(object) {
+        findings.warn(path, problem);
+    }
+}
+
+/// The same at admission of an object that is created, where KusionStack could have had it. An update says nothing: each apply would say it again.
+pub fn warn_of_new(object: &Object, findings: &mut Findings) {
+    if let Some((path, problem)) = switches::of_new(object) {
+        findings.warn(path, problem);
+    }
+}
+
+/// What is wrong with an object that was read.
+#[must_use]
+pub fn check(object: &Object, keys: &LabelKeys) -> Findings {
+    match object {
+        Object::ShardingConfig(config) => sharding_config::check(config, keys),
+        Object::CircuitBreaker(breaker) => {
+            let mut findings = circuit_breaker::check(breaker);
+            if switches::holds_lists(breaker, None) {
+                findings.warn("spec.trafficInterceptRules", switches::LISTS);
+            }
+            findings
+        }
+        Object::FaultInjection(faults) => {
+            let mut findings = fault_injection::check(faults);
+            if switches::holds_faults(faults, None) {
+                findings.warn("spec.httpFault", switches::FAULTS);
+            }
+            findings
+        }
+        Object::ManagerState(_) => Findings::default(),
+    }
+}
+
+// For chains: whether a switch of KusionStack holds an object follows from the chain, and stands in another condition.
+pub(crate) use circuit_breaker::check as check_circuit_breaker;
+pub(crate) use fault_injection::check as check_fault_injection;
+pub use sharding_config::check as check_sharding_config;

@@ -1,0 +1,190 @@
+//! Validates selectors of limits that use the manager's labels: buckets must exist, and keys must not be near misses. A wrong one hides what
+//! its author meant to show, or shows what another shard has.
+
+use ctrlmesh_contract::error::quote;
+use ctrlmesh_contract::suggest::closest;
+use ctrlmesh_manager_api::sharding_config::Limit;
+use ctrlmesh_manager_api::{LabelSelector, ShardingConfig};
+
+use super::Findings;
+use crate::LabelKeys;
+use crate::shard_hash::is_bucket;
+
+/// Where the manager's labels are by default.
+const PREFIX: &str = "ctrlmesh.kusionstack.io/";
+
+/// Refuses both.
+pub(super) fn check(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
+    let root = config.spec.root.as_ref();
+    let lists: [(&str, &[Limit]); 2] = [
+        ("spec.limits", config.spec.limits.as_deref().unwrap_or_default()),
+        (
+            "spec.root.resourceSelector",
+            root.map(|root| &*root.resource_selector).unwrap_or_default(),
+        ),
+    ];
+    for (path, limits) in lists {
+        for (at, limit) in limits.iter().enumerate() {
+            if let Some(selector) = &limit.selector {
+                of_selector(selector, &format!("{path}[{at}].selector"), keys, findings);
+            }
+        }
+    }
+}
+
+fn of_selector(selector: &LabelSelector, path: &str, keys: &LabelKeys, findings: &mut Findings) {
+    for (key, value) in &selector.match_labels {
+        let path = format!("{path}.matchLabels.{}", quote(key));
+        of_key(key, &path, keys, findings);
+        of_value(key, value, &path, keys, findings);
+    }
+    for (index, requirement) in selector.match_expressions.iter().enumerate() {
+        let path = format!("{path}.matchExpressions[{index}]");
+        of_key(&requirement.key, &format!("{path}.key"), keys, findings);
+        for (at, value) in requirement.values.iter().enumerate() {
+            of_value(&requirement.key, value, &format!("{path}.values[{at}]"), keys, findings);
+        }
+    }
+}
+
+fn of_key(key: &str, path: &str, keys: &LabelKeys, findings: &mut Findings) {
+    if let Some(meant) = meant(key, keys) {
+        let problem = format!(
+            "{} is no label that the manager sets; did you mean {meant}?",
+            quote(key)
+        );
+        findings.refuse(path, problem);
+    }
+}
+
+fn of_value(key: &str, value: &str, path: &str, keys: &LabelKeys, findings: &mut Findings) {
+    if key == keys.shard_hash && !is_bucket(value) {
+        let problem = format!(
+            "{} is no bucket, so no object has it; write \"0\" to \"31\"",
+            quote(value)
+        );
+        findings.refuse(path, problem);
+    }
+}
+
+/// The label of the manager that a key is nearly: `ctrlmesh.kusionstack.io/sharding-hash`, as KusionStack's documentation has it, is
+/// `ctrlmesh.kusionstack.io/shard-hash`.
+pub(super) fn meant<'k>(key: &str, keys: &'k LabelKeys) -> Option<&'k str> {
+    let all = [&keys.shard_hash, &keys.namespace, &keys.control].map(String::as_str);
+    let name = key.strip_prefix(PREFIX).filter(|_| !all.contains(&key))?;
+    let near = closest(name, all.into_iter().filter_map(|key| key.strip_prefix(PREFIX)))?;
+    all.into_iter().find(|key| key.strip_prefix(PREFIX) == Some(near))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::samples::object;
+    use crate::validate::validate_with;
+
+    const HASH: &str = "ctrlmesh.kusionstack.io/shard-hash";
+
+    fn refused(selector: &Value, keys: &LabelKeys) -> Vec<String> {
+        let limits = json!([{"relateResources": [{"apiGroups": ["*"], "resources": ["pods"]}], "selector": selector}]);
+        let shard = json!({"selector": {"matchLabels": {"app": "a"}}, "limits": limits});
+        let root = json!({"controller": {"leaderElectionName": "a"}, "root": {
+            "prefix": "p", "targetStatefulSet": "t", "auto": {"shardingSize": 2, "everyShardReplicas": 1}, "resourceSelector": limits,
+        }});
+        let told = [shard, root].map(|spec| {
+            let findings = validate_with(&object("ShardingConfig", "s", &spec), keys);
+            let mistakes = findings.mistakes.list().iter();
+            mistakes
+                .map(|it| {
+                    let path = it.path.replace("spec.root.resourceSelector", "spec.limits");
+                    format!(
+                        "{}: {}",
+                        path.trim_start_matches("spec.limits[0].selector."),
+                        it.problem
+                    )
+                })
+                .collect::<Vec<_>>()
+        });
+        let [of_shard, of_root] = told;
+        assert_eq!(of_shard, of_root, "a root's are judged as a shard's");
+        of_shard
+    }
+
+    fn one_of(key: &str, values: &[&str]) -> Value {
+        json!({"matchExpressions": [{"key": key, "operator": "In", "values": values}]})
+    }
+
+    #[test]
+    fn buckets_are_numbers_from_0_to_31() {
+        let keys = LabelKeys::default();
+        for good in ["0", "7", "31"] {
+            assert_eq!(refused(&one_of(HASH, &[good]), &keys), Vec::<String>::new());
+        }
+        for wrong in ["32", "-1", "07", "", "a"] {
+            let told = refused(&one_of(HASH, &["0", wrong]), &keys);
+            let expected = format!(
+                "matchExpressions[0].values[1]: \"{wrong}\" is no bucket, so no object has it; write \"0\" to \"31\""
+            );
+            assert!(told.contains(&expected), "{wrong}: {told:?}");
+        }
+        let told = refused(&json!({"matchLabels": {HASH: "32"}}), &keys);
+        assert_eq!(
+            told,
+            [format!(
+                "matchLabels.\"{HASH}\": \"32\" is no bucket, so no object has it; write \"0\" to \"31\""
+            )]
+        );
+        let exists = json!({"matchExpressions": [{"key": HASH, "operator": "Exists"}]});
+        assert_eq!(refused(&exists, &keys), Vec::<String>::new());
+        assert_eq!(refused(&one_of("a/hash", &["32"]), &keys), Vec::<String>::new());
+        let keys = LabelKeys {
+            shard_hash: "a/hash".to_owned(),
+            ..keys
+        };
+        assert_eq!(
+            refused(&one_of("a/hash", &["32"]), &keys).len(),
+            1,
+            "a flag of the manager says so"
+        );
+    }
+
+    #[test]
+    fn keys_that_are_nearly_those_of_the_manager_are_told() {
+        let keys = LabelKeys::default();
+        for (key, meant) in [
+            ("sharding-hash", "shard-hash"),
+            ("shardhash", "shard-hash"),
+            ("name-space", "namespace"),
+        ] {
+            let key = format!("ctrlmesh.kusionstack.io/{key}");
+            let problem =
+                format!("{key:?} is no label that the manager sets; did you mean ctrlmesh.kusionstack.io/{meant}?");
+            assert_eq!(
+                refused(&one_of(&key, &["1"]), &keys),
+                [format!("matchExpressions[0].key: {problem}")]
+            );
+            assert_eq!(
+                refused(&json!({"matchLabels": {&key: "1"}}), &keys),
+                [format!("matchLabels.{key:?}: {problem}")]
+            );
+        }
+        for key in [
+            "sharding-hash",
+            "example.com/sharding-hash",
+            "ctrlmesh.kusionstack.io/enable-proxy",
+            "ctrlmesh.kusionstack.io/control",
+        ] {
+            assert_eq!(refused(&one_of(key, &["1"]), &keys), Vec::<String>::new(), "{key}");
+        }
+        let keys = LabelKeys {
+            shard_hash: "ctrlmesh.kusionstack.io/sharding-hash".to_owned(),
+            ..keys
+        };
+        assert_eq!(
+            refused(&one_of(&keys.shard_hash, &["1"]), &keys),
+            Vec::<String>::new(),
+            "a flag of the manager says so"
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! Applies the rules to a document in which the schema found mistakes, so that all mistakes are reported at once.
+
+use ctrlmesh_contract::Mistakes;
+use ctrlmesh_contract::names::labels::IGNORE_VALIDATE;
+use serde_json::Value;
+
+use super::{Findings, check, read};
+use crate::LabelKeys;
+
+/// Adds to the schema's mistakes what the rules say of the rest.
+pub(super) fn judge(document: &Value, mut mistakes: Mistakes, keys: &LabelKeys) -> Findings {
+    let rest = read::rest(document);
+    let Some(rest) = rest.filter(|rest| !rest.object.has_label(IGNORE_VALIDATE)) else {
+        return Findings {
+            mistakes,
+            ..Findings::default()
+        };
+    };
+    let mut warnings = Mistakes::default();
+    let found = check(&rest.object, keys);
+    let wrong: Vec<Wrong> = mistakes
+        .list()
+        .iter()
+        .map(|it| Wrong {
+            path: it.path.clone(),
+            is_guessed: rest.guessed.contains(&it.path),
+        })
+        .collect();
+    let follows = |path: &str| wrong.iter().any(|wrong| wrong.leads_to(path));
+    for (from, to) in [(found.mistakes, &mut mistakes), (found.warnings, &mut warnings)] {
+        for it in from.list().iter().filter(|it| !follows(&it.path)) {
+            to.add(it.path.clone(), it.problem.clone());
+        }
+    }
+    Findings { mistakes, warnings }
+}
+
+/// A mistake that the schema finds.
+struct Wrong {
+    path: String,
+    /// Rules were asked about a value that nobody wrote.
+    is_guessed: bool,
+}
+
+impl Wrong {
+    /// Whether what a rule says of a path may follow from this. Fields of one mapping are judged together; what is deeper in one of them is judged
+    /// by itself, unless another one was guessed, which may decide how.
+    fn leads_to(&self, path: &str) -> bool {
+        let around = around(&self.path);
+        let is_deeper = || {
+            let rest = path.strip_prefix(around).unwrap_or_default();
+            rest.trim_start_matches('.').contains('.')
+        };
+        is_within(path, &self.path)
+            || is_within(around, path)
+            || (is_within(path, around) && (self.is_guessed || !is_deeper()))
+    }
+}
+
+/// The mapping or element around a field; of fields of an object's parts, which are judged one by one, the field itself.
+fn around(path: &str) -> &str {
+    match path.rsplit_once('.') {
+        Some((around, _)) if around != "spec" && around != "metadata" => around,
+        _ => path,
+    }
+}
+
+/// Whether a path leads to a part of what another leads to, or to the same.
+fn is_within(path: &str, around: &str) -> bool {
+    let rest = path.strip_prefix(around);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_is_told_unless_it_may_follow_from_the_mistake() {
+        for (path, is_guessed, found, follows) in [
+            ("spec.rules[0].typo", false, "spec.rules[0].bucket", true),
+            ("spec.rules[0].typo", false, "spec.rules[0].bucket.interval", false),
+            ("spec.rules[0].typo", false, "spec.rules[0].verbs[0]", true),
+            ("spec.rules[0].typo", false, "spec.rules[1].bucket", false),
+            ("spec.rules[0].typo", false, "spec.rules", true),
+            ("spec.rules[0].typo", false, "spec", true),
+            ("spec.rules[0].typo", false, "spec.rules[0].typo.x", true),
+            ("spec.rules[0].policy", true, "spec.rules[0].bucket.interval", true),
+            ("spec.rules[0].policy", true, "spec.rules[1].bucket.interval", false),
+            ("spec.typo", false, "spec.selector", false),
+            ("spec.typo", false, "spec", true),
+            ("metadata.labels", false, "metadata.name", false),
+        ] {
+            let wrong = Wrong {
+                path: path.to_owned(),
+                is_guessed,
+            };
+            assert_eq!(wrong.leads_to(found), follows, "{path} {is_guessed} {found}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! `spec.plugins[]` of a ShardingConfig.
+
+use ctrlmesh_contract::chain::MAX_SETTINGS_BYTES;
+use ctrlmesh_contract::error::quote;
+use ctrlmesh_manager_api::{PluginRef, VerificationKey};
+use serde_json::Value;
+
+use super::{Findings, image};
+use crate::built_in::BuiltIn;
+
+/// Adds what is wrong with the list.
+pub(super) fn check(plugins: &[PluginRef], findings: &mut Findings) {
+    for (index, plugin) in plugins.iter().enumerate() {
+        let path = format!("spec.plugins[{index}]");
+        if let Some(problem) = image::problem(&plugin.image) {
+            findings.refuse(format!("{path}.image"), problem);
+        }
+        if let Some(key) = &plugin.verification_key
+            && let Err(problem) = VerificationKey::parse(key)
+        {
+            findings.refuse(format!("{path}.verificationKey"), format!("{} {problem}", quote(key)));
+        }
+        let size = Value::Object(plugin.settings.clone()).to_string().len();
+        if size > MAX_SETTINGS_BYTES {
+            let problem = format!("has {size} bytes as JSON, at most {MAX_SETTINGS_BYTES} are allowed; shorten it");
+            findings.refuse(format!("{path}.settings"), problem);
+        }
+        if let Some(built_in) = BuiltIn::of(&plugin.name) {
+            in_place_of(built_in, plugin, &path, findings);
+        }
+    }
+}
+
+/// The settings of a built-in plugin are made from custom resources; a plugin in its place may have more, not others.
+fn in_place_of(built_in: BuiltIn, plugin: &PluginRef, path: &str, findings: &mut Findings) {
+    for field in built_in.fields() {
+        if plugin.settings.contains_key(*field) {
+            let source = match built_in {
+                BuiltIn::ShardSelector => "limits and controller of this object",
+                BuiltIn::RateLimit | BuiltIn::CircuitBreaker => "the CircuitBreakers of these pods",
+                BuiltIn::FaultInject => "the FaultInjections of these pods",
+            };
+            let problem = format!(
+                "is made from {source} for the plugin in place of {}; remove it",
+                built_in.name()
+            );
+            findings.refuse(format!("{path}.settings.{field}"), problem);
+        }
+    }
+    if plugin.order != 0 {
+        let problem = format!(
+            "has no effect, as this plugin takes the place of {} in the chain; remove it",
+            built_in.name()
+        );
+        findings.refuse(format!("{path}.order"), problem);
+    }
+}

@@ -1,0 +1,204 @@
+//! Reads a document as one of the custom resources, as an API server would.
+
+use std::sync::LazyLock;
+
+use ctrlmesh_contract::Mistakes;
+use ctrlmesh_contract::error::quote;
+use ctrlmesh_contract::selector::is_subdomain;
+use ctrlmesh_contract::suggest::did_you_mean;
+use ctrlmesh_manager_api::schema::Tolerated;
+use ctrlmesh_manager_api::{API_VERSION, CircuitBreaker, FaultInjection, ManagerState, ShardingConfig, crds, schema};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
+use kube_core::ObjectMeta;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Object {
+    ShardingConfig(Box<ShardingConfig>),
+    CircuitBreaker(Box<CircuitBreaker>),
+    FaultInjection(Box<FaultInjection>),
+    ManagerState(Box<ManagerState>),
+}
+
+impl Object {
+    #[must_use]
+    pub const fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Self::ShardingConfig(object) => &object.metadata,
+            Self::CircuitBreaker(object) => &object.metadata,
+            Self::FaultInjection(object) => &object.metadata,
+            Self::ManagerState(object) => &object.metadata,
+        }
+    }
+
+    pub(super) fn has_label(&self, label: &str) -> bool {
+        self.metadata()
+            .labels
+            .as_ref()
+            .is_some_and(|labels| labels.contains_key(label))
+    }
+}
+
+/// Made once: a schema is some hundred allocations.
+static CRDS: LazyLock<Vec<CustomResourceDefinition>> = LazyLock::new(crds::all);
+
+/// Reads a document of one of our kinds. Whoever watches objects should read them so, one by one: an object from before its
+/// schema must not keep the others from being seen.
+///
+/// # Errors
+/// Every field that its schema does not allow.
+pub fn read(document: &Value) -> Result<Object, Mistakes> {
+    let mut mistakes = Mistakes::default();
+    let mut document = document.clone();
+    schema::prune_nulls(&mut document);
+    if !document.is_object() {
+        mistakes.add("", "is no mapping; write apiVersion, kind, metadata and spec");
+        return Err(mistakes);
+    }
+    api_version(&document, &mut mistakes);
+    let kind = document.get("kind").and_then(Value::as_str).unwrap_or_default();
+    let Some(schema) = schema_of(kind) else {
+        mistakes.add("kind", no_kind(&document));
+        return Err(mistakes);
+    };
+    let kind = kind.to_owned();
+    schema::check(&own_fields(&document, schema, &mut mistakes), schema, "", &mut mistakes);
+    schema::check_metadata(&document, &mut mistakes);
+    name(&document, &mut mistakes);
+    if !mistakes.list().is_empty() {
+        return Err(mistakes);
+    }
+    match kind.as_str() {
+        "ShardingConfig" => decode(document).map(Object::ShardingConfig),
+        "CircuitBreaker" => decode(document).map(Object::CircuitBreaker),
+        "FaultInjection" => decode(document).map(Object::FaultInjection),
+        _ => decode(document).map(Object::ManagerState),
+    }
+}
+
+fn api_version(document: &Value, mistakes: &mut Mistakes) {
+    match document.get("apiVersion") {
+        None => mistakes.add("apiVersion", format!("is missing; write {API_VERSION}")),
+        Some(version) if version != API_VERSION => {
+            let written = version.as_str().map_or_else(|| version.to_string(), quote);
+            mistakes.add("apiVersion", format!("is {written}; write {API_VERSION}"));
+        }
+        Some(_) => {}
+    }
+}
+
+/// Why a document is of no kind of ours.
+fn no_kind(document: &Value) -> String {
+    let kinds: Vec<&str> = CRDS.iter().map(|crd| crd.spec.names.kind.as_str()).collect();
+    let known = kinds.join(", ");
+    match document.get("kind") {
+        None => format!("is missing; write the kind of {API_VERSION} that is meant: {known}"),
+        Some(kind) => {
+            let written = kind.as_str().map_or_else(|| kind.to_string(), quote);
+            let meant = did_you_mean(kind.as_str().unwrap_or_default(), kinds);
+            format!("{written} is no kind of {API_VERSION}; known are {known}{meant}")
+        }
+    }
+}
+
+/// What [`read`] would make of a document without its mistakes.
+pub(super) struct Rest {
+    pub(super) object: Object,
+    /// Paths of values that nobody wrote.
+    pub(super) guessed: Vec<String>,
+}
+
+/// As much of a document as makes an object where [`read`] finds mistakes: for the rules, which would have more to say. `None`: nothing does.
+pub(super) fn rest(document: &Value) -> Option<Rest> {
+    let mut document = document.clone();
+    schema::prune_nulls(&mut document);
+    let kind = document.get("kind")?.as_str()?.to_owned();
+    let schema = schema_of(&kind)?;
+    let own = own_fields(&document, schema, &mut Mistakes::default());
+    let Tolerated {
+        value: mut rest,
+        guessed,
+    } = schema::tolerated(&own, schema, "");
+    let metadata = document.get("metadata").filter(|metadata| metadata.is_object());
+    let metadata = metadata.cloned().unwrap_or_else(|| json!({}));
+    let mut metadata = schema::tolerated(&metadata, schema::metadata(), "metadata").value;
+    let mut wrong = Mistakes::default();
+    name(&json!({"metadata": metadata}), &mut wrong);
+    if !wrong.list().is_empty() {
+        metadata.as_object_mut()?.insert("name".to_owned(), json!("unnamed"));
+    }
+    let fields = rest.as_object_mut()?;
+    fields.insert("apiVersion".to_owned(), json!(API_VERSION));
+    fields.insert("kind".to_owned(), json!(kind));
+    fields.insert("metadata".to_owned(), metadata);
+    let object = read(&rest).ok()?;
+    Some(Rest { object, guessed })
+}
+
+/// The schema of a kind's own fields.
+pub(super) fn schema_of(kind: &str) -> Option<&'static JSONSchemaProps> {
+    crd(kind).and_then(crds::schema_of)
+}
+
+fn crd(kind: &str) -> Option<&'static CustomResourceDefinition> {
+    CRDS.iter().find(|crd| crd.spec.names.kind == kind)
+}
+
+/// Whether one of our kinds has this name.
+#[must_use]
+pub fn is_kind(name: &str) -> bool {
+    crd(name).is_some()
+}
+
+/// What every object has, which an API server knows without a schema.
+const COMMON: [&str; 3] = ["apiVersion", "kind", "metadata"];
+
+/// Without what every object has, and without unknown fields, which are told.
+fn own_fields(document: &Value, schema: &JSONSchemaProps, mistakes: &mut Mistakes) -> Value {
+    let own = schema.properties.iter().flatten().map(|(name, _)| name.as_str());
+    let known: Vec<&str> = COMMON.into_iter().chain(own).collect();
+    let mut fields = document.clone();
+    if let Value::Object(fields) = &mut fields {
+        fields.retain(|field, _| !COMMON.contains(&field.as_str()));
+        for unknown in fields.keys().filter(|field| !known.contains(&field.as_str())) {
+            let meant = did_you_mean(unknown, known.iter().copied());
+            mistakes.add(
+                unknown,
+                format!("is not a field here; known are {}{meant}", known.join(", ")),
+            );
+        }
+        fields.retain(|field, _| known.contains(&field.as_str()));
+    }
+    fields
+}
+
+/// Entries of chains have the name in theirs. One that the API server is to make up is not there yet.
+fn name(document: &Value, mistakes: &mut Mistakes) {
+    let text = |field: &str| document.pointer(&format!("/metadata/{field}")).and_then(Value::as_str);
+    match (text("name"), text("generateName")) {
+        // One of another type is told as that.
+        (None, None) if document.pointer("/metadata/name").is_none() => {
+            mistakes.add("metadata.name", "is missing; write what this object is to be called");
+        }
+        (Some(name), _) if !is_subdomain(name) => {
+            let problem = format!(
+                "{} is no name; use lower-case letters, digits, '-' and '.'",
+                quote(name)
+            );
+            mistakes.add("metadata.name", problem);
+        }
+        _ => {}
+    }
+}
+
+/// What the schema let through can still have a field that has no type there ([`ctrlmesh_manager_api`], `schemas`).
+fn decode<T: DeserializeOwned>(document: Value) -> Result<Box<T>, Mistakes> {
+    serde_path_to_error::deserialize(document)
+        .map(Box::new)
+        .map_err(|error| {
+            let mut mistakes = Mistakes::default();
+            mistakes.add(error.path().to_string(), error.inner().to_string());
+            mistakes
+        })
+}

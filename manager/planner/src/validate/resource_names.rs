@@ -1,0 +1,217 @@
+//! Warns of names of resources that no API server has: singular names, kinds and kubectl's short names. A rule with such a name never
+//! matches.
+
+use ctrlmesh_manager_api::rules::{OpenResourceRule, ResourceRule};
+use ctrlmesh_manager_api::sharding_config::{Limit, ResourceGroup};
+use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
+
+use super::Findings;
+
+const CORE: &str = "";
+
+/// API group, plural name, and what people write instead: the kind in lower case, and what kubectl takes for short.
+const KNOWN: &[(&str, &str, &[&str])] = &[
+    (CORE, "configmaps", &["configmap", "cm"]),
+    (CORE, "endpoints", &["endpoint", "ep"]),
+    (CORE, "events", &["event", "ev"]),
+    (CORE, "limitranges", &["limitrange"]),
+    (CORE, "namespaces", &["namespace", "ns"]),
+    (CORE, "nodes", &["node", "no"]),
+    (
+        CORE,
+        "persistentvolumeclaims",
+        &["persistentvolumeclaim", "pvc", "pvcs"],
+    ),
+    (CORE, "persistentvolumes", &["persistentvolume", "pv", "pvs"]),
+    (CORE, "pods", &["pod", "po"]),
+    (CORE, "podtemplates", &["podtemplate"]),
+    (CORE, "replicationcontrollers", &["replicationcontroller", "rc"]),
+    (CORE, "resourcequotas", &["resourcequota", "quota"]),
+    (CORE, "secrets", &["secret"]),
+    (CORE, "serviceaccounts", &["serviceaccount", "sa"]),
+    (CORE, "services", &["service", "svc"]),
+    (
+        "admissionregistration.k8s.io",
+        "mutatingwebhookconfigurations",
+        &["mutatingwebhookconfiguration"],
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "validatingwebhookconfigurations",
+        &["validatingwebhookconfiguration"],
+    ),
+    (
+        "apiextensions.k8s.io",
+        "customresourcedefinitions",
+        &["customresourcedefinition", "crd", "crds"],
+    ),
+    ("apps", "controllerrevisions", &["controllerrevision"]),
+    ("apps", "daemonsets", &["daemonset", "ds"]),
+    ("apps", "deployments", &["deployment", "deploy"]),
+    ("apps", "replicasets", &["replicaset", "rs"]),
+    ("apps", "statefulsets", &["statefulset", "sts"]),
+    (
+        "autoscaling",
+        "horizontalpodautoscalers",
+        &["horizontalpodautoscaler", "hpa"],
+    ),
+    ("batch", "cronjobs", &["cronjob", "cj"]),
+    ("batch", "jobs", &["job"]),
+    (
+        "certificates.k8s.io",
+        "certificatesigningrequests",
+        &["certificatesigningrequest", "csr"],
+    ),
+    ("coordination.k8s.io", "leases", &["lease"]),
+    ("discovery.k8s.io", "endpointslices", &["endpointslice"]),
+    ("events.k8s.io", "events", &["event", "ev"]),
+    ("networking.k8s.io", "ingressclasses", &["ingressclass"]),
+    ("networking.k8s.io", "ingresses", &["ingress", "ing"]),
+    ("networking.k8s.io", "networkpolicies", &["networkpolicy", "netpol"]),
+    ("policy", "poddisruptionbudgets", &["poddisruptionbudget", "pdb"]),
+    (
+        "rbac.authorization.k8s.io",
+        "clusterrolebindings",
+        &["clusterrolebinding"],
+    ),
+    ("rbac.authorization.k8s.io", "clusterroles", &["clusterrole"]),
+    ("rbac.authorization.k8s.io", "rolebindings", &["rolebinding"]),
+    ("rbac.authorization.k8s.io", "roles", &["role"]),
+    ("scheduling.k8s.io", "priorityclasses", &["priorityclass", "pc"]),
+    ("storage.k8s.io", "storageclasses", &["storageclass", "sc"]),
+];
+
+/// The name that was meant, subresource and all; `None`: nothing says that it is none. A custom resource may have any name, so a word
+/// counts only where its group is named, or all groups are.
+pub(super) fn plural(written: &str, groups: &[String]) -> Option<String> {
+    let (name, rest) = match written.split_once('/') {
+        Some((name, rest)) => (name, format!("/{rest}")),
+        None => (written, String::new()),
+    };
+    let lower = name.to_lowercase();
+    let has_group = |group: &str| groups.is_empty() || groups.iter().any(|it| it == "*" || it == group);
+    let mut known = KNOWN.iter().filter(|(group, ..)| has_group(group));
+    let (_, plural, _) =
+        known.find(|(_, plural, others)| others.contains(&lower.as_str()) || (*plural == lower && *plural != name))?;
+    Some(format!("{plural}{rest}"))
+}
+
+/// Whether it is a resource in namespaces that operators usually create for the objects that they are given.
+pub(super) fn is_usual_child(name: &str) -> bool {
+    const CHILDREN: [&str; 15] = [
+        "configmaps",
+        "cronjobs",
+        "daemonsets",
+        "deployments",
+        "endpoints",
+        "ingresses",
+        "jobs",
+        "persistentvolumeclaims",
+        "poddisruptionbudgets",
+        "pods",
+        "replicasets",
+        "secrets",
+        "serviceaccounts",
+        "services",
+        "statefulsets",
+    ];
+    CHILDREN.contains(&name)
+}
+
+/// Whether one of these API groups has such a resource.
+pub(super) fn has_usual_children(groups: &[String]) -> bool {
+    let is_named = |group: &str| groups.iter().any(|it| it == "*" || it == group);
+    KNOWN
+        .iter()
+        .any(|(group, plural, _)| is_usual_child(plural) && is_named(group))
+}
+
+/// Warns of each name in a list that no API server has.
+fn check(groups: &[String], names: &[String], path: &str, findings: &mut Findings) {
+    for (index, name) in names.iter().enumerate() {
+        if let Some(plural) = plural(name, groups) {
+            let problem =
+                format!("{name:?} is the name of no resource, so nothing of it is meant; did you mean {plural:?}?");
+            findings.warn(format!("{path}.resources[{index}]"), problem);
+        }
+    }
+}
+
+/// Warns of the names in a ShardingConfig.
+pub(super) fn of_shards(config: &ShardingConfig, findings: &mut Findings) {
+    let mut limits = |limits: &[Limit], path: &str| {
+        for (at, limit) in limits.iter().enumerate() {
+            for (group, ResourceGroup { api_groups, resources }) in limit.relate_resources.iter().enumerate() {
+                let path = format!("{path}[{at}].relateResources[{group}]");
+                check(api_groups, resources, &path, findings);
+            }
+        }
+    };
+    limits(config.spec.limits.as_deref().unwrap_or_default(), "spec.limits");
+    if let Some(root) = &config.spec.root {
+        limits(&root.resource_selector, "spec.root.resourceSelector");
+    }
+}
+
+/// Warns of the names in a CircuitBreaker.
+pub(super) fn of_breakers(breaker: &CircuitBreaker, findings: &mut Findings) {
+    for (at, rule) in breaker.spec.rate_limitings.iter().enumerate() {
+        for (
+            index,
+            ResourceRule {
+                api_groups, resources, ..
+            },
+        ) in rule.resource_rules.iter().enumerate()
+        {
+            let path = format!("spec.rateLimitings[{at}].resourceRules[{index}]");
+            check(api_groups, resources, &path, findings);
+        }
+    }
+}
+
+/// Warns of the names in a FaultInjection.
+pub(super) fn of_faults(faults: &FaultInjection, findings: &mut Findings) {
+    for (at, fault) in faults.spec.http_fault.iter().enumerate() {
+        let rules = fault.matching.iter().flat_map(|matching| &matching.resources);
+        for (
+            index,
+            OpenResourceRule {
+                api_groups, resources, ..
+            },
+        ) in rules.enumerate()
+        {
+            let path = format!("spec.httpFault[{at}].match.resources[{index}]");
+            check(api_groups, resources, &path, findings);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn singular_short_and_capital_names_have_a_plural_and_others_are_left_alone() {
+        let of = |name: &str, groups: &[&str]| {
+            let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
+            plural(name, &groups)
+        };
+        for (name, groups, expected) in [
+            ("configmap", &["*"][..], Some("configmaps")),
+            ("ConfigMap", &[""], Some("configmaps")),
+            ("Pods", &[""], Some("pods")),
+            ("pod/status", &[""], Some("pods/status")),
+            ("deploy", &["", "apps"], Some("deployments")),
+            ("ingress", &[], Some("ingresses")),
+            ("configmaps", &["*"], None),
+            ("endpoints", &[""], None),
+            ("*", &["*"], None),
+            ("*/scale", &["*"], None),
+            ("widget", &["*"], None),
+            ("job", &["example.com"], None),
+            ("pod", &["apps"], None),
+        ] {
+            assert_eq!(of(name, groups).as_deref(), expected, "{name} {groups:?}");
+        }
+    }
+}

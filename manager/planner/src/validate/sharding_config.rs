@@ -1,0 +1,240 @@
+//! Rules of a ShardingConfig, of a shard and of a root.
+
+use ctrlmesh_contract::names::labels::STATEFUL_SET_POD_NAME;
+use ctrlmesh_contract::selector::{is_dns_label, is_subdomain};
+use ctrlmesh_manager_api::sharding_config::{Limit, ResourceGroup, Root, UnreachablePolicy};
+use ctrlmesh_manager_api::{LabelSelector, ShardingConfig};
+use serde_json::json;
+
+use super::findings::at_index;
+use super::{Findings, buckets, created, plugins, resource_names, unlocked};
+use crate::auto_shard::{LabelKeys, auto_shard};
+use crate::built_in::BuiltIn;
+use crate::settings;
+
+/// `validation.LabelValueMaxLength` of apimachinery.
+const MAX_LABEL_VALUE: usize = 63;
+
+/// What is wrong with it. `keys`: of the labels that shards of a root are made with.
+pub fn check(config: &ShardingConfig, keys: &LabelKeys) -> Findings {
+    let mut findings = Findings::default();
+    if let Some(selector) = &config.spec.selector {
+        selector.validate("spec.selector", &mut findings.mistakes);
+    }
+    if let Some(webhook) = &config.spec.webhook {
+        if webhook.cert_dir.is_empty() {
+            findings.refuse(
+                "spec.webhook.certDir",
+                "is empty; write the folder where the certificate is mounted",
+            );
+        }
+        if !(1..=i32::from(u16::MAX)).contains(&webhook.port) {
+            findings.refuse("spec.webhook.port", format!("is {}; write 1 to 65535", webhook.port));
+        }
+        let problem = "has no effect: what API servers send to the controller's webhooks does not go through a sidecar, and comes to any \
+                       pod of any shard; remove it";
+        findings.warn("spec.webhook", problem);
+    }
+    let unreachable = config.spec.unreachable_pods.as_ref();
+    if unreachable.is_some_and(|pods| pods.policy == UnreachablePolicy::Wait && pods.after_seconds.is_some()) {
+        findings.refuse(
+            "spec.unreachablePods.afterSeconds",
+            "has no effect with Wait; write policy: Proceed",
+        );
+    }
+    plugins::check(&config.spec.plugins, &mut findings);
+    resource_names::of_shards(config, &mut findings);
+    created::check(config, keys, &mut findings);
+    buckets::check(config, keys, &mut findings);
+    match &config.spec.root {
+        Some(root) => check_root(config, root, keys, &mut findings),
+        None => check_shard(config, &mut findings),
+    }
+    findings
+}
+
+fn check_shard(config: &ShardingConfig, findings: &mut Findings) {
+    if config.spec.selector.as_ref().is_none_or(LabelSelector::is_empty) {
+        let problem = "is missing or empty; say which pods are this shard, or write root";
+        findings.refuse("spec.selector", problem);
+    }
+    let limits = config.spec.limits.as_deref().unwrap_or_default();
+    if limits.is_empty() {
+        findings.refuse(
+            "spec.limits",
+            "is missing or empty; say what this shard sees, or write root",
+        );
+    }
+    let namespace = config.metadata.namespace.as_deref().unwrap_or_default();
+    check_limits(limits, "spec.limits", namespace, findings);
+    if findings.is_accepted() {
+        let settings = settings::shard_selector(config);
+        findings.ask_whole(
+            BuiltIn::ShardSelector,
+            &settings,
+            lock_namespace(namespace),
+            &|path| match path {
+                "leaderElectionName" => "spec.controller.leaderElectionName".to_owned(),
+                "shard" => "metadata.name".to_owned(),
+                path => format!("spec.{path}"),
+            },
+        );
+    }
+}
+
+/// At admission of an object in the default namespace the field may still be empty; the plugin wants to know one.
+fn lock_namespace(namespace: &str) -> &str {
+    if namespace.is_empty() { "default" } else { namespace }
+}
+
+/// Each on its own, so that all mistakes are told.
+fn check_limits(limits: &[Limit], path: &str, namespace: &str, findings: &mut Findings) {
+    for (index, limit) in limits.iter().enumerate() {
+        let settings = json!({"limits": [settings::json_of(limit)]});
+        findings.ask(BuiltIn::ShardSelector, &settings, namespace, &|inner| {
+            format!(
+                "{path}{}",
+                at_index(inner, "limits", index).trim_start_matches("limits")
+            )
+        });
+    }
+    twice(limits, path, findings);
+}
+
+/// A resource that two limits name holds both together, which nobody means who writes it.
+fn twice(limits: &[Limit], path: &str, findings: &mut Findings) {
+    for (at, limit) in limits.iter().enumerate() {
+        for (rule, group) in limit.relate_resources.iter().enumerate() {
+            let earlier = limits.iter().take(at).enumerate();
+            if let Some((first, shared)) = earlier
+                .flat_map(|(first, limit)| Some((first, shared(limit, group)?)))
+                .next()
+            {
+                let problem = format!(
+                    "{shared} is also named by {path}[{first}], so both selectors would hold; name it once, with one selector"
+                );
+                findings.refuse(format!("{path}[{at}].relateResources[{rule}]"), problem);
+            }
+        }
+    }
+}
+
+/// A group and resource that a limit has, too.
+pub(super) fn shared(limit: &Limit, group: &ResourceGroup) -> Option<String> {
+    let both = |a: &[String], b: &[String]| {
+        let is_in = |name: &&String| b.contains(name) || *name == "*" || b.iter().any(|other| other == "*");
+        a.iter().find(is_in).cloned()
+    };
+    limit.relate_resources.iter().find_map(|other| {
+        let api_group = both(&group.api_groups, &other.api_groups)?;
+        let resource = both(&group.resources, &other.resources)?;
+        Some(format!("{api_group:?}/{resource:?}"))
+    })
+}
+
+fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: &mut Findings) {
+    if config.spec.limits.is_some() {
+        findings.refuse("spec.limits", "has no effect beside root; write root.resourceSelector");
+    }
+    for (field, name) in [
+        ("prefix", &root.prefix),
+        ("targetStatefulSet", &root.target_stateful_set),
+    ] {
+        if !is_subdomain(name) {
+            let problem = format!("{name:?} is no name; use lower-case letters, digits, '-' and '.'");
+            findings.refuse(format!("spec.root.{field}"), problem);
+        }
+    }
+    let name = config.metadata.name.as_deref().unwrap_or_default();
+    if name.len() > MAX_LABEL_VALUE {
+        let problem =
+            format!("is longer than {MAX_LABEL_VALUE} characters; the shards carry it as a label: shorten it");
+        findings.refuse("metadata.name", problem);
+    }
+    if root.disable == Some(true) {
+        findings.warn("spec.root.disable", price_of_disabling(config));
+        return;
+    }
+    unlocked::check_root(config, findings);
+    names_pods(config, findings);
+    if root.auto.is_none() {
+        let problem =
+            "is missing; without it no shard is made (to remove the shards that there are, write disable: true)";
+        findings.refuse("spec.root.auto", problem);
+    }
+    if root.resource_selector.is_empty() {
+        let problem = "is missing or empty; say which resources are divided among the shards";
+        findings.refuse("spec.root.resourceSelector", problem);
+    }
+    let namespace = config.metadata.namespace.as_deref().unwrap_or_default();
+    check_limits(
+        &root.resource_selector,
+        "spec.root.resourceSelector",
+        namespace,
+        findings,
+    );
+    canary_namespaces(root, findings);
+    if findings.is_accepted() {
+        children(config, keys, findings);
+    }
+}
+
+/// What happens to the shards' objects when a root is disabled.
+fn price_of_disabling(config: &ShardingConfig) -> &'static str {
+    if config.spec.controller.is_some() {
+        "removes the shards: one of them gets everything, and pods of the others show nothing until they are deleted or made again \
+         (docs/manager.md, \"Deleting shards\")"
+    } else {
+        "removes the shards while their pods run, and without spec.controller all of them see everything at once; to have one owner at any \
+         time, scale the controller to zero first"
+    }
+}
+
+/// A selector that names pods leaves no pod, or one, to all shards.
+fn names_pods(config: &ShardingConfig, findings: &mut Findings) {
+    let Some(selector) = &config.spec.selector else { return };
+    let problem =
+        "names pods, which follow from root.targetStatefulSet here; with both, shards would have no pods: remove it";
+    if selector.match_labels.contains_key(STATEFUL_SET_POD_NAME) {
+        findings.refuse("spec.selector.matchLabels", problem);
+    }
+    for (index, requirement) in selector.match_expressions.iter().enumerate() {
+        if requirement.key == STATEFUL_SET_POD_NAME {
+            findings.refuse(format!("spec.selector.matchExpressions[{index}]"), problem);
+        }
+    }
+}
+
+fn canary_namespaces(root: &Root, findings: &mut Findings) {
+    let namespaces = root.canary.iter().flat_map(|canary| &canary.in_namespaces);
+    for (index, namespace) in namespaces.enumerate() {
+        if !is_dns_label(namespace) || namespace.len() > 63 {
+            let path = format!("spec.root.canary.inNamespaces[{index}]");
+            findings.refuse(path, format!("{namespace:?} is no namespace; write the name of one"));
+        }
+    }
+}
+
+/// Whatever else is wrong shows in what would be made of it.
+fn children(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
+    match auto_shard(config, &[], keys) {
+        Err(mistakes) => findings.mistakes = mistakes,
+        // What is wrong with one is wrong with all.
+        Ok(children) => {
+            let wrong = |child: &ShardingConfig| Some((child.metadata.name.clone()?, check(child, keys).mistakes));
+            let mut wrong = children
+                .iter()
+                .filter_map(wrong)
+                .filter(|(_, mistakes)| !mistakes.list().is_empty());
+            if let Some((name, mistakes)) = wrong.next() {
+                for mistake in mistakes.list() {
+                    let problem = format!(
+                        "makes {name} with {}, which does not do: {}",
+                        mistake.path, mistake.problem
+                    );
+                    findings.refuse("spec.root", problem);
+                }
+            }
+        }
+    }
+}

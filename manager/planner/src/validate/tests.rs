@@ -1,0 +1,307 @@
+//! Each rule, by an object that breaks it and no other (`cases.json`).
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::samples as objects;
+
+fn told(document: &Value) -> Vec<String> {
+    let findings = validate(document);
+    let mistakes = findings.mistakes.list().iter();
+    mistakes.map(|it| format!("{}: {}", it.path, it.problem)).collect()
+}
+
+/// A valid object with fields put elsewhere by JSON pointers; `null` removes.
+fn with(document: &Value, changes: &Value) -> Value {
+    let mut document = document.clone();
+    for (pointer, value) in changes.as_object().unwrap() {
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        let parent = document.pointer_mut(parent).unwrap_or_else(|| panic!("{pointer}"));
+        let parent = parent.as_object_mut().unwrap_or_else(|| panic!("{pointer}"));
+        match value {
+            Value::Null => drop(parent.remove(field)),
+            value => drop(parent.insert(field.to_owned(), value.clone())),
+        }
+    }
+    document
+}
+
+fn shard() -> Value {
+    objects::shard("s", &[objects::plugin("audit", 0)])
+}
+
+fn root() -> Value {
+    let spec = json!({"controller": {"leaderElectionName": "lock"}, "root": {
+        "prefix": "p", "targetStatefulSet": "t", "auto": {"shardingSize": 2, "everyShardReplicas": 1},
+        "canary": {"replicas": 1, "inNamespaces": ["a"]},
+        "resourceSelector": [{"relateResources": [{"apiGroups": ["*"], "resources": ["pods"]}]}],
+    }});
+    objects::object("ShardingConfig", "root", &spec)
+}
+
+fn breaker() -> Value {
+    let rules = [objects::limit("LimiterOnly", "slow"), objects::limit("Normal", "break")];
+    let lists = [objects::list("hosts", "Whitelist", "a.example")];
+    objects::breaker("b", &json!({}), &rules, &lists)
+}
+
+fn faults() -> Value {
+    objects::faults("f")
+}
+
+/// Each change makes one mistake, which starts with the path and has the words.
+fn each(document: &Value, group: &str) {
+    assert_eq!(told(document), Vec::<String>::new());
+    let cases: Value = serde_json::from_str(include_str!("cases.json")).unwrap();
+    for case in cases[group].as_array().unwrap() {
+        let told = told(&with(document, &case["set"]));
+        let expected = case["says"].as_str().unwrap();
+        assert!(told.len() == 1 && told[0].starts_with(expected), "{case}: {told:?}");
+    }
+}
+
+#[test]
+fn documents() {
+    each(&shard(), "documents");
+    let changes = json!({"/metadata/name": null, "/metadata/generateName": "s-", "/spec/controller": null});
+    assert_eq!(told(&with(&shard(), &changes)), Vec::<String>::new());
+    assert!(!validate(&json!("text")).is_accepted());
+}
+
+#[test]
+fn a_label_skips_the_rules_and_not_the_schema() {
+    let ignored = json!({"/metadata/labels": {"ctrlmesh.kusionstack.io/ignore-validate": ""}});
+    let shard = with(&shard(), &ignored);
+    let without_limits = with(&shard, &json!({"/spec/limits": null}));
+    assert_eq!(told(&without_limits), Vec::<String>::new());
+    let Ok(object) = read(&without_limits) else {
+        panic!("it can be read")
+    };
+    assert!(
+        !check(&object, &LabelKeys::default()).is_accepted(),
+        "what compiles does not follow from the label"
+    );
+    let wrong_type = with(&shard, &json!({"/spec/limits": 1}));
+    assert_eq!(told(&wrong_type), ["spec.limits: is 1; write a list"]);
+}
+
+#[test]
+fn shards() {
+    each(&shard(), "shards");
+}
+
+#[test]
+fn roots() {
+    each(&root(), "roots");
+    let disabled = with(&root(), &json!({"/spec/root/disable": true, "/spec/root/auto": null}));
+    assert_eq!(told(&disabled), Vec::<String>::new());
+    let findings = validate(&disabled);
+    let warning = &findings.warnings.list()[0];
+    assert_eq!(warning.path, "spec.root.disable");
+    assert!(
+        warning.problem.contains("one of them gets everything"),
+        "{}",
+        warning.problem
+    );
+    let findings = validate(&with(&disabled, &json!({"/spec/controller": null})));
+    let warning = &findings.warnings.list()[0];
+    assert!(warning.problem.contains("to zero first"), "{}", warning.problem);
+    assert!(validate(&root()).warnings.list().is_empty());
+}
+
+#[test]
+fn plugins() {
+    let key = "-----BEGIN PUBLIC KEY-----\n\
+        MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAENDQdKzgkTQxd4hufxO8iQGhF7sSV\n\
+        8fB8WzJ8DAddqTVs3k2dv0Xze2BkG9LArOQnX7J+l7emTIaDy65hw3JzeA==\n\
+        -----END PUBLIC KEY-----\n";
+    let mut shard = shard();
+    shard["spec"]["plugins"][0]["verificationKey"] = key.into();
+    each(&shard, "plugins");
+    shard["spec"]["plugins"][0]["settings"] = json!({"text": "x".repeat(300_000)});
+    let told = told(&shard);
+    assert!(
+        told[0].starts_with("spec.plugins[0].settings: has 300011 bytes"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn circuit_breakers() {
+    each(&breaker(), "circuit_breakers");
+}
+
+#[test]
+fn too_many_rules_for_one_plugin_are_told() {
+    let many = |policy: &str, count: usize| -> Vec<Value> {
+        (0..count).map(|n| objects::limit(policy, &format!("r{n}"))).collect()
+    };
+    for (policy, most) in [("Normal", 24), ("LimiterOnly", 64)] {
+        let of = |count| with(&breaker(), &json!({"/spec/rateLimitings": many(policy, count)}));
+        assert_eq!(told(&of(most)), Vec::<String>::new());
+        let told = told(&of(most + 1));
+        let expected = format!("spec.rateLimitings: {} rules; at most", most + 1);
+        assert!(told.len() == 1 && told[0].starts_with(&expected), "{told:?}");
+    }
+}
+
+#[test]
+fn fault_injections() {
+    each(&faults(), "fault_injections");
+    let conflict = with(
+        &faults(),
+        &json!({"/spec/httpFault/0/abort": null, "/spec/httpFault/0/do": "conflict"}),
+    );
+    assert_eq!(told(&conflict), Vec::<String>::new());
+    let unknown = told(&with(&conflict, &json!({"/spec/httpFault/0/do": "conflct"})));
+    assert!(unknown[0].starts_with("spec.httpFault[0].do"), "{unknown:?}");
+    let mut fault = faults()["spec"]["httpFault"][0].clone();
+    fault["name"] = "a".into();
+    let twice = told(&with(&faults(), &json!({"/spec/httpFault": [fault, fault]})));
+    let expected = "spec.httpFault[1].name: \"a\" is the name of another rule too";
+    assert!(twice.len() == 1 && twice[0].starts_with(expected), "{twice:?}");
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let told = told(&with(
+        &breaker(),
+        &json!({
+            "/spec/rateLimitings/0/bucket/interval": "x",
+            "/spec/rateLimitings/1/bucket/interval": "y",
+            "/spec/selector": {"matchLabels": {"a": "b c"}},
+        }),
+    ));
+    assert_eq!(told.len(), 3, "{told:?}");
+}
+
+#[test]
+fn rules_are_asked_about_what_the_schema_leaves() {
+    let wrong = with(
+        &breaker(),
+        &json!({
+            "/spec/selecter": {},
+            "/spec/rateLimitings/0/maxInFligt": 1,
+            "/spec/rateLimitings/0/bucket/interval": "x",
+            "/spec/rateLimitings/1/bucket/interval": "y",
+        }),
+    );
+    let told = told(&wrong);
+    let begins = [
+        "spec.rateLimitings[0].maxInFligt: is not a field here",
+        "spec.selecter: is not a field here",
+        "spec.rateLimitings[0].bucket.interval: \"x\" is no duration",
+        "spec.rateLimitings[1].bucket.interval: \"y\" is no duration",
+    ];
+    let are_told = told.iter().zip(begins).all(|(told, begin)| told.starts_with(begin));
+    assert!(told.len() == begins.len() && are_told, "{told:?}");
+    let unnamed = with(
+        &breaker(),
+        &json!({"/metadata/name": null, "/spec/rateLimitings/1/bucket/interval": "y"}),
+    );
+    assert_eq!(validate(&unnamed).mistakes.list().len(), 2);
+}
+
+#[test]
+fn rules_are_asked_where_required_fields_are_missing_or_of_another_type() {
+    let wrong = with(
+        &breaker(),
+        &json!({
+            "/metadata/labels": {"a": 1},
+            "/spec/rateLimitings/0/name": null,
+            "/spec/rateLimitings/0/bucket/limit": "three",
+            "/spec/rateLimitings/1/bucket/interval": "y",
+            "/spec/selector": {"matchLabels": {"a": "b c"}},
+        }),
+    );
+    let told = told(&wrong);
+    let begins = [
+        "spec.rateLimitings[0].bucket.limit: is the text \"three\"; write a whole number",
+        "spec.rateLimitings[0].name: is missing; write a text",
+        "metadata.labels.a: is 1; write a text",
+        "spec.selector.matchLabels: \"b c\" is not a label value",
+        "spec.rateLimitings[1].bucket.interval: \"y\" is no duration",
+    ];
+    assert_eq!(told.len(), begins.len(), "{told:?}");
+    for begin in begins {
+        assert!(told.iter().any(|told| told.starts_with(begin)), "{begin}: {told:?}");
+    }
+}
+
+#[test]
+fn documents_that_do_not_say_what_they_are_are_told_what_to_write() {
+    let kinds = "CircuitBreaker, FaultInjection, ManagerState, ShardingConfig";
+    for (document, expected) in [
+        (
+            json!({"metadata": {"name": "a"}, "spec": {}}),
+            vec![
+                "apiVersion: is missing; write ctrlmesh.kusionstack.io/v1alpha1".to_owned(),
+                format!("kind: is missing; write the kind of ctrlmesh.kusionstack.io/v1alpha1 that is meant: {kinds}"),
+            ],
+        ),
+        (
+            json!(["a"]),
+            vec![": is no mapping; write apiVersion, kind, metadata and spec".to_owned()],
+        ),
+        (
+            with(&breaker(), &json!({"/spce": {}, "/metdata": {}})),
+            ["metdata", "spce"]
+                .into_iter()
+                .zip(["metadata", "spec"])
+                .map(|(field, meant)| {
+                    format!("{field}: is not a field here; known are apiVersion, kind, metadata, spec, status; did you mean {meant}?")
+                })
+                .collect(),
+        ),
+    ] {
+        let mut told = told(&document);
+        told.sort();
+        assert_eq!(told, expected, "{document}");
+    }
+}
+
+#[test]
+fn fields_and_names_without_effect_are_warned_of() {
+    let warned = |document: &Value| {
+        let findings = validate(document);
+        assert!(findings.is_accepted(), "{document}: {}", findings.mistakes);
+        let warnings = findings.warnings.list().iter();
+        warnings
+            .map(|it| format!("{}: {}", it.path, it.problem))
+            .collect::<Vec<_>>()
+    };
+    let webhook = json!({"/spec/webhook": {"certDir": "/certs", "port": 9443}});
+    let told = warned(&with(&shard(), &webhook));
+    assert!(
+        told.len() == 1 && told[0].starts_with("spec.webhook: has no effect"),
+        "{told:?}"
+    );
+    let names = |of: &str| json!({of: ["configmap"]});
+    for (document, path) in [
+        (shard(), "/spec/limits/0/relateResources/0/resources"),
+        (root(), "/spec/root/resourceSelector/0/relateResources/0/resources"),
+        (breaker(), "/spec/rateLimitings/0/resourceRules/0/resources"),
+        (faults(), "/spec/httpFault/0/match/resources/0/resources"),
+    ] {
+        assert_eq!(warned(&document), Vec::<String>::new());
+        let told = warned(&with(&document, &names(path)));
+        let says = "\"configmap\" is the name of no resource, so nothing of it is meant; did you mean \"configmaps\"?";
+        assert!(told.len() == 1 && told[0].ends_with(says), "{path}: {told:?}");
+        let place = told[0]
+            .split_once(": ")
+            .unwrap()
+            .0
+            .replace(['.', '['], "/")
+            .replace(']', "");
+        assert_eq!(format!("/{place}"), format!("{path}/0"));
+    }
+}
+
+#[test]
+fn legal_field_without_effect_is_warned_of() {
+    let findings = validate(&with(&breaker(), &json!({"/spec/rateLimitings/0/resourceRules": []})));
+    assert!(findings.is_accepted());
+    let warning = &findings.warnings.list()[0];
+    assert_eq!(warning.path, "spec");
+    assert!(warning.problem.contains("\"slow\" can't match"), "{}", warning.problem);
+}

@@ -1,0 +1,88 @@
+//! The view of a shard as sets of labels: one for each resource that its limits name, and one for all others where a limit has a wildcard.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use ctrlmesh_manager_api::sharding_config::{Limit, ResourceGroup};
+
+use crate::label_set::LabelSet;
+
+/// A resource, or all that have no name in any limit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ResourceClass {
+    /// `None`: a group that no limit names.
+    group: Option<String>,
+    /// `None`: a resource that no limit names.
+    resource: Option<String>,
+}
+
+/// All resources that some limits tell apart: every group that is named, and any other, with every resource that is named, and any
+/// other. (`apps/*` and `*/deployments` meet in a pair that neither names.)
+pub fn classes<'a>(limits: impl Iterator<Item = &'a Limit> + Clone) -> BTreeSet<ResourceClass> {
+    let rules = || limits.clone().flat_map(|limit| &limit.relate_resources);
+    let named = |names: &[String]| -> Vec<Option<String>> {
+        names.iter().filter(|name| *name != "*").cloned().map(Some).collect()
+    };
+    let mut groups: BTreeSet<Option<String>> = rules().flat_map(|rule| named(&rule.api_groups)).collect();
+    let mut resources: BTreeSet<Option<String>> = rules().flat_map(|rule| named(&rule.resources)).collect();
+    groups.insert(None);
+    resources.insert(None);
+    let pairs = groups.into_iter().flat_map(|group| {
+        let with = move |resource: &Option<String>| ResourceClass {
+            group: group.clone(),
+            resource: resource.clone(),
+        };
+        resources.iter().map(with).collect::<Vec<_>>()
+    });
+    // Pairs that all the same limits are for are one, but for those that people have written.
+    let mut known: BTreeSet<Vec<bool>> = BTreeSet::new();
+    let is_told_apart = |class: &ResourceClass| {
+        let limits: Vec<bool> = limits.clone().map(|limit| class.is_in(limit)).collect();
+        limits.contains(&true) && (known.insert(limits) || rules().any(|rule| class.is_named_by(rule)))
+    };
+    pairs.filter(is_told_apart).collect()
+}
+
+/// What of a resource is seen: all limits that match hold together, as in the shard-selector plugin. `None`: nothing.
+pub fn seen<'a>(limits: impl Iterator<Item = &'a Limit>, class: &ResourceClass) -> Option<LabelSet> {
+    let mut set = LabelSet::default();
+    for selector in limits
+        .filter(|limit| class.is_in(limit))
+        .filter_map(|limit| limit.selector.as_ref())
+    {
+        set = set.and(&LabelSet::of(selector)?)?;
+    }
+    Some(set)
+}
+
+impl ResourceClass {
+    /// Whether a limit is for these.
+    fn is_in(&self, limit: &Limit) -> bool {
+        let groups = &limit.relate_resources;
+        groups.is_empty() || groups.iter().any(|group| self.is_of(group))
+    }
+
+    fn is_named_by(&self, group: &ResourceGroup) -> bool {
+        let has = |names: &[String], name: &Option<String>| name.as_ref().is_some_and(|name| names.contains(name));
+        has(&group.api_groups, &self.group) && has(&group.resources, &self.resource)
+    }
+
+    fn is_of(&self, group: &ResourceGroup) -> bool {
+        let has = |names: &[String], name: &Option<String>| {
+            names.iter().any(|known| known == "*" || name.as_ref() == Some(known))
+        };
+        has(&group.api_groups, &self.group) && has(&group.resources, &self.resource)
+    }
+}
+
+impl fmt::Display for ResourceClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.group.as_deref(), self.resource.as_deref()) {
+            (Some(""), Some(resource)) => f.write_str(resource),
+            (None, Some(resource)) => write!(f, "{resource} (of any group)"),
+            (None, None) => f.write_str("other resources"),
+            (Some(group), Some(resource)) => write!(f, "{group}/{resource}"),
+            (Some(group), None) => write!(f, "other resources of {group:?}"),
+        }
+    }
+}

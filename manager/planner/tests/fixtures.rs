@@ -1,0 +1,136 @@
+//! Samples that people have: taken unchanged, or refused with the reason that the file states.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ctrlmesh_contract::Mistakes;
+use ctrlmesh_manager_planner::validate;
+use ctrlmesh_manager_planner::validate::mend;
+use serde_json::Value;
+
+fn files(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(folder);
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    assert!(!files.is_empty());
+    files
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    text.split("\n---\n")
+        .map(|text| serde_saphyr::from_str(text).unwrap())
+        .collect()
+}
+
+/// Lines that begin so, without their beginning.
+fn noted<'t>(text: &'t str, what: &str) -> Vec<&'t str> {
+    text.lines().filter_map(|line| line.strip_prefix(what)).collect()
+}
+
+fn told(all: &Mistakes) -> Vec<String> {
+    all.list()
+        .iter()
+        .map(|it| format!("{}: {}", it.path, it.problem))
+        .collect()
+}
+
+#[test]
+fn samples_apply_unchanged() {
+    for file in files("accepted") {
+        let text = fs::read_to_string(&file).unwrap();
+        let mut warnings = Vec::new();
+        for document in documents(&text) {
+            let findings = validate(&document);
+            assert!(findings.is_accepted(), "{}: {}", file.display(), findings.mistakes);
+            warnings.extend(told(&findings.warnings));
+        }
+        assert_eq!(warnings, noted(&text, "# warning: "), "{}", file.display());
+    }
+}
+
+#[test]
+fn shipped_samples_are_not_warned_of() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/samples");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let file = entry.unwrap().path();
+        for document in documents(&fs::read_to_string(&file).unwrap()) {
+            let findings = validate(&document);
+            let all = [told(&findings.mistakes), told(&findings.warnings)].concat();
+            assert!(all.is_empty(), "{}: {all:?}", file.display());
+            count += 1;
+        }
+    }
+    assert!(count >= 6, "{count}");
+}
+
+#[test]
+fn samples_that_make_no_sense_are_refused_with_the_reason() {
+    for file in files("refused").into_iter().chain(files("refused-by-rules")) {
+        let text = fs::read_to_string(&file).unwrap();
+        let documents = documents(&text);
+        let told = documents.iter().flat_map(|document| told(&validate(document).mistakes));
+        assert_eq!(
+            told.collect::<Vec<_>>(),
+            noted(&text, "# reason: "),
+            "{}",
+            file.display()
+        );
+    }
+}
+
+#[test]
+fn every_refused_sample_is_mended_without_a_person() {
+    for file in files("refused").into_iter().chain(files("refused-by-rules")) {
+        for mut document in documents(&fs::read_to_string(&file).unwrap()) {
+            while let Some(mend) = mend(&document) {
+                document = mend.apply(&document).unwrap();
+            }
+            let mistakes = validate(&document).mistakes;
+            assert!(mistakes.list().is_empty(), "{}: {mistakes}", file.display());
+        }
+    }
+}
+
+/// `rules.json`: what an API server refuses by schema and CEL, these rules refuse at the same field. `TestCRDs` asks the API server.
+#[test]
+fn schema_check_refuses_same_fields_as_api_server() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let cases: Vec<Value> = serde_json::from_str(&fs::read_to_string(folder.join("rules.json")).unwrap()).unwrap();
+    for case in &cases {
+        let text = fs::read_to_string(folder.join("accepted").join(case["of"].as_str().unwrap())).unwrap();
+        let mut document = documents(&text).remove(0);
+        for (pointer, value) in case["set"].as_object().unwrap() {
+            let (parent, field) = pointer.rsplit_once('/').unwrap();
+            let parent = document.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+            match value {
+                Value::Null => drop(parent.remove(field)),
+                value => drop(parent.insert(field.to_owned(), value.clone())),
+            }
+        }
+        let mistakes = validate(&document).mistakes;
+        let [mistake] = mistakes.list() else {
+            panic!("{case}: {mistakes}")
+        };
+        assert!(
+            mistake.path.starts_with(case["path"].as_str().unwrap()),
+            "{case}: {}",
+            mistake.path
+        );
+        // Where ours has other words than a pattern, they are compared.
+        let says = case["ours"].as_str().or(case["says"].as_str()).unwrap();
+        assert!(mistake.problem.contains(says), "{case}: {}", mistake.problem);
+    }
+}

@@ -1,0 +1,126 @@
+//! The Secret with what is served now, what will be served next, and whose certificates may still be served somewhere.
+//! Its first keys are those of KusionStack's manager.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+
+use super::credential::{Credential, certificates};
+use super::validity::not_after;
+
+const CA: &str = "ca-cert.pem";
+const CA_KEY: &str = "ca-key.pem";
+const CERTIFICATE: &str = "tls.crt";
+const KEY: &str = "tls.key";
+/// The same two, where KusionStack's manager looks for them after a way back to it.
+const COPIES: [(&str, &str); 2] = [(CERTIFICATE, "cert.pem"), (KEY, "key.pem")];
+/// Before the keys of what will be served.
+const NEXT: &str = "next-";
+const RETIRED: &str = "retired-ca-certs.pem";
+
+/// What the Secret says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) current: Option<Credential>,
+    /// What will be, once every client trusts its CA.
+    pub(crate) next: Option<Credential>,
+    /// CAs of what was served, PEM. A replica that has not seen the Secret's last change still serves it.
+    pub(crate) retired: Vec<String>,
+}
+
+impl Stored {
+    /// Reads it. What is not there or no text is as if it had never been made.
+    pub(crate) fn of(secret: &Secret) -> Self {
+        let text = |key: &str| {
+            let bytes = &secret.data.as_ref()?.get(key)?.0;
+            Some(std::str::from_utf8(bytes).ok()?.to_owned())
+        };
+        let credential = |prefix: &str| {
+            let text = |key: &str| text(&format!("{prefix}{key}"));
+            Some(Credential {
+                ca: text(CA)?,
+                ca_key: text(CA_KEY).unwrap_or_default(),
+                certificate: text(CERTIFICATE)?,
+                key: text(KEY)?,
+            })
+        };
+        Self {
+            current: credential(""),
+            next: credential(NEXT),
+            retired: text(RETIRED).map(|pem| blocks(&pem)).unwrap_or_default(),
+        }
+    }
+
+    /// Writes it into the data of a Secret, which may have keys of other people.
+    pub(crate) fn write(&self, data: &mut BTreeMap<String, ByteString>) {
+        let mut set = |key: String, value: Option<&str>| match value {
+            Some(value) => drop(data.insert(key, ByteString(value.as_bytes().to_vec()))),
+            None => drop(data.remove(&key)),
+        };
+        for (prefix, credential) in [("", &self.current), (NEXT, &self.next)] {
+            let credential = credential.as_ref();
+            set(format!("{prefix}{CA}"), credential.map(|it| it.ca.as_str()));
+            set(format!("{prefix}{CA_KEY}"), credential.map(|it| it.ca_key.as_str()));
+            set(
+                format!("{prefix}{CERTIFICATE}"),
+                credential.map(|it| it.certificate.as_str()),
+            );
+            set(format!("{prefix}{KEY}"), credential.map(|it| it.key.as_str()));
+        }
+        let retired = self.retired.concat();
+        set(RETIRED.to_owned(), (!retired.is_empty()).then_some(retired.as_str()));
+        for (key, copy) in COPIES {
+            if let Some(value) = data.get(key).cloned() {
+                data.insert(copy.to_owned(), value);
+            }
+        }
+    }
+
+    pub(super) fn credentials(&self) -> impl Iterator<Item = &Credential> {
+        self.current.iter().chain(&self.next)
+    }
+
+    pub(super) fn credentials_mut(&mut self) -> impl Iterator<Item = &mut Credential> {
+        self.current.iter_mut().chain(&mut self.next)
+    }
+
+    /// Every CA that clients must trust, PEM.
+    pub(crate) fn bundle(&self) -> String {
+        let served = [&self.current, &self.next].into_iter().flatten();
+        served
+            .map(|it| it.ca.as_str())
+            .chain(self.retired.iter().map(String::as_str))
+            .collect()
+    }
+
+    /// Puts a CA among the retired, unless it has ended or is none.
+    pub(super) fn retire(&mut self, credential: Option<Credential>, now: SystemTime) {
+        self.retired.extend(credential.iter().flat_map(|it| blocks(&it.ca)));
+        self.forget_ended(now);
+    }
+
+    /// Drops retired CAs that have ended.
+    pub(super) fn forget_ended(&mut self, now: SystemTime) {
+        self.retired.retain(|pem| expiry(pem).is_some_and(|end| now < end));
+    }
+
+    /// When the next of the retired CAs ends.
+    pub(super) fn retired_until(&self) -> Option<SystemTime> {
+        self.retired.iter().filter_map(|pem| expiry(pem)).min()
+    }
+}
+
+fn expiry(pem: &str) -> Option<SystemTime> {
+    not_after(certificates(pem).first()?)
+}
+
+/// A PEM text for each of its certificates.
+pub(crate) fn blocks(pem: &str) -> Vec<String> {
+    const END: &str = "-----END CERTIFICATE-----";
+    pem.split_inclusive(END)
+        .filter(|block| block.ends_with(END))
+        .map(|block| format!("{}\n", block.trim_start()))
+        .collect()
+}

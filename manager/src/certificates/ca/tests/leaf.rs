@@ -1,0 +1,117 @@
+//! A CA that signs several certificates, trusted by programs that read whom to trust once, when they start.
+
+use super::super::credential::{certificates, verify};
+use super::*;
+use crate::certificates::mesh_ca::SCHEDULE;
+
+const LEAF: Leaf = SCHEDULE.leaf.unwrap();
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+/// What a program may live without a restart.
+const LONGEST: Duration = Duration::from_secs(4 * 365 * 24 * 3600 - 24 * 3600);
+
+/// What is done until there is nothing to do, where everybody trusts what they shall at once.
+fn work(stored: &mut Stored, names: &[String], now: SystemTime) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut bundle = stored.bundle();
+    loop {
+        let facts = Facts {
+            now,
+            stored,
+            names,
+            bundles: std::slice::from_ref(&bundle),
+            // It settled long ago.
+            trusted_since: Some(now - DAY),
+        };
+        let step = plan(&facts, &SCHEDULE);
+        match step {
+            Step::Rest(_) => return steps,
+            Step::Trust => bundle = stored.bundle(),
+            step => *stored = stored.after(step, names, now, &SCHEDULE).unwrap(),
+        }
+        steps.push(step);
+        assert!(steps.len() < 10, "{steps:?}");
+    }
+}
+
+#[test]
+fn programs_that_live_for_years_go_on_through_every_rotation() {
+    let mut stored = Stored::default();
+    // Bundles that a program may have read, and the last time at which one did.
+    let mut read: Vec<(SystemTime, String)> = Vec::new();
+    let mut authorities = std::collections::BTreeSet::new();
+    for day in (0..40 * 365).step_by(20) {
+        let now = start() + DAY * day;
+        work(&mut stored, &names(), now);
+        let current = stored.current.clone().unwrap();
+        authorities.insert(current.ca.clone());
+        match read.iter_mut().find(|(_, bundle)| *bundle == stored.bundle()) {
+            Some((last, _)) => *last = now,
+            None => read.push((now, stored.bundle())),
+        }
+        read.retain(|(last, _)| now < *last + LONGEST);
+        for (last, bundle) in &read {
+            let is_accepted = verify(&current.certificate, &certificates(bundle), &names(), now);
+            assert!(
+                is_accepted,
+                "day {day}: who started {:?} before is cut off",
+                now.duration_since(*last)
+            );
+        }
+        let left = certificate_end(&current).duration_since(now).unwrap();
+        assert!(left > LEAF.renew_before - 20 * DAY, "day {day}: {left:?} are left");
+        assert!(certificates(&stored.bundle()).len() <= 3, "day {day}");
+    }
+    assert!(authorities.len() >= 4, "{}", authorities.len());
+}
+
+fn certificate_end(credential: &Credential) -> SystemTime {
+    not_after(&certificates(&credential.certificate)[0]).unwrap()
+}
+
+#[test]
+fn a_certificate_is_signed_again_before_its_end_and_for_other_names() {
+    let mut stored = Stored::default();
+    assert_eq!(work(&mut stored, &names(), start()), [Step::Issue, Step::Trust]);
+    let first = stored.current.clone().unwrap();
+    assert_eq!(certificate_end(&first), start() + LEAF.life);
+    let due = start() + LEAF.life - LEAF.renew_before;
+    assert_eq!(work(&mut stored, &names(), due - DAY), []);
+    assert_eq!(work(&mut stored, &names(), due), [Step::Sign]);
+    let second = stored.current.clone().unwrap();
+    assert_eq!((&second.ca, &second.ca_key), (&first.ca, &first.ca_key));
+    assert_ne!(second.key, first.key);
+    assert!(verify(&second.certificate, &certificates(&first.ca), &names(), due));
+
+    let mut more = names();
+    more.push("10.96.0.1".to_owned());
+    assert_eq!(work(&mut stored, &more, due), [Step::Sign]);
+    assert!(verify(
+        &stored.current.clone().unwrap().certificate,
+        &certificates(&first.ca),
+        &more,
+        due
+    ));
+}
+
+/// Whoever holds the key of another CA can't be asked again and again.
+#[test]
+fn a_ca_without_its_key_is_replaced() {
+    let mut stored = Stored::default();
+    work(&mut stored, &names(), start());
+    let other = issued(start(), YEAR);
+    for key in ["", &other.ca_key] {
+        let mut stored = stored.clone();
+        let current = stored.current.as_mut().unwrap();
+        current.ca_key = key.to_owned();
+        let before = current.clone();
+        assert_eq!(
+            work(&mut stored, &names(), start() + DAY),
+            [Step::Prepare, Step::Trust, Step::Promote]
+        );
+        assert_ne!(stored.current.as_ref().unwrap().ca, before.ca);
+        assert!(
+            stored.bundle().contains(&before.ca),
+            "who serves the old one goes on to be trusted"
+        );
+    }
+}

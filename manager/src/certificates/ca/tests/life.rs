@@ -1,0 +1,271 @@
+//! What is done when, and that nobody is cut off meanwhile.
+
+use proptest::prelude::*;
+
+use super::super::credential::{certificates, verify};
+use super::*;
+
+fn asked(stored: &Stored, bundle: &str, now: SystemTime, trusted_since: Option<SystemTime>) -> Step {
+    let facts = Facts {
+        now,
+        stored,
+        names: &names(),
+        bundles: &[bundle.to_owned()],
+        trusted_since,
+    };
+    plan(&facts, &Schedule::default())
+}
+
+fn after(stored: &Stored, step: Step, now: SystemTime) -> Stored {
+    stored.after(step, &names(), now, &Schedule::default()).unwrap()
+}
+
+#[test]
+fn rotation_steps_follow_in_order() {
+    let (now, schedule) = (start(), Schedule::default());
+    let none = Stored::default();
+    assert_eq!(asked(&none, "", now, None), Step::Issue);
+    let fresh = after(&none, Step::Issue, now);
+    assert_eq!(asked(&fresh, "", now, None), Step::Trust);
+    assert_eq!(asked(&fresh, &fresh.bundle(), now, None), Step::Rest(schedule.rest));
+
+    let due = now + schedule.life - schedule.renew_before;
+    let almost = due - Duration::from_secs(7);
+    assert_eq!(
+        asked(&fresh, &fresh.bundle(), almost, None),
+        Step::Rest(Duration::from_secs(7))
+    );
+    assert_eq!(asked(&fresh, &fresh.bundle(), due, None), Step::Prepare);
+    let prepared = after(&fresh, Step::Prepare, due);
+    assert_eq!(prepared.current, fresh.current, "what was prepared is not served");
+    assert_eq!(asked(&prepared, &fresh.bundle(), due, None), Step::Trust);
+    assert_eq!(asked(&prepared, &prepared.bundle(), due, None), Step::Settle);
+    let early = due + schedule.settle - Duration::from_secs(1);
+    let rest = Step::Rest(Duration::from_secs(1));
+    assert_eq!(asked(&prepared, &prepared.bundle(), early, Some(due)), rest);
+    let settled = due + schedule.settle;
+    assert_eq!(asked(&prepared, &prepared.bundle(), settled, Some(due)), Step::Promote);
+    // A bundle that somebody reset comes first, however long it was complete.
+    assert_eq!(asked(&prepared, &fresh.bundle(), settled, Some(due)), Step::Trust);
+
+    let promoted = after(&prepared, Step::Promote, settled);
+    assert_eq!((&promoted.current, &promoted.next), (&prepared.next, &None));
+    assert_eq!(certificates(&promoted.bundle()).len(), 2);
+    let bundle = promoted.bundle();
+    assert_eq!(asked(&promoted, &bundle, settled, None), Step::Rest(schedule.rest));
+    let ended = now + schedule.life;
+    assert_eq!(asked(&promoted, &bundle, ended, None), Step::Forget);
+    let forgot = after(&promoted, Step::Forget, ended);
+    assert_eq!(certificates(&forgot.bundle()).len(), 1);
+    assert_eq!(asked(&forgot, &bundle, ended, None), Step::Trust);
+}
+
+#[test]
+fn unacceptable_certificate_is_replaced_at_once() {
+    let now = start();
+    let good = issued(now, 300 * DAY);
+    type Change = fn(&mut Credential);
+    let changes: [(&str, Change); 4] = [
+        ("another's key", |it| it.key = issued(start(), DAY).key),
+        ("another's CA", |it| it.ca = issued(start(), DAY).ca),
+        ("no PEM", |it| it.certificate = "certificate".to_owned()),
+        ("its CA has ended", |it| it.ca = issued(start() - 9 * DAY, DAY).ca),
+    ];
+    for (what, change) in changes {
+        let mut bad = good.clone();
+        change(&mut bad);
+        let stored = Stored {
+            current: Some(bad),
+            ..Stored::default()
+        };
+        assert_eq!(asked(&stored, &stored.bundle(), now, None), Step::Issue, "{what}");
+    }
+    let stored = Stored {
+        current: Some(good.clone()),
+        ..Stored::default()
+    };
+    assert_eq!(asked(&stored, &stored.bundle(), now + 300 * DAY, None), Step::Issue);
+    let renamed = Facts {
+        now,
+        stored: &stored,
+        names: &["webhooks.example".to_owned()],
+        bundles: &[],
+        trusted_since: None,
+    };
+    // It is good for those who call by the old name until they know the next one.
+    assert_eq!(plan(&renamed, &Schedule::default()), Step::Prepare);
+    // Who calls by the old name still trusts what some replica still serves.
+    assert!(after(&stored, Step::Issue, now).bundle().contains(&good.ca));
+    assert!(matches!(
+        Credential::issue(&["*.".to_owned()], now, &living(DAY)),
+        Err(Error::Names(_))
+    ));
+}
+
+/// As KusionStack's manager leaves it: ten years, and keys that are copies.
+#[test]
+fn a_secret_of_kusionstack_is_taken_over() {
+    let now = start();
+    let theirs = issued(now - 365 * DAY, 3650 * DAY);
+    let text = |text: &str| k8s_openapi::ByteString(text.as_bytes().to_vec());
+    let keys = [
+        ("ca-cert.pem", &theirs.ca),
+        ("ca-key.pem", &theirs.ca_key),
+        ("cert.pem", &theirs.certificate),
+        ("tls.crt", &theirs.certificate),
+        ("key.pem", &theirs.key),
+        ("tls.key", &theirs.key),
+    ];
+    let data = BTreeMap::from(keys.map(|(key, value)| (key.to_owned(), text(value))));
+    let secret = Secret {
+        data: Some(data.clone()),
+        ..Secret::default()
+    };
+    let stored = Stored::of(&secret);
+    assert_eq!(
+        asked(&stored, &theirs.ca, now, None),
+        Step::Rest(Schedule::default().rest)
+    );
+    let mut written = data.clone();
+    stored.write(&mut written);
+    assert_eq!(written, data);
+    // The way back: what is served is found under their names.
+    let mut rotated = data.clone();
+    let promoted = after(&after(&stored, Step::Prepare, now), Step::Promote, now);
+    promoted.write(&mut rotated);
+    assert_eq!(
+        rotated["cert.pem"],
+        text(&promoted.current.clone().unwrap().certificate)
+    );
+    let rotated = Secret {
+        data: Some(rotated),
+        ..Secret::default()
+    };
+    assert_eq!(Stored::of(&rotated), promoted);
+}
+
+#[test]
+fn keys_are_not_printed() {
+    let stored = after(&Stored::default(), Step::Issue, start());
+    let printed = format!("{stored:?}");
+    assert!(!printed.contains("KEY") && !printed.contains("BEGIN"), "{printed}");
+}
+
+/// A cluster with API servers that are slow to read bundles, and replicas that may be cut off from the Secret for ever.
+struct World {
+    now: SystemTime,
+    names: Vec<String>,
+    stored: Stored,
+    bundles: [String; 2],
+    trusted_since: Option<SystemTime>,
+    /// Bundles that were replaced, and when.
+    replaced: Vec<(SystemTime, String)>,
+    /// Everything that any replica may still serve.
+    served: Vec<Credential>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            now: start(),
+            names: names(),
+            stored: Stored::default(),
+            bundles: Default::default(),
+            trusted_since: None,
+            replaced: Vec::new(),
+            served: Vec::new(),
+        }
+    }
+
+    /// The leader works until it has nothing to do.
+    fn work(&mut self) {
+        for _ in 0..20 {
+            let facts = Facts {
+                now: self.now,
+                stored: &self.stored,
+                names: &self.names,
+                bundles: &self.bundles,
+                trusted_since: self.trusted_since,
+            };
+            let step = plan(&facts, &Schedule::default());
+            match step {
+                Step::Rest(_) => return,
+                Step::Settle => self.trusted_since = Some(self.now),
+                Step::Trust => {
+                    let bundle = self.stored.bundle();
+                    self.set_bundles(&bundle);
+                }
+                step => {
+                    self.trusted_since = None;
+                    let after = self.stored.after(step, &self.names, self.now, &Schedule::default());
+                    self.stored = after.unwrap();
+                }
+            }
+            self.check(step);
+        }
+        panic!("there is always something to do");
+    }
+
+    fn set_bundles(&mut self, bundle: &str) {
+        self.trusted_since = None;
+        for old in &mut self.bundles {
+            self.replaced
+                .push((self.now, std::mem::replace(old, bundle.to_owned())));
+        }
+    }
+
+    /// Whoever trusts a bundle that an API server may still use accepts what any replica may serve.
+    fn check(&mut self, step: Step) {
+        let current = self.stored.current.clone().unwrap();
+        if !self.served.contains(&current) {
+            // Before the first there is nobody to be cut off.
+            if self.served.is_empty() {
+                self.replaced.clear();
+                self.bundles = Default::default();
+            }
+            self.served.push(current);
+        }
+        let (now, settle) = (self.now, Schedule::default().settle);
+        self.replaced.retain(|(at, _)| now < *at + settle);
+        self.served.retain(|it| it.expires().unwrap() > now);
+        let old = self.replaced.iter().map(|(_, bundle)| bundle);
+        for bundle in old.chain(&self.bundles).filter(|bundle| !bundle.is_empty()) {
+            for served in &self.served {
+                let is_accepted = verify(&served.certificate, &certificates(bundle), &[], now);
+                assert!(is_accepted, "after {step:?} somebody is cut off");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+    #[test]
+    fn clients_are_never_cut_off(
+        waits in proptest::collection::vec((0_usize..7, any::<u8>()), 150),
+    ) {
+        const WAITS: [u64; 7] = [1, 60, 299, 301, 3_600, 86_400, 15 * 86_400];
+        let mut world = World::new();
+        world.work();
+        let mut rotations = 0;
+        // At the end a year of quiet, so that there is a rotation at least.
+        for (wait, event) in waits.into_iter().chain(vec![(6, u8::MAX); 25]) {
+            world.now += Duration::from_secs(WAITS[wait]);
+            match event {
+                // `kubectl apply` of the manifests.
+                0..16 => world.set_bundles(""),
+                // Another leader.
+                16..32 => world.trusted_since = None,
+                // WEBHOOK_HOST.
+                32..48 => world.names = vec![format!("webhooks-{event}.example")],
+                _ => {}
+            }
+            let before = world.stored.current.clone();
+            world.work();
+            rotations += usize::from(before != world.stored.current);
+        }
+        prop_assert!(rotations > 0);
+        let current = world.stored.current.unwrap();
+        prop_assert!(current.is_accepted(&world.names, world.now), "it has the names that the server is called by");
+    }
+}

@@ -1,0 +1,117 @@
+//! The authority that sidecars of a namespace serve under, and what it signed, in each namespace with pods that need it (docs/adr/0022):
+//! ConfigMap `ctrlmesh-ca` has the cluster's authority and the namespace's, Secret `ctrlmesh-serving-cert` a certificate for the names of
+//! the API server. No namespace trusts another's.
+//!
+//! Nothing is made before a pod asks for it, and what was made is kept up to date. Objects of these names that somebody else
+//! made are left alone. Leaves when what is made to [`crate::certificates::ca`].
+
+mod namespace;
+mod namespaces;
+mod object;
+mod seen;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ctrlmesh_contract::names::{CA_CONFIG_MAP, SERVING_SECRET};
+use k8s_openapi::api::core::v1::Service;
+
+use crate::certificates::ca::{Leaf, Schedule};
+use crate::cluster::{Context, Error, Rule, Scope};
+use namespaces::Namespaces;
+
+/// What the names of Secrets with authorities begin with: `ctrlmesh-mesh-ca-demo` has that of namespace demo, in the manager's.
+const SECRET: &str = "ctrlmesh-mesh-ca";
+/// Label of these Secrets, with the namespace that they are for.
+const OF_NAMESPACE: &str = "ctrlmesh.kusionstack.io/mesh-ca";
+/// The cluster's authority. It is the same in every namespace.
+const CLUSTER_CA: &str = "kube-root-ca.crt";
+const CA_FILE: &str = "ca.crt";
+/// The Service of the API server, and its namespace.
+pub(crate) const SERVICE: (&str, &str) = ("default", "kubernetes");
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Programs read whom to trust once, when they start: an authority lies in their bundle four years before it counts.
+pub(crate) const SCHEDULE: Schedule = Schedule {
+    life: Duration::from_secs(10 * YEAR.as_secs()),
+    renew_before: Duration::from_secs(5 * YEAR.as_secs()),
+    leaf: Some(Leaf {
+        life: YEAR,
+        renew_before: Duration::from_secs(120 * DAY.as_secs()),
+        serve_before: YEAR,
+    }),
+    settle: Duration::from_secs(3600),
+    rest: Duration::from_secs(3600),
+};
+
+/// What it does at the API server, in roles of its own: `--mesh-ca=false` needs none of it. Webhooks list the Service, too. `create`
+/// can't be limited to names, and names with a namespace's in them can't be listed.
+pub const RULES: &[Rule] = &[
+    rule(
+        Scope::Namespace,
+        &["secrets"],
+        &["create", "list", "update", "watch"],
+        &[],
+    ),
+    rule(Scope::Namespace, &["configmaps"], &["list", "watch"], &[CLUSTER_CA]),
+    rule(Scope::Cluster, &["services"], &["list", "watch"], &[SERVICE.1]),
+    rule(Scope::Cluster, &["namespaces", "pods"], &["list", "watch"], &[]),
+    rule(Scope::Cluster, &["configmaps"], &["create"], &[]),
+    rule(
+        Scope::Cluster,
+        &["configmaps"],
+        &["list", "update", "watch"],
+        &[CA_CONFIG_MAP],
+    ),
+    rule(Scope::Cluster, &["secrets"], &["create"], &[]),
+    rule(
+        Scope::Cluster,
+        &["secrets"],
+        &["list", "update", "watch"],
+        &[SERVING_SECRET],
+    ),
+];
+
+const fn rule(
+    scope: Scope,
+    resources: &'static [&'static str],
+    verbs: &'static [&'static str],
+    names: &'static [&'static str],
+) -> Rule {
+    Rule {
+        scope,
+        group: "",
+        resources,
+        verbs,
+        names,
+    }
+}
+
+/// Keeps authorities, bundles and certificates until it shall stop.
+///
+/// # Errors
+/// A task is gone. What fails is logged and done again.
+pub async fn run(context: Context) -> Result<(), Error> {
+    if !context.args.proxy.mesh_ca {
+        context.stop.cancelled().await;
+        return Ok(());
+    }
+    Namespaces::new(context, SCHEDULE).run().await
+}
+
+/// Addresses of a Service, of each of its families.
+pub(crate) fn addresses(service: &Service) -> Vec<IpAddr> {
+    let spec = service.spec.iter();
+    let all = spec.flat_map(|spec| spec.cluster_ips.iter().flatten().chain(&spec.cluster_ip));
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for address in all.filter_map(|address| address.parse().ok()) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
+}

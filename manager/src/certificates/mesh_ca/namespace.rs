@@ -1,0 +1,139 @@
+//! One namespace: the bundle that its containers trust, and the certificate that its sidecars serve.
+
+use std::collections::BTreeSet;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use tokio::sync::watch;
+
+use super::CA_FILE;
+use super::object::{Files, Object};
+use crate::certificates::ca::{Error, Stored, TrustDomain, blocks, certificates};
+use crate::cluster::Context;
+
+/// What the API server is called inside of a cluster, and what sidecars listen on.
+const NAMES: [&str; 7] = [
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+    "localhost",
+    "127.0.0.1",
+    "::1",
+];
+
+/// What is the same for all namespaces.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cluster {
+    /// The cluster's authority, PEM. `None`: there was none yet.
+    pub(super) ca: Option<String>,
+    pub(super) is_ca_looked_for: bool,
+    /// Of the API server's Service. `None`: not looked for yet.
+    pub(super) addresses: Option<Vec<String>>,
+}
+
+/// What a watch says.
+pub(super) enum Seen {
+    Bundle(Option<ConfigMap>),
+    Certificate(Option<Secret>),
+    Cluster,
+}
+
+/// Changes of what is the same everywhere.
+pub(super) fn changes(cluster: watch::Receiver<Cluster>) -> BoxStream<'static, Seen> {
+    let next = |mut cluster: watch::Receiver<Cluster>| async move {
+        cluster.changed().await.ok()?;
+        Some((Seen::Cluster, cluster))
+    };
+    stream::unfold(cluster, next).boxed()
+}
+
+/// Containers trust the ConfigMap; sidecars serve what the Secret holds.
+pub(super) struct Namespace {
+    context: Context,
+    cluster: watch::Receiver<Cluster>,
+    bundle: Object<ConfigMap>,
+    certificate: Object<Secret>,
+}
+
+impl Namespace {
+    pub(super) fn new(context: Context, name: &str, cluster: watch::Receiver<Cluster>) -> Self {
+        Self {
+            context,
+            cluster,
+            bundle: Object::new(name.to_owned()),
+            certificate: Object::new(name.to_owned()),
+        }
+    }
+
+    /// Without the cluster's authority there is no bundle yet.
+    async fn write_bundle(&mut self, bundle: &str) -> Result<(), Error> {
+        let cluster = self.cluster.borrow().ca.clone();
+        let Some(cluster) = cluster else { return Ok(()) };
+        let files = Files::from([(CA_FILE, format!("{}\n{bundle}", cluster.trim_end()))]);
+        self.bundle.write(&self.context, &files).await
+    }
+}
+
+impl TrustDomain for Namespace {
+    type Seen = Seen;
+
+    fn observe(&mut self, seen: Seen) -> bool {
+        match seen {
+            Seen::Bundle(found) => self.bundle.observe(found),
+            Seen::Certificate(found) => self.certificate.observe(found),
+            Seen::Cluster => {}
+        }
+        true
+    }
+
+    fn names(&self) -> Option<Vec<String>> {
+        let extra = &self.context.args.proxy.proxy_serving_names;
+        let fixed = NAMES.into_iter().map(str::to_owned);
+        let cluster = self.cluster.borrow();
+        let addresses = cluster.addresses.as_ref()?;
+        let mut names: Vec<String> = fixed.chain(addresses.iter().chain(extra).cloned()).collect();
+        let mut known = BTreeSet::new();
+        names.retain(|name| known.insert(name.clone()));
+        Some(names)
+    }
+
+    fn bundles_in_force(&self) -> Option<Vec<String>> {
+        let cluster = self.cluster.borrow();
+        if !self.bundle.is_looked_for() || !self.certificate.is_looked_for() || !cluster.is_ca_looked_for {
+            return None;
+        }
+        // Without the cluster's none can be written.
+        let Some(cluster) = &cluster.ca else {
+            return Some(Vec::new());
+        };
+        let cluster = certificates(cluster);
+        let is_ours = |block: &String| certificates(block).iter().all(|der| !cluster.contains(der));
+        let bundle = self.bundle.ours().map(|map| {
+            let text = map.data.as_ref().and_then(|data| data.get(CA_FILE));
+            blocks(text.map_or("", String::as_str))
+                .into_iter()
+                .filter(is_ours)
+                .collect()
+        });
+        Some(bundle.into_iter().collect())
+    }
+
+    async fn set_bundles(&mut self, bundle: &str) -> Result<(), Error> {
+        self.write_bundle(bundle).await
+    }
+
+    async fn distribute(&mut self, stored: &Stored) -> Result<(), Error> {
+        // Whom to trust first.
+        self.write_bundle(&stored.bundle()).await?;
+        let Some(current) = &stored.current else {
+            return Ok(());
+        };
+        let files = Files::from([
+            ("tls.crt", current.certificate.clone()),
+            ("tls.key", current.key.clone()),
+        ]);
+        self.certificate.write(&self.context, &files).await
+    }
+}

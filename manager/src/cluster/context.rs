@@ -1,0 +1,101 @@
+//! What every part of the manager works with.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ctrlmesh_manager_api::FIELD_MANAGER;
+use kube::Client;
+use kube::api::{PatchParams, PostParams};
+use kube::runtime::events::Reporter;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::Args;
+use crate::cluster::rate::{self, Bucket, Priority};
+use crate::metrics::Metrics;
+
+/// A patch in the manager's name, but no server-side apply.
+pub(crate) fn patch_params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
+/// A write of a whole object in the manager's name.
+pub(crate) fn post_params() -> PostParams {
+    PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    }
+}
+
+/// For the answer to a request; API servers themselves give up after a minute.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Shared by all parts; cheap to clone.
+#[derive(Clone)]
+pub struct Context {
+    /// The way to the API server. The allowed rate holds for all parts together ([`rate`]).
+    pub client: Client,
+    /// The same for work that may take minutes: its requests come after all others.
+    pub background: Client,
+    /// The same for the lock of the leader, and for evictions: its requests wait for nothing, and are never repeated.
+    pub urgent: Client,
+    pub args: Arc<Args>,
+    pub metrics: Arc<Metrics>,
+    /// Ends the part: the process stops, or another manager leads.
+    pub stop: CancellationToken,
+}
+
+impl Context {
+    /// Puts the parts together. `client` should have no retries of its own (see [`rate::limited`]).
+    #[must_use]
+    pub fn new(client: &Client, args: Args, metrics: Arc<Metrics>, stop: CancellationToken) -> Self {
+        let bucket = Arc::new(Bucket::new(args.qps, args.burst));
+        let [client, background, urgent] = [
+            (Priority::Normal, DEADLINE),
+            (Priority::Background, DEADLINE),
+            (Priority::Urgent, Duration::from_secs(args.lease_seconds) / 3),
+        ]
+        .map(|(priority, deadline)| rate::limited(client, &bucket, priority, deadline));
+        Self {
+            client,
+            background,
+            urgent,
+            args: Arc::new(args),
+            metrics,
+            stop,
+        }
+    }
+
+    #[must_use]
+    pub fn reporter(&self) -> Reporter {
+        Reporter {
+            controller: FIELD_MANAGER.to_owned(),
+            instance: Some(self.args.pod_name.clone()),
+        }
+    }
+
+    /// The same for a part that may end before the process does.
+    #[must_use]
+    pub fn until(&self, stop: CancellationToken) -> Self {
+        Self { stop, ..self.clone() }
+    }
+}
+
+/// Whether the manager can do its work. Shared by who finds out and who is asked.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<AtomicBool>);
+
+impl Readiness {
+    pub fn set(&self, is_ready: bool) {
+        self.0.store(is_ready, Ordering::Relaxed);
+    }
+
+    /// Whether it can, for all that is known.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

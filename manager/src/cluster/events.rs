@@ -1,0 +1,52 @@
+//! Events of Kubernetes: what `kubectl describe` shows of what the manager did.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder};
+
+use crate::cluster::{Context, Rule, Scope, error_text};
+
+/// What it does at the API server. Events lie in the namespace of the object that they are about.
+pub const RULES: &[Rule] = &[Rule {
+    scope: Scope::Cluster,
+    group: "events.k8s.io",
+    resources: &["events"],
+    verbs: &["create"],
+    names: &[],
+}];
+
+/// The most that an API server takes as a note (`validation.NoteLengthLimit`), in bytes.
+const MAX_NOTE: usize = 1024;
+
+/// Says something about an object, as an Event of its own. That it can't be said stops nothing; it is logged.
+///
+/// For what is rare and differs each time. (A `Recorder` that lives on counts the second Event of a reason on the first, whose note
+/// stays; that is a patch, which [`RULES`] do not allow.)
+pub async fn publish(context: &Context, about: &ObjectReference, type_: EventType, reason: &str, note: &str) {
+    let event = Event {
+        type_,
+        reason: reason.to_owned(),
+        note: Some(cut(note).to_owned()),
+        action: reason.to_owned(),
+        secondary: None,
+    };
+    let recorder = Recorder::new(context.client.clone(), context.reporter());
+    if let Err(error) = recorder.publish(&event, about).await {
+        tracing::warn!(error = error_text(&error), reason, note, "failed to write Event");
+    }
+}
+
+fn cut(note: &str) -> &str {
+    note.get(..note.floor_char_boundary(MAX_NOTE)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_notes_are_cut_between_letters() {
+        assert_eq!(cut("short"), "short");
+        let long = format!("x{}", "é".repeat(MAX_NOTE));
+        assert_eq!(cut(&long).len(), MAX_NOTE - 1);
+    }
+}

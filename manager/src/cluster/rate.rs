@@ -1,0 +1,353 @@
+//! How many requests the manager sends to the API server, and how long they may take: one token bucket for all its parts.
+//!
+//! Guarantees: in any time `t`, at most `burst + qps * t` requests of [`Priority::Normal`] and [`Priority::Background`] are sent,
+//! retries included. Background work leaves half of the burst to the others, so that labelling a whole cluster delays no
+//! change of a chain. No request is waited for longer than its deadline, body included; a watch ends a deadline after the time
+//! that it asked for, so that one on a dead connection is begun again.
+//!
+//! Caveats: a watch is one request, however long it lasts. Background work waits for as long as the others use up the rate.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body as Answer;
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use kube::client::retry::RetryPolicy;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+use tower::retry::Retry;
+use tower::{BoxError, Service};
+
+/// A watch that names no end lasts so long; `kube` names one.
+const WATCH: Duration = Duration::from_secs(290);
+
+/// There was no answer in time. Whether the request was executed is not known.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {0:?}; is the network, or the API server, overloaded?")]
+struct Late(Duration);
+
+/// Whose requests go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// Never waits, but is counted: the lock of the leader, which is lost if it is renewed late.
+    Urgent,
+    /// In the order in which they are asked for.
+    Normal,
+    /// What may take minutes.
+    Background,
+}
+
+#[derive(Debug)]
+pub struct Bucket {
+    per_second: f64,
+    burst: f64,
+    /// What background work leaves.
+    reserve: f64,
+    level: Mutex<Level>,
+    /// Background requests wait one behind the other.
+    background: Semaphore,
+}
+
+/// How many tokens there were, when. Less than none: so many are promised.
+#[derive(Debug)]
+struct Level {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    /// A full one. Requests per second, and how many may follow each other at once.
+    #[must_use]
+    pub fn new(qps: u32, burst: u32) -> Self {
+        let burst = f64::from(burst.max(1));
+        Self {
+            per_second: f64::from(qps.max(1)),
+            burst,
+            reserve: (burst / 2.0).min(burst - 1.0),
+            level: Mutex::new(Level {
+                tokens: burst,
+                at: Instant::now(),
+            }),
+            background: Semaphore::new(1),
+        }
+    }
+
+    /// Waits until a request may be sent.
+    pub async fn take(&self, priority: Priority) {
+        match priority {
+            Priority::Urgent => drop(self.promise(Instant::now())),
+            Priority::Normal => sleep(self.promise(Instant::now())).await,
+            Priority::Background => {
+                // Never closed.
+                let _turn = self.background.acquire().await;
+                while let Err(wait) = self.spare(Instant::now()) {
+                    sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    /// Takes a token, also one that is still to come; says when it does.
+    fn promise(&self, now: Instant) -> Duration {
+        self.with_level(now, |tokens| {
+            *tokens -= 1.0;
+            self.until(-*tokens)
+        })
+    }
+
+    /// Takes a token that nobody else needs, or says when there may be one.
+    fn spare(&self, now: Instant) -> Result<(), Duration> {
+        self.with_level(now, |tokens| {
+            let missing = self.reserve + 1.0 - *tokens;
+            if missing > 0.0 {
+                return Err(self.until(missing));
+            }
+            *tokens -= 1.0;
+            Ok(())
+        })
+    }
+
+    fn until(&self, missing: f64) -> Duration {
+        // A nanosecond more: it must not be woken just before.
+        let wait = Duration::try_from_secs_f64(missing / self.per_second).unwrap_or_default();
+        if wait.is_zero() {
+            wait
+        } else {
+            wait + Duration::from_nanos(1)
+        }
+    }
+
+    fn with_level<T>(&self, now: Instant, take: impl FnOnce(&mut f64) -> T) -> T {
+        let mut level = self.level.lock().unwrap_or_else(PoisonError::into_inner);
+        let gained = now.duration_since(level.at).as_secs_f64() * self.per_second;
+        level.tokens = (level.tokens + gained).min(self.burst);
+        level.at = level.at.max(now);
+        take(&mut level.tokens)
+    }
+}
+
+/// A client whose requests take tokens and are given up at their deadline, counted from when they are sent. Unless they are
+/// urgent, those that the API server answers with 429, 503 or 504 are sent again when it says so (`Retry-After`), each time with
+/// a new token; therefore `client` itself should have no retries (`Config::default_retry`).
+#[must_use]
+pub fn limited(client: &Client, bucket: &Arc<Bucket>, priority: Priority, deadline: Duration) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = Limited {
+        client: client.clone(),
+        bucket: Arc::clone(bucket),
+        priority,
+        deadline,
+    };
+    if priority == Priority::Urgent {
+        Client::new(service, namespace)
+    } else {
+        Client::new(Retry::new(retries(), service), namespace)
+    }
+}
+
+/// A few, within some seconds: whoever asks has pauses of its own, and something to tell meanwhile.
+fn retries() -> RetryPolicy {
+    let (first, longest, most) = (Duration::from_millis(100), Duration::from_secs(1), 4);
+    RetryPolicy::new(first, longest, most, true).unwrap_or_else(|_| RetryPolicy::server_retry())
+}
+
+#[derive(Clone)]
+struct Limited {
+    client: Client,
+    bucket: Arc<Bucket>,
+    priority: Priority,
+    deadline: Duration,
+}
+
+impl Limited {
+    async fn answer(self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+        self.bucket.take(self.priority).await;
+        let late = |_| Late(self.deadline);
+        if let Some(lasts) = watch(request.uri().query().unwrap_or_default()) {
+            let response = timeout(self.deadline, self.client.send(request))
+                .await
+                .map_err(late)??;
+            let end = sleep(lasts + self.deadline);
+            return Ok(response.map(|body| Answer::from_stream(Answer::new(body).into_data_stream().take_until(end))));
+        }
+        let whole = async {
+            let (head, body) = self.client.send(request).await?.into_parts();
+            let body = body.collect_bytes().await?;
+            Ok(Response::from_parts(head, Answer::from(body)))
+        };
+        timeout(self.deadline, whole).await.map_err(late)?
+    }
+}
+
+/// How long a watch asks to last. `None`: the request is none.
+fn watch(query: &str) -> Option<Duration> {
+    let mut lasts = WATCH;
+    let mut is_watch = false;
+    for pair in query.split('&') {
+        match pair.split_once('=') {
+            Some(("watch", value)) => is_watch = matches!(value, "true" | "1"),
+            Some(("timeoutSeconds", value)) => lasts = value.parse().map_or(WATCH, Duration::from_secs),
+            _ => {}
+        }
+    }
+    is_watch.then_some(lasts)
+}
+
+impl Service<Request<Body>> for Limited {
+    type Response = Response<Answer>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.clone().answer(request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ctrlmesh_testkit::{ApiServer, Fault, Gate, Rule};
+    use futures_util::FutureExt;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Api;
+    use kube::api::{ListParams, WatchParams};
+
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_millis(300);
+    /// Of a test that passes nothing.
+    const PATIENCE: Duration = Duration::from_secs(20);
+    const FOR_EVER: Duration = Duration::from_mins(1);
+
+    /// ConfigMaps of a server that does this to requests.
+    async fn configmaps(rule: Rule) -> (ApiServer, Api<ConfigMap>) {
+        let server = ApiServer::builder().start().await.unwrap();
+        server.faults().add(rule);
+        let mut config = kube::Config::new(server.url().parse().unwrap());
+        config.default_retry = false;
+        let client = Client::try_from(config).unwrap();
+        let bucket = Arc::new(Bucket::new(100, 100));
+        let client = limited(&client, &bucket, Priority::Normal, DEADLINE);
+        (server, Api::namespaced(client, "default"))
+    }
+
+    #[tokio::test]
+    async fn a_request_has_a_deadline_up_to_the_end_of_its_body() {
+        let slow = Fault::SlowBody {
+            chunk: 1,
+            every: FOR_EVER,
+        };
+        for fault in [Fault::Hold(Gate::new()), slow] {
+            let (_server, configmaps) = configmaps(Rule::new(fault.clone())).await;
+            let listed = timeout(PATIENCE, configmaps.list(&ListParams::default())).await;
+            let problem = listed.expect("it is given up").unwrap_err().to_string();
+            assert!(problem.contains("no answer within 300ms"), "{fault:?}: {problem}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_watch_outlives_the_deadline_and_ends_when_it_should_have() {
+        let slow = Fault::SlowBody {
+            chunk: 1,
+            every: FOR_EVER,
+        };
+        for fault in [slow, Fault::Delay(Duration::ZERO)] {
+            let (_server, configmaps) = configmaps(Rule::new(fault.clone()).verb("watch")).await;
+            let start = Instant::now();
+            let events = configmaps.watch(&WatchParams::default().timeout(1), "0").await.unwrap();
+            let ended = timeout(PATIENCE, events.for_each(async |_| {})).await;
+            assert!(ended.is_ok(), "{fault:?}: it is given up");
+            assert!(start.elapsed() > 2 * DEADLINE, "{fault:?}: {:?}", start.elapsed());
+        }
+    }
+
+    #[test]
+    fn watches_are_told_by_their_query() {
+        for (query, lasts) in [
+            ("", None),
+            ("limit=500&watch=false", None),
+            ("&limit=500&resourceVersion=1", None),
+            ("watch=true", Some(290)),
+            ("&watch=1&timeoutSeconds=17&allowWatchBookmarks=true", Some(17)),
+        ] {
+            assert_eq!(watch(query), lasts.map(Duration::from_secs), "{query}");
+        }
+    }
+
+    /// When each of so many requests that are all there at `start` is sent.
+    fn sent(bucket: &Bucket, priority: Priority, start: Instant, requests: usize) -> Vec<Duration> {
+        let mut now = start;
+        let one = |_| match priority {
+            Priority::Background => {
+                while let Err(wait) = bucket.spare(now) {
+                    now += wait;
+                }
+                now - start
+            }
+            _ => bucket.promise(start),
+        };
+        (0..requests).map(one).collect()
+    }
+
+    #[test]
+    fn no_more_than_the_burst_and_the_rate_are_let_through() {
+        for priority in [Priority::Normal, Priority::Background] {
+            let bucket = Bucket::new(10, 5);
+            let times = sent(&bucket, priority, Instant::now(), 65);
+            for (first, from) in times.iter().enumerate() {
+                for (last, to) in times.iter().enumerate().skip(first) {
+                    let allowed = 5.0 + 10.0 * (*to - *from).as_secs_f64();
+                    let sent = f64::from(u32::try_from(last - first + 1).unwrap());
+                    assert!(sent <= allowed + 1e-6, "{priority:?}: {sent} in {from:?}..{to:?}");
+                }
+            }
+            let end = times.last().unwrap().as_secs_f64();
+            assert!((6.0..6.5).contains(&end), "{priority:?}: the rate is used up: {end}");
+        }
+    }
+
+    #[test]
+    fn an_idle_time_fills_the_bucket_and_no_more() {
+        let (bucket, start) = (Bucket::new(10, 5), Instant::now());
+        sent(&bucket, Priority::Normal, start, 5);
+        let later = sent(&bucket, Priority::Normal, start + Duration::from_mins(1), 6);
+        assert_eq!(later.iter().filter(|wait| wait.is_zero()).count(), 5);
+    }
+
+    #[test]
+    fn background_work_leaves_tokens_to_the_others() {
+        let (bucket, start) = (Bucket::new(10, 20), Instant::now());
+        let now = start + *sent(&bucket, Priority::Background, start, 300).last().unwrap();
+        let waits = sent(&bucket, Priority::Normal, now, 20);
+        assert!(
+            waits.iter().take(10).all(Duration::is_zero),
+            "none of them waits: {waits:?}"
+        );
+        // What is promised comes before background work: 10 tokens, then its reserve of 10, then its own.
+        let wait = bucket.spare(now).unwrap_err();
+        assert!((2.0..2.2).contains(&wait.as_secs_f64()), "{wait:?}");
+    }
+
+    #[tokio::test]
+    async fn urgent_request_skips_queue_and_takes_token() {
+        let bucket = Bucket::new(1, 1);
+        for _ in 0..10 {
+            assert!(bucket.take(Priority::Urgent).now_or_never().is_some());
+        }
+        assert!(bucket.take(Priority::Normal).now_or_never().is_none());
+    }
+
+    #[test]
+    fn a_burst_of_one_lets_background_work_through() {
+        let bucket = Bucket::new(1, 1);
+        assert_eq!(sent(&bucket, Priority::Background, Instant::now(), 3).len(), 3);
+    }
+}

@@ -1,0 +1,264 @@
+//! Distributes the custom resources of a namespace as a signed chain to its sidecars, and reports back in the objects' status.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `distribution.rs` | the controller: one pass over a namespace is observe → decide → act → status |
+//! | `observe.rs` | [`Observation`](observe::Observation): everything that a pass decides on, read at one time |
+//! | `observe/caches.rs` | watches of custom resources, pods and ConfigMaps |
+//! | `observe/config_maps.rs` | the stored chain with its claims, and the stored plugins |
+//! | `observe/fleet.rs` | sidecars and their last reports |
+//! | `observe/sidecar_poller.rs` | background tasks that poll sidecars, and trigger passes |
+//! | `decide.rs` | [`decide`](decide::decide): pure; from an observation and memory to a decision and the next memory |
+//! | `decide/memory.rs` | what is remembered from pass to pass |
+//! | `decide/pods.rs` | which pods are quiet, given up, rolled back |
+//! | `decide/next_chain.rs` | the next chain: compile, hold back, plan the hand-over |
+//! | `decide/start_gate.rs` | shards that wait for pods without a sidecar |
+//! | `decide/plugins.rs` | plugins that sidecars can't run; which ConfigMap holds which plugin |
+//! | `decide/pod_actions.rs` | pods to nudge, label and evict |
+//! | `decide/deletion.rs` | deleted ShardingConfigs that are held by our finalizer |
+//! | `act.rs` | all writes but status: ConfigMaps, nudges, evictions, finalizers |
+//! | `status.rs` | the one writer of objects' status, and of Events about it |
+//! | `status/facts.rs`, `status/conditions.rs` | what is known of an object; the conditions that follow |
+//! | `signing_key.rs` | the key that chains are signed with |
+//!
+//! # Walk: somebody edits a ShardingConfig
+//!
+//! 1. `caches` sees the edit and triggers a pass over its namespace.
+//! 2. `observe` reads objects, ConfigMaps and pods from the caches, and takes the last report of each sidecar.
+//! 3. `decide` compiles the objects, plans the next step of the hand-over, and lists what has to be written.
+//! 4. `act` writes plugins and the chain, and nudges pods, so that kubelet syncs their volumes now.
+//! 5. `status` patches the conditions of the objects that say something new.
+//! 6. `sidecar_poller` notices that a sidecar runs the new chain, and triggers the next pass, until nothing is left to do.
+//!
+//! # Guarantees
+//! - A pass writes nothing if nothing has changed. Any manager can start it again at any point.
+//! - A pass waits for no sidecar. It works with their last reports.
+//! - Objects that are unreadable or invalid keep what they had, and hold up no others.
+//! - A damaged chain is written again.
+
+mod act;
+mod decide;
+mod observe;
+mod signing_key;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ctrlmesh_contract::signature::{PublicKeys, SigningKey};
+use futures_util::{Stream, StreamExt as _, stream};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt as _};
+use tokio::sync::mpsc;
+
+use crate::cluster::{Context, Error, debounce};
+use crate::controllers::plugins;
+use decide::memory::{MAX_UNASKED, Memory};
+use observe::Observer;
+use observe::caches::Caches;
+use observe::sidecar_poller::{DirtyNamespaces, SidecarPoller, StatusClient};
+pub(crate) use signing_key::{SECRET as KEY_SECRET, public as public_key};
+
+/// Permissions by part.
+pub const RULES: &[&[crate::cluster::Rule]] = &[
+    observe::caches::RULES,
+    signing_key::RULES,
+    act::RULES,
+    status::RULES,
+    act::FINALIZER_RULES,
+    act::RESTART_RULES,
+];
+
+/// Namespaces that are reconciled at a time.
+const CONCURRENCY: u16 = 16;
+/// Queue of namespaces whose plugins were fetched. The fetcher waits when it is full.
+const FETCHED: usize = 64;
+/// How long a start waits for custom resources. A kind whose definition is missing would never be synced.
+const CRD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause until the caches are checked again for our last writes, if no watch triggers a pass before.
+const UNSEEN: Duration = Duration::from_millis(200);
+/// Pause after objects of a namespace that is being deleted were released.
+const RELEASING: Duration = Duration::from_secs(1);
+/// Pause after a write conflict. The other write is seen by then.
+const CONFLICT: Duration = Duration::from_millis(200);
+
+/// Runs until the process stops or another manager leads. Passes that have started are finished.
+///
+/// # Errors
+/// The key that chains are signed with can't be read or created.
+pub async fn run(context: Context) -> Result<(), Error> {
+    run_with(context, CRD_TIMEOUT).await
+}
+
+async fn run_with(context: Context, crd_timeout: Duration) -> Result<(), Error> {
+    let key = signing_key::load(&context).await?;
+    let (caches, triggers) = Caches::watch(&context.client, crd_timeout);
+    let (changed, fetched) = mpsc::channel(FETCHED);
+    let (plugins, worker) = plugins::start(&context, changed);
+    let dirty = Arc::new(DirtyNamespaces::default());
+    let triggers = stream::select(triggers, stream::select(namespaces(fetched), dirty.namespaces()));
+    let triggers = debounce(triggers, context.args.debounce());
+    let stop = context.stop.clone();
+    let fetching = worker.run(stop.clone());
+    let fetching = async { fetching.await.map_err(Error::from) };
+    let controller = Controller::new(
+        Api::<Namespace>::all(context.client.clone()),
+        watcher::Config::default(),
+    )
+    .with_config(Config::default().concurrency(CONCURRENCY))
+    .reconcile_on(triggers)
+    .graceful_shutdown_on(stop.cancelled_owned());
+    let metrics = Arc::clone(&context.metrics);
+    let client = StatusClient::new(context.args.sidecar_port).map_err(Error::Http)?;
+    let longest = Duration::from_secs(context.args.poll_seconds);
+    let poller = SidecarPoller::new(client, longest, dirty, Arc::clone(&metrics));
+    let keys = PublicKeys::from(key.public_key());
+    let distributor = Arc::new(Distributor {
+        observer: Observer::new(context.clone(), caches, poller, plugins, keys),
+        namespaces: controller.store(),
+        memories: Mutex::default(),
+        key,
+        context,
+    });
+    let passes = controller.run(
+        reconcile,
+        |namespace, error, distributor| failed(&namespace, error, &distributor),
+        distributor,
+    );
+    let passing = async {
+        passes.for_each(async |_| ()).await;
+        Ok(())
+    };
+    let ended = tokio::try_join!(passing, fetching).map(drop);
+    metrics.distribution.clear();
+    ended
+}
+
+/// Namespaces whose plugins resolve to something else than before.
+fn namespaces(fetched: mpsc::Receiver<String>) -> impl Stream<Item = ObjectRef<Namespace>> {
+    stream::unfold(fetched, async |mut fetched| {
+        let namespace = fetched.recv().await?;
+        Some((ObjectRef::new(&namespace), fetched))
+    })
+}
+
+async fn reconcile(namespace: Arc<Namespace>, distributor: Arc<Distributor>) -> Result<Action, Error> {
+    // The watches end with the controller, so caches that are not synced by then never will be.
+    tokio::select! {
+        () = distributor.context.stop.cancelled() => return Ok(Action::await_change()),
+        () = distributor.observer.caches.wait_until_synced() => {}
+    }
+    distributor.context.metrics.distribution.passes.inc();
+    distributor.forget_gone();
+    let name = namespace.name_any();
+    if namespace.metadata.deletion_timestamp.is_some() {
+        return Ok(distributor.release(&name).await);
+    }
+    distributor.pass(&name).await
+}
+
+fn failed(namespace: &Namespace, error: &Error, distributor: &Distributor) -> Action {
+    distributor.context.metrics.distribution.failed.inc();
+    let name = namespace.metadata.name.as_deref().unwrap_or_default();
+    if error.is_conflict() {
+        tracing::debug!(%error, namespace = name, "write conflict; retrying");
+        return Action::requeue(CONFLICT);
+    }
+    let delay = distributor.memory(name).retry_delay();
+    tracing::warn!(%error, namespace = name, ?delay, "failed to distribute; retrying");
+    Action::requeue(delay)
+}
+
+struct Distributor {
+    context: Context,
+    observer: Observer,
+    key: SigningKey,
+    namespaces: Store<Namespace>,
+    memories: Mutex<HashMap<String, Memory>>,
+}
+
+impl Distributor {
+    /// One pass over a namespace.
+    async fn pass(&self, namespace: &str) -> Result<Action, Error> {
+        let memory = self.memory(namespace);
+        let cached = self.observer.cached(namespace);
+        if cached.documents.is_empty() && memory.is_idle(&cached.config_maps) {
+            self.observer.poller.retain(|other| other != namespace);
+            return Ok(Action::await_change());
+        }
+        if memory.has_unseen_writes(&cached.config_maps, Instant::now()) {
+            return Ok(Action::requeue(UNSEEN));
+        }
+        let mut observation = self.observer.observe(namespace, cached, memory.remembered()).await?;
+        match decide::known_uninjected(&observation, &memory) {
+            Some(known) => observation.fleet.uninjected = known,
+            None => self.observer.list_uninjected(&mut observation).await,
+        }
+
+        let (decision, mut memory) = decide::decide(&observation, memory);
+        let Some(decision) = decision else {
+            self.remember(namespace, memory);
+            return Ok(Action::requeue(MAX_UNASKED));
+        };
+
+        if let Some(pods) = &decision.awaited {
+            self.observer.poller.prioritize(namespace, pods);
+        }
+        let outcome = act::act(&self.context, &self.key, &observation, &decision).await;
+        memory.record(&observation, &decision, &outcome, Instant::now());
+        let retry = (outcome.nudges_failed > 0).then(|| memory.retry_delay());
+        self.remember(namespace, memory);
+
+        // Reports that are still missing would make conditions flap.
+        if !decision.states.awaits_reports {
+            let done = act::update_finalizers(&self.context, &observation, &decision).await;
+            status::publish_all(&self.context, &observation, &decision, &outcome, &done).await;
+        }
+        if let Some(error) = outcome.error {
+            return Err(error);
+        }
+        let longest = Duration::from_secs(self.context.args.poll_seconds);
+        let pauses = [decision.requeue_after, retry].into_iter().flatten();
+        Ok(Action::requeue(pauses.fold(longest, Duration::min)))
+    }
+
+    /// Releases the objects of a namespace that is being deleted. They go before its pods, which keep their chain to the end.
+    async fn release(&self, namespace: &str) -> Action {
+        self.observer.poller.retain(|other| other != namespace);
+        let documents = self.observer.caches.documents(namespace);
+        if act::release_all(&self.context, namespace, &documents).await {
+            Action::requeue(RELEASING)
+        } else {
+            Action::await_change()
+        }
+    }
+
+    fn memories(&self) -> MutexGuard<'_, HashMap<String, Memory>> {
+        self.memories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn memory(&self, namespace: &str) -> Memory {
+        self.memories().get(namespace).cloned().unwrap_or_default()
+    }
+
+    fn remember(&self, namespace: &str, memory: Memory) {
+        let mut all = self.memories();
+        all.insert(namespace.to_owned(), memory);
+        let gauges = all.values().map(|memory| &memory.gauges);
+        let metrics = &self.context.metrics.distribution;
+        metrics.update_gauges(gauges, &self.observer.caches.unsynced_kinds());
+    }
+
+    /// Forgets namespaces that no longer exist.
+    fn forget_gone(&self) {
+        let is_there = |name: &str| self.namespaces.get(&ObjectRef::new(name)).is_some();
+        self.memories().retain(|name, _| is_there(name));
+        self.observer.poller.retain(is_there);
+    }
+}

@@ -1,0 +1,565 @@
+//! Carries out a decision: writes ConfigMaps, nudges pods, replaces pods of restarting shards, and sets finalizers. What became of
+//! it goes into the next memory as an [`Outcome`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use ctrlmesh_contract::names::annotations::{self, SHARD_PODS};
+use ctrlmesh_contract::names::labels::KEEPS_LIMITS;
+use ctrlmesh_contract::names::{CHAIN_CONFIG_MAP, files, plugin_config_map};
+use ctrlmesh_contract::plugin_file::{self, Encoding};
+use ctrlmesh_contract::signature::SigningKey;
+use ctrlmesh_contract::{Digest, Origin};
+use ctrlmesh_manager_api::{API_VERSION, CircuitBreaker, FIELD_MANAGER, FaultInjection, MANAGED_BY, ShardingConfig};
+use ctrlmesh_manager_planner::hand_over::entry_of_shard;
+use ctrlmesh_manager_planner::hand_over::restart_policy::Hold;
+use futures_util::{StreamExt as _, stream};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod};
+use kube::api::{DeleteParams, DynamicObject, EvictParams, ObjectMeta, Patch, PatchParams, Preconditions};
+use kube::core::ApiResource;
+use kube::runtime::events::EventType;
+use kube::{Api, Client};
+use serde_json::{Map, Value, json};
+
+use super::decide::memory::{EvictionResult, Outcome};
+use super::decide::plugins::ConfigMapWrites;
+use super::decide::pod_actions::{PodNudge, RestartAction, RestartStep, next_to_evict, stale_pods};
+use super::decide::{Decision, Reason, deletion};
+use super::observe::config_maps::{CLAIMS, CLAIMS_SIGNATURE, PluginConfigMap, signed_claims};
+use super::observe::fleet::{Fleet, Sidecar};
+use super::observe::{Observation, is_deleted, is_shard, origin_of};
+use crate::cluster::{Context, Error, Rule, Scope, error_text, events, patch_params, post_params};
+
+/// Pods and objects that are written at a time.
+const CONCURRENCY: usize = 16;
+
+pub(crate) const RULES: &[Rule] = &[
+    Rule {
+        scope: Scope::Cluster,
+        group: "",
+        resources: &["configmaps"],
+        verbs: &["create", "patch"],
+        names: &[],
+    },
+    Rule {
+        scope: Scope::Cluster,
+        group: "",
+        resources: &["configmaps"],
+        verbs: &["get"],
+        names: &[
+            "ctrlmesh-chain",
+            "ctrlmesh-plugins-0",
+            "ctrlmesh-plugins-1",
+            "ctrlmesh-plugins-2",
+            "ctrlmesh-plugins-3",
+            "ctrlmesh-plugins-4",
+            "ctrlmesh-plugins-5",
+            "ctrlmesh-plugins-6",
+            "ctrlmesh-plugins-7",
+        ],
+    },
+    Rule {
+        scope: Scope::Cluster,
+        group: "",
+        resources: &["pods"],
+        verbs: &["patch"],
+        names: &[],
+    },
+];
+
+/// For finalizers.
+pub(crate) const FINALIZER_RULES: &[Rule] = &[Rule {
+    scope: Scope::Cluster,
+    group: "ctrlmesh.kusionstack.io",
+    resources: &["shardingconfigs", "circuitbreakers", "faultinjections"],
+    verbs: &["patch"],
+    names: &[],
+}];
+
+/// For restarts of shards, besides patches of pods.
+pub(crate) const RESTART_RULES: &[Rule] = &[
+    Rule {
+        scope: Scope::Cluster,
+        group: "",
+        resources: &["pods/eviction"],
+        verbs: &["create"],
+        names: &[],
+    },
+    Rule {
+        scope: Scope::Cluster,
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["get"],
+        names: &[],
+    },
+];
+
+/// Carries out a decision, but for finalizers and status. ConfigMaps come first: without them nothing else makes sense.
+pub(crate) async fn act(
+    context: &Context,
+    key: &SigningKey,
+    observation: &Observation,
+    decision: &Decision,
+) -> Outcome {
+    let mut outcome = Outcome::default();
+    let written = match &decision.writes {
+        Ok(writes) => write_config_maps(context, key, observation, decision, writes, &mut outcome.written).await,
+        Err(error) => Err(Error::NoRoom(error.clone().into())),
+    };
+    if let Err(error) = written {
+        outcome.error = Some(error);
+        return outcome;
+    }
+    nudge_pods(&context.client, &observation.namespace, decision, &mut outcome).await;
+    restart_pods(context, observation, decision, &mut outcome).await;
+    outcome
+}
+
+/// Writes plugins, then the chain. `versions` holds what was written also if a later write fails.
+async fn write_config_maps(
+    context: &Context,
+    key: &SigningKey,
+    observation: &Observation,
+    decision: &Decision,
+    writes: &ConfigMapWrites,
+    versions: &mut Vec<(String, Option<String>)>,
+) -> Result<(), Error> {
+    let (client, namespace) = (&context.client, &observation.namespace);
+    for (number, plugins) in &writes.slots {
+        let Some(name) = plugin_config_map(*number) else {
+            continue;
+        };
+        let stored = observation.config_maps.slot(*number);
+        let version = write_plugins(client, namespace, &name, plugins, stored).await?;
+        versions.push((name, version));
+    }
+    if !writes.chain {
+        return Ok(());
+    }
+    let version = write_chain(client, key, observation, decision).await?;
+    versions.push((CHAIN_CONFIG_MAP.to_owned(), version));
+    let (chain, metrics) = (&decision.next.chain, &context.metrics.distribution);
+    metrics.written.inc();
+    tracing::info!(%namespace, generation = chain.generation, entries = chain.entries.len(), "chain written");
+    for takeover in &decision.takeovers {
+        metrics.overtaken.inc();
+        tracing::warn!(
+            %namespace,
+            entry = takeover.entry,
+            note = takeover.note,
+            "handing over without acknowledgement of unreachable pods"
+        );
+        if let Some(origin) = &takeover.origin {
+            let about = object_reference(namespace, origin);
+            events::publish(context, &about, EventType::Warning, "Overtaking", &takeover.note).await;
+        }
+    }
+    Ok(())
+}
+
+fn metadata(name: &str, namespace: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        labels: Some([(MANAGED_BY.to_owned(), FIELD_MANAGER.to_owned())].into()),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Writes the chain and returns the new resource version. Of two managers that lead for a moment, one fails: the ConfigMap must still
+/// be the one that was read, or still not exist.
+///
+/// # Errors
+/// The API server's error; 409 if somebody else has written.
+async fn write_chain(
+    client: &Client,
+    key: &SigningKey,
+    observation: &Observation,
+    decision: &Decision,
+) -> Result<Option<String>, kube::Error> {
+    let (chain, claims) = (&decision.next.chain, &decision.next.claims);
+    let read = observation.config_maps.version.as_deref();
+    let document = chain.to_json();
+    let claims = serde_json::to_string(claims).map_err(kube::Error::SerdeError)?;
+    let data = BTreeMap::from([
+        (
+            CLAIMS_SIGNATURE.to_owned(),
+            key.sign(&signed_claims(&claims, &document)),
+        ),
+        (CLAIMS.to_owned(), claims),
+        (files::CHAIN_SIGNATURE.to_owned(), key.sign(document.as_bytes())),
+        (files::CHAIN.to_owned(), document),
+    ]);
+    let map = ConfigMap {
+        metadata: ObjectMeta {
+            resource_version: read.map(str::to_owned),
+            ..metadata(CHAIN_CONFIG_MAP, &chain.namespace)
+        },
+        data: Some(data),
+        ..ConfigMap::default()
+    };
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), &chain.namespace);
+    let apply = PatchParams::apply(FIELD_MANAGER).force();
+    let written = match read {
+        Some(_) => api.patch(CHAIN_CONFIG_MAP, &apply, &Patch::Apply(&map)).await?,
+        None => api.create(&post_params(), &map).await?,
+    };
+    Ok(written.metadata.resource_version)
+}
+
+/// Writes one of the ConfigMaps with plugins, if it is still the one that was read, and returns the new resource version. Plugins
+/// without bytes stay as they are stored. Everything else in the ConfigMap is removed, whoever put it there.
+///
+/// # Errors
+/// The API server's error; 409 if somebody else has written.
+async fn write_plugins(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    plugins: &BTreeMap<Digest, Option<Bytes>>,
+    stored: Option<&PluginConfigMap>,
+) -> Result<Option<String>, kube::Error> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    // One that has lost its label, or was never ours, is not watched.
+    let unwatched = match stored {
+        Some(_) => None,
+        None => api.get_opt(name).await?.map(|map| PluginConfigMap::of(&map)),
+    };
+    let written = match stored.or(unwatched.as_ref()) {
+        Some(stored) => {
+            let patch = Patch::Merge(plugins_patch(plugins, stored));
+            api.patch(name, &patch_params(), &patch).await?
+        }
+        None => {
+            let data = plugins
+                .iter()
+                .filter_map(|(digest, bytes)| Some((plugin_key(digest), ByteString(bytes.as_ref()?.to_vec()))));
+            let map = ConfigMap {
+                metadata: metadata(name, namespace),
+                binary_data: Some(data.collect()),
+                ..ConfigMap::default()
+            };
+            api.create(&post_params(), &map).await?
+        }
+    };
+    Ok(written.metadata.resource_version)
+}
+
+fn plugin_key(digest: &Digest) -> String {
+    plugin_file::name(digest, Encoding::Zstd)
+}
+
+/// A merge patch, because server-side apply would leave keys that somebody else has applied.
+fn plugins_patch(plugins: &BTreeMap<Digest, Option<Bytes>>, stored: &PluginConfigMap) -> Value {
+    let desired: BTreeSet<String> = plugins.keys().map(plugin_key).collect();
+    let gone = stored.keys().filter(|name| !desired.contains(name));
+    let mut data: Map<String, Value> = gone.map(|name| (name, Value::Null)).collect();
+    for (digest, bytes) in plugins {
+        if let Some(bytes) = bytes {
+            data.insert(plugin_key(digest), json!(ByteString(bytes.to_vec())));
+        }
+    }
+    json!({
+        "metadata": {
+            "resourceVersion": stored.version,
+            "labels": { MANAGED_BY: FIELD_MANAGER },
+        },
+        "binaryData": data,
+        "data": null,
+    })
+}
+
+/// Annotates pods that are behind with the generation that they should have, so that kubelet syncs their volumes now. A pod that is
+/// gone meanwhile is no failure.
+async fn nudge_pods(client: &Client, namespace: &str, decision: &Decision, outcome: &mut Outcome) {
+    let generation = decision.next.chain.generation;
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let annotate = async |nudge: &PodNudge| {
+        let mut values = BTreeMap::from([(annotations::CHAIN_GENERATION, generation.to_string())]);
+        if nudge.again > 0 {
+            values.insert(annotations::CHAIN_BUMP, format!("{generation}.{}", nudge.again));
+        }
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": values } }));
+        let patched = api.patch_metadata(&nudge.pod, &PatchParams::default(), &patch).await;
+        (nudge.clone(), patched.err().filter(|error| !has_code(error, 404)))
+    };
+    let nudges: Vec<_> = decision.nudges.iter().map(annotate).collect();
+    let results: Vec<_> = stream::iter(nudges).buffer_unordered(CONCURRENCY).collect().await;
+    for (nudge, error) in results {
+        let Some(error) = error else {
+            outcome.nudged.push(nudge);
+            continue;
+        };
+        outcome.nudges_failed += 1;
+        tracing::warn!(
+            error = error_text(&error),
+            %namespace,
+            pod = nudge.pod,
+            "failed to annotate pod; retrying. kubelet will still sync the volume within its sync period"
+        );
+    }
+}
+
+/// Takes the next step of every restart.
+async fn restart_pods(context: &Context, observation: &Observation, decision: &Decision, outcome: &mut Outcome) {
+    let (namespace, fleet, plan) = (&observation.namespace, &observation.fleet, &decision.restarts);
+    for hold in &plan.holds {
+        if let Err(error) = label_pods(&context.client, namespace, hold, fleet).await {
+            tracing::warn!(error = error_text(&error), %namespace, "failed to label pods that keep their limits; retrying");
+        }
+    }
+    outcome.restart_reasons.clone_from(&plan.reasons);
+    for action in &plan.actions {
+        let stale = stale_pods(&action.evict, fleet);
+        let reason = if let RestartStep::Count(count) = action.step {
+            let counted = annotate_pods(&context.client, namespace, &stale, &json!({}), count).await;
+            Reason::new(
+                "Restarting",
+                match counted {
+                    Ok(()) => format!("its {count} pods are counted"),
+                    Err(error) => format!("its {count} pods can't be counted: {}", error_text(&error)),
+                },
+            )
+        } else {
+            evict_next(context, observation, action, &stale, outcome).await
+        };
+        outcome.restart_reasons.insert(action.evict.entry.clone(), reason);
+    }
+}
+
+/// Evicts the next pod of a shard, and returns why the restart is not done yet.
+async fn evict_next(
+    context: &Context,
+    observation: &Observation,
+    action: &RestartAction,
+    stale: &[&Sidecar],
+    outcome: &mut Outcome,
+) -> Reason {
+    let (namespace, entry) = (&observation.namespace, &action.evict.entry);
+    // Without knowing the leader, it might be evicted first.
+    let leader = match lock_holder(&context.client, namespace, action.lock.as_deref()).await {
+        Ok(leader) => leader,
+        Err(error) => {
+            return Reason::new(
+                "Restarting",
+                format!("it is not known who leads: {}", error_text(&error)),
+            );
+        }
+    };
+    let Some(pod) = next_to_evict(stale, &observation.fleet, leader.as_deref()) else {
+        return Reason::new("Restarting", "its pods are gone");
+    };
+    // Other clients repeat a request that is answered 429. From a PodDisruptionBudget that is final.
+    match evict_pod(&context.urgent, namespace, pod).await {
+        Ok(()) => {
+            context.metrics.distribution.evicted.inc();
+            outcome
+                .evictions
+                .insert(entry.clone(), EvictionResult::Evicted(pod.uid.clone()));
+            report_eviction(context, namespace, action, pod).await;
+            Reason::new("Restarting", format!("{} is made again", pod.pod))
+        }
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+            Reason::new("Restarting", format!("{} ends", pod.pod))
+        }
+        Err(error) => {
+            context.metrics.distribution.evictions_refused.inc();
+            let message = format!("{} can't be evicted: {}", pod.pod, eviction_error(&error));
+            outcome
+                .evictions
+                .insert(entry.clone(), EvictionResult::Refused(message.clone()));
+            Reason::new("EvictionRefused", message)
+        }
+    }
+}
+
+fn eviction_error(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => {
+            let causes = status.details.iter().flat_map(|details| &details.causes);
+            let causes: Vec<&str> = causes.map(|cause| cause.message.as_str()).collect();
+            format!("{} {}", status.message, causes.join("; "))
+                .trim_end()
+                .to_owned()
+        }
+        error => error_text(error),
+    }
+}
+
+/// Identity of the lock's holder. `None`: nobody holds it, or the shard has no lock.
+async fn lock_holder(client: &Client, namespace: &str, lock: Option<&str>) -> Result<Option<String>, kube::Error> {
+    let Some(name) = lock else {
+        return Ok(None);
+    };
+    let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
+    let lease = api.get_opt(name).await?;
+    Ok(lease.and_then(|lease| lease.spec?.holder_identity))
+}
+
+/// Labels pods, so that they keep their limits until they are replaced.
+async fn label_pods(client: &Client, namespace: &str, hold: &Hold, fleet: &Fleet) -> Result<(), kube::Error> {
+    let pods: Vec<&Sidecar> = fleet.selected(&hold.pods).collect();
+    let labels = json!({ KEEPS_LIMITS: hold.value });
+    annotate_pods(client, namespace, &pods, &labels, pods.len()).await
+}
+
+/// Sets labels on pods, and annotates them with the number of pods that their shard has.
+async fn annotate_pods(
+    client: &Client,
+    namespace: &str,
+    pods: &[&Sidecar],
+    labels: &Value,
+    count: usize,
+) -> Result<(), kube::Error> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    for sidecar in pods {
+        let patch = json!({ "metadata": {
+            "uid": sidecar.uid,
+            "labels": labels,
+            "annotations": { SHARD_PODS: count.to_string() },
+        } });
+        let patched = api
+            .patch_metadata(&sidecar.pod, &PatchParams::default(), &Patch::Merge(&patch))
+            .await;
+        match patched {
+            Ok(_) => {}
+            // The pod is gone, or another one has its name.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Evicts exactly this pod. PodDisruptionBudgets may refuse that with 429.
+async fn evict_pod(client: &Client, namespace: &str, pod: &Sidecar) -> Result<(), kube::Error> {
+    let preconditions = Preconditions {
+        uid: Some(pod.uid.clone()),
+        resource_version: None,
+    };
+    let params = EvictParams {
+        delete_options: Some(DeleteParams {
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        }),
+        ..EvictParams::default()
+    };
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    api.evict(&pod.pod, &params).await.map(drop)
+}
+
+async fn report_eviction(context: &Context, namespace: &str, action: &RestartAction, pod: &Sidecar) {
+    tracing::info!(
+        namespace,
+        entry = action.evict.entry,
+        pod = pod.pod,
+        "evicted pod; its replacement will see the shard's new limits"
+    );
+    if let Some(origin) = &action.origin {
+        let about = object_reference(namespace, origin);
+        let note = format!(
+            "{} was evicted: it sees the shard as it is now when it is made again",
+            pod.pod
+        );
+        events::publish(context, &about, EventType::Normal, "Restarting", &note).await;
+    }
+}
+
+/// Sets and removes finalizers. Returns the objects that are done with: deleted and released ones, and those that were changed, whose
+/// change leads to the next pass.
+pub(crate) async fn update_finalizers(
+    context: &Context,
+    observation: &Observation,
+    decision: &Decision,
+) -> BTreeSet<String> {
+    let update = async |document: &Value| {
+        let is_released = || {
+            let entry = entry_of_shard(&origin_of(document).name);
+            !is_shard(document) || decision.released.contains(&entry)
+        };
+        let is_done = if is_deleted(document) && is_released() {
+            release(context, &observation.namespace, document).await;
+            true
+        } else if let Some(finalizers) = deletion::with_our_finalizer(document) {
+            patch_finalizers(context, &observation.namespace, document, &finalizers).await
+        } else {
+            false
+        };
+        is_done.then(|| origin_of(document).uid)
+    };
+    let updates: Vec<_> = observation.resources.documents.iter().map(update).collect();
+    let done: Vec<_> = stream::iter(updates).buffer_unordered(CONCURRENCY).collect().await;
+    done.into_iter().flatten().collect()
+}
+
+/// Removes our finalizers from an object.
+async fn release(context: &Context, namespace: &str, document: &Value) {
+    if let Some(others) = deletion::without_our_finalizers(document) {
+        patch_finalizers(context, namespace, document, &others).await;
+    }
+}
+
+/// Releases all objects of a namespace that is being deleted, which would wait for them. Returns whether there were any.
+pub(crate) async fn release_all(context: &Context, namespace: &str, documents: &[Value]) -> bool {
+    let held: Vec<&Value> = documents
+        .iter()
+        .filter(|document| deletion::is_held(document))
+        .collect();
+    for document in &held {
+        release(context, namespace, document).await;
+    }
+    !held.is_empty()
+}
+
+/// Replaces the list of finalizers, if the object is the one that was read. Returns whether it was written.
+async fn patch_finalizers(context: &Context, namespace: &str, document: &Value, finalizers: &[Value]) -> bool {
+    let origin = origin_of(document);
+    let patch = json!({ "metadata": {
+        "uid": origin.uid,
+        "resourceVersion": document.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default(),
+        "finalizers": finalizers,
+    } });
+    let api = custom_resource_api(&context.client, namespace, &origin.kind);
+    match api
+        .patch(&origin.name, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+    {
+        Ok(_) => true,
+        // It has changed or is gone. The watch shows that, and another pass follows.
+        Err(error) if has_code(&error, 409) || has_code(&error, 404) => false,
+        Err(error) => {
+            let Origin { kind, name, .. } = &origin;
+            tracing::warn!(error = error_text(&error), %namespace, kind, name, "failed to change the finalizers of an object; trying again");
+            false
+        }
+    }
+}
+
+/// Objects of one of our kinds.
+pub(crate) fn custom_resource_api(client: &Client, namespace: &str, kind: &str) -> Api<DynamicObject> {
+    let kind = match kind {
+        "ShardingConfig" => ApiResource::erase::<ShardingConfig>(&()),
+        "CircuitBreaker" => ApiResource::erase::<CircuitBreaker>(&()),
+        _ => ApiResource::erase::<FaultInjection>(&()),
+    };
+    Api::namespaced_with(client.clone(), namespace, &kind)
+}
+
+/// Reference for an Event about an object.
+pub(crate) fn object_reference(namespace: &str, origin: &Origin) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(API_VERSION.to_owned()),
+        kind: Some(origin.kind.clone()),
+        name: Some(origin.name.clone()),
+        namespace: Some(namespace.to_owned()),
+        uid: Some(origin.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+/// Whether the API server answered with this status code.
+pub(crate) fn has_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}

@@ -1,0 +1,221 @@
+//! Decides what a pass does. [`decide`] is pure and total: it takes what was observed and what is remembered from the pass before,
+//! and returns a [`Decision`] and the next memory. It has no cluster, no files and no clock; the time is part of the observation.
+
+pub(crate) mod deletion;
+pub(crate) mod memory;
+pub(crate) mod next_chain;
+pub(crate) mod plugins;
+pub(crate) mod pod_actions;
+pub(crate) mod pods;
+pub(crate) mod start_gate;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ctrlmesh_contract::Origin;
+use ctrlmesh_manager_planner::hand_over::shard_of;
+
+use super::observe::fleet::{Report, Sidecar};
+use super::observe::{Observation, UninjectedPods};
+use memory::{MAX_UNASKED, Memory};
+use next_chain::NextChain;
+use plugins::{ConfigMapWrites, NoRoom};
+use pod_actions::{PodNudge, RestartPlan};
+use pods::{PodStates, Pods};
+
+/// Pause while pods are waited for that do not answer.
+const SILENT: Duration = Duration::from_secs(1);
+/// Pause while pods of a shard are replaced.
+const RESTARTING: Duration = Duration::from_millis(500);
+/// Pods that a message names.
+const MAX_NAMED: usize = 5;
+
+/// Reason of a condition: a code of a closed set, which users and tools match, and a message that says what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reason {
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+}
+
+impl Reason {
+    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+}
+
+/// What a pass does, and what objects' status says about it.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    pub(crate) next: NextChain,
+    pub(crate) states: PodStates,
+    /// ConfigMaps to write.
+    pub(crate) writes: Result<ConfigMapWrites, NoRoom>,
+    /// Hand-overs of the next chain that do not wait for unreachable pods.
+    pub(crate) takeovers: Vec<Takeover>,
+    /// Pods to nudge once the chain is stored.
+    pub(crate) nudges: Vec<PodNudge>,
+    pub(crate) restarts: RestartPlan,
+    /// Entries of deleted ShardingConfigs that may go now.
+    pub(crate) released: BTreeSet<String>,
+    /// Pods to poll more often. `None`: as before.
+    pub(crate) awaited: Option<BTreeSet<String>>,
+    /// Nothing is left to run, and no pod is left to wait for.
+    pub(crate) is_finished: bool,
+    /// When the next pass is due at the latest, if anything is in progress.
+    pub(crate) requeue_after: Option<Duration>,
+}
+
+/// A shard that gets objects which unreachable pods may still show.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Takeover {
+    pub(crate) entry: String,
+    /// The ShardingConfig.
+    pub(crate) origin: Option<Origin>,
+    pub(crate) note: String,
+}
+
+/// The pods without a sidecar as far as they are known without a list. `None`: a shard may have to wait for them, so they have to be
+/// listed.
+pub(crate) fn known_uninjected(observation: &Observation, memory: &Memory) -> Option<UninjectedPods> {
+    let last = memory.remembered().last;
+    let last = observation.config_maps.chain.as_ref().or(last);
+    let is_first = observation.config_maps.version.is_none() && memory.last.is_none();
+    let waits_for_reports = is_first && memory.awaits_reports(&observation.fleet, observation.now);
+    let entries = last.map_or(&[][..], |chain| &chain.entries);
+    if waits_for_reports || !start_gate::may_be_blocked(&observation.resources, entries) {
+        return Some(UninjectedPods::default());
+    }
+    let error = memory.start_gate.list_error(observation.now);
+    error.map(|problem| UninjectedPods::unknown(problem.to_owned()))
+}
+
+/// Decides what a pass does. Returns no decision when nothing was written in the namespace yet and sidecars were not polled yet:
+/// which generation they have is not known, and their first report starts the next pass.
+pub(crate) fn decide(observation: &Observation, memory: Memory) -> (Option<Decision>, Memory) {
+    let mut memory = memory;
+    let (fleet, now) = (&observation.fleet, observation.now);
+    memory.forget_seen_writes();
+    let judgement = pods::judge(observation, &mut memory);
+    let mut states = judgement.states;
+    states.awaits_reports = memory.awaits_reports(fleet, now);
+    let unasked_since = memory.pods.unasked_since.unwrap_or(now);
+    memory.pods.unasked_since = (!fleet.unasked.is_empty()).then_some(unasked_since);
+    if states.awaits_reports && states.is_first {
+        return (None, memory);
+    }
+    let configs = &observation.resources.sharding_configs;
+    states.given_up = pods::given_up(&memory.pods.silent, fleet, configs, now);
+    memory.start_gate.record_listing(&fleet.uninjected);
+
+    let pods = Pods { fleet, states: &states };
+    let next = next_chain::next_chain(observation, pods, &memory);
+    memory.overlaps.clone_from(&next.overlap_grace.since);
+    memory.start_gate.record(&next.blocked, &next.chain.entries, now);
+    memory.pods.silent = pods::silent(&memory.pods.silent, &next.plan.awaited, pods, now);
+
+    let (entries, generation) = (&next.chain.entries, next.chain.generation);
+    let writes = plugins::config_map_writes(observation, &next.chain, &next.claims);
+    let is_written = |writes: &ConfigMapWrites| writes.chain;
+    let takeovers = writes.as_ref().is_ok_and(is_written).then(|| takeovers(&next, pods));
+    let (nudges, next_nudge) = pod_actions::due_nudges(&mut memory.nudges, fleet, entries, generation, now);
+    let (mut released, mut restarts) = (BTreeSet::new(), RestartPlan::default());
+    // What a plan says of pods holds once its chain is stored.
+    if next.withheld.is_none() && writes.as_ref().is_ok_and(ConfigMapWrites::is_empty) {
+        released = deletion::released_entries(&next, &observation.resources, pods);
+        restarts = pod_actions::restart_plan(&next, fleet, &mut memory.restarts, (now, observation.time));
+    }
+    update_gauges(&next, pods, observation, &mut memory);
+    let plan = &next.plan;
+    let is_restarting = !(plan.preparing.is_empty() && plan.hold.is_empty() && plan.evict.is_empty());
+    let pauses = [
+        judgement.settles_in,
+        states.awaits_reports.then_some(MAX_UNASKED),
+        (!memory.pods.silent.is_empty()).then_some(SILENT),
+        is_restarting.then_some(RESTARTING),
+        memory.start_gate.recheck_in(now),
+        next.overlap_grace.recheck_in(),
+        next_nudge,
+    ];
+    let decision = Decision {
+        is_finished: is_finished(observation, &next, pods),
+        next,
+        writes,
+        takeovers: takeovers.unwrap_or_default(),
+        nudges,
+        restarts,
+        released,
+        awaited: judgement.awaited,
+        requeue_after: pauses.into_iter().flatten().min(),
+        states,
+    };
+    (Some(decision), memory)
+}
+
+/// Whether there is nothing to run, and every sidecar that runs something else can't be reached.
+fn is_finished(observation: &Observation, next: &NextChain, pods: Pods<'_>) -> bool {
+    let is_empty = observation.resources.documents.is_empty() && next.chain.entries.is_empty();
+    let is_silent = |sidecar: &Sidecar| matches!(pods.reports.get(&sidecar.pod), Some(Report::Unavailable(_)));
+    let mut sidecars = pods.sidecars.iter();
+    is_empty
+        && next.claims.are_over(&pods)
+        && pods.unasked.is_empty()
+        && sidecars.all(|sidecar| is_silent(sidecar) || pods.runs_chain(sidecar, &[]))
+}
+
+/// Hand-overs that go on without unreachable pods.
+fn takeovers(next: &NextChain, pods: Pods<'_>) -> Vec<Takeover> {
+    let plan = &next.plan;
+    let overtaking = plan.overtaking.iter();
+    let overtaking = overtaking.filter(|(name, _)| !plan.waiting.contains_key(*name));
+    let takeover = |(name, holders): (&String, &BTreeSet<String>)| {
+        let uids: BTreeSet<&String> = holders
+            .iter()
+            .filter_map(|holder| plan.overtaken.get(holder))
+            .flatten()
+            .collect();
+        let unreachable = pods.sidecars.iter().filter(|sidecar| uids.contains(&sidecar.uid));
+        let unreachable: Vec<&str> = unreachable.map(|sidecar| sidecar.pod.as_str()).collect();
+        let holders: BTreeSet<&str> = holders.iter().map(|holder| shard_of(holder)).collect();
+        let holders: Vec<&str> = holders.into_iter().collect();
+        let entry = next.chain.entries.iter().find(|entry| entry.name == *name);
+        Takeover {
+            entry: name.clone(),
+            origin: entry.and_then(|entry| entry.origin.clone()),
+            note: format!(
+                "gets objects of {} without the word of pods that can't be reached: {}",
+                holders.join(", "),
+                unreachable.join(", ")
+            ),
+        }
+    };
+    overtaking.map(takeover).collect()
+}
+
+/// Counts lagging sidecars and waiting entries for the metrics.
+fn update_gauges(next: &NextChain, pods: Pods<'_>, observation: &Observation, memory: &mut Memory) {
+    let gauges = &mut memory.gauges;
+    gauges.set_waiting(next.plan.waiting.keys(), observation.now);
+    gauges.lagging.clear();
+    for sidecar in pods.sidecars.iter().filter(|sidecar| sidecar.ip.is_some()) {
+        if let Some(reason) = pods.lag_reason(sidecar, &next.chain.entries, next.chain.generation) {
+            *gauges.lagging.entry(reason).or_default() += 1;
+        }
+    }
+}
+
+/// The first of these, and how many more there are.
+pub(crate) fn few(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+    let more = all.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
+    let more = more.map(|more| format!("and {more} more"));
+    all.take(MAX_NAMED).chain(more).collect::<Vec<_>>().join(between)
+}
+
+/// The first of these pods, each with its problem.
+pub(crate) fn named_pods(pods: &[(String, String)], between: &str) -> String {
+    few(pods.iter().map(|(pod, problem)| format!("{pod} {problem}")), between)
+}

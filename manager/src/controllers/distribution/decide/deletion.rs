@@ -1,0 +1,252 @@
+//! Deleted ShardingConfigs: which are still held by our finalizer, why, and which are released. Pure.
+//!
+//! The finalizer holds a shard until its pods show nothing of it, and the last shard of a controller until its rules are gone.
+
+use std::collections::BTreeSet;
+
+use ctrlmesh_contract::names::finalizers;
+use ctrlmesh_manager_planner::hand_over::{Teardown, all_pods, entry_of_shard, is_released, shard_of};
+use serde_json::{Value, json};
+
+use super::next_chain::NextChain;
+use super::pod_actions::MAX_COMMAND;
+use super::pods::{LEASE, Pods};
+use super::{Reason, named_pods};
+use crate::controllers::distribution::observe::{CustomResources, entry_name_of, is_deleted, is_shard};
+
+/// Finalizers that distribution removes from objects.
+const FINALIZERS: [&str; 2] = [finalizers::HAND_OVER, finalizers::PROTECTED];
+
+/// Entries of the ShardingConfigs that are being deleted.
+pub(crate) fn deleted_entries(resources: &CustomResources) -> BTreeSet<String> {
+    let configs = resources.sharding_configs.iter();
+    let deleted = configs.filter(|config| config.metadata.deletion_timestamp.is_some() && config.spec.root.is_none());
+    let unreadable = resources.unreadable.iter().map(|(document, _)| document);
+    let unreadable = unreadable.filter(|document| is_deleted(document) && is_shard(document));
+    let unreadable = unreadable.map(|document| entry_of_shard(text(document, "/metadata/name")));
+    deleted.map(entry_name_of).chain(unreadable).collect()
+}
+
+/// Entries of deleted ShardingConfigs that may go now. `next`: the chain that is stored.
+pub(crate) fn released_entries(next: &NextChain, resources: &CustomResources, pods: Pods<'_>) -> BTreeSet<String> {
+    let mut released = deleted_entries(resources);
+    released.retain(|entry| is_released(entry, &next.chain.entries, &next.claims, &pods));
+    released
+}
+
+/// Why a deleted ShardingConfig is not gone yet.
+pub(crate) fn pending_reason(document: &Value, next: &NextChain, pods: Pods<'_>) -> Reason {
+    let entry = entry_of_shard(text(document, "/metadata/name"));
+    let (reason, cost) = match next.claims.teardown_of(&entry) {
+        Some(teardown) => {
+            let reason = teardown_reason(teardown, next, pods);
+            let cost = "every pod of the controller then sees everything at once, and an object has several owners until all \
+                        leaders but one have failed to renew their locks";
+            (reason, cost)
+        }
+        None => {
+            let late = late_pods(|name| shard_of(name) == shard_of(&entry), next, pods);
+            let late = if late.is_empty() {
+                "the next chain".to_owned()
+            } else {
+                late
+            };
+            let message = format!("goes when its pods have said that they show nothing any more; waits for {late}");
+            let cost = "nobody then says which pods still show its objects";
+            (Reason::new("Deleting", message), cost)
+        }
+    };
+    match release_command(document) {
+        Some(command) => {
+            let message = reason.message;
+            Reason::new(
+                reason.code,
+                format!("{message}. To release it by force: {command}; {cost}"),
+            )
+        }
+        None => reason,
+    }
+}
+
+fn teardown_reason(teardown: &Teardown, next: &NextChain, pods: Pods<'_>) -> Reason {
+    if teardown.is_last_stage() {
+        let seconds = LEASE.as_secs();
+        let mut message = format!(
+            "its controller has no other shard: all pods show nothing until none can hold a shard's lock any more, {seconds} s and \
+             longer, then the rules go"
+        );
+        let late = late_pods(|name| teardown.is_last_stage_of(name), next, pods);
+        if !late.is_empty() {
+            message = format!("{message}; waits for {late}");
+        }
+        return Reason::new("LocksExpiring", message);
+    }
+    let remaining: BTreeSet<&str> = teardown.remaining(&next.chain.entries, &pods).collect();
+    let remaining = pods
+        .sidecars
+        .iter()
+        .filter(|sidecar| remaining.contains(sidecar.uid.as_str()));
+    let remaining: Vec<&str> = remaining.map(|sidecar| sidecar.pod.as_str()).collect();
+    let more = match remaining.len().saturating_sub(MAX_COMMAND) {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    let some: Vec<&str> = remaining.iter().copied().take(MAX_COMMAND).collect();
+    let message = format!(
+        "its controller has no other shard: it gets all objects, and pods of the others show nothing until they are gone or made \
+         again, then the rules go: `kubectl -n {} delete pods {}`{more}",
+        next.chain.namespace,
+        some.join(" ")
+    );
+    Reason::new("Gathering", message)
+}
+
+/// Pods of matching entries that have not reported yet that they show nothing, and why.
+fn late_pods(is_its: impl Fn(&str) -> bool, next: &NextChain, pods: Pods<'_>) -> String {
+    let own = next.chain.entries.iter().filter(|own| is_its(&own.name));
+    let selectors: Vec<_> = own.map(all_pods).collect();
+    let late = pods.sidecars.iter().filter(|sidecar| {
+        let is_own = selectors.iter().any(|selector| selector.matches(&sidecar.labels));
+        is_own && !pods.states.quiet.contains(&sidecar.pod) && !pods.is_blank(sidecar)
+    });
+    let late: Vec<(String, String)> = late
+        .map(|sidecar| (sidecar.pod.clone(), pods.unsettled_reason(sidecar, &next.chain.entries)))
+        .collect();
+    named_pods(&late, ", ")
+}
+
+/// Command that releases an object by force. `None`: none of our finalizers holds it.
+fn release_command(document: &Value) -> Option<String> {
+    let patch = release_patch(document)?;
+    Some(format!(
+        "`kubectl -n {} patch shardingconfig {} --type=json --patch='{patch}'`",
+        text(document, "/metadata/namespace"),
+        text(document, "/metadata/name")
+    ))
+}
+
+/// JSON patch that removes our finalizers and leaves those of others. The last goes first, so that the indices of the rest stay.
+/// Each is tested, because the list may have changed until somebody runs the command.
+fn release_patch(document: &Value) -> Option<Value> {
+    let all = finalizers(document);
+    let ours = all.iter().enumerate().filter(|(_, finalizer)| is_ours(finalizer));
+    let operations = ours.rev().flat_map(|(index, finalizer)| {
+        let path = format!("/metadata/finalizers/{index}");
+        [
+            json!({ "op": "test", "path": path, "value": finalizer }),
+            json!({ "op": "remove", "path": path }),
+        ]
+    });
+    let operations: Vec<Value> = operations.collect();
+    (!operations.is_empty()).then(|| operations.into())
+}
+
+/// The finalizers of a document without ours. `None`: it has none of ours, or is a root, which another controller holds until its
+/// shards are gone.
+pub(crate) fn without_our_finalizers(document: &Value) -> Option<Vec<Value>> {
+    if !document.pointer("/spec/root").is_none_or(Value::is_null) {
+        return None;
+    }
+    let all = finalizers(document);
+    let others: Vec<Value> = all.iter().filter(|one| !is_ours(one)).cloned().collect();
+    (others.len() < all.len()).then_some(others)
+}
+
+/// The finalizers of a shard with ours. `None`: it has it, or must not get it.
+pub(crate) fn with_our_finalizer(document: &Value) -> Option<Vec<Value>> {
+    let has_it = || finalizers(document).iter().any(|one| one == finalizers::HAND_OVER);
+    if !is_shard(document) || is_deleted(document) || has_it() {
+        return None;
+    }
+    let mut all = finalizers(document);
+    all.push(finalizers::HAND_OVER.into());
+    Some(all)
+}
+
+/// Whether a document is deleted and held by one of our finalizers.
+pub(crate) fn is_held(document: &Value) -> bool {
+    is_deleted(document) && finalizers(document).iter().any(is_ours)
+}
+
+fn finalizers(document: &Value) -> Vec<Value> {
+    let list = document.pointer("/metadata/finalizers").and_then(Value::as_array);
+    list.cloned().unwrap_or_default()
+}
+
+fn is_ours(finalizer: &Value) -> bool {
+    finalizer
+        .as_str()
+        .is_some_and(|finalizer| FINALIZERS.contains(&finalizer))
+}
+
+fn text<'a>(document: &'a Value, pointer: &str) -> &'a str {
+    document.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHERS: [&str; 2] = ["example.com/first", "foregroundDeletion"];
+
+    fn document(finalizers: &[&str]) -> Value {
+        json!({ "metadata": { "namespace": "demo", "name": "left", "finalizers": finalizers } })
+    }
+
+    /// What the command makes of an object, as an API server applies it.
+    fn run(command: &str, document: &mut Value) -> Result<(), json_patch::PatchError> {
+        let (head, patch) = command.split_once(" --patch='").unwrap();
+        assert_eq!(head, "`kubectl -n demo patch shardingconfig left --type=json");
+        let patch = patch.strip_suffix("'`").unwrap();
+        let patch: json_patch::Patch = serde_json::from_str(patch).unwrap();
+        json_patch::patch(document, &patch)
+    }
+
+    #[test]
+    fn command_removes_our_finalizers_and_leaves_those_of_others() {
+        let [first, second] = OTHERS;
+        let (hand_over, protected) = (finalizers::HAND_OVER, finalizers::PROTECTED);
+        for (before, after) in [
+            (vec![hand_over], vec![]),
+            (vec![first, hand_over, second], vec![first, second]),
+            (vec![hand_over, first, second, protected], vec![first, second]),
+            (vec![protected, hand_over, first], vec![first]),
+        ] {
+            let mut object = document(&before);
+            run(&release_command(&object).unwrap(), &mut object).unwrap();
+            assert_eq!(object, document(&after), "{before:?}");
+        }
+    }
+
+    #[test]
+    fn command_fails_when_finalizers_have_changed_since() {
+        let [first, second] = OTHERS;
+        let command = release_command(&document(&[first, finalizers::HAND_OVER])).unwrap();
+        for changed in [vec![finalizers::HAND_OVER], vec![finalizers::HAND_OVER, second], vec![]] {
+            let mut object = document(&changed);
+            assert!(run(&command, &mut object).is_err(), "{changed:?}");
+            assert_eq!(object, document(&changed));
+        }
+    }
+
+    #[test]
+    fn object_without_our_finalizers_has_no_command() {
+        assert_eq!(release_command(&document(&OTHERS)), None);
+    }
+
+    #[test]
+    fn documented_loop_takes_off_the_same_finalizers_and_protected_only_where_nothing_begins_to_act() {
+        let page = include_str!("../../../../../docs/install.md");
+        let (_, template) = page.split_once("-o go-template='").unwrap();
+        let (template, _) = template.split_once("' |").unwrap();
+        let (_, condition) = template.split_once("{{- if ").unwrap();
+        let (condition, _) = condition.split_once("}}").unwrap();
+        let words: Vec<&str> = condition.split_whitespace().collect();
+        let [hand_over, protected] = FINALIZERS;
+        let expected = format!(
+            "or (eq $finalizer \"{hand_over}\") (and (eq $finalizer \"{protected}\") (or (eq $object.kind \"ShardingConfig\") \
+             $object.metadata.deletionTimestamp))"
+        );
+        assert_eq!(words.join(" "), expected);
+    }
+}

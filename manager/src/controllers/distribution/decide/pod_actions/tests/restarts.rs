@@ -1,0 +1,187 @@
+use ctrlmesh_contract::names::labels::KEEPS_LIMITS;
+use ctrlmesh_contract::{LabelSelector, Operator, Requirement};
+use ctrlmesh_manager_planner::hand_over::restart_policy::Stale;
+use ctrlmesh_manager_planner::samples;
+
+use super::super::*;
+
+/// A pod of the shard; `keeps`: it sees what it saw before.
+fn pod(name: &str, keeps: bool) -> Sidecar {
+    let keeps = keeps.then(|| (KEEPS_LIMITS.to_owned(), "before".to_owned()));
+    Sidecar {
+        pod: name.to_owned(),
+        uid: format!("uid-{name}"),
+        ip: Some("10.0.0.1".to_owned()),
+        is_placed: true,
+        shard_pods: keeps.as_ref().map(|_| 3),
+        labels: keeps.into_iter().collect(),
+        is_ready: true,
+        owner: Some("StatefulSet left".to_owned()),
+        ..Sidecar::default()
+    }
+}
+
+fn evict() -> Evict {
+    let kept = Requirement {
+        key: KEEPS_LIMITS.to_owned(),
+        operator: Operator::In,
+        values: vec!["before".to_owned()],
+    };
+    Evict {
+        entry: "shard-selector/a".to_owned(),
+        pods: LabelSelector::default(),
+        stale: Stale::Keeping(LabelSelector {
+            match_expressions: vec![kept],
+            ..LabelSelector::default()
+        }),
+    }
+}
+
+fn entry() -> Entry {
+    samples::entry("shard-selector/a")
+}
+
+fn answer() -> Report {
+    Report::Status(Box::new(samples::running(0, &[entry()])))
+}
+
+/// Three pods that answer.
+fn fleet(pods: [Sidecar; 3]) -> Fleet {
+    let answers = pods.iter().map(|pod| (pod.pod.clone(), answer()));
+    Fleet {
+        fresh: pods.iter().map(|pod| pod.pod.clone()).collect(),
+        reports: answers.collect(),
+        sidecars: pods.to_vec(),
+        ..Fleet::default()
+    }
+}
+
+fn chain() -> Chain {
+    Chain {
+        namespace: "demo".to_owned(),
+        generation: 7,
+        entries: vec![entry()],
+    }
+}
+
+/// What is done with these pods, `seconds` after 1970.
+fn at(seconds: i64, restarts: &mut Restarts, fleet: &Fleet) -> String {
+    let now = Timestamp::from_second(seconds).unwrap();
+    match restarts.step(&evict(), &chain(), fleet, now) {
+        RestartStep::Evict => next_to_evict(&stale_pods(&evict(), fleet), fleet, Some("a_1"))
+            .unwrap()
+            .pod
+            .clone(),
+        RestartStep::Wait(message) => message,
+        RestartStep::Count(count) => format!("count {count}"),
+        RestartStep::Done => "done".to_owned(),
+    }
+}
+
+fn next(fleet: &Fleet) -> String {
+    at(0, &mut Restarts::default(), fleet)
+}
+
+#[test]
+fn leaders_are_last_and_who_may_lead_is_before_them() {
+    let mut pods = fleet([pod("a", true), pod("b", true), pod("c", true)]);
+    assert_eq!(next(&pods), "b");
+    pods.reports
+        .insert("b".to_owned(), Report::Unavailable("does not answer".to_owned()));
+    assert_eq!(next(&pods), "c");
+    let pods = fleet([pod("a", true), pod("b", false), pod("c", false)]);
+    assert_eq!(next(&pods), "a");
+    assert_eq!(
+        next(&fleet([pod("a", false), pod("b", false), pod("c", false)])),
+        "done"
+    );
+    // The name of one begins like the other's.
+    let pods = fleet([pod("a", true), pod("a-1", true), pod("a_", true)]);
+    let kept = stale_pods(&evict(), &pods);
+    assert_eq!(next_to_evict(&kept, &pods, Some("a-1_6f")).unwrap().pod, "a");
+    assert_eq!(next_to_evict(&kept[..2], &pods, Some("a")).unwrap().pod, "a-1");
+}
+
+#[test]
+fn the_next_is_evicted_when_the_one_before_is_back_and_acknowledges() {
+    let whole = fleet([pod("a", true), pod("b", false), pod("c", true)]);
+    assert_eq!(next(&whole), "c");
+    let mut ending = whole.clone();
+    ending.sidecars[2].is_ending = true;
+    assert_eq!(next(&ending), "c ends");
+    let mut restarts = Restarts::default();
+    restarts.evicted.insert("uid-c".to_owned());
+    assert_eq!(at(0, &mut restarts, &whole), "c ends", "and that is not seen yet");
+    let mut starts = whole.clone();
+    starts.sidecars[1].ip = None;
+    assert_eq!(next(&starts), "b does not run the chain yet");
+    let mut lags = whole.clone();
+    lags.reports.insert("b".to_owned(), Report::Status(Box::default()));
+    assert_eq!(next(&lags), "b does not run the chain yet");
+    // One that is to go does not have to be well.
+    let mut ill = whole;
+    ill.reports.remove("a");
+    assert_eq!(next(&ill), "c");
+}
+
+#[test]
+fn nobody_is_evicted_while_one_that_was_has_no_replacement() {
+    let whole = fleet([pod("a", true), pod("b", false), pod("c", true)]);
+    let mut lacks = whole.clone();
+    lacks.sidecars.remove(1);
+    let mut restarts = Restarts::default();
+    let message = at(0, &mut restarts, &lacks);
+    assert_eq!(
+        message,
+        "2 of 3 pods are there since 1970-01-01T00:00:00Z, and no other is evicted before all are: see the events of StatefulSet left. If \
+         there are to be fewer: kubectl annotate pods -n demo a c ctrlmesh.kusionstack.io/shard-pods-"
+    );
+    for later in [61, 3600, 1_000_000] {
+        assert_eq!(at(later, &mut restarts, &lacks), message);
+    }
+    let mut starts = whole.clone();
+    starts.sidecars[1].ip = None;
+    assert_eq!(at(70, &mut restarts, &starts), "b does not run the chain yet");
+    assert_eq!(at(80, &mut restarts, &lacks), message, "it was not whole in between");
+    assert_eq!(at(90, &mut restarts, &whole), "c");
+    let later = at(100, &mut restarts, &lacks);
+    assert!(later.contains("since 1970-01-01T00:01:40Z"), "{later}");
+}
+
+#[test]
+fn a_shard_has_fewer_pods_once_somebody_says_so() {
+    let mut pods = fleet([pod("a", true), pod("b", false), pod("c", true)]);
+    pods.sidecars.remove(1);
+    pods.sidecars[0].shard_pods = None;
+    assert!(next(&pods).starts_with("2 of 3"), "one says still that there are more");
+    pods.sidecars[1].shard_pods = None;
+    assert_eq!(next(&pods), "count 2", "those are missed from now on");
+    pods.sidecars.iter_mut().for_each(|pod| pod.shard_pods = Some(2));
+    assert_eq!(next(&pods), "c");
+    pods.sidecars.remove(1);
+    assert!(next(&pods).starts_with("1 of 2"));
+}
+
+#[test]
+fn a_shard_that_has_grown_is_counted_before_one_is_evicted() {
+    let mut pods = fleet([pod("a", true), pod("b", false), pod("c", true)]);
+    pods.sidecars.iter_mut().for_each(|pod| pod.shard_pods = Some(2));
+    assert_eq!(next(&pods), "count 3");
+}
+
+#[test]
+fn the_next_is_evicted_when_all_others_are_ready() {
+    let mut pods = fleet([pod("a", true), pod("b", false), pod("c", false)]);
+    pods.sidecars[1].is_ready = false;
+    assert_eq!(next(&pods), "b is not ready");
+    pods.sidecars[2].is_ready = false;
+    assert_eq!(next(&pods), "b is not ready, c is not ready");
+    // Those that were not ready before: they go before one that is, also if one of them leads.
+    let mut pods = fleet([pod("a", true), pod("b", true), pod("c", true)]);
+    pods.sidecars[2].is_ready = false;
+    assert_eq!(next(&pods), "c");
+    pods.sidecars[0].is_ready = false;
+    assert_eq!(next(&pods), "c");
+    pods.sidecars[2].is_ready = true;
+    assert_eq!(next(&pods), "a");
+}

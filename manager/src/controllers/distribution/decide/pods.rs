@@ -1,0 +1,407 @@
+//! What pods may still show: which run the chain with nothing left from before, which may lead by an old lock, and which are not
+//! waited for any longer. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
+use std::time::{Duration, Instant};
+
+use ctrlmesh_contract::{Chain, Digest, Entry};
+use ctrlmesh_manager_api::ShardingConfig;
+use ctrlmesh_manager_planner::hand_over::{self, lock_of, restart_policy, shard_of};
+
+use super::memory::Memory;
+use super::named_pods;
+use crate::controllers::distribution::observe::Observation;
+use crate::controllers::distribution::observe::fleet::{Fleet, Report, Sidecar, runs_entry};
+
+/// How long sidecars are polled often after a chain was written.
+const MAX_AWAITED: Duration = Duration::from_mins(2);
+/// How long a controller may believe that it leads by a lock that it can't renew. client-go's leases last for 15 s by default;
+/// sidecars report longer ones.
+pub(crate) const LEASE: Duration = Duration::from_secs(15);
+/// Polls that must fail, after a pod is waited for, before it is given up: the time alone may be a pause between two polls.
+const MIN_FAILURES: u32 = 3;
+
+/// When each pod (by UID) started running its current shard entries with no request left from an earlier chain, together with
+/// the digest of those entries.
+pub(crate) type Quiet = BTreeMap<String, (Digest, Instant)>;
+
+/// The shard locks that each pod (by UID) asks for, and since when.
+pub(crate) type Locks = BTreeMap<String, (BTreeSet<String>, Instant)>;
+
+/// Pods that are waited for and do not answer, by UID: a pod that is replaced under the same name is another one.
+pub(crate) type SilentPods = BTreeMap<String, Silence>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Silence {
+    /// When the wait began.
+    since: Instant,
+    /// Failed polls in a row at that time.
+    failures: u32,
+}
+
+/// What is remembered of pods from one pass to the next.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PodMemory {
+    pub(crate) quiet: Quiet,
+    pub(crate) locks: Locks,
+    /// Names of the entries that each pod (by UID) may run.
+    pub(crate) running: BTreeMap<String, BTreeSet<String>>,
+    pub(crate) silent: SilentPods,
+    /// Since when there are sidecars that were not polled yet.
+    pub(crate) unasked_since: Option<Instant>,
+}
+
+/// What a pass concludes from reports and memory. Pods are given by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PodStates {
+    /// Pods that have run the chain, with nothing left from before, for the settle time of their shards.
+    pub(crate) quiet: BTreeSet<String>,
+    /// Pods that can't be reached, and were waited for as long as the policies of their shards say.
+    pub(crate) given_up: BTreeSet<String>,
+    /// Pods whose controllers can't lead any more by a lock that their entries do not name.
+    pub(crate) lease_expired: BTreeSet<String>,
+    /// Names of the entries that each pod (by UID) may run.
+    pub(crate) running: BTreeMap<String, BTreeSet<String>>,
+    /// No chain was written in this namespace yet.
+    pub(crate) is_first: bool,
+    /// A pod whose sidecar runs a later chain than the stored one.
+    pub(crate) rolled_back_by: Option<String>,
+    /// Sidecars that were not polled yet are waited for, for some seconds: a manager that has just started to lead does not know
+    /// what they support.
+    pub(crate) awaits_reports: bool,
+}
+
+/// The fleet together with what a pass concludes about its pods.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pods<'a> {
+    pub(crate) fleet: &'a Fleet,
+    pub(crate) states: &'a PodStates,
+}
+
+impl Deref for Pods<'_> {
+    type Target = Fleet;
+
+    fn deref(&self) -> &Fleet {
+        self.fleet
+    }
+}
+
+impl Pods<'_> {
+    /// Whether a sidecar shows nothing. It can't run yet; or it has no chain because none was ever written, lets nothing through,
+    /// and its predecessor in the pod has left nothing. Where there is a chain, a sidecar that starts may find an earlier one, and
+    /// counts once it reports what it runs.
+    #[must_use]
+    pub(crate) fn is_blank(&self, sidecar: &Sidecar) -> bool {
+        let has_none = || match self.reports.get(&sidecar.pod) {
+            Some(Report::Status(status)) => status.chain.generation == 0 && status.chain.earlier.is_none(),
+            _ => sidecar.nudged.is_none(),
+        };
+        !sidecar.is_placed || self.states.is_first && has_none()
+    }
+}
+
+impl hand_over::Fleet for Pods<'_> {
+    fn is_rolled_back(&self) -> bool {
+        self.states.rolled_back_by.is_some()
+    }
+
+    fn is_unseen(&self, entry: &Entry) -> bool {
+        let selector = hand_over::all_pods(entry);
+        let pods = self.selected(&selector).filter(|sidecar| !self.is_blank(sidecar));
+        let mut pods = pods.peekable();
+        // A pod that does not answer may run the entry.
+        let runs_other = |sidecar: &Sidecar| match self.reports.get(&sidecar.pod) {
+            Some(Report::Status(status)) => !status.chain.entries.iter().any(|at| runs_entry(entry, at)),
+            _ => false,
+        };
+        pods.peek().is_some() && pods.all(runs_other)
+    }
+
+    fn pods(&self) -> impl Iterator<Item = hand_over::Pod<'_>> {
+        static NONE: BTreeSet<String> = BTreeSet::new();
+        self.sidecars.iter().map(|sidecar| hand_over::Pod {
+            uid: &sidecar.uid,
+            labels: &sidecar.labels,
+            running: self.states.running.get(&sidecar.uid).unwrap_or(&NONE),
+            is_blank: self.is_blank(sidecar),
+            is_quiet: self.states.quiet.contains(&sidecar.pod),
+            is_given_up: self.states.given_up.contains(&sidecar.pod),
+            may_lead: !self.states.lease_expired.contains(&sidecar.pod),
+        })
+    }
+}
+
+/// What [`judge`] concludes.
+#[derive(Debug, Default)]
+pub(crate) struct Judgement {
+    pub(crate) states: PodStates,
+    /// Pods that should be polled more often. `None`: as before.
+    pub(crate) awaited: Option<BTreeSet<String>>,
+    /// Time until the next pod has settled, or the next lease has run out.
+    pub(crate) settles_in: Option<Duration>,
+}
+
+/// Concludes what pods may show. [`given_up`] follows when it is clear that the pass goes on.
+pub(crate) fn judge(observation: &Observation, memory: &mut Memory) -> Judgement {
+    let Observation {
+        fleet,
+        config_maps,
+        now,
+        ..
+    } = observation;
+    let now = *now;
+    let generation = config_maps.chain.as_ref().map_or(0, |chain| chain.generation);
+    memory.observe_chain(config_maps.digest, generation, now);
+    memory.highest_generation = fleet.generation().max(memory.highest_generation);
+    let mut judgement = Judgement::default();
+    let states = &mut judgement.states;
+    states.is_first = config_maps.version.is_none() && memory.last.is_none();
+    if memory.may_raise(now) {
+        states.rolled_back_by = pod_ahead(observation, memory);
+    }
+    update_running(fleet, config_maps.chain.as_ref(), &mut memory.pods.running);
+    states.running.clone_from(&memory.pods.running);
+    let (Some(chain), Some((_, known_since))) = (&config_maps.chain, memory.chain) else {
+        memory.pods.quiet.clear();
+        return judgement;
+    };
+    let is_awaited = |sidecar: &&Sidecar| {
+        let is_lagging = now.duration_since(known_since) < MAX_AWAITED && !fleet.runs_chain(sidecar, &chain.entries);
+        // A silent pod is polled often also after it is given up: it may come back.
+        is_lagging || memory.pods.silent.contains_key(&sidecar.uid)
+    };
+    let awaited = fleet.sidecars.iter().filter(is_awaited);
+    judgement.awaited = Some(awaited.map(|sidecar| sidecar.pod.clone()).collect());
+    memory.pods.quiet = quiet(fleet, chain, &memory.pods.quiet, now);
+    let configs = &observation.resources.sharding_configs;
+    let left = |sidecar: &Sidecar| {
+        let (_, since) = memory.pods.quiet.get(&sidecar.uid)?;
+        let settle = settle_time(sidecar, configs, observation.settings.settle);
+        Some(settle.saturating_sub(now.duration_since(*since)))
+    };
+    let settling = fleet.sidecars.iter().filter_map(left).filter(|left| !left.is_zero());
+    let settled = fleet
+        .sidecars
+        .iter()
+        .filter(|sidecar| left(sidecar).is_some_and(|left| left.is_zero()));
+    states.quiet = settled.map(|sidecar| sidecar.pod.clone()).collect();
+    let settles_in = settling.min();
+    memory.pods.locks = requested_locks(fleet, chain, &memory.pods.quiet, &memory.pods.locks, now);
+    states.lease_expired = lease_expired(fleet, &memory.pods.locks, now);
+    let leases = memory.pods.locks.values();
+    let leases = leases.map(|(_, since)| LEASE.saturating_sub(now.duration_since(*since)));
+    let leases = leases.filter(|left| !left.is_zero() && !config_maps.claims.is_empty());
+    judgement.settles_in = settles_in.into_iter().chain(leases).min();
+    judgement
+}
+
+/// How long a pod must have been quiet: the longest time of its shards.
+fn settle_time(sidecar: &Sidecar, configs: &[ShardingConfig], default: Duration) -> Duration {
+    let times = shards_of(sidecar, configs).map(|config| {
+        let seconds = config
+            .spec
+            .settle_seconds
+            .and_then(|seconds| u64::try_from(seconds).ok());
+        seconds.map_or(default, Duration::from_secs)
+    });
+    times.max().unwrap_or(default)
+}
+
+/// ShardingConfigs that are shards and select a pod.
+fn shards_of<'c>(sidecar: &Sidecar, configs: &'c [ShardingConfig]) -> impl Iterator<Item = &'c ShardingConfig> {
+    configs.iter().filter(move |config| {
+        let pods = config.spec.selector.as_ref();
+        config.spec.root.is_none() && pods.is_some_and(|pods| pods.matches(&sidecar.labels))
+    })
+}
+
+/// Name of the lock by which the pods of a shard's entry elect a leader. The shard-selector plugin makes the same. `None`: they
+/// have no lock.
+#[must_use]
+pub(crate) fn lock_name(entry: &Entry) -> Option<String> {
+    Some(format!("{}---{}", lock_of(entry)?, shard_setting(entry)?))
+}
+
+/// Name of the shard in the settings of its entry.
+pub(crate) fn shard_setting(entry: &Entry) -> Option<&str> {
+    entry.settings.value().get("shard")?.as_str()
+}
+
+/// Since when pods ask for the locks that their entries name. A change of limits does not restart the time.
+fn requested_locks(fleet: &Fleet, chain: &Chain, quiet: &Quiet, before: &Locks, now: Instant) -> Locks {
+    let of = |sidecar: &Sidecar| {
+        let own: BTreeSet<String> = sidecar.own(&chain.entries).filter_map(lock_name).collect();
+        let known = before.get(&sidecar.uid).filter(|(locks, _)| *locks == own);
+        let since = known.map(|(_, since)| *since);
+        // A pod asks for other locks once it reports that it runs these entries.
+        let since = since.or_else(|| quiet.contains_key(&sidecar.uid).then_some(now))?;
+        Some((sidecar.uid.clone(), (own, since)))
+    };
+    fleet.sidecars.iter().filter_map(of).collect()
+}
+
+/// Pods whose controllers can't lead any more by a lock that their entries do not name: they have asked for other locks for the
+/// length of a lease, and their sidecars report no such leadership.
+fn lease_expired(fleet: &Fleet, locks: &Locks, now: Instant) -> BTreeSet<String> {
+    let is_expired = |sidecar: &&Sidecar| {
+        let known = locks.get(&sidecar.uid);
+        let known = known.filter(|(_, since)| now.duration_since(*since) >= LEASE);
+        known.is_some_and(|(own, _)| match fleet.reports.get(&sidecar.pod) {
+            Some(Report::Status(status)) => {
+                let mut elections = status.leader_elections.iter();
+                !elections.any(|election| election.leads && !own.contains(&election.lock))
+            }
+            _ => false,
+        })
+    };
+    let expired = fleet.sidecars.iter().filter(is_expired);
+    expired.map(|sidecar| sidecar.pod.clone()).collect()
+}
+
+/// A pod whose sidecar runs a later chain than the stored one, or another of its generation: somebody has restored an old
+/// ConfigMap, or two managers led at once. Then pods may show something else than what is remembered.
+fn pod_ahead(observation: &Observation, memory: &Memory) -> Option<String> {
+    let stored = &observation.config_maps;
+    let last = memory.last.as_ref().map(|(chain, _)| chain);
+    let known = stored.chain.as_ref().or(last)?.generation;
+    let is_ahead = |(_, report): &(&String, &Report)| match report {
+        Report::Status(status) => {
+            let reported = status.chain.generation;
+            let is_other =
+                status.chain.digest.is_some() && stored.digest.is_some() && status.chain.digest != stored.digest;
+            reported > known || reported == known && is_other
+        }
+        Report::Unavailable(_) => false,
+    };
+    let mut reports = observation.fleet.reports.iter();
+    reports.find(is_ahead).map(|(pod, _)| pod.clone())
+}
+
+/// Updates which entries pods may run. A report that is older than the chain adds to what may run; a fresh one replaces it.
+fn update_running(fleet: &Fleet, chain: Option<&Chain>, running: &mut BTreeMap<String, BTreeSet<String>>) {
+    for sidecar in &fleet.sidecars {
+        let running = running.entry(sidecar.uid.clone()).or_default();
+        let is_fresh = fleet.fresh.contains(&sidecar.pod);
+        if let Some(Report::Status(status)) = fleet.reports.get(&sidecar.pod) {
+            let names = status.chain.entries.iter().map(|entry| entry.name.clone());
+            if is_fresh {
+                *running = names.collect();
+            } else {
+                running.extend(names);
+            }
+        }
+        if !is_fresh {
+            let own = sidecar.own(chain.into_iter().flat_map(|chain| &chain.entries));
+            running.extend(own.map(|entry| entry.name.clone()));
+        }
+    }
+    let is_there = |uid: &String| fleet.sidecars.iter().any(|sidecar| sidecar.uid == *uid);
+    running.retain(|uid, _| is_there(uid));
+}
+
+/// Since when pods run the entries of their shards with nothing left from before. Changes of other entries, or of other shards,
+/// do not restart the time.
+fn quiet(fleet: &Fleet, chain: &Chain, before: &Quiet, now: Instant) -> Quiet {
+    let of = |sidecar: &Sidecar| {
+        let own = sidecar.own(&chain.entries);
+        let own: Vec<&Entry> = own.filter(|entry| hand_over::is_of_shard(&entry.name)).collect();
+        let line = |entry: &&Entry| format!("{} {} {}\n", entry.name, entry.plugin, entry.settings.hash());
+        let digest = Digest::of(own.iter().map(line).collect::<String>().as_bytes());
+        let known = before.get(&sidecar.uid).filter(|(at, _)| *at == digest);
+        let since = known.map_or(now, |(_, since)| *since);
+        let is_fresh = fleet.runs_its_shard(sidecar, &chain.entries);
+        // It was not polled since, but nothing has changed for it.
+        let is_as_before = known.is_some() && fleet.reported_its_shard(sidecar, &chain.entries);
+        (is_fresh || is_as_before).then(|| (sidecar.uid.clone(), (digest, since)))
+    };
+    fleet.sidecars.iter().filter_map(of).collect()
+}
+
+/// Pods that are not waited for any longer, because the policies of all their shards say so.
+pub(crate) fn given_up(
+    silent: &SilentPods,
+    fleet: &Fleet,
+    configs: &[ShardingConfig],
+    now: Instant,
+) -> BTreeSet<String> {
+    let is_given_up = |sidecar: &&Sidecar| {
+        let silence = silent.get(&sidecar.uid).filter(|_| !answers_or_cannot(sidecar, fleet));
+        // A pod without an address can't be polled.
+        let is_polled = |silence: &&Silence| {
+            sidecar.ip.is_none() || failures(sidecar, fleet) >= silence.failures.saturating_add(MIN_FAILURES)
+        };
+        let silence = silence.filter(is_polled);
+        let patience: Option<Vec<_>> = shards_of(sidecar, configs)
+            .map(|config| config.spec.unreachable_pods.as_ref()?.patience())
+            .collect();
+        let longest = patience.and_then(|patience| patience.into_iter().max());
+        silence
+            .zip(longest)
+            .is_some_and(|(silence, patience)| now.duration_since(silence.since) >= patience)
+    };
+    let given_up = fleet.sidecars.iter().filter(is_given_up);
+    given_up.map(|sidecar| sidecar.pod.clone()).collect()
+}
+
+/// Whether a sidecar answers, or does not run yet.
+fn answers_or_cannot(sidecar: &Sidecar, fleet: &Fleet) -> bool {
+    !sidecar.is_placed || matches!(fleet.reports.get(&sidecar.pod), Some(Report::Status(_)))
+}
+
+fn failures(sidecar: &Sidecar, fleet: &Fleet) -> u32 {
+    fleet.failures.get(&sidecar.pod).copied().unwrap_or_default()
+}
+
+/// Which of the awaited pods do not answer, and since when. `awaited`: UIDs by the shard's entry.
+pub(crate) fn silent(
+    before: &SilentPods,
+    awaited: &BTreeMap<String, BTreeSet<String>>,
+    pods: Pods<'_>,
+    now: Instant,
+) -> SilentPods {
+    let is_waited_for = |sidecar: &&Sidecar| awaited.values().any(|pods| pods.contains(&sidecar.uid));
+    let waited = pods.sidecars.iter().filter(is_waited_for);
+    // A pod that was given up still does not answer, though nobody waits for it now.
+    let known = pods
+        .sidecars
+        .iter()
+        .filter(|sidecar| pods.states.given_up.contains(&sidecar.pod));
+    let silent = waited
+        .chain(known)
+        .filter(|sidecar| !answers_or_cannot(sidecar, pods.fleet));
+    let silence = |sidecar: &Sidecar| {
+        let failures = failures(sidecar, pods.fleet);
+        // Fewer failures than before: it has answered meanwhile, or has another address.
+        let before = before.get(&sidecar.uid).filter(|silence| silence.failures <= failures);
+        before.copied().unwrap_or(Silence { since: now, failures })
+    };
+    silent.map(|sidecar| (sidecar.uid.clone(), silence(sidecar))).collect()
+}
+
+/// A shard that others wait for, with the pods that keep them waiting.
+pub(crate) fn describe_holder(
+    holder: &str,
+    awaited: &BTreeMap<String, BTreeSet<String>>,
+    entries: &[Entry],
+    pods: Pods<'_>,
+) -> String {
+    let is_waited_for = |sidecar: &&Sidecar| {
+        let awaited = awaited.get(holder);
+        awaited.is_some_and(|pods| pods.contains(&sidecar.uid))
+    };
+    let waited = pods.sidecars.iter().filter(is_waited_for);
+    let late =
+        waited.filter(|sidecar| restart_policy::base(holder).is_some() || !pods.states.quiet.contains(&sidecar.pod));
+    let mut late: Vec<(String, String)> = late
+        .map(|sidecar| (sidecar.pod.clone(), pods.unsettled_reason(sidecar, entries)))
+        .collect();
+    late.sort();
+    match named_pods(&late, ", ") {
+        pods if pods.is_empty() => shard_of(holder).to_owned(),
+        pods => format!("{} ({pods})", shard_of(holder)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

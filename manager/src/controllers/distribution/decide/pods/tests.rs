@@ -1,0 +1,247 @@
+use ctrlmesh_contract::status::Status;
+use ctrlmesh_manager_planner::samples;
+
+use super::*;
+
+mod unreachable;
+
+const SHARD: &str = "shard-selector/a";
+const OTHER: &str = "fault-injection/b";
+
+fn entry(name: &str, plugin: &str) -> Entry {
+    Entry {
+        plugin: Digest::of(plugin.as_bytes()),
+        ..samples::entry(name)
+    }
+}
+
+fn chain(entries: &[Entry]) -> Chain {
+    Chain {
+        namespace: "demo".to_owned(),
+        generation: 7,
+        entries: entries.to_vec(),
+    }
+}
+
+fn running(entries: &[Entry]) -> Status {
+    samples::running(0, entries)
+}
+
+/// Of one pod, which has said so.
+fn fleet(status: Status, is_fresh: bool) -> Fleet {
+    let sidecar = Sidecar {
+        pod: "operator-0".to_owned(),
+        uid: "uid".to_owned(),
+        is_placed: true,
+        ..Sidecar::default()
+    };
+    let fresh = is_fresh.then(|| sidecar.pod.clone());
+    Fleet {
+        reports: [(sidecar.pod.clone(), Report::Status(Box::new(status)))].into(),
+        sidecars: vec![sidecar],
+        fresh: fresh.into_iter().collect(),
+        ..Fleet::default()
+    }
+}
+
+/// The same pod without an answer.
+fn silent() -> Fleet {
+    let mut fleet = fleet(Status::default(), true);
+    let answer = Report::Unavailable("does not answer".to_owned());
+    fleet.reports.insert("operator-0".to_owned(), answer);
+    fleet
+}
+
+fn since(quiet: &Quiet) -> Option<Instant> {
+    quiet.get("uid").map(|(_, since)| *since)
+}
+
+#[test]
+fn who_runs_its_shard_is_quiet_from_then_on() {
+    let of_shard = [entry(SHARD, "1")];
+    let chain = chain(&of_shard);
+    let quiet = |fleet: &Fleet, before: &Quiet| super::quiet(fleet, &chain, before, Instant::now());
+    let none = Quiet::new();
+    assert_eq!(
+        since(&quiet(&fleet(running(&[]), true), &none)),
+        None,
+        "it runs something else"
+    );
+    assert_eq!(since(&quiet(&silent(), &none)), None);
+    let at_it = fleet(running(&of_shard), true);
+    let first = quiet(&at_it, &none);
+    assert!(since(&first).is_some());
+    assert_eq!(quiet(&at_it, &first), first, "it counts from the first time");
+    let mut busy = running(&of_shard);
+    busy.chain.earlier.writes = 1;
+    assert_eq!(since(&quiet(&fleet(busy, true), &first)), None);
+    assert_eq!(since(&quiet(&silent(), &first)), None);
+}
+
+#[test]
+fn an_answer_that_is_not_fresh_makes_nobody_quiet_and_ends_no_quiet() {
+    let of_shard = [entry(SHARD, "1")];
+    let stale = fleet(running(&of_shard), false);
+    let first_chain = chain(&of_shard);
+    assert_eq!(
+        since(&quiet(&stale, &first_chain, &Quiet::new(), Instant::now())),
+        None,
+        "nobody becomes so"
+    );
+    let first = quiet(
+        &fleet(running(&of_shard), true),
+        &first_chain,
+        &Quiet::new(),
+        Instant::now(),
+    );
+    assert_eq!(
+        quiet(&stale, &first_chain, &first, Instant::now()),
+        first,
+        "nothing has changed for it"
+    );
+    let more = chain(&[entry(SHARD, "1"), entry(OTHER, "1")]);
+    assert_eq!(quiet(&stale, &more, &first, Instant::now()), first, "nor here");
+    let other = [entry(SHARD, "2")];
+    assert_eq!(
+        since(&quiet(&stale, &chain(&other), &first, Instant::now())),
+        None,
+        "its shard has changed"
+    );
+    let begun = Instant::now();
+    let anew = quiet(&fleet(running(&other), true), &chain(&other), &first, Instant::now());
+    assert!(since(&anew).unwrap() >= begun, "it begins anew");
+    let left = fleet(running(&[]), false);
+    assert_eq!(
+        since(&quiet(&left, &first_chain, &first, Instant::now())),
+        None,
+        "it runs something else"
+    );
+}
+
+#[test]
+fn a_pod_may_run_what_it_said_and_what_the_chain_says_until_it_says_more() {
+    let before = [entry(SHARD, "1")];
+    let chain = chain(&[entry(OTHER, "1")]);
+    let mut running_of = BTreeMap::new();
+    let mut run = |fleet: Fleet| {
+        update_running(&fleet, Some(&chain), &mut running_of);
+        assert_eq!(running_of.len(), fleet.sidecars.len(), "who is gone is forgotten");
+        let running = fleet.sidecars.first().map(|sidecar| running_of[&sidecar.uid].clone());
+        running.unwrap_or_default().into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(run(fleet(running(&before), true)), [SHARD]);
+    assert_eq!(
+        run(silent()),
+        [SHARD],
+        "a question without an answer is no word about it"
+    );
+    assert_eq!(run(fleet(running(&before), false)), [OTHER, SHARD]);
+    assert_eq!(run(fleet(running(&chain.entries), true)), [OTHER], "it has said so");
+    assert_eq!(run(fleet(running(&before), false)), [OTHER, SHARD], "it may have both");
+    assert!(run(Fleet::default()).is_empty());
+    assert!(run(silent()).is_empty());
+}
+
+#[test]
+fn shard_says_how_long_its_pods_must_have_been_quiet() {
+    let default = Duration::from_secs(2);
+    let config = |seconds: Option<i32>| {
+        let mut config = ShardingConfig::new("a", ctrlmesh_manager_api::ShardingConfigSpec::default());
+        config.spec.selector = Some(ctrlmesh_manager_api::LabelSelector::default());
+        config.spec.settle_seconds = seconds;
+        config
+    };
+    let of = |configs: &[ShardingConfig]| settle_time(&Sidecar::default(), configs, default).as_secs();
+    assert_eq!(of(&[]), 2);
+    assert_eq!(of(&[config(None)]), 2);
+    assert_eq!(of(&[config(Some(0))]), 0);
+    assert_eq!(of(&[config(Some(30)), config(Some(1))]), 30);
+}
+
+#[test]
+fn controller_may_lead_until_lease_has_run_out_and_sidecar_hears_of_none() {
+    let mut status = running(&[]);
+    let now = Instant::now();
+    let of = |status: &Status, age: Duration| {
+        let own = BTreeSet::from(["lock---a".to_owned()]);
+        let locks = Locks::from([("uid".to_owned(), (own, now - age))]);
+        !lease_expired(&fleet(status.clone(), true), &locks, now).is_empty()
+    };
+    assert!(!of(&status, LEASE - Duration::from_millis(1)));
+    assert!(of(&status, LEASE));
+    let mut election = ctrlmesh_contract::status::LeaderElection {
+        lock: "lock---a".to_owned(),
+        leads: true,
+        ..Default::default()
+    };
+    status.leader_elections.push(election.clone());
+    assert!(of(&status, LEASE), "its own");
+    election.lock = "lock---b".to_owned();
+    status.leader_elections.push(election);
+    assert!(!of(&status, LEASE * 4), "of a longer lease");
+}
+
+#[test]
+fn time_of_lock_begins_when_sidecar_asks_for_it_and_not_when_limits_change() {
+    let sharded = |name: &str, limits: u64| {
+        let mut entry = entry(SHARD, "a");
+        let settings = serde_json::json!({"leaderElectionName": "lock", "shard": name, "limits": [limits]});
+        entry.settings = ctrlmesh_contract::Settings::new(settings);
+        chain(&[entry])
+    };
+    let (fleet, begun) = (fleet(running(&[]), true), Instant::now());
+    let quiet = Quiet::from([("uid".to_owned(), (Digest::of(b""), begun))]);
+    let since = |locks: &Locks| locks.get("uid").map(|(_, since)| *since);
+    let first = requested_locks(&fleet, &sharded("a", 1), &quiet, &Locks::new(), begun);
+    assert_eq!(since(&first), Some(begun));
+    let later = begun + LEASE;
+    let next = requested_locks(&fleet, &sharded("a", 2), &Quiet::new(), &first, later);
+    assert_eq!(since(&next), Some(begun));
+    let renamed = requested_locks(&fleet, &sharded("b", 2), &Quiet::new(), &next, later);
+    assert_eq!(since(&renamed), None, "it has not said so");
+    let renamed = requested_locks(&fleet, &sharded("b", 2), &quiet, &renamed, later);
+    assert_eq!(since(&renamed), Some(later));
+}
+
+#[test]
+fn who_has_no_chain_shows_nothing() {
+    let sidecar = |nudged| Sidecar {
+        pod: "operator-0".to_owned(),
+        is_placed: true,
+        nudged,
+        ..Sidecar::default()
+    };
+    let is_blank = |is_first, report, sidecar: &Sidecar| {
+        let fleet = Fleet {
+            reports: BTreeMap::from([("operator-0".to_owned(), report)]),
+            ..Fleet::default()
+        };
+        let states = PodStates {
+            is_first,
+            ..PodStates::default()
+        };
+        Pods {
+            fleet: &fleet,
+            states: &states,
+        }
+        .is_blank(sidecar)
+    };
+    let silent = || Report::Unavailable("starts".to_owned());
+    let at = |generation| {
+        let mut status = Status::default();
+        status.chain.generation = generation;
+        Report::Status(Box::new(status))
+    };
+    assert!(!is_blank(false, at(0), &sidecar(None)), "it may find an earlier one");
+    assert!(is_blank(true, at(0), &sidecar(None)));
+    let mut restarted = Status::default();
+    restarted.chain.earlier.writes = 1;
+    let restarted = Report::Status(Box::new(restarted));
+    assert!(!is_blank(true, restarted, &sidecar(None)), "it may still write");
+    assert!(!is_blank(true, at(7), &sidecar(None)), "somebody deleted the chain");
+    assert!(is_blank(true, silent(), &sidecar(None)));
+    assert!(!is_blank(true, silent(), &sidecar(Some(7))), "it was told of one");
+    assert!(!is_blank(false, silent(), &sidecar(None)));
+    let pending = Sidecar::default();
+    assert!(is_blank(false, silent(), &pending));
+}

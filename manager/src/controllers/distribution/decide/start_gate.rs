@@ -1,0 +1,302 @@
+//! Which shards may not start yet. Pure.
+//!
+//! Pods without a sidecar see every object, and compete for another lock. While one runs, the shards that select it do not start,
+//! so that an operator can be sharded by a rolling restart.
+//!
+//! All shards of a lock start together, and once. A shard that joins started ones is not blocked: it gets what they give up,
+//! which otherwise nobody would have. So a pod without a sidecar beside a sharded operator blocks nothing. Blocked shards start
+//! when the first pod with a sidecar is there and those without have been gone for some seconds: they may be away only for a
+//! moment, because a node is drained, or their workload is moved in later.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use ctrlmesh_contract::names::labels;
+use ctrlmesh_contract::{Chain, Entry, LabelSelector};
+use ctrlmesh_manager_api::ShardingConfig;
+use ctrlmesh_manager_planner::hand_over::{Claims, is_of_shard, is_waiting, lock_of, waiting as while_waiting};
+
+use super::pods::Pods;
+use super::{Reason, few};
+use crate::controllers::distribution::observe::fleet::Report;
+use crate::controllers::distribution::observe::{CustomResources, UninjectedPods, entry_name_of};
+
+/// Pause between two lists of pods without a sidecar, which are not watched.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long that pause holds after a change. In a rolling restart each pod that goes is one.
+const SOON: Duration = Duration::from_mins(1);
+/// The pause after that: an operator without the label in its template may wait for days.
+const LATER: Duration = Duration::from_secs(10);
+/// How long pods without a sidecar have to be gone. Workloads replace a pod within a second.
+const GONE: Duration = Duration::from_secs(5);
+
+/// Entries of shards that may not start, and why.
+pub(crate) type BlockedShards = BTreeMap<String, StartBlocker>;
+
+/// Why a shard may not start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StartBlocker {
+    /// These pods of its controller have no sidecar.
+    Pods(BTreeSet<String>),
+    /// They are gone, but no pod with a sidecar is there yet.
+    NoPods,
+    /// They have been gone for a moment only.
+    Gone,
+    /// Pods could not be listed, with the error.
+    Unknown(String),
+}
+
+impl StartBlocker {
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            Self::Pods(pods) => Reason::new("WithoutSidecar", without_sidecar(pods)),
+            Self::NoPods => {
+                let message = format!(
+                    "the pods without a sidecar are gone; begins with the first pod that has one, by label {}: \"true\"",
+                    labels::ENABLE_PROXY
+                );
+                Reason::new("NoPods", message)
+            }
+            Self::Gone => {
+                let seconds = GONE.as_secs();
+                let message =
+                    format!("the pods without a sidecar are gone; begins when none has come back for {seconds} s");
+                Reason::new("Beginning", message)
+            }
+            Self::Unknown(problem) => {
+                let message = format!(
+                    "shows nothing until it is known whether pods without a sidecar run, for those see everything; the manager can't \
+                     list pods here: {problem}"
+                );
+                Reason::new("PodsUnknown", message)
+            }
+        }
+    }
+}
+
+/// Shards that have started: by their locks, or by their entries if they have none.
+#[derive(Default)]
+struct StartedShards<'a> {
+    locks: BTreeSet<&'a str>,
+    names: BTreeSet<&'a str>,
+}
+
+impl<'a> StartedShards<'a> {
+    /// By the chain alone.
+    fn in_chain(entries: &'a [Entry]) -> Self {
+        let mut started = Self::default();
+        let has_started = |entry: &&Entry| is_of_shard(&entry.name) && !is_waiting(entry);
+        entries.iter().filter(has_started).for_each(|entry| started.add(entry));
+        started
+    }
+
+    /// By the chain, by claims, and by what sidecars report.
+    fn of(chain: &'a Chain, claims: &'a Claims, wanted: &'a [Entry], pods: &'a Pods<'_>) -> Self {
+        let mut started = Self::in_chain(&chain.entries);
+        started.locks.extend(claims.locks(pods));
+        for entry in wanted.iter().filter(|entry| is_of_shard(&entry.name)) {
+            let last = chain.entries.iter().find(|last| last.name == entry.name);
+            if last.is_some_and(|last| continues(last, entry)) || is_reported(entry, last, chain, *pods) {
+                started.add(entry);
+            }
+        }
+        started
+    }
+
+    fn add(&mut self, entry: &'a Entry) {
+        match lock_of(entry) {
+            Some(lock) => self.locks.insert(lock),
+            None => self.names.insert(&entry.name),
+        };
+    }
+
+    fn has(&self, name: &str, lock: Option<&str>) -> bool {
+        lock.map_or_else(|| self.names.contains(name), |lock| self.locks.contains(lock))
+    }
+}
+
+/// Whether an entry continues one that had started, perhaps with another lock.
+fn continues(last: &Entry, entry: &Entry) -> bool {
+    !is_waiting(last) && object(last) == object(entry)
+}
+
+/// UID of the object that an entry is compiled from.
+fn object(entry: &Entry) -> Option<&str> {
+    entry.origin.as_ref().map(|origin| origin.uid.as_str())
+}
+
+/// Whether a sidecar runs a started shard though the chain does not say so, because somebody deleted it or restored an old one.
+fn is_reported(entry: &Entry, last: Option<&Entry>, chain: &Chain, pods: Pods<'_>) -> bool {
+    let waits = while_waiting(entry);
+    let is_known = |hash: &str| {
+        [Some(&waits), last]
+            .into_iter()
+            .flatten()
+            .any(|it| it.settings.hash() == hash)
+    };
+    pods.reports.values().any(|report| match report {
+        Report::Status(status) if status.chain.generation >= chain.generation => {
+            let mut entries = status.chain.entries.iter();
+            entries.any(|at| at.name == entry.name && !is_known(&at.settings_hash))
+        }
+        _ => false,
+    })
+}
+
+/// Which of the desired entries may not start. `chain`, `claims` and `gate` are those of the pass before.
+pub(crate) fn blocked_shards(
+    (chain, claims): (&Chain, &Claims),
+    desired: &[Entry],
+    resources: &CustomResources,
+    pods: Pods<'_>,
+    gate: &StartGate,
+    now: Instant,
+) -> BlockedShards {
+    let started = StartedShards::of(chain, claims, desired, &pods);
+    let has_not_started = |entry: &&Entry| is_of_shard(&entry.name) && !started.has(&entry.name, lock_of(entry));
+    let blocker = |entry: &Entry| {
+        let is_sibling = |other: &&Entry| other.name == entry.name || has_lock_of(other, entry);
+        // A pod without a sidecar handles objects of any shard, also of one that is not compiled yet.
+        let mut selectors = sibling_selectors(resources, entry);
+        selectors.extend(desired.iter().filter(is_sibling).map(|it| it.pod_selector.clone()));
+        let has_waited = chain.entries.iter().filter(is_sibling).any(is_waiting);
+        let siblings = desired.iter().filter(is_sibling).map(|it| it.name.as_str());
+        let blocker = uninjected_blocker(&pods.uninjected, &selectors).or_else(|| match has_waited {
+            true if !has_pods(pods, &selectors) => Some(StartBlocker::NoPods),
+            true if !gate.are_gone(siblings, now) => Some(StartBlocker::Gone),
+            _ => None,
+        });
+        Some((entry.name.clone(), blocker?))
+    };
+    desired.iter().filter(has_not_started).filter_map(blocker).collect()
+}
+
+/// Why a shard may not start whose controller has the pods that these select.
+fn uninjected_blocker(uninjected: &UninjectedPods, selectors: &[LabelSelector]) -> Option<StartBlocker> {
+    if let Some(problem) = &uninjected.unknown {
+        return Some(StartBlocker::Unknown(problem.clone()));
+    }
+    let is_selected = |labels: &BTreeMap<String, String>| selectors.iter().any(|pods| pods.matches(labels));
+    let selected = uninjected.pods.iter().filter(|(_, labels)| is_selected(labels));
+    let pods: BTreeSet<String> = selected.map(|(pod, _)| pod.clone()).collect();
+    (!pods.is_empty()).then_some(StartBlocker::Pods(pods))
+}
+
+/// Whether an entry is of a shard of the same controller.
+fn has_lock_of(other: &Entry, entry: &Entry) -> bool {
+    is_of_shard(&other.name) && lock_of(other).is_some() && lock_of(other) == lock_of(entry)
+}
+
+/// Selectors of the shards whose objects name an entry's lock.
+fn sibling_selectors(resources: &CustomResources, entry: &Entry) -> Vec<LabelSelector> {
+    let is_sibling = |config: &&ShardingConfig| lock(config).is_some() && lock(config) == lock_of(entry);
+    let shards = resources.sharding_configs.iter().filter(is_shard).filter(is_sibling);
+    shards.filter_map(|config| config.spec.selector.clone()).collect()
+}
+
+/// Whether there is a pod with a sidecar that is not being deleted.
+fn has_pods(pods: Pods<'_>, selectors: &[LabelSelector]) -> bool {
+    let mut staying = pods.sidecars.iter().filter(|sidecar| !sidecar.is_ending);
+    staying.any(|sidecar| selectors.iter().any(|pods| pods.matches(&sidecar.labels)))
+}
+
+fn is_shard(config: &&ShardingConfig) -> bool {
+    config.spec.root.is_none()
+}
+
+fn lock(config: &ShardingConfig) -> Option<&str> {
+    let controller = config.spec.controller.as_ref();
+    controller.map(|controller| controller.leader_election_name.as_str())
+}
+
+/// Whether any shard may be blocked, by the objects and the last entries alone. Only then are pods listed.
+pub(crate) fn may_be_blocked(resources: &CustomResources, last: &[Entry]) -> bool {
+    let started = StartedShards::in_chain(last);
+    let mut shards = resources.sharding_configs.iter().filter(is_shard);
+    // Unreadable objects still have their entries.
+    let mut kept = last.iter().filter(|entry| is_waiting(entry));
+    shards.any(|config| !started.has(&entry_name_of(config), lock(config)))
+        || kept.any(|entry| !started.has(&entry.name, lock_of(entry)))
+}
+
+/// Blocked shards, from one pass to the next.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StartGate {
+    blocked: BlockedShards,
+    /// Since when exactly these are blocked, for the same reasons.
+    since: Option<Instant>,
+    /// Since when the pods without a sidecar that an entry waits for are gone.
+    gone: BTreeMap<String, Instant>,
+    /// When pods could not be listed last, and why.
+    pub(crate) failed: Option<(Instant, String)>,
+}
+
+impl StartGate {
+    /// Records which shards are blocked. `entries` are those of the chain that follows: a start may fail to be written, and then
+    /// the time that was waited still counts.
+    pub(crate) fn record(&mut self, blocked: &BlockedShards, entries: &[Entry], now: Instant) {
+        // Errors of API servers may contain times and names.
+        let kinds = |blocked: &BlockedShards| -> BlockedShards {
+            let kind = |(name, why): (&String, &StartBlocker)| match why {
+                StartBlocker::Unknown(_) => (name.clone(), StartBlocker::Unknown(String::new())),
+                why => (name.clone(), why.clone()),
+            };
+            blocked.iter().map(kind).collect()
+        };
+        if self.since.is_none() || kinds(&self.blocked) != kinds(blocked) {
+            self.since = Some(now);
+        }
+        self.blocked.clone_from(blocked);
+        self.gone
+            .retain(|name, _| entries.iter().any(|entry| entry.name == *name));
+        for (name, why) in blocked {
+            match why {
+                StartBlocker::NoPods | StartBlocker::Gone => drop(self.gone.entry(name.clone()).or_insert(now)),
+                StartBlocker::Pods(_) | StartBlocker::Unknown(_) => drop(self.gone.remove(name)),
+            }
+        }
+    }
+
+    /// Whether the pods that any of these shards waited for are gone for long enough. Shards of a lock wait for the same.
+    fn are_gone<'a>(&self, shards: impl Iterator<Item = &'a str>, now: Instant) -> bool {
+        let since = shards.filter_map(|name| self.gone.get(name)).min();
+        since.is_some_and(|since| now.duration_since(*since) >= GONE)
+    }
+
+    /// Time until pods are listed again, if any shard is blocked.
+    pub(crate) fn recheck_in(&self, now: Instant) -> Option<Duration> {
+        (!self.blocked.is_empty()).then(|| self.pause(now))
+    }
+
+    /// Records whether this pass could list pods, if it tried.
+    pub(crate) fn record_listing(&mut self, uninjected: &UninjectedPods) {
+        if let Some(at) = uninjected.listed {
+            self.failed = uninjected.unknown.clone().map(|problem| (at, problem));
+        }
+    }
+
+    /// Why pods could not be listed a moment ago. Until the pause is over, passes do not try again.
+    pub(crate) fn list_error(&self, now: Instant) -> Option<&str> {
+        let (at, problem) = self.failed.as_ref()?;
+        (now.duration_since(*at) < self.pause(now)).then_some(problem.as_str())
+    }
+
+    fn pause(&self, now: Instant) -> Duration {
+        match self.since {
+            Some(since) if now.duration_since(since) >= SOON => LATER,
+            _ => AGAIN,
+        }
+    }
+}
+
+fn without_sidecar(pods: &BTreeSet<String>) -> String {
+    format!(
+        "shows nothing while pods without a sidecar see everything: {}; restart their workload with label {}: \"true\", or change \
+         their labels if they are not of this controller; one that ends and stays, on a node that is lost, goes by kubectl delete pod --force",
+        few(pods.iter().cloned(), ", "),
+        labels::ENABLE_PROXY
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,407 @@
+use ctrlmesh_manager_api::LabelSelector;
+use ctrlmesh_manager_planner::hand_over::plan;
+use ctrlmesh_manager_planner::samples;
+use serde_json::json;
+
+use super::*;
+use crate::controllers::distribution::decide::pods::PodStates;
+use crate::controllers::distribution::observe::fleet::{Fleet, Sidecar};
+
+fn shard(name: &str, lock: Option<&str>, value: &str) -> Entry {
+    let mut entry = samples::entry(&format!("shard-selector/{name}"));
+    let resources = json!([{"apiGroups": [""], "resources": ["pods"]}]);
+    let limits = json!([{"relateResources": resources, "selector": {"matchLabels": {"a": value}}}]);
+    let settings = json!({"leaderElectionName": lock, "shard": name, "limits": limits});
+    entry.settings = ctrlmesh_contract::Settings::new(settings);
+    let pods: LabelSelector = serde_json::from_value(json!({"matchLabels": {"shard": name}})).unwrap();
+    entry.pod_selector = pods;
+    entry.origin = Some(ctrlmesh_contract::Origin {
+        kind: "ShardingConfig".to_owned(),
+        name: name.to_owned(),
+        uid: format!("uid-{name}"),
+        generation: 1,
+    });
+    entry
+}
+
+fn both(a: &str, b: &str) -> [Entry; 2] {
+    [shard("a", Some("lock"), a), shard("b", Some("lock"), b)]
+}
+
+fn labels(shard: &str) -> BTreeMap<String, String> {
+    [("shard".to_owned(), shard.to_owned())].into()
+}
+
+/// A pod without a sidecar of this shard.
+fn uninjected(shard: &str) -> Fleet {
+    let mut fleet = Fleet::default();
+    fleet.uninjected.pods.insert("old-0".to_owned(), labels(shard));
+    fleet
+}
+
+/// And one with a sidecar of each of these.
+fn beside(shards: &[&str]) -> Fleet {
+    let sidecar = |shard: &&str| Sidecar {
+        pod: format!("{shard}-0"),
+        uid: format!("uid-{shard}-0"),
+        labels: labels(shard),
+        is_placed: true,
+        ..Sidecar::default()
+    };
+    Fleet {
+        sidecars: shards.iter().map(sidecar).collect(),
+        ..uninjected("a")
+    }
+}
+
+fn chain(entries: &[Entry]) -> Chain {
+    Chain {
+        namespace: "demo".to_owned(),
+        generation: 7,
+        entries: entries.to_vec(),
+    }
+}
+
+/// Which shards are blocked, where pods that are gone are gone for long.
+fn waiting(
+    chain: &Chain,
+    claims: &Claims,
+    wanted: &[Entry],
+    objects: &CustomResources,
+    fleet: &Fleet,
+) -> BlockedShards {
+    let states = PodStates::default();
+    waiting_of((chain, claims), wanted, objects, Pods { fleet, states: &states })
+}
+
+fn waiting_of(last: (&Chain, &Claims), wanted: &[Entry], objects: &CustomResources, pods: Pods<'_>) -> BlockedShards {
+    let (mut gate, now) = (StartGate::default(), Instant::now());
+    let gone = wanted.iter().map(|entry| (entry.name.clone(), StartBlocker::NoPods));
+    gate.record(&gone.collect(), &[], now);
+    blocked_shards(last, wanted, objects, pods, &gate, now + GONE)
+}
+
+/// Names of the shards that wait.
+fn names(last: &[Entry], claims: &Claims, wanted: &[Entry], fleet: &Fleet) -> Vec<String> {
+    let waiting = waiting(&chain(last), claims, wanted, &objects(&[]), fleet);
+    waiting
+        .keys()
+        .map(|name| ctrlmesh_manager_planner::hand_over::shard_of(name).to_owned())
+        .collect()
+}
+
+/// ShardingConfigs of the lock, selecting as [`shard`] does.
+fn objects(names: &[&str]) -> CustomResources {
+    let shards = names.iter().map(|name| samples::shard(name, &[]));
+    CustomResources::parse(shards.collect(), Vec::new())
+}
+
+fn who_waits(last: &[Entry], wanted: &[Entry], fleet: &Fleet) -> Vec<String> {
+    names(last, &Claims::default(), wanted, fleet)
+}
+
+fn planned(last: &[Entry], wanted: &[Entry], fleet: &Fleet) -> ctrlmesh_manager_planner::hand_over::Plan {
+    let none = BTreeSet::new();
+    let goal = ctrlmesh_manager_planner::hand_over::Goal {
+        wanted,
+        restarts: &none,
+        deleted: &none,
+    };
+    let states = PodStates::default();
+    plan(last, &Claims::default(), goal, &Pods { fleet, states: &states })
+}
+
+fn held(wanted: &[Entry]) -> Vec<Entry> {
+    wanted.iter().map(while_waiting).collect()
+}
+
+#[test]
+fn shards_of_a_controller_begin_when_all_its_pods_have_sidecars() {
+    let wanted = both("1", "2");
+    let waiting = waiting(
+        &chain(&[]),
+        &Claims::default(),
+        &wanted,
+        &objects(&[]),
+        &uninjected("b"),
+    );
+    assert_eq!(waiting.len(), 2);
+    let pods = StartBlocker::Pods(["old-0".to_owned()].into());
+    assert!(waiting.values().all(|why| *why == pods));
+    // Another manager goes on, also after an edit.
+    let last = planned(&[], &held(&wanted), &beside(&["a", "b"])).entries;
+    assert_eq!(last, held(&wanted));
+    for wanted in [wanted, both("2", "3")] {
+        assert_eq!(who_waits(&last, &wanted, &uninjected("b")), ["a", "b"]);
+        let with = |fleet: Fleet| Fleet {
+            uninjected: fleet.uninjected,
+            ..beside(&["b"])
+        };
+        assert!(
+            who_waits(&last, &wanted, &with(uninjected("c"))).is_empty(),
+            "it is nobody's pod"
+        );
+        assert!(who_waits(&last, &wanted, &with(Fleet::default())).is_empty());
+    }
+}
+
+#[test]
+fn who_has_waited_begins_with_a_pod_that_has_a_sidecar() {
+    let wanted = both("1", "2");
+    assert!(
+        who_waits(&[], &wanted, &Fleet::default()).is_empty(),
+        "nobody was there"
+    );
+    // Scaled to zero and back, or one pod that is made again.
+    let last = held(&wanted);
+    let mut fleet = Fleet::default();
+    let why = waiting(&chain(&last), &Claims::default(), &wanted, &objects(&[]), &fleet);
+    assert!(why.values().all(|why| *why == StartBlocker::NoPods), "{why:?}");
+    assert_eq!(why.len(), 2);
+    // A new shard of theirs waits with them.
+    assert_eq!(who_waits(&last[..1], &wanted, &fleet), ["a", "b"]);
+    fleet.sidecars = beside(&["b"]).sidecars;
+    fleet.sidecars[0].is_ending = true;
+    assert_eq!(who_waits(&last, &wanted, &fleet), ["a", "b"]);
+    fleet.sidecars[0].is_ending = false;
+    assert!(who_waits(&last, &wanted, &fleet).is_empty());
+    fleet.sidecars[0].labels = labels("c");
+    assert_eq!(who_waits(&last, &wanted, &fleet), ["a", "b"], "it is nobody's pod");
+}
+
+#[test]
+fn pods_that_are_away_for_a_moment_are_waited_for() {
+    let (wanted, begun) = (both("1", "2"), Instant::now());
+    let (last, mut gate) = (chain(&held(&wanted)), StartGate::default());
+    let mut after = |seconds, wanted: &[Entry], fleet: &Fleet| {
+        let (claims, now) = (Claims::default(), begun + Duration::from_secs(seconds));
+        let states = PodStates::default();
+        let pods = Pods { fleet, states: &states };
+        let waiting = blocked_shards((&last, &claims), wanted, &objects(&[]), pods, &gate, now);
+        gate.record(&waiting, &last.entries, now);
+        waiting.into_values().collect::<Vec<_>>()
+    };
+    let gone = Fleet {
+        uninjected: Fleet::default().uninjected,
+        ..beside(&["a", "b"])
+    };
+    let pods = StartBlocker::Pods(["old-0".to_owned()].into());
+    assert_eq!(after(0, &wanted, &uninjected("b")), [pods.clone(), pods.clone()]);
+    assert_eq!(after(1, &wanted, &gone), [StartBlocker::Gone, StartBlocker::Gone]);
+    // It was made again, without a sidecar.
+    assert_eq!(after(5, &wanted, &uninjected("b")), [pods.clone(), pods]);
+    assert_eq!(
+        after(7, &wanted, &Fleet::default()),
+        [StartBlocker::NoPods, StartBlocker::NoPods]
+    );
+    assert_eq!(after(9, &wanted, &gone), [StartBlocker::Gone, StartBlocker::Gone]);
+    // One that joins them begins with them.
+    let [a, b] = wanted;
+    let three = [a, b, shard("c", Some("lock"), "3")];
+    assert_eq!(
+        after(11, &three, &gone),
+        [StartBlocker::Gone, StartBlocker::Gone, StartBlocker::Gone]
+    );
+    assert!(after(12, &three, &gone).is_empty(), "five seconds after the seventh");
+    assert!(after(13, &three, &gone).is_empty(), "the chain was not written");
+}
+
+#[test]
+fn pods_of_a_shard_that_cannot_be_shown_yet_count() {
+    let wanted = both("1", "2");
+    let waiting =
+        |objects: &CustomResources| waiting(&chain(&[]), &Claims::default(), &wanted, objects, &uninjected("c"));
+    assert!(waiting(&objects(&["a", "b"])).is_empty());
+    assert_eq!(waiting(&objects(&["a", "b", "c"])).len(), 2);
+    let mut other = samples::shard("c", &[]);
+    other["spec"]["controller"]["leaderElectionName"] = json!("another");
+    assert!(waiting(&CustomResources::parse(vec![other], Vec::new())).is_empty());
+}
+
+#[test]
+fn shard_that_joins_started_ones_does_not_wait() {
+    let last = [shard("a", Some("lock"), "1")];
+    for pod in ["a", "b"] {
+        assert!(who_waits(&last, &both("3", "2"), &uninjected(pod)).is_empty());
+    }
+    // One that has waited with others does not go on to: it would leave what they give up to nobody.
+    let [a, b] = both("1", "2");
+    assert!(who_waits(&[a.clone(), while_waiting(&b)], &[a, b], &uninjected("b")).is_empty());
+}
+
+#[test]
+fn who_shows_nothing_because_of_a_hand_over_has_begun() {
+    let fleet = beside(&["a", "b"]);
+    let (last, wanted) = (both("1", "2"), both("2", "1"));
+    let plan = planned(&last, &wanted, &fleet);
+    assert_eq!(plan.waiting.len(), 2, "both give up everything first");
+    assert!(
+        plan.entries
+            .iter()
+            .all(|entry| !last.contains(entry) && !wanted.contains(entry))
+    );
+    assert!(who_waits(&plan.entries, &wanted, &fleet).is_empty());
+    // One that is new has nothing until the others have given it up, which may go away meanwhile.
+    let wanted = [shard("a", Some("lock"), "3"), shard("c", Some("lock"), "1")];
+    let plan = planned(&last, &wanted, &fleet);
+    assert!(plan.waiting.contains_key("shard-selector/c"));
+    let new: Vec<Entry> = plan
+        .entries
+        .into_iter()
+        .filter(|entry| entry.name.ends_with("/c"))
+        .collect();
+    assert!(
+        who_waits(
+            &new,
+            &wanted[1..],
+            &Fleet {
+                uninjected: uninjected("c").uninjected,
+                ..fleet
+            }
+        )
+        .is_empty()
+    );
+}
+
+#[test]
+fn pods_that_leave_a_shard_that_has_not_begun_do_not_begin_it() {
+    let last = held(&both("1", "2"));
+    let fleet = beside(&["a", "b"]);
+    let wanted = [shard("a", Some("lock"), "1")];
+    let plan = planned(&last, &held(&wanted), &fleet);
+    assert_eq!(plan.entries.len(), 2, "b's pods see nothing still");
+    assert_eq!(who_waits(&plan.entries, &wanted, &fleet), ["a"]);
+    let plan = planned(&plan.entries, &held(&wanted), &fleet);
+    assert_eq!(who_waits(&plan.entries, &wanted, &fleet), ["a"]);
+}
+
+#[test]
+fn shards_that_come_back_go_on_while_a_pod_still_shows_them() {
+    let (wanted, fleet) = ([shard("a", Some("lock"), "1")], beside(&["a"]));
+    let gone = planned(&wanted, &[], &fleet);
+    assert!(gone.entries.iter().all(|entry| lock_of(entry).is_none()));
+    assert!(names(&gone.entries, &gone.claims, &wanted, &fleet).is_empty());
+    // What they waited with is nothing to go on with.
+    let waited = planned(&held(&wanted), &[], &fleet);
+    assert!(!waited.claims.is_empty());
+    assert_eq!(names(&waited.entries, &waited.claims, &wanted, &fleet), ["a"]);
+    // Nor is what is remembered of too much.
+    let claim = json!({"named": ["uid-a-0"], "lock": "lock", "shard": "a", "limits": []});
+    let merged: Claims = serde_json::from_value(json!({"shown": {"shard-selector/a": [claim]}})).unwrap();
+    assert_eq!(names(&[], &merged, &wanted, &fleet), ["a"]);
+    let states = PodStates {
+        quiet: ["a-0".to_owned()].into(),
+        ..PodStates::default()
+    };
+    let pods = Pods {
+        fleet: &fleet,
+        states: &states,
+    };
+    let waiting = waiting_of((&chain(&[]), &gone.claims), &wanted, &objects(&[]), pods);
+    assert_eq!(
+        waiting.keys().collect::<Vec<_>>(),
+        ["shard-selector/a"],
+        "its pod shows all"
+    );
+}
+
+#[test]
+fn shards_go_on_that_sidecars_run_after_the_chain_is_lost() {
+    let wanted = [shard("a", Some("lock"), "1")];
+    let says = |generation, entry: &Entry| {
+        let mut fleet = beside(&["a"]);
+        let status = samples::running(generation, [entry]);
+        fleet.reports.insert("a-0".to_owned(), Report::Status(Box::new(status)));
+        fleet
+    };
+    let [now, before] = [while_waiting(&wanted[0]), shard("a", Some("lock"), "0")];
+    for generation in [7, 8] {
+        assert!(who_waits(&[], &wanted, &says(generation, &before)).is_empty());
+        assert_eq!(who_waits(&[], &wanted, &says(generation, &now)), ["a"]);
+    }
+    assert_eq!(
+        who_waits(&[], &wanted, &says(6, &before)),
+        ["a"],
+        "it is told to end that"
+    );
+    // The object has changed since.
+    let mut other = shard("a", Some("lock"), "1");
+    let mut settings = other.settings.value().clone();
+    settings["limits"][0]["relateResources"][0]["resources"] = json!(["secrets"]);
+    other.settings = ctrlmesh_contract::Settings::new(settings);
+    assert_eq!(who_waits(std::slice::from_ref(&now), &[other], &says(7, &now)), ["a"]);
+}
+
+#[test]
+fn controllers_do_not_wait_for_each_other() {
+    let of = |lock: Option<&str>, other: Option<&str>| [shard("a", lock, "1"), shard("b", other, "2")];
+    for wanted in [of(Some("lock"), Some("another")), of(None, None)] {
+        assert_eq!(who_waits(&[], &wanted, &uninjected("b")), ["b"]);
+        assert_eq!(who_waits(&wanted[..1], &wanted, &uninjected("b")), ["b"]);
+        assert!(who_waits(&wanted, &wanted, &uninjected("b")).is_empty());
+    }
+    // Another lock makes no other shard; another object does.
+    let [a, b] = of(Some("old"), Some("lock"));
+    let renamed = shard("a", Some("lock"), "1");
+    assert!(who_waits(std::slice::from_ref(&a), &[renamed.clone(), b], &uninjected("b")).is_empty());
+    let mut another = renamed;
+    another.origin.as_mut().unwrap().uid = "uid-another".to_owned();
+    assert_eq!(who_waits(&[a], &[another], &uninjected("a")), ["a"]);
+}
+
+#[test]
+fn when_nobody_knows_the_pods_those_wait_who_have_not_begun() {
+    let mut fleet = Fleet::default();
+    fleet.uninjected.unknown = Some("pods is forbidden".to_owned());
+    let wanted = [shard("a", Some("lock"), "1"), shard("b", Some("another"), "2")];
+    let waiting = waiting(&chain(&wanted[..1]), &Claims::default(), &wanted, &objects(&[]), &fleet);
+    assert_eq!(waiting.keys().collect::<Vec<_>>(), ["shard-selector/b"]);
+    let Reason { code, message } = waiting["shard-selector/b"].reason();
+    assert_eq!(code, "PodsUnknown");
+    assert!(
+        message.ends_with("the manager can't list pods here: pods is forbidden"),
+        "{message}"
+    );
+}
+
+#[test]
+fn pods_are_listed_while_a_shard_may_have_to_wait() {
+    let [a, b] = both("1", "2");
+    assert!(!may_be_blocked(&objects(&[]), &[]));
+    assert!(may_be_blocked(&objects(&["a"]), &[]));
+    assert!(may_be_blocked(&objects(&["a", "b"]), &held(&[a.clone(), b.clone()])));
+    assert!(!may_be_blocked(&objects(&["a", "b"]), &[a.clone(), while_waiting(&b)]));
+    assert!(!may_be_blocked(&objects(&["a", "b"]), std::slice::from_ref(&a)));
+    assert!(may_be_blocked(&objects(&["a"]), &[shard("a", Some("another"), "1")]));
+    // Objects that can't be read.
+    assert!(may_be_blocked(&objects(&[]), &[while_waiting(&a)]));
+    assert!(!may_be_blocked(&objects(&[]), &[while_waiting(&a), b]));
+}
+
+#[test]
+fn long_waiting_pod_is_checked_less_often() {
+    let (begun, mut gate) = (Instant::now(), StartGate::default());
+    let on = |pod: &str| BlockedShards::from([("a".to_owned(), StartBlocker::Pods([pod.to_owned()].into()))]);
+    gate.record(&BlockedShards::new(), &[], begun);
+    assert_eq!(gate.recheck_in(begun + SOON), None);
+    let begun = begun + SOON;
+    gate.record(&on("old-1"), &[], begun);
+    assert_eq!(gate.recheck_in(begun), Some(AGAIN));
+    gate.record(&on("old-1"), &[], begun + SOON);
+    assert_eq!(gate.recheck_in(begun + SOON), Some(LATER));
+    gate.failed = Some((begun + SOON, "no".to_owned()));
+    assert_eq!(gate.list_error(begun + SOON + AGAIN), Some("no"));
+    assert_eq!(gate.list_error(begun + SOON + LATER), None);
+    gate.record(&on("old-0"), &[], begun + SOON);
+    assert_eq!(
+        gate.recheck_in(begun + SOON),
+        Some(AGAIN),
+        "one is gone, and so may be the next"
+    );
+    assert_eq!(gate.list_error(begun + SOON + AGAIN), None);
+    // What an API server says may have a time in it.
+    let unknown = |problem: &str| BlockedShards::from([("a".to_owned(), StartBlocker::Unknown(problem.to_owned()))]);
+    gate.record(&unknown("no at 1"), &[], begun);
+    gate.record(&unknown("no at 2"), &[], begun + SOON);
+    assert_eq!(gate.recheck_in(begun + SOON), Some(LATER));
+}

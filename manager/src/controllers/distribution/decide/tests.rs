@@ -1,0 +1,279 @@
+//! Whole decisions, from an observation and memory. No server, no clock.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use ctrlmesh_contract::Chain;
+use ctrlmesh_contract::support::Support;
+use ctrlmesh_manager_oci::Found;
+use ctrlmesh_manager_planner::samples;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use super::memory::{EvictionResult, Outcome};
+use super::*;
+use crate::controllers::distribution::observe::config_maps::StoredConfigMaps;
+use crate::controllers::distribution::observe::fleet::{Fleet, Report, Sidecar};
+use crate::controllers::distribution::observe::{AvailablePlugins, CustomResources, Settings, builtin_plugins};
+
+const POD: &str = "operator-0";
+
+fn plugins() -> AvailablePlugins {
+    static BUILTIN: OnceLock<AvailablePlugins> = OnceLock::new();
+    let builtin = || AvailablePlugins::new(Arc::new(builtin_plugins()), Found::default());
+    BUILTIN.get_or_init(builtin).clone()
+}
+
+/// A namespace with these objects and one pod, whose sidecar reports this.
+fn observation(documents: Vec<Value>, report: Report) -> Observation {
+    let sidecar = Sidecar {
+        pod: POD.to_owned(),
+        uid: "uid".to_owned(),
+        ip: Some("10.0.0.1".to_owned()),
+        is_placed: true,
+        ..Sidecar::default()
+    };
+    let fleet = Fleet {
+        sidecars: vec![sidecar],
+        reports: [(POD.to_owned(), report)].into(),
+        fresh: [POD.to_owned()].into(),
+        ..Fleet::default()
+    };
+    Observation {
+        namespace: "demo".to_owned(),
+        now: Instant::now(),
+        time: Timestamp::UNIX_EPOCH,
+        resources: CustomResources::parse(documents, Vec::new()),
+        config_maps: StoredConfigMaps::default(),
+        fleet,
+        plugins: plugins(),
+        settings: Settings::default(),
+    }
+}
+
+fn running(generation: u64, chain: Option<&Chain>) -> Report {
+    let entries = chain.into_iter().flat_map(|chain| &chain.entries);
+    Report::Status(Box::new(samples::running(generation, entries)))
+}
+
+fn without_chain() -> Report {
+    running(0, None)
+}
+
+/// Writes what was decided, and reports back.
+fn carry_out(observation: &mut Observation, decision: &Decision, memory: &mut Memory) {
+    let (chain, claims) = (decision.next.chain.clone(), decision.next.claims.clone());
+    let outcome = Outcome {
+        written: vec![("ctrlmesh-chain".to_owned(), Some("1".to_owned()))],
+        nudged: decision.nudges.clone(),
+        ..Outcome::default()
+    };
+    memory.record(observation, decision, &outcome, observation.now);
+    let known = observation.plugins.packed();
+    let used = chain
+        .entries
+        .iter()
+        .filter_map(|entry| known.get(&entry.plugin).cloned());
+    observation.config_maps = StoredConfigMaps::written(chain.clone(), claims, used.collect::<Vec<_>>());
+    let sidecar = &mut observation.fleet.sidecars[0];
+    sidecar.nudged = Some(chain.generation);
+}
+
+fn decided(observation: &Observation, memory: Memory) -> (Decision, Memory) {
+    let (decision, memory) = decide(observation, memory);
+    (decision.unwrap(), memory)
+}
+
+#[test]
+fn first_chain_is_written_with_its_plugin_and_pods_are_nudged() {
+    let observation = observation(vec![samples::faults("a")], without_chain());
+    let (decision, _) = decided(&observation, Memory::default());
+    let writes = decision.writes.unwrap();
+    assert!(writes.chain);
+    assert_eq!(writes.slots.len(), 1);
+    assert_eq!(
+        (decision.next.chain.generation, decision.next.chain.entries.len()),
+        (1, 1)
+    );
+    let nudged: Vec<_> = decision.nudges.iter().map(|nudge| nudge.pod.as_str()).collect();
+    assert_eq!(nudged, [POD]);
+    assert_eq!(decision.next.withheld, None);
+}
+
+#[test]
+fn decision_depends_on_its_arguments_alone() {
+    let observation = observation(vec![samples::faults("a"), samples::shard("b", &[])], without_chain());
+    let text = || format!("{:?}", decide(&observation, Memory::default()));
+    assert_eq!(text(), text());
+}
+
+#[test]
+fn stored_and_acknowledged_chain_leads_to_no_write() {
+    let mut observation = observation(vec![samples::faults("a")], without_chain());
+    let (decision, mut memory) = decided(&observation, Memory::default());
+    carry_out(&mut observation, &decision, &mut memory);
+    let chain = decision.next.chain;
+    observation.fleet.reports = [(POD.to_owned(), running(1, Some(&chain)))].into();
+    let (decision, memory) = decided(&observation, memory);
+    assert!(decision.writes.unwrap().is_empty());
+    assert_eq!((decision.nudges, decision.next.chain), (Vec::new(), chain));
+    assert!(!decision.is_finished);
+    assert!(memory.is_idle(&StoredConfigMaps::default()));
+}
+
+#[test]
+fn chain_that_lost_its_label_is_written_again_with_its_generation() {
+    let mut observation = observation(vec![samples::faults("a")], without_chain());
+    let (decision, mut memory) = decided(&observation, Memory::default());
+    carry_out(&mut observation, &decision, &mut memory);
+    observation.config_maps.is_watched = false;
+    let (decision, _) = decided(&observation, memory);
+    assert!(decision.writes.unwrap().chain);
+    assert_eq!(decision.next.chain.generation, 1);
+}
+
+#[test]
+fn deleted_chain_is_restored_from_memory() {
+    let mut observation = observation(vec![samples::faults("a")], without_chain());
+    let (first, mut memory) = decided(&observation, Memory::default());
+    carry_out(&mut observation, &first, &mut memory);
+    observation.config_maps = StoredConfigMaps::default();
+    let (decision, _) = decided(&observation, memory);
+    assert!(decision.writes.unwrap().chain);
+    assert_eq!(decision.next.chain, first.next.chain);
+}
+
+#[test]
+fn first_chain_waits_for_reports_for_some_seconds() {
+    let mut observation = observation(vec![samples::faults("a")], without_chain());
+    observation.fleet.unasked = [POD.to_owned()].into();
+    let (decision, memory) = decide(&observation, Memory::default());
+    assert!(decision.is_none());
+    observation.now += MAX_UNASKED;
+    let (decision, _) = decide(&observation, memory.clone());
+    assert!(decision.is_some_and(|decision| !decision.states.awaits_reports));
+    // A chain that is stored already goes on meanwhile.
+    observation.now -= MAX_UNASKED;
+    let chain = Chain {
+        namespace: "demo".to_owned(),
+        generation: 1,
+        entries: Vec::new(),
+    };
+    observation.config_maps = StoredConfigMaps::written(chain, Default::default(), []);
+    let (decision, _) = decided(&observation, memory);
+    assert!(decision.states.awaits_reports && decision.requeue_after <= Some(MAX_UNASKED));
+}
+
+#[test]
+fn later_chain_of_a_sidecar_is_outnumbered_once_a_minute() {
+    let mut observation = observation(vec![samples::faults("a")], without_chain());
+    let (decision, mut memory) = decided(&observation, Memory::default());
+    carry_out(&mut observation, &decision, &mut memory);
+    let chain = decision.next.chain;
+    observation.fleet.reports = [(POD.to_owned(), running(9, Some(&chain)))].into();
+    let (decision, mut memory) = decided(&observation, memory);
+    assert_eq!(decision.states.rolled_back_by.as_deref(), Some(POD));
+    let raised = decision.next.chain.generation;
+    assert!(raised > 9, "{raised}");
+    carry_out(&mut observation, &decision, &mut memory);
+    observation.fleet.reports = [(POD.to_owned(), running(90, Some(&chain)))].into();
+    for (seconds, expected) in [(59, None), (60, Some(POD))] {
+        observation.now += Duration::from_secs(seconds);
+        let (decision, _) = decided(&observation, memory.clone());
+        assert_eq!(decision.states.rolled_back_by.as_deref(), expected, "{seconds}");
+        observation.now -= Duration::from_secs(seconds);
+    }
+}
+
+#[test]
+fn chain_is_withheld_from_a_sidecar_that_cannot_read_it() {
+    let mut status = samples::running(0, []);
+    status.supports = Some(Support {
+        documents: vec!["chain.ctrlmesh.kusionstack.io/v9".to_owned()],
+        ..Support::current()
+    });
+    let observation = observation(vec![samples::faults("a")], Report::Status(Box::new(status)));
+    let (decision, _) = decided(&observation, Memory::default());
+    let Reason { code, message } = decision.next.withheld.unwrap();
+    assert_eq!(code, plugins::OUTDATED);
+    assert!(message.contains(POD), "{message}");
+    assert!(decision.next.chain.entries.is_empty());
+}
+
+#[test]
+fn namespace_is_finished_when_its_pods_run_the_empty_chain() {
+    let mut observation = observation(vec![samples::faults("a")], without_chain());
+    let (decision, mut memory) = decided(&observation, Memory::default());
+    carry_out(&mut observation, &decision, &mut memory);
+    let first = decision.next.chain;
+    observation.resources = CustomResources::default();
+    for (report, is_finished) in [
+        (running(1, Some(&first)), false),
+        (Report::Unavailable("can't be reached".to_owned()), true),
+        (running(2, None), true),
+    ] {
+        observation.fleet.reports = [(POD.to_owned(), report)].into();
+        let (decision, _) = decided(&observation, memory.clone());
+        assert_eq!(decision.is_finished, is_finished, "{:?}", observation.fleet.reports);
+        assert!(decision.next.chain.entries.is_empty());
+    }
+}
+
+#[test]
+fn own_writes_are_waited_for_until_the_cache_shows_them() {
+    let mut observation = observation(vec![samples::faults("a")], without_chain());
+    let (decision, mut memory) = decided(&observation, Memory::default());
+    let outcome = Outcome {
+        written: vec![("ctrlmesh-chain".to_owned(), Some("7".to_owned()))],
+        ..Outcome::default()
+    };
+    memory.record(&observation, &decision, &outcome, observation.now);
+    let is_waiting = |version: Option<&str>, now| {
+        let mut stored = StoredConfigMaps::default();
+        stored.version = version.map(str::to_owned);
+        memory.has_unseen_writes(&stored, now)
+    };
+    assert!(is_waiting(None, observation.now) && is_waiting(Some("6"), observation.now));
+    assert!(!is_waiting(Some("7"), observation.now) && !is_waiting(Some("8"), observation.now));
+    assert!(
+        !is_waiting(None, observation.now + memory::MAX_UNSEEN),
+        "somebody deleted it"
+    );
+    observation.now += memory::MAX_UNSEEN;
+    let (_, memory) = decided(&observation, memory);
+    assert!(!memory.has_unseen_writes(&StoredConfigMaps::default(), observation.now));
+}
+
+#[test]
+fn failed_passes_are_retried_later_each_time() {
+    let observation = observation(vec![samples::faults("a")], without_chain());
+    let (decision, mut memory) = decided(&observation, Memory::default());
+    let failed = Outcome {
+        nudges_failed: 1,
+        ..Outcome::default()
+    };
+    let mut delays = Vec::new();
+    for outcome in [&failed, &failed, &failed, &Outcome::default()] {
+        memory.record(&observation, &decision, outcome, observation.now);
+        delays.push(memory.retry_delay().as_secs());
+    }
+    assert_eq!(delays, [1, 2, 4, 1]);
+}
+
+#[test]
+fn refused_eviction_backs_off() {
+    let mut restarts = pod_actions::Restarts::default();
+    let refused = || EvictionResult::Refused("budget".to_owned());
+    let now = Instant::now();
+    let mut pauses = Vec::new();
+    for _ in 0..7 {
+        restarts.record(&[("a".to_owned(), refused())].into(), now);
+        pauses.push(restarts.pause_of("a").unwrap().as_secs());
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+    restarts.record(
+        &[("a".to_owned(), EvictionResult::Evicted("uid".to_owned()))].into(),
+        now,
+    );
+    assert_eq!(restarts.pause_of("a"), None);
+}

@@ -1,0 +1,306 @@
+//! The sidecars of a namespace and their last reports. What follows from these for a rollout is in [`super::super::decide::pods`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ctrlmesh_contract::names::{annotations, pod};
+use ctrlmesh_contract::status::{EntryState, EntryStatus, Refused, StaleCache, Status};
+use ctrlmesh_contract::{Entry, LabelSelector};
+use ctrlmesh_manager_planner::hand_over;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use kube::ResourceExt as _;
+
+use super::UninjectedPods;
+use super::sidecar_poller::LastReport;
+
+pub(crate) const READY: &str = "Ready";
+
+/// A pod with a sidecar.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sidecar {
+    pub(crate) pod: String,
+    /// Address of its pod; `None` before it has one.
+    pub(crate) ip: Option<String>,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) uid: String,
+    /// Resource version of its pod.
+    pub(crate) version: String,
+    /// Generation of the chain that its pod was last annotated with.
+    pub(crate) nudged: Option<u64>,
+    /// How often that was repeated, and for which generation.
+    pub(crate) renudged: Option<(u64, u32)>,
+    /// Its pod was deleted.
+    pub(crate) is_ending: bool,
+    /// It is on a node, so it may run.
+    pub(crate) is_placed: bool,
+    /// How many pods its shard has, by the annotation of a pod that keeps its limits until it is replaced.
+    pub(crate) shard_pods: Option<usize>,
+    /// Kubelet reports the pod as ready.
+    pub(crate) is_ready: bool,
+    /// Kind and name of the controller that owns its pod.
+    pub(crate) owner: Option<String>,
+    /// When the oldest running container beside it started, in seconds since 1970.
+    pub(crate) running_since: Option<i64>,
+}
+
+impl Sidecar {
+    /// `None` if the pod has ended.
+    pub(crate) fn of(pod: &Pod) -> Option<Self> {
+        let status = pod.status.as_ref();
+        let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        let number = |annotation: &str| pod.annotations().get(annotation)?.parse::<u64>().ok();
+        let ip = status.and_then(|status| status.pod_ip.clone());
+        let ip = ip.filter(|ip| !ip.is_empty());
+        let conditions = status.and_then(|status| status.conditions.as_deref());
+        let is_ready = |condition: &PodCondition| condition.type_ == READY && condition.status == "True";
+        let owner = pod
+            .owner_references()
+            .iter()
+            .find(|owner| owner.controller == Some(true));
+        let has_node = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+        (!matches!(phase, "Succeeded" | "Failed")).then(|| Self {
+            pod: pod.name_any(),
+            is_placed: has_node || ip.is_some(),
+            ip,
+            labels: pod.labels().clone(),
+            uid: pod.uid().unwrap_or_default(),
+            version: pod.resource_version().unwrap_or_default(),
+            nudged: number(annotations::CHAIN_GENERATION),
+            renudged: pod.annotations().get(annotations::CHAIN_BUMP).and_then(|text| {
+                let (generation, times) = text.split_once('.')?;
+                Some((generation.parse().ok()?, times.parse().ok()?))
+            }),
+            is_ending: pod.metadata.deletion_timestamp.is_some(),
+            shard_pods: number(annotations::SHARD_PODS).and_then(|number| usize::try_from(number).ok()),
+            is_ready: conditions.unwrap_or_default().iter().any(is_ready),
+            owner: owner.map(|owner| format!("{} {}", owner.kind, owner.name)),
+            running_since: running_since(pod),
+        })
+    }
+
+    /// Whether reports of one are reports of the other.
+    pub(crate) fn is_same_process(&self, other: &Self) -> bool {
+        (&self.pod, &self.uid, &self.ip) == (&other.pod, &other.uid, &other.ip)
+    }
+
+    /// The entries that it should run.
+    pub(crate) fn own<'a>(&self, entries: impl IntoIterator<Item = &'a Entry>) -> impl Iterator<Item = &'a Entry> {
+        let entries = entries.into_iter();
+        entries.filter(move |entry| entry.pod_selector.matches(&self.labels))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Report {
+    Status(Box<Status>),
+    /// Why there is no status.
+    Unavailable(String),
+}
+
+/// The sidecars of a namespace and their last reports, at one time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fleet {
+    /// Sorted by pod.
+    pub(crate) sidecars: Vec<Sidecar>,
+    /// By pod.
+    pub(crate) reports: BTreeMap<String, Report>,
+    /// Pods whose last report is newer than the chain and their labels.
+    pub(crate) fresh: BTreeSet<String>,
+    /// Pods that were not polled yet.
+    pub(crate) unasked: BTreeSet<String>,
+    pub(crate) uninjected: UninjectedPods,
+    /// Failed polls in a row, by pod.
+    pub(crate) failures: BTreeMap<String, u32>,
+}
+
+impl Fleet {
+    /// Treats a status whose generation is beyond `believable` as no status.
+    pub(crate) fn from_reports(
+        sidecars: Vec<Sidecar>,
+        reports: &BTreeMap<String, LastReport>,
+        believable: u64,
+    ) -> Self {
+        let checked = |last: &LastReport| match &last.answer {
+            Report::Status(status) if status.chain.generation > believable => Report::Unavailable(format!(
+                "speaks of generation {} of the chain, which nobody has written",
+                status.chain.generation
+            )),
+            report => report.clone(),
+        };
+        let pods = |is: fn(&LastReport) -> bool| -> BTreeSet<String> {
+            let those = reports.iter().filter(|(_, report)| is(report));
+            those.map(|(pod, _)| pod.clone()).collect()
+        };
+        let failures = |(pod, last): (&String, &LastReport)| (pod.clone(), last.failures);
+        Self {
+            sidecars,
+            reports: reports.iter().map(|(pod, last)| (pod.clone(), checked(last))).collect(),
+            fresh: pods(|last| last.is_fresh),
+            unasked: pods(|last| last.asked.is_none()),
+            failures: reports.iter().map(failures).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// The highest generation that any sidecar reports.
+    pub(crate) fn generation(&self) -> u64 {
+        let generations = self.reports.values().filter_map(|answer| match answer {
+            Report::Status(status) => Some(status.chain.generation),
+            Report::Unavailable(_) => None,
+        });
+        generations.max().unwrap_or_default()
+    }
+
+    pub(crate) fn selected(&self, selector: &LabelSelector) -> impl Iterator<Item = &Sidecar> {
+        self.sidecars.iter().filter(|sidecar| selector.matches(&sidecar.labels))
+    }
+
+    /// Whether a sidecar runs its own of these entries, and no request of an earlier chain is left. False until it was polled
+    /// after the chain was written.
+    #[must_use]
+    pub(crate) fn runs_chain(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
+        self.runs_those(sidecar, entries, |_| true)
+    }
+
+    /// The same for shard entries alone. Others hold up no hand-over.
+    #[must_use]
+    pub(crate) fn runs_its_shard(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
+        self.runs_those(sidecar, entries, hand_over::is_of_shard)
+    }
+
+    /// The same for shard entries by the last report, which may be older than the chain.
+    #[must_use]
+    pub(crate) fn reported_its_shard(&self, sidecar: &Sidecar, entries: &[Entry]) -> bool {
+        self.says(sidecar, entries, hand_over::is_of_shard)
+    }
+
+    fn runs_those(&self, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
+        // Nothing can run before the pod has a node.
+        !sidecar.is_placed || self.fresh.contains(&sidecar.pod) && self.says(sidecar, entries, counts)
+    }
+
+    fn says(&self, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
+        match self.reports.get(&sidecar.pod) {
+            Some(Report::Status(status)) => status.chain.earlier.is_none() && runs(status, sidecar, entries, counts),
+            _ => false,
+        }
+    }
+
+    /// Why a sidecar does not run the chain as it should: one of the values of metric `sidecars_lagging`.
+    #[must_use]
+    pub(crate) fn lag_reason(&self, sidecar: &Sidecar, entries: &[Entry], generation: u64) -> Option<&'static str> {
+        let Some(Report::Status(status)) = self.reports.get(&sidecar.pod) else {
+            return sidecar.own(entries).next().map(|_| "silent");
+        };
+        if runs(status, sidecar, entries, |_| true) {
+            let is_failing = status
+                .chain
+                .entries
+                .iter()
+                .any(|entry| entry.state != EntryState::Active);
+            return if status.chain.earlier.is_none() {
+                is_failing.then_some("failing")
+            } else {
+                Some("busy")
+            };
+        }
+        Some(match refusal(status, generation) {
+            Some(_) => "refused",
+            None => "behind",
+        })
+    }
+
+    /// Pods that were polled and do not run the chain.
+    pub(crate) fn behind<'a>(&'a self, entries: &'a [Entry]) -> impl Iterator<Item = &'a Sidecar> {
+        let asked = self
+            .sidecars
+            .iter()
+            .filter(|sidecar| !self.unasked.contains(&sidecar.pod));
+        asked.filter(move |sidecar| match self.reports.get(&sidecar.pod) {
+            Some(Report::Status(status)) => !runs(status, sidecar, entries, |_| true),
+            Some(Report::Unavailable(_)) | None => sidecar.ip.is_some(),
+        })
+    }
+
+    /// Why a hand-over waits for a pod.
+    #[must_use]
+    pub(crate) fn unsettled_reason(&self, sidecar: &Sidecar, entries: &[Entry]) -> String {
+        let status = match self.reports.get(&sidecar.pod) {
+            Some(Report::Status(status)) => status,
+            Some(Report::Unavailable(problem)) => return problem.clone(),
+            None => return UNASKED.to_owned(),
+        };
+        let earlier = status.chain.earlier;
+        if !runs(status, sidecar, entries, hand_over::is_of_shard) {
+            behind_reason(status, status.refused.as_ref())
+        } else if earlier.is_none() {
+            "has done so and settles".to_owned()
+        } else {
+            let count = |count, what| (count > 0).then(|| format!("{count} {what}"));
+            let counts = [
+                count(earlier.writes, "of its writes"),
+                count(earlier.lists, "of its lists"),
+                count(earlier.watches, "of its watches"),
+                count(earlier.caches, "of its caches"),
+            ];
+            let counts: Vec<String> = counts.into_iter().flatten().collect();
+            let stale = status.chain.stale_caches.iter().filter(|cache| !cache.given_up);
+            let stale: Vec<String> = stale.map(whose).collect();
+            let stale = match stale.as_slice() {
+                [] => String::new(),
+                stale => format!(": {}", stale.join(", ")),
+            };
+            format!("has not given up {} from before{stale}", counts.join(", "))
+        }
+    }
+}
+
+/// Client and resource of a stale cache, without counts, which would change the condition all the time.
+fn whose(cache: &StaleCache) -> String {
+    let StaleCache { client, resource, .. } = cache;
+    if cache.refused_watches > 1 {
+        format!("{resource} of {client}, which repeats an expired watch and does not list")
+    } else {
+        format!("{resource} of {client}")
+    }
+}
+
+pub(crate) const UNASKED: &str = "was not asked yet";
+
+/// Whether a sidecar runs its own of these entries, and no others that count.
+fn runs(status: &Status, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
+    let running = || status.chain.entries.iter().filter(|running| counts(&running.name));
+    let own: Vec<&Entry> = sidecar.own(entries).filter(|entry| counts(&entry.name)).collect();
+    running().count() == own.len() && own.iter().all(|entry| running().any(|at| runs_entry(entry, at)))
+}
+
+/// Whether a running entry is this one, with the same plugin and settings.
+pub(crate) fn runs_entry(entry: &Entry, at: &EntryStatus) -> bool {
+    at.name == entry.name && at.plugin == entry.plugin && at.settings_hash == entry.settings.hash()
+}
+
+/// Why a sidecar refuses a generation of the chain, if it does.
+pub(crate) fn refusal(status: &Status, generation: u64) -> Option<&Refused> {
+    let refused = status.refused.as_ref();
+    refused.filter(|refused| refused.generation.is_none_or(|refused| refused == generation))
+}
+
+pub(crate) fn behind_reason(status: &Status, refused: Option<&Refused>) -> String {
+    match refused {
+        Some(refused) => format!("refuses the chain: {}", refused.message),
+        None => format!("runs generation {} of the chain still", status.chain.generation),
+    }
+}
+
+/// When the oldest running container of a pod started, apart from the sidecar. Seconds since 1970.
+fn running_since(pod: &Pod) -> Option<i64> {
+    let containers = pod.status.as_ref()?.container_statuses.iter().flatten();
+    let others = containers.filter(|container| container.name != pod::SIDECAR);
+    let started = |container: &ContainerStatus| {
+        let running = container.state.as_ref()?.running.as_ref()?;
+        Some(running.started_at.as_ref()?.0.as_second())
+    };
+    others.filter_map(started).min()
+}
+
+#[cfg(test)]
+mod tests;

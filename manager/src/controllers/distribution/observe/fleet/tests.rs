@@ -1,0 +1,162 @@
+use ctrlmesh_manager_planner::samples::{entry, running};
+use k8s_openapi::jiff::Timestamp;
+
+use super::*;
+
+fn fleet(nudged: Option<u64>, answer: Report) -> Fleet {
+    let sidecar = Sidecar {
+        pod: "operator-0".to_owned(),
+        ip: Some("10.0.0.1".to_owned()),
+        nudged,
+        ..Sidecar::default()
+    };
+    Fleet {
+        sidecars: vec![sidecar],
+        reports: BTreeMap::from([("operator-0".to_owned(), answer)]),
+        fresh: BTreeSet::from(["operator-0".to_owned()]),
+        ..Fleet::default()
+    }
+}
+
+#[test]
+fn an_answer_from_before_the_chain_is_no_word_about_it() {
+    let entries = [entry("shard-selector/a")];
+    let mut fleet = fleet(None, Report::Status(Box::new(running(7, &entries))));
+    fleet.sidecars[0].is_placed = true;
+    let runs_chain = |fleet: &Fleet| fleet.runs_chain(&fleet.sidecars[0], &entries);
+    assert!(runs_chain(&fleet));
+    fleet.fresh.clear();
+    assert!(!runs_chain(&fleet));
+}
+
+#[test]
+fn a_pod_is_behind_if_it_does_not_run_what_concerns_it() {
+    let entries = [entry("shard-selector/a")];
+    let is_behind = |status: Option<Status>| {
+        let answer = status.map_or(Report::Unavailable("starts".to_owned()), |status| {
+            Report::Status(Box::new(status))
+        });
+        let mut fleet = fleet(None, answer);
+        let is_behind = fleet.behind(&entries).next().is_some();
+        fleet.unasked.insert("operator-0".to_owned());
+        assert!(fleet.behind(&entries).next().is_none(), "nobody knows");
+        is_behind
+    };
+    assert!(is_behind(Some(running(6, &[]))));
+    assert!(is_behind(None), "it does not answer");
+    assert!(!is_behind(Some(running(6, &entries))), "it is not concerned");
+}
+
+#[test]
+fn what_a_pod_was_told_is_written_on_it() {
+    let of = |bump: &str| {
+        let mut pod = Pod::default();
+        let annotations = [(annotations::CHAIN_GENERATION, "7"), (annotations::CHAIN_BUMP, bump)];
+        let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        pod.metadata.annotations = Some(annotations.into());
+        let sidecar = Sidecar::of(&pod).unwrap();
+        (sidecar.nudged, sidecar.renudged)
+    };
+    assert_eq!(of("7.2"), (Some(7), Some((7, 2))));
+    assert_eq!(of("soon"), (Some(7), None));
+}
+
+#[test]
+fn nobody_is_believed_who_speaks_of_a_generation_that_nobody_wrote() {
+    let heard = |generation| LastReport {
+        answer: Report::Status(Box::new(running(generation, &[]))),
+        asked: Some(std::time::Instant::now()),
+        failures: 0,
+        is_fresh: true,
+    };
+    let heard = BTreeMap::from([("a".to_owned(), heard(u64::MAX)), ("b".to_owned(), heard(9))]);
+    let fleet = Fleet::from_reports(Vec::new(), &heard, 1 << 20);
+    assert_eq!(fleet.generation(), 9);
+    assert!(matches!(&fleet.reports["a"], Report::Unavailable(problem) if problem.contains("nobody has written")));
+}
+
+#[test]
+fn each_reason_to_wait_for_a_pod_is_named() {
+    let entries = [entry("shard-selector/a")];
+    let why = |status: Status| {
+        let fleet = fleet(None, Report::Status(Box::new(status)));
+        let lag = fleet.lag_reason(&fleet.sidecars[0], &entries, 7);
+        (lag, fleet.unsettled_reason(&fleet.sidecars[0], &entries))
+    };
+    let mut busy = running(7, &entries);
+    busy.chain.earlier.watches = 2;
+    assert_eq!(
+        why(busy),
+        (Some("busy"), "has not given up 2 of its watches from before".to_owned())
+    );
+    let cache = |resource: &str, refused_watches, given_up| StaleCache {
+        client: "operator/v1".to_owned(),
+        resource: resource.to_owned(),
+        refused_watches,
+        given_up,
+        ..StaleCache::default()
+    };
+    let mut stale = running(7, &entries);
+    stale.chain.earlier.caches = 2;
+    stale.chain.stale_caches = vec![
+        cache("configmaps", 7, false),
+        cache("pods", 1, false),
+        cache("secrets", 400, true),
+    ];
+    let message = "has not given up 2 of its caches from before: configmaps of operator/v1, which repeats an expired watch \
+                   and does not list, pods of operator/v1";
+    assert_eq!(why(stale), (Some("busy"), message.to_owned()));
+    assert_eq!(
+        why(running(6, &[])),
+        (Some("behind"), "runs generation 6 of the chain still".to_owned())
+    );
+    assert_eq!(why(running(7, &entries)), (None, "has done so and settles".to_owned()));
+    let silent = fleet(None, Report::Unavailable("does not answer in time".to_owned()));
+    assert_eq!(silent.lag_reason(&silent.sidecars[0], &entries, 7), Some("silent"));
+    let why = silent.unsettled_reason(&silent.sidecars[0], &entries);
+    assert_eq!(why, "does not answer in time");
+}
+
+#[test]
+fn a_pod_is_ready_if_kubelet_says_so_and_its_owner_is_who_controls_it() {
+    let sidecar = |ready: &str, controller: bool| {
+        let mut pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": { "name": "left-0", "ownerReferences": [
+                { "apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": "1" },
+                { "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "left-6b7", "uid": "2", "controller": controller },
+            ] },
+            "status": { "conditions": [
+                { "type": "ContainersReady", "status": "True" },
+                { "type": "Ready", "status": ready },
+            ] },
+        }))
+        .unwrap();
+        super::super::caches::strip_pod(&mut pod);
+        Sidecar::of(&pod).unwrap()
+    };
+    assert!(sidecar("True", true).is_ready);
+    assert_eq!(sidecar("True", true).owner.as_deref(), Some("ReplicaSet left-6b7"));
+    for unready in ["False", "Unknown"] {
+        assert!(!sidecar(unready, true).is_ready);
+    }
+    assert_eq!(sidecar("True", false).owner, None);
+}
+
+#[test]
+fn oldest_running_container_counts_and_the_sidecar_does_not() {
+    let started = |name: &str, state: &serde_json::Value| serde_json::json!({"name": name, "state": state, "image": "", "imageID": "", "ready": true, "restartCount": 0});
+    let running =
+        |at: i64| serde_json::json!({"running": {"startedAt": Timestamp::from_second(at).unwrap().to_string()}});
+    let of = |statuses: serde_json::Value| {
+        let pod: Pod = serde_json::from_value(serde_json::json!({"status": {"containerStatuses": statuses}})).unwrap();
+        running_since(&pod)
+    };
+    let others = serde_json::json!([
+        started("ctrlmesh-proxy", &running(10)),
+        started("manager", &running(30)),
+        started("helper", &running(20)),
+        started("waits", &serde_json::json!({"waiting": {}})),
+    ]);
+    assert_eq!(of(others), Some(20));
+    assert_eq!(of(serde_json::json!([started("ctrlmesh-proxy", &running(10))])), None);
+}

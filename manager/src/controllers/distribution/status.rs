@@ -1,0 +1,153 @@
+//! Writes the status of a namespace's objects, and Events about conditions that have turned. Nothing else in distribution writes
+//! status. [`facts`] collects what a pass knows of an object; [`conditions`] makes a status and a patch of it.
+
+mod conditions;
+mod facts;
+
+use std::collections::BTreeSet;
+
+use ctrlmesh_contract::Origin;
+use ctrlmesh_manager_api::status::condition;
+use futures_util::{StreamExt as _, stream};
+use kube::api::Patch;
+use kube::runtime::events::EventType;
+use serde_json::{Value, json};
+
+use super::act::{custom_resource_api, has_code, object_reference};
+use super::decide::Decision;
+use super::decide::memory::Outcome;
+use super::observe::{Observation, origin_of};
+use crate::cluster::{Context, Rule, Scope, error_text, events, patch_params, timestamp};
+
+/// Statuses that are written at a time.
+const CONCURRENCY: usize = 8;
+/// Reason codes without an Event, because another condition explains them, or time resolves them.
+const WITHOUT_EVENT: [&str; 7] = [
+    "Progressing",
+    "Restarting",
+    "Settling",
+    "Fetching",
+    "PluginsUnresolved",
+    "Deleting",
+    "LocksExpiring",
+];
+
+pub(crate) const RULES: &[Rule] = &[Rule {
+    scope: Scope::Cluster,
+    group: "ctrlmesh.kusionstack.io",
+    resources: &[
+        "shardingconfigs/status",
+        "circuitbreakers/status",
+        "faultinjections/status",
+    ],
+    verbs: &["patch"],
+    names: &[],
+}];
+
+/// Writes the status of every object, but those with these UIDs.
+pub(crate) async fn publish_all(
+    context: &Context,
+    observation: &Observation,
+    decision: &Decision,
+    outcome: &Outcome,
+    skipped: &BTreeSet<String>,
+) {
+    let now = timestamp::now();
+    let publish = async |document: &Value| {
+        let (origin, facts) = facts::facts_of(document, observation, decision, outcome);
+        let before = document.get("status").cloned().unwrap_or_default();
+        let after = conditions::object_status(&origin, &facts, &before, &now);
+        if !conditions::is_same(&before, &after) {
+            publish(context, &observation.namespace, document, &origin, after, &now).await;
+        }
+    };
+    let documents = observation.resources.documents.iter();
+    let documents = documents.filter(|document| !skipped.contains(&origin_of(document).uid));
+    let writes: Vec<_> = documents.map(publish).collect();
+    stream::iter(writes).buffer_unordered(CONCURRENCY).collect::<()>().await;
+}
+
+async fn publish(context: &Context, namespace: &str, document: &Value, origin: &Origin, after: Value, now: &str) {
+    let before = &document["status"];
+    let events = events_of(before, &after);
+    match patch_status(context, namespace, document, origin, after, now).await {
+        // Events follow the status that they are about.
+        Ok(()) => {
+            let about = object_reference(namespace, origin);
+            for event in events {
+                events::publish(context, &about, event.type_, &event.reason, &event.note).await;
+            }
+        }
+        Err(error) if has_code(&error, 404) => {}
+        // The object has changed. The watch shows that, and another pass follows.
+        Err(error) if has_code(&error, 409) => {
+            tracing::debug!(error = error_text(&error), kind = origin.kind, %namespace, name = origin.name, "object has changed; its status follows in the next pass");
+        }
+        Err(error) => {
+            context.metrics.distribution.status_failed.inc();
+            tracing::warn!(error = error_text(&error), kind = origin.kind, %namespace, name = origin.name, "failed to update status");
+        }
+    }
+}
+
+/// Writes a status, if the object is still the one that was read.
+///
+/// # Errors
+/// The API server's error; 409 if somebody else has written.
+async fn patch_status(
+    context: &Context,
+    namespace: &str,
+    document: &Value,
+    origin: &Origin,
+    status: Value,
+    now: &str,
+) -> Result<(), kube::Error> {
+    let has_time = origin.kind != "ShardingConfig";
+    let patch = json!({
+        "metadata": { "resourceVersion": document.pointer("/metadata/resourceVersion") },
+        "status": conditions::status_patch(&document["status"], status, has_time.then_some(now)),
+    });
+    let api = custom_resource_api(&context.client, namespace, &origin.kind);
+    api.patch_status(&origin.name, &patch_params(), &Patch::Merge(&patch))
+        .await?;
+    Ok(())
+}
+
+struct StatusEvent {
+    type_: EventType,
+    reason: String,
+    note: String,
+}
+
+/// Events about conditions that have turned bad, and about an object that is enforced everywhere.
+fn events_of(before: &Value, after: &Value) -> Vec<StatusEvent> {
+    let state_of = |status: &Value, kind: &Value| {
+        let list = status["conditions"].as_array().into_iter().flatten();
+        let mut own = list.filter(|condition| condition["type"] == *kind);
+        own.next()
+            .map(|condition| (condition["status"].clone(), condition["reason"].clone()))
+    };
+    let list = after["conditions"].as_array().into_iter().flatten();
+    let turned = list.filter(|condition| {
+        let has_turned = state_of(before, &condition["type"]) != state_of(after, &condition["type"]);
+        let is_bad = match condition["type"].as_str() {
+            Some(condition::BYPASSED) => condition["status"] == "True",
+            _ => condition["status"] == "False" && !is_without_event(&condition["reason"]),
+        };
+        has_turned && (is_bad || condition["reason"] == "Enforced")
+    });
+    let event = |condition: &Value| {
+        let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+        let is_bad = !matches!(condition["reason"].as_str(), Some("HandingOver" | "Enforced"));
+        StatusEvent {
+            type_: if is_bad { EventType::Warning } else { EventType::Normal },
+            reason: text("reason"),
+            note: text("message"),
+        }
+    };
+    turned.map(event).collect()
+}
+
+fn is_without_event(reason: &Value) -> bool {
+    reason.as_str().is_some_and(|code| WITHOUT_EVENT.contains(&code))
+}

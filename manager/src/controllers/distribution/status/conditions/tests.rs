@@ -1,0 +1,187 @@
+//! What a status says, and when it says something new.
+
+use ctrlmesh_manager_api::sharding_config::LeaderStatus;
+use ctrlmesh_manager_api::status::{BreakerState, LimitingSnapshot, TargetStatus};
+
+use super::*;
+
+fn origin() -> Origin {
+    Origin {
+        kind: "CircuitBreaker".to_owned(),
+        name: "a".to_owned(),
+        ..Origin::default()
+    }
+}
+
+fn enforced_of(facts: &Facts) -> (String, String) {
+    let status = object_status(&origin(), facts, &Value::Null, "now");
+    let list = status["conditions"].as_array().unwrap();
+    let condition = list.iter().find(|condition| condition["type"] == "Enforced").unwrap();
+    let text = |field: &str| condition[field].as_str().unwrap().to_owned();
+    (text("status"), text("reason"))
+}
+
+#[test]
+fn what_is_withheld_is_not_enforced_even_if_it_has_no_entry_yet() {
+    let mut facts = Facts::default();
+    assert_eq!(enforced_of(&facts), ("True".to_owned(), "NothingToRun".to_owned()));
+    facts.withheld = Some(Reason::new("TooLarge", "too large"));
+    assert_eq!(enforced_of(&facts), ("False".to_owned(), "Progressing".to_owned()));
+}
+
+#[test]
+fn a_chain_that_changes_for_others_is_no_news() {
+    let of = |chain, before: &Value| {
+        let facts = Facts {
+            chain,
+            ..Facts::default()
+        };
+        object_status(&origin(), &facts, before, "now")
+    };
+    let before = of(3, &Value::Null);
+    assert!(is_same(&before, &of(4, &before)));
+    assert!(!is_same(&before, &of(4, &Value::Null)));
+}
+
+#[test]
+fn warnings_stand_in_the_condition_that_accepts() {
+    let of = |warnings: &str, mistakes: &str| {
+        let facts = Facts {
+            warnings: warnings.to_owned(),
+            mistakes: mistakes.to_owned(),
+            ..Facts::default()
+        };
+        let status = object_status(&origin(), &facts, &Value::Null, "now");
+        let accepted = status["conditions"][0].clone();
+        assert_eq!(accepted["type"], "Accepted");
+        let text = |field: &str| accepted[field].as_str().unwrap_or_default().to_owned();
+        (text("status"), text("message"))
+    };
+    let expect = |status: &str, message: &str| (status.to_owned(), message.to_owned());
+    assert_eq!(of("", ""), expect("True", ""));
+    assert_eq!(of("warning: a", ""), expect("True", "warning: a"));
+    assert_eq!(of("", "b is wrong"), expect("False", "b is wrong"));
+}
+
+#[test]
+fn what_others_put_into_our_fields_goes_and_their_conditions_stay() {
+    let after = object_status(&origin(), &Facts::default(), &Value::Null, "now");
+    assert!(is_same(&after, &after));
+    let theirs = json!({ "type": "Audited", "status": "True" });
+    let mut before = after.clone();
+    before["conditions"].as_array_mut().unwrap().push(theirs.clone());
+    assert!(is_same(&before, &after), "it says nothing of ours");
+    before["targetStatus"] = json!([{ "podName": "gone" }]);
+    before["plugins"] = json!([{ "name": "old" }]);
+    assert!(!is_same(&before, &after));
+    let mut merged = json!({ "status": before });
+    let patch = json!({ "status": status_patch(&before, after.clone(), Some("then")) });
+    json_patch::merge(&mut merged, &patch);
+    let merged = &merged["status"];
+    assert!(is_same(merged, &after), "{merged}");
+    assert_eq!(merged["targetStatus"], json!([]));
+    assert!(merged.get("plugins").is_none());
+    assert!(merged["conditions"].as_array().unwrap().contains(&theirs));
+    assert_eq!(merged["lastUpdatedTime"], "then");
+}
+
+#[test]
+fn who_leads_is_told_and_taken_back_when_nobody_does() {
+    let shard = Origin {
+        kind: "ShardingConfig".to_owned(),
+        ..origin()
+    };
+    let of = |holder: Option<&str>, before: &Value| {
+        let leader = holder.map(|holder| LeaderStatus {
+            pod_name: "operator-0".to_owned(),
+            holder_identity: holder.to_owned(),
+            since: "2026-01-01T00:00:00Z".to_owned(),
+        });
+        let facts = Facts {
+            leader,
+            ..Facts::default()
+        };
+        object_status(&shard, &facts, before, "now")
+    };
+    let before = of(Some("me"), &Value::Null);
+    assert_eq!(before["leader"]["podName"], "operator-0");
+    assert!(is_same(&before, &of(Some("me"), &before)));
+    assert!(!is_same(&before, &of(Some("my next"), &before)));
+    let after = of(None, &before);
+    assert!(!is_same(&before, &after));
+    let mut merged = json!({ "status": before });
+    json_patch::merge(
+        &mut merged,
+        &json!({ "status": status_patch(&before, after.clone(), None) }),
+    );
+    assert!(merged["status"].get("leader").is_none());
+    assert!(is_same(&merged["status"], &after));
+}
+
+/// They would be written each time that anybody asks: what they are now is with the sidecar.
+#[test]
+fn breakers_that_only_count_are_no_news() {
+    let of = |requests: u64, state: BreakerState| {
+        let snapshot = LimitingSnapshot {
+            name: "a".to_owned(),
+            key: String::new(),
+            state,
+            reason: String::new(),
+            last_transition_time: None,
+            recovers_at: None,
+            requests,
+            failures: requests / 2,
+        };
+        let target = TargetStatus {
+            limiting_snapshots: vec![snapshot],
+            ..TargetStatus::default()
+        };
+        let rollout = Rollout {
+            targets: vec![target],
+            ..Rollout::default()
+        };
+        let facts = Facts {
+            rollout,
+            ..Facts::default()
+        };
+        object_status(&origin(), &facts, &Value::Null, "now")
+    };
+    let before = of(2, BreakerState::Closed);
+    assert_eq!(before["targetStatus"][0]["limitingSnapshots"][0]["requests"], 2);
+    assert!(is_same(&before, &of(8, BreakerState::Closed)));
+    assert!(!is_same(&before, &of(2, BreakerState::Opened)));
+}
+
+#[test]
+fn bypassed_pods_are_named_and_taken_back_when_they_send_something() {
+    let of = |pods: &[&str], before: &Value| {
+        let facts = Facts {
+            bypassed: pods.iter().map(|pod| (*pod).to_owned()).collect(),
+            ..Facts::default()
+        };
+        object_status(&origin(), &facts, before, "now")
+    };
+    let said = |status: &Value| {
+        let mut list = status["conditions"].as_array().unwrap().iter();
+        let condition = list.find(|condition| condition["type"] == "Bypassed")?;
+        let text = |field: &str| condition[field].as_str().unwrap().to_owned();
+        Some((text("status"), text("reason"), text("message")))
+    };
+    let nothing = of(&[], &Value::Null);
+    assert_eq!(said(&nothing), None, "there was nothing to say");
+    let bypassed = of(&["b-1", "a-0"], &nothing);
+    let (holds, reason, message) = said(&bypassed).unwrap();
+    assert_eq!((&*holds, &*reason), ("True", "NoTraffic"));
+    assert!(
+        message.starts_with("containers of a-0, b-1 have sent nothing"),
+        "{message}"
+    );
+    assert!(
+        message.contains("annotation ctrlmesh.kusionstack.io/kubeconfig-arg"),
+        "{message}"
+    );
+    assert!(!is_same(&nothing, &bypassed));
+    let over = of(&[], &bypassed);
+    let (holds, reason, _) = said(&over).unwrap();
+    assert_eq!((&*holds, &*reason), ("False", "TrafficSeen"));
+}

@@ -1,0 +1,146 @@
+use ctrlmesh_contract::Settings;
+use ctrlmesh_contract::status::Status;
+use ctrlmesh_manager_planner::samples;
+use serde_json::json;
+
+use super::super::*;
+
+const EARLY: &str = "2026-01-01T00:00:00Z";
+const LATE: &str = "2026-01-01T00:00:10Z";
+
+fn entry(name: &str, shard: &str) -> Entry {
+    Entry {
+        settings: Settings::new(json!({ "leaderElectionName": "lock", "shard": shard })),
+        ..samples::entry(name)
+    }
+}
+
+/// What a sidecar says of a lock that its controller holds, since some time.
+fn says(lock: &str, since: &str) -> LeaderElection {
+    LeaderElection {
+        lock: lock.to_owned(),
+        holder: "me".to_owned(),
+        leads: true,
+        since: Some(since.to_owned()),
+        ..LeaderElection::default()
+    }
+}
+
+fn answer(elections: &[LeaderElection]) -> Report {
+    Report::Status(Box::new(Status {
+        leader_elections: elections.to_vec(),
+        ..Status::default()
+    }))
+}
+
+fn silent() -> Report {
+    Report::Unavailable("does not answer".to_owned())
+}
+
+fn fleet(answers: &[(&str, Report)]) -> Fleet {
+    let sidecar = |(pod, _): &(&str, Report)| Sidecar {
+        pod: (*pod).to_owned(),
+        ip: Some("10.0.0.1".to_owned()),
+        ..Sidecar::default()
+    };
+    let answers_of = |(pod, answer): &(&str, Report)| ((*pod).to_owned(), answer.clone());
+    Fleet {
+        sidecars: answers.iter().map(sidecar).collect(),
+        reports: answers.iter().map(answers_of).collect(),
+        ..Fleet::default()
+    }
+}
+
+fn leader(pod: &str, since: &str) -> LeaderStatus {
+    LeaderStatus {
+        pod_name: pod.to_owned(),
+        holder_identity: "me".to_owned(),
+        since: since.to_owned(),
+    }
+}
+
+fn of_left(fleet: &Fleet) -> Option<LeaderStatus> {
+    leader_of(&[&entry("shard-selector/left", "left")], fleet, None)
+}
+
+#[test]
+fn who_holds_the_shards_own_lock_leads() {
+    let standby = LeaderElection {
+        leads: false,
+        since: None,
+        ..says("lock---left", LATE)
+    };
+    let others = [says("lock---right", LATE), says("lock", LATE), standby];
+    assert_eq!(of_left(&fleet(&[("left-1", answer(&others))])), None);
+    let mut answers = vec![
+        ("left-0", answer(&[says("lock---left", EARLY)])),
+        ("left-1", answer(&others)),
+        ("left-2", silent()),
+    ];
+    assert_eq!(of_left(&fleet(&answers)), Some(leader("left-0", EARLY)));
+    answers.remove(0);
+    assert_eq!(of_left(&fleet(&answers)), None, "its pod is gone");
+    let gone = Fleet {
+        sidecars: Vec::new(),
+        ..fleet(&[("left-0", answer(&[says("lock---left", EARLY)]))])
+    };
+    assert_eq!(of_left(&gone), None);
+}
+
+#[test]
+fn of_two_that_say_so_the_one_that_began_later_leads() {
+    for (first, second, expected) in [(EARLY, LATE, "left-1"), (LATE, EARLY, "left-0"), (LATE, LATE, "left-1")] {
+        let both = fleet(&[
+            ("left-0", answer(&[says("lock---left", first)])),
+            ("left-1", answer(&[says("lock---left", second)])),
+        ]);
+        assert_eq!(of_left(&both), Some(leader(expected, LATE)));
+    }
+}
+
+#[test]
+fn a_time_that_no_api_server_takes_is_no_word() {
+    let untold = LeaderElection {
+        since: None,
+        ..says("lock---left", "")
+    };
+    let broken = [says("lock---left", "yesterday"), untold];
+    assert_eq!(of_left(&fleet(&[("left-0", answer(&broken))])), None);
+}
+
+#[test]
+fn pods_that_leave_a_shard_lead_in_a_lock_of_their_own() {
+    let (left, leavers) = (
+        entry("shard-selector/left", "left"),
+        entry("shard-selector/left/left", "left-left"),
+    );
+    let leaver = fleet(&[("left-0", answer(&[says("lock---left-left", EARLY)]))]);
+    assert_eq!(leader_of(&[&left, &leavers], &leaver, None), None);
+    assert_eq!(lock_name(&leavers).as_deref(), Some("lock---left-left"));
+    let without = samples::entry("shard-selector/left");
+    assert_eq!(lock_name(&without), None);
+    assert_eq!(lock_name(&entry("fault-inject/left", "left")), None);
+}
+
+#[test]
+fn what_was_told_stands_until_its_pod_has_answered_or_is_lost() {
+    let before = json!(leader("left-0", EARLY));
+    let own = entry("shard-selector/left", "left");
+    let told = |fleet: &Fleet| leader_of(&[&own], fleet, Some(&before));
+    let mut unasked = fleet(&[("left-0", silent())]);
+    assert_eq!(told(&unasked), Some(leader("left-0", EARLY)));
+    for (failures, stands) in [(0, true), (LOST - 1, true), (LOST, false)] {
+        unasked.failures.insert("left-0".to_owned(), failures);
+        assert_eq!(told(&unasked).is_some(), stands, "{failures}");
+    }
+    assert_eq!(told(&fleet(&[("left-0", answer(&[]))])), None, "it says no");
+    assert_eq!(told(&fleet(&[("left-1", silent())])), None, "it is gone");
+    let mut new = fleet(&[("left-0", silent())]);
+    new.sidecars[0].ip = None;
+    assert_eq!(told(&new), None, "another pod of its name");
+    let other = fleet(&[("left-0", silent()), ("left-1", answer(&[says("lock---left", LATE)]))]);
+    assert_eq!(told(&other), Some(leader("left-1", LATE)));
+    let again = fleet(&[("left-0", silent())]);
+    assert_eq!(leader_of(&[], &again, Some(&before)), None, "the shard has no lock");
+    assert_eq!(leader_of(&[&own], &again, Some(&json!({ "podName": "left-0" }))), None);
+}

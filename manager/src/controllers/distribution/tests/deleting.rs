@@ -1,0 +1,141 @@
+//! ShardingConfigs that are deleted while their pods run.
+
+use ctrlmesh_contract::names::finalizers::{HAND_OVER, PROTECTED};
+use ctrlmesh_manager_planner::hand_over::lock_of;
+
+use super::losing::{pod_of, shard};
+use super::sharing::limits;
+use super::two_shards::{TwoShards, finalizers};
+use super::*;
+
+const KIND: &str = "shardingconfigs.ctrlmesh.kusionstack.io";
+
+fn is_there(state: &Snapshot<'_>, name: &str) -> bool {
+    state.get(KIND, DEMO, name).is_some()
+}
+
+fn distributed(state: &Snapshot<'_>, name: &str) -> [String; 3] {
+    condition_of(state, "shardingconfigs", name, "Distributed")
+}
+
+fn shows_nothing(chain: &Chain, shard: &str) -> bool {
+    limits(chain, shard).contains("ctrlmesh.kusionstack.io/nothing")
+}
+
+impl TwoShards {
+    fn delete(&self, name: &str) {
+        self.server.store().delete(KIND, DEMO, name).unwrap();
+    }
+
+    /// Deletes both between two passes, and waits until the second one shows nothing.
+    async fn delete_both(&mut self) {
+        self.stop().await;
+        self.delete("left");
+        self.delete("right");
+        self.run().await;
+        until(&self.server, "right shows nothing", |state| {
+            shows_nothing(&chain(state).unwrap(), "right")
+        })
+        .await;
+    }
+
+    async fn until_told(&self, name: &str, reason: &str, words: &[&str]) {
+        until(&self.server, reason, |state| {
+            let [_, found, message] = distributed(state, name);
+            found == reason && words.iter().all(|word| message.contains(word))
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn deleted_shard_is_held_until_its_pods_show_nothing() {
+    let mut two = TwoShards::start(110).await;
+    let before = two.chain();
+    two.delete("left");
+    let command = "kubectl -n demo patch shardingconfig left --type=json --patch='[{\"op\":\"test\",";
+    two.until_told("left", "Deleting", &["left-0", command]).await;
+    let told = two.chain();
+    assert!(shows_nothing(&told, "left"));
+    assert_eq!(limits(&told, "right"), limits(&before, "right"));
+    two.acknowledges("left");
+    until(&two.server, "it is released", |state| !is_there(state, "left")).await;
+    // Its pods have an entry as long as their controller has shards.
+    assert_eq!(two.chain(), told);
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn last_shard_gets_everything_and_waits_for_pods_of_others() {
+    let mut two = TwoShards::start(112).await;
+    two.delete_both().await;
+    let narrowed = two.chain();
+    assert_ne!(limits(&narrowed, "left"), "[]", "right may show its objects still");
+    two.acknowledges("right");
+    let words = ["kubectl -n demo delete pods right-0", "several owners"];
+    two.until_told("left", "Gathering", &words).await;
+    until(&two.server, "right is released, and left has everything", |state| {
+        !is_there(state, "right") && limits(&chain(state).unwrap(), "left") == "[]"
+    })
+    .await;
+    let events = test_env::notes(&two.server, "Gathering");
+    assert!(events.iter().any(|note| note.contains("right-0")), "{events:?}");
+    two.acknowledges("left");
+    // The same pod, made again.
+    two.server.store().delete("pods", DEMO, "right-0").unwrap();
+    until(&two.server, "pods ask for the controller's own lock", |state| {
+        let entries = chain(state).unwrap().entries;
+        entries.len() == 2 && entries.iter().all(|entry| lock_of(entry).is_none())
+    })
+    .await;
+    assert!(["left", "right"].iter().all(|shard| shows_nothing(&two.chain(), shard)));
+    two.until_told("left", "LocksExpiring", &[]).await;
+    two.server.store().delete("pods", DEMO, "left-0").unwrap();
+    until(&two.server, "there is no pod: the rules go", |state| {
+        chain(state).unwrap().entries.is_empty() && !is_there(state, "left")
+    })
+    .await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn another_manager_goes_on_with_a_teardown_and_force_ends_it() {
+    let mut two = TwoShards::start(114).await;
+    two.delete_both().await;
+    two.stop().await;
+    two.acknowledges("right");
+    two.run().await;
+    two.until_told("left", "Gathering", &["right-0"]).await;
+    let stored = two.server.store().read(|state| state.get(KIND, DEMO, "left").cloned());
+    let mut left = stored.unwrap();
+    left["metadata"]["finalizers"] = json!([]);
+    left.as_object_mut().unwrap().remove("status");
+    put(&two.server, left);
+    until(&two.server, "the rules go", |state| {
+        chain(state).unwrap().entries.is_empty()
+    })
+    .await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn namespace_that_is_deleted_waits_for_no_shard() {
+    let (silent, port) = Sidecar::start(116, 0).await;
+    let server = server().await;
+    let stored = server.store().read(|state| state.get("namespaces", "", DEMO).cloned());
+    let mut namespace = stored.unwrap();
+    namespace["metadata"]["finalizers"] = json!(["example.com/test"]);
+    put(&server, namespace);
+    server.store().delete("namespaces", "", DEMO).unwrap();
+    put(&server, pod_of("left", &silent.ip));
+    let mut held = shard("left", "b", 60);
+    held["metadata"]["finalizers"] = json!([PROTECTED, HAND_OVER, "example.com/other"]);
+    put(&server, held);
+    server.store().delete(KIND, DEMO, "left").unwrap();
+    let (_, task) = start(&server, port, &[]).await;
+    until(&server, "it is released", |state| {
+        finalizers(state, "left") == json!(["example.com/other"])
+    })
+    .await;
+    task.stop().await;
+}

@@ -1,0 +1,249 @@
+//! Follows the kinds that the ConfigMap names: starts and stops one task for each, and tells people how far they are.
+
+use std::collections::BTreeMap;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
+use kube::Api;
+use kube::discovery::ApiResource;
+use kube::runtime::events::EventType;
+use kube::runtime::utils::StreamBackoff;
+use kube::runtime::watcher::{DefaultBackoff, watch_object};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::labeller::name_of;
+use super::progress::{Progress, Report};
+use super::{Shared, namespaces, objects};
+use crate::cluster::{Error, error_text, events};
+use crate::metrics::labels::Kind;
+use ctrlmesh_manager_planner::labels::kinds::Wanted;
+
+/// Runs until it shall stop.
+pub(super) async fn run(shared: Shared, mut reports: mpsc::Receiver<Report>) -> Result<(), Error> {
+    let stop = shared.context.stop.clone();
+    let config: Api<ConfigMap> = Api::namespaced(shared.context.client.clone(), &shared.context.args.namespace);
+    let config = watch_object(config, &shared.context.args.resource_configmap_name);
+    let mut config = std::pin::pin!(StreamBackoff::new(config, DefaultBackoff::default()));
+    let mut discover = interval(shared.limits.discover);
+    discover.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut controller = Controller::new(shared);
+    controller.follow_namespaces();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            Some(config) = config.next() => match config {
+                Ok(config) => controller.configure(config).await,
+                Err(error) => tracing::warn!(error = error_text(&error), "watch of the ConfigMap with kinds to label failed; retrying"),
+            },
+            _ = discover.tick() => {}
+            Some(report) = reports.recv() => {
+                controller.report(report).await;
+                continue;
+            }
+            Some(ended) = controller.tasks.join_next() => {
+                ended?;
+                continue;
+            }
+        }
+        if stop.run_until_cancelled(controller.discover()).await.is_none() {
+            break;
+        }
+    }
+    controller.end().await
+}
+
+struct Controller {
+    shared: Shared,
+    /// `None`: not read yet.
+    wanted: Option<Wanted>,
+    followed: BTreeMap<String, Followed>,
+    tasks: JoinSet<()>,
+    progress: Progress,
+    /// What was said last of kinds that can't be labelled.
+    left: Vec<String>,
+}
+
+struct Followed {
+    kind: ApiResource,
+    stop: CancellationToken,
+}
+
+impl Controller {
+    fn new(shared: Shared) -> Self {
+        Self {
+            shared,
+            wanted: None,
+            followed: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            progress: Progress::new("namespaces"),
+            left: Vec::new(),
+        }
+    }
+
+    fn follow_namespaces(&mut self) {
+        self.tasks.spawn(namespaces::follow(self.shared.clone()));
+    }
+
+    /// A list that can't be read changes nothing.
+    async fn configure(&mut self, config: Option<ConfigMap>) {
+        let is_good = &self.shared.context.metrics.labels.is_config_good;
+        match config.map(|config| Wanted::read(&config.data.unwrap_or_default())) {
+            None => {
+                is_good.set(1);
+                self.wanted = Some(Wanted::default());
+            }
+            Some(Ok(wanted)) => {
+                is_good.set(1);
+                self.wanted = Some(wanted);
+            }
+            Some(Err(error)) => {
+                is_good.set(0);
+                let in_force = if self.wanted.is_some() {
+                    "the list before"
+                } else {
+                    "the default list"
+                };
+                self.wanted.get_or_insert_default();
+                let note = format!("{error}; {in_force} is in force");
+                tracing::warn!(note, "ConfigMap with kinds to label is invalid");
+                self.publish_event(EventType::Warning, "ConfigRefused", &note).await;
+            }
+        }
+    }
+
+    /// Follows what is wanted and there, and nothing else.
+    async fn discover(&mut self) {
+        let Some(wanted) = self.wanted.clone() else {
+            return;
+        };
+        let mut kinds = BTreeMap::new();
+        let mut left = Vec::new();
+        for group_version in wanted.group_versions() {
+            match self.resources(group_version).await {
+                Ok(found) => {
+                    let (selected, not) = wanted.select(group_version, &found);
+                    kinds.extend(selected.into_iter().map(|kind| (name_of(&kind), kind)));
+                    left.extend(not);
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        error = error_text(&error),
+                        group_version,
+                        "discovery of kinds failed; retrying"
+                    );
+                    let known = self
+                        .followed
+                        .iter()
+                        .filter(|(_, one)| one.kind.api_version == group_version);
+                    kinds.extend(known.map(|(name, one)| (name.clone(), one.kind.clone())));
+                }
+            }
+        }
+        self.follow(kinds).await;
+        if left != self.left {
+            if !left.is_empty() {
+                let note = format!("not labelled: {}", left.join("; "));
+                tracing::warn!(note, "some kinds are not labelled");
+                self.publish_event(EventType::Warning, "KindsLeftAlone", &note).await;
+            }
+            self.left = left;
+        }
+    }
+
+    async fn resources(&self, group_version: &str) -> Result<Vec<APIResource>, kube::Error> {
+        let client = &self.shared.context.client;
+        let found = if group_version.contains('/') {
+            client.list_api_group_resources(group_version).await
+        } else {
+            client.list_core_api_resources(group_version).await
+        };
+        match found {
+            Ok(found) => Ok(found.resources),
+            // Of a group that is not there, API servers say so in plain text.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn follow(&mut self, kinds: BTreeMap<String, ApiResource>) {
+        // Otherwise each object would ask for its namespace.
+        self.shared.namespaces.known().await;
+        let is_wanted = |name: &String, followed: &Followed| kinds.get(name) == Some(&followed.kind);
+        let gone: Vec<_> = self
+            .followed
+            .extract_if(.., |name, followed| !is_wanted(name, followed))
+            .collect();
+        for (name, followed) in gone {
+            followed.stop.cancel();
+            self.forget(&name).await;
+        }
+        let mut begun = Vec::new();
+        for (name, kind) in kinds {
+            if self.followed.contains_key(&name) {
+                continue;
+            }
+            let stop = self.shared.context.stop.child_token();
+            self.tasks
+                .spawn(objects::follow(self.shared.clone(), kind.clone(), stop.clone()));
+            begun.push(name.clone());
+            self.followed.insert(name, Followed { kind, stop });
+        }
+        if !begun.is_empty() {
+            self.begin(&begun).await;
+        }
+    }
+
+    async fn forget(&mut self, name: &str) {
+        let kind = Kind { kind: name.to_owned() };
+        self.shared.context.metrics.labels.is_done.remove(&kind);
+        if let Some(note) = self.progress.leave(name) {
+            self.tell_end(&note).await;
+        }
+    }
+
+    async fn begin(&mut self, kinds: &[String]) {
+        let note = self.progress.begin(kinds);
+        self.publish_event(EventType::Normal, "LabellingStarted", &note).await;
+    }
+
+    async fn report(&mut self, report: Report) {
+        if let Some(note) = self.progress.report(report) {
+            self.tell_end(&note).await;
+        }
+    }
+
+    async fn tell_end(&self, note: &str) {
+        if self.progress.is_clean() {
+            self.publish_event(EventType::Normal, "LabellingFinished", note).await;
+        } else {
+            self.publish_event(EventType::Warning, "LabellingIncomplete", note)
+                .await;
+        }
+    }
+
+    /// On the ConfigMap that says what is labelled, whether it is there or not.
+    async fn publish_event(&self, type_: EventType, reason: &str, note: &str) {
+        let context = &self.shared.context;
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("ConfigMap".to_owned()),
+            name: Some(context.args.resource_configmap_name.clone()),
+            namespace: Some(context.args.namespace.clone()),
+            ..ObjectReference::default()
+        };
+        tracing::info!(reason, note, "labelling progress");
+        events::publish(context, &about, type_, reason, note).await;
+    }
+
+    /// Waits for the tasks; the stop signal is theirs, too.
+    async fn end(mut self) -> Result<(), Error> {
+        while let Some(ended) = self.tasks.join_next().await {
+            ended?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,380 @@
+//! Has the labels of one kind written, and keeps the books of a pass over its objects.
+//!
+//! Reading does not wait for writing: a list that is read as slowly as a cluster may be written would expire, and its watch with
+//! it. What is to be written is queued, without the object; if that is too much, the rest is left to another pass.
+//!
+//! What fails is kept for a while and tried again; only if that is too much, all objects are looked at again. A kind of which
+//! nothing may be written is told once and left for as long.
+//!
+//! An object has one write under way at most. However often it changes meanwhile, one more follows.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use futures_util::future::OptionFuture;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use kube::discovery::ApiResource;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use super::contest::Contest;
+use super::progress::{Report, Tally};
+use super::queue::Queue;
+use super::write::{Object, Outcome, Work, write};
+use super::{MAX_WRITES, Shared};
+use crate::cluster::error_text;
+use crate::metrics::labels::Kind;
+use ctrlmesh_manager_planner::labels::rules::Changes;
+
+/// So many writes that are forbidden, and none between that is not, are a kind that may not be written.
+const MAX_FORBIDDEN: u32 = 16;
+
+/// The books of one kind.
+pub(super) struct Labeller {
+    shared: Shared,
+    kind: ApiResource,
+    name: String,
+    todo: Queue,
+    writes: JoinSet<(Work, Outcome)>,
+    under_way: HashMap<Id, String>,
+    failed: Queue,
+    /// Writes that were forbidden since one was not.
+    forbidden: u32,
+    contest: Contest,
+    counters: Counters,
+    tally: Tally,
+    stage: Stage,
+    /// Not all that the list had found a place in `todo`.
+    is_short: bool,
+    /// Something was done since all were listed.
+    is_moving: bool,
+    /// More failed than is kept: all objects are to be looked at again.
+    is_lost: bool,
+    /// When to try again what failed.
+    again: Option<Instant>,
+    delay: Duration,
+    /// It was said that they can't be read.
+    is_unreadable: bool,
+}
+
+/// How far a pass is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Listing,
+    /// All was seen; not all is written.
+    Writing,
+    Done,
+}
+
+struct Counters {
+    seen: Counter,
+    written: Counter,
+    failed: Counter,
+    contested: Counter,
+    is_done: Gauge,
+}
+
+impl Counters {
+    fn new(shared: &Shared, name: &str) -> Self {
+        let (metrics, kind) = (&shared.context.metrics.labels, Kind { kind: name.to_owned() });
+        Self {
+            seen: metrics.seen.get_or_create(&kind).clone(),
+            written: metrics.written.get_or_create(&kind).clone(),
+            failed: metrics.failed.get_or_create(&kind).clone(),
+            contested: metrics.contested.get_or_create(&kind).clone(),
+            is_done: metrics.is_done.get_or_create(&kind).clone(),
+        }
+    }
+}
+
+impl Labeller {
+    pub(super) fn new(shared: Shared, kind: ApiResource) -> Self {
+        let name = name_of(&kind);
+        Self {
+            counters: Counters::new(&shared, &name),
+            delay: shared.limits.repeat,
+            todo: Queue::new(shared.limits.todo),
+            failed: Queue::new(shared.limits.failed),
+            shared,
+            kind,
+            name,
+            writes: JoinSet::new(),
+            under_way: HashMap::new(),
+            forbidden: 0,
+            contest: Contest::new(Instant::now()),
+            tally: Tally::default(),
+            stage: Stage::Listing,
+            is_short: false,
+            is_moving: false,
+            is_lost: false,
+            again: None,
+            is_unreadable: false,
+        }
+    }
+
+    /// All objects of the kind.
+    pub(super) fn objects(&self) -> Api<Object> {
+        Api::all_with(self.shared.context.background.clone(), &self.kind)
+    }
+
+    /// Those of one namespace.
+    pub(super) fn objects_in(&self, namespace: &str) -> Api<Object> {
+        Api::namespaced_with(self.shared.context.background.clone(), namespace, &self.kind)
+    }
+
+    /// A list begins. It has all that was still to be done, too.
+    pub(super) fn begin(&mut self) {
+        self.counters.is_done.set(0);
+        // What failed is in the list again.
+        self.tally = Tally {
+            written: if self.is_short { self.tally.written } else { 0 },
+            ..Tally::default()
+        };
+        self.stage = Stage::Listing;
+        self.todo.clear();
+        self.failed.clear();
+        // Another one that is forbidden will do.
+        self.forbidden = self.forbidden.min(MAX_FORBIDDEN - 1);
+        self.is_short = false;
+        self.is_moving = false;
+        self.is_lost = false;
+        self.again = None;
+    }
+
+    /// A list was read to its end.
+    pub(super) fn listed(&mut self) {
+        self.stage = Stage::Writing;
+        self.is_unreadable = false;
+    }
+
+    /// The objects can't be read.
+    pub(super) async fn unreadable(&mut self, error: &kube::runtime::watcher::Error) {
+        tracing::warn!(
+            kind = self.name,
+            error = error_text(error),
+            "watch of objects failed; retrying"
+        );
+        if !self.is_unreadable {
+            self.report(Report::Unreadable(self.name.clone(), error_text(error)))
+                .await;
+            self.is_unreadable = true;
+        }
+    }
+
+    /// An object was looked at.
+    pub(super) fn label(&mut self, object: &ObjectMeta, changes: Option<&Changes>) {
+        self.counters.seen.inc();
+        self.tally.seen += 1;
+        if changes.is_none() {
+            return;
+        }
+        let Some(work) = Work::new(object) else { return };
+        let uid = uid(object);
+        if !self.is_writable() {
+            self.tally.failed += 1;
+            self.keep(&uid, work);
+        } else if self.todo.put(&uid, work) {
+            self.fill();
+        } else {
+            self.is_short = true;
+        }
+    }
+
+    /// An object could not be looked at.
+    pub(super) fn unknown(&mut self, object: &ObjectMeta) {
+        match Work::new(object) {
+            Some(work) => self.fail(&uid(object), work),
+            None => self.lose(),
+        }
+    }
+
+    /// Objects could not be looked at, and it is not known which.
+    pub(super) fn lose(&mut self) {
+        self.is_lost = true;
+        self.count_failed();
+    }
+
+    const fn is_writable(&self) -> bool {
+        self.forbidden < MAX_FORBIDDEN
+    }
+
+    /// What to write next: of an object that is being written, nothing yet.
+    fn next(&mut self) -> Option<(String, Work)> {
+        let is_free = |uid: &str| self.under_way.values().all(|other| other != uid);
+        self.todo.pop_if(is_free)
+    }
+
+    /// Has as much written at once as may be.
+    fn fill(&mut self) {
+        while self.writes.len() < MAX_WRITES
+            && let Some((uid, work)) = self.next()
+        {
+            if !self.contest.admits(&uid, Instant::now()) {
+                tracing::warn!(
+                    kind = self.name,
+                    ?work,
+                    "another writer keeps reverting the labels; backing off"
+                );
+                self.counters.contested.inc();
+                self.fail(&uid, work);
+                continue;
+            }
+            let objects = match &work {
+                Work::Object { namespace, .. } => self.objects_in(namespace),
+                Work::Namespace(_) => self.objects(),
+            };
+            let (shared, mut work) = (self.shared.clone(), work);
+            let task = self.writes.spawn(async move {
+                // Never closed.
+                let _permit = shared.permits.acquire().await;
+                let outcome = write(&objects, &shared.namespaces, &shared.keys, &mut work).await;
+                (work, outcome)
+            });
+            self.under_way.insert(task.id(), uid);
+        }
+    }
+
+    /// Writes until all objects are to be looked at again. Loses nothing if it is dropped.
+    pub(super) async fn work(&mut self) {
+        loop {
+            if self.todo.is_empty() && self.writes.is_empty() && self.stage != Stage::Listing {
+                if self.is_short && self.is_moving {
+                    self.stage = Stage::Listing;
+                    return;
+                }
+                if std::mem::take(&mut self.is_short) {
+                    // Listed at once, the same objects would fail again, and so on without a pause.
+                    self.lose();
+                }
+                self.end().await;
+            }
+            // A list that has begun is read to its end first.
+            let again = self.again.filter(|_| self.stage == Stage::Done);
+            tokio::select! {
+                Some(ended) = self.writes.join_next_with_id() => {
+                    self.book(ended);
+                    self.fill();
+                }
+                Some(()) = OptionFuture::from(again.map(sleep_until)) => {
+                    self.again = None;
+                    if self.is_lost {
+                        return;
+                    }
+                    self.try_failed();
+                }
+                else => std::future::pending().await,
+            }
+        }
+    }
+
+    fn try_failed(&mut self) {
+        self.stage = Stage::Writing;
+        self.tally.failed = 0;
+        self.forbidden = 0;
+        while let Some((uid, work)) = self.failed.pop() {
+            self.is_short |= !self.todo.put(&uid, work);
+        }
+        self.fill();
+    }
+
+    async fn end(&mut self) {
+        if self.stage == Stage::Done {
+            return;
+        }
+        let name = self.name.clone();
+        if self.is_writable() {
+            self.report(Report::Done(name, self.tally)).await;
+        } else {
+            self.report(Report::Unwritable(name)).await;
+        }
+        tracing::info!(kind = self.name, tally = %self.tally, "back-fill of labels finished");
+        self.stage = Stage::Done;
+        if self.tally.failed == 0 {
+            self.delay = self.shared.limits.repeat;
+            self.counters.is_done.set(1);
+        }
+    }
+
+    async fn report(&self, report: Report) {
+        // The receiver is gone when all stops.
+        let _ = self.shared.reports.send(report).await;
+    }
+
+    /// What became of a write.
+    fn book(&mut self, ended: Result<(Id, (Work, Outcome)), JoinError>) {
+        let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+        let uid = self.under_way.remove(&id).unwrap_or_default();
+        let Ok((_, (work, outcome))) = ended else {
+            return self.lose();
+        };
+        if outcome != Outcome::Written {
+            self.contest.take_back(&uid);
+        }
+        self.is_moving |= matches!(outcome, Outcome::Gone | Outcome::Written);
+        match outcome {
+            Outcome::Gone => {}
+            Outcome::Written => {
+                self.counters.written.inc();
+                self.tally.written += 1;
+                self.forbidden = 0;
+            }
+            Outcome::Failed => self.fail(&uid, work),
+            Outcome::Forbidden => self.forbid(&uid, work),
+        }
+    }
+
+    fn forbid(&mut self, uid: &str, work: Work) {
+        let was_writable = self.is_writable();
+        self.forbidden = self.forbidden.saturating_add(1);
+        if self.is_writable() {
+            tracing::warn!(kind = self.name, ?work, "not permitted to write labels; retrying later");
+        }
+        self.fail(uid, work);
+        if was_writable && !self.is_writable() {
+            tracing::warn!(
+                kind = self.name,
+                "not permitted to write any labels of this kind; grant the manager patch on it"
+            );
+            while let Some((uid, work)) = self.todo.pop() {
+                self.tally.failed += 1;
+                self.keep(&uid, work);
+            }
+        }
+    }
+
+    fn fail(&mut self, uid: &str, work: Work) {
+        self.keep(uid, work);
+        self.count_failed();
+    }
+
+    fn keep(&mut self, uid: &str, work: Work) {
+        self.is_lost |= !self.failed.put(uid, work);
+    }
+
+    fn count_failed(&mut self) {
+        self.counters.failed.inc();
+        self.counters.is_done.set(0);
+        self.tally.failed += 1;
+        if self.again.is_none() {
+            self.again = Some(Instant::now() + self.delay);
+            self.delay = (self.delay * 2).min(self.shared.limits.longest_repeat);
+        }
+    }
+}
+
+fn uid(object: &ObjectMeta) -> String {
+    let by_name = || format!("{:?}/{:?}", object.namespace, object.name);
+    object.uid.clone().unwrap_or_else(by_name)
+}
+
+/// `deployments.apps`, `pods`.
+pub(super) fn name_of(kind: &ApiResource) -> String {
+    if kind.group.is_empty() {
+        kind.plural.clone()
+    } else {
+        format!("{}.{}", kind.plural, kind.group)
+    }
+}

@@ -1,0 +1,123 @@
+//! Labels the objects of one kind: lists them page by page, then watches them. None is kept; a page is what is in memory.
+
+use futures_util::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::ListParams;
+use kube::discovery::ApiResource;
+use kube::runtime::utils::StreamBackoff;
+use kube::runtime::watcher;
+use kube::runtime::watcher::{Config, DefaultBackoff, Event};
+use tokio::sync::broadcast::Receiver;
+use tokio_util::sync::CancellationToken;
+
+use super::Shared;
+use super::labeller::Labeller;
+use super::write::Object;
+use crate::cluster::error_text;
+use ctrlmesh_manager_planner::labels::rules::patch_in;
+
+/// Objects in one page of a list, as client-go has them.
+const PAGE: u32 = 500;
+
+/// Follows the objects of one kind until it shall stop.
+pub(super) async fn follow(shared: Shared, kind: ApiResource, stop: CancellationToken) {
+    let mut follower = Follower {
+        labeller: Labeller::new(shared.clone(), kind),
+        flips: shared.namespaces.flips(),
+        shared,
+    };
+    while stop.run_until_cancelled(follower.pass()).await.is_some() {}
+}
+
+struct Follower {
+    shared: Shared,
+    labeller: Labeller,
+    /// Namespaces whose objects are to be looked at again.
+    flips: Receiver<String>,
+}
+
+impl Follower {
+    /// From a list on, until all is to be listed again.
+    ///
+    /// Correct whatever was seen before: each object is compared with what its namespace says now, and what changes
+    /// meanwhile comes by the watch, which begins where the list was read.
+    async fn pass(&mut self) {
+        let config = Config::default().page_size(PAGE);
+        let stream = watcher(self.labeller.objects(), config);
+        let mut stream = std::pin::pin!(StreamBackoff::new(stream, DefaultBackoff::default()));
+        loop {
+            tokio::select! {
+                () = self.labeller.work() => return,
+                flip = self.flips.recv() => match flip {
+                    Ok(namespace) => self.look_into(&namespace).await,
+                    // Too many to look at one by one.
+                    Err(_) => return,
+                },
+                event = stream.next() => match event {
+                    None => return,
+                    Some(Err(error)) => self.labeller.unreadable(&error).await,
+                    Some(Ok(event)) => self.handle(event).await,
+                },
+            }
+        }
+    }
+
+    async fn handle(&mut self, event: Event<Object>) {
+        match event {
+            Event::Init => self.labeller.begin(),
+            Event::InitApply(object) | Event::Apply(object) => self.label(&object.metadata).await,
+            Event::InitDone => self.labeller.listed(),
+            Event::Delete(_) => {}
+        }
+    }
+
+    async fn label(&mut self, object: &ObjectMeta) {
+        let Some(namespace) = object.namespace.as_deref() else {
+            return;
+        };
+        let (namespaces, client) = (&self.shared.namespaces, &self.shared.context.background);
+        match namespaces.is_managed(client.clone(), namespace).await {
+            Ok(Some(is_managed)) => {
+                let changes = patch_in(object, namespace, is_managed, &self.shared.keys);
+                self.labeller.label(object, changes.as_ref());
+            }
+            // It is going away, and the object with it.
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(
+                    error = error_text(&error),
+                    namespace,
+                    "failed to read whether the namespace is managed; retrying"
+                );
+                self.labeller.unknown(object);
+            }
+        }
+    }
+
+    /// Its objects have labels now that they should not have, or the other way round.
+    async fn look_into(&mut self, namespace: &str) {
+        let objects = self.labeller.objects_in(namespace);
+        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let page = match objects.list(&params).await {
+                Ok(page) => page,
+                Err(error) => {
+                    tracing::warn!(
+                        error = error_text(&error),
+                        namespace,
+                        url = objects.resource_url(),
+                        "failed to list objects of the namespace; retrying"
+                    );
+                    return self.labeller.lose();
+                }
+            };
+            for object in &page.items {
+                self.label(&object.metadata).await;
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! How far the first look at the objects of all kinds has come: what is said when it begins and ends. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// What became of the objects of a pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) seen: u64,
+    /// Objects whose labels were written.
+    pub(super) written: u64,
+    /// Objects whose failed to write labels.
+    pub(super) failed: u64,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} objects seen, {} labelled, {} failed",
+            self.seen, self.written, self.failed
+        )
+    }
+}
+
+/// What the follower of a kind says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    /// Every object was looked at.
+    Done(String, Tally),
+    /// The objects can't be read, and why.
+    Unreadable(String, String),
+    /// Every object was looked at, and none may be written.
+    Unwritable(String),
+}
+
+/// The kinds whose objects were not all looked at yet.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    open: BTreeSet<String>,
+    /// It is not known yet which kinds there are.
+    is_undecided: bool,
+    unreadable: Vec<String>,
+    unwritable: Vec<String>,
+    kinds: usize,
+    total: Tally,
+}
+
+impl Progress {
+    /// This kind is followed already, others will be.
+    pub(super) fn new(kind: &str) -> Self {
+        Self {
+            open: [kind.to_owned()].into(),
+            is_undecided: true,
+            kinds: 1,
+            ..Self::default()
+        }
+    }
+
+    /// These kinds are followed from now on. What to tell people.
+    pub(super) fn begin(&mut self, kinds: &[String]) -> String {
+        if !self.is_undecided && self.open.is_empty() {
+            *self = Self::default();
+        }
+        self.is_undecided = false;
+        self.kinds += kinds.len();
+        self.open.extend(kinds.iter().cloned());
+        format!("checking every object of {}", kinds.join(", "))
+    }
+
+    /// A kind is not followed any more. What to tell people, if that was the last one.
+    pub(super) fn leave(&mut self, kind: &str) -> Option<String> {
+        self.close(kind)
+    }
+
+    /// What to tell people, if this was the last kind.
+    pub(super) fn report(&mut self, report: Report) -> Option<String> {
+        match report {
+            Report::Done(kind, tally) => {
+                if self.open.contains(&kind) {
+                    self.total.seen += tally.seen;
+                    self.total.written += tally.written;
+                    self.total.failed += tally.failed;
+                }
+                self.close(&kind)
+            }
+            Report::Unreadable(kind, error) => {
+                if self.open.contains(&kind) {
+                    self.unreadable.push(format!("{kind} ({error})"));
+                }
+                self.close(&kind)
+            }
+            Report::Unwritable(kind) => {
+                if self.open.contains(&kind) {
+                    self.unwritable.push(kind.clone());
+                }
+                self.close(&kind)
+            }
+        }
+    }
+
+    /// Whether something is left to be tried again.
+    pub(super) fn is_clean(&self) -> bool {
+        self.unreadable.is_empty() && self.unwritable.is_empty() && self.total.failed == 0
+    }
+
+    fn close(&mut self, kind: &str) -> Option<String> {
+        let was_open = self.open.remove(kind);
+        if !was_open || !self.open.is_empty() || self.is_undecided {
+            return None;
+        }
+        let mut said = format!("checked every object of {} kinds: {}", self.kinds, self.total);
+        if self.total.failed > 0 {
+            said.push_str(", which is tried again");
+        }
+        if !self.unreadable.is_empty() {
+            said.push_str("; could not read ");
+            said.push_str(&self.unreadable.join(", "));
+            said.push_str("; grant the manager list, watch and patch on them");
+        }
+        if !self.unwritable.is_empty() {
+            said.push_str("; may not write ");
+            said.push_str(&self.unwritable.join(", "));
+            said.push_str("; grant the manager patch on them");
+        }
+        Some(said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(kind: &str, seen: u64, written: u64, failed: u64) -> Report {
+        Report::Done(kind.into(), Tally { seen, written, failed })
+    }
+
+    #[test]
+    fn end_of_backfill_is_reported_once_with_totals() {
+        let mut progress = Progress::default();
+        assert_eq!(
+            progress.begin(&["pods".into(), "services".into()]),
+            "checking every object of pods, services"
+        );
+        assert_eq!(progress.report(done("pods", 5, 4, 0)), None);
+        let said = progress.report(done("services", 2, 1, 0)).unwrap();
+        assert_eq!(
+            said,
+            "checked every object of 2 kinds: 7 objects seen, 5 labelled, 0 failed"
+        );
+        assert!(progress.is_clean());
+        assert_eq!(
+            progress.report(done("services", 2, 1, 0)),
+            None,
+            "a later pass of one kind"
+        );
+    }
+
+    #[test]
+    fn end_of_backfill_waits_for_kinds() {
+        let mut progress = Progress::new("namespaces");
+        assert_eq!(progress.report(done("namespaces", 3, 1, 0)), None);
+        progress.begin(&["pods".into()]);
+        let said = progress.report(done("pods", 5, 4, 0)).unwrap();
+        assert_eq!(
+            said,
+            "checked every object of 2 kinds: 8 objects seen, 5 labelled, 0 failed"
+        );
+    }
+
+    #[test]
+    fn progress_reports_failures() {
+        let mut progress = Progress::default();
+        progress.begin(&["pods".into(), "secrets".into(), "services".into()]);
+        progress.report(Report::Unreadable("secrets".into(), "forbidden".into()));
+        assert_eq!(progress.report(done("pods", 5, 3, 2)), None);
+        let said = progress.leave("services").unwrap();
+        assert!(
+            said.contains("2 failed, which is tried again; could not read secrets (forbidden)"),
+            "{said}"
+        );
+        assert!(!progress.is_clean());
+        progress.begin(&["services".into()]);
+        assert!(progress.is_clean(), "a new pass begins anew");
+        let said = progress.report(Report::Unwritable("services".into())).unwrap();
+        assert!(
+            said.ends_with("; may not write services; grant the manager patch on them"),
+            "{said}"
+        );
+        assert!(!progress.is_clean());
+    }
+}

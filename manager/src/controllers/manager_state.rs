@@ -1,0 +1,288 @@
+//! The ManagerState object: where the managers are, and who leads. Written by the leader.
+//!
+//! Managers are the pods that the webhooks' Service selects, in the manager's namespace, as KusionStack has it; without a Service only
+//! this pod is known. A pod that is over, or has no address yet, is none. Nothing is written while nothing has changed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ctrlmesh_manager_api::ManagerState;
+use ctrlmesh_manager_api::manager_state::{Endpoint, ManagerStateSpec, ManagerStateStatus};
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt as _};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
+use kube::api::{DynamicObject, ObjectMeta, Patch};
+use kube::core::ApiResource;
+use kube::runtime::reflector::{Store, store};
+use kube::runtime::watcher::{Config, watch_object};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::cluster::{Context, Error, Rule, Scope, error_text, patch_params, post_params, timestamp};
+
+/// Name of the only object.
+const NAME: &str = "ctrlmesh-manager";
+/// Until a write that failed is tried again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// What it does at the API server. Another name of the Service needs a Role of its own.
+pub const RULES: &[Rule] = &[
+    Rule {
+        scope: Scope::Cluster,
+        group: "ctrlmesh.kusionstack.io",
+        resources: &["managerstates"],
+        verbs: &["create"],
+        names: &[],
+    },
+    Rule {
+        scope: Scope::Cluster,
+        group: "ctrlmesh.kusionstack.io",
+        resources: &["managerstates"],
+        verbs: &["list", "watch"],
+        names: &[NAME],
+    },
+    Rule {
+        scope: Scope::Cluster,
+        group: "ctrlmesh.kusionstack.io",
+        resources: &["managerstates/status"],
+        verbs: &["patch"],
+        names: &[NAME],
+    },
+    Rule {
+        scope: Scope::Namespace,
+        group: "",
+        resources: &["pods"],
+        verbs: &["list", "watch"],
+        names: &[],
+    },
+    Rule {
+        scope: Scope::Namespace,
+        group: "",
+        resources: &["services"],
+        verbs: &["list", "watch"],
+        names: &["ctrlmesh-manager-webhook"],
+    },
+];
+
+/// Keeps the object true until it shall stop.
+///
+/// # Errors
+/// None: what fails is logged and done again.
+pub async fn run(context: Context) -> Result<(), Error> {
+    let stop = context.stop.clone();
+    let (mut seen, pods) = watched(&context);
+    let mut keeper = Keeper {
+        context,
+        pods,
+        is_listed: false,
+        selector: None,
+        state: None,
+    };
+    loop {
+        let is_written = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            written = keeper.write() => written,
+        };
+        let metrics = &keeper.context.metrics.state;
+        let wait = match is_written {
+            Ok(false) => None,
+            Ok(true) => {
+                metrics.written.inc();
+                None
+            }
+            Err(error) => {
+                metrics.failed.inc();
+                tracing::warn!(%error, "failed to write the ManagerState; retrying");
+                Some(RETRY)
+            }
+        };
+        let retry = async {
+            match wait {
+                Some(wait) => sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = retry => {}
+            Some(change) = seen.next() => keeper.observe(change),
+        }
+    }
+}
+
+/// Labels that a pod must have.
+type Selector = BTreeMap<String, String>;
+
+/// What a watch says.
+enum Seen {
+    /// What the Service selects; `None`: there is none, or it selects nothing.
+    Service(Option<Selector>),
+    State(Box<Option<DynamicObject>>),
+    /// Pods are in their store; whether all of them are.
+    Pods(bool),
+}
+
+fn watched(context: &Context) -> (BoxStream<'static, Seen>, Store<Pod>) {
+    let (client, namespace) = (&context.client, &context.args.namespace);
+    let services = Api::namespaced(client.clone(), namespace);
+    let service = watch_object(services, &context.args.webhook_service_name).default_backoff();
+    let state = watch_object(states(context), NAME).default_backoff();
+    let (reader, writer) = store();
+    let pods = watcher(Api::namespaced(client.clone(), namespace), Config::default())
+        .default_backoff()
+        .modify(strip)
+        .reflect(writer);
+    let pods = pods.map(|event| event.map(|event| Seen::Pods(matches!(event, watcher::Event::InitDone))));
+    let all = [
+        log_watch_errors(service.map(|seen| seen.map(|service| Seen::Service(selector(service))))),
+        log_watch_errors(state.map(|seen| seen.map(|state| Seen::State(Box::new(state))))),
+        log_watch_errors(pods),
+    ];
+    (futures_util::stream::select_all(all).boxed(), reader)
+}
+
+/// Errors of a watch are logged; it goes on by itself.
+fn log_watch_errors(stream: impl Stream<Item = watcher::Result<Seen>> + Send + 'static) -> BoxStream<'static, Seen> {
+    let stream = stream.filter_map(|seen| async move {
+        seen.inspect_err(|error| {
+            tracing::warn!(error = error_text(error), "watch for the ManagerState failed; retrying")
+        })
+        .ok()
+    });
+    stream.boxed()
+}
+
+fn selector(service: Option<Service>) -> Option<Selector> {
+    service?.spec?.selector.filter(|selector| !selector.is_empty())
+}
+
+fn strip(pod: &mut Pod) {
+    pod.managed_fields_mut().clear();
+    pod.spec = None;
+    pod.status = pod.status.take().map(|status| PodStatus {
+        phase: status.phase,
+        pod_ip: status.pod_ip,
+        ..PodStatus::default()
+    });
+}
+
+fn states(context: &Context) -> Api<DynamicObject> {
+    Api::all_with(context.client.clone(), &ApiResource::erase::<ManagerState>(&()))
+}
+
+struct Keeper {
+    context: Context,
+    pods: Store<Pod>,
+    /// Whether all pods were seen once.
+    is_listed: bool,
+    /// `None`: not seen yet.
+    selector: Option<Option<Selector>>,
+    state: Option<Option<DynamicObject>>,
+}
+
+impl Keeper {
+    fn observe(&mut self, seen: Seen) {
+        match seen {
+            Seen::Service(selector) => self.selector = Some(selector),
+            // What was written just now is seen later.
+            Seen::State(state) if is_older((*state).as_ref(), self.state.as_ref().and_then(Option::as_ref)) => {}
+            Seen::State(state) => self.state = Some(*state),
+            Seen::Pods(is_listed) => self.is_listed |= is_listed,
+        }
+    }
+
+    /// Writes what has changed, once everything was seen. Whether anything was written.
+    async fn write(&mut self) -> Result<bool, kube::Error> {
+        let (Some(selector), Some(state), true) = (&self.selector, &self.state, self.is_listed) else {
+            return Ok(false);
+        };
+        let args = &self.context.args;
+        let pods = self.pods.state();
+        let wanted = ManagerStateStatus {
+            namespace: args.namespace.clone(),
+            endpoints: endpoints(pods.iter().map(AsRef::as_ref), selector.as_ref(), &args.pod_name),
+            ..ManagerStateStatus::default()
+        };
+        if state.as_ref().is_some_and(|state| is_as_wanted(state, &wanted)) {
+            return Ok(false);
+        }
+        let states = states(&self.context);
+        if state.is_none() {
+            create(&self.context).await?;
+        }
+        let now = timestamp::now();
+        // Lists are replaced as a whole: KusionStack's manager may have left endpoints that are gone.
+        let patch = json!({ "status": {
+            "namespace": wanted.namespace,
+            "endpoints": wanted.endpoints,
+            "ports": null,
+            "updateTimestamp": now,
+        } });
+        let params = patch_params();
+        let written = states.patch_status(NAME, &params, &Patch::Merge(&patch)).await?;
+        self.state = Some(Some(written));
+        Ok(true)
+    }
+}
+
+fn is_older(state: Option<&DynamicObject>, known: Option<&DynamicObject>) -> bool {
+    let version = |state: &DynamicObject| state.metadata.resource_version.as_deref()?.parse::<u64>().ok();
+    let versions = state.and_then(version).zip(known.and_then(version));
+    versions.is_some_and(|(seen, known)| seen < known)
+}
+
+async fn create(context: &Context) -> Result<(), kube::Error> {
+    let state = ManagerState {
+        metadata: ObjectMeta {
+            name: Some(NAME.to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: ManagerStateSpec {},
+        status: None,
+    };
+    let params = post_params();
+    let states: Api<ManagerState> = Api::all(context.client.clone());
+    match states.create(&params, &state).await {
+        Ok(_) => Ok(()),
+        // It is there already.
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether nothing but the time would be changed by a write.
+fn is_as_wanted(state: &DynamicObject, wanted: &ManagerStateStatus) -> bool {
+    let status = state.data.get("status").cloned().unwrap_or_default();
+    serde_json::from_value::<ManagerStateStatus>(status).is_ok_and(|status| {
+        let mut status = status;
+        status.update_timestamp = None;
+        status == *wanted
+    })
+}
+
+/// The managers, by name. Pure.
+fn endpoints<'a>(pods: impl Iterator<Item = &'a Pod>, selector: Option<&Selector>, leader: &str) -> Vec<Endpoint> {
+    let is_selected = |pod: &Pod| {
+        let has_all = |selector: &Selector| selector.iter().all(|(key, value)| pod.labels().get(key) == Some(value));
+        pod.name_any() == leader || selector.is_some_and(has_all)
+    };
+    let endpoint = |pod: &Pod| {
+        let status = pod.status.as_ref()?;
+        let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        let pod_ip = status.pod_ip.clone().filter(|ip| !ip.is_empty() && !is_over)?;
+        let name = pod.name_any();
+        Some(Endpoint {
+            leader: name == leader,
+            name,
+            pod_ip,
+        })
+    };
+    let mut endpoints: Vec<Endpoint> = pods.filter(|pod| is_selected(pod)).filter_map(endpoint).collect();
+    endpoints.sort_by(|one, other| one.name.cmp(&other.name));
+    endpoints
+}
+
+#[cfg(test)]
+mod tests;

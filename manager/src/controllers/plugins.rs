@@ -1,0 +1,40 @@
+//! Plugins of registries for this manager: flags and environment become settings of `ctrlmesh-manager-oci`.
+
+use ctrlmesh_manager_oci::{Plugins, Proxies, Settings, Times, Worker};
+use tokio::sync::mpsc;
+
+use crate::args::Args;
+use crate::cluster::{Context, Rule, Scope};
+
+/// What fetching does at the API server: reads the Secrets that `pullSecret` names. One by one: nothing is listed or watched.
+pub const RULES: &[Rule] = &[Rule {
+    scope: Scope::Cluster,
+    group: "",
+    resources: &["secrets"],
+    verbs: &["get"],
+    names: &[],
+}];
+
+/// The plugins of all objects, and who fetches them. Names of namespaces whose plugins have another resolution than before go to
+/// `changed`.
+#[must_use]
+pub fn start(context: &Context, changed: mpsc::Sender<String>) -> (Plugins, Worker) {
+    let settings = settings(&context.args, |name| std::env::var(name).ok());
+    Plugins::new(context.client.clone(), settings, changed, context.metrics.oci.clone())
+}
+
+/// From flags, and the variables that programs of a cluster take proxies from.
+fn settings(args: &Args, variable: impl Fn(&str) -> Option<String>) -> Settings {
+    Settings {
+        ca_file: args.registry_ca_file.clone(),
+        insecure: args.insecure_registries.iter().cloned().collect(),
+        auth_hosts: args.registry_auth_hosts.iter().cloned().collect(),
+        proxies: Proxies::new(variable),
+        times: Times::default(),
+        cache_bytes: args.plugin_cache_mib.saturating_mul(1024 * 1024),
+        hosts: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

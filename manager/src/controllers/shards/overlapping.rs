@@ -1,0 +1,312 @@
+//! The condition `Overlapping` of shards: whether objects are in two shards of a controller, or in none. [`ctrlmesh_manager_planner::overlap()`] finds
+//! them; this tells the objects.
+//!
+//! A namespace is looked at again when its ShardingConfigs or the cluster's namespaces have changed, and no more often
+//! than once a second, one after the other. All requests come after everybody else's.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
+
+use ctrlmesh_manager_api::status::{Condition, ConditionStatus, condition};
+use ctrlmesh_manager_api::{API_VERSION, ShardingConfig};
+use ctrlmesh_manager_planner::overlap::{Overlap, OverlapKind, overlap};
+use ctrlmesh_manager_planner::validate::{Object, read};
+use futures_util::{StreamExt as _, stream};
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::ApiResource;
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::caches::{Caches, Config};
+use super::plan::text;
+use super::status::{self, Said};
+use crate::cluster::{Context, Error, error_text, timestamp};
+
+/// Field manager of this condition.
+const FIELD_MANAGER: &str = "ctrlmesh-manager-overlap";
+/// Changes that follow each other are gathered: the next look begins no earlier.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Statuses that are written at a time.
+const CONCURRENCY: usize = 4;
+/// Findings that a condition tells.
+const MAX_TOLD: usize = 3;
+
+/// Tells until it shall stop.
+///
+/// # Errors
+/// A computation panicked.
+pub(super) async fn run(context: Context, caches: Caches) -> Result<(), Error> {
+    let mut changes = caches.changes();
+    let mut done: HashMap<String, u64> = HashMap::new();
+    tokio::select! {
+        () = context.stop.cancelled() => return Ok(()),
+        () = caches.ready() => {}
+    }
+    loop {
+        changes.mark_unchanged();
+        let is_whole = tokio::select! {
+            () = context.stop.cancelled() => return Ok(()),
+            is_whole = check_namespaces(&context, &caches, &mut done) => is_whole?,
+        };
+        let changed = async {
+            tokio::time::sleep(PAUSE).await;
+            if is_whole {
+                // The sender is in `caches`.
+                let _ = changes.changed().await;
+            }
+        };
+        tokio::select! {
+            () = context.stop.cancelled() => return Ok(()),
+            () = changed => {}
+        }
+    }
+}
+
+/// Looks at every namespace that has changed. Whether all that is to be told was told.
+async fn check_namespaces(context: &Context, caches: &Caches, done: &mut HashMap<String, u64>) -> Result<bool, Error> {
+    let mut namespaces = caches.managed();
+    namespaces.sort_unstable();
+    let by_namespace = caches.by_namespace();
+    done.retain(|namespace, _| by_namespace.contains_key(namespace));
+    let mut is_whole = true;
+    for (namespace, configs) in by_namespace {
+        let print = fingerprint(&configs, &namespaces);
+        if done.get(&namespace) == Some(&print) {
+            continue;
+        }
+        let documents: Vec<Value> = configs
+            .iter()
+            .filter_map(|config| serde_json::to_value(&**config).ok())
+            .collect();
+        let (all, keys) = (namespaces.clone(), caches.keys().clone());
+        // It may take a while, and others need the thread.
+        let told = tokio::task::spawn_blocking(move || {
+            let said = find_overlaps(&documents, &all, &keys);
+            (documents, said)
+        });
+        let (documents, said) = told.await?;
+        if tell_all(&context.background, &documents, &said).await {
+            done.insert(namespace, print);
+        } else {
+            is_whole = false;
+        }
+    }
+    Ok(is_whole)
+}
+
+/// Of all that findings follow from.
+fn fingerprint(configs: &[Config], namespaces: &[String]) -> u64 {
+    let mut parts: BTreeSet<(String, Option<String>, Option<i64>, bool)> = BTreeSet::new();
+    for config in configs {
+        let metadata = &config.metadata;
+        let is_going = metadata.deletion_timestamp.is_some();
+        parts.insert((config.name_any(), metadata.uid.clone(), metadata.generation, is_going));
+    }
+    let mut hasher = DefaultHasher::new();
+    (parts, namespaces).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What is to be told to each ShardingConfig, by name. Nothing to roots and to shards without a controller: there is nothing to
+/// tell that two of them are one. Pure.
+fn find_overlaps(
+    documents: &[Value],
+    namespaces: &[String],
+    keys: &ctrlmesh_manager_planner::LabelKeys,
+) -> BTreeMap<String, Said> {
+    let read = documents.iter().filter_map(|document| match read(document) {
+        Ok(Object::ShardingConfig(config)) if config.metadata.deletion_timestamp.is_none() => Some(*config),
+        _ => None,
+    });
+    let configs: Vec<ShardingConfig> = read.collect();
+    let found = overlap(&configs, namespaces, keys);
+    let mut by_shard: BTreeMap<&str, Vec<&Overlap>> = BTreeMap::new();
+    for overlap in &found {
+        for shard in &overlap.shards {
+            by_shard.entry(shard).or_default().push(overlap);
+        }
+    }
+    let shards = configs
+        .iter()
+        .filter(|config| config.spec.root.is_none() && config.spec.controller.is_some());
+    let said = shards.map(|shard| {
+        let name = shard.name_any();
+        let said = said(by_shard.get(name.as_str()).map(Vec::as_slice).unwrap_or_default());
+        (name, said)
+    });
+    said.collect()
+}
+
+fn said(found: &[&Overlap]) -> Said {
+    let is_shared = found.iter().any(|overlap| overlap.kind == OverlapKind::Shared);
+    let reason = match (found.is_empty(), is_shared) {
+        (true, _) => return (ConditionStatus::False, "None", String::new()),
+        (false, true) => "Shared",
+        (false, false) => "Orphaned",
+    };
+    let some: Vec<String> = found.iter().take(MAX_TOLD).map(ToString::to_string).collect();
+    let message = match found.len().saturating_sub(MAX_TOLD) {
+        0 => some.join("; "),
+        more => format!("{}; and {more} more", some.join("; ")),
+    };
+    (ConditionStatus::True, reason, message)
+}
+
+/// Whether all were told.
+async fn tell_all(client: &Client, documents: &[Value], said: &BTreeMap<String, Said>) -> bool {
+    let now = timestamp::now();
+    let mut tells = Vec::new();
+    for document in documents {
+        let said = said.get(text(document, "/metadata/name"));
+        let before = status::stored_condition(document, condition::OVERLAPPING);
+        let condition = said.map(|said| status::condition(document, condition::OVERLAPPING, said, &now));
+        if condition != before {
+            tells.push(write_condition(client, document, condition));
+        }
+    }
+    let told: Vec<bool> = stream::iter(tells).buffer_unordered(CONCURRENCY).collect().await;
+    told.into_iter().all(|is_told| is_told)
+}
+
+async fn write_condition(client: &Client, document: &Value, condition: Option<Condition>) -> bool {
+    let (namespace, name) = (text(document, "/metadata/namespace"), text(document, "/metadata/name"));
+    let kind = ApiResource::erase::<ShardingConfig>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
+    let apply = json!({
+        "apiVersion": API_VERSION,
+        "kind": "ShardingConfig",
+        "metadata": { "name": name, "namespace": namespace },
+        "status": { "conditions": Vec::from_iter(condition) },
+    });
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    match api.patch_status(name, &params, &Patch::Apply(&apply)).await {
+        Ok(_) => true,
+        Err(kube::Error::Api(status)) if status.code == 404 => true,
+        Err(error) => {
+            tracing::warn!(
+                error = error_text(&error),
+                namespace,
+                name,
+                "failed to write condition Overlapping; retrying"
+            );
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::run as run_all;
+    use super::*;
+    use crate::test_env;
+    use crate::test_env::{Running, until};
+
+    const KIND: &str = "shardingconfigs.ctrlmesh.kusionstack.io";
+
+    fn shard(name: &str, values: &[&str]) -> Value {
+        let expression = json!({ "key": "app", "operator": "In", "values": values });
+        json!({
+            "apiVersion": API_VERSION, "kind": "ShardingConfig", "metadata": { "namespace": "a", "name": name },
+            "spec": {
+                "controller": { "leaderElectionName": "lock" },
+                "selector": { "matchLabels": { "shard": name } },
+                "limits": [{
+                    "relateResources": [{ "apiGroups": [""], "resources": ["pods"] }],
+                    "selector": { "matchExpressions": [expression] },
+                }],
+            },
+        })
+    }
+
+    fn judged(documents: &[Value]) -> Vec<String> {
+        let said = find_overlaps(
+            documents,
+            &["x".to_owned()],
+            &ctrlmesh_manager_planner::LabelKeys::default(),
+        );
+        let line = |(name, (status, reason, message)): (String, Said)| {
+            let count = message
+                .split("; ")
+                .filter(|one| one.contains("can be in") || one.starts_with("and "))
+                .count();
+            format!("{name} {status:?} {reason} {count}")
+        };
+        said.into_iter().map(line).collect()
+    }
+
+    #[test]
+    fn each_shard_is_told_its_own_findings() {
+        let (a, b, c) = (shard("a", &["x"]), shard("b", &["x", "y"]), shard("c", &["z"]));
+        assert_eq!(
+            judged(&[a.clone(), b.clone(), c]),
+            ["a True Shared 2", "b True Shared 2", "c True Orphaned 1"]
+        );
+        let mut rest = shard("c", &["x", "y"]);
+        rest["spec"]["limits"][0]["selector"]["matchExpressions"][0]["operator"] = json!("NotIn");
+        let mut alone = shard("d", &["x"]);
+        alone["spec"]["controller"] = json!(null);
+        let mut going = a;
+        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(
+            judged(&[going, b, rest, alone, json!({ "kind": "ShardingConfig" })]),
+            ["b False None 0", "c False None 0"],
+            "what is going, alone, or can't be read says nothing"
+        );
+        let many: Vec<Value> = (0..6).map(|n| shard(&format!("s{n}"), &["x"])).collect();
+        assert_eq!(
+            judged(&many)[0],
+            "s0 True Shared 4",
+            "three findings, and that there are more"
+        );
+    }
+
+    fn of(object: &Value) -> String {
+        let told = status::stored_condition(object, condition::OVERLAPPING);
+        told.map_or_else(String::new, |told| told.reason)
+    }
+
+    #[tokio::test]
+    async fn shards_are_told_when_something_changes_and_only_then() {
+        let server = test_env::builder().namespace("a").start().await.unwrap();
+        let put = |object: Value| server.store().put(object).unwrap();
+        put(shard("one", &["x"]));
+        put(shard("two", &["x"]));
+        let context = test_env::context(&server, &["--rest-config-qps=10000", "--rest-config-burst=10000"]).await;
+        let running = Running::start(&context, run_all(context.clone()));
+        let told = |one: &'static str, two: &'static str| {
+            let server = &server;
+            async move {
+                let is = |state: &ctrlmesh_testkit::Snapshot<'_>| {
+                    let reason = |name| state.get(KIND, "a", name).map(of).unwrap_or_default();
+                    (reason("one"), reason("two")) == (one.to_owned(), two.to_owned())
+                };
+                until(server, one, is).await;
+            }
+        };
+        told("Shared", "Shared").await;
+        put(shard("two", &["y"]));
+        told("Orphaned", "Orphaned").await;
+        let mut rest = shard("two", &["x"]);
+        rest["spec"]["limits"][0]["selector"]["matchExpressions"][0]["operator"] = json!("NotIn");
+        put(rest);
+        told("None", "None").await;
+        // One write too many would be before the next change.
+        server.requests().clear();
+        let mut noted = server
+            .store()
+            .read(|state| state.get(KIND, "a", "one").cloned())
+            .unwrap();
+        noted["metadata"]["annotations"] = json!({ "a": "b" });
+        put(noted);
+        let mut without = server
+            .store()
+            .read(|state| state.get(KIND, "a", "two").cloned())
+            .unwrap();
+        without["spec"]["controller"] = json!(null);
+        put(without);
+        told("Orphaned", "").await;
+        assert_eq!(server.requests().count("patch"), 2);
+        running.stop().await;
+    }
+}

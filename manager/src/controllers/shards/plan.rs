@@ -1,0 +1,287 @@
+//! What a root wants, against what there is. Pure.
+
+use ctrlmesh_contract::Mistakes;
+use ctrlmesh_contract::names::finalizers::PROTECTED;
+use ctrlmesh_contract::names::{annotations, labels};
+use ctrlmesh_manager_api::ShardingConfig;
+use ctrlmesh_manager_api::status::ConditionStatus;
+use ctrlmesh_manager_planner::auto_shard::{LabelKeys, auto_shard};
+use ctrlmesh_manager_planner::validate::{Object, check_sharding_config, read};
+use kube::Resource as _;
+use serde_json::Value;
+
+use super::sets::owner;
+use super::status::{Said, is_told};
+
+/// Names that a condition tells.
+const MAX_NAMED: usize = 5;
+
+/// What is to be done for a root, in this order.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Plan {
+    /// The finalizer is put onto the root.
+    pub(super) protect: bool,
+    /// Shards to be made or edited.
+    pub(super) writes: Vec<Write>,
+    /// Shards to be deleted: name and uid.
+    pub(super) deletes: Vec<(String, String)>,
+    /// Names of all shards, in the order of their numbers; `None`: as they were.
+    pub(super) made: Option<Vec<String>>,
+    /// What is told; `None`: nothing, for it is no root (any more).
+    pub(super) said: Option<Said>,
+    /// The finalizer is taken off the root.
+    pub(super) release: bool,
+}
+
+/// A shard to be written.
+#[derive(Debug, PartialEq)]
+pub(super) struct Write {
+    /// As it should be.
+    pub(super) child: ShardingConfig,
+    /// The version that was seen; `None`: there is no object of its name.
+    pub(super) version: Option<String>,
+}
+
+/// Whether something may have to be done for this ShardingConfig.
+pub(super) fn concerns(document: &Value, documents: &[Value]) -> bool {
+    let has_trace = has_finalizer(document) && !is_deleted(document) || is_told(document);
+    is_root(document) || has_trace || children(document, documents).next().is_some()
+}
+
+/// Compares. `documents` are all ShardingConfigs of the namespace.
+pub(super) fn plan(root: &Value, documents: &[Value], namespaces: &[String], keys: &LabelKeys) -> Plan {
+    if is_deleted(root) || !is_root(root) {
+        return ended(root, documents, None);
+    }
+    let read = read(root);
+    let (wanted, is_disabled) = match &read {
+        Ok(Object::ShardingConfig(config)) => {
+            let is_disabled = config.spec.root.as_ref().is_some_and(|root| root.disable == Some(true));
+            (wanted(config, namespaces, keys), is_disabled)
+        }
+        Ok(_) => return Plan::default(),
+        Err(mistakes) => (Err(mistakes.clone()), false),
+    };
+    match wanted {
+        Err(mistakes) => Plan {
+            said: Some(bad("Invalid", format!("{mistakes}; the shards stay as they are"))),
+            ..Plan::default()
+        },
+        Ok(_) if is_disabled => {
+            let said = bad("Disabled", "root.disable is true: no shard is made".to_owned());
+            ended(root, documents, Some(said))
+        }
+        Ok(wanted) => compared(root, &wanted, documents),
+    }
+}
+
+/// The shards of a root, each of which makes sense.
+fn wanted(config: &ShardingConfig, namespaces: &[String], keys: &LabelKeys) -> Result<Vec<ShardingConfig>, Mistakes> {
+    let findings = check_sharding_config(config, keys);
+    if !findings.mistakes.list().is_empty() {
+        return Err(findings.mistakes);
+    }
+    let children = auto_shard(config, namespaces, keys)?;
+    // The names of namespaces may make a difference.
+    for child in &children {
+        let mistakes = check_sharding_config(child, keys).mistakes;
+        if let Some(mistake) = mistakes.list().first() {
+            let name = child.metadata.name.as_deref().unwrap_or_default();
+            let mut mistakes = Mistakes::default();
+            let problem = format!(
+                "makes {name} with {}, which does not do: {}",
+                mistake.path, mistake.problem
+            );
+            mistakes.add("spec.root", problem);
+            return Err(mistakes);
+        }
+    }
+    Ok(children)
+}
+
+/// No shard is wanted.
+fn ended(root: &Value, documents: &[Value], said: Option<Said>) -> Plan {
+    let children: Vec<&Value> = children(root, documents).collect();
+    let said = match (said, waits_for(&children)) {
+        (Some((status, reason, message)), Some(waits)) => {
+            Some((status, reason, format!("{message}; waits for {waits}")))
+        }
+        (None, Some(waits)) if is_root(root) && is_deleted(root) => Some(bad(
+            "Deleting",
+            format!("is deleted when its shards are gone; waits for {waits}"),
+        )),
+        (said, _) => said,
+    };
+    // Of an object that never was a root, distribution takes it off when it is deleted.
+    let is_ours = is_root(root) || !is_deleted(root);
+    Plan {
+        deletes: children.iter().filter_map(|child| deletion(child)).collect(),
+        made: Some(Vec::new()),
+        said,
+        release: has_finalizer(root) && is_ours && children.is_empty(),
+        ..Plan::default()
+    }
+}
+
+/// The shards that are still there, and where to read why. `None`: there are none.
+fn waits_for(children: &[&Value]) -> Option<String> {
+    let names: Vec<&str> = children.iter().map(|child| text(child, "/metadata/name")).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: the condition Distributed of each shard says what it waits for, and has the command that releases it by force",
+            listed(&names)
+        )
+    })
+}
+
+fn compared(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) -> Plan {
+    let names: Vec<String> = wanted.iter().filter_map(|child| child.metadata.name.clone()).collect();
+    if let Some(said) = hindered(root, &names, documents) {
+        return Plan {
+            said: Some(said),
+            ..Plan::default()
+        };
+    }
+    let of_name = |name: &str| {
+        let mut named = documents.iter();
+        named.find(|document| text(document, "/metadata/name") == name)
+    };
+    let write = |child: &ShardingConfig| {
+        let stored = of_name(child.metadata.name.as_deref().unwrap_or_default());
+        let is_same = stored.is_some_and(|stored| is_as_wanted(stored, child));
+        (!is_same).then(|| Write {
+            child: child.clone(),
+            version: stored.map(|stored| text(stored, "/metadata/resourceVersion").to_owned()),
+        })
+    };
+    let others =
+        children(root, documents).filter(|child| !names.iter().any(|name| name == text(child, "/metadata/name")));
+    let message = format!("{} shards", names.len());
+    Plan {
+        protect: !has_finalizer(root),
+        writes: wanted.iter().filter_map(write).collect(),
+        deletes: others.filter_map(deletion).collect(),
+        made: Some(names),
+        said: Some((ConditionStatus::True, "Sharded", message)),
+        release: false,
+    }
+}
+
+/// Why nothing can be written now.
+fn hindered(root: &Value, names: &[String], documents: &[Value]) -> Option<Said> {
+    let is_wanted = |document: &&Value| names.iter().any(|name| name == text(document, "/metadata/name"));
+    let there: Vec<&Value> = documents.iter().filter(is_wanted).collect();
+    let named = |is_such: &dyn Fn(&Value) -> bool| -> Vec<&str> {
+        let such = there.iter().filter(|document| is_such(document));
+        such.map(|document| text(document, "/metadata/name")).collect()
+    };
+    let taken = named(&|document| !is_child(document, root));
+    if !taken.is_empty() {
+        let problem = format!(
+            "{} exists and was not made from this root, so the shards stay as they are; delete it, or write another root.prefix",
+            joined_names(&taken)
+        );
+        return Some(bad("NameTaken", problem));
+    }
+    let going = named(&is_deleted);
+    let problem = || {
+        format!(
+            "{} is being deleted; it is made again when it is gone",
+            joined_names(&going)
+        )
+    };
+    (!going.is_empty()).then(|| bad("Progressing", problem()))
+}
+
+fn bad(reason: &'static str, message: String) -> Said {
+    (ConditionStatus::False, reason, message)
+}
+
+fn joined_names(names: &[&str]) -> String {
+    let some: Vec<&str> = names.iter().copied().take(MAX_NAMED).collect();
+    match names.len().saturating_sub(MAX_NAMED) {
+        0 => some.join(", "),
+        more => format!("{} and {more} more", some.join(", ")),
+    }
+}
+
+/// `None`: it is on its way already.
+fn deletion(child: &Value) -> Option<(String, String)> {
+    let field = |pointer: &str| text(child, pointer).to_owned();
+    (!is_deleted(child)).then(|| (field("/metadata/name"), field("/metadata/uid")))
+}
+
+/// Whether nothing would be changed by a write. What somebody added beside is no concern, unless it is in the spec.
+fn is_as_wanted(stored: &Value, child: &ShardingConfig) -> bool {
+    let Ok(Object::ShardingConfig(stored)) = read(stored) else {
+        return false;
+    };
+    let (has, wants) = (stored.meta(), child.meta());
+    let has_labels = wants.labels.iter().flatten().all(|(key, value)| {
+        let labels = has.labels.as_ref();
+        labels.and_then(|labels| labels.get(key)) == Some(value)
+    });
+    let has_annotations = wants.annotations.iter().flatten().all(|(key, value)| {
+        let annotations = has.annotations.as_ref();
+        annotations.and_then(|annotations| annotations.get(key)) == Some(value)
+    });
+    let owners = has.owner_references.as_deref().unwrap_or_default();
+    let has_owner = wants
+        .owner_references
+        .iter()
+        .flatten()
+        .all(|owner| owners.contains(owner));
+    is_same_spec(&stored, child) && has_labels && has_annotations && has_owner
+}
+
+/// Whether two objects ask for the same.
+pub(super) fn is_same_spec(stored: &ShardingConfig, wanted: &ShardingConfig) -> bool {
+    stored.spec == wanted.spec
+}
+
+/// What was made from this root.
+fn children<'a>(root: &'a Value, documents: &'a [Value]) -> impl Iterator<Item = &'a Value> {
+    documents.iter().filter(move |document| is_child(document, root))
+}
+
+fn is_child(document: &Value, root: &Value) -> bool {
+    let label = document
+        .get("metadata")
+        .and_then(|metadata| metadata.get("labels")?.get(labels::AUTO_SHARDING_ROOT)?.as_str());
+    if label != Some(text(root, "/metadata/name")) {
+        return false;
+    }
+    match owner(document) {
+        Some(uid) => uid == text(root, "/metadata/uid"),
+        None => is_root(root) && was_made_by_kusionstack(document),
+    }
+}
+
+/// Its manager gave shards no owner, but a hash.
+fn was_made_by_kusionstack(document: &Value) -> bool {
+    let Some(metadata) = document.get("metadata") else {
+        return false;
+    };
+    let owners = metadata.get("ownerReferences").and_then(Value::as_array);
+    let hash = metadata
+        .get("annotations")
+        .and_then(|all| all.get(annotations::AUTO_SHARDING_HASH));
+    owners.is_none_or(Vec::is_empty) && hash.is_some()
+}
+
+fn is_root(document: &Value) -> bool {
+    document.pointer("/spec/root").is_some_and(|root| !root.is_null())
+}
+
+fn is_deleted(document: &Value) -> bool {
+    document.pointer("/metadata/deletionTimestamp").is_some()
+}
+
+pub(super) fn has_finalizer(document: &Value) -> bool {
+    let finalizers = document.pointer("/metadata/finalizers").and_then(Value::as_array);
+    finalizers.is_some_and(|list| list.iter().any(|finalizer| finalizer == PROTECTED))
+}
+
+pub(super) fn text<'a>(document: &'a Value, pointer: &str) -> &'a str {
+    document.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}

@@ -1,0 +1,174 @@
+//! One namespace, once: does what the plans for its roots say.
+
+use std::sync::Arc;
+
+use ctrlmesh_contract::names::finalizers::PROTECTED;
+use ctrlmesh_manager_api::status::ConditionStatus;
+use ctrlmesh_manager_api::{FIELD_MANAGER, ShardingConfig};
+use ctrlmesh_manager_planner::validate::{Object, read};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::core::ApiResource;
+use kube::runtime::controller::Action;
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::RESYNC;
+use super::caches::{Caches, NamespaceMeta};
+use super::plan::{self, Plan, Write, text};
+use super::status::{Said, patch_status};
+use crate::cluster::{Context, Error, patch_params, timestamp};
+
+/// What every pass needs.
+pub(super) struct Sharder {
+    pub(super) context: Context,
+    pub(super) caches: Caches,
+}
+
+impl Sharder {
+    /// Looks at the roots of a namespace. One that fails holds up none of the others.
+    pub(super) async fn reconcile(&self, namespace: &Arc<NamespaceMeta>) -> Result<Action, Error> {
+        let documents = self.caches.documents(&namespace.name_any());
+        let mut managed = None;
+        let mut outcome = Ok(Action::await_change());
+        for document in documents.iter().filter(|document| plan::concerns(document, &documents)) {
+            let namespaces = managed.get_or_insert_with(|| self.caches.managed());
+            let plan = plan::plan(document, &documents, namespaces, self.caches.keys());
+            match self.carry_out(document, &plan).await {
+                Ok(()) if outcome.is_ok() => outcome = Ok(Action::requeue(RESYNC)),
+                Ok(()) => {}
+                Err(error) => {
+                    self.complain(document, &error).await;
+                    outcome = Err(error);
+                }
+            }
+        }
+        outcome
+    }
+
+    async fn carry_out(&self, root: &Value, plan: &Plan) -> Result<(), Error> {
+        let shards = self.shards(root);
+        let metrics = &self.context.metrics.shards;
+        if plan.protect {
+            self.set_finalizer(root, true).await?;
+        }
+        for write in &plan.writes {
+            self.write(&shards, write).await?;
+            metrics.written.inc();
+        }
+        for (name, uid) in &plan.deletes {
+            let preconditions = Preconditions {
+                uid: Some(uid.clone()),
+                resource_version: None,
+            };
+            let params = DeleteParams::default().preconditions(preconditions);
+            if !is_gone(shards.delete(name, &params).await)? {
+                tracing::info!(root = text(root, "/metadata/name"), name, "shard deleted");
+                metrics.deleted.inc();
+            }
+        }
+        // A root that is released is gone before anybody reads its status.
+        if root.pointer("/metadata/deletionTimestamp").is_none() || plan.said.is_some() {
+            self.report(root, plan.said.as_ref(), plan.made.as_deref()).await?;
+        }
+        if plan.release {
+            self.set_finalizer(root, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes it, or edits it if it is still the one that was seen.
+    async fn write(&self, shards: &Api<DynamicObject>, write: &Write) -> Result<(), Error> {
+        let name = write.child.name_any();
+        let mut params = PatchParams::apply(FIELD_MANAGER);
+        let mut child = write.child.clone();
+        if write.version.is_some() {
+            // Without that, an object that somebody else has made just now is a conflict.
+            params = params.force();
+            child.metadata.resource_version.clone_from(&write.version);
+        }
+        let written = shards.patch(&name, &params, &Patch::Apply(&child)).await?;
+        tracing::info!(namespace = written.namespace(), name, "shard written");
+        let stored = serde_json::to_value(&written)
+            .ok()
+            .and_then(|stored| read(&stored).ok());
+        if !matches!(&stored, Some(Object::ShardingConfig(stored)) if plan::is_same_spec(stored, &write.child)) {
+            // Somebody has added fields, which an apply leaves alone.
+            let patch = json!([
+                { "op": "test", "path": "/metadata/uid", "value": written.uid() },
+                { "op": "replace", "path": "/spec", "value": write.child.spec },
+            ]);
+            let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
+            let params = patch_params();
+            shards
+                .patch(&name, &params, &Patch::Json::<DynamicObject>(patch))
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn set_finalizer(&self, root: &Value, is_set: bool) -> Result<(), Error> {
+        let list = root.pointer("/metadata/finalizers").and_then(Value::as_array);
+        let others = list.into_iter().flatten().filter(|finalizer| *finalizer != PROTECTED);
+        let mut finalizers: Vec<Value> = others.cloned().collect();
+        if is_set {
+            finalizers.push(PROTECTED.into());
+        }
+        // The list is written as a whole, so it has to be the one that was seen.
+        let metadata = json!({
+            "resourceVersion": text(root, "/metadata/resourceVersion"),
+            "finalizers": finalizers,
+        });
+        let patch = json!({ "metadata": metadata });
+        let written = self
+            .shards(root)
+            .patch(
+                text(root, "/metadata/name"),
+                &PatchParams::default(),
+                &Patch::Merge(&patch),
+            )
+            .await;
+        is_gone(written).map(drop)
+    }
+
+    async fn report(&self, root: &Value, said: Option<&Said>, made: Option<&[String]>) -> Result<(), Error> {
+        let now = timestamp::now();
+        let told = patch_status(&self.context.client, root, said, made, &now).await;
+        is_gone(told).map(drop)
+    }
+
+    /// What the API server refuses, a person should know. (That somebody else was faster, nobody.)
+    async fn complain(&self, root: &Value, error: &Error) {
+        let Error::Api(kube::Error::Api(status)) = error else {
+            return;
+        };
+        if !(400..500).contains(&status.code) || matches!(status.code, 409 | 429) {
+            return;
+        }
+        let said = (
+            ConditionStatus::False,
+            "Refused",
+            format!(
+                "the API server refuses a shard, so all stay as they are: {}",
+                status.message
+            ),
+        );
+        if let Err(error) = self.report(root, Some(&said), None).await {
+            tracing::warn!(%error, name = text(root, "/metadata/name"), "failed to write the root's status");
+        }
+    }
+
+    fn shards(&self, root: &Value) -> Api<DynamicObject> {
+        let kind = ApiResource::erase::<ShardingConfig>(&());
+        let namespace = text(root, "/metadata/namespace");
+        Api::namespaced_with(self.context.client.clone(), namespace, &kind)
+    }
+}
+
+/// Whether there is no such object, or another one by now. Other errors remain.
+fn is_gone<T>(result: Result<T, kube::Error>) -> Result<bool, Error> {
+    match result {
+        Ok(_) => Ok(false),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,159 @@
+//! Metrics of distribution: counters, and gauges over all namespaces.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use ctrlmesh_manager_api::CHAIN_KINDS;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// Values of `Fleet::lag_reason`.
+const LAGS: [&str; 5] = ["silent", "behind", "refused", "busy", "failing"];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Lag {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kind {
+    kind: &'static str,
+}
+
+/// Counters and gauges of distribution.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    /// Chains written.
+    pub written: Counter,
+    /// Passes over a namespace.
+    pub passes: Counter,
+    /// Passes that failed.
+    pub failed: Counter,
+    /// Status updates that failed.
+    pub status_failed: Counter,
+    /// Polls of sidecars.
+    pub polls: Counter,
+    /// Polls without a status.
+    pub polls_failed: Counter,
+    /// Hand-overs that went on without unreachable pods.
+    pub overtaken: Counter,
+    /// Pods evicted so that their replacements see the shard as it is now.
+    pub evicted: Counter,
+    /// Refused evictions.
+    pub evictions_refused: Counter,
+    lagging: Family<Lag, Gauge>,
+    waiting: Gauge,
+    oldest: Gauge,
+    unseen: Family<Kind, Gauge>,
+}
+
+/// What a namespace contributes to the gauges.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NamespaceGauges {
+    /// Lagging sidecars, by reason.
+    pub(crate) lagging: BTreeMap<&'static str, i64>,
+    /// Entries that wait for objects, and since when.
+    pub(crate) waiting: BTreeMap<String, Instant>,
+}
+
+impl NamespaceGauges {
+    /// Sets which entries wait. An entry that waited before keeps its time.
+    pub(crate) fn set_waiting<'a>(&mut self, entries: impl Iterator<Item = &'a String>, now: Instant) {
+        let before = std::mem::take(&mut self.waiting);
+        let since = |entry: &String| before.get(entry).copied().unwrap_or(now);
+        self.waiting = entries.map(|entry| (entry.clone(), since(entry))).collect();
+    }
+}
+
+impl Metrics {
+    /// Registers all under their names.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("chains_written", "Chains written", self.written.clone());
+        registry.register("passes", "Passes over a namespace", self.passes.clone());
+        let failed = "Passes over a namespace that failed";
+        registry.register("passes_failed", failed, self.failed.clone());
+        let status_failed = "Statuses that the API server did not take";
+        registry.register("status_failed", status_failed, self.status_failed.clone());
+        let polls = "Times that a sidecar was asked for its status";
+        registry.register("polls", polls, self.polls.clone());
+        let polls_failed = "Times that a sidecar was asked and gave no status";
+        registry.register("polls_failed", polls_failed, self.polls_failed.clone());
+        let overtaken = "Hand-overs that went on without pods that could not be reached";
+        registry.register("handovers_overtaken", overtaken, self.overtaken.clone());
+        let evicted = "Pods evicted, to see what their shard shows now";
+        registry.register("pods_evicted", evicted, self.evicted.clone());
+        let refused = "Evictions that were refused";
+        registry.register("evictions_refused", refused, self.evictions_refused.clone());
+        let lagging = "Sidecars that are not where their chain wants them, by reason";
+        registry.register("sidecars_lagging", lagging, self.lagging.clone());
+        let waiting = "Entries that wait until others have given up objects";
+        registry.register("handovers_waiting", waiting, self.waiting.clone());
+        let oldest = "How long the oldest of these waits, seconds";
+        registry.register("handovers_oldest_seconds", oldest, self.oldest.clone());
+        let unseen = "1: objects of this kind can't be watched";
+        registry.register("kind_unseen", unseen, self.unseen.clone());
+    }
+
+    /// Sets the gauges to the sums over all namespaces.
+    pub(crate) fn update_gauges<'a>(&self, all: impl Iterator<Item = &'a NamespaceGauges>, unsynced: &[&str]) {
+        let mut lagging = BTreeMap::from(LAGS.map(|reason| (reason, 0)));
+        let (mut waiting, mut oldest) = (0_usize, 0);
+        for namespace in all {
+            for (reason, sidecars) in &namespace.lagging {
+                *lagging.entry(*reason).or_default() += sidecars;
+            }
+            waiting += namespace.waiting.len();
+            let longest = namespace.waiting.values().map(|since| since.elapsed().as_secs()).max();
+            oldest = longest.unwrap_or_default().max(oldest);
+        }
+        for (reason, sidecars) in lagging {
+            self.lagging.get_or_create(&Lag { reason }).set(sidecars);
+        }
+        self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        self.oldest.set(i64::try_from(oldest).unwrap_or(i64::MAX));
+        for kind in CHAIN_KINDS {
+            let is_unsynced = i64::from(unsynced.contains(&kind));
+            self.unseen.get_or_create(&Kind { kind }).set(is_unsynced);
+        }
+    }
+
+    /// Clears the gauges, because another manager leads.
+    pub(crate) fn clear(&self) {
+        self.lagging.clear();
+        self.unseen.clear();
+        self.waiting.set(0);
+        self.oldest.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn gauges_sum_up_namespaces_and_measure_waiting_from_its_start() {
+        let metrics = Metrics::default();
+        let mut waits = NamespaceGauges::default();
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(90)).unwrap();
+        waits.waiting.insert("a".to_owned(), long_ago);
+        let names = ["a".to_owned(), "b".to_owned()];
+        waits.set_waiting(names.iter(), Instant::now());
+        let lags = NamespaceGauges {
+            lagging: BTreeMap::from([("silent", 3)]),
+            ..NamespaceGauges::default()
+        };
+        metrics.update_gauges([&waits, &lags, &lags].into_iter(), &["CircuitBreaker"]);
+        assert_eq!((metrics.waiting.get(), metrics.oldest.get()), (2, 90));
+        let silent = metrics.lagging.get_or_create(&Lag { reason: "silent" }).get();
+        let unseen = |kind| metrics.unseen.get_or_create(&Kind { kind }).get();
+        assert_eq!((silent, unseen("CircuitBreaker"), unseen("ShardingConfig")), (6, 1, 0));
+        waits.set_waiting(std::iter::empty(), Instant::now());
+        metrics.update_gauges([&waits].into_iter(), &[]);
+        assert_eq!((metrics.waiting.get(), metrics.oldest.get()), (0, 0));
+    }
+}

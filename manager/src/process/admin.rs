@@ -1,0 +1,156 @@
+//! `/healthz`, `/readyz` and `/metrics`. Probes come from the network, and so may anybody: the newest connection is always served.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::{Error, Readiness};
+use crate::metrics::Metrics;
+
+/// Kubelet and a few scrapers. The oldest connection ends when there are more.
+const MAX_CONNECTIONS: usize = 64;
+
+/// For an idle connection, and for a request's head. Longer than Go's clients keep connections (90 s), so that they close first
+/// and never send into a closed one.
+const IDLE: Duration = Duration::from_secs(100);
+
+/// After a failed accept: the system is short of something.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a probe is told, which `kubectl describe` shows: who reads it has not read the log yet.
+const NOT_READY: &str = "not ready: the webhooks have no certificate yet; the log says why";
+
+/// Listens, so that a taken port stops the start.
+///
+/// # Errors
+/// [`Error::Bind`].
+pub async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).await.map_err(|source| Error::Bind {
+        setting,
+        address,
+        source,
+    })
+}
+
+/// Serves `/metrics` until it shall stop.
+pub async fn serve_metrics(listener: TcpListener, metrics: Arc<Metrics>, stop: CancellationToken) {
+    let router = Router::new().route("/metrics", get(render)).with_state(metrics);
+    serve(listener, router, stop).await;
+}
+
+/// Serves `/healthz` and `/readyz` until it shall stop.
+pub async fn serve_health(listener: TcpListener, readiness: Readiness, stop: CancellationToken) {
+    let router = Router::new()
+        .route("/healthz", get(async || "ok"))
+        .route("/readyz", get(ready))
+        .with_state(readiness);
+    serve(listener, router, stop).await;
+}
+
+async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
+    let (mut connections, mut oldest_first) = (JoinSet::new(), VecDeque::new());
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    make_room(&mut oldest_first);
+                    oldest_first.push_back(connections.spawn(connection(stream, router.clone())));
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "failed to accept connection; retrying");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, router: Router) {
+    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
+    let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    if let Err(error) = serving.await {
+        tracing::debug!(%error, "health or metrics connection closed");
+    }
+}
+
+/// Ends the oldest connections if there are as many as may be.
+fn make_room(oldest_first: &mut VecDeque<AbortHandle>) {
+    oldest_first.retain(|connection| !connection.is_finished());
+    while oldest_first.len() >= MAX_CONNECTIONS {
+        if let Some(oldest) = oldest_first.pop_front() {
+            oldest.abort();
+        }
+    }
+}
+
+async fn ready(State(readiness): State<Readiness>) -> Response {
+    if readiness.is_ready() {
+        "ok".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, NOT_READY).into_response()
+    }
+}
+
+async fn render(State(metrics): State<Arc<Metrics>>) -> Response {
+    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    match metrics.render() {
+        Ok(text) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[test]
+    fn idle_connection_stays_open_for_longer_than_clients_keep_theirs() {
+        assert!(
+            IDLE >= Duration::from_secs(100),
+            "{IDLE:?}: Go's clients keep theirs for 90 s"
+        );
+    }
+
+    #[tokio::test]
+    async fn oldest_connection_is_closed_when_there_are_too_many() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn(serve_health(listener, Readiness::default(), stop.clone()));
+        let mut held = Vec::new();
+        for _ in 0..=MAX_CONNECTIONS {
+            held.push(TcpStream::connect(address).await.unwrap());
+        }
+        let ended = tokio::time::timeout(Duration::from_secs(10), held[0].read(&mut [0; 1])).await;
+        assert!(ended.unwrap().map_or(true, |read| read == 0));
+        let mut newest = TcpStream::connect(address).await.unwrap();
+        newest
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answer = String::new();
+        newest.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
+        stop.cancel();
+        serving.await.unwrap();
+    }
+}

@@ -1,0 +1,125 @@
+//! Whether the lock is held for certain: the one who renews it says that it is the leader, and a renewal was seen lately.
+//!
+//! Renewals are seen on their way: an answer of the API server that names us as the holder. Whoever renews says "no longer" only
+//! when it has read so, which a dead connection never tells it.
+
+use std::sync::Arc;
+use std::task::{self, Poll};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use http::{Method, Request, Response};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Client;
+use kube::client::Body;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tower::{BoxError, Service};
+
+/// What is known of the lock.
+pub(super) struct Held {
+    is_leader: watch::Receiver<bool>,
+    /// When the last renewal began.
+    renewed: watch::Receiver<Option<Instant>>,
+    /// How long a renewal is relied on.
+    lasts: Duration,
+}
+
+impl Held {
+    pub(super) fn new(
+        is_leader: watch::Receiver<bool>,
+        renewed: watch::Receiver<Option<Instant>>,
+        lasts: Duration,
+    ) -> Self {
+        Self {
+            is_leader,
+            renewed,
+            lasts,
+        }
+    }
+
+    /// Until when, if it is held now.
+    fn until(&self) -> Option<Instant> {
+        let until = (*self.renewed.borrow()).map(|began| began + self.lasts)?;
+        (*self.is_leader.borrow() && Instant::now() < until).then_some(until)
+    }
+
+    /// Waits until it is held. `false`: nobody renews it any more.
+    pub(super) async fn held(&mut self) -> bool {
+        while self.until().is_none() {
+            if !self.changed().await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Waits until it is not held.
+    pub(super) async fn lost(&mut self) {
+        while let Some(until) = self.until() {
+            tokio::select! {
+                goes_on = self.changed() => if !goes_on { return },
+                () = sleep_until(until) => {
+                    tracing::warn!("lease was not renewed in time; another manager may take over");
+                }
+            }
+        }
+    }
+
+    async fn changed(&mut self) -> bool {
+        tokio::select! {
+            changed = self.is_leader.changed() => changed.is_ok(),
+            changed = self.renewed.changed() => changed.is_ok(),
+        }
+    }
+}
+
+/// A client that tells when it began to write a Lease that, as the API server answers, is held by this one.
+pub(super) fn witnessed(client: &Client, identity: &str, renewed: watch::Sender<Option<Instant>>) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let witness = Witness {
+        client: client.clone(),
+        identity: identity.into(),
+        renewed,
+    };
+    Client::new(witness, namespace)
+}
+
+#[derive(Clone)]
+struct Witness {
+    client: Client,
+    identity: Arc<str>,
+    renewed: watch::Sender<Option<Instant>>,
+}
+
+impl Witness {
+    async fn send(self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let (began, is_write) = (Instant::now(), request.method() == Method::PATCH);
+        let response = self.client.send(request).await?;
+        if !is_write || !response.status().is_success() {
+            return Ok(response);
+        }
+        let (head, body) = response.into_parts();
+        let body = body.collect_bytes().await?;
+        let lease = serde_json::from_slice::<Lease>(&body).ok();
+        let holder = lease.and_then(|lease| lease.spec?.holder_identity);
+        if holder.as_deref() == Some(&*self.identity) {
+            self.renewed.send_replace(Some(began));
+        }
+        Ok(Response::from_parts(head, Body::from(body)))
+    }
+}
+
+impl Service<Request<Body>> for Witness {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _context: &mut task::Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.clone().send(request))
+    }
+}

@@ -1,0 +1,413 @@
+//! Deletes every ShardingConfig while a manager still runs, and waits until all are gone. The manager can be removed afterwards. Or deletes
+//! nothing, and fails if something is left that only a running manager releases.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use ctrlmesh_contract::names::finalizers::PROTECTED;
+use ctrlmesh_manager_api::status::response_text;
+use ctrlmesh_manager_api::{CircuitBreaker, FaultInjection, ShardingConfig};
+use kube::api::{DeleteParams, DynamicObject, ListParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::ApiResource;
+use kube::{Api, Client, Config, ResourceExt as _};
+use serde_json::Value;
+
+/// Between two looks at what is left.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Objects of a kind that an error names.
+const MAX_NAMES: usize = 20;
+
+/// What comes after it, for a person.
+pub const NEXT: &str = "next: kubectl delete circuitbreakers,faultinjections --all -A, then managers, webhooks, rights and definitions: \
+                        kubectl delete -k deploy/, or helm uninstall";
+
+/// Why not all ShardingConfigs are gone.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no way to the API server.
+    #[error("no Kubernetes configuration: {0}; run in a pod, or set KUBECONFIG")]
+    Config(#[source] kube::config::InferConfigError),
+    /// The API server, or the way to it.
+    #[error("the API server: {}", match .0 {
+        kube::Error::Api(status) => response_text(status),
+        other => other.to_string(),
+    })]
+    Api(#[from] kube::Error),
+    /// ShardingConfigs that were deleted and are not gone.
+    #[error(
+        "these ShardingConfigs are not released yet: {0}; kubectl describe shows why, and how to release them by force"
+    )]
+    Waiting(String),
+    /// Objects that are left, and whose deletion never ends without a manager.
+    #[error(
+        "{cluster}: managers are needed, for only they release {held}. Delete these objects, then run this again: `{command}`. {advice}"
+    )]
+    ManagerNeeded {
+        cluster: String,
+        /// Objects, by kind.
+        held: String,
+        /// What deletes them.
+        command: String,
+        /// What else can be done.
+        advice: &'static str,
+    },
+}
+
+/// The cluster in use, by the names that a person knows it by.
+pub struct Cluster {
+    client: Client,
+    /// `None`: a pod's account.
+    context: Option<String>,
+    server: String,
+}
+
+impl Cluster {
+    /// The cluster that the environment names: KUBECONFIG, or a pod's account.
+    ///
+    /// # Errors
+    /// There is no way to a cluster.
+    pub async fn infer() -> Result<Self, Error> {
+        // Only fails if there is a provider already; then that one is used.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let config = Config::infer().await.map_err(Error::Config)?;
+        Ok(Self {
+            context: context_of(&config).await,
+            server: config.cluster_url.to_string(),
+            client: Client::try_from(config)?,
+        })
+    }
+
+    /// Counts what [`run`] deletes.
+    ///
+    /// # Errors
+    /// The API server refuses it.
+    pub async fn plan(&self) -> Result<Plan, Error> {
+        Ok(Plan::of(&left(&self.client).await?))
+    }
+}
+
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.context {
+            Some(context) => write!(f, "context {context}, server {}", self.server),
+            None => write!(f, "no context (account of this pod), server {}", self.server),
+        }
+    }
+}
+
+/// The current context, if this configuration comes from it.
+async fn context_of(config: &Config) -> Option<String> {
+    let kubeconfig = Kubeconfig::read().ok()?;
+    let context = kubeconfig.current_context.clone()?;
+    let options = KubeConfigOptions::default();
+    let own = Config::from_custom_kubeconfig(kubeconfig, &options).await.ok()?;
+    (own.cluster_url == config.cluster_url).then_some(context)
+}
+
+/// How many ShardingConfigs there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    roots: usize,
+    shards: usize,
+    namespaces: usize,
+}
+
+impl Plan {
+    fn of(configs: &[DynamicObject]) -> Self {
+        let shards = configs.iter().filter(|config| is_shard(config)).count();
+        let namespaces: BTreeSet<_> = configs.iter().map(|config| &config.metadata.namespace).collect();
+        Self {
+            roots: configs.len() - shards,
+            shards,
+            namespaces: namespaces.len(),
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} ({}, {}) in {}",
+            counted(self.roots + self.shards, "ShardingConfig"),
+            counted(self.roots, "root"),
+            counted(self.shards, "shard"),
+            counted(self.namespaces, "namespace")
+        )
+    }
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+/// Deletes them in this cluster. The first line that it tells names the cluster and counts the objects, the last says how many are gone.
+///
+/// # Errors
+/// The API server refuses it, or some wait for longer than `patience`.
+pub async fn run(cluster: &Cluster, patience: Duration, mut tell: impl FnMut(&str)) -> Result<(), Error> {
+    tell(&format!("{cluster}: deleting {}", cluster.plan().await?));
+    let deleted = uninstall(&cluster.client, patience, &mut tell).await?;
+    let deleted = counted(deleted, "ShardingConfig");
+    tell(&format!("{cluster}: deleted {deleted}, and none is left; {NEXT}"));
+    Ok(())
+}
+
+/// What becomes of our definitions when managers are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Definitions {
+    /// They stay, and their objects can stay for a manager that is installed later.
+    Kept,
+    /// They are deleted, and every object with them.
+    Deleted,
+}
+
+impl Definitions {
+    const fn advice(self) -> &'static str {
+        match self {
+            Self::Kept => "To keep them for another installation: helm uninstall --no-hooks",
+            Self::Deleted => "They can't be kept: the release deletes their definitions, too (crds.keep=false)",
+        }
+    }
+}
+
+/// Fails if something is left that only a running manager releases: whoever deletes it after the managers waits for good.
+///
+/// # Errors
+/// The API server refuses it, or something is left.
+pub async fn check(cluster: &Cluster, definitions: Definitions) -> Result<(), Error> {
+    let held = held(&cluster.client).await?;
+    if held.is_empty() {
+        return Ok(());
+    }
+    let kinds: Vec<String> = held.iter().map(|(kind, _)| kind.plural.clone()).collect();
+    Err(Error::ManagerNeeded {
+        cluster: cluster.to_string(),
+        held: held
+            .iter()
+            .map(|(kind, names)| of_kind(kind, names))
+            .collect::<Vec<_>>()
+            .join("; "),
+        command: format!("kubectl delete {} --all -A", kinds.join(",")),
+        advice: definitions.advice(),
+    })
+}
+
+/// Objects that a manager has to release, by kind: every ShardingConfig, and others that KusionStack's manager had.
+async fn held(client: &Client) -> Result<Vec<(ApiResource, Vec<String>)>, Error> {
+    let mut held = vec![(kind(), left(client).await?)];
+    for kind in [
+        ApiResource::erase::<CircuitBreaker>(&()),
+        ApiResource::erase::<FaultInjection>(&()),
+    ] {
+        let mut objects = list(client, &kind).await?;
+        objects.retain(|object| object.finalizers().iter().any(|finalizer| finalizer == PROTECTED));
+        held.push((kind, objects));
+    }
+    held.retain(|(_, objects)| !objects.is_empty());
+    let names = |objects: Vec<DynamicObject>| objects.iter().map(name).collect();
+    Ok(held.into_iter().map(|(kind, objects)| (kind, names(objects))).collect())
+}
+
+/// How many there are of a kind, and the names of the first.
+fn of_kind(kind: &ApiResource, names: &[String]) -> String {
+    let some = names.iter().take(MAX_NAMES).map(String::as_str);
+    let more = match names.len().saturating_sub(MAX_NAMES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let some: Vec<&str> = some.collect();
+    format!("{}: {}{more}", counted(names.len(), &kind.kind), some.join(", "))
+}
+
+/// Deletes all ShardingConfigs, and tells why they are not gone yet whenever that changes. Returns how many are gone.
+///
+/// # Errors
+/// The API server refuses it, or some wait for longer than `patience`.
+pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut(&str)) -> Result<usize, Error> {
+    let begun = Instant::now();
+    let mut told: BTreeMap<String, String> = BTreeMap::new();
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    loop {
+        let left = left(client).await?;
+        if left.is_empty() {
+            return Ok(seen.len());
+        }
+        seen.extend(left.iter().filter_map(|config| config.uid()));
+        // Also those that a manager has made again for a root that was there still.
+        for config in left
+            .iter()
+            .filter(|config| config.metadata.deletion_timestamp.is_none())
+        {
+            delete(client, config).await?;
+        }
+        let waits: BTreeMap<String, String> = left.iter().map(|config| (name(config), why(config))).collect();
+        for (name, why) in waits.iter().filter(|(name, why)| told.get(*name) != Some(*why)) {
+            tell(&format!("{name}: {why}"));
+        }
+        if begun.elapsed() >= patience {
+            return Err(Error::Waiting(waits.into_keys().collect::<Vec<_>>().join(", ")));
+        }
+        told = waits;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Roots first: as long as one is there, its shards are made again.
+async fn left(client: &Client) -> Result<Vec<DynamicObject>, Error> {
+    let mut left = list(client, &kind()).await?;
+    left.sort_by_key(|config| (is_shard(config), name(config)));
+    Ok(left)
+}
+
+async fn list(client: &Client, kind: &ApiResource) -> Result<Vec<DynamicObject>, Error> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
+    match api.list(&ListParams::default()).await {
+        Ok(list) => Ok(list.items),
+        // There is no definition of them any more.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn delete(client: &Client, config: &DynamicObject) -> Result<(), Error> {
+    let namespace = config.namespace().unwrap_or_default();
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &kind());
+    match api.delete(&config.name_any(), &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        deleted => Ok(deleted.map(drop)?),
+    }
+}
+
+fn kind() -> ApiResource {
+    ApiResource::erase::<ShardingConfig>(&())
+}
+
+fn is_shard(config: &DynamicObject) -> bool {
+    config.data.pointer("/spec/root").is_none_or(Value::is_null)
+}
+
+fn name(config: &DynamicObject) -> String {
+    format!("{}/{}", config.namespace().unwrap_or_default(), config.name_any())
+}
+
+/// What its status says of the wait.
+fn why(config: &DynamicObject) -> String {
+    let conditions = config.data.pointer("/status/conditions").and_then(Value::as_array);
+    let mut bad = conditions.into_iter().flatten().filter(|condition| {
+        let is = |field: &str, value: &str| condition[field] == value;
+        is("type", "Distributed") && is("status", "False")
+    });
+    let message = bad.next().and_then(|condition| condition["message"].as_str());
+    message.map_or_else(|| "is being deleted; does a manager run?".to_owned(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use ctrlmesh_contract::names::finalizers::HAND_OVER;
+    use ctrlmesh_manager_planner::samples;
+    use ctrlmesh_testkit::{ApiServer, Resource};
+    use serde_json::json;
+
+    use super::*;
+
+    const KIND: &str = "shardingconfigs.ctrlmesh.kusionstack.io";
+    /// Generous, and never used up by a test that passes.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    async fn client(server: &ApiServer) -> Client {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let kubeconfig = Kubeconfig::from_yaml(&server.plain_kubeconfig()).unwrap();
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+        Client::try_from(config).unwrap()
+    }
+
+    async fn api_server() -> ApiServer {
+        let ours =
+            |plural, kind| Resource::namespaced("ctrlmesh.kusionstack.io", "v1alpha1", plural, kind).with_status();
+        let builder = ApiServer::builder()
+            .namespace("demo")
+            .resource(ours("shardingconfigs", "ShardingConfig"))
+            .resource(ours("circuitbreakers", "CircuitBreaker"))
+            .resource(ours("faultinjections", "FaultInjection"));
+        builder.start().await.unwrap()
+    }
+
+    fn put(server: &ApiServer, object: Value) {
+        server.store().put(object).unwrap();
+    }
+
+    #[tokio::test]
+    async fn uninstall_waits_until_every_shard_is_released_and_says_for_what() {
+        let server = api_server().await;
+        let mut held = samples::shard("held", &[]);
+        held["metadata"]["finalizers"] = json!([HAND_OVER]);
+        held["status"] = json!({ "conditions": [
+            { "type": "Distributed", "status": "False", "reason": "Deleting", "message": "waits for left-0" },
+        ] });
+        put(&server, held);
+        put(&server, samples::shard("free", &[]));
+        let client = &client(&server).await;
+        let waiting = uninstall(client, Duration::ZERO, |_| ()).await.unwrap_err();
+        assert!(waiting.to_string().contains("demo/held"), "{waiting}");
+        let mut said = Vec::new();
+        let uninstalled = uninstall(client, PATIENCE, |line| {
+            said.push(line.to_owned());
+            let mut held = server
+                .store()
+                .read(|state| state.get(KIND, "demo", "held").cloned())
+                .unwrap();
+            held["metadata"]["finalizers"] = json!([]);
+            held.as_object_mut().unwrap().remove("status");
+            put(&server, held);
+        });
+        assert_eq!(uninstalled.await.unwrap(), 1, "the other one was gone before");
+        assert_eq!(said, ["demo/held: waits for left-0"]);
+        assert!(server.store().read(|state| state.list(KIND).next().is_none()));
+    }
+
+    #[tokio::test]
+    async fn check_names_what_needs_a_manager_and_what_to_do() {
+        let server = api_server().await;
+        let cluster = Cluster {
+            client: client(&server).await,
+            context: None,
+            server: "https://a.example".to_owned(),
+        };
+        let spec = json!({ "selector": {} });
+        put(&server, samples::object("FaultInjection", "ours", &spec));
+        check(&cluster, Definitions::Deleted).await.unwrap();
+
+        let mut theirs = samples::object("FaultInjection", "theirs", &spec);
+        theirs["metadata"]["finalizers"] = json!([PROTECTED]);
+        put(&server, theirs);
+        let error = check(&cluster, Definitions::Deleted).await.unwrap_err().to_string();
+        assert!(
+            error.contains("1 FaultInjection: demo/theirs.") && !error.contains("ours"),
+            "{error}"
+        );
+        assert!(error.contains("kubectl delete faultinjections --all -A"), "{error}");
+        assert!(
+            error.contains("can't be kept") && !error.contains("--no-hooks"),
+            "{error}"
+        );
+
+        // No manager has seen it yet, so it has no finalizer.
+        put(&server, samples::shard("new", &[]));
+        let error = check(&cluster, Definitions::Kept).await.unwrap_err().to_string();
+        assert!(
+            error.contains("1 ShardingConfig: demo/new; 1 FaultInjection: demo/theirs."),
+            "{error}"
+        );
+        assert!(
+            error.contains("kubectl delete shardingconfigs,faultinjections --all -A"),
+            "{error}"
+        );
+        assert!(error.contains("helm uninstall --no-hooks"), "{error}");
+    }
+}
