@@ -129,7 +129,7 @@ fn waits_for(children: &[&Value]) -> Option<String> {
     (!names.is_empty()).then(|| {
         format!(
             "{}: the condition Distributed of each shard says what it waits for, and has the command that releases it by force",
-            listed(&names)
+            joined_names(&names)
         )
     })
 }
