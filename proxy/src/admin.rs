@@ -22,10 +22,10 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::ChainHandle;
-use crate::connection::Timeouts;
 use crate::leadership::Leadership;
 use crate::ledger::Ledger;
-use crate::listener::REST;
+use crate::listen::accept::REST;
+use crate::listen::connection::Timeouts;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::warning_rate::WarningRate;

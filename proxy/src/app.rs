@@ -16,21 +16,21 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::Admin;
 use crate::chain::Snapshot;
 use crate::config::Settings;
-use crate::connection::{HEAD_TIMEOUT, Timeouts};
 use crate::descriptors::Descriptors;
 use crate::error::Error;
 use crate::external;
-use crate::listener;
+use crate::listen::accept;
+use crate::listen::connection::{HEAD_TIMEOUT, Timeouts};
+use crate::listen::tls::ServerTls;
+use crate::listen::worker::{self, Order, Shared};
 use crate::memory_limit;
 use crate::metrics::Metrics;
 use crate::outage::Outage;
 use crate::readiness::{Guard, Readiness};
 use crate::request_memory::RequestMemory;
-use crate::tls::ServerTls;
 use crate::upstream::Target;
 use crate::verdict::Traffic;
 use crate::wasm::{Engine, GuestMemory, MemorySeries, PluginSeries, StateStore};
-use crate::worker::{self, Order, Shared};
 
 mod feed;
 mod ports;
@@ -178,7 +178,7 @@ fn guest_memory(settings: &Settings) -> GuestMemory {
 }
 
 /// Accepts from the first chain on, until draining.
-async fn accept(port: listener::Port, workers: Vec<mpsc::Sender<Order>>, shared: Shared, listening: Option<Guard>) {
+async fn accept(port: accept::Port, workers: Vec<mpsc::Sender<Order>>, shared: Shared, listening: Option<Guard>) {
     shared.chain.ready().await;
     drop(listening);
     let (metrics, drain) = (Arc::clone(&shared.metrics), shared.drain.clone());
@@ -186,7 +186,7 @@ async fn accept(port: listener::Port, workers: Vec<mpsc::Sender<Order>>, shared:
     if port.traffic == Traffic::Api {
         metrics.api_traffic.begins(SystemTime::now());
     }
-    listener::accept(port, workers, metrics, drain).await;
+    accept::accept(port, workers, metrics, drain).await;
 }
 
 type Workers = (Vec<mpsc::Sender<Order>>, Vec<JoinHandle<std::io::Result<()>>>);

@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, Sleep};
 
-use crate::connection::IncomingBody;
+use crate::listen::connection::IncomingBody;
 use crate::record::Record;
 use crate::respond::Reply;
 use crate::shape::BrokenOff;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use http::Response;
 
 use crate::body::ClientBody;
-use crate::connection::Connection;
+use crate::listen::connection::Connection;
 use crate::phases::Stop;
 use crate::record::Record;
 use crate::respond::{self, Accept, Reply};

@@ -15,7 +15,6 @@ use http::{HeaderMap, Response, StatusCode, Uri, response};
 
 use crate::body::{BoxBody, ClientBody, RequestBody};
 use crate::chain::{EntryId, Kind, Matched, Snapshot};
-use crate::connection::IncomingBody;
 use crate::delete_options;
 use crate::edit::{self, EditError, Edited};
 use crate::ending::{Answer, answer};
@@ -23,6 +22,7 @@ use crate::exchange::{Memory, RequestView};
 use crate::handler::{Exchange, user_agent};
 use crate::leadership::Overheard;
 use crate::ledger::{Known, Position, Reader, Representation};
+use crate::listen::connection::IncomingBody;
 use crate::phases::{Attributed, Plugins, RequestDecision, Stop, shaping};
 use crate::record::Record;
 use crate::renaming::{self, RenamedWatch};

@@ -13,12 +13,13 @@ use tokio::time::Instant;
 
 use crate::body::{ClientBody, RequestBody};
 use crate::chain::{Kind, MatchQuery};
-use crate::connection::{Connection, IncomingBody};
 use crate::ending::{self, Answer, answer};
 use crate::fate::Fate;
 use crate::guarded::Guarded;
 use crate::headers;
 use crate::hidden;
+use crate::listen::connection::{Connection, IncomingBody};
+use crate::listen::worker::Worker;
 use crate::phases::Stop;
 use crate::record::{Class, Record};
 use crate::request_memory::head_size;
@@ -27,7 +28,6 @@ use crate::upgrade::{self, Offered};
 use crate::upstream::{HeadTimeout, SendError, UpstreamBody};
 use crate::verdict::Traffic;
 use crate::watch::Begun;
-use crate::worker::Worker;
 
 /// What is parsed at most. The API server's Go library takes 1 MiB of headers; selectors of thousands of values fit here.
 pub(crate) const MAX_URI: usize = 32 << 10;

@@ -14,10 +14,10 @@ use ctrlmesh_contract::FailurePolicy;
 use http::{HeaderMap, response};
 
 use crate::chain::{Entry, EntryId, Matched, Snapshot};
-use crate::connection::Connection;
 use crate::edit::{self, EditError};
 use crate::exchange::{RequestView, ResponseView};
 use crate::instances::{CallError, Instances, Phase};
+use crate::listen::connection::Connection;
 use crate::respond::Reply;
 use crate::touched::{self, Did, Told, Touch, TouchedRequests};
 use crate::verdict::{self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit};

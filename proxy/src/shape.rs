@@ -13,7 +13,7 @@ use ctrlmesh_wire::{WatchEncoding, watch_error_event};
 use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep};
 
-use crate::connection::Connection;
+use crate::listen::connection::Connection;
 use crate::respond::Reply;
 use crate::upstream::BoxError;
 use crate::verdict::{BodyShape, Reset};

@@ -14,9 +14,9 @@ use super::prepare;
 use crate::chain::{self, ChainHandle, Labels, Past, Place, Prepare, Required, Source, Timing};
 use crate::config::Settings;
 use crate::error::Error;
+use crate::listen::worker::{Order, Shared};
 use crate::readiness::{Guard, Readiness};
 use crate::wasm::{CompileMode, Compiler, InstanceInfo};
-use crate::worker::{Order, Shared};
 
 /// The chain in force, empty at first.
 pub(super) fn handle(settings: &Settings, registry: &mut Registry) -> Arc<ChainHandle> {

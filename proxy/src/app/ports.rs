@@ -9,10 +9,10 @@ use tokio::sync::Semaphore;
 
 use crate::config::Settings;
 use crate::error::Error;
-use crate::listener;
+use crate::listen::accept;
+use crate::listen::worker::Shared;
 use crate::outage::Outage;
 use crate::verdict::Traffic;
-use crate::worker::Shared;
 
 /// Where the sidecar listens.
 #[derive(Debug, Clone)]
@@ -34,9 +34,9 @@ pub(super) struct Bound {
 
 /// The same with what is behind them.
 pub(super) struct Ports {
-    pub(super) api: Vec<listener::Port>,
+    pub(super) api: Vec<accept::Port>,
     pub(super) admin: TcpListener,
-    pub(super) external: Option<listener::Port>,
+    pub(super) external: Option<accept::Port>,
 }
 
 impl Bound {
@@ -60,7 +60,7 @@ impl Bound {
             external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, connections, &external.outage));
         // All have as many connections as one.
         let places = Arc::new(Semaphore::new(connections));
-        let api = self.api.into_iter().map(|it| listener::Port {
+        let api = self.api.into_iter().map(|it| accept::Port {
             places: Arc::clone(&places),
             ..port(Traffic::Api, API, it, connections, &shared.outage)
         });
@@ -76,7 +76,7 @@ const API: &str = "--api-address (CTRLMESH_API_ADDRESS)";
 const EXTERNAL: &str = "--external-address (CTRLMESH_EXTERNAL_ADDRESS)";
 
 fn bind(setting: &'static str, wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
-    let listener = listener::bind(setting, wanted)?;
+    let listener = accept::bind(setting, wanted)?;
     let address = listener.local_addr().map_err(|source| Error::Bind {
         setting,
         address: wanted,
@@ -112,8 +112,8 @@ fn port(
     listener: TcpListener,
     connections: usize,
     outage: &Outage,
-) -> listener::Port {
-    listener::Port {
+) -> accept::Port {
+    accept::Port {
         traffic,
         setting,
         listener,

@@ -19,8 +19,8 @@ use super::External;
 use super::api_server::REFRESH;
 use crate::body::RequestBody;
 use crate::handler::OWN_USER_AGENT;
+use crate::listen::worker::Worker;
 use crate::upstream::{BoxError, SendError};
-use crate::worker::Worker;
 
 /// An answer that takes longer is given up until the next, names in it that are looked up included.
 const PATIENCE: Duration = Duration::from_secs(10);

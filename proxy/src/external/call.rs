@@ -19,11 +19,12 @@ use super::destination::{Destination, ENDPOINT, Way};
 use super::{External, edit, tunnel};
 use crate::body::{BoxBody, ClientBody, RequestBody};
 use crate::chain::MatchQuery;
-use crate::connection::{Connection, IncomingBody};
 use crate::ending::{self, Answer, answer};
 use crate::exchange::{Memory, RequestView};
 use crate::handler::user_agent;
 use crate::headers;
+use crate::listen::connection::{Connection, IncomingBody};
+use crate::listen::worker::Worker;
 use crate::phases::{Plugins, RequestDecision, Stop};
 use crate::record::{Class, Record};
 use crate::request_memory::head_size;
@@ -31,7 +32,6 @@ use crate::respond::{Accept, Reply};
 use crate::shape::ShapedBody;
 use crate::upstream::{SendError, Target, Upstream, UpstreamBody};
 use crate::verdict::Traffic;
-use crate::worker::Worker;
 
 /// A request whose head is read.
 pub(super) struct Call {

@@ -13,11 +13,11 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
+use crate::listen::worker::Order;
 use crate::metrics::Metrics;
 use crate::outage::{Outage, Outages};
 use crate::verdict::Traffic;
 use crate::warning_rate::WarningRate;
-use crate::worker::Order;
 
 /// Connections that wait in the kernel while we are busy, or while the first chain is loaded.
 const BACKLOG: i32 = 1024;

@@ -23,12 +23,12 @@ use crate::body::ClientBody;
 use crate::ending::Answer;
 use crate::external::{self, External};
 use crate::handler;
+use crate::listen::worker::{LocalExecutor, Worker};
 use crate::outage::Outage;
 use crate::request_memory::{ConnectionMemory, OverBound};
 use crate::shape::LONGEST_HANG;
 use crate::signal::Signal;
 use crate::upstream::BoxError;
-use crate::worker::{LocalExecutor, Worker};
 
 mod activity;
 mod header_block;

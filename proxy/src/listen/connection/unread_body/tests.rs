@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::body::ClientBody;
-use crate::connection::{Timeouts, serve_http1};
+use crate::listen::connection::{Timeouts, serve_http1};
 use crate::signal::Signal;
 use crate::upstream::BoxError;
 
