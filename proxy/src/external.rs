@@ -13,10 +13,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::Addresses;
+use crate::connection::notifier::Signal;
+use crate::connection::outage::Outage;
 use crate::error::Error;
 use crate::metrics::Metrics;
-use crate::outage::Outage;
-use crate::signal::Signal;
 use crate::upstream::{Gate, Limits, Target, Trust};
 
 mod advertised;

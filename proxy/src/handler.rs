@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::body::{ClientBody, RequestBody};
 use crate::chain::{Kind, MatchQuery};
+use crate::connection::memory::head_size;
 use crate::ending::{self, Answer, answer};
 use crate::fate::Fate;
 use crate::guarded::Guarded;
@@ -22,7 +23,6 @@ use crate::listen::connection::{Connection, IncomingBody};
 use crate::listen::worker::Worker;
 use crate::phases::Stop;
 use crate::record::{Class, Record};
-use crate::request_memory::head_size;
 use crate::respond::{Accept, Reply};
 use crate::upgrade::{self, Offered};
 use crate::upstream::{HeadTimeout, SendError, UpstreamBody};

@@ -9,8 +9,8 @@ use ctrlmesh_wire::{Status, StatusCause, StatusDetails};
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
+use crate::connection::memory::OverBound;
 use crate::external::DestinationError;
-use crate::request_memory::OverBound;
 use crate::upstream::{ConnectError, SendError};
 use crate::verdict::{self, Failure, Refusal};
 

@@ -17,9 +17,9 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body::{Body, Frame};
 
 use crate::chain::Ticket;
+use crate::connection::notifier::Listener;
 use crate::ledger::Position;
 use crate::respond::Reply;
-use crate::signal::Listener;
 use crate::upstream::BoxError;
 
 /// Follows the boundaries of a stream's events.

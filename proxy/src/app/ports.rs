@@ -8,10 +8,10 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::config::Settings;
+use crate::connection::outage::Outage;
 use crate::error::Error;
 use crate::listen::accept;
 use crate::listen::worker::Shared;
-use crate::outage::Outage;
 use crate::verdict::Traffic;
 
 /// Where the sidecar listens.

@@ -12,10 +12,10 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::connection::outage::{Outage, Outages};
 use crate::error::Error;
 use crate::listen::worker::Order;
 use crate::metrics::Metrics;
-use crate::outage::{Outage, Outages};
 use crate::verdict::Traffic;
 use crate::warning_rate::WarningRate;
 

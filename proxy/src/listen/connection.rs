@@ -20,14 +20,14 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::body::ClientBody;
+use crate::connection::memory::{ConnectionMemory, OverBound};
+use crate::connection::notifier::Signal;
+use crate::connection::outage::Outage;
 use crate::ending::Answer;
 use crate::external::{self, External};
 use crate::handler;
 use crate::listen::worker::{LocalExecutor, Worker};
-use crate::outage::Outage;
-use crate::request_memory::{ConnectionMemory, OverBound};
 use crate::shape::LONGEST_HANG;
-use crate::signal::Signal;
 use crate::upstream::BoxError;
 
 mod activity;

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::header_block::HeaderBlock;
-use crate::request_memory::{OverBound, RequestMemory};
+use crate::connection::memory::{OverBound, RequestMemory};
 
 /// How long a client that was told that its idle connection ends may take to close it. Requests that were on their way come
 /// within this time.
@@ -359,7 +359,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
     use super::*;
-    use crate::request_memory::IN_ALL;
+    use crate::connection::memory::IN_ALL;
 
     const TIMEOUTS: Timeouts = Timeouts {
         head: Duration::from_secs(10),

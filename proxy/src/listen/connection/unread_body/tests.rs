@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::body::ClientBody;
+use crate::connection::notifier::Signal;
 use crate::listen::connection::{Timeouts, serve_http1};
-use crate::signal::Signal;
 use crate::upstream::BoxError;
 
 const TIMEOUTS: Timeouts = Timeouts {
