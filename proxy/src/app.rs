@@ -27,9 +27,9 @@ use crate::listen::tls::ServerTls;
 use crate::listen::worker::{self, Order, Shared};
 use crate::memory_limit;
 use crate::metrics::Metrics;
+use crate::plugin::verdict::Traffic;
 use crate::readiness::{Guard, Readiness};
 use crate::upstream::Target;
-use crate::verdict::Traffic;
 use crate::wasm::{Engine, GuestMemory, MemorySeries, PluginSeries, StateStore};
 
 mod feed;

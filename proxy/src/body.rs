@@ -12,11 +12,11 @@ use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, Sleep};
 
 use crate::listen::connection::IncomingBody;
+use crate::plugin::verdict::Failure;
 use crate::record::Record;
 use crate::respond::Reply;
 use crate::shape::BrokenOff;
 use crate::upstream::{BoxError, UpstreamBody};
-use crate::verdict::Failure;
 
 /// A client that sends nothing of its body for so long is given up: the API server would wait as long itself.
 const IDLE_BODY: Duration = Duration::from_secs(60);

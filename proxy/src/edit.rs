@@ -12,8 +12,8 @@ use http::{HeaderMap, Uri};
 
 use crate::chain::EntryId;
 use crate::phases::Attributed;
+use crate::plugin::verdict::RequestEdit;
 use crate::respond::Reply;
-use crate::verdict::RequestEdit;
 
 /// A request head after the edits.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -9,11 +9,11 @@ use http::Response;
 use crate::body::ClientBody;
 use crate::listen::connection::Connection;
 use crate::phases::Stop;
+use crate::plugin::verdict::{Failure, Reset};
 use crate::record::Record;
 use crate::respond::{self, Accept, Reply};
 use crate::shape::{BrokenOff, LONGEST_HANG};
 use crate::upstream::BoxError;
-use crate::verdict::{Failure, Reset};
 
 /// What a request ends with. An error is no response: hyper resets the stream or closes the connection.
 pub(crate) type Answer = Result<Response<ClientBody>, BoxError>;

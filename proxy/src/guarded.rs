@@ -18,19 +18,19 @@ use crate::chain::{EntryId, Kind, Matched, Snapshot};
 use crate::delete_options;
 use crate::edit::{self, EditError, Edited};
 use crate::ending::{Answer, answer};
-use crate::exchange::{Memory, RequestView};
 use crate::handler::{Exchange, user_agent};
 use crate::leadership::Overheard;
 use crate::ledger::{Known, Position, Reader, Representation};
 use crate::listen::connection::IncomingBody;
 use crate::phases::{Attributed, Plugins, RequestDecision, Stop, shaping};
+use crate::plugin::verdict::{BodyShape, RequestEdit, Traffic};
+use crate::plugin::view::{Memory, RequestView};
 use crate::record::Record;
 use crate::renaming::{self, RenamedWatch};
 use crate::respond::{Accept, Reply};
 use crate::shape::ShapedBody;
 use crate::upgrade::{self, Offered};
 use crate::upstream::UpstreamBody;
-use crate::verdict::{BodyShape, RequestEdit, Traffic};
 use crate::watch::{self, Begun, WatchBody, Watching};
 
 /// A request on the long way.

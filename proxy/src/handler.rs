@@ -22,11 +22,11 @@ use crate::hidden;
 use crate::listen::connection::{Connection, IncomingBody};
 use crate::listen::worker::Worker;
 use crate::phases::Stop;
+use crate::plugin::verdict::Traffic;
 use crate::record::{Class, Record};
 use crate::respond::{Accept, Reply};
 use crate::upgrade::{self, Offered};
 use crate::upstream::{HeadTimeout, SendError, UpstreamBody};
-use crate::verdict::Traffic;
 use crate::watch::Begun;
 
 /// What is parsed at most. The API server's Go library takes 1 MiB of headers; selectors of thousands of values fit here.

@@ -9,10 +9,10 @@ use std::rc::Rc;
 use ctrlmesh_wire::Verb;
 use http::{HeaderMap, Method, StatusCode};
 
-use crate::exchange::{Memory, RequestView};
 use crate::handler::Exchange;
 use crate::phases::Plugins;
-use crate::verdict::{RequestEdit, Traffic};
+use crate::plugin::verdict::{RequestEdit, Traffic};
+use crate::plugin::view::{Memory, RequestView};
 
 /// Whether an answer says that the object of a create exists: 409 has no other common reason there.
 pub(crate) fn exists(verb: Verb, subresource: &str, status: StatusCode) -> bool {

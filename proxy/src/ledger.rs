@@ -32,7 +32,7 @@ use http::HeaderMap;
 use http::header::ACCEPT;
 use tokio::time::Instant;
 
-use crate::verdict::RequestEdit;
+use crate::plugin::verdict::RequestEdit;
 use outdated::{Client, Outdated};
 
 /// Collections that one controller reads: hundreds at most. Each note is 32 bytes.

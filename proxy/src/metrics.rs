@@ -23,9 +23,9 @@ use requests::Requests;
 
 use crate::chain::{VERBS, verb_index};
 use crate::external::Way;
+use crate::plugin::verdict::Failure;
 use crate::record::Class;
 use crate::touched::TouchedRequests;
-use crate::verdict::Failure;
 
 type EntryLabels = [(&'static str, String); 2];
 

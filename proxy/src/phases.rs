@@ -15,12 +15,14 @@ use http::{HeaderMap, response};
 
 use crate::chain::{Entry, EntryId, Matched, Snapshot};
 use crate::edit::{self, EditError};
-use crate::exchange::{RequestView, ResponseView};
 use crate::instances::{CallError, Instances, Phase};
 use crate::listen::connection::Connection;
+use crate::plugin::verdict::{
+    self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit,
+};
+use crate::plugin::view::{RequestView, ResponseView};
 use crate::respond::Reply;
 use crate::touched::{self, Did, Told, Touch, TouchedRequests};
-use crate::verdict::{self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit};
 
 /// The plugins that want this request, and what they are shown of it.
 pub(crate) struct Plugins {

@@ -18,8 +18,8 @@ use crate::fate::Fate;
 use crate::listen::connection::RequestPlace;
 use crate::metrics::Metrics;
 use crate::phases::Plugins;
+use crate::plugin::verdict::{Failure, Outcome};
 use crate::upstream::Upstream;
-use crate::verdict::{Failure, Outcome};
 
 /// What a request counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

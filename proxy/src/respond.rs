@@ -11,8 +11,8 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::connection::memory::OverBound;
 use crate::external::DestinationError;
+use crate::plugin::verdict::{self, Failure, Refusal};
 use crate::upstream::{ConnectError, SendError};
-use crate::verdict::{self, Failure, Refusal};
 
 /// metav1's `StatusReasonUnknown` is the empty word, which WIT `refusal.reason` has for "the usual one".
 const UNKNOWN: &str = "Unknown";

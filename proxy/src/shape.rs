@@ -14,9 +14,9 @@ use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep};
 
 use crate::listen::connection::Connection;
+use crate::plugin::verdict::{BodyShape, Reset};
 use crate::respond::Reply;
 use crate::upstream::BoxError;
-use crate::verdict::{BodyShape, Reset};
 use crate::watch::Boundary;
 
 /// A hang is not for ever: longer than any client's own timeout, shorter than a leak.

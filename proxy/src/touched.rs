@@ -11,9 +11,9 @@ use std::time::SystemTime;
 use ctrlmesh_contract::status;
 
 use crate::chain::EntryId;
-use crate::exchange::{RequestView, printable};
+use crate::plugin::verdict::Traffic;
+use crate::plugin::view::{RequestView, printable};
 use crate::timestamp::rfc3339;
-use crate::verdict::Traffic;
 
 /// Rows of `/status`. A request that is repeated takes one.
 const MAX_ROWS: usize = 32;
@@ -178,7 +178,7 @@ mod tests {
     use ctrlmesh_wire::Verb;
 
     use super::*;
-    use crate::exchange::Memory;
+    use crate::plugin::view::Memory;
 
     fn view(name: &str) -> RequestView {
         RequestView {

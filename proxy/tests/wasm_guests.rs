@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ctrlmesh_plugins_builtin::guests;
 use ctrlmesh_proxy::harness::{Harness, HarnessError, get, response};
-use ctrlmesh_proxy::verdict::{Outcome, RequestAction, RequestEdit};
+use ctrlmesh_proxy::plugin::verdict::{Outcome, RequestAction, RequestEdit};
 use ctrlmesh_proxy::wasm::{
     CompileMode, Compiler, Engine, EntryConfig, Fault, Instance, InstanceInfo, Level, Phase, StateStore,
 };

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ctrlmesh_plugins_builtin::guests;
 use ctrlmesh_proxy::harness::{Harness, get};
-use ctrlmesh_proxy::verdict::{Failure, Outcome, RequestAction};
+use ctrlmesh_proxy::plugin::verdict::{Failure, Outcome, RequestAction};
 use ctrlmesh_proxy::wasm::SeriesValue;
 
 fn harness(guest: &str, settings: &str) -> Harness {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ctrlmesh_plugins_builtin::{builtin, guests};
 use ctrlmesh_proxy::harness::{Harness, Request, get, request, response};
-use ctrlmesh_proxy::verdict::{
+use ctrlmesh_proxy::plugin::verdict::{
     BodyShape, Refusal, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit, Traffic,
 };
 use ctrlmesh_proxy::wasm::Fault;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ctrlmesh_proxy::chain::Matcher;
 use ctrlmesh_proxy::harness::{Harness, Request};
-use ctrlmesh_proxy::verdict::{RequestAction, RequestEdit, RequestVerdict};
+use ctrlmesh_proxy::plugin::verdict::{RequestAction, RequestEdit, RequestVerdict};
 use ctrlmesh_proxy::wasm::Level;
 use serde_json::Value;
 

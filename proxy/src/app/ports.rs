@@ -12,7 +12,7 @@ use crate::connection::outage::Outage;
 use crate::error::Error;
 use crate::listen::accept;
 use crate::listen::worker::Shared;
-use crate::verdict::Traffic;
+use crate::plugin::verdict::Traffic;
 
 /// Where the sidecar listens.
 #[derive(Debug, Clone)]

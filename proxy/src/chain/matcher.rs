@@ -5,7 +5,7 @@
 
 use ctrlmesh_wire::Verb;
 
-use crate::verdict::{MatchRule, Subscription, Traffic};
+use crate::plugin::verdict::{MatchRule, Subscription, Traffic};
 
 /// Every verb, in the order of [`verb_index`].
 pub(crate) const VERBS: [Verb; 11] = [

@@ -13,7 +13,7 @@ use super::index::{Index, Matched};
 use super::matcher::{MatchQuery, Matcher};
 use super::retirement::RetirementGuard;
 use super::tally::Tally;
-use crate::verdict::Subscription;
+use crate::plugin::verdict::Subscription;
 use crate::wasm;
 
 /// A plugin at work, as the requests of one chain see it.

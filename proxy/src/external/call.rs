@@ -21,17 +21,17 @@ use crate::body::{BoxBody, ClientBody, RequestBody};
 use crate::chain::MatchQuery;
 use crate::connection::memory::head_size;
 use crate::ending::{self, Answer, answer};
-use crate::exchange::{Memory, RequestView};
 use crate::handler::user_agent;
 use crate::headers;
 use crate::listen::connection::{Connection, IncomingBody};
 use crate::listen::worker::Worker;
 use crate::phases::{Plugins, RequestDecision, Stop};
+use crate::plugin::verdict::Traffic;
+use crate::plugin::view::{Memory, RequestView};
 use crate::record::{Class, Record};
 use crate::respond::{Accept, Reply};
 use crate::shape::ShapedBody;
 use crate::upstream::{SendError, Target, Upstream, UpstreamBody};
-use crate::verdict::Traffic;
 
 /// A request whose head is read.
 pub(super) struct Call {

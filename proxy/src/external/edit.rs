@@ -7,8 +7,8 @@ use http::uri::PathAndQuery;
 
 use crate::edit::EditError;
 use crate::phases::Attributed;
+use crate::plugin::verdict::RequestEdit;
 use crate::respond::Reply;
-use crate::verdict::RequestEdit;
 
 /// Applies the edits, in order. Returns the new path and query; `None` for the client's own.
 ///

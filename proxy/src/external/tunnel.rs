@@ -18,10 +18,10 @@ use super::call::Call;
 use crate::body::ClientBody;
 use crate::ending::Answer;
 use crate::phases::Plugins;
+use crate::plugin::verdict::Failure;
 use crate::record::Record;
 use crate::respond::Reply;
 use crate::upstream::{SendError, Socket, dial};
-use crate::verdict::Failure;
 
 mod flow;
 

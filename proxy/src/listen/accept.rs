@@ -16,7 +16,7 @@ use crate::connection::outage::{Outage, Outages};
 use crate::error::Error;
 use crate::listen::worker::Order;
 use crate::metrics::Metrics;
-use crate::verdict::Traffic;
+use crate::plugin::verdict::Traffic;
 use crate::warning_rate::WarningRate;
 
 /// Connections that wait in the kernel while we are busy, or while the first chain is loaded.

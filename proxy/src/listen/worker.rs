@@ -26,8 +26,8 @@ use crate::ledger::Ledger;
 use crate::listen::connection::{self, Service, Timeouts};
 use crate::listen::tls::ServerTls;
 use crate::metrics::Metrics;
+use crate::plugin::verdict::Traffic;
 use crate::upstream::{Credentials, Limits, Target, Upstream};
-use crate::verdict::Traffic;
 use crate::warning_rate::WarningRate;
 use crate::wasm::{Engine, StateStore};
 

@@ -6,7 +6,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::Durations;
-use crate::verdict::Failure;
+use crate::plugin::verdict::Failure;
 
 type Label = (&'static str, &'static str);
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::exchange::{NamedRule, Part};
+use crate::plugin::verdict::{RequestAction, RequestVerdict, ResponseAction, ResponseVerdict};
+use crate::plugin::view::{NamedRule, Part};
 use crate::touched::Did;
-use crate::verdict::{RequestAction, RequestVerdict, ResponseAction, ResponseVerdict};
 
 type Done = Vec<(String, Did)>;
 
@@ -67,7 +67,7 @@ fn done_by(delay: Duration, did: impl Iterator<Item = Did>, cause: Option<&str>,
     }
     let acting = rules(Part::Action).join(", ");
     let rule = if acting.is_empty() {
-        crate::exchange::rule_name(cause.unwrap_or_default())
+        crate::plugin::view::rule_name(cause.unwrap_or_default())
     } else {
         acting
     };
@@ -78,7 +78,7 @@ fn done_by(delay: Duration, did: impl Iterator<Item = Did>, cause: Option<&str>,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::{BodyShape, Refusal, Reset, ResponseEdit};
+    use crate::plugin::verdict::{BodyShape, Refusal, Reset, ResponseEdit};
 
     fn named(name: &str, decides: Part) -> NamedRule {
         NamedRule {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
-use crate::verdict::{BodyShape, Refusal};
+use crate::plugin::verdict::{BodyShape, Refusal};
 
 /// Edits in one verdict.
 const MAX_EDITS: usize = 64;
@@ -314,7 +314,7 @@ mod tests {
             cut_after: None,
             end_after: None,
             expired: false,
-            reset: crate::verdict::Reset::Cancel,
+            reset: crate::plugin::verdict::Reset::Cancel,
         };
         assert!(body_shape(shape.clone()).is_ok());
         assert!(

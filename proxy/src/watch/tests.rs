@@ -12,7 +12,7 @@ use crate::chain::{Counter, Kind};
 use crate::connection::notifier::Signal;
 use crate::ledger::tests::{READER, resumed_as};
 use crate::ledger::{Known, Ledger};
-use crate::verdict::RequestEdit;
+use crate::plugin::verdict::RequestEdit;
 
 type Frames = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;
 

@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::verdict::Traffic;
+use crate::plugin::verdict::Traffic;
 use crate::wasm::Held;
 
 /// A request as plugins see it (WIT `exchange.request`).
