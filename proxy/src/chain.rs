@@ -20,17 +20,20 @@ mod error;
 mod handle;
 mod health;
 mod index;
+pub(crate) mod instances;
 mod labels;
 mod matcher;
 mod metrics;
 mod packed;
 mod past;
+pub(crate) mod phases;
 mod retirement;
 mod snapshot;
 mod source;
 pub(crate) mod tally;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod touched;
 pub mod watch;
 
 pub use build::Host;

@@ -11,7 +11,7 @@ use ctrlmesh_wire::{
 use http::{HeaderMap, Uri};
 
 use crate::chain::EntryId;
-use crate::phases::Attributed;
+use crate::chain::phases::Attributed;
 use crate::plugin::verdict::RequestEdit;
 use crate::respond::Reply;
 

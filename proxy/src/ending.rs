@@ -7,8 +7,8 @@ use std::rc::Rc;
 use http::Response;
 
 use crate::body::ClientBody;
+use crate::chain::phases::Stop;
 use crate::listen::connection::Connection;
-use crate::phases::Stop;
 use crate::plugin::verdict::{Failure, Reset};
 use crate::record::Record;
 use crate::respond::{self, Accept, Reply};

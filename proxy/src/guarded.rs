@@ -14,6 +14,7 @@ use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode, Uri, response};
 
 use crate::body::{BoxBody, ClientBody, RequestBody};
+use crate::chain::phases::{Attributed, Plugins, RequestDecision, Stop, shaping};
 use crate::chain::{EntryId, Kind, Matched, Snapshot};
 use crate::delete_options;
 use crate::edit::{self, EditError, Edited};
@@ -22,7 +23,6 @@ use crate::handler::{Exchange, user_agent};
 use crate::leadership::Overheard;
 use crate::ledger::{Known, Position, Reader, Representation};
 use crate::listen::connection::IncomingBody;
-use crate::phases::{Attributed, Plugins, RequestDecision, Stop, shaping};
 use crate::plugin::verdict::{BodyShape, RequestEdit, Traffic};
 use crate::plugin::view::{Memory, RequestView};
 use crate::record::Record;

@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, V
 use tokio::time::Instant;
 
 use crate::body::{ClientBody, RequestBody};
+use crate::chain::phases::Stop;
 use crate::chain::{Kind, MatchQuery};
 use crate::connection::memory::head_size;
 use crate::ending::{self, Answer, answer};
@@ -21,7 +22,6 @@ use crate::headers;
 use crate::hidden;
 use crate::listen::connection::{Connection, IncomingBody};
 use crate::listen::worker::Worker;
-use crate::phases::Stop;
 use crate::plugin::verdict::Traffic;
 use crate::record::{Class, Record};
 use crate::respond::{Accept, Reply};

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use ctrlmesh_wire::Verb;
 use http::{HeaderMap, Method, StatusCode};
 
+use crate::chain::phases::Plugins;
 use crate::handler::Exchange;
-use crate::phases::Plugins;
 use crate::plugin::verdict::{RequestEdit, Traffic};
 use crate::plugin::view::{Memory, RequestView};
 

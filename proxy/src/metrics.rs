@@ -21,11 +21,11 @@ use ctrlmesh_contract::status::ApiTraffic as ApiTrafficStatus;
 pub(crate) use durations::Durations;
 use requests::Requests;
 
+use crate::chain::touched::TouchedRequests;
 use crate::chain::{VERBS, verb_index};
 use crate::external::Way;
 use crate::plugin::verdict::Failure;
 use crate::record::Class;
-use crate::touched::TouchedRequests;
 
 type EntryLabels = [(&'static str, String); 2];
 

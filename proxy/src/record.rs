@@ -12,12 +12,12 @@ use http::{Method, StatusCode, Uri, response};
 use tokio::time::Instant;
 
 use crate::chain::Ticket;
+use crate::chain::phases::Plugins;
 use crate::connection::memory::OverBound;
 use crate::external::Way;
 use crate::fate::Fate;
 use crate::listen::connection::RequestPlace;
 use crate::metrics::Metrics;
-use crate::phases::Plugins;
 use crate::plugin::verdict::{Failure, Outcome};
 use crate::upstream::Upstream;
 

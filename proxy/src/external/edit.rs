@@ -5,8 +5,8 @@ use ctrlmesh_wire::QueryEditor;
 use http::Uri;
 use http::uri::PathAndQuery;
 
+use crate::chain::phases::Attributed;
 use crate::edit::EditError;
-use crate::phases::Attributed;
 use crate::plugin::verdict::RequestEdit;
 use crate::respond::Reply;
 

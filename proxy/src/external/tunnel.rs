@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::Call;
 use crate::body::ClientBody;
+use crate::chain::phases::Plugins;
 use crate::ending::Answer;
-use crate::phases::Plugins;
 use crate::plugin::verdict::Failure;
 use crate::record::Record;
 use crate::respond::Reply;

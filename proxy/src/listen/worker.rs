@@ -14,12 +14,12 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::chain::instances::Instances;
 use crate::chain::{ChainHandle, Counter, Kind, Snapshot, Ticket};
 use crate::connection::memory::RequestMemory;
 use crate::connection::notifier::Signal;
 use crate::connection::outage::Outage;
 use crate::external::{self, External};
-use crate::instances::Instances;
 use crate::leader_lock::LeaderLocks;
 use crate::leadership::Leadership;
 use crate::ledger::Ledger;

@@ -13,16 +13,16 @@ use std::time::Duration;
 use ctrlmesh_contract::FailurePolicy;
 use http::{HeaderMap, response};
 
+use crate::chain::instances::{CallError, Instances, Phase};
+use crate::chain::touched::{self, Did, Told, Touch, TouchedRequests};
 use crate::chain::{Entry, EntryId, Matched, Snapshot};
 use crate::edit::{self, EditError};
-use crate::instances::{CallError, Instances, Phase};
 use crate::listen::connection::Connection;
 use crate::plugin::verdict::{
     self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit,
 };
 use crate::plugin::view::{RequestView, ResponseView};
 use crate::respond::Reply;
-use crate::touched::{self, Did, Told, Touch, TouchedRequests};
 
 /// The plugins that want this request, and what they are shown of it.
 pub(crate) struct Plugins {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::chain::touched::Did;
 use crate::plugin::verdict::{RequestAction, RequestVerdict, ResponseAction, ResponseVerdict};
 use crate::plugin::view::{NamedRule, Part};
-use crate::touched::Did;
 
 type Done = Vec<(String, Did)>;
 
