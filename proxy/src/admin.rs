@@ -22,8 +22,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::ChainHandle;
-use crate::leadership::Leadership;
-use crate::ledger::Ledger;
+use crate::client::leadership::Leadership;
+use crate::client::list_views::Ledger;
 use crate::listen::accept::REST;
 use crate::listen::connection::Timeouts;
 use crate::metrics::Metrics;

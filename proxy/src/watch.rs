@@ -17,8 +17,8 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body::{Body, Frame};
 
 use crate::chain::Ticket;
+use crate::client::list_views::Position;
 use crate::connection::notifier::Listener;
-use crate::ledger::Position;
 use crate::respond::Reply;
 use crate::upstream::BoxError;
 

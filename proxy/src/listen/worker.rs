@@ -16,13 +16,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::chain::instances::Instances;
 use crate::chain::{ChainHandle, Counter, Kind, Snapshot, Ticket};
+use crate::client::leader_locks::LeaderLocks;
+use crate::client::leadership::Leadership;
+use crate::client::list_views::Ledger;
 use crate::connection::memory::RequestMemory;
 use crate::connection::notifier::Signal;
 use crate::connection::outage::Outage;
 use crate::external::{self, External};
-use crate::leader_lock::LeaderLocks;
-use crate::leadership::Leadership;
-use crate::ledger::Ledger;
 use crate::listen::connection::{self, Service, Timeouts};
 use crate::listen::tls::ServerTls;
 use crate::metrics::Metrics;

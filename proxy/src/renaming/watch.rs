@@ -8,7 +8,7 @@ use ctrlmesh_wire::WatchEncoding;
 use ctrlmesh_wire::rename::{Rename, RenameError, WatchRenamer};
 use http_body::{Body, Frame};
 
-use crate::leadership::Overheard;
+use crate::client::leadership::Overheard;
 use crate::upstream::BoxError;
 
 /// A watch on its way to the client.

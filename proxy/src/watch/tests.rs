@@ -9,9 +9,9 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::chain::tally::Tally;
 use crate::chain::{Counter, Kind};
+use crate::client::list_views::tests::{READER, resumed_as};
+use crate::client::list_views::{Known, Ledger};
 use crate::connection::notifier::Signal;
-use crate::ledger::tests::{READER, resumed_as};
-use crate::ledger::{Known, Ledger};
 use crate::plugin::verdict::RequestEdit;
 
 type Frames = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;

@@ -22,7 +22,7 @@ use http::header::CONTENT_TYPE;
 use http::response::Parts;
 use tokio::time::Instant;
 
-use crate::leader_lock::MAX_BODY;
+use crate::client::leader_locks::MAX_BODY;
 
 mod election;
 
