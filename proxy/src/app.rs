@@ -13,7 +13,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::Admin;
 use crate::chain::Snapshot;
 use crate::config::Settings;
 use crate::connection::memory::RequestMemory;
@@ -26,9 +25,10 @@ use crate::listen::connection::{HEAD_TIMEOUT, Timeouts};
 use crate::listen::tls::ServerTls;
 use crate::listen::worker::{self, Order, Shared};
 use crate::memory_limit;
-use crate::metrics::Metrics;
+use crate::observe::admin::Admin;
+use crate::observe::metrics::Metrics;
+use crate::observe::readiness::{Guard, Readiness};
 use crate::plugin::verdict::Traffic;
-use crate::readiness::{Guard, Readiness};
 use crate::upstream::Target;
 use crate::wasm::{Engine, GuestMemory, MemorySeries, PluginSeries, StateStore};
 

@@ -12,8 +12,8 @@ use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, Sleep};
 
 use crate::listen::connection::IncomingBody;
+use crate::observe::record::Record;
 use crate::plugin::verdict::Failure;
-use crate::record::Record;
 use crate::respond::Reply;
 use crate::shape::BrokenOff;
 use crate::upstream::{BoxError, UpstreamBody};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::admin;
 use crate::config::Settings;
+use crate::observe::admin;
 use crate::upstream::MAX_LOOKUPS;
 
 /// Standard streams, event loops, listening sockets, watched directories, files being read, the compiler's pipes.

@@ -16,7 +16,7 @@ use crate::app::Addresses;
 use crate::connection::notifier::Signal;
 use crate::connection::outage::Outage;
 use crate::error::Error;
-use crate::metrics::Metrics;
+use crate::observe::metrics::Metrics;
 use crate::upstream::{Gate, Limits, Target, Trust};
 
 mod advertised;

@@ -21,7 +21,6 @@
 //! | `start_gate`, `redirect` | what kubelet runs besides: a hook that holds up a pod's other containers, rules that lead traffic here |
 //! | `harness` | a plugin's shipped bytes in the real engine, for its author's tests |
 
-mod admin;
 pub mod announce;
 pub mod app;
 mod body;
@@ -43,21 +42,17 @@ mod headers;
 mod hidden;
 mod listen;
 mod memory_limit;
-mod metrics;
+pub mod observe;
 pub mod plugin;
-mod readiness;
-mod record;
 pub mod redirect;
 mod renaming;
 mod respond;
 mod shape;
 pub mod start_gate;
-pub mod telemetry;
 pub mod termination;
 mod timestamp;
 mod upgrade;
 pub mod upstream;
-mod warning_rate;
 pub mod wasm;
 mod watch;
 

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use ctrlmesh_proxy::app::App;
 use ctrlmesh_proxy::config::{Cli, Command, Init, Settings};
-use ctrlmesh_proxy::{announce, redirect, start_gate, telemetry, termination, wasm};
+use ctrlmesh_proxy::observe::telemetry;
+use ctrlmesh_proxy::{announce, redirect, start_gate, termination, wasm};
 
 /// Thread-local heaps suit one event loop per thread.
 #[global_allocator]

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue};
 use http_body::Body;
 
 use crate::body::{self, RequestBody};
-use crate::record::Record;
+use crate::observe::record::Record;
 use crate::respond::Reply;
 use crate::upstream::BoxError;
 

@@ -15,7 +15,7 @@ use crate::chain::{self, ChainHandle, Labels, Past, Place, Prepare, Required, So
 use crate::config::Settings;
 use crate::error::Error;
 use crate::listen::worker::{Order, Shared};
-use crate::readiness::{Guard, Readiness};
+use crate::observe::readiness::{Guard, Readiness};
 use crate::wasm::{CompileMode, Compiler, InstanceInfo};
 
 /// The chain in force, empty at first.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::chain::{Admission, ChainHandle, Entry, EntryId, Snapshot};
-use crate::metrics::{EntryMetrics, Metrics};
+use crate::observe::metrics::{EntryMetrics, Metrics};
 use crate::wasm::{self, Engine, Fault, Instance};
 
 /// One worker's instances.

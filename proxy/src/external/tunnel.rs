@@ -18,8 +18,8 @@ use super::call::Call;
 use crate::body::ClientBody;
 use crate::chain::phases::Plugins;
 use crate::ending::Answer;
+use crate::observe::record::Record;
 use crate::plugin::verdict::Failure;
-use crate::record::Record;
 use crate::respond::Reply;
 use crate::upstream::{SendError, Socket, dial};
 
@@ -141,8 +141,8 @@ mod tests {
 
     use super::*;
     use crate::external::Way;
-    use crate::metrics::Metrics;
-    use crate::record::Class;
+    use crate::observe::metrics::Metrics;
+    use crate::observe::record::Class;
 
     fn flow() -> Rc<Flow> {
         let metrics = Metrics::new(Metrics::registry());

@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 use crate::connection::outage::{Outage, Outages};
 use crate::error::Error;
 use crate::listen::worker::Order;
-use crate::metrics::Metrics;
+use crate::observe::metrics::Metrics;
+use crate::observe::warning_rate::WarningRate;
 use crate::plugin::verdict::Traffic;
-use crate::warning_rate::WarningRate;
 
 /// Connections that wait in the kernel while we are busy, or while the first chain is loaded.
 const BACKLOG: i32 = 1024;

@@ -25,10 +25,10 @@ use crate::connection::outage::Outage;
 use crate::external::{self, External};
 use crate::listen::connection::{self, Service, Timeouts};
 use crate::listen::tls::ServerTls;
-use crate::metrics::Metrics;
+use crate::observe::metrics::Metrics;
+use crate::observe::warning_rate::WarningRate;
 use crate::plugin::verdict::Traffic;
 use crate::upstream::{Credentials, Limits, Target, Upstream};
-use crate::warning_rate::WarningRate;
 use crate::wasm::{Engine, StateStore};
 
 /// What every worker thread is made of; shared.

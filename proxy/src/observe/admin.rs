@@ -26,9 +26,9 @@ use crate::client::leadership::Leadership;
 use crate::client::list_views::Ledger;
 use crate::listen::accept::REST;
 use crate::listen::connection::Timeouts;
-use crate::metrics::Metrics;
-use crate::readiness::Readiness;
-use crate::warning_rate::WarningRate;
+use crate::observe::metrics::Metrics;
+use crate::observe::readiness::Readiness;
+use crate::observe::warning_rate::WarningRate;
 
 /// Probes, a scraper, the manager: a handful.
 pub(crate) const MAX_CONNECTIONS: usize = 64;

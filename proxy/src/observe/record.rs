@@ -17,7 +17,7 @@ use crate::connection::memory::OverBound;
 use crate::external::Way;
 use crate::fate::Fate;
 use crate::listen::connection::RequestPlace;
-use crate::metrics::Metrics;
+use crate::observe::metrics::Metrics;
 use crate::plugin::verdict::{Failure, Outcome};
 use crate::upstream::Upstream;
 

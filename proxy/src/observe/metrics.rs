@@ -24,8 +24,8 @@ use requests::Requests;
 use crate::chain::touched::TouchedRequests;
 use crate::chain::{VERBS, verb_index};
 use crate::external::Way;
+use crate::observe::record::Class;
 use crate::plugin::verdict::Failure;
-use crate::record::Class;
 
 type EntryLabels = [(&'static str, String); 2];
 
