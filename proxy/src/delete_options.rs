@@ -8,8 +8,8 @@ use ctrlmesh_wire::{DeleteOptionEdit, DeleteOptionsError, edit_delete_options};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 
-use crate::body::RequestBody;
 use crate::respond::Reply;
+use crate::stream::body::RequestBody;
 
 /// Edits the options in a body; one that is empty stays so.
 ///

@@ -6,13 +6,13 @@ use std::rc::Rc;
 
 use http::Response;
 
-use crate::body::ClientBody;
 use crate::chain::phases::Stop;
 use crate::listen::connection::Connection;
 use crate::observe::record::Record;
 use crate::plugin::verdict::{Failure, Reset};
 use crate::respond::{self, Accept, Reply};
-use crate::shape::{BrokenOff, LONGEST_HANG};
+use crate::stream::body::ClientBody;
+use crate::stream::shape::{BrokenOff, LONGEST_HANG};
 use crate::upstream::BoxError;
 
 /// What a request ends with. An error is no response: hyper resets the stream or closes the connection.

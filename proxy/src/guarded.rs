@@ -13,7 +13,6 @@ use ctrlmesh_wire::{DeleteOptionEdit, Query, RequestInfo, Verb};
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode, Uri, response};
 
-use crate::body::{BoxBody, ClientBody, RequestBody};
 use crate::chain::phases::{Attributed, Plugins, RequestDecision, Stop, shaping};
 use crate::chain::{EntryId, Kind, Matched, Snapshot};
 use crate::client::leadership::Overheard;
@@ -26,12 +25,13 @@ use crate::listen::connection::IncomingBody;
 use crate::observe::record::Record;
 use crate::plugin::verdict::{BodyShape, RequestEdit, Traffic};
 use crate::plugin::view::{Memory, RequestView};
-use crate::renaming::{self, RenamedWatch};
 use crate::respond::{Accept, Reply};
-use crate::shape::ShapedBody;
+use crate::stream::body::{BoxBody, ClientBody, RequestBody};
+use crate::stream::renaming::{self, RenamedWatch};
+use crate::stream::shape::ShapedBody;
+use crate::stream::watch::{self, Begun, WatchBody, Watching};
 use crate::upgrade::{self, Offered};
 use crate::upstream::UpstreamBody;
-use crate::watch::{self, Begun, WatchBody, Watching};
 
 /// A request on the long way.
 pub(crate) struct Guarded {

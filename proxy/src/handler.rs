@@ -11,7 +11,6 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use tokio::time::Instant;
 
-use crate::body::{ClientBody, RequestBody};
 use crate::chain::phases::Stop;
 use crate::chain::{Kind, MatchQuery};
 use crate::connection::memory::head_size;
@@ -25,9 +24,10 @@ use crate::listen::worker::Worker;
 use crate::observe::record::{Class, Record};
 use crate::plugin::verdict::Traffic;
 use crate::respond::{Accept, Reply};
+use crate::stream::body::{ClientBody, RequestBody};
+use crate::stream::watch::Begun;
 use crate::upgrade::{self, Offered};
 use crate::upstream::{HeadTimeout, SendError, UpstreamBody};
-use crate::watch::Begun;
 
 /// What is parsed at most. The API server's Go library takes 1 MiB of headers; selectors of thousands of values fit here.
 pub(crate) const MAX_URI: usize = 32 << 10;

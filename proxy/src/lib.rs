@@ -23,7 +23,6 @@
 
 pub mod announce;
 pub mod app;
-mod body;
 pub mod chain;
 mod client;
 pub mod config;
@@ -45,15 +44,13 @@ mod memory_limit;
 pub mod observe;
 pub mod plugin;
 pub mod redirect;
-mod renaming;
 mod respond;
-mod shape;
 pub mod start_gate;
+mod stream;
 pub mod termination;
 mod timestamp;
 mod upgrade;
 pub mod upstream;
 pub mod wasm;
-mod watch;
 
 pub use error::Error;

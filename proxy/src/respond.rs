@@ -244,7 +244,7 @@ impl Reply {
                     .failure(Failure::Timeout);
                 if repeatable { reply.retry_after(1) } else { reply }
             }
-            SendError::RequestBody { source } if source.is::<crate::body::SlowBody>() => Self::slow_body(),
+            SendError::RequestBody { source } if source.is::<crate::stream::body::SlowBody>() => Self::slow_body(),
             SendError::RequestBody { .. } => {
                 Self::new(StatusCode::BAD_REQUEST, format!("the request body broke off: {error}"))
                     .failure(Failure::ClientGone)

@@ -10,14 +10,14 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
-use crate::body::{ClientBody, RequestBody};
 use crate::ending::answer;
 use crate::fate::Fate;
 use crate::handler::Exchange;
 use crate::headers;
 use crate::respond::{Accept, Reply};
+use crate::stream::body::{ClientBody, RequestBody};
+use crate::stream::watch::Watching;
 use crate::upstream::{Upgrade, UpgradedStream, UpstreamBody};
-use crate::watch::Watching;
 
 /// Bytes in flight in each direction: a port-forward of a database dump should not crawl.
 const BUFFER: usize = 64 << 10;

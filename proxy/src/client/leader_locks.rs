@@ -14,8 +14,8 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http_body::Body;
 
-use crate::body::RequestBody;
 use crate::respond::Reply;
+use crate::stream::body::RequestBody;
 
 /// What controller-runtime and client-go's examples add to the user agent (`rest.AddUserAgent(config, "leader-election")`).
 const USER_AGENT: &str = "leader-election";

@@ -17,9 +17,9 @@ use tokio::time::MissedTickBehavior;
 
 use super::External;
 use super::api_server::REFRESH;
-use crate::body::RequestBody;
 use crate::handler::OWN_USER_AGENT;
 use crate::listen::worker::Worker;
+use crate::stream::body::RequestBody;
 use crate::upstream::{BoxError, SendError};
 
 /// An answer that takes longer is given up until the next, names in it that are looked up included.

@@ -17,7 +17,6 @@ use tokio::time::Instant;
 
 use super::destination::{Destination, ENDPOINT, Way};
 use super::{External, edit, tunnel};
-use crate::body::{BoxBody, ClientBody, RequestBody};
 use crate::chain::MatchQuery;
 use crate::chain::phases::{Plugins, RequestDecision, Stop};
 use crate::connection::memory::head_size;
@@ -30,7 +29,8 @@ use crate::observe::record::{Class, Record};
 use crate::plugin::verdict::Traffic;
 use crate::plugin::view::{Memory, RequestView};
 use crate::respond::{Accept, Reply};
-use crate::shape::ShapedBody;
+use crate::stream::body::{BoxBody, ClientBody, RequestBody};
+use crate::stream::shape::ShapedBody;
 use crate::upstream::{SendError, Target, Upstream, UpstreamBody};
 
 /// A request whose head is read.

@@ -15,12 +15,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::call::Call;
-use crate::body::ClientBody;
 use crate::chain::phases::Plugins;
 use crate::ending::Answer;
 use crate::observe::record::Record;
 use crate::plugin::verdict::Failure;
 use crate::respond::Reply;
+use crate::stream::body::ClientBody;
 use crate::upstream::{SendError, Socket, dial};
 
 mod flow;

@@ -19,7 +19,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::body::ClientBody;
 use crate::connection::memory::{ConnectionMemory, OverBound};
 use crate::connection::notifier::Signal;
 use crate::connection::outage::Outage;
@@ -27,7 +26,8 @@ use crate::ending::Answer;
 use crate::external::{self, External};
 use crate::handler;
 use crate::listen::worker::{LocalExecutor, Worker};
-use crate::shape::LONGEST_HANG;
+use crate::stream::body::ClientBody;
+use crate::stream::shape::LONGEST_HANG;
 use crate::upstream::BoxError;
 
 mod activity;

@@ -6,9 +6,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::time::Instant;
 
 use super::*;
-use crate::body::ClientBody;
 use crate::connection::notifier::Signal;
 use crate::listen::connection::{Timeouts, serve_http1};
+use crate::stream::body::ClientBody;
 use crate::upstream::BoxError;
 
 const TIMEOUTS: Timeouts = Timeouts {

@@ -15,7 +15,7 @@ use crate::listen::connection::IncomingBody;
 use crate::observe::record::Record;
 use crate::plugin::verdict::Failure;
 use crate::respond::Reply;
-use crate::shape::BrokenOff;
+use crate::stream::shape::BrokenOff;
 use crate::upstream::{BoxError, UpstreamBody};
 
 /// A client that sends nothing of its body for so long is given up: the API server would wait as long itself.

@@ -8,9 +8,9 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CO
 use http::{HeaderMap, HeaderValue};
 use http_body::Body;
 
-use crate::body::{self, RequestBody};
 use crate::observe::record::Record;
 use crate::respond::Reply;
+use crate::stream::body::{self, RequestBody};
 use crate::upstream::BoxError;
 
 mod watch;

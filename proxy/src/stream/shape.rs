@@ -16,8 +16,8 @@ use tokio::time::{Instant, Sleep};
 use crate::listen::connection::Connection;
 use crate::plugin::verdict::{BodyShape, Reset};
 use crate::respond::Reply;
+use crate::stream::watch::Boundary;
 use crate::upstream::BoxError;
-use crate::watch::Boundary;
 
 /// A hang is not for ever: longer than any client's own timeout, shorter than a leak.
 pub(crate) const LONGEST_HANG: Duration = Duration::from_secs(600);
