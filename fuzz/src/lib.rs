@@ -16,9 +16,11 @@ pub use request_info::request_info;
 pub use selector::selector;
 
 /// What the parser of destinations takes from the sidecar.
-mod handler {
-    /// As the sidecar's.
-    pub(crate) const MAX_URI: usize = 32 << 10;
+mod request {
+    pub(crate) mod handler {
+        /// As the sidecar's.
+        pub(crate) const MAX_URI: usize = 32 << 10;
+    }
 }
 
 /// The input up to the first line feed, and the rest.

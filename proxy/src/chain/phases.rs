@@ -16,12 +16,12 @@ use http::{HeaderMap, response};
 use crate::chain::instances::{CallError, Instances, Phase};
 use crate::chain::touched::{self, Did, Told, Touch, TouchedRequests};
 use crate::chain::{Entry, EntryId, Matched, Snapshot};
-use crate::edit::{self, EditError};
 use crate::listen::connection::Connection;
 use crate::plugin::verdict::{
     self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit,
 };
 use crate::plugin::view::{RequestView, ResponseView};
+use crate::request::edit::{self, EditError};
 use crate::respond::Reply;
 
 /// The plugins that want this request, and what they are shown of it.

@@ -17,8 +17,8 @@ use tokio::time::MissedTickBehavior;
 
 use super::External;
 use super::api_server::REFRESH;
-use crate::handler::OWN_USER_AGENT;
 use crate::listen::worker::Worker;
+use crate::request::handler::OWN_USER_AGENT;
 use crate::stream::body::RequestBody;
 use crate::upstream::{BoxError, SendError};
 

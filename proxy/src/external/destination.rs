@@ -17,7 +17,7 @@ use super::targets::Place;
 pub(super) const ENDPOINT: HeaderName = HeaderName::from_static("mesh-real-endpoint");
 
 /// Path and query at most, as for API traffic.
-const MAX_URI: usize = crate::handler::MAX_URI;
+const MAX_URI: usize = crate::request::handler::MAX_URI;
 
 /// How a request came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

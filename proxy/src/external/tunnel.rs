@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::Call;
 use crate::chain::phases::Plugins;
-use crate::ending::Answer;
 use crate::observe::record::Record;
 use crate::plugin::verdict::Failure;
+use crate::request::ending::Answer;
 use crate::respond::Reply;
 use crate::stream::body::ClientBody;
 use crate::upstream::{SendError, Socket, dial};

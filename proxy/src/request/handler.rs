@@ -14,19 +14,19 @@ use tokio::time::Instant;
 use crate::chain::phases::Stop;
 use crate::chain::{Kind, MatchQuery};
 use crate::connection::memory::head_size;
-use crate::ending::{self, Answer, answer};
 use crate::fate::Fate;
-use crate::guarded::Guarded;
-use crate::headers;
-use crate::hidden;
 use crate::listen::connection::{Connection, IncomingBody};
 use crate::listen::worker::Worker;
 use crate::observe::record::{Class, Record};
 use crate::plugin::verdict::Traffic;
+use crate::request::ending::{self, Answer, answer};
+use crate::request::filtered::Guarded;
+use crate::request::headers;
+use crate::request::hidden;
+use crate::request::upgrade::{self, Offered};
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{ClientBody, RequestBody};
 use crate::stream::watch::Begun;
-use crate::upgrade::{self, Offered};
 use crate::upstream::{HeadTimeout, SendError, UpstreamBody};
 
 /// What is parsed at most. The API server's Go library takes 1 MiB of headers; selectors of thousands of values fit here.

@@ -10,10 +10,10 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
-use crate::ending::answer;
 use crate::fate::Fate;
-use crate::handler::Exchange;
-use crate::headers;
+use crate::request::ending::answer;
+use crate::request::handler::Exchange;
+use crate::request::headers;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{ClientBody, RequestBody};
 use crate::stream::watch::Watching;

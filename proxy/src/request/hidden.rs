@@ -10,9 +10,9 @@ use ctrlmesh_wire::Verb;
 use http::{HeaderMap, Method, StatusCode};
 
 use crate::chain::phases::Plugins;
-use crate::handler::Exchange;
 use crate::plugin::verdict::{RequestEdit, Traffic};
 use crate::plugin::view::{Memory, RequestView};
+use crate::request::handler::Exchange;
 
 /// Whether an answer says that the object of a create exists: 409 has no other common reason there.
 pub(crate) fn exists(verb: Verb, subresource: &str, status: StatusCode) -> bool {

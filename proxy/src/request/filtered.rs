@@ -17,20 +17,20 @@ use crate::chain::phases::{Attributed, Plugins, RequestDecision, Stop, shaping};
 use crate::chain::{EntryId, Kind, Matched, Snapshot};
 use crate::client::leadership::Overheard;
 use crate::client::list_views::{Known, Position, Reader, Representation};
-use crate::delete_options;
-use crate::edit::{self, EditError, Edited};
-use crate::ending::{Answer, answer};
-use crate::handler::{Exchange, user_agent};
 use crate::listen::connection::IncomingBody;
 use crate::observe::record::Record;
 use crate::plugin::verdict::{BodyShape, RequestEdit, Traffic};
 use crate::plugin::view::{Memory, RequestView};
+use crate::request::delete_options;
+use crate::request::edit::{self, EditError, Edited};
+use crate::request::ending::{Answer, answer};
+use crate::request::handler::{Exchange, user_agent};
+use crate::request::upgrade::{self, Offered};
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{BoxBody, ClientBody, RequestBody};
 use crate::stream::renaming::{self, RenamedWatch};
 use crate::stream::shape::ShapedBody;
 use crate::stream::watch::{self, Begun, WatchBody, Watching};
-use crate::upgrade::{self, Offered};
 use crate::upstream::UpstreamBody;
 
 /// A request on the long way.
