@@ -10,10 +10,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use ctrlmesh_contract::signature::PublicKeys;
 
+pub use crate::commands::init::Init;
 use crate::error::Error;
 pub use crate::external::{Allow, ExternalSettings};
 use crate::memory_limit;
-pub use crate::redirect::Init;
 
 /// The sidecar of ctrlmesh: a programmable proxy between a Kubernetes controller and its API server.
 #[derive(Debug, Parser)]

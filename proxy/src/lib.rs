@@ -21,10 +21,10 @@
 //! | `start_gate`, `redirect` | what kubelet runs besides: a hook that holds up a pod's other containers, rules that lead traffic here |
 //! | `harness` | a plugin's shipped bytes in the real engine, for its author's tests |
 
-pub mod announce;
 pub mod app;
 pub mod chain;
 mod client;
+pub mod commands;
 pub mod config;
 mod connection;
 mod descriptors;
@@ -36,10 +36,8 @@ mod listen;
 mod memory_limit;
 pub mod observe;
 pub mod plugin;
-pub mod redirect;
 mod request;
 mod respond;
-pub mod start_gate;
 mod stream;
 pub mod termination;
 mod timestamp;

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ctrlmesh_proxy::app::App;
+use ctrlmesh_proxy::commands::{announce, init, wait_ready};
 use ctrlmesh_proxy::config::{Cli, Command, Init, Settings};
 use ctrlmesh_proxy::observe::telemetry;
-use ctrlmesh_proxy::{announce, redirect, start_gate, termination, wasm};
+use ctrlmesh_proxy::{termination, wasm};
 
 /// Thread-local heaps suit one event loop per thread.
 #[global_allocator]
@@ -19,7 +20,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.command {
         Some(Command::Compile(compile)) => wasm::compile_child_main(compile.memory_bytes),
-        Some(Command::WaitReady(wait)) => start_gate::run(wait.admin_address, wait.time()),
+        Some(Command::WaitReady(wait)) => wait_ready::run(wait.admin_address, wait.time()),
         Some(Command::Init(init)) => rules(&init, &cli.settings),
         None => sidecar(cli.settings),
     }
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
 
 fn rules(init: &Init, settings: &Settings) -> ExitCode {
     let done = telemetry::init(&settings.log, settings.log_format)
-        .and_then(|()| redirect::run(init).map_err(|error| error.to_string()));
+        .and_then(|()| init::run(init).map_err(|error| error.to_string()));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {

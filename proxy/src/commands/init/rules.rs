@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     /// What google/nftables says for the same rules (`tests/golden/redirects.go`).
-    const GOLDEN: &str = include_str!("../../../tests/golden/redirects.jsonl");
+    const GOLDEN: &str = include_str!("../../../../tests/golden/redirects.jsonl");
 
     #[derive(Deserialize)]
     struct Line {

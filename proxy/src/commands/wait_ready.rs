@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::announce;
+use crate::commands::announce;
 
 /// Between two questions: what a controller's start is delayed by at most beyond need.
 const PAUSE: Duration = Duration::from_millis(20);
