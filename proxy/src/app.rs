@@ -13,18 +13,18 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::app::descriptors::Descriptors;
 use crate::chain::Snapshot;
 use crate::config::Settings;
+use crate::config::memory_limit;
 use crate::connection::memory::RequestMemory;
 use crate::connection::outage::Outage;
-use crate::descriptors::Descriptors;
 use crate::error::Error;
 use crate::external;
 use crate::listen::accept;
 use crate::listen::connection::{HEAD_TIMEOUT, Timeouts};
 use crate::listen::tls::ServerTls;
 use crate::listen::worker::{self, Order, Shared};
-use crate::memory_limit;
 use crate::observe::admin::Admin;
 use crate::observe::metrics::Metrics;
 use crate::observe::readiness::{Guard, Readiness};
@@ -32,6 +32,7 @@ use crate::plugin::verdict::Traffic;
 use crate::upstream::Target;
 use crate::wasm::{Engine, GuestMemory, MemorySeries, PluginSeries, StateStore};
 
+mod descriptors;
 mod feed;
 mod ports;
 

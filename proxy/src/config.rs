@@ -11,9 +11,11 @@ use clap::{Args, Parser, Subcommand};
 use ctrlmesh_contract::signature::PublicKeys;
 
 pub use crate::commands::init::Init;
+use crate::config::memory_limit;
 use crate::error::Error;
 pub use crate::external::{Allow, ExternalSettings};
-use crate::memory_limit;
+
+pub(crate) mod memory_limit;
 
 /// The sidecar of ctrlmesh: a programmable proxy between a Kubernetes controller and its API server.
 #[derive(Debug, Parser)]

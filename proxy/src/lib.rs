@@ -27,13 +27,9 @@ mod client;
 pub mod commands;
 pub mod config;
 mod connection;
-mod descriptors;
 pub mod error;
 mod external;
-mod fate;
-pub mod harness;
 mod listen;
-mod memory_limit;
 pub mod observe;
 pub mod plugin;
 mod request;
@@ -45,3 +41,4 @@ pub mod upstream;
 pub mod wasm;
 
 pub use error::Error;
+pub use wasm::harness;

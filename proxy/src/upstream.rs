@@ -34,6 +34,7 @@ mod request;
 mod target;
 mod upgrade;
 mod upload;
+pub(crate) mod write_outcome;
 
 pub use body::UpstreamBody;
 pub use credentials::Credentials;

@@ -18,6 +18,7 @@ mod deadline;
 mod engine;
 mod error;
 mod export;
+pub mod harness;
 mod host;
 mod instance;
 mod memory;

@@ -15,11 +15,11 @@ use crate::chain::Ticket;
 use crate::chain::phases::Plugins;
 use crate::connection::memory::OverBound;
 use crate::external::Way;
-use crate::fate::Fate;
 use crate::listen::connection::RequestPlace;
 use crate::observe::metrics::Metrics;
 use crate::plugin::verdict::{Failure, Outcome};
 use crate::upstream::Upstream;
+use crate::upstream::write_outcome::Fate;
 
 /// What a request counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,6 @@ use tokio::time::Instant;
 use crate::chain::phases::Stop;
 use crate::chain::{Kind, MatchQuery};
 use crate::connection::memory::head_size;
-use crate::fate::Fate;
 use crate::listen::connection::{Connection, IncomingBody};
 use crate::listen::worker::Worker;
 use crate::observe::record::{Class, Record};
@@ -27,6 +26,7 @@ use crate::request::upgrade::{self, Offered};
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{ClientBody, RequestBody};
 use crate::stream::watch::Begun;
+use crate::upstream::write_outcome::Fate;
 use crate::upstream::{HeadTimeout, SendError, UpstreamBody};
 
 /// What is parsed at most. The API server's Go library takes 1 MiB of headers; selectors of thousands of values fit here.

@@ -10,13 +10,13 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
-use crate::fate::Fate;
 use crate::request::ending::answer;
 use crate::request::handler::Exchange;
 use crate::request::headers;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{ClientBody, RequestBody};
 use crate::stream::watch::Watching;
+use crate::upstream::write_outcome::Fate;
 use crate::upstream::{Upgrade, UpgradedStream, UpstreamBody};
 
 /// Bytes in flight in each direction: a port-forward of a database dump should not crawl.
