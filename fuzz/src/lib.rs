@@ -17,10 +17,17 @@ pub use selector::selector;
 
 /// What the parser of destinations takes from the sidecar.
 mod request {
-    pub(crate) mod handler {
-        /// As the sidecar's.
-        pub(crate) const MAX_URI: usize = 32 << 10;
-    }
+    /// As the sidecar's.
+    pub(crate) const MAX_URI: usize = 32 << 10;
+}
+
+/// What the parser of destinations takes from the sidecar.
+mod observe {
+    #[allow(dead_code, reason = "metrics and logs of the sidecar use the rest")]
+    #[path = "../../../proxy/src/observe/class.rs"]
+    mod class;
+
+    pub(crate) use class::Way;
 }
 
 /// The input up to the first line feed, and the rest.

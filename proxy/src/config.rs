@@ -11,9 +11,9 @@ use clap::{Args, Parser, Subcommand};
 use ctrlmesh_contract::signature::PublicKeys;
 
 pub use crate::commands::init::Init;
-use crate::config::memory_limit;
 use crate::error::Error;
 pub use crate::external::{Allow, ExternalSettings};
+pub use crate::observe::telemetry::LogFormat;
 
 pub(crate) mod memory_limit;
 
@@ -185,15 +185,6 @@ pub struct Settings {
     pub pod_namespace: String,
 }
 
-/// How log lines are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum LogFormat {
-    /// One readable line each.
-    Text,
-    /// One JSON object each.
-    Json,
-}
-
 impl Wait {
     /// How long at most.
     #[must_use]
@@ -264,5 +255,24 @@ impl Settings {
     pub fn public_keys(&self) -> Result<Option<PublicKeys>, Error> {
         let keys = self.public_key.as_deref().map(str::parse).transpose();
         keys.map_err(Error::PublicKey)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Settings of the sidecar that the hook finds in its environment, without the flags that they need there.
+    #[test]
+    fn settings_of_the_sidecar_need_nothing_at_the_gate() {
+        let settings = [
+            "ctrlmesh-proxy",
+            "--public-key=ed25519:AAAA",
+            "--await-entry=shard-selector/",
+            "--state-dir=/var/lib/ctrlmesh/state",
+        ];
+        let gate = Cli::try_parse_from(settings.iter().copied().chain(["wait-ready"])).unwrap();
+        assert!(matches!(gate.command, Some(Command::WaitReady(wait)) if wait.seconds == 300));
+        assert!(Cli::try_parse_from(settings).is_err());
     }
 }

@@ -2,10 +2,27 @@
 //!
 //! | file | what is in it |
 //! |---|---|
+//! | `handle` | [`Connection`]: how a request acts on its connection |
+//! | `activity` | whether a connection is idle, and when it has been for too long |
+//! | `header_block` | whether a header block of HTTP/2 is arriving |
 //! | `memory` | bytes that requests hold, bounded for each connection and for all |
 //! | `notifier` | wakes the streams of one thread: a new chain, an outage, the end |
 //! | `outage` | a time in which a port is closed, because a plugin asked for it |
+//! | `unread_body` | request bodies that are not read to their end |
 
-pub(crate) mod memory;
-pub(crate) mod notifier;
-pub(crate) mod outage;
+mod activity;
+mod handle;
+mod header_block;
+mod memory;
+mod notifier;
+mod outage;
+mod unread_body;
+
+pub(crate) use activity::{Deadlines, Expired, HEAD_TIMEOUT, ObservedStream, Timeouts};
+pub(crate) use handle::{Connection, Disposition, RequestPlace};
+pub(crate) use memory::{OverBound, RequestMemory, head_size};
+pub(crate) use notifier::{Listener, StreamNotifier};
+pub(crate) use outage::{Outage, Outages};
+pub(crate) use unread_body::IncomingBody;
+#[cfg(test)]
+pub(crate) use unread_body::MAX_DISCARDED;

@@ -4,13 +4,14 @@
 //! `Retry-After` is repeated, any verb, up to ten times; without the header nothing is. So `Retry-After` is sent where a
 //! repeat is harmless, and never where a write may have happened.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use ctrlmesh_wire::{Status, StatusCause, StatusDetails};
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-use crate::connection::memory::OverBound;
-use crate::external::DestinationError;
+use crate::connection::OverBound;
 use crate::plugin::verdict::{self, Failure, Refusal};
 use crate::upstream::{ConnectError, SendError};
 
@@ -100,15 +101,6 @@ impl Reply {
     /// The request may not go where it wants to.
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, message)
-    }
-
-    /// An external request does not say clearly where it goes, or to a place that is no host.
-    pub(crate) fn destination(error: &DestinationError) -> Self {
-        match error {
-            DestinationError::TooLong { limit } => Self::uri_too_long(*limit),
-            DestinationError::OddAddress { .. } => Self::forbidden(error.to_string()),
-            _ => Self::bad_request(error.to_string()),
-        }
     }
 
     /// Too many tunnels are open.
@@ -244,7 +236,7 @@ impl Reply {
                     .failure(Failure::Timeout);
                 if repeatable { reply.retry_after(1) } else { reply }
             }
-            SendError::RequestBody { source } if source.is::<crate::stream::body::SlowBody>() => Self::slow_body(),
+            SendError::RequestBody { source } if source.is::<SlowBody>() => Self::slow_body(),
             SendError::RequestBody { .. } => {
                 Self::new(StatusCode::BAD_REQUEST, format!("the request body broke off: {error}"))
                     .failure(Failure::ClientGone)
@@ -288,6 +280,13 @@ impl Reply {
         }
         response
     }
+}
+
+/// The error of a request body of which nothing came for too long.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing of the request body came for {} s", idle.as_secs())]
+pub(crate) struct SlowBody {
+    pub(crate) idle: Duration,
 }
 
 /// What the client accepts, kept from the request's head for an answer of our own.

@@ -14,9 +14,10 @@ use super::prepare;
 use crate::chain::{self, ChainHandle, Labels, Past, Place, Prepare, Required, Source, Timing};
 use crate::config::Settings;
 use crate::error::Error;
-use crate::listen::worker::{Order, Shared};
+use crate::listen::threads::Task;
 use crate::observe::readiness::{Guard, Readiness};
-use crate::wasm::{CompileMode, Compiler, InstanceInfo};
+use crate::request::worker::Shared;
+use crate::wasm::{CompileMode, Compiler, InstanceInfo, StateStore};
 
 /// The chain in force, empty at first.
 pub(super) fn handle(settings: &Settings, registry: &mut Registry) -> Arc<ChainHandle> {
@@ -51,42 +52,67 @@ impl Awaited {
     }
 }
 
-/// Follows the chain's directory, if there is one. What is awaited is given back when it is there.
-pub(super) fn start(
-    tasks: &mut JoinSet<()>,
-    settings: &Settings,
-    shared: &Shared,
-    workers: Vec<mpsc::Sender<Order>>,
-    awaited: Awaited,
-    control: CancellationToken,
-) -> Result<(), Error> {
-    if let Some(directory) = &settings.chain_dir {
-        let past = past(settings)?;
-        if past.is_there() {
-            shared.chain.follow_another();
-            shared.ledger.inherit();
+/// What the chain is loaded for.
+pub(super) struct Feed<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) shared: &'a Shared,
+    pub(super) states: Arc<StateStore>,
+    pub(super) workers: Vec<mpsc::Sender<Task>>,
+}
+
+impl Feed<'_> {
+    /// Follows the chain's directory, if there is one, and drops the guards of `awaited` when what they stand for is there.
+    pub(super) fn start(
+        self,
+        tasks: &mut JoinSet<()>,
+        awaited: Awaited,
+        control: CancellationToken,
+    ) -> Result<(), Error> {
+        let (settings, shared) = (self.settings, self.shared);
+        if let Some(directory) = &settings.chain_dir {
+            let past = past(settings)?;
+            if past.is_there() {
+                shared.chain.follow_another();
+                shared.list_views.inherit();
+            }
+            let source = Source::new(place(settings, directory)?, self.host()?, past);
+            let workers = self.workers;
+            let tell: Prepare = Arc::new(move |snapshot| {
+                let workers = workers.clone();
+                Box::pin(async move { prepare(&workers, &snapshot).await })
+            });
+            let chain = Arc::clone(&shared.chain);
+            tasks.spawn(chain::watch::run(source, chain, tell, Timing::default(), control));
         }
-        let source = Source::new(place(settings, directory)?, host(settings, shared)?, past);
-        let tell: Prepare = Arc::new(move |snapshot| {
-            let workers = workers.clone();
-            Box::pin(async move { prepare(&workers, &snapshot).await })
+        let chain = Arc::clone(&shared.chain);
+        tasks.spawn(async move {
+            chain.first_chain().await;
+            drop(awaited.first_chain);
+            chain.ready().await;
+            drop(awaited.own_entry);
         });
-        tasks.spawn(chain::watch::run(
-            source,
-            Arc::clone(&shared.chain),
-            tell,
-            Timing::default(),
-            control,
-        ));
+        Ok(())
     }
-    let chain = Arc::clone(&shared.chain);
-    tasks.spawn(async move {
-        chain.first_chain().await;
-        drop(awaited.first_chain);
-        chain.ready().await;
-        drop(awaited.own_entry);
-    });
-    Ok(())
+
+    fn host(&self) -> Result<chain::Host, Error> {
+        let settings = self.settings;
+        let program = std::env::current_exe().map_err(Error::Thread)?;
+        let compiler = Compiler::new(CompileMode::Child { program }, settings.cache_dir.as_deref())?;
+        let info = InstanceInfo {
+            pod_namespace: settings.pod_namespace.clone(),
+            pod_name: settings.pod_name.clone(),
+            host_version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        Ok(chain::Host {
+            engine: Arc::clone(&self.shared.engine),
+            compiler,
+            states: Arc::clone(&self.states),
+            info,
+            compiling: self.shared.chain.compiling().clone(),
+            retirements: self.shared.chain.retirements().clone(),
+            workers: usize::from(settings.workers),
+        })
+    }
 }
 
 fn past(settings: &Settings) -> Result<Past, Error> {
@@ -110,24 +136,5 @@ fn place(settings: &Settings, directory: &Path) -> Result<Place, Error> {
         labels,
         public_keys: settings.public_keys()?,
         namespace: settings.pod_namespace.clone(),
-    })
-}
-
-fn host(settings: &Settings, shared: &Shared) -> Result<chain::Host, Error> {
-    let program = std::env::current_exe().map_err(Error::Thread)?;
-    let compiler = Compiler::new(CompileMode::Child { program }, settings.cache_dir.as_deref())?;
-    let info = InstanceInfo {
-        pod_namespace: settings.pod_namespace.clone(),
-        pod_name: settings.pod_name.clone(),
-        host_version: env!("CARGO_PKG_VERSION").to_owned(),
-    };
-    Ok(chain::Host {
-        engine: Arc::clone(&shared.engine),
-        compiler,
-        states: Arc::clone(&shared.states),
-        info,
-        compiling: shared.chain.compiling().clone(),
-        retirements: shared.chain.retirements().clone(),
-        workers: usize::from(settings.workers),
     })
 }

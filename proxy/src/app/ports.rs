@@ -1,5 +1,6 @@
 //! The sidecar's ports: bound before anything serves, so that who can't listen says so at once.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,10 +9,10 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::config::Settings;
-use crate::connection::outage::Outage;
+use crate::connection::Outage;
 use crate::error::Error;
 use crate::listen::accept;
-use crate::listen::worker::Shared;
+use crate::listen::threads::Server;
 use crate::plugin::verdict::Traffic;
 
 /// Where the sidecar listens.
@@ -23,6 +24,29 @@ pub struct Addresses {
     pub admin: SocketAddr,
     /// For external traffic; `None`: off.
     pub external: Option<SocketAddr>,
+}
+
+impl Addresses {
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<SocketAddr> {
+        let api = self.api.iter().copied();
+        api.chain([self.admin]).chain(self.external).collect()
+    }
+
+    /// The line that tells scripts and tests where the sidecar listens, for they start it on port 0: `{"listening":{"admin":…}}`.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let named = [
+            ("api", self.api.first().copied()),
+            ("admin", Some(self.admin)),
+            ("external", self.external),
+        ];
+        let listening: BTreeMap<_, _> = named
+            .into_iter()
+            .filter_map(|(name, address)| Some((name, address?.to_string())))
+            .collect();
+        serde_json::json!({ "listening": listening }).to_string()
+    }
 }
 
 /// Sockets that are bound.
@@ -54,15 +78,15 @@ impl Bound {
     }
 
     /// `connections`: how many each port may have.
-    pub(super) fn ports(self, connections: usize, shared: &Shared) -> Ports {
-        let external = self.external.zip(shared.external.as_deref());
+    pub(super) fn ports(self, connections: usize, server: &Server) -> Ports {
+        let external = self.external.zip(server.external.as_deref());
         let external =
             external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, connections, &external.outage));
         // All have as many connections as one.
         let places = Arc::new(Semaphore::new(connections));
         let api = self.api.into_iter().map(|it| accept::Port {
             places: Arc::clone(&places),
-            ..port(Traffic::Api, API, it, connections, &shared.outage)
+            ..port(Traffic::Api, API, it, connections, &server.outage)
         });
         Ports {
             api: api.collect(),

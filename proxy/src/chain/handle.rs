@@ -77,6 +77,11 @@ impl ChainHandle {
         }
     }
 
+    /// What the chain counts.
+    pub(super) const fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
     /// Which plugins of a new chain are being compiled: to be told by who does so.
     #[must_use]
     pub const fn compiling(&self) -> &CompileProgress {

@@ -44,11 +44,11 @@ pub struct Health {
     /// While quarantined: when the next call is let through. Nanoseconds since `start`.
     until: AtomicU64,
     faults: AtomicU64,
-    ledger: Mutex<Ledger>,
+    history: Mutex<FaultHistory>,
 }
 
 #[derive(Debug, Default)]
-struct Ledger {
+struct FaultHistory {
     /// The last faults, newest last; `None` for those that are forgotten.
     recent: [Option<RecentFault>; FAULTS],
     /// Faults since the last call that succeeded.
@@ -66,7 +66,7 @@ struct RecentFault {
     time_lost: Duration,
 }
 
-impl Ledger {
+impl FaultHistory {
     fn add(&mut self, fault: RecentFault) {
         self.consecutive = self.consecutive.saturating_add(1);
         self.recent.rotate_left(1);
@@ -133,7 +133,7 @@ impl Health {
             state: AtomicU8::new(ACTIVE),
             until: AtomicU64::new(0),
             faults: AtomicU64::new(0),
-            ledger: Mutex::default(),
+            history: Mutex::default(),
         }
     }
 
@@ -167,10 +167,10 @@ impl Health {
             _ => admission == Admission::Probe,
         };
         if ends {
-            let mut ledger = self.ledger();
+            let mut history = self.history();
             if admission == Admission::Probe {
-                ledger.forget_faults();
-                ledger.last_end = Some(now());
+                history.forget_faults();
+                history.last_end = Some(now());
                 self.state.store(ACTIVE, Ordering::Release);
             } else if self
                 .state
@@ -178,7 +178,7 @@ impl Health {
                 .is_ok()
             {
                 // It was not quarantined in between.
-                ledger.consecutive = 0;
+                history.consecutive = 0;
             }
         }
     }
@@ -193,17 +193,17 @@ impl Health {
         text: &str,
     ) -> Option<Duration> {
         self.faults.fetch_add(1, Ordering::Relaxed);
-        let mut ledger = self.ledger();
-        ledger.last_fault = Some(text.chars().take(MAX_TEXT_BYTES / 4).collect());
+        let mut history = self.history();
+        history.last_fault = Some(text.chars().take(MAX_TEXT_BYTES / 4).collect());
         if admission == Admission::Probe {
-            return Some(self.quarantine(&mut ledger, now));
+            return Some(self.quarantine(&mut history, now));
         }
         if self.state.load(Ordering::Acquire) == QUARANTINED {
             return None;
         }
         self.state.store(FAILING, Ordering::Release);
-        ledger.add(RecentFault { at: now, time_lost });
-        ledger.is_one_too_many(now).then(|| self.quarantine(&mut ledger, now))
+        history.add(RecentFault { at: now, time_lost });
+        history.is_one_too_many(now).then(|| self.quarantine(&mut history, now))
     }
 
     /// How the entry is.
@@ -228,29 +228,29 @@ impl Health {
     /// The last fault.
     #[must_use]
     pub fn last_fault(&self) -> Option<String> {
-        self.ledger().last_fault.clone()
+        self.history().last_fault.clone()
     }
 
     /// `until` before `state`, or a reader would take an old end for the new one.
-    fn quarantine(&self, ledger: &mut Ledger, now: Instant) -> Duration {
-        let again = ledger
+    fn quarantine(&self, history: &mut FaultHistory, now: Instant) -> Duration {
+        let again = history
             .last_end
             .is_some_and(|end| now.saturating_duration_since(end) < FORGIVEN_AFTER);
-        ledger.level = if again { ledger.level.saturating_add(1) } else { 0 };
+        history.level = if again { history.level.saturating_add(1) } else { 0 };
         let length = 2u32
-            .checked_pow(ledger.level)
+            .checked_pow(history.level)
             .and_then(|factor| FIRST.checked_mul(factor))
             .unwrap_or(LONGEST);
         let length = length.min(LONGEST);
-        ledger.last_end = Some(now + length);
+        history.last_end = Some(now + length);
         self.until.store(self.nanoseconds(now + length), Ordering::Release);
         self.state.store(QUARANTINED, Ordering::Release);
         length
     }
 
     /// Nothing panics while it holds the lock, so a poisoned one is still whole.
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn history(&self) -> MutexGuard<'_, FaultHistory> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn nanoseconds(&self, at: Instant) -> u64 {

@@ -11,15 +11,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::chain::{Admission, ChainHandle, Entry, EntryId, Snapshot};
-use crate::observe::metrics::{EntryMetrics, Metrics};
+use super::handle::ChainHandle;
+use super::health::Admission;
+use super::metrics::CallMetrics;
+use super::snapshot::{Entry, EntryId, Snapshot};
 use crate::wasm::{self, Engine, Fault, Instance};
 
 /// One worker's instances.
 pub(crate) struct Instances {
     engine: Arc<Engine>,
     chain: Arc<ChainHandle>,
-    metrics: Arc<Metrics>,
     slots: RefCell<HashMap<EntryId, Slot>>,
 }
 
@@ -27,7 +28,7 @@ struct Slot {
     entry: Weak<Entry>,
     /// Empty after a fault, and while the instance is lent.
     instance: Option<Instance>,
-    metrics: EntryMetrics,
+    metrics: CallMetrics,
 }
 
 /// Which call is made, for its counter.
@@ -59,11 +60,10 @@ impl std::fmt::Display for CallError {
 }
 
 impl Instances {
-    pub(crate) fn new(engine: Arc<Engine>, chain: Arc<ChainHandle>, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, chain: Arc<ChainHandle>) -> Self {
         Self {
             engine,
             chain,
-            metrics,
             slots: RefCell::default(),
         }
     }
@@ -128,7 +128,7 @@ impl Instances {
     ) -> Result<R, CallError> {
         let admission = entry.health.admit(Instant::now);
         if admission == Admission::Quarantined {
-            self.metrics.plugin_skipped(&entry.name);
+            self.chain.metrics().skipped(&entry.name);
             return Err(CallError::Quarantined);
         }
         let lent = self
@@ -186,7 +186,7 @@ impl Instances {
         let slot = slots.entry(entry.id).or_insert_with(|| Slot {
             entry: Arc::downgrade(entry),
             instance: None,
-            metrics: self.metrics.entry(&entry.name),
+            metrics: self.chain.metrics().calls(&entry.name),
         });
         slot.instance = Some(instance);
     }

@@ -4,8 +4,10 @@
 //! each, strings compared only where a rule names some. Leaves which entries to ask to `snapshot.rs`.
 
 use ctrlmesh_wire::Verb;
+use http::header::USER_AGENT;
 
 use crate::plugin::verdict::{MatchRule, Subscription, Traffic};
+use crate::plugin::view::RequestView;
 
 /// Every verb, in the order of [`verb_index`].
 pub(crate) const VERBS: [Verb; 11] = [
@@ -48,6 +50,24 @@ pub struct MatchQuery<'a> {
     pub host: &'a str,
     /// User agent; empty if there is none.
     pub user_agent: &'a str,
+}
+
+impl<'a> From<&'a RequestView> for MatchQuery<'a> {
+    fn from(view: &'a RequestView) -> Self {
+        let user_agent = view.headers.get(USER_AGENT);
+        Self {
+            traffic: view.traffic,
+            verb: view.verb,
+            group: &view.group,
+            resource: &view.resource,
+            subresource: &view.subresource,
+            namespace: &view.namespace,
+            name: &view.name,
+            path: view.uri.path(),
+            host: &view.host,
+            user_agent: user_agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default(),
+        }
+    }
 }
 
 /// A compiled subscription.

@@ -16,12 +16,11 @@ use http::{HeaderMap, response};
 use crate::chain::instances::{CallError, Instances, Phase};
 use crate::chain::touched::{self, Did, Told, Touch, TouchedRequests};
 use crate::chain::{Entry, EntryId, Matched, Snapshot};
-use crate::listen::connection::Connection;
+use crate::connection::Connection;
 use crate::plugin::verdict::{
     self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit,
 };
 use crate::plugin::view::{RequestView, ResponseView};
-use crate::request::edit::{self, EditError};
 use crate::respond::Reply;
 
 /// The plugins that want this request, and what they are shown of it.
@@ -44,6 +43,15 @@ const NEW_CHAIN: &str = "new chain";
 
 /// An edit and the entry that asked for it.
 pub(crate) type Attributed = (EntryId, RequestEdit);
+
+/// Why an edit can't be applied.
+#[derive(Debug)]
+pub(crate) enum EditError {
+    /// The client's request can't be guarded.
+    Client(Reply),
+    /// This entry asked for something impossible.
+    Plugin { entry: EntryId, what: String },
+}
 
 /// What the client gets instead of the API server's answer.
 pub(crate) enum Stop {
@@ -224,7 +232,7 @@ impl Plugins {
             }
         };
         // Only now: what an entry that is left out wanted to set must not stay.
-        edit::apply_to_headers(headers, edits);
+        edit_headers(headers, edits);
         self.touch_once(edits.iter().map(|(entry, _)| *entry), Did::Edited);
         Ok(edited)
     }
@@ -325,6 +333,21 @@ impl Plugins {
     }
 }
 
+/// Sets and removes header fields, in order.
+fn edit_headers(headers: &mut HeaderMap, edits: &[Attributed]) {
+    for (_, edit) in edits {
+        match edit {
+            RequestEdit::SetHeader(name, value) => {
+                headers.insert(name, value.clone());
+            }
+            RequestEdit::RemoveHeader(name) => {
+                headers.remove(name);
+            }
+            _ => {}
+        }
+    }
+}
+
 async fn wait(delay: Duration) {
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
@@ -342,5 +365,33 @@ fn apply_head(headers: &mut HeaderMap, edits: &[ResponseEdit], connection: &Conn
             }
             ResponseEdit::CloseConnection => connection.retire_with(headers),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    #[test]
+    fn headers_are_set_replaced_and_removed() {
+        let mut headers = HeaderMap::new();
+        headers.append("x-a", HeaderValue::from_static("1"));
+        headers.append("x-a", HeaderValue::from_static("2"));
+        headers.append("x-b", HeaderValue::from_static("3"));
+        let edits = vec![
+            (
+                EntryId::unused(),
+                RequestEdit::SetHeader(HeaderName::from_static("x-a"), HeaderValue::from_static("9")),
+            ),
+            (
+                EntryId::unused(),
+                RequestEdit::RemoveHeader(HeaderName::from_static("x-b")),
+            ),
+        ];
+        edit_headers(&mut headers, &edits);
+        assert_eq!(headers.get_all("x-a").iter().collect::<Vec<_>>(), ["9"]);
+        assert!(!headers.contains_key("x-b"));
     }
 }

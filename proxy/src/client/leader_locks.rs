@@ -12,10 +12,6 @@ use bytes::Bytes;
 use ctrlmesh_wire::{LOCK_ANNOTATION, RequestInfo, Verb};
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
-use http_body::Body;
-
-use crate::respond::Reply;
-use crate::stream::body::RequestBody;
 
 /// What controller-runtime and client-go's examples add to the user agent (`rest.AddUserAgent(config, "leader-election")`).
 const USER_AGENT: &str = "leader-election";
@@ -73,32 +69,20 @@ impl LeaderLocks {
         self.known.store(locks.into());
     }
 
-    /// Looks for the annotation in what is written, and remembers the lock. The body is read for it if it is small enough;
-    /// it stays whole.
-    ///
-    /// # Errors
-    /// A reply, if the client's body breaks off.
-    pub(crate) async fn look(
-        &self,
-        info: &RequestInfo<'_>,
-        headers: &HeaderMap,
-        body: &mut RequestBody,
-    ) -> Result<bool, Reply> {
+    /// Whether the body of this request tells if it is about a lock. `size`: of the body, if it is known.
+    pub(crate) fn is_told_by_body(info: &RequestInfo<'_>, size: Option<u64>) -> bool {
         let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch);
-        let is_small = body
-            .size_hint()
-            .exact()
-            .is_some_and(|size| size > 0 && size <= MAX_BODY);
-        if !is_write || !is_small || !is_candidate(info) {
-            return Ok(false);
-        }
-        let bytes = std::mem::replace(body, RequestBody::Full(None)).collect().await?;
-        let is_lock = contains(&bytes, LOCK_ANNOTATION.as_bytes());
+        let is_small = size.is_some_and(|size| size > 0 && size <= MAX_BODY);
+        is_write && is_small && is_candidate(info)
+    }
+
+    /// Whether an object that is written has the annotation of a lock, which is remembered then.
+    pub(crate) fn learn_from_body(&self, info: &RequestInfo<'_>, headers: &HeaderMap, body: &Bytes) -> bool {
+        let is_lock = contains(body, LOCK_ANNOTATION.as_bytes());
         if is_lock {
-            self.learn(info, &name(info, headers, &bytes));
+            self.learn(info, &object_name(info, headers, body));
         }
-        *body = RequestBody::Full(Some(bytes));
-        Ok(is_lock)
+        is_lock
     }
 }
 
@@ -106,7 +90,7 @@ fn is_candidate(info: &RequestInfo<'_>) -> bool {
     info.group.is_empty() && matches!(&*info.resource, "configmaps" | "endpoints") && info.subresource.is_empty()
 }
 
-fn name(info: &RequestInfo<'_>, headers: &HeaderMap, body: &Bytes) -> String {
+fn object_name(info: &RequestInfo<'_>, headers: &HeaderMap, body: &Bytes) -> String {
     if !info.name.is_empty() {
         return info.name.to_string();
     }
@@ -126,39 +110,32 @@ mod tests {
         RequestInfo::parse(method, path, None).unwrap()
     }
 
-    async fn write(locks: &LeaderLocks, method: &'static str, path: &'static str, text: &'static str) -> bool {
-        let mut body = RequestBody::Full(Some(Bytes::from_static(text.as_bytes())));
-        let is_lock = locks
-            .look(&info(method, path), &HeaderMap::new(), &mut body)
-            .await
-            .unwrap();
-        let RequestBody::Full(Some(bytes)) = body else {
-            panic!("the body is gone")
-        };
-        assert_eq!(bytes, text);
-        is_lock
+    fn write(locks: &LeaderLocks, method: &'static str, path: &'static str, text: &'static str) -> bool {
+        let (info, body) = (info(method, path), Bytes::from_static(text.as_bytes()));
+        LeaderLocks::is_told_by_body(&info, Some(body.len() as u64))
+            && locks.learn_from_body(&info, &HeaderMap::new(), &body)
     }
 
     const RECORD: &str =
         r#"{"metadata":{"name":"op","annotations":{"control-plane.alpha.kubernetes.io/leader":"{}"}}}"#;
 
-    #[tokio::test]
-    async fn a_config_map_with_the_annotation_is_a_lock_from_then_on() {
+    #[test]
+    fn a_config_map_with_the_annotation_is_a_lock_from_then_on() {
         let locks = LeaderLocks::default();
         let get = info("GET", "/api/v1/namespaces/a/configmaps/op");
         assert!(!locks.is_lock(&get, ""));
-        assert!(!write(&locks, "PUT", "/api/v1/namespaces/a/configmaps/other", "{}").await);
-        assert!(write(&locks, "POST", "/api/v1/namespaces/a/configmaps", RECORD).await);
+        assert!(!write(&locks, "PUT", "/api/v1/namespaces/a/configmaps/other", "{}"));
+        assert!(write(&locks, "POST", "/api/v1/namespaces/a/configmaps", RECORD));
         assert!(locks.is_lock(&get, ""));
         assert!(!locks.is_lock(&info("GET", "/api/v1/namespaces/b/configmaps/op"), ""));
         assert!(!locks.is_lock(&info("GET", "/api/v1/namespaces/a/endpoints/op"), ""));
         assert!(!locks.is_lock(&info("GET", "/api/v1/namespaces/a/configmaps"), ""));
     }
 
-    #[tokio::test]
-    async fn a_secret_is_never_a_lock_and_a_lease_always() {
+    #[test]
+    fn a_secret_is_never_a_lock_and_a_lease_always() {
         let locks = LeaderLocks::default();
-        assert!(!write(&locks, "PUT", "/api/v1/namespaces/a/secrets/op", RECORD).await);
+        assert!(!write(&locks, "PUT", "/api/v1/namespaces/a/secrets/op", RECORD));
         assert!(locks.is_lock(&info("PUT", "/apis/coordination.k8s.io/v1/namespaces/a/leases/op"), ""));
         assert!(locks.is_lock(
             &info("GET", "/api/v1/namespaces/a/endpoints/op"),
@@ -167,8 +144,8 @@ mod tests {
         assert!(!locks.is_lock(&info("GET", "/api/v1/namespaces/a/pods/op"), "leader-election"));
     }
 
-    #[tokio::test]
-    async fn what_is_remembered_is_bounded() {
+    #[test]
+    fn what_is_remembered_is_bounded() {
         let locks = LeaderLocks::default();
         for _ in 0..2 {
             locks.learn(&info("GET", "/api/v1/namespaces/a/configmaps/op"), "op");

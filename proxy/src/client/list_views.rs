@@ -11,7 +11,7 @@
 //! whatever was listed meanwhile.
 //!
 //! Until a client that was sent to list again has begun a watch, its cache holds the earlier view, and it may write by that:
-//! [`Ledger::outdated`] counts such clients, for whoever moves objects from one shard to another.
+//! [`ListViews::outdated`] counts such clients, for whoever moves objects from one shard to another.
 //!
 //! Guarantees: lists note nothing, and lock nothing, while no plugin shapes lists or watches. Bounded: the oldest notes go
 //! first, and a reader has no more positions than it ever had watches open at once. Assumption: what one client does to one
@@ -44,7 +44,7 @@ const FIRST_RULE: Duration = Duration::from_secs(300);
 
 /// The notes of all clients; shared by the worker threads, touched by lists and watches only.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct ListViews {
     used: AtomicBool,
     /// Clients may come with versions from a process before this one.
     inherits: AtomicBool,
@@ -116,7 +116,7 @@ impl Representation {
     }
 }
 
-/// What the ledger knows of a resource version that a client comes with.
+/// What the list_views knows of a resource version that a client comes with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
     /// From a list under the same view.
@@ -202,7 +202,7 @@ impl Notes {
     }
 }
 
-impl Ledger {
+impl ListViews {
     /// Notes the view that a list is answered under. `is_first_chain`: there was no other one before.
     pub(crate) fn list<'e>(
         &self,
@@ -306,7 +306,7 @@ impl Ledger {
 
     fn position(self: &Arc<Self>, key: u64, view: u64, reader: &Reader<'_>) -> Position {
         Position {
-            ledger: Arc::clone(self),
+            list_views: Arc::clone(self),
             key,
             view,
             client: Client::of(reader),
@@ -347,7 +347,7 @@ fn warn_of(reader: &Reader<'_>) {
 /// A watch, open or about to be opened. When it is dropped, its client may come back with a resource version from it.
 #[derive(Debug)]
 pub(crate) struct Position {
-    ledger: Arc<Ledger>,
+    list_views: Arc<ListViews>,
     key: u64,
     view: u64,
     client: Arc<Client>,
@@ -357,7 +357,7 @@ pub(crate) struct Position {
 impl Position {
     /// A new chain shows its client something else.
     pub(crate) fn outdate(&self) {
-        let mut notes = self.ledger.notes();
+        let mut notes = self.list_views.notes();
         let most = notes.most(self.key);
         notes.outdated.note_change(self.key, most, &self.client);
     }
@@ -370,7 +370,7 @@ impl Position {
 
 impl Drop for Position {
     fn drop(&mut self) {
-        let mut notes = self.ledger.notes();
+        let mut notes = self.list_views.notes();
         notes.of(self.key, self.view, 0).end(self.view, !self.is_void);
     }
 }

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::commands::announce;
+use crate::commands;
 
 /// Between two questions: what a controller's start is delayed by at most beyond need.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -29,7 +29,7 @@ pub fn run(address: SocketAddr, time: Duration) -> ExitCode {
     match wait(address, time, PATIENCE) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            announce::failure(&problem);
+            commands::print_error(&problem);
             ExitCode::FAILURE
         }
     }
@@ -81,24 +81,7 @@ fn ask(address: SocketAddr) -> io::Result<String> {
 mod tests {
     use std::net::TcpListener;
 
-    use clap::Parser as _;
-
     use super::*;
-    use crate::config::{Cli, Command};
-
-    /// Settings of the sidecar that the hook finds in its environment, without the flags that they need there.
-    #[test]
-    fn settings_of_the_sidecar_need_nothing_at_the_gate() {
-        let settings = [
-            "ctrlmesh-proxy",
-            "--public-key=ed25519:AAAA",
-            "--await-entry=shard-selector/",
-            "--state-dir=/var/lib/ctrlmesh/state",
-        ];
-        let gate = Cli::try_parse_from(settings.iter().copied().chain(["wait-ready"])).unwrap();
-        assert!(matches!(gate.command, Some(Command::WaitReady(wait)) if wait.seconds == 300));
-        assert!(Cli::try_parse_from(settings).is_err());
-    }
 
     /// Answers one question after the other.
     fn server(answers: &'static [&'static str]) -> SocketAddr {

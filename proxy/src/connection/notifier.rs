@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 
 /// The worker's side.
 #[derive(Debug, Default)]
-pub(crate) struct Signal {
+pub(crate) struct StreamNotifier {
     version: Cell<u64>,
     ending: Cell<bool>,
     outages: Cell<u64>,
@@ -20,14 +20,14 @@ pub(crate) struct Signal {
 /// A stream's side; leaves its place when dropped.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    signal: Rc<Signal>,
+    notifier: Rc<StreamNotifier>,
     place: usize,
     seen: u64,
     /// How many outages there had been when it began.
     outages: u64,
 }
 
-impl Signal {
+impl StreamNotifier {
     pub(crate) fn new() -> Rc<Self> {
         Rc::default()
     }
@@ -64,7 +64,7 @@ impl Signal {
             wakers.len() - 1
         });
         Listener {
-            signal: Rc::clone(self),
+            notifier: Rc::clone(self),
             place,
             seen: self.version.get(),
             outages: self.outages.get(),
@@ -75,33 +75,33 @@ impl Signal {
 impl Listener {
     /// Whether a new chain came into force since the last call that said so. Registers for the next one.
     pub(crate) fn poll_changed(&mut self, cx: &Context<'_>) -> bool {
-        if let Some(place) = self.signal.wakers.borrow_mut().get_mut(self.place) {
+        if let Some(place) = self.notifier.wakers.borrow_mut().get_mut(self.place) {
             match place {
                 Some(waker) if waker.will_wake(cx.waker()) => {}
                 _ => *place = Some(cx.waker().clone()),
             }
         }
-        let version = self.signal.version.get();
+        let version = self.notifier.version.get();
         std::mem::replace(&mut self.seen, version) != version
     }
 
     /// Whether an outage has begun since it listens.
     pub(crate) fn is_broken_off(&self) -> bool {
-        self.signal.outages.get() != self.outages
+        self.notifier.outages.get() != self.outages
     }
 
     /// Whether streams must end.
     pub(crate) fn is_ending(&self) -> bool {
-        self.signal.ending.get()
+        self.notifier.ending.get()
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(place) = self.signal.wakers.borrow_mut().get_mut(self.place) {
+        if let Some(place) = self.notifier.wakers.borrow_mut().get_mut(self.place) {
             *place = None;
         }
-        self.signal.free.borrow_mut().push(self.place);
+        self.notifier.free.borrow_mut().push(self.place);
     }
 }
 
@@ -111,21 +111,21 @@ mod tests {
 
     #[test]
     fn a_listener_hears_each_change_once_and_gives_its_place_back() {
-        let signal = Signal::new();
+        let notifier = StreamNotifier::new();
         let cx = Context::from_waker(Waker::noop());
-        let mut listener = signal.listen();
+        let mut listener = notifier.listen();
         assert!(!listener.poll_changed(&cx));
-        signal.chain_changed();
+        notifier.chain_changed();
         assert!(listener.poll_changed(&cx));
         assert!(!listener.poll_changed(&cx));
         drop(listener);
-        let second = signal.listen();
+        let second = notifier.listen();
         assert_eq!(second.place, 0);
-        assert_eq!(signal.wakers.borrow().len(), 1);
+        assert_eq!(notifier.wakers.borrow().len(), 1);
         assert!(!second.is_broken_off());
-        signal.break_off();
-        assert!(second.is_broken_off() && !signal.listen().is_broken_off());
-        signal.end();
+        notifier.break_off();
+        assert!(second.is_broken_off() && !notifier.listen().is_broken_off());
+        notifier.end();
         assert!(second.is_ending());
     }
 }

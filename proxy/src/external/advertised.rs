@@ -17,8 +17,8 @@ use tokio::time::MissedTickBehavior;
 
 use super::External;
 use super::api_server::REFRESH;
-use crate::listen::worker::Worker;
-use crate::request::handler::OWN_USER_AGENT;
+use crate::request::exchange::OWN_USER_AGENT;
+use crate::request::worker::Worker;
 use crate::stream::body::RequestBody;
 use crate::upstream::{BoxError, SendError};
 
@@ -73,7 +73,7 @@ pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>
     let mut ticks = tokio::time::interval(REFRESH);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut has_failed = false;
-    let drain = worker.drain.clone();
+    let drain = worker.shared.drain.clone();
     let follow = async {
         loop {
             ticks.tick().await;

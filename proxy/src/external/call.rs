@@ -15,19 +15,20 @@ use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
 
-use super::destination::{Destination, ENDPOINT, Way};
+use super::destination::{Destination, DestinationError, ENDPOINT, way_of};
 use super::{External, edit, tunnel};
 use crate::chain::MatchQuery;
 use crate::chain::phases::{Plugins, RequestDecision, Stop};
-use crate::connection::memory::head_size;
-use crate::listen::connection::{Connection, IncomingBody};
-use crate::listen::worker::Worker;
-use crate::observe::record::{Class, Record};
+use crate::connection::head_size;
+use crate::connection::{Connection, IncomingBody};
+use crate::observe::record::Record;
+use crate::observe::{Class, Way};
 use crate::plugin::verdict::Traffic;
 use crate::plugin::view::{Memory, RequestView};
 use crate::request::ending::{self, Answer, answer};
-use crate::request::handler::user_agent;
+use crate::request::exchange::user_agent;
 use crate::request::headers;
+use crate::request::worker::Worker;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{BoxBody, ClientBody, RequestBody};
 use crate::stream::shape::ShapedBody;
@@ -52,16 +53,21 @@ pub(crate) async fn handle(
 ) -> Answer {
     let (mut parts, incoming) = request.into_parts();
     let accept = Accept::of(&parts.headers);
-    let way = Way::of(&parts.method, &parts.headers);
+    let way = way_of(&parts.method, &parts.headers);
     let read = Destination::read(way, &parts.uri, &parts.headers);
     let uri = read.as_ref().map_or(&parts.uri, |destination| &destination.uri);
-    let record = Record::new(&worker.metrics, Class::External(way), parts.method.clone(), uri.clone());
+    let record = Record::new(
+        &worker.shared.metrics,
+        Class::External(way),
+        parts.method.clone(),
+        uri.clone(),
+    );
     if let Err(error) = record.set_place(connection.begin_request(), head_size(&parts.uri, &parts.headers)) {
         return Ok(answer(&record, &accept, Reply::over_bound(error, true)));
     }
     let destination = match read {
         Ok(destination) => destination,
-        Err(error) => return Ok(answer(&record, &accept, Reply::destination(&error))),
+        Err(error) => return Ok(answer(&record, &accept, bad_destination(&error))),
     };
     if let Err(why) = external.shared.judge_name(&destination.host(), destination.place.port) {
         return Ok(answer(&record, &accept, Reply::forbidden(why)));
@@ -82,10 +88,19 @@ pub(crate) async fn handle(
     }
 }
 
+/// The answer to a request that does not say clearly where it goes.
+fn bad_destination(error: &DestinationError) -> Reply {
+    match error {
+        DestinationError::TooLong { limit } => Reply::uri_too_long(*limit),
+        DestinationError::OddAddress { .. } => Reply::forbidden(error.to_string()),
+        _ => Reply::bad_request(error.to_string()),
+    }
+}
+
 impl Call {
     /// The plugins that want this request.
     fn matched(&self, parts: &Parts) -> Option<Rc<Plugins>> {
-        let snapshot = self.worker.chain.load();
+        let snapshot = self.worker.shared.chain.load();
         let matched = snapshot.matching(&MatchQuery {
             traffic: Traffic::External,
             verb: Verb::NonResource,

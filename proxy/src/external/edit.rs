@@ -6,8 +6,8 @@ use http::Uri;
 use http::uri::PathAndQuery;
 
 use crate::chain::phases::Attributed;
+use crate::chain::phases::EditError;
 use crate::plugin::verdict::RequestEdit;
-use crate::request::edit::EditError;
 use crate::respond::Reply;
 
 /// Applies the edits, in order. Returns the new path and query; `None` for the client's own.

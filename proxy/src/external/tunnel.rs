@@ -86,12 +86,12 @@ fn start(call: &Call, client: OnUpgrade, stream: Socket, place: OwnedSemaphorePe
     call.worker.spawn(async move {
         // The place among tunnels, and the connection's among connections.
         let _places = (place, connection);
-        worker.metrics.external_tunnels.inc();
+        worker.shared.metrics.external_tunnels.inc();
         tokio::select! {
-            () = carry(client, stream, record, worker.drain.clone()) => {}
-            () = worker.stop.cancelled() => {}
+            () = carry(client, stream, record, worker.shared.drain.clone()) => {}
+            () = worker.shared.stop.cancelled() => {}
         }
-        worker.metrics.external_tunnels.dec();
+        worker.shared.metrics.external_tunnels.dec();
     });
 }
 
@@ -140,9 +140,9 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::external::Way;
+    use crate::observe::Class;
+    use crate::observe::Way;
     use crate::observe::metrics::Metrics;
-    use crate::observe::record::Class;
 
     fn flow() -> Rc<Flow> {
         let metrics = Metrics::new(Metrics::registry());

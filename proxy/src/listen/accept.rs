@@ -12,9 +12,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::connection::outage::{Outage, Outages};
+use super::threads::Task;
+use crate::connection::{Outage, Outages};
 use crate::error::Error;
-use crate::listen::worker::Order;
 use crate::observe::metrics::Metrics;
 use crate::observe::warning_rate::WarningRate;
 use crate::plugin::verdict::Traffic;
@@ -22,8 +22,8 @@ use crate::plugin::verdict::Traffic;
 /// Connections that wait in the kernel while we are busy, or while the first chain is loaded.
 const BACKLOG: i32 = 1024;
 
-/// After an accept error (too many open files) a short rest instead of a hot loop.
-pub(crate) const REST: Duration = Duration::from_millis(50);
+/// Pause after an accept error, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Binds a listening socket.
 ///
@@ -62,7 +62,7 @@ pub(crate) struct Port {
 /// port is closed during an outage.
 pub(crate) async fn accept(
     port: Port,
-    workers: Vec<mpsc::Sender<Order>>,
+    workers: Vec<mpsc::Sender<Task>>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) {
@@ -95,7 +95,7 @@ pub(crate) async fn accept(
                 if let Some(suppressed) = failures.admit() {
                     tracing::warn!(%error, suppressed, "accept failed");
                 }
-                tokio::time::sleep(REST).await;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
@@ -107,7 +107,7 @@ pub(crate) async fn accept(
         let Some(worker) = turn.next() else { return };
         // A worker that takes nothing any more is about to end.
         tokio::select! {
-            _ = worker.send(Order::Serve(traffic, stream, permit)) => {}
+            _ = worker.send(Task::Serve(traffic, stream, permit)) => {}
             () = stop.cancelled() => return,
         }
     }
@@ -138,6 +138,6 @@ async fn reopen(listener: TcpListener, setting: &'static str, outages: &mut Outa
             Ok(listener) => return listener,
             Err(error) => tracing::error!(%error, "the port can't be opened again, trying on"),
         }
-        tokio::time::sleep(REST).await;
+        tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 }

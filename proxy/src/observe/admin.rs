@@ -23,9 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::chain::ChainHandle;
 use crate::client::leadership::Leadership;
-use crate::client::list_views::Ledger;
-use crate::listen::accept::REST;
-use crate::listen::connection::Timeouts;
+use crate::client::list_views::ListViews;
+use crate::connection::Timeouts;
 use crate::observe::metrics::Metrics;
 use crate::observe::readiness::Readiness;
 use crate::observe::warning_rate::WarningRate;
@@ -37,13 +36,16 @@ pub(crate) const MAX_CONNECTIONS: usize = 64;
 /// it has begun, is not for a prober. A client that has not begun is idle, and has as long as on any port.
 const LIFE: Duration = Duration::from_secs(10);
 
+/// Pause after an accept error, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
 /// What the admin port shows.
 #[derive(Clone)]
 pub(crate) struct Admin {
     pub(crate) readiness: Readiness,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) chain: Arc<ChainHandle>,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) list_views: Arc<ListViews>,
     pub(crate) leadership: Arc<Leadership>,
     pub(crate) timeouts: Timeouts,
 }
@@ -64,7 +66,7 @@ impl Admin {
                         if let Some(suppressed) = failures.admit() {
                             tracing::warn!(%error, suppressed, "accept failed on the admin port");
                         }
-                        tokio::time::sleep(REST).await;
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
                 Some(_) = connections.join_next() => {}
@@ -145,8 +147,8 @@ impl Admin {
         let mut status = self.chain.status();
         status.not_ready = self.readiness.missing().into_iter().map(str::to_owned).collect();
         // After the watches were counted: a client is noted before its watch counts no more.
-        status.chain.earlier.caches = self.ledger.outdated();
-        status.chain.stale_caches = self.ledger.stale_caches();
+        status.chain.earlier.caches = self.list_views.outdated();
+        status.chain.stale_caches = self.list_views.stale_caches();
         status.leader_elections = self.leadership.told();
         status.touched = self.metrics.touched.told();
         status.api_traffic = Some(self.metrics.api_traffic_status(SystemTime::now()));

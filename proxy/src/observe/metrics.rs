@@ -4,7 +4,6 @@
 //! is OpenMetrics (`prometheus-client`).
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::SystemTime;
 
 use prometheus_client::metrics::counter::Counter;
@@ -23,11 +22,9 @@ use requests::Requests;
 
 use crate::chain::touched::TouchedRequests;
 use crate::chain::{VERBS, verb_index};
-use crate::external::Way;
-use crate::observe::record::Class;
+use crate::observe::Class;
+use crate::observe::Way;
 use crate::plugin::verdict::Failure;
-
-type EntryLabels = [(&'static str, String); 2];
 
 /// Everything that is counted.
 #[derive(Debug)]
@@ -49,18 +46,6 @@ pub(crate) struct Metrics {
     creates_of_existing: Family<[(&'static str, String); 1], Counter>,
     /// The last requests that plugins did something to: of these, people want to know more than how many.
     pub(crate) touched: TouchedRequests,
-    plugin_calls: Family<EntryLabels, Counter>,
-    plugin_skips: Family<[(&'static str, String); 1], Counter>,
-    plugin_seconds: Family<[(&'static str, String); 1], Counter<f64, AtomicU64>>,
-}
-
-/// Counters of one chain entry, fetched once when its instance starts.
-#[derive(Debug, Clone)]
-pub(crate) struct EntryMetrics {
-    pub(crate) requests: Counter,
-    pub(crate) responses: Counter,
-    pub(crate) completions: Counter,
-    pub(crate) seconds: Counter<f64, AtomicU64>,
 }
 
 impl Metrics {
@@ -88,9 +73,6 @@ impl Metrics {
             rechecks: Counter::default(),
             creates_of_existing: Family::default(),
             touched: TouchedRequests::default(),
-            plugin_calls: Family::default(),
-            plugin_skips: Family::default(),
-            plugin_seconds: Family::default(),
         };
         metrics.register();
         Arc::new(metrics)
@@ -119,21 +101,6 @@ impl Metrics {
             "creates_already_exist",
             "Creates that were answered 409, in kinds that an entry narrows",
             self.creates_of_existing.clone(),
-        );
-        registry.register(
-            "plugin_skips",
-            "Calls that were not made because the entry is quarantined",
-            self.plugin_skips.clone(),
-        );
-        registry.register(
-            "plugin_calls",
-            "Calls of a plugin by entry and phase",
-            self.plugin_calls.clone(),
-        );
-        registry.register(
-            "plugin_call_seconds",
-            "Time spent in a plugin's calls",
-            self.plugin_seconds.clone(),
         );
     }
 
@@ -189,29 +156,6 @@ impl Metrics {
         match class {
             Class::Api(verb) => (&self.api, verb_index(verb)),
             Class::External(way) => (&self.external, way.index()),
-        }
-    }
-
-    /// A call was not made because its entry is quarantined.
-    pub(crate) fn plugin_skipped(&self, entry: &str) {
-        self.plugin_skips.get_or_create(&[("entry", entry.to_owned())]).inc();
-    }
-
-    /// The counters of one entry.
-    pub(crate) fn entry(&self, entry: &str) -> EntryMetrics {
-        let calls = |phase: &str| {
-            self.plugin_calls
-                .get_or_create(&[("entry", entry.to_owned()), ("phase", phase.to_owned())])
-                .clone()
-        };
-        EntryMetrics {
-            requests: calls("request"),
-            responses: calls("response"),
-            completions: calls("complete"),
-            seconds: self
-                .plugin_seconds
-                .get_or_create(&[("entry", entry.to_owned())])
-                .clone(),
         }
     }
 

@@ -11,24 +11,15 @@ use http::header::CONTENT_LENGTH;
 use http::{Method, StatusCode, Uri, response};
 use tokio::time::Instant;
 
+use super::class::{Class, Way};
+use super::metrics::Metrics;
 use crate::chain::Ticket;
 use crate::chain::phases::Plugins;
-use crate::connection::memory::OverBound;
-use crate::external::Way;
-use crate::listen::connection::RequestPlace;
-use crate::observe::metrics::Metrics;
+use crate::connection::OverBound;
+use crate::connection::RequestPlace;
 use crate::plugin::verdict::{Failure, Outcome};
 use crate::upstream::Upstream;
-use crate::upstream::write_outcome::Fate;
-
-/// What a request counts as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// To the API server.
-    Api(Verb),
-    /// To anywhere else.
-    External(Way),
-}
+use crate::upstream::write_outcome::WriteOutcome;
 
 /// One request.
 pub(crate) struct Record {
@@ -109,7 +100,7 @@ impl Record {
     }
 
     /// What became of it at the API server. The first call counts.
-    pub(crate) fn ended(&self, fate: Fate) {
+    pub(crate) fn ended(&self, fate: WriteOutcome) {
         let Some(ticket) = self.write.take() else { return };
         let given_up = self.sent.get().and_then(|sent| fate.given_up(sent, Instant::now()));
         if let Some(given_up) = given_up {
@@ -264,7 +255,7 @@ fn micros(duration: Duration) -> u64 {
 impl Drop for Record {
     fn drop(&mut self) {
         // Who waited for its answer went away.
-        self.ended(Fate::GivenUp);
+        self.ended(WriteOutcome::GivenUp);
         let outcome = self.outcome();
         self.metrics.request_ended(
             self.class,
@@ -311,14 +302,14 @@ mod tests {
         assert_eq!(told(nothing, a_moment).await, [1, 0, 0], "it was never sent");
         let over = |record: &Record| {
             record.sent();
-            record.ended(Fate::Over);
+            record.ended(WriteOutcome::Over);
         };
         assert_eq!(told(over, a_moment).await, [0, 0, 0]);
         assert_eq!(told(Record::sent, just_before).await, [1, 1, 1], "its client went away");
         assert_eq!(told(Record::sent, UNSETTLED).await, [1, 1, 0]);
         for (fate, until) in [
-            (Fate::GivenUp, UNSETTLED),
-            (Fate::CutOff, Duration::from_secs(60) + UNSETTLED),
+            (WriteOutcome::GivenUp, UNSETTLED),
+            (WriteOutcome::CutOff, Duration::from_secs(60) + UNSETTLED),
         ] {
             let end = |record: &Record| {
                 record.sent();

@@ -4,7 +4,14 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-use crate::config::LogFormat;
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// One readable line each.
+    Text,
+    /// One JSON object each.
+    Json,
+}
 
 /// Starts logging to standard error.
 ///

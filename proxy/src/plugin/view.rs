@@ -2,10 +2,10 @@
 //!
 //! Made only for requests that some entry wants (`guarded.rs`); leaves the parsing to `ctrlmesh-wire`.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 
 use crate::plugin::verdict::Traffic;
-use crate::wasm::Held;
 
 /// A request as plugins see it (WIT `exchange.request`).
 #[derive(Debug, Clone)]
@@ -47,7 +47,8 @@ pub struct RequestView {
 pub struct Memory {
     /// By the identity of the entry's state, which outlives a reload.
     notes: RefCell<Vec<(usize, u64)>>,
-    places: RefCell<Vec<Held>>,
+    /// Dropped when the request is over.
+    guards: RefCell<Vec<Box<dyn Any>>>,
     rules: RefCell<Vec<NamedRule>>,
 }
 
@@ -96,9 +97,9 @@ impl Memory {
         }
     }
 
-    /// Holds places until the request is over.
-    pub(crate) fn hold(&self, places: Vec<Held>) {
-        self.places.borrow_mut().extend(places);
+    /// Keeps a guard until the request is over.
+    pub(crate) fn hold(&self, guard: impl Any) {
+        self.guards.borrow_mut().push(Box::new(guard));
     }
 
     /// Notes a rule that the plugin in hand names. `false` if it is dropped: one too many.
@@ -119,7 +120,7 @@ impl Memory {
 
     /// The request is over: gives its places back.
     pub(crate) fn release(&self) {
-        self.places.take();
+        self.guards.take();
     }
 }
 
@@ -141,27 +142,4 @@ pub struct ResponseView {
     pub status: http::StatusCode,
     /// Header fields as sent by the upstream.
     pub headers: http::HeaderMap,
-}
-
-impl RequestView {
-    /// The question that the matcher answers.
-    #[must_use]
-    pub fn query(&self) -> crate::chain::MatchQuery<'_> {
-        crate::chain::MatchQuery {
-            traffic: self.traffic,
-            verb: self.verb,
-            group: &self.group,
-            resource: &self.resource,
-            subresource: &self.subresource,
-            namespace: &self.namespace,
-            name: &self.name,
-            path: self.uri.path(),
-            host: &self.host,
-            user_agent: self
-                .headers
-                .get(http::header::USER_AGENT)
-                .and_then(|it| it.to_str().ok())
-                .unwrap_or_default(),
-        }
-    }
 }

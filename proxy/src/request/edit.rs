@@ -8,10 +8,9 @@ use ctrlmesh_wire::rename::{self, Rename};
 use ctrlmesh_wire::{
     DeleteOption, DeleteOptionEdit, FieldSelector, LabelSelector, Query, QueryEditor, RequestInfo, Verb,
 };
-use http::{HeaderMap, Uri};
+use http::Uri;
 
-use crate::chain::EntryId;
-use crate::chain::phases::Attributed;
+use crate::chain::phases::{Attributed, EditError};
 use crate::plugin::verdict::RequestEdit;
 use crate::respond::Reply;
 
@@ -25,16 +24,7 @@ pub(crate) struct Edited {
     pub(crate) delete_options: Vec<DeleteOptionEdit>,
 }
 
-/// Why an edit can't be applied.
-#[derive(Debug)]
-pub(crate) enum EditError {
-    /// The client's request can't be guarded.
-    Client(Reply),
-    /// This entry asked for something impossible.
-    Plugin { entry: EntryId, what: String },
-}
-
-/// Works out the edited target, edit by edit. Those of headers are left to [`apply_to_headers`], once all the others have
+/// Works out the edited target, edit by edit. Those of headers are left to `Plugins::settle`, once all the others have
 /// turned out to be possible.
 ///
 /// # Errors
@@ -62,21 +52,6 @@ pub(crate) fn apply(info: &RequestInfo<'_>, uri: &Uri, edits: &[Attributed]) -> 
         })?;
     }
     work.finish(uri)
-}
-
-/// Sets and removes header fields, in order.
-pub(crate) fn apply_to_headers(headers: &mut HeaderMap, edits: &[Attributed]) {
-    for (_, edit) in edits {
-        match edit {
-            RequestEdit::SetHeader(name, value) => {
-                headers.insert(name, value.clone());
-            }
-            RequestEdit::RemoveHeader(name) => {
-                headers.remove(name);
-            }
-            _ => {}
-        }
-    }
 }
 
 enum Refused {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use http::Response;
 
 use crate::chain::phases::Stop;
-use crate::listen::connection::Connection;
+use crate::connection::Connection;
 use crate::observe::record::Record;
 use crate::plugin::verdict::{Failure, Reset};
 use crate::respond::{self, Accept, Reply};

@@ -1,40 +1,36 @@
-//! The long way: a request that plugins want, or a watch that a new chain may want.
+//! A request that plugins want, or a watch that a new chain may want.
 //!
-//! Flow: ask the plugins, apply their edits, see that the client's resource version fits its view (`ledger`), send, ask
-//! again on the way back, shape the body. Leaves each step to its own file.
+//! Flow: ask the plugins, apply their edits (`edit`, `edit_body`), check that the client's resource version fits its view
+//! (`view_check`), send, ask again on the way back, shape the body.
 
-use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use arc_swap::Guard;
 use ctrlmesh_wire::rename::Rename;
-use ctrlmesh_wire::{DeleteOptionEdit, Query, RequestInfo, Verb};
+use ctrlmesh_wire::{DeleteOptionEdit, RequestInfo, Verb};
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode, Uri, response};
+use http::{HeaderMap, Response, StatusCode, Uri};
+use http_body::Body as _;
 
-use crate::chain::phases::{Attributed, Plugins, RequestDecision, Stop, shaping};
-use crate::chain::{EntryId, Kind, Matched, Snapshot};
+use super::edit::{self, Edited};
+use super::edit_body;
+use super::ending::{Answer, answer};
+use super::exchange::Exchange;
+use super::recheck;
+use super::upgrade::{self, Offered};
+use super::view_check::check_view;
+use crate::chain::phases::{Attributed, Plugins, RequestDecision, Stop};
+use crate::client::leader_locks::LeaderLocks;
 use crate::client::leadership::Overheard;
-use crate::client::list_views::{Known, Position, Reader, Representation};
-use crate::listen::connection::IncomingBody;
-use crate::observe::record::Record;
-use crate::plugin::verdict::{BodyShape, RequestEdit, Traffic};
-use crate::plugin::view::{Memory, RequestView};
-use crate::request::delete_options;
-use crate::request::edit::{self, EditError, Edited};
-use crate::request::ending::{Answer, answer};
-use crate::request::handler::{Exchange, user_agent};
-use crate::request::upgrade::{self, Offered};
+use crate::client::list_views::Position;
+use crate::connection::IncomingBody;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{BoxBody, ClientBody, RequestBody};
-use crate::stream::renaming::{self, RenamedWatch};
 use crate::stream::shape::ShapedBody;
 use crate::stream::watch::{self, Begun, WatchBody, Watching};
 use crate::upstream::UpstreamBody;
 
-/// A request on the long way.
-pub(crate) struct Guarded {
+/// A request that plugins want, or a watch that a new chain may want.
+pub(super) struct FilteredRequest {
     plugins: Rc<Plugins>,
     /// Of a watch.
     begun: Option<Begun>,
@@ -53,48 +49,16 @@ struct Prepared {
     overheard: Option<Overheard>,
 }
 
-impl Guarded {
-    pub(crate) fn new(
-        exchange: &Exchange<'_>,
-        parts: &Parts,
-        snapshot: Arc<Snapshot>,
-        matched: Matched,
-        begun: Option<Begun>,
-    ) -> Self {
-        let info = &exchange.info;
-        let view = RequestView {
-            traffic: Traffic::Api,
-            verb: info.verb,
-            group: info.group.to_string(),
-            version: info.version.to_string(),
-            resource: info.resource.to_string(),
-            subresource: info.subresource.to_string(),
-            namespace: info.namespace.to_string(),
-            name: info.name.to_string(),
-            method: parts.method.clone(),
-            uri: exchange.uri.clone(),
-            host: exchange.worker.host().to_owned(),
-            port: exchange.worker.port(),
-            is_leader_lock: Cell::new(exchange.worker.locks.is_lock(info, user_agent(&parts.headers))),
-            headers: parts.headers.clone(),
-            memory: Memory::default(),
-        };
-        let instances = Rc::clone(&exchange.worker.instances);
-        let plugins = Rc::new(Plugins::new(snapshot, matched, Rc::new(view), instances));
-        exchange.record.set_plugins(Rc::clone(&plugins));
+impl FilteredRequest {
+    pub(super) const fn new(plugins: Rc<Plugins>, begun: Option<Begun>) -> Self {
         Self { plugins, begun }
     }
 
     /// Serves the request.
-    pub(crate) async fn serve(mut self, exchange: Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
+    pub(super) async fn serve(mut self, exchange: Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
         let accept = Accept::of(&parts.headers);
         let mut body = RequestBody::new(incoming, &exchange.record);
-        match exchange
-            .worker
-            .locks
-            .look(&exchange.info, &parts.headers, &mut body)
-            .await
-        {
+        match read_leader_lock(&exchange, &parts.headers, &mut body).await {
             Ok(false) => {}
             Ok(true) => self.plugins.view.is_leader_lock.set(true),
             Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
@@ -102,17 +66,19 @@ impl Guarded {
         let mut prepared = match self.prepare(&exchange, &mut parts).await {
             Ok(prepared) => prepared,
             Err(Stop::Reply(reply)) => {
-                let reply = named(reply, &exchange.info, &parts.headers, body).await;
+                let reply = name_created_object(reply, &exchange.info, &parts.headers, body).await;
                 return Ok(answer(&exchange.record, &accept, reply));
             }
             Err(stop) => return exchange.stop(stop, &accept).await,
         };
-        exchange.dress(&mut parts.headers);
-        body = match edited(&exchange, &mut parts.headers, body, &mut prepared).await {
+        exchange.add_credentials(&mut parts.headers);
+        let rename = prepared.rename.as_ref();
+        let edited = edit_body::edit_request(&exchange, &mut parts.headers, body, &prepared.delete_options, rename);
+        (body, prepared.overheard) = match edited.await {
             Ok(edited) => edited,
             Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
         };
-        // An object is renamed in bodies, which a tunnel has none of.
+        // A tunnel has no bodies in which an object could be renamed.
         if exchange.upgrade.is_some() && prepared.rename.is_none() {
             return match upgrade::send(&exchange, parts, body, prepared.uri.clone()).await {
                 Offered::Switched(switched) => {
@@ -132,7 +98,7 @@ impl Guarded {
         }
     }
 
-    /// The request phase: plugins, edits, view.
+    /// The request phase: asks the plugins, applies their edits, checks the view.
     async fn prepare(&self, exchange: &Exchange<'_>, parts: &mut Parts) -> Result<Prepared, Stop> {
         let mut edits = match self.plugins.on_request().await {
             RequestDecision::Proceed(edits) => edits,
@@ -148,7 +114,7 @@ impl Guarded {
             )
             .into());
         }
-        let position = self.check_view(exchange, &edits)?;
+        let position = check_view(exchange, &self.plugins, &edits)?;
         let Edited {
             path_and_query,
             rename,
@@ -170,53 +136,7 @@ impl Guarded {
         })
     }
 
-    /// A list notes its view; a watch, or a later page, must come from the same one.
-    fn check_view(&self, exchange: &Exchange<'_>, edits: &[Attributed]) -> Result<Option<Position>, Reply> {
-        let info = &exchange.info;
-        if !matches!(info.verb, Verb::List | Verb::Watch) || info.resource.is_empty() {
-            return Ok(None);
-        }
-        let query = Query::new(exchange.uri.query().unwrap_or_default());
-        let labels = query.get("labelSelector").unwrap_or_default();
-        let fields = query.get("fieldSelector").unwrap_or_default();
-        let reader = Reader {
-            user_agent: user_agent(&self.plugins.view.headers).as_bytes(),
-            representation: Representation::of(&self.plugins.view.headers),
-            group: &info.group,
-            version: &info.version,
-            resource: &info.resource,
-            namespace: &info.namespace,
-            label_selector: &labels,
-            field_selector: &fields,
-        };
-        let ledger = &exchange.worker.ledger;
-        let view = || edits.iter().map(|(_, edit)| edit);
-        let is_right = |known| match known {
-            Known::Same => true,
-            Known::Other => false,
-            // A watch of one object by name starts from a get, which leaves no note.
-            Known::Nothing => {
-                let is_unshaped = || !ledger.inherits() && view().all(|edit| !edit.shapes_view());
-                !info.name.is_empty() || self.plugins.is_of_first_chain() || is_unshaped()
-            }
-        };
-        let expired = || {
-            self.plugins.expired(shaping(edits));
-            Reply::expired(OTHER_VIEW)
-        };
-        match (info.verb, starts_anew(info, &query)) {
-            (Verb::List, true) => {
-                ledger.list(&reader, view(), self.plugins.is_of_first_chain());
-                Ok(None)
-            }
-            (Verb::List, false) if is_right(ledger.page(&reader, view())) => Ok(None),
-            (Verb::List, false) => Err(expired()),
-            (_, true) => Ok(Some(ledger.start_anew(&reader, view()))),
-            (_, false) => ledger.resume(&reader, view(), is_right).map(Some).ok_or_else(expired),
-        }
-    }
-
-    /// The response phase: plugins, names, shapes.
+    /// The response phase: asks the plugins, restores names, shapes the body.
     async fn respond(
         mut self,
         exchange: &Exchange<'_>,
@@ -232,7 +152,9 @@ impl Guarded {
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
         let mut body: BoxBody = match &prepared.rename {
             Some(rename) => {
-                match named_back(&mut head, body, rename, prepared.overheard, streams, &exchange.record).await {
+                match edit_body::restore_names(&mut head, body, rename, prepared.overheard, streams, &exchange.record)
+                    .await
+                {
                     Ok(body) => body,
                     Err(reply) => return Ok(answer(&exchange.record, accept, reply)),
                 }
@@ -244,7 +166,8 @@ impl Guarded {
         };
         let encoding = watch::encoding(&head.headers).filter(|_| streams);
         for shape in shapes {
-            body = shaped(body, shape, encoding, exchange);
+            let connection = Rc::clone(&exchange.connection);
+            body = Box::pin(ShapedBody::new(body, shape, encoding, connection));
         }
         if let Some(watching) = self
             .watching(exchange, prepared.edits, prepared.position)
@@ -255,7 +178,7 @@ impl Guarded {
         Ok(ClientBody::boxed(head, body, &exchange.record))
     }
 
-    /// What a watch hears of new chains; `None` for anything else.
+    /// What a watch does when the chain changes; `None` for anything else.
     fn watching(
         &mut self,
         exchange: &Exchange<'_>,
@@ -263,145 +186,36 @@ impl Guarded {
         position: Option<Position>,
     ) -> Option<Watching> {
         let begun = self.begun.take()?;
-        let worker = Rc::clone(exchange.worker);
-        let view = Rc::clone(&self.plugins.view);
-        let plugins = Rc::clone(&self.plugins);
-        let owners: Vec<EntryId> = shaping(&edits).collect();
-        let before: Vec<RequestEdit> = view_of(edits);
-        let recheck = Box::new(move || {
-            worker.metrics.rechecks.inc();
-            let (snapshot, ticket) = worker.enter(Kind::Watch);
-            let snapshot = Guard::into_inner(snapshot);
-            let matched = snapshot.matching(&view.query());
-            let plugins = Plugins::new(snapshot, matched, Rc::clone(&view), Rc::clone(&worker.instances));
-            let edits = plugins.recheck()?;
-            (view_of(possible(&view, edits)) == before).then_some(ticket)
-        });
-        let metrics = Arc::clone(&exchange.worker.metrics);
-        let on_expired = Rc::new(move || {
-            metrics.watches_expired.inc();
-            plugins.expired(owners.iter().copied());
-        });
-        Some(Watching {
-            begun,
-            recheck,
-            on_expired,
-            position,
-        })
+        Some(recheck::watching(exchange, &self.plugins, begun, edits, position))
     }
 }
 
-/// The body with what was edited in it, if anything was.
-async fn edited(
-    exchange: &Exchange<'_>,
-    headers: &mut HeaderMap,
-    mut body: RequestBody,
-    prepared: &mut Prepared,
-) -> Result<RequestBody, Reply> {
-    if !prepared.delete_options.is_empty() {
-        body = delete_options::edited(headers, body, &prepared.delete_options).await?;
+/// Whether the body of a write tells that it is about a leader lock. The body is read for it if it is small enough, and stays
+/// whole.
+///
+/// # Errors
+/// A reply, if the client's body breaks off.
+async fn read_leader_lock(exchange: &Exchange<'_>, headers: &HeaderMap, body: &mut RequestBody) -> Result<bool, Reply> {
+    if !LeaderLocks::is_told_by_body(&exchange.info, body.size_hint().exact()) {
+        return Ok(false);
     }
-    if let Some(rename) = &prepared.rename {
-        (body, prepared.overheard) = renamed(exchange, headers, body, rename).await?;
-    }
-    Ok(body)
-}
-
-/// The body with the API server's name in it, and who hears what becomes of the request if it is about a lock.
-async fn renamed(
-    exchange: &Exchange<'_>,
-    headers: &mut HeaderMap,
-    body: RequestBody,
-    rename: &Rename,
-) -> Result<(RequestBody, Option<Overheard>), Reply> {
-    renaming::ask_for_plain(headers);
-    let (bytes, is_named) = renaming::request_body(headers, body, rename).await?;
-    // The answer of a write is about as long, and must not be refused for want of room.
-    exchange.record.spare(bytes.len());
-    let query = Query::new(exchange.uri.query().unwrap_or_default());
-    let (info, arrived) = (&exchange.info, exchange.record.start());
-    let leadership = &exchange.worker.leadership;
-    let overheard = leadership.ask(info, &query, rename, (&bytes, is_named), arrived);
-    let body = RequestBody::Full(Some(bytes).filter(|bytes| !bytes.is_empty()));
-    Ok((body, overheard))
-}
-
-/// The body, with the names that the client knows. `streams`: it is a watch.
-async fn named_back(
-    head: &mut response::Parts,
-    body: UpstreamBody,
-    rename: &Rename,
-    overheard: Option<Overheard>,
-    streams: bool,
-    record: &Record,
-) -> Result<BoxBody, Reply> {
-    if !streams {
-        let bytes = renaming::response_body(&mut head.headers, body, rename, record).await?;
-        if let Some(overheard) = overheard {
-            overheard.answered(head, &bytes);
-        }
-        return Ok(Box::pin(ClientBody::full(bytes, None)));
-    }
-    match watch::encoding(&head.headers) {
-        Some(encoding) => Ok(Box::pin(RenamedWatch::new(
-            body,
-            encoding,
-            renaming::back(rename),
-            overheard,
-        ))),
-        None => Err(Reply::unsupported_encoding(
-            "this watch's encoding can't be renamed: ask for JSON",
-        )),
-    }
-}
-
-/// Leaves out the edits of entries that ask for something impossible, as `prepare` did when the watch began.
-fn possible(view: &RequestView, mut edits: Vec<Attributed>) -> Vec<Attributed> {
-    let Ok(info) = RequestInfo::parse(view.method.as_str(), view.uri.path(), view.uri.query()) else {
-        return edits;
-    };
-    while let Err(EditError::Plugin { entry, .. }) = edit::apply(&info, &view.uri, &edits) {
-        edits.retain(|(owner, _)| *owner != entry);
-    }
-    edits
-}
-
-const OTHER_VIEW: &str = "the rules of this controller's shard have changed since this resource version: list again";
-
-/// Whether the client starts from nothing: a first page, or a watch that begins with what is there.
-fn starts_anew(info: &RequestInfo<'_>, query: &Query<'_>) -> bool {
-    let text = |key: &str| query.get(key).unwrap_or_default();
-    match info.verb {
-        Verb::List => text("continue").is_empty(),
-        _ => is_unset_or_zero(&text("resourceVersion")) || asks_for_initial_events(query),
-    }
-}
-
-/// No version, or 0 in any spelling that the API server takes for a number (apiserver
-/// `pkg/storage/api_object_versioner.go`, `ParseResourceVersion`).
-fn is_unset_or_zero(version: &str) -> bool {
-    version.bytes().all(|digit| digit == b'0')
-}
-
-/// As apimachinery reads a flag (`pkg/runtime/conversion.go`, `Convert_Slice_string_To_Pointer_bool`).
-fn asks_for_initial_events(query: &Query<'_>) -> bool {
-    let flag = query.get("sendInitialEvents");
-    flag.is_some_and(|flag| flag != "0" && !flag.eq_ignore_ascii_case("false"))
-}
-
-fn view_of(edits: Vec<Attributed>) -> Vec<RequestEdit> {
-    edits
-        .into_iter()
-        .map(|(_, edit)| edit)
-        .filter(RequestEdit::shapes_view)
-        .collect()
+    let bytes = std::mem::replace(body, RequestBody::Full(None)).collect().await?;
+    let leader_locks = &exchange.worker.shared.leader_locks;
+    let is_lock = leader_locks.learn_from_body(&exchange.info, headers, &bytes);
+    *body = RequestBody::Full(Some(bytes));
+    Ok(is_lock)
 }
 
 /// What an API server calls an object whose name it can't tell (k8s.io/apiserver `pkg/admission/errors.go`).
 const NAMELESS: &str = "Unknown";
 
-/// A refusal of a create says which object it is about; the name is in the body.
-async fn named(mut reply: Reply, info: &RequestInfo<'_>, headers: &HeaderMap, body: RequestBody) -> Reply {
+/// Adds the name of the object to the refusal of a create, which has it in its body alone.
+async fn name_created_object(
+    mut reply: Reply,
+    info: &RequestInfo<'_>,
+    headers: &HeaderMap,
+    body: RequestBody,
+) -> Reply {
     if info.verb != Verb::Create || !reply.lacks_name() {
         return reply;
     }
@@ -412,13 +226,4 @@ async fn named(mut reply: Reply, info: &RequestInfo<'_>, headers: &HeaderMap, bo
     let name = ctrlmesh_wire::object_name(content_type.unwrap_or_default(), &bytes);
     reply.set_name(name.as_deref().unwrap_or(NAMELESS));
     reply
-}
-
-fn shaped(
-    body: BoxBody,
-    shape: BodyShape,
-    encoding: Option<ctrlmesh_wire::WatchEncoding>,
-    exchange: &Exchange<'_>,
-) -> BoxBody {
-    Box::pin(ShapedBody::new(body, shape, encoding, Rc::clone(&exchange.connection)))
 }

@@ -9,10 +9,11 @@ use std::rc::Rc;
 use ctrlmesh_wire::Verb;
 use http::{HeaderMap, Method, StatusCode};
 
+use crate::chain::MatchQuery;
 use crate::chain::phases::Plugins;
 use crate::plugin::verdict::{RequestEdit, Traffic};
 use crate::plugin::view::{Memory, RequestView};
-use crate::request::handler::Exchange;
+use crate::request::exchange::Exchange;
 
 /// Whether an answer says that the object of a create exists: 409 has no other common reason there.
 pub(crate) fn exists(verb: Verb, subresource: &str, status: StatusCode) -> bool {
@@ -22,9 +23,9 @@ pub(crate) fn exists(verb: Verb, subresource: &str, status: StatusCode) -> bool 
 /// Counts a create whose object exists, for each entry that narrows lists of the kind there.
 pub(crate) fn count(exchange: &Exchange<'_>) {
     let worker = exchange.worker;
-    let snapshot = worker.chain.current();
+    let snapshot = worker.shared.chain.current();
     let view = list_of(exchange);
-    let matched = snapshot.matching(&view.query());
+    let matched = snapshot.matching(&MatchQuery::from(&view));
     if matched.is_empty() {
         return;
     }
@@ -39,7 +40,7 @@ pub(crate) fn count(exchange: &Exchange<'_>) {
             )
         };
         if edits.iter().any(|(owner, edit)| *owner == entry.id && narrows(edit)) {
-            worker.metrics.create_of_existing(&entry.name);
+            worker.shared.metrics.create_of_existing(&entry.name);
         }
     }
 }

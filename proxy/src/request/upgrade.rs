@@ -11,12 +11,12 @@ use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
 use crate::request::ending::answer;
-use crate::request::handler::Exchange;
+use crate::request::exchange::Exchange;
 use crate::request::headers;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{ClientBody, RequestBody};
 use crate::stream::watch::Watching;
-use crate::upstream::write_outcome::Fate;
+use crate::upstream::write_outcome::WriteOutcome;
 use crate::upstream::{Upgrade, UpgradedStream, UpstreamBody};
 
 /// Bytes in flight in each direction: a port-forward of a database dump should not crawl.
@@ -55,9 +55,9 @@ pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: Reques
     let result = exchange.worker.upstream(exchange.is_lent.get()).upgrade(request).await;
     exchange.record.ended(match &result {
         // What passes from here on is no write that anybody waits for.
-        Ok(Upgrade::Switched(..)) => Fate::Over,
-        Ok(Upgrade::Refused(response)) => Fate::of_status(response.status()),
-        Err(error) => Fate::of_error(error),
+        Ok(Upgrade::Switched(..)) => WriteOutcome::Over,
+        Ok(Upgrade::Refused(response)) => WriteOutcome::of_status(response.status()),
+        Err(error) => WriteOutcome::of_error(error),
     });
     match result {
         Ok(Upgrade::Switched(response, _)) if !is_offered(exchange, &response) => {
@@ -103,7 +103,7 @@ pub(crate) fn switch(exchange: &Exchange<'_>, switched: Switched, watching: Opti
 /// over WebSocket ends as soon as a new chain would show it something else.
 fn tunnel(exchange: &Exchange<'_>, client: OnUpgrade, mut upstream: UpgradedStream, watching: Option<Watching>) {
     let (record, connection) = (Rc::clone(&exchange.record), Rc::clone(&exchange.connection));
-    let stop = exchange.worker.stop.clone();
+    let stop = exchange.worker.shared.stop.clone();
     exchange.worker.spawn(async move {
         let _place = connection;
         let copy = async {

@@ -11,10 +11,10 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, Sleep};
 
-use crate::listen::connection::IncomingBody;
+use crate::connection::IncomingBody;
 use crate::observe::record::Record;
 use crate::plugin::verdict::Failure;
-use crate::respond::Reply;
+use crate::respond::{Reply, SlowBody};
 use crate::stream::shape::BrokenOff;
 use crate::upstream::{BoxError, UpstreamBody};
 
@@ -41,11 +41,6 @@ pub(crate) struct Streaming {
     record: Rc<Record>,
     idle: Option<Pin<Box<Sleep>>>,
 }
-
-/// The client sent nothing of its body for too long.
-#[derive(Debug, thiserror::Error)]
-#[error("nothing of the request body came for {} s", IDLE_BODY.as_secs())]
-pub(crate) struct SlowBody;
 
 impl RequestBody {
     /// The client's body; one that is over already is `Full(None)`.
@@ -168,7 +163,7 @@ impl Streaming {
                     .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + IDLE_BODY)));
                 ready!(idle.as_mut().poll(cx));
                 self.record.fail(Failure::Timeout);
-                Poll::Ready(Some(Err(SlowBody.into())))
+                Poll::Ready(Some(Err(SlowBody { idle: IDLE_BODY }.into())))
             }
         }
     }

@@ -13,7 +13,7 @@ use ctrlmesh_wire::{WatchEncoding, watch_error_event};
 use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep};
 
-use crate::listen::connection::Connection;
+use crate::connection::Connection;
 use crate::plugin::verdict::{BodyShape, Reset};
 use crate::respond::Reply;
 use crate::stream::watch::Boundary;

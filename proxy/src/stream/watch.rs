@@ -4,7 +4,7 @@
 //! edits: nothing happens; others: an ERROR event 410 `Expired` at the next event boundary, and a clean end. client-go's
 //! reflector then lists again, under the new view.
 //! Caveat: in an encoding whose event boundaries we don't follow (CBOR, compressed) the stream ends without the event; the
-//! client's next watch is answered 410 by the `ledger`.
+//! client's next watch is answered 410 by the `list_views`.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use http_body::{Body, Frame};
 
 use crate::chain::Ticket;
 use crate::client::list_views::Position;
-use crate::connection::notifier::Listener;
+use crate::connection::Listener;
 use crate::respond::Reply;
 use crate::upstream::BoxError;
 

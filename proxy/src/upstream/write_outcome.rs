@@ -17,7 +17,7 @@ const LONGEST_REQUEST: Duration = Duration::from_secs(60);
 
 /// How a request ended at the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum WriteOutcome {
     /// It was carried out or refused, or the API server has never seen it.
     Over,
     /// The API server gives it up about now, but not what it has given to etcd: it answered with an error of its own (504
@@ -27,7 +27,7 @@ pub(crate) enum Fate {
     CutOff,
 }
 
-impl Fate {
+impl WriteOutcome {
     /// By what came of sending it.
     pub(crate) fn of<B>(result: &Result<Response<B>, SendError>) -> Self {
         match result {
@@ -80,10 +80,10 @@ mod tests {
     #[test]
     fn only_an_answer_that_says_so_is_the_end_of_a_write() {
         for code in [200, 201, 202, 307, 400, 403, 404, 409, 422, 429] {
-            assert_eq!(Fate::of(&answered(code)), Fate::Over, "{code}");
+            assert_eq!(WriteOutcome::of(&answered(code)), WriteOutcome::Over, "{code}");
         }
         for code in [500, 502, 503, 504] {
-            assert_eq!(Fate::of(&answered(code)), Fate::GivenUp, "{code}");
+            assert_eq!(WriteOutcome::of(&answered(code)), WriteOutcome::GivenUp, "{code}");
         }
     }
 
@@ -91,15 +91,15 @@ mod tests {
     fn a_write_without_an_answer_may_go_on_unless_it_was_never_sent() {
         let source = || "reset".into();
         let timeout = Duration::from_secs(75);
-        for (result, fate) in [
-            (broken(true), Fate::CutOff),
-            (broken(false), Fate::Over),
-            (Err(SendError::HeadTimeout { timeout }), Fate::CutOff),
-            (Err(SendError::RequestBody { source: source() }), Fate::GivenUp),
-            (Err(SendError::NotProcessed { source: source() }), Fate::Over),
-            (Err(SendError::TooManyConnections { limit: 1 }), Fate::Over),
+        for (result, outcome) in [
+            (broken(true), WriteOutcome::CutOff),
+            (broken(false), WriteOutcome::Over),
+            (Err(SendError::HeadTimeout { timeout }), WriteOutcome::CutOff),
+            (Err(SendError::RequestBody { source: source() }), WriteOutcome::GivenUp),
+            (Err(SendError::NotProcessed { source: source() }), WriteOutcome::Over),
+            (Err(SendError::TooManyConnections { limit: 1 }), WriteOutcome::Over),
         ] {
-            assert_eq!(Fate::of(&result), fate, "{result:?}");
+            assert_eq!(WriteOutcome::of(&result), outcome, "{result:?}");
         }
     }
 
@@ -107,9 +107,9 @@ mod tests {
     async fn who_is_not_told_goes_on_for_as_long_as_a_request_may_take() {
         let sent = Instant::now();
         let (soon, late) = (sent + Duration::from_secs(5), sent + Duration::from_secs(75));
-        assert_eq!(Fate::Over.given_up(sent, soon), None);
-        assert_eq!(Fate::GivenUp.given_up(sent, soon), Some(soon));
-        assert_eq!(Fate::CutOff.given_up(sent, soon), Some(sent + LONGEST_REQUEST));
-        assert_eq!(Fate::CutOff.given_up(sent, late), Some(late));
+        assert_eq!(WriteOutcome::Over.given_up(sent, soon), None);
+        assert_eq!(WriteOutcome::GivenUp.given_up(sent, soon), Some(soon));
+        assert_eq!(WriteOutcome::CutOff.given_up(sent, soon), Some(sent + LONGEST_REQUEST));
+        assert_eq!(WriteOutcome::CutOff.given_up(sent, late), Some(late));
     }
 }

@@ -16,7 +16,6 @@ mod window;
 
 pub use bucket::Rule;
 pub use entry::EntryState;
-pub(crate) use entry::Held;
 
 /// Keys that an entry may have.
 pub(crate) const MAX_KEYS: usize = 1024;

@@ -13,9 +13,9 @@ pub(crate) const READER: Reader<'_> = Reader {
 };
 
 /// What is known of the version that a watch comes with. The watch is not opened.
-pub(crate) fn resumed_as(ledger: &Arc<Ledger>, reader: &Reader<'_>, view: &[RequestEdit]) -> Known {
+pub(crate) fn resumed_as(list_views: &Arc<ListViews>, reader: &Reader<'_>, view: &[RequestEdit]) -> Known {
     let mut is_known = Known::Nothing;
-    let position = ledger.resume(reader, view.iter(), |known| {
+    let position = list_views.resume(reader, view.iter(), |known| {
         is_known = known;
         false
     });
@@ -24,206 +24,210 @@ pub(crate) fn resumed_as(ledger: &Arc<Ledger>, reader: &Reader<'_>, view: &[Requ
 }
 
 /// A watch at the side: opened, whatever is known.
-fn open(ledger: &Arc<Ledger>, name: &str) -> Position {
-    opened(ledger, &shard(name))
+fn open(list_views: &Arc<ListViews>, name: &str) -> Position {
+    opened(list_views, &shard(name))
 }
 
-fn opened(ledger: &Arc<Ledger>, view: &[RequestEdit]) -> Position {
-    let (key, view) = (ledger.key(&READER), ledger.view(view.iter()));
-    ledger.notes().of(key, view, 0).open();
-    ledger.position(key, view, &READER)
+fn opened(list_views: &Arc<ListViews>, view: &[RequestEdit]) -> Position {
+    let (key, view) = (list_views.key(&READER), list_views.view(view.iter()));
+    list_views.notes().of(key, view, 0).open();
+    list_views.position(key, view, &READER)
 }
 
 fn shard(name: &str) -> Vec<RequestEdit> {
     vec![RequestEdit::AndLabelSelector(format!("shard={name}"))]
 }
 
-fn resumed(ledger: &Arc<Ledger>, name: &str) -> Known {
-    resumed_as(ledger, &READER, &shard(name))
+fn resumed(list_views: &Arc<ListViews>, name: &str) -> Known {
+    resumed_as(list_views, &READER, &shard(name))
 }
 
-fn listed(ledger: &Arc<Ledger>, name: &str) {
-    ledger.list(&READER, shard(name).iter(), true);
+fn listed(list_views: &Arc<ListViews>, name: &str) {
+    list_views.list(&READER, shard(name).iter(), true);
 }
 
 #[test]
 fn a_watch_or_page_is_known_to_come_from_the_same_or_another_view() {
-    let ledger = Arc::new(Ledger::default());
-    assert_eq!(resumed(&ledger, "a"), Known::Nothing);
-    listed(&ledger, "a");
+    let list_views = Arc::new(ListViews::default());
+    assert_eq!(resumed(&list_views, "a"), Known::Nothing);
+    listed(&list_views, "a");
     for (view, known) in [
         (shard("a"), Known::Same),
         (shard("b"), Known::Other),
         (vec![], Known::Other),
     ] {
-        assert_eq!(ledger.page(&READER, view.iter()), known, "{view:?}");
-        assert_eq!(resumed_as(&ledger, &READER, &view), known, "{view:?}");
+        assert_eq!(list_views.page(&READER, view.iter()), known, "{view:?}");
+        assert_eq!(resumed_as(&list_views, &READER, &view), known, "{view:?}");
     }
     let elsewhere = Reader {
         namespace: "n",
         ..READER
     };
-    assert_eq!(ledger.page(&elsewhere, shard("a").iter()), Known::Nothing);
-    ledger.list(&READER, [].iter(), true);
-    assert_eq!(resumed_as(&ledger, &READER, &[]), Known::Same);
+    assert_eq!(list_views.page(&elsewhere, shard("a").iter()), Known::Nothing);
+    list_views.list(&READER, [].iter(), true);
+    assert_eq!(resumed_as(&list_views, &READER, &[]), Known::Same);
 }
 
 #[test]
 fn a_list_by_somebody_else_does_not_hide_that_a_watch_is_from_another_view() {
-    let ledger = Arc::new(Ledger::default());
-    listed(&ledger, "a");
-    let [first, second] = [open(&ledger, "a"), open(&ledger, "a")];
+    let list_views = Arc::new(ListViews::default());
+    listed(&list_views, "a");
+    let [first, second] = [open(&list_views, "a"), open(&list_views, "a")];
     drop((first, second));
-    listed(&ledger, "b");
+    listed(&list_views, "b");
     for _ in 0..2 {
-        assert_eq!(resumed(&ledger, "b"), Known::Other, "both informers must list again");
+        assert_eq!(
+            resumed(&list_views, "b"),
+            Known::Other,
+            "both informers must list again"
+        );
     }
-    assert_eq!(resumed(&ledger, "b"), Known::Same, "and both may watch then");
+    assert_eq!(resumed(&list_views, "b"), Known::Same, "and both may watch then");
 }
 
 #[test]
 fn the_first_rule_counts_too() {
-    let ledger = Arc::new(Ledger::default());
-    assert_eq!(resumed_as(&ledger, &READER, &[]), Known::Nothing);
-    drop(opened(&ledger, &[]));
-    listed(&ledger, "a");
-    assert_eq!(resumed(&ledger, "a"), Known::Other);
+    let list_views = Arc::new(ListViews::default());
+    assert_eq!(resumed_as(&list_views, &READER, &[]), Known::Nothing);
+    drop(opened(&list_views, &[]));
+    listed(&list_views, "a");
+    assert_eq!(resumed(&list_views, "a"), Known::Other);
 }
 
 #[test]
 fn a_watch_that_ends_after_the_list_of_another_view_is_stale() {
-    let ledger = Arc::new(Ledger::default());
-    let watch = open(&ledger, "a");
-    listed(&ledger, "b");
+    let list_views = Arc::new(ListViews::default());
+    let watch = open(&list_views, "a");
+    listed(&list_views, "b");
     drop(watch);
-    assert_eq!(resumed(&ledger, "b"), Known::Other);
-    assert_eq!(resumed(&ledger, "b"), Known::Same);
+    assert_eq!(resumed(&list_views, "b"), Known::Other);
+    assert_eq!(resumed(&list_views, "b"), Known::Same);
 }
 
 #[test]
 fn a_client_that_was_told_is_not_told_again() {
-    let ledger = Arc::new(Ledger::default());
-    let mut watch = open(&ledger, "a");
+    let list_views = Arc::new(ListViews::default());
+    let mut watch = open(&list_views, "a");
     watch.expire();
     drop(watch);
-    listed(&ledger, "b");
-    assert_eq!(resumed(&ledger, "b"), Known::Same);
+    listed(&list_views, "b");
+    assert_eq!(resumed(&list_views, "b"), Known::Same);
     // By the answer to its next watch: nothing has ended since.
-    drop(open(&ledger, "b"));
-    assert_eq!(resumed(&ledger, "c"), Known::Other);
-    listed(&ledger, "c");
-    assert_eq!(resumed(&ledger, "c"), Known::Same);
+    drop(open(&list_views, "b"));
+    assert_eq!(resumed(&list_views, "c"), Known::Other);
+    listed(&list_views, "c");
+    assert_eq!(resumed(&list_views, "c"), Known::Same);
 }
 
 #[test]
 fn watches_one_after_another_leave_one_position() {
-    let ledger = Arc::new(Ledger::default());
+    let list_views = Arc::new(ListViews::default());
     for _ in 0..100 {
-        listed(&ledger, "a");
-        assert_eq!(resumed(&ledger, "a"), Known::Same);
-        drop(open(&ledger, "a"));
-        drop(ledger.start_anew(&READER, shard("a").iter()));
+        listed(&list_views, "a");
+        assert_eq!(resumed(&list_views, "a"), Known::Same);
+        drop(open(&list_views, "a"));
+        drop(list_views.start_anew(&READER, shard("a").iter()));
     }
-    listed(&ledger, "b");
-    assert_eq!(resumed(&ledger, "b"), Known::Other);
-    assert_eq!(resumed(&ledger, "b"), Known::Same);
+    listed(&list_views, "b");
+    assert_eq!(resumed(&list_views, "b"), Known::Other);
+    assert_eq!(resumed(&list_views, "b"), Known::Same);
 }
 
 #[test]
 fn abandoned_positions_do_not_add_up() {
-    let ledger = Arc::new(Ledger::default());
+    let list_views = Arc::new(ListViews::default());
     for view in 0..100 {
         let view = view.to_string();
-        listed(&ledger, &view);
-        drop(open(&ledger, &view));
+        listed(&list_views, &view);
+        drop(open(&list_views, &view));
     }
-    listed(&ledger, "a");
-    assert_eq!(resumed(&ledger, "a"), Known::Other);
-    assert_eq!(resumed(&ledger, "a"), Known::Same);
+    listed(&list_views, "a");
+    assert_eq!(resumed(&list_views, "a"), Known::Other);
+    assert_eq!(resumed(&list_views, "a"), Known::Same);
 }
 
 #[test]
 fn lists_leave_no_note_while_no_plugin_shapes_them() {
-    let ledger = Arc::new(Ledger::default());
-    ledger.list(&READER, [].iter(), true);
-    assert!(ledger.notes().notes.is_empty());
+    let list_views = Arc::new(ListViews::default());
+    list_views.list(&READER, [].iter(), true);
+    assert!(list_views.notes().notes.is_empty());
 }
 
 #[test]
 fn the_oldest_notes_go_first() {
-    let ledger = Arc::new(Ledger::default());
+    let list_views = Arc::new(ListViews::default());
     let names: Vec<String> = (0..=MAX_NOTES).map(|n| n.to_string()).collect();
     let reader = |namespace| Reader { namespace, ..READER };
     for name in &names {
-        ledger.list(&reader(name), shard("a").iter(), true);
+        list_views.list(&reader(name), shard("a").iter(), true);
     }
-    assert_eq!(ledger.page(&reader("0"), shard("a").iter()), Known::Nothing);
-    assert_eq!(ledger.page(&reader("1"), shard("a").iter()), Known::Same);
-    assert_eq!(ledger.notes().order.len(), MAX_NOTES);
+    assert_eq!(list_views.page(&reader("0"), shard("a").iter()), Known::Nothing);
+    assert_eq!(list_views.page(&reader("1"), shard("a").iter()), Known::Same);
+    assert_eq!(list_views.notes().order.len(), MAX_NOTES);
 }
 
 #[test]
 fn a_list_by_somebody_else_does_not_hide_a_list_whose_watch_has_yet_to_come() {
-    let ledger = Arc::new(Ledger::default());
-    listed(&ledger, "a");
-    listed(&ledger, "b");
-    assert_eq!(resumed(&ledger, "b"), Known::Other);
-    listed(&ledger, "b");
-    assert_eq!(resumed(&ledger, "b"), Known::Same);
+    let list_views = Arc::new(ListViews::default());
+    listed(&list_views, "a");
+    listed(&list_views, "b");
+    assert_eq!(resumed(&list_views, "b"), Known::Other);
+    listed(&list_views, "b");
+    assert_eq!(resumed(&list_views, "b"), Known::Same);
 }
 
 #[test]
 fn lists_without_a_watch_do_not_add_up() {
-    let ledger = Arc::new(Ledger::default());
+    let list_views = Arc::new(ListViews::default());
     for _ in 0..100 {
-        listed(&ledger, "a");
+        listed(&list_views, "a");
     }
-    listed(&ledger, "b");
+    listed(&list_views, "b");
     assert_eq!(
-        [resumed(&ledger, "b"), resumed(&ledger, "b")],
+        [resumed(&list_views, "b"), resumed(&list_views, "b")],
         [Known::Other, Known::Same]
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_list_from_before_the_first_rule_counts_as_stale_for_a_while() {
-    let ledger = Arc::new(Ledger::default());
+    let list_views = Arc::new(ListViews::default());
     let other = Reader {
         namespace: "n",
         ..READER
     };
-    ledger.list(&READER, [].iter(), true);
-    ledger.list(&READER, shard("a").iter(), false);
+    list_views.list(&READER, [].iter(), true);
+    list_views.list(&READER, shard("a").iter(), false);
     assert_eq!(
-        [resumed(&ledger, "a"), resumed(&ledger, "a")],
+        [resumed(&list_views, "a"), resumed(&list_views, "a")],
         [Known::Other, Known::Same]
     );
     tokio::time::advance(FIRST_RULE).await;
-    ledger.list(&other, shard("a").iter(), false);
-    assert_eq!(resumed_as(&ledger, &other, &shard("a")), Known::Same);
+    list_views.list(&other, shard("a").iter(), false);
+    assert_eq!(resumed_as(&list_views, &other, &shard("a")), Known::Same);
 }
 
 #[test]
 fn a_position_outlives_its_note() {
-    let ledger = Arc::new(Ledger::default());
-    let watch = open(&ledger, "a");
-    *ledger.notes() = Notes::default();
+    let list_views = Arc::new(ListViews::default());
+    let watch = open(&list_views, "a");
+    *list_views.notes() = Notes::default();
     drop(watch);
-    listed(&ledger, "b");
-    assert_eq!(resumed(&ledger, "b"), Known::Other);
+    listed(&list_views, "b");
+    assert_eq!(resumed(&list_views, "b"), Known::Other);
 }
 
 #[test]
 fn a_watch_is_open_if_it_was_let_through() {
-    let ledger = Arc::new(Ledger::default());
-    listed(&ledger, "a");
-    let watch = ledger.resume(&READER, shard("a").iter(), |known| known == Known::Same);
-    let refused = ledger.resume(&READER, shard("b").iter(), |known| known == Known::Same);
+    let list_views = Arc::new(ListViews::default());
+    listed(&list_views, "a");
+    let watch = list_views.resume(&READER, shard("a").iter(), |known| known == Known::Same);
+    let refused = list_views.resume(&READER, shard("b").iter(), |known| known == Known::Same);
     assert!(refused.is_none());
     drop(watch.expect("it comes from the same view"));
-    listed(&ledger, "b");
+    listed(&list_views, "b");
     assert_eq!(
-        [resumed(&ledger, "b"), resumed(&ledger, "b")],
+        [resumed(&list_views, "b"), resumed(&list_views, "b")],
         [Known::Other, Known::Same],
         "one watch was open"
     );
@@ -240,113 +244,119 @@ fn whole_objects_and_metadata_are_read_by_two() {
     };
     let list = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
     let watch = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-    let ledger = Arc::new(Ledger::default());
-    ledger.list(&metadata(list), shard("a").iter(), true);
-    ledger.list(&READER, shard("b").iter(), true);
-    assert_eq!(resumed_as(&ledger, &metadata(watch), &shard("a")), Known::Same);
-    assert_eq!(resumed(&ledger, "b"), Known::Same);
+    let list_views = Arc::new(ListViews::default());
+    list_views.list(&metadata(list), shard("a").iter(), true);
+    list_views.list(&READER, shard("b").iter(), true);
+    assert_eq!(resumed_as(&list_views, &metadata(watch), &shard("a")), Known::Same);
+    assert_eq!(resumed(&list_views, "b"), Known::Same);
     let table = metadata("application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
     assert_eq!(table.representation, Representation::Table);
 }
 
 #[test]
 fn what_clients_read_from_a_process_before_may_be_of_another_view_for_a_while() {
-    let ledger = Arc::new(Ledger::default());
-    ledger.inherit();
-    assert!(ledger.is_used(), "lists leave notes, whether shaped or not");
-    ledger.list(&READER, [].iter(), false);
+    let list_views = Arc::new(ListViews::default());
+    list_views.inherit();
+    assert!(list_views.is_used(), "lists leave notes, whether shaped or not");
+    list_views.list(&READER, [].iter(), false);
     assert_eq!(
-        resumed_as(&ledger, &READER, &[]),
+        resumed_as(&list_views, &READER, &[]),
         Known::Other,
         "it may be another informer's, from before"
     );
-    assert_eq!(resumed_as(&ledger, &READER, &[]), Known::Same);
+    assert_eq!(resumed_as(&list_views, &READER, &[]), Known::Same);
 }
 
 #[test]
 fn what_clients_read_from_a_process_before_is_of_the_same_view_under_the_same_chain() {
-    let ledger = Arc::new(Ledger::default());
-    ledger.inherit();
-    listed(&ledger, "a");
-    assert_eq!(resumed(&ledger, "a"), Known::Same);
+    let list_views = Arc::new(ListViews::default());
+    list_views.inherit();
+    listed(&list_views, "a");
+    assert_eq!(resumed(&list_views, "a"), Known::Same);
 }
 
 #[test]
 fn a_client_that_was_sent_to_list_again_counts_until_it_watches() {
-    let ledger = Arc::new(Ledger::default());
-    listed(&ledger, "a");
-    let watch = open(&ledger, "a");
-    assert_eq!(ledger.outdated(), 0);
+    let list_views = Arc::new(ListViews::default());
+    listed(&list_views, "a");
+    let watch = open(&list_views, "a");
+    assert_eq!(list_views.outdated(), 0);
     watch.outdate();
     drop(watch);
-    assert_eq!(ledger.outdated(), 1, "its watch has ended");
-    listed(&ledger, "b");
-    assert_eq!(ledger.outdated(), 1, "the list is not in its cache yet");
-    assert_eq!(resumed(&ledger, "c"), Known::Other);
-    assert_eq!(ledger.outdated(), 1, "sent again, it is still one");
-    let watch = ledger.resume(&READER, shard("b").iter(), |_| true);
-    assert!(watch.is_some() && ledger.outdated() == 0);
+    assert_eq!(list_views.outdated(), 1, "its watch has ended");
+    listed(&list_views, "b");
+    assert_eq!(list_views.outdated(), 1, "the list is not in its cache yet");
+    assert_eq!(resumed(&list_views, "c"), Known::Other);
+    assert_eq!(list_views.outdated(), 1, "sent again, it is still one");
+    let watch = list_views.resume(&READER, shard("b").iter(), |_| true);
+    assert!(watch.is_some() && list_views.outdated() == 0);
     watch.unwrap().outdate();
-    drop(ledger.start_anew(&READER, shard("c").iter()));
-    assert_eq!(ledger.outdated(), 0, "a watch that begins with a list");
+    drop(list_views.start_anew(&READER, shard("c").iter()));
+    assert_eq!(list_views.outdated(), 0, "a watch that begins with a list");
 }
 
 #[test]
 fn clients_of_a_process_before_count_when_they_are_sent_to_list_again() {
-    let ledger = Arc::new(Ledger::default());
-    ledger.inherit();
-    assert_eq!([resumed(&ledger, "a"), resumed(&ledger, "a")], [Known::Nothing; 2]);
-    assert_eq!(ledger.outdated(), 2);
-    listed(&ledger, "a");
-    assert_eq!(resumed(&ledger, "a"), Known::Same);
+    let list_views = Arc::new(ListViews::default());
+    list_views.inherit();
+    assert_eq!(
+        [resumed(&list_views, "a"), resumed(&list_views, "a")],
+        [Known::Nothing; 2]
+    );
+    assert_eq!(list_views.outdated(), 2);
+    listed(&list_views, "a");
+    assert_eq!(resumed(&list_views, "a"), Known::Same);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_never_comes_back_is_not_waited_for_for_ever() {
-    let ledger = Arc::new(Ledger::default());
-    open(&ledger, "a").outdate();
+    let list_views = Arc::new(ListViews::default());
+    open(&list_views, "a").outdate();
     tokio::time::advance(Duration::from_secs(119)).await;
-    assert_eq!(ledger.outdated(), 1);
+    assert_eq!(list_views.outdated(), 1);
     tokio::time::advance(Duration::from_secs(1)).await;
-    assert_eq!(ledger.outdated(), 0);
+    assert_eq!(list_views.outdated(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_repeats_an_expired_watch_is_waited_for_for_five_minutes() {
-    let ledger = Arc::new(Ledger::default());
-    open(&ledger, "a").outdate();
+    let list_views = Arc::new(ListViews::default());
+    open(&list_views, "a").outdate();
     let repeat = async |seconds: u64, view: &str| {
         for _ in 0..seconds {
             tokio::time::advance(Duration::from_secs(1)).await;
-            assert_ne!(resumed(&ledger, view), Known::Same);
+            assert_ne!(resumed(&list_views, view), Known::Same);
         }
     };
     repeat(299, "b").await;
-    assert_eq!(ledger.outdated(), 1);
-    let told = ledger.stale_caches();
+    assert_eq!(list_views.outdated(), 1);
+    let told = list_views.stale_caches();
     assert_eq!((&*told[0].client, &*told[0].resource), ("manager", "configmaps"));
     assert_eq!((told[0].refused_watches, told[0].given_up), (299, false));
     repeat(1, "b").await;
-    assert_eq!(ledger.outdated(), 0);
+    assert_eq!(list_views.outdated(), 0);
     repeat(600, "b").await;
-    assert_eq!(ledger.outdated(), 0, "it does not begin anew");
-    assert!(ledger.stale_caches()[0].given_up);
+    assert_eq!(list_views.outdated(), 0, "it does not begin anew");
+    assert!(list_views.stale_caches()[0].given_up);
     repeat(1, "c").await;
-    assert_eq!(ledger.outdated(), 1, "its view has changed once more");
+    assert_eq!(list_views.outdated(), 1, "its view has changed once more");
     repeat(299, "c").await;
-    assert_eq!(ledger.outdated(), 1);
+    assert_eq!(list_views.outdated(), 1);
     repeat(1, "c").await;
-    assert_eq!(ledger.outdated(), 0);
-    let watch = ledger.resume(&READER, shard("c").iter(), |_| true);
-    assert!(watch.is_some() && ledger.stale_caches().is_empty(), "it watches again");
+    assert_eq!(list_views.outdated(), 0);
+    let watch = list_views.resume(&READER, shard("c").iter(), |_| true);
+    assert!(
+        watch.is_some() && list_views.stale_caches().is_empty(),
+        "it watches again"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn client_that_is_refused_late_has_time_to_list() {
-    let ledger = Arc::new(Ledger::default());
-    open(&ledger, "a").outdate();
+    let list_views = Arc::new(ListViews::default());
+    open(&list_views, "a").outdate();
     tokio::time::advance(Duration::from_secs(100)).await;
-    assert_eq!(resumed(&ledger, "b"), Known::Other);
+    assert_eq!(resumed(&list_views, "b"), Known::Other);
     tokio::time::advance(Duration::from_secs(100)).await;
-    assert_eq!(ledger.outdated(), 1);
+    assert_eq!(list_views.outdated(), 1);
 }

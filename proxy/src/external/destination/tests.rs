@@ -9,7 +9,7 @@ fn read(method: &str, target: &str, endpoints: &[&str]) -> Result<Destination, D
         headers.append(ENDPOINT, HeaderValue::from_str(endpoint).unwrap());
     }
     let method: Method = method.parse().unwrap();
-    let way = Way::of(&method, &headers);
+    let way = way_of(&method, &headers);
     Destination::read(way, &target.parse().unwrap(), &headers)
 }
 

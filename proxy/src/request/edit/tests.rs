@@ -1,6 +1,7 @@
 use http::{HeaderName, HeaderValue};
 
 use super::*;
+use crate::chain::EntryId;
 
 fn apply_to(target: &str, method: &str, edits: Vec<RequestEdit>) -> Result<Option<String>, String> {
     let uri: Uri = target.parse().unwrap();
@@ -128,27 +129,6 @@ fn query_and_field_selector_edits_add_up() {
         edited.unwrap().as_deref(),
         Some("/api/v1/configmaps?limit=7&fieldSelector=metadata.name%3Dx%2Cmetadata.namespace%3Dn")
     );
-}
-
-#[test]
-fn headers_are_set_replaced_and_removed() {
-    let mut headers = HeaderMap::new();
-    headers.append("x-a", HeaderValue::from_static("1"));
-    headers.append("x-a", HeaderValue::from_static("2"));
-    headers.append("x-b", HeaderValue::from_static("3"));
-    let edits = vec![
-        (
-            EntryId::unused(),
-            RequestEdit::SetHeader(HeaderName::from_static("x-a"), HeaderValue::from_static("9")),
-        ),
-        (
-            EntryId::unused(),
-            RequestEdit::RemoveHeader(HeaderName::from_static("x-b")),
-        ),
-    ];
-    apply_to_headers(&mut headers, &edits);
-    assert_eq!(headers.get_all("x-a").iter().collect::<Vec<_>>(), ["9"]);
-    assert!(!headers.contains_key("x-b"));
 }
 
 #[test]

@@ -10,18 +10,18 @@ use super::*;
 use crate::chain::tally::Tally;
 use crate::chain::{Counter, Kind};
 use crate::client::list_views::tests::{READER, resumed_as};
-use crate::client::list_views::{Known, Ledger};
-use crate::connection::notifier::Signal;
+use crate::client::list_views::{Known, ListViews};
+use crate::connection::StreamNotifier;
 use crate::plugin::verdict::RequestEdit;
 
 type Frames = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;
 
 struct Stand {
-    signal: Rc<Signal>,
+    notifier: Rc<StreamNotifier>,
     upstream: Frames,
     differs: Rc<Cell<bool>>,
     expired: Rc<Cell<u32>>,
-    ledger: Arc<Ledger>,
+    list_views: Arc<ListViews>,
     /// Of the chain that it began under, and of those after it.
     earlier: Arc<Tally>,
     later: Arc<Tally>,
@@ -29,7 +29,7 @@ struct Stand {
 }
 
 fn stand(content_type: &'static str) -> Stand {
-    let signal = Signal::new();
+    let notifier = StreamNotifier::new();
     let (upstream, mut frames) = mpsc::channel(8);
     let inner = StreamBody::new(futures_util::stream::poll_fn(move |cx| frames.poll_recv(cx)));
     let mut headers = HeaderMap::new();
@@ -45,26 +45,26 @@ fn stand(content_type: &'static str) -> Stand {
         let expired = Rc::clone(&expired);
         Rc::new(move || expired.set(expired.get() + 1))
     };
-    let ledger = Arc::new(Ledger::default());
+    let list_views = Arc::new(ListViews::default());
     let body = Box::pin(WatchBody::new(
         inner,
         &headers,
         Watching {
             begun: Begun {
-                listener: signal.listen(),
+                listener: notifier.listen(),
                 ticket: Counter::new(0).count(&earlier, Kind::Watch),
             },
             recheck,
             on_expired: count,
-            position: Some(ledger.start_anew(&READER, [].iter())),
+            position: Some(list_views.start_anew(&READER, [].iter())),
         },
     ));
     Stand {
-        signal,
+        notifier,
         upstream,
         differs,
         expired,
-        ledger,
+        list_views,
         earlier,
         later,
         body,
@@ -87,8 +87,8 @@ impl Stand {
     fn next_watch(self) -> Known {
         drop(self.body);
         let view = [RequestEdit::AndLabelSelector("shard=b".to_owned())];
-        self.ledger.list(&READER, view.iter(), true);
-        resumed_as(&self.ledger, &READER, &view)
+        self.list_views.list(&READER, view.iter(), true);
+        resumed_as(&self.list_views, &READER, &view)
     }
 
     /// Whether it counts as a watch of the chain that it began under, and as one of a later chain.
@@ -110,12 +110,12 @@ async fn the_same_view_goes_on_and_another_ends_with_expired() {
     stand.send(b"{\"type\":\"ADDED\"}\n").await;
     assert_eq!(stand.next().await.unwrap(), "{\"type\":\"ADDED\"}\n");
     assert!(stand.is_pending().await);
-    stand.signal.chain_changed();
+    stand.notifier.chain_changed();
     assert_eq!(stand.counts(), (1, 0));
     assert!(stand.is_pending().await, "the same view");
     assert_eq!(stand.counts(), (0, 1));
     stand.differs.set(true);
-    stand.signal.chain_changed();
+    stand.notifier.chain_changed();
     let event: serde_json::Value = serde_json::from_slice(&stand.next().await.unwrap()).unwrap();
     assert_eq!(event["type"], "ERROR");
     assert_eq!(event["object"]["code"], 410);
@@ -131,7 +131,7 @@ async fn an_event_under_way_is_finished_first() {
     stand.send(b"{\"type\":").await;
     assert!(stand.next().await.is_some());
     stand.differs.set(true);
-    stand.signal.chain_changed();
+    stand.notifier.chain_changed();
     assert!(stand.is_pending().await, "in the middle of an event");
     assert_eq!(stand.counts(), (1, 0), "it still shows the earlier view");
     stand.send(b"\"ADDED\"}\n").await;
@@ -148,7 +148,7 @@ async fn protobuf_frames_are_followed_byte_by_byte() {
         stand.next().await.unwrap();
     }
     stand.differs.set(true);
-    stand.signal.chain_changed();
+    stand.notifier.chain_changed();
     assert!(stand.is_pending().await, "one byte of the event is missing");
     stand.send(&[3]).await;
     assert_eq!(&stand.next().await.unwrap()[..], [3]);
@@ -162,7 +162,7 @@ async fn protobuf_frames_are_followed_byte_by_byte() {
 async fn an_unknown_encoding_just_ends() {
     let mut stand = stand("application/cbor-seq");
     stand.differs.set(true);
-    stand.signal.chain_changed();
+    stand.notifier.chain_changed();
     assert_eq!(stand.next().await, None);
     assert_eq!(stand.next_watch(), Known::Other, "the client is still to be told");
 }
@@ -171,7 +171,7 @@ async fn an_unknown_encoding_just_ends() {
 async fn draining_ends_a_watch_between_events() {
     let mut stand = stand(JSON);
     assert!(stand.is_pending().await);
-    stand.signal.end();
+    stand.notifier.end();
     assert_eq!(stand.next().await, None);
     assert_eq!(stand.expired.get(), 0);
 }

@@ -13,8 +13,6 @@ use crate::wasm::reports::Reports;
 
 mod admission;
 
-pub(crate) use admission::Held;
-
 /// State, metrics and log of an entry. Shared by its instances on all threads.
 #[derive(Debug)]
 pub struct EntryState {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
-use super::activity::Timeouts;
+use crate::connection::Timeouts;
 
 /// The HTTP version that a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,15 +1,13 @@
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Response, StatusCode};
 use hyper::service::service_fn;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::time::Instant;
 
 use super::*;
-use crate::connection::notifier::Signal;
-use crate::listen::connection::{Timeouts, serve_http1};
-use crate::stream::body::ClientBody;
-use crate::upstream::BoxError;
+use crate::connection::{HEAD_TIMEOUT, MAX_DISCARDED};
 
 const TIMEOUTS: Timeouts = Timeouts {
     head: HEAD_TIMEOUT,
@@ -22,7 +20,7 @@ const ROOM: usize = 1 << 20;
 /// Refuses each request after a second, without reading its body, as a plugin may.
 async fn refuse_all(stream: DuplexStream) {
     let connection = Rc::new(Connection::default());
-    connection.activity.set_http1();
+    connection.activity().set_http1();
     let service = service_fn(|request: Request<Incoming>| {
         let connection = Rc::clone(&connection);
         async move {
@@ -35,7 +33,7 @@ async fn refuse_all(stream: DuplexStream) {
             connection.finish(Ok::<_, BoxError>(refused))
         }
     });
-    let _ = serve_http1(&Signal::new(), &connection, stream, TIMEOUTS, service).await;
+    let _ = serve_http1(&StreamNotifier::new(), &connection, stream, TIMEOUTS, service).await;
 }
 
 /// What a client sees that does this with its connection.

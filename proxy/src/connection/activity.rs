@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::header_block::HeaderBlock;
-use crate::connection::memory::{OverBound, RequestMemory};
+use super::memory::{OverBound, RequestMemory};
 
 /// How long a client that was told that its idle connection ends may take to close it. Requests that were on their way come
 /// within this time.
@@ -23,6 +23,9 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Bytes of a head that has begun which nobody counts: as many as hyper has room for anyway.
 const FREE_HEAD: usize = 8 << 10;
+
+/// A client that has begun a handshake or a request head and does not finish it in this time holds a place that others need.
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a client may take.
 #[derive(Debug, Clone, Copy)]
