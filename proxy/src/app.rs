@@ -1,4 +1,4 @@
-//! Makes every part in the order of its needs, binds, runs, drains.
+//! Builds every part in dependency order, binds the ports, runs, drains.
 //!
 //! `build` binds the ports before anything serves and returns their addresses; `run` serves until `stop` and then drains.
 //! The thread that calls `run` is the control thread: admin port, chain, credentials and certificate live there; traffic
@@ -33,12 +33,12 @@ use crate::request::worker::Shared;
 use crate::upstream::Target;
 use crate::wasm::{Engine, GuestMemory, MemorySeries, PluginSeries, StateStore};
 
+mod chain_source;
 mod descriptors;
-mod feed;
 mod ports;
 
+use chain_source::ChainFollower;
 use descriptors::Descriptors;
-use feed::Feed;
 pub use ports::Addresses;
 use ports::{Bound, Ports};
 
@@ -64,7 +64,7 @@ impl App {
         settings.validate().map_err(Error::Settings)?;
         let (bound, addresses) = Bound::new(&settings)?;
         let mut registry = Metrics::registry();
-        let chain = feed::handle(&settings, &mut registry);
+        let chain = chain_source::chain_handle(&settings, &mut registry);
         let states = Arc::new(StateStore::new());
         registry.register_collector(Box::new(PluginSeries::new(Arc::clone(&states))));
         let memory = guest_memory(&settings);
@@ -114,7 +114,6 @@ impl App {
         })
     }
 
-    /// Where it listens.
     #[must_use]
     pub const fn addresses(&self) -> &Addresses {
         &self.addresses
@@ -134,7 +133,7 @@ impl App {
             ..
         } = self;
         let listening = readiness.guard(LISTENER);
-        let awaited = feed::Awaited::of(&settings, &readiness);
+        let awaited = chain_source::Awaited::of(&settings, &readiness);
         let control = CancellationToken::new();
         let shared = &server.requests;
         let (workers, threads) = start_workers(&settings, &server)?;
@@ -154,13 +153,13 @@ impl App {
         if let Some(external) = &server.external {
             tasks.spawn(Arc::clone(external).follow_api_server(control.clone()));
         }
-        let feed = Feed {
+        let follower = ChainFollower {
             settings: &settings,
             shared,
             states,
             workers: workers.clone(),
         };
-        feed.start(&mut tasks, awaited, control.clone())?;
+        follower.start(&mut tasks, awaited, control.clone())?;
         if let Some(external) = ports.external {
             tasks.spawn(accept(external, workers.clone(), Arc::clone(shared), None));
         }
@@ -186,12 +185,12 @@ impl App {
 /// What plugins may use of the memory of this process.
 fn guest_memory(settings: &Settings) -> GuestMemory {
     let Some(limit_bytes) = memory_limit::effective(settings.memory_limit) else {
-        tracing::info!("there is no memory limit: plugins may use what each entry may have");
+        tracing::info!("no memory limit is set: plugins are limited by their entries alone");
         return GuestMemory::unlimited();
     };
     let memory = GuestMemory::within(usize::try_from(limit_bytes).unwrap_or(usize::MAX));
     let plugin_bytes = memory.bounds().map(|bounds| bounds.budget_bytes);
-    tracing::info!(limit_bytes, plugin_bytes, "plugins share a part of the memory limit");
+    tracing::info!(limit_bytes, plugin_bytes, "plugins share part of the memory limit");
     memory
 }
 

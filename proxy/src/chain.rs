@@ -10,7 +10,7 @@
 //! - `past.rs`: what is known of sidecars that ran in this pod before
 //! - `source.rs`, `build.rs`: from a directory to a snapshot; `compiling.rs`: how far that is; `watch.rs`, `directory_watch.rs`: when to do that
 //!
-//! Leaves running plugins to `wasm/`, and what follows from a verdict to others.
+//! Leaves running plugins to `wasm`, and acting on verdicts to `request` and `external`.
 
 mod build;
 mod compiling;

@@ -2,7 +2,7 @@
 //!
 //! Flow: `destination` reads where a request goes; `call` asks the plugins, sends, asks again; `targets` has connections to
 //! each server, which `reach` lets be opened or not; `tunnel` carries bytes after a CONNECT. `api_server` and `advertised` know
-//! where the API server is, which is out of reach. What is the same for API traffic is shared: `connection`, `phases`, `record`, `ending`, `upstream`.
+//! where the API server is, which this port does not reach. What is the same for API traffic is shared: `connection`, `phases`, `record`, `ending`, `upstream`.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

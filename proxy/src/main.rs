@@ -47,7 +47,7 @@ fn run_sidecar(settings: Settings) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            tracing::error!(%error, "no event loop");
+            tracing::error!(%error, "failed to start the event loop");
             return ExitCode::FAILURE;
         }
     };
@@ -58,7 +58,7 @@ async fn serve(settings: Settings) -> ExitCode {
     let app = match App::build(settings).await {
         Ok(app) => app,
         Err(error) => {
-            tracing::error!(%error, "the sidecar can't start");
+            tracing::error!(%error, "failed to start");
             return ExitCode::from(EX_CONFIG);
         }
     };
@@ -66,7 +66,7 @@ async fn serve(settings: Settings) -> ExitCode {
     match app.run(termination_signal()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(%error, "the sidecar ended badly");
+            tracing::error!(%error, "stopped with an error");
             ExitCode::FAILURE
         }
     }

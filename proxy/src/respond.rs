@@ -1,4 +1,4 @@
-//! What went wrong, or was refused, as a Kubernetes `Status`: the only place that picks an HTTP status code.
+//! Failures and refusals as a Kubernetes `Status`: the only place that picks an HTTP status code.
 //!
 //! The code decides what client-go does next (client-go `rest/with_retry.go`): 429 and every 5xx **with** an integer
 //! `Retry-After` is repeated, any verb, up to ten times; without the header nothing is. So `Retry-After` is sent where a
@@ -154,7 +154,6 @@ impl Reply {
         Self::new(StatusCode::GONE, message).reason("Expired")
     }
 
-    /// A plugin refused.
     pub(crate) fn refusal(refusal: &Refusal) -> Self {
         let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut reply = Self::new(code, refusal.message.clone());

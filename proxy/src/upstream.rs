@@ -68,7 +68,6 @@ pub struct Upstream {
 pub struct Stats {
     /// Open connections, used or not.
     pub connections: usize,
-    /// Connections being opened.
     pub opening: usize,
     /// Requests under way on HTTP/2 connections that take more.
     pub streams: usize,

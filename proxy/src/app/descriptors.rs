@@ -30,7 +30,6 @@ pub(crate) struct Descriptors(usize);
 /// What each port may have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
-    /// Connections of clients.
     pub(crate) connections: usize,
     /// Connections to servers, of all threads.
     sockets: usize,
@@ -47,7 +46,7 @@ impl Descriptors {
     /// Raises the limit as far as this process may.
     pub(crate) fn raise() -> Self {
         let limit = rlimit::increase_nofile_limit(UNLIMITED).or_else(|error| {
-            tracing::warn!(%error, "the limit of file descriptors can't be raised");
+            tracing::warn!(%error, "failed to raise the limit of file descriptors");
             rlimit::Resource::NOFILE.get_soft()
         });
         let limit = limit.unwrap_or(UNLIMITED).min(UNLIMITED);
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_too_low_leaves_a_few_and_none_is_raised() {
+    fn limit_that_is_too_low_leaves_few_and_none_is_raised() {
         assert_eq!(Descriptors(100).over(1, 200, 4096).connections, MIN_CONNECTIONS);
         assert_eq!(Descriptors(65_536).over(1, 200, 10).connections, 10);
     }

@@ -1,4 +1,4 @@
-//! The sidecar's ports: bound before anything serves, so that who can't listen says so at once.
+//! The sidecar's ports. All are bound before anything serves, so that a port that is taken fails the start at once.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +18,6 @@ use crate::plugin::verdict::Traffic;
 /// Where the sidecar listens.
 #[derive(Debug, Clone)]
 pub struct Addresses {
-    /// For controllers.
     pub api: Vec<SocketAddr>,
     /// For probes, scrapers and the manager.
     pub admin: SocketAddr,
@@ -27,7 +26,6 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// All of them.
     pub(super) fn all(&self) -> Vec<SocketAddr> {
         let api = self.api.iter().copied();
         api.chain([self.admin]).chain(self.external).collect()
@@ -116,7 +114,7 @@ fn bind_all(wanted: &[SocketAddr]) -> Result<(Vec<TcpListener>, Vec<SocketAddr>)
         match bind(API, *address) {
             Ok(more) => bound.extend([more]),
             Err(Error::Bind { source, .. }) if !bound.0.is_empty() && is_not_there(&source) => {
-                tracing::info!(%address, "this network has no such address; nothing listens there");
+                tracing::info!(%address, "the pod's network does not have this address; not listening there");
             }
             Err(error) => return Err(error),
         }
@@ -156,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_that_the_network_lacks_are_left_out_but_for_the_first() {
+    async fn addresses_that_network_lacks_are_left_out_but_for_first() {
         let addresses = bound(&["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"]).unwrap();
         let hosts: Vec<String> = addresses.iter().map(|it| it.ip().to_string()).collect();
         assert_eq!(hosts, ["127.0.0.1", "127.0.0.2"]);

@@ -102,7 +102,6 @@ impl FaultHistory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Admission {
-    /// Yes.
     Call,
     /// Yes, and the outcome decides whether the quarantine ends.
     Probe,
@@ -219,13 +218,11 @@ impl Health {
         }
     }
 
-    /// Faults so far.
     #[must_use]
     pub fn faults(&self) -> u64 {
         self.faults.load(Ordering::Relaxed)
     }
 
-    /// The last fault.
     #[must_use]
     pub fn last_fault(&self) -> Option<String> {
         self.history().last_fault.clone()
@@ -322,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn success_ends_a_row_of_consecutive_faults() {
+    fn success_ends_row_of_consecutive_faults() {
         let start = Instant::now();
         let health = Health::new(start);
         for n in 0..20 {
@@ -358,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_before_a_successful_probe_lose_no_time_after_it() {
+    fn faults_before_successful_probe_lose_no_time_after_it() {
         let start = Instant::now();
         let health = Health::new(start);
         let fault = |now| health.record_fault(health.admit(|| now), now, MAX_TIME_LOST, "deadline");
@@ -369,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn one_probe_at_a_time_decides_after_the_end() {
+    fn single_probe_decides_after_quarantine() {
         let start = Instant::now();
         let health = Health::new(start);
         let end = start + fail(&health, start);
@@ -404,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relapse_is_longer_and_good_behaviour_is_rewarded() {
+    fn repeated_quarantine_is_longer_until_entry_recovers() {
         let start = Instant::now();
         let health = Health::new(start);
         let mut now = start + fail(&health, start);
@@ -418,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_before_a_successful_probe_do_not_count_after_it() {
+    fn faults_before_successful_probe_do_not_count_after_it() {
         let start = Instant::now();
         let health = Health::new(start);
         let now = start + fail(&health, start);
@@ -430,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_began_earlier_do_not_change_a_quarantine() {
+    fn calls_that_began_earlier_do_not_change_quarantine() {
         let now = Instant::now();
         let health = Health::new(now);
         let early = health.admit(|| now);
@@ -441,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_probe_is_replaced() {
+    fn lost_probe_is_replaced() {
         let now = Instant::now();
         let health = Health::new(now);
         let end = now + fail(&health, now);
@@ -450,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_entry_never_reads_the_clock() {
+    fn healthy_entry_never_reads_clock() {
         let health = Health::new(Instant::now());
         let admission = health.admit(|| panic!("the clock was read"));
         assert_eq!(admission, Admission::Call);

@@ -20,7 +20,6 @@ impl Matched {
         self.0 == 0
     }
 
-    /// How many.
     #[must_use]
     pub const fn len(self) -> u32 {
         self.0.count_ones()

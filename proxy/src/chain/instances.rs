@@ -17,7 +17,6 @@ use super::metrics::CallMetrics;
 use super::snapshot::{Entry, EntryId, Snapshot};
 use crate::wasm::{self, Engine, Fault, Instance};
 
-/// One worker's instances.
 pub(crate) struct Instances {
     engine: Arc<Engine>,
     chain: Arc<ChainHandle>,
@@ -44,7 +43,6 @@ pub(crate) enum Phase {
 /// Why a call gave no answer.
 #[derive(Debug)]
 pub(crate) enum CallError {
-    /// The plugin failed.
     Fault(Fault),
     /// It failed too often and is not called for a while.
     Quarantined,

@@ -30,13 +30,10 @@ pub(crate) const TRAFFICS: usize = 3;
 /// What a request is matched by. All text as parsed, in the words of `ctrlmesh_wire::RequestInfo`.
 #[derive(Debug, Clone, Copy)]
 pub struct MatchQuery<'a> {
-    /// Kind of traffic.
     pub traffic: Traffic,
-    /// What it does.
     pub verb: Verb,
     /// API group; empty for the core group.
     pub group: &'a str,
-    /// Plural resource name.
     pub resource: &'a str,
     /// Subresource; empty for the resource itself.
     pub subresource: &'a str,
@@ -44,7 +41,6 @@ pub struct MatchQuery<'a> {
     pub namespace: &'a str,
     /// Object name; empty if there is none.
     pub name: &'a str,
-    /// Decoded path.
     pub path: &'a str,
     /// Host name without port.
     pub host: &'a str,
@@ -70,7 +66,6 @@ impl<'a> From<&'a RequestView> for MatchQuery<'a> {
     }
 }
 
-/// A compiled subscription.
 #[derive(Debug, Clone, Default)]
 pub struct Matcher {
     rules: Box<[Rule]>,

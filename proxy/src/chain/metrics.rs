@@ -14,7 +14,6 @@ use prometheus_client::registry::Registry;
 
 use super::snapshot::Snapshot;
 
-/// The chain's metrics.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
     generation: Gauge<u64, AtomicU64>,

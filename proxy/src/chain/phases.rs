@@ -14,7 +14,7 @@ use ctrlmesh_contract::FailurePolicy;
 use http::{HeaderMap, response};
 
 use crate::chain::instances::{CallError, Instances, Phase};
-use crate::chain::touched::{self, Did, Told, Touch, TouchedRequests};
+use crate::chain::touched::{self, Effect, NamedTouch, Touch, TouchedRequests};
 use crate::chain::{Entry, EntryId, Matched, Snapshot};
 use crate::connection::Connection;
 use crate::plugin::verdict::{
@@ -113,7 +113,7 @@ impl Plugins {
                 .call(entry, Phase::Request, |it| it.on_request(&self.view, false));
             let verdict = match verdict {
                 Ok(verdict) => verdict,
-                Err(error) => match self.closed(entry, &error) {
+                Err(error) => match self.answer_if_closed(entry, &error) {
                     Some(reply) => return RequestDecision::Stop(reply.into()),
                     None => continue,
                 },
@@ -137,16 +137,16 @@ impl Plugins {
     }
 
     /// An entry's edit could not be applied: what follows by its failure policy. `None`: leave its edits out.
-    fn invalid(&self, id: EntryId, what: String) -> Option<Reply> {
+    fn reject_edit(&self, id: EntryId, what: String) -> Option<Reply> {
         let entry = self.snapshot.entries().iter().find(|entry| entry.id == id)?;
-        self.closed(entry, &self.instances.invalid(entry, what))
+        self.answer_if_closed(entry, &self.instances.invalid(entry, what))
     }
 
     /// The answer to a failed call if the entry is closed on failure.
-    fn closed(&self, entry: &Entry, error: &CallError) -> Option<Reply> {
+    fn answer_if_closed(&self, entry: &Entry, error: &CallError) -> Option<Reply> {
         match entry.on_failure {
             FailurePolicy::Closed => {
-                self.touch(entry, [(String::new(), Did::Failed)]);
+                self.touch(entry, [(String::new(), Effect::Failed)]);
                 Some(Reply::plugin_failed(
                     &entry.name,
                     &entry.plugin.digest,
@@ -157,52 +157,54 @@ impl Plugins {
         }
     }
 
-    fn touch(&self, entry: &Entry, done: impl IntoIterator<Item = (String, Did)>) {
+    fn touch(&self, entry: &Entry, done: impl IntoIterator<Item = (String, Effect)>) {
         let entry = Some(entry.id);
-        let touches = done.into_iter().map(|(rule, did)| Touch { entry, rule, did });
+        let touches = done.into_iter().map(|(rule, effect)| Touch { entry, rule, effect });
         self.touches.borrow_mut().extend(touches);
     }
 
     /// The view that these entries shape is another one now: the client is told 410.
     pub(crate) fn expired(&self, shaping: impl Iterator<Item = EntryId>) {
-        self.touch_once(shaping, Did::Expired);
+        self.touch_once(shaping, Effect::Expired);
         let mut touches = self.touches.borrow_mut();
-        if !touches.iter().any(|touch| touch.did == Did::Expired) {
+        if !touches.iter().any(|touch| touch.effect == Effect::Expired) {
             touches.push(Touch {
                 entry: None,
                 rule: String::new(),
-                did: Did::Expired,
+                effect: Effect::Expired,
             });
         }
     }
 
-    fn touch_once(&self, entries: impl Iterator<Item = EntryId>, did: Did) {
+    fn touch_once(&self, entries: impl Iterator<Item = EntryId>, effect: Effect) {
         let mut touches = self.touches.borrow_mut();
         for entry in entries {
             let entry = Some(entry);
-            let is_known = touches.iter().any(|touch| touch.entry == entry && touch.did == did);
+            let is_known = touches
+                .iter()
+                .any(|touch| touch.entry == entry && touch.effect == effect);
             if !is_known {
                 let rule = String::new();
-                touches.push(Touch { entry, rule, did });
+                touches.push(Touch { entry, rule, effect });
             }
         }
     }
 
-    fn told<'t>(&'t self, touches: &'t [Touch]) -> impl Iterator<Item = Told<'t>> {
+    fn told<'t>(&'t self, touches: &'t [Touch]) -> impl Iterator<Item = NamedTouch<'t>> {
         touches.iter().map(|touch| {
             let entries = self.snapshot.entries();
             let entry = touch.entry.and_then(|id| entries.iter().find(|entry| entry.id == id));
-            Told {
+            NamedTouch {
                 entry: entry.map_or(NEW_CHAIN, |entry| &entry.name),
                 rule: &touch.rule,
-                did: touch.did,
+                effect: touch.effect,
             }
         })
     }
 
     /// What was done to the request, for the access log; empty: nothing.
-    pub(crate) fn sentence(&self) -> String {
-        touched::sentence(self.told(&self.touches.borrow()))
+    pub(crate) fn describe(&self) -> String {
+        touched::describe(self.told(&self.touches.borrow()))
     }
 
     /// The same for `/status`.
@@ -215,7 +217,7 @@ impl Plugins {
 
     /// What `apply` makes of the edits; those of headers are applied here. An entry whose edit is impossible is left out, or
     /// answers for the request.
-    pub(crate) fn settle<T>(
+    pub(crate) fn apply_edits<T>(
         &self,
         edits: &mut Vec<Attributed>,
         headers: &mut HeaderMap,
@@ -225,7 +227,7 @@ impl Plugins {
             match apply(edits) {
                 Ok(edited) => break edited,
                 Err(EditError::Client(reply)) => return Err(reply),
-                Err(EditError::Plugin { entry, what }) => match self.invalid(entry, what) {
+                Err(EditError::Plugin { entry, what }) => match self.reject_edit(entry, what) {
                     Some(reply) => return Err(reply),
                     None => edits.retain(|(owner, _)| *owner != entry),
                 },
@@ -233,7 +235,7 @@ impl Plugins {
         };
         // Only now: what an entry that is left out wanted to set must not stay.
         edit_headers(headers, edits);
-        self.touch_once(edits.iter().map(|(entry, _)| *entry), Did::Edited);
+        self.touch_once(edits.iter().map(|(entry, _)| *entry), Effect::Edited);
         Ok(edited)
     }
 
@@ -269,7 +271,7 @@ impl Plugins {
                 .call(entry, Phase::Response, |it| it.on_response(&self.view, head));
             let verdict = match verdict {
                 Ok(verdict) => verdict,
-                Err(error) => match self.closed(entry, &error) {
+                Err(error) => match self.answer_if_closed(entry, &error) {
                     Some(reply) => return ResponseDecision::Stop(reply.into()),
                     None => continue,
                 },

@@ -23,7 +23,6 @@ pub struct Entry {
     pub id: EntryId,
     /// Its name in the document.
     pub name: String,
-    /// Low goes first.
     pub order: i32,
     /// What becomes of a request when the plugin fails.
     pub on_failure: FailurePolicy,
@@ -31,7 +30,6 @@ pub struct Entry {
     pub digest: Digest,
     /// Hash of the settings.
     pub settings_hash: String,
-    /// The loaded plugin.
     pub plugin: Arc<wasm::Plugin>,
     /// What an instance is started with.
     pub config: Arc<wasm::EntryConfig>,

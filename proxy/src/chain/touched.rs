@@ -22,7 +22,7 @@ const MAX_REQUEST_BYTES: usize = 256;
 
 /// What was done to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Did {
+pub(crate) enum Effect {
     /// Its target, its header or the response's header was changed.
     Edited,
     /// It, or its response, was held back.
@@ -39,7 +39,7 @@ pub(crate) enum Did {
     Failed,
 }
 
-impl Did {
+impl Effect {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Edited => "edited",
@@ -60,24 +60,24 @@ pub(crate) struct Touch {
     pub(crate) entry: Option<EntryId>,
     /// The entry's rule; empty: the plugin names none.
     pub(crate) rule: String,
-    pub(crate) did: Did,
+    pub(crate) effect: Effect,
 }
 
 /// The same with the entry's name, as people are told of it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Told<'a> {
+pub(crate) struct NamedTouch<'a> {
     pub(crate) entry: &'a str,
     pub(crate) rule: &'a str,
-    pub(crate) did: Did,
+    pub(crate) effect: Effect,
 }
 
 /// For the access log: `refused by rate-limit/writes (rule a), delayed by …`.
-pub(crate) fn sentence<'a>(told: impl Iterator<Item = Told<'a>>) -> String {
+pub(crate) fn describe<'a>(told: impl Iterator<Item = NamedTouch<'a>>) -> String {
     let mut text = String::new();
-    for Told { entry, rule, did } in told {
+    for NamedTouch { entry, rule, effect } in told {
         let comma = if text.is_empty() { "" } else { ", " };
         // Writing to a string can't fail.
-        let _ = write!(text, "{comma}{} by {entry}", did.as_str());
+        let _ = write!(text, "{comma}{} by {entry}", effect.as_str());
         if !rule.is_empty() {
             let _ = write!(text, " (rule {rule})");
         }
@@ -93,7 +93,7 @@ pub(crate) struct TouchedRequests(Mutex<VecDeque<Row>>);
 struct Row {
     entry: String,
     rule: String,
-    did: Did,
+    effect: Effect,
     request: String,
     status: u16,
     count: u64,
@@ -103,19 +103,19 @@ struct Row {
 impl TouchedRequests {
     /// Notes what was done to a request. The same again is counted; so are edits of an entry, whatever they are of, for a
     /// shard edits every list.
-    pub(crate) fn note<'a>(&self, told: impl Iterator<Item = Told<'a>>, view: &RequestView, status: u16) {
+    pub(crate) fn note<'a>(&self, told: impl Iterator<Item = NamedTouch<'a>>, view: &RequestView, status: u16) {
         let request = request(view);
         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for Told { entry, rule, did } in told {
+        for NamedTouch { entry, rule, effect } in told {
             let is_same = |row: &Row| {
-                let is_rule = row.did == did && row.entry == entry && row.rule == rule;
-                is_rule && (did == Did::Edited || row.status == status && row.request == request)
+                let is_rule = row.effect == effect && row.entry == entry && row.rule == rule;
+                is_rule && (effect == Effect::Edited || row.status == status && row.request == request)
             };
             let known = rows.iter().position(is_same).and_then(|at| rows.remove(at));
             let row = Row {
                 entry: entry.to_owned(),
                 rule: rule.to_owned(),
-                did,
+                effect,
                 request: request.clone(),
                 status,
                 count: known.map_or(1, |known| known.count.saturating_add(1)),
@@ -128,13 +128,12 @@ impl TouchedRequests {
         }
     }
 
-    /// The last first.
-    pub(crate) fn told(&self) -> Vec<status::Touched> {
+    pub(crate) fn rows(&self) -> Vec<status::Touched> {
         let rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let told = rows.iter().rev().map(|row| status::Touched {
             entry: row.entry.clone(),
             rule: row.rule.clone(),
-            did: row.did.as_str().to_owned(),
+            did: row.effect.as_str().to_owned(),
             request: row.request.clone(),
             status: row.status,
             count: row.count,
@@ -200,28 +199,28 @@ mod tests {
         }
     }
 
-    fn told(rule: &str, did: Did) -> impl Iterator<Item = Told<'_>> {
+    fn told(rule: &str, effect: Effect) -> impl Iterator<Item = NamedTouch<'_>> {
         let entry = "fault-inject/try";
-        std::iter::once(Told { entry, rule, did })
+        std::iter::once(NamedTouch { entry, rule, effect })
     }
 
     #[test]
-    fn the_same_again_is_counted_and_the_oldest_go_first() {
+    fn repeated_touch_is_counted_and_oldest_rows_go_first() {
         let touched = TouchedRequests::default();
-        touched.note(told("a", Did::Refused), &view("old"), 409);
+        touched.note(told("a", Effect::Refused), &view("old"), 409);
         for number in 0..MAX_ROWS - 1 {
-            touched.note(told("a", Did::Refused), &view(&number.to_string()), 409);
+            touched.note(told("a", Effect::Refused), &view(&number.to_string()), 409);
         }
-        touched.note(told("a", Did::Refused), &view("0"), 409);
-        let rows = touched.told();
+        touched.note(told("a", Effect::Refused), &view("0"), 409);
+        let rows = touched.rows();
         assert_eq!(rows.len(), MAX_ROWS);
         assert_eq!(
             (rows[0].count, &*rows[0].request),
             (2, "update deployments.apps/status shop/0")
         );
         assert_eq!((rows[0].status, &*rows[0].did, &*rows[0].rule), (409, "refused", "a"));
-        touched.note(told("a", Did::Refused), &view("0"), 500);
-        let rows = touched.told();
+        touched.note(told("a", Effect::Refused), &view("0"), 500);
+        let rows = touched.rows();
         assert_eq!(
             (rows.len(), rows[0].count),
             (MAX_ROWS, 1),
@@ -231,11 +230,11 @@ mod tests {
     }
 
     #[test]
-    fn all_edits_of_an_entry_are_one_row() {
+    fn all_edits_of_entry_are_one_row() {
         let touched = TouchedRequests::default();
-        touched.note(told("", Did::Edited), &view("a"), 200);
-        touched.note(told("", Did::Edited), &view("b"), 200);
-        let rows = touched.told();
+        touched.note(told("", Effect::Edited), &view("a"), 200);
+        touched.note(told("", Effect::Edited), &view("b"), 200);
+        let rows = touched.rows();
         assert_eq!((rows.len(), rows[0].count), (1, 2));
         assert!(rows[0].request.ends_with("shop/b"));
     }
@@ -252,12 +251,12 @@ mod tests {
     }
 
     #[test]
-    fn touches_are_told_in_a_sentence() {
-        let both = told("a", Did::Delayed).chain(told("", Did::Lost));
+    fn touches_are_described_in_a_sentence() {
+        let both = told("a", Effect::Delayed).chain(told("", Effect::Lost));
         assert_eq!(
-            sentence(both),
+            describe(both),
             "delayed by fault-inject/try (rule a), lost by fault-inject/try"
         );
-        assert_eq!(sentence(std::iter::empty()), "");
+        assert_eq!(describe(std::iter::empty()), "");
     }
 }

@@ -120,7 +120,7 @@ mod tests {
         r#"{"metadata":{"name":"op","annotations":{"control-plane.alpha.kubernetes.io/leader":"{}"}}}"#;
 
     #[test]
-    fn a_config_map_with_the_annotation_is_a_lock_from_then_on() {
+    fn config_map_with_annotation_is_lock_from_then_on() {
         let locks = LeaderLocks::default();
         let get = info("GET", "/api/v1/namespaces/a/configmaps/op");
         assert!(!locks.is_lock(&get, ""));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_never_a_lock_and_a_lease_always() {
+    fn secret_is_never_lock_and_lease_always() {
         let locks = LeaderLocks::default();
         assert!(!write(&locks, "PUT", "/api/v1/namespaces/a/secrets/op", RECORD));
         assert!(locks.is_lock(&info("PUT", "/apis/coordination.k8s.io/v1/namespaces/a/leases/op"), ""));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn remembered_locks_are_bounded() {
         let locks = LeaderLocks::default();
         for _ in 0..2 {
             locks.learn(&info("GET", "/api/v1/namespaces/a/configmaps/op"), "op");

@@ -1,12 +1,12 @@
-//! Who leads, as the sidecar overhears it from the controller's own exchanges about a lock that a plugin renames: `/status`
-//! tells it to the manager, and to people.
+//! Who leads, observed from the controller's own requests about a lock that a plugin renames. `/status` shows it to the manager and
+//! to people.
 //!
-//! Flow: [`Leadership::ask`] when such an exchange is sent, [`Overheard`] until its answer is there. What an answer says
+//! Flow: [`Leadership::observe_request`] when such an exchange is sent, [`LockExchange`] until its answer is there. What an answer says
 //! of leading is for [`election`] to decide.
 //!
-//! Guarantees: no other exchange is looked into, and none is changed or refused by this; what can't be read is no word. Who has
-//! not renewed in time leads no more, whatever was heard or not. Bounded: [`MAX_ELECTIONS`], [`MAX_HOLDER`], [`MAX_BODY`].
-//! Caveat: what the controller writes past the sidecar is not heard.
+//! Guarantees: no other exchange is read, and none is changed or refused because of this; unreadable bodies are ignored. A holder
+//! that has not renewed in time no longer leads, whatever else was observed. Bounded: [`MAX_ELECTIONS`], [`MAX_HOLDER`], [`MAX_BODY`].
+//! Caveat: requests that bypass the sidecar are not observed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -41,7 +41,7 @@ pub(crate) struct Leadership {
 }
 
 /// An exchange about a lock, until its answer is there.
-pub(crate) struct Overheard {
+pub(crate) struct LockExchange {
     leadership: Arc<Leadership>,
     lock: Lock,
     asked: Asked,
@@ -53,7 +53,6 @@ pub(crate) struct Overheard {
 enum What {
     /// Who holds the lock from now on.
     Write,
-    /// That nobody does.
     Delete,
     /// Who holds it now.
     Read,
@@ -64,19 +63,19 @@ enum What {
 impl Leadership {
     /// Listens to an exchange, if it is about a lock that is called by another name. `arrived`: when the controller asked;
     /// `sent`: the request's body, and whether it has the lock's name.
-    pub(crate) fn ask(
+    pub(crate) fn observe_request(
         self: &Arc<Self>,
         info: &RequestInfo<'_>,
         query: &Query<'_>,
         rename: &Rename,
         (sent, is_named): (&Bytes, bool),
         arrived: Instant,
-    ) -> Option<Overheard> {
+    ) -> Option<LockExchange> {
         let resource = resource(info)?;
         // The name of what is created is in the body.
         let is_about_lock = info.name == rename.from || info.verb == Verb::Create && is_named;
         let what = what(info.verb, query, sent).filter(|_| is_about_lock)?;
-        Some(Overheard {
+        Some(LockExchange {
             leadership: Arc::clone(self),
             lock: Lock {
                 resource,
@@ -115,7 +114,7 @@ impl Leadership {
     }
 
     /// As `/status` shows them, in an order that stays.
-    pub(crate) fn told(&self) -> Vec<LeaderElection> {
+    pub(crate) fn statuses(&self) -> Vec<LeaderElection> {
         let now = Instant::now();
         let mut told: Vec<LeaderElection> = self.elections().iter().map(|election| election.told(now)).collect();
         told.sort_by_cached_key(|it| (it.namespace.clone(), it.lock.clone(), it.resource.clone()));
@@ -123,9 +122,9 @@ impl Leadership {
     }
 }
 
-impl Overheard {
+impl LockExchange {
     /// The answer is there, with its body.
-    pub(crate) fn answered(&self, head: &Parts, body: &Bytes) {
+    pub(crate) fn observe_response(&self, head: &Parts, body: &Bytes) {
         if !head.status.is_success() {
             return;
         }
@@ -145,7 +144,7 @@ impl Overheard {
     }
 
     /// An event of a watch has come.
-    pub(crate) fn watched(&self, encoding: WatchEncoding, event: &[u8]) {
+    pub(crate) fn observe_event(&self, encoding: WatchEncoding, event: &[u8]) {
         let record = is_short(event).then(|| watched_lock_record(encoding, event));
         if let Some(record) = record.flatten().and_then(|record| self.own(record)) {
             self.leadership.note(&self.lock, |it| it.saw(record));

@@ -123,7 +123,6 @@ pub(crate) enum Known {
     Same,
     /// From a list under another view, or perhaps from a watch under another view.
     Other,
-    /// Nothing is known.
     Nothing,
 }
 

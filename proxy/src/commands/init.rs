@@ -1,4 +1,4 @@
-//! `ctrlmesh-proxy init`: has the kernel lead what a pod sends to its API server to the sidecar (docs/adr/0022).
+//! `ctrlmesh-proxy init`: has the kernel redirect a pod's traffic to the API server to the sidecar (docs/adr/0022).
 //!
 //! Runs once, before the pod's containers, in the pod's network, with the capability `NET_ADMIN` and nothing else; it reads no
 //! file. A second run leaves the same rules. Connections that exist stay as they are.
@@ -23,11 +23,11 @@ const MAX_SERVERS: usize = 64;
 /// What is redirected.
 #[derive(Debug, Clone, Args)]
 pub struct Init {
-    /// IP addresses of the API server; several with commas between.
+    /// IP addresses of the API server, separated by commas.
     #[arg(long, env = "KUBERNETES_SERVICE_HOST", value_delimiter = ',', value_name = "IP")]
     pub host: Vec<String>,
 
-    /// Its port.
+    /// Port of the API server.
     #[arg(
         long,
         env = "KUBERNETES_SERVICE_PORT",
@@ -41,16 +41,16 @@ pub struct Init {
     #[arg(long, default_value_t = ports::API, value_parser = clap::value_parser!(u16).range(1..), value_name = "N")]
     pub to: u16,
 
-    /// Id of the user whose traffic is left alone: the sidecar's.
+    /// User id whose traffic is not redirected: the sidecar's.
     #[arg(long, default_value_t = pod::UID, value_name = "UID")]
     pub user: u32,
 
-    /// Take the rules away.
+    /// Remove the rules.
     #[arg(long)]
     pub clean: bool,
 }
 
-/// Sets the rules, or takes them away.
+/// Sets the rules, or removes them.
 ///
 /// # Errors
 /// See [`Error`]. Rules of a family are in force as a whole, or not at all.
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_server_is_refused_by_name() {
+    fn kubeconfig_without_usable_server_is_refused_by_name() {
         for host in [
             "api.example.com",
             "10.96.0",
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_named_with_what_to_do() {
+    fn kernel_error_says_what_to_do() {
         let of = |number| Error::of(Family::V6, std::io::Error::from_raw_os_error(number)).to_string();
         assert!(of(1).contains("capabilities.add: [NET_ADMIN]"), "{}", of(1));
         for missing in [2, 93, 95, 97] {

@@ -104,21 +104,21 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(50);
 
     #[test]
-    fn the_gate_opens_when_the_sidecar_is_ready() {
+    fn wait_ready_succeeds_when_sidecar_is_ready() {
         let address = server(&[NOT_YET, NOT_YET, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]);
         assert_eq!(wait(address, LONG, LONG), Ok(()));
     }
 
     /// Its connections wait for the chain.
     #[test]
-    fn the_gate_opens_when_a_sidecar_has_lacked_its_chain_for_long_enough() {
+    fn wait_ready_succeeds_when_sidecar_has_lacked_its_chain_for_long_enough() {
         let begun = Instant::now();
         assert_eq!(wait(server(&[NOT_YET]), LONG, SHORT), Ok(()));
         assert!(begun.elapsed() >= SHORT && begun.elapsed() < LONG);
     }
 
     #[test]
-    fn it_fails_and_says_what_is_missing() {
+    fn wait_ready_fails_and_names_what_is_missing() {
         let problem = wait(server(&["HTTP/1.1 404 Not Found\r\n\r\n"]), SHORT, LONG).unwrap_err();
         assert!(problem.ends_with("within 0 s: HTTP/1.1 404 Not Found"), "{problem}");
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -80,7 +80,6 @@ fn bytes(text: &str) -> Option<u64> {
     bytes.filter(|bytes| (1..UNLIMITED).contains(bytes))
 }
 
-/// A mounted hierarchy.
 struct Mount<'a> {
     version: Version,
     /// The group that is mounted, as a path in the hierarchy.

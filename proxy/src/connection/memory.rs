@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_counts_its_target_and_each_field() {
+    fn head_counts_its_target_and_each_field() {
         let mut headers = HeaderMap::new();
         headers.append("accept", "a".parse().unwrap());
         headers.append("accept", "bc".parse().unwrap());

@@ -1,4 +1,4 @@
-//! What every open stream and connection of a worker thread must hear of at once: a new chain, an outage, the order to end.
+//! Notifies every open stream and connection of a worker thread at once: of a new chain, an outage, or the end.
 //!
 //! One task per worker bumps a number and wakes the streams; each stream compares the number when it is polled. So a
 //! thousand open watches cost a wake-up each, spread over the event loop, and no lock.
@@ -7,7 +7,6 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-/// The worker's side.
 #[derive(Debug, Default)]
 pub(crate) struct StreamNotifier {
     version: Cell<u64>,
@@ -110,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_hears_each_change_once_and_gives_its_place_back() {
+    fn listener_hears_each_change_once_and_gives_its_place_back() {
         let notifier = StreamNotifier::new();
         let cx = Context::from_waker(Waker::noop());
         let mut listener = notifier.listen();

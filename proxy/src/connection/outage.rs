@@ -1,7 +1,6 @@
-//! A time in which the port is closed, because a plugin asked for it: new connections are refused by the kernel, those that
-//! are open end.
+//! A time in which a port is closed, because a plugin asked for it: the kernel refuses new connections, and open ones end.
 //!
-//! Leaves closing the port to `listener` and ending connections to `connection`; both listen here.
+//! Leaves closing the port to `listen::accept` and ending connections to `listen::serve`; both subscribe here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +8,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// By which outages begin. Shared by all threads.
+/// Starts outages. Shared by all threads.
 #[derive(Debug, Clone)]
 pub(crate) struct Outage(Arc<watch::Sender<Instant>>);
 
-/// Hears of outages that begin after it was made.
+/// Receives outages that begin after the subscription.
 #[derive(Debug)]
 pub(crate) struct Outages(watch::Receiver<Instant>);
 
 impl Outage {
-    /// Nothing is closed.
     pub(crate) fn new() -> Self {
         Self(Arc::new(watch::Sender::new(Instant::now())))
     }
@@ -60,7 +58,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_longest_outage_counts() {
+    async fn longest_outage_counts() {
         let outage = Outage::new();
         let mut outages = outage.subscribe();
         let start = Instant::now();

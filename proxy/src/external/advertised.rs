@@ -83,13 +83,15 @@ pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>
                     external.shared.reach.api_server.note_advertised(places);
                     has_failed = false;
                 }
-                Err(error) if has_failed => tracing::debug!(%error, "addresses of the API server still can't be read"),
+                Err(error) if has_failed => {
+                    tracing::debug!(%error, "still failing to read the addresses of the API server")
+                }
                 Err(error) => {
                     has_failed = true;
                     tracing::warn!(
                         %error,
-                        "addresses that the API server advertises (GET /api) can't be read, retrying; until then external \
-                         requests to addresses that are not known as its own are let through"
+                        "failed to read the addresses that the API server advertises (GET /api), retrying; until then external \
+                         requests can reach those that are not otherwise known"
                     );
                 }
             }
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_of_a_server_is_read_and_its_number_of_addresses_bounded() {
+    fn answer_of_server_is_read_and_its_number_of_addresses_bounded() {
         let answer = br#"{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[
             {"clientCIDR":"0.0.0.0/0","serverAddress":"10.0.0.5:6443"},{"clientCIDR":"10.96.0.0/12","serverAddress":"?"}]}"#;
         assert_eq!(

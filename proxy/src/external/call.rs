@@ -44,7 +44,6 @@ pub(super) struct Call {
     pub(super) accept: Accept,
 }
 
-/// Serves one request.
 pub(crate) async fn handle(
     worker: Rc<Worker>,
     external: Rc<External>,
@@ -152,7 +151,6 @@ impl Call {
         }
     }
 
-    /// The short way.
     async fn pass(&self, parts: Parts, incoming: IncomingBody) -> Answer {
         if self.destination.way == Way::Connect {
             return Box::pin(tunnel::open(self, parts, None)).await;
@@ -164,13 +162,12 @@ impl Call {
         }
     }
 
-    /// The long way.
     async fn guarded(&self, plugins: &Plugins, mut parts: Parts, incoming: IncomingBody) -> Answer {
         let mut edits = match plugins.on_request().await {
             RequestDecision::Proceed(edits) => edits,
             RequestDecision::Stop(stop) => return self.stop(stop).await,
         };
-        let settled = plugins.settle(&mut edits, &mut parts.headers, |edits| {
+        let settled = plugins.apply_edits(&mut edits, &mut parts.headers, |edits| {
             edit::apply(&self.destination.uri, edits)
         });
         let target = match settled {

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_tunnel_ends_sooner_when_one_side_has_and_when_the_sidecar_drains() {
+    async fn silent_tunnel_ends_sooner_when_one_side_has_and_when_sidecar_drains() {
         let draining = CancellationToken::new();
         draining.cancel();
         for (half_closed, drain, patience) in [

@@ -127,7 +127,7 @@ fn warn_of_refusal(setting: &str, rate: &WarningRate) {
 async fn reopen(listener: TcpListener, setting: &'static str, outages: &mut Outages) -> TcpListener {
     let address = listener.local_addr();
     drop(listener);
-    tracing::warn!(setting, "a plugin closes the port for a while");
+    tracing::warn!(setting, "port closed because a plugin refuses connections");
     loop {
         outages.over().await;
         let bound = match &address {
@@ -136,7 +136,7 @@ async fn reopen(listener: TcpListener, setting: &'static str, outages: &mut Outa
         };
         match bound {
             Ok(listener) => return listener,
-            Err(error) => tracing::error!(%error, "the port can't be opened again, trying on"),
+            Err(error) => tracing::error!(%error, "failed to open the port again; retrying"),
         }
         tokio::time::sleep(ACCEPT_PAUSE).await;
     }

@@ -67,7 +67,6 @@ pub(super) struct ServerThread {
 enum Service {
     /// To the API server.
     Api,
-    /// To other services.
     External(Rc<External>),
 }
 
@@ -108,7 +107,7 @@ async fn serve_tls(thread: &ServerThread, service: Service, connection: Rc<Conne
         if let Some(suppressed) = thread.unexpected_tls.admit() {
             tracing::warn!(
                 suppressed,
-                "a client speaks TLS and no --tls-dir (CTRLMESH_TLS_DIR) is set: connection closed"
+                "connection closed: the client speaks TLS and no certificate is configured; set --tls-dir (CTRLMESH_TLS_DIR)"
             );
         }
         return;

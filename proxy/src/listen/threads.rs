@@ -26,7 +26,6 @@ pub(crate) struct Server {
     /// By which the API port closes.
     pub(crate) outage: Outage,
     pub(crate) tls: ServerTls,
-    /// Of client connections.
     pub(crate) timeouts: Timeouts,
     /// Bounds the bytes that requests hold.
     pub(crate) memory: RequestMemory,
@@ -93,7 +92,7 @@ fn start(thread: &Rc<ServerThread>, task: Task) {
                 metrics.connections.inc();
                 match tokio::net::TcpStream::from_std(stream) {
                     Ok(stream) => serve::serve(serving, traffic, stream, permit).await,
-                    Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
+                    Err(error) => tracing::warn!(%error, "failed to hand a connection to its worker"),
                 }
                 metrics.connections.dec();
             });

@@ -77,7 +77,7 @@ impl ServerTls {
             Ok(config) => {
                 self.serve(config, digest);
                 *unusable = None;
-                tracing::info!("TLS certificate read again");
+                tracing::info!("TLS certificate reloaded");
             }
             Err(error) => {
                 *unusable = Some(digest);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_taken_over_and_told_of_only_when_it_has_changed() {
+    fn certificate_is_taken_over_and_told_of_only_when_it_has_changed() {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path());
         let tls = ServerTls::load(Some(directory.path())).unwrap();

@@ -51,7 +51,6 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Serves until `stop`.
     pub(crate) async fn serve(self, listener: TcpListener, stop: CancellationToken) {
         let (mut connections, mut oldest_first) = (JoinSet::new(), VecDeque::new());
         let failures = WarningRate::default();
@@ -149,8 +148,8 @@ impl Admin {
         // After the watches were counted: a client is noted before its watch counts no more.
         status.chain.earlier.caches = self.list_views.outdated();
         status.chain.stale_caches = self.list_views.stale_caches();
-        status.leader_elections = self.leadership.told();
-        status.touched = self.metrics.touched.told();
+        status.leader_elections = self.leadership.statuses();
+        status.touched = self.metrics.touched.rows();
         status.api_traffic = Some(self.metrics.api_traffic_status(SystemTime::now()));
         match serde_json::to_vec(&status) {
             Ok(body) => {

@@ -7,7 +7,6 @@ use ctrlmesh_wire::Verb;
 pub(crate) enum Class {
     /// To the API server.
     Api(Verb),
-    /// To anywhere else.
     External(Way),
 }
 
@@ -23,7 +22,6 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    /// Every one.
     pub(crate) const ALL: [Self; 3] = [Self::Absolute, Self::Header, Self::Connect];
 
     /// Its place in [`Self::ALL`].

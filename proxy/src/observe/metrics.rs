@@ -54,7 +54,6 @@ impl Metrics {
         Registry::with_prefix("ctrlmesh")
     }
 
-    /// Registers everything.
     pub(crate) fn new(mut registry: Registry) -> Arc<Self> {
         let api = Requests::new(&mut registry, "verb", &VERBS.map(|verb| verb.as_str()));
         let ways = Way::ALL.map(Way::as_str);
@@ -129,7 +128,6 @@ impl Metrics {
         self.creates_of_existing.get_or_create(&labels).inc();
     }
 
-    /// A request begins.
     pub(crate) fn request_began(&self, class: Class) {
         if matches!(class, Class::Api(_)) {
             self.api_traffic.seen(SystemTime::now());
@@ -177,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_counted_by_verb_or_way_and_class_of_code() {
+    fn request_is_counted_by_verb_or_way_and_class_of_code() {
         let metrics = Metrics::new(Metrics::registry());
         metrics.request_ended(Class::Api(Verb::List), 200, 0.002, None);
         metrics.request_ended(Class::Api(Verb::Create), 0, 1.0, Some(Failure::ClientGone));

@@ -1,4 +1,4 @@
-//! Readiness as guards: each part that must come up holds a named one; dropping it is being ready.
+//! Readiness as guards: each part that must come up holds a named guard and drops it when it is ready.
 //!
 //! `/readyz` answers 200 once no guard is left, and names the ones that are missing until then. Draining takes readiness
 //! back for good.
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_ready_when_the_last_guard_is_dropped_and_never_again_after_draining() {
+    fn sidecar_is_ready_when_last_guard_is_dropped_and_never_again_after_draining() {
         let readiness = Readiness::new();
         let listener = readiness.guard("listener");
         let chain = readiness.guard("first chain");

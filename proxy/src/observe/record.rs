@@ -1,4 +1,4 @@
-//! What is known of one request while it lives; counted, logged and told to `on-complete` when its last part is dropped.
+//! The record of one request: counted, logged and reported to `on-complete` when the last part of the exchange is dropped.
 //!
 //! Guarantees: recorded once, however the request ends: answered, refused, cancelled, client gone.
 
@@ -21,7 +21,6 @@ use crate::plugin::verdict::{Failure, Outcome};
 use crate::upstream::Upstream;
 use crate::upstream::write_outcome::WriteOutcome;
 
-/// One request.
 pub(crate) struct Record {
     metrics: std::sync::Arc<Metrics>,
     start: Instant,
@@ -100,9 +99,9 @@ impl Record {
     }
 
     /// What became of it at the API server. The first call counts.
-    pub(crate) fn ended(&self, fate: WriteOutcome) {
+    pub(crate) fn ended(&self, outcome: WriteOutcome) {
         let Some(ticket) = self.write.take() else { return };
-        let given_up = self.sent.get().and_then(|sent| fate.given_up(sent, Instant::now()));
+        let given_up = self.sent.get().and_then(|sent| outcome.given_up(sent, Instant::now()));
         if let Some(given_up) = given_up {
             ticket.lost(given_up);
         }
@@ -195,7 +194,7 @@ impl Record {
         if !tracing::enabled!(target: "access", tracing::Level::DEBUG) {
             return;
         }
-        let touched = plugins.map(Plugins::sentence).unwrap_or_default();
+        let touched = plugins.map(Plugins::describe).unwrap_or_default();
         match self.class {
             Class::Api(verb) => self.log_api(verb, outcome, &touched),
             Class::External(way) => self.log_external(way, outcome, &touched),
@@ -296,32 +295,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_counts_as_long_as_it_may_be_carried_out() {
+    async fn write_counts_as_long_as_it_may_be_carried_out() {
         let (just_before, a_moment) = (UNSETTLED - Duration::from_millis(1), Duration::from_millis(1));
         let nothing = |_: &Record| {};
         assert_eq!(told(nothing, a_moment).await, [1, 0, 0], "it was never sent");
         let over = |record: &Record| {
             record.sent();
-            record.ended(WriteOutcome::Over);
+            record.ended(WriteOutcome::Finished);
         };
         assert_eq!(told(over, a_moment).await, [0, 0, 0]);
         assert_eq!(told(Record::sent, just_before).await, [1, 1, 1], "its client went away");
         assert_eq!(told(Record::sent, UNSETTLED).await, [1, 1, 0]);
-        for (fate, until) in [
+        for (outcome, until) in [
             (WriteOutcome::GivenUp, UNSETTLED),
             (WriteOutcome::CutOff, Duration::from_secs(60) + UNSETTLED),
         ] {
             let end = |record: &Record| {
                 record.sent();
-                record.ended(fate);
+                record.ended(outcome);
             };
-            assert_eq!(told(end, until - a_moment).await, [1, 1, 1], "{fate:?}");
-            assert_eq!(told(end, until).await, [1, 1, 0], "{fate:?}");
+            assert_eq!(told(end, until - a_moment).await, [1, 1, 1], "{outcome:?}");
+            assert_eq!(told(end, until).await, [1, 1, 0], "{outcome:?}");
         }
     }
 
     #[test]
-    fn the_length_of_an_answer_is_known_from_its_head() {
+    fn length_of_answer_is_known_from_its_head() {
         let length = |method: Method, status: u16, length: Option<&str>| {
             let metrics = Metrics::new(Metrics::registry());
             let record = Record::new(&metrics, Class::Api(Verb::Get), method, Uri::from_static("/"));

@@ -1,4 +1,5 @@
-//! Warnings about what anybody can cause many times a second: one is written every ten seconds, and says how many were not.
+//! Rate limit for warnings that any client can cause many times a second: one is logged every ten seconds, with the number of those
+//! that were suppressed.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_warning_in_ten_seconds_is_written_and_counts_the_others() {
+    async fn one_warning_in_ten_seconds_is_written_and_counts_others() {
         let rate = WarningRate::default();
         assert_eq!(rate.admit(), Some(0));
         for _ in 0..1000 {

@@ -58,7 +58,6 @@ pub struct Refusal {
     pub code: u16,
     /// Reason of the `Status`; empty for the usual one.
     pub reason: String,
-    /// Human-readable message.
     pub message: String,
     /// Seconds for `Retry-After`.
     pub retry_after_seconds: Option<u32>,
@@ -73,11 +72,8 @@ pub struct Refusal {
 pub struct Details {
     /// Name of the object; empty for a create, whose name is in the body.
     pub name: String,
-    /// Its API group.
     pub group: String,
-    /// Its resource.
     pub kind: String,
-    /// Causes.
     pub causes: Vec<Cause>,
 }
 
@@ -86,7 +82,6 @@ pub struct Details {
 pub struct Cause {
     /// A word for machines.
     pub reason: String,
-    /// For people.
     pub message: String,
     /// Path of the field.
     pub field: String,
@@ -99,7 +94,6 @@ pub struct Answer {
     pub code: u16,
     /// Header fields in their order.
     pub headers: Vec<(http::HeaderName, http::HeaderValue)>,
-    /// The body.
     pub body: bytes::Bytes,
     /// The connection takes no more requests.
     pub close_connection: bool,
@@ -125,11 +119,8 @@ pub enum Reset {
 pub enum RequestAction {
     /// Go on with these edits.
     Proceed(Vec<RequestEdit>),
-    /// Answer a Status.
     Refuse(Refusal),
-    /// Break off.
     Reset(Reset),
-    /// Answer these bytes.
     Answer(Answer),
     /// Close the port for so long, and all client connections. Already bounded.
     RefuseConnections(Duration),
@@ -140,7 +131,6 @@ pub enum RequestAction {
 pub struct RequestVerdict {
     /// Wait so long first. Already bounded.
     pub delay: Duration,
-    /// Then do this.
     pub action: RequestAction,
 }
 
@@ -182,7 +172,6 @@ pub enum ResponseAction {
         /// Changes to the body's flow.
         body: Option<BodyShape>,
     },
-    /// Answer this instead.
     Replace(Refusal),
     /// Break off: executed, but the answer is lost.
     Reset(Reset),
@@ -195,7 +184,6 @@ pub enum ResponseAction {
 pub struct ResponseVerdict {
     /// Wait so long first. Already bounded.
     pub delay: Duration,
-    /// Then do this.
     pub action: ResponseAction,
 }
 
@@ -210,7 +198,6 @@ pub enum Failure {
     Unreachable,
     /// The upstream broke off.
     UpstreamReset,
-    /// A deadline passed.
     Timeout,
     /// A plugin broke it off on purpose.
     PluginReset,
@@ -219,7 +206,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// All of them.
     pub(crate) const ALL: [Self; 7] = [
         Self::ClientGone,
         Self::Refused,
@@ -266,11 +252,8 @@ pub struct Outcome {
 /// Which phases an entry wants (WIT `phases`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Phases {
-    /// Wants `on-request`.
     pub request: bool,
-    /// Wants `on-response`.
     pub response: bool,
-    /// Wants `on-complete`.
     pub complete: bool,
 }
 
@@ -281,28 +264,20 @@ pub struct MatchRule {
     pub traffic: Vec<Traffic>,
     /// Verbs; empty: all.
     pub verbs: Vec<ctrlmesh_wire::Verb>,
-    /// API groups.
     pub groups: Vec<String>,
-    /// Plural resource names.
     pub resources: Vec<String>,
     /// Subresources; the empty string is the resource itself.
     pub subresources: Vec<String>,
-    /// Namespaces.
     pub namespaces: Vec<String>,
-    /// Object names.
     pub names: Vec<String>,
-    /// Decoded paths.
     pub paths: Vec<String>,
-    /// Host names.
     pub hosts: Vec<String>,
-    /// User agents.
     pub user_agents: Vec<String>,
 }
 
 /// What an entry wants to see (WIT `subscription`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Subscription {
-    /// The phases.
     pub phases: Phases,
     /// One matching rule is enough; none: never called.
     pub rules: Vec<MatchRule>,

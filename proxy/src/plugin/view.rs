@@ -10,29 +10,22 @@ use crate::plugin::verdict::Traffic;
 /// A request as plugins see it (WIT `exchange.request`).
 #[derive(Debug, Clone)]
 pub struct RequestView {
-    /// Kind of traffic.
     pub traffic: Traffic,
-    /// What it does.
     pub verb: ctrlmesh_wire::Verb,
     /// API group; empty for the core group.
     pub group: String,
-    /// API version.
     pub version: String,
-    /// Plural resource name.
     pub resource: String,
-    /// Subresource.
     pub subresource: String,
     /// Namespace; empty if there is none.
     pub namespace: String,
     /// Object name; empty if there is none.
     pub name: String,
-    /// HTTP method.
     pub method: http::Method,
     /// Path and query as sent; `path()` and `query()` decode on demand.
     pub uri: http::Uri,
     /// Host name without port.
     pub host: String,
-    /// Port.
     pub port: u16,
     /// It is about the lock of a leader election. Found out late for some: the body tells (`leader_lock.rs`).
     pub is_leader_lock: Cell<bool>,
@@ -138,7 +131,6 @@ pub(crate) fn printable(text: &str, max_bytes: usize) -> String {
 /// A response head as plugins see it (WIT `exchange.response-head`).
 #[derive(Debug, Clone)]
 pub struct ResponseView {
-    /// HTTP status.
     pub status: http::StatusCode,
     /// Header fields as sent by the upstream.
     pub headers: http::HeaderMap,

@@ -24,7 +24,7 @@ pub(crate) struct Edited {
     pub(crate) delete_options: Vec<DeleteOptionEdit>,
 }
 
-/// Works out the edited target, edit by edit. Those of headers are left to `Plugins::settle`, once all the others have
+/// Works out the edited target, edit by edit. Those of headers are left to `Plugins::apply_edits`, once all the others have
 /// turned out to be possible.
 ///
 /// # Errors
@@ -46,7 +46,7 @@ pub(crate) fn apply(info: &RequestInfo<'_>, uri: &Uri, edits: &[Attributed]) -> 
         delete_options: Vec::new(),
     };
     for (entry, edit) in edits {
-        work.one(edit).map_err(|refused| match refused {
+        work.apply_edit(edit).map_err(|refused| match refused {
             Refused::Client(message) => EditError::Client(Reply::bad_request(message)),
             Refused::Plugin(what) => EditError::Plugin { entry: *entry, what },
         })?;
@@ -67,7 +67,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn one(&mut self, edit: &RequestEdit) -> Result<(), Refused> {
+    fn apply_edit(&mut self, edit: &RequestEdit) -> Result<(), Refused> {
         match edit {
             RequestEdit::AndLabelSelector(text) => self.and_labels(text),
             RequestEdit::AndFieldSelector(text) => self.and_fields(text),
@@ -95,7 +95,7 @@ impl Work<'_> {
     }
 
     fn set_query(&mut self, name: &str, value: &str) -> Result<(), Refused> {
-        if let Some(readers) = readers(self.info, name)
+        if let Some(readers) = verbs_that_read(self.info, name)
             && !readers.contains(&self.info.verb)
         {
             let verbs: Vec<&str> = readers.iter().map(|verb| verb.as_str()).collect();
@@ -203,7 +203,7 @@ const CHANGES: &[Verb] = &[
 /// The verbs on which the API server reads a query parameter (`ListOptions` to `DeleteOptions` in apimachinery
 /// `pkg/apis/meta/v1/types.go`); `None` for parameters that it has no rule for: those of subresources, of aggregated API
 /// servers, of what is behind a proxy.
-fn readers(info: &RequestInfo<'_>, name: &str) -> Option<&'static [Verb]> {
+fn verbs_that_read(info: &RequestInfo<'_>, name: &str) -> Option<&'static [Verb]> {
     if !info.is_resource_request || info.verb == Verb::Proxy {
         return None;
     }

@@ -10,7 +10,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, response};
 
 use super::exchange::Exchange;
-use crate::client::leadership::Overheard;
+use crate::client::leadership::LockExchange;
 use crate::observe::record::Record;
 use crate::respond::Reply;
 use crate::stream::body::{BoxBody, ClientBody, RequestBody};
@@ -28,7 +28,7 @@ pub(super) async fn edit_request(
     mut body: RequestBody,
     delete_options: &[DeleteOptionEdit],
     rename: Option<&Rename>,
-) -> Result<(RequestBody, Option<Overheard>), Reply> {
+) -> Result<(RequestBody, Option<LockExchange>), Reply> {
     if !delete_options.is_empty() {
         body = edit_options(headers, body, delete_options).await?;
     }
@@ -75,7 +75,7 @@ async fn rename_request(
     headers: &mut HeaderMap,
     body: RequestBody,
     rename: &Rename,
-) -> Result<(RequestBody, Option<Overheard>), Reply> {
+) -> Result<(RequestBody, Option<LockExchange>), Reply> {
     renaming::ask_for_plain(headers);
     let (bytes, is_named) = renaming::request_body(headers, body, rename).await?;
     // The answer of a write is about as long, and must not be refused for want of room.
@@ -83,9 +83,9 @@ async fn rename_request(
     let query = Query::new(exchange.uri.query().unwrap_or_default());
     let (info, arrived) = (&exchange.info, exchange.record.start());
     let leadership = &exchange.worker.shared.leadership;
-    let overheard = leadership.ask(info, &query, rename, (&bytes, is_named), arrived);
+    let lock_exchange = leadership.observe_request(info, &query, rename, (&bytes, is_named), arrived);
     let body = RequestBody::Full(Some(bytes).filter(|bytes| !bytes.is_empty()));
-    Ok((body, overheard))
+    Ok((body, lock_exchange))
 }
 
 /// Calls the object in a response by the name that the client knows. `streams`: it is a watch.
@@ -96,14 +96,14 @@ pub(super) async fn restore_names(
     head: &mut response::Parts,
     body: UpstreamBody,
     rename: &Rename,
-    overheard: Option<Overheard>,
+    lock_exchange: Option<LockExchange>,
     streams: bool,
     record: &Record,
 ) -> Result<BoxBody, Reply> {
     if !streams {
         let bytes = renaming::response_body(&mut head.headers, body, rename, record).await?;
-        if let Some(overheard) = overheard {
-            overheard.answered(head, &bytes);
+        if let Some(lock_exchange) = lock_exchange {
+            lock_exchange.observe_response(head, &bytes);
         }
         return Ok(Box::pin(ClientBody::full(bytes, None)));
     }
@@ -112,7 +112,7 @@ pub(super) async fn restore_names(
             body,
             encoding,
             renaming::back(rename),
-            overheard,
+            lock_exchange,
         ))),
         None => Err(Reply::unsupported_encoding(
             "this watch's encoding can't be renamed: ask for JSON",

@@ -1,4 +1,4 @@
-//! How a request ends early, on any port: with an answer of the sidecar's own, or broken off as a plugin asked.
+//! Requests that end early, on any port: with an answer of the sidecar's own, or broken off because a plugin asked for it.
 //!
 //! Leaves the words and codes of answers to `respond`.
 

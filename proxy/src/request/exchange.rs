@@ -99,8 +99,8 @@ impl Exchange<'_> {
         if status == StatusCode::UNAUTHORIZED && self.is_lent.get() {
             self.worker.credentials().refresh_now();
         }
-        if hidden::exists(self.info.verb, &self.info.subresource, status) {
-            hidden::count(self);
+        if hidden::is_already_exists(self.info.verb, &self.info.subresource, status) {
+            hidden::count_hidden_create(self);
         }
         self.record.set_upstream(status.as_u16(), sent.elapsed());
         self.record.set_status(status.as_u16());

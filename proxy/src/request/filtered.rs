@@ -20,7 +20,7 @@ use super::upgrade::{self, Offered};
 use super::view_check::check_view;
 use crate::chain::phases::{Attributed, Plugins, RequestDecision, Stop};
 use crate::client::leader_locks::LeaderLocks;
-use crate::client::leadership::Overheard;
+use crate::client::leadership::LockExchange;
 use crate::client::list_views::Position;
 use crate::connection::IncomingBody;
 use crate::respond::{Accept, Reply};
@@ -32,7 +32,6 @@ use crate::upstream::UpstreamBody;
 /// A request that plugins want, or a watch that a new chain may want.
 pub(super) struct FilteredRequest {
     plugins: Rc<Plugins>,
-    /// Of a watch.
     begun: Option<Begun>,
 }
 
@@ -43,10 +42,9 @@ struct Prepared {
     /// Of a DELETE, for its body.
     delete_options: Vec<DeleteOptionEdit>,
     edits: Vec<Attributed>,
-    /// Of a watch.
     position: Option<Position>,
     /// Of an exchange that tells who leads.
-    overheard: Option<Overheard>,
+    lock_exchange: Option<LockExchange>,
 }
 
 impl FilteredRequest {
@@ -54,7 +52,6 @@ impl FilteredRequest {
         Self { plugins, begun }
     }
 
-    /// Serves the request.
     pub(super) async fn serve(mut self, exchange: Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
         let accept = Accept::of(&parts.headers);
         let mut body = RequestBody::new(incoming, &exchange.record);
@@ -74,7 +71,7 @@ impl FilteredRequest {
         exchange.add_credentials(&mut parts.headers);
         let rename = prepared.rename.as_ref();
         let edited = edit_body::edit_request(&exchange, &mut parts.headers, body, &prepared.delete_options, rename);
-        (body, prepared.overheard) = match edited.await {
+        (body, prepared.lock_exchange) = match edited.await {
             Ok(edited) => edited,
             Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
         };
@@ -104,7 +101,7 @@ impl FilteredRequest {
             RequestDecision::Proceed(edits) => edits,
             RequestDecision::Stop(stop) => return Err(stop),
         };
-        let edited = self.plugins.settle(&mut edits, &mut parts.headers, |edits| {
+        let edited = self.plugins.apply_edits(&mut edits, &mut parts.headers, |edits| {
             edit::apply(&exchange.info, exchange.uri, edits)
         })?;
         let shaped = edits.iter().any(|(_, edit)| edit.shapes_view());
@@ -132,7 +129,7 @@ impl FilteredRequest {
             delete_options,
             edits,
             position,
-            overheard: None,
+            lock_exchange: None,
         })
     }
 
@@ -152,8 +149,15 @@ impl FilteredRequest {
         let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
         let mut body: BoxBody = match &prepared.rename {
             Some(rename) => {
-                match edit_body::restore_names(&mut head, body, rename, prepared.overheard, streams, &exchange.record)
-                    .await
+                match edit_body::restore_names(
+                    &mut head,
+                    body,
+                    rename,
+                    prepared.lock_exchange,
+                    streams,
+                    &exchange.record,
+                )
+                .await
                 {
                     Ok(body) => body,
                     Err(reply) => return Ok(answer(&exchange.record, accept, reply)),

@@ -21,7 +21,6 @@ use crate::observe::record::Record;
 use crate::respond::{Accept, Reply};
 use crate::stream::body::{ClientBody, RequestBody};
 
-/// Serves one request.
 pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, request: Request<IncomingBody>) -> Answer {
     let (mut parts, incoming) = request.into_parts();
     let sent = std::mem::take(&mut parts.uri);

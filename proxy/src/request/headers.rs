@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn hop_by_hop_fields_end_here_and_the_rest_passes() {
+    fn hop_by_hop_fields_end_here_and_rest_passes() {
         let mut headers = map(&[
             ("connection", "keep-alive, TE"),
             ("keep-alive", "5"),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_told_and_h2c_is_not_one() {
+    fn upgrade_is_told_and_h2c_is_not_one() {
         let mut headers = map(&[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")]);
         assert_eq!(strip(&mut headers), Ok(Some(HeaderValue::from_static("SPDY/3.1"))));
         let mut headers = map(&[("connection", "upgrade, http2-settings"), ("upgrade", "h2c")]);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn only_websocket_and_spdy_of_a_list_of_upgrades_pass() {
+    fn only_websocket_and_spdy_upgrades_pass() {
         for (offered, passed) in [
             (&["h2c, websocket"][..], Some("websocket")),
             (&["H2C"], None),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_to_a_protocol_that_was_not_offered_is_noticed() {
+    fn switch_to_protocol_that_was_not_offered_is_noticed() {
         let offered = HeaderValue::from_static("websocket, SPDY/3.1");
         assert!(is_offered(&offered, &map(&[("upgrade", "spdy/3.1")])));
         assert!(!is_offered(&offered, &map(&[("upgrade", "h2c")])));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_websocket_token_is_the_clients_own_identity() {
+    fn websocket_token_is_clients_own_identity() {
         for (name, value, expected) in [
             ("authorization", "", true),
             (
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forward_proxy_removes_what_connection_names_and_what_was_meant_for_it() {
+    fn forward_proxy_removes_what_connection_names_and_what_was_meant_for_it() {
         let mut headers = map(&[
             ("connection", "close, x-hop, Content-Length"),
             ("x-hop", "1"),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_can_not_remove_an_end_to_end_field() {
+    fn connection_can_not_remove_end_to_end_field() {
         for name in ["Impersonate-User", "authorization", "content-length"] {
             let mut headers = HeaderMap::new();
             headers.append(CONNECTION, HeaderValue::from_static("close"));

@@ -1,7 +1,7 @@
-//! Creates of objects that exist and that a limit hides from the controller: it never finds them, and creates them again and
-//! again. Counted, so that somebody can see why an operator loops on "already exists".
+//! Counts creates of objects that already exist but that a shard hides from the controller, which never finds them and creates
+//! them again and again. The metric explains why an operator loops on "already exists".
 //!
-//! Costs nothing but a comparison for any other answer.
+//! Any other answer costs one comparison.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,12 +16,12 @@ use crate::plugin::view::{Memory, RequestView};
 use crate::request::exchange::Exchange;
 
 /// Whether an answer says that the object of a create exists: 409 has no other common reason there.
-pub(crate) fn exists(verb: Verb, subresource: &str, status: StatusCode) -> bool {
+pub(crate) fn is_already_exists(verb: Verb, subresource: &str, status: StatusCode) -> bool {
     status == StatusCode::CONFLICT && verb == Verb::Create && subresource.is_empty()
 }
 
 /// Counts a create whose object exists, for each entry that narrows lists of the kind there.
-pub(crate) fn count(exchange: &Exchange<'_>) {
+pub(crate) fn count_hidden_create(exchange: &Exchange<'_>) {
     let worker = exchange.worker;
     let snapshot = worker.shared.chain.current();
     let view = list_of(exchange);

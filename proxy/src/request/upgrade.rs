@@ -24,7 +24,6 @@ const BUFFER: usize = 64 << 10;
 
 /// What the API server made of the offer.
 pub(crate) enum Offered {
-    /// It switches protocols.
     Switched(Switched),
     /// It answers over HTTP, like to any other request.
     Ordinary(Response<UpstreamBody>),
@@ -55,7 +54,7 @@ pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: Reques
     let result = exchange.worker.upstream(exchange.is_lent.get()).upgrade(request).await;
     exchange.record.ended(match &result {
         // What passes from here on is no write that anybody waits for.
-        Ok(Upgrade::Switched(..)) => WriteOutcome::Over,
+        Ok(Upgrade::Switched(..)) => WriteOutcome::Finished,
         Ok(Upgrade::Refused(response)) => WriteOutcome::of_status(response.status()),
         Err(error) => WriteOutcome::of_error(error),
     });

@@ -18,7 +18,7 @@ use crate::respond::{Reply, SlowBody};
 use crate::stream::shape::BrokenOff;
 use crate::upstream::{BoxError, UpstreamBody};
 
-/// A client that sends nothing of its body for so long is given up: the API server would wait as long itself.
+/// A request is given up if nothing of its body arrives for this long. The API server itself waits as long.
 const IDLE_BODY: Duration = Duration::from_secs(60);
 
 /// The API server's own limit for a request body (apiserver `MaxRequestBodyBytes`, 3 MiB).

@@ -26,10 +26,14 @@ use crate::upstream::BoxError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Boundary {
     /// One JSON object a line.
-    Line { at_start: bool },
+    Line {
+        at_start: bool,
+    },
     /// Four bytes of big-endian length, then the event. `header`: bytes of the length that are still to come.
-    Length { header: u8, length: u32 },
-    /// Not followed.
+    Length {
+        header: u8,
+        length: u32,
+    },
     Unknown,
 }
 

@@ -148,7 +148,6 @@ fn builder(limits: &Limits) -> Builder {
 }
 
 impl Connection {
-    /// Requests under way.
     pub(super) fn active(&self) -> usize {
         self.active.get()
     }

@@ -36,7 +36,6 @@ pub struct Target {
     host: String,
     port: u16,
     server_name: Option<ServerName<'static>>,
-    /// What `Host` says.
     host_header: HeaderValue,
     prefix: String,
     credentials: Credentials,

@@ -1,7 +1,6 @@
-//! What is known of a request that may change objects once nobody waits for its answer any more: may it still be carried out,
-//! and until when.
+//! Whether a write may still be carried out once nobody waits for its answer any more, and until when.
 //!
-//! Pure. Leaves counting to `chain/tally.rs`, and saying so to `/status`.
+//! Pure. `chain::tally` counts such writes, and `/status` shows them.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ const LONGEST_REQUEST: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteOutcome {
     /// It was carried out or refused, or the API server has never seen it.
-    Over,
+    Finished,
     /// The API server gives it up about now, but not what it has given to etcd: it answered with an error of its own (504
     /// says that its patience ended, 500 may be one of etcd's), or its client went away, which it is told.
     GivenUp,
@@ -41,7 +40,7 @@ impl WriteOutcome {
         if status.is_server_error() {
             Self::GivenUp
         } else {
-            Self::Over
+            Self::Finished
         }
     }
 
@@ -50,14 +49,14 @@ impl WriteOutcome {
         match error {
             SendError::RequestBody { .. } => Self::GivenUp,
             error if error.maybe_executed() => Self::CutOff,
-            _ => Self::Over,
+            _ => Self::Finished,
         }
     }
 
     /// When the API server has given it up; `None`: there is nothing to give up.
     pub(crate) fn given_up(self, sent: Instant, ended: Instant) -> Option<Instant> {
         match self {
-            Self::Over => None,
+            Self::Finished => None,
             Self::GivenUp => Some(ended),
             Self::CutOff => Some(ended.max(sent + LONGEST_REQUEST)),
         }
@@ -78,9 +77,9 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answer_that_says_so_is_the_end_of_a_write() {
+    fn write_ends_only_with_answer_that_says_so() {
         for code in [200, 201, 202, 307, 400, 403, 404, 409, 422, 429] {
-            assert_eq!(WriteOutcome::of(&answered(code)), WriteOutcome::Over, "{code}");
+            assert_eq!(WriteOutcome::of(&answered(code)), WriteOutcome::Finished, "{code}");
         }
         for code in [500, 502, 503, 504] {
             assert_eq!(WriteOutcome::of(&answered(code)), WriteOutcome::GivenUp, "{code}");
@@ -88,26 +87,29 @@ mod tests {
     }
 
     #[test]
-    fn a_write_without_an_answer_may_go_on_unless_it_was_never_sent() {
+    fn write_without_answer_may_go_on_unless_it_was_never_sent() {
         let source = || "reset".into();
         let timeout = Duration::from_secs(75);
         for (result, outcome) in [
             (broken(true), WriteOutcome::CutOff),
-            (broken(false), WriteOutcome::Over),
+            (broken(false), WriteOutcome::Finished),
             (Err(SendError::HeadTimeout { timeout }), WriteOutcome::CutOff),
             (Err(SendError::RequestBody { source: source() }), WriteOutcome::GivenUp),
-            (Err(SendError::NotProcessed { source: source() }), WriteOutcome::Over),
-            (Err(SendError::TooManyConnections { limit: 1 }), WriteOutcome::Over),
+            (
+                Err(SendError::NotProcessed { source: source() }),
+                WriteOutcome::Finished,
+            ),
+            (Err(SendError::TooManyConnections { limit: 1 }), WriteOutcome::Finished),
         ] {
             assert_eq!(WriteOutcome::of(&result), outcome, "{result:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_not_told_goes_on_for_as_long_as_a_request_may_take() {
+    async fn cut_off_write_may_go_on_for_longest_request_time() {
         let sent = Instant::now();
         let (soon, late) = (sent + Duration::from_secs(5), sent + Duration::from_secs(75));
-        assert_eq!(WriteOutcome::Over.given_up(sent, soon), None);
+        assert_eq!(WriteOutcome::Finished.given_up(sent, soon), None);
         assert_eq!(WriteOutcome::GivenUp.given_up(sent, soon), Some(soon));
         assert_eq!(WriteOutcome::CutOff.given_up(sent, soon), Some(sent + LONGEST_REQUEST));
         assert_eq!(WriteOutcome::CutOff.given_up(sent, late), Some(late));

@@ -134,7 +134,6 @@ pub(crate) struct Limits {
 /// Whose bound was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryRefusal {
-    /// The entry's.
     Entry,
     /// That of all plugins together.
     Process(OverBudget),

@@ -59,9 +59,7 @@ pub enum Grant {
 pub struct Claim {
     /// Key of the bucket.
     pub key: String,
-    /// Its rule.
     pub rule: Rule,
-    /// How many tokens.
     pub tokens: u32,
 }
 
@@ -101,9 +99,7 @@ pub(crate) enum Admission {
 /// A small value with a version (WIT `state.cell`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
-    /// The value.
     pub value: Vec<u8>,
-    /// Starts at 1.
     pub version: u64,
 }
 

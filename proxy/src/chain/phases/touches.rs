@@ -2,54 +2,54 @@
 
 use std::time::Duration;
 
-use crate::chain::touched::Did;
+use crate::chain::touched::Effect;
 use crate::plugin::verdict::{RequestAction, RequestVerdict, ResponseAction, ResponseVerdict};
 use crate::plugin::view::{NamedRule, Part};
 
-type Done = Vec<(String, Did)>;
+type Done = Vec<(String, Effect)>;
 
 /// What a verdict on a request does.
 pub(super) fn of_request(verdict: &RequestVerdict, named: Vec<NamedRule>) -> Done {
-    let (did, cause) = match &verdict.action {
+    let (effect, cause) = match &verdict.action {
         RequestAction::Proceed(_) => (None, None),
-        RequestAction::Refuse(refusal) => (Some(Did::Refused), refusal.cause.as_deref()),
-        RequestAction::Answer(_) => (Some(Did::Refused), None),
-        RequestAction::Reset(_) | RequestAction::RefuseConnections(_) => (Some(Did::Faulted), None),
+        RequestAction::Refuse(refusal) => (Some(Effect::Refused), refusal.cause.as_deref()),
+        RequestAction::Answer(_) => (Some(Effect::Refused), None),
+        RequestAction::Reset(_) | RequestAction::RefuseConnections(_) => (Some(Effect::Faulted), None),
     };
-    done_by(verdict.delay, did.into_iter(), cause, named)
+    done_by(verdict.delay, effect.into_iter(), cause, named)
 }
 
 /// What a verdict on a response does.
 pub(super) fn of_response(verdict: &ResponseVerdict, named: Vec<NamedRule>) -> Done {
-    let (did, cause) = match &verdict.action {
+    let (effect, cause) = match &verdict.action {
         ResponseAction::Proceed { edits, body } => {
             let shape = body.as_ref();
-            let is = |is: bool, did: Did| is.then_some(did);
+            let is = |is: bool, effect: Effect| is.then_some(effect);
             let done = [
-                is(!edits.is_empty(), Did::Edited),
+                is(!edits.is_empty(), Effect::Edited),
                 is(
                     shape.is_some_and(|shape| shape.pace.is_some() || shape.hold.is_some()),
-                    Did::Delayed,
+                    Effect::Delayed,
                 ),
                 is(
                     shape.is_some_and(|shape| shape.cut_after.is_some() || shape.end_after.is_some() && !shape.expired),
-                    Did::Faulted,
+                    Effect::Faulted,
                 ),
                 is(
                     shape.is_some_and(|shape| shape.end_after.is_some() && shape.expired),
-                    Did::Expired,
+                    Effect::Expired,
                 ),
             ];
             return done_by(verdict.delay, done.into_iter().flatten(), None, named);
         }
-        ResponseAction::Replace(refusal) => (Did::Lost, refusal.cause.as_deref()),
-        ResponseAction::Reset(_) | ResponseAction::Answer(_) => (Did::Lost, None),
+        ResponseAction::Replace(refusal) => (Effect::Lost, refusal.cause.as_deref()),
+        ResponseAction::Reset(_) | ResponseAction::Answer(_) => (Effect::Lost, None),
     };
-    done_by(verdict.delay, std::iter::once(did), cause, named)
+    done_by(verdict.delay, std::iter::once(effect), cause, named)
 }
 
 /// `cause`: what a refusal gives as its cause, if no rule is named.
-fn done_by(delay: Duration, did: impl Iterator<Item = Did>, cause: Option<&str>, named: Vec<NamedRule>) -> Done {
+fn done_by(delay: Duration, effect: impl Iterator<Item = Effect>, cause: Option<&str>, named: Vec<NamedRule>) -> Done {
     let rules = |part: Part| -> Vec<&str> {
         let rules = named.iter().filter(|rule| rule.decides == part);
         rules.map(|rule| rule.name.as_str()).collect()
@@ -62,7 +62,7 @@ fn done_by(delay: Duration, did: impl Iterator<Item = Did>, cause: Option<&str>,
             delaying
                 .into_iter()
                 .chain(nameless)
-                .map(|rule| (rule.to_owned(), Did::Delayed)),
+                .map(|rule| (rule.to_owned(), Effect::Delayed)),
         );
     }
     let acting = rules(Part::Action).join(", ");
@@ -71,7 +71,7 @@ fn done_by(delay: Duration, did: impl Iterator<Item = Did>, cause: Option<&str>,
     } else {
         acting
     };
-    done.extend(did.map(|did| (rule.clone(), did)));
+    done.extend(effect.map(|effect| (rule.clone(), effect)));
     done
 }
 
@@ -101,11 +101,11 @@ mod tests {
     fn on_request(delay_ms: u64, action: RequestAction, rules: Vec<NamedRule>) -> Vec<(String, &'static str)> {
         let delay = Duration::from_millis(delay_ms);
         let done = of_request(&RequestVerdict { delay, action }, rules);
-        done.into_iter().map(|(rule, did)| (rule, did.as_str())).collect()
+        done.into_iter().map(|(rule, effect)| (rule, effect.as_str())).collect()
     }
 
     #[test]
-    fn each_part_of_a_verdict_has_its_rules() {
+    fn each_part_of_verdict_has_its_rules() {
         let rules = vec![
             named("slow", Part::Delay),
             named("slower", Part::Delay),
@@ -113,11 +113,11 @@ mod tests {
         ];
         let done = on_request(5, RequestAction::Refuse(refusal(Some("cause"))), rules);
         let expected = [("slow", "delayed"), ("slower", "delayed"), ("conflict", "refused")];
-        assert_eq!(done, expected.map(|(rule, did)| (rule.to_owned(), did)));
+        assert_eq!(done, expected.map(|(rule, effect)| (rule.to_owned(), effect)));
     }
 
     #[test]
-    fn a_refusal_without_a_named_rule_has_its_cause() {
+    fn refusal_without_named_rule_has_its_cause() {
         let refuse = |cause| on_request(0, RequestAction::Refuse(refusal(cause)), Vec::new());
         assert_eq!(refuse(Some("writes")), [("writes".to_owned(), "refused")]);
         assert_eq!(refuse(None), [(String::new(), "refused")]);
@@ -134,7 +134,7 @@ mod tests {
                 action,
             };
             let done = of_response(&verdict, vec![named("r", Part::Action)]);
-            done.iter().map(|(_, did)| did.as_str()).collect::<Vec<_>>()
+            done.iter().map(|(_, effect)| effect.as_str()).collect::<Vec<_>>()
         };
         assert_eq!(on_response(ResponseAction::Replace(refusal(None))), ["lost"]);
         assert_eq!(on_response(ResponseAction::Reset(Reset::Cancel)), ["lost"]);

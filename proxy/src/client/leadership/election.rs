@@ -12,7 +12,6 @@ use tokio::time::Instant;
 
 use crate::timestamp::rfc3339;
 
-/// Which lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Lock {
     pub(super) resource: &'static str,

@@ -22,11 +22,11 @@ fn lease(name: &str, holder: &str) -> Bytes {
 }
 
 /// Listens to a request with this body, which has the lock's name.
-fn ask(leadership: &Arc<Leadership>, method: &str, target: &str, sent: &[u8]) -> Option<Overheard> {
+fn ask(leadership: &Arc<Leadership>, method: &str, target: &str, sent: &[u8]) -> Option<LockExchange> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let info = RequestInfo::parse(method, path, Some(query)).unwrap();
     let sent = Bytes::copy_from_slice(sent);
-    leadership.ask(&info, &Query::new(query), &rename(), (&sent, true), Instant::now())
+    leadership.observe_request(&info, &Query::new(query), &rename(), (&sent, true), Instant::now())
 }
 
 fn head(code: StatusCode, content_type: &str) -> Parts {
@@ -36,13 +36,13 @@ fn head(code: StatusCode, content_type: &str) -> Parts {
 
 /// An exchange, from its request to its answer.
 fn exchange(leadership: &Arc<Leadership>, method: &str, target: &str, code: StatusCode, body: &Bytes) {
-    let overheard = ask(leadership, method, target, body).unwrap();
-    overheard.answered(&head(code, "application/json"), body);
+    let lock_exchange = ask(leadership, method, target, body).unwrap();
+    lock_exchange.observe_response(&head(code, "application/json"), body);
 }
 
 /// Who holds the only lock that was heard of, and whether it is this controller.
 fn told(leadership: &Leadership) -> Option<(String, bool)> {
-    let mut told = leadership.told();
+    let mut told = leadership.statuses();
     assert!(told.len() < 2, "{told:?}");
     told.pop().map(|election| (election.holder, election.leads))
 }
@@ -52,7 +52,7 @@ fn some(holder: &str, leads: bool) -> Option<(String, bool)> {
 }
 
 #[test]
-fn a_write_counts_when_the_api_server_has_taken_it() {
+fn write_counts_when_api_server_has_taken_it() {
     for (method, target, code) in [
         ("POST", LEASES, StatusCode::CREATED),
         ("PUT", LEASE, StatusCode::OK),
@@ -73,11 +73,11 @@ fn a_write_counts_when_the_api_server_has_taken_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_renewed_runs_out_by_itself() {
+async fn leadership_runs_out_when_not_renewed() {
     let leadership = Arc::default();
-    let overheard = ask(&leadership, "PUT", LEASE, b"").unwrap();
+    let lock_exchange = ask(&leadership, "PUT", LEASE, b"").unwrap();
     tokio::time::advance(Duration::from_secs(5)).await;
-    overheard.answered(&head(StatusCode::OK, "application/json"), &lease("lock", "me"));
+    lock_exchange.observe_response(&head(StatusCode::OK, "application/json"), &lease("lock", "me"));
     assert_eq!(told(&leadership), some("me", true));
     tokio::time::advance(Duration::from_millis(9_999)).await;
     assert_eq!(told(&leadership), some("me", true));
@@ -86,7 +86,7 @@ async fn what_is_not_renewed_runs_out_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_get_of_what_was_before_a_write_takes_nothing_from_the_leader() {
+async fn get_of_what_was_before_write_takes_nothing_from_leader() {
     let leadership = Arc::default();
     let ok = head(StatusCode::OK, "application/json");
     let get = ask(&leadership, "GET", LEASE, b"").unwrap();
@@ -94,9 +94,9 @@ async fn a_get_of_what_was_before_a_write_takes_nothing_from_the_leader() {
     let put = ask(&leadership, "PUT", LEASE, b"").unwrap();
     let crossing = ask(&leadership, "GET", LEASE, b"").unwrap();
     tokio::time::advance(Duration::from_millis(1)).await;
-    put.answered(&ok, &lease("lock", "me"));
-    get.answered(&ok, &lease("lock", "other"));
-    crossing.answered(&ok, &lease("lock", "other"));
+    put.observe_response(&ok, &lease("lock", "me"));
+    get.observe_response(&ok, &lease("lock", "other"));
+    crossing.observe_response(&ok, &lease("lock", "other"));
     assert_eq!(told(&leadership), some("me", true));
     // With a version, it may be from a cache.
     exchange(
@@ -112,7 +112,7 @@ async fn a_get_of_what_was_before_a_write_takes_nothing_from_the_leader() {
 }
 
 #[test]
-fn a_watch_shows_who_took_over() {
+fn watch_shows_who_took_over() {
     let leadership = Arc::default();
     let watch = ask(
         &leadership,
@@ -126,7 +126,7 @@ fn a_watch_shows_who_took_over() {
         let object = serde_json::json!({ "kind": "Lease", "metadata": { "name": name }, "spec": spec });
         serde_json::json!({ "type": "MODIFIED", "object": object }).to_string()
     };
-    let see = |event: String| watch.watched(WatchEncoding::Json, event.as_bytes());
+    let see = |event: String| watch.observe_event(WatchEncoding::Json, event.as_bytes());
     see(event("lock---b", "them", 7));
     assert_eq!(told(&leadership), None, "another shard's");
     see(event("lock---a", "other", 7));
@@ -154,7 +154,7 @@ fn exchanges_about_anything_else_are_not_listened_to() {
         assert!(ask(&leadership, method, target, b"").is_none(), "{method} {target}");
     }
     let create = RequestInfo::parse("POST", maps, None).unwrap();
-    let other = leadership.ask(
+    let other = leadership.observe_request(
         &create,
         &Query::new(""),
         &rename(),
@@ -174,11 +174,11 @@ fn exchanges_about_anything_else_are_not_listened_to() {
 }
 
 #[test]
-fn a_patch_that_says_nothing_of_the_holder_makes_nobody_lead() {
+fn patch_that_says_nothing_of_holder_makes_nobody_lead() {
     let leadership = Arc::default();
     let patch = |sent: &str, holder: &str| {
-        let overheard = ask(&leadership, "PATCH", LEASE, sent.as_bytes()).unwrap();
-        overheard.answered(&head(StatusCode::OK, "application/json"), &lease("lock", holder));
+        let lock_exchange = ask(&leadership, "PATCH", LEASE, sent.as_bytes()).unwrap();
+        lock_exchange.observe_response(&head(StatusCode::OK, "application/json"), &lease("lock", holder));
     };
     patch(r#"{"metadata":{"labels":{"a":"b"}}}"#, "other");
     assert_eq!(told(&leadership), some("other", false));
@@ -187,7 +187,7 @@ fn a_patch_that_says_nothing_of_the_holder_makes_nobody_lead() {
 }
 
 #[test]
-fn what_cannot_be_read_breaks_nothing_and_tells_of_nobody() {
+fn unreadable_lock_record_is_ignored() {
     let leadership = Arc::default();
     let long = vec![b' '; 65 << 10];
     let long = [&*lease("lock", "me"), &long].concat();
@@ -198,8 +198,8 @@ fn what_cannot_be_read_breaks_nothing_and_tells_of_nobody() {
         ("application/json", &*lease("lock2", "me")),
         ("application/json", &*long),
     ] {
-        let overheard = ask(&leadership, "PUT", LEASE, b"").unwrap();
-        overheard.answered(&head(StatusCode::OK, content_type), &Bytes::copy_from_slice(body));
+        let lock_exchange = ask(&leadership, "PUT", LEASE, b"").unwrap();
+        lock_exchange.observe_response(&head(StatusCode::OK, content_type), &Bytes::copy_from_slice(body));
         assert_eq!(told(&leadership), None, "{content_type}");
     }
     let holder = "ä".repeat(2 * MAX_HOLDER);
@@ -217,12 +217,16 @@ fn locks_are_told_in_order_and_are_bounded_those_that_are_led_stay() {
         let rename = Rename { to, ..rename() };
         let info = RequestInfo::parse(method, LEASE, None).unwrap();
         let now = Instant::now() + Duration::from_millis(u64::try_from(number).unwrap());
-        let overheard = leadership.ask(&info, &Query::new(""), &rename, (&Bytes::new(), true), now);
-        overheard
+        let lock_exchange = leadership.observe_request(&info, &Query::new(""), &rename, (&Bytes::new(), true), now);
+        lock_exchange
             .unwrap()
-            .answered(&head(StatusCode::OK, "application/json"), &lease("lock", holder));
+            .observe_response(&head(StatusCode::OK, "application/json"), &lease("lock", holder));
     }
-    let told: Vec<String> = leadership.told().into_iter().map(|election| election.lock).collect();
+    let told: Vec<String> = leadership
+        .statuses()
+        .into_iter()
+        .map(|election| election.lock)
+        .collect();
     let kept = (MAX_ELECTIONS + 1..2 * MAX_ELECTIONS).map(|number| format!("lock---{number}"));
     let kept: Vec<String> = std::iter::once("lock---01".to_owned()).chain(kept).collect();
     assert_eq!(told, kept);

@@ -47,7 +47,7 @@ fn listed(list_views: &Arc<ListViews>, name: &str) {
 }
 
 #[test]
-fn a_watch_or_page_is_known_to_come_from_the_same_or_another_view() {
+fn watch_or_page_is_known_to_come_from_same_or_another_view() {
     let list_views = Arc::new(ListViews::default());
     assert_eq!(resumed(&list_views, "a"), Known::Nothing);
     listed(&list_views, "a");
@@ -69,7 +69,7 @@ fn a_watch_or_page_is_known_to_come_from_the_same_or_another_view() {
 }
 
 #[test]
-fn a_list_by_somebody_else_does_not_hide_that_a_watch_is_from_another_view() {
+fn list_by_somebody_else_does_not_hide_that_watch_is_from_another_view() {
     let list_views = Arc::new(ListViews::default());
     listed(&list_views, "a");
     let [first, second] = [open(&list_views, "a"), open(&list_views, "a")];
@@ -86,7 +86,7 @@ fn a_list_by_somebody_else_does_not_hide_that_a_watch_is_from_another_view() {
 }
 
 #[test]
-fn the_first_rule_counts_too() {
+fn first_rule_counts_too() {
     let list_views = Arc::new(ListViews::default());
     assert_eq!(resumed_as(&list_views, &READER, &[]), Known::Nothing);
     drop(opened(&list_views, &[]));
@@ -95,7 +95,7 @@ fn the_first_rule_counts_too() {
 }
 
 #[test]
-fn a_watch_that_ends_after_the_list_of_another_view_is_stale() {
+fn watch_that_ends_after_list_of_another_view_is_stale() {
     let list_views = Arc::new(ListViews::default());
     let watch = open(&list_views, "a");
     listed(&list_views, "b");
@@ -105,7 +105,7 @@ fn a_watch_that_ends_after_the_list_of_another_view_is_stale() {
 }
 
 #[test]
-fn a_client_that_was_told_is_not_told_again() {
+fn client_that_was_told_is_not_told_again() {
     let list_views = Arc::new(ListViews::default());
     let mut watch = open(&list_views, "a");
     watch.expire();
@@ -154,7 +154,7 @@ fn lists_leave_no_note_while_no_plugin_shapes_them() {
 }
 
 #[test]
-fn the_oldest_notes_go_first() {
+fn oldest_notes_go_first() {
     let list_views = Arc::new(ListViews::default());
     let names: Vec<String> = (0..=MAX_NOTES).map(|n| n.to_string()).collect();
     let reader = |namespace| Reader { namespace, ..READER };
@@ -167,7 +167,7 @@ fn the_oldest_notes_go_first() {
 }
 
 #[test]
-fn a_list_by_somebody_else_does_not_hide_a_list_whose_watch_has_yet_to_come() {
+fn list_by_somebody_else_does_not_hide_list_whose_watch_has_yet_to_come() {
     let list_views = Arc::new(ListViews::default());
     listed(&list_views, "a");
     listed(&list_views, "b");
@@ -177,7 +177,7 @@ fn a_list_by_somebody_else_does_not_hide_a_list_whose_watch_has_yet_to_come() {
 }
 
 #[test]
-fn lists_without_a_watch_do_not_add_up() {
+fn lists_without_watch_do_not_add_up() {
     let list_views = Arc::new(ListViews::default());
     for _ in 0..100 {
         listed(&list_views, "a");
@@ -190,7 +190,7 @@ fn lists_without_a_watch_do_not_add_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_from_before_the_first_rule_counts_as_stale_for_a_while() {
+async fn list_from_before_first_rule_counts_as_stale_for_while() {
     let list_views = Arc::new(ListViews::default());
     let other = Reader {
         namespace: "n",
@@ -208,7 +208,7 @@ async fn a_list_from_before_the_first_rule_counts_as_stale_for_a_while() {
 }
 
 #[test]
-fn a_position_outlives_its_note() {
+fn position_outlives_its_note() {
     let list_views = Arc::new(ListViews::default());
     let watch = open(&list_views, "a");
     *list_views.notes() = Notes::default();
@@ -218,7 +218,7 @@ fn a_position_outlives_its_note() {
 }
 
 #[test]
-fn a_watch_is_open_if_it_was_let_through() {
+fn watch_is_open_if_it_was_let_through() {
     let list_views = Arc::new(ListViews::default());
     listed(&list_views, "a");
     let watch = list_views.resume(&READER, shard("a").iter(), |known| known == Known::Same);
@@ -254,7 +254,7 @@ fn whole_objects_and_metadata_are_read_by_two() {
 }
 
 #[test]
-fn what_clients_read_from_a_process_before_may_be_of_another_view_for_a_while() {
+fn versions_from_earlier_process_are_stale_for_a_while() {
     let list_views = Arc::new(ListViews::default());
     list_views.inherit();
     assert!(list_views.is_used(), "lists leave notes, whether shaped or not");
@@ -268,7 +268,7 @@ fn what_clients_read_from_a_process_before_may_be_of_another_view_for_a_while() 
 }
 
 #[test]
-fn what_clients_read_from_a_process_before_is_of_the_same_view_under_the_same_chain() {
+fn versions_from_earlier_process_match_under_the_same_chain() {
     let list_views = Arc::new(ListViews::default());
     list_views.inherit();
     listed(&list_views, "a");
@@ -276,7 +276,7 @@ fn what_clients_read_from_a_process_before_is_of_the_same_view_under_the_same_ch
 }
 
 #[test]
-fn a_client_that_was_sent_to_list_again_counts_until_it_watches() {
+fn client_that_was_sent_to_list_again_counts_until_it_watches() {
     let list_views = Arc::new(ListViews::default());
     listed(&list_views, "a");
     let watch = open(&list_views, "a");
@@ -296,7 +296,7 @@ fn a_client_that_was_sent_to_list_again_counts_until_it_watches() {
 }
 
 #[test]
-fn clients_of_a_process_before_count_when_they_are_sent_to_list_again() {
+fn clients_of_process_before_count_when_they_are_sent_to_list_again() {
     let list_views = Arc::new(ListViews::default());
     list_views.inherit();
     assert_eq!(
@@ -309,7 +309,7 @@ fn clients_of_a_process_before_count_when_they_are_sent_to_list_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_never_comes_back_is_not_waited_for_for_ever() {
+async fn client_that_never_comes_back_is_not_waited_for_for_ever() {
     let list_views = Arc::new(ListViews::default());
     open(&list_views, "a").outdate();
     tokio::time::advance(Duration::from_secs(119)).await;
@@ -319,7 +319,7 @@ async fn a_client_that_never_comes_back_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_repeats_an_expired_watch_is_waited_for_for_five_minutes() {
+async fn client_that_repeats_expired_watch_is_waited_for_for_five_minutes() {
     let list_views = Arc::new(ListViews::default());
     open(&list_views, "a").outdate();
     let repeat = async |seconds: u64, view: &str| {

@@ -17,10 +17,7 @@ pub enum Error {
         "--host (KUBERNETES_SERVICE_HOST): {host:?} is not the IP address of a server; write one, such as 10.96.0.1 or fd00::1. \
          Where only a name is known, take the label ctrlmesh.kusionstack.io/enable-iptables off the pod: by a kubeconfig it works"
     )]
-    Host {
-        /// What was given.
-        host: String,
-    },
+    Host { host: String },
     /// More than anyone has.
     #[error("--host (KUBERNETES_SERVICE_HOST): {count} addresses; at most {max} can be redirected")]
     TooMany {
@@ -35,24 +32,20 @@ pub enum Error {
          securityContext, and the namespace a Pod Security level that allows it (privileged)"
     )]
     NotAllowed,
-    /// The kernel can't.
     #[error(
         "the kernel has no nf_tables with NAT for {family}: {source}; load the modules nft_chain_nat and nft_redir on the node (Linux 4.18 or \
          later; rules of the older iptables can stay beside them), or take the label ctrlmesh.kusionstack.io/enable-iptables off the pod: \
          by a kubeconfig it works without"
     )]
     Unsupported {
-        /// IPv4 or IPv6.
         family: &'static str,
         /// What the system said.
         source: io::Error,
     },
-    /// Anything else.
     #[error(
         "the rules for {family} can't be set: {source}; none of them was changed. Is the pod out of memory, or does a seccomp profile forbid netlink?"
     )]
     Netlink {
-        /// IPv4 or IPv6.
         family: &'static str,
         /// What the system said.
         source: io::Error,

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_in_a_datagram_is_read() {
+    fn every_answer_in_datagram_is_read() {
         let mut datagram = answer(ERROR, 2, 0, &[7; 18]);
         // Up to a multiple of four.
         datagram.extend([0; 2]);

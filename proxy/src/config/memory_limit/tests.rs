@@ -17,7 +17,7 @@ fn limit(cgroup: &str, mountinfo: &str, files: &[(&str, &str)]) -> Option<u64> {
 }
 
 #[test]
-fn limit_is_read_in_a_container_that_sees_its_group_as_root() {
+fn limit_is_read_in_container_that_sees_its_group_as_root() {
     assert_eq!(limit("0::/\n", V2, &[("memory.max", "268435456\n")]), Some(256 << 20));
     assert_eq!(limit("0::/\n", V2, &[("memory.max", "max\n")]), None);
     let v1 = [("memory/memory.limit_in_bytes", "268435456\n")];
@@ -53,7 +53,7 @@ fn smallest_limit_of_nested_groups_counts() {
 }
 
 #[test]
-fn container_on_the_machines_hierarchy_finds_its_own_group() {
+fn container_on_machines_hierarchy_finds_its_own_group() {
     let line = "35 31 0:32 /kubepods/pod1/sidecar /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory";
     let file = [("memory/memory.limit_in_bytes", "268435456\n")];
     assert_eq!(limit("4:memory:/kubepods/pod1/sidecar\n", line, &file), Some(256 << 20));
@@ -70,7 +70,7 @@ fn container_on_the_machines_hierarchy_finds_its_own_group() {
 }
 
 #[test]
-fn limit_of_a_group_above_that_can_not_be_seen_is_in_the_statistics() {
+fn limit_of_group_above_that_can_not_be_seen_is_in_statistics() {
     let files = [
         ("memory/memory.limit_in_bytes", NO_LIMIT_OF_V1),
         (
@@ -127,7 +127,7 @@ fn sizes_are_read_as_kubernetes_writes_them() {
 }
 
 #[test]
-fn configured_limit_can_only_be_lower_than_the_containers() {
+fn configured_limit_can_only_be_lower_than_containers() {
     let container = effective(None);
     assert_eq!(
         effective(Some(SMALLEST)),

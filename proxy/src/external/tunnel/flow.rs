@@ -71,7 +71,6 @@ impl Flow {
     }
 }
 
-/// The target's side.
 pub(super) struct Metered<S> {
     stream: S,
     flow: Rc<Flow>,

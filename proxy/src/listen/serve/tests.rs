@@ -52,7 +52,6 @@ async fn with_client<T>(act: impl AsyncFnOnce(&mut DuplexStream) -> T) -> T {
     }
 }
 
-/// Reads one answer.
 async fn answer(client: &mut DuplexStream) -> String {
     let mut read = Vec::new();
     while !read.ends_with(b"\r\n\r\nno") {
@@ -74,7 +73,7 @@ async fn time_to_end(client: &mut DuplexStream) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connection_is_idle_and_usable_after_a_body_that_comes_once_it_was_refused() {
+async fn connection_is_idle_and_usable_after_body_that_comes_once_it_was_refused() {
     for fields in ["content-length: 4\r\n", "transfer-encoding: chunked\r\n"] {
         let rest: &[u8] = if fields.contains("chunked") {
             b"4\r\nbody\r\n0\r\n\r\n"
@@ -110,7 +109,7 @@ async fn connection_is_idle_and_usable_after_a_body_that_comes_once_it_was_refus
 }
 
 #[tokio::test(start_paused = true)]
-async fn connection_of_a_body_that_does_not_come_ends_after_the_time_of_a_head() {
+async fn connection_of_body_that_does_not_come_ends_after_time_of_head() {
     let time = with_client(async |client| {
         post(client, "content-length: 4\r\n").await;
         answer(client).await;
@@ -121,7 +120,7 @@ async fn connection_of_a_body_that_does_not_come_ends_after_the_time_of_a_head()
 }
 
 #[tokio::test(start_paused = true)]
-async fn answer_says_that_the_connection_ends_when_the_rest_is_too_long_or_may_not_come() {
+async fn answer_says_that_connection_ends_when_rest_is_too_long_or_may_not_come() {
     let long = format!("content-length: {}\r\n", MAX_DISCARDED + 1);
     for fields in [long.as_str(), "content-length: 4\r\nexpect: 100-continue\r\n"] {
         let refused = with_client(async |client| {
@@ -137,7 +136,7 @@ async fn answer_says_that_the_connection_ends_when_the_rest_is_too_long_or_may_n
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_than_the_bound_is_discarded() {
+async fn discarded_bytes_are_bounded() {
     let size = usize::try_from(MAX_DISCARDED).unwrap();
     let chunk = [format!("{size:x}\r\n").as_bytes(), &vec![b'x'; size], b"\r\n"].concat();
     for (last, is_kept) in [(&b"0\r\n\r\n"[..], true), (b"1\r\nx\r\n", false)] {

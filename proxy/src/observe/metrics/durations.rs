@@ -22,7 +22,6 @@ struct Inner {
 }
 
 impl Durations {
-    /// Counts one duration.
     pub(crate) fn observe(&self, seconds: f64) {
         let place = BOUNDS
             .iter()

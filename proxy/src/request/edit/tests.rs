@@ -27,7 +27,7 @@ fn selector(target: &str) -> String {
 }
 
 #[test]
-fn the_shards_selector_is_anded_with_whatever_the_client_sent() {
+fn shards_selector_is_anded_with_whatever_client_sent() {
     assert_eq!(selector("/api/v1/configmaps"), "shard=a");
     assert_eq!(selector("/api/v1/configmaps?labelSelector=x%3D1"), "shard=a,x=1");
     assert_eq!(
@@ -65,7 +65,7 @@ fn other_parameters_keep_their_order_and_bytes() {
 }
 
 #[test]
-fn what_the_api_server_would_drop_is_refused() {
+fn query_that_api_server_would_drop_is_refused() {
     for query in ["labelSelector=a%3D0;x=1", "labelSelector=a%3D0%zz", "x=%", "a;b"] {
         assert_eq!(
             apply_to(&format!("/api/v1/configmaps?{query}"), "GET", shard()),
@@ -84,7 +84,7 @@ fn what_the_api_server_would_drop_is_refused() {
 }
 
 #[test]
-fn a_malformed_query_passes_when_no_view_is_at_stake() {
+fn malformed_query_passes_when_no_view_is_at_stake() {
     let header = RequestEdit::SetHeader(HeaderName::from_static("x-a"), HeaderValue::from_static("b"));
     assert_eq!(apply_to("/api/v1/configmaps?x=%zz", "GET", vec![header]), Ok(None));
 }
@@ -99,7 +99,7 @@ fn delete_collection_is_narrowed_too() {
 }
 
 #[test]
-fn a_plugin_that_asks_for_the_impossible_is_at_fault() {
+fn plugin_that_asks_for_impossible_is_at_fault() {
     let fault = |target: &str, edit: RequestEdit| {
         let error = apply_to(target, "GET", vec![edit]).unwrap_err();
         assert!(error.starts_with("plugin "), "{error}");
@@ -132,7 +132,7 @@ fn query_and_field_selector_edits_add_up() {
 }
 
 #[test]
-fn a_lock_is_renamed_in_path_and_field_selector() {
+fn lock_is_renamed_in_path_and_field_selector() {
     let rename = || {
         vec![RequestEdit::RenameObject {
             from: "lock".into(),
@@ -160,7 +160,7 @@ fn set_query(method: &str, target: &str, name: &str, value: &str) -> Result<Opti
 }
 
 #[test]
-fn a_parameter_that_the_api_server_does_not_read_is_the_plugins_mistake() {
+fn parameter_that_api_server_does_not_read_is_plugins_mistake() {
     let (one, all) = ("/api/v1/namespaces/n/configmaps/c", "/api/v1/namespaces/n/configmaps");
     for (method, target, name) in [
         ("GET", all, "dryRun"),
@@ -198,7 +198,7 @@ fn a_parameter_that_the_api_server_does_not_read_is_the_plugins_mistake() {
 }
 
 #[test]
-fn options_of_a_delete_are_kept_for_its_body() {
+fn options_of_delete_are_kept_for_its_body() {
     let options = |method: &str, edit: RequestEdit| {
         let uri: Uri = "/api/v1/namespaces/n/configmaps/c?a=b".parse().unwrap();
         let info = RequestInfo::parse(method, uri.path(), uri.query()).unwrap();

@@ -8,7 +8,7 @@ use ctrlmesh_wire::WatchEncoding;
 use ctrlmesh_wire::rename::{Rename, RenameError, WatchRenamer};
 use http_body::{Body, Frame};
 
-use crate::client::leadership::Overheard;
+use crate::client::leadership::LockExchange;
 use crate::upstream::BoxError;
 
 /// A watch on its way to the client.
@@ -16,26 +16,26 @@ pub(crate) struct RenamedWatch<B> {
     inner: B,
     encoding: WatchEncoding,
     renamer: WatchRenamer,
-    overheard: Option<Overheard>,
+    lock_exchange: Option<LockExchange>,
 }
 
 impl<B> RenamedWatch<B> {
-    /// `rename`: from the API server's name to the controller's. `overheard`: who hears of its events.
-    pub(crate) fn new(inner: B, encoding: WatchEncoding, rename: Rename, overheard: Option<Overheard>) -> Self {
+    /// `rename`: from the API server's name to the controller's. `lock_exchange`: who hears of its events.
+    pub(crate) fn new(inner: B, encoding: WatchEncoding, rename: Rename, lock_exchange: Option<LockExchange>) -> Self {
         Self {
             inner,
             encoding,
             renamer: WatchRenamer::new(encoding, rename),
-            overheard,
+            lock_exchange,
         }
     }
 
     fn push(&mut self, data: &[u8]) -> Result<Vec<u8>, RenameError> {
-        let Some(overheard) = &self.overheard else {
+        let Some(lock_exchange) = &self.lock_exchange else {
             return self.renamer.push(data);
         };
         self.renamer
-            .push_seen(data, |event| overheard.watched(self.encoding, event))
+            .push_seen(data, |event| lock_exchange.observe_event(self.encoding, event))
     }
 }
 

@@ -29,13 +29,13 @@ fn idle(shape: BodyShape, encoding: Option<WatchEncoding>) -> impl Body<Data = B
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_without_a_shape_is_unchanged() {
+async fn body_without_shape_is_unchanged() {
     let bytes = shaped(b"hello", plain(), None).collect().await.unwrap().to_bytes();
     assert_eq!(bytes, "hello");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_byte_is_held() {
+async fn first_byte_is_held() {
     let start = Instant::now();
     let body = shaped(
         b"hello",
@@ -50,7 +50,7 @@ async fn the_first_byte_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_come_at_the_pace() {
+async fn bytes_come_at_pace() {
     static BYTES: [u8; 10_000] = [7; 10_000];
     let start = Instant::now();
     let body = shaped(
@@ -66,7 +66,7 @@ async fn bytes_come_at_the_pace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_sends_so_many_bytes_and_then_the_reason() {
+async fn cut_sends_so_many_bytes_and_then_reason() {
     for (reset, reason) in [
         (Reset::Cancel, h2::Reason::CANCEL),
         (Reset::InternalError, h2::Reason::INTERNAL_ERROR),
@@ -92,7 +92,7 @@ async fn a_cut_sends_so_many_bytes_and_then_the_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hang_is_long_but_ends() {
+async fn hang_is_long_but_ends() {
     let start = Instant::now();
     let mut body = Box::pin(shaped(
         b"hello",
@@ -108,7 +108,7 @@ async fn a_hang_is_long_but_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_ends_after_its_time_with_or_without_expired() {
+async fn watch_ends_after_its_time_with_or_without_expired() {
     let shape = BodyShape {
         end_after: Some(Duration::from_secs(5)),
         expired: true,
@@ -134,7 +134,7 @@ async fn a_watch_ends_after_its_time_with_or_without_expired() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_under_way_is_finished_before_a_watch_ends() {
+async fn event_under_way_is_finished_before_watch_ends() {
     static EVENT: &[u8] = b"{\"type\":\"ADDED\",\"object\":{}}\n";
     let shape = BodyShape {
         pace: Some(10),

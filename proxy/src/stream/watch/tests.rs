@@ -105,7 +105,7 @@ const JSON: &str = "application/json;stream=watch";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
 #[tokio::test]
-async fn the_same_view_goes_on_and_another_ends_with_expired() {
+async fn same_view_goes_on_and_another_ends_with_expired() {
     let mut stand = stand(JSON);
     stand.send(b"{\"type\":\"ADDED\"}\n").await;
     assert_eq!(stand.next().await.unwrap(), "{\"type\":\"ADDED\"}\n");
@@ -126,7 +126,7 @@ async fn the_same_view_goes_on_and_another_ends_with_expired() {
 }
 
 #[tokio::test]
-async fn an_event_under_way_is_finished_first() {
+async fn event_under_way_is_finished_first() {
     let mut stand = stand(JSON);
     stand.send(b"{\"type\":").await;
     assert!(stand.next().await.is_some());
@@ -159,7 +159,7 @@ async fn protobuf_frames_are_followed_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn an_unknown_encoding_just_ends() {
+async fn unknown_encoding_just_ends() {
     let mut stand = stand("application/cbor-seq");
     stand.differs.set(true);
     stand.notifier.chain_changed();
@@ -168,7 +168,7 @@ async fn an_unknown_encoding_just_ends() {
 }
 
 #[tokio::test]
-async fn draining_ends_a_watch_between_events() {
+async fn draining_ends_watch_between_events() {
     let mut stand = stand(JSON);
     assert!(stand.is_pending().await);
     stand.notifier.end();

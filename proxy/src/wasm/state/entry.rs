@@ -57,7 +57,6 @@ impl EntryState {
         &self.clock
     }
 
-    /// The entry's metrics.
     #[must_use]
     pub const fn series(&self) -> &SeriesSet {
         &self.series
@@ -69,7 +68,6 @@ impl EntryState {
         &self.reports
     }
 
-    /// The entry's log.
     #[must_use]
     pub const fn log(&self) -> &PluginLog {
         &self.log

@@ -67,7 +67,7 @@ impl Story {
 }
 
 #[test]
-fn who_wrote_the_lock_leads_until_it_runs_out_counted_from_the_asking() {
+fn writer_of_lock_leads_until_expiry_counted_from_its_request() {
     let mut story = Story::new();
     assert_eq!(story.leads(0), None);
     story.writes(record("me", 10, 0), 10, 14);
@@ -115,7 +115,7 @@ fn renewals_in_time_change_nothing_and_one_that_is_late_begins_anew() {
 }
 
 #[test]
-fn who_gives_the_lock_back_leads_no_more() {
+fn holder_stops_leading_when_it_releases_lock() {
     let mut story = Story::new();
     story.writes(record("me", 0, 0), 0, 0);
     story.writes(record("", 2, 0), 2, 2);
@@ -127,7 +127,7 @@ fn who_gives_the_lock_back_leads_no_more() {
 }
 
 #[test]
-fn who_reads_that_another_holds_the_lock_leads_no_more() {
+fn leader_stops_leading_when_it_reads_another_holder() {
     let mut story = Story::new();
     story.reads(record("other", 0, 0), 0);
     assert_eq!((story.leads(0), story.holder()), (None, "other"));
@@ -143,7 +143,7 @@ fn who_reads_that_another_holds_the_lock_leads_no_more() {
 }
 
 #[test]
-fn a_read_that_was_asked_for_before_a_write_was_answered_may_be_older() {
+fn read_that_was_asked_for_before_write_was_answered_may_be_older() {
     for asked in [0, 2, 3] {
         let mut story = Story::new();
         story.writes(record("me", 2, 1), 2, 4);
@@ -161,7 +161,7 @@ fn a_read_that_was_asked_for_before_a_write_was_answered_may_be_older() {
 }
 
 #[test]
-fn of_writes_that_cross_each_other_the_one_that_was_asked_for_last_counts() {
+fn latest_requested_of_crossing_writes_counts() {
     let mut story = Story::new();
     story.writes(record("me", 0, 0), 0, 0);
     story.writes(record("", 3, 0), 3, 4);
@@ -174,7 +174,7 @@ fn of_writes_that_cross_each_other_the_one_that_was_asked_for_last_counts() {
 }
 
 #[test]
-fn a_watch_or_a_cache_counts_if_the_lock_has_changed_hands_since() {
+fn watch_or_cache_counts_if_lock_has_changed_hands_since() {
     let mut story = Story::new();
     story.election.saw(record("other", 0, 3));
     assert_eq!(story.holder(), "other");
@@ -192,7 +192,7 @@ fn a_watch_or_a_cache_counts_if_the_lock_has_changed_hands_since() {
 }
 
 #[test]
-fn who_writes_a_lock_and_leaves_it_to_another_does_not_lead() {
+fn writer_that_keeps_another_holder_does_not_lead() {
     let mut story = Story::new();
     story.reads(record("other", 7, 3), 8);
     // Its labels, say.
@@ -205,7 +205,7 @@ fn who_writes_a_lock_and_leaves_it_to_another_does_not_lead() {
 }
 
 #[test]
-fn a_lock_that_does_not_say_for_how_long_makes_nobody_lead() {
+fn lock_that_does_not_say_for_how_long_makes_nobody_lead() {
     let mut story = Story::new();
     story.writes(record("me", 0, 0), 0, 0);
     let forever = LockRecord {

@@ -20,7 +20,7 @@ use crate::request::worker::Shared;
 use crate::wasm::{CompileMode, Compiler, InstanceInfo, StateStore};
 
 /// The chain in force, empty at first.
-pub(super) fn handle(settings: &Settings, registry: &mut Registry) -> Arc<ChainHandle> {
+pub(super) fn chain_handle(settings: &Settings, registry: &mut Registry) -> Arc<ChainHandle> {
     let pod = Pod {
         namespace: settings.pod_namespace.clone(),
         name: settings.pod_name.clone(),
@@ -53,14 +53,14 @@ impl Awaited {
 }
 
 /// What the chain is loaded for.
-pub(super) struct Feed<'a> {
+pub(super) struct ChainFollower<'a> {
     pub(super) settings: &'a Settings,
     pub(super) shared: &'a Shared,
     pub(super) states: Arc<StateStore>,
     pub(super) workers: Vec<mpsc::Sender<Task>>,
 }
 
-impl Feed<'_> {
+impl ChainFollower<'_> {
     /// Follows the chain's directory, if there is one, and drops the guards of `awaited` when what they stand for is there.
     pub(super) fn start(
         self,
