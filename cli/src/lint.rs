@@ -13,8 +13,8 @@ use std::process::ExitCode;
 
 use ctrlmesh_contract::{Mistake, Mistakes};
 use ctrlmesh_manager::api::{API_VERSION, ShardingConfig};
-use ctrlmesh_manager::validate::{self as rules, is_kind, unlocked_beside, unlocked_warning};
-use ctrlmesh_manager::{Findings, validate};
+use ctrlmesh_manager::validate::{self as rules, is_kind, unlocked_beside, unlocked_warning, validate_with};
+use ctrlmesh_manager::{Findings, LabelKeys};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -76,12 +76,16 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
     if args.fix && args.files.iter().any(|file| file == Path::new(STANDARD_INPUT)) {
         return Err(Error::FixStandardInput);
     }
-    let (mut judged, mut fixed, mut known) = (Vec::new(), Vec::new(), Known::default());
+    let mut known = Known {
+        keys: args.label_keys(),
+        ..Known::default()
+    };
+    let (mut judged, mut fixed) = (Vec::new(), Vec::new());
     let mut texts = Vec::new();
     for file in &args.files {
         let read = read(file).and_then(|text| {
             if args.fix {
-                mend(file, text, &mut fixed)
+                mend(file, text, &known.keys, &mut fixed)
             } else {
                 Ok(text)
             }
@@ -126,8 +130,8 @@ fn read(file: &Path) -> Result<String, Error> {
 }
 
 /// Writes a file with everything mended that can be; returns its text.
-fn mend(file: &Path, text: String, fixed: &mut Vec<Fixed>) -> Result<String, Error> {
-    let (mended, done) = fix::fix(&text);
+fn mend(file: &Path, text: String, keys: &LabelKeys, fixed: &mut Vec<Fixed>) -> Result<String, Error> {
+    let (mended, done) = fix::fix(&text, keys);
     if mended != text {
         std::fs::write(file, &mended).map_err(Error::file("write", file))?;
     }
@@ -151,6 +155,8 @@ impl Fixed {
 /// What is known of all files.
 #[derive(Debug, Default)]
 struct Known {
+    /// Of the manager that they are for.
+    keys: LabelKeys,
     /// Objects that were judged: file and line, by kind, namespace and name.
     judged: HashMap<[String; 3], (PathBuf, usize)>,
     /// ShardingConfigs, also of files that were not judged yet.
@@ -231,7 +237,7 @@ fn judge(file: &Path, object: &Object<'_>, node: &Node, twice: &[Mistake], known
         findings.warnings.add("apiVersion", message);
         findings
     } else {
-        validate(document)
+        validate_with(document, &known.keys)
     };
     for Mistake { path, problem } in twice {
         findings.mistakes.add(path, problem);

@@ -36,7 +36,7 @@ pub(crate) mod tests;
 pub(crate) mod touched;
 pub mod watch;
 
-pub use build::Host;
+pub use build::{Host, MakeRoom};
 pub use compiling::CompileProgress;
 pub use directory_watch::DirectoryWatch;
 pub use error::Error;

@@ -275,4 +275,13 @@ mod tests {
         assert!(matches!(gate.command, Some(Command::WaitReady(wait)) if wait.seconds == 300));
         assert!(Cli::try_parse_from(settings).is_err());
     }
+
+    #[test]
+    fn idle_connection_stays_open_for_longer_than_clients_keep_theirs_by_default() {
+        let idle = Cli::try_parse_from(["ctrlmesh-proxy"]).unwrap().settings.idle_timeout();
+        assert!(
+            idle >= Duration::from_secs(100),
+            "{idle:?}: Go's clients keep theirs for 90 s"
+        );
+    }
 }

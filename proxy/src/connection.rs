@@ -8,7 +8,8 @@
 //! | `memory` | bytes that requests hold, bounded for each connection and for all |
 //! | `notifier` | wakes the streams of one thread: a new chain, an outage, the end |
 //! | `outage` | a time in which a port is closed, because a plugin asked for it |
-//! | `unread_body` | request bodies that are not read to their end |
+//! | `unread_body` | request bodies: what may arrive before it is read, and those that are not read to their end |
+//! | `unsent` | bytes of answers that are not written yet, bounded for each connection |
 
 mod activity;
 mod handle;
@@ -17,12 +18,14 @@ mod memory;
 mod notifier;
 mod outage;
 mod unread_body;
+mod unsent;
 
 pub(crate) use activity::{Deadlines, Expired, HEAD_TIMEOUT, ObservedStream, Timeouts};
-pub(crate) use handle::{Connection, Disposition, RequestPlace};
+pub(crate) use handle::{CONNECTION_WINDOW, Connection, Disposition, RequestPlace, STREAM_WINDOW};
 pub(crate) use memory::{OverBound, RequestMemory, head_size};
 pub(crate) use notifier::{Listener, StreamNotifier};
 pub(crate) use outage::{Outage, Outages};
 pub(crate) use unread_body::IncomingBody;
 #[cfg(test)]
 pub(crate) use unread_body::MAX_DISCARDED;
+pub(crate) use unsent::Unsent;

@@ -29,7 +29,12 @@ const VERBS: [&str; 8] = [
 ];
 
 /// Serves a path that names no resource.
-pub(crate) fn serve(shared: &Shared, path: &str, headers: &HeaderMap) -> Result<Response<ResponseBody>, Refusal> {
+pub(crate) fn serve(
+    shared: &Shared,
+    connection: usize,
+    path: &str,
+    headers: &HeaderMap,
+) -> Result<Response<ResponseBody>, Refusal> {
     let registry = &*shared.registry;
     let segments: Vec<_> = path.trim_matches('/').split('/').collect();
     // Trailing slashes are common, leading ones are no path of the API.
@@ -43,7 +48,7 @@ pub(crate) fn serve(shared: &Shared, path: &str, headers: &HeaderMap) -> Result<
         [""] => json!({ "paths": ["/api", "/apis", "/healthz", "/livez", "/readyz", "/version"] }),
         ["api"] if aggregated => return Ok(aggregate(registry, &[("", vec!["v1"])])),
         ["apis"] if aggregated => return Ok(aggregate(registry, &registry.groups())),
-        ["api"] => core_versions(&shared.advertised),
+        ["api"] => core_versions(advertised(shared, connection)),
         ["apis"] => {
             let groups: Vec<_> = registry
                 .groups()
@@ -84,6 +89,12 @@ fn plain(status: StatusCode, text: &'static str) -> Response<ResponseBody> {
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
+}
+
+fn advertised(shared: &Shared, connection: usize) -> &str {
+    let in_turn = connection.checked_rem(shared.advertised.len());
+    let address = in_turn.and_then(|at| shared.advertised.get(at));
+    address.map_or("", String::as_str)
 }
 
 fn core_versions(advertised: &str) -> Value {

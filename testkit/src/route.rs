@@ -107,7 +107,8 @@ async fn execute(exchange: Exchange<'_>) -> Result<Response<ResponseBody>, Refus
     if !matches!(exchange.parts.method, Method::GET | Method::HEAD) {
         return Err(Refusal::no_such_resource());
     }
-    discovery::serve(exchange.shared, &exchange.info.path, &exchange.parts.headers)
+    let (path, headers) = (&exchange.info.path, &exchange.parts.headers);
+    discovery::serve(exchange.shared, exchange.control.number, path, headers)
 }
 
 /// Reads a request body whole.

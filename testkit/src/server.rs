@@ -3,6 +3,7 @@
 mod builder;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,7 +37,9 @@ const REBIND_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Host and port that clients are told to reach it at.
-    pub(crate) advertised: String,
+    pub(crate) advertised: Vec<String>,
+    /// Accepted since the start.
+    pub(crate) connections: AtomicUsize,
     pub(crate) registry: Arc<Registry>,
     pub(crate) store: Store,
     pub(crate) faults: Faults,

@@ -80,11 +80,12 @@ async fn counts_hold_for_all_threads_and_over_a_reload() -> anyhow::Result<()> {
         rule["name"] = name.into();
         faults(json!([rule]))
     };
-    for (more, count) in [
-        (json!({ "maxCount": 5 }), 5),
-        (json!({ "nth": 3 }), 1),
-        (json!({ "every": 4 }), 16),
-        (json!({ "first": 7 }), 7),
+    for (more, count, matched) in [
+        // After the last hit nothing matches. Two workers can each count a request before one of them takes that hit.
+        (json!({ "maxCount": 5 }), 5, 5..=6),
+        (json!({ "nth": 3 }), 1, 64..=64),
+        (json!({ "every": 4 }), 16, 64..=64),
+        (json!({ "first": 7 }), 7, 64..=64),
     ] {
         let mut stand = Stand::start_with(vec![limited("x", more.clone())], &["--workers", "2"]).await?;
         let mut clients = JoinSet::new();
@@ -97,12 +98,14 @@ async fn counts_hold_for_all_threads_and_over_a_reload() -> anyhow::Result<()> {
             fired += u64::from(status?? == 503);
         }
         assert_eq!(fired, count, "{more}");
-        assert_eq!(counts(&stand, "x").await?, (64, count), "{more}");
+        let before = counts(&stand, "x").await?;
+        assert!(matched.contains(&before.0) && before.1 == count, "{more}: {before:?}");
         stand
             .publish(vec![limited("x", more.clone()).set("timeoutMs", 20.into())])
             .await?;
         assert_eq!(stand.client().get(LIST).await?.status, 200, "{more}");
-        assert_eq!(counts(&stand, "x").await?, (65, count), "{more}");
+        let expected = before.0 + u64::from(more.get("maxCount").is_none());
+        assert_eq!(counts(&stand, "x").await?, (expected, count), "{more}");
     }
     Ok(())
 }

@@ -103,7 +103,8 @@ async fn the_port_is_closed_for_a_while() -> anyhow::Result<()> {
     })
     .await?;
     assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
-    assert_eq!(counts(&stand, "x").await?, (2, 1));
+    // The request after the only hit is not matched.
+    assert_eq!(counts(&stand, "x").await?, (1, 1));
     Ok(())
 }
 

@@ -3,7 +3,8 @@
 //! Guarantees: a text that was mended reads as the change says and not otherwise, and has all comments but those on lines that go;
 //! mending it again changes nothing.
 
-use ctrlmesh_manager::validate::{Change, Mend, Step, mend};
+use ctrlmesh_manager::LabelKeys;
+use ctrlmesh_manager::validate::{Change, Mend, Step, mend_with};
 use serde_json::Value;
 
 use super::edit::edited;
@@ -24,8 +25,8 @@ pub(super) struct Done {
     pub(super) is_made: bool,
 }
 
-/// The text with everything mended that can be, and what was done.
-pub(super) fn fix(text: &str) -> (String, Vec<Done>) {
+/// The text with everything mended that can be, and what was done. `keys`: of the manager that the objects are for.
+pub(super) fn fix(text: &str, keys: &LabelKeys) -> (String, Vec<Done>) {
     let (mut new, mut done, mut at) = (String::new(), Vec::new(), 0);
     for document in tree::documents(text).iter().filter(|document| document.root.is_ok()) {
         let range = document.range.clone();
@@ -33,7 +34,7 @@ pub(super) fn fix(text: &str) -> (String, Vec<Done>) {
             continue;
         };
         new.push_str(before);
-        let (mended, changes) = fix_document(written);
+        let (mended, changes) = fix_document(written, keys);
         new.push_str(&mended);
         done.extend(changes);
         at = range.end;
@@ -42,10 +43,10 @@ pub(super) fn fix(text: &str) -> (String, Vec<Done>) {
     (new, done)
 }
 
-fn fix_document(written: &str) -> (String, Vec<Done>) {
+fn fix_document(written: &str, keys: &LabelKeys) -> (String, Vec<Done>) {
     let (mut text, mut done, mut given_up) = (written.to_owned(), Vec::new(), 0);
     for _ in 0..MAX_CHANGES {
-        let Some((path, mend, object)) = next(&text, given_up) else {
+        let Some((path, mend, object)) = next(&text, given_up, keys) else {
             break;
         };
         let mended = apply(&text, &path, &mend);
@@ -66,10 +67,10 @@ fn fix_document(written: &str) -> (String, Vec<Done>) {
 }
 
 /// The next change of an object in a document, but for the first objects that can't be changed.
-fn next(text: &str, given_up: usize) -> Option<(Vec<Step>, Mend, String)> {
+fn next(text: &str, given_up: usize, keys: &LabelKeys) -> Option<(Vec<Step>, Mend, String)> {
     let value = one(text)?.1;
     let all = objects(&value).into_iter();
-    let mut mends = all.filter_map(|object| Some((object.path.clone(), mend(object.value)?, object.name())));
+    let mut mends = all.filter_map(|object| Some((object.path.clone(), mend_with(object.value, keys)?, object.name())));
     mends.nth(given_up)
 }
 

@@ -97,12 +97,14 @@ impl FaultInject {
     }
 }
 
-/// What a rule wants to do, after it has been counted and its selection and times are kept.
+/// What a rule wants to do, after it has been counted and its selection and times are kept. A rule that has done enough counts nothing: no request
+/// that comes later can be hit.
 fn choose<'a>(rule: &'a Rule, ledger: &Ledger<'_>, req: &dyn Request, seed: u64) -> Vec<Chosen<'a>> {
-    let number = ledger.matched();
+    if ledger.is_exhausted() {
+        return Vec::new();
+    }
     let elapsed_ms = if rule.is_timed() { ledger.elapsed_ms() } else { 0 };
-    let is_over = rule.limits.max_duration_ms.is_some_and(|max| elapsed_ms >= max);
-    if is_over || !rule.select.takes(number) {
+    if rule.is_over(elapsed_ms) || !rule.select.takes(ledger.matched()) {
         return Vec::new();
     }
     rule.choose(req, elapsed_ms, || ledger.draw(seed, &Subject::of(req)))

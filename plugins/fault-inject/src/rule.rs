@@ -132,6 +132,16 @@ impl Rule {
         self.limits.max_duration_ms.is_some() || matches!(self.plan, Plan::Stages { .. })
     }
 
+    /// Whether nothing can happen any more, so many milliseconds after the first match.
+    pub(crate) fn is_over(&self, elapsed_ms: u64) -> bool {
+        let is_past = |end: u64| elapsed_ms >= end;
+        let last_stage = match &self.plan {
+            Plan::Stages { stages, again_ms: None } => stages.last().map(|stage| u64::from(stage.until_ms)),
+            _ => None,
+        };
+        self.limits.max_duration_ms.is_some_and(is_past) || last_stage.is_some_and(is_past)
+    }
+
     /// What happens to a request, so many milliseconds after the first match. `draw` is asked at most once.
     pub(crate) fn choose(&self, req: &dyn Request, elapsed_ms: u64, draw: impl FnOnce() -> Draw) -> Vec<Chosen<'_>> {
         let mut draws = Draws::Not(Some(draw));

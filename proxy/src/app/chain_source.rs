@@ -2,16 +2,18 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ctrlmesh_contract::names::readiness::{AWAIT_ENTRY, FIRST_CHAIN};
 use ctrlmesh_contract::status::Pod;
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::prepare;
-use crate::chain::{self, ChainHandle, Labels, Past, Place, Prepare, Required, Source, Timing};
+use super::{make_room, prepare};
+use crate::chain::{self, ChainHandle, Labels, MakeRoom, Past, Place, Prepare, Required, Source, Timing};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::listen::threads::Task;
@@ -111,8 +113,20 @@ impl ChainFollower<'_> {
             compiling: self.shared.chain.compiling().clone(),
             retirements: self.shared.chain.retirements().clone(),
             workers: usize::from(settings.workers),
+            make_room: room_maker(self.workers.clone(), Timing::default().prepare),
         })
     }
+}
+
+/// For the thread that builds chains, which may block.
+fn room_maker(workers: Vec<mpsc::Sender<Task>>, limit: Duration) -> MakeRoom {
+    let runtime = tokio::runtime::Handle::current();
+    Arc::new(move |kept| {
+        let made = runtime.block_on(async { timeout(limit, make_room(&workers, kept.clone())).await });
+        if made.is_err() {
+            tracing::warn!("workers are too busy to make room for a new chain");
+        }
+    })
 }
 
 fn past(settings: &Settings) -> Result<Past, Error> {

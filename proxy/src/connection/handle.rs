@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -15,6 +16,12 @@ use super::activity::{self, Activity};
 use super::memory::{ConnectionMemory, OverBound, RequestMemory};
 use super::outage::Outage;
 use super::unread_body::UnreadBody;
+use super::unsent::Unsent;
+
+/// What a client may have sent of a body that is not read: clients are in the same pod, so a small window covers the pipe. Eight
+/// bodies that nobody reads use the connection up. HTTP/1.1 buffers about as much.
+pub(crate) const STREAM_WINDOW: u32 = 128 << 10;
+pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
 
 /// What its requests want done with a connection. Ordered: the strongest wins.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +41,9 @@ pub(crate) struct Connection {
     disposition: Cell<Disposition>,
     pub(super) activity: Activity,
     memory: ConnectionMemory,
+    unsent: Arc<Unsent>,
+    /// Windows of bodies that are arriving.
+    arriving: Cell<usize>,
     waker: RefCell<Option<Waker>>,
     /// The rest of a request body that nobody reads, until it is discarded.
     unread: RefCell<Option<UnreadBody>>,
@@ -70,6 +80,37 @@ impl Connection {
             held: Cell::new(0),
             spare: Cell::new(0),
         }
+    }
+
+    /// Whether there was room for bytes that can be done without. [`Self::give_back`] must follow.
+    pub(crate) fn take_dispensable(&self, bytes: usize) -> bool {
+        self.memory.take_dispensable(bytes)
+    }
+
+    pub(crate) fn give_back(&self, bytes: usize) {
+        self.memory.give_back(bytes);
+    }
+
+    /// What HTTP/2 has not written yet; HTTP/1.1 takes no more than it can write.
+    pub(crate) fn unsent(&self) -> Option<Arc<Unsent>> {
+        (!self.activity.is_http1()).then(|| Arc::clone(&self.unsent))
+    }
+
+    /// A body begins to arrive. The bodies of a connection hold their windows, and not more than the connection's.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub(super) fn begin_arriving(&self, window: usize) -> Result<(), OverBound> {
+        let (before, after) = (self.arriving.get(), self.arriving.get() + window);
+        self.memory.take(within_window(after) - within_window(before))?;
+        self.arriving.set(after);
+        Ok(())
+    }
+
+    pub(super) fn end_arriving(&self, window: usize) {
+        let (before, after) = (self.arriving.get(), self.arriving.get().saturating_sub(window));
+        self.memory.give_back(within_window(before) - within_window(after));
+        self.arriving.set(after);
     }
 
     /// Closes the connection at once, with all its requests.
@@ -144,6 +185,10 @@ impl Connection {
     }
 }
 
+fn within_window(bytes: usize) -> usize {
+    bytes.min(CONNECTION_WINDOW as usize)
+}
+
 /// A request's part of its connection: the bytes that it holds. The connection is not idle as long as it lives.
 #[derive(Debug)]
 pub(crate) struct RequestPlace {
@@ -155,6 +200,10 @@ pub(crate) struct RequestPlace {
 }
 
 impl RequestPlace {
+    pub(crate) fn connection(&self) -> Rc<Connection> {
+        Rc::clone(&self.connection)
+    }
+
     /// Holds more bytes, until the request is over.
     ///
     /// # Errors

@@ -21,7 +21,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::opening::{Opening, Protocol, Rewound, read_opening};
 use super::threads::Server;
 use crate::connection::{
-    Connection, Deadlines, Disposition, Expired, IncomingBody, ObservedStream, StreamNotifier, Timeouts,
+    CONNECTION_WINDOW, Connection, Deadlines, Disposition, Expired, IncomingBody, ObservedStream, STREAM_WINDOW,
+    StreamNotifier, Timeouts,
 };
 use crate::external::{self, External};
 use crate::observe::warning_rate::WarningRate;
@@ -41,11 +42,7 @@ const MAX_HEADERS: usize = 256;
 /// Streams of one HTTP/2 connection: client-go puts every watch of a controller on one.
 const MAX_STREAMS: u32 = 1000;
 
-/// Flow control: a large list needs a window that covers the pipe, an idle watch costs nothing for it.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
-
-/// Bytes buffered towards one slow reader.
+/// Bytes buffered towards one slow reader; for all streams of a connection see `connection::Unsent`.
 const MAX_SEND_BUFFER: usize = 256 << 10;
 
 /// A client that vanished without a word is noticed by an unanswered ping.

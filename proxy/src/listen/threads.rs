@@ -2,6 +2,7 @@
 //!
 //! `app` owns the threads and ends them. What a thread serves requests with is `request::worker`.
 
+use std::collections::BTreeSet;
 use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::serve::{self, ServerThread};
 use super::tls::ServerTls;
-use crate::chain::Snapshot;
+use crate::chain::{EntryId, Snapshot};
 use crate::connection::{Outage, RequestMemory, Timeouts};
 use crate::external::{self, External};
 use crate::observe::warning_rate::WarningRate;
@@ -37,6 +38,8 @@ pub(crate) enum Task {
     Serve(Traffic, TcpStream, OwnedSemaphorePermit),
     /// Start the instances of this chain, which is about to come into force.
     Prepare(Arc<Snapshot>, oneshot::Sender<Result<(), String>>),
+    /// End the instances of all entries but these.
+    MakeRoom(Arc<BTreeSet<EntryId>>, oneshot::Sender<()>),
 }
 
 /// Runs the worker of this number until `tasks` ends or the server stops. Blocks the thread.
@@ -51,10 +54,11 @@ pub(crate) fn run(number: usize, server: Arc<Server>, tasks: mpsc::Receiver<Task
 }
 
 async fn work(number: usize, server: Arc<Server>, mut tasks: mpsc::Receiver<Task>) {
-    let worker = Worker::new(number, Arc::clone(&server.requests));
+    let unread = Rc::default();
+    let worker = Worker::new(number, Arc::clone(&server.requests), Rc::clone(&unread));
     let external = server.external.as_ref();
     let thread = Rc::new(ServerThread {
-        external: external.map(|shared| External::new(Arc::clone(shared), server.requests.head_timeout)),
+        external: external.map(|shared| External::new(Arc::clone(shared), server.requests.head_timeout, unread)),
         unexpected_tls: WarningRate::default(),
         worker: Rc::clone(&worker),
         server,
@@ -101,6 +105,10 @@ fn start(thread: &Rc<ServerThread>, task: Task) {
             let prepared = thread.worker.instances.prepare(&snapshot);
             // The asker may have given up.
             let _ = done.send(prepared.map_err(|(entry, fault)| format!("{entry}: {fault}")));
+        }
+        Task::MakeRoom(kept, done) => {
+            thread.worker.instances.make_room(|id| kept.contains(&id));
+            let _ = done.send(());
         }
     }
 }

@@ -84,7 +84,8 @@ impl Exchange<'_> {
         }
         let sent = Instant::now();
         self.record.sent();
-        let result = self.worker.upstream(self.is_lent.get()).send(request).await;
+        let upstream = self.worker.upstream(self.is_lent.get());
+        let result = upstream.send_within(request, Some(self.record.clone())).await;
         self.record.ended(WriteOutcome::of(&result));
         let mut response = result?;
         headers::strip_response(response.headers_mut());

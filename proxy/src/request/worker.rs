@@ -20,7 +20,7 @@ use crate::client::leadership::Leadership;
 use crate::client::list_views::ListViews;
 use crate::connection::StreamNotifier;
 use crate::observe::metrics::Metrics;
-use crate::upstream::{Credentials, Limits, Target, Upstream};
+use crate::upstream::{Credentials, Limits, Target, UnreadAnswers, Upstream};
 use crate::wasm::Engine;
 
 /// What all worker threads serve requests with.
@@ -56,8 +56,10 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(number: usize, shared: Arc<Shared>) -> Rc<Self> {
+    /// `unread`: bounds the answers that nobody reads, on this thread.
+    pub(crate) fn new(number: usize, shared: Arc<Shared>, unread: Rc<UnreadAnswers>) -> Rc<Self> {
         let limits = Limits {
+            unread,
             head_timeout: Some(shared.head_timeout),
             sockets: Some(Arc::clone(&shared.sockets)),
             ..Limits::default()

@@ -4,6 +4,7 @@ use super::*;
 
 /// What was done, and the text after it; doing it again does nothing.
 fn fixed(text: &str) -> (Vec<String>, String) {
+    let fix = |text: &str| fix(text, &LabelKeys::default());
     let (new, done) = fix(text);
     let left: Vec<_> = fix(&new).1.into_iter().filter(|done| done.is_made).collect();
     assert_eq!(
