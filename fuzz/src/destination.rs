@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use rustls_pki_types::ServerName;
 
-use parser::{Destination, ENDPOINT, Way};
+use crate::observe::Way;
+use parser::{Destination, ENDPOINT, way_of};
 
 /// The file itself: the sidecar's crate would bring an engine for plugins along.
 #[allow(dead_code, reason = "metrics and logs of the sidecar use the rest")]
@@ -40,7 +41,7 @@ pub fn destination(data: &[u8]) {
     let (Ok(method), Ok(uri)) = (Method::from_bytes(method), Uri::try_from(target)) else {
         return;
     };
-    let way = Way::of(&method, &headers);
+    let way = way_of(&method, &headers);
     let Ok(found) = Destination::read(way, &uri, &headers) else {
         return;
     };

@@ -16,9 +16,18 @@ pub use request_info::request_info;
 pub use selector::selector;
 
 /// What the parser of destinations takes from the sidecar.
-mod handler {
+mod request {
     /// As the sidecar's.
     pub(crate) const MAX_URI: usize = 32 << 10;
+}
+
+/// What the parser of destinations takes from the sidecar.
+mod observe {
+    #[allow(dead_code, reason = "metrics and logs of the sidecar use the rest")]
+    #[path = "../../../proxy/src/observe/class.rs"]
+    mod class;
+
+    pub(crate) use class::Way;
 }
 
 /// The input up to the first line feed, and the rest.

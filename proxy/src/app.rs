@@ -1,4 +1,4 @@
-//! Makes every part in the order of its needs, binds, runs, drains.
+//! Builds every part in dependency order, binds the ports, runs, drains.
 //!
 //! `build` binds the ports before anything serves and returns their addresses; `run` serves until `stop` and then drains.
 //! The thread that calls `run` is the control thread: admin port, chain, credentials and certificate live there; traffic
@@ -14,40 +14,45 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::Admin;
 use crate::chain::{EntryId, Snapshot};
+use crate::client::leader_locks::LeaderLocks;
 use crate::config::Settings;
+use crate::config::memory_limit;
+use crate::connection::Outage;
+use crate::connection::RequestMemory;
 use crate::connection::{HEAD_TIMEOUT, Timeouts};
-use crate::descriptors::Descriptors;
 use crate::error::Error;
 use crate::external;
-use crate::listener;
-use crate::memory_limit;
-use crate::metrics::Metrics;
-use crate::outage::Outage;
-use crate::readiness::{Guard, Readiness};
-use crate::request_memory::RequestMemory;
-use crate::tls::ServerTls;
+use crate::listen::accept;
+use crate::listen::threads::{self, Server, Task};
+use crate::listen::tls::ServerTls;
+use crate::observe::admin::Admin;
+use crate::observe::metrics::Metrics;
+use crate::observe::readiness::{Guard, Readiness};
+use crate::plugin::verdict::Traffic;
+use crate::request::worker::Shared;
 use crate::upstream::Target;
-use crate::verdict::Traffic;
 use crate::wasm::{Engine, GuestMemory, MemorySeries, PluginSeries, StateStore};
-use crate::worker::{self, Order, Shared};
 
-mod feed;
+mod chain_source;
+mod descriptors;
 mod ports;
 
+use chain_source::ChainFollower;
+use descriptors::Descriptors;
 pub use ports::Addresses;
 use ports::{Bound, Ports};
 
 /// Connections waiting for a busy worker; the kernel's backlog holds the rest.
-const ORDERS: usize = 64;
+const WAITING_TASKS: usize = 64;
 
 /// A sidecar whose ports are bound.
 pub struct App {
     settings: Settings,
     ports: Ports,
     addresses: Addresses,
-    shared: Shared,
+    server: Arc<Server>,
+    states: Arc<StateStore>,
     readiness: Readiness,
 }
 
@@ -60,7 +65,7 @@ impl App {
         settings.validate().map_err(Error::Settings)?;
         let (bound, addresses) = Bound::new(&settings)?;
         let mut registry = Metrics::registry();
-        let chain = feed::handle(&settings, &mut registry);
+        let chain = chain_source::chain_handle(&settings, &mut registry);
         let states = Arc::new(StateStore::new());
         registry.register_collector(Box::new(PluginSeries::new(Arc::clone(&states))));
         let memory = guest_memory(&settings);
@@ -70,41 +75,46 @@ impl App {
         let share = Descriptors::raise().share(&settings);
         let external = addresses
             .external
-            .map(|_| external::Shared::new(&settings.external, &addresses, &target, &metrics, share.sockets()))
+            .map(|address| {
+                let own = addresses.all();
+                external::Shared::new(&settings.external, address, own, &target, &metrics, share.sockets())
+            })
             .transpose()?;
-        let shared = Shared {
+        let requests = Shared {
             target,
+            chain,
             engine: Engine::with_memory(memory)?,
             metrics,
-            states,
-            chain,
-            ledger: Arc::default(),
-            locks: Arc::default(),
+            list_views: Arc::default(),
+            leader_locks: LeaderLocks::default(),
             leadership: Arc::default(),
+            head_timeout: settings.head_timeout(),
+            sockets: share.sockets(),
+            drain: CancellationToken::new(),
+            stop: CancellationToken::new(),
+        };
+        let server = Arc::new(Server {
+            requests: Arc::new(requests),
+            external,
             outage: Outage::new(),
             tls: ServerTls::load(settings.tls_dir.as_deref())?,
             timeouts: Timeouts {
                 head: HEAD_TIMEOUT,
                 idle: settings.idle_timeout(),
             },
-            head_timeout: settings.head_timeout(),
             memory: RequestMemory::default(),
-            sockets: share.sockets(),
-            external,
-            drain: CancellationToken::new(),
-            stop: CancellationToken::new(),
-        };
-        let ports = bound.ports(share.connections, &shared);
+        });
+        let ports = bound.ports(share.connections, &server);
         Ok(Self {
             settings,
             ports,
             addresses,
-            shared,
+            server,
+            states,
             readiness: Readiness::new(),
         })
     }
 
-    /// Where it listens.
     #[must_use]
     pub const fn addresses(&self) -> &Addresses {
         &self.addresses
@@ -118,39 +128,46 @@ impl App {
         let Self {
             settings,
             ports,
-            shared,
+            server,
+            states,
             readiness,
             ..
         } = self;
         let listening = readiness.guard(LISTENER);
-        let awaited = feed::Awaited::of(&settings, &readiness);
+        let awaited = chain_source::Awaited::of(&settings, &readiness);
         let control = CancellationToken::new();
-        let (workers, threads) = start_workers(&settings, &shared)?;
+        let shared = &server.requests;
+        let (workers, threads) = start_workers(&settings, &server)?;
         let mut tasks = JoinSet::new();
-        let admin_parts = Admin {
+        let admin = Admin {
             readiness: readiness.clone(),
             metrics: Arc::clone(&shared.metrics),
             chain: shared.chain.clone(),
-            ledger: Arc::clone(&shared.ledger),
+            list_views: Arc::clone(&shared.list_views),
             leadership: Arc::clone(&shared.leadership),
-            timeouts: shared.timeouts,
+            timeouts: server.timeouts,
         };
-        tasks.spawn(admin_parts.serve(ports.admin, control.clone()));
+        tasks.spawn(admin.serve(ports.admin, control.clone()));
         if let Some(directory) = settings.tls_dir.clone() {
-            tasks.spawn(shared.tls.clone().follow(directory, control.clone()));
+            tasks.spawn(server.tls.clone().follow(directory, control.clone()));
         }
-        if let Some(external) = &shared.external {
+        if let Some(external) = &server.external {
             tasks.spawn(Arc::clone(external).follow_api_server(control.clone()));
         }
-        let senders = workers.clone();
-        feed::start(&mut tasks, &settings, &shared, senders, awaited, control.clone())?;
+        let follower = ChainFollower {
+            settings: &settings,
+            shared,
+            states,
+            workers: workers.clone(),
+        };
+        follower.start(&mut tasks, awaited, control.clone())?;
         if let Some(external) = ports.external {
-            tasks.spawn(accept(external, workers.clone(), shared.clone(), None));
+            tasks.spawn(accept(external, workers.clone(), Arc::clone(shared), None));
         }
         let mut ready = Some(listening);
         let mut accepting = JoinSet::new();
         for port in ports.api {
-            accepting.spawn(accept(port, workers.clone(), shared.clone(), ready.take()));
+            accepting.spawn(accept(port, workers.clone(), Arc::clone(shared), ready.take()));
         }
         drop(workers);
         tokio::select! {
@@ -159,7 +176,7 @@ impl App {
         }
         accepting.shutdown().await;
         readiness.drain();
-        let drained = drain(&settings, &shared, threads).await;
+        let drained = drain(&settings, shared, threads).await;
         control.cancel();
         tasks.shutdown().await;
         drained
@@ -169,17 +186,17 @@ impl App {
 /// What plugins may use of the memory of this process.
 fn guest_memory(settings: &Settings) -> GuestMemory {
     let Some(limit_bytes) = memory_limit::effective(settings.memory_limit) else {
-        tracing::info!("there is no memory limit: plugins may use what each entry may have");
+        tracing::info!("no memory limit is set: plugins are limited by their entries alone");
         return GuestMemory::unlimited();
     };
     let memory = GuestMemory::within(usize::try_from(limit_bytes).unwrap_or(usize::MAX));
     let plugin_bytes = memory.bounds().map(|bounds| bounds.budget_bytes);
-    tracing::info!(limit_bytes, plugin_bytes, "plugins share a part of the memory limit");
+    tracing::info!(limit_bytes, plugin_bytes, "plugins share part of the memory limit");
     memory
 }
 
 /// Accepts from the first chain on, until draining.
-async fn accept(port: listener::Port, workers: Vec<mpsc::Sender<Order>>, shared: Shared, listening: Option<Guard>) {
+async fn accept(port: accept::Port, workers: Vec<mpsc::Sender<Task>>, shared: Arc<Shared>, listening: Option<Guard>) {
     shared.chain.ready().await;
     drop(listening);
     let (metrics, drain) = (Arc::clone(&shared.metrics), shared.drain.clone());
@@ -187,20 +204,20 @@ async fn accept(port: listener::Port, workers: Vec<mpsc::Sender<Order>>, shared:
     if port.traffic == Traffic::Api {
         metrics.api_traffic.begins(SystemTime::now());
     }
-    listener::accept(port, workers, metrics, drain).await;
+    accept::accept(port, workers, metrics, drain).await;
 }
 
-type Workers = (Vec<mpsc::Sender<Order>>, Vec<JoinHandle<std::io::Result<()>>>);
+type Workers = (Vec<mpsc::Sender<Task>>, Vec<JoinHandle<std::io::Result<()>>>);
 
-fn start_workers(settings: &Settings, shared: &Shared) -> Result<Workers, Error> {
+fn start_workers(settings: &Settings, server: &Arc<Server>) -> Result<Workers, Error> {
     let mut senders = Vec::new();
     let mut threads = Vec::new();
     for number in 0..usize::from(settings.workers) {
-        let (sender, orders) = mpsc::channel(ORDERS);
-        let shared = shared.clone();
+        let (sender, waiting) = mpsc::channel(WAITING_TASKS);
+        let server = Arc::clone(server);
         let thread = std::thread::Builder::new()
             .name(format!("worker-{number}"))
-            .spawn(move || worker::run(number, shared, orders))
+            .spawn(move || threads::run(number, server, waiting))
             .map_err(Error::Thread)?;
         senders.push(sender);
         threads.push(thread);
@@ -237,11 +254,11 @@ async fn drain(
 ///
 /// # Errors
 /// The first worker that could not.
-pub(crate) async fn prepare(workers: &[mpsc::Sender<Order>], snapshot: &Arc<Snapshot>) -> Result<(), String> {
+pub(crate) async fn prepare(workers: &[mpsc::Sender<Task>], snapshot: &Arc<Snapshot>) -> Result<(), String> {
     let mut answers = Vec::new();
     for worker in workers {
         let (done, answer) = oneshot::channel();
-        if worker.send(Order::Prepare(Arc::clone(snapshot), done)).await.is_ok() {
+        if worker.send(Task::Prepare(Arc::clone(snapshot), done)).await.is_ok() {
             answers.push(answer);
         }
     }
@@ -254,12 +271,12 @@ pub(crate) async fn prepare(workers: &[mpsc::Sender<Order>], snapshot: &Arc<Snap
 }
 
 /// Has every worker end the instances of all entries but these.
-pub(crate) async fn make_room(workers: &[mpsc::Sender<Order>], kept: BTreeSet<EntryId>) {
+pub(crate) async fn make_room(workers: &[mpsc::Sender<Task>], kept: BTreeSet<EntryId>) {
     let kept = Arc::new(kept);
     let mut answers = Vec::new();
     for worker in workers {
         let (done, answer) = oneshot::channel();
-        if worker.send(Order::MakeRoom(Arc::clone(&kept), done)).await.is_ok() {
+        if worker.send(Task::MakeRoom(Arc::clone(&kept), done)).await.is_ok() {
             answers.push(answer);
         }
     }

@@ -10,7 +10,7 @@
 //! - `past.rs`: what is known of sidecars that ran in this pod before
 //! - `source.rs`, `build.rs`: from a directory to a snapshot; `compiling.rs`: how far that is; `watch.rs`, `directory_watch.rs`: when to do that
 //!
-//! Leaves running plugins to `wasm/`, and what follows from a verdict to others.
+//! Leaves running plugins to `wasm`, and acting on verdicts to `request` and `external`.
 
 mod build;
 mod compiling;
@@ -20,17 +20,20 @@ mod error;
 mod handle;
 mod health;
 mod index;
+pub(crate) mod instances;
 mod labels;
 mod matcher;
 mod metrics;
 mod packed;
 mod past;
+pub(crate) mod phases;
 mod retirement;
 mod snapshot;
 mod source;
 pub(crate) mod tally;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod touched;
 pub mod watch;
 
 pub use build::{Host, MakeRoom};

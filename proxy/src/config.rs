@@ -1,7 +1,6 @@
-//! Process settings, from flags and environment variables (flags win). All mistakes are reported at once.
+//! Settings of the process, from flags and environment variables (flags win). All mistakes are reported at once.
 //!
-//! Every setting has a default with its reason beside it. Leaves the chain, which decides about traffic, to `chain`:
-//! nothing here changes while the process runs.
+//! Nothing here changes while the process runs. Rules for traffic come from the chain.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,10 +9,12 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use ctrlmesh_contract::signature::PublicKeys;
 
+pub use crate::commands::init::Init;
 use crate::error::Error;
 pub use crate::external::{Allow, ExternalSettings};
-use crate::memory_limit;
-pub use crate::redirect::Init;
+pub use crate::observe::telemetry::LogFormat;
+
+pub(crate) mod memory_limit;
 
 /// The sidecar of ctrlmesh: a programmable proxy between a Kubernetes controller and its API server.
 #[derive(Debug, Parser)]
@@ -32,21 +33,21 @@ pub struct Cli {
 /// Subcommands besides running the sidecar.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
-    /// Compiles one component from standard input to standard output, under limits. Used by the sidecar itself.
+    /// Compile one component from standard input to standard output, under limits. Used by the sidecar itself.
     #[command(hide = true)]
     Compile(Compile),
-    /// Waits until the sidecar in the same pod is ready, and fails if that takes too long. Kubelet runs it as the postStart hook of
-    /// every sidecar, and starts what stands behind it afterwards.
+    /// Wait until the sidecar in the same pod is ready; fail if that takes too long. Kubelet runs it as the postStart hook of every
+    /// sidecar and starts the containers behind the sidecar afterwards.
     WaitReady(Wait),
-    /// Redirects what the pod sends to its API server to the sidecar, by rules of the pod's network; needs the capability NET_ADMIN.
-    /// The init container of a pod whose traffic is redirected runs it.
+    /// Redirect the pod's traffic to the API server to the sidecar, by nftables rules in the pod's network. Needs the capability
+    /// NET_ADMIN. Runs in the init container of pods whose traffic is redirected.
     Init(Init),
 }
 
 /// How a component is compiled.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Compile {
-    /// Bytes of memory that compiling may take. Default: no limit but that of the address space.
+    /// Bytes of memory that compiling may take. Default: no limit.
     #[arg(long, value_name = "BYTES")]
     pub memory_bytes: Option<u64>,
 }
@@ -54,7 +55,7 @@ pub struct Compile {
 /// What is waited for.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Wait {
-    /// Where /readyz answers.
+    /// Address of the sidecar's admin port, which serves /readyz.
     #[arg(
         long,
         env = "CTRLMESH_ADMIN_ADDRESS",
@@ -63,7 +64,7 @@ pub struct Wait {
     )]
     pub admin_address: SocketAddr,
 
-    /// Seconds to wait at most. Longer than compiling the plugins takes on a tenth of a processor.
+    /// Seconds to wait at most. Compiling plugins on a tenth of a processor takes less.
     #[arg(long, default_value_t = 300, value_name = "N")]
     pub seconds: u64,
 }
@@ -71,8 +72,8 @@ pub struct Wait {
 /// Settings of the sidecar.
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
-    /// Where controllers connect; HTTP/1.1, h2c and (with --tls-dir) TLS on one port. Loopback: it hands out credentials. Several with
-    /// commas between; all but the first are left out where the pod's network does not have them.
+    /// Addresses that controllers connect to, separated by commas; HTTP/1.1, h2c and (with --tls-dir) TLS on one port. Keep them on
+    /// loopback: requests are sent with the pod's credentials. Addresses after the first are skipped if the pod's network lacks them.
     #[arg(
         long,
         env = "CTRLMESH_API_ADDRESS",
@@ -82,7 +83,7 @@ pub struct Settings {
     )]
     pub api_address: Vec<SocketAddr>,
 
-    /// Where /readyz, /livez, /metrics and /status answer. Read-only.
+    /// Address of the admin port: /readyz, /livez, /metrics and /status, all read-only.
     #[arg(
         long,
         env = "CTRLMESH_ADMIN_ADDRESS",
@@ -91,7 +92,7 @@ pub struct Settings {
     )]
     pub admin_address: SocketAddr,
 
-    /// Kubeconfig of the API server. Default: the pod's service account; $KUBECONFIG and ~/.kube/config are never looked at.
+    /// Kubeconfig of the API server. Default: the pod's service account. $KUBECONFIG and ~/.kube/config are not read.
     #[arg(long, env = "CTRLMESH_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
@@ -99,57 +100,58 @@ pub struct Settings {
     #[arg(long, env = "CTRLMESH_CONTEXT", value_name = "NAME", requires = "kubeconfig")]
     pub context: Option<String>,
 
-    /// Directory with `chain.yaml` and the plugins, as kubelet mounts it. Without it nothing is ever changed: a plain proxy.
+    /// Directory with `chain.yaml` and the plugins, as kubelet mounts it. Without it the sidecar changes nothing.
     #[arg(long, env = "CTRLMESH_CHAIN_DIR", value_name = "DIR")]
     pub chain_dir: Option<PathBuf>,
 
-    /// Downward-API file with the pod's labels (`metadata.labels`). Without it the pod counts as having none.
+    /// Downward-API file with the pod's labels (`metadata.labels`). Without it the pod has none for the chain.
     #[arg(long, env = "CTRLMESH_LABELS_FILE", value_name = "FILE", requires = "chain_dir")]
     pub labels_file: Option<PathBuf>,
 
-    /// Public key (`ed25519:` and base64) that must have signed the chain, or several with commas between: part `public` of the
-    /// manager's Secret ctrlmesh-chain-key. Once set, an unsigned chain is refused.
+    /// Public keys (`ed25519:` and base64) separated by commas, one of which must have signed the chain: the value `public` of the
+    /// manager's Secret ctrlmesh-chain-key. If set, unsigned chains are refused.
     #[arg(long, env = "CTRLMESH_PUBLIC_KEY", value_name = "KEY", requires = "chain_dir")]
     pub public_key: Option<String>,
 
-    /// Entry that must be among the pod's before anything is served, with a slash at the end any below it: a chain that does not know
-    /// the pod's shard yet would show it everything. A sidecar that follows another one in its pod (`--state-dir`) does not wait: that one has served.
+    /// Do not serve traffic until the chain contains this entry for the pod, such as `shard-selector/left`. A trailing slash matches
+    /// any entry below. Keeps a new pod from seeing every object before its shard is known. A restarted sidecar (see --state-dir)
+    /// does not wait.
     #[arg(long, env = "CTRLMESH_AWAIT_ENTRY", value_name = "NAME", requires = "chain_dir")]
     pub await_entry: Option<String>,
 
-    /// Where compiled plugins are kept, so that a restart is ready in milliseconds. Default: nowhere, each start compiles.
+    /// Directory for compiled plugins, so that a restart is ready in milliseconds. Default: none, each start compiles.
     #[arg(long, env = "CTRLMESH_CACHE_DIR", value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
 
-    /// This pod's own directory that outlives a restart of the sidecar (an emptyDir): there it notes what the next one must
-    /// know. Default: none, each start counts as the pod's first.
+    /// Directory that outlives a restart of the sidecar, such as an emptyDir, and belongs to this pod alone. The sidecar saves there
+    /// which chains it served. Default: none, each start counts as the pod's first.
     #[arg(long, env = "CTRLMESH_STATE_DIR", value_name = "DIR", requires = "chain_dir")]
     pub state_dir: Option<PathBuf>,
 
-    /// Directory with `tls.crt` and `tls.key` for TLS clients; read again when it changes.
+    /// Directory with `tls.crt` and `tls.key` for TLS clients. Reloaded when it changes.
     #[arg(long, env = "CTRLMESH_TLS_DIR", value_name = "DIR")]
     pub tls_dir: Option<PathBuf>,
 
-    /// Threads that carry traffic. Two keep a controller busy; more only pay with many busy connections.
+    /// Worker threads. Two keep a controller busy; more help only with many busy connections.
     #[arg(long, env = "CTRLMESH_WORKERS", default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
 
-    /// Memory that the sidecar may use, such as 256Mi; plugins get what it does not need itself. Default: the memory limit of its
-    /// container, which also counts if it is the smaller one.
+    /// Memory that the sidecar may use, such as 256Mi. Plugins share what it does not need itself. The container's memory limit
+    /// applies if it is smaller. Default: the container's memory limit.
     #[arg(long, env = "CTRLMESH_MEMORY_LIMIT", value_name = "SIZE", value_parser = memory_limit::parse)]
     pub memory_limit: Option<u64>,
 
-    /// Client connections at most. A controller needs a handful; HTTP/1.1 clients one for each open watch.
+    /// Maximum number of client connections. A controller needs a handful; HTTP/1.1 clients need one for each open watch.
     #[arg(long, env = "CTRLMESH_MAX_CONNECTIONS", default_value_t = 4096, value_name = "N")]
     pub max_connections: u32,
 
-    /// Seconds after which a client's connection without a request under way is closed. Longer than clients keep theirs (Go 90), so
-    /// that they close first and never send a request into a connection that is being closed.
+    /// Seconds after which an idle client connection is closed. Keep it above the clients' own idle timeout (Go: 90), so that they
+    /// close first and never send a request into a closing connection.
     #[arg(long, env = "CTRLMESH_IDLE_TIMEOUT", default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub idle_timeout: u64,
 
-    /// Seconds to wait for a response head of a request that is not a watch, exec, log or the like.
-    /// The API server itself gives up after 60.
+    /// Seconds to wait for a response head, except for long-running requests such as watch, exec and log. The API server itself gives
+    /// up after 60.
     #[arg(
         long,
         env = "CTRLMESH_RESPONSE_TIMEOUT",
@@ -158,7 +160,7 @@ pub struct Settings {
     )]
     pub response_timeout: u64,
 
-    /// Seconds for requests in flight to end after SIGTERM. Below the pod's grace period of 30.
+    /// Seconds that requests in flight have to finish after SIGTERM. Keep it below the pod's grace period (default 30).
     #[arg(long, env = "CTRLMESH_DRAIN_TIMEOUT", default_value_t = 20, value_name = "SECONDS")]
     pub drain_timeout: u64,
 
@@ -166,11 +168,11 @@ pub struct Settings {
     #[command(flatten)]
     pub external: ExternalSettings,
 
-    /// What is logged: a level, or `target=level` pairs (`info,access=debug` writes one line per request).
+    /// Log filter: a level, or `target=level` pairs (`info,access=debug` writes one line per request).
     #[arg(long, env = "CTRLMESH_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
 
-    /// How it is logged.
+    /// Log format.
     #[arg(long, env = "CTRLMESH_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
 
@@ -181,15 +183,6 @@ pub struct Settings {
     /// Namespace of the pod.
     #[arg(long, env = "POD_NAMESPACE", default_value = "", value_name = "NAME")]
     pub pod_namespace: String,
-}
-
-/// How log lines are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum LogFormat {
-    /// One readable line each.
-    Text,
-    /// One JSON object each.
-    Json,
 }
 
 impl Wait {
@@ -267,9 +260,21 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
+
+    /// Settings of the sidecar that the hook finds in its environment, without the flags that they need there.
+    #[test]
+    fn wait_ready_accepts_settings_without_those_they_require() {
+        let settings = [
+            "ctrlmesh-proxy",
+            "--public-key=ed25519:AAAA",
+            "--await-entry=shard-selector/",
+            "--state-dir=/var/lib/ctrlmesh/state",
+        ];
+        let gate = Cli::try_parse_from(settings.iter().copied().chain(["wait-ready"])).unwrap();
+        assert!(matches!(gate.command, Some(Command::WaitReady(wait)) if wait.seconds == 300));
+        assert!(Cli::try_parse_from(settings).is_err());
+    }
 
     #[test]
     fn idle_connection_stays_open_for_longer_than_clients_keep_theirs_by_default() {

@@ -2,7 +2,7 @@
 //!
 //! Flow: `destination` reads where a request goes; `call` asks the plugins, sends, asks again; `targets` has connections to
 //! each server, which `reach` lets be opened or not; `tunnel` carries bytes after a CONNECT. `api_server` and `advertised` know
-//! where the API server is, which is out of reach. What is the same for API traffic is shared: `connection`, `phases`, `record`, `ending`, `upstream`.
+//! where the API server is, which this port does not reach. What is the same for API traffic is shared: `connection`, `phases`, `record`, `ending`, `upstream`.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -12,11 +12,10 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::Addresses;
+use crate::connection::Outage;
+use crate::connection::StreamNotifier;
 use crate::error::Error;
-use crate::metrics::Metrics;
-use crate::outage::Outage;
-use crate::signal::Signal;
+use crate::observe::metrics::Metrics;
 use crate::upstream::{Gate, Limits, Target, Trust, UnreadAnswers};
 
 mod advertised;
@@ -32,7 +31,6 @@ mod tunnel;
 
 pub(crate) use advertised::follow_advertised;
 pub(crate) use call::handle;
-pub(crate) use destination::{DestinationError, Way};
 pub use settings::{Allow, ExternalSettings};
 
 use api_server::ApiServer;
@@ -60,26 +58,21 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Reads the certificate authorities. `addresses`: the sidecar's own, and `target`: the API server; nobody reaches either
-    /// through this port.
+    /// Reads the certificate authorities. Nobody reaches through this port what is at `own`, the addresses of the sidecar's
+    /// ports (`address` is that of this one), or the API server, which is `target`.
     ///
     /// # Errors
     /// The file of more certificate authorities is of no use.
     pub(crate) fn new(
         settings: &ExternalSettings,
-        addresses: &Addresses,
+        address: SocketAddr,
+        own: Vec<SocketAddr>,
         target: &Target,
         metrics: &Arc<Metrics>,
         sockets: Arc<Semaphore>,
     ) -> Result<Arc<Self>, Error> {
-        let own = addresses
-            .api
-            .iter()
-            .copied()
-            .chain([addresses.admin])
-            .chain(addresses.external);
         let api_server = ApiServer::new(target, service_of_pod());
-        let reach = Arc::new(Reach::new(&settings.external_allow, own.collect(), api_server));
+        let reach = Arc::new(Reach::new(&settings.external_allow, own, api_server));
         let refused = metrics.external_addresses_refused.clone();
         let judge = Arc::clone(&reach);
         let gate = Gate::new(move |host, address| {
@@ -87,7 +80,7 @@ impl Shared {
                 refused.inc();
             })
         });
-        if let Some(address) = addresses.external.filter(|address| !address.ip().is_loopback()) {
+        if !address.ip().is_loopback() {
             tracing::warn!(
                 %address,
                 "--external-address (CTRLMESH_EXTERNAL_ADDRESS) is not on loopback: whoever reaches this port sends requests from \
@@ -132,7 +125,7 @@ fn service_of_pod() -> Option<SocketAddr> {
 pub(crate) struct External {
     shared: Arc<Shared>,
     limits: Limits,
-    signal: Rc<Signal>,
+    notifier: Rc<StreamNotifier>,
     targets: Targets,
     tunnels: Arc<Semaphore>,
 }
@@ -151,7 +144,7 @@ impl External {
             targets: Targets::new(shared.metrics.external_targets.clone()),
             shared,
             limits,
-            signal: Signal::new(),
+            notifier: StreamNotifier::new(),
             tunnels: Arc::new(Semaphore::new(MAX_TUNNELS)),
         })
     }
@@ -162,8 +155,8 @@ impl External {
     }
 
     /// What its connections listen to.
-    pub(crate) fn signal(&self) -> &Rc<Signal> {
-        &self.signal
+    pub(crate) fn notifier(&self) -> &Rc<StreamNotifier> {
+        &self.notifier
     }
 
     /// Tells its connections what happens, and drops targets that nobody asks any more, until draining.
@@ -173,10 +166,10 @@ impl External {
         loop {
             tokio::select! {
                 _ = sweeps.tick() => self.targets.drop_unused(),
-                () = outages.begun() => self.signal.break_off(),
+                () = outages.begun() => self.notifier.break_off(),
                 () = drain.cancelled() => break,
             }
         }
-        self.signal.end();
+        self.notifier.end();
     }
 }

@@ -4,8 +4,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ctrlmesh_proxy::app::App;
+use ctrlmesh_proxy::commands::{init, print_error, wait_ready};
 use ctrlmesh_proxy::config::{Cli, Command, Init, Settings};
-use ctrlmesh_proxy::{announce, redirect, start_gate, telemetry, termination, wasm};
+use ctrlmesh_proxy::observe::telemetry;
+use ctrlmesh_proxy::wasm;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Thread-local heaps suit one event loop per thread.
 #[global_allocator]
@@ -18,53 +21,73 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.command {
         Some(Command::Compile(compile)) => wasm::compile_child_main(compile.memory_bytes),
-        Some(Command::WaitReady(wait)) => start_gate::run(wait.admin_address, wait.time()),
-        Some(Command::Init(init)) => rules(&init, &cli.settings),
-        None => sidecar(cli.settings),
+        Some(Command::WaitReady(wait)) => wait_ready::run(wait.admin_address, wait.time()),
+        Some(Command::Init(init)) => run_init(&init, &cli.settings),
+        None => run_sidecar(cli.settings),
     }
 }
 
-fn rules(init: &Init, settings: &Settings) -> ExitCode {
+fn run_init(init: &Init, settings: &Settings) -> ExitCode {
     let done = telemetry::init(&settings.log, settings.log_format)
-        .and_then(|()| redirect::run(init).map_err(|error| error.to_string()));
+        .and_then(|()| init::run(init).map_err(|error| error.to_string()));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            announce::failure(&message);
+            print_error(&message);
             ExitCode::from(EX_CONFIG)
         }
     }
 }
 
-fn sidecar(settings: Settings) -> ExitCode {
+fn run_sidecar(settings: Settings) -> ExitCode {
     if let Err(message) = telemetry::init(&settings.log, settings.log_format) {
-        announce::failure(&message);
+        print_error(&message);
         return ExitCode::from(EX_CONFIG);
     }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            tracing::error!(%error, "no event loop");
+            tracing::error!(%error, "failed to start the event loop");
             return ExitCode::FAILURE;
         }
     };
-    runtime.block_on(run(settings))
+    runtime.block_on(serve(settings))
 }
 
-async fn run(settings: Settings) -> ExitCode {
+async fn serve(settings: Settings) -> ExitCode {
     let app = match App::build(settings).await {
         Ok(app) => app,
         Err(error) => {
-            tracing::error!(%error, "the sidecar can't start");
+            tracing::error!(%error, "failed to start");
             return ExitCode::from(EX_CONFIG);
         }
     };
-    announce::listening(app.addresses());
-    match app.run(termination::requested()).await {
+    print_addresses(&app);
+    match app.run(termination_signal()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(%error, "the sidecar ended badly");
+            tracing::error!(%error, "stopped with an error");
             ExitCode::FAILURE
         }
     }
+}
+
+#[expect(clippy::print_stdout, reason = "this line is the process's interface")]
+fn print_addresses(app: &App) {
+    println!("{}", app.addresses().to_json());
+}
+
+/// Returns on SIGTERM or SIGINT. If signals can't be received it never returns: kubelet kills the sidecar after the grace
+/// period.
+async fn termination_signal() {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        tracing::warn!("signals can't be received: the sidecar will be killed instead of drained");
+        return std::future::pending().await;
+    };
+    let name = tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    };
+    tracing::info!(signal = name, "draining");
 }

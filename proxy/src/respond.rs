@@ -1,18 +1,19 @@
-//! What went wrong, or was refused, as a Kubernetes `Status`: the only place that picks an HTTP status code.
+//! Failures and refusals as a Kubernetes `Status`: the only place that picks an HTTP status code.
 //!
 //! The code decides what client-go does next (client-go `rest/with_retry.go`): 429 and every 5xx **with** an integer
 //! `Retry-After` is repeated, any verb, up to ten times; without the header nothing is. So `Retry-After` is sent where a
 //! repeat is harmless, and never where a write may have happened.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use ctrlmesh_wire::{Status, StatusCause, StatusDetails};
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-use crate::external::DestinationError;
-use crate::request_memory::OverBound;
+use crate::connection::OverBound;
+use crate::plugin::verdict::{self, Failure, Refusal};
 use crate::upstream::{ConnectError, SendError};
-use crate::verdict::{self, Failure, Refusal};
 
 /// metav1's `StatusReasonUnknown` is the empty word, which WIT `refusal.reason` has for "the usual one".
 const UNKNOWN: &str = "Unknown";
@@ -102,15 +103,6 @@ impl Reply {
         Self::new(StatusCode::FORBIDDEN, message)
     }
 
-    /// An external request does not say clearly where it goes, or to a place that is no host.
-    pub(crate) fn destination(error: &DestinationError) -> Self {
-        match error {
-            DestinationError::TooLong { limit } => Self::uri_too_long(*limit),
-            DestinationError::OddAddress { .. } => Self::forbidden(error.to_string()),
-            _ => Self::bad_request(error.to_string()),
-        }
-    }
-
     /// Too many tunnels are open.
     pub(crate) fn too_many_tunnels(limit: usize) -> Self {
         Self::new(
@@ -162,7 +154,6 @@ impl Reply {
         Self::new(StatusCode::GONE, message).reason("Expired")
     }
 
-    /// A plugin refused.
     pub(crate) fn refusal(refusal: &Refusal) -> Self {
         let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut reply = Self::new(code, refusal.message.clone());
@@ -244,7 +235,7 @@ impl Reply {
                     .failure(Failure::Timeout);
                 if repeatable { reply.retry_after(1) } else { reply }
             }
-            SendError::RequestBody { source } if source.is::<crate::body::SlowBody>() => Self::slow_body(),
+            SendError::RequestBody { source } if source.is::<SlowBody>() => Self::slow_body(),
             SendError::RequestBody { .. } => {
                 Self::new(StatusCode::BAD_REQUEST, format!("the request body broke off: {error}"))
                     .failure(Failure::ClientGone)
@@ -288,6 +279,13 @@ impl Reply {
         }
         response
     }
+}
+
+/// The error of a request body of which nothing came for too long.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing of the request body came for {} s", idle.as_secs())]
+pub(crate) struct SlowBody {
+    pub(crate) idle: Duration,
 }
 
 /// What the client accepts, kept from the request's head for an answer of our own.

@@ -35,6 +35,7 @@ mod target;
 mod unread;
 mod upgrade;
 mod upload;
+pub(crate) mod write_outcome;
 
 pub use body::UpstreamBody;
 pub use credentials::Credentials;
@@ -69,7 +70,6 @@ pub struct Upstream {
 pub struct Stats {
     /// Open connections, used or not.
     pub connections: usize,
-    /// Connections being opened.
     pub opening: usize,
     /// Requests under way on HTTP/2 connections that take more.
     pub streams: usize,

@@ -18,6 +18,7 @@ mod deadline;
 mod engine;
 mod error;
 mod export;
+pub mod harness;
 mod host;
 mod instance;
 mod memory;
@@ -45,7 +46,6 @@ pub use memory::{GuestMemory, OverBudget};
 pub use plugin::Plugin;
 pub use plugin_log::{Level, LogLine, PluginLog};
 pub use series::{MAX_SERIES, Series, SeriesSet, SeriesValue};
-pub(crate) use state::Held;
 pub use state::{Cell, Claim, EntryState, Grant, Rule, StateError, StateStore};
 
 /// Largest plugin. A ConfigMap holds 1 MiB; a Rust plugin has some 100 KiB, one that brings a script engine some MiB.

@@ -64,7 +64,7 @@ fn works(engine: &Arc<Engine>, plugin: &Arc<Plugin>) {
 }
 
 #[test]
-fn a_plugin_compiled_in_the_child_runs_here() {
+fn plugin_compiled_in_child_runs_here() {
     let engine = Engine::new().expect("an engine");
     let plugin = Compiler::new(child(), None)
         .expect("a compiler")
@@ -79,7 +79,7 @@ fn a_plugin_compiled_in_the_child_runs_here() {
 }
 
 #[test]
-fn the_same_bytes_are_one_plugin() {
+fn same_bytes_are_one_plugin() {
     let engine = Engine::new().expect("an engine");
     let compiler = Compiler::new(child(), None).expect("a compiler");
     let first = compiler.load(&engine, guest()).expect("a plugin");
@@ -102,7 +102,7 @@ fn bytes_that_are_no_plugin_are_refused_with_advice() {
 }
 
 #[test]
-fn a_truncated_plugin_is_never_a_working_one() {
+fn truncated_plugin_is_never_working_one() {
     let engine = Engine::new().expect("an engine");
     let compiler = Compiler::new(CompileMode::InProcess, None).expect("a compiler");
     let wasm = guest();
@@ -112,7 +112,7 @@ fn a_truncated_plugin_is_never_a_working_one() {
 }
 
 #[test]
-fn the_second_start_takes_the_artifact_from_the_cache() {
+fn second_start_takes_artifact_from_cache() {
     let directory = tempfile::tempdir().expect("a directory");
     let cache = directory.path().join("cache");
     let engine = Engine::new().expect("an engine");
@@ -128,7 +128,7 @@ fn the_second_start_takes_the_artifact_from_the_cache() {
 }
 
 #[test]
-fn a_tampered_artifact_is_refused_and_made_anew() {
+fn tampered_artifact_is_refused_and_made_anew() {
     let directory = tempfile::tempdir().expect("a directory");
     let cache = directory.path().join("cache");
     let load = |mode: CompileMode| {
@@ -152,7 +152,7 @@ fn a_tampered_artifact_is_refused_and_made_anew() {
 }
 
 #[test]
-fn a_compiler_that_hangs_is_stopped_at_the_deadline() {
+fn compiler_that_hangs_is_stopped_at_deadline() {
     let directory = tempfile::tempdir().expect("a directory");
     let mode = script(directory.path(), "exec sleep 600");
     let compiler = Compiler::new(mode, None)
@@ -168,7 +168,7 @@ fn a_compiler_that_hangs_is_stopped_at_the_deadline() {
 }
 
 #[test]
-fn a_compiler_that_closes_its_output_and_hangs_is_stopped_too() {
+fn compiler_that_closes_its_output_and_hangs_is_stopped_too() {
     let directory = tempfile::tempdir().expect("a directory");
     let mode = script(directory.path(), "exec sleep 600 <&- >&- 2>&-");
     let compiler = Compiler::new(mode, None)
@@ -182,7 +182,7 @@ fn a_compiler_that_closes_its_output_and_hangs_is_stopped_too() {
 }
 
 #[test]
-fn a_compiler_that_fails_is_quoted() {
+fn compiler_that_fails_is_quoted() {
     let directory = tempfile::tempdir().expect("a directory");
     let with = |text: &str| message(script(directory.path(), text), guest());
     assert!(with("cat >/dev/null; echo no such luck >&2; exit 1").contains("no such luck"));
@@ -192,7 +192,7 @@ fn a_compiler_that_fails_is_quoted() {
 }
 
 #[test]
-fn what_a_broken_compiler_writes_is_not_run() {
+fn output_of_broken_compiler_is_not_run() {
     let directory = tempfile::tempdir().expect("a directory");
     let with = |text: &str| message(script(directory.path(), text), guest());
     assert!(with("cat >/dev/null; echo garbage").contains("does not load"));
@@ -202,7 +202,7 @@ fn what_a_broken_compiler_writes_is_not_run() {
 }
 
 #[test]
-fn a_compiler_that_is_not_there_is_named() {
+fn compiler_that_is_not_there_is_named() {
     let mode = CompileMode::Child {
         program: "/nonexistent/ctrlmesh-proxy".into(),
     };
@@ -210,7 +210,7 @@ fn a_compiler_that_is_not_there_is_named() {
 }
 
 #[test]
-fn the_child_limits_itself() {
+fn child_limits_itself() {
     let child = std::process::Command::new(program())
         .args(["compile", "--memory-bytes=100663296"])
         .stdin(std::process::Stdio::piped())
@@ -252,7 +252,7 @@ fn the_child_limits_itself() {
 }
 
 #[test]
-fn a_world_writable_cache_is_refused() {
+fn world_writable_cache_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).expect("set");
     let error = Compiler::new(child(), Some(directory.path()))

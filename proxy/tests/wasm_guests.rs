@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ctrlmesh_plugins_builtin::guests;
 use ctrlmesh_proxy::harness::{Harness, HarnessError, get, response};
-use ctrlmesh_proxy::verdict::{Outcome, RequestAction, RequestEdit};
+use ctrlmesh_proxy::plugin::verdict::{Outcome, RequestAction, RequestEdit};
 use ctrlmesh_proxy::wasm::{
     CompileMode, Compiler, Engine, EntryConfig, Fault, Instance, InstanceInfo, Level, Phase, StateStore,
 };
@@ -70,7 +70,7 @@ fn fault_within(timeout: Duration, guest: &str, phase: &str, more: &str) -> Faul
 }
 
 #[test]
-fn a_guest_that_never_returns_meets_its_deadline_in_every_phase() {
+fn guest_that_never_returns_meets_its_deadline_in_every_phase() {
     for guest in ["spin", "host_calls"] {
         for phase in PHASES {
             assert!(
@@ -82,7 +82,7 @@ fn a_guest_that_never_returns_meets_its_deadline_in_every_phase() {
 }
 
 #[test]
-fn a_deadline_is_kept_and_the_next_request_is_answered() {
+fn deadline_is_kept_and_next_request_is_answered() {
     let mut plugin = start_within(TIMEOUT, "spin", r#"{"in": "on-request"}"#).expect("it starts");
     let started = Instant::now();
     let fault = plugin.request(&get("/api/v1/pods")).expect_err("a deadline");
@@ -100,7 +100,7 @@ fn a_deadline_is_kept_and_the_next_request_is_answered() {
 }
 
 #[test]
-fn a_guest_that_is_slow_is_stopped_only_after_its_deadline() {
+fn guest_that_is_slow_is_stopped_only_after_its_deadline() {
     // On the system's clock: the guest waits for it to move on.
     let engine = Engine::new().expect("an engine");
     let compiler = Compiler::new(CompileMode::InProcess, None).expect("a compiler");
@@ -129,7 +129,7 @@ fn a_guest_that_is_slow_is_stopped_only_after_its_deadline() {
 }
 
 #[test]
-fn a_guest_that_takes_all_memory_is_stopped_at_its_cap_in_every_phase() {
+fn guest_that_takes_all_memory_is_stopped_at_its_cap_in_every_phase() {
     for phase in PHASES {
         let fault = fault_in("greedy", phase, "");
         assert!(
@@ -146,7 +146,7 @@ fn a_guest_that_takes_all_memory_is_stopped_at_its_cap_in_every_phase() {
 }
 
 #[test]
-fn endless_recursion_traps_and_the_host_keeps_its_stack() {
+fn endless_recursion_traps_and_host_keeps_its_stack() {
     for phase in PHASES {
         let fault = fault_in("recurse", phase, "");
         assert!(matches!(&fault, Fault::Trap { .. }), "{fault}");
@@ -154,7 +154,7 @@ fn endless_recursion_traps_and_the_host_keeps_its_stack() {
 }
 
 #[test]
-fn a_panic_says_what_it_said() {
+fn panic_says_what_it_said() {
     for phase in PHASES {
         let fault = fault_in("trap", phase, r#", "how": "panic""#);
         let Fault::Trap { detail, .. } = &fault else {
@@ -165,7 +165,7 @@ fn a_panic_says_what_it_said() {
 }
 
 #[test]
-fn an_abort_and_an_exit_trap() {
+fn abort_and_exit_are_traps() {
     assert!(matches!(
         fault_in("trap", "on-request", r#", "how": "abort""#),
         Fault::Trap { .. }
@@ -175,7 +175,7 @@ fn an_abort_and_an_exit_trap() {
 }
 
 #[test]
-fn after_a_trap_a_fresh_instance_serves_the_next_request() {
+fn fresh_instance_serves_next_request_after_trap() {
     let mut plugin = start("trap", r#"{"in": "on-request", "how": "panic"}"#).expect("it starts");
     for _ in 0..3 {
         assert!(plugin.request(&get("/api/v1/pods")).is_err());
@@ -186,7 +186,7 @@ fn after_a_trap_a_fresh_instance_serves_the_next_request() {
 }
 
 #[test]
-fn the_text_of_a_panic_reaches_the_plugins_log() {
+fn text_of_panic_reaches_plugins_log() {
     let mut plugin = start("trap", r#"{"in": "on-request", "how": "panic"}"#).expect("it starts");
     plugin.request(&get("/api/v1/pods")).expect_err("a trap");
     let lines = plugin.log();
@@ -199,7 +199,7 @@ fn the_text_of_a_panic_reaches_the_plugins_log() {
 }
 
 #[test]
-fn settings_that_are_refused_come_back_as_the_plugins_own_bounded_text() {
+fn settings_that_are_refused_come_back_as_plugins_own_bounded_text() {
     let Err(HarnessError::Start(fault)) = start("refuse_settings", r#"{"because": "no shard", "times": 100000}"#)
     else {
         panic!("the settings were accepted");
@@ -213,7 +213,7 @@ fn settings_that_are_refused_come_back_as_the_plugins_own_bounded_text() {
 }
 
 #[test]
-fn a_flood_of_log_lines_is_bounded_on_both_ways() {
+fn flood_of_log_lines_is_bounded_on_both_ways() {
     for to in ["log", "stderr"] {
         let wasm = guests::get("log_flood").expect("the guest exists");
         let settings = format!(r#"{{"in": "on-request", "to": "{to}", "bytes": 1000000, "line": 100}}"#);
@@ -227,7 +227,7 @@ fn a_flood_of_log_lines_is_bounded_on_both_ways() {
 }
 
 #[test]
-fn series_above_the_bound_and_bad_names_are_dropped_and_counted() {
+fn series_above_bound_and_bad_names_are_dropped_and_counted() {
     let settings = r#"{"in": "on-request", "series": 300, "names": ["Bad Name"]}"#;
     let mut plugin = start("metrics_hog", settings).expect("it starts");
     plugin.request(&get("/api/v1/pods")).expect("a verdict");
@@ -238,7 +238,7 @@ fn series_above_the_bound_and_bad_names_are_dropped_and_counted() {
 }
 
 #[test]
-fn state_above_the_bound_is_refused() {
+fn state_above_bound_is_refused() {
     let mut plugin = start("state_hog", r#"{"in": "on-request", "keys": 1100, "bytes": 8}"#).expect("it starts");
     plugin.request(&get("/api/v1/pods")).expect("a verdict");
     let metrics = plugin.metrics();
@@ -251,7 +251,7 @@ fn state_above_the_bound_is_refused() {
 }
 
 #[test]
-fn the_standard_library_works_and_tells_nothing() {
+fn standard_library_works_and_tells_nothing() {
     let mut plugin = start("std_plain", "{}").expect("it starts");
     plugin.request(&get("/api/v1/pods")).expect("a verdict");
     let verdict = plugin.request(&get("/api/v1/pods")).expect("a verdict");
@@ -275,14 +275,14 @@ fn the_standard_library_works_and_tells_nothing() {
 }
 
 #[test]
-fn clocks_of_the_standard_library_are_the_hosts() {
+fn clocks_of_standard_library_are_hosts() {
     let mut plugin = start("std_clock", "{}").expect("it starts");
     plugin.advance(Duration::from_secs(3600));
     plugin.request(&get("/api/v1/pods")).expect("a verdict");
 }
 
 #[test]
-fn what_wants_files_sockets_or_another_world_is_not_loaded_and_the_reason_is_named() {
+fn plugin_that_imports_files_sockets_or_another_world_is_refused_with_reason() {
     let message = |guest: &str| match start(guest, r#"{"in": "on-request"}"#) {
         Err(HarnessError::Load(error)) => error.to_string(),
         Err(error) => panic!("{guest}: {error}"),

@@ -96,7 +96,7 @@ fn guest_that_wants_more_than_is_left_faults_and_gives_everything_back() {
 }
 
 #[test]
-fn compiler_that_takes_more_than_its_share_is_an_error_of_the_plugin() {
+fn compiler_that_takes_more_than_its_share_is_error_of_plugin() {
     let bomb = guests::compile_bomb();
     assert!(bomb.len() < MIB);
     for limit in [128, 256, 512] {
@@ -121,7 +121,7 @@ fn compiler_that_takes_more_than_its_share_is_an_error_of_the_plugin() {
 }
 
 #[test]
-fn builtin_plugins_compile_within_half_of_the_default_limit() {
+fn builtin_plugins_compile_within_half_of_default_limit() {
     for plugin in builtin() {
         let memory = GuestMemory::within(128 * MIB);
         let loaded = load(child(), None, &memory, plugin.bytes);
@@ -144,7 +144,7 @@ fn compilers_memory_is_left_to_plugins_again_when_it_has_ended() {
 }
 
 #[test]
-fn artifact_beyond_the_compilers_share_is_not_read() {
+fn artifact_beyond_compilers_share_is_not_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = script(directory.path(), "cat >/dev/null; head -c 20000000 /dev/zero");
     let error = load(

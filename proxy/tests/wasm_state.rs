@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ctrlmesh_plugins_builtin::guests;
 use ctrlmesh_proxy::harness::{Harness, get};
-use ctrlmesh_proxy::verdict::{Failure, Outcome, RequestAction};
+use ctrlmesh_proxy::plugin::verdict::{Failure, Outcome, RequestAction};
 use ctrlmesh_proxy::wasm::SeriesValue;
 
 fn harness(guest: &str, settings: &str) -> Harness {
@@ -44,7 +44,7 @@ const OPS: &str = r#"{"ops": [
 ]}"#;
 
 #[test]
-fn state_survives_a_restart_and_follows_the_clock() {
+fn state_survives_restart_and_follows_clock() {
     let mut plugin = harness("stateful", OPS);
     assert_eq!(results(&mut plugin, false), "granted; 1; 1; 1; text@1");
     plugin.restart().expect("a fresh instance");
@@ -54,7 +54,7 @@ fn state_survives_a_restart_and_follows_the_clock() {
 }
 
 #[test]
-fn a_recheck_answers_as_if_and_changes_nothing() {
+fn recheck_answers_and_changes_nothing() {
     let mut plugin = harness("stateful", OPS);
     for _ in 0..3 {
         assert_eq!(results(&mut plugin, true), "granted; 1; 1; 1; none");
@@ -65,7 +65,7 @@ fn a_recheck_answers_as_if_and_changes_nothing() {
 }
 
 #[test]
-fn a_recheck_can_be_told_from_a_request() {
+fn recheck_can_be_told_from_request() {
     let settings = r#"{"onRequest": [{"when": {"recheck": true}, "then": {"refuse": {"code": 403}}}]}"#;
     let mut plugin = harness("scripted", settings);
     for _ in 0..2 {
@@ -77,7 +77,7 @@ fn a_recheck_can_be_told_from_a_request() {
 }
 
 #[test]
-fn a_recheck_leaves_no_trace_in_metrics_and_log() {
+fn recheck_leaves_no_trace_in_metrics_and_log() {
     let mut plugin = harness("scripted", r#"{"onRequest": [{"then": {"proceed": []}}]}"#);
     plugin.recheck(&get("/api/v1/pods")).expect("a verdict");
     assert_eq!(plugin.metrics(), []);
@@ -101,7 +101,7 @@ fn a_recheck_leaves_no_trace_in_metrics_and_log() {
 }
 
 #[test]
-fn an_outcome_arrives_whole() {
+fn outcome_arrives_whole() {
     let mut plugin = harness("recorder", "{}");
     let outcome = Outcome {
         status: 503,

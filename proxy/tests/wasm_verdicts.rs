@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ctrlmesh_plugins_builtin::{builtin, guests};
 use ctrlmesh_proxy::harness::{Harness, Request, get, request, response};
-use ctrlmesh_proxy::verdict::{
+use ctrlmesh_proxy::plugin::verdict::{
     BodyShape, Refusal, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit, Traffic,
 };
 use ctrlmesh_proxy::wasm::Fault;
@@ -115,7 +115,7 @@ fn refusals_and_resets_arrive() {
 }
 
 #[test]
-fn every_change_of_a_response_arrives() {
+fn every_change_of_response_arrives() {
     let (delay, action) = response_verdict(
         r#"{"delayMs": 7, "then": {"proceed": {
             "edits": [{"setHeader": {"name": "x-a", "value": "b"}}, {"removeHeader": "etag"}],
@@ -147,7 +147,7 @@ fn every_change_of_a_response_arrives() {
 }
 
 #[test]
-fn a_delay_is_cut_to_a_minute() {
+fn delay_is_cut_to_minute() {
     let (delay, _) = request_verdict(r#"{"delayMs": 4000000000, "then": {"proceed": []}}"#).expect("a verdict");
     assert_eq!(delay, Duration::from_secs(60));
 }
@@ -195,7 +195,7 @@ fn illegal() -> Vec<(String, &'static str)> {
 }
 
 #[test]
-fn an_answer_that_breaks_a_rule_is_a_fault_that_says_which() {
+fn answer_that_breaks_rule_is_fault_that_says_which() {
     for (then, expected) in illegal() {
         let fault = request_verdict(&then).map(|_| ()).expect_err("a fault");
         let Fault::Invalid { what, .. } = &fault else {
@@ -210,7 +210,7 @@ fn an_answer_that_breaks_a_rule_is_a_fault_that_says_which() {
 }
 
 #[test]
-fn an_answer_of_many_megabytes_is_stopped_before_the_host_allocates_it() {
+fn answer_of_many_megabytes_is_stopped_before_host_allocates_it() {
     let text = "x".repeat(100_000);
     let long = format!(r#"{{"times": 60, "then": {{"proceed": [{{"andLabelSelector": "{text}"}}]}}}}"#);
     let many = r#"{"times": 100000, "then": {"proceed": [{"removeHeader": "x"}]}}"#;
@@ -225,7 +225,7 @@ fn an_answer_of_many_megabytes_is_stopped_before_the_host_allocates_it() {
 }
 
 #[test]
-fn after_an_invalid_answer_a_fresh_instance_serves() {
+fn fresh_instance_serves_after_invalid_answer() {
     let mut plugin = harness(
         "scripted",
         r#"{"onRequest": [{"when": {"name": "bad"}, "then": {"refuse": {"code": 1}}}]}"#,
@@ -260,7 +260,7 @@ fn seen(request: &Request, echo: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_plugin_is_shown_the_parsed_request_and_no_credentials() {
+fn plugin_is_shown_parsed_request_and_no_credentials() {
     let target =
         "/apis/apps/v1/namespaces/a/deployments/web%2D0/status?labelSelector=a%3Db&fieldSelector=c%3Dd&x-case=q+1";
     let request = request(Method::PATCH, target)
@@ -300,7 +300,7 @@ fn a_plugin_is_shown_the_parsed_request_and_no_credentials() {
 }
 
 #[test]
-fn no_spelling_of_a_credential_header_is_shown() {
+fn credential_headers_are_hidden_in_every_spelling() {
     let request = get("/api/v1/pods")
         .header("authorization", "Bearer secret")
         .header("cookie", "secret")
@@ -335,7 +335,7 @@ fn traffic_of_other_kinds_is_told_apart() {
 }
 
 #[test]
-fn a_subscription_arrives() {
+fn subscription_arrives() {
     let plugin = harness(
         "scripted",
         r#"{"subscribe": [{"traffic": ["api"], "verbs": ["list", "deletecollection"], "groups": [""], "resources": ["pods"],
@@ -378,7 +378,7 @@ fn a_subscription_arrives() {
 }
 
 #[test]
-fn shard_selector_narrows_a_list_and_leaves_a_get_alone() {
+fn shard_selector_narrows_list_and_leaves_get_alone() {
     let wasm = builtin()
         .iter()
         .find(|plugin| plugin.name == "shard-selector")

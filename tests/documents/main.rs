@@ -12,3 +12,4 @@ mod interface;
 mod objects;
 mod operating;
 mod parity;
+mod rooms;

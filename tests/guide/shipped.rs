@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ctrlmesh_proxy::harness::{Harness, request};
-use ctrlmesh_proxy::verdict::RequestAction;
+use ctrlmesh_proxy::plugin::verdict::RequestAction;
 use http::Method;
 
 pub(crate) fn shipped_bytes_refuse_a_write(folder: &Path) {

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ctrlmesh_proxy::chain::Matcher;
+use ctrlmesh_proxy::chain::{MatchQuery, Matcher};
 use ctrlmesh_proxy::harness::{Harness, Request};
-use ctrlmesh_proxy::verdict::{RequestAction, RequestEdit, RequestVerdict};
+use ctrlmesh_proxy::plugin::verdict::{RequestAction, RequestEdit, RequestVerdict};
 use ctrlmesh_proxy::wasm::Level;
 use serde_json::Value;
 
@@ -69,7 +69,7 @@ fn time(time: Duration) -> String {
 
 fn ask(plugin: &mut Harness, request: &Request) -> Said {
     let subscription = plugin.subscription();
-    let is_asked = subscription.phases.request && Matcher::new(subscription).matches(&request.view().query());
+    let is_asked = subscription.phases.request && Matcher::new(subscription).matches(&MatchQuery::from(&request.view()));
     if !is_asked {
         return Said {
             word: NOT_ASKED.to_owned(),

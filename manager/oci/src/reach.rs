@@ -9,25 +9,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use ctrlmesh_contract::addresses::{SpecialAddress, special};
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::clients::causes;
 use super::failure::{Failure, Reason};
-
-/// Where clouds tell a machine its credentials, beside link-local addresses: Alibaba, Azure, Oracle; AWS (two) and Google over
-/// IPv6.
-const METADATA: [IpAddr; 6] = [
-    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
-    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
-    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
-    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
-];
 
 /// Which addresses may be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,14 +39,11 @@ impl Zone {
     }
 
     fn has(self, ip: IpAddr) -> bool {
-        let ip = inner(ip);
-        let is_never = METADATA.contains(&ip)
-            || match ip {
-                IpAddr::V4(ip) => ip.is_link_local() || ip.is_multicast() || ip.is_broadcast(),
-                IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_multicast(),
-            };
-        let is_own = ip.is_loopback() || ip.is_unspecified();
-        !is_never && (self == Self::Named || !is_own)
+        match special(ip) {
+            None => true,
+            Some(SpecialAddress::Loopback | SpecialAddress::Unspecified) => self == Self::Named,
+            Some(_) => false,
+        }
     }
 
     /// Refuses a URL whose host is written as an address that is not in this zone. Names are judged when they are looked up.
@@ -85,23 +72,6 @@ fn address(url: &Url) -> Option<IpAddr> {
 fn is_localhost(name: &str) -> bool {
     let name = name.trim_end_matches('.');
     name == "localhost" || name.ends_with(".localhost")
-}
-
-/// An IPv4 address inside an IPv6 address (mapped; compatible; NAT64; 6to4) is judged by itself.
-fn inner(ip: IpAddr) -> IpAddr {
-    let IpAddr::V6(v6) = ip.to_canonical() else {
-        return ip.to_canonical();
-    };
-    let v4 = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        IpAddr::V4(Ipv4Addr::new(a, b, c, d))
-    };
-    match v6.segments() {
-        [0, 0, 0, 0, 0, 0, high, low] if high != 0 => v4(high, low),
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => v4(high, low),
-        [0x2002, high, low, ..] => v4(high, low),
-        _ => IpAddr::V6(v6),
-    }
 }
 
 /// Where a redirect leads.

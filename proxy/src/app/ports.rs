@@ -1,5 +1,6 @@
-//! The sidecar's ports: bound before anything serves, so that who can't listen says so at once.
+//! The sidecar's ports. All are bound before anything serves, so that a port that is taken fails the start at once.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,21 +9,42 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::config::Settings;
+use crate::connection::Outage;
 use crate::error::Error;
-use crate::listener;
-use crate::outage::Outage;
-use crate::verdict::Traffic;
-use crate::worker::Shared;
+use crate::listen::accept;
+use crate::listen::threads::Server;
+use crate::plugin::verdict::Traffic;
 
 /// Where the sidecar listens.
 #[derive(Debug, Clone)]
 pub struct Addresses {
-    /// For controllers.
     pub api: Vec<SocketAddr>,
     /// For probes, scrapers and the manager.
     pub admin: SocketAddr,
     /// For external traffic; `None`: off.
     pub external: Option<SocketAddr>,
+}
+
+impl Addresses {
+    pub(super) fn all(&self) -> Vec<SocketAddr> {
+        let api = self.api.iter().copied();
+        api.chain([self.admin]).chain(self.external).collect()
+    }
+
+    /// The line that tells scripts and tests where the sidecar listens, for they start it on port 0: `{"listening":{"admin":…}}`.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let named = [
+            ("api", self.api.first().copied()),
+            ("admin", Some(self.admin)),
+            ("external", self.external),
+        ];
+        let listening: BTreeMap<_, _> = named
+            .into_iter()
+            .filter_map(|(name, address)| Some((name, address?.to_string())))
+            .collect();
+        serde_json::json!({ "listening": listening }).to_string()
+    }
 }
 
 /// Sockets that are bound.
@@ -34,9 +56,9 @@ pub(super) struct Bound {
 
 /// The same with what is behind them.
 pub(super) struct Ports {
-    pub(super) api: Vec<listener::Port>,
+    pub(super) api: Vec<accept::Port>,
     pub(super) admin: TcpListener,
-    pub(super) external: Option<listener::Port>,
+    pub(super) external: Option<accept::Port>,
 }
 
 impl Bound {
@@ -54,15 +76,15 @@ impl Bound {
     }
 
     /// `connections`: how many each port may have.
-    pub(super) fn ports(self, connections: usize, shared: &Shared) -> Ports {
-        let external = self.external.zip(shared.external.as_deref());
+    pub(super) fn ports(self, connections: usize, server: &Server) -> Ports {
+        let external = self.external.zip(server.external.as_deref());
         let external =
             external.map(|(it, external)| port(Traffic::External, EXTERNAL, it, connections, &external.outage));
         // All have as many connections as one.
         let places = Arc::new(Semaphore::new(connections));
-        let api = self.api.into_iter().map(|it| listener::Port {
+        let api = self.api.into_iter().map(|it| accept::Port {
             places: Arc::clone(&places),
-            ..port(Traffic::Api, API, it, connections, &shared.outage)
+            ..port(Traffic::Api, API, it, connections, &server.outage)
         });
         Ports {
             api: api.collect(),
@@ -76,7 +98,7 @@ const API: &str = "--api-address (CTRLMESH_API_ADDRESS)";
 const EXTERNAL: &str = "--external-address (CTRLMESH_EXTERNAL_ADDRESS)";
 
 fn bind(setting: &'static str, wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
-    let listener = listener::bind(setting, wanted)?;
+    let listener = accept::bind(setting, wanted)?;
     let address = listener.local_addr().map_err(|source| Error::Bind {
         setting,
         address: wanted,
@@ -92,7 +114,7 @@ fn bind_all(wanted: &[SocketAddr]) -> Result<(Vec<TcpListener>, Vec<SocketAddr>)
         match bind(API, *address) {
             Ok(more) => bound.extend([more]),
             Err(Error::Bind { source, .. }) if !bound.0.is_empty() && is_not_there(&source) => {
-                tracing::info!(%address, "this network has no such address; nothing listens there");
+                tracing::info!(%address, "the pod's network does not have this address; not listening there");
             }
             Err(error) => return Err(error),
         }
@@ -112,8 +134,8 @@ fn port(
     listener: TcpListener,
     connections: usize,
     outage: &Outage,
-) -> listener::Port {
-    listener::Port {
+) -> accept::Port {
+    accept::Port {
         traffic,
         setting,
         listener,
@@ -132,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_that_the_network_lacks_are_left_out_but_for_the_first() {
+    async fn addresses_that_network_lacks_are_left_out_but_for_first() {
         let addresses = bound(&["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"]).unwrap();
         let hosts: Vec<String> = addresses.iter().map(|it| it.ip().to_string()).collect();
         assert_eq!(hosts, ["127.0.0.1", "127.0.0.2"]);

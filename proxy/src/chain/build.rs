@@ -25,7 +25,6 @@ pub type MakeRoom = Arc<dyn Fn(&BTreeSet<EntryId>) + Send + Sync>;
 
 /// What plugins are loaded with.
 pub struct Host {
-    /// The process's engine.
     pub engine: Arc<Engine>,
     /// Compiles what is new.
     pub compiler: Compiler,
@@ -33,9 +32,9 @@ pub struct Host {
     pub states: Arc<StateStore>,
     /// What plugins are told about their place.
     pub info: InstanceInfo,
-    /// Told which plugins are being compiled.
+    /// NamedTouch which plugins are being compiled.
     pub compiling: CompileProgress,
-    /// Told which entries are gone.
+    /// NamedTouch which entries are gone.
     pub retirements: Retirements,
     /// Threads that run an instance of each entry.
     pub workers: usize,

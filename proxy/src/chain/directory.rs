@@ -158,7 +158,7 @@ mod tests {
     use crate::chain::tests::mount::Mount;
 
     #[test]
-    fn a_version_that_was_swapped_away_is_known_as_such_and_never_mixed_with_the_next() {
+    fn version_that_was_swapped_away_is_known_as_such_and_never_mixed_with_next() {
         let mut mount = Mount::new();
         mount.publish([(files::CHAIN, b"old".to_vec())]);
         let version = Version::current(mount.path());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_directory_is_read_as_it_is() {
+    fn plain_directory_is_read_as_it_is() {
         let directory = tempfile::TempDir::new().unwrap();
         let version = Version::current(directory.path());
         let before = version.fingerprint();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_just_fits_is_read() {
+    fn file_that_just_fits_is_read() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("file");
         fs::write(&path, "12345").unwrap();

@@ -44,7 +44,7 @@ impl DirectoryWatch {
             }
         });
         let watcher = watcher.inspect_err(|error| {
-            warn!(%error, seconds = POLL.as_secs(), "no file watch: changes are only seen by polling");
+            warn!(%error, seconds = POLL.as_secs(), "failed to watch files; polling for changes instead");
         });
         let directories = directories
             .into_iter()
@@ -118,7 +118,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[tokio::test]
-    async fn a_swapped_symlink_is_a_change() {
+    async fn swapped_symlink_is_change() {
         let mut mount = Mount::new();
         mount.publish([("chain.yaml", b"1".to_vec())]);
         let mut watch = DirectoryWatch::new([mount.path()]);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_that_comes_later_is_watched_then() {
+    async fn directory_that_comes_later_is_watched_then() {
         let mount = Mount::new();
         let late = mount.path().join("late");
         let mut watch = DirectoryWatch::new([&late]);

@@ -24,26 +24,13 @@ pub enum Error {
     },
     /// A file can't be read.
     #[error("{} can't be read: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// A file is larger than it may be.
     #[error("{} is larger than the {limit} bytes that it may have", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// The limit.
-        limit: usize,
-    },
+    TooLarge { path: PathBuf, limit: usize },
     /// The files changed faster than they could be read.
     #[error("the files in {} kept changing while they were read; it is tried again", directory.display())]
-    Changing {
-        /// Where.
-        directory: PathBuf,
-    },
+    Changing { directory: PathBuf },
     /// The document or its signature is wrong.
     #[error(transparent)]
     Document(#[from] ctrlmesh_contract::Error),
@@ -51,42 +38,29 @@ pub enum Error {
     #[error(
         "the chain is for namespace {document}, but this pod runs in {pod}: each namespace needs a document of its own"
     )]
-    Namespace {
-        /// The document's.
-        document: String,
-        /// The pod's.
-        pod: String,
-    },
+    Namespace { document: String, pod: String },
     /// The document is older than the one in force.
     #[error(
         "generation {generation} is older than generation {in_force}, which is in force: write a higher one to go back"
     )]
     Older {
-        /// The document's.
         generation: u64,
         /// What is in force.
         in_force: u64,
     },
     /// The document was changed, its generation was not.
     #[error("generation {generation} is in force with other content: each change needs a higher generation")]
-    SameGeneration {
-        /// The document's.
-        generation: u64,
-    },
+    SameGeneration { generation: u64 },
     /// The labels file is malformed.
     #[error("the pod's labels in {} can't be read: {problem}; mount metadata.labels of the downward API there", path.display())]
     Labels {
-        /// The file.
         path: PathBuf,
         /// Which line, and what.
         problem: String,
     },
     /// Too many entries select the pod.
     #[error("{selected} entries select this pod, at most {MAX_ENTRIES_PER_POD} may: narrow their podSelectors")]
-    TooManyEntries {
-        /// How many.
-        selected: usize,
-    },
+    TooManyEntries { selected: usize },
     /// A plugin's bytes are not there.
     #[error(
         "entry {entry} needs plugin {digest}, but there is neither {} nor {}: add the file, or check that all of the \
@@ -94,12 +68,7 @@ pub enum Error {
         plugin_file::name(digest, Encoding::Plain),
         plugin_file::name(digest, Encoding::Zstd)
     )]
-    PluginMissing {
-        /// The entry.
-        entry: String,
-        /// What it needs.
-        digest: Digest,
-    },
+    PluginMissing { entry: String, digest: Digest },
     /// A plugin's bytes are others than the name says.
     #[error(
         "{} has the digest {found} (unpacked), not {expected} as entry {entry} asks: the file is damaged, cut off or \
@@ -107,9 +76,7 @@ pub enum Error {
         path.display()
     )]
     PluginDigest {
-        /// The entry.
         entry: String,
-        /// The file.
         path: PathBuf,
         /// What the chain says.
         expected: Digest,
@@ -119,27 +86,16 @@ pub enum Error {
     /// A packed plugin can't be unpacked.
     #[error("{} is not a whole zstd stream: {problem}; pack it again with zstd", path.display())]
     PluginPacked {
-        /// The file.
         path: PathBuf,
         /// What the decoder says.
         problem: String,
     },
     /// A plugin can't be loaded.
     #[error("entry {entry}: {source}")]
-    Plugin {
-        /// The entry.
-        entry: String,
-        /// Why.
-        source: wasm::Error,
-    },
+    Plugin { entry: String, source: wasm::Error },
     /// A plugin refuses its settings, or fails while it is configured.
     #[error("entry {entry}: {source}")]
-    Configure {
-        /// The entry.
-        entry: String,
-        /// Why.
-        source: wasm::Fault,
-    },
+    Configure { entry: String, source: wasm::Fault },
     /// Its plugins do not fit.
     #[error(
         "the chain's plugins need {} MiB to begin with, for {workers} instances of each and their machine code: {over}",

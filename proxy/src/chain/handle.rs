@@ -1,5 +1,5 @@
-//! The chain in force, as the whole process sees it: who serves a request takes it from here, who loads a chain puts it
-//! here, who asks how things are is told.
+//! The chain in force, shared by the whole process. Requests load it from here, the chain watch stores a new one, and `/status`
+//! reads its state.
 //!
 //! Leaves loading to `source.rs` and `watch.rs`.
 
@@ -46,7 +46,6 @@ pub struct ChainHandle {
 pub enum Required {
     /// Nothing: there is no chain.
     Nothing,
-    /// A chain.
     Chain,
     /// A chain that has an entry of this name for the pod ([`Snapshot::has_entry`]), if it is the pod's first.
     Entry(String),
@@ -75,6 +74,11 @@ impl ChainHandle {
             retirements: Retirements::default(),
             is_follower: AtomicBool::new(false),
         }
+    }
+
+    /// What the chain counts.
+    pub(super) const fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// Which plugins of a new chain are being compiled: to be told by who does so.
@@ -231,13 +235,13 @@ impl ChainHandle {
         self.metrics.refused(error.reason());
         if known {
             // It was tried again and failed in the same way.
-            debug!(%error, "a chain is still refused");
+            debug!(%error, "chain still refused");
             return;
         }
         let in_force = self.load().generation;
         let reason = error.reason();
         if in_force == 0 {
-            warn!(%error, reason, generation, "there is no chain that can be used yet: nothing is served");
+            warn!(%error, reason, generation, "chain refused and no earlier one to use: no requests are served");
         } else {
             warn!(%error, reason, generation, in_force, "a chain is refused, the last good one goes on");
         }
@@ -249,12 +253,12 @@ impl ChainHandle {
         self.metrics.fault(&entry.name, fault.kind());
         let (now, text) = (Instant::now(), fault.to_string());
         let quarantined = entry.health.record_fault(admission, now, time_lost, &text);
-        warn!(entry = entry.name, plugin = %entry.digest, error = %fault, "a plugin failed");
+        warn!(entry = entry.name, plugin = %entry.digest, error = %fault, "plugin call failed");
         if let Some(length) = quarantined {
             self.metrics.quarantined(&entry.name);
             let seconds = length.as_secs();
             let policy = entry.on_failure.name();
-            warn!(entry = entry.name, plugin = %entry.digest, seconds, policy, "an entry is quarantined");
+            warn!(entry = entry.name, plugin = %entry.digest, seconds, policy, "entry quarantined");
         }
     }
 

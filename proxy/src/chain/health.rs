@@ -44,11 +44,11 @@ pub struct Health {
     /// While quarantined: when the next call is let through. Nanoseconds since `start`.
     until: AtomicU64,
     faults: AtomicU64,
-    ledger: Mutex<Ledger>,
+    history: Mutex<FaultHistory>,
 }
 
 #[derive(Debug, Default)]
-struct Ledger {
+struct FaultHistory {
     /// The last faults, newest last; `None` for those that are forgotten.
     recent: [Option<RecentFault>; FAULTS],
     /// Faults since the last call that succeeded.
@@ -66,7 +66,7 @@ struct RecentFault {
     time_lost: Duration,
 }
 
-impl Ledger {
+impl FaultHistory {
     fn add(&mut self, fault: RecentFault) {
         self.consecutive = self.consecutive.saturating_add(1);
         self.recent.rotate_left(1);
@@ -102,7 +102,6 @@ impl Ledger {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Admission {
-    /// Yes.
     Call,
     /// Yes, and the outcome decides whether the quarantine ends.
     Probe,
@@ -133,7 +132,7 @@ impl Health {
             state: AtomicU8::new(ACTIVE),
             until: AtomicU64::new(0),
             faults: AtomicU64::new(0),
-            ledger: Mutex::default(),
+            history: Mutex::default(),
         }
     }
 
@@ -167,10 +166,10 @@ impl Health {
             _ => admission == Admission::Probe,
         };
         if ends {
-            let mut ledger = self.ledger();
+            let mut history = self.history();
             if admission == Admission::Probe {
-                ledger.forget_faults();
-                ledger.last_end = Some(now());
+                history.forget_faults();
+                history.last_end = Some(now());
                 self.state.store(ACTIVE, Ordering::Release);
             } else if self
                 .state
@@ -178,7 +177,7 @@ impl Health {
                 .is_ok()
             {
                 // It was not quarantined in between.
-                ledger.consecutive = 0;
+                history.consecutive = 0;
             }
         }
     }
@@ -193,17 +192,17 @@ impl Health {
         text: &str,
     ) -> Option<Duration> {
         self.faults.fetch_add(1, Ordering::Relaxed);
-        let mut ledger = self.ledger();
-        ledger.last_fault = Some(text.chars().take(MAX_TEXT_BYTES / 4).collect());
+        let mut history = self.history();
+        history.last_fault = Some(text.chars().take(MAX_TEXT_BYTES / 4).collect());
         if admission == Admission::Probe {
-            return Some(self.quarantine(&mut ledger, now));
+            return Some(self.quarantine(&mut history, now));
         }
         if self.state.load(Ordering::Acquire) == QUARANTINED {
             return None;
         }
         self.state.store(FAILING, Ordering::Release);
-        ledger.add(RecentFault { at: now, time_lost });
-        ledger.is_one_too_many(now).then(|| self.quarantine(&mut ledger, now))
+        history.add(RecentFault { at: now, time_lost });
+        history.is_one_too_many(now).then(|| self.quarantine(&mut history, now))
     }
 
     /// How the entry is.
@@ -219,38 +218,36 @@ impl Health {
         }
     }
 
-    /// Faults so far.
     #[must_use]
     pub fn faults(&self) -> u64 {
         self.faults.load(Ordering::Relaxed)
     }
 
-    /// The last fault.
     #[must_use]
     pub fn last_fault(&self) -> Option<String> {
-        self.ledger().last_fault.clone()
+        self.history().last_fault.clone()
     }
 
     /// `until` before `state`, or a reader would take an old end for the new one.
-    fn quarantine(&self, ledger: &mut Ledger, now: Instant) -> Duration {
-        let again = ledger
+    fn quarantine(&self, history: &mut FaultHistory, now: Instant) -> Duration {
+        let again = history
             .last_end
             .is_some_and(|end| now.saturating_duration_since(end) < FORGIVEN_AFTER);
-        ledger.level = if again { ledger.level.saturating_add(1) } else { 0 };
+        history.level = if again { history.level.saturating_add(1) } else { 0 };
         let length = 2u32
-            .checked_pow(ledger.level)
+            .checked_pow(history.level)
             .and_then(|factor| FIRST.checked_mul(factor))
             .unwrap_or(LONGEST);
         let length = length.min(LONGEST);
-        ledger.last_end = Some(now + length);
+        history.last_end = Some(now + length);
         self.until.store(self.nanoseconds(now + length), Ordering::Release);
         self.state.store(QUARANTINED, Ordering::Release);
         length
     }
 
     /// Nothing panics while it holds the lock, so a poisoned one is still whole.
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn history(&self) -> MutexGuard<'_, FaultHistory> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn nanoseconds(&self, at: Instant) -> u64 {
@@ -322,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn success_ends_a_row_of_consecutive_faults() {
+    fn success_ends_row_of_consecutive_faults() {
         let start = Instant::now();
         let health = Health::new(start);
         for n in 0..20 {
@@ -358,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_before_a_successful_probe_lose_no_time_after_it() {
+    fn faults_before_successful_probe_lose_no_time_after_it() {
         let start = Instant::now();
         let health = Health::new(start);
         let fault = |now| health.record_fault(health.admit(|| now), now, MAX_TIME_LOST, "deadline");
@@ -369,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn one_probe_at_a_time_decides_after_the_end() {
+    fn single_probe_decides_after_quarantine() {
         let start = Instant::now();
         let health = Health::new(start);
         let end = start + fail(&health, start);
@@ -404,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relapse_is_longer_and_good_behaviour_is_rewarded() {
+    fn repeated_quarantine_is_longer_until_entry_recovers() {
         let start = Instant::now();
         let health = Health::new(start);
         let mut now = start + fail(&health, start);
@@ -418,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_before_a_successful_probe_do_not_count_after_it() {
+    fn faults_before_successful_probe_do_not_count_after_it() {
         let start = Instant::now();
         let health = Health::new(start);
         let now = start + fail(&health, start);
@@ -430,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_began_earlier_do_not_change_a_quarantine() {
+    fn calls_that_began_earlier_do_not_change_quarantine() {
         let now = Instant::now();
         let health = Health::new(now);
         let early = health.admit(|| now);
@@ -441,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_probe_is_replaced() {
+    fn lost_probe_is_replaced() {
         let now = Instant::now();
         let health = Health::new(now);
         let end = now + fail(&health, now);
@@ -450,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_entry_never_reads_the_clock() {
+    fn healthy_entry_never_reads_clock() {
         let health = Health::new(Instant::now());
         let admission = health.admit(|| panic!("the clock was read"));
         assert_eq!(admission, Admission::Call);

@@ -6,7 +6,7 @@
 use ctrlmesh_contract::chain::MAX_ENTRIES_PER_POD;
 
 use super::matcher::{MatchQuery, Matcher, TRAFFICS, VERBS, traffic_index, verb_index};
-use crate::verdict::Phases;
+use crate::plugin::verdict::Phases;
 
 /// The entries that want a request, in the order of the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,7 +20,6 @@ impl Matched {
         self.0 == 0
     }
 
-    /// How many.
     #[must_use]
     pub const fn len(self) -> u32 {
         self.0.count_ones()
@@ -143,7 +142,7 @@ mod tests {
 
     use super::*;
     use crate::chain::matcher::tests::{naive, subscription, words};
-    use crate::verdict::{MatchRule, Subscription, Traffic};
+    use crate::plugin::verdict::{MatchRule, Subscription, Traffic};
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_line_that_is_wrong() {
+    fn names_line_that_is_wrong() {
         for bad in [
             "a",
             "a=b",

@@ -4,8 +4,10 @@
 //! each, strings compared only where a rule names some. Leaves which entries to ask to `snapshot.rs`.
 
 use ctrlmesh_wire::Verb;
+use http::header::USER_AGENT;
 
-use crate::verdict::{MatchRule, Subscription, Traffic};
+use crate::plugin::verdict::{MatchRule, Subscription, Traffic};
+use crate::plugin::view::RequestView;
 
 /// Every verb, in the order of [`verb_index`].
 pub(crate) const VERBS: [Verb; 11] = [
@@ -28,13 +30,10 @@ pub(crate) const TRAFFICS: usize = 3;
 /// What a request is matched by. All text as parsed, in the words of `ctrlmesh_wire::RequestInfo`.
 #[derive(Debug, Clone, Copy)]
 pub struct MatchQuery<'a> {
-    /// Kind of traffic.
     pub traffic: Traffic,
-    /// What it does.
     pub verb: Verb,
     /// API group; empty for the core group.
     pub group: &'a str,
-    /// Plural resource name.
     pub resource: &'a str,
     /// Subresource; empty for the resource itself.
     pub subresource: &'a str,
@@ -42,7 +41,6 @@ pub struct MatchQuery<'a> {
     pub namespace: &'a str,
     /// Object name; empty if there is none.
     pub name: &'a str,
-    /// Decoded path.
     pub path: &'a str,
     /// Host name without port.
     pub host: &'a str,
@@ -50,7 +48,24 @@ pub struct MatchQuery<'a> {
     pub user_agent: &'a str,
 }
 
-/// A compiled subscription.
+impl<'a> From<&'a RequestView> for MatchQuery<'a> {
+    fn from(view: &'a RequestView) -> Self {
+        let user_agent = view.headers.get(USER_AGENT);
+        Self {
+            traffic: view.traffic,
+            verb: view.verb,
+            group: &view.group,
+            resource: &view.resource,
+            subresource: &view.subresource,
+            namespace: &view.namespace,
+            name: &view.name,
+            path: view.uri.path(),
+            host: &view.host,
+            user_agent: user_agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default(),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Default)]
 pub struct Matcher {
     rules: Box<[Rule]>,

@@ -14,7 +14,6 @@ use prometheus_client::registry::Registry;
 
 use super::snapshot::Snapshot;
 
-/// The chain's metrics.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
     generation: Gauge<u64, AtomicU64>,
@@ -23,7 +22,19 @@ pub struct Metrics {
     refused: Family<RefusedLabels, Counter>,
     faults: Family<FaultLabels, Counter>,
     quarantines: Family<EntryLabels, Counter>,
+    calls: Family<CallLabels, Counter>,
+    skips: Family<EntryLabels, Counter>,
+    call_seconds: Family<EntryLabels, Counter<f64, AtomicU64>>,
     totals: Arc<Totals>,
+}
+
+/// Counters of the calls of one entry, fetched once when its instance starts.
+#[derive(Debug, Clone)]
+pub(super) struct CallMetrics {
+    pub(super) requests: Counter,
+    pub(super) responses: Counter,
+    pub(super) completions: Counter,
+    pub(super) seconds: Counter<f64, AtomicU64>,
 }
 
 /// Sums over label sets, which a family does not give.
@@ -49,6 +60,12 @@ struct FaultLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EntryLabels {
     entry: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    entry: String,
+    phase: &'static str,
 }
 
 /// Kinds of faults, as `wasm::Fault::kind` names them.
@@ -83,6 +100,21 @@ impl Metrics {
             "plugin_quarantines",
             "Times that an entry was quarantined",
             metrics.quarantines.clone(),
+        );
+        registry.register(
+            "plugin_skips",
+            "Calls that were not made because the entry is quarantined",
+            metrics.skips.clone(),
+        );
+        registry.register(
+            "plugin_calls",
+            "Calls of a plugin by entry and phase",
+            metrics.calls.clone(),
+        );
+        registry.register(
+            "plugin_call_seconds",
+            "Time spent in a plugin's calls",
+            metrics.call_seconds.clone(),
         );
         metrics
     }
@@ -125,6 +157,27 @@ impl Metrics {
             })
             .inc();
         self.totals.quarantines.inc();
+    }
+
+    /// A call was not made because its entry is quarantined.
+    pub(super) fn skipped(&self, entry: &str) {
+        let entry = entry.to_owned();
+        self.skips.get_or_create(&EntryLabels { entry }).inc();
+    }
+
+    /// The counters of the calls of one entry.
+    pub(super) fn calls(&self, entry: &str) -> CallMetrics {
+        let calls = |phase: &'static str| {
+            let entry = entry.to_owned();
+            self.calls.get_or_create(&CallLabels { entry, phase }).clone()
+        };
+        let entry = entry.to_owned();
+        CallMetrics {
+            requests: calls("request"),
+            responses: calls("response"),
+            completions: calls("complete"),
+            seconds: self.call_seconds.get_or_create(&EntryLabels { entry }).clone(),
+        }
     }
 
     pub(super) fn counts(&self) -> Counts {

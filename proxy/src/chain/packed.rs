@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_packed_comes_out() {
+    fn packed_plugin_unpacks_to_the_same_bytes() {
         let bytes: Vec<u8> = (0..300_000u32).flat_map(u32::to_le_bytes).collect();
         assert_eq!(unpack(&pack(&bytes), Path::new("p")).unwrap(), bytes);
         let largest = vec![7; MAX_PLUGIN_BYTES];
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_refused() {
+    fn bomb_is_refused() {
         let bomb = pack(&vec![0; 64 * 1024 * 1024]);
         assert!(bomb.len() < 64 * 1024, "the bomb has {} bytes", bomb.len());
         let error = unpack(&bomb, Path::new("bomb.wasm.zst")).unwrap_err();
@@ -64,13 +64,13 @@ mod tests {
 
     /// RFC 8878 §3.1.1.1: magic, a descriptor that says "no single segment, no size", and a window of 2 TiB.
     #[test]
-    fn a_claim_for_a_huge_window_is_refused_before_memory_is_taken() {
+    fn claim_for_huge_window_is_refused_before_memory_is_taken() {
         let error = unpack(&[0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xff, 1, 0, 0], Path::new("p")).unwrap_err();
         assert!(matches!(error, Error::PluginPacked { .. }), "{error}");
     }
 
     #[test]
-    fn what_is_no_stream_or_cut_off_is_refused() {
+    fn packed_plugin_is_refused_when_no_stream_or_cut_off() {
         let packed = pack(b"some bytes that are long enough to be cut");
         for bytes in [&b""[..], b"\0asm", &packed[..packed.len() / 2]] {
             let error = unpack(bytes, Path::new("x.wasm.zst")).unwrap_err();

@@ -111,7 +111,7 @@ impl Past {
             tracing::warn!(
                 directory = %directory.display(),
                 %error,
-                "the chain can't be noted: if this sidecar is restarted, clients may miss a change of their shard"
+                "failed to save the state of the chain: clients may miss a change of their shard if this sidecar is restarted"
             );
         }
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_later_knows_of_the_only_chain() {
+    fn later_sidecar_knows_of_only_chain() {
         let directory = tempfile::tempdir().unwrap();
         let open = || Past::open(&directory.path().join("state")).unwrap();
         let first = open();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_later_knows_that_there_were_several() {
+    fn later_sidecar_knows_of_several_chains() {
         let directory = tempfile::tempdir().unwrap();
         let open = || Past::open(directory.path()).unwrap();
         open().note(&snapshot(true));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_that_can_not_be_read_may_be_of_any_chain() {
+    fn note_that_can_not_be_read_may_be_of_any_chain() {
         let directory = tempfile::tempdir().unwrap();
         for note in [&b""[..], b"sha256:12", b"\xff"] {
             fs::write(directory.path().join(NOTE), note).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_directory_nothing_is_kept() {
+    fn without_directory_nothing_is_kept() {
         let past = Past::unknown();
         past.note(&snapshot(true));
         assert!(!past.is_there() && past.is_same(&snapshot(true)));

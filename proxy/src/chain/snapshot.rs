@@ -13,7 +13,7 @@ use super::index::{Index, Matched};
 use super::matcher::{MatchQuery, Matcher};
 use super::retirement::RetirementGuard;
 use super::tally::Tally;
-use crate::verdict::Subscription;
+use crate::plugin::verdict::Subscription;
 use crate::wasm;
 
 /// A plugin at work, as the requests of one chain see it.
@@ -23,7 +23,6 @@ pub struct Entry {
     pub id: EntryId,
     /// Its name in the document.
     pub name: String,
-    /// Low goes first.
     pub order: i32,
     /// What becomes of a request when the plugin fails.
     pub on_failure: FailurePolicy,
@@ -31,7 +30,6 @@ pub struct Entry {
     pub digest: Digest,
     /// Hash of the settings.
     pub settings_hash: String,
-    /// The loaded plugin.
     pub plugin: Arc<wasm::Plugin>,
     /// What an instance is started with.
     pub config: Arc<wasm::EntryConfig>,

@@ -26,7 +26,6 @@ const ATTEMPTS: usize = 5;
 pub struct Place {
     /// The directory with the document and the plugins.
     pub directory: PathBuf,
-    /// The pod's labels.
     pub labels: Labels,
     /// Who may sign a document; `None`: signatures are not looked at.
     pub public_keys: Option<PublicKeys>,
@@ -43,7 +42,6 @@ pub enum Labels {
     Fixed(BTreeMap<String, String>),
 }
 
-/// Loads chains.
 pub struct Source {
     place: Place,
     host: Host,

@@ -19,7 +19,6 @@ const LANES: usize = 16;
 /// (`ReqTimeout` in `server/config/config.go`: 5 s and two election timeouts of 1 s).
 pub(crate) const UNSETTLED: Duration = Duration::from_secs(10);
 
-/// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A request that may change objects.
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chains_requests_count_under_it_alone() {
+    fn chains_requests_count_under_it_alone() {
         let (first, second) = (Tally::new(), Tally::new());
         let counter = Counter::new(0);
         let early = counter.count(&first, Kind::Write);
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_that_is_lost_counts_until_it_must_be_over() {
+    async fn write_that_is_lost_counts_until_it_must_be_over() {
         let tally = Tally::new();
         let counter = Counter::new(3);
         tokio::time::advance(Duration::from_secs(100)).await;

@@ -39,7 +39,6 @@ pub(crate) fn with(mut entry: Value, field: &str, value: Value) -> Value {
     entry
 }
 
-/// A document.
 pub(crate) fn document(generation: u64, entries: &[Value]) -> Vec<u8> {
     let head = json!({"apiVersion": CHAIN_API_VERSION, "namespace": NAMESPACE, "generation": generation});
     with(head, "entries", entries.into()).to_string().into_bytes()
@@ -133,6 +132,6 @@ fn shared() -> &'static Shared {
 }
 
 #[test]
-fn the_fixture_writes_valid_documents() {
+fn fixture_writes_valid_documents() {
     Chain::parse(&document(1, &[entry("a", scripted())])).unwrap();
 }

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::header_block::HeaderBlock;
-use crate::request_memory::{OverBound, RequestMemory};
+use super::memory::{OverBound, RequestMemory};
 
 /// How long a client that was told that its idle connection ends may take to close it. Requests that were on their way come
 /// within this time.
@@ -23,6 +23,9 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Bytes of a head that has begun which nobody counts: as many as hyper has room for anyway.
 const FREE_HEAD: usize = 8 << 10;
+
+/// A client that has begun a handshake or a request head and does not finish it in this time holds a place that others need.
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a client may take.
 #[derive(Debug, Clone, Copy)]
@@ -359,7 +362,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
     use super::*;
-    use crate::request_memory::IN_ALL;
+    use crate::connection::memory::IN_ALL;
 
     const TIMEOUTS: Timeouts = Timeouts {
         head: Duration::from_secs(10),
@@ -391,7 +394,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_idle_connection_expires_after_the_idle_time_since_its_last_request() {
+    async fn idle_connection_expires_after_idle_time_since_its_last_request() {
         let (activity, mut deadlines, _stream, _client) = connection(true);
         expires_not_within(&mut deadlines, 100 * SECOND).await;
         let request = activity.begin();
@@ -405,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_of_two_requests_keeps_a_connection_from_being_idle() {
+    async fn one_of_two_requests_keeps_connection_from_being_idle() {
         let (activity, mut deadlines, _stream, _client) = connection(false);
         let (first, second) = (activity.begin(), activity.begin());
         drop(first);
@@ -415,7 +418,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_head_that_has_begun_expires_however_often_a_byte_of_it_comes() {
+    async fn head_that_has_begun_expires_however_often_byte_of_it_comes() {
         let (activity, mut deadlines, mut stream, mut client) = connection(true);
         drop(activity.begin());
         expires_not_within(&mut deadlines, 100 * SECOND).await;
@@ -428,7 +431,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pipelined_request_or_a_body_is_no_head_of_the_next() {
+    async fn pipelined_request_or_body_is_no_head_of_next() {
         let (activity, mut deadlines, mut stream, mut client) = connection(true);
         let request = activity.begin();
         client.write_all(b"body").await.unwrap();
@@ -438,7 +441,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn frames_without_requests_do_not_keep_an_http2_connection() {
+    async fn frames_without_requests_do_not_keep_http2_connection() {
         let (_activity, mut deadlines, mut stream, mut client) = connection(false);
         expires_not_within(&mut deadlines, 60 * SECOND).await;
         let (preface, ping) = ([0; 24], *b"\0\0\x08\x06\0\0\0\0\0pingping");
@@ -448,7 +451,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_http2_head_that_has_begun_expires_beside_other_requests() {
+    async fn http2_head_that_has_begun_expires_beside_other_requests() {
         let (activity, mut deadlines, mut stream, mut client) = connection(false);
         let _other = activity.begin();
         let (preface, headers) = ([0; 24], *b"\0\0\x08\x01\0\0\0\0\x01half");
@@ -458,7 +461,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_head_that_has_begun_counts_until_it_is_whole_and_the_bound_ends_it() {
+    async fn head_that_has_begun_counts_until_it_is_whole_and_bound_ends_it() {
         let memory = RequestMemory::default();
         let connection = || {
             let (client, server) = tokio::io::duplex(1 << 20);
@@ -484,7 +487,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_still_being_read_keeps_its_connection() {
+    async fn answer_that_is_still_being_read_keeps_its_connection() {
         let (activity, mut deadlines, mut stream, mut client) = connection(true);
         drop(activity.begin());
         let unread = tokio::time::timeout(SECOND, stream.write_all(&[0; 100])).await;
@@ -501,7 +504,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_reads_nothing_keeps_its_connection_for_the_idle_time() {
+    async fn client_that_reads_nothing_keeps_its_connection_for_idle_time() {
         let (activity, mut deadlines, mut stream, _client) = connection(false);
         let request = activity.begin();
         let unread = tokio::time::timeout(SECOND, stream.write_all(&[0; 100])).await;

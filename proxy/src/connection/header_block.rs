@@ -21,7 +21,6 @@ pub(super) struct HeaderBlock {
 }
 
 impl HeaderBlock {
-    /// Before the preface.
     pub(super) const fn new() -> Self {
         Self {
             left: PREFACE_LENGTH,
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_open_until_its_last_frame_is_whole() {
+    fn block_is_open_until_its_last_frame_is_whole() {
         let (data, ping) = (frame(0, 1, 100), frame(6, 0, 8));
         assert_eq!(after(&[data.clone(), ping.clone()]), None);
         assert_eq!(after(&[frame(HEADERS, END_HEADERS, 50), data.clone()]), None);

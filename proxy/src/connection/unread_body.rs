@@ -15,11 +15,12 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
-use super::{Connection, HEAD_TIMEOUT, STREAM_WINDOW, activity};
-use crate::request_memory::OverBound;
+use super::activity::{self, HEAD_TIMEOUT};
+use super::handle::{Connection, STREAM_WINDOW};
+use super::memory::OverBound;
 
 /// Bytes that are discarded at most, as by Go's servers: beyond them a new connection costs less.
-const MAX_DISCARDED: u64 = 256 << 10;
+pub(crate) const MAX_DISCARDED: u64 = 256 << 10;
 
 /// The body of a request. Over HTTP/1.1 the connection counts as in use until the body is over.
 pub(crate) struct IncomingBody {
@@ -39,7 +40,7 @@ struct Guard {
 
 impl IncomingBody {
     /// Takes the body out of the hands of hyper.
-    pub(super) fn of(connection: &Rc<Connection>, request: Request<Incoming>) -> Request<Self> {
+    pub(crate) fn of(connection: &Rc<Connection>, request: Request<Incoming>) -> Request<Self> {
         let awaits_continue = request.headers().contains_key(EXPECT);
         request.map(|incoming| {
             let is_guarded = connection.activity.is_http1() && !incoming.is_end_stream();
@@ -175,6 +176,3 @@ impl UnreadBody {
         self.deadline.as_mut().poll(cx)
     }
 }
-
-#[cfg(test)]
-mod tests;

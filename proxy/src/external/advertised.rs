@@ -17,10 +17,10 @@ use serde::Deserialize;
 
 use super::External;
 use super::api_server::REFRESH;
-use crate::body::RequestBody;
-use crate::handler::OWN_USER_AGENT;
+use crate::request::exchange::OWN_USER_AGENT;
+use crate::request::worker::Worker;
+use crate::stream::body::RequestBody;
 use crate::upstream::{BoxError, SendError, Upstream};
-use crate::worker::Worker;
 
 /// An answer that takes longer is given up until the next, names in it that are looked up included.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -79,7 +79,7 @@ struct ServerAddress {
 pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>) {
     let mut has_failed = false;
     let mut quick = QUICK_QUESTIONS;
-    let drain = worker.drain.clone();
+    let drain = worker.shared.drain.clone();
     let follow = async {
         loop {
             let asked = tokio::time::timeout(PATIENCE, ask(&worker)).await;
@@ -91,13 +91,15 @@ pub(crate) async fn follow_advertised(worker: Rc<Worker>, external: Rc<External>
                         quick = QUICK_QUESTIONS;
                     }
                 }
-                Err(error) if has_failed => tracing::debug!(%error, "addresses of the API server still can't be read"),
+                Err(error) if has_failed => {
+                    tracing::debug!(%error, "still failing to read the addresses of the API server")
+                }
                 Err(error) => {
                     has_failed = true;
                     tracing::warn!(
                         %error,
-                        "addresses that the API server advertises (GET /api) can't be read, retrying; until then external \
-                         requests to addresses that are not known as its own are let through"
+                        "failed to read the addresses that the API server advertises (GET /api), retrying; until then external \
+                         requests can reach those that are not otherwise known"
                     );
                 }
             }
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_of_a_server_is_read_and_its_number_of_addresses_bounded() {
+    fn answer_of_server_is_read_and_its_number_of_addresses_bounded() {
         let answer = br#"{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[
             {"clientCIDR":"0.0.0.0/0","serverAddress":"10.0.0.5:6443"},{"clientCIDR":"10.96.0.0/12","serverAddress":"?"}]}"#;
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Where the API server is. External traffic must not lead there: no rule for API traffic would be asked.
+//! Where the API server is. External traffic must not reach it, since rules for API traffic would not apply there.
 //!
 //! Known are its URL, the addresses that the URL's name has had lately, the pod's Service `kubernetes` by name and address, and
 //! the places that it has advertised (`advertised`).
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn advertised_places_are_its_own_beside_the_configured_one() {
+    async fn advertised_places_are_its_own_beside_configured_one() {
         let api_server = ApiServer::at("192.0.2.1", 443, &[]);
         assert!(!api_server.is_named("api.example", 6443));
         let addresses = |port| api_server.addresses(port).unwrap();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn number_of_advertised_places_is_bounded_and_the_longest_unseen_goes_first() {
+    async fn number_of_advertised_places_is_bounded_and_longest_unseen_goes_first() {
         let api_server = ApiServer::at("192.0.2.1", 443, &[]);
         let place = |number: usize| Place::Address(SocketAddr::from(([10, 0, 0, u8::try_from(number).unwrap()], 6443)));
         for number in 0..=MAX_ADVERTISED {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn addresses_count_for_a_while_after_the_name_has_lost_them() {
+    async fn addresses_count_for_while_after_name_has_lost_them() {
         let (first, second): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
         let api_server = ApiServer::at("api.example", 6443, &[]);
         assert_eq!(api_server.addresses(6443), None, "it could be anywhere");

@@ -16,23 +16,24 @@ use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
 
-use super::destination::{Destination, DestinationError, ENDPOINT, Way};
+use super::destination::{Destination, DestinationError, ENDPOINT, way_of};
 use super::{External, edit, tunnel};
-use crate::body::{BoxBody, ClientBody, RequestBody};
 use crate::chain::MatchQuery;
+use crate::chain::phases::{Plugins, RequestDecision, Stop};
+use crate::connection::head_size;
 use crate::connection::{Connection, IncomingBody};
-use crate::ending::{self, Answer, answer};
-use crate::exchange::{Memory, RequestView};
-use crate::handler::user_agent;
-use crate::headers;
-use crate::phases::{Plugins, RequestDecision, Stop};
-use crate::record::{Class, Record};
-use crate::request_memory::head_size;
+use crate::observe::record::Record;
+use crate::observe::{Class, Way};
+use crate::plugin::verdict::Traffic;
+use crate::plugin::view::{Memory, RequestView};
+use crate::request::ending::{self, Answer, answer};
+use crate::request::exchange::user_agent;
+use crate::request::headers;
+use crate::request::worker::Worker;
 use crate::respond::{Accept, Reply};
-use crate::shape::ShapedBody;
+use crate::stream::body::{BoxBody, ClientBody, RequestBody};
+use crate::stream::shape::ShapedBody;
 use crate::upstream::{SendError, Target, Upstream, UpstreamBody};
-use crate::verdict::Traffic;
-use crate::worker::Worker;
 
 /// A request whose head is read.
 pub(super) struct Call {
@@ -44,7 +45,6 @@ pub(super) struct Call {
     pub(super) accept: Accept,
 }
 
-/// Serves one request.
 pub(crate) async fn handle(
     worker: Rc<Worker>,
     external: Rc<External>,
@@ -53,20 +53,25 @@ pub(crate) async fn handle(
 ) -> Answer {
     let (mut parts, mut incoming) = request.into_parts();
     let accept = Accept::of(&parts.headers);
-    let way = Way::of(&parts.method, &parts.headers);
+    let way = way_of(&parts.method, &parts.headers);
     let read = match parts.version == Version::HTTP_11 && !parts.headers.contains_key(HOST) {
         true => Err(DestinationError::NoHost),
         false => Destination::read(way, &parts.uri, &parts.headers),
     };
     let uri = read.as_ref().map_or(&parts.uri, |destination| &destination.uri);
-    let record = Record::new(&worker.metrics, Class::External(way), parts.method.clone(), uri.clone());
+    let record = Record::new(
+        &worker.shared.metrics,
+        Class::External(way),
+        parts.method.clone(),
+        uri.clone(),
+    );
     let held = record.set_place(connection.begin_request(), head_size(&parts.uri, &parts.headers));
     if let Err(error) = held.and_then(|()| incoming.hold(&connection)) {
         return Ok(answer(&record, &accept, Reply::over_bound(error, true)));
     }
     let destination = match read {
         Ok(destination) => destination,
-        Err(error) => return Ok(answer(&record, &accept, Reply::destination(&error))),
+        Err(error) => return Ok(answer(&record, &accept, bad_destination(&error))),
     };
     if let Err(why) = external.shared.judge_name(&destination.host(), destination.place.port) {
         return Ok(answer(&record, &accept, Reply::forbidden(why)));
@@ -87,10 +92,19 @@ pub(crate) async fn handle(
     }
 }
 
+/// The answer to a request that does not say clearly where it goes.
+fn bad_destination(error: &DestinationError) -> Reply {
+    match error {
+        DestinationError::TooLong { limit } => Reply::uri_too_long(*limit),
+        DestinationError::OddAddress { .. } => Reply::forbidden(error.to_string()),
+        _ => Reply::bad_request(error.to_string()),
+    }
+}
+
 impl Call {
     /// The plugins that want this request.
     fn matched(&self, parts: &Parts) -> Option<Rc<Plugins>> {
-        let snapshot = self.worker.chain.load();
+        let snapshot = self.worker.shared.chain.load();
         let matched = snapshot.matching(&MatchQuery {
             traffic: Traffic::External,
             verb: Verb::NonResource,
@@ -142,7 +156,6 @@ impl Call {
         }
     }
 
-    /// The short way.
     async fn pass(&self, parts: Parts, incoming: IncomingBody) -> Answer {
         if self.destination.way == Way::Connect {
             return Box::pin(tunnel::open(self, parts, None)).await;
@@ -154,13 +167,12 @@ impl Call {
         }
     }
 
-    /// The long way.
     async fn guarded(&self, plugins: &Plugins, mut parts: Parts, incoming: IncomingBody) -> Answer {
         let mut edits = match plugins.on_request().await {
             RequestDecision::Proceed(edits) => edits,
             RequestDecision::Stop(stop) => return self.stop(stop).await,
         };
-        let settled = plugins.settle(&mut edits, &mut parts.headers, |edits| {
+        let settled = plugins.apply_edits(&mut edits, &mut parts.headers, |edits| {
             edit::apply(&self.destination.uri, edits)
         });
         let target = match settled {

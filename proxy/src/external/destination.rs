@@ -12,54 +12,22 @@ use http::{HeaderMap, HeaderName, Method, Uri};
 use rustls_pki_types::ServerName;
 
 use super::targets::Place;
+use crate::observe::Way;
 
 /// Names the URL that a request is for (KusionStack controller-mesh). Never sent on.
 pub(super) const ENDPOINT: HeaderName = HeaderName::from_static("mesh-real-endpoint");
 
 /// Path and query at most, as for API traffic.
-const MAX_URI: usize = crate::handler::MAX_URI;
+const MAX_URI: usize = crate::request::MAX_URI;
 
-/// How a request came in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// A whole URL as its target: `HTTP_PROXY`.
-    Absolute,
-    /// A whole URL in its header.
-    Header,
-    /// CONNECT: `HTTPS_PROXY`.
-    Connect,
-}
-
-impl Way {
-    /// Every one.
-    pub(crate) const ALL: [Self; 3] = [Self::Absolute, Self::Header, Self::Connect];
-
-    /// Its place in [`Self::ALL`].
-    pub(crate) const fn index(self) -> usize {
-        match self {
-            Self::Absolute => 0,
-            Self::Header => 1,
-            Self::Connect => 2,
-        }
-    }
-
-    /// As metrics and logs call it.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Absolute => "absolute",
-            Self::Header => "header",
-            Self::Connect => "connect",
-        }
-    }
-
-    pub(super) fn of(method: &Method, headers: &HeaderMap) -> Self {
-        if method == Method::CONNECT {
-            Self::Connect
-        } else if headers.contains_key(ENDPOINT) {
-            Self::Header
-        } else {
-            Self::Absolute
-        }
+/// Which way a request came in.
+pub(super) fn way_of(method: &Method, headers: &HeaderMap) -> Way {
+    if method == Method::CONNECT {
+        Way::Connect
+    } else if headers.contains_key(ENDPOINT) {
+        Way::Header
+    } else {
+        Way::Absolute
     }
 }
 

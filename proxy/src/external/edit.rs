@@ -5,10 +5,10 @@ use ctrlmesh_wire::QueryEditor;
 use http::Uri;
 use http::uri::PathAndQuery;
 
-use crate::edit::EditError;
-use crate::phases::Attributed;
+use crate::chain::phases::Attributed;
+use crate::chain::phases::EditError;
+use crate::plugin::verdict::RequestEdit;
 use crate::respond::Reply;
-use crate::verdict::RequestEdit;
 
 /// Applies the edits, in order. Returns the new path and query; `None` for the client's own.
 ///
@@ -20,7 +20,7 @@ pub(super) fn apply(uri: &Uri, edits: &[Attributed]) -> Result<Option<PathAndQue
         match edit {
             RequestEdit::SetQuery(name, value) => query.set(name, value),
             RequestEdit::RemoveQuery(name) => query.remove(name),
-            // `Plugins::settle` applies them.
+            // `Plugins::apply_edits` applies them.
             RequestEdit::SetHeader(..) | RequestEdit::RemoveHeader(_) => {}
             // There is no object, so none has that name.
             RequestEdit::RenameObject { .. } => {}
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_edited_and_the_rest_keeps_its_bytes() {
+    fn query_is_edited_and_rest_keeps_its_bytes() {
         let set = |name: &str| RequestEdit::SetQuery(name.to_owned(), "1 2".to_owned());
         let remove = |name: &str| RequestEdit::RemoveQuery(name.to_owned());
         let target = |uri, edits| edited(uri, edits).unwrap().map(|target| target.to_string());
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_is_a_fault_of_the_plugin_and_a_rename_means_nothing() {
+    fn selector_is_fault_of_plugin_and_rename_means_nothing() {
         let selector = RequestEdit::AndLabelSelector("a=b".to_owned());
         assert!(matches!(
             edited("http://h/", vec![selector]),

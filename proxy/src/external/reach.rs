@@ -1,30 +1,17 @@
 //! Which addresses external traffic may reach.
 //!
-//! Guarantees: an address inside another (IPv4 in IPv6: mapped, compatible, translated, NAT64 with any prefix length, 6to4,
-//! Teredo, ISATAP) is judged by what is inside; the sidecar's own ports and the API server are out of reach whatever is allowed.
-//! Ranges that are a cluster's own (10/8 and the like) pass: calls
-//! to other services of the cluster are what a controller makes.
+//! Guarantees: special addresses (`ctrlmesh_contract::addresses`) are refused unless a flag allows them; the sidecar's own ports
+//! and the API server are out of reach whatever is allowed. Ranges that are a cluster's own (10/8 and the like) pass: calls to
+//! other services of the cluster are what a controller makes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
+use ctrlmesh_contract::addresses::{SpecialAddress, embedded, reachable_through, special};
 use ipnet::IpNet;
 
 use super::api_server::ApiServer;
 use super::settings::Allow;
 
-/// Where clouds tell a machine its credentials, beside 169.254.169.254 (which is link-local): Alibaba, Azure, Oracle; AWS and
-/// Google over IPv6.
-const METADATA: [IpAddr; 6] = [
-    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
-    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
-    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
-    // EKS Pod Identity.
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
-    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
-];
-
-/// The rules.
 pub(super) struct Reach {
     nets: Vec<IpNet>,
     hosts: Vec<String>,
@@ -77,7 +64,7 @@ impl Reach {
         if self.hosts.iter().any(|allowed| allowed == host) || self.nets.iter().any(|net| net.contains(&ip)) {
             return Ok(());
         }
-        match refused(ip) {
+        match special(ip) {
             Some(what) => Err(format!(
                 "{ip} is {what}; if it is meant, allow it with --external-allow (CTRLMESH_EXTERNAL_ALLOW)"
             )),
@@ -91,7 +78,7 @@ impl Reach {
                 "{address} could be the API server, whose address is not known yet; try again"
             ));
         };
-        let meant = meant_by(ip);
+        let meant = reachable_through(ip);
         let is_here = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified() || (self.is_this_machine)(ip);
         let is_same = |known: &IpAddr| {
             let known = known.to_canonical();
@@ -115,7 +102,7 @@ impl Reach {
                 || embedded(ip)
                     .iter()
                     .any(|inner| inner.is_loopback() || inner.is_unspecified())
-                || refused_behind_own_prefix(ip) == Some(LOOPBACK)
+                || special(ip) == Some(SpecialAddress::Loopback)
                 || (self.is_this_machine)(ip))
     }
 }
@@ -141,121 +128,6 @@ fn is_this_machine(ip: IpAddr) -> bool {
     near.is_ok_and(|near| near.ip().to_canonical() == ip)
 }
 
-const LOOPBACK: &str = "a loopback address";
-
-/// What is wrong with an address.
-fn refused(ip: IpAddr) -> Option<&'static str> {
-    let inner = embedded(ip);
-    if !inner.is_empty() {
-        return inner.into_iter().find_map(|inner| refused(IpAddr::V4(inner)));
-    }
-    if let Some(what) = refused_behind_own_prefix(ip) {
-        return Some(what);
-    }
-    if METADATA.contains(&ip) {
-        return Some("a cloud's metadata service");
-    }
-    if ip.is_loopback() {
-        return Some(LOOPBACK);
-    }
-    if ip.is_unspecified() {
-        return Some("the unspecified address");
-    }
-    if ip.is_multicast() {
-        return Some("a multicast address");
-    }
-    match ip {
-        IpAddr::V4(ip) if ip.is_link_local() => Some("a link-local address, where clouds have their metadata service"),
-        IpAddr::V4(ip) if ip.octets()[0] == 0 => Some("an address of this network"),
-        IpAddr::V4(ip) if ip.octets()[0] >= 240 => Some("a reserved address"),
-        IpAddr::V6(ip) if ip.is_unicast_link_local() => Some("a link-local address"),
-        // Deprecated by RFC 3879, and some systems still route it as link-local.
-        IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfec0 => Some("a site-local address"),
-        _ => None,
-    }
-}
-
-/// The IPv4 addresses that an IPv6 one of a well-known form holds: mapped and compatible (RFC 4291 §2.5.5), translated (RFC 2765
-/// §2.1), NAT64 (RFC 6052 §2.1, RFC 8215), 6to4 (RFC 3056), Teredo (RFC 4380 §4: server and client), ISATAP (RFC 5214 §6.1).
-fn embedded(ip: IpAddr) -> Vec<Ipv4Addr> {
-    let IpAddr::V6(ip) = ip else { return Vec::new() };
-    let quad = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
-    match ip.segments() {
-        // `::` and `::1` are addresses of their own.
-        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => Vec::new(),
-        [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
-        | [0, 0, 0, 0, 0xffff, 0, high, low]
-        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
-        | [0x2002, high, low, ..] => vec![quad(high, low)],
-        [0x64, 0xff9b, 1, ..] => {
-            let lengths = [Nat64::P48, Nat64::P56, Nat64::P64, Nat64::P96];
-            lengths.into_iter().filter_map(|length| length.inner(ip)).collect()
-        }
-        [0x2001, 0, high, low, _, _, client_high, client_low] => {
-            vec![quad(high, low), quad(!client_high, !client_low)]
-        }
-        [_, _, _, _, 0 | 0x200, 0x5efe, high, low] => vec![quad(high, low)],
-        _ => Vec::new(),
-    }
-}
-
-/// How an address is put behind a NAT64 prefix, by the prefix's length in bits (RFC 6052 §2.2).
-#[derive(Clone, Copy)]
-enum Nat64 {
-    P32,
-    P40,
-    P48,
-    P56,
-    P64,
-    P96,
-}
-
-impl Nat64 {
-    const ALL: [Self; 6] = [Self::P32, Self::P40, Self::P48, Self::P56, Self::P64, Self::P96];
-
-    /// The IPv4 address inside, if byte 8 and the bytes behind it are 0, as they must be.
-    fn inner(self, ip: Ipv6Addr) -> Option<Ipv4Addr> {
-        let [_, _, _, _, b4, b5, b6, b7, 0, b9, b10, b11, b12, b13, b14, b15] = ip.octets() else {
-            return None;
-        };
-        let (inner, suffix): (_, &[u8]) = match self {
-            Self::P32 => ([b4, b5, b6, b7], &[b9, b10, b11, b12, b13, b14, b15]),
-            Self::P40 => ([b5, b6, b7, b9], &[b10, b11, b12, b13, b14, b15]),
-            Self::P48 => ([b6, b7, b9, b10], &[b11, b12, b13, b14, b15]),
-            Self::P56 => ([b7, b9, b10, b11], &[b12, b13, b14, b15]),
-            Self::P64 => ([b9, b10, b11, b12], &[b13, b14, b15]),
-            Self::P96 => ([b12, b13, b14, b15], &[]),
-        };
-        suffix.iter().all(|byte| *byte == 0).then(|| inner.into())
-    }
-}
-
-/// The addresses that a connection to this one may reach: those inside it, also behind a NAT64 prefix of the network's own, else
-/// itself.
-fn meant_by(ip: IpAddr) -> Vec<IpAddr> {
-    let inner = embedded(ip);
-    if !inner.is_empty() {
-        return inner.into_iter().map(IpAddr::V4).collect();
-    }
-    let behind: Vec<Ipv4Addr> = match ip {
-        IpAddr::V6(ip) => Nat64::ALL.into_iter().filter_map(|length| length.inner(ip)).collect(),
-        IpAddr::V4(_) => Vec::new(),
-    };
-    let is_plausible = |inner: &Ipv4Addr| !inner.is_unspecified();
-    let behind = behind.into_iter().filter(is_plausible).map(IpAddr::V4);
-    std::iter::once(ip).chain(behind).collect()
-}
-
-/// What is wrong with an address behind a NAT64 prefix of the network's own, which nobody here knows. Judged by what no
-/// ordinary address looks like: a loopback, link-local or metadata address where one would be.
-fn refused_behind_own_prefix(ip: IpAddr) -> Option<&'static str> {
-    let IpAddr::V6(ip) = ip else { return None };
-    let inner = Nat64::ALL.into_iter().filter_map(|length| length.inner(ip));
-    inner
-        .filter(|inner| inner.is_loopback() || inner.is_link_local() || METADATA.contains(&IpAddr::V4(*inner)))
-        .find_map(|inner| refused(IpAddr::V4(inner)))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -275,94 +147,20 @@ mod tests {
         Reach::new(&allowed, Vec::new(), elsewhere())
     }
 
-    /// Addresses of this machine, of its network alone, or of metadata services.
-    const LOCAL: &[&str] = &[
-        "127.0.0.1",
-        "127.8.9.1",
-        "0.0.0.0",
-        "0.1.2.3",
-        "169.254.169.254",
-        "169.254.0.1",
-        "100.100.100.200",
-        "168.63.129.16",
-        "192.0.0.192",
-        "224.0.0.1",
-        "255.255.255.255",
-        "240.0.0.1",
-        "::",
-        "::1",
-        "fe80::1",
-        "febf::1",
-        "fec0::1",
-        "ff02::1",
-        "fd00:ec2::254",
-        "fd00:ec2::23",
-        "fd20:ce::254",
-        "::ffff:127.0.0.1",
-        "::ffff:169.254.169.254",
-        "::127.0.0.1",
-        "64:ff9b::7f00:1",
-        "64:ff9b::a9fe:a9fe",
-        "64:ff9b:1::a9fe:a9fe",
-        "2002:7f00:1::",
-        "2002:a9fe:a9fe::1",
-        "::ffff:0:127.0.0.1",
-        "::ffff:0:169.254.169.254",
-        // RFC 8215 with prefixes of 48, 56, 64 and 96 bits.
-        "64:ff9b:1:7f00:0:100::",
-        "64:ff9b:1:27f:0:1::",
-        "64:ff9b:1:2:7f:0:100::",
-        "64:ff9b:1:2:3:4:7f00:1",
-        "64:ff9b:1::",
-        // A prefix of the network's own, of 32 to 96 bits.
-        "2001:db8:a9fe:a9fe::",
-        "2001:db8:1a9:fea9:fe::",
-        "2001:db8:1:a9fe:a9:fe00::",
-        "2001:db8:1:2a9:fe:a9fe::",
-        "2001:db8:1:2:a9:fea9:fe00::",
-        "2001:db8:1:2::a9fe:a9fe",
-        "2001:db8::7f00:1",
-        "fd00:64::6464:64c8",
-        // Teredo, by its server and by its client.
-        "2001:0:7f00:1::f7f7:f7f7",
-        "2001:0:808:808::80ff:fffe",
-        "2001:db8:1:2:0:5efe:7f00:1",
-        "fe80::5efe:a9fe:a9fe",
-        "fd00::200:5efe:a9fe:a9fe",
-    ];
-
-    /// Addresses that anybody may have.
-    const ELSEWHERE: &[&str] = &[
-        "10.0.0.1",
-        "192.168.1.1",
-        "172.16.0.1",
-        "100.64.0.1",
-        "93.184.216.34",
-        "2606:4700::1111",
-        "fd00::1",
-        "64:ff9b::808:808",
-        "2002:808:808::1",
-        "::ffff:0:8.8.8.8",
-        "64:ff9b:1::808:808",
-        "64:ff9b:1:2:3:4:808:808",
-        "2001:0:808:808::f7f7:f7f7",
-        "2001:db8:1:2:0:5efe:a00:1",
-        // Ordinary service and pod addresses of clusters.
-        "fd00:10:96::a",
-        "fd00:10:96::",
-        "fd00:10:244:1::7f01",
-        "2001:db8:0:7f00::1",
-        "2600:1f18:a9fe:a9fe:7f::1",
-    ];
-
     #[test]
-    fn local_addresses_are_refused_in_every_spelling_and_others_pass() {
+    fn special_addresses_are_refused_and_others_pass() {
         let reach = reach(&[]);
-        for ip in LOCAL {
+        for ip in [
+            "127.0.0.1",
+            "::ffff:127.0.0.1",
+            "169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+            "fd00:ec2::254",
+        ] {
             let error = judge(&reach, "host", ip).unwrap_err();
             assert!(error.contains("--external-allow"), "{ip}: {error}");
         }
-        for ip in ELSEWHERE {
+        for ip in ["10.0.0.1", "93.184.216.34", "fd00:10:96::a", "64:ff9b::808:808"] {
             judge(&reach, "host", ip).unwrap();
         }
     }
@@ -379,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sidecars_own_ports_are_out_of_reach_whatever_is_allowed() {
+    fn sidecars_own_ports_are_out_of_reach_whatever_is_allowed() {
         let own = ["127.0.0.1:5443", "0.0.0.0:5441", "192.0.2.7:15002"].map(|text| text.parse().unwrap());
         let allowed = ["0.0.0.0/0", "::/0", "host"].map(|text| text.parse().unwrap());
         let mut reach = Reach::new(&allowed, own.to_vec(), elsewhere());
@@ -407,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_api_server_is_out_of_reach_whatever_is_allowed() {
+    fn api_server_is_out_of_reach_whatever_is_allowed() {
         let allowed = ["0.0.0.0/0", "::/0", "api.example", "host"].map(|text| text.parse().unwrap());
         let judge = |api_server: ApiServer, address: &str| {
             let mut reach = Reach::new(&allowed, Vec::new(), api_server);
@@ -445,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn a_machines_own_address_is_known() {
+    fn machines_own_address_is_known() {
         assert!(is_this_machine("127.0.0.1".parse().unwrap()));
         assert!(!is_this_machine("192.0.2.1".parse().unwrap()));
     }
 
     proptest! {
         #[test]
-        fn an_address_inside_another_is_judged_like_itself(bits: u32) {
+        fn address_inside_another_is_judged_like_itself(bits: u32) {
             let reach = reach(&[]);
             let inner = Ipv4Addr::from_bits(bits);
             let plain = reach.judge("host", SocketAddr::new(inner.into(), 80)).is_ok();

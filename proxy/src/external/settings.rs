@@ -12,13 +12,13 @@ use super::destination;
 /// Settings of external traffic.
 #[derive(Debug, Clone, Args)]
 pub struct ExternalSettings {
-    /// Where calls to other services than the API server come in (HTTP_PROXY, HTTPS_PROXY, or header Mesh-Real-Endpoint);
-    /// usually 127.0.0.1:15002. Without it there is no such port. Whoever reaches it acts from this pod's place in the network.
+    /// Address for the controller's calls to other services (HTTP_PROXY, HTTPS_PROXY, or header Mesh-Real-Endpoint), usually
+    /// 127.0.0.1:15002. Default: disabled. Whoever reaches it sends requests from this pod's place in the network.
     #[arg(long, env = "CTRLMESH_EXTERNAL_ADDRESS", value_name = "IP:PORT")]
     pub external_address: Option<SocketAddr>,
 
-    /// Lets external calls reach an address (CIDR) or host name that is refused else: loopback, link-local, metadata services.
-    /// Can be given several times; the variable takes a list with commas.
+    /// Allow external calls to an address range (CIDR) or host name that is refused by default: loopback, link-local, metadata
+    /// services. Repeat the flag, or separate values with commas.
     #[arg(
         long,
         env = "CTRLMESH_EXTERNAL_ALLOW",
@@ -28,7 +28,7 @@ pub struct ExternalSettings {
     )]
     pub external_allow: Vec<Allow>,
 
-    /// PEM file of certificate authorities that targets are trusted by, besides those of the system.
+    /// PEM file of certificate authorities to trust for external calls, besides those of the system.
     #[arg(
         long,
         env = "CTRLMESH_EXTERNAL_CA_FILE",

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn there_are_never_more_than_the_bound_and_the_longest_unused_goes_first() {
+    async fn targets_are_bounded_and_longest_unused_goes_first() {
         let targets = Targets::new(Gauge::default());
         let (kept, _) = get(&targets, 1);
         for number in 2..=256 {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_asks_for_is_dropped_unless_it_is_in_use() {
+    async fn unused_target_is_dropped_unless_in_use() {
         let targets = Targets::new(Gauge::default());
         let (kept, _) = get(&targets, 1);
         get(&targets, 2);

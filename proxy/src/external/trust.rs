@@ -39,7 +39,7 @@ pub(super) fn load(file: Option<&Path>) -> Result<Trust, Error> {
     }
     if roots.is_empty() {
         tracing::warn!(
-            "this system has no certificate authorities: no https target will be trusted; give --external-ca-file \
+            "no certificate authorities found: https targets will not be trusted; set --external-ca-file \
              (CTRLMESH_EXTERNAL_CA_FILE)"
         );
     }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_without_certificates_is_an_error_that_names_it() {
+    fn file_without_certificates_is_error_that_names_it() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("ca.crt");
         std::fs::write(&file, "nothing").unwrap();

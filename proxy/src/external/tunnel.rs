@@ -15,13 +15,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::call::Call;
-use crate::body::ClientBody;
-use crate::ending::Answer;
-use crate::phases::Plugins;
-use crate::record::Record;
+use crate::chain::phases::Plugins;
+use crate::observe::record::Record;
+use crate::plugin::verdict::Failure;
+use crate::request::ending::Answer;
 use crate::respond::Reply;
+use crate::stream::body::ClientBody;
 use crate::upstream::{SendError, Socket, dial};
-use crate::verdict::Failure;
 
 mod flow;
 
@@ -86,12 +86,12 @@ fn start(call: &Call, client: OnUpgrade, stream: Socket, place: OwnedSemaphorePe
     call.worker.spawn(async move {
         // The place among tunnels, and the connection's among connections.
         let _places = (place, connection);
-        worker.metrics.external_tunnels.inc();
+        worker.shared.metrics.external_tunnels.inc();
         tokio::select! {
-            () = carry(client, stream, record, worker.drain.clone()) => {}
-            () = worker.stop.cancelled() => {}
+            () = carry(client, stream, record, worker.shared.drain.clone()) => {}
+            () = worker.shared.stop.cancelled() => {}
         }
-        worker.metrics.external_tunnels.dec();
+        worker.shared.metrics.external_tunnels.dec();
     });
 }
 
@@ -140,9 +140,9 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::external::Way;
-    use crate::metrics::Metrics;
-    use crate::record::Class;
+    use crate::observe::Class;
+    use crate::observe::Way;
+    use crate::observe::metrics::Metrics;
 
     fn flow() -> Rc<Flow> {
         let metrics = Metrics::new(Metrics::registry());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_tunnel_ends_sooner_when_one_side_has_and_when_the_sidecar_drains() {
+    async fn silent_tunnel_ends_sooner_when_one_side_has_and_when_sidecar_drains() {
         let draining = CancellationToken::new();
         draining.cancel();
         for (half_closed, drain, patience) in [

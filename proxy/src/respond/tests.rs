@@ -5,7 +5,7 @@ fn json(response: &Response<Bytes>) -> serde_json::Value {
 }
 
 #[test]
-fn a_refusal_carries_code_reason_retry_after_and_cause() {
+fn refusal_carries_code_reason_retry_after_and_cause() {
     let refusal = Refusal {
         code: 429,
         reason: String::new(),
@@ -26,7 +26,7 @@ fn a_refusal_carries_code_reason_retry_after_and_cause() {
 }
 
 #[test]
-fn a_write_that_may_have_happened_is_never_answered_with_retry_after() {
+fn write_that_may_have_happened_is_never_answered_with_retry_after() {
     let broken = SendError::Broken {
         maybe_executed: true,
         source: "reset".into(),
@@ -39,7 +39,7 @@ fn a_write_that_may_have_happened_is_never_answered_with_retry_after() {
 }
 
 #[test]
-fn a_client_that_likes_protobuf_gets_protobuf() {
+fn client_that_likes_protobuf_gets_protobuf() {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("application/vnd.kubernetes.protobuf"));
     let response = Reply::bad_request("no").into_response(&Accept::of(&headers));
@@ -55,7 +55,7 @@ fn a_client_that_likes_protobuf_gets_protobuf() {
 }
 
 #[test]
-fn the_encoding_is_the_one_that_an_api_server_would_choose() {
+fn encoding_is_one_that_api_server_would_choose() {
     const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
     for (field, is_protobuf) in [
         (format!("{PROTOBUF},application/json"), true),
@@ -94,7 +94,7 @@ fn about(message: &str, reason: &str) -> Reply {
 }
 
 #[test]
-fn a_name_is_filled_in_only_where_the_message_asks_for_it() {
+fn name_is_filled_in_only_where_message_asks_for_it() {
     assert!(!about("pods is forbidden", "").lacks_name());
     let mut reply = about("pods \"{name}\" already exists", "");
     assert!(reply.lacks_name());
@@ -107,7 +107,7 @@ fn a_name_is_filled_in_only_where_the_message_asks_for_it() {
 }
 
 #[test]
-fn an_unknown_reason_is_none() {
+fn unknown_reason_is_none() {
     let reason = |text| {
         json(&about("", text).into_response(&Accept::default()))
             .get("reason")

@@ -21,7 +21,6 @@ pub(super) enum Failure {
     Broken {
         /// The connection itself is gone, and had worked before.
         stale: bool,
-        /// How it broke.
         source: BoxError,
     },
     /// The client's body failed.
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_may_have_been_executed_is_never_repeated() {
+    fn write_that_may_have_been_executed_is_never_repeated() {
         let end = Attempts::default().after(broken(), false, || true);
         assert!(matches!(
             end,
@@ -87,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn a_read_on_a_stale_connection_is_repeated_once() {
+    fn read_on_stale_connection_is_repeated_once() {
         let mut attempts = Attempts::default();
         attempts.after(broken(), true, || true).unwrap();
         assert!(attempts.after(broken(), true, || true).is_err());
     }
 
     #[test]
-    fn a_read_on_a_new_connection_is_not_repeated() {
+    fn read_on_new_connection_is_not_repeated() {
         let failure = Failure::Broken {
             stale: false,
             source: "reset".into(),
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_processed_is_repeated_as_long_as_its_body_is_there() {
+    fn unprocessed_request_is_repeated_while_its_body_is_kept() {
         let refused = || Failure::NotProcessed("refused".into());
         let mut attempts = Attempts::default();
         for _ in 1..MAX_ATTEMPTS {

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn one_refused_address_refuses_the_name() {
+    fn one_refused_address_refuses_name() {
         let addresses = ["192.0.2.1:80", "127.0.0.1:80"].map(|text| text.parse().unwrap());
         let error = gate_against("127.0.0.1")
             .check("rebinds.example", &addresses)
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refused_address_is_never_connected_to() {
+    async fn refused_address_is_never_connected_to() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let limits = Limits::default();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_sockets_are_open_than_there_are_places() {
+    async fn open_sockets_never_exceed_places() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let limits = Limits {

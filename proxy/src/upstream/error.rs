@@ -22,14 +22,10 @@ pub enum Error {
     },
     /// A context was named, but no file to find it in.
     #[error("context {context:?} is given without a kubeconfig; give the kubeconfig too")]
-    ContextWithoutKubeconfig {
-        /// The context.
-        context: String,
-    },
+    ContextWithoutKubeconfig { context: String },
     /// The kubeconfig can't be read or lacks something.
     #[error("kubeconfig {}: {source}", path.display())]
     Kubeconfig {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         #[source]
@@ -38,21 +34,16 @@ pub enum Error {
     /// A directory that should have one kubeconfig.
     #[error("kubeconfig {}: {problem}", path.display())]
     KubeconfigDirectory {
-        /// The directory.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
     },
     /// The kubeconfig wants a forward proxy.
     #[error("kubeconfig {}: proxy-url is not supported; point `server` at an address that is reached directly", path.display())]
-    ProxyUrl {
-        /// The file.
-        path: PathBuf,
-    },
+    ProxyUrl { path: PathBuf },
     /// The server URL is of no use.
     #[error("server URL {url}: {problem}")]
     ServerUrl {
-        /// The URL.
         url: String,
         /// What is wrong with it.
         problem: &'static str,
@@ -60,7 +51,6 @@ pub enum Error {
     /// CA or client certificate can't be used.
     #[error("TLS settings for {url}: {source}; check the certificate authority, client certificate and key")]
     Tls {
-        /// The server URL.
         url: String,
         /// What is wrong with them.
         #[source]
@@ -69,9 +59,7 @@ pub enum Error {
     /// Token, exec plugin or password can't be had.
     #[error("credentials for {url}: {source}")]
     Credentials {
-        /// The server URL.
         url: String,
-        /// Why not.
         #[source]
         source: BoxError,
     },
@@ -84,7 +72,6 @@ pub enum ConnectError {
     /// The name has no address.
     #[error("can't resolve {host}: {source}")]
     Resolve {
-        /// The name.
         host: String,
         /// What the resolver says.
         #[source]
@@ -93,7 +80,6 @@ pub enum ConnectError {
     /// It may not be connected to (`dial.rs`).
     #[error("{host}: {why}")]
     Refused {
-        /// The name.
         host: String,
         /// Why not, and what to do about it.
         why: String,
@@ -106,7 +92,6 @@ pub enum ConnectError {
     Connect {
         /// The last address tried.
         address: SocketAddr,
-        /// Why not.
         #[source]
         source: io::Error,
     },
@@ -115,35 +100,23 @@ pub enum ConnectError {
         "TLS with {authority} failed: {source}; check its certificate against the configured certificate authority"
     )]
     Tls {
-        /// Host and port.
         authority: String,
-        /// What rustls says.
         #[source]
         source: io::Error,
     },
     /// Not done in time.
     #[error("no connection to {authority} within {} s", timeout.as_secs_f64())]
-    Timeout {
-        /// Host and port.
-        authority: String,
-        /// The limit.
-        timeout: Duration,
-    },
+    Timeout { authority: String, timeout: Duration },
     /// The other side doesn't speak the protocol agreed on.
     #[error("{authority} accepted the connection and broke it off before it took a request: {source}")]
     Handshake {
-        /// Host and port.
         authority: String,
-        /// What went wrong.
         #[source]
         source: BoxError,
     },
     /// The server announced SETTINGS_MAX_CONCURRENT_STREAMS 0.
     #[error("{authority} takes no requests: it allows 0 concurrent streams")]
-    NoStreams {
-        /// Host and port.
-        authority: String,
-    },
+    NoStreams { authority: String },
     /// The worker is going down.
     #[error("the sidecar is shutting down")]
     ShuttingDown,
@@ -156,7 +129,6 @@ pub enum SendError {
     /// Nothing was sent: no connection could be had. Safe to repeat.
     #[error("{source}")]
     Unreachable {
-        /// Why not.
         #[source]
         source: Arc<ConnectError>,
     },
@@ -164,7 +136,6 @@ pub enum SendError {
     /// refused too often, or its body was too large to keep. Safe to repeat.
     #[error("the request was refused unprocessed: {source}")]
     NotProcessed {
-        /// What it said.
         #[source]
         source: BoxError,
     },
@@ -173,22 +144,15 @@ pub enum SendError {
     Broken {
         /// Whether the server may have carried it out.
         maybe_executed: bool,
-        /// How it broke.
         #[source]
         source: BoxError,
     },
     /// No response head in time. The server may have carried the request out.
     #[error("no response within {} s", timeout.as_secs_f64())]
-    HeadTimeout {
-        /// The limit.
-        timeout: Duration,
-    },
+    HeadTimeout { timeout: Duration },
     /// All connections are in use and no more may be opened. Nothing was sent.
     #[error("all {limit} connections are in use")]
-    TooManyConnections {
-        /// The limit.
-        limit: usize,
-    },
+    TooManyConnections { limit: usize },
     /// The client's own body ended in an error. The server saw a truncated request.
     #[error("request body failed: {source}")]
     RequestBody {
@@ -236,10 +200,8 @@ pub enum BodyError {
     /// Nobody read it, and others were not read either.
     #[error("the response was given up: it was not read for too long while others waited to be read")]
     Unread,
-    /// The connection broke.
     #[error("the connection broke during the response: {source}")]
     Broken {
-        /// How.
         #[source]
         source: BoxError,
     },

@@ -65,7 +65,6 @@ pub(super) struct Line {
     returned_to: RefCell<Option<Waker>>,
 }
 
-/// An unused connection.
 #[derive(Debug)]
 pub(super) struct Parked {
     sender: SendRequest<Outgoing>,

@@ -152,7 +152,6 @@ fn builder(limits: &Limits) -> Builder {
 }
 
 impl Connection {
-    /// Requests under way.
     pub(super) fn active(&self) -> usize {
         self.active.get()
     }

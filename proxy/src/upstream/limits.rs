@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_that_stop_reading_can_not_use_a_connection_up() {
+    fn clients_that_stop_reading_can_not_use_connection_up() {
         let limits = Limits::default();
         let all = limits.max_streams_per_connection * limits.stream_window as usize;
         assert!(all <= limits.connection_window as usize);

@@ -300,7 +300,7 @@ async fn drive_http2(
     // A task of its own, so that the driver need not look at timers each time it is woken.
     let _watch = AbortOnDropHandle::new(tokio::task::spawn_local(async move {
         keepalive.until_dead().await;
-        tracing::warn!("a server no longer answers on a connection; closing it");
+        tracing::warn!("a server stopped answering pings; closing the connection");
         if let Some(task) = own {
             task.abort();
         }

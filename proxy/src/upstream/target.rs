@@ -36,12 +36,11 @@ pub struct Target {
     host: String,
     port: u16,
     server_name: Option<ServerName<'static>>,
-    /// What `Host` says.
     host_header: HeaderValue,
     prefix: String,
     credentials: Credentials,
     /// The same server without a client certificate; only if we have one.
-    strangers: Option<Arc<Self>>,
+    client_identity: Option<Arc<Self>>,
     /// Where connections may go; `None`: wherever the name leads.
     gate: Option<Arc<Gate>>,
 }
@@ -55,17 +54,17 @@ impl Target {
     /// A server URL without scheme or host, certificates that can't be used, or no credentials (an exec plugin that
     /// fails, a token file that can't be read).
     pub async fn from_kube(config: kube::Config) -> Result<Arc<Self>, Error> {
-        let strangers = if may_present_certificate(&config.auth_info) {
+        let client_identity = if may_present_certificate(&config.auth_info) {
             let mut anonymous = config.clone();
             anonymous.auth_info = kube::config::AuthInfo::default();
             Some(Arc::new(Self::connect_as(anonymous, None).await?))
         } else {
             None
         };
-        Ok(Arc::new(Self::connect_as(config, strangers).await?))
+        Ok(Arc::new(Self::connect_as(config, client_identity).await?))
     }
 
-    async fn connect_as(config: kube::Config, strangers: Option<Arc<Self>>) -> Result<Self, Error> {
+    async fn connect_as(config: kube::Config, client_identity: Option<Arc<Self>>) -> Result<Self, Error> {
         let url = config.cluster_url.clone();
         let problem = |problem| Error::ServerUrl {
             url: url.to_string(),
@@ -107,7 +106,7 @@ impl Target {
             authority,
             host,
             server_name,
-            strangers,
+            client_identity,
             gate: None,
         })
     }
@@ -146,7 +145,7 @@ impl Target {
             server_name: trust.map(|_| name.clone()),
             prefix: String::new(),
             credentials: Credentials::none(trust.map(|trust| Arc::clone(&trust.0))),
-            strangers: None,
+            client_identity: None,
             gate: Some(gate),
         }))
     }
@@ -154,8 +153,8 @@ impl Target {
     /// Where requests go that bring an identity of their own. The API server looks at a client certificate before it
     /// looks at a token, so a connection with ours would turn every caller into us.
     #[must_use]
-    pub fn for_strangers(self: &Arc<Self>) -> &Arc<Self> {
-        self.strangers.as_ref().unwrap_or(self)
+    pub fn for_client_identity(self: &Arc<Self>) -> &Arc<Self> {
+        self.client_identity.as_ref().unwrap_or(self)
     }
 
     /// The kubeconfig given (its current context, or the one named), else the service account of the pod.

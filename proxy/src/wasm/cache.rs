@@ -36,7 +36,6 @@ pub(crate) struct Cache {
 
 /// What the cache knows of a plugin.
 pub(crate) enum Lookup {
-    /// Here it is.
     Hit(Artifact),
     /// Never seen, or for another engine.
     Miss,

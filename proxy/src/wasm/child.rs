@@ -60,7 +60,6 @@ const MAX_CHILD_MESSAGE_BYTES: u64 = 2 * 1024;
 pub(crate) enum Failure {
     /// It could not be started, or ended with an error; the text says what.
     Refused(String),
-    /// It was stopped.
     Deadline,
     /// It needed more memory than it was given.
     Memory {

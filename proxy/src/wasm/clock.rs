@@ -15,7 +15,6 @@ enum Source {
 }
 
 impl Clock {
-    /// The system's clocks.
     #[must_use]
     pub fn system() -> Self {
         Self(Source::System { start: Instant::now() })

@@ -34,7 +34,6 @@ pub enum CompileMode {
     InProcess,
 }
 
-/// Loads plugins.
 pub struct Compiler {
     mode: CompileMode,
     cache: Option<Cache>,
@@ -106,9 +105,9 @@ impl Compiler {
         match cache.read(&name) {
             Lookup::Hit(artifact) => match load(engine, &artifact, charge, digest) {
                 Ok(loaded) => return Ok(loaded),
-                Err(error) => warn!(%digest, %error, "a cached artifact does not load and is compiled again"),
+                Err(error) => warn!(%digest, %error, "failed to load a cached artifact; compiling the plugin again"),
             },
-            Lookup::Refused(reason) => warn!(%digest, reason, "a cached artifact is refused and compiled again"),
+            Lookup::Refused(reason) => warn!(%digest, reason, "cached artifact refused; compiling the plugin again"),
             Lookup::Miss => {}
         }
         cache.remove(&name);
@@ -117,7 +116,7 @@ impl Compiler {
         let loaded = load(engine, &artifact, charge, digest)?;
         if let Err(error) = cache.write(&name, &artifact) {
             // It works without, only the next start is slower.
-            warn!(%digest, %error, "an artifact could not be cached");
+            warn!(%digest, %error, "failed to cache a compiled plugin");
         }
         Ok(loaded)
     }

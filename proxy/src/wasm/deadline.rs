@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_runs_is_stopped_at_the_end_of_the_second_half() {
+    fn thread_that_runs_is_stopped_at_end_of_second_half() {
         let (mut deadline, first) = Deadline::start(Duration::from_millis(20));
         assert_eq!(first, 11);
         assert!(matches!(deadline.ask(), UpdateDeadline::Continue(10)));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_does_not_run_gets_more_time_but_not_for_ever() {
+    fn thread_that_does_not_run_gets_more_time_but_not_for_ever() {
         let (mut deadline, _) = Deadline::start(Duration::from_secs(3600));
         let mut halves = 1;
         while matches!(deadline.ask(), UpdateDeadline::Continue(_)) {

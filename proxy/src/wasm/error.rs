@@ -24,10 +24,7 @@ pub enum Error {
     #[error(
         "the plugin has {bytes} bytes, at most {MAX_WASM_BYTES} are allowed: build it with `--profile plugin` (optimised and stripped)"
     )]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// The bytes are something else.
     #[error("{digest} is not WebAssembly: it does not start with the magic bytes `\\0asm`")]
     NotWasm {
@@ -85,7 +82,6 @@ pub enum Error {
     CompileDeadline {
         /// Digest of the bytes.
         digest: String,
-        /// The limit.
         limit: Duration,
     },
     /// The compiler needed more memory than it was given.
@@ -112,20 +108,10 @@ pub enum Error {
     },
     /// The cache directory can't be used.
     #[error("the compile cache {path} can't be used: {reason}")]
-    CacheDirectory {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
+    CacheDirectory { path: PathBuf, reason: String },
     /// A file operation failed.
     #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 impl Error {
@@ -155,7 +141,6 @@ pub struct Origin {
     pub digest: String,
     /// Name of the chain entry.
     pub entry: String,
-    /// What was called.
     pub phase: Phase,
 }
 
@@ -174,20 +159,14 @@ impl fmt::Display for Origin {
 /// The calls that a host makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Making the instance.
     Instantiate,
-    /// `configure`.
     Configure,
-    /// `on-request`.
     OnRequest,
-    /// `on-response`.
     OnResponse,
-    /// `on-complete`.
     OnComplete,
 }
 
 impl Phase {
-    /// The WIT name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -209,51 +188,29 @@ pub enum Fault {
     /// It trapped: a panic, an abort, a stack overflow, a bad access, an exit.
     #[error("{origin} trapped: {detail}")]
     Trap {
-        /// Where.
         origin: Box<Origin>,
         /// The trap, and what the plugin wrote to stderr.
         detail: String,
     },
     /// It did not return in time.
     #[error("{origin} did not return within {} ms", limit.as_millis())]
-    Deadline {
-        /// Where.
-        origin: Box<Origin>,
-        /// The limit.
-        limit: Duration,
-    },
+    Deadline { origin: Box<Origin>, limit: Duration },
     /// It trapped after it was refused more memory.
     #[error("{origin} needs more than the {limit_bytes} bytes of memory that its entry may have")]
-    Memory {
-        /// Where.
-        origin: Box<Origin>,
-        /// The limit.
-        limit_bytes: usize,
-    },
+    Memory { origin: Box<Origin>, limit_bytes: usize },
     /// It trapped after it was refused memory that all plugins together may not have.
     #[error("{origin} needs {over}")]
     ProcessMemory {
-        /// Where.
         origin: Box<Origin>,
         /// The budget that it exceeds.
         over: OverBudget,
     },
     /// Its answer breaks a rule of the interface.
     #[error("{origin} gave an invalid answer: {what}")]
-    Invalid {
-        /// Where.
-        origin: Box<Origin>,
-        /// Which rule.
-        what: String,
-    },
+    Invalid { origin: Box<Origin>, what: String },
     /// It refused its settings.
     #[error("{origin} refused its settings: {message}")]
-    Settings {
-        /// Where.
-        origin: Box<Origin>,
-        /// The plugin's text.
-        message: String,
-    },
+    Settings { origin: Box<Origin>, message: String },
 }
 
 impl Fault {
@@ -269,7 +226,6 @@ impl Fault {
         }
     }
 
-    /// Where it happened.
     #[must_use]
     pub fn origin(&self) -> &Origin {
         match self {

@@ -10,7 +10,7 @@ use super::deadline::Deadline;
 use super::memory::{Charge, OverBudget};
 use super::state::EntryState;
 use super::stdio::Stdio;
-use crate::exchange::{RequestView, ResponseView};
+use crate::plugin::view::{RequestView, ResponseView};
 
 /// Core instances in a component: its module, the shims of the component encoder, WASI's adapter.
 const MAX_CORE_INSTANCES: usize = 16;
@@ -134,7 +134,6 @@ pub(crate) struct Limits {
 /// Whose bound was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryRefusal {
-    /// The entry's.
     Entry,
     /// That of all plugins together.
     Process(OverBudget),

@@ -23,8 +23,8 @@ use super::state::EntryState;
 use super::ticker::CallFlag;
 use super::v0_1::convert;
 use super::wasi::Refused;
-use crate::exchange::{RequestView, ResponseView};
-use crate::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription};
+use crate::plugin::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription};
+use crate::plugin::view::{RequestView, ResponseView};
 
 /// `configure` may take so many times longer than a call: it parses settings and fills tables, once for each instance, and
 /// touches every page for the first time.

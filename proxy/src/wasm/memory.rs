@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn sidecar_keeps_a_part_of_the_limit_for_itself() {
+    fn sidecar_keeps_part_of_limit_for_itself() {
         for (limit, budget) in [(64, 40), (128, 80), (256, 160), (512, 416), (4096, 4000)] {
             let bounds = GuestMemory::within(limit * MIB).bounds().unwrap();
             assert_eq!((bounds.budget_bytes, bounds.limit_bytes), (budget * MIB, limit * MIB));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_instances_at_the_default_cap_fit_the_default_limit_and_a_reload_beside_them() {
+    fn eight_instances_at_default_cap_fit_default_limit_and_reload_beside_them() {
         let memory = GuestMemory::within(256 * MIB);
         let grown = || {
             let mut instance = charged(&memory, MIB);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_everything_is_counted_and_nothing_refused() {
+    fn without_limit_everything_is_counted_and_nothing_refused() {
         let memory = GuestMemory::unlimited();
         let mut charge = charged(&memory, 1 << 40);
         charge.grow(1 << 40).unwrap();

@@ -22,9 +22,7 @@ const REMEMBERED: usize = 32;
 pub enum Level {
     /// For the author of the plugin.
     Debug,
-    /// Worth knowing.
     Info,
-    /// Somebody should look.
     Warn,
     /// Something does not work.
     Error,
@@ -136,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_above_the_rate_are_counted_and_come_back_with_time() {
+    fn lines_above_rate_are_counted_and_come_back_with_time() {
         let clock = Clock::manual();
         let log = PluginLog::new("entry", clock.clone());
         for _ in 0..BURST + 3 {
@@ -154,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_cut_at_a_character_and_can_not_forge_another() {
+    fn line_is_cut_at_character_and_can_not_forge_another() {
         let log = PluginLog::new("entry", Clock::manual());
         log.write(Level::Error, &format!("a\nb\u{1b}[2J{}", "ü".repeat(MAX_LINE_BYTES)));
         let line = log.recent().remove(0);

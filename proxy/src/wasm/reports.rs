@@ -35,12 +35,10 @@ impl Reports {
         fits
     }
 
-    /// Removes a report.
     pub(crate) fn remove(&self, key: &str) {
         lock(&self.0).remove(key);
     }
 
-    /// All reports.
     pub(crate) fn snapshot(&self) -> BTreeMap<String, Value> {
         lock(&self.0).clone()
     }
@@ -51,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_value_of_a_key_is_shown_until_it_is_removed() {
+    fn last_value_of_key_is_shown_until_it_is_removed() {
         let reports = Reports::default();
         assert!(reports.put("a".into(), r#"{"state":"Opened"}"#));
         assert!(reports.put("a".into(), r#"{"state":"Closed"}"#));
@@ -61,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_too_large_or_too_much_is_dropped() {
+    fn report_is_dropped_when_invalid_too_large_or_too_many() {
         let reports = Reports::default();
         assert!(!reports.put("a".into(), "{"));
         assert!(!reports.put("x".repeat(MAX_KEY_BYTES + 1), "1"));

@@ -28,21 +28,17 @@ const RESERVED: [&str; 9] = [
     "updates_dropped",
 ];
 
-/// One series.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     /// Lower-case letters, digits and `_`.
     pub name: String,
-    /// Free text.
     pub label: String,
-    /// Its value.
     pub value: SeriesValue,
 }
 
 /// A value of a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SeriesValue {
-    /// Only grows.
     Counter(u64),
     /// The last value set.
     Gauge(f64),
@@ -67,7 +63,6 @@ impl SeriesSet {
         self.update(name, label, SeriesValue::Counter(by));
     }
 
-    /// Sets a gauge.
     pub(crate) fn gauge(&self, name: &str, label: &str, value: f64) {
         self.update(name, label, SeriesValue::Gauge(value));
     }
@@ -154,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_add_up_and_gauges_keep_the_last_value() {
+    fn counters_add_up_and_gauges_keep_last_value() {
         let set = SeriesSet::default();
         set.count("refused", "a", 2);
         set.count("refused", "a", 3);
@@ -173,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_too_many_is_dropped_and_counted_while_known_ones_go_on() {
+    fn series_too_many_is_dropped_and_counted_while_known_ones_go_on() {
         let set = SeriesSet::default();
         for number in 0..=MAX_SERIES {
             set.count("seen", &number.to_string(), 1);
@@ -186,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_names_and_a_change_of_kind_are_dropped() {
+    fn invalid_names_and_change_of_kind_are_dropped() {
         let set = SeriesSet::default();
         set.count("Upper", "", 1);
         set.count("", "", 1);

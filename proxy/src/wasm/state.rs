@@ -16,7 +16,6 @@ mod window;
 
 pub use bucket::Rule;
 pub use entry::EntryState;
-pub(crate) use entry::Held;
 
 /// Keys that an entry may have.
 pub(crate) const MAX_KEYS: usize = 1024;
@@ -60,9 +59,7 @@ pub enum Grant {
 pub struct Claim {
     /// Key of the bucket.
     pub key: String,
-    /// Its rule.
     pub rule: Rule,
-    /// How many tokens.
     pub tokens: u32,
 }
 
@@ -102,9 +99,7 @@ pub(crate) enum Admission {
 /// A small value with a version (WIT `state.cell`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
-    /// The value.
     pub value: Vec<u8>,
-    /// Starts at 1.
     pub version: u64,
 }
 

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_reach_the_log_at_the_end_of_the_call_also_unfinished_ones() {
+    fn lines_reach_log_at_end_of_call_also_unfinished_ones() {
         let log = PluginLog::new("entry", Clock::manual());
         let mut stdio = Stdio::default();
         stdio.write(Stream::Stdout, b"one\ntw");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_without_newlines_is_bounded() {
+    fn flood_without_newlines_is_bounded() {
         let mut stdio = Stdio::default();
         stdio.write(Stream::Stderr, &vec![b'x'; 1 << 20]);
         stdio.write(Stream::Stderr, &b"y\n".repeat(1 << 16));

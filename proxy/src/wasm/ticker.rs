@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn it_rests_when_nothing_is_called_and_wakes_up_for_a_call() {
+    fn ticker_rests_when_idle_and_wakes_up_for_a_call() {
         let (ticker, ticks) = ticker();
         wait_until("it rests", || rests(&ticker));
         let at_rest = ticks.load(Ordering::SeqCst);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ticks_as_long_as_a_call_runs() {
+    fn ticker_ticks_as_long_as_a_call_runs() {
         let (ticker, ticks) = ticker();
         let (flag, other) = (ticker.flag().expect("it ticks"), ticker.flag().expect("it ticks"));
         flag.enter();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_call_wakes_it_up_too() {
+    fn short_call_wakes_it_up_too() {
         let (ticker, ticks) = ticker();
         let flag = ticker.flag().expect("it ticks");
         for _ in 0..3 {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_with_its_owner_awake_or_at_rest() {
+    fn ticker_ends_with_its_owner_awake_or_at_rest() {
         let (awake, _) = ticker();
         drop(awake);
         let (resting, _) = ticker();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_thread_nobody_gets_a_flag() {
+    fn without_its_thread_nobody_gets_flag() {
         let ticker = Ticker::start(|| false).expect("a thread");
         wait_until("it has ended", || {
             ticker.thread.as_ref().is_some_and(JoinHandle::is_finished)

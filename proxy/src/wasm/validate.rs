@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
-use crate::verdict::{BodyShape, Refusal};
+use crate::plugin::verdict::{BodyShape, Refusal};
 
 /// Edits in one verdict.
 const MAX_EDITS: usize = 64;
@@ -180,7 +180,6 @@ pub(crate) fn object_name(name: String) -> Result<String, String> {
     }
 }
 
-/// A refusal.
 pub(crate) fn refusal(refusal: Refusal, text: &mut TextBudget) -> Result<Refusal, String> {
     if !(400..=599).contains(&refusal.code) {
         return Err(format!(
@@ -218,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_of_the_connection_and_of_the_client_are_refused_in_any_case() {
+    fn headers_of_connection_and_of_client_are_refused_in_any_case() {
         for name in FRAMING.iter().chain(&IDENTITY) {
             assert!(header_name(&name.to_uppercase()).is_err(), "{name}");
         }
@@ -238,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn a_header_value_can_not_start_a_new_line() {
+    fn header_value_can_not_start_new_line() {
         let name = HeaderName::from_static("x-shard");
         assert!(header_value(&name, "a\r\nhost: evil").is_err());
         assert!(header_value(&name, "a").is_ok());
     }
 
     #[test]
-    fn object_names_that_change_the_path_are_refused() {
+    fn object_names_that_change_path_are_refused() {
         for name in ["", ".", "..", "a/b", "a%2fb", "a\nb", &"x".repeat(254)] {
             assert!(object_name(name.to_owned()).is_err(), "{name:?}");
         }
@@ -264,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_contract_names_the_reserved_query_parameters() {
+    fn contract_names_reserved_query_parameters() {
         let contract = include_str!("../../../wit/types.wit");
         let (before, _) = contract.split_once("set-query(").unwrap();
         let (_, rule) = before.rsplit_once("Not `").unwrap();
@@ -273,14 +272,14 @@ mod tests {
     }
 
     #[test]
-    fn delays_are_cut_to_a_minute() {
+    fn delays_are_cut_to_minute() {
         assert_eq!(delay(59_999), Duration::from_millis(59_999));
         assert_eq!(delay(u32::MAX), Duration::from_secs(60));
         assert_eq!(body_delay(u32::MAX), Duration::from_secs(3600));
     }
 
     #[test]
-    fn text_is_bounded_over_the_whole_answer() {
+    fn text_is_bounded_over_whole_answer() {
         let mut text = TextBudget::default();
         assert!(text.take("x".repeat(MAX_TEXT_BYTES - 1)).is_ok());
         assert!(text.take(String::new()).is_err());
@@ -307,14 +306,14 @@ mod tests {
     }
 
     #[test]
-    fn a_body_shape_must_end() {
+    fn body_shape_must_end() {
         let shape = BodyShape {
             pace: None,
             hold: None,
             cut_after: None,
             end_after: None,
             expired: false,
-            reset: crate::verdict::Reset::Cancel,
+            reset: crate::plugin::verdict::Reset::Cancel,
         };
         assert!(body_shape(shape.clone()).is_ok());
         assert!(

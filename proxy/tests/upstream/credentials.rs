@@ -29,7 +29,7 @@ fn kubeconfig(directory: &Path, server: &str, user: &Value) -> PathBuf {
 const SERVER: &str = "http://127.0.0.1:1";
 
 #[test]
-fn a_rotated_token_file_is_noticed_and_the_last_good_token_kept_when_it_is_gone() {
+fn rotated_token_file_is_noticed_and_last_good_token_kept_when_it_is_gone() {
     worker(async {
         let directory = tempfile::tempdir().unwrap();
         let token = directory.path().join("token");
@@ -66,7 +66,7 @@ echo '"status":{"token":"'"$token"'","expirationTimestamp":"2999-01-01T00:00:00Z
 }
 
 #[test]
-fn an_exec_plugin_gives_the_token_and_is_run_again_after_a_401() {
+fn exec_plugin_gives_token_and_is_run_again_after_401() {
     worker(async {
         let directory = tempfile::tempdir().unwrap();
         let user = json!({"exec": {
@@ -142,7 +142,7 @@ fn configurations_that_cannot_work_say_why() {
 
 /// As kubelet mounts a ConfigMap: nobody has to know the key beforehand.
 #[test]
-fn a_directory_with_one_file_is_a_kubeconfig() {
+fn directory_with_one_file_is_kubeconfig() {
     worker(async {
         let directory = tempfile::tempdir().unwrap();
         let mounted = directory.path().join("mounted");

@@ -16,7 +16,7 @@ use crate::{
 };
 
 #[test]
-fn a_refused_stream_is_sent_again_elsewhere_with_its_body() {
+fn refused_stream_is_sent_again_elsewhere_with_its_body() {
     worker(async {
         let (_, upstream) = http2(|mut exchange| async move {
             let body = exchange.body().await;
@@ -37,7 +37,7 @@ fn a_refused_stream_is_sent_again_elsewhere_with_its_body() {
 }
 
 #[test]
-fn a_refused_stream_with_a_body_too_large_to_keep_is_not_processed() {
+fn refused_stream_with_body_too_large_to_keep_is_not_processed() {
     worker(async {
         let server = Http2::default()
             .serve(|mut exchange| async move {
@@ -60,7 +60,7 @@ fn a_refused_stream_with_a_body_too_large_to_keep_is_not_processed() {
 }
 
 #[test]
-fn a_write_whose_connection_broke_is_not_repeated() {
+fn write_whose_connection_broke_is_not_repeated() {
     worker(async {
         let (server, upstream) = http2(|mut exchange| async move {
             exchange.body().await;
@@ -79,7 +79,7 @@ fn a_write_whose_connection_broke_is_not_repeated() {
 }
 
 #[test]
-fn a_read_whose_reused_connection_broke_is_repeated_once() {
+fn read_whose_reused_connection_broke_is_repeated_once() {
     worker(async {
         let cuts = Rc::new(Cell::new(0));
         let counted = Rc::clone(&cuts);
@@ -104,7 +104,7 @@ fn a_read_whose_reused_connection_broke_is_repeated_once() {
 }
 
 #[test]
-fn a_server_that_no_longer_answers_is_found_by_ping() {
+fn server_that_no_longer_answers_is_found_by_ping() {
     worker(async {
         let server = by_hand(|mut tcp, _| async move {
             // Speaks as far as SETTINGS, then never reads again.
@@ -128,7 +128,7 @@ fn a_server_that_no_longer_answers_is_found_by_ping() {
 }
 
 #[test]
-fn a_body_that_the_client_breaks_off_is_told_apart() {
+fn body_that_client_breaks_off_is_told_apart() {
     worker(async {
         let (_, upstream) = http2(|mut exchange| async move { drop(exchange.body().await) }).await;
         let frames = [
@@ -142,7 +142,7 @@ fn a_body_that_the_client_breaks_off_is_told_apart() {
 }
 
 #[test]
-fn a_missing_head_runs_into_the_limit_of_its_request() {
+fn missing_head_runs_into_limit_of_its_request() {
     worker(async {
         let server = Http2::default()
             .serve(|exchange| async move {
@@ -169,7 +169,7 @@ fn a_missing_head_runs_into_the_limit_of_its_request() {
 }
 
 #[test]
-fn a_body_that_the_client_breaks_off_after_the_head_resets_the_stream() {
+fn body_that_client_breaks_off_after_head_resets_stream() {
     worker(async {
         let (upstream, seen) = tells_reset().await;
         let (break_off, broken) = oneshot::channel::<()>();

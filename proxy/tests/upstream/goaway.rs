@@ -19,7 +19,7 @@ use crate::{
 };
 
 #[test]
-fn no_request_fails_or_is_doubled_while_the_server_sends_goaway_again_and_again() {
+fn no_request_fails_or_is_doubled_while_server_sends_goaway_again_and_again() {
     worker(async {
         let handled = Rc::new(Cell::new(0_u32));
         let counted = Rc::clone(&handled);
@@ -58,7 +58,7 @@ fn no_request_fails_or_is_doubled_while_the_server_sends_goaway_again_and_again(
 }
 
 #[test]
-fn a_watch_goes_on_after_goaway_and_new_requests_go_elsewhere() {
+fn watch_goes_on_after_goaway_and_new_requests_go_elsewhere() {
     worker(async {
         let more = Rc::new(Notify::new());
         let go_on = Rc::clone(&more);
@@ -125,7 +125,7 @@ async fn process_only_the_first(mut tcp: TcpStream) {
 }
 
 #[test]
-fn what_lies_above_the_last_stream_of_a_goaway_is_sent_again() {
+fn requests_above_last_stream_of_goaway_are_sent_again() {
     worker(async {
         let bodies = Rc::new(std::cell::RefCell::new(HashMap::new()));
         let got = Rc::clone(&bodies);
@@ -174,7 +174,7 @@ fn what_lies_above_the_last_stream_of_a_goaway_is_sent_again() {
 }
 
 #[test]
-fn unused_connections_are_closed_except_the_last() {
+fn unused_connections_are_closed_except_last() {
     worker(async {
         let server = Http2 {
             max_streams: Some(1),

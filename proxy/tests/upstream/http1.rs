@@ -57,7 +57,7 @@ async fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
 }
 
 #[test]
-fn requests_reuse_a_connection_and_keep_their_form() {
+fn requests_reuse_connection_and_keep_their_form() {
     worker(async {
         let (server, upstream) = http1(|tcp, _| echo(tcp)).await;
         let mut request = post("/api/v1/x?a=%20b", "body");
@@ -77,7 +77,7 @@ fn requests_reuse_a_connection_and_keep_their_form() {
 }
 
 #[test]
-fn concurrent_requests_take_a_connection_each_within_the_bound() {
+fn concurrent_requests_take_connection_each_within_bound() {
     worker(async {
         let server = echo_server().await;
         let upstream = server
@@ -104,7 +104,7 @@ fn concurrent_requests_take_a_connection_each_within_the_bound() {
 }
 
 #[test]
-fn a_write_on_a_connection_that_the_server_has_closed_goes_out_on_a_new_one() {
+fn write_on_connection_that_server_has_closed_goes_out_on_new_one() {
     worker(async {
         let close = Rc::new(Notify::new());
         let closing = Rc::clone(&close);
@@ -128,7 +128,7 @@ fn a_write_on_a_connection_that_the_server_has_closed_goes_out_on_a_new_one() {
 }
 
 #[test]
-fn a_write_that_was_received_is_not_repeated_and_a_read_is_once() {
+fn write_that_was_received_is_not_repeated_and_read_is_once() {
     worker(async {
         let seen = Rc::new(Cell::new(0));
         let counted = Rc::clone(&seen);
@@ -161,7 +161,7 @@ fn a_write_that_was_received_is_not_repeated_and_a_read_is_once() {
 }
 
 #[test]
-fn dropping_a_body_closes_the_connection() {
+fn dropping_body_closes_connection() {
     worker(async {
         let closed = Rc::new(Cell::new(false));
         let noticed = Rc::clone(&closed);

@@ -27,7 +27,7 @@ async fn api(mut exchange: Exchange) {
 }
 
 #[test]
-fn a_request_arrives_as_it_was_sent() {
+fn request_arrives_as_it_was_sent() {
     worker(async {
         let (server, upstream) = http2(|mut exchange| async move {
             let head = &exchange.request;
@@ -90,17 +90,17 @@ fn watches_never_block(server_limit: u32) {
 }
 
 #[test]
-fn watches_never_block_a_request_where_the_server_allows_100_streams() {
+fn watches_never_block_request_where_server_allows_100_streams() {
     watches_never_block(100);
 }
 
 #[test]
-fn watches_never_block_a_request_where_the_server_allows_10_streams() {
+fn watches_never_block_request_where_server_allows_10_streams() {
     watches_never_block(10);
 }
 
 #[test]
-fn a_burst_at_the_start_opens_few_connections() {
+fn burst_at_start_opens_few_connections() {
     worker(async {
         let server = Http2 {
             max_streams: Some(100),
@@ -159,7 +159,7 @@ fn requests_beyond_all_connections_wait_and_then_fail() {
 }
 
 #[test]
-fn a_slow_reader_stops_the_server_and_nobody_else() {
+fn slow_reader_stops_server_and_nobody_else() {
     worker(async {
         let window = 100_000;
         let sent = Rc::new(Cell::new(0));
@@ -204,7 +204,7 @@ fn a_slow_reader_stops_the_server_and_nobody_else() {
 }
 
 #[test]
-fn dropping_a_body_resets_the_stream() {
+fn dropping_body_resets_stream() {
     worker(async {
         let (upstream, seen) = tells_reset().await;
         drop(upstream.send(get("/?watch=1")).await.unwrap());
@@ -238,7 +238,7 @@ fn trailers_pass_in_both_directions() {
 }
 
 #[test]
-fn an_early_answer_does_not_wait_for_the_upload() {
+fn early_answer_does_not_wait_for_upload() {
     worker(async {
         let (_, upstream) = http2(|exchange| async move { exchange.answer("no need") }).await;
         let body = StreamBody::new(futures_util::stream::pending::<
@@ -250,7 +250,7 @@ fn an_early_answer_does_not_wait_for_the_upload() {
 }
 
 #[test]
-fn shutdown_lets_requests_end_and_takes_no_more() {
+fn shutdown_lets_requests_end_and_takes_no_longer() {
     worker(async {
         let (finish, finished) = oneshot::channel::<()>();
         let finished = Rc::new(Cell::new(Some(finished)));

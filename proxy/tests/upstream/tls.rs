@@ -88,7 +88,7 @@ async fn serve(authority: &Authority, clients: bool) -> Server {
 }
 
 #[test]
-fn the_servers_certificate_is_checked_and_its_url_may_have_a_path() {
+fn servers_certificate_is_checked_and_its_url_may_have_path() {
     worker(async {
         let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
         let server = serve(&authority, false).await;
@@ -101,7 +101,7 @@ fn the_servers_certificate_is_checked_and_its_url_may_have_a_path() {
 }
 
 #[test]
-fn a_certificate_of_another_authority_is_refused_with_a_reason() {
+fn certificate_of_another_authority_is_refused_with_reason() {
     worker(async {
         let (ours, directory) = (authority(), tempfile::tempdir().unwrap());
         let server = serve(&authority(), false).await;
@@ -124,7 +124,7 @@ fn a_certificate_of_another_authority_is_refused_with_a_reason() {
 }
 
 #[test]
-fn a_client_certificate_is_presented_and_its_renewal_noticed() {
+fn client_certificate_is_presented_and_its_renewal_noticed() {
     worker(async {
         let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
         let server = serve(&authority, true).await;
@@ -148,7 +148,7 @@ fn a_client_certificate_is_presented_and_its_renewal_noticed() {
 }
 
 #[test]
-fn a_server_that_wants_a_client_certificate_and_gets_none_is_unreachable() {
+fn server_that_wants_client_certificate_and_gets_none_is_unreachable() {
     worker(async {
         let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
         let server = serve(&authority, true).await;
@@ -166,7 +166,7 @@ fn a_server_that_wants_a_client_certificate_and_gets_none_is_unreachable() {
 }
 
 #[test]
-fn a_server_without_http2_is_spoken_to_in_http1() {
+fn server_without_http2_is_spoken_to_in_http1() {
     worker(async {
         let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
         let acceptor = TlsAcceptor::from(server_settings(&authority, &["localhost"], b"http/1.1", false));
@@ -195,7 +195,7 @@ fn a_server_without_http2_is_spoken_to_in_http1() {
 }
 
 #[test]
-fn a_literal_ipv6_address_is_understood() {
+fn literal_ipv6_address_is_understood() {
     worker(async {
         let (authority, directory) = (authority(), tempfile::tempdir().unwrap());
         // Port 1: refused, or without IPv6 not even routed; that we got there is what counts.
@@ -214,7 +214,7 @@ fn a_literal_ipv6_address_is_understood() {
 }
 
 #[test]
-fn nobody_listening_is_unreachable_and_nothing_was_executed() {
+fn closed_port_is_unreachable_and_nothing_was_executed() {
     worker(async {
         let free = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await

@@ -28,7 +28,7 @@ fn exec() -> http::Request<http_body_util::Empty<Bytes>> {
 }
 
 #[test]
-fn after_101_bytes_go_both_ways_until_either_side_ends() {
+fn upgraded_stream_passes_bytes_both_ways_until_either_side_ends() {
     worker(async {
         let (_, upstream) = http1(|tcp, _| async move {
             let mut reader = BufReader::new(tcp);
@@ -68,7 +68,7 @@ fn after_101_bytes_go_both_ways_until_either_side_ends() {
 }
 
 #[test]
-fn a_server_that_does_not_switch_answers_as_usual() {
+fn server_that_does_not_switch_answers_as_usual() {
     worker(async {
         let (_, upstream) = http1(|tcp, _| async move {
             let mut reader = BufReader::new(tcp);

@@ -32,7 +32,7 @@ fn told(handle: &ChainHandle) -> (u64, InFlight) {
 }
 
 #[test]
-fn requests_of_the_chain_in_force_are_told_when_it_is_no_longer_in_force() {
+fn requests_of_chain_in_force_are_told_when_it_is_no_longer_in_force() {
     let (handle, counter) = (stand(), Counter::new(0));
     let (_, before_the_first) = handle.enter(&counter, Kind::Watch);
     handle.apply(chain(1));
@@ -56,7 +56,7 @@ fn requests_of_the_chain_in_force_are_told_when_it_is_no_longer_in_force() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_process_before_may_have_left_is_told_until_it_must_be_over() {
+async fn writes_of_earlier_process_count_until_they_must_be_over() {
     let handle = stand();
     handle.follow_another();
     assert_eq!(told(&handle), (0, in_flight(1, 0, 0)));
@@ -80,7 +80,7 @@ fn chains_without_requests_are_forgotten_also_if_nobody_asks() {
 }
 
 #[test]
-fn a_chain_that_comes_while_a_request_begins_is_the_requests() {
+fn request_gets_chain_that_comes_while_it_begins() {
     let (handle, counter) = (stand(), Counter::new(0));
     handle.apply(chain(1));
     let mut next = 2;

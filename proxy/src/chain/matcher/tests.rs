@@ -130,27 +130,27 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn matches_what_the_naive_matcher_matches(subscription in subscription(), words in words()) {
+    fn matches_what_naive_matcher_matches(subscription in subscription(), words in words()) {
         let (matcher, query) = (Matcher::new(&subscription), words.query());
         prop_assert_eq!(matcher.matches(&query), naive(&subscription, &query));
     }
 
     #[test]
-    fn what_matches_may_match(subscription in subscription(), words in words()) {
+    fn matching_rule_may_match(subscription in subscription(), words in words()) {
         let (matcher, query) = (Matcher::new(&subscription), words.query());
         let may = matcher.may_match(traffic_index(query.traffic), verb_index(query.verb));
         prop_assert!(may || !matcher.matches(&query));
     }
 
     #[test]
-    fn values_match_as_the_naive_one_says(pattern in "[*ab]{0,4}", text in text()) {
+    fn values_match_as_naive_one_says(pattern in "[*ab]{0,4}", text in text()) {
         let patterns = Patterns::new(std::slice::from_ref(&pattern));
         prop_assert_eq!(patterns.matches(&text), naive_value(&pattern, &text));
     }
 }
 
 #[test]
-fn stars_mean_what_the_contract_says() {
+fn stars_mean_what_contract_says() {
     let cases = [
         ("pods", "pods", true),
         ("pods", "pod", false),
@@ -179,7 +179,7 @@ fn stars_mean_what_the_contract_says() {
 }
 
 #[test]
-fn no_rule_matches_nothing() {
+fn subscription_without_rules_matches_nothing() {
     let words = Words {
         traffic: Traffic::Api,
         verb: Verb::Get,

@@ -122,7 +122,7 @@ async fn entries_come_into_force_in_their_order() {
 }
 
 #[tokio::test]
-async fn a_chain_without_entries_is_a_chain() {
+async fn chain_without_entries_is_chain() {
     let mut fixture = Fixture::new();
     fixture.publish(files_of(document(1, &[]), &[])).await;
     assert!(fixture.updater.handle.is_ready());
@@ -130,7 +130,7 @@ async fn a_chain_without_entries_is_a_chain() {
 }
 
 #[tokio::test]
-async fn the_same_files_again_change_nothing() {
+async fn unchanged_files_change_nothing() {
     let mut fixture = Fixture::new();
     let files = files_of(document(1, &[entry("a", scripted())]), &[scripted()]);
     fixture.publish(files.clone()).await;
@@ -140,7 +140,7 @@ async fn the_same_files_again_change_nothing() {
 }
 
 #[tokio::test]
-async fn what_has_not_changed_keeps_its_instances_state_and_health() {
+async fn unchanged_entry_keeps_instances_state_and_health() {
     let mut fixture = Fixture::new();
     let first = [
         entry("same", scripted()),
@@ -183,7 +183,7 @@ async fn what_has_not_changed_keeps_its_instances_state_and_health() {
 }
 
 #[tokio::test]
-async fn a_kept_entry_needs_its_bytes_no_more() {
+async fn kept_entry_needs_its_bytes_no_longer() {
     let mut fixture = Fixture::new();
     fixture
         .publish(files_of(document(1, &[entry("a", scripted())]), &[scripted()]))
@@ -195,7 +195,7 @@ async fn a_kept_entry_needs_its_bytes_no_more() {
 }
 
 #[tokio::test]
-async fn state_of_an_entry_that_is_gone_is_dropped() {
+async fn state_of_entry_that_is_gone_is_dropped() {
     let mut fixture = Fixture::new();
     let files = |generation, names: &[&str]| {
         let entries: Vec<_> = names.iter().map(|name| entry(name, scripted())).collect();
@@ -209,7 +209,7 @@ async fn state_of_an_entry_that_is_gone_is_dropped() {
 }
 
 #[tokio::test]
-async fn entries_are_chosen_by_the_labels_that_the_pod_has_now() {
+async fn entries_are_chosen_by_labels_that_pod_has_now() {
     let mut labels = Mount::new();
     labels.publish([(files::LABELS, b"shard=\"0\"\n".to_vec())]);
     let path = labels.path().join(files::LABELS);
@@ -242,7 +242,7 @@ async fn entries_are_chosen_by_the_labels_that_the_pod_has_now() {
 }
 
 #[tokio::test]
-async fn workers_prepare_before_a_chain_is_in_force_and_may_refuse_it() {
+async fn workers_prepare_before_chain_is_in_force_and_may_refuse_it() {
     let mut fixture = Fixture::new();
     let handle = Arc::clone(&fixture.updater.handle);
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -270,7 +270,7 @@ async fn workers_prepare_before_a_chain_is_in_force_and_may_refuse_it() {
 }
 
 #[tokio::test]
-async fn workers_that_hang_refuse_a_chain() {
+async fn workers_that_hang_refuse_chain() {
     let mut fixture = Fixture::new();
     fixture.updater.prepare = Arc::new(|_| std::future::pending().boxed());
     fixture.updater.timing.prepare = Duration::from_millis(1);
@@ -287,7 +287,7 @@ async fn workers_that_hang_refuse_a_chain() {
 }
 
 #[tokio::test]
-async fn status_tells_of_a_quarantine() {
+async fn status_tells_of_quarantine() {
     let mut fixture = Fixture::new();
     fixture
         .publish(files_of(document(1, &[entry("a", scripted())]), &[scripted()]))
@@ -327,7 +327,7 @@ async fn status_tells_of_a_quarantine() {
 }
 
 #[tokio::test]
-async fn a_chain_is_the_first_if_the_sidecar_before_had_no_other() {
+async fn chain_is_first_if_sidecar_before_had_no_other() {
     let state = tempfile::tempdir().unwrap();
     let chain = |generation, name| files_of(document(generation, &[entry(name, scripted())]), &[scripted()]);
     for (generation, name, is_first) in [(1, "a", true), (2, "a", true), (3, "b", false), (4, "b", false)] {
@@ -338,7 +338,7 @@ async fn a_chain_is_the_first_if_the_sidecar_before_had_no_other() {
 }
 
 #[tokio::test]
-async fn a_second_chain_is_known_to_the_sidecar_after_that() {
+async fn second_chain_is_known_to_sidecar_after_that() {
     let state = tempfile::tempdir().unwrap();
     let chain = |generation, name| files_of(document(generation, &[entry(name, scripted())]), &[scripted()]);
     let mut fixture = Fixture::after(Past::open(state.path()).unwrap());

@@ -9,7 +9,7 @@ fn read(method: &str, target: &str, endpoints: &[&str]) -> Result<Destination, D
         headers.append(ENDPOINT, HeaderValue::from_str(endpoint).unwrap());
     }
     let method: Method = method.parse().unwrap();
-    let way = Way::of(&method, &headers);
+    let way = way_of(&method, &headers);
     Destination::read(way, &target.parse().unwrap(), &headers)
 }
 
@@ -44,7 +44,7 @@ fn goes(case: Case) {
 }
 
 #[test]
-fn an_absolute_target_says_where_it_goes() {
+fn absolute_target_says_where_it_goes() {
     goes((
         "GET",
         "http://a.example/p?q",
@@ -90,7 +90,7 @@ fn an_absolute_target_says_where_it_goes() {
 }
 
 #[test]
-fn the_header_and_connect_say_where_it_goes() {
+fn header_and_connect_say_where_it_goes() {
     goes((
         "GET",
         "/other?x",
@@ -120,7 +120,7 @@ fn the_header_and_connect_say_where_it_goes() {
 }
 
 #[test]
-fn what_is_not_clear_is_refused() {
+fn unclear_destination_is_refused() {
     use DestinationError as E;
     for (method, target, endpoints, expected) in [
         ("GET", "/p", &[][..], E::NoTarget),
@@ -161,7 +161,7 @@ fn what_is_not_clear_is_refused() {
 }
 
 #[test]
-fn odd_spellings_of_an_address_are_refused() {
+fn odd_spellings_of_address_are_refused() {
     for host in [
         "2130706433",
         "0x7f000001",
@@ -205,7 +205,7 @@ fn odd_spellings_of_an_address_are_refused() {
 
 proptest! {
     #[test]
-    fn no_host_is_read_in_two_ways(host in "[0-9a-fxX.:\\[\\]%@-]{0,20}") {
+    fn hosts_have_one_reading(host in "[0-9a-fxX.:\\[\\]%@-]{0,20}") {
         // What comes out means the same when it is read again, and is either an address or no number in any reading.
         if let Ok(name) = server_name(&host) {
             let text = name.to_str().into_owned();

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::record::Record;
+use crate::observe::record::Record;
 
 /// What is known of a tunnel.
 pub(super) struct Flow {
@@ -71,7 +71,6 @@ impl Flow {
     }
 }
 
-/// The target's side.
 pub(super) struct Metered<S> {
     stream: S,
     flow: Rc<Flow>,

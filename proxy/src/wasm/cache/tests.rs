@@ -26,7 +26,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn what_was_written_is_read_back_also_after_a_restart() {
+fn cached_artifact_is_read_back_after_restart() {
     let (_parent, path) = directory();
     Cache::open(&path)
         .expect("a cache")
@@ -57,7 +57,7 @@ fn directory_key_and_artifacts_are_ours_alone() {
 }
 
 #[test]
-fn a_changed_byte_anywhere_is_refused() {
+fn changed_byte_anywhere_is_refused() {
     let (_parent, path) = directory();
     let cache = Cache::open(&path).expect("a cache");
     cache.write("a", &artifact("code")).expect("written");
@@ -78,7 +78,7 @@ fn a_changed_byte_anywhere_is_refused() {
 }
 
 #[test]
-fn an_artifact_can_not_pass_for_another_plugins() {
+fn artifact_can_not_pass_for_another_plugins() {
     let (_parent, path) = directory();
     let cache = Cache::open(&path).expect("a cache");
     cache.write("a", &artifact("code")).expect("written");
@@ -87,7 +87,7 @@ fn an_artifact_can_not_pass_for_another_plugins() {
 }
 
 #[test]
-fn an_artifact_sealed_with_another_key_is_refused() {
+fn artifact_sealed_with_another_key_is_refused() {
     let ((_one, ours), (_two, theirs)) = (directory(), directory());
     Cache::open(&theirs)
         .expect("a cache")
@@ -99,7 +99,7 @@ fn an_artifact_sealed_with_another_key_is_refused() {
 }
 
 #[test]
-fn a_directory_that_others_may_write_to_is_refused() {
+fn directory_that_others_may_write_to_is_refused() {
     let (_parent, path) = directory();
     Cache::open(&path).expect("a cache");
     for open in [0o770, 0o707] {
@@ -110,7 +110,7 @@ fn a_directory_that_others_may_write_to_is_refused() {
 }
 
 #[test]
-fn a_key_that_others_may_read_is_refused_and_so_is_a_broken_one() {
+fn key_that_others_may_read_is_refused_and_so_is_broken_one() {
     let (_parent, path) = directory();
     Cache::open(&path).expect("a cache");
     let key = path.join(KEY_FILE);
@@ -134,7 +134,7 @@ fn a_key_that_others_may_read_is_refused_and_so_is_a_broken_one() {
 }
 
 #[test]
-fn a_symbolic_link_in_place_of_the_directory_is_refused() {
+fn symbolic_link_in_place_of_directory_is_refused() {
     let (parent, path) = directory();
     let real = parent.path().join("real");
     fs::create_dir(&real).expect("made");
@@ -149,7 +149,7 @@ fn a_symbolic_link_in_place_of_the_directory_is_refused() {
 }
 
 #[test]
-fn caches_opened_at_once_agree_on_the_key() {
+fn caches_opened_at_once_agree_on_key() {
     let (_parent, path) = directory();
     std::thread::scope(|scope| {
         for number in 0..8 {
@@ -170,7 +170,7 @@ fn caches_opened_at_once_agree_on_the_key() {
 }
 
 #[test]
-fn the_longest_unused_artifacts_go_first() {
+fn longest_unused_artifacts_go_first() {
     let (_parent, path) = directory();
     let cache = Cache::open(&path).expect("a cache");
     let aged = |name: &str, seconds: u64| {

@@ -46,7 +46,6 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// A full bucket.
     pub(super) const fn new(rule: Rule, now_ms: u64) -> Self {
         Self {
             rule,

@@ -13,8 +13,6 @@ use crate::wasm::reports::Reports;
 
 mod admission;
 
-pub(crate) use admission::Held;
-
 /// State, metrics and log of an entry. Shared by its instances on all threads.
 #[derive(Debug)]
 pub struct EntryState {
@@ -59,7 +57,6 @@ impl EntryState {
         &self.clock
     }
 
-    /// The entry's metrics.
     #[must_use]
     pub const fn series(&self) -> &SeriesSet {
         &self.series
@@ -71,7 +68,6 @@ impl EntryState {
         &self.reports
     }
 
-    /// The entry's log.
     #[must_use]
     pub const fn log(&self) -> &PluginLog {
         &self.log

@@ -31,7 +31,7 @@ fn ms(milliseconds: u64) -> Duration {
 }
 
 #[test]
-fn a_new_bucket_is_full_and_then_waits_exactly_as_long_as_it_says() {
+fn new_bucket_is_full_and_then_waits_exactly_as_long_as_it_says() {
     let (state, clock) = entry();
     let one = [claim("b", 3, 1000, 2, 1)];
     assert_eq!(state.take(one.clone()), Ok(Grant::Granted));
@@ -50,7 +50,7 @@ fn a_new_bucket_is_full_and_then_waits_exactly_as_long_as_it_says() {
 }
 
 #[test]
-fn a_bucket_never_holds_more_than_its_burst() {
+fn bucket_never_holds_more_than_its_burst() {
     let (state, clock) = entry();
     clock.advance(ms(3_600_000));
     assert_eq!(state.take([claim("b", 1000, 1, 5, 5)]), Ok(Grant::Granted));
@@ -81,7 +81,7 @@ fn claims_on_one_key_add_up() {
 }
 
 #[test]
-fn a_changed_limit_keeps_the_fill_level_in_proportion() {
+fn changed_limit_keeps_fill_level_in_proportion() {
     let (state, _) = entry();
     assert_eq!(state.take([claim("b", 10, 1000, 10, 5)]), Ok(Grant::Granted));
     // Half full stays half full: 50 of 100.
@@ -92,7 +92,7 @@ fn a_changed_limit_keeps_the_fill_level_in_proportion() {
 }
 
 #[test]
-fn the_largest_numbers_do_not_overflow() {
+fn largest_numbers_do_not_overflow() {
     let (state, clock) = entry();
     let largest = claim("b", u32::MAX, u32::MAX, u32::MAX, u32::MAX);
     assert_eq!(state.take([largest.clone()]), Ok(Grant::Granted));
@@ -124,7 +124,7 @@ fn numbers_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_counter_stays_between_zero_and_its_maximum() {
+fn counter_stays_between_zero_and_its_maximum() {
     let (state, _) = entry();
     assert_eq!(state.add("c", 2, Some(2)), Ok(Some(2)));
     assert_eq!(state.add("c", 1, Some(2)), Ok(None));
@@ -138,7 +138,7 @@ fn a_counter_stays_between_zero_and_its_maximum() {
 }
 
 #[test]
-fn a_window_forgets_slot_by_slot() {
+fn window_forgets_slot_by_slot() {
     let (state, clock) = entry();
     assert_eq!(state.window_add("w", 1000, 10, 5), Ok(5));
     clock.advance(ms(950));
@@ -156,14 +156,14 @@ fn a_window_forgets_slot_by_slot() {
 }
 
 #[test]
-fn a_window_of_another_shape_starts_empty() {
+fn window_of_another_shape_starts_empty() {
     let (state, _) = entry();
     assert_eq!(state.window_add("w", 1000, 10, 5), Ok(5));
     assert_eq!(state.window_add("w", 1000, 5, 1), Ok(1));
 }
 
 #[test]
-fn a_cell_is_written_by_the_one_who_knows_its_version() {
+fn cell_is_written_by_one_who_knows_its_version() {
     let (state, _) = entry();
     assert_eq!(state.get("k"), Ok(None));
     assert_eq!(state.compare_and_swap("k", 1, b"x".to_vec()), Ok(None));
@@ -182,7 +182,7 @@ fn a_cell_is_written_by_the_one_who_knows_its_version() {
 }
 
 #[test]
-fn a_key_has_one_kind_until_it_is_removed() {
+fn key_has_one_kind_until_it_is_removed() {
     let (state, _) = entry();
     assert_eq!(state.add("x", 1, None), Ok(Some(1)));
     assert_eq!(state.take([claim("x", 1, 1, 1, 1)]), Err(StateError::WrongKind));
@@ -209,7 +209,7 @@ fn keys_and_values_are_bounded_in_size() {
 }
 
 #[test]
-fn a_key_too_many_is_refused_and_the_others_go_on() {
+fn key_too_many_is_refused_and_others_go_on() {
     let (state, _) = entry();
     for number in 0..MAX_KEYS {
         assert_eq!(state.add(&number.to_string(), 1, None), Ok(Some(1)));
@@ -249,7 +249,7 @@ fn keys_that_hold_nothing_make_room() {
 }
 
 #[test]
-fn a_question_changes_nothing_and_answers_as_if() {
+fn peek_answers_and_changes_nothing() {
     let (state, _) = entry();
     assert_eq!(state.peek_add("c", 2, None), Ok(Some(2)));
     assert_eq!(state.peek_add("c", 2, Some(1)), Ok(None));
@@ -289,7 +289,7 @@ proptest! {
     /// In any stretch from the start, a bucket grants at most its burst and what came back since; and after the wait that it
     /// names, it grants.
     #[test]
-    fn a_bucket_grants_what_its_rule_allows_and_not_less(
+    fn bucket_grants_what_its_rule_allows_and_not_less(
         limit in 1_u32..50,
         interval_ms in 1_u32..3000,
         burst in 20_u32..60,
@@ -325,7 +325,7 @@ proptest! {
 
     /// A window is the sum of what was added in its slots, reckoned the slow way.
     #[test]
-    fn a_window_is_the_sum_over_its_slots(
+    fn window_is_sum_over_its_slots(
         length_ms in 1_u32..2000,
         slots in 1_u32..=64,
         adds in prop::collection::vec((0_u64..700, 0_u64..10), 1..100),

@@ -1,10 +1,10 @@
 //! From the words of `ctrlmesh:plugin@0.1` to the host's own and back; what a guest says is validated on the way.
 
-use crate::exchange::RequestView;
-use crate::verdict::{
+use crate::plugin::verdict::{
     self, Answer, BodyShape, Cause, Details, Failure, MatchRule, Outcome, Phases, Refusal, RequestAction, RequestEdit,
     RequestVerdict, Reset, ResponseAction, ResponseEdit, ResponseVerdict, Subscription,
 };
+use crate::plugin::view::RequestView;
 use crate::wasm::bindings::v0_1::ctrlmesh::plugin::types;
 use crate::wasm::instance::EntryConfig;
 use crate::wasm::validate::{self, TextBudget};

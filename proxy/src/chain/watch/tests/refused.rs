@@ -245,7 +245,7 @@ async fn bad_plugins() {
 }
 
 #[tokio::test]
-async fn a_packed_plugin_is_as_good_as_a_plain_one() {
+async fn packed_plugin_is_as_good_as_plain_one() {
     let mut fixture = Fixture::new();
     let file = packed(scripted(), compress_to_vec(scripted(), CompressionLevel::Fastest));
     let chain = (files::CHAIN.to_owned(), document(1, &[entry("a", scripted())]));
@@ -254,7 +254,7 @@ async fn a_packed_plugin_is_as_good_as_a_plain_one() {
 }
 
 #[tokio::test]
-async fn signatures_are_required_once_a_key_is_set() {
+async fn signatures_are_required_once_key_is_set() {
     let (key, other) = (SigningKey::generate().unwrap(), SigningKey::generate().unwrap());
     let mut fixture = Fixture::with_place(|place| place.public_keys = Some(key.public_key().into()));
     let signed = |generation, key: &SigningKey| {
@@ -289,7 +289,7 @@ async fn signatures_are_required_once_a_key_is_set() {
 }
 
 #[tokio::test]
-async fn a_document_that_is_wrong_is_not_even_parsed_without_its_signature() {
+async fn document_that_is_wrong_is_not_even_parsed_without_its_signature() {
     let key = SigningKey::generate().unwrap();
     let mut fixture = Fixture::with_place(|place| place.public_keys = Some(key.public_key().into()));
     fixture.publish(raw("{ nonsense")).await;
@@ -321,7 +321,7 @@ async fn malformed_and_missing_labels_are_refused() {
 }
 
 #[tokio::test]
-async fn what_was_refused_is_tried_again_when_something_changed_and_not_before() {
+async fn refused_chain_is_tried_again_only_after_a_change() {
     let mut fixture = Fixture::new();
     let chain = document(1, &[entry("a", scripted())]);
     fixture.publish(files_of(chain.clone(), &[])).await;
@@ -335,7 +335,7 @@ async fn what_was_refused_is_tried_again_when_something_changed_and_not_before()
 }
 
 #[tokio::test]
-async fn a_directory_where_a_file_should_be_is_told() {
+async fn directory_where_file_should_be_is_told() {
     let mut fixture = Fixture::new();
     std::fs::create_dir(fixture.mount.path().join(files::CHAIN)).unwrap();
     assert_eq!(fixture.updater.update().await, Outcome::Transient);

@@ -55,7 +55,7 @@ impl Running {
 }
 
 #[tokio::test]
-async fn the_loop_follows_swaps_of_a_mounted_volume() {
+async fn chain_watch_follows_swaps_of_mounted_volume() {
     let mut running = Running::start(Mount::new(), |_| {});
     let files = |generation| files_of(document(generation, &[entry("a", scripted())]), &[scripted()]);
     for generation in 1..=3 {
@@ -69,7 +69,7 @@ async fn the_loop_follows_swaps_of_a_mounted_volume() {
 }
 
 #[tokio::test]
-async fn the_loop_reaches_the_last_of_many_rapid_swaps_and_never_goes_back() {
+async fn chain_watch_reaches_last_of_many_swaps_and_never_goes_back() {
     let mut running = Running::start(Mount::new(), |_| {});
     let handle = Arc::clone(&running.handle);
     let mut changes = handle.subscribe();
@@ -94,7 +94,7 @@ async fn the_loop_reaches_the_last_of_many_rapid_swaps_and_never_goes_back() {
 }
 
 #[tokio::test]
-async fn the_loop_follows_the_labels_of_the_pod() {
+async fn chain_watch_follows_labels_of_pod() {
     let mut labels = Mount::new();
     labels.publish([(files::LABELS, b"shard=\"0\"\n".to_vec())]);
     let path = labels.path().join(files::LABELS);

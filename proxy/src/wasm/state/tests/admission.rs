@@ -15,7 +15,7 @@ fn place(key: &str, max: u32) -> Place {
 }
 
 #[test]
-fn what_is_granted_ahead_makes_the_next_wait_longer() {
+fn grant_ahead_makes_next_wait_longer() {
     let (state, clock) = entry();
     let admit = |asks: &[Ask]| state.admit(asks, &[]).map(|(admission, _)| admission);
     assert_eq!(
@@ -33,7 +33,7 @@ fn what_is_granted_ahead_makes_the_next_wait_longer() {
 }
 
 #[test]
-fn the_ask_that_may_not_wait_is_named() {
+fn ask_that_may_not_wait_is_named() {
     let (state, _) = entry();
     let (_, _held) = state
         .admit(&[ask("a", 0), ask("a", 0), ask("b", 0), ask("b", 0)], &[])
@@ -48,7 +48,7 @@ fn the_ask_that_may_not_wait_is_named() {
 }
 
 #[test]
-fn a_place_is_free_again_when_it_is_dropped() {
+fn place_is_free_again_when_it_is_dropped() {
     let (state, _) = entry();
     let (admission, held) = state.admit(&[], &[place("p", 1)]).unwrap();
     assert_eq!(admission, Admission::Granted { wait_ms: 0 });
@@ -96,7 +96,7 @@ fn tokens_and_places_are_taken_together_or_not_at_all() {
 proptest! {
     /// What was granted, each at the moment up to which it has to wait, never outruns the bucket.
     #[test]
-    fn grants_ahead_of_time_keep_the_rate(steps in prop::collection::vec((0_u64..400, 0_u32..500), 1..80)) {
+    fn grants_ahead_of_time_keep_rate(steps in prop::collection::vec((0_u64..400, 0_u32..500), 1..80)) {
         let (state, clock) = entry();
         let (mut now, mut granted) = (0, Vec::new());
         for (pause, max_wait) in steps {

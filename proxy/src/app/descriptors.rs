@@ -1,0 +1,107 @@
+//! File descriptors: as many as the system grants, shared out so that none of the ports can use up another's.
+//!
+//! Each proxied connection may need one to a server. What is kept back is for the admin port, which must answer when all else is
+//! taken, and for files, lookups and compiling.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::config::Settings;
+use crate::observe::admin;
+use crate::upstream::MAX_LOOKUPS;
+
+/// Standard streams, event loops, listening sockets, watched directories, files being read, the compiler's pipes.
+const RESERVED: usize = 64;
+
+/// Event loop, wake-up and signal descriptors of a thread.
+const PER_WORKER: usize = 8;
+
+/// What a system without any limit is taken to grant; no sidecar holds a tenth of it.
+const UNLIMITED: u64 = 1 << 20;
+
+/// Fewer connections than these are given to no port: with a limit so low that they don't fit, some will fail.
+const MIN_CONNECTIONS: usize = 16;
+
+/// What the system grants.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Descriptors(usize);
+
+/// What each port may have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Share {
+    pub(crate) connections: usize,
+    /// Connections to servers, of all threads.
+    sockets: usize,
+}
+
+impl Share {
+    /// A place for each connection to a server, for one port.
+    pub(crate) fn sockets(self) -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(self.sockets))
+    }
+}
+
+impl Descriptors {
+    /// Raises the limit as far as this process may.
+    pub(crate) fn raise() -> Self {
+        let limit = rlimit::increase_nofile_limit(UNLIMITED).or_else(|error| {
+            tracing::warn!(%error, "failed to raise the limit of file descriptors");
+            rlimit::Resource::NOFILE.get_soft()
+        });
+        let limit = limit.unwrap_or(UNLIMITED).min(UNLIMITED);
+        Self(usize::try_from(limit).unwrap_or(usize::MAX))
+    }
+
+    /// Shares out what nobody else needs.
+    pub(crate) fn share(self, settings: &Settings) -> Share {
+        let is_external = settings.external.external_address.is_some();
+        let lookups = if is_external { 2 * MAX_LOOKUPS } else { 0 };
+        let others = RESERVED + PER_WORKER * usize::from(settings.workers) + admin::MAX_CONNECTIONS + lookups;
+        let wanted = usize::try_from(settings.max_connections).unwrap_or(usize::MAX);
+        let share = self.over(1 + usize::from(is_external), others, wanted);
+        if share.connections < wanted {
+            tracing::warn!(
+                limit = self.0,
+                max_connections = wanted,
+                connections = share.connections,
+                "--max-connections (CTRLMESH_MAX_CONNECTIONS) is lowered to what the limit of file descriptors allows; raise RLIMIT_NOFILE if clients need more"
+            );
+        }
+        share
+    }
+
+    fn over(self, ports: usize, others: usize, wanted: usize) -> Share {
+        let of_port = self.0.saturating_sub(others) / ports;
+        let connections = wanted.min((of_port / 2).max(MIN_CONNECTIONS));
+        Share {
+            connections,
+            sockets: of_port.saturating_sub(connections).max(MIN_CONNECTIONS),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_and_those_behind_them_fit_beside_all_others() {
+        for (limit, ports, connections) in [(1024, 1, 412), (1024, 2, 206), (65_536, 2, 4096), (256, 1, 28)] {
+            let (others, wanted) = (200, 4096);
+            let share = Descriptors(limit).over(ports, others, wanted);
+            assert_eq!(share.connections, connections, "{limit} for {ports}");
+            assert!(share.sockets >= share.connections);
+            assert!(
+                ports * (share.connections + share.sockets) + others <= limit,
+                "{limit} for {ports}"
+            );
+        }
+    }
+
+    #[test]
+    fn limit_that_is_too_low_leaves_few_and_none_is_raised() {
+        assert_eq!(Descriptors(100).over(1, 200, 4096).connections, MIN_CONNECTIONS);
+        assert_eq!(Descriptors(65_536).over(1, 200, 10).connections, 10);
+    }
+}

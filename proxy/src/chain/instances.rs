@@ -1,0 +1,201 @@
+//! The live plugin instances of one worker thread: one per chain entry, kept between requests, replaced after a fault.
+//!
+//! Flow: `prepare` starts what a new chain needs before it comes into force; `call` lends an instance for one call.
+//! Guarantees: a fault costs that instance only, the next call meets a fresh one; an entry in quarantine is not called.
+//! Leaves what follows from a fault (closed or open) to `phases`.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::handle::ChainHandle;
+use super::health::Admission;
+use super::metrics::CallMetrics;
+use super::snapshot::{Entry, EntryId, Snapshot};
+use crate::wasm::{self, Engine, Fault, Instance};
+
+pub(crate) struct Instances {
+    engine: Arc<Engine>,
+    chain: Arc<ChainHandle>,
+    slots: RefCell<HashMap<EntryId, Slot>>,
+}
+
+struct Slot {
+    entry: Weak<Entry>,
+    /// Empty after a fault, and while the instance is lent.
+    instance: Option<Instance>,
+    metrics: CallMetrics,
+}
+
+/// Which call is made, for its counter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Phase {
+    Request,
+    Response,
+    Complete,
+    /// A question without effects; not counted as a call.
+    Recheck,
+}
+
+/// Why a call gave no answer.
+#[derive(Debug)]
+pub(crate) enum CallError {
+    Fault(Fault),
+    /// It failed too often and is not called for a while.
+    Quarantined,
+}
+
+impl std::fmt::Display for CallError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Fault(fault) => fault.fmt(f),
+            Self::Quarantined => f.write_str("quarantined after repeated faults; see /status"),
+        }
+    }
+}
+
+impl Instances {
+    pub(crate) fn new(engine: Arc<Engine>, chain: Arc<ChainHandle>) -> Self {
+        Self {
+            engine,
+            chain,
+            slots: RefCell::default(),
+        }
+    }
+
+    /// Starts an instance for each entry that has none, and forgets entries that no chain and no request holds any more.
+    ///
+    /// # Errors
+    /// The first entry whose plugin does not start on this thread, by name.
+    pub(crate) fn prepare(&self, snapshot: &Snapshot) -> Result<(), (String, Fault)> {
+        self.forget_retired();
+        for entry in snapshot.entries() {
+            if self.is_ready(entry) {
+                continue;
+            }
+            let started = self.start(entry).or_else(|fault| match fault {
+                Fault::ProcessMemory { .. } if self.make_room(|id| snapshot.has(id)) => self.start(entry),
+                fault => Err(fault),
+            });
+            self.give_back(entry, started.map_err(|fault| (entry.name.clone(), fault))?);
+        }
+        Ok(())
+    }
+
+    /// Forgets entries that no chain and no request holds any more.
+    pub(crate) fn forget_retired(&self) {
+        self.slots.borrow_mut().retain(|_, slot| slot.entry.strong_count() > 0);
+    }
+
+    /// Whether the entry has an instance; it may be that of an equal entry of an earlier chain.
+    fn is_ready(&self, entry: &Arc<Entry>) -> bool {
+        let mut slots = self.slots.borrow_mut();
+        let Some(slot) = slots.get_mut(&entry.id).filter(|slot| slot.instance.is_some()) else {
+            return false;
+        };
+        slot.entry = Arc::downgrade(entry);
+        true
+    }
+
+    /// Ends instances of entries that are not kept, and tells whether there were any. A request that still needs one starts it
+    /// again.
+    pub(crate) fn make_room(&self, is_kept: impl Fn(EntryId) -> bool) -> bool {
+        let mut slots = self.slots.borrow_mut();
+        let others = slots.iter_mut().filter(|(id, _)| !is_kept(**id));
+        others.filter_map(|(_, slot)| slot.instance.take()).count() > 0
+    }
+
+    fn start(&self, entry: &Entry) -> Result<Instance, Fault> {
+        Instance::start(&self.engine, &entry.plugin, &entry.config, &entry.state).map(|(instance, _)| instance)
+    }
+
+    /// Calls the entry's instance.
+    ///
+    /// # Errors
+    /// What went wrong; it is already counted and held against the entry.
+    pub(crate) fn call<R>(
+        &self,
+        entry: &Arc<Entry>,
+        phase: Phase,
+        call: impl FnOnce(&mut Instance) -> Result<R, Fault>,
+    ) -> Result<R, CallError> {
+        let admission = entry.health.admit(Instant::now);
+        if admission == Admission::Quarantined {
+            self.chain.metrics().skipped(&entry.name);
+            return Err(CallError::Quarantined);
+        }
+        let lent = self
+            .slots
+            .borrow_mut()
+            .get_mut(&entry.id)
+            .and_then(|slot| slot.instance.take());
+        let begun = Instant::now();
+        let (mut instance, start) = match lent {
+            Some(instance) => (instance, begun),
+            None => {
+                let started = self.start(entry);
+                let instance = started.map_err(|fault| self.failed(entry, admission, begun.elapsed(), fault))?;
+                (instance, Instant::now())
+            }
+        };
+        let answer = call(&mut instance);
+        let spent = start.elapsed();
+        match answer {
+            Ok(answer) => {
+                self.give_back(entry, instance);
+                entry.health.record_ok(admission, Instant::now);
+                self.count(entry.id, phase, spent.as_secs_f64());
+                Ok(answer)
+            }
+            Err(fault) => Err(self.failed(entry, admission, begun.elapsed(), fault)),
+        }
+    }
+
+    /// Holds an answer against the entry that turned out to be impossible to apply.
+    pub(crate) fn invalid(&self, entry: &Entry, what: String) -> CallError {
+        let origin = wasm::Origin {
+            digest: entry.plugin.digest.clone(),
+            entry: entry.name.clone(),
+            phase: wasm::Phase::OnRequest,
+        };
+        self.failed(
+            entry,
+            Admission::Call,
+            Duration::ZERO,
+            Fault::Invalid {
+                origin: Box::new(origin),
+                what,
+            },
+        )
+    }
+
+    fn failed(&self, entry: &Entry, admission: Admission, time_lost: Duration, fault: Fault) -> CallError {
+        self.chain.record_fault(entry, admission, time_lost, &fault);
+        CallError::Fault(fault)
+    }
+
+    fn give_back(&self, entry: &Arc<Entry>, instance: Instance) {
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.entry(entry.id).or_insert_with(|| Slot {
+            entry: Arc::downgrade(entry),
+            instance: None,
+            metrics: self.chain.metrics().calls(&entry.name),
+        });
+        slot.instance = Some(instance);
+    }
+
+    fn count(&self, id: EntryId, phase: Phase, seconds: f64) {
+        if let Some(slot) = self.slots.borrow().get(&id) {
+            match phase {
+                Phase::Request => slot.metrics.requests.inc(),
+                Phase::Response => slot.metrics.responses.inc(),
+                Phase::Complete => slot.metrics.completions.inc(),
+                Phase::Recheck => return,
+            };
+            slot.metrics.seconds.inc_by(seconds);
+        }
+    }
+}

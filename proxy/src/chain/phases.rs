@@ -1,0 +1,399 @@
+//! The plugins that want one request, called phase by phase with the entry's failure policy.
+//!
+//! Flow: `on_request` in the order of the chain, `on_response` in reverse order, `on_complete` when all is over. An entry
+//! that fails is skipped (`onFailure: Open`) or answers for the request (`Closed`). Leaves applying the edits to `edit`.
+
+mod touches;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ctrlmesh_contract::FailurePolicy;
+use http::{HeaderMap, response};
+
+use crate::chain::instances::{CallError, Instances, Phase};
+use crate::chain::touched::{self, Effect, NamedTouch, Touch, TouchedRequests};
+use crate::chain::{Entry, EntryId, Matched, Snapshot};
+use crate::connection::Connection;
+use crate::plugin::verdict::{
+    self, BodyShape, Outcome, RequestAction, RequestEdit, Reset, ResponseAction, ResponseEdit,
+};
+use crate::plugin::view::{RequestView, ResponseView};
+use crate::respond::Reply;
+
+/// The plugins that want this request, and what they are shown of it.
+pub(crate) struct Plugins {
+    snapshot: Arc<Snapshot>,
+    matched: Matched,
+    pub(crate) view: Rc<RequestView>,
+    instances: Rc<Instances>,
+    touches: RefCell<Vec<Touch>>,
+}
+
+/// The entries that shape the view.
+pub(crate) fn shaping(edits: &[Attributed]) -> impl Iterator<Item = EntryId> {
+    let shaping = edits.iter().filter(|(_, edit)| edit.shapes_view());
+    shaping.map(|(entry, _)| *entry)
+}
+
+/// What ended a watch that no entry had shaped.
+const NEW_CHAIN: &str = "new chain";
+
+/// An edit and the entry that asked for it.
+pub(crate) type Attributed = (EntryId, RequestEdit);
+
+/// Why an edit can't be applied.
+#[derive(Debug)]
+pub(crate) enum EditError {
+    /// The client's request can't be guarded.
+    Client(Reply),
+    /// This entry asked for something impossible.
+    Plugin { entry: EntryId, what: String },
+}
+
+/// What the client gets instead of the API server's answer.
+pub(crate) enum Stop {
+    Reply(Reply),
+    Answer(verdict::Answer),
+    Reset(Reset),
+    /// The port is closed for so long, and every client connection.
+    RefuseConnections(Duration),
+}
+
+impl From<Reply> for Stop {
+    fn from(reply: Reply) -> Self {
+        Self::Reply(reply)
+    }
+}
+
+/// What the request phase decided.
+pub(crate) enum RequestDecision {
+    Proceed(Vec<Attributed>),
+    Stop(Stop),
+}
+
+/// What the response phase decided.
+enum ResponseDecision {
+    Proceed {
+        edits: Vec<ResponseEdit>,
+        shapes: Vec<BodyShape>,
+    },
+    Stop(Stop),
+}
+
+impl Plugins {
+    pub(crate) fn new(
+        snapshot: Arc<Snapshot>,
+        matched: Matched,
+        view: Rc<RequestView>,
+        instances: Rc<Instances>,
+    ) -> Self {
+        Self {
+            snapshot,
+            matched,
+            view,
+            instances,
+            touches: RefCell::default(),
+        }
+    }
+
+    /// Whether the chain that the request began with was the first.
+    pub(crate) fn is_of_first_chain(&self) -> bool {
+        self.snapshot.is_first()
+    }
+
+    /// Asks every entry that subscribed to requests, with its delays.
+    pub(crate) async fn on_request(&self) -> RequestDecision {
+        let mut edits = Vec::new();
+        for entry in self.snapshot.on_request(self.matched) {
+            let verdict = self
+                .instances
+                .call(entry, Phase::Request, |it| it.on_request(&self.view, false));
+            let verdict = match verdict {
+                Ok(verdict) => verdict,
+                Err(error) => match self.answer_if_closed(entry, &error) {
+                    Some(reply) => return RequestDecision::Stop(reply.into()),
+                    None => continue,
+                },
+            };
+            self.touch(
+                entry,
+                touches::of_request(&verdict, self.view.memory.take_named_rules()),
+            );
+            wait(verdict.delay).await;
+            match verdict.action {
+                RequestAction::Proceed(more) => edits.extend(more.into_iter().map(|edit| (entry.id, edit))),
+                RequestAction::Refuse(refusal) => return RequestDecision::Stop(Reply::refusal(&refusal).into()),
+                RequestAction::Reset(how) => return RequestDecision::Stop(Stop::Reset(how)),
+                RequestAction::Answer(answer) => return RequestDecision::Stop(Stop::Answer(answer)),
+                RequestAction::RefuseConnections(length) => {
+                    return RequestDecision::Stop(Stop::RefuseConnections(length));
+                }
+            }
+        }
+        RequestDecision::Proceed(edits)
+    }
+
+    /// An entry's edit could not be applied: what follows by its failure policy. `None`: leave its edits out.
+    fn reject_edit(&self, id: EntryId, what: String) -> Option<Reply> {
+        let entry = self.snapshot.entries().iter().find(|entry| entry.id == id)?;
+        self.answer_if_closed(entry, &self.instances.invalid(entry, what))
+    }
+
+    /// The answer to a failed call if the entry is closed on failure.
+    fn answer_if_closed(&self, entry: &Entry, error: &CallError) -> Option<Reply> {
+        match entry.on_failure {
+            FailurePolicy::Closed => {
+                self.touch(entry, [(String::new(), Effect::Failed)]);
+                Some(Reply::plugin_failed(
+                    &entry.name,
+                    &entry.plugin.digest,
+                    &error.to_string(),
+                ))
+            }
+            FailurePolicy::Open => None,
+        }
+    }
+
+    fn touch(&self, entry: &Entry, done: impl IntoIterator<Item = (String, Effect)>) {
+        let entry = Some(entry.id);
+        let touches = done.into_iter().map(|(rule, effect)| Touch { entry, rule, effect });
+        self.touches.borrow_mut().extend(touches);
+    }
+
+    /// The view that these entries shape is another one now: the client is told 410.
+    pub(crate) fn expired(&self, shaping: impl Iterator<Item = EntryId>) {
+        self.touch_once(shaping, Effect::Expired);
+        let mut touches = self.touches.borrow_mut();
+        if !touches.iter().any(|touch| touch.effect == Effect::Expired) {
+            touches.push(Touch {
+                entry: None,
+                rule: String::new(),
+                effect: Effect::Expired,
+            });
+        }
+    }
+
+    fn touch_once(&self, entries: impl Iterator<Item = EntryId>, effect: Effect) {
+        let mut touches = self.touches.borrow_mut();
+        for entry in entries {
+            let entry = Some(entry);
+            let is_known = touches
+                .iter()
+                .any(|touch| touch.entry == entry && touch.effect == effect);
+            if !is_known {
+                let rule = String::new();
+                touches.push(Touch { entry, rule, effect });
+            }
+        }
+    }
+
+    fn told<'t>(&'t self, touches: &'t [Touch]) -> impl Iterator<Item = NamedTouch<'t>> {
+        touches.iter().map(|touch| {
+            let entries = self.snapshot.entries();
+            let entry = touch.entry.and_then(|id| entries.iter().find(|entry| entry.id == id));
+            NamedTouch {
+                entry: entry.map_or(NEW_CHAIN, |entry| &entry.name),
+                rule: &touch.rule,
+                effect: touch.effect,
+            }
+        })
+    }
+
+    /// What was done to the request, for the access log; empty: nothing.
+    pub(crate) fn describe(&self) -> String {
+        touched::describe(self.told(&self.touches.borrow()))
+    }
+
+    /// The same for `/status`.
+    pub(crate) fn note_touched(&self, touched: &TouchedRequests, status: u16) {
+        let touches = self.touches.borrow();
+        if !touches.is_empty() {
+            touched.note(self.told(&touches), &self.view, status);
+        }
+    }
+
+    /// What `apply` makes of the edits; those of headers are applied here. An entry whose edit is impossible is left out, or
+    /// answers for the request.
+    pub(crate) fn apply_edits<T>(
+        &self,
+        edits: &mut Vec<Attributed>,
+        headers: &mut HeaderMap,
+        apply: impl Fn(&[Attributed]) -> Result<T, EditError>,
+    ) -> Result<T, Reply> {
+        let edited = loop {
+            match apply(edits) {
+                Ok(edited) => break edited,
+                Err(EditError::Client(reply)) => return Err(reply),
+                Err(EditError::Plugin { entry, what }) => match self.reject_edit(entry, what) {
+                    Some(reply) => return Err(reply),
+                    None => edits.retain(|(owner, _)| *owner != entry),
+                },
+            }
+        };
+        // Only now: what an entry that is left out wanted to set must not stay.
+        edit_headers(headers, edits);
+        self.touch_once(edits.iter().map(|(entry, _)| *entry), Effect::Edited);
+        Ok(edited)
+    }
+
+    /// The response phase: edits the head, and tells how the body is to be shaped.
+    pub(crate) async fn edit_response(
+        &self,
+        head: &mut response::Parts,
+        connection: &Connection,
+    ) -> Result<Vec<BodyShape>, Stop> {
+        if !self.wants_response() {
+            return Ok(Vec::new());
+        }
+        let view = Rc::new(ResponseView {
+            status: head.status,
+            headers: head.headers.clone(),
+        });
+        match self.on_response(&view).await {
+            ResponseDecision::Proceed { edits, shapes } => {
+                apply_head(&mut head.headers, &edits, connection);
+                Ok(shapes)
+            }
+            ResponseDecision::Stop(stop) => Err(stop),
+        }
+    }
+
+    /// Asks every entry that subscribed to responses, last first.
+    async fn on_response(&self, head: &Rc<ResponseView>) -> ResponseDecision {
+        let mut edits = Vec::new();
+        let mut shapes = Vec::new();
+        for entry in self.snapshot.on_response(self.matched) {
+            let verdict = self
+                .instances
+                .call(entry, Phase::Response, |it| it.on_response(&self.view, head));
+            let verdict = match verdict {
+                Ok(verdict) => verdict,
+                Err(error) => match self.answer_if_closed(entry, &error) {
+                    Some(reply) => return ResponseDecision::Stop(reply.into()),
+                    None => continue,
+                },
+            };
+            self.touch(
+                entry,
+                touches::of_response(&verdict, self.view.memory.take_named_rules()),
+            );
+            wait(verdict.delay).await;
+            match verdict.action {
+                ResponseAction::Proceed { edits: more, body } => {
+                    edits.extend(more);
+                    shapes.extend(body);
+                }
+                ResponseAction::Replace(refusal) => return ResponseDecision::Stop(Reply::refusal(&refusal).into()),
+                ResponseAction::Reset(how) => return ResponseDecision::Stop(Stop::Reset(how)),
+                ResponseAction::Answer(answer) => return ResponseDecision::Stop(Stop::Answer(answer)),
+            }
+        }
+        ResponseDecision::Proceed { edits, shapes }
+    }
+
+    /// Whether anybody wants to see the response head.
+    fn wants_response(&self) -> bool {
+        self.snapshot.on_response(self.matched).next().is_some()
+    }
+
+    /// Tells every entry that subscribed to it how the request ended, and gives back the places that it held. A fault here
+    /// changes nothing for the client.
+    pub(crate) fn on_complete(&self, outcome: &Outcome) {
+        for entry in self.snapshot.on_complete(self.matched) {
+            // Already counted and logged by `call`.
+            let _ = self
+                .instances
+                .call(entry, Phase::Complete, |it| it.on_complete(&self.view, outcome));
+        }
+        self.view.memory.release();
+    }
+
+    /// The edits that this chain would make to an open watch now, without effects. `None` if the answer would not be a
+    /// stream at all: refused, reset, or a closed entry that fails.
+    pub(crate) fn recheck(&self) -> Option<Vec<Attributed>> {
+        let mut edits = Vec::new();
+        for entry in self.snapshot.on_request(self.matched) {
+            match self
+                .instances
+                .call(entry, Phase::Recheck, |it| it.on_request(&self.view, true))
+            {
+                Ok(verdict) => match verdict.action {
+                    RequestAction::Proceed(more) => edits.extend(more.into_iter().map(|edit| (entry.id, edit))),
+                    RequestAction::Refuse(_)
+                    | RequestAction::Reset(_)
+                    | RequestAction::Answer(_)
+                    | RequestAction::RefuseConnections(_) => return None,
+                },
+                Err(_) if entry.on_failure == FailurePolicy::Closed => return None,
+                Err(_) => {}
+            }
+        }
+        Some(edits)
+    }
+}
+
+/// Sets and removes header fields, in order.
+fn edit_headers(headers: &mut HeaderMap, edits: &[Attributed]) {
+    for (_, edit) in edits {
+        match edit {
+            RequestEdit::SetHeader(name, value) => {
+                headers.insert(name, value.clone());
+            }
+            RequestEdit::RemoveHeader(name) => {
+                headers.remove(name);
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn wait(delay: Duration) {
+    if !delay.is_zero() {
+        tokio::time::sleep(delay).await;
+    }
+}
+
+fn apply_head(headers: &mut HeaderMap, edits: &[ResponseEdit], connection: &Connection) {
+    for edit in edits {
+        match edit {
+            ResponseEdit::SetHeader(name, value) => {
+                headers.insert(name, value.clone());
+            }
+            ResponseEdit::RemoveHeader(name) => {
+                headers.remove(name);
+            }
+            ResponseEdit::CloseConnection => connection.retire_with(headers),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    #[test]
+    fn headers_are_set_replaced_and_removed() {
+        let mut headers = HeaderMap::new();
+        headers.append("x-a", HeaderValue::from_static("1"));
+        headers.append("x-a", HeaderValue::from_static("2"));
+        headers.append("x-b", HeaderValue::from_static("3"));
+        let edits = vec![
+            (
+                EntryId::unused(),
+                RequestEdit::SetHeader(HeaderName::from_static("x-a"), HeaderValue::from_static("9")),
+            ),
+            (
+                EntryId::unused(),
+                RequestEdit::RemoveHeader(HeaderName::from_static("x-b")),
+            ),
+        ];
+        edit_headers(&mut headers, &edits);
+        assert_eq!(headers.get_all("x-a").iter().collect::<Vec<_>>(), ["9"]);
+        assert!(!headers.contains_key("x-b"));
+    }
+}

@@ -1,0 +1,11 @@
+//! What is remembered of the controller from one request to the next. Shared by all worker threads.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `list_views` | the view that each client listed under, so that no watch resumes under another one |
+//! | `leader_locks` | which objects are locks of a leader election |
+//! | `leadership` | who leads, as the controller's own requests tell |
+
+pub(crate) mod leader_locks;
+pub(crate) mod leadership;
+pub(crate) mod list_views;

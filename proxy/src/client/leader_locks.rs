@@ -1,0 +1,159 @@
+//! Which requests are about the lock of the controller's own leader election (WIT `request.is-leader-lock`): plugins that
+//! delay, limit or break things leave it alone, for a controller that loses its lock restarts.
+//!
+//! A Lease is one by its kind. client-go's older locks are ConfigMaps and Endpoints with an annotation (client-go
+//! `tools/leaderelection/resourcelock/interface.go`): known by the user agent that controller-runtime gives to its leader
+//! election, and by the annotation in what is written. Once seen, a lock stays known.
+
+use std::sync::{Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use ctrlmesh_wire::{LOCK_ANNOTATION, RequestInfo, Verb};
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+
+/// What controller-runtime and client-go's examples add to the user agent (`rest.AddUserAgent(config, "leader-election")`).
+const USER_AGENT: &str = "leader-election";
+
+/// Longest body that is looked into, bytes: a lock is a few hundred.
+pub(crate) const MAX_BODY: u64 = 64 << 10;
+
+/// Locks that are remembered. A controller has one; more than these is somebody who plays.
+const MAX_LOCKS: usize = 64;
+
+/// Locks that were seen, of all threads. Read without a lock, for it is asked on the request path.
+#[derive(Debug, Default)]
+pub(crate) struct LeaderLocks {
+    known: ArcSwap<Vec<Lock>>,
+    writing: Mutex<()>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Lock {
+    resource: String,
+    namespace: String,
+    name: String,
+}
+
+impl LeaderLocks {
+    /// Whether the request is about a lock, by what its head says.
+    pub(crate) fn is_lock(&self, info: &RequestInfo<'_>, user_agent: &str) -> bool {
+        if info.group == "coordination.k8s.io" && info.resource == "leases" {
+            return true;
+        }
+        is_candidate(info) && (user_agent.contains(USER_AGENT) || self.knows(info, &info.name))
+    }
+
+    fn knows(&self, info: &RequestInfo<'_>, name: &str) -> bool {
+        !name.is_empty()
+            && self
+                .known
+                .load()
+                .iter()
+                .any(|lock| lock.name == name && lock.namespace == info.namespace && lock.resource == info.resource)
+    }
+
+    fn learn(&self, info: &RequestInfo<'_>, name: &str) {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.load();
+        if name.is_empty() || self.knows(info, name) || known.len() >= MAX_LOCKS {
+            return;
+        }
+        let mut locks = Vec::clone(&known);
+        locks.push(Lock {
+            resource: info.resource.to_string(),
+            namespace: info.namespace.to_string(),
+            name: name.to_owned(),
+        });
+        self.known.store(locks.into());
+    }
+
+    /// Whether the body of this request tells if it is about a lock. `size`: of the body, if it is known.
+    pub(crate) fn is_told_by_body(info: &RequestInfo<'_>, size: Option<u64>) -> bool {
+        let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch);
+        let is_small = size.is_some_and(|size| size > 0 && size <= MAX_BODY);
+        is_write && is_small && is_candidate(info)
+    }
+
+    /// Whether an object that is written has the annotation of a lock, which is remembered then.
+    pub(crate) fn learn_from_body(&self, info: &RequestInfo<'_>, headers: &HeaderMap, body: &Bytes) -> bool {
+        let is_lock = contains(body, LOCK_ANNOTATION.as_bytes());
+        if is_lock {
+            self.learn(info, &object_name(info, headers, body));
+        }
+        is_lock
+    }
+}
+
+fn is_candidate(info: &RequestInfo<'_>) -> bool {
+    info.group.is_empty() && matches!(&*info.resource, "configmaps" | "endpoints") && info.subresource.is_empty()
+}
+
+fn object_name(info: &RequestInfo<'_>, headers: &HeaderMap, body: &Bytes) -> String {
+    if !info.name.is_empty() {
+        return info.name.to_string();
+    }
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    ctrlmesh_wire::object_name(content_type.unwrap_or_default(), body).unwrap_or_default()
+}
+
+fn contains(text: &[u8], wanted: &[u8]) -> bool {
+    text.windows(wanted.len()).any(|window| window == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(method: &'static str, path: &'static str) -> RequestInfo<'static> {
+        RequestInfo::parse(method, path, None).unwrap()
+    }
+
+    fn write(locks: &LeaderLocks, method: &'static str, path: &'static str, text: &'static str) -> bool {
+        let (info, body) = (info(method, path), Bytes::from_static(text.as_bytes()));
+        LeaderLocks::is_told_by_body(&info, Some(body.len() as u64))
+            && locks.learn_from_body(&info, &HeaderMap::new(), &body)
+    }
+
+    const RECORD: &str =
+        r#"{"metadata":{"name":"op","annotations":{"control-plane.alpha.kubernetes.io/leader":"{}"}}}"#;
+
+    #[test]
+    fn config_map_with_annotation_is_lock_from_then_on() {
+        let locks = LeaderLocks::default();
+        let get = info("GET", "/api/v1/namespaces/a/configmaps/op");
+        assert!(!locks.is_lock(&get, ""));
+        assert!(!write(&locks, "PUT", "/api/v1/namespaces/a/configmaps/other", "{}"));
+        assert!(write(&locks, "POST", "/api/v1/namespaces/a/configmaps", RECORD));
+        assert!(locks.is_lock(&get, ""));
+        assert!(!locks.is_lock(&info("GET", "/api/v1/namespaces/b/configmaps/op"), ""));
+        assert!(!locks.is_lock(&info("GET", "/api/v1/namespaces/a/endpoints/op"), ""));
+        assert!(!locks.is_lock(&info("GET", "/api/v1/namespaces/a/configmaps"), ""));
+    }
+
+    #[test]
+    fn secret_is_never_lock_and_lease_always() {
+        let locks = LeaderLocks::default();
+        assert!(!write(&locks, "PUT", "/api/v1/namespaces/a/secrets/op", RECORD));
+        assert!(locks.is_lock(&info("PUT", "/apis/coordination.k8s.io/v1/namespaces/a/leases/op"), ""));
+        assert!(locks.is_lock(
+            &info("GET", "/api/v1/namespaces/a/endpoints/op"),
+            "manager/v0.0.0 (linux/amd64) kubernetes/1234567/leader-election"
+        ));
+        assert!(!locks.is_lock(&info("GET", "/api/v1/namespaces/a/pods/op"), "leader-election"));
+    }
+
+    #[test]
+    fn remembered_locks_are_bounded() {
+        let locks = LeaderLocks::default();
+        for _ in 0..2 {
+            locks.learn(&info("GET", "/api/v1/namespaces/a/configmaps/op"), "op");
+        }
+        assert_eq!(locks.known.load().len(), 1);
+        for number in 0..2 * MAX_LOCKS {
+            locks.learn(&info("GET", "/api/v1/namespaces/a/configmaps/op"), &number.to_string());
+        }
+        assert_eq!(locks.known.load().len(), MAX_LOCKS);
+    }
+}

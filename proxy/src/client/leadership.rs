@@ -1,0 +1,204 @@
+//! Who leads, observed from the controller's own requests about a lock that a plugin renames. `/status` shows it to the manager and
+//! to people.
+//!
+//! Flow: [`Leadership::observe_request`] when such an exchange is sent, [`LockExchange`] until its answer is there. What an answer says
+//! of leading is for [`election`] to decide.
+//!
+//! Guarantees: no other exchange is read, and none is changed or refused because of this; unreadable bodies are ignored. A holder
+//! that has not renewed in time no longer leads, whatever else was observed. Bounded: [`MAX_ELECTIONS`], [`MAX_HOLDER`], [`MAX_BODY`].
+//! Caveat: requests that bypass the sidecar are not observed.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use ctrlmesh_contract::status::LeaderElection;
+use ctrlmesh_wire::rename::Rename;
+use ctrlmesh_wire::{
+    LockRecord, Query, RequestInfo, Verb, WatchEncoding, lock_record, names_holder, watched_lock_record,
+};
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use http::response::Parts;
+use tokio::time::Instant;
+
+use crate::client::leader_locks::MAX_BODY;
+
+mod election;
+
+use election::{Asked, Election, Lock};
+
+/// Locks that are followed. A controller has one, or two while its pod changes shards; the manager reads a status of 256 KiB.
+const MAX_ELECTIONS: usize = 16;
+
+/// Characters of a holder that are kept. client-go's are a host name and a UUID.
+const MAX_HOLDER: usize = 320;
+
+/// The elections that this sidecar has heard of. Shared by the worker threads, locked by exchanges about locks alone.
+#[derive(Debug, Default)]
+pub(crate) struct Leadership {
+    elections: Mutex<Vec<Election>>,
+}
+
+/// An exchange about a lock, until its answer is there.
+pub(crate) struct LockExchange {
+    leadership: Arc<Leadership>,
+    lock: Lock,
+    asked: Asked,
+    what: What,
+}
+
+/// What an exchange can say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// Who holds the lock from now on.
+    Write,
+    Delete,
+    /// Who holds it now.
+    Read,
+    /// Who held it some time ago.
+    OldRead,
+}
+
+impl Leadership {
+    /// Listens to an exchange, if it is about a lock that is called by another name. `arrived`: when the controller asked;
+    /// `sent`: the request's body, and whether it has the lock's name.
+    pub(crate) fn observe_request(
+        self: &Arc<Self>,
+        info: &RequestInfo<'_>,
+        query: &Query<'_>,
+        rename: &Rename,
+        (sent, is_named): (&Bytes, bool),
+        arrived: Instant,
+    ) -> Option<LockExchange> {
+        let resource = resource(info)?;
+        // The name of what is created is in the body.
+        let is_about_lock = info.name == rename.from || info.verb == Verb::Create && is_named;
+        let what = what(info.verb, query, sent).filter(|_| is_about_lock)?;
+        Some(LockExchange {
+            leadership: Arc::clone(self),
+            lock: Lock {
+                resource,
+                namespace: info.namespace.to_string(),
+                name: rename.from.clone(),
+                renamed: rename.to.clone(),
+            },
+            asked: Asked {
+                at: arrived,
+                wall: SystemTime::now(),
+            },
+            what,
+        })
+    }
+
+    fn elections(&self) -> MutexGuard<'_, Vec<Election>> {
+        self.elections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what was heard of a lock.
+    fn note(&self, lock: &Lock, change: impl FnOnce(&mut Election)) {
+        let mut elections = self.elections();
+        if let Some(known) = elections.iter_mut().find(|election| election.lock == *lock) {
+            return change(known);
+        }
+        if elections.len() >= MAX_ELECTIONS {
+            let now = Instant::now();
+            let all = elections.iter().enumerate();
+            if let Some((least, _)) = all.min_by_key(|(_, election)| election.worth(now)) {
+                elections.remove(least);
+            }
+        }
+        let mut election = Election::new(lock.clone());
+        change(&mut election);
+        elections.push(election);
+    }
+
+    /// As `/status` shows them, in an order that stays.
+    pub(crate) fn statuses(&self) -> Vec<LeaderElection> {
+        let now = Instant::now();
+        let mut told: Vec<LeaderElection> = self.elections().iter().map(|election| election.told(now)).collect();
+        told.sort_by_cached_key(|it| (it.namespace.clone(), it.lock.clone(), it.resource.clone()));
+        told
+    }
+}
+
+impl LockExchange {
+    /// The answer is there, with its body.
+    pub(crate) fn observe_response(&self, head: &Parts, body: &Bytes) {
+        if !head.status.is_success() {
+            return;
+        }
+        let (asked, answered) = (self.asked, Instant::now());
+        if self.what == What::Delete {
+            return self.leadership.note(&self.lock, |it| it.deleted(asked, answered));
+        }
+        let record = is_short(body).then(|| lock_record(content_type(&head.headers), body));
+        let Some(record) = record.flatten().and_then(|record| self.own(record)) else {
+            return;
+        };
+        self.leadership.note(&self.lock, |it| match self.what {
+            What::Write | What::Delete => it.wrote(record, asked, answered),
+            What::Read => it.read(record, asked.at),
+            What::OldRead => it.saw(record),
+        });
+    }
+
+    /// An event of a watch has come.
+    pub(crate) fn observe_event(&self, encoding: WatchEncoding, event: &[u8]) {
+        let record = is_short(event).then(|| watched_lock_record(encoding, event));
+        if let Some(record) = record.flatten().and_then(|record| self.own(record)) {
+            self.leadership.note(&self.lock, |it| it.saw(record));
+        }
+    }
+
+    /// The record, if it is this lock's; not too long.
+    fn own(&self, mut record: LockRecord) -> Option<LockRecord> {
+        let is_own = record.name == self.lock.name || record.name == self.lock.renamed;
+        if let Some((end, _)) = record.holder.char_indices().nth(MAX_HOLDER) {
+            record.holder.truncate(end);
+        }
+        is_own.then_some(record)
+    }
+}
+
+/// Kinds that locks are of (client-go `resourcelock`).
+fn resource(info: &RequestInfo<'_>) -> Option<&'static str> {
+    match (&*info.group, &*info.resource) {
+        _ if !info.subresource.is_empty() => None,
+        ("coordination.k8s.io", "leases") => Some("leases.coordination.k8s.io"),
+        ("", "configmaps") => Some("configmaps"),
+        ("", "endpoints") => Some("endpoints"),
+        _ => None,
+    }
+}
+
+/// What a request's answer will say. `None`: nothing of who leads.
+fn what(verb: Verb, query: &Query<'_>, sent: &[u8]) -> Option<What> {
+    let is_there = |parameter| query.get(parameter).is_some_and(|value| !value.is_empty());
+    match verb {
+        Verb::Create | Verb::Update | Verb::Patch | Verb::Delete if is_there("dryRun") => None,
+        Verb::Create | Verb::Update => Some(What::Write),
+        Verb::Patch if is_short(sent) && names_holder(sent) => Some(What::Write),
+        Verb::Patch => Some(What::Read),
+        Verb::Delete => Some(What::Delete),
+        Verb::Watch => Some(What::OldRead),
+        // With a version, an API server may answer from its cache.
+        Verb::Get if is_there("resourceVersion") => Some(What::OldRead),
+        Verb::Get => Some(What::Read),
+        _ => None,
+    }
+}
+
+fn is_short(body: &[u8]) -> bool {
+    body.len() as u64 <= MAX_BODY
+}
+
+fn content_type(headers: &HeaderMap) -> &str {
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

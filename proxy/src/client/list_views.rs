@@ -1,0 +1,378 @@
+//! Which view each client's cache was filled under, so that a watch never resumes under another one.
+//!
+//! A reflector lists, then watches from the list's resource version. If the shard's rule changes in between, the watch
+//! would miss every object that the new rule adds, and keep every object that it takes away. So a list notes the view it
+//! was answered under, and a watch (or a later page of the list) that comes with a resource version from another view is
+//! answered 410 `Expired`: list again.
+//!
+//! A list by the same reader may have come from another part of the program, and says nothing of the cache of a watch that
+//! ended before, or of a list whose watch has yet to come. So a list, and a watch that ends without a 410 (see [`Position`]),
+//! leave a version to resume from, and a list under another view makes it stale; that many resumptions are answered 410,
+//! whatever was listed meanwhile.
+//!
+//! Until a client that was sent to list again has begun a watch, its cache holds the earlier view, and it may write by that:
+//! [`ListViews::outdated`] counts such clients, for whoever moves objects from one shard to another.
+//!
+//! Guarantees: lists note nothing, and lock nothing, while no plugin shapes lists or watches. Bounded: the oldest notes go
+//! first, and a reader has no more positions than it ever had watches open at once. Assumption: what one client does to one
+//! collection is told apart by user agent, collection and its own selectors.
+//! Caveat: notes do not survive a restart of the sidecar (docs/adr/0008).
+
+mod outdated;
+
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ctrlmesh_contract::status::StaleCache;
+use http::HeaderMap;
+use http::header::ACCEPT;
+use tokio::time::Instant;
+
+use crate::plugin::verdict::RequestEdit;
+use outdated::{Client, Outdated};
+
+/// Collections that one controller reads: hundreds at most. Each note is 32 bytes.
+const MAX_NOTES: usize = 4096;
+
+/// Lists from before the first rule leave no note. A client that has one by then watches from it before this has passed:
+/// longer than a paged list of any size takes.
+const FIRST_RULE: Duration = Duration::from_secs(300);
+
+/// The notes of all clients; shared by the worker threads, touched by lists and watches only.
+#[derive(Debug, Default)]
+pub(crate) struct ListViews {
+    used: AtomicBool,
+    /// Clients may come with versions from a process before this one.
+    inherits: AtomicBool,
+    /// When the first rule came that shapes a view, if it was not there from the start.
+    first_rule: OnceLock<Instant>,
+    hasher: RandomState,
+    notes: Mutex<Notes>,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    notes: HashMap<u64, Note>,
+    order: VecDeque<u64>,
+    outdated: Outdated,
+}
+
+/// What is known of one reader.
+#[derive(Debug, Default)]
+struct Note {
+    /// Of its last list.
+    view: u64,
+    /// Watches open now, and the most that ever were.
+    open: u16,
+    most: u16,
+    /// Lists under this view whose watch has yet to come, if it ever does.
+    listed: u16,
+    /// Positions under this view that watches which ended have left.
+    resumable: u16,
+    /// The same, but under an earlier view.
+    stale: u16,
+}
+
+/// What tells one client's reading of one collection apart.
+#[derive(Debug, Clone, Copy, Hash)]
+pub(crate) struct Reader<'a> {
+    pub(crate) user_agent: &'a [u8],
+    pub(crate) representation: Representation,
+    pub(crate) group: &'a str,
+    pub(crate) version: &'a str,
+    pub(crate) resource: &'a str,
+    pub(crate) namespace: &'a str,
+    pub(crate) label_selector: &'a str,
+    pub(crate) field_selector: &'a str,
+}
+
+/// As what objects are asked for: one program reads a collection whole and as metadata by two informers of one name
+/// (controller-runtime's `OnlyMetadata`). Lists and watches spell it differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Representation {
+    Object,
+    Metadata,
+    Table,
+}
+
+impl Representation {
+    /// By the `Accept` fields.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let asks_for = |what: &str| {
+            let mut fields = headers.get_all(ACCEPT).iter();
+            fields.any(|field| field.to_str().is_ok_and(|text| text.contains(what)))
+        };
+        if asks_for("as=PartialObjectMetadata") {
+            Self::Metadata
+        } else if asks_for("as=Table") {
+            Self::Table
+        } else {
+            Self::Object
+        }
+    }
+}
+
+/// What the list_views knows of a resource version that a client comes with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// From a list under the same view.
+    Same,
+    /// From a list under another view, or perhaps from a watch under another view.
+    Other,
+    Nothing,
+}
+
+impl Note {
+    fn list(&mut self, view: u64) {
+        if self.view != view {
+            self.view = view;
+            let left = self.resumable.saturating_add(self.listed);
+            self.stale = self.stale.saturating_add(left).min(self.most.max(1));
+            self.resumable = 0;
+            self.listed = 0;
+        }
+        // Lists without a watch, by clients without a cache, do not add up.
+        self.listed = self.listed.saturating_add(1).min(self.most.max(1));
+    }
+
+    /// Someone comes with a version: of this view if there may be one.
+    fn take(&mut self) {
+        for left in [&mut self.resumable, &mut self.listed, &mut self.stale] {
+            if *left > 0 {
+                *left -= 1;
+                return;
+            }
+        }
+    }
+
+    fn resume(&mut self, view: u64) -> Known {
+        if self.view == view && self.stale > 0 {
+            // Nobody can tell which one it is; who is refused in error lists once more.
+            self.stale -= 1;
+            return Known::Other;
+        }
+        self.take();
+        if self.view == view { Known::Same } else { Known::Other }
+    }
+
+    fn open(&mut self) {
+        self.open = self.open.saturating_add(1);
+        self.most = self.most.max(self.open);
+    }
+
+    fn end(&mut self, view: u64, leaves_position: bool) {
+        self.open = self.open.saturating_sub(1);
+        if leaves_position {
+            let positions = if self.view == view {
+                &mut self.resumable
+            } else {
+                &mut self.stale
+            };
+            *positions = positions.saturating_add(1).min(self.most.max(1));
+        }
+    }
+}
+
+impl Notes {
+    /// The note of a reader. A new one begins with this view, and with so many versions from before that are not noted.
+    fn of(&mut self, key: u64, view: u64, stale: u16) -> &mut Note {
+        if !self.notes.contains_key(&key) {
+            self.order.push_back(key);
+            if self.order.len() > MAX_NOTES
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.notes.remove(&oldest);
+            }
+        }
+        self.notes.entry(key).or_insert_with(|| Note {
+            view,
+            stale,
+            ..Note::default()
+        })
+    }
+
+    /// Watches that a reader ever had open at once, if that is known.
+    fn most(&self, key: u64) -> Option<u16> {
+        self.notes.get(&key).map(|note| note.most)
+    }
+}
+
+impl ListViews {
+    /// Notes the view that a list is answered under. `is_first_chain`: there was no other one before.
+    pub(crate) fn list<'e>(
+        &self,
+        reader: &Reader<'_>,
+        view: impl Iterator<Item = &'e RequestEdit>,
+        is_first_chain: bool,
+    ) {
+        let was_used = self.is_used();
+        let view = self.view(view);
+        if (!was_used || self.inherits()) && self.is_used() && !is_first_chain {
+            self.first_rule.get_or_init(Instant::now);
+        }
+        if self.is_used() {
+            let may_be_unnoted = self.first_rule.get().is_some_and(|since| since.elapsed() < FIRST_RULE);
+            let key = self.key(reader);
+            self.notes().of(key, view, may_be_unnoted.into()).list(view);
+        }
+    }
+
+    /// Another process served this pod before: its notes are lost, and views of it may have been shaped.
+    pub(crate) fn inherit(&self) {
+        self.inherits.store(true, Ordering::Relaxed);
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one did. Then also a view that nothing shapes may be another than the one that a client has read.
+    pub(crate) fn inherits(&self) -> bool {
+        self.inherits.load(Ordering::Relaxed)
+    }
+
+    /// Whether any view was ever shaped: then every list must leave its note, also an unshaped one.
+    pub(crate) fn is_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// What is known of the view that a later page of a list comes from.
+    pub(crate) fn page<'e>(&self, reader: &Reader<'_>, view: impl Iterator<Item = &'e RequestEdit>) -> Known {
+        let view = self.view(view);
+        match self.notes().notes.get(&self.key(reader)) {
+            Some(note) if note.view == view => Known::Same,
+            Some(_) => Known::Other,
+            None => Known::Nothing,
+        }
+    }
+
+    /// A watch that comes with a resource version. It is opened if `lets` agrees to what is known of that version's view.
+    pub(crate) fn resume<'e>(
+        self: &Arc<Self>,
+        reader: &Reader<'_>,
+        view: impl Iterator<Item = &'e RequestEdit>,
+        lets: impl FnOnce(Known) -> bool,
+    ) -> Option<Position> {
+        let (key, view) = (self.key(reader), self.view(view));
+        let mut notes = self.notes();
+        let known = notes
+            .notes
+            .get_mut(&key)
+            .map_or(Known::Nothing, |note| note.resume(view));
+        if !lets(known) {
+            let most = notes.most(key);
+            let is_given_up = notes.outdated.note_refusal(key, most, view, reader);
+            drop(notes);
+            if is_given_up {
+                warn_of(reader);
+            }
+            return None;
+        }
+        notes.of(key, view, 0).open();
+        notes.outdated.renew(key);
+        Some(self.position(key, view, reader))
+    }
+
+    /// A watch that begins with what is there: a list, by a client that gives up the position it may have had.
+    pub(crate) fn start_anew<'e>(
+        self: &Arc<Self>,
+        reader: &Reader<'_>,
+        view: impl Iterator<Item = &'e RequestEdit>,
+    ) -> Position {
+        let (key, view) = (self.key(reader), self.view(view));
+        let mut notes = self.notes();
+        let note = notes.of(key, view, 0);
+        note.take();
+        note.list(view);
+        // Its watch is this one.
+        note.listed = note.listed.saturating_sub(1);
+        note.open();
+        notes.outdated.renew(key);
+        self.position(key, view, reader)
+    }
+
+    /// Clients whose caches show an earlier view, as far as is known: those that were told, and have yet to watch again.
+    pub(crate) fn outdated(&self) -> u64 {
+        self.notes().outdated.count()
+    }
+
+    /// Those clients, the ones that have waited longest, and clients that are waited for no longer although they come back
+    /// with what they had.
+    pub(crate) fn stale_caches(&self) -> Vec<StaleCache> {
+        self.notes().outdated.told()
+    }
+
+    fn position(self: &Arc<Self>, key: u64, view: u64, reader: &Reader<'_>) -> Position {
+        Position {
+            list_views: Arc::clone(self),
+            key,
+            view,
+            client: Client::of(reader),
+            is_void: false,
+        }
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn key(&self, reader: &Reader<'_>) -> u64 {
+        self.hasher.hash_one(reader)
+    }
+
+    /// Hash of the view.
+    fn view<'e>(&self, view: impl Iterator<Item = &'e RequestEdit>) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        for edit in view.filter(|edit| edit.shapes_view()) {
+            self.used.store(true, Ordering::Relaxed);
+            edit.hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+}
+
+fn warn_of(reader: &Reader<'_>) {
+    tracing::warn!(
+        client = %String::from_utf8_lossy(reader.user_agent),
+        group = reader.group,
+        resource = reader.resource,
+        namespace = reader.namespace,
+        "a client repeats an expired watch and does not list again: hand-overs no longer wait for it, and it may still act on \
+         objects that its shard has lost; restart or fix the client"
+    );
+}
+
+/// A watch, open or about to be opened. When it is dropped, its client may come back with a resource version from it.
+#[derive(Debug)]
+pub(crate) struct Position {
+    list_views: Arc<ListViews>,
+    key: u64,
+    view: u64,
+    client: Arc<Client>,
+    is_void: bool,
+}
+
+impl Position {
+    /// A new chain shows its client something else.
+    pub(crate) fn outdate(&self) {
+        let mut notes = self.list_views.notes();
+        let most = notes.most(self.key);
+        notes.outdated.note_change(self.key, most, &self.client);
+    }
+
+    /// The client was told 410: it lists again.
+    pub(crate) fn expire(&mut self) {
+        self.is_void = true;
+    }
+}
+
+impl Drop for Position {
+    fn drop(&mut self) {
+        let mut notes = self.list_views.notes();
+        notes.of(self.key, self.view, 0).end(self.view, !self.is_void);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,15 @@
+//! What kubelet runs besides the sidecar.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `init` | `ctrlmesh-proxy init`: redirects the pod's traffic to the sidecar |
+//! | `wait_ready` | `ctrlmesh-proxy wait-ready`: waits until the sidecar beside it is ready |
+
+pub mod init;
+pub mod wait_ready;
+
+/// Writes an error to standard error, before logging is set up or where there is no log.
+#[expect(clippy::print_stderr, reason = "there is no log yet")]
+pub fn print_error(message: &str) {
+    eprintln!("ctrlmesh-proxy: {message}");
+}

@@ -1,0 +1,130 @@
+//! `ctrlmesh-proxy wait-ready`: ends when the sidecar beside it is ready. Kubelet runs it as the sidecar's `postStart` hook: containers
+//! behind it are started once the hook has ended. A startup probe would tell kubelet up to a second later.
+//!
+//! A sidecar that answers, and lacks its chain, is not waited for long: its ports are there, and connections wait for the chain. And
+//! kubelet brings no volume up to date while a hook runs, so the chain could not come.
+//!
+//! Fails if nobody answers until the time is over: kubelet then restarts the sidecar, and an Event has the reason.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::commands;
+
+/// Between two questions: what a controller's start is delayed by at most beyond need.
+const PAUSE: Duration = Duration::from_millis(20);
+/// For one answer. The sidecar answers from memory.
+const ANSWER: Duration = Duration::from_secs(1);
+/// For a sidecar that answers to become ready: to compile its plugins.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Of an answer. It names what is missing in some lines.
+const MAX_ANSWER: u64 = 16 << 10;
+
+/// Waits, and tells what it waited for in vain.
+#[must_use]
+pub fn run(address: SocketAddr, time: Duration) -> ExitCode {
+    match wait(address, time, PATIENCE) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            commands::print_error(&problem);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Blocks until `/readyz` at this address says yes, or has said no for so long.
+///
+/// # Errors
+/// Why there was no answer, when the time is over.
+fn wait(address: SocketAddr, time: Duration, patience: Duration) -> Result<(), String> {
+    let end = Instant::now() + time;
+    let mut answered = None;
+    loop {
+        let problem = match ask(address) {
+            Ok(answer) if answer.starts_with("HTTP/1.1 200 ") => return Ok(()),
+            Ok(answer) if answer.starts_with("HTTP/1.1 503 ") => {
+                if answered.get_or_insert_with(Instant::now).elapsed() >= patience {
+                    return Ok(());
+                }
+                None
+            }
+            Ok(answer) => Some(answer.lines().next().unwrap_or_default().to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(problem) = problem {
+            answered = None;
+            if Instant::now() + PAUSE >= end {
+                let seconds = time.as_secs();
+                return Err(format!(
+                    "no sidecar answered at {address} within {seconds} s: {problem}"
+                ));
+            }
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn ask(address: SocketAddr) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    stream.set_write_timeout(Some(ANSWER))?;
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: sidecar\r\nconnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Answers one question after the other.
+    fn server(answers: &'static [&'static str]) -> SocketAddr {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            for answer in answers.iter().cycle() {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut head = [0; 1024];
+                let read = stream.read(&mut head).unwrap();
+                assert!(head[..read].starts_with(b"GET /readyz HTTP/1.1\r\n"));
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        address
+    }
+
+    const NOT_YET: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 11\r\n\r\nfirst chain";
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(50);
+
+    #[test]
+    fn wait_ready_succeeds_when_sidecar_is_ready() {
+        let address = server(&[NOT_YET, NOT_YET, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]);
+        assert_eq!(wait(address, LONG, LONG), Ok(()));
+    }
+
+    /// Its connections wait for the chain.
+    #[test]
+    fn wait_ready_succeeds_when_sidecar_has_lacked_its_chain_for_long_enough() {
+        let begun = Instant::now();
+        assert_eq!(wait(server(&[NOT_YET]), LONG, SHORT), Ok(()));
+        assert!(begun.elapsed() >= SHORT && begun.elapsed() < LONG);
+    }
+
+    #[test]
+    fn wait_ready_fails_and_names_what_is_missing() {
+        let problem = wait(server(&["HTTP/1.1 404 Not Found\r\n\r\n"]), SHORT, LONG).unwrap_err();
+        assert!(problem.ends_with("within 0 s: HTTP/1.1 404 Not Found"), "{problem}");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let nobody = listener.local_addr().unwrap();
+        drop(listener);
+        let problem = wait(nobody, SHORT, LONG).unwrap_err();
+        assert!(problem.contains("refused"), "{problem}");
+    }
+}

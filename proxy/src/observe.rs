@@ -1,0 +1,21 @@
+//! What people and machines see of the sidecar.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `admin` | the admin port: `/readyz`, `/livez`, `/metrics`, `/status` |
+//! | `class` | the classes that requests are counted and logged by |
+//! | `metrics` | every metric of requests and connections |
+//! | `readiness` | what is still missing before `/readyz` answers 200 |
+//! | `record` | one request: counted, logged and reported when it ends |
+//! | `telemetry` | log set-up |
+//! | `warning_rate` | limits warnings that anybody could cause many times a second |
+
+pub(crate) mod admin;
+mod class;
+pub(crate) mod metrics;
+pub(crate) mod readiness;
+pub(crate) mod record;
+pub mod telemetry;
+pub(crate) mod warning_rate;
+
+pub(crate) use class::{Class, Way};

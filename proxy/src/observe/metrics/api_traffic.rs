@@ -1,0 +1,77 @@
+//! When requests for the API server came and ended, to the second: whether the controller goes past its sidecar.
+//!
+//! Costs a request two readings of the clock, and one write to memory a second.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use ctrlmesh_contract::status;
+
+use crate::timestamp::rfc3339;
+
+/// Seconds since 1970; 0: never.
+#[derive(Debug, Default)]
+pub(crate) struct ApiTraffic {
+    since: AtomicU64,
+    last: AtomicU64,
+}
+
+impl ApiTraffic {
+    /// Requests are taken from now on.
+    pub(crate) fn begins(&self, now: SystemTime) {
+        // Several ports may; the first counts.
+        let _ = self
+            .since
+            .compare_exchange(0, seconds(now), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// A request has come, or one has ended: a watch may have been open for long.
+    pub(crate) fn seen(&self, now: SystemTime) {
+        let now = seconds(now);
+        if self.last.load(Ordering::Relaxed) != now {
+            self.last.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// As `/status` shows it, with so many requests that have not ended.
+    pub(crate) fn status(&self, now: SystemTime, in_flight: u64) -> status::ApiTraffic {
+        let time = |seconds: &AtomicU64| match seconds.load(Ordering::Relaxed) {
+            0 => None,
+            seconds => Some(rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))),
+        };
+        status::ApiTraffic {
+            now: rfc3339(now),
+            since: time(&self.since),
+            last: time(&self.last),
+            in_flight: Some(in_flight),
+        }
+    }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_request_is_kept_to_second() {
+        let at = |seconds: u64| SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1000 + 900);
+        let text = |second: &str| Some(format!("1970-01-01T00:00:{second}Z"));
+        let traffic = ApiTraffic::default();
+        let silent = traffic.status(at(1), 0);
+        assert_eq!((silent.since, silent.last), (None, None));
+        traffic.begins(at(2));
+        traffic.begins(at(3));
+        for second in [4, 5, 5] {
+            traffic.seen(at(second));
+        }
+        let told = traffic.status(at(6), 2);
+        assert_eq!(Some(told.now), text("06"));
+        assert_eq!((told.since, told.last), (text("02"), text("05")));
+        assert_eq!(told.in_flight, Some(2));
+    }
+}

@@ -1,0 +1,100 @@
+//! Readiness as guards: each part that must come up holds a named guard and drops it when it is ready.
+//!
+//! `/readyz` answers 200 once no guard is left, and names the ones that are missing until then. Draining takes readiness
+//! back for good.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ctrlmesh_contract::names::readiness::DRAINING;
+
+/// What is still missing.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Readiness(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    missing: Mutex<BTreeSet<&'static str>>,
+    draining: AtomicBool,
+}
+
+/// A part that is not ready yet. Dropping it makes it ready.
+#[derive(Debug)]
+#[must_use = "dropping the guard says that the part is ready"]
+pub(crate) struct Guard {
+    name: &'static str,
+    inner: Arc<Inner>,
+}
+
+impl Readiness {
+    /// Nothing is missing yet: take guards before anything starts.
+    #[must_use]
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// A part that must come up. Names are unique.
+    pub(crate) fn guard(&self, name: &'static str) -> Guard {
+        self.0
+            .missing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(name);
+        Guard {
+            name,
+            inner: Arc::clone(&self.0),
+        }
+    }
+
+    /// From now on not ready, for good.
+    pub(crate) fn drain(&self) {
+        self.0.draining.store(true, Ordering::Release);
+    }
+
+    /// What is missing; empty when ready.
+    #[must_use]
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
+        let mut missing: Vec<_> = self
+            .0
+            .missing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .copied()
+            .collect();
+        if self.0.draining.load(Ordering::Acquire) {
+            missing.push(DRAINING);
+        }
+        missing
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.inner
+            .missing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sidecar_is_ready_when_last_guard_is_dropped_and_never_again_after_draining() {
+        let readiness = Readiness::new();
+        let listener = readiness.guard("listener");
+        let chain = readiness.guard("first chain");
+        assert_eq!(readiness.missing(), ["first chain", "listener"]);
+        drop(listener);
+        assert_eq!(readiness.missing(), ["first chain"]);
+        drop(chain);
+        assert!(readiness.missing().is_empty());
+        readiness.drain();
+        assert_eq!(readiness.missing(), ["draining"]);
+    }
+}

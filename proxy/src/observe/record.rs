@@ -1,0 +1,361 @@
+//! The record of one request: counted, logged and reported to `on-complete` when the last part of the exchange is dropped.
+//!
+//! Guarantees: recorded once, however the request ends: answered, refused, cancelled, client gone.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ctrlmesh_wire::{RequestInfo, Verb};
+use http::header::CONTENT_LENGTH;
+use http::{Method, StatusCode, Uri, response};
+use tokio::time::Instant;
+
+use super::class::{Class, Way};
+use super::metrics::Metrics;
+use crate::chain::Ticket;
+use crate::chain::phases::Plugins;
+use crate::connection::{Connection, OverBound, RequestPlace, Unsent};
+use crate::plugin::verdict::{Failure, Outcome};
+use crate::upstream::write_outcome::WriteOutcome;
+use crate::upstream::{ReplayRoom, Upstream};
+
+pub(crate) struct Record {
+    metrics: std::sync::Arc<Metrics>,
+    start: Instant,
+    class: Class,
+    method: Method,
+    uri: Uri,
+    status: Cell<u16>,
+    upstream_status: Cell<u16>,
+    failure: Cell<Option<Failure>>,
+    upstream: Cell<Duration>,
+    request_bytes: Cell<u64>,
+    response_bytes: Cell<u64>,
+    /// The response body was sent to its end.
+    complete: Cell<bool>,
+    plugins: RefCell<Option<Rc<Plugins>>>,
+    /// Of a request that may change objects: it counts as under way until its end is known.
+    write: RefCell<Option<Ticket>>,
+    /// When it was sent.
+    sent: Cell<Option<Instant>>,
+    /// Of a list: it counts as under way as long as this lives.
+    list: RefCell<Option<Ticket>>,
+    /// Connections that the response comes over, if nobody else keeps them.
+    upstream_kept: RefCell<Option<Rc<Upstream>>>,
+    /// Its part of the client's connection.
+    place: RefCell<Option<RequestPlace>>,
+}
+
+impl Record {
+    pub(crate) fn new(metrics: &std::sync::Arc<Metrics>, class: Class, method: Method, uri: Uri) -> Rc<Self> {
+        metrics.request_began(class);
+        Rc::new(Self {
+            metrics: std::sync::Arc::clone(metrics),
+            start: Instant::now(),
+            class,
+            method,
+            uri,
+            status: Cell::default(),
+            upstream_status: Cell::default(),
+            failure: Cell::default(),
+            upstream: Cell::default(),
+            request_bytes: Cell::default(),
+            response_bytes: Cell::default(),
+            complete: Cell::default(),
+            plugins: RefCell::default(),
+            write: RefCell::default(),
+            sent: Cell::default(),
+            list: RefCell::default(),
+            upstream_kept: RefCell::default(),
+            place: RefCell::default(),
+        })
+    }
+
+    /// When the client asked: its head was read.
+    pub(crate) fn start(&self) -> Instant {
+        self.start
+    }
+
+    /// These plugins want the request.
+    pub(crate) fn set_plugins(&self, plugins: Rc<Plugins>) {
+        *self.plugins.borrow_mut() = Some(plugins);
+    }
+
+    /// The request may change objects.
+    pub(crate) fn set_write(&self, ticket: Ticket) {
+        *self.write.borrow_mut() = Some(ticket);
+    }
+
+    /// The answer shows what the request's chain lets it see.
+    pub(crate) fn set_list(&self, ticket: Ticket) {
+        *self.list.borrow_mut() = Some(ticket);
+    }
+
+    /// From here on the API server may be carrying it out.
+    pub(crate) fn sent(&self) {
+        self.sent.set(Some(Instant::now()));
+    }
+
+    /// What became of it at the API server. The first call counts.
+    pub(crate) fn ended(&self, outcome: WriteOutcome) {
+        let Some(ticket) = self.write.take() else { return };
+        let given_up = self.sent.get().and_then(|sent| outcome.given_up(sent, Instant::now()));
+        if let Some(given_up) = given_up {
+            ticket.lost(given_up);
+        }
+    }
+
+    /// Keeps a server's connections as long as the request lives.
+    pub(crate) fn keep(&self, upstream: Rc<Upstream>) {
+        *self.upstream_kept.borrow_mut() = Some(upstream);
+    }
+
+    /// The client's connection is not idle as long as the request lives, and holds its head.
+    ///
+    /// # Errors
+    /// There is no room for the head.
+    pub(crate) fn set_place(&self, place: RequestPlace, head: usize) -> Result<(), OverBound> {
+        self.place.borrow_mut().insert(place).hold(head)
+    }
+
+    /// Holds so many bytes of a body, until the request is over.
+    ///
+    /// # Errors
+    /// There is no room for them.
+    pub(crate) fn hold(&self, bytes: usize) -> Result<(), OverBound> {
+        self.place.borrow().as_ref().map_or(Ok(()), |place| place.hold(bytes))
+    }
+
+    /// Where the bytes of its answer count; `None`: nowhere.
+    pub(crate) fn unsent(&self) -> Option<Arc<Unsent>> {
+        self.memory()?.unsent()
+    }
+
+    /// Its connection, with what its requests hold.
+    fn memory(&self) -> Option<Rc<Connection>> {
+        self.place.borrow().as_ref().map(RequestPlace::connection)
+    }
+
+    /// So many bytes of a body will be sent before the next ones come, which take their place.
+    pub(crate) fn spare(&self, bytes: usize) {
+        if let Some(place) = &*self.place.borrow() {
+            place.spare(bytes);
+        }
+    }
+
+    /// Whether it may be sent again whatever became of it.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        matches!(self.method, Method::GET | Method::HEAD)
+    }
+
+    pub(crate) fn set_status(&self, status: u16) {
+        self.status.set(status);
+    }
+
+    pub(crate) fn set_upstream(&self, status: u16, waited: Duration) {
+        self.upstream_status.set(status);
+        self.upstream.set(waited);
+    }
+
+    /// How many bytes the body of this answer has, as far as its head says (RFC 9110 §8.6, §6.4.1).
+    pub(crate) fn response_length(&self, head: &response::Parts) -> Option<u64> {
+        let is_bodiless = matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        if self.method == Method::HEAD || is_bodiless {
+            return Some(0);
+        }
+        head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+    }
+
+    /// The first failure is the one that counts.
+    pub(crate) fn fail(&self, failure: Failure) {
+        if self.failure.get().is_none() {
+            self.failure.set(Some(failure));
+        }
+    }
+
+    pub(crate) fn add_request_bytes(&self, bytes: usize) {
+        self.request_bytes.set(self.request_bytes.get() + bytes as u64);
+    }
+
+    pub(crate) fn add_response_bytes(&self, bytes: usize) {
+        self.response_bytes.set(self.response_bytes.get() + bytes as u64);
+    }
+
+    pub(crate) fn completed(&self) {
+        self.complete.set(true);
+    }
+
+    fn outcome(&self) -> Outcome {
+        let gone = (!self.complete.get()).then_some(Failure::ClientGone);
+        Outcome {
+            status: self.status.get(),
+            upstream_status: self.upstream_status.get(),
+            failure: self.failure.get().or(gone),
+            duration: self.start.elapsed(),
+            upstream: self.upstream.get(),
+            request_bytes: self.request_bytes.get(),
+            response_bytes: self.response_bytes.get(),
+        }
+    }
+
+    fn log(&self, outcome: &Outcome, plugins: Option<&Plugins>) {
+        if !tracing::enabled!(target: "access", tracing::Level::DEBUG) {
+            return;
+        }
+        let touched = plugins.map(Plugins::describe).unwrap_or_default();
+        match self.class {
+            Class::Api(verb) => self.log_api(verb, outcome, &touched),
+            Class::External(way) => self.log_external(way, outcome, &touched),
+        }
+    }
+
+    fn log_external(&self, way: Way, outcome: &Outcome, touched: &str) {
+        tracing::debug!(
+            target: "access",
+            method = %self.method,
+            way = way.as_str(),
+            host = self.uri.host().unwrap_or_default(),
+            port = self.uri.port_u16(),
+            path = self.uri.path(),
+            status = outcome.status,
+            upstream_status = outcome.upstream_status,
+            failure = outcome.failure.map_or("", Failure::as_str),
+            touched,
+            duration_us = micros(outcome.duration),
+            upstream_us = micros(outcome.upstream),
+            request_bytes = outcome.request_bytes,
+            response_bytes = outcome.response_bytes,
+            "external request"
+        );
+    }
+
+    fn log_api(&self, verb: Verb, outcome: &Outcome, touched: &str) {
+        let info = RequestInfo::parse(self.method.as_str(), self.uri.path(), self.uri.query()).ok();
+        let text = |of: fn(&RequestInfo<'_>) -> String| info.as_ref().map(of).unwrap_or_default();
+        tracing::debug!(
+            target: "access",
+            method = %self.method,
+            path = self.uri.path(),
+            verb = %verb,
+            group = text(|info| info.group.to_string()),
+            resource = text(|info| info.resource.to_string()),
+            subresource = text(|info| info.subresource.to_string()),
+            namespace = text(|info| info.namespace.to_string()),
+            name = text(|info| info.name.to_string()),
+            status = outcome.status,
+            upstream_status = outcome.upstream_status,
+            failure = outcome.failure.map_or("", Failure::as_str),
+            touched,
+            duration_us = micros(outcome.duration),
+            upstream_us = micros(outcome.upstream),
+            request_bytes = outcome.request_bytes,
+            response_bytes = outcome.response_bytes,
+            "request"
+        );
+    }
+}
+
+impl ReplayRoom for Record {
+    fn take(&self, bytes: usize) -> bool {
+        self.memory()
+            .is_none_or(|connection| connection.take_dispensable(bytes))
+    }
+
+    fn give_back(&self, bytes: usize) {
+        if let Some(connection) = self.memory() {
+            connection.give_back(bytes);
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        // Who waited for its answer went away.
+        self.ended(WriteOutcome::GivenUp);
+        let outcome = self.outcome();
+        self.metrics.request_ended(
+            self.class,
+            outcome.status,
+            outcome.duration.as_secs_f64(),
+            outcome.failure,
+        );
+        let plugins = self.plugins.borrow_mut().take();
+        self.log(&outcome, plugins.as_deref());
+        if let Some(plugins) = plugins {
+            plugins.note_touched(&self.metrics.touched, outcome.status);
+            plugins.on_complete(&outcome);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::tally::{Tally, UNSETTLED};
+    use crate::chain::{Counter, Kind};
+
+    /// A write that `end` ends, and how many are told of while its record lives, after that, and when `later` has passed.
+    async fn told(end: impl FnOnce(&Record), later: Duration) -> [u64; 3] {
+        let (tally, metrics) = (Tally::new(), Metrics::new(Metrics::registry()));
+        let class = Class::Api(Verb::Delete);
+        let record = Record::new(&metrics, class, Method::DELETE, Uri::from_static("/api/v1/pods/p"));
+        record.set_write(Counter::new(0).count(&tally, Kind::Write));
+        end(&record);
+        let writes = |tally: &Arc<Tally>| tally.sum().writes;
+        let alive = writes(&tally);
+        drop(record);
+        let gone = writes(&tally);
+        tokio::time::advance(later).await;
+        [alive, gone, writes(&tally)]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn write_counts_as_long_as_it_may_be_carried_out() {
+        let (just_before, a_moment) = (UNSETTLED - Duration::from_millis(1), Duration::from_millis(1));
+        let nothing = |_: &Record| {};
+        assert_eq!(told(nothing, a_moment).await, [1, 0, 0], "it was never sent");
+        let over = |record: &Record| {
+            record.sent();
+            record.ended(WriteOutcome::Finished);
+        };
+        assert_eq!(told(over, a_moment).await, [0, 0, 0]);
+        assert_eq!(told(Record::sent, just_before).await, [1, 1, 1], "its client went away");
+        assert_eq!(told(Record::sent, UNSETTLED).await, [1, 1, 0]);
+        for (outcome, until) in [
+            (WriteOutcome::GivenUp, UNSETTLED),
+            (WriteOutcome::CutOff, Duration::from_secs(60) + UNSETTLED),
+        ] {
+            let end = |record: &Record| {
+                record.sent();
+                record.ended(outcome);
+            };
+            assert_eq!(told(end, until - a_moment).await, [1, 1, 1], "{outcome:?}");
+            assert_eq!(told(end, until).await, [1, 1, 0], "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn length_of_answer_is_known_from_its_head() {
+        let length = |method: Method, status: u16, length: Option<&str>| {
+            let metrics = Metrics::new(Metrics::registry());
+            let record = Record::new(&metrics, Class::Api(Verb::Get), method, Uri::from_static("/"));
+            let mut response = http::Response::builder().status(status);
+            if let Some(length) = length {
+                response = response.header(CONTENT_LENGTH, length);
+            }
+            record.response_length(&response.body(()).unwrap().into_parts().0)
+        };
+        assert_eq!(length(Method::GET, 200, Some("7")), Some(7));
+        assert_eq!(length(Method::GET, 500, Some("0")), Some(0));
+        assert_eq!(length(Method::GET, 200, None), None);
+        for (method, status) in [(Method::HEAD, 200), (Method::GET, 304), (Method::DELETE, 204)] {
+            assert_eq!(length(method, status, Some("7")), Some(0), "{status} has no body");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! One request to the API server, from its head to its answer.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `handler` | **start here**: parse, match, and pass a request that no plugin wants |
+//! | `selection` | which requests plugins look at |
+//! | `filtered` | a request that plugins want: from their first question to the answer's body |
+//! | `exchange` | what any request needs: credentials, sending, taking note of the response |
+//! | `edit` | edits of the request head: query, selectors, headers, object name |
+//! | `edit_body` | edits in bodies: options of a DELETE, object names |
+//! | `view_check` | whether a resource version belongs to the view that the client gets |
+//! | `recheck` | whether an open watch may go on under a new chain |
+//! | `ending` | requests that end early |
+//! | `headers` | fields that do not pass from one connection to the other |
+//! | `hidden` | creates of objects that exist and that a shard hides |
+//! | `upgrade` | exec, port-forward and WebSockets |
+//! | `worker` | what one worker thread serves requests with, and what all threads share |
+
+mod edit;
+mod edit_body;
+pub(crate) mod ending;
+pub(crate) mod exchange;
+mod filtered;
+pub(crate) mod handler;
+pub(crate) mod headers;
+mod hidden;
+mod recheck;
+mod selection;
+mod upgrade;
+mod view_check;
+pub(crate) mod worker;
+
+/// Bytes of a path and query that are parsed at most. The API server's Go library takes 1 MiB of headers; selectors of thousands
+/// of values fit here.
+pub(crate) const MAX_URI: usize = 32 << 10;

@@ -1,0 +1,245 @@
+//! Applies the edits that plugins asked for to a request head: query, selectors, headers, object name.
+//!
+//! Guarantees: a client selector can only be narrowed; what can't be parsed as the API server would is refused, never sent
+//! on unguarded; parameters that no edit names keep their order and bytes; an edit that the API server would not read counts as
+//! a mistake of its plugin. Leaves bodies to `renaming` and `delete_options`.
+
+use ctrlmesh_wire::rename::{self, Rename};
+use ctrlmesh_wire::{
+    DeleteOption, DeleteOptionEdit, FieldSelector, LabelSelector, Query, QueryEditor, RequestInfo, Verb,
+};
+use http::Uri;
+
+use crate::chain::phases::{Attributed, EditError};
+use crate::plugin::verdict::RequestEdit;
+use crate::respond::Reply;
+
+/// A request head after the edits.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Edited {
+    /// New path and query; `None` for the client's own.
+    pub(crate) path_and_query: Option<String>,
+    pub(crate) rename: Option<Rename>,
+    /// Of a DELETE: for its body, if it has one. The query holds them as well.
+    pub(crate) delete_options: Vec<DeleteOptionEdit>,
+}
+
+/// Works out the edited target, edit by edit. Those of headers are left to `Plugins::apply_edits`, once all the others have
+/// turned out to be possible.
+///
+/// # Errors
+/// The client's request is refused, or the plugin's edit is.
+pub(crate) fn apply(info: &RequestInfo<'_>, uri: &Uri, edits: &[Attributed]) -> Result<Edited, EditError> {
+    let raw = uri.query().unwrap_or_default();
+    if edits.iter().any(|(_, edit)| edit.edits_target())
+        && let Some(pair) = Query::new(raw).malformed()
+    {
+        // The API server would drop the pair, and whatever is glued to it: refuse instead of guessing.
+        return Err(EditError::Client(Reply::bad_request(format!(
+            "malformed query parameter {pair:?}"
+        ))));
+    }
+    let mut work = Work {
+        info,
+        query: QueryEditor::new(raw),
+        rename: None,
+        delete_options: Vec::new(),
+    };
+    for (entry, edit) in edits {
+        work.apply_edit(edit).map_err(|refused| match refused {
+            Refused::Client(message) => EditError::Client(Reply::bad_request(message)),
+            Refused::Plugin(what) => EditError::Plugin { entry: *entry, what },
+        })?;
+    }
+    work.finish(uri)
+}
+
+enum Refused {
+    Client(String),
+    Plugin(String),
+}
+
+struct Work<'a> {
+    info: &'a RequestInfo<'a>,
+    query: QueryEditor<'a>,
+    rename: Option<Rename>,
+    delete_options: Vec<DeleteOptionEdit>,
+}
+
+impl Work<'_> {
+    fn apply_edit(&mut self, edit: &RequestEdit) -> Result<(), Refused> {
+        match edit {
+            RequestEdit::AndLabelSelector(text) => self.and_labels(text),
+            RequestEdit::AndFieldSelector(text) => self.and_fields(text),
+            RequestEdit::SetQuery(name, value) => self.set_query(name, value),
+            RequestEdit::RemoveQuery(name) => {
+                self.query.remove(name);
+                self.delete_options
+                    .extend(self.delete_option(name).map(DeleteOption::remove));
+                Ok(())
+            }
+            RequestEdit::SetHeader(..) | RequestEdit::RemoveHeader(_) => Ok(()),
+            RequestEdit::RenameObject { from, to } => {
+                if self.rename.is_some() {
+                    return Err(Refused::Plugin(
+                        "two entries rename the object of one request".to_owned(),
+                    ));
+                }
+                self.rename = Some(Rename {
+                    from: from.clone(),
+                    to: to.clone(),
+                });
+                Ok(())
+            }
+        }
+    }
+
+    fn set_query(&mut self, name: &str, value: &str) -> Result<(), Refused> {
+        if let Some(readers) = verbs_that_read(self.info, name)
+            && !readers.contains(&self.info.verb)
+        {
+            let verbs: Vec<&str> = readers.iter().map(|verb| verb.as_str()).collect();
+            return Err(Refused::Plugin(format!(
+                "set-query {name} on {} {}: the API server reads it on {}",
+                self.info.verb,
+                self.info.resource,
+                if verbs.is_empty() {
+                    "nothing of the kind".to_owned()
+                } else {
+                    verbs.join(", ")
+                },
+            )));
+        }
+        if let Some(option) = self.delete_option(name) {
+            let edit = option
+                .set(value)
+                .ok_or_else(|| Refused::Plugin(format!("set-query {name}: {value:?} is no number")))?;
+            self.delete_options.push(edit);
+        }
+        self.query.set(name, value);
+        Ok(())
+    }
+
+    /// The option that a parameter of a DELETE stands for.
+    fn delete_option(&self, name: &str) -> Option<DeleteOption> {
+        let is_delete = matches!(self.info.verb, Verb::Delete | Verb::DeleteCollection);
+        DeleteOption::of_query(name).filter(|_| is_delete)
+    }
+
+    fn and_labels(&mut self, text: &str) -> Result<(), Refused> {
+        self.is_collection("and-label-selector")?;
+        let more =
+            LabelSelector::parse(text).map_err(|error| Refused::Plugin(format!("label selector {text:?}: {error}")))?;
+        let sent = self.query.get("labelSelector").unwrap_or_default();
+        let mut selector = LabelSelector::parse(&sent).map_err(|error| Refused::Client(error.to_string()))?;
+        selector.and(more);
+        if !selector.is_empty() {
+            self.query.set("labelSelector", &selector.to_string());
+        }
+        Ok(())
+    }
+
+    fn and_fields(&mut self, text: &str) -> Result<(), Refused> {
+        self.is_collection("and-field-selector")?;
+        let more =
+            FieldSelector::parse(text).map_err(|error| Refused::Plugin(format!("field selector {text:?}: {error}")))?;
+        let sent = self.query.get("fieldSelector").unwrap_or_default();
+        let mut selector = FieldSelector::parse(&sent).map_err(|error| Refused::Client(error.to_string()))?;
+        selector.and(more);
+        self.query.set("fieldSelector", &selector.to_string());
+        Ok(())
+    }
+
+    fn is_collection(&self, edit: &str) -> Result<(), Refused> {
+        match self.info.verb {
+            Verb::List | Verb::Watch | Verb::DeleteCollection => Ok(()),
+            other => Err(Refused::Plugin(format!(
+                "{edit} on {other}: it is legal on list, watch and deletecollection"
+            ))),
+        }
+    }
+
+    fn finish(self, uri: &Uri) -> Result<Edited, EditError> {
+        let changed = self.query.is_changed();
+        let mut query = if changed { Some(self.query.finish()) } else { None };
+        let mut path = None;
+        let (rename, delete_options) = (self.rename, self.delete_options);
+        if let Some(rename) = &rename {
+            path = rename::path(uri.path(), self.info, rename);
+            let sent = query.as_deref().or(uri.query()).unwrap_or_default();
+            let renamed = rename::field_selector(sent, rename)
+                .map_err(|error| EditError::Client(Reply::bad_request(error.to_string())))?;
+            query = renamed.or(query);
+        }
+        let path_and_query = if path.is_some() || query.is_some() {
+            let path = path.as_deref().unwrap_or(uri.path());
+            Some(match query.as_deref().or(uri.query()) {
+                Some(query) if !query.is_empty() => format!("{path}?{query}"),
+                _ => path.to_owned(),
+            })
+        } else {
+            None
+        };
+        Ok(Edited {
+            path_and_query,
+            rename,
+            delete_options,
+        })
+    }
+}
+
+const WRITES: &[Verb] = &[Verb::Create, Verb::Update, Verb::Patch];
+const DELETES: &[Verb] = &[Verb::Delete, Verb::DeleteCollection];
+const COLLECTIONS: &[Verb] = &[Verb::List, Verb::Watch, Verb::DeleteCollection];
+const READS: &[Verb] = &[Verb::Get, Verb::List, Verb::Watch, Verb::DeleteCollection];
+const CHANGES: &[Verb] = &[
+    Verb::Create,
+    Verb::Update,
+    Verb::Patch,
+    Verb::Delete,
+    Verb::DeleteCollection,
+];
+
+/// What only `DeleteOptions` have.
+fn is_delete_option(name: &str) -> bool {
+    matches!(
+        name,
+        "gracePeriodSeconds"
+            | "propagationPolicy"
+            | "orphanDependents"
+            | "ignoreStoreReadErrorWithClusterBreakingPotential"
+    )
+}
+
+/// The verbs on which the API server reads a query parameter (`ListOptions` to `DeleteOptions` in apimachinery
+/// `pkg/apis/meta/v1/types.go`); `None` for parameters that it has no rule for: those of subresources, of aggregated API
+/// servers, of what is behind a proxy.
+fn verbs_that_read(info: &RequestInfo<'_>, name: &str) -> Option<&'static [Verb]> {
+    if !info.is_resource_request || info.verb == Verb::Proxy {
+        return None;
+    }
+    match (&*info.subresource, name) {
+        ("attach" | "exec" | "portforward" | "log", "dryRun") => Some(&[]),
+        // It deletes by the options of its body. Of its query a create's options count: `propagateDryRun` of upstream's
+        // `pkg/registry/core/pod/storage/eviction.go`.
+        ("eviction", _) if info.group.is_empty() && info.resource == "pods" => match name {
+            "dryRun" => Some(&[Verb::Create]),
+            name if is_delete_option(name) => Some(&[]),
+            _ => None,
+        },
+        ("" | "status" | "scale", _) => match name {
+            "dryRun" => Some(CHANGES),
+            name if is_delete_option(name) => Some(DELETES),
+            "fieldManager" | "fieldValidation" => Some(WRITES),
+            "force" => Some(&[Verb::Patch]),
+            "limit" | "continue" | "resourceVersionMatch" | "timeoutSeconds" => Some(COLLECTIONS),
+            "allowWatchBookmarks" | "sendInitialEvents" => Some(&[Verb::Watch]),
+            "resourceVersion" => Some(READS),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

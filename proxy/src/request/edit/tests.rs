@@ -1,0 +1,235 @@
+use http::{HeaderName, HeaderValue};
+
+use super::*;
+use crate::chain::EntryId;
+
+fn apply_to(target: &str, method: &str, edits: Vec<RequestEdit>) -> Result<Option<String>, String> {
+    let uri: Uri = target.parse().unwrap();
+    let info = RequestInfo::parse(method, uri.path(), uri.query()).unwrap();
+    let edits: Vec<Attributed> = edits.into_iter().map(|edit| (EntryId::unused(), edit)).collect();
+    match apply(&info, &uri, &edits) {
+        Ok(edited) => Ok(edited.path_and_query),
+        Err(EditError::Client(reply)) => Err(format!("client {}", reply.code())),
+        Err(EditError::Plugin { what, .. }) => Err(format!("plugin {what}")),
+    }
+}
+
+fn shard() -> Vec<RequestEdit> {
+    vec![RequestEdit::AndLabelSelector("shard=a".into())]
+}
+
+/// The label selector that the API server would read.
+fn selector(target: &str) -> String {
+    let edited = apply_to(target, "GET", shard()).unwrap().unwrap();
+    let query = edited.split_once('?').unwrap().1.to_owned();
+    assert_eq!(Query::new(&query).malformed(), None);
+    Query::new(&query).get("labelSelector").unwrap().into_owned()
+}
+
+#[test]
+fn shards_selector_is_anded_with_whatever_client_sent() {
+    assert_eq!(selector("/api/v1/configmaps"), "shard=a");
+    assert_eq!(selector("/api/v1/configmaps?labelSelector=x%3D1"), "shard=a,x=1");
+    assert_eq!(
+        selector("/api/v1/configmaps?labelSelector=shard%3Db"),
+        "shard=b,shard=a",
+        "the shard wins"
+    );
+    assert_eq!(
+        selector("/api/v1/configmaps?labelSelector=&labelSelector=x%3D1"),
+        "shard=a",
+        "first value counts"
+    );
+    assert_eq!(selector("/api/v1/configmaps?label%53elector=x%3D1"), "shard=a,x=1");
+    assert_eq!(selector("/api/v1/configmaps?LabelSelector=x%3D1"), "shard=a");
+    assert_eq!(
+        selector("/api/v1/configmaps?labelSelector=x+in+(1,2),!y,z!%3D3"),
+        "shard=a,x in (1,2),!y,z!=3"
+    );
+}
+
+#[test]
+fn other_parameters_keep_their_order_and_bytes() {
+    let edited = apply_to(
+        "/api/v1/configmaps?limit=5&labelSelector=x%3D1&continue=a%2Bb%3d&b",
+        "GET",
+        shard(),
+    )
+    .unwrap();
+    let query = edited.unwrap();
+    assert!(
+        query.starts_with("/api/v1/configmaps?limit=5&labelSelector="),
+        "{query}"
+    );
+    assert!(query.ends_with("&continue=a%2Bb%3d&b"), "{query}");
+}
+
+#[test]
+fn query_that_api_server_would_drop_is_refused() {
+    for query in ["labelSelector=a%3D0;x=1", "labelSelector=a%3D0%zz", "x=%", "a;b"] {
+        assert_eq!(
+            apply_to(&format!("/api/v1/configmaps?{query}"), "GET", shard()),
+            Err("client 400".into()),
+            "{query}"
+        );
+    }
+    for selector in ["a===", ",", "a%3D0,", "a%253D0", "a%20in%200"] {
+        let target = format!("/api/v1/configmaps?labelSelector={selector}");
+        assert_eq!(
+            apply_to(&target, "GET", shard()),
+            Err("client 400".into()),
+            "{selector}"
+        );
+    }
+}
+
+#[test]
+fn malformed_query_passes_when_no_view_is_at_stake() {
+    let header = RequestEdit::SetHeader(HeaderName::from_static("x-a"), HeaderValue::from_static("b"));
+    assert_eq!(apply_to("/api/v1/configmaps?x=%zz", "GET", vec![header]), Ok(None));
+}
+
+#[test]
+fn delete_collection_is_narrowed_too() {
+    let edited = apply_to("/api/v1/namespaces/n/configmaps", "DELETE", shard()).unwrap();
+    assert_eq!(
+        edited.as_deref(),
+        Some("/api/v1/namespaces/n/configmaps?labelSelector=shard%3Da")
+    );
+}
+
+#[test]
+fn plugin_that_asks_for_impossible_is_at_fault() {
+    let fault = |target: &str, edit: RequestEdit| {
+        let error = apply_to(target, "GET", vec![edit]).unwrap_err();
+        assert!(error.starts_with("plugin "), "{error}");
+        error
+    };
+    fault(
+        "/api/v1/namespaces/n/configmaps/c",
+        RequestEdit::AndLabelSelector("a=b".into()),
+    );
+    fault("/api/v1/configmaps", RequestEdit::AndLabelSelector("a in".into()));
+    fault("/api/v1/configmaps", RequestEdit::AndFieldSelector("a".into()));
+}
+
+#[test]
+fn query_and_field_selector_edits_add_up() {
+    let edits = vec![
+        RequestEdit::SetQuery("limit".into(), "7".into()),
+        RequestEdit::RemoveQuery("pretty".into()),
+        RequestEdit::AndFieldSelector("metadata.namespace=n".into()),
+    ];
+    let edited = apply_to(
+        "/api/v1/configmaps?pretty=1&limit=5&fieldSelector=metadata.name%3Dx",
+        "GET",
+        edits,
+    );
+    assert_eq!(
+        edited.unwrap().as_deref(),
+        Some("/api/v1/configmaps?limit=7&fieldSelector=metadata.name%3Dx%2Cmetadata.namespace%3Dn")
+    );
+}
+
+#[test]
+fn lock_is_renamed_in_path_and_field_selector() {
+    let rename = || {
+        vec![RequestEdit::RenameObject {
+            from: "lock".into(),
+            to: "lock---s0".into(),
+        }]
+    };
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
+    assert_eq!(
+        apply_to(&format!("{leases}/lock"), "GET", rename()),
+        Ok(Some(format!("{leases}/lock---s0")))
+    );
+    let watch = format!("{leases}?watch=1&fieldSelector=metadata.name%3Dlock");
+    let edited = apply_to(&watch, "GET", rename()).unwrap().unwrap();
+    let query = edited.split_once('?').unwrap().1;
+    assert_eq!(
+        Query::new(query).get("fieldSelector").as_deref(),
+        Some("metadata.name=lock---s0")
+    );
+    let twice = vec![rename().remove(0), rename().remove(0)];
+    assert!(apply_to(&format!("{leases}/lock"), "GET", twice).is_err());
+}
+
+fn set_query(method: &str, target: &str, name: &str, value: &str) -> Result<Option<String>, String> {
+    apply_to(target, method, vec![RequestEdit::SetQuery(name.into(), value.into())])
+}
+
+#[test]
+fn parameter_that_api_server_does_not_read_is_plugins_mistake() {
+    let (one, all) = ("/api/v1/namespaces/n/configmaps/c", "/api/v1/namespaces/n/configmaps");
+    for (method, target, name) in [
+        ("GET", all, "dryRun"),
+        ("GET", one, "limit"),
+        ("POST", all, "resourceVersion"),
+        ("POST", all, "propagationPolicy"),
+        ("PUT", one, "force"),
+        ("DELETE", one, "fieldManager"),
+        ("DELETE", one, "gracePeriodSeconds"),
+        ("GET", all, "sendInitialEvents"),
+        ("POST", "/api/v1/namespaces/n/pods/p/exec", "dryRun"),
+    ] {
+        let error = set_query(method, target, name, "x").unwrap_err();
+        assert!(
+            error.starts_with(&format!("plugin set-query {name}")),
+            "{method} {target}: {error}"
+        );
+    }
+    for (method, target, name) in [
+        ("POST", all, "dryRun"),
+        ("PATCH", one, "force"),
+        ("PUT", one, "fieldManager"),
+        ("DELETE", one, "dryRun"),
+        ("DELETE", all, "propagationPolicy"),
+        ("DELETE", all, "limit"),
+        ("GET", one, "resourceVersion"),
+        ("GET", "/api/v1/pods?watch=1", "sendInitialEvents"),
+        ("GET", "/api/v1/namespaces/n/pods/p/log", "limitBytes"),
+        ("GET", "/api/v1/nodes/n/proxy/x", "limit"),
+        ("GET", "/apis/g/v1/things", "unknown"),
+        ("GET", "/openapi/v3", "limit"),
+    ] {
+        assert!(set_query(method, target, name, "x").is_ok(), "{method} {target} {name}");
+    }
+}
+
+/// An eviction deletes by the options of its body; of its query the API server reads those of a create.
+#[test]
+fn delete_options_in_the_query_of_an_eviction_are_the_plugins_mistake() {
+    let eviction = "/api/v1/namespaces/n/pods/p/eviction";
+    for name in [
+        "gracePeriodSeconds",
+        "propagationPolicy",
+        "orphanDependents",
+        "ignoreStoreReadErrorWithClusterBreakingPotential",
+    ] {
+        let error = set_query("POST", eviction, name, "1").unwrap_err();
+        assert!(error.starts_with(&format!("plugin set-query {name}")), "{error}");
+        assert!(set_query("POST", "/apis/g/v1/namespaces/n/pods/p/eviction", name, "1").is_ok());
+    }
+    assert_eq!(
+        set_query("POST", eviction, "dryRun", "All"),
+        Ok(Some(format!("{eviction}?dryRun=All")))
+    );
+}
+
+#[test]
+fn options_of_delete_are_kept_for_its_body() {
+    let options = |method: &str, edit: RequestEdit| {
+        let uri: Uri = "/api/v1/namespaces/n/configmaps/c?a=b".parse().unwrap();
+        let info = RequestInfo::parse(method, uri.path(), uri.query()).unwrap();
+        apply(&info, &uri, &[(EntryId::unused(), edit)]).unwrap().delete_options
+    };
+    let dry_run = || RequestEdit::SetQuery("dryRun".into(), "All".into());
+    assert_eq!(options("DELETE", dry_run()), [DeleteOption::DryRun.set("All").unwrap()]);
+    assert_eq!(
+        options("DELETE", RequestEdit::RemoveQuery("propagationPolicy".into())),
+        [DeleteOption::PropagationPolicy.remove()]
+    );
+    assert_eq!(options("PUT", dry_run()), []);
+    assert_eq!(options("DELETE", RequestEdit::RemoveQuery("a".into())), []);
+}

@@ -1,0 +1,121 @@
+//! Edits in bodies: options of a DELETE, and the name of an object that the API server knows by another one. Such bodies are read
+//! whole (they are small) and rewritten.
+//!
+//! Leaves the encodings to `ctrlmesh_wire`, and events of a watch to `stream::renaming`.
+
+use bytes::Bytes;
+use ctrlmesh_wire::rename::Rename;
+use ctrlmesh_wire::{DeleteOptionEdit, DeleteOptionsError, Query, edit_delete_options};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, response};
+
+use super::exchange::Exchange;
+use crate::client::leadership::LockExchange;
+use crate::observe::record::Record;
+use crate::respond::Reply;
+use crate::stream::body::{BoxBody, ClientBody, RequestBody};
+use crate::stream::renaming::{self, RenamedWatch};
+use crate::stream::watch;
+use crate::upstream::UpstreamBody;
+
+/// Makes the edits in the body of a request. If it is about a leader lock that is renamed, also returns who overhears the answer.
+///
+/// # Errors
+/// A reply: too large, broken off, or in an encoding that can't be edited.
+pub(super) async fn edit_request(
+    exchange: &Exchange<'_>,
+    headers: &mut HeaderMap,
+    mut body: RequestBody,
+    delete_options: &[DeleteOptionEdit],
+    rename: Option<&Rename>,
+) -> Result<(RequestBody, Option<LockExchange>), Reply> {
+    if !delete_options.is_empty() {
+        body = edit_options(headers, body, delete_options).await?;
+    }
+    match rename {
+        Some(rename) => rename_request(exchange, headers, body, rename).await,
+        None => Ok((body, None)),
+    }
+}
+
+/// Edits the options of a DELETE in its body, which outranks the query; the query holds the edits as well. An empty body stays empty.
+///
+/// # Errors
+/// A reply: too large, broken off, or in an encoding that can't be edited. What can't be edited is not sent: it would delete
+/// what a plugin wanted to be a dry run.
+async fn edit_options(
+    headers: &mut HeaderMap,
+    body: RequestBody,
+    edits: &[DeleteOptionEdit],
+) -> Result<RequestBody, Reply> {
+    let bytes = body.collect().await?;
+    if bytes.is_empty() {
+        return Ok(RequestBody::Full(None));
+    }
+    if headers.contains_key(CONTENT_ENCODING) {
+        return Err(Reply::unsupported_encoding(
+            "DeleteOptions must not be compressed when a plugin edits them",
+        ));
+    }
+    let content_type = headers
+        .get(CONTENT_TYPE)
+        .map_or(Ok(""), HeaderValue::to_str)
+        .unwrap_or("unknown");
+    let edited = edit_delete_options(content_type, &bytes, edits).map_err(|error| match error {
+        DeleteOptionsError::Unsupported(_) => Reply::unsupported_encoding(error.to_string()),
+        _ => Reply::bad_request(error.to_string()),
+    })?;
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(edited.len()));
+    Ok(RequestBody::Full(Some(Bytes::from(edited))))
+}
+
+/// Calls the object by the API server's name.
+async fn rename_request(
+    exchange: &Exchange<'_>,
+    headers: &mut HeaderMap,
+    body: RequestBody,
+    rename: &Rename,
+) -> Result<(RequestBody, Option<LockExchange>), Reply> {
+    renaming::ask_for_plain(headers);
+    let (bytes, is_named) = renaming::request_body(headers, body, rename).await?;
+    // The answer of a write is about as long, and must not be refused for want of room.
+    exchange.record.spare(bytes.len());
+    let query = Query::new(exchange.uri.query().unwrap_or_default());
+    let (info, arrived) = (&exchange.info, exchange.record.start());
+    let leadership = &exchange.worker.shared.leadership;
+    let lock_exchange = leadership.observe_request(info, &query, rename, (&bytes, is_named), arrived);
+    let body = RequestBody::Full(Some(bytes).filter(|bytes| !bytes.is_empty()));
+    Ok((body, lock_exchange))
+}
+
+/// Calls the object in a response by the name that the client knows. `streams`: it is a watch.
+///
+/// # Errors
+/// A reply: too large, broken off, or in an encoding that can't be rewritten.
+pub(super) async fn restore_names(
+    head: &mut response::Parts,
+    body: UpstreamBody,
+    rename: &Rename,
+    lock_exchange: Option<LockExchange>,
+    streams: bool,
+    record: &Record,
+) -> Result<BoxBody, Reply> {
+    if !streams {
+        let bytes = renaming::response_body(&mut head.headers, body, rename, record).await?;
+        if let Some(lock_exchange) = lock_exchange {
+            lock_exchange.observe_response(head, &bytes);
+        }
+        return Ok(Box::pin(ClientBody::full(bytes, None)));
+    }
+    match watch::encoding(&head.headers) {
+        Some(encoding) => Ok(Box::pin(RenamedWatch::new(
+            body,
+            encoding,
+            renaming::back(rename),
+            lock_exchange,
+        ))),
+        None => Err(Reply::unsupported_encoding(
+            "this watch's encoding can't be renamed: ask for JSON",
+        )),
+    }
+}

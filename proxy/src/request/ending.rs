@@ -1,0 +1,65 @@
+//! Requests that end early, on any port: with an answer of the sidecar's own, or broken off because a plugin asked for it.
+//!
+//! Leaves the words and codes of answers to `respond`.
+
+use std::rc::Rc;
+
+use http::Response;
+
+use crate::chain::phases::Stop;
+use crate::connection::Connection;
+use crate::observe::record::Record;
+use crate::plugin::verdict::{Failure, Reset};
+use crate::respond::{self, Accept, Reply};
+use crate::stream::body::ClientBody;
+use crate::stream::shape::{BrokenOff, LONGEST_HANG};
+use crate::upstream::BoxError;
+
+/// What a request ends with. An error is no response: hyper resets the stream or closes the connection.
+pub(crate) type Answer = Result<Response<ClientBody>, BoxError>;
+
+/// An answer of the sidecar's own.
+pub(crate) fn answer(record: &Rc<Record>, accept: &Accept, reply: Reply) -> Response<ClientBody> {
+    record.fail(reply.failure);
+    record.set_status(reply.code());
+    reply
+        .into_response(accept)
+        .map(|body| ClientBody::full(body, Some(Rc::clone(record))))
+}
+
+/// Ends the exchange as a plugin asked.
+pub(crate) async fn stop(connection: &Connection, record: &Rc<Record>, stop: Stop, accept: &Accept) -> Answer {
+    match stop {
+        Stop::Reply(reply) => Ok(answer(record, accept, reply)),
+        Stop::Answer(plain) => {
+            record.fail(Failure::Refused);
+            record.set_status(plain.code);
+            let closes = plain.close_connection;
+            let mut response = respond::plain(plain);
+            if closes {
+                connection.retire_with(response.headers_mut());
+            }
+            let record = Some(Rc::clone(record));
+            Ok(response.map(|body| ClientBody::full(body, record)))
+        }
+        Stop::Reset(how) => break_off(connection, record, how).await,
+        Stop::RefuseConnections(length) => {
+            connection.refuse_connections(length);
+            break_off(connection, record, Reset::Close).await
+        }
+    }
+}
+
+async fn break_off(connection: &Connection, record: &Record, how: Reset) -> Answer {
+    record.fail(Failure::PluginReset);
+    match how {
+        Reset::Hang => tokio::time::sleep(LONGEST_HANG).await,
+        Reset::BlackHole => {
+            connection.silence();
+            tokio::time::sleep(LONGEST_HANG).await;
+        }
+        Reset::Close => connection.close(),
+        Reset::Cancel | Reset::InternalError => {}
+    }
+    Err(BrokenOff::new(how).into())
+}

@@ -1,0 +1,133 @@
+//! One request to the API server whose head is read, and what any way of serving it does: add credentials, send, take note of
+//! the response.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use ctrlmesh_wire::{RequestInfo, Verb};
+use http::header::{HOST, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use tokio::time::Instant;
+
+use super::ending::{self, Answer, answer};
+use super::worker::Worker;
+use super::{headers, hidden};
+use crate::chain::MatchQuery;
+use crate::chain::phases::Stop;
+use crate::connection::Connection;
+use crate::observe::record::Record;
+use crate::plugin::verdict::Traffic;
+use crate::respond::{Accept, Reply};
+use crate::stream::body::{ClientBody, RequestBody};
+use crate::upstream::write_outcome::WriteOutcome;
+use crate::upstream::{HeadTimeout, SendError, UpstreamBody};
+
+/// Sent when the client has no user agent of its own.
+pub(crate) const OWN_USER_AGENT: &str = concat!("ctrlmesh-proxy/", env!("CARGO_PKG_VERSION"));
+
+/// A request whose head is read.
+pub(crate) struct Exchange<'a> {
+    pub(crate) worker: &'a Rc<Worker>,
+    pub(crate) connection: Rc<Connection>,
+    pub(crate) info: RequestInfo<'a>,
+    pub(crate) uri: &'a Uri,
+    pub(crate) record: Rc<Record>,
+    /// The protocol that the client wants to upgrade to.
+    pub(crate) upgrade: Option<HeaderValue>,
+    /// It carries the sidecar's own credentials.
+    pub(crate) is_lent: Cell<bool>,
+}
+
+impl Exchange<'_> {
+    /// What the chain's entries are matched against.
+    pub(super) fn query<'q>(&'q self, headers: &'q HeaderMap) -> MatchQuery<'q> {
+        MatchQuery {
+            traffic: Traffic::Api,
+            verb: self.info.verb,
+            group: &self.info.group,
+            resource: &self.info.resource,
+            subresource: &self.info.subresource,
+            namespace: &self.info.namespace,
+            name: &self.info.name,
+            path: self.uri.path(),
+            host: self.worker.host(),
+            user_agent: user_agent(headers),
+        }
+    }
+
+    /// Adds the sidecar's credentials and user agent where the client has none of its own.
+    pub(crate) fn add_credentials(&self, headers: &mut HeaderMap) {
+        headers.remove(HOST);
+        if !headers::has_credentials(headers) {
+            self.is_lent.set(true);
+            self.worker.credentials().apply(headers);
+        }
+        if !headers.contains_key(USER_AGENT) {
+            headers.insert(USER_AGENT, HeaderValue::from_static(OWN_USER_AGENT));
+        }
+    }
+
+    /// Sends upstream; the response's head is clean of hop-by-hop fields.
+    pub(crate) async fn send(
+        &self,
+        method: &Method,
+        headers: HeaderMap,
+        uri: Uri,
+        body: RequestBody,
+    ) -> Result<Response<UpstreamBody>, SendError> {
+        let mut request = Request::new(body);
+        *request.method_mut() = method.clone();
+        *request.headers_mut() = headers;
+        *request.uri_mut() = uri;
+        if self.info.is_long_running() {
+            request.extensions_mut().insert(HeadTimeout(None));
+        }
+        let sent = Instant::now();
+        self.record.sent();
+        let upstream = self.worker.upstream(self.is_lent.get());
+        let result = upstream.send_within(request, Some(self.record.clone())).await;
+        self.record.ended(WriteOutcome::of(&result));
+        let mut response = result?;
+        headers::strip_response(response.headers_mut());
+        // The client's protocol is its own, whatever the API server speaks.
+        *response.version_mut() = Version::default();
+        self.received(response.status(), sent);
+        Ok(response)
+    }
+
+    /// Takes note of a response head.
+    pub(crate) fn received(&self, status: StatusCode, sent: Instant) {
+        if status == StatusCode::UNAUTHORIZED && self.is_lent.get() {
+            self.worker.credentials().refresh_now();
+        }
+        if hidden::is_already_exists(self.info.verb, &self.info.subresource, status) {
+            hidden::count_hidden_create(self);
+        }
+        self.record.set_upstream(status.as_u16(), sent.elapsed());
+        self.record.set_status(status.as_u16());
+    }
+
+    /// The answer to a request that could not be sent.
+    pub(crate) fn failed(&self, error: &SendError, accept: &Accept) -> Response<ClientBody> {
+        tracing::debug!(%error, path = self.uri.path(), "request failed");
+        let repeatable = matches!(self.info.verb, Verb::Get | Verb::List | Verb::Watch);
+        answer(
+            &self.record,
+            accept,
+            Reply::upstream(error, "the API server", repeatable),
+        )
+    }
+
+    /// Ends the exchange as a plugin asked.
+    pub(crate) async fn stop(&self, stop: Stop, accept: &Accept) -> Answer {
+        ending::stop(&self.connection, &self.record, stop, accept).await
+    }
+}
+
+/// The client's user agent; empty if it is not text.
+pub(crate) fn user_agent(headers: &HeaderMap) -> &str {
+    headers
+        .get(USER_AGENT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+}

@@ -1,0 +1,233 @@
+//! A request that plugins want, or a watch that a new chain may want.
+//!
+//! Flow: ask the plugins, apply their edits (`edit`, `edit_body`), check that the client's resource version fits its view
+//! (`view_check`), send, ask again on the way back, shape the body.
+
+use std::rc::Rc;
+
+use ctrlmesh_wire::rename::Rename;
+use ctrlmesh_wire::{DeleteOptionEdit, RequestInfo, Verb};
+use http::request::Parts;
+use http::{HeaderMap, Response, StatusCode, Uri};
+use http_body::Body as _;
+
+use super::edit::{self, Edited};
+use super::edit_body;
+use super::ending::{Answer, answer};
+use super::exchange::Exchange;
+use super::recheck;
+use super::upgrade::{self, Offered};
+use super::view_check::check_view;
+use crate::chain::phases::{Attributed, Plugins, RequestDecision, Stop};
+use crate::client::leader_locks::LeaderLocks;
+use crate::client::leadership::LockExchange;
+use crate::client::list_views::Position;
+use crate::connection::IncomingBody;
+use crate::respond::{Accept, Reply};
+use crate::stream::body::{BoxBody, ClientBody, RequestBody};
+use crate::stream::shape::ShapedBody;
+use crate::stream::watch::{self, Begun, WatchBody, Watching};
+use crate::upstream::UpstreamBody;
+
+/// A request that plugins want, or a watch that a new chain may want.
+pub(super) struct FilteredRequest {
+    plugins: Rc<Plugins>,
+    begun: Option<Begun>,
+}
+
+/// What the request phase left to do.
+struct Prepared {
+    uri: Uri,
+    rename: Option<Rename>,
+    /// Of a DELETE, for its body.
+    delete_options: Vec<DeleteOptionEdit>,
+    edits: Vec<Attributed>,
+    position: Option<Position>,
+    /// Of an exchange that tells who leads.
+    lock_exchange: Option<LockExchange>,
+}
+
+impl FilteredRequest {
+    pub(super) const fn new(plugins: Rc<Plugins>, begun: Option<Begun>) -> Self {
+        Self { plugins, begun }
+    }
+
+    pub(super) async fn serve(mut self, exchange: Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
+        let accept = Accept::of(&parts.headers);
+        let mut body = RequestBody::new(incoming, &exchange.record);
+        match read_leader_lock(&exchange, &parts.headers, &mut body).await {
+            Ok(false) => {}
+            Ok(true) => self.plugins.view.is_leader_lock.set(true),
+            Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
+        }
+        let mut prepared = match self.prepare(&exchange, &mut parts).await {
+            Ok(prepared) => prepared,
+            Err(Stop::Reply(reply)) => {
+                let reply = name_created_object(reply, &exchange.info, &parts.headers, body).await;
+                return Ok(answer(&exchange.record, &accept, reply));
+            }
+            Err(stop) => return exchange.stop(stop, &accept).await,
+        };
+        exchange.add_credentials(&mut parts.headers);
+        let rename = prepared.rename.as_ref();
+        let edited = edit_body::edit_request(&exchange, &mut parts.headers, body, &prepared.delete_options, rename);
+        (body, prepared.lock_exchange) = match edited.await {
+            Ok(edited) => edited,
+            Err(reply) => return Ok(answer(&exchange.record, &accept, reply)),
+        };
+        // A tunnel has no bodies in which an object could be renamed.
+        if exchange.upgrade.is_some() && prepared.rename.is_none() {
+            return match upgrade::send(&exchange, parts, body, prepared.uri.clone()).await {
+                Offered::Switched(switched) => {
+                    let watching = self.watching(&exchange, prepared.edits, prepared.position);
+                    Ok(upgrade::switch(&exchange, switched, watching))
+                }
+                Offered::Ordinary(response) => self.respond(&exchange, &accept, prepared, response).await,
+                Offered::Failed(response) => Ok(response),
+            };
+        }
+        match exchange
+            .send(&parts.method, parts.headers, prepared.uri.clone(), body)
+            .await
+        {
+            Ok(response) => self.respond(&exchange, &accept, prepared, response).await,
+            Err(error) => Ok(exchange.failed(&error, &accept)),
+        }
+    }
+
+    /// The request phase: asks the plugins, applies their edits, checks the view.
+    async fn prepare(&self, exchange: &Exchange<'_>, parts: &mut Parts) -> Result<Prepared, Stop> {
+        let mut edits = match self.plugins.on_request().await {
+            RequestDecision::Proceed(edits) => edits,
+            RequestDecision::Stop(stop) => return Err(stop),
+        };
+        let edited = self.plugins.apply_edits(&mut edits, &mut parts.headers, |edits| {
+            edit::apply(&exchange.info, exchange.uri, edits)
+        })?;
+        let shaped = edits.iter().any(|(_, edit)| edit.shapes_view());
+        if shaped && exchange.info.verb == Verb::Watch && exchange.upgrade.is_some() {
+            return Err(Reply::bad_request(
+                "a watch over WebSocket can't be ended when its shard changes: watch over plain HTTP",
+            )
+            .into());
+        }
+        let position = check_view(exchange, &self.plugins, &edits)?;
+        let Edited {
+            path_and_query,
+            rename,
+            delete_options,
+        } = edited;
+        let uri = match path_and_query {
+            Some(target) => target
+                .parse()
+                .map_err(|error| Reply::bad_request(format!("the edited request target is no URI: {error}")))?,
+            None => exchange.uri.clone(),
+        };
+        Ok(Prepared {
+            uri,
+            rename,
+            delete_options,
+            edits,
+            position,
+            lock_exchange: None,
+        })
+    }
+
+    /// The response phase: asks the plugins, restores names, shapes the body.
+    async fn respond(
+        mut self,
+        exchange: &Exchange<'_>,
+        accept: &Accept,
+        prepared: Prepared,
+        response: Response<UpstreamBody>,
+    ) -> Answer {
+        let (mut head, body) = response.into_parts();
+        let shapes = match self.plugins.edit_response(&mut head, &exchange.connection).await {
+            Ok(shapes) => shapes,
+            Err(stop) => return exchange.stop(stop, accept).await,
+        };
+        let streams = exchange.info.verb == Verb::Watch && head.status == StatusCode::OK;
+        let mut body: BoxBody = match &prepared.rename {
+            Some(rename) => {
+                match edit_body::restore_names(
+                    &mut head,
+                    body,
+                    rename,
+                    prepared.lock_exchange,
+                    streams,
+                    &exchange.record,
+                )
+                .await
+                {
+                    Ok(body) => body,
+                    Err(reply) => return Ok(answer(&exchange.record, accept, reply)),
+                }
+            }
+            None if !streams && shapes.is_empty() => {
+                return Ok(ClientBody::upstream(Response::from_parts(head, body), &exchange.record));
+            }
+            None => Box::pin(body),
+        };
+        let encoding = watch::encoding(&head.headers).filter(|_| streams);
+        for shape in shapes {
+            let connection = Rc::clone(&exchange.connection);
+            body = Box::pin(ShapedBody::new(body, shape, encoding, connection));
+        }
+        if let Some(watching) = self
+            .watching(exchange, prepared.edits, prepared.position)
+            .filter(|_| streams)
+        {
+            body = Box::pin(WatchBody::new(body, &head.headers, watching));
+        }
+        Ok(ClientBody::boxed(head, body, &exchange.record))
+    }
+
+    /// What a watch does when the chain changes; `None` for anything else.
+    fn watching(
+        &mut self,
+        exchange: &Exchange<'_>,
+        edits: Vec<Attributed>,
+        position: Option<Position>,
+    ) -> Option<Watching> {
+        let begun = self.begun.take()?;
+        Some(recheck::watching(exchange, &self.plugins, begun, edits, position))
+    }
+}
+
+/// Whether the body of a write tells that it is about a leader lock. The body is read for it if it is small enough, and stays
+/// whole.
+///
+/// # Errors
+/// A reply, if the client's body breaks off.
+async fn read_leader_lock(exchange: &Exchange<'_>, headers: &HeaderMap, body: &mut RequestBody) -> Result<bool, Reply> {
+    if !LeaderLocks::is_told_by_body(&exchange.info, body.size_hint().exact()) {
+        return Ok(false);
+    }
+    let bytes = std::mem::replace(body, RequestBody::Full(None)).collect().await?;
+    let leader_locks = &exchange.worker.shared.leader_locks;
+    let is_lock = leader_locks.learn_from_body(&exchange.info, headers, &bytes);
+    *body = RequestBody::Full(Some(bytes));
+    Ok(is_lock)
+}
+
+/// What an API server calls an object whose name it can't tell (k8s.io/apiserver `pkg/admission/errors.go`).
+const NAMELESS: &str = "Unknown";
+
+/// Adds the name of the object to the refusal of a create, which has it in its body alone.
+async fn name_created_object(
+    mut reply: Reply,
+    info: &RequestInfo<'_>,
+    headers: &HeaderMap,
+    body: RequestBody,
+) -> Reply {
+    if info.verb != Verb::Create || !reply.lacks_name() {
+        return reply;
+    }
+    let content_type = headers
+        .get(http::header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let bytes = body.collect().await.unwrap_or_default();
+    let name = ctrlmesh_wire::object_name(content_type.unwrap_or_default(), &bytes);
+    reply.set_name(name.as_deref().unwrap_or(NAMELESS));
+    reply
+}

@@ -1,0 +1,118 @@
+//! ONE REQUEST, TOP TO BOTTOM: parse, match, ask the plugins, edit, send, ask again, answer.
+//!
+//! A request that no plugin wants passes through this file alone: no allocation for plugins, no call of one. `filtered` serves
+//! the others.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use ctrlmesh_wire::{RequestInfo, Verb};
+use http::request::Parts;
+use http::{Request, Uri};
+
+use super::ending::{Answer, answer};
+use super::exchange::Exchange;
+use super::upgrade::{self, Offered};
+use super::worker::Worker;
+use super::{MAX_URI, headers, selection};
+use crate::connection::{Connection, IncomingBody, head_size};
+use crate::observe::Class;
+use crate::observe::record::Record;
+use crate::respond::{Accept, Reply};
+use crate::stream::body::{ClientBody, RequestBody};
+
+pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, request: Request<IncomingBody>) -> Answer {
+    let (mut parts, mut incoming) = request.into_parts();
+    let sent = std::mem::take(&mut parts.uri);
+    let method = parts.method.clone();
+    let parsed = RequestInfo::parse(method.as_str(), sent.path(), sent.query());
+    let verb = parsed.as_ref().map_or(Verb::NonResource, |info| info.verb);
+    let record = Record::new(&worker.shared.metrics, Class::Api(verb), method.clone(), sent.clone());
+    let held = record.set_place(connection.begin_request(), head_size(&sent, &parts.headers));
+    let held = held.and_then(|()| incoming.hold(&connection));
+    let read = held.map_err(|error| Reply::over_bound(error, true)).and_then(|()| {
+        check(&parts, &sent)?;
+        let info = parsed.map_err(bad_request)?;
+        info.check_path(sent.path()).map_err(bad_request)?;
+        let upgrade = headers::strip(&mut parts.headers).map_err(bad_request)?;
+        let cleaned = info.path_without_empty_namespace();
+        Ok((info, upgrade, cleaned.map(|path| with_path(&sent, path)).transpose()?))
+    });
+    let refused = |reply, parts: &Parts| Ok(answer(&record, &Accept::of(&parts.headers), reply));
+    let (info, upgrade, cleaned) = match read {
+        Ok(read) => read,
+        Err(reply) => return refused(reply, &parts),
+    };
+    let (info, uri) = match &cleaned {
+        None => (info, &sent),
+        Some(uri) => match RequestInfo::parse(method.as_str(), uri.path(), uri.query()) {
+            Ok(info) => (info, uri),
+            Err(error) => return refused(bad_request(error), &parts),
+        },
+    };
+    let upgrade = upgrade.filter(|_| info.may_upgrade());
+    let exchange = Exchange {
+        worker: &worker,
+        connection,
+        info,
+        uri,
+        record,
+        upgrade,
+        is_lent: Cell::new(false),
+    };
+    match selection::select(&exchange, &parts) {
+        // Boxed, so that the future of a request that passes stays small.
+        Some(filtered) => Box::pin(filtered.serve(exchange, parts, incoming)).await,
+        None => pass(&exchange, parts, incoming).await,
+    }
+}
+
+/// Serves a request that no plugin wants: it is sent as it came, with credentials if it has none.
+async fn pass(exchange: &Exchange<'_>, mut parts: Parts, incoming: IncomingBody) -> Answer {
+    exchange.add_credentials(&mut parts.headers);
+    if exchange.upgrade.is_some() {
+        let body = RequestBody::new(incoming, &exchange.record);
+        return Ok(
+            match Box::pin(upgrade::send(exchange, parts, body, exchange.uri.clone())).await {
+                Offered::Switched(switched) => upgrade::switch(exchange, switched, None),
+                Offered::Ordinary(response) => ClientBody::upstream(response, &exchange.record),
+                Offered::Failed(response) => response,
+            },
+        );
+    }
+    let body = RequestBody::new(incoming, &exchange.record);
+    let accept = Accept::of(&parts.headers);
+    match exchange
+        .send(&parts.method, parts.headers, exchange.uri.clone(), body)
+        .await
+    {
+        Ok(response) => Ok(ClientBody::upstream(response, &exchange.record)),
+        Err(error) => Ok(exchange.failed(&error, &accept)),
+    }
+}
+
+fn check(parts: &Parts, uri: &Uri) -> Result<(), Reply> {
+    if uri.authority().is_some() && uri.scheme().is_none() {
+        return Err(Reply::bad_request("the request target is a host and not a path"));
+    }
+    if uri
+        .path_and_query()
+        .is_some_and(|target| target.as_str().len() > MAX_URI)
+    {
+        return Err(Reply::uri_too_long(MAX_URI));
+    }
+    headers::check_host(parts).map_err(bad_request)
+}
+
+fn bad_request(error: impl std::fmt::Display) -> Reply {
+    Reply::bad_request(error.to_string())
+}
+
+/// The same query behind another path.
+fn with_path(uri: &Uri, path: String) -> Result<Uri, Reply> {
+    let target = match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path,
+    };
+    target.parse().map_err(bad_request)
+}

@@ -1,0 +1,314 @@
+//! Header hygiene between two connections: hop-by-hop fields end here, everything else passes as it came.
+//!
+//! Rules: RFC 9110 §7.6.1 (Connection), RFC 9112 §9.6, RFC 9113 §8.2.2. A `Connection` that names an end-to-end field
+//! (`Connection: Impersonate-User` would make an impersonated call the controller's own) is refused, not obeyed.
+
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL,
+    TE, TRANSFER_ENCODING, UPGRADE,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+
+/// Fields that never pass.
+static HOP_BY_HOP: [HeaderName; 7] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HTTP2_SETTINGS,
+];
+
+/// A `Connection` field names something that is not hop-by-hop.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the Connection header names {0:?}, which is not a connection option")]
+pub(crate) struct NotAnOption(String);
+
+/// The `Host` field breaks RFC 9112 §3.2. Go's HTTP server, which API servers are made of, answers 400 likewise.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum HostError {
+    #[error("the request has no Host header, which HTTP/1.1 demands")]
+    Missing,
+    #[error("the request has more than one Host header")]
+    Repeated,
+    #[error("the Host header holds a character that no host has")]
+    Malformed,
+}
+
+/// Checks that there is one `Host`. HTTP/2 has `:authority` instead, and HTTP/1.0 had none.
+///
+/// # Errors
+/// As in [`HostError`].
+pub(crate) fn check_host(parts: &Parts) -> Result<(), HostError> {
+    let mut hosts = parts.headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (None, _) if parts.version == Version::HTTP_11 => Err(HostError::Missing),
+        (_, Some(_)) => Err(HostError::Repeated),
+        (Some(host), None) if !host.as_bytes().iter().copied().all(is_host_byte) => Err(HostError::Malformed),
+        _ => Ok(()),
+    }
+}
+
+/// As golang.org/x/net `http/httpguts.ValidHostHeader`.
+fn is_host_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=@[]_~".contains(&byte)
+}
+
+/// How a browser's WebSocket says its bearer token, as one of its subprotocols (k8s.io/apiserver
+/// `pkg/authentication/request/websocket/protocol.go`).
+const WEBSOCKET_TOKEN: &[u8] = b"base64url.bearer.authorization.k8s.io.";
+
+/// Whether the client says who it is. A request to impersonate somebody does not: it needs the credentials of whoever may.
+pub(crate) fn has_credentials(headers: &HeaderMap) -> bool {
+    headers.contains_key(AUTHORIZATION) || headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().any(has_token)
+}
+
+/// Whether a list of WebSocket subprotocols has a bearer token among them.
+pub(crate) fn has_token(protocols: &HeaderValue) -> bool {
+    protocols.as_bytes().split(|byte| *byte == b',').any(|protocol| {
+        let start = protocol.trim_ascii().get(..WEBSOCKET_TOKEN.len()).unwrap_or_default();
+        start.eq_ignore_ascii_case(WEBSOCKET_TOKEN)
+    })
+}
+
+/// The protocols that the API server and its subresources switch to.
+const UPGRADES: [&str; 2] = ["websocket", "SPDY/3.1"];
+
+/// Of what the client offers, in its order (RFC 9110 §7.8), the protocols that may pass; `None` if there are none. Not among
+/// them is `h2c`, in which requests would pass unseen.
+fn upgrades(headers: &HeaderMap) -> Option<HeaderValue> {
+    let offered = headers.get_all(UPGRADE).iter().filter_map(|value| value.to_str().ok());
+    let kept: Vec<&str> = offered
+        .flat_map(|text| text.split(','))
+        .map(str::trim)
+        .filter(|protocol| UPGRADES.iter().any(|known| known.eq_ignore_ascii_case(protocol)))
+        .collect();
+    HeaderValue::from_str(&kept.join(", "))
+        .ok()
+        .filter(|value| !value.is_empty())
+}
+
+/// Whether the protocol that a server has switched to was offered to it.
+pub(crate) fn is_offered(offered: &HeaderValue, switched: &HeaderMap) -> bool {
+    let offered = offered.to_str().unwrap_or_default();
+    let mut chosen = switched.get_all(UPGRADE).iter();
+    match (chosen.next().and_then(|value| value.to_str().ok()), chosen.next()) {
+        (Some(chosen), None) => offered
+            .split(", ")
+            .any(|protocol| protocol.eq_ignore_ascii_case(chosen.trim())),
+        _ => false,
+    }
+}
+
+/// Removes the hop-by-hop fields; returns the protocols that the client wants to upgrade to.
+///
+/// # Errors
+/// The `Connection` field names an end-to-end field.
+pub(crate) fn strip(headers: &mut HeaderMap) -> Result<Option<HeaderValue>, NotAnOption> {
+    if !headers.keys().any(is_hop_by_hop) {
+        return Ok(None);
+    }
+    let mut upgrade = false;
+    for value in headers.get_all(CONNECTION) {
+        let text = value
+            .to_str()
+            .map_err(|_| NotAnOption("bytes outside ASCII".to_owned()))?;
+        for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+            if option.eq_ignore_ascii_case("upgrade") {
+                upgrade = true;
+            } else if !is_connection_option(option) {
+                return Err(NotAnOption(option.to_owned()));
+            }
+        }
+    }
+    let protocols = if upgrade { upgrades(headers) } else { None };
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+    Ok(protocols)
+}
+
+fn is_connection_option(option: &str) -> bool {
+    option.eq_ignore_ascii_case("close") || HOP_BY_HOP.iter().any(|name| option.eq_ignore_ascii_case(name.as_str()))
+}
+
+/// Fields between a client and its proxy (RFC 9110 §11.7).
+const PROXY: [HeaderName; 3] = [
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-authentication-info"),
+];
+
+/// Removes the hop-by-hop fields of a message that a forward proxy passes on: those that are always such, and those that its
+/// `Connection` names. Nothing of ours depends on a field that a client could name there.
+pub(crate) fn strip_forwarded(headers: &mut HeaderMap) {
+    // Who forwards a message with both sends the length that it knows (RFC 9112 §6.3).
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|text| text.split(','))
+            .filter_map(|option| option.trim().parse().ok())
+            // Framing and target are not the sender's to take away.
+            .filter(|name| *name != CONTENT_LENGTH && *name != HOST)
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in HOP_BY_HOP.iter().chain(&PROXY) {
+        headers.remove(name);
+    }
+}
+
+/// Removes the hop-by-hop fields of a response.
+pub(crate) fn strip_response(headers: &mut HeaderMap) {
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Most messages have none of them: one walk is cheaper than a look-up for each.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    HOP_BY_HOP.contains(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        fields
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect()
+    }
+
+    #[test]
+    fn hop_by_hop_fields_end_here_and_rest_passes() {
+        let mut headers = map(&[
+            ("connection", "keep-alive, TE"),
+            ("keep-alive", "5"),
+            ("te", "trailers"),
+            ("accept", "a"),
+        ]);
+        assert_eq!(strip(&mut headers), Ok(None));
+        assert_eq!(headers, map(&[("accept", "a")]));
+    }
+
+    #[test]
+    fn upgrade_is_told_and_h2c_is_not_one() {
+        let mut headers = map(&[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")]);
+        assert_eq!(strip(&mut headers), Ok(Some(HeaderValue::from_static("SPDY/3.1"))));
+        let mut headers = map(&[("connection", "upgrade, http2-settings"), ("upgrade", "h2c")]);
+        assert_eq!(strip(&mut headers), Ok(None));
+        let mut headers = map(&[("upgrade", "websocket")]);
+        assert_eq!(strip(&mut headers), Ok(None), "without Connection it is no upgrade");
+    }
+
+    #[test]
+    fn only_websocket_and_spdy_upgrades_pass() {
+        for (offered, passed) in [
+            (&["h2c, websocket"][..], Some("websocket")),
+            (&["H2C"], None),
+            (&["h2c", "SPDY/3.1"], Some("SPDY/3.1")),
+            (&["WebSocket ,\tspdy/3.1,TLS/1.0"], Some("WebSocket, spdy/3.1")),
+            (&["websocket2", "", ","], None),
+        ] {
+            let mut headers = map(&[("connection", "upgrade")]);
+            for value in offered {
+                headers.append(UPGRADE, HeaderValue::from_str(value).unwrap());
+            }
+            let kept = strip(&mut headers).unwrap();
+            assert_eq!(kept, passed.map(HeaderValue::from_static), "{offered:?}");
+        }
+    }
+
+    #[test]
+    fn switch_to_protocol_that_was_not_offered_is_noticed() {
+        let offered = HeaderValue::from_static("websocket, SPDY/3.1");
+        assert!(is_offered(&offered, &map(&[("upgrade", "spdy/3.1")])));
+        assert!(!is_offered(&offered, &map(&[("upgrade", "h2c")])));
+        assert!(!is_offered(&offered, &HeaderMap::new()));
+    }
+
+    #[test]
+    fn websocket_token_is_clients_own_identity() {
+        for (name, value, expected) in [
+            ("authorization", "", true),
+            (
+                "sec-websocket-protocol",
+                "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.eHk",
+                true,
+            ),
+            ("sec-websocket-protocol", "Base64URL.bearer.authorization.k8s.io.", true),
+            ("sec-websocket-protocol", "v4.channel.k8s.io", false),
+            ("impersonate-user", "jane", false),
+        ] {
+            assert_eq!(has_credentials(&map(&[(name, value)])), expected, "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn http1_requests_have_one_host() {
+        let check = |version, hosts: &[&'static str]| {
+            let (mut parts, ()) = http::Request::new(()).into_parts();
+            parts.version = version;
+            for host in hosts {
+                parts.headers.append(HOST, HeaderValue::from_static(host));
+            }
+            check_host(&parts)
+        };
+        assert_eq!(check(Version::HTTP_11, &[]), Err(HostError::Missing));
+        assert_eq!(check(Version::HTTP_11, &["a", "a"]), Err(HostError::Repeated));
+        assert_eq!(check(Version::HTTP_2, &["a", "b"]), Err(HostError::Repeated));
+        assert_eq!(check(Version::HTTP_11, &["a/b"]), Err(HostError::Malformed));
+        for (version, hosts) in [
+            (Version::HTTP_11, &["[fe80::1%25eth0]:1"][..]),
+            (Version::HTTP_11, &[""]),
+            (Version::HTTP_10, &[]),
+            (Version::HTTP_2, &[]),
+        ] {
+            assert_eq!(check(version, hosts), Ok(()), "{version:?} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn forward_proxy_removes_what_connection_names_and_what_was_meant_for_it() {
+        let mut headers = map(&[
+            ("connection", "close, x-hop, Content-Length"),
+            ("x-hop", "1"),
+            ("content-length", "3"),
+            ("proxy-authorization", "Basic x"),
+            ("proxy-connection", "keep-alive"),
+            ("authorization", "Bearer x"),
+            ("upgrade", "websocket"),
+            ("te", "trailers"),
+        ]);
+        strip_forwarded(&mut headers);
+        assert_eq!(headers, map(&[("content-length", "3"), ("authorization", "Bearer x")]));
+    }
+
+    #[test]
+    fn connection_can_not_remove_end_to_end_field() {
+        for name in ["Impersonate-User", "authorization", "content-length"] {
+            let mut headers = HeaderMap::new();
+            headers.append(CONNECTION, HeaderValue::from_static("close"));
+            headers.append(CONNECTION, HeaderValue::from_str(name).unwrap());
+            assert_eq!(strip(&mut headers), Err(NotAnOption(name.to_owned())));
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Counts creates of objects that already exist but that a shard hides from the controller, which never finds them and creates
+//! them again and again. The metric explains why an operator loops on "already exists".
+//!
+//! Any other answer costs one comparison.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use ctrlmesh_wire::Verb;
+use http::{HeaderMap, Method, StatusCode};
+
+use crate::chain::MatchQuery;
+use crate::chain::phases::Plugins;
+use crate::plugin::verdict::{RequestEdit, Traffic};
+use crate::plugin::view::{Memory, RequestView};
+use crate::request::exchange::Exchange;
+
+/// Whether an answer says that the object of a create exists: 409 has no other common reason there.
+pub(crate) fn is_already_exists(verb: Verb, subresource: &str, status: StatusCode) -> bool {
+    status == StatusCode::CONFLICT && verb == Verb::Create && subresource.is_empty()
+}
+
+/// Counts a create whose object exists, for each entry that narrows lists of the kind there.
+pub(crate) fn count_hidden_create(exchange: &Exchange<'_>) {
+    let worker = exchange.worker;
+    let snapshot = worker.shared.chain.current();
+    let view = list_of(exchange);
+    let matched = snapshot.matching(&MatchQuery::from(&view));
+    if matched.is_empty() {
+        return;
+    }
+    let instances = Rc::clone(&worker.instances);
+    let plugins = Plugins::new(std::sync::Arc::clone(&snapshot), matched, Rc::new(view), instances);
+    let edits = plugins.recheck().unwrap_or_default();
+    for entry in snapshot.entries() {
+        let narrows = |edit: &RequestEdit| {
+            matches!(
+                edit,
+                RequestEdit::AndLabelSelector(_) | RequestEdit::AndFieldSelector(_)
+            )
+        };
+        if edits.iter().any(|(owner, edit)| *owner == entry.id && narrows(edit)) {
+            worker.shared.metrics.create_of_existing(&entry.name);
+        }
+    }
+}
+
+/// A list of the kind, in the place where the object was to be created.
+fn list_of(exchange: &Exchange<'_>) -> RequestView {
+    let info = &exchange.info;
+    RequestView {
+        traffic: Traffic::Api,
+        verb: Verb::List,
+        group: info.group.to_string(),
+        version: info.version.to_string(),
+        resource: info.resource.to_string(),
+        subresource: String::new(),
+        namespace: info.namespace.to_string(),
+        name: String::new(),
+        method: Method::GET,
+        uri: exchange.uri.clone(),
+        host: exchange.worker.host().to_owned(),
+        port: exchange.worker.port(),
+        is_leader_lock: Cell::new(false),
+        headers: HeaderMap::new(),
+        memory: Memory::default(),
+    }
+}

@@ -1,0 +1,71 @@
+//! Whether an open watch may go on under a new chain.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arc_swap::Guard;
+use ctrlmesh_wire::RequestInfo;
+
+use super::edit;
+use super::exchange::Exchange;
+use crate::chain::phases::{Attributed, EditError, Plugins, shaping};
+use crate::chain::{EntryId, Kind, MatchQuery};
+use crate::client::list_views::Position;
+use crate::plugin::verdict::RequestEdit;
+use crate::plugin::view::RequestView;
+use crate::stream::watch::{Begun, Watching};
+
+/// What an open watch does when a new chain comes into force: it asks that chain for its edits, without effects, and ends if
+/// the chain would show it something else.
+pub(super) fn watching(
+    exchange: &Exchange<'_>,
+    plugins: &Rc<Plugins>,
+    begun: Begun,
+    edits: Vec<Attributed>,
+    position: Option<Position>,
+) -> Watching {
+    let worker = Rc::clone(exchange.worker);
+    let view = Rc::clone(&plugins.view);
+    let plugins = Rc::clone(plugins);
+    let owners: Vec<EntryId> = shaping(&edits).collect();
+    let before: Vec<RequestEdit> = view_of(edits);
+    let recheck = Box::new(move || {
+        worker.shared.metrics.rechecks.inc();
+        let (snapshot, ticket) = worker.enter(Kind::Watch);
+        let snapshot = Guard::into_inner(snapshot);
+        let matched = snapshot.matching(&MatchQuery::from(&*view));
+        let plugins = Plugins::new(snapshot, matched, Rc::clone(&view), Rc::clone(&worker.instances));
+        let edits = plugins.recheck()?;
+        (view_of(possible(&view, edits)) == before).then_some(ticket)
+    });
+    let metrics = Arc::clone(&exchange.worker.shared.metrics);
+    let on_expired = Rc::new(move || {
+        metrics.watches_expired.inc();
+        plugins.expired(owners.iter().copied());
+    });
+    Watching {
+        begun,
+        recheck,
+        on_expired,
+        position,
+    }
+}
+
+/// Leaves out the edits of entries that ask for something impossible, as `prepare` did when the watch began.
+fn possible(view: &RequestView, mut edits: Vec<Attributed>) -> Vec<Attributed> {
+    let Ok(info) = RequestInfo::parse(view.method.as_str(), view.uri.path(), view.uri.query()) else {
+        return edits;
+    };
+    while let Err(EditError::Plugin { entry, .. }) = edit::apply(&info, &view.uri, &edits) {
+        edits.retain(|(owner, _)| *owner != entry);
+    }
+    edits
+}
+
+fn view_of(edits: Vec<Attributed>) -> Vec<RequestEdit> {
+    edits
+        .into_iter()
+        .map(|(_, edit)| edit)
+        .filter(RequestEdit::shapes_view)
+        .collect()
+}

@@ -1,0 +1,92 @@
+//! Which requests plugins look at, and with which chain: the only decision that every request pays for.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ctrlmesh_wire::{RequestInfo, Verb};
+use http::request::Parts;
+
+use super::exchange::{Exchange, user_agent};
+use super::filtered::FilteredRequest;
+use crate::chain::phases::Plugins;
+use crate::chain::{Kind, Matched, Snapshot};
+use crate::plugin::verdict::Traffic;
+use crate::plugin::view::{Memory, RequestView};
+use crate::stream::watch::Begun;
+
+/// The plugins that want this request, or may want its watch when the chain changes. `None`: it passes as it is.
+pub(super) fn select(exchange: &Exchange<'_>, parts: &Parts) -> Option<FilteredRequest> {
+    let worker = exchange.worker;
+    let (snapshot, begun) = match exchange.info.verb {
+        Verb::Watch => {
+            // Listens first, so that it hears of a chain that comes into force from here on.
+            let listener = worker.notifier.listen();
+            let (snapshot, ticket) = worker.enter(Kind::Watch);
+            (snapshot, Some(Begun { listener, ticket }))
+        }
+        Verb::List => {
+            let (snapshot, ticket) = worker.enter(Kind::List);
+            exchange.record.set_list(ticket);
+            (snapshot, None)
+        }
+        _ if may_change_objects(&exchange.info) => {
+            let (snapshot, ticket) = worker.enter(Kind::Write);
+            exchange.record.set_write(ticket);
+            (snapshot, None)
+        }
+        _ => (worker.shared.chain.load(), None),
+    };
+    let matched = snapshot.matching(&exchange.query(&parts.headers));
+    if matched.is_empty() && !must_be_filtered(exchange) {
+        return None;
+    }
+    let plugins = plugins(exchange, parts, snapshot.clone(), matched);
+    Some(FilteredRequest::new(plugins, begun))
+}
+
+/// Watches are filtered even if no plugin wants them now: a new chain may, and draining ends them. So are lists once any
+/// view was shaped, since every list then notes its view.
+fn must_be_filtered(exchange: &Exchange<'_>) -> bool {
+    match exchange.info.verb {
+        Verb::Watch => true,
+        Verb::List => exchange.worker.shared.list_views.is_used(),
+        _ => false,
+    }
+}
+
+/// Whether the request counts as a write under way, which a hand-over of a shard waits for. Streams (exec, port-forward,
+/// proxies) go on for hours and change no object.
+fn may_change_objects(info: &RequestInfo<'_>) -> bool {
+    let is_write = matches!(
+        info.verb,
+        Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection
+    );
+    is_write && !info.is_long_running()
+}
+
+fn plugins(exchange: &Exchange<'_>, parts: &Parts, snapshot: Arc<Snapshot>, matched: Matched) -> Rc<Plugins> {
+    let (worker, info) = (exchange.worker, &exchange.info);
+    let is_lock = worker.shared.leader_locks.is_lock(info, user_agent(&parts.headers));
+    let view = RequestView {
+        traffic: Traffic::Api,
+        verb: info.verb,
+        group: info.group.to_string(),
+        version: info.version.to_string(),
+        resource: info.resource.to_string(),
+        subresource: info.subresource.to_string(),
+        namespace: info.namespace.to_string(),
+        name: info.name.to_string(),
+        method: parts.method.clone(),
+        uri: exchange.uri.clone(),
+        host: worker.host().to_owned(),
+        port: worker.port(),
+        is_leader_lock: Cell::new(is_lock),
+        headers: parts.headers.clone(),
+        memory: Memory::default(),
+    };
+    let plugins = Plugins::new(snapshot, matched, Rc::new(view), Rc::clone(&worker.instances));
+    let plugins = Rc::new(plugins);
+    exchange.record.set_plugins(Rc::clone(&plugins));
+    plugins
+}

@@ -1,0 +1,130 @@
+//! exec, attach, port-forward and WebSockets: a dedicated HTTP/1.1 connection to the API server; after its 101 bytes pass
+//! both ways, unread, until either side ends.
+
+use std::rc::Rc;
+
+use http::header::UPGRADE;
+use http::request::Parts;
+use http::{Request, Response, StatusCode, Uri};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::time::Instant;
+
+use crate::request::ending::answer;
+use crate::request::exchange::Exchange;
+use crate::request::headers;
+use crate::respond::{Accept, Reply};
+use crate::stream::body::{ClientBody, RequestBody};
+use crate::stream::watch::Watching;
+use crate::upstream::write_outcome::WriteOutcome;
+use crate::upstream::{Upgrade, UpgradedStream, UpstreamBody};
+
+/// Bytes in flight in each direction: a port-forward of a database dump should not crawl.
+const BUFFER: usize = 64 << 10;
+
+/// What the API server made of the offer.
+pub(crate) enum Offered {
+    Switched(Switched),
+    /// It answers over HTTP, like to any other request.
+    Ordinary(Response<UpstreamBody>),
+    /// It can't be reached, or broke off.
+    Failed(Response<ClientBody>),
+}
+
+/// Both ends of a tunnel that is to begin.
+pub(crate) struct Switched {
+    response: Response<()>,
+    upstream: UpgradedStream,
+    client: Option<OnUpgrade>,
+}
+
+/// Sends a request that wants another protocol.
+pub(crate) async fn send(exchange: &Exchange<'_>, mut parts: Parts, body: RequestBody, uri: Uri) -> Offered {
+    let client = parts.extensions.remove::<OnUpgrade>();
+    let accept = Accept::of(&parts.headers);
+    if let Some(protocols) = &exchange.upgrade {
+        parts.headers.insert(UPGRADE, protocols.clone());
+    }
+    let mut request = Request::new(body);
+    *request.method_mut() = parts.method;
+    *request.headers_mut() = parts.headers;
+    *request.uri_mut() = uri;
+    let sent = Instant::now();
+    exchange.record.sent();
+    let result = exchange.worker.upstream(exchange.is_lent.get()).upgrade(request).await;
+    exchange.record.ended(match &result {
+        // What passes from here on is no write that anybody waits for.
+        Ok(Upgrade::Switched(..)) => WriteOutcome::Finished,
+        Ok(Upgrade::Refused(response)) => WriteOutcome::of_status(response.status()),
+        Err(error) => WriteOutcome::of_error(error),
+    });
+    match result {
+        Ok(Upgrade::Switched(response, _)) if !is_offered(exchange, &response) => {
+            let reply = Reply::broken_body(&"the API server switched to a protocol that was not asked for".into());
+            Offered::Failed(answer(&exchange.record, &accept, reply))
+        }
+        Ok(Upgrade::Switched(response, upstream)) => {
+            exchange.received(StatusCode::SWITCHING_PROTOCOLS, sent);
+            Offered::Switched(Switched {
+                response,
+                upstream,
+                client,
+            })
+        }
+        Ok(Upgrade::Refused(mut response)) => {
+            headers::strip_response(response.headers_mut());
+            exchange.received(response.status(), sent);
+            Offered::Ordinary(response)
+        }
+        Err(error) => Offered::Failed(exchange.failed(&error, &accept)),
+    }
+}
+
+fn is_offered(exchange: &Exchange<'_>, response: &Response<()>) -> bool {
+    let offered = exchange.upgrade.as_ref();
+    offered.is_some_and(|offered| headers::is_offered(offered, response.headers()))
+}
+
+/// Tells the client to switch as well, and begins the tunnel.
+pub(crate) fn switch(exchange: &Exchange<'_>, switched: Switched, watching: Option<Watching>) -> Response<ClientBody> {
+    let Switched {
+        response,
+        upstream,
+        client,
+    } = switched;
+    if let Some(client) = client {
+        tunnel(exchange, client, upstream, watching);
+    }
+    response.map(|()| ClientBody::full(bytes::Bytes::new(), Some(Rc::clone(&exchange.record))))
+}
+
+/// Copies both ways in a task of the worker. Record and connection (with its place) live as long as the tunnel. A watch
+/// over WebSocket ends as soon as a new chain would show it something else.
+fn tunnel(exchange: &Exchange<'_>, client: OnUpgrade, mut upstream: UpgradedStream, watching: Option<Watching>) {
+    let (record, connection) = (Rc::clone(&exchange.record), Rc::clone(&exchange.connection));
+    let stop = exchange.worker.shared.stop.clone();
+    exchange.worker.spawn(async move {
+        let _place = connection;
+        let copy = async {
+            let mut client = TokioIo::new(client.await.map_err(std::io::Error::other)?);
+            tokio::io::copy_bidirectional_with_sizes(&mut client, upstream.io(), BUFFER, BUFFER).await
+        };
+        let expired = async {
+            match watching {
+                Some(watching) => watching.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            copied = copy => match copied {
+                Ok((up, down)) => {
+                    record.add_request_bytes(usize::try_from(up).unwrap_or(usize::MAX));
+                    record.add_response_bytes(usize::try_from(down).unwrap_or(usize::MAX));
+                }
+                Err(error) => tracing::debug!(%error, "upgraded stream broke off"),
+            },
+            () = expired => {}
+            () = stop.cancelled() => {}
+        }
+    });
+}

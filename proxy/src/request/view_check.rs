@@ -1,0 +1,88 @@
+//! Whether the resource version that a client comes with belongs to the view that it gets now (`client::list_views`).
+
+use ctrlmesh_wire::{Query, RequestInfo, Verb};
+
+use super::exchange::{Exchange, user_agent};
+use crate::chain::phases::{Attributed, Plugins, shaping};
+use crate::client::list_views::{Known, Position, Reader, Representation};
+use crate::respond::Reply;
+
+const OTHER_VIEW: &str = "the rules of this controller's shard have changed since this resource version: list again";
+
+/// Notes the view of a list. A watch, or a later page of a list, must come from the same view. Returns the position that a watch
+/// leaves when it ends.
+///
+/// # Errors
+/// 410 `Expired`: the client must list again.
+pub(super) fn check_view(
+    exchange: &Exchange<'_>,
+    plugins: &Plugins,
+    edits: &[Attributed],
+) -> Result<Option<Position>, Reply> {
+    let info = &exchange.info;
+    if !matches!(info.verb, Verb::List | Verb::Watch) || info.resource.is_empty() {
+        return Ok(None);
+    }
+    let query = Query::new(exchange.uri.query().unwrap_or_default());
+    let labels = query.get("labelSelector").unwrap_or_default();
+    let fields = query.get("fieldSelector").unwrap_or_default();
+    let reader = Reader {
+        user_agent: user_agent(&plugins.view.headers).as_bytes(),
+        representation: Representation::of(&plugins.view.headers),
+        group: &info.group,
+        version: &info.version,
+        resource: &info.resource,
+        namespace: &info.namespace,
+        label_selector: &labels,
+        field_selector: &fields,
+    };
+    let list_views = &exchange.worker.shared.list_views;
+    let view = || edits.iter().map(|(_, edit)| edit);
+    let is_right = |known| match known {
+        Known::Same => true,
+        Known::Other => false,
+        // A watch of one object by name starts from a get, which leaves no note.
+        Known::Nothing => {
+            let is_unshaped = || !list_views.inherits() && view().all(|edit| !edit.shapes_view());
+            !info.name.is_empty() || plugins.is_of_first_chain() || is_unshaped()
+        }
+    };
+    let expired = || {
+        plugins.expired(shaping(edits));
+        Reply::expired(OTHER_VIEW)
+    };
+    match (info.verb, starts_anew(info, &query)) {
+        (Verb::List, true) => {
+            list_views.list(&reader, view(), plugins.is_of_first_chain());
+            Ok(None)
+        }
+        (Verb::List, false) if is_right(list_views.page(&reader, view())) => Ok(None),
+        (Verb::List, false) => Err(expired()),
+        (_, true) => Ok(Some(list_views.start_anew(&reader, view()))),
+        (_, false) => list_views
+            .resume(&reader, view(), is_right)
+            .map(Some)
+            .ok_or_else(expired),
+    }
+}
+
+/// Whether the client starts from nothing: a first page, or a watch that begins with what is there.
+fn starts_anew(info: &RequestInfo<'_>, query: &Query<'_>) -> bool {
+    let text = |key: &str| query.get(key).unwrap_or_default();
+    match info.verb {
+        Verb::List => text("continue").is_empty(),
+        _ => is_unset_or_zero(&text("resourceVersion")) || asks_for_initial_events(query),
+    }
+}
+
+/// No version, or 0 in any spelling that the API server takes for a number (apiserver
+/// `pkg/storage/api_object_versioner.go`, `ParseResourceVersion`).
+fn is_unset_or_zero(version: &str) -> bool {
+    version.bytes().all(|digit| digit == b'0')
+}
+
+/// As apimachinery reads a flag (`pkg/runtime/conversion.go`, `Convert_Slice_string_To_Pointer_bool`).
+fn asks_for_initial_events(query: &Query<'_>) -> bool {
+    let flag = query.get("sendInitialEvents");
+    flag.is_some_and(|flag| flag != "0" && !flag.eq_ignore_ascii_case("false"))
+}

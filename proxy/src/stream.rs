@@ -1,0 +1,13 @@
+//! Bodies on their way through the sidecar.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `body` | bodies of requests and responses: streamed, counted, or read whole for an edit |
+//! | `renaming` | bodies whose object has another name at the API server |
+//! | `shape` | a body that a plugin holds back, slows down, cuts or ends |
+//! | `watch` | an open watch, ended when a new chain would change its view |
+
+pub(crate) mod body;
+pub(crate) mod renaming;
+pub(crate) mod shape;
+pub(crate) mod watch;

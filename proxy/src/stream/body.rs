@@ -1,0 +1,293 @@
+//! The bodies that pass the sidecar: streamed frame by frame, counted, never buffered unless an edit needs it.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{Response, response};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt, Limited};
+use tokio::time::{Instant, Sleep};
+
+use crate::connection::{IncomingBody, Unsent};
+use crate::observe::record::Record;
+use crate::plugin::verdict::Failure;
+use crate::respond::{Reply, SlowBody};
+use crate::stream::shape::BrokenOff;
+use crate::upstream::{BodyError, BoxError, UpstreamBody};
+
+/// A request is given up if nothing of its body arrives for this long. The API server itself waits as long.
+const IDLE_BODY: Duration = Duration::from_secs(60);
+
+/// The API server's own limit for a request body (apiserver `MaxRequestBodyBytes`, 3 MiB).
+const MAX_COLLECTED: usize = 3 << 20;
+
+/// A body of any kind, for the rare requests that need more than passing frames on.
+pub(crate) type BoxBody = Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>;
+
+/// What goes to the API server.
+pub(crate) enum RequestBody {
+    /// Nothing, or bytes that an edit made.
+    Full(Option<Bytes>),
+    /// The client's own, as it comes.
+    Streaming(Streaming),
+}
+
+/// The client's body with a deadline between frames.
+pub(crate) struct Streaming {
+    incoming: IncomingBody,
+    record: Rc<Record>,
+    idle: Option<Pin<Box<Sleep>>>,
+}
+
+impl RequestBody {
+    /// The client's body; one that is over already is `Full(None)`.
+    pub(crate) fn new(incoming: IncomingBody, record: &Rc<Record>) -> Self {
+        if incoming.is_end_stream() {
+            return Self::Full(None);
+        }
+        Self::Streaming(Streaming {
+            incoming,
+            record: Rc::clone(record),
+            idle: None,
+        })
+    }
+}
+
+impl RequestBody {
+    /// Reads it to its end.
+    ///
+    /// # Errors
+    /// A reply: too large, too slow, broken off, or no room for it.
+    pub(crate) async fn collect(self) -> Result<Bytes, Reply> {
+        match self {
+            Self::Full(bytes) => Ok(bytes.unwrap_or_default()),
+            Self::Streaming(body) => {
+                let record = Rc::clone(&body.record);
+                collect(Self::Streaming(body), |bytes| {
+                    record.hold(bytes).map_err(|error| Reply::over_bound(error, true))
+                })
+                .await
+            }
+        }
+    }
+}
+
+/// Reads the body of an answer to its end.
+///
+/// # Errors
+/// A reply: too large, broken off, or no room for it.
+pub(crate) async fn collect_response<B>(body: B, record: &Record) -> Result<Bytes, Reply>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    collect(body, |bytes| {
+        let held = record.hold(bytes);
+        held.map_err(|error| Reply::over_bound(error, record.is_repeatable()))
+    })
+    .await
+}
+
+/// Bytes for which there is room before any has arrived.
+const UNSEEN: usize = 64 << 10;
+
+/// `hold` is asked for room before bytes are kept. They are copied: a frame of one byte would keep the whole buffer that it came in.
+async fn collect<B>(body: B, hold: impl Fn(usize) -> Result<(), Reply>) -> Result<Bytes, Reply>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    // A length is a claim: what has arrived decides how much is allocated, twice that at most.
+    let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+    let mut collected = BytesMut::with_capacity(length.unwrap_or_default().min(UNSEEN));
+    let mut body = std::pin::pin!(Limited::new(body, MAX_COLLECTED));
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => {
+                let Some(data) = frame.data_ref() else { continue };
+                hold(data.len())?;
+                collected.extend_from_slice(data);
+            }
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+                return Err(Reply::body_too_large(MAX_COLLECTED));
+            }
+            Err(error) if error.is::<SlowBody>() => return Err(Reply::slow_body()),
+            Err(error) => return Err(Reply::broken_body(&error)),
+        }
+    }
+    Ok(collected.freeze())
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.get_mut() {
+            Self::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Streaming(body) => body.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Full(bytes) => bytes.is_none(),
+            Self::Streaming(body) => body.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Self::Streaming(body) => body.incoming.size_hint(),
+        }
+    }
+}
+
+impl Streaming {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.idle = None;
+                self.record.add_request_bytes(frame.data_ref().map_or(0, Bytes::len));
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => {
+                let idle = self
+                    .idle
+                    .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + IDLE_BODY)));
+                ready!(idle.as_mut().poll(cx));
+                self.record.fail(Failure::Timeout);
+                Poll::Ready(Some(Err(SlowBody { idle: IDLE_BODY }.into())))
+            }
+        }
+    }
+}
+
+/// What goes to the client. Tells the record how much went and whether all of it.
+pub(crate) struct ClientBody {
+    kind: Kind,
+    record: Option<Rc<Record>>,
+    /// Bounds what the client's connection holds; `None`: it is bounded otherwise.
+    unsent: Option<Arc<Unsent>>,
+    /// Bytes that the client still waits for, where the head says how many there are. HTTP/1.1 asks for no more than these, and
+    /// an HTTP/2 server may tell in a later frame that they were all.
+    left: Option<u64>,
+}
+
+enum Kind {
+    Full(Option<Bytes>),
+    Upstream(UpstreamBody),
+    Boxed(BoxBody),
+}
+
+impl ClientBody {
+    /// Bytes of our own.
+    pub(crate) fn full(bytes: Bytes, record: Option<Rc<Record>>) -> Self {
+        let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
+        Self::with(Kind::Full(bytes), None, record)
+    }
+
+    /// The server's answer as it comes.
+    pub(crate) fn upstream(response: Response<UpstreamBody>, record: &Rc<Record>) -> Response<Self> {
+        let (head, body) = response.into_parts();
+        let left = record.response_length(&head);
+        let body = Self::with(Kind::Upstream(body), left, Some(Rc::clone(record)));
+        Response::from_parts(head, body)
+    }
+
+    /// An answer whose body is changed on its way.
+    pub(crate) fn boxed(head: response::Parts, body: BoxBody, record: &Rc<Record>) -> Response<Self> {
+        let left = record.response_length(&head);
+        let body = Self::with(Kind::Boxed(body), left, Some(Rc::clone(record)));
+        Response::from_parts(head, body)
+    }
+
+    fn with(kind: Kind, left: Option<u64>, record: Option<Rc<Record>>) -> Self {
+        let is_streamed = !matches!(kind, Kind::Full(_));
+        let unsent = record
+            .as_ref()
+            .filter(|_| is_streamed)
+            .and_then(|record| record.unsent());
+        let body = Self {
+            kind,
+            record,
+            unsent,
+            left,
+        };
+        // hyper does not poll a body that says at once that it is over, or of an answer that has none (204, 304, HEAD).
+        if let Some(record) = &body.record
+            && body.is_handed_over()
+        {
+            record.completed();
+        }
+        body
+    }
+
+    fn is_handed_over(&self) -> bool {
+        self.left == Some(0) || self.is_end_stream()
+    }
+
+    fn inspect(&mut self, frame: Option<&Result<Frame<Bytes>, BoxError>>) {
+        let Some(record) = &self.record else { return };
+        match frame {
+            Some(Ok(frame)) => {
+                let length = frame.data_ref().map_or(0, Bytes::len);
+                record.add_response_bytes(length);
+                self.left = self.left.map(|left| left.saturating_sub(length as u64));
+            }
+            Some(Err(error)) if error.is::<BrokenOff>() => record.fail(Failure::PluginReset),
+            Some(Err(error)) if matches!(error.downcast_ref(), Some(BodyError::Unread)) => {
+                record.fail(Failure::ClientGone)
+            }
+            Some(Err(_)) => record.fail(Failure::UpstreamReset),
+            None => record.completed(),
+        }
+        if self.is_handed_over() {
+            record.completed();
+        }
+    }
+}
+
+impl Body for ClientBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(unsent) = &self.unsent {
+            ready!(unsent.poll_room(cx));
+        }
+        let frame = match &mut self.kind {
+            Kind::Full(bytes) => bytes.take().map(|bytes| Ok(Frame::data(bytes))),
+            Kind::Upstream(body) => ready!(Pin::new(body).poll_frame(cx)),
+            Kind::Boxed(body) => ready!(body.as_mut().poll_frame(cx)),
+        };
+        self.inspect(frame.as_ref());
+        Poll::Ready(match &self.unsent {
+            Some(unsent) => frame.map(|frame| frame.map(|frame| frame.map_data(|data| unsent.count(data)))),
+            None => frame,
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Full(bytes) => bytes.is_none(),
+            Kind::Upstream(body) => body.is_end_stream(),
+            Kind::Boxed(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Kind::Upstream(body) => body.size_hint(),
+            Kind::Boxed(body) => body.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Bodies of requests whose object is called by another name: buffered (they are small: a lock) and rewritten both ways.
+//!
+//! Leaves the rewriting itself, for each encoding, to `ctrlmesh_wire::rename`.
+
+use bytes::Bytes;
+use ctrlmesh_wire::rename::{self, Rename};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue};
+use http_body::Body;
+
+use crate::observe::record::Record;
+use crate::respond::Reply;
+use crate::stream::body::{self, RequestBody};
+use crate::upstream::BoxError;
+
+mod watch;
+
+pub(crate) use watch::RenamedWatch;
+
+/// Reads the request's body and calls its object by the API server's name. Tells whether it had the controller's.
+///
+/// # Errors
+/// A reply: too large, broken off, or in an encoding that can't be rewritten.
+pub(crate) async fn request_body(
+    headers: &mut HeaderMap,
+    body: RequestBody,
+    rename: &Rename,
+) -> Result<(Bytes, bool), Reply> {
+    let bytes = body.collect().await?;
+    if bytes.is_empty() {
+        return Ok((bytes, false));
+    }
+    if headers.contains_key(CONTENT_ENCODING) {
+        return Err(Reply::unsupported_encoding(
+            "a lock's body must not be compressed when the sidecar renames the lock",
+        ));
+    }
+    let renamed = rename::body(content_type(headers), &bytes, rename)
+        .map_err(|error| Reply::unsupported_encoding(error.to_string()))?;
+    let is_named = renamed.is_some();
+    let bytes = renamed.map_or(bytes, Bytes::from);
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+    Ok((bytes, is_named))
+}
+
+/// The response must come in an encoding that can be rewritten: not compressed, and not CBOR. A write must not be executed
+/// first and its answer refused then.
+pub(crate) fn ask_for_plain(headers: &mut HeaderMap) {
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    let sent: Vec<&str> = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .collect();
+    let kept: Vec<&str> = sent
+        .iter()
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .filter(|media| !media.contains("cbor"))
+        .collect();
+    let kept = if kept.is_empty() {
+        "application/json".to_owned()
+    } else {
+        kept.join(",")
+    };
+    if let Ok(accept) = HeaderValue::from_str(&kept) {
+        headers.insert(ACCEPT, accept);
+    }
+}
+
+/// Reads the response's body and calls its object by the controller's name.
+///
+/// # Errors
+/// A reply: too large, broken off, or in an encoding that can't be rewritten.
+pub(crate) async fn response_body<B>(
+    headers: &mut HeaderMap,
+    body: B,
+    rename: &Rename,
+    record: &Record,
+) -> Result<Bytes, Reply>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let bytes = body::collect_response(body, record).await?;
+    let back = back(rename);
+    let renamed = match rename::body(content_type(headers), &bytes, &back) {
+        Ok(renamed) => renamed,
+        // Plain text of a failing API server: no object in it, nothing to rename.
+        Err(_)
+            if headers
+                .get(CONTENT_TYPE)
+                .is_some_and(|value| value.as_bytes().starts_with(b"text/")) =>
+        {
+            None
+        }
+        Err(error) => return Err(Reply::unsupported_encoding(error.to_string())),
+    };
+    let bytes = renamed.map_or(bytes, Bytes::from);
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+    Ok(bytes)
+}
+
+/// The way back: from the API server's name to the controller's.
+pub(crate) fn back(rename: &Rename) -> Rename {
+    Rename {
+        from: rename.to.clone(),
+        to: rename.from.clone(),
+    }
+}
+
+fn content_type(headers: &HeaderMap) -> &str {
+    // The API server takes a body without a type for JSON.
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("application/json")
+}

@@ -1,0 +1,243 @@
+//! An open watch: passed on event by event, and ended when a new chain would show the client something else.
+//!
+//! Flow: a new chain comes into force → the stream asks it the request's question again, without effects → the same
+//! edits: nothing happens; others: an ERROR event 410 `Expired` at the next event boundary, and a clean end. client-go's
+//! reflector then lists again, under the new view.
+//! Caveat: in an encoding whose event boundaries we don't follow (CBOR, compressed) the stream ends without the event; the
+//! client's next watch is answered 410 by the `list_views`.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use ctrlmesh_wire::{WatchEncoding, watch_error_event};
+use http::HeaderMap;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http_body::{Body, Frame};
+
+use crate::chain::Ticket;
+use crate::client::list_views::Position;
+use crate::connection::Listener;
+use crate::respond::Reply;
+use crate::upstream::BoxError;
+
+/// Follows the boundaries of a stream's events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Boundary {
+    /// One JSON object a line.
+    Line {
+        at_start: bool,
+    },
+    /// Four bytes of big-endian length, then the event. `header`: bytes of the length that are still to come.
+    Length {
+        header: u8,
+        length: u32,
+    },
+    Unknown,
+}
+
+impl Boundary {
+    pub(crate) fn new(encoding: Option<WatchEncoding>) -> Self {
+        match encoding {
+            Some(WatchEncoding::Json) => Self::Line { at_start: true },
+            Some(WatchEncoding::Protobuf) => Self::Length { header: 4, length: 0 },
+            Some(WatchEncoding::Cbor) | None => Self::Unknown,
+        }
+    }
+
+    pub(crate) fn is_here(self) -> bool {
+        match self {
+            Self::Line { at_start } => at_start,
+            Self::Length { header, length } => header == 4 && length == 0,
+            Self::Unknown => true,
+        }
+    }
+
+    pub(crate) fn pass(&mut self, mut bytes: &[u8]) {
+        match self {
+            Self::Line { at_start } => {
+                if let Some(last) = bytes.last() {
+                    *at_start = *last == b'\n';
+                }
+            }
+            Self::Length { header, length } => {
+                while let Some((first, rest)) = bytes.split_first() {
+                    if *header > 0 {
+                        *length = (*length << 8) | u32::from(*first);
+                        *header -= 1;
+                        bytes = rest;
+                    } else {
+                        let take = bytes.len().min(*length as usize);
+                        *length -= u32::try_from(take).unwrap_or(*length);
+                        bytes = bytes.get(take..).unwrap_or_default();
+                    }
+                    if *header == 0 && *length == 0 {
+                        *header = 4;
+                    }
+                }
+            }
+            Self::Unknown => {}
+        }
+    }
+}
+
+/// A watch as it begins.
+pub(crate) struct Begun {
+    /// Hears of chains that came into force since its own was taken.
+    pub(crate) listener: Listener,
+    /// It counts as a watch of its chain, until a later one shows it the same.
+    pub(crate) ticket: Ticket,
+}
+
+/// Asked when a new chain is in force: does it show this watch the same? Then the watch is one of that chain's.
+pub(crate) type Recheck = Box<dyn FnMut() -> Option<Ticket>>;
+
+/// What a watch hears of new chains.
+pub(crate) struct Watching {
+    pub(crate) begun: Begun,
+    pub(crate) recheck: Recheck,
+    /// Counts a watch that a new chain ended.
+    pub(crate) on_expired: Rc<dyn Fn()>,
+    /// What the client may come back with, unless it is told 410.
+    pub(crate) position: Option<Position>,
+}
+
+impl Watching {
+    /// Whether a new chain shows the watch something else; then it is counted. Registers for the next one.
+    fn poll_expired(&mut self, cx: &Context<'_>) -> bool {
+        if !self.begun.listener.poll_changed(cx) {
+            return false;
+        }
+        match (self.recheck)() {
+            Some(ticket) => {
+                self.begun.ticket = ticket;
+                false
+            }
+            None => {
+                if let Some(position) = &self.position {
+                    position.outdate();
+                }
+                (self.on_expired)();
+                true
+            }
+        }
+    }
+
+    /// Waits until a stream whose events we don't follow must end: a new chain shows it something else, or we drain.
+    pub(crate) async fn ended(mut self) {
+        std::future::poll_fn(|cx| {
+            if self.poll_expired(cx) || self.begun.listener.is_ending() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+}
+
+/// An open watch on its way to the client.
+pub(crate) struct WatchBody<B> {
+    inner: B,
+    watching: Watching,
+    encoding: Option<WatchEncoding>,
+    boundary: Boundary,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// Ends at the next boundary, with the ERROR event.
+    Expiring,
+    Ended,
+}
+
+impl<B> WatchBody<B> {
+    /// `headers`: of the response, they name the encoding.
+    pub(crate) fn new(inner: B, headers: &HeaderMap, watching: Watching) -> Self {
+        let encoding = encoding(headers);
+        Self {
+            inner,
+            watching,
+            encoding,
+            boundary: Boundary::new(encoding),
+            state: State::Open,
+        }
+    }
+
+    fn hear(&mut self, cx: &Context<'_>) {
+        if self.watching.poll_expired(cx) && self.state == State::Open {
+            self.state = State::Expiring;
+        }
+    }
+
+    /// The last frame, if the stream may end here.
+    fn end_here(&mut self) -> Option<Option<Frame<Bytes>>> {
+        if !self.boundary.is_here() {
+            return None;
+        }
+        match self.state {
+            State::Expiring => {
+                self.state = State::Ended;
+                let event = self
+                    .encoding
+                    .filter(|_| self.boundary != Boundary::Unknown)
+                    .map(expired);
+                if let Some(position) = self.watching.position.as_mut().filter(|_| event.is_some()) {
+                    position.expire();
+                }
+                Some(event)
+            }
+            State::Open if self.watching.begun.listener.is_ending() => {
+                self.state = State::Ended;
+                Some(None)
+            }
+            State::Open => None,
+            State::Ended => Some(None),
+        }
+    }
+}
+
+fn expired(encoding: WatchEncoding) -> Frame<Bytes> {
+    let reply = Reply::expired("the rules of this controller's shard have changed: list again");
+    Frame::data(Bytes::from(watch_error_event(reply.status(), encoding)))
+}
+
+/// The encoding of a watch, if its events can be followed.
+pub(crate) fn encoding(headers: &HeaderMap) -> Option<WatchEncoding> {
+    let plain = headers.get(CONTENT_ENCODING).is_none_or(|value| value == "identity");
+    headers
+        .get(CONTENT_TYPE)
+        .filter(|_| plain)?
+        .to_str()
+        .ok()
+        .and_then(WatchEncoding::from_content_type)
+}
+
+impl<B: Body<Data = Bytes, Error = BoxError> + Unpin> Body for WatchBody<B> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.hear(cx);
+        if let Some(last) = self.end_here() {
+            return Poll::Ready(last.map(Ok));
+        }
+        let polled = Pin::new(&mut self.inner).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(data) = frame.data_ref()
+        {
+            self.boundary.pass(data);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.state == State::Ended || self.inner.is_end_stream()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use http::HeaderValue;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::chain::tally::Tally;
+use crate::chain::{Counter, Kind};
+use crate::client::list_views::tests::{READER, resumed_as};
+use crate::client::list_views::{Known, ListViews};
+use crate::connection::StreamNotifier;
+use crate::plugin::verdict::RequestEdit;
+
+type Frames = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;
+
+struct Stand {
+    notifier: Rc<StreamNotifier>,
+    upstream: Frames,
+    differs: Rc<Cell<bool>>,
+    expired: Rc<Cell<u32>>,
+    list_views: Arc<ListViews>,
+    /// Of the chain that it began under, and of those after it.
+    earlier: Arc<Tally>,
+    later: Arc<Tally>,
+    body: Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>,
+}
+
+fn stand(content_type: &'static str) -> Stand {
+    let notifier = StreamNotifier::new();
+    let (upstream, mut frames) = mpsc::channel(8);
+    let inner = StreamBody::new(futures_util::stream::poll_fn(move |cx| frames.poll_recv(cx)));
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    let differs = Rc::new(Cell::new(false));
+    let expired = Rc::new(Cell::new(0));
+    let (earlier, later) = (Tally::new(), Tally::new());
+    let recheck = {
+        let (differs, later) = (Rc::clone(&differs), Arc::clone(&later));
+        Box::new(move || (!differs.get()).then(|| Counter::new(0).count(&later, Kind::Watch)))
+    };
+    let count = {
+        let expired = Rc::clone(&expired);
+        Rc::new(move || expired.set(expired.get() + 1))
+    };
+    let list_views = Arc::new(ListViews::default());
+    let body = Box::pin(WatchBody::new(
+        inner,
+        &headers,
+        Watching {
+            begun: Begun {
+                listener: notifier.listen(),
+                ticket: Counter::new(0).count(&earlier, Kind::Watch),
+            },
+            recheck,
+            on_expired: count,
+            position: Some(list_views.start_anew(&READER, [].iter())),
+        },
+    ));
+    Stand {
+        notifier,
+        upstream,
+        differs,
+        expired,
+        list_views,
+        earlier,
+        later,
+        body,
+    }
+}
+
+impl Stand {
+    async fn send(&self, bytes: &[u8]) {
+        self.upstream
+            .send(Ok(Frame::data(Bytes::copy_from_slice(bytes))))
+            .await
+            .unwrap();
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        self.body.frame().await.map(|frame| frame.unwrap().into_data().unwrap())
+    }
+
+    /// Whether a watch is let through after this one and a list under another view.
+    fn next_watch(self) -> Known {
+        drop(self.body);
+        let view = [RequestEdit::AndLabelSelector("shard=b".to_owned())];
+        self.list_views.list(&READER, view.iter(), true);
+        resumed_as(&self.list_views, &READER, &view)
+    }
+
+    /// Whether it counts as a watch of the chain that it began under, and as one of a later chain.
+    fn counts(&self) -> (u64, u64) {
+        (self.earlier.sum().watches, self.later.sum().watches)
+    }
+
+    async fn is_pending(&mut self) -> bool {
+        poll_fn(|cx| Poll::Ready(self.body.as_mut().poll_frame(cx).is_pending())).await
+    }
+}
+
+const JSON: &str = "application/json;stream=watch";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
+
+#[tokio::test]
+async fn same_view_goes_on_and_another_ends_with_expired() {
+    let mut stand = stand(JSON);
+    stand.send(b"{\"type\":\"ADDED\"}\n").await;
+    assert_eq!(stand.next().await.unwrap(), "{\"type\":\"ADDED\"}\n");
+    assert!(stand.is_pending().await);
+    stand.notifier.chain_changed();
+    assert_eq!(stand.counts(), (1, 0));
+    assert!(stand.is_pending().await, "the same view");
+    assert_eq!(stand.counts(), (0, 1));
+    stand.differs.set(true);
+    stand.notifier.chain_changed();
+    let event: serde_json::Value = serde_json::from_slice(&stand.next().await.unwrap()).unwrap();
+    assert_eq!(event["type"], "ERROR");
+    assert_eq!(event["object"]["code"], 410);
+    assert_eq!(event["object"]["reason"], "Expired");
+    assert_eq!(stand.next().await, None);
+    assert_eq!(stand.expired.get(), 1);
+    assert_eq!(stand.next_watch(), Known::Same, "the client was told");
+}
+
+#[tokio::test]
+async fn event_under_way_is_finished_first() {
+    let mut stand = stand(JSON);
+    stand.send(b"{\"type\":").await;
+    assert!(stand.next().await.is_some());
+    stand.differs.set(true);
+    stand.notifier.chain_changed();
+    assert!(stand.is_pending().await, "in the middle of an event");
+    assert_eq!(stand.counts(), (1, 0), "it still shows the earlier view");
+    stand.send(b"\"ADDED\"}\n").await;
+    assert_eq!(stand.next().await.unwrap(), "\"ADDED\"}\n");
+    assert!(stand.next().await.unwrap().starts_with(b"{\"type\":\"ERROR\""));
+    assert_eq!(stand.next().await, None);
+}
+
+#[tokio::test]
+async fn protobuf_frames_are_followed_byte_by_byte() {
+    let mut stand = stand(PROTOBUF);
+    for part in [&[0_u8, 0][..], &[0, 3, 1], &[2]] {
+        stand.send(part).await;
+        stand.next().await.unwrap();
+    }
+    stand.differs.set(true);
+    stand.notifier.chain_changed();
+    assert!(stand.is_pending().await, "one byte of the event is missing");
+    stand.send(&[3]).await;
+    assert_eq!(&stand.next().await.unwrap()[..], [3]);
+    let event = stand.next().await.unwrap();
+    let length = u32::from_be_bytes(event[..4].try_into().unwrap()) as usize;
+    assert_eq!(length + 4, event.len());
+    assert!(event.windows(5).any(|bytes| bytes == b"ERROR"));
+}
+
+#[tokio::test]
+async fn unknown_encoding_just_ends() {
+    let mut stand = stand("application/cbor-seq");
+    stand.differs.set(true);
+    stand.notifier.chain_changed();
+    assert_eq!(stand.next().await, None);
+    assert_eq!(stand.next_watch(), Known::Other, "the client is still to be told");
+}
+
+#[tokio::test]
+async fn draining_ends_watch_between_events() {
+    let mut stand = stand(JSON);
+    assert!(stand.is_pending().await);
+    stand.notifier.end();
+    assert_eq!(stand.next().await, None);
+    assert_eq!(stand.expired.get(), 0);
+}

@@ -1,0 +1,117 @@
+//! Whether a write may still be carried out once nobody waits for its answer any more, and until when.
+//!
+//! Pure. `chain::tally` counts such writes, and `/status` shows them.
+
+use std::time::Duration;
+
+use http::{Response, StatusCode};
+use tokio::time::Instant;
+
+use crate::upstream::SendError;
+
+/// An API server gives a request up after so long, whether or not it has noticed that its client is gone: the default of
+/// `--request-timeout`. (Its handlers allow 34 s to all writes but DELETECOLLECTION: `requestTimeoutUpperBound` in
+/// k8s.io/apiserver `pkg/endpoints/handlers/rest.go`.)
+const LONGEST_REQUEST: Duration = Duration::from_secs(60);
+
+/// How a request ended at the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WriteOutcome {
+    /// It was carried out or refused, or the API server has never seen it.
+    Finished,
+    /// The API server gives it up about now, but not what it has given to etcd: it answered with an error of its own (504
+    /// says that its patience ended, 500 may be one of etcd's), or its client went away, which it is told.
+    GivenUp,
+    /// It came to no answer, and the API server need not know that nobody waits for it.
+    CutOff,
+}
+
+impl WriteOutcome {
+    /// By what came of sending it.
+    pub(crate) fn of<B>(result: &Result<Response<B>, SendError>) -> Self {
+        match result {
+            Ok(response) => Self::of_status(response.status()),
+            Err(error) => Self::of_error(error),
+        }
+    }
+
+    /// By the status of the answer.
+    pub(crate) fn of_status(status: StatusCode) -> Self {
+        if status.is_server_error() {
+            Self::GivenUp
+        } else {
+            Self::Finished
+        }
+    }
+
+    /// By why there is no answer.
+    pub(crate) fn of_error(error: &SendError) -> Self {
+        match error {
+            SendError::RequestBody { .. } => Self::GivenUp,
+            error if error.maybe_executed() => Self::CutOff,
+            _ => Self::Finished,
+        }
+    }
+
+    /// When the API server has given it up; `None`: there is nothing to give up.
+    pub(crate) fn given_up(self, sent: Instant, ended: Instant) -> Option<Instant> {
+        match self {
+            Self::Finished => None,
+            Self::GivenUp => Some(ended),
+            Self::CutOff => Some(ended.max(sent + LONGEST_REQUEST)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(code: u16) -> Result<Response<()>, SendError> {
+        Ok(Response::builder().status(code).body(()).unwrap())
+    }
+
+    fn broken(maybe_executed: bool) -> Result<Response<()>, SendError> {
+        let source = "reset".into();
+        Err(SendError::Broken { maybe_executed, source })
+    }
+
+    #[test]
+    fn write_ends_only_with_answer_that_says_so() {
+        for code in [200, 201, 202, 307, 400, 403, 404, 409, 422, 429] {
+            assert_eq!(WriteOutcome::of(&answered(code)), WriteOutcome::Finished, "{code}");
+        }
+        for code in [500, 502, 503, 504] {
+            assert_eq!(WriteOutcome::of(&answered(code)), WriteOutcome::GivenUp, "{code}");
+        }
+    }
+
+    #[test]
+    fn write_without_answer_may_go_on_unless_it_was_never_sent() {
+        let source = || "reset".into();
+        let timeout = Duration::from_secs(75);
+        for (result, outcome) in [
+            (broken(true), WriteOutcome::CutOff),
+            (broken(false), WriteOutcome::Finished),
+            (Err(SendError::HeadTimeout { timeout }), WriteOutcome::CutOff),
+            (Err(SendError::RequestBody { source: source() }), WriteOutcome::GivenUp),
+            (
+                Err(SendError::NotProcessed { source: source() }),
+                WriteOutcome::Finished,
+            ),
+            (Err(SendError::TooManyConnections { limit: 1 }), WriteOutcome::Finished),
+        ] {
+            assert_eq!(WriteOutcome::of(&result), outcome, "{result:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cut_off_write_may_go_on_for_longest_request_time() {
+        let sent = Instant::now();
+        let (soon, late) = (sent + Duration::from_secs(5), sent + Duration::from_secs(75));
+        assert_eq!(WriteOutcome::Finished.given_up(sent, soon), None);
+        assert_eq!(WriteOutcome::GivenUp.given_up(sent, soon), Some(soon));
+        assert_eq!(WriteOutcome::CutOff.given_up(sent, soon), Some(sent + LONGEST_REQUEST));
+        assert_eq!(WriteOutcome::CutOff.given_up(sent, late), Some(late));
+    }
+}

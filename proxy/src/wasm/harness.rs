@@ -1,0 +1,328 @@
+//! Runs the bytes of a plugin in the production engine, without a sidecar: for the tests of who writes a plugin.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use ctrlmesh_proxy::harness::{Harness, get};
+//!
+//! let wasm = std::fs::read("target/wasm32-wasip2/plugin/hello.wasm")?;
+//! let mut plugin = Harness::new(&wasm, r#"{"greeting": "hello"}"#)?;
+//! let verdict = plugin.request(&get("/api/v1/pods").user_agent("my-controller/1.0"))?;
+//! # Ok(()) }
+//! ```
+//!
+//! What differs from a sidecar: the clock stands still until the test moves it, compiling happens in this process, and no
+//! edit is applied: verdicts are what the chain would get.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+
+use crate::plugin::verdict::{Outcome, RequestVerdict, ResponseVerdict, Subscription, Traffic};
+use crate::plugin::view::{Memory, RequestView, ResponseView};
+use crate::wasm::{
+    self, Clock, CompileMode, Compiler, Engine, EntryConfig, EntryState, Fault, Instance, InstanceInfo, LogLine,
+    Plugin, Series, StateStore,
+};
+
+/// Deadline of a call: long enough for a busy build machine; a sidecar's default is 10 ms.
+const TIMEOUT: Duration = Duration::from_millis(200);
+/// A sidecar's default.
+const MEMORY_BYTES: usize = 16 * 1024 * 1024;
+/// Plugins that stay loaded between tests.
+const RECENT_PLUGINS: usize = 16;
+
+/// Why a plugin does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum HarnessError {
+    /// A sidecar would refuse the bytes.
+    #[error(transparent)]
+    Load(#[from] wasm::Error),
+    /// A sidecar would refuse the chain: the plugin failed in `configure`, or refused its settings.
+    #[error(transparent)]
+    Start(#[from] Fault),
+}
+
+/// A plugin that runs.
+pub struct Harness {
+    engine: Arc<Engine>,
+    plugin: Arc<Plugin>,
+    entry: Arc<EntryConfig>,
+    state: Arc<EntryState>,
+    clock: Clock,
+    live: Option<Instance>,
+    subscription: Subscription,
+}
+
+impl Harness {
+    /// Loads the plugin and configures it with these settings (JSON).
+    ///
+    /// # Errors
+    /// When a sidecar would refuse the plugin or its settings.
+    pub fn new(wasm: &[u8], settings_json: &str) -> Result<Self, HarnessError> {
+        Self::with_limits(wasm, settings_json, TIMEOUT, MEMORY_BYTES)
+    }
+
+    /// As [`Harness::new`], with the limits of a chain entry.
+    ///
+    /// # Errors
+    /// As [`Harness::new`].
+    pub fn with_limits(
+        wasm: &[u8],
+        settings_json: &str,
+        timeout: Duration,
+        memory_bytes: usize,
+    ) -> Result<Self, HarnessError> {
+        let engine = engine()?;
+        let plugin = load(&engine, wasm)?;
+        let entry = Arc::new(EntryConfig {
+            name: "harness".into(),
+            settings_json: settings_json.to_owned(),
+            timeout,
+            memory_bytes,
+            info: InstanceInfo {
+                pod_namespace: "harness".into(),
+                pod_name: "harness-0".into(),
+                host_version: env!("CARGO_PKG_VERSION").into(),
+            },
+        });
+        let clock = Clock::manual();
+        let state = StateStore::with_clock(clock.clone()).entry(&entry.name);
+        let (instance, subscription) = Instance::start(&engine, &plugin, &entry, &state)?;
+        Ok(Self {
+            engine,
+            plugin,
+            entry,
+            state,
+            clock,
+            live: Some(instance),
+            subscription,
+        })
+    }
+
+    /// What the plugin wants to see.
+    #[must_use]
+    pub const fn subscription(&self) -> &Subscription {
+        &self.subscription
+    }
+
+    /// Asks for a verdict on a request, whatever the subscription says.
+    ///
+    /// # Errors
+    /// The plugin's fault. The next call meets a fresh instance, as in a sidecar.
+    pub fn request(&mut self, request: &Request) -> Result<RequestVerdict, Fault> {
+        let view = Rc::new(request.view());
+        self.call(|instance| instance.on_request(&view, false))
+    }
+
+    /// Asks as for a watch that is open when a new chain comes into force: without effect on state, log and metrics.
+    ///
+    /// # Errors
+    /// As [`Harness::request`].
+    pub fn recheck(&mut self, request: &Request) -> Result<RequestVerdict, Fault> {
+        let view = Rc::new(request.view());
+        self.call(|instance| instance.on_request(&view, true))
+    }
+
+    /// Asks for a verdict on a response.
+    ///
+    /// # Errors
+    /// As [`Harness::request`].
+    pub fn response(&mut self, request: &Request, response: &Response) -> Result<ResponseVerdict, Fault> {
+        let (request, response) = (Rc::new(request.view()), Rc::new(response.0.clone()));
+        self.call(|instance| instance.on_response(&request, &response))
+    }
+
+    /// Tells how a request ended.
+    ///
+    /// # Errors
+    /// As [`Harness::request`].
+    pub fn complete(&mut self, request: &Request, outcome: &Outcome) -> Result<(), Fault> {
+        let view = Rc::new(request.view());
+        self.call(|instance| instance.on_complete(&view, outcome))
+    }
+
+    /// Starts a fresh instance, as after a reload: the plugin's own memory is gone, its state stays.
+    ///
+    /// # Errors
+    /// When the plugin fails in `configure`.
+    pub fn restart(&mut self) -> Result<(), Fault> {
+        self.live = None;
+        self.call(|_| Ok(()))
+    }
+
+    /// Moves the clock on.
+    pub fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+
+    /// The last lines that the plugin has logged or printed.
+    #[must_use]
+    pub fn log(&self) -> Vec<LogLine> {
+        self.state.log().recent()
+    }
+
+    /// The plugin's metrics.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<Series> {
+        self.state.series().snapshot().0
+    }
+
+    /// The plugin's state.
+    #[must_use]
+    pub const fn state(&self) -> &Arc<EntryState> {
+        &self.state
+    }
+
+    fn call<R>(&mut self, run: impl FnOnce(&mut Instance) -> Result<R, Fault>) -> Result<R, Fault> {
+        let mut instance = match self.live.take() {
+            Some(instance) => instance,
+            None => Instance::start(&self.engine, &self.plugin, &self.entry, &self.state)?.0,
+        };
+        let result = run(&mut instance)?;
+        self.live = Some(instance);
+        Ok(result)
+    }
+}
+
+/// One engine for all tests of a process.
+fn engine() -> Result<Arc<Engine>, wasm::Error> {
+    static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
+    match ENGINE.get() {
+        Some(engine) => Ok(Arc::clone(engine)),
+        None => Ok(Arc::clone(ENGINE.get_or_init({
+            let engine = Engine::new()?;
+            move || engine
+        }))),
+    }
+}
+
+/// Compiles, one plugin at a time, and remembers the last ones: tests of one process mostly load the same few.
+fn load(engine: &Arc<Engine>, wasm: &[u8]) -> Result<Arc<Plugin>, wasm::Error> {
+    static RECENT: Mutex<VecDeque<Arc<Plugin>>> = Mutex::new(VecDeque::new());
+    let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let plugin = Compiler::new(CompileMode::InProcess, None)?.load(engine, wasm)?;
+    recent.retain(|known| !Arc::ptr_eq(known, &plugin));
+    recent.push_back(Arc::clone(&plugin));
+    if recent.len() > RECENT_PLUGINS {
+        recent.pop_front();
+    }
+    Ok(plugin)
+}
+
+/// A request as the API server would see it.
+#[derive(Debug, Clone)]
+pub struct Request(RequestView);
+
+/// A GET (so a get, a list or a watch) of this path and query.
+///
+/// # Panics
+/// As [`request`].
+#[must_use]
+pub fn get(target: &str) -> Request {
+    request(Method::GET, target)
+}
+
+/// A request to the API server with this method, path and query.
+///
+/// # Panics
+/// When the target is no path that an API server understands; a test with a typo should stop there.
+#[must_use]
+#[expect(
+    clippy::expect_used,
+    reason = "for tests: a typo in a path should stop the test where it is"
+)]
+pub fn request(method: Method, target: &str) -> Request {
+    let uri: Uri = target
+        .parse()
+        .expect("the target of a request is a path, perhaps with a query");
+    let info = ctrlmesh_wire::RequestInfo::parse(method.as_str(), uri.path(), uri.query())
+        .expect("the target of a request is understood by an API server");
+    Request(RequestView {
+        traffic: Traffic::Api,
+        verb: info.verb,
+        group: info.group.clone().into_owned(),
+        version: info.version.clone().into_owned(),
+        resource: info.resource.clone().into_owned(),
+        subresource: info.subresource.clone().into_owned(),
+        namespace: info.namespace.clone().into_owned(),
+        name: info.name.clone().into_owned(),
+        host: "kubernetes.default.svc".into(),
+        port: 443,
+        is_leader_lock: (info.group == "coordination.k8s.io" && info.resource == "leases").into(),
+        headers: HeaderMap::new(),
+        memory: Memory::default(),
+        method: method.clone(),
+        uri: uri.clone(),
+    })
+}
+
+impl Request {
+    /// Adds a header field.
+    ///
+    /// # Panics
+    /// When it is none.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        append(&mut self.0.headers, name, value);
+        self
+    }
+
+    /// Sets the user agent.
+    ///
+    /// # Panics
+    /// When it can't be sent.
+    #[must_use]
+    pub fn user_agent(self, agent: &str) -> Self {
+        self.header("user-agent", agent)
+    }
+
+    /// Changes anything else.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut RequestView)) -> Self {
+        change(&mut self.0);
+        self
+    }
+
+    /// What a plugin is shown.
+    #[must_use]
+    pub fn view(&self) -> RequestView {
+        self.0.clone()
+    }
+}
+
+/// A response head of the API server.
+#[derive(Debug, Clone)]
+pub struct Response(ResponseView);
+
+/// A response head with this status.
+#[must_use]
+pub fn response(status: StatusCode) -> Response {
+    Response(ResponseView {
+        status,
+        headers: HeaderMap::new(),
+    })
+}
+
+impl Response {
+    /// Adds a header field.
+    ///
+    /// # Panics
+    /// When it is none.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        append(&mut self.0.headers, name, value);
+        self
+    }
+}
+
+#[expect(
+    clippy::expect_used,
+    reason = "for tests: a typo in a header should stop the test where it is"
+)]
+fn append(headers: &mut HeaderMap, name: &str, value: &str) {
+    let name = HeaderName::from_bytes(name.as_bytes()).expect("a header name");
+    headers.append(name, HeaderValue::from_str(value).expect("a header value"));
+}
