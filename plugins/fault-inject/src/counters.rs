@@ -1,52 +1,51 @@
-//! What a rule has done, in the host's state, so that all instances count together and a reload forgets nothing: how often
-//! it matched and fired, since when, and how often an object has met it.
+//! The counters of a rule in the host's state, so that all instances share them and a reload keeps them: how often it matched and fired,
+//! since when, and how often an object has met it.
 //!
 //! Guarantees:
-//! - A counter goes by the rule's name: other edits of the settings leave it alone, another name begins anew.
-//! - The keys are bounded below the host's 1 024: four for each rule, [`MAX_OBJECTS`] for objects, and one for each rule and
-//!   verb beyond.
+//! - Counters belong to the rule's name: other edits of the settings keep them, a new name starts at zero.
+//! - The number of keys is below the host's 1 024: four for each rule, [`MAX_OBJECTS`] for objects, and one for each rule and verb beyond
+//!   that.
 
 use ctrlmesh_sdk::{Host, Part, Place};
 
 use crate::draw::{Draw, Subject};
 use crate::rule::Rule;
 
-/// Objects (by rule and verb) whose occurrences are counted one by one. Beyond, those of one rule and verb count together,
-/// and which of them is hit depends on the order in which they come.
+/// Objects (by rule and verb) with a counter of their own. Beyond this, the objects of one rule and verb share a counter, and which of
+/// them is hit depends on the order in which they come.
 const MAX_OBJECTS: i64 = 512;
-/// How many of them there are.
+/// Key of the number of counted objects.
 const OBJECTS: &str = "objects";
-/// The names of all rules with a report, for the one that goes.
+/// Key of the names of all rules with a report, to find removed ones.
 const REPORTED: &str = "reported";
-/// Others may count at the same time, but each of them needs a request for it.
+/// Other instances may count at the same time, but each needs a request for it.
 const MAX_TRIES: usize = 16;
 
-/// The books of one rule.
-pub(crate) struct Ledger<'a> {
+pub(crate) struct RuleCounters<'a> {
     rule: &'a Rule,
     host: &'a dyn Host,
 }
 
-impl<'a> Ledger<'a> {
+impl<'a> RuleCounters<'a> {
     pub(crate) fn new(rule: &'a Rule, host: &'a dyn Host) -> Self {
         Self { rule, host }
     }
 
-    fn key(&self, kind: &str) -> String {
+    fn state_key(&self, kind: &str) -> String {
         format!("{kind}/{}", self.rule.name)
     }
 
-    /// One more request has come that the rule could do something to. Returns its number, 1 at first; 0 if the host does not count.
-    pub(crate) fn matched(&self) -> u64 {
+    /// Counts a request that the rule applies to. Returns its number from 1; 0 if the host does not count.
+    pub(crate) fn count_match(&self) -> u64 {
         self.host.count("fault_matched", &self.rule.name, 1);
-        let number = self.add("m", 1, None).unwrap_or_default();
-        self.report();
+        let number = self.add_to_counter("m", 1, None).unwrap_or_default();
+        self.publish_report();
         number
     }
 
     /// Milliseconds since the first match, which may be this one.
     pub(crate) fn elapsed_ms(&self) -> u64 {
-        let key = self.key("t");
+        let key = self.state_key("t");
         let now = self.host.monotonic_ns() / 1_000_000;
         let read = || -> Option<u64> {
             let cell = self.host.get(&key).ok()??;
@@ -54,73 +53,73 @@ impl<'a> Ledger<'a> {
         };
         let started = read().or_else(|| {
             let _ = self.host.compare_and_swap(&key, 0, &now.to_le_bytes());
-            // Perhaps another instance was faster.
+            // Another instance may have been faster.
             read()
         });
         now.saturating_sub(started.unwrap_or(now))
     }
 
-    /// Takes what is needed to fire on the request in hand, a place included; `false`: nothing is taken, the rule has done
-    /// enough.
+    /// Takes what the rule needs to fire on this request, including a place. `false`: the rule has reached a limit, and nothing is
+    /// taken.
     pub(crate) fn fire_on_request(&self) -> bool {
         if !self.take_count() {
             return false;
         }
         if !self.take_place() {
-            let _ = self.add("f", -1, None);
+            let _ = self.add_to_counter("f", -1, None);
             return false;
         }
-        self.fired();
+        self.count_fired();
         true
     }
 
-    /// Takes a place for a fault that will act on the response.
+    /// Takes a place for a fault on the response.
     pub(crate) fn take_place(&self) -> bool {
         let Some(max) = self.rule.limits.max_active else {
             return true;
         };
         let place = Place {
-            key: self.key("a"),
+            key: self.state_key("a"),
             max,
         };
         matches!(self.host.admit(&[], &[place]), Ok(ctrlmesh_sdk::Admission::Granted(_)))
     }
 
-    /// As [`Ledger::fire_on_request`], once the response is there; the place is taken.
+    /// Like [`RuleCounters::fire_on_request`] when the response has arrived; the place was taken before.
     pub(crate) fn fire_on_response(&self) -> bool {
         let is_granted = self.take_count();
         if is_granted {
-            self.fired();
+            self.count_fired();
         }
         is_granted
     }
 
     fn take_count(&self) -> bool {
         let max = self.rule.limits.max_count.map(i64::from);
-        self.add("f", 1, max).is_some()
+        self.add_to_counter("f", 1, max).is_some()
     }
 
-    fn fired(&self) {
+    fn count_fired(&self) {
         self.host.count("fault_fired", &self.rule.name, 1);
-        self.report();
+        self.publish_report();
     }
 
-    /// Says that this rule decides a part of the verdict on the request in hand.
-    pub(crate) fn decides(&self, part: Part) {
+    /// Records that this rule decides a part of the verdict on this request.
+    pub(crate) fn record_decision(&self, part: Part) {
         self.host.name_rule(&self.rule.name, part);
     }
 
     /// `None`: it would exceed `max`, or the host does not count.
-    fn add(&self, kind: &str, delta: i64, max: Option<i64>) -> Option<u64> {
-        let sum = self.host.add(&self.key(kind), delta, max).ok().flatten()?;
+    fn add_to_counter(&self, kind: &str, delta: i64, max: Option<i64>) -> Option<u64> {
+        let sum = self.host.add(&self.state_key(kind), delta, max).ok().flatten()?;
         u64::try_from(sum).ok()
     }
 
-    /// Shows the counts. A rule that never fired is seen as one.
-    pub(crate) fn report(&self) {
-        let counts = || ["m", "f"].map(|kind| self.add(kind, 0, None).unwrap_or_default());
+    /// Publishes the counts, even those of a rule that never fired.
+    pub(crate) fn publish_report(&self) {
+        let counts = || ["m", "f"].map(|kind| self.add_to_counter(kind, 0, None).unwrap_or_default());
         let mut shown = counts();
-        // Another instance may count and show in between, and would be overwritten: who shows looks again.
+        // Another instance may count and publish in between, and would be overwritten, so the counts are read again.
         for _ in 0..MAX_TRIES {
             let [matched, fired] = shown;
             let json = format!(r#"{{"matched":{matched},"fired":{fired}}}"#);
@@ -133,11 +132,10 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// The draw for this request.
-    pub(crate) fn draw(&self, seed: u64, subject: &Subject) -> Draw {
+    pub(crate) fn draw_for(&self, seed: u64, subject: &Subject) -> Draw {
         let name = &self.rule.name;
-        let key = subject.key(name);
-        if let Some(occurrence) = self.occurrence(&key) {
+        let key = subject.counter_key(name);
+        if let Some(occurrence) = self.count_occurrence(&key) {
             return Draw::new(seed, name, subject, occurrence);
         }
         self.host.count("fault_untracked", "", 1);
@@ -145,12 +143,12 @@ impl<'a> Ledger<'a> {
             object: String::new(),
             verb: subject.verb.clone(),
         };
-        let occurrence = self.host.add(&together.key(name), 1, None);
+        let occurrence = self.host.add(&together.counter_key(name), 1, None);
         Draw::new(seed, name, &together, occurrence.ok().flatten().unwrap_or_default())
     }
 
-    /// How often this key was met, with this time; `None` if there are too many keys.
-    fn occurrence(&self, key: &str) -> Option<i64> {
+    /// Counts this key; `None` if there are too many keys.
+    fn count_occurrence(&self, key: &str) -> Option<i64> {
         let occurrence = self.host.add(key, 1, None).ok().flatten()?;
         if occurrence > 1 || matches!(self.host.add(OBJECTS, 1, Some(MAX_OBJECTS)), Ok(Some(_))) {
             return Some(occurrence);
@@ -160,10 +158,10 @@ impl<'a> Ledger<'a> {
     }
 }
 
-/// Shows a report for each rule, and takes away those of rules that are gone, with their counts.
-pub(crate) fn settle(rules: &[Rule], host: &dyn Host) {
+/// Publishes a report for each rule, and removes those of removed rules with their counters.
+pub(crate) fn sync_reports(rules: &[Rule], host: &dyn Host) {
     for rule in rules {
-        Ledger::new(rule, host).report();
+        RuleCounters::new(rule, host).publish_report();
     }
     // A name has no line break.
     let names: Vec<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();

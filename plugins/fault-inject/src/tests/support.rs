@@ -1,40 +1,40 @@
-//! Requests, and what came of them.
+//! Helpers: plugin benches, requests, and expectations on verdicts.
 
 use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse};
 use ctrlmesh_sdk::{Answer, BodyShape, Refusal, RequestAction, RequestVerdict, ResponseAction, ResponseVerdict, Verb};
 
 use crate::plugin::FaultInject;
 
-pub(super) fn bench(settings: &str) -> Bench<FaultInject> {
+pub(super) fn new_bench(settings: &str) -> Bench<FaultInject> {
     Bench::new(settings).unwrap_or_else(|error| panic!("{settings}\n{error}"))
 }
 
-/// One rule for everything.
-pub(super) fn rule(fields: &str) -> Bench<FaultInject> {
-    bench(&format!(
+/// A bench with one rule for all requests.
+pub(super) fn bench_with_rule(fields: &str) -> Bench<FaultInject> {
+    new_bench(&format!(
         r#"{{"faults": [{{"name": "x", "match": {{"resources": [{{}}], "nonResources": [{{}}], "httpMatch": [{{}}]}}, {fields}}}]}}"#
     ))
 }
 
-/// This fault for everything.
-pub(super) fn fault(fault: &str) -> Bench<FaultInject> {
-    rule(&format!(r#""do": {fault}"#))
+/// A bench with this fault for all requests.
+pub(super) fn bench_with_fault(fault: &str) -> Bench<FaultInject> {
+    bench_with_rule(&format!(r#""do": {fault}"#))
 }
 
-pub(super) fn refused(settings: &str) -> String {
+pub(super) fn settings_error(settings: &str) -> String {
     Bench::<FaultInject>::new(settings)
         .err()
         .unwrap_or_else(|| panic!("{settings} was accepted"))
 }
 
-/// Why a rule with these fields is refused.
-pub(super) fn refused_rule(fields: &str) -> String {
-    refused(&format!(
+/// The error for a rule with these fields.
+pub(super) fn rule_error(fields: &str) -> String {
+    settings_error(&format!(
         r#"{{"faults": [{{"match": {{"resources": [{{}}]}}, {fields}}}]}}"#
     ))
 }
 
-pub(super) fn api(verb: Verb) -> TestRequest {
+pub(super) fn api_request(verb: Verb) -> TestRequest {
     let req = TestRequest::api(verb, "apps", "deployments").namespace("team");
     match verb {
         Verb::Create | Verb::List | Verb::Watch | Verb::Deletecollection => req,
@@ -42,16 +42,16 @@ pub(super) fn api(verb: Verb) -> TestRequest {
     }
 }
 
-pub(super) fn create() -> TestRequest {
+pub(super) fn create_request() -> TestRequest {
     TestRequest::api(Verb::Create, "", "pods").namespace("team")
 }
 
-pub(super) fn discovery(path: &str) -> TestRequest {
+pub(super) fn discovery_request(path: &str) -> TestRequest {
     TestRequest::api(Verb::NonResource, "", "").with_path(path)
 }
 
-/// The verdict, after a check that the host would have asked at all.
-pub(super) fn ask(bench: &mut Bench<FaultInject>, req: &TestRequest) -> RequestVerdict {
+/// The verdict, after checking that the request is subscribed.
+pub(super) fn request_verdict(bench: &mut Bench<FaultInject>, req: &TestRequest) -> RequestVerdict {
     if bench.wakes(req) {
         bench.on_request(req)
     } else {
@@ -60,18 +60,18 @@ pub(super) fn ask(bench: &mut Bench<FaultInject>, req: &TestRequest) -> RequestV
 }
 
 pub(super) fn is_hit(bench: &mut Bench<FaultInject>, req: &TestRequest) -> bool {
-    ask(bench, req) != RequestVerdict::proceed()
+    request_verdict(bench, req) != RequestVerdict::proceed()
 }
 
-pub(super) fn refusal(bench: &mut Bench<FaultInject>, req: &TestRequest) -> Refusal {
-    match ask(bench, req).action {
+pub(super) fn expect_refusal(bench: &mut Bench<FaultInject>, req: &TestRequest) -> Refusal {
+    match request_verdict(bench, req).action {
         RequestAction::Refuse(refusal) => refusal,
         other => panic!("no refusal but {other:?}"),
     }
 }
 
-pub(super) fn answer(bench: &mut Bench<FaultInject>, req: &TestRequest) -> (Answer, String) {
-    match ask(bench, req).action {
+pub(super) fn expect_answer(bench: &mut Bench<FaultInject>, req: &TestRequest) -> (Answer, String) {
+    match request_verdict(bench, req).action {
         RequestAction::Answer(answer) => {
             let body = String::from_utf8(answer.body.clone()).unwrap();
             (answer, body)
@@ -80,21 +80,21 @@ pub(super) fn answer(bench: &mut Bench<FaultInject>, req: &TestRequest) -> (Answ
     }
 }
 
-/// The verdict on the upstream's answer of this status, to a request that was let through.
-pub(super) fn answered(bench: &mut Bench<FaultInject>, req: &TestRequest, status: u16) -> ResponseVerdict {
-    assert_eq!(ask(bench, req), RequestVerdict::proceed());
+/// The verdict on an upstream answer with this status, to a request that was let through.
+pub(super) fn response_verdict(bench: &mut Bench<FaultInject>, req: &TestRequest, status: u16) -> ResponseVerdict {
+    assert_eq!(request_verdict(bench, req), RequestVerdict::proceed());
     bench.on_response(req, &TestResponse::new(status))
 }
 
-/// How the body is shaped after a 200.
-pub(super) fn shape(bench: &mut Bench<FaultInject>, req: &TestRequest) -> BodyShape {
-    match answered(bench, req, 200).action {
+/// The body shape after a 200.
+pub(super) fn body_shape(bench: &mut Bench<FaultInject>, req: &TestRequest) -> BodyShape {
+    match response_verdict(bench, req, 200).action {
         ResponseAction::Proceed(plan) => plan.body.expect("the body is not shaped"),
         other => panic!("not handed on but {other:?}"),
     }
 }
 
-pub(super) fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+pub(super) fn header_value<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
     let mut fields = answer.headers.iter();
     fields
         .find(|field| field.name == name)
