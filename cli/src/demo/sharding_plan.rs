@@ -1,5 +1,4 @@
-//! What a person applies to shard a controller: which replica owns which namespaces, and the plugins of their own, as
-//! ShardingConfigs.
+//! The ShardingConfigs with which a user shards a controller: which replica owns which namespaces, and plugins of their own.
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::names::labels;
@@ -12,19 +11,17 @@ use super::controller::AGENT;
 use super::replica::Replica;
 use super::widget::{NAMESPACES, relate_resources};
 
-/// The namespace of the controller's pods.
 pub(crate) const POD_NAMESPACE: &str = "widgets-system";
 
-/// Label of the pods that tells controllers apart.
+/// Pod label that identifies the controller.
 pub(crate) const APP: (&str, &str) = ("app", "widget-controller");
 
-/// Label of the pods that tells replicas apart.
+/// Pod label that identifies the replica.
 pub(crate) const SHARD_LABEL: &str = "shard";
 
-/// Calls of a debug build on a busy machine take longer than in production; the demo is not about deadlines.
+/// Calls in a debug build on a busy machine take longer than in production; the demo is not about deadlines.
 const TIMEOUT_MS: u32 = 100;
 
-/// ShardingConfig of a replica's shard.
 pub(crate) const fn shard_name(replica: Replica) -> &'static str {
     match replica {
         Replica::Zero => "widgets-0",
@@ -32,7 +29,6 @@ pub(crate) const fn shard_name(replica: Replica) -> &'static str {
     }
 }
 
-/// Entry of a replica's shard.
 pub(crate) const fn shard_entry(replica: Replica) -> &'static str {
     match replica {
         Replica::Zero => "shard-selector/widgets-0",
@@ -40,7 +36,7 @@ pub(crate) const fn shard_entry(replica: Replica) -> &'static str {
     }
 }
 
-/// Entry of the plugin that a crashing one takes the place of. It goes before the shard and fails open.
+/// Entry of the plugin that is replaced by a crashing one. It comes before the shard and fails open.
 pub(crate) const fn marker_entry(replica: Replica) -> &'static str {
     match replica {
         Replica::Zero => "marker/widgets-0",
@@ -48,29 +44,28 @@ pub(crate) const fn marker_entry(replica: Replica) -> &'static str {
     }
 }
 
-/// The namespaces that a shard has.
 pub(crate) type Shard = &'static [&'static str];
 
-/// How many of the namespaces are replica 0's at first, and how many in the end.
+/// How many of the namespaces belong to replica 0 at first, and how many later.
 const FIRST: usize = 6;
 const LATER: usize = 4;
 
 /// The first split, uneven.
 pub(crate) fn first_shard(replica: Replica) -> Shard {
-    split(replica, FIRST)
+    split_namespaces(replica, FIRST)
 }
 
 /// The second split, even.
 pub(crate) fn later_shard(replica: Replica) -> Shard {
-    split(replica, LATER)
+    split_namespaces(replica, LATER)
 }
 
-/// The namespaces that change from replica 0 to replica 1.
-pub(crate) fn moving() -> Shard {
+/// The namespaces that move from replica 0 to replica 1.
+pub(crate) fn moving_namespaces() -> Shard {
     NAMESPACES.get(LATER..FIRST).unwrap_or_default()
 }
 
-fn split(replica: Replica, at: usize) -> Shard {
+fn split_namespaces(replica: Replica, at: usize) -> Shard {
     let (zero, one) = NAMESPACES.split_at_checked(at).unwrap_or((&NAMESPACES, &[]));
     match replica {
         Replica::Zero => zero,
@@ -78,7 +73,7 @@ fn split(replica: Replica, at: usize) -> Shard {
     }
 }
 
-/// A plugin of the person's own, in the registry.
+/// A plugin of the user's own in the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) repository: &'static str,
@@ -87,53 +82,50 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Marks requests and harms none.
+    /// Marks requests without changing the result.
     pub(crate) const MARKER: Self = Self {
         repository: "demo/marker",
         tag: "1.0",
         wasm: samples::HELLO,
     };
 
-    /// The release that crashes on every request.
+    /// A release of the marker that crashes on every request.
     pub(crate) const CRASHING_MARKER: Self = Self {
         tag: "1.1",
         wasm: samples::CRASH,
         ..Self::MARKER
     };
 
-    /// The next version of shard-selector.
     pub(crate) const NEXT_SHARD_SELECTOR: Self = Self {
         repository: "demo/shard-selector",
         tag: "next",
         wasm: samples::SHARD_SELECTOR_NEXT,
     };
 
-    /// All.
     pub(crate) const ALL: [Self; 3] = [Self::MARKER, Self::CRASHING_MARKER, Self::NEXT_SHARD_SELECTOR];
 
-    /// What sidecars run.
+    /// The digest that sidecars run.
     pub(crate) fn digest(&self) -> Digest {
         Digest::of(self.wasm)
     }
 
-    /// As an object names it.
-    fn reference(&self, registry: &str) -> String {
+    /// The reference as an object names it.
+    fn image_reference(&self, registry: &str) -> String {
         format!("oci://{registry}/{}:{}", self.repository, self.tag)
     }
 }
 
-/// The shards, as a person wants them.
+/// The shards that the user wants.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rules {
+pub(crate) struct ShardingPlan {
     pub(crate) shards: [Shard; 2],
     pub(crate) marker: Image,
-    /// In the place of the built-in one.
+    /// Replaces the built-in shard-selector.
     pub(crate) shard_selector: Option<Image>,
 }
 
-impl Rules {
-    /// The first ones.
-    pub(crate) fn first() -> Self {
+impl ShardingPlan {
+    pub(crate) fn initial() -> Self {
         Self {
             shards: Replica::BOTH.map(first_shard),
             marker: Image::MARKER,
@@ -141,12 +133,12 @@ impl Rules {
         }
     }
 
-    /// Two ShardingConfigs. `registry` is where the plugins are: host and port.
+    /// Two ShardingConfigs. `registry` is host and port of the registry with the plugins.
     pub(crate) fn documents(&self, registry: &str) -> [Value; 2] {
-        Replica::BOTH.map(|replica| self.document(replica, registry))
+        Replica::BOTH.map(|replica| self.sharding_config(replica, registry))
     }
 
-    fn document(&self, replica: Replica, registry: &str) -> Value {
+    fn sharding_config(&self, replica: Replica, registry: &str) -> Value {
         let [zero, one] = self.shards;
         let namespaces = match replica {
             Replica::Zero => zero,
@@ -159,13 +151,13 @@ impl Rules {
         let (app, controller) = APP;
         let mut plugins = vec![json!({
             "name": "marker",
-            "image": self.marker.reference(registry),
+            "image": self.marker.image_reference(registry),
             "onFailure": "Open",
             "timeoutMs": TIMEOUT_MS,
             "settings": { "markUserAgent": AGENT },
         })];
         plugins.extend(self.shard_selector.map(
-            |image| json!({ "name": "shard-selector", "image": image.reference(registry), "timeoutMs": TIMEOUT_MS }),
+            |image| json!({ "name": "shard-selector", "image": image.image_reference(registry), "timeoutMs": TIMEOUT_MS }),
         ));
         json!({
             "apiVersion": API_VERSION,
@@ -199,16 +191,16 @@ mod tests {
             owned.sort_unstable();
             assert_eq!(owned, NAMESPACES);
         }
-        assert_eq!(moving(), ["fraud", "identity"]);
+        assert_eq!(moving_namespaces(), ["fraud", "identity"]);
     }
 
     #[test]
-    fn the_manager_has_nothing_against_the_documents() {
+    fn documents_are_valid_for_manager() {
         let next = Some(Image::NEXT_SHARD_SELECTOR);
         for shard_selector in [None, next] {
-            let rules = Rules {
+            let rules = ShardingPlan {
                 shard_selector,
-                ..Rules::first()
+                ..ShardingPlan::initial()
             };
             for document in rules.documents("127.0.0.1:5000") {
                 let findings = validate(&document);
@@ -218,8 +210,8 @@ mod tests {
     }
 
     #[test]
-    fn each_shard_is_for_its_replica_and_has_the_buckets_of_its_namespaces() {
-        let [zero, one] = Rules::first().documents("127.0.0.1:5000");
+    fn shard_selects_its_replica_and_buckets_of_its_namespaces() {
+        let [zero, one] = ShardingPlan::initial().documents("127.0.0.1:5000");
         for (document, number, buckets) in [(&zero, "0", 6), (&one, "1", 2)] {
             assert_eq!(document["spec"]["selector"]["matchLabels"][SHARD_LABEL], number);
             let values = &document["spec"]["limits"][0]["selector"]["matchExpressions"][0]["values"];

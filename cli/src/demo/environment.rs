@@ -1,5 +1,5 @@
-//! Everything that runs: the cluster with its widgets, the manager, the sidecars, the controllers behind them, and the tasks that
-//! gather facts. What is done with it is the story's.
+//! Everything that runs in the demo: the cluster with its widgets, the manager, the sidecars, the controllers behind them, and the
+//! tasks that gather facts.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::cluster::Cluster;
-use super::facts::Shared;
+use super::facts::SharedFacts;
 use super::kubectl::{self, Kubectl};
 use super::kubelet::{self, Pod};
 use super::load;
@@ -23,19 +23,17 @@ use super::observer;
 use super::process::Process;
 use super::replica::Replica;
 use super::report::Report;
-use super::sidecar::{self, Sidecar, ask};
+use super::sidecar::{self, Sidecar, read_facts};
 use super::widget::PLURAL;
 use crate::admin::Admin;
 use crate::error::Error;
 
-/// How often a sidecar is asked how it is, for the picture.
+/// Interval between two status requests to a sidecar, for the picture.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
-/// A running world.
-pub(crate) struct World {
-    /// What is known of it.
-    pub(crate) facts: Shared,
-    /// What a person does to it.
+pub(crate) struct DemoEnv {
+    pub(crate) facts: SharedFacts,
+    /// Applies and deletes objects.
     pub(crate) kubectl: Kubectl,
     pub(crate) cluster: Cluster,
     manager: Option<Manager>,
@@ -50,15 +48,15 @@ pub(crate) struct World {
     kubeconfig: PathBuf,
 }
 
-impl World {
-    /// A cluster full of widgets.
+impl DemoEnv {
+    /// Creates a cluster full of widgets.
     pub(crate) async fn new(directory: &Path) -> Result<Self, Error> {
         let cluster = Cluster::start().await?;
-        let (facts, client) = (Shared::default(), cluster.client.clone());
-        let kubeconfig = write(directory, "api-server.kubeconfig", &cluster.server.kubeconfig())?;
+        let (facts, client) = (SharedFacts::default(), cluster.client.clone());
+        let kubeconfig = write_file(directory, "api-server.kubeconfig", &cluster.server.kubeconfig())?;
         let mut tasks = JoinSet::new();
         tasks.spawn(observer::run(client.clone(), facts.clone()));
-        tasks.spawn(kubectl::follow(client.clone(), facts.clone()));
+        tasks.spawn(kubectl::watch_objects(client.clone(), facts.clone()));
         Ok(Self {
             facts,
             kubectl: Kubectl::new(client),
@@ -75,13 +73,13 @@ impl World {
         })
     }
 
-    /// Starts the manager. Returns once it leads and has labelled all widgets.
+    /// Returns once the manager leads and has labelled all widgets.
     pub(crate) async fn start_manager(&mut self, program: PathBuf, keepers: TaskTracker) -> Result<(), Error> {
         let setup = manager::Setup {
             program,
             directory: self.directory.clone(),
             kubeconfig: self.kubeconfig.clone(),
-            registry_ca: write(&self.directory, "registry-ca.pem", self.cluster.registry.ca_pem())?,
+            registry_ca: write_file(&self.directory, "registry-ca.pem", self.cluster.registry.ca_pem())?,
             keepers,
         };
         self.manager = Some(Manager::start(&setup, &self.cluster).await?);
@@ -102,13 +100,13 @@ impl World {
         let mut pods = Vec::new();
         for replica in Replica::BOTH {
             let pod = Pod::create(replica, &self.directory)?;
-            self.cluster.server.store().put(pod.object())?;
+            self.cluster.server.store().put(pod.pod_object())?;
             pods.push(pod);
         }
         let starts = pods.iter().map(|pod| Sidecar::start(pod, &setup));
         self.sidecars = futures_util::future::try_join_all(starts).await?;
         for (pod, sidecar) in pods.iter().zip(&self.sidecars) {
-            let following = follow_sidecar(sidecar.admin.clone(), pod.replica, self.facts.clone());
+            let following = poll_sidecar(sidecar.admin.clone(), pod.replica, self.facts.clone());
             self.tasks.spawn(following);
         }
         let kubelet = kubelet::run(self.cluster.client.clone(), pods, self.facts.clone());
@@ -121,7 +119,7 @@ impl World {
         let program = std::env::current_exe().map_err(Error::file("find", Path::new("this executable")))?;
         for (replica, sidecar) in Replica::BOTH.into_iter().zip(&self.sidecars) {
             let name = format!("{}.kubeconfig", replica.name());
-            let kubeconfig = write(&self.directory, &name, &plain_kubeconfig(sidecar.api))?;
+            let kubeconfig = write_file(&self.directory, &name, &plain_kubeconfig(sidecar.api))?;
             let mut command = Command::new(&program);
             command
                 .arg("demo-controller")
@@ -131,66 +129,65 @@ impl World {
                 .env_clear();
             let name = format!("controller-{}", replica.number());
             let (process, stdout) = Process::start(&name, command, &self.directory, keepers)?;
-            self.tasks.spawn(follow_controller(stdout, replica, self.facts.clone()));
+            self.tasks
+                .spawn(read_controller_reports(stdout, replica, self.facts.clone()));
             self.controllers.push(process);
         }
         Ok(())
     }
 
-    /// Asks both sidecars now.
     pub(crate) async fn ask_sidecars(&self) -> Result<(), Error> {
         for (replica, sidecar) in Replica::BOTH.into_iter().zip(&self.sidecars) {
-            let found = ask(&sidecar.admin).await?;
-            self.facts.with(|facts| *facts.sidecars.of_mut(replica) = found);
+            let found = read_facts(&sidecar.admin).await?;
+            self.facts.with_facts(|facts| *facts.sidecars.get_mut(replica) = found);
         }
         Ok(())
     }
 
-    /// Has a user change widgets from now on.
+    /// Starts a user who changes widgets.
     pub(crate) fn start_load(&mut self) {
         let stop = CancellationToken::new();
         let load = load::run(self.client(), self.facts.clone(), stop.clone());
         self.load = Some((stop, tokio::spawn(load)));
     }
 
-    /// Ends that, and waits for the last change.
+    /// Stops the user and waits for the last change.
     pub(crate) async fn stop_load(&mut self) {
         if let Some((stop, load)) = self.load.take() {
             stop.cancel();
-            // It neither panics nor is aborted.
+            // The task neither panics nor is aborted.
             let _ = load.await;
         }
     }
 
-    /// Has a user change every widget, one right after the other.
+    /// Starts a user who changes every widget once, without pauses.
     pub(crate) fn start_burst(&mut self) {
         self.bursts += 1;
-        let burst = load::burst(self.client(), self.facts.clone(), self.bursts);
+        let burst = load::run_burst(self.client(), self.facts.clone(), self.bursts);
         self.tasks.spawn(burst);
     }
 
-    /// The API server's knobs.
     pub(crate) fn server_faults(&self) -> &Faults {
         self.cluster.server.faults()
     }
 
-    /// The API server ends all watches, as it does every few minutes.
+    /// Ends all watches, as a real API server does every few minutes.
     pub(crate) fn end_watches(&self) {
         self.cluster.server.end_watches();
     }
 
-    /// Requests of this verb for widgets that the API server has seen, but for those of the manager.
-    pub(crate) fn requests(&self, verb: &str) -> u64 {
+    /// Widget requests with this verb that the API server has seen, without those of the manager.
+    pub(crate) fn request_count(&self, verb: &str) -> u64 {
         let all = self.cluster.server.requests().count_of(verb, PLURAL);
         all - if verb == "patch" { self.labelled } else { 0 }
     }
 
-    /// A client past the sidecars.
+    /// A client that bypasses the sidecars.
     pub(crate) fn client(&self) -> Client {
         self.cluster.client.clone()
     }
 
-    /// How many sidecars' answers name the shard of their replica: the next version of the plugin does that.
+    /// How many sidecars name the shard of their replica in their answers, as the next version of shard-selector does.
     pub(crate) async fn answers_that_name_the_shard(&self) -> Result<u64, Error> {
         let mut named = 0;
         for (replica, sidecar) in Replica::BOTH.into_iter().zip(&self.sidecars) {
@@ -200,20 +197,19 @@ impl World {
         Ok(named)
     }
 
-    /// Sidecars and controllers that run.
-    pub(crate) fn running(&self) -> u64 {
-        self.workers().filter(|process| process.is_running()).count() as u64
+    pub(crate) fn running_processes(&self) -> u64 {
+        self.worker_processes().filter(|process| process.is_running()).count() as u64
     }
 
-    /// Ends when one of the processes has ended by itself.
-    pub(crate) fn casualty(&self) -> impl Future<Output = Error> + use<> {
+    /// Returns when one of the processes has ended by itself.
+    pub(crate) fn wait_for_exit(&self) -> impl Future<Output = Error> + use<> {
         let manager = self.manager.iter().map(|manager| &manager.process);
-        let processes = self.workers().chain(manager);
-        let ended: Vec<_> = processes.map(|process| Box::pin(process.ended())).collect();
+        let processes = self.worker_processes().chain(manager);
+        let ended: Vec<_> = processes.map(|process| Box::pin(process.wait_for_exit())).collect();
         async move { futures_util::future::select_all(ended).await.0 }
     }
 
-    fn workers(&self) -> impl Iterator<Item = &Process> {
+    fn worker_processes(&self) -> impl Iterator<Item = &Process> {
         self.sidecars
             .iter()
             .map(|sidecar| &sidecar.process)
@@ -221,13 +217,13 @@ impl World {
     }
 }
 
-fn write(directory: &Path, name: &str, content: &str) -> Result<PathBuf, Error> {
+fn write_file(directory: &Path, name: &str, content: &str) -> Result<PathBuf, Error> {
     let path = directory.join(name);
     std::fs::write(&path, content).map_err(Error::file("write", &path))?;
     Ok(path)
 }
 
-/// What a controller gets: an address, and no credentials at all.
+/// The kubeconfig of a controller: an address without credentials.
 fn plain_kubeconfig(address: SocketAddr) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: sidecar\n\
@@ -237,22 +233,22 @@ fn plain_kubeconfig(address: SocketAddr) -> String {
     )
 }
 
-async fn follow_controller(stdout: ChildStdout, replica: Replica, facts: Shared) {
+async fn read_controller_reports(stdout: ChildStdout, replica: Replica, facts: SharedFacts) {
     let mut lines = BufReader::new(stdout).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         if let Ok(report) = serde_json::from_str::<Report>(&line) {
-            facts.with(|facts| facts.reported(replica, report));
+            facts.with_facts(|facts| facts.record_report(replica, report));
         }
     }
 }
 
-async fn follow_sidecar(admin: Admin, replica: Replica, facts: Shared) {
+async fn poll_sidecar(admin: Admin, replica: Replica, facts: SharedFacts) {
     let mut tick = tokio::time::interval(ASK_EVERY);
     loop {
         tick.tick().await;
-        // A sidecar that is gone is noticed as a process; the picture can wait for the next answer.
-        if let Ok(found) = ask(&admin).await {
-            facts.with(|facts| *facts.sidecars.of_mut(replica) = found);
+        // A missing sidecar is noticed by its process; the picture can wait for the next answer.
+        if let Ok(found) = read_facts(&admin).await {
+            facts.with_facts(|facts| *facts.sidecars.get_mut(replica) = found);
         }
     }
 }

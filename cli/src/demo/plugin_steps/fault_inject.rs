@@ -1,43 +1,43 @@
-//! A file of faults: an expired watch, lost answers of two kinds, a storm of conflicts; and what the controllers make of them.
+//! Step 9: faults from a file (an expired watch, two kinds of lost answers, conflicts), and how the controllers react.
 
 use std::time::Duration;
 
 use ctrlmesh_testkit::{Fault, Faults, Rule, RuleId};
 use serde::Serialize;
 
-use crate::demo::added::{self, FAULT_INJECT_ENTRY};
 use crate::demo::claims::Expected::Exactly;
 use crate::demo::facts::Facts;
+use crate::demo::plugin_documents::{self, FAULT_INJECT_ENTRY};
+use crate::demo::scenario::Scenario;
 use crate::demo::steps::OWN_ENTRIES;
-use crate::demo::story::Story;
 use crate::demo::widget::{PLURAL, WIDGETS_PER_NAMESPACE};
 use crate::error::Error;
 
 const STEP: usize = 9;
 
-/// The rules of `fault-inject.yaml`, and their namespaces.
+/// Names of the rules in `fault-inject.yaml`, and their namespaces.
 const EXPIRED: &str = "watch-expired";
 const WITHOUT_HINT: (&str, &[&str]) = ("lost-without-hint", &["catalog", "payouts"]);
 const WITH_HINT: (&str, &[&str]) = ("lost-with-hint", &["billing", "orders"]);
 const CONFLICT: (&str, &[&str]) = ("conflict-storm", &["checkout", "delivery", "fraud", "identity"]);
 
-/// What the seed of the file draws: the same in each run.
+/// The seed in the file makes this number the same in each run.
 const CONFLICTS: u64 = 54;
 
-/// A rule of the file, and what came of it.
+/// A rule of the file, and its effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Fired {
+pub(crate) struct FiredRule {
     pub(crate) rule: &'static str,
-    /// By `/status` of the sidecars: requests that the rule was for.
+    /// Requests that the rule matched, by `/status` of the sidecars.
     pub(crate) matched: u64,
-    /// By `/status` of the sidecars: how often it did something.
+    /// How often the rule fired, by `/status` of the sidecars.
     pub(crate) fired: u64,
-    /// What the controllers made of it.
+    /// How the controllers reacted.
     pub(crate) effect: String,
 }
 
-/// Counts the writes that the API server gets, by namespace.
+/// Counts the writes that reach the API server, by namespace.
 struct Arrivals {
     faults: Faults,
     rules: Vec<(&'static str, RuleId)>,
@@ -46,7 +46,7 @@ struct Arrivals {
 impl Arrivals {
     fn new(faults: &Faults) -> Self {
         let namespaces = [WITHOUT_HINT.1, WITH_HINT.1].concat();
-        // A fault that does nothing is counted all the same.
+        // A fault without effect is a counter.
         let counting = |namespace: &'static str| {
             let rule = Rule::new(Fault::Delay(Duration::ZERO));
             let rule = rule.verb("patch").resource(PLURAL).namespace(namespace);
@@ -58,8 +58,8 @@ impl Arrivals {
         }
     }
 
-    /// Writes beyond one for each widget.
-    fn repeated(&self, namespaces: &[&str]) -> u64 {
+    /// Writes beyond the first for each widget.
+    fn repeated_writes(&self, namespaces: &[&str]) -> u64 {
         let rules = self
             .rules
             .iter()
@@ -68,14 +68,13 @@ impl Arrivals {
         seen.saturating_sub((namespaces.len() * WIDGETS_PER_NAMESPACE) as u64)
     }
 
-    fn end(self) {
+    fn stop_counting(self) {
         for (_, rule) in self.rules {
             self.faults.remove(rule);
         }
     }
 }
 
-/// What was counted in the act.
 #[derive(Debug)]
 struct Counted {
     listed: u64,
@@ -85,63 +84,67 @@ struct Counted {
     behind: u64,
 }
 
-impl Story<'_> {
-    /// Step 9: faults from a file.
+impl Scenario<'_> {
     pub(super) async fn inject_faults(&mut self) -> Result<(), Error> {
-        self.begin(STEP, "a FaultInjection with four rules is switched on");
-        let failures = |story: &Self| story.facts().with(|facts| facts.controllers(|c| c.failures));
+        self.begin_step(STEP, "a FaultInjection with four rules is switched on");
+        let failures = |scenario: &Self| {
+            scenario
+                .facts()
+                .with_facts(|facts| facts.sum_controllers(|c| c.failures))
+        };
         let before = failures(self);
-        self.delete(&added::breaker()).await?;
-        self.add(added::fault_injection(true)?, FAULT_INJECT_ENTRY).await?;
-        self.entries(OWN_ENTRIES + 1).await?;
-        let listed = self.expired_watches().await?;
-        self.note(STEP, "all 200 change; answers get lost, writes conflict");
-        let arrivals = Arrivals::new(self.world.server_faults());
-        self.world.start_burst();
-        self.all_handled(|_| {}).await?;
-        self.world.ask_sidecars().await?;
+        self.delete_object(&plugin_documents::breaker_name()).await?;
+        self.add_plugin_object(plugin_documents::fault_injection_document(true)?, FAULT_INJECT_ENTRY)
+            .await?;
+        self.wait_for_entries(OWN_ENTRIES + 1).await?;
+        let listed = self.expire_watches().await?;
+        self.note_event(STEP, "all 200 change; answers get lost, writes conflict");
+        let arrivals = Arrivals::new(self.env.server_faults());
+        self.env.start_burst();
+        self.wait_until_all_handled(|_| {}).await?;
+        self.env.ask_sidecars().await?;
         let counted = Counted {
             listed,
-            repeated_without_hint: arrivals.repeated(WITHOUT_HINT.1),
-            repeated_with_hint: arrivals.repeated(WITH_HINT.1),
+            repeated_without_hint: arrivals.repeated_writes(WITHOUT_HINT.1),
+            repeated_with_hint: arrivals.repeated_writes(WITH_HINT.1),
             failures: failures(self) - before,
-            behind: self.facts().with(|facts| facts.ledger.behind()),
+            behind: self.facts().with_facts(|facts| facts.audit.pending_changes()),
         };
-        arrivals.end();
-        self.fired = self.facts().with(|facts| fired(facts, &counted));
-        self.fault_claims(&counted);
-        self.take_out().await?;
+        arrivals.stop_counting();
+        self.fired = self.facts().with_facts(|facts| fired_rules(facts, &counted));
+        self.record_fault_claims(&counted);
+        self.remove_faults().await?;
         let entries = self
             .facts()
-            .with(|facts| facts.sidecars(|sidecar| sidecar.status.chain.entries.len() as u64));
-        self.claim(
+            .with_facts(|facts| facts.sum_sidecars(|sidecar| sidecar.status.chain.entries.len() as u64));
+        self.record_claim(
             STEP,
             "entries left at the end, of two in each sidecar",
             Exactly(4),
             entries,
         );
-        let sum = |count: fn(&Fired) -> u64| self.fired.iter().map(count).sum::<u64>();
+        let sum = |count: fn(&FiredRule) -> u64| self.fired.iter().map(count).sum::<u64>();
         let (fired, matched) = (sum(|rule| rule.fired), sum(|rule| rule.matched));
         let text = format!("{fired} faults in {matched} requests; every change was handled");
-        self.end(STEP, &text).await;
+        self.end_step(STEP, &text).await;
         Ok(())
     }
 
-    /// Has the watches begin anew, under the rule that expires them, and waits until the controllers have listed again. Returns how
-    /// many have.
-    async fn expired_watches(&self) -> Result<u64, Error> {
-        let (lists, watches) = (self.world.requests("list"), self.world.requests("watch"));
-        self.note(
+    /// Ends the watches, so that they begin again under the rule that expires them, and waits until the controllers have listed again.
+    /// Returns how many have.
+    async fn expire_watches(&self) -> Result<u64, Error> {
+        let (lists, watches) = (self.env.request_count("list"), self.env.request_count("watch"));
+        self.note_event(
             STEP,
             "the API server ends its watches, as it does every few minutes; the next ones expire",
         );
-        self.world.end_watches();
-        // The observer's, the manager's, and two of each controller: the one that expires, and the one after the list.
+        self.env.end_watches();
+        // One of the observer, one of the manager, and two of each controller: the one that expires, and the one after the list.
         const WATCHES: u64 = 1 + 1 + 2 * 2;
-        self.until("the controllers list and watch again", |story, _| {
+        self.wait_until("the controllers list and watch again", |scenario, _| {
             let now = (
-                story.world.requests("list") - lists,
-                story.world.requests("watch") - watches,
+                scenario.env.request_count("list") - lists,
+                scenario.env.request_count("watch") - watches,
             );
             (now.0 >= 2 && now.1 >= WATCHES)
                 .then_some(now.0)
@@ -150,41 +153,41 @@ impl Story<'_> {
         .await
     }
 
-    fn fault_claims(&mut self, counted: &Counted) {
-        let of = |story: &Self, name: &str| {
-            let rule = story.fired.iter().find(|fired| fired.rule == name);
+    fn record_fault_claims(&mut self, counted: &Counted) {
+        let of = |scenario: &Self, name: &str| {
+            let rule = scenario.fired.iter().find(|fired| fired.rule == name);
             rule.map_or(0, |fired| fired.fired)
         };
         let fired = self.fired.iter().filter(|rule| rule.fired > 0).count() as u64;
         let (without_hint, with_hint) = (of(self, WITHOUT_HINT.0), of(self, WITH_HINT.0));
         let conflicts = of(self, CONFLICT.0);
-        self.claim(STEP, "rules of the file that fired", Exactly(4), fired);
-        self.claim(STEP, "lists after the watches expired", Exactly(2), counted.listed);
-        self.claim(
+        self.record_claim(STEP, "rules of the file that fired", Exactly(4), fired);
+        self.record_claim(STEP, "lists after the watches expired", Exactly(2), counted.listed);
+        self.record_claim(
             STEP,
             "answers lost without a hint: writes done twice",
             Exactly(without_hint),
             counted.repeated_without_hint,
         );
-        self.claim(
+        self.record_claim(
             STEP,
             "answers lost with a hint: writes done twice",
             Exactly(0),
             counted.repeated_with_hint,
         );
-        self.claim(
+        self.record_claim(
             STEP,
             "conflicts, as the file's seed draws them",
             Exactly(CONFLICTS),
             conflicts,
         );
-        self.claim(
+        self.record_claim(
             STEP,
             "failures that controllers met, all from the file",
             Exactly(with_hint + conflicts),
             counted.failures,
         );
-        self.claim(
+        self.record_claim(
             STEP,
             "changes under faults that were never handled",
             Exactly(0),
@@ -193,17 +196,17 @@ impl Story<'_> {
     }
 }
 
-/// The rules as `/status` shows them, with their effects.
-fn fired(facts: &Facts, counted: &Counted) -> Vec<Fired> {
+/// The rules as `/status` reports them, with their effects.
+fn fired_rules(facts: &Facts, counted: &Counted) -> Vec<FiredRule> {
     let row = |rule: &'static str, effect: String| {
         let count = |name: &str| {
-            facts.sidecars(|sidecar| {
-                let report = sidecar.report(FAULT_INJECT_ENTRY, rule);
+            facts.sum_sidecars(|sidecar| {
+                let report = sidecar.plugin_report(FAULT_INJECT_ENTRY, rule);
                 let count = report.and_then(|report| report.get(name)?.as_u64());
                 count.unwrap_or_default()
             })
         };
-        Fired {
+        FiredRule {
             rule,
             matched: count("matched"),
             fired: count("fired"),

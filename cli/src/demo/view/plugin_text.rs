@@ -1,18 +1,18 @@
-//! What a sidecar says of the plugin that an act has added.
+//! What a sidecar reports about the plugin that the current step has added.
 
 use serde_json::Value;
 
-use crate::demo::added::{CIRCUIT_BREAKER_ENTRY, FAULT_INJECT_ENTRY, RATE_LIMIT_ENTRY};
 use crate::demo::facts::SidecarFacts;
+use crate::demo::plugin_documents::{CIRCUIT_BREAKER_ENTRY, FAULT_INJECT_ENTRY, RATE_LIMIT_ENTRY};
 use crate::paint::{Colour, Paint};
 
-/// In at most 32 characters.
-pub(super) fn text(sidecar: &SidecarFacts, entry: &str, paint: Paint) -> String {
-    let count = |name: &str| sidecar.own.of(entry, name);
+/// At most 32 characters.
+pub(super) fn plugin_text(sidecar: &SidecarFacts, entry: &str, paint: Paint) -> String {
+    let count = |name: &str| sidecar.own.count_of(entry, name);
     match entry {
         RATE_LIMIT_ENTRY => format!("{} granted, {} waited", count("granted"), count("queued")),
         CIRCUIT_BREAKER_ENTRY => {
-            let state = state(sidecar);
+            let state = breaker_state(sidecar);
             let colour = if state == "Closed" { Colour::Green } else { Colour::Red };
             let (refused, probed) = (count("refused"), count("probed"));
             format!("{}, {refused} refused, {probed} probes", paint.colour(colour, state))
@@ -22,8 +22,7 @@ pub(super) fn text(sidecar: &SidecarFacts, entry: &str, paint: Paint) -> String 
     }
 }
 
-/// Of its only breaker.
-fn state(sidecar: &SidecarFacts) -> &str {
+fn breaker_state(sidecar: &SidecarFacts) -> &str {
     let entries = &sidecar.status.chain.entries;
     let entry = entries.iter().find(|status| status.name == CIRCUIT_BREAKER_ENTRY);
     let report = entry.and_then(|entry| entry.reports.values().next());
@@ -37,7 +36,7 @@ mod tests {
     use crate::demo::metrics::OwnCounts;
 
     #[test]
-    fn each_plugin_is_told_in_what_fits_beside_the_other_replica() {
+    fn plugin_text_fits_replica_column() {
         let line =
             |entry: &str, name: &str| format!("ctrlmesh_plugin_{name}_total{{entry=\"{entry}\",label=\"a\"}} 123\n");
         for (entry, names, expected) in [
@@ -58,7 +57,7 @@ mod tests {
                     own: OwnCounts::read(&names.map(|name| line(entry, name)).concat()),
                     ..SidecarFacts::default()
                 };
-                text(&sidecar, entry, paint)
+                plugin_text(&sidecar, entry, paint)
             };
             assert_eq!(text_of(Paint::Plain), expected);
             assert!(expected.chars().count() + "HalfOpen".len() <= 34, "{expected}");
