@@ -1,20 +1,20 @@
-//! Settings that make no sense.
+//! Invalid flags.
 
 use std::process::Output;
 
-use ctrlmesh_tests::{DEADLINE, binary};
+use ctrlmesh_tests::{DEADLINE, binary_path};
 use tokio::process::Command;
 
-async fn start(flags: &[&str]) -> anyhow::Result<Output> {
-    let mut command = Command::new(binary("ctrlmesh-proxy")?);
+async fn run_sidecar(flags: &[&str]) -> anyhow::Result<Output> {
+    let mut command = Command::new(binary_path("ctrlmesh-proxy")?);
     command.args(flags).kill_on_drop(true);
     Ok(tokio::time::timeout(DEADLINE, command.output()).await??)
 }
 
-/// 78 is EX_CONFIG (sysexits.h): nothing has been served, and trying again does not help.
+/// 78 is EX_CONFIG (sysexits.h): nothing was served, and retrying does not help.
 #[tokio::test]
-async fn every_setting_that_makes_no_sense_is_told_before_anything_is_served() -> anyhow::Result<()> {
-    let output = start(&["--chain-dir=/nowhere", "--pod-namespace=demo", "--public-key=abc"]).await?;
+async fn invalid_settings_are_all_reported_before_serving() -> anyhow::Result<()> {
+    let output = run_sidecar(&["--chain-dir=/nowhere", "--pod-namespace=demo", "--public-key=abc"]).await?;
     assert_eq!(output.status.code(), Some(78));
     let said = format!(
         "{}{}",

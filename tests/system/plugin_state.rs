@@ -1,22 +1,21 @@
-//! What plugins keep with a request and show of themselves: places, notes, reports; and that they know a lock when they see
-//! one.
+//! State that plugins keep with a request and report: places, notes, reports; and how they recognize a lock.
 
 use ctrlmesh_testkit::{Fault, Gate, Rule};
-use ctrlmesh_tests::{Stand, guest, wait_until};
+use ctrlmesh_tests::{TestEnv, guest_entry, wait_until};
 use serde_json::{Value, json};
 
-async fn scripted(script: Value) -> anyhow::Result<Stand> {
-    Stand::start(vec![guest("scripted", script)]).await
+async fn start_scripted(script: Value) -> anyhow::Result<TestEnv> {
+    TestEnv::start(vec![guest_entry("scripted", script)]).await
 }
 
 #[tokio::test]
-async fn a_place_is_held_as_long_as_the_request() -> anyhow::Result<()> {
+async fn place_is_held_as_long_as_the_request() -> anyhow::Result<()> {
     let line = json!({ "place": { "key": "p", "max": 1 }, "then": { "proceed": [] } });
-    let stand = scripted(json!({ "onRequest": [line] })).await?;
+    let env = start_scripted(json!({ "onRequest": [line] })).await?;
     let gate = Gate::new();
     let slow = Rule::new(Fault::Hold(gate.clone())).resource("secrets");
-    stand.api.faults().add(slow);
-    let client = stand.client();
+    env.api.faults().add(slow);
+    let client = env.client();
     let held = tokio::spawn({
         let client = client.clone();
         async move { client.get("/api/v1/secrets").await }
@@ -37,15 +36,14 @@ async fn a_place_is_held_as_long_as_the_request() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_place_of_a_client_that_vanished_is_free_again() -> anyhow::Result<()> {
+async fn place_is_freed_when_the_client_vanishes() -> anyhow::Result<()> {
     let line = json!({ "place": { "key": "p", "max": 1 }, "then": { "proceed": [] } });
-    let stand = scripted(json!({ "onRequest": [line] })).await?;
+    let env = start_scripted(json!({ "onRequest": [line] })).await?;
     let gate = Gate::new();
-    stand
-        .api
+    env.api
         .faults()
         .add(Rule::new(Fault::Hold(gate.clone())).resource("secrets"));
-    let client = stand.client();
+    let client = env.client();
     let gone = tokio::spawn({
         let client = client.clone();
         async move { client.get("/api/v1/secrets").await }
@@ -61,18 +59,18 @@ async fn a_place_of_a_client_that_vanished_is_free_again() -> anyhow::Result<()>
 }
 
 #[tokio::test]
-async fn a_note_stays_with_its_request() -> anyhow::Result<()> {
-    let stand = scripted(json!({
+async fn note_stays_with_its_request() -> anyhow::Result<()> {
+    let env = start_scripted(json!({
         "onRequest": [{ "when": { "resource": "secrets" }, "note": 7, "then": { "proceed": [] } }],
         "onResponse": [{ "echo": "x", "then": { "proceed": {} } }],
     }))
     .await?;
-    let noted = stand.client().get("/api/v1/secrets").await?;
+    let noted = env.client().get("/api/v1/secrets").await?;
     assert_eq!(
         (&noted.headers["x-seen-note"], &noted.headers["x-seen-port"]),
-        (&"7".parse()?, &stand.api.tls_address().port().to_string().parse()?)
+        (&"7".parse()?, &env.api.tls_address().port().to_string().parse()?)
     );
-    let other = stand.client().get("/api/v1/configmaps").await?;
+    let other = env.client().get("/api/v1/configmaps").await?;
     assert_eq!(other.headers["x-seen-note"], "0");
     Ok(())
 }
@@ -87,26 +85,26 @@ async fn reports_are_in_the_status_and_survive_a_reload() -> anyhow::Result<()> 
               "then": { "refuse": { "code": 400, "message": message } } },
         ] })
     };
-    let mut stand = scripted(script("first")).await?;
-    stand.client().get("/api/v1/secrets").await?;
-    stand.client().get("/api/v1/pods").await?;
-    let reports = |stand: &Stand| {
-        let admin = stand.sidecar.admin();
+    let mut env = start_scripted(script("first")).await?;
+    env.client().get("/api/v1/secrets").await?;
+    env.client().get("/api/v1/pods").await?;
+    let reports = |env: &TestEnv| {
+        let admin = env.sidecar.admin();
         async move { anyhow::Ok(admin.get("/status").await?.json()["chain"]["entries"][0]["reports"].clone()) }
     };
-    assert_eq!(reports(&stand).await?, json!({ "a": { "state": "Opened" } }));
+    assert_eq!(reports(&env).await?, json!({ "a": { "state": "Opened" } }));
     let dropped = r#"ctrlmesh_plugin_updates_dropped_total{entry="scripted/test"}"#;
-    assert!((stand.sidecar.metric(dropped).await? - 1.0).abs() < f64::EPSILON);
-    stand.publish(vec![guest("scripted", script("second"))]).await?;
-    assert_eq!(reports(&stand).await?, json!({ "a": { "state": "Opened" } }));
+    assert!((env.sidecar.metric(dropped).await? - 1.0).abs() < f64::EPSILON);
+    env.publish(vec![guest_entry("scripted", script("second"))]).await?;
+    assert_eq!(reports(&env).await?, json!({ "a": { "state": "Opened" } }));
     Ok(())
 }
 
 #[tokio::test]
-async fn a_lock_is_known_by_its_kind_its_client_and_what_is_written() -> anyhow::Result<()> {
+async fn lock_is_recognized_by_kind_client_and_content() -> anyhow::Result<()> {
     let refuse = json!({ "refuse": { "code": 418, "message": "a lock" } });
-    let stand = scripted(json!({ "onRequest": [{ "when": { "leaderLock": true }, "then": refuse }] })).await?;
-    let client = stand.client();
+    let env = start_scripted(json!({ "onRequest": [{ "when": { "leaderLock": true }, "then": refuse }] })).await?;
+    let client = env.client();
     let status = async |target: &str| anyhow::Ok(client.get(target).await?.status);
     assert_eq!(
         status("/apis/coordination.k8s.io/v1/namespaces/default/leases/op").await?,
@@ -130,7 +128,7 @@ async fn a_lock_is_known_by_its_kind_its_client_and_what_is_written() -> anyhow:
         "and is remembered"
     );
     assert_eq!(status("/api/v1/namespaces/default/configmaps/other").await?, 404);
-    let election = client.clone().with("user-agent", "manager/v1/leader-election");
+    let election = client.clone().with_header("user-agent", "manager/v1/leader-election");
     assert_eq!(
         election.get("/api/v1/namespaces/default/endpoints/op2").await?.status,
         418
@@ -139,10 +137,10 @@ async fn a_lock_is_known_by_its_kind_its_client_and_what_is_written() -> anyhow:
 }
 
 #[tokio::test]
-async fn a_body_that_was_looked_into_arrives_whole() -> anyhow::Result<()> {
-    let stand = scripted(json!({ "onRequest": [{ "then": { "proceed": [] } }] })).await?;
+async fn inspected_body_arrives_complete() -> anyhow::Result<()> {
+    let env = start_scripted(json!({ "onRequest": [{ "then": { "proceed": [] } }] })).await?;
     let object = json!({ "metadata": { "name": "c" }, "data": { "k": "v" } });
-    let created = stand
+    let created = env
         .client()
         .send(
             http::Method::POST,

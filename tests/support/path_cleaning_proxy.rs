@@ -1,5 +1,5 @@
-//! A reverse proxy in front of the API server that cleans paths, as gateways do (nginx with `merge_slashes`, Rancher's prefix): it
-//! decodes them, takes backslashes for slashes, merges slashes and resolves dot segments.
+//! A reverse proxy in front of the API server that cleans paths, as gateways do (nginx with `merge_slashes`, Rancher's prefix): it decodes
+//! them, takes backslashes for slashes, merges slashes and resolves dot segments.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,28 +15,28 @@ use tokio::task::JoinSet;
 
 use crate::Client;
 
-/// What the hop answers to paths outside its prefix: another cluster's objects.
+/// The answer to paths outside the prefix, as if they led to another cluster.
 pub const OTHER_CLUSTER: &str = "objects of another cluster";
 
-/// The hop. Dropping it ends it.
-pub struct Hop {
+/// The proxy. Dropping this ends it.
+pub struct PathCleaningProxy {
     address: SocketAddr,
     prefix: &'static str,
     arrived: Arc<Mutex<Vec<String>>>,
     _serving: JoinSet<()>,
 }
 
-impl Hop {
-    /// Forwards what lies below `prefix` to the API server.
+impl PathCleaningProxy {
+    /// Forwards requests below `prefix` to the API server.
     ///
     /// # Errors
-    /// No port.
+    /// If no port can be bound.
     pub async fn start(api: SocketAddr, prefix: &'static str) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let arrived = Arc::new(Mutex::new(Vec::new()));
         let mut serving = JoinSet::new();
-        serving.spawn(accept(listener, api, prefix, Arc::clone(&arrived)));
+        serving.spawn(accept_connections(listener, api, prefix, Arc::clone(&arrived)));
         Ok(Self {
             address,
             prefix,
@@ -45,22 +45,22 @@ impl Hop {
         })
     }
 
-    /// A kubeconfig for it, with a token.
+    /// A kubeconfig for the proxy, with a token.
     #[must_use]
     pub fn kubeconfig(&self) -> String {
-        kubeconfig(&format!("http://{}{}", self.address, self.prefix))
+        kubeconfig_for(&format!("http://{}{}", self.address, self.prefix))
     }
 
-    /// The targets that came, as they came.
+    /// The targets of all requests, as received.
     #[must_use]
-    pub fn arrived(&self) -> Vec<String> {
+    pub fn arrived_targets(&self) -> Vec<String> {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// A kubeconfig for a server URL, with the token `sidecars-own`.
 #[must_use]
-pub fn kubeconfig(server: &str) -> String {
+pub fn kubeconfig_for(server: &str) -> String {
     serde_json::json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "it",
         "clusters": [{ "name": "it", "cluster": { "server": server } }],
@@ -70,19 +70,24 @@ pub fn kubeconfig(server: &str) -> String {
     .to_string()
 }
 
-async fn accept(listener: TcpListener, api: SocketAddr, prefix: &'static str, arrived: Arc<Mutex<Vec<String>>>) {
+async fn accept_connections(
+    listener: TcpListener,
+    api: SocketAddr,
+    prefix: &'static str,
+    arrived: Arc<Mutex<Vec<String>>>,
+) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let arrived = Arc::clone(&arrived);
         connections.spawn(async move {
-            let service = service_fn(|request| forward(request, api, prefix, &arrived));
+            let service = service_fn(|request| forward_request(request, api, prefix, &arrived));
             let http = hyper::server::conn::http1::Builder::new();
             drop(http.serve_connection(TokioIo::new(stream), service).await);
         });
     }
 }
 
-async fn forward(
+async fn forward_request(
     request: Request<Incoming>,
     api: SocketAddr,
     prefix: &str,
@@ -93,12 +98,12 @@ async fn forward(
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .push(parts.uri.to_string());
-    let path = cleaned(parts.uri.path());
+    let path = clean_path(parts.uri.path());
     let Some(path) = path.strip_prefix(prefix) else {
         return Ok(Response::new(Full::new(Bytes::from_static(OTHER_CLUSTER.as_bytes()))));
     };
     let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-    let client = Client::http1(api).with_all(end_to_end(parts.headers));
+    let client = Client::http1(api).with_headers(end_to_end(parts.headers));
     let body = body.collect().await?.to_bytes();
     let answer = client.send(parts.method, &format!("{path}{query}"), body).await?;
     let mut response = Response::new(Full::new(answer.body));
@@ -114,7 +119,7 @@ fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-fn cleaned(path: &str) -> String {
+fn clean_path(path: &str) -> String {
     let decoded = percent_encoding::percent_decode_str(path)
         .decode_utf8_lossy()
         .replace('\\', "/");
@@ -132,7 +137,7 @@ fn cleaned(path: &str) -> String {
         ""
     };
     let path = kept.join("/");
-    // As a path is written again: what is no letter of a path is encoded.
+    // Encode the path again: escape all characters that are not allowed in a path.
     let encoded = percent_encoding::utf8_percent_encode(&path, NO_PATH);
     format!("/{encoded}{slash}")
 }

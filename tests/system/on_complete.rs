@@ -1,29 +1,29 @@
-//! `on-complete` is told how each request ended, once.
+//! `on-complete` is called once with the outcome of each request.
 
 use ctrlmesh_testkit::{Fault, Gate, Rule, When};
-use ctrlmesh_tests::{Stand, guest, wait_until};
+use ctrlmesh_tests::{TestEnv, guest_entry, wait_until};
 use serde_json::json;
 
-async fn lines(stand: &Stand) -> anyhow::Result<String> {
-    let answer = stand
+async fn recorded_outcomes(env: &TestEnv) -> anyhow::Result<String> {
+    let answer = env
         .client()
-        .with("user-agent", "recorder")
+        .with_header("user-agent", "recorder")
         .get("/api/v1/pods")
         .await?;
     Ok(answer.json()["message"].as_str().unwrap_or_default().to_owned())
 }
 
-async fn wait_line(stand: &Stand, part: &str) -> anyhow::Result<()> {
-    wait_until(part, || async { Ok(lines(stand).await?.contains(part)) }).await
+async fn wait_line(env: &TestEnv, part: &str) -> anyhow::Result<()> {
+    wait_until(part, || async { Ok(recorded_outcomes(env).await?.contains(part)) }).await
 }
 
 #[tokio::test]
-async fn answers_failures_and_vanished_clients_are_told() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![guest("recorder", json!({}))]).await?;
-    let client = stand.client();
+async fn on_complete_reports_answers_failures_and_vanished_clients() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![guest_entry("recorder", json!({}))]).await?;
+    let client = env.client();
     client.get("/api/v1/namespaces/default/configmaps/none").await?;
-    wait_line(&stand, "configmaps/none status=404 upstream=404 failure=None").await?;
-    stand.api.faults().add(
+    wait_line(&env, "configmaps/none status=404 upstream=404 failure=None").await?;
+    env.api.faults().add(
         Rule::new(Fault::ResetStream(When::AfterExecuting))
             .verb("delete")
             .times(1),
@@ -32,15 +32,12 @@ async fn answers_failures_and_vanished_clients_are_told() -> anyhow::Result<()> 
         .send(http::Method::DELETE, "/api/v1/namespaces/default/configmaps/lost", "")
         .await?;
     wait_line(
-        &stand,
+        &env,
         "configmaps/lost status=502 upstream=0 failure=Some(Failure::UpstreamReset)",
     )
     .await?;
     let gate = Gate::new();
-    stand
-        .api
-        .faults()
-        .add(Rule::new(Fault::Hold(gate.clone())).name("slow"));
+    env.api.faults().add(Rule::new(Fault::Hold(gate.clone())).name("slow"));
     let gone = tokio::spawn({
         let client = client.clone();
         async move { client.get("/api/v1/namespaces/default/secrets/slow").await }
@@ -48,12 +45,12 @@ async fn answers_failures_and_vanished_clients_are_told() -> anyhow::Result<()> 
     gate.wait_for_arrivals(1).await?;
     gone.abort();
     wait_line(
-        &stand,
+        &env,
         "secrets/slow status=0 upstream=0 failure=Some(Failure::ClientGone)",
     )
     .await?;
     gate.open();
-    let text = lines(&stand).await?;
+    let text = recorded_outcomes(&env).await?;
     assert_eq!(text.matches("secrets/slow").count(), 1, "{text}");
     assert!(!text.contains("timed=false"), "{text}");
     Ok(())
