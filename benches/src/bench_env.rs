@@ -1,4 +1,4 @@
-//! What every measurement needs: the origin, a place for files, the sidecar's program.
+//! Shared by all measurements: the origin, a folder for files, the sidecar's binary.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,18 @@ use std::process::Command;
 use anyhow::bail;
 use tempfile::TempDir;
 
-use crate::chain::{Chain, Folder};
+use crate::chain::{Chain, SidecarFolder};
 use crate::process::Process;
 use crate::sidecar::Sidecar;
 
-/// Shared by the measurements of a run.
-pub(crate) struct Stand {
+pub(crate) struct BenchEnv {
     pub(crate) origin: SocketAddr,
     pub(crate) program: PathBuf,
     files: TempDir,
     _origin: Process,
 }
 
-impl Stand {
+impl BenchEnv {
     pub(crate) fn start(program: Option<PathBuf>) -> anyhow::Result<Self> {
         let program = match program {
             Some(program) => program,
@@ -28,7 +27,7 @@ impl Stand {
         if !program.exists() {
             bail!("{} is missing: run `make bench`, which builds it", program.display());
         }
-        let (process, origin) = role(&["origin"])?;
+        let (process, origin) = start_role(&["origin"])?;
         Ok(Self {
             origin,
             program,
@@ -38,27 +37,27 @@ impl Stand {
     }
 
     /// A bare hyper proxy in front of the origin.
-    pub(crate) fn bare(&self) -> anyhow::Result<(Process, SocketAddr)> {
-        role(&["bare", &self.origin.to_string()])
+    pub(crate) fn start_bare_proxy(&self) -> anyhow::Result<(Process, SocketAddr)> {
+        start_role(&["bare", &self.origin.to_string()])
     }
 
-    /// A new folder for a sidecar in front of the origin.
-    pub(crate) fn folder(&self, name: &str, chain: Chain) -> anyhow::Result<Folder> {
-        Folder::create(self.files(), name, self.origin, chain)
+    /// Creates a folder for a sidecar in front of the origin.
+    pub(crate) fn create_folder(&self, name: &str, chain: Chain) -> anyhow::Result<SidecarFolder> {
+        SidecarFolder::create(self.files_directory(), name, self.origin, chain)
     }
 
-    /// A sidecar in front of the origin, on a new folder.
-    pub(crate) async fn sidecar(&self, name: &str, chain: Chain) -> anyhow::Result<Sidecar> {
-        Sidecar::start(&self.program, &self.folder(name, chain)?).await
+    /// Starts a sidecar in front of the origin, with a new folder.
+    pub(crate) async fn start_sidecar(&self, name: &str, chain: Chain) -> anyhow::Result<Sidecar> {
+        Sidecar::start(&self.program, &self.create_folder(name, chain)?).await
     }
 
-    pub(crate) fn files(&self) -> &Path {
+    pub(crate) fn files_directory(&self) -> &Path {
         self.files.path()
     }
 }
 
-/// This program in another role, as a process of its own.
-fn role(arguments: &[&str]) -> anyhow::Result<(Process, SocketAddr)> {
+/// Starts this program in another role, as a separate process.
+fn start_role(arguments: &[&str]) -> anyhow::Result<(Process, SocketAddr)> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(arguments);
     let (process, line) = Process::start_and_listen(command)?;

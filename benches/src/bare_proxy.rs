@@ -1,4 +1,4 @@
-//! The measure of all things here: a proxy of hyper and nothing else, one thread, keep-alive connections to the origin.
+//! The baseline: a proxy of hyper and nothing else, one thread, keep-alive connections to the origin.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -13,20 +13,20 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::process::announce;
+use crate::process::announce_address;
 
 type Pool = Rc<RefCell<Vec<client::SendRequest<Incoming>>>>;
 
-pub(crate) async fn serve(origin: SocketAddr) -> anyhow::Result<()> {
+pub(crate) async fn serve_bare_proxy(origin: SocketAddr) -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    announce(listener.local_addr()?)?;
+    announce_address(listener.local_addr()?)?;
     let pool = Pool::default();
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
         let pool = Rc::clone(&pool);
         tokio::task::spawn_local(async move {
-            let service = service_fn(move |request| pass(Rc::clone(&pool), origin, request));
+            let service = service_fn(move |request| forward_request(Rc::clone(&pool), origin, request));
             let _ = server::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
@@ -34,7 +34,7 @@ pub(crate) async fn serve(origin: SocketAddr) -> anyhow::Result<()> {
     }
 }
 
-async fn pass(
+async fn forward_request(
     pool: Pool,
     origin: SocketAddr,
     mut request: Request<Incoming>,
@@ -42,13 +42,13 @@ async fn pass(
     let idle = pool.borrow_mut().pop();
     let mut sender = match idle {
         Some(sender) if sender.is_ready() => sender,
-        _ => connect(origin).await?,
+        _ => connect_origin(origin).await?,
     };
     if let Ok(host) = origin.to_string().parse() {
         request.headers_mut().insert(HOST, host);
     }
     let response = sender.send_request(request).await?;
-    // Back when the body has been read: hyper makes it ready then.
+    // Returned when the body has been read: hyper makes it ready then.
     tokio::task::spawn_local(async move {
         if sender.ready().await.is_ok() {
             pool.borrow_mut().push(sender);
@@ -57,10 +57,10 @@ async fn pass(
     Ok(response)
 }
 
-async fn connect(origin: SocketAddr) -> Result<client::SendRequest<Incoming>, hyper::Error> {
+async fn connect_origin(origin: SocketAddr) -> Result<client::SendRequest<Incoming>, hyper::Error> {
     let stream = match TcpStream::connect(origin).await {
         Ok(stream) => stream,
-        // The measurement is void without an origin; the load reports the broken connection.
+        // Without an origin the measurement is void; the load reports the broken connection.
         Err(_) => std::future::pending().await,
     };
     let _ = stream.set_nodelay(true);
