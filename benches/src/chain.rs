@@ -15,7 +15,6 @@ pub(crate) struct SidecarFolder {
 /// The entries of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chain {
-    /// No entries.
     Empty,
     /// shard-selector, for config maps.
     Sharded,

@@ -1,4 +1,4 @@
-//! Medians and percentiles.
+//! Statistics of measured values: median and percentiles.
 
 use std::time::Duration;
 

@@ -63,7 +63,6 @@ struct FixReport {
     is_made: bool,
 }
 
-/// The JSON output.
 #[derive(Debug, Serialize)]
 struct Report<'r> {
     fixed: &'r [FixReport],

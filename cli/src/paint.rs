@@ -87,7 +87,6 @@ impl Paint {
     }
 }
 
-/// Resets all colours.
 const RESET: &str = "\x1b[0m";
 
 /// Updates the sequences that are still open after these; empty for none.

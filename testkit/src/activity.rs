@@ -17,7 +17,6 @@ pub struct Activity {
     pub accepted: usize,
     /// Watches whose body has not ended.
     pub watches: usize,
-    /// Upgraded connections.
     pub tunnels: usize,
     /// Requests whose answer has not begun.
     pub requests: usize,

@@ -52,7 +52,7 @@ pub enum Fault {
 /// Whether a request without an answer was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// Not executed.
+    /// The write is not in the store.
     BeforeExecuting,
     /// Executed: the write is stored, but the client can't know.
     AfterExecuting,

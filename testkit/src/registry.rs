@@ -39,13 +39,11 @@ use self::mishap::Plan;
 use crate::Error;
 use crate::tls::Identity;
 
-/// One received request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     pub method: String,
     /// Path and query, undecoded.
     pub target: String,
-    /// `Host` header.
     pub host: String,
     /// `Authorization` header; empty if missing.
     pub authorization: String,
@@ -60,7 +58,6 @@ struct Shared {
     requests: Mutex<Vec<Request>>,
 }
 
-/// A running registry.
 #[derive(Debug)]
 pub struct Registry {
     address: SocketAddr,

@@ -11,7 +11,6 @@ use crate::{Error, WAIT_DEADLINE};
 /// Requests kept by default; more than any test inspects.
 pub(crate) const DEFAULT_REQUEST_LOG: usize = 4_096;
 
-/// One received request.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub method: Method,

@@ -186,7 +186,6 @@ fn core_kinds() -> Vec<Resource> {
     ]
 }
 
-/// `apps` and `batch`.
 fn workload_kinds() -> Vec<Resource> {
     let namespaced = |group, plural, kind| Resource::namespaced(group, "v1", plural, kind).built_in();
     let running = |group, plural, kind| namespaced(group, plural, kind).keeping_generation().with_status();

@@ -111,7 +111,6 @@ impl ApiServer {
         self.address
     }
 
-    /// The TLS port.
     #[must_use]
     pub fn tls_address(&self) -> SocketAddr {
         self.tls_address

@@ -67,7 +67,6 @@ pub(crate) struct Event {
 /// The object after a change.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// Created or modified.
     Stored(Arc<Object>),
     /// Deleted: its last state, with the resource version of the deletion.
     Deleted(Arc<Object>),

@@ -20,7 +20,6 @@ pub(crate) struct Claim {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// All claims hold.
     Holds,
     /// At least one claim fails.
     Fails,

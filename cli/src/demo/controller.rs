@@ -20,7 +20,6 @@ use crate::args::ControllerArgs;
 use crate::error::Error;
 use crate::print;
 
-/// User agent.
 pub(crate) const AGENT: &str = "widget-controller/1.0";
 
 /// Objects handled at a time.

@@ -139,7 +139,6 @@ impl CpuMonitor {
     }
 }
 
-/// One decimal.
 fn format_percent(share: f64) -> String {
     format!("{:.1}", share * 100.0)
 }

@@ -14,7 +14,6 @@ const DEFAULT_MINIMUM: u32 = 20;
 /// Maximum of concurrent probes.
 const MAX_PROBES: u32 = 1000;
 
-/// A validated rule.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     pub(crate) name: String,

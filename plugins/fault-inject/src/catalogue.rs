@@ -36,7 +36,6 @@ pub(crate) struct Context {
     pub(crate) user: String,
 }
 
-/// A validated fault.
 #[derive(Clone, Debug)]
 pub(crate) struct BuiltFault {
     pub(crate) steps: Steps,

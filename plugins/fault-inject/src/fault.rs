@@ -37,7 +37,6 @@ impl Class {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
-    /// Delays the request.
     Delay(Wait),
     /// Waits this many milliseconds, then answers; nothing is forwarded.
     Reply(u32, Reply),

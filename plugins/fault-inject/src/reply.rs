@@ -26,7 +26,6 @@ pub(crate) const UNKNOWN: &str = "Unknown";
 pub(crate) enum Reply {
     /// A status with custom code, reason and message.
     Plain(CustomRefusal),
-    /// Custom bytes.
     Foreign(Answer),
     /// The server timed out.
     Timeout,
@@ -44,7 +43,6 @@ pub(crate) enum Reply {
     NoWatchList,
     /// The watch cache is being filled.
     CacheNotReady,
-    /// Optimistic-lock conflict.
     Conflict,
     Exists,
     /// Missing or expired token.

@@ -18,7 +18,6 @@ pub(crate) struct Settings {
     pub(crate) seed: Option<u64>,
     /// The farthest class of faults that is allowed. Default: `legal`.
     pub(crate) class: Option<Class>,
-    /// Disables all rules.
     pub(crate) disabled: Option<bool>,
     pub(crate) faults: Option<Vec<FaultRule>>,
     /// The rules as the CRD calls them. They come after `faults`.
@@ -46,7 +45,6 @@ pub(crate) struct FaultRule {
     pub(crate) nth: Option<u32>,
     pub(crate) every: Option<u32>,
     pub(crate) first: Option<u32>,
-    /// Maximum of faults.
     pub(crate) max_count: Option<u32>,
     /// Maximum time since the first match.
     pub(crate) max_duration: Option<GoDuration>,

@@ -10,7 +10,6 @@ use serde::Deserialize;
 
 use crate::calendar::{DAY, Date, date_of_day, parse_rfc3339, parse_time_of_day, parse_time_zone};
 
-/// `effectiveTime` as written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct EffectiveTime {

@@ -8,7 +8,6 @@ use crate::settings::Rule;
 
 /// Longest wait that the host allows for (`wit/host.wit`).
 const MAX_QUEUE_MS: u64 = 60_000;
-/// A validated rule.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     pub(crate) name: String,

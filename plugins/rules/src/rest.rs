@@ -41,7 +41,6 @@ pub enum OneOrMany {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextRule {
-    /// The whole text.
     pub exact: Option<String>,
     /// A regular expression that must match somewhere in the text; write `^` and `$` for the whole.
     pub regex: Option<String>,

@@ -7,8 +7,6 @@ pub enum TriggerPolicy {
     Normal,
     /// Nothing: it only limits. For rate-limit.
     LimiterOnly,
-    /// Always open.
     ForceOpened,
-    /// Always closed.
     ForceClosed,
 }

@@ -11,7 +11,7 @@ const SERVICE: &str = "testkit";
 /// The authentication that pulls need.
 #[derive(Debug, Clone, Default)]
 pub enum Login {
-    /// None.
+    /// No authentication.
     #[default]
     Nobody,
     /// User and password (`Basic`).

@@ -7,7 +7,6 @@ use bytes::Bytes;
 /// The requests that a mishap applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum On {
-    /// All requests.
     Any,
     /// Requests for a manifest.
     Manifest,
@@ -20,11 +19,8 @@ pub enum On {
 /// A fault of an answer.
 #[derive(Debug, Clone)]
 pub enum Mishap {
-    /// An error status.
     Status {
-        /// HTTP status code.
         code: u16,
-        /// `Retry-After` header.
         retry_after: Option<String>,
     },
     /// There is never an answer.
@@ -39,7 +35,6 @@ pub enum Mishap {
     Endless,
     /// `Docker-Content-Digest` has this value.
     Digest(String),
-    /// `Docker-Content-Digest` is missing.
     NoDigest,
     /// Redirects (307) to this URL; `{path}` is replaced by the path of the request.
     Redirect(String),

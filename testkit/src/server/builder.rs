@@ -77,7 +77,6 @@ impl Builder {
         self
     }
 
-    /// Adds a kind.
     #[must_use]
     pub fn resource(mut self, resource: Resource) -> Self {
         self.resources.push(resource);
