@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ctrlmesh_contract::names::ports;
+use ctrlmesh_contract::names::{labels, ports};
+use ctrlmesh_manager::LabelKeys;
 
 /// Shard, canary and protect unmodified Kubernetes controllers.
 #[derive(Debug, Parser)]
@@ -171,6 +172,29 @@ pub(crate) struct LintArgs {
     /// Output format.
     #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
     pub(crate) output: Output,
+
+    /// Key of the label with the bucket of an object's namespace, as the manager's flag of this name has it.
+    #[arg(long, env = "CTRLMESH_LABEL_SHARD_HASH", default_value = labels::SHARD_HASH, value_name = "KEY")]
+    pub(crate) label_shard_hash: String,
+
+    /// Key of the label with an object's namespace.
+    #[arg(long, env = "CTRLMESH_LABEL_NAMESPACE", default_value = labels::NAMESPACE, value_name = "KEY")]
+    pub(crate) label_namespace: String,
+
+    /// Key of the label that says whether an object is managed.
+    #[arg(long, env = "CTRLMESH_LABEL_CONTROL", default_value = labels::CONTROL, value_name = "KEY")]
+    pub(crate) label_mesh_control: String,
+}
+
+impl LintArgs {
+    /// Of the manager that the objects are for.
+    pub(crate) fn label_keys(&self) -> LabelKeys {
+        LabelKeys {
+            shard_hash: self.label_shard_hash.clone(),
+            namespace: self.label_namespace.clone(),
+            control: self.label_mesh_control.clone(),
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -13,8 +13,8 @@ use std::process::ExitCode;
 
 use ctrlmesh_contract::{Mistake, Mistakes};
 use ctrlmesh_manager::api::{API_VERSION, ShardingConfig};
-use ctrlmesh_manager::validate::{self as rules, is_kind, unlocked_beside, unlocked_warning};
-use ctrlmesh_manager::{Findings, validate};
+use ctrlmesh_manager::validate::{self as rules, is_kind, unlocked_beside, unlocked_warning, validate_with};
+use ctrlmesh_manager::{Findings, LabelKeys};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -73,12 +73,16 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
     if args.fix && args.files.iter().any(|file| file == Path::new(STANDARD_INPUT)) {
         return Err(Error::FixStandardInput);
     }
-    let (mut judged, mut fixed, mut known) = (Vec::new(), Vec::new(), KnownObjects::default());
+    let mut known = KnownObjects {
+        keys: args.label_keys(),
+        ..KnownObjects::default()
+    };
+    let (mut judged, mut fixed) = (Vec::new(), Vec::new());
     let mut texts = Vec::new();
     for file in &args.files {
         let read = read_source(file).and_then(|text| {
             if args.fix {
-                fix_file(file, text, &mut fixed)
+                fix_file(file, text, &known.keys, &mut fixed)
             } else {
                 Ok(text)
             }
@@ -124,9 +128,9 @@ fn read_source(file: &Path) -> Result<String, Error> {
     text.map_err(Error::file("read", file))
 }
 
-/// Writes the fixed file; returns its text.
-fn fix_file(file: &Path, text: String, fixed: &mut Vec<FixReport>) -> Result<String, Error> {
-    let (mended, done) = fix::fix_text(&text);
+/// Writes a file with everything mended that can be; returns its text.
+fn fix_file(file: &Path, text: String, keys: &LabelKeys, fixed: &mut Vec<FixReport>) -> Result<String, Error> {
+    let (mended, done) = fix::fix_text(&text, keys);
     if mended != text {
         std::fs::write(file, &mended).map_err(Error::file("write", file))?;
     }
@@ -150,7 +154,9 @@ impl FixReport {
 /// What is known of all files.
 #[derive(Debug, Default)]
 struct KnownObjects {
-    /// Objects checked so far: file and line, by kind, namespace and name.
+    /// Of the manager that they are for.
+    keys: LabelKeys,
+    /// Objects that were judged: file and line, by kind, namespace and name.
     judged: HashMap<[String; 3], (PathBuf, usize)>,
     /// ShardingConfigs of all files, including those not checked yet.
     shards: Vec<ShardingConfig>,
@@ -240,7 +246,7 @@ fn lint_object(
         findings.warnings.add("apiVersion", message);
         findings
     } else {
-        validate(document)
+        validate_with(document, &known.keys)
     };
     for Mistake { path, problem } in twice {
         findings.mistakes.add(path, problem);

@@ -303,3 +303,44 @@ fn faults_are_warned_about_until_confirmed() -> Result<()> {
     assert!(!printed.contains("acts in every pod"), "{printed}");
     Ok(())
 }
+
+/// `--label-shard-hash` of a manager may be what is a mistake for others.
+#[test]
+fn keys_of_the_managers_labels_are_those_that_flags_or_the_environment_say() -> Result<()> {
+    const KEY: &str = "ctrlmesh.kusionstack.io/sharding-hash";
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("shard.yaml");
+    let shard = |key: &str, bucket: &str| {
+        format!(
+            "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: ShardingConfig\nmetadata: {{name: left, namespace: demo}}\nspec:\n  \
+             selector: {{matchLabels: {{shard: left}}}}\n  limits:\n  - relateResources: [{{apiGroups: [''], resources: [pods, services]}}]\n    \
+             selector: {{matchLabels: {{{key}: '{bucket}'}}}}\n"
+        )
+    };
+    std::fs::write(&file, shard(KEY, "1"))?;
+    let flag = format!("--label-shard-hash={KEY}");
+    let (code, printed) = lint(&["--fix", &flag], &[&file])?;
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(
+        printed.trim_end().ends_with("ShardingConfig demo/left: ok"),
+        "{printed}"
+    );
+    assert_eq!(std::fs::read_to_string(&file)?, shard(KEY, "1"), "the key is right");
+    let from_environment = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"))
+        .args(["lint", "-f"])
+        .arg(&file)
+        .env("CTRLMESH_LABEL_SHARD_HASH", KEY)
+        .output()?;
+    assert!(from_environment.status.success(), "{from_environment:?}");
+
+    std::fs::write(&file, shard(KEY, "32"))?;
+    let (code, printed) = lint(&[&flag], &[&file])?;
+    assert!(code == Some(1) && printed.contains("\"32\" is no bucket"), "{printed}");
+
+    std::fs::write(&file, shard(KEY, "1"))?;
+    let (code, printed) = lint(&["--fix"], &[&file])?;
+    assert_eq!(code, Some(0), "{printed}");
+    let usual = shard("ctrlmesh.kusionstack.io/shard-hash", "1");
+    assert_eq!(std::fs::read_to_string(&file)?, usual, "{printed}");
+    Ok(())
+}

@@ -140,6 +140,14 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn idle_connection_stays_open_for_longer_than_clients_keep_theirs() {
+        assert!(
+            IDLE >= Duration::from_secs(100),
+            "{IDLE:?}: Go's clients keep theirs for 90 s"
+        );
+    }
+
     #[tokio::test]
     async fn the_oldest_connection_ends_when_there_are_too_many_and_the_newest_is_served() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -19,6 +19,14 @@ pub use proxy::{Environment, NativeSidecar, ProxyArgs, PullPolicy};
 pub enum Command {
     /// Deletes every ShardingConfig and waits until a manager that runs has released them. Fails if some wait for longer.
     Uninstall {
+        /// Delete nothing, and fail if there are objects that only a manager that runs releases.
+        #[arg(long)]
+        keep: bool,
+
+        /// The definitions are deleted afterwards, and every object with them.
+        #[arg(long)]
+        with_definitions: bool,
+
         /// Seconds that it waits.
         #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         timeout_seconds: u64,

@@ -29,6 +29,7 @@ use kube::api::ObjectMeta;
 
 use crate::LabelKeys;
 use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
+use crate::hand_over::lock_of;
 use crate::validate::{
     Findings, check_circuit_breaker, check_fault_injection, check_sharding_config, unlocked_beside, unlocked_warning,
 };
@@ -130,7 +131,12 @@ pub fn compile(objects: &Objects<'_>) -> Result<Compiled, Error> {
             let origin = origin(*config);
             draft.entries.extend(kept::entries(draft.last, &origin).cloned());
         } else {
-            draft.take(*config, context.sharding_config(config));
+            draft.take(
+                *config,
+                context
+                    .sharding_config(config)
+                    .and_then(|entries| with_same_lock(draft.last, entries)),
+            );
         }
     }
     draft.finish()
@@ -149,6 +155,31 @@ pub(crate) fn origin<K: Resource<DynamicType = ()>>(object: &K) -> Origin {
             .and_then(|number| u64::try_from(number).ok())
             .unwrap_or_default(),
     }
+}
+
+/// Refuses a shard whose lock is not the one that its pods elect a leader by: the pod that leads by the old lock takes itself for the
+/// leader until it fails to renew it, and another pod of the shard gets the new one at once.
+fn with_same_lock(last: Option<&Chain>, entries: Vec<Entry>) -> Result<Vec<Entry>, Mistakes> {
+    let lock_before = |entry: &Entry| {
+        let mut before = last.into_iter().flat_map(|chain| &chain.entries);
+        before.find(|before| before.name == entry.name).and_then(lock_of)
+    };
+    for entry in &entries {
+        let Some(before) = lock_before(entry).filter(|before| lock_of(entry) != Some(*before)) else {
+            continue;
+        };
+        let now = lock_of(entry).map_or_else(|| "is missing".to_owned(), |lock| format!("is {lock:?}"));
+        let mut mistakes = Mistakes::default();
+        mistakes.add(
+            "spec.controller.leaderElectionName",
+            format!(
+                "{now}, but pods of this shard elect their leader by {before:?}; a pod that leads by the old lock would act beside one \
+                 that gets the new lock. Write {before:?}, or scale the controller to zero, delete all its ShardingConfigs and create them again"
+            ),
+        );
+        return Err(mistakes);
+    }
+    Ok(entries)
 }
 
 /// Whether sidecars would take a chain, and a ConfigMap it and so many bytes beside it.

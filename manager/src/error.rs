@@ -54,6 +54,20 @@ pub enum Error {
     /// ShardingConfigs that were deleted and are not gone.
     #[error("these ShardingConfigs wait still: {0}; kubectl describe says for what, and how to release them by force")]
     Waiting(String),
+    /// Objects that are left, and whose deletion never ends without a manager.
+    #[error(
+        "{cluster}: managers are needed, for only they release {held}. Delete these objects, then run this again: `{command}`. {advice}"
+    )]
+    ManagerNeeded {
+        /// Its names.
+        cluster: String,
+        /// Objects, by kind.
+        held: String,
+        /// What deletes them.
+        command: String,
+        /// What else can be done.
+        advice: &'static str,
+    },
     /// A chain, a key or a plugin.
     #[error(transparent)]
     Contract(#[from] ctrlmesh_contract::Error),

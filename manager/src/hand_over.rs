@@ -154,6 +154,7 @@ pub struct Goal<'a> {
 pub fn plan(last: &[Entry], claims: &Claims, goal: Goal<'_>, fleet: &impl Fleet) -> Plan {
     let last = &teardown::with_locks(last, &claims.teardowns);
     let (wanted, mut restarts) = restart::normal(goal.wanted, goal.restarts);
+    let wanted = teardown::without_renamed(last, wanted);
     let teardowns = teardown::next(last, &claims.teardowns, &wanted, goal.deleted, fleet);
     restarts.retain(|name| wanted.iter().any(|entry| entry.name == *name));
     let wanted = teardown::with_torn_down(last, wanted, &teardowns);

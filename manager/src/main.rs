@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use ctrlmesh_manager::args::{Args, Command};
-use ctrlmesh_manager::{process, uninstall};
+use ctrlmesh_manager::uninstall::Definitions;
+use ctrlmesh_manager::{Error, process, uninstall};
 
 /// `sysexits.h`: the configuration is wrong.
 const EX_CONFIG: u8 = 78;
@@ -25,12 +26,17 @@ fn main() -> ExitCode {
     };
     let outcome = runtime.block_on(async {
         match args.command {
-            Some(Command::Uninstall { timeout_seconds }) => {
-                let tell = |line: &str| tracing::info!(line, "uninstalling");
-                match uninstall::Cluster::infer().await {
-                    Ok(cluster) => uninstall::run(&cluster, Duration::from_secs(timeout_seconds), tell).await,
-                    Err(error) => Err(error),
-                }
+            Some(Command::Uninstall {
+                keep,
+                with_definitions,
+                timeout_seconds,
+            }) => {
+                let definitions = if with_definitions {
+                    Definitions::Deleted
+                } else {
+                    Definitions::Kept
+                };
+                uninstall((!keep).then_some(Duration::from_secs(timeout_seconds)), definitions).await
             }
             None => process::run(args).await,
         }
@@ -44,7 +50,21 @@ fn main() -> ExitCode {
     }
 }
 
+/// What comes before managers are deleted. `patience`: with the deletion of ShardingConfigs; `None`: nothing is deleted.
+async fn uninstall(patience: Option<Duration>, definitions: Definitions) -> Result<(), Error> {
+    let cluster = uninstall::Cluster::infer().await?;
+    if let Some(patience) = patience {
+        let tell = |line: &str| tracing::info!(line, "uninstalling");
+        uninstall::run(&cluster, patience, tell).await?;
+    }
+    // Objects of other kinds wait only if somebody deletes them.
+    if patience.is_none() || definitions == Definitions::Deleted {
+        uninstall::check(&cluster, definitions).await?;
+    }
+    Ok(())
+}
+
 #[expect(clippy::print_stderr, reason = "there is no log yet")]
-fn complain(error: &ctrlmesh_manager::Error) {
+fn complain(error: &Error) {
     eprintln!("ctrlmesh-manager: {error}");
 }

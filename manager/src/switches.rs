@@ -10,6 +10,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize as _;
 use serde_json::Value;
 
+use crate::api::circuit_breaker::RateLimiting;
+use crate::api::fault_injection::Fault;
 use crate::api::{CircuitBreaker, FaultInjection};
 use crate::compile::origin;
 use crate::validate::Object;
@@ -90,6 +92,39 @@ pub(crate) fn of_file(object: &Object) -> Option<(&'static str, &'static str)> {
         }
         _ => None,
     }
+}
+
+/// The same of an object that is created in a cluster, if KusionStack could have had it: fields that only ctrlmesh has were written for it.
+pub(crate) fn of_new(object: &Object) -> Option<(&'static str, &'static str)> {
+    let is_written_for_us = match object {
+        Object::FaultInjection(faults) => {
+            let spec = &faults.spec;
+            spec.seed.is_some() || spec.class.is_some() || spec.http_fault.iter().any(is_our_fault)
+        }
+        Object::CircuitBreaker(breaker) => breaker.spec.rate_limitings.iter().any(is_our_limit),
+        _ => false,
+    };
+    of_file(object).filter(|_| !is_written_for_us)
+}
+
+/// Whether a rule has fields that KusionStack's definitions drop.
+fn is_our_fault(fault: &Fault) -> bool {
+    let chooses = [fault.nth, fault.every, fault.first, fault.max_count, fault.max_active];
+    fault.fault.is_some()
+        || fault.percent.is_some()
+        || fault.disabled.is_some()
+        || fault.max_duration.is_some()
+        || chooses.iter().any(Option::is_some)
+}
+
+fn is_our_limit(limit: &RateLimiting) -> bool {
+    limit.key.is_some()
+        || limit.max_in_flight.is_some()
+        || limit.queue.is_some()
+        || limit.trip.is_some()
+        || limit.failures.is_some()
+        || limit.probes.is_some()
+        || limit.recover.is_some()
 }
 
 fn is_disabled(metadata: &ObjectMeta, label: &str) -> bool {
@@ -196,13 +231,73 @@ mod tests {
         );
     }
 
-    /// The paths of what a person should know of an object in a file.
-    fn paths(kind: &str, spec: &Value, metadata: &Value) -> Vec<&'static str> {
+    #[test]
+    fn documented_query_reads_the_containers_that_warnings_name() {
+        let page = include_str!("../../docs/migration.md");
+        let (_, query) = page.split_once("kubectl get pods -A -o json | jq -r '").unwrap();
+        let (query, _) = query.split_once("```").unwrap();
+        assert!(
+            query.contains("any(.spec | (.containers[], .initContainers[]?) | .env[]?; "),
+            "{query}"
+        );
+        assert!(query.contains("DISABLE_CIRCUIT_BREAKER"), "{query}");
+    }
+
+    fn object(kind: &str, spec: &Value, metadata: &Value) -> Object {
         let mut document = samples::object(kind, "a", spec);
         let fields = metadata.as_object().cloned().unwrap_or_default();
         document["metadata"].as_object_mut().unwrap().extend(fields);
-        let object = read(&document).unwrap_or_else(|mistakes| panic!("{mistakes}"));
-        of_file(&object).into_iter().map(|(path, _)| path).collect()
+        read(&document).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    }
+
+    /// The paths of what a person should know of an object in a file.
+    fn paths(kind: &str, spec: &Value, metadata: &Value) -> Vec<&'static str> {
+        of_file(&object(kind, spec, metadata))
+            .into_iter()
+            .map(|(path, _)| path)
+            .collect()
+    }
+
+    #[test]
+    fn new_objects_are_warned_of_when_kusionstack_could_have_had_them() {
+        let is_warned_of = |kind: &str, spec: &Value, metadata: &Value| of_new(&object(kind, spec, metadata)).is_some();
+        let fault = |more: &Value| {
+            let mut fault = json!({"match": {"resources": [{}]}, "abort": {"httpStatus": 500, "percent": "10"}});
+            fault
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().cloned().unwrap());
+            json!({"selector": {}, "httpFault": [fault]})
+        };
+        let none = json!({});
+        assert!(is_warned_of("FaultInjection", &fault(&none), &none));
+        for ours in [
+            json!({"every": 3}),
+            json!({"maxDuration": "1m"}),
+            json!({"disabled": false}),
+        ] {
+            assert!(!is_warned_of("FaultInjection", &fault(&ours), &none), "{ours}");
+        }
+        let mut seeded = fault(&none);
+        seeded["seed"] = json!(7);
+        assert!(!is_warned_of("FaultInjection", &seeded, &none));
+        let activated = json!({"annotations": {"ctrlmesh.kusionstack.io/activate": "true"}});
+        assert!(
+            !is_warned_of("FaultInjection", &fault(&none), &activated),
+            "somebody has decided"
+        );
+        let held = json!({"finalizers": [PROTECTED]});
+        assert!(
+            !is_warned_of("FaultInjection", &fault(&none), &held),
+            "another warning says that it does nothing"
+        );
+
+        let rule = json!({"name": "a", "interceptType": "Blacklist", "contentType": "Normal", "contents": ["https://a"], "methods": ["GET"]});
+        let mut lists = json!({"selector": {}, "trafficInterceptRules": [rule]});
+        assert!(is_warned_of("CircuitBreaker", &lists, &none));
+        lists["rateLimitings"] =
+            json!([{"name": "a", "triggerPolicy": "LimiterOnly", "maxInFlight": 1, "resourceRules": [{}]}]);
+        assert!(!is_warned_of("CircuitBreaker", &lists, &none));
     }
 
     #[test]

@@ -1,20 +1,25 @@
-//! Deletes every ShardingConfig while a manager still runs, and waits until all are gone: managers can be taken away afterwards.
+//! Deletes every ShardingConfig while a manager still runs, and waits until all are gone: managers can be taken away afterwards. Or deletes
+//! nothing, and fails if something is left that needs a manager to go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use ctrlmesh_contract::names::finalizers::PROTECTED;
 use kube::api::{DeleteParams, DynamicObject, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::ApiResource;
 use kube::{Api, Client, Config, ResourceExt as _};
 use serde_json::Value;
 
-use crate::api::ShardingConfig;
+use crate::api::{CircuitBreaker, FaultInjection, ShardingConfig};
 use crate::error::Error;
 
 /// Between two looks at what is left.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// Objects of a kind that an error names.
+const MAX_NAMES: usize = 20;
 
 /// What comes after it, for a person.
 pub const NEXT: &str = "next: kubectl delete circuitbreakers,faultinjections --all -A, then managers, webhooks, rights and definitions: \
@@ -121,6 +126,73 @@ pub async fn run(cluster: &Cluster, patience: Duration, mut tell: impl FnMut(&st
     Ok(())
 }
 
+/// What becomes of our definitions when managers are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Definitions {
+    /// They stay, and their objects can stay for a manager that is installed later.
+    Kept,
+    /// They are deleted, and every object with them.
+    Deleted,
+}
+
+impl Definitions {
+    const fn advice(self) -> &'static str {
+        match self {
+            Self::Kept => "To keep them for another installation: helm uninstall --no-hooks",
+            Self::Deleted => "They can't be kept: the release deletes their definitions, too (crds.keep=false)",
+        }
+    }
+}
+
+/// Fails if something is left that only a running manager releases: whoever deletes it after the managers waits for good.
+///
+/// # Errors
+/// The API server refuses it, or something is left.
+pub async fn check(cluster: &Cluster, definitions: Definitions) -> Result<(), Error> {
+    let held = held(&cluster.client).await?;
+    if held.is_empty() {
+        return Ok(());
+    }
+    let kinds: Vec<String> = held.iter().map(|(kind, _)| kind.plural.clone()).collect();
+    Err(Error::ManagerNeeded {
+        cluster: cluster.to_string(),
+        held: held
+            .iter()
+            .map(|(kind, names)| of_kind(kind, names))
+            .collect::<Vec<_>>()
+            .join("; "),
+        command: format!("kubectl delete {} --all -A", kinds.join(",")),
+        advice: definitions.advice(),
+    })
+}
+
+/// Objects that a manager has to release, by kind: every ShardingConfig, and others that KusionStack's manager had.
+async fn held(client: &Client) -> Result<Vec<(ApiResource, Vec<String>)>, Error> {
+    let mut held = vec![(kind(), left(client).await?)];
+    for kind in [
+        ApiResource::erase::<CircuitBreaker>(&()),
+        ApiResource::erase::<FaultInjection>(&()),
+    ] {
+        let mut objects = list(client, &kind).await?;
+        objects.retain(|object| object.finalizers().iter().any(|finalizer| finalizer == PROTECTED));
+        held.push((kind, objects));
+    }
+    held.retain(|(_, objects)| !objects.is_empty());
+    let names = |objects: Vec<DynamicObject>| objects.iter().map(name).collect();
+    Ok(held.into_iter().map(|(kind, objects)| (kind, names(objects))).collect())
+}
+
+/// How many there are of a kind, and the names of the first.
+fn of_kind(kind: &ApiResource, names: &[String]) -> String {
+    let some = names.iter().take(MAX_NAMES).map(String::as_str);
+    let more = match names.len().saturating_sub(MAX_NAMES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let some: Vec<&str> = some.collect();
+    format!("{}: {}{more}", counted(names.len(), &kind.kind), some.join(", "))
+}
+
 /// Deletes all ShardingConfigs, and tells why they are not gone yet whenever that changes. Returns how many are gone.
 ///
 /// # Errors
@@ -156,15 +228,19 @@ pub async fn uninstall(client: &Client, patience: Duration, mut tell: impl FnMut
 
 /// Roots first: as long as one is there, its shards are made again.
 async fn left(client: &Client) -> Result<Vec<DynamicObject>, Error> {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind());
-    let mut left = match api.list(&ListParams::default()).await {
-        Ok(list) => list.items,
-        // There is no definition of them any more.
-        Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
-        Err(error) => return Err(error.into()),
-    };
+    let mut left = list(client, &kind()).await?;
     left.sort_by_key(|config| (is_shard(config), name(config)));
     Ok(left)
+}
+
+async fn list(client: &Client, kind: &ApiResource) -> Result<Vec<DynamicObject>, Error> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
+    match api.list(&ListParams::default()).await {
+        Ok(list) => Ok(list.items),
+        // There is no definition of them any more.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn delete(client: &Client, config: &DynamicObject) -> Result<(), Error> {
@@ -238,5 +314,45 @@ mod tests {
         assert_eq!(uninstalled.await.unwrap(), 1, "the other one was gone before");
         assert_eq!(said, ["demo/held: waits for left-0"]);
         assert!(server.store().read(|state| state.list(KIND).next().is_none()));
+    }
+
+    #[tokio::test]
+    async fn check_names_what_needs_a_manager_and_what_to_do() {
+        let server = stand::builder().namespace("demo").start().await.unwrap();
+        let cluster = Cluster {
+            client: stand::context(&server, &[]).await.client.clone(),
+            context: None,
+            server: "https://a.example".to_owned(),
+        };
+        let spec = json!({ "selector": {} });
+        put(&server, samples::object("FaultInjection", "ours", &spec));
+        check(&cluster, Definitions::Deleted).await.unwrap();
+
+        let mut theirs = samples::object("FaultInjection", "theirs", &spec);
+        theirs["metadata"]["finalizers"] = json!([PROTECTED]);
+        put(&server, theirs);
+        let error = check(&cluster, Definitions::Deleted).await.unwrap_err().to_string();
+        assert!(
+            error.contains("1 FaultInjection: demo/theirs.") && !error.contains("ours"),
+            "{error}"
+        );
+        assert!(error.contains("kubectl delete faultinjections --all -A"), "{error}");
+        assert!(
+            error.contains("can't be kept") && !error.contains("--no-hooks"),
+            "{error}"
+        );
+
+        // No manager has seen it yet, so it has no finalizer.
+        put(&server, samples::shard("new", &[]));
+        let error = check(&cluster, Definitions::Kept).await.unwrap_err().to_string();
+        assert!(
+            error.contains("1 ShardingConfig: demo/new; 1 FaultInjection: demo/theirs."),
+            "{error}"
+        );
+        assert!(
+            error.contains("kubectl delete shardingconfigs,faultinjections --all -A"),
+            "{error}"
+        );
+        assert!(error.contains("helm uninstall --no-hooks"), "{error}");
     }
 }

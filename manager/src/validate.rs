@@ -23,7 +23,7 @@ mod tests;
 mod unlocked;
 
 pub use findings::Findings;
-pub use mend::{Change, Mend, Path, Step, mend};
+pub use mend::{Change, Mend, Path, Step, mend, mend_with};
 pub use read::{Object, is_kind, read};
 pub use unlocked::{unlocked_beside, unlocked_warning};
 
@@ -56,10 +56,16 @@ pub fn check_metadata_fields(document: &Value, findings: &mut Findings) {
     schema::check_metadata_fields(document, &mut findings.mistakes);
 }
 
-/// What a person who applies an object from a file should know besides: under KusionStack the same file may have done nothing. Not said at
-/// admission, where each apply would say it.
+/// What a person who applies an object from a file should know besides: under KusionStack the same file may have done nothing.
 pub fn warn_of_file(object: &Object, findings: &mut Findings) {
     if let Some((path, problem)) = switches::of_file(object) {
+        findings.warn(path, problem);
+    }
+}
+
+/// The same at admission of an object that is created, where KusionStack could have had it. An update says nothing: each apply would say it again.
+pub(crate) fn warn_of_new(object: &Object, findings: &mut Findings) {
+    if let Some((path, problem)) = switches::of_new(object) {
         findings.warn(path, problem);
     }
 }

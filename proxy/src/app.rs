@@ -4,6 +4,7 @@
 //! The thread that calls `run` is the control thread: admin port, chain, credentials and certificate live there; traffic
 //! lives on the worker threads. A slow scrape or a chain being compiled never delays a request.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::SystemTime;
@@ -14,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::Admin;
-use crate::chain::Snapshot;
+use crate::chain::{EntryId, Snapshot};
 use crate::config::Settings;
 use crate::connection::{HEAD_TIMEOUT, Timeouts};
 use crate::descriptors::Descriptors;
@@ -250,4 +251,20 @@ pub(crate) async fn prepare(workers: &[mpsc::Sender<Order>], snapshot: &Arc<Snap
             .unwrap_or_else(|_| Err("the worker is ending".to_owned()))?;
     }
     Ok(())
+}
+
+/// Has every worker end the instances of all entries but these.
+pub(crate) async fn make_room(workers: &[mpsc::Sender<Order>], kept: BTreeSet<EntryId>) {
+    let kept = Arc::new(kept);
+    let mut answers = Vec::new();
+    for worker in workers {
+        let (done, answer) = oneshot::channel();
+        if worker.send(Order::MakeRoom(Arc::clone(&kept), done)).await.is_ok() {
+            answers.push(answer);
+        }
+    }
+    for answer in answers {
+        // A worker that is ending has no instances soon.
+        let _ = answer.await;
+    }
 }

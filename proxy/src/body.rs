@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,11 +12,11 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, Sleep};
 
-use crate::connection::IncomingBody;
+use crate::connection::{IncomingBody, Unsent};
 use crate::record::Record;
 use crate::respond::Reply;
 use crate::shape::BrokenOff;
-use crate::upstream::{BoxError, UpstreamBody};
+use crate::upstream::{BodyError, BoxError, UpstreamBody};
 use crate::verdict::Failure;
 
 /// A client that sends nothing of its body for so long is given up: the API server would wait as long itself.
@@ -178,6 +179,8 @@ impl Streaming {
 pub(crate) struct ClientBody {
     kind: Kind,
     record: Option<Rc<Record>>,
+    /// Bounds what the client's connection holds; `None`: it is bounded otherwise.
+    unsent: Option<Arc<Unsent>>,
     /// Bytes that the client still waits for, where the head says how many there are. HTTP/1.1 asks for no more than these, and
     /// an HTTP/2 server may tell in a later frame that they were all.
     left: Option<u64>,
@@ -212,7 +215,17 @@ impl ClientBody {
     }
 
     fn with(kind: Kind, left: Option<u64>, record: Option<Rc<Record>>) -> Self {
-        let body = Self { kind, record, left };
+        let is_streamed = !matches!(kind, Kind::Full(_));
+        let unsent = record
+            .as_ref()
+            .filter(|_| is_streamed)
+            .and_then(|record| record.unsent());
+        let body = Self {
+            kind,
+            record,
+            unsent,
+            left,
+        };
         // hyper does not poll a body that says at once that it is over, or of an answer that has none (204, 304, HEAD).
         if let Some(record) = &body.record
             && body.is_handed_over()
@@ -235,6 +248,9 @@ impl ClientBody {
                 self.left = self.left.map(|left| left.saturating_sub(length as u64));
             }
             Some(Err(error)) if error.is::<BrokenOff>() => record.fail(Failure::PluginReset),
+            Some(Err(error)) if matches!(error.downcast_ref(), Some(BodyError::Unread)) => {
+                record.fail(Failure::ClientGone)
+            }
             Some(Err(_)) => record.fail(Failure::UpstreamReset),
             None => record.completed(),
         }
@@ -249,13 +265,19 @@ impl Body for ClientBody {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(unsent) = &self.unsent {
+            ready!(unsent.poll_room(cx));
+        }
         let frame = match &mut self.kind {
             Kind::Full(bytes) => bytes.take().map(|bytes| Ok(Frame::data(bytes))),
             Kind::Upstream(body) => ready!(Pin::new(body).poll_frame(cx)),
             Kind::Boxed(body) => ready!(body.as_mut().poll_frame(cx)),
         };
         self.inspect(frame.as_ref());
-        Poll::Ready(frame)
+        Poll::Ready(match &self.unsent {
+            Some(unsent) => frame.map(|frame| frame.map(|frame| frame.map_data(|data| unsent.count(data)))),
+            None => frame,
+        })
     }
 
     fn is_end_stream(&self) -> bool {

@@ -33,7 +33,7 @@ pub(crate) mod tally;
 pub(crate) mod tests;
 pub mod watch;
 
-pub use build::Host;
+pub use build::{Host, MakeRoom};
 pub use compiling::CompileProgress;
 pub use directory_watch::DirectoryWatch;
 pub use error::Error;

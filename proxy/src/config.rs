@@ -264,3 +264,19 @@ impl Settings {
         keys.map_err(Error::PublicKey)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn idle_connection_stays_open_for_longer_than_clients_keep_theirs_by_default() {
+        let idle = Cli::try_parse_from(["ctrlmesh-proxy"]).unwrap().settings.idle_timeout();
+        assert!(
+            idle >= Duration::from_secs(100),
+            "{idle:?}: Go's clients keep theirs for 90 s"
+        );
+    }
+}

@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -34,11 +35,13 @@ mod activity;
 mod header_block;
 mod opening;
 mod unread_body;
+mod unsent;
 
 pub(crate) use activity::{Activity, Deadlines, Expired, ObservedStream, Timeouts};
 use opening::{Opening, Protocol, Rewound, read_opening};
 pub(crate) use unread_body::IncomingBody;
 use unread_body::UnreadBody;
+pub(crate) use unsent::Unsent;
 
 /// A client that has begun a handshake or a request head and does not finish it in this time holds a place that others need.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,11 +55,12 @@ const MAX_HEADERS: usize = 256;
 /// Streams of one HTTP/2 connection: client-go puts every watch of a controller on one.
 const MAX_STREAMS: u32 = 1000;
 
-/// Flow control: a large list needs a window that covers the pipe, an idle watch costs nothing for it.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
+/// What a client may have sent of a body that is not read: clients are in the same pod, so a small window covers the pipe. Eight
+/// bodies that nobody reads use the connection up. HTTP/1.1 buffers up to [`MAX_HEAD`], which is as much.
+const STREAM_WINDOW: u32 = 128 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// Bytes buffered towards one slow reader.
+/// Bytes buffered towards one slow reader; for all streams of a connection see [`Unsent`].
 const MAX_SEND_BUFFER: usize = 256 << 10;
 
 /// A client that vanished without a word is noticed by an unanswered ping.
@@ -79,6 +83,9 @@ pub(crate) struct Connection {
     wish: Cell<Wish>,
     activity: Activity,
     memory: ConnectionMemory,
+    unsent: Arc<Unsent>,
+    /// Windows of bodies that are arriving.
+    arriving: Cell<usize>,
     waker: RefCell<Option<Waker>>,
     /// What comes of a body that nobody reads any more.
     unread: RefCell<Option<UnreadBody>>,
@@ -99,6 +106,37 @@ impl Connection {
             held: Cell::new(0),
             spare: Cell::new(0),
         }
+    }
+
+    /// Whether there was room for bytes that can be done without. [`Self::give_back`] must follow.
+    pub(crate) fn take_dispensable(&self, bytes: usize) -> bool {
+        self.memory.take_dispensable(bytes)
+    }
+
+    pub(crate) fn give_back(&self, bytes: usize) {
+        self.memory.give_back(bytes);
+    }
+
+    /// What HTTP/2 has not written yet; HTTP/1.1 takes no more than it can write.
+    pub(crate) fn unsent(&self) -> Option<Arc<Unsent>> {
+        (!self.activity.is_http1()).then(|| Arc::clone(&self.unsent))
+    }
+
+    /// A body begins to arrive. The bodies of a connection hold their windows, and not more than the connection's.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    fn begin_arriving(&self, window: usize) -> Result<(), OverBound> {
+        let (before, after) = (self.arriving.get(), self.arriving.get() + window);
+        self.memory.take(within_window(after) - within_window(before))?;
+        self.arriving.set(after);
+        Ok(())
+    }
+
+    fn end_arriving(&self, window: usize) {
+        let (before, after) = (self.arriving.get(), self.arriving.get().saturating_sub(window));
+        self.memory.give_back(within_window(before) - within_window(after));
+        self.arriving.set(after);
     }
 
     /// Closes the connection at once, with all its requests.
@@ -171,6 +209,10 @@ impl Connection {
     }
 }
 
+fn within_window(bytes: usize) -> usize {
+    bytes.min(CONNECTION_WINDOW as usize)
+}
+
 /// A request's part of its connection, which is not idle as long as it lives: the bytes that it holds.
 #[derive(Debug)]
 pub(crate) struct RequestPlace {
@@ -182,6 +224,10 @@ pub(crate) struct RequestPlace {
 }
 
 impl RequestPlace {
+    pub(crate) fn connection(&self) -> Rc<Connection> {
+        Rc::clone(&self.connection)
+    }
+
     /// Holds so many bytes more, until the request is over.
     ///
     /// # Errors

@@ -225,6 +225,17 @@ const CHANGES: &[Verb] = &[
     Verb::DeleteCollection,
 ];
 
+/// What only `DeleteOptions` have.
+fn is_delete_option(name: &str) -> bool {
+    matches!(
+        name,
+        "gracePeriodSeconds"
+            | "propagationPolicy"
+            | "orphanDependents"
+            | "ignoreStoreReadErrorWithClusterBreakingPotential"
+    )
+}
+
 /// The verbs on which the API server reads a query parameter (`ListOptions` to `DeleteOptions` in apimachinery
 /// `pkg/apis/meta/v1/types.go`); `None` for parameters that it has no rule for: those of subresources, of aggregated API
 /// servers, of what is behind a proxy.
@@ -234,12 +245,16 @@ fn readers(info: &RequestInfo<'_>, name: &str) -> Option<&'static [Verb]> {
     }
     match (&*info.subresource, name) {
         ("attach" | "exec" | "portforward" | "log", "dryRun") => Some(&[]),
+        // It deletes by the options of its body. Of its query a create's options count: `propagateDryRun` of upstream's
+        // `pkg/registry/core/pod/storage/eviction.go`.
+        ("eviction", _) if info.group.is_empty() && info.resource == "pods" => match name {
+            "dryRun" => Some(&[Verb::Create]),
+            name if is_delete_option(name) => Some(&[]),
+            _ => None,
+        },
         ("" | "status" | "scale", _) => match name {
             "dryRun" => Some(CHANGES),
-            "gracePeriodSeconds"
-            | "propagationPolicy"
-            | "orphanDependents"
-            | "ignoreStoreReadErrorWithClusterBreakingPotential" => Some(DELETES),
+            name if is_delete_option(name) => Some(DELETES),
             "fieldManager" | "fieldValidation" => Some(WRITES),
             "force" => Some(&[Verb::Patch]),
             "limit" | "continue" | "resourceVersionMatch" | "timeoutSeconds" => Some(COLLECTIONS),

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::outage::Outage;
 use crate::signal::Signal;
-use crate::upstream::{Gate, Limits, Target, Trust};
+use crate::upstream::{Gate, Limits, Target, Trust, UnreadAnswers};
 
 mod advertised;
 mod api_server;
@@ -106,7 +106,8 @@ impl Shared {
 
     /// Keeps knowing where the API server is, until `stop`.
     pub(crate) async fn follow_api_server(self: Arc<Self>, stop: CancellationToken) {
-        self.reach.api_server.follow(stop).await;
+        let close = || self.gate.check_open_sockets();
+        self.reach.api_server.follow(stop, close).await;
     }
 
     /// Whether a host of this name may be called.
@@ -137,12 +138,13 @@ pub(crate) struct External {
 }
 
 impl External {
-    pub(crate) fn new(shared: Arc<Shared>, head_timeout: Duration) -> Rc<Self> {
+    pub(crate) fn new(shared: Arc<Shared>, head_timeout: Duration, unread: Rc<UnreadAnswers>) -> Rc<Self> {
         let limits = Limits {
             connect_timeout: CONNECT_TIMEOUT,
             head_timeout: Some(head_timeout),
             max_connections: MAX_CONNECTIONS,
             sockets: Some(Arc::clone(&shared.sockets)),
+            unread,
             ..Limits::default()
         };
         Rc::new(Self {

@@ -50,13 +50,14 @@ pub(crate) struct Exchange<'a> {
 
 /// Serves one request.
 pub(crate) async fn handle(worker: Rc<Worker>, connection: Rc<Connection>, request: Request<IncomingBody>) -> Answer {
-    let (mut parts, incoming) = request.into_parts();
+    let (mut parts, mut incoming) = request.into_parts();
     let sent = std::mem::take(&mut parts.uri);
     let method = parts.method.clone();
     let parsed = RequestInfo::parse(method.as_str(), sent.path(), sent.query());
     let verb = parsed.as_ref().map_or(Verb::NonResource, |info| info.verb);
     let record = Record::new(&worker.metrics, Class::Api(verb), method.clone(), sent.clone());
     let held = record.set_place(connection.begin_request(), head_size(&sent, &parts.headers));
+    let held = held.and_then(|()| incoming.hold(&connection));
     let read = held.map_err(|error| Reply::over_bound(error, true)).and_then(|()| {
         check(&parts, &sent)?;
         let info = parsed.map_err(bad_request)?;
@@ -234,7 +235,8 @@ impl Exchange<'_> {
         }
         let sent = Instant::now();
         self.record.sent();
-        let result = self.worker.upstream(self.is_lent.get()).send(request).await;
+        let upstream = self.worker.upstream(self.is_lent.get());
+        let result = upstream.send_within(request, Some(self.record.clone())).await;
         self.record.ended(Fate::of(&result));
         let mut response = result?;
         headers::strip_response(response.headers_mut());

@@ -79,7 +79,7 @@ impl Instances {
                 continue;
             }
             let started = self.start(entry).or_else(|fault| match fault {
-                Fault::ProcessMemory { .. } if self.make_room(snapshot) => self.start(entry),
+                Fault::ProcessMemory { .. } if self.make_room(|id| snapshot.has(id)) => self.start(entry),
                 fault => Err(fault),
             });
             self.give_back(entry, started.map_err(|fault| (entry.name.clone(), fault))?);
@@ -102,13 +102,11 @@ impl Instances {
         true
     }
 
-    /// Ends instances of entries that this chain does not have, and tells whether there were any. A request that still needs one
-    /// starts it again.
-    fn make_room(&self, snapshot: &Snapshot) -> bool {
+    /// Ends instances of entries that are not kept, and tells whether there were any. A request that still needs one starts it
+    /// again.
+    pub(crate) fn make_room(&self, is_kept: impl Fn(EntryId) -> bool) -> bool {
         let mut slots = self.slots.borrow_mut();
-        let others = slots
-            .iter_mut()
-            .filter(|(id, _)| snapshot.entries().iter().all(|entry| entry.id != **id));
+        let others = slots.iter_mut().filter(|(id, _)| !is_kept(**id));
         others.filter_map(|(_, slot)| slot.instance.take()).count() > 0
     }
 

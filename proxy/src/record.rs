@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ctrlmesh_wire::{RequestInfo, Verb};
@@ -12,13 +13,13 @@ use http::{Method, StatusCode, Uri, response};
 use tokio::time::Instant;
 
 use crate::chain::Ticket;
-use crate::connection::RequestPlace;
+use crate::connection::{Connection, RequestPlace, Unsent};
 use crate::external::Way;
 use crate::fate::Fate;
 use crate::metrics::Metrics;
 use crate::phases::Plugins;
 use crate::request_memory::OverBound;
-use crate::upstream::Upstream;
+use crate::upstream::{ReplayRoom, Upstream};
 use crate::verdict::{Failure, Outcome};
 
 /// What a request counts as.
@@ -136,6 +137,16 @@ impl Record {
     /// There is no room for them.
     pub(crate) fn hold(&self, bytes: usize) -> Result<(), OverBound> {
         self.place.borrow().as_ref().map_or(Ok(()), |place| place.hold(bytes))
+    }
+
+    /// Where the bytes of its answer count; `None`: nowhere.
+    pub(crate) fn unsent(&self) -> Option<Arc<Unsent>> {
+        self.memory()?.unsent()
+    }
+
+    /// Its connection, with what its requests hold.
+    fn memory(&self) -> Option<Rc<Connection>> {
+        self.place.borrow().as_ref().map(RequestPlace::connection)
     }
 
     /// So many bytes of a body will be sent before the next ones come, which take their place.
@@ -257,6 +268,19 @@ impl Record {
     }
 }
 
+impl ReplayRoom for Record {
+    fn take(&self, bytes: usize) -> bool {
+        self.memory()
+            .is_none_or(|connection| connection.take_dispensable(bytes))
+    }
+
+    fn give_back(&self, bytes: usize) {
+        if let Some(connection) = self.memory() {
+            connection.give_back(bytes);
+        }
+    }
+}
+
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
@@ -283,8 +307,6 @@ impl Drop for Record {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::chain::tally::{Tally, UNSETTLED};
     use crate::chain::{Counter, Kind};

@@ -1,7 +1,8 @@
 //! Bytes that requests hold: their heads, and bodies that are read whole for an edit. Bounded for each connection and in all, so
 //! that no client can take the memory of the container.
 //!
-//! Bodies that are passed on frame by frame don't count here: HTTP/2's windows and HTTP/1.1's one request at a time bound them.
+//! Of bodies that are passed on frame by frame, what may arrive before it is read counts (`connection::IncomingBody`), and what is kept to
+//! be sent again. Answers count elsewhere: what nobody reads in `upstream::UnreadAnswers`, what was not written in `connection::Unsent`.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -35,8 +36,12 @@ pub(crate) struct RequestMemory(Arc<AtomicUsize>);
 impl RequestMemory {
     /// Whether there was room for more.
     pub(crate) fn take(&self, bytes: usize) -> bool {
+        self.take_below(bytes, IN_ALL)
+    }
+
+    fn take_below(&self, bytes: usize, bound: usize) -> bool {
         let taken = self.0.fetch_add(bytes, Ordering::Relaxed);
-        let fits = taken.saturating_add(bytes) <= IN_ALL;
+        let fits = taken.saturating_add(bytes) <= bound;
         if !fits {
             self.give_back(bytes);
         }
@@ -77,6 +82,16 @@ impl ConnectionMemory {
         }
         self.held.set(held);
         Ok(())
+    }
+
+    /// Takes so many bytes more if half of both bounds suffices, so that what can be done without leaves the rest to requests.
+    pub(crate) fn take_dispensable(&self, bytes: usize) -> bool {
+        let held = self.held.get().saturating_add(bytes);
+        let has_room = held <= PER_CONNECTION / 2 && self.all.take_below(bytes, IN_ALL / 2);
+        if has_room {
+            self.held.set(held);
+        }
+        has_room
     }
 
     pub(crate) fn give_back(&self, bytes: usize) {

@@ -32,6 +32,7 @@ mod limits;
 mod pool;
 mod request;
 mod target;
+mod unread;
 mod upgrade;
 mod upload;
 
@@ -40,9 +41,10 @@ pub use credentials::Credentials;
 pub(crate) use dial::{Gate, MAX_LOOKUPS, Socket, dial};
 pub use error::{BodyError, BoxError, ConnectError, Error, SendError};
 pub use limits::Limits;
-pub use request::HeadTimeout;
+pub use request::{HeadTimeout, ReplayRoom};
 pub use target::Target;
 pub(crate) use target::Trust;
+pub use unread::UnreadAnswers;
 pub use upgrade::{Upgrade, UpgradedStream};
 
 use attempt::Attempts;
@@ -118,8 +120,24 @@ impl Upstream {
         B: Body<Data = Bytes> + 'static,
         B::Error: Into<BoxError>,
     {
+        self.send_within(request, None).await
+    }
+
+    /// The same, with a bound on what is kept of the body to be sent again.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub async fn send_within<B>(
+        self: &Rc<Self>,
+        request: Request<B>,
+        room: Option<Rc<dyn ReplayRoom>>,
+    ) -> Result<Response<UpstreamBody>, SendError>
+    where
+        B: Body<Data = Bytes> + 'static,
+        B::Error: Into<BoxError>,
+    {
         let (parts, body) = request.into_parts();
-        let mut body = RequestBody::new(body, self.limits.replay_buffer);
+        let mut body = RequestBody::new(body, self.limits.replay_buffer, room);
         let head = Head::new(parts, &self.target)?;
         self.dispatch(&head, &mut body).await
     }

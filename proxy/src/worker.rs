@@ -4,6 +4,7 @@
 //!
 //! The acceptor (`listener`) hands connections over; `app` owns the threads and ends them.
 
+use std::collections::BTreeSet;
 use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::chain::{ChainHandle, Counter, Kind, Snapshot, Ticket};
+use crate::chain::{ChainHandle, Counter, EntryId, Kind, Snapshot, Ticket};
 use crate::connection::{self, Service, Timeouts};
 use crate::external::{self, External};
 use crate::instances::Instances;
@@ -102,6 +103,8 @@ pub(crate) enum Order {
     Serve(Traffic, TcpStream, tokio::sync::OwnedSemaphorePermit),
     /// Start the instances of this chain, which is about to come into force.
     Prepare(Arc<Snapshot>, oneshot::Sender<Result<(), String>>),
+    /// End the instances of all entries but these.
+    MakeRoom(Arc<BTreeSet<EntryId>>, oneshot::Sender<()>),
 }
 
 impl Worker {
@@ -130,6 +133,7 @@ impl Worker {
             sockets: Some(sockets),
             ..Limits::default()
         };
+        let unread = Rc::clone(&limits.unread);
         let (upstream, strangers) = upstreams(&target, limits);
         Rc::new(Self {
             upstream,
@@ -149,7 +153,7 @@ impl Worker {
             unexpected_tls: WarningRate::default(),
             drain,
             stop,
-            external: external.map(|shared| External::new(shared, head_timeout)),
+            external: external.map(|shared| External::new(shared, head_timeout, unread)),
             target,
             tasks: TaskTracker::new(),
         })
@@ -264,6 +268,10 @@ fn obey(worker: &Rc<Worker>, order: Order) {
             let prepared = worker.instances.prepare(&snapshot);
             // The asker may have given up.
             let _ = done.send(prepared.map_err(|(entry, fault)| format!("{entry}: {fault}")));
+        }
+        Order::MakeRoom(kept, done) => {
+            worker.instances.make_room(|id| kept.contains(&id));
+            let _ = done.send(());
         }
     }
 }

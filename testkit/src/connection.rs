@@ -4,6 +4,7 @@
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -42,6 +43,8 @@ pub(crate) struct Control {
     goaway: Notify,
     abort: CancellationToken,
     pub(crate) tunnels: Tunnels,
+    /// Connections that were accepted before it.
+    pub(crate) number: usize,
 }
 
 impl Control {
@@ -96,6 +99,7 @@ pub(crate) async fn serve_connection(
         goaway: Notify::new(),
         abort: abort.clone(),
         tunnels,
+        number: shared.connections.fetch_add(1, Ordering::Relaxed),
     });
     // Nagle's algorithm would delay small watch events.
     if let Err(error) = stream.set_nodelay(true) {

@@ -27,8 +27,9 @@ const VERBS: [&str; 8] = [
 ];
 
 /// Serves a path that names no resource.
-pub(crate) fn serve_discovery(
+pub(crate) fn serve(
     shared: &Shared,
+    connection: usize,
     path: &str,
     headers: &HeaderMap,
 ) -> Result<Response<ResponseBody>, Refusal> {
@@ -45,7 +46,7 @@ pub(crate) fn serve_discovery(
         [""] => json!({ "paths": ["/api", "/apis", "/healthz", "/livez", "/readyz", "/version"] }),
         ["api"] if aggregated => return Ok(aggregated_response(registry, &[("", vec!["v1"])])),
         ["apis"] if aggregated => return Ok(aggregated_response(registry, &registry.groups())),
-        ["api"] => core_versions(&shared.advertised),
+        ["api"] => core_versions(advertised(shared, connection)),
         ["apis"] => {
             let groups: Vec<_> = registry
                 .groups()
@@ -85,6 +86,12 @@ fn text_response(status: StatusCode, text: &'static str) -> Response<ResponseBod
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
+}
+
+fn advertised(shared: &Shared, connection: usize) -> &str {
+    let in_turn = connection.checked_rem(shared.advertised.len());
+    let address = in_turn.and_then(|at| shared.advertised.get(at));
+    address.map_or("", String::as_str)
 }
 
 fn core_versions(advertised: &str) -> Value {

@@ -109,7 +109,8 @@ async fn execute_request(exchange: Exchange<'_>) -> Result<Response<ResponseBody
     if !matches!(exchange.parts.method, Method::GET | Method::HEAD) {
         return Err(Refusal::no_such_resource());
     }
-    discovery::serve_discovery(exchange.shared, &exchange.info.path, &exchange.parts.headers)
+    let (path, headers) = (&exchange.info.path, &exchange.parts.headers);
+    discovery::serve(exchange.shared, exchange.control.number, path, headers)
 }
 
 pub(crate) async fn read_body(body: Incoming) -> Result<Bytes, Refusal> {

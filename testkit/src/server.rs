@@ -3,6 +3,7 @@
 mod builder;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,8 +35,10 @@ const REBIND_PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// Host and port in the kubeconfig and in `GET /api`.
-    pub(crate) advertised: String,
+    /// Host and port that clients are told to reach it at.
+    pub(crate) advertised: Vec<String>,
+    /// Accepted since the start.
+    pub(crate) connections: AtomicUsize,
     pub(crate) registry: Arc<KindRegistry>,
     pub(crate) store: Store,
     pub(crate) faults: Faults,

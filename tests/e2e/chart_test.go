@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -13,7 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"ctrlmesh.kusionstack.io/e2e/manager"
 	apps "k8s.io/api/apps/v1"
+	batch "k8s.io/api/batch/v1"
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
@@ -62,16 +67,17 @@ func TestChart(t *testing.T) {
 			}
 		}
 	})
+	t.Run("managers do not go before what they release", keepsOrder)
 	t.Run("is installed, upgraded and uninstalled", installs)
 }
 
-// sameObjects compares what an API server gets. The chart leaves its namespace to Helm, and says whose objects these are.
+// sameObjects compares what an API server gets. The chart leaves its namespace to Helm, says whose objects these are, and has hooks.
 func sameObjects(t *testing.T, kustomized, charted manifests) {
 	t.Helper()
 	normal := func(objects manifests) map[string]any {
 		found := map[string]any{}
 		for _, object := range objects {
-			if object.GetKind() == "Namespace" {
+			if object.GetKind() == "Namespace" || object.GetAnnotations()["helm.sh/hook"] != "" {
 				continue
 			}
 			name := identity(object)
@@ -279,7 +285,24 @@ func leaves(path string, schema map[string]any) []string {
 	return found
 }
 
-// installs has Helm change a cluster: definitions are upgraded with the chart, and stay when it goes.
+// keepsOrder: whatever the values say, a hook looks before Helm deletes managers.
+func keepsOrder(t *testing.T) {
+	const keeps, deletes, definitionsGo = "--keep", "--timeout-seconds=240", "--with-definitions"
+	for values, want := range map[string][]string{
+		"replicas=2":                                           {keeps},
+		"crds.keep=false":                                      {keeps, definitionsGo},
+		"crds.install=false,crds.keep=false":                   {keeps},
+		"uninstall.deleteShardingConfigs=true":                 {deletes},
+		"uninstall.deleteShardingConfigs=true,crds.keep=false": {deletes, definitionsGo},
+	} {
+		hook := one[batch.Job](t, parse(t, template(t, "ctrlmesh", "--set="+values)), "Job")
+		if got := hook.Spec.Template.Spec.Containers[0].Args; !slices.Equal(got, append([]string{"uninstall"}, want...)) {
+			t.Errorf("%s: the hook %q runs %q, want %q", values, hook.Annotations["helm.sh/hook"], got, want)
+		}
+	}
+}
+
+// installs has Helm change a cluster: definitions are upgraded with the chart, and stay when it goes, which it does not while there are shards.
 func installs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -316,7 +339,21 @@ func installs(t *testing.T) {
 	if got := described(); !strings.Contains(got, "Of the next version.") {
 		t.Errorf("after an upgrade the definition is %s", got)
 	}
-	helm("uninstall", "ctrlmesh")
+	removesShard := makesShard(t, plane, client)
+	told, err := uninstalls(t, plane, admin)
+	if err == nil {
+		t.Fatalf("a shard is left without a manager; the hook says %s", told)
+	}
+	for _, words := range []string{"1 ShardingConfig: default/shard", "kubectl delete shardingconfigs --all -A", "helm uninstall --no-hooks"} {
+		if !strings.Contains(told, words) {
+			t.Errorf("%v: the hook does not say %q, but %s", err, words, told)
+		}
+	}
+	must(plane.client.AppsV1().Deployments("mesh-system").Get(t.Context(), "ctrlmesh-manager", meta.GetOptions{}))(t)
+	removesShard()
+	if told, err := uninstalls(t, plane, admin); err != nil {
+		t.Fatalf("%v: %s", err, told)
+	}
 	described()
 	left := must(plane.client.AppsV1().Deployments("mesh-system").List(t.Context(), meta.ListOptions{}))(t)
 	hooks := must(plane.client.AdmissionregistrationV1().MutatingWebhookConfigurations().List(t.Context(), meta.ListOptions{}))(t)
@@ -324,4 +361,73 @@ func installs(t *testing.T) {
 		t.Errorf("there are still %v and %v", left.Items, hooks.Items)
 	}
 	helm("install", "ctrlmesh", chart)
+}
+
+// makesShard, which the chart's webhook would refuse, since no manager runs; what it returns removes the shard.
+func makesShard(t *testing.T, plane controlPlane, client dynamic.Interface) func() {
+	t.Helper()
+	check(t, plane.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "ctrlmesh-validating", meta.DeleteOptions{}))
+	shard := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",
+		"metadata": map[string]any{"name": "shard", "namespace": "default"}, "spec": map[string]any{"selector": map[string]any{}},
+	}}
+	eventually(t, "the webhook is gone", func() error {
+		_, err := of(t, client, shard).Create(t.Context(), shard, meta.CreateOptions{})
+		return err
+	})
+	return func() {
+		check(t, of(t, client, shard).Delete(t.Context(), "shard", meta.DeleteOptions{}))
+		// Helm makes it anew, and its end is not to be taken for that of the next one.
+		policy := meta.DeletePropagationBackground
+		check(t, plane.client.BatchV1().Jobs("mesh-system").Delete(t.Context(), hookName, meta.DeleteOptions{PropagationPolicy: &policy}))
+	}
+}
+
+const hookName = "ctrlmesh-uninstall"
+
+// uninstalls has Helm uninstall the release, and returns what its hook says.
+func uninstalls(t *testing.T, plane controlPlane, kubeconfig string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	binary := must(manager.Binary())(t)
+	told := make(chan string, 1)
+	go func() {
+		text, err := runsHook(ctx, plane, binary, kubeconfig)
+		told <- fmt.Sprintf("%s (%v)", text, err)
+	}()
+	_, errs, err := tryOutput(t, "helm", "", "uninstall", "ctrlmesh", "--kubeconfig="+kubeconfig, "--namespace=mesh-system", "--timeout="+patience.String())
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, errs)
+	}
+	return <-told, err
+}
+
+// runsHook does what kubelet and the Job controller do in a cluster: it runs the hook's command with this checkout's manager, and writes how
+// that ended into the Job.
+func runsHook(ctx context.Context, plane controlPlane, binary, kubeconfig string) (string, error) {
+	jobs := plane.client.BatchV1().Jobs("mesh-system")
+	job, err := jobs.Get(ctx, hookName, meta.GetOptions{})
+	for ; apierrors.IsNotFound(err); job, err = jobs.Get(ctx, hookName, meta.GetOptions{}) {
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err != nil {
+		return "", err
+	}
+	command := exec.CommandContext(ctx, binary, job.Spec.Template.Spec.Containers[0].Args...)
+	command.Env = []string{"KUBECONFIG=" + kubeconfig}
+	output, failed := command.CombinedOutput()
+	now := meta.Now()
+	job.Status.StartTime = &now
+	ends := []batch.JobConditionType{batch.JobSuccessCriteriaMet, batch.JobComplete}
+	if failed != nil {
+		ends = []batch.JobConditionType{batch.JobFailureTarget, batch.JobFailed}
+	} else {
+		job.Status.CompletionTime = &now
+	}
+	for _, end := range ends {
+		job.Status.Conditions = append(job.Status.Conditions, batch.JobCondition{Type: end, Status: core.ConditionTrue, LastTransitionTime: now})
+	}
+	_, err = jobs.UpdateStatus(ctx, job, meta.UpdateOptions{})
+	return string(output), err
 }

@@ -13,6 +13,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
@@ -59,6 +60,7 @@ func TestCRDs(t *testing.T) {
 		})
 	}
 	t.Run("rules", func(t *testing.T) { refusesByRule(t, client) })
+	t.Run("lock_can_be_added_and_not_changed", func(t *testing.T) { keepsLock(t, client) })
 	t.Run("defaults", func(t *testing.T) { defaults(t, client) })
 	t.Run("columns", func(t *testing.T) { columns(t, client) })
 }
@@ -252,6 +254,31 @@ func set(t *testing.T, node any, path []string, value any) {
 	default:
 		t.Fatalf("no %v in %v", path, node)
 	}
+}
+
+// keepsLock updates the lock of a shard: its pods elect their leader by the one that is there.
+func keepsLock(t *testing.T, client dynamic.Interface) {
+	object := readAll(t, fixtures+"/accepted/concepts.yaml")[0]
+	object.SetName("keeps-lock")
+	controller := object.Object["spec"].(map[string]any)["controller"]
+	set(t, object.Object, []string{"spec", "controller"}, nil)
+	_, err := create(t, client, object)
+	check(t, err)
+	defer remove(t, client, object)
+	update := func(controller any) error {
+		// A merge patch has neither a version that can be out of date nor a field that is absent: null removes it.
+		patch := must(json.Marshal(map[string]any{"spec": map[string]any{"controller": controller}}))(t)
+		_, err := of(t, client, object).Patch(background(), object.GetName(), types.MergePatchType, patch, meta.PatchOptions{})
+		return err
+	}
+	check(t, update(controller))
+	for _, changed := range []any{map[string]any{"leaderElectionName": "another"}, nil} {
+		if err := update(changed); err == nil || !strings.Contains(err.Error(), "spec.controller: Invalid value") ||
+			!strings.Contains(err.Error(), "scale the controller to zero") {
+			t.Errorf("controller %v: %v", changed, err)
+		}
+	}
+	check(t, update(controller))
 }
 
 func defaults(t *testing.T, client dynamic.Interface) {

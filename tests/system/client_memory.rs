@@ -1,26 +1,38 @@
 //! Memory that clients can make the sidecar hold: heads and bodies that are read completely are bounded, per connection and in all.
 
+use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use ctrlmesh_testkit::{ApiServer, Fault, Gate, Rule};
-use ctrlmesh_tests::{NAMESPACE, TestEnv, shard_entry, wait_until};
+use ctrlmesh_tests::path_cleaning_proxy::kubeconfig_for;
+use ctrlmesh_tests::{NAMESPACE, TestEnv, config_map, shard, wait_until};
 use http::{Request, Response};
 use http_body::Frame;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/operator/leases";
 
 /// Allowed growth of the sidecar in bytes: two and a half times its bound for all requests. The attacks ask for three times that.
 const GROWTH: usize = 80 << 20;
+
+/// A body that is small enough to be kept, and a list that is larger than a window to the API server.
+const BODY: usize = 250_000;
+const LIST: usize = 300_000;
+
+/// A window that bounds nothing.
+const WIDE: u32 = 1 << 30;
 
 fn status_of(body: &[u8]) -> Value {
     let status: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -137,7 +149,201 @@ async fn body_beyond_the_bound_of_its_connection_is_distinguished() -> anyhow::R
     Ok(())
 }
 
-/// A body that never ends.
+/// A connection of HTTP/2 whose streams have these windows.
+async fn connect(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    window: u32,
+) -> anyhow::Result<http2::SendRequest<Full<Bytes>>> {
+    let mut client = http2::Builder::new(TokioExecutor::new());
+    client
+        .initial_stream_window_size(window)
+        .initial_connection_window_size(WIDE);
+    let (sender, connection) = client.handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// So many GETs of a list that is larger than the window of a stream to the API server. Returns when all answers have begun, or
+/// all requests were written if nothing is read.
+async fn ask_for_lists(
+    env: &TestEnv,
+    sender: &http2::SendRequest<Full<Bytes>>,
+    count: usize,
+) -> anyhow::Result<JoinSet<anyhow::Result<Response<Incoming>>>> {
+    let mut large = config_map("default", "large", "a");
+    large["data"]["k"] = "x".repeat(LIST).into();
+    env.api.store().put(large)?;
+    let mut answers = JoinSet::new();
+    for _ in 0..count {
+        let request = Request::get("http://x/api/v1/configmaps").body(Full::default())?;
+        let mut sender = sender.clone();
+        sender.ready().await?;
+        answers.spawn(async move { Ok(sender.send_request(request).await?) });
+    }
+    Ok(answers)
+}
+
+#[tokio::test]
+async fn bodies_that_are_kept_to_be_sent_again_are_bounded() -> anyhow::Result<()> {
+    const WRITES: usize = 600;
+    // It reads whatever comes and answers nothing.
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let server = format!("http://{}", listener.local_addr()?);
+    let arrived = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&arrived);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let arrived = Arc::clone(&counted);
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 64 << 10];
+                while let Ok(bytes @ 1..) = stream.read(&mut buffer).await {
+                    arrived.fetch_add(bytes, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let api = ApiServer::builder().start().await?;
+    let env = TestEnv::start_behind(api, vec![], &kubeconfig_for(&server)).await?;
+    let sender = connect(TcpStream::connect(env.sidecar.api()).await?, WIDE).await?;
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
+    let body = Bytes::from(vec![b'x'; BODY]);
+    let mut answers = JoinSet::new();
+    for _ in 0..WRITES {
+        let request = Request::post("http://x/api/v1/namespaces/default/configmaps").body(Full::new(body.clone()))?;
+        let mut sender = sender.clone();
+        sender.ready().await?;
+        answers.spawn(async move { answer(sender.send_request(request).await?).await });
+    }
+    wait_until("all bodies have been sent on", || async {
+        Ok(arrived.load(Ordering::Relaxed) > WRITES * BODY)
+    })
+    .await?;
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
+    assert!(grown < GROWTH, "{} MiB", grown >> 20);
+    assert!(answers.try_join_next().is_none(), "none is refused");
+    Ok(())
+}
+
+#[tokio::test]
+async fn answers_for_which_a_client_gives_no_window_are_bounded() -> anyhow::Result<()> {
+    const LISTS: usize = 600;
+    let env = TestEnv::start_with(vec![], &["--workers", "1"]).await?;
+    let sender = connect(TcpStream::connect(env.sidecar.api()).await?, 0).await?;
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
+    let mut answers = ask_for_lists(&env, &sender, LISTS).await?;
+    let mut unread = Vec::new();
+    while let Some(answer) = answers.join_next().await {
+        unread.push(answer??);
+    }
+    // What was asked for before has arrived when so much has been read by somebody else.
+    for _ in 0..20 {
+        assert_eq!(env.client().get("/api/v1/configmaps").await?.names(), ["large"]);
+    }
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
+    assert!(grown < GROWTH, "{} MiB", grown >> 20);
+    drop(unread);
+    Ok(())
+}
+
+#[tokio::test]
+async fn answers_that_a_client_does_not_read_from_its_socket_are_bounded() -> anyhow::Result<()> {
+    const LISTS: usize = 400;
+    let env = TestEnv::start_with(vec![], &["--workers", "1"]).await?;
+    let is_deaf = Arc::new(AtomicBool::new(false));
+    let stream = TcpStream::connect(env.sidecar.api()).await?;
+    let deaf = Deaf {
+        stream,
+        is_deaf: Arc::clone(&is_deaf),
+    };
+    let sender = connect(deaf, WIDE).await?;
+    assert_eq!(ask_for_lists(&env, &sender, 1).await?.join_all().await.len(), 1);
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
+    is_deaf.store(true, Ordering::Relaxed);
+    let answers = ask_for_lists(&env, &sender, LISTS).await?;
+    wait_until("all lists have been asked for", || async {
+        Ok(env.api.requests().total() > LISTS as u64)
+    })
+    .await?;
+    for _ in 0..20 {
+        assert_eq!(env.client().get("/api/v1/configmaps").await?.names(), ["large"]);
+    }
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
+    assert!(grown < GROWTH, "{} MiB", grown >> 20);
+    drop(answers);
+    Ok(())
+}
+
+#[tokio::test]
+async fn uploads_that_the_api_server_does_not_read_are_refused_beyond_the_bound_of_all() -> anyhow::Result<()> {
+    const CONNECTIONS: usize = 60;
+    const UPLOADS: usize = 16;
+    // The bound for all requests, what is kept to be sent again, and a frame or two of each upload. The attack sends 240 MiB.
+    const MOST: usize = 120 << 20;
+    let env = TestEnv::start(vec![]).await?;
+    let gate = Gate::new();
+    env.api.faults().add(Rule::new(Fault::Hold(gate.clone())));
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
+    let body = Bytes::from(vec![b'x'; BODY]);
+    let mut answers = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let sender = connect(TcpStream::connect(env.sidecar.api()).await?, WIDE).await?;
+        for _ in 0..UPLOADS {
+            let request =
+                Request::post("http://x/api/v1/namespaces/default/configmaps").body(Full::new(body.clone()))?;
+            let mut sender = sender.clone();
+            sender.ready().await?;
+            answers.spawn(async move { answer(sender.send_request(request).await?).await });
+        }
+    }
+    let (code, body) = answers.join_next().await.context("some are refused")???;
+    assert_eq!((code, &status_of(&body)["reason"]), (503, &"ServiceUnavailable".into()));
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
+    assert!(grown < MOST, "{} MiB", grown >> 20);
+    gate.open();
+    drop(answers);
+    wait_until("it was given back", || async {
+        let written = config_map("default", "small", "a").to_string();
+        let client = env.client().with("content-type", "application/json");
+        let written = client.send(http::Method::POST, "/api/v1/namespaces/default/configmaps", written);
+        Ok(matches!(written.await?.status, 201 | 409))
+    })
+    .await
+}
+
+/// A stream that can cease to be read.
+struct Deaf {
+    stream: TcpStream,
+    is_deaf: Arc<AtomicBool>,
+}
+
+impl AsyncRead for Deaf {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.is_deaf.load(Ordering::Relaxed) {
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Deaf {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A body whose end does not come.
 struct Unfinished(Option<Bytes>);
 
 impl http_body::Body for Unfinished {

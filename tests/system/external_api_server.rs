@@ -1,11 +1,14 @@
 //! External calls cannot reach the API server, wherever it is.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
 use ctrlmesh_testkit::ApiServer;
-use ctrlmesh_tests::{TestEnv, wait_until};
-use tokio::net::TcpListener;
+use ctrlmesh_tests::{DEADLINE, TestEnv, wait_until};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::external::start_env;
 use crate::external_limits::send_raw;
@@ -18,9 +21,10 @@ async fn send_connect(env: &TestEnv, place: &str) -> anyhow::Result<String> {
     .await
 }
 
-/// An environment whose API server advertises another address.
-async fn start_advertising(address: &str, token: Option<&str>) -> anyhow::Result<TestEnv> {
-    let mut api = ApiServer::builder().advertise(address);
+/// A stand whose API server says that it is somewhere else; of several places, each connection is told another.
+async fn advertising(addresses: &[&str], token: Option<&str>) -> anyhow::Result<TestEnv> {
+    let api = ApiServer::builder();
+    let mut api = addresses.iter().fold(api, |api, address| api.advertise(address));
     if let Some(token) = token {
         api = api.token(token);
     }
@@ -42,11 +46,11 @@ async fn start_closing_server(address: &str) -> anyhow::Result<(SocketAddr, toki
 }
 
 #[tokio::test]
-async fn advertised_api_server_address_is_refused() -> anyhow::Result<()> {
-    let (balancer, _balancing) = start_closing_server("127.0.0.2:0").await?;
-    let (other, _serving) = start_closing_server("127.0.0.2:0").await?;
-    // The API server tells nobody without credentials.
-    let env = start_advertising(&balancer.to_string(), Some("sidecars-own")).await?;
+async fn address_that_the_api_server_advertises_is_out_of_reach() -> anyhow::Result<()> {
+    let (balancer, _balancing) = closing("127.0.0.2:0").await?;
+    let (other, _serving) = closing("127.0.0.2:0").await?;
+    // It tells nobody who brings no credentials.
+    let env = advertising(&[&balancer.to_string()], Some("sidecars-own")).await?;
     for place in [balancer.to_string(), format!("localhost:{}", balancer.port())] {
         wait_until("the API server was asked, and connections are refused", || async {
             let answer = send_connect(&env, &place).await?;
@@ -60,9 +64,73 @@ async fn advertised_api_server_address_is_refused() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Behind a Service or a load balancer each connection leads to another API server, which advertises itself alone.
 #[tokio::test]
-async fn advertised_api_server_name_is_refused() -> anyhow::Result<()> {
-    let env = start_advertising("API.Example.:6443", None).await?;
+async fn addresses_of_all_api_servers_that_answer_in_turn_are_out_of_reach() -> anyhow::Result<()> {
+    let (first, _first) = closing("127.0.0.2:0").await?;
+    let (second, _second) = closing("127.0.0.3:0").await?;
+    let env = advertising(&[&first.to_string(), &second.to_string()], None).await?;
+    for place in [first, second] {
+        wait_until("it has answered, and connections are refused", || async {
+            Ok(connect(&env, &place.to_string()).await?.starts_with("HTTP/1.1 403"))
+        })
+        .await
+        .with_context(|| place.to_string())?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn tunnel_and_request_to_an_api_server_end_when_it_advertises_its_address() -> anyhow::Result<()> {
+    let listener = TcpListener::bind("127.0.0.2:0").await?;
+    let place = listener.local_addr()?;
+    // It takes connections and says nothing.
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let _serving = tokio::spawn(async move {
+        let mut taken = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            taken.push(stream);
+            counted.store(taken.len(), Ordering::Relaxed);
+        }
+    });
+    let mut env = advertising(&[&place.to_string()], None).await?;
+    env.api.faults().require_tokens(["other"]);
+    env.start_again().await?;
+    env.sidecar.wait_ready().await?;
+    let warning = "addresses that the API server advertises (GET /api) can't be read";
+    wait_until("it was asked in vain", || async {
+        Ok(env.sidecar.log().contains(warning))
+    })
+    .await?;
+    let external = env.sidecar.external().context("no external port")?;
+    let mut tunnel = TcpStream::connect(external).await?;
+    let head = format!("CONNECT {place} HTTP/1.1\r\nhost: x\r\n\r\n");
+    tunnel.write_all(head.as_bytes()).await?;
+    let mut established = [0; 12];
+    tunnel.read_exact(&mut established).await?;
+    assert_eq!(&established, b"HTTP/1.1 200");
+    let request = format!("GET http://{place}/watch HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let request = raw(&env, &request);
+    let ends = async {
+        wait_until("both are connected", || async {
+            Ok(count.load(Ordering::Relaxed) == 2)
+        })
+        .await?;
+        env.api.faults().require_no_token();
+        let mut rest = Vec::new();
+        // A reset is an end as well.
+        let _ = tunnel.read_to_end(&mut rest).await;
+        anyhow::Ok(())
+    };
+    let (answer, _) = tokio::time::timeout(DEADLINE, async { tokio::try_join!(request, ends) }).await??;
+    assert!(answer.starts_with("HTTP/1.1 50"), "{answer}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn name_that_the_api_server_advertises_is_out_of_reach() -> anyhow::Result<()> {
+    let env = advertising(&["API.Example.:6443"], None).await?;
     wait_until("the API server was asked, and the name is refused", || async {
         let answer = send_connect(&env, "api.example:6443").await?;
         Ok(answer.starts_with("HTTP/1.1 403") && answer.contains("is the API server"))
@@ -71,12 +139,12 @@ async fn advertised_api_server_name_is_refused() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn sidecar_warns_once_when_the_api_server_advertises_no_address() -> anyhow::Result<()> {
-    let (place, _serving) = start_closing_server("127.0.0.2:0").await?;
-    let env = start_advertising(&place.to_string(), None).await?;
+async fn sidecar_serves_external_traffic_and_warns_once_when_the_api_server_does_not_tell() -> anyhow::Result<()> {
+    let (place, _serving) = closing("127.0.0.2:0").await?;
+    let env = advertising(&[&place.to_string()], None).await?;
     env.api.faults().require_tokens(["other"]);
     let mut env = env;
-    env.start_sidecar_again().await?;
+    env.start_again().await?;
     env.sidecar.wait_ready().await?;
     let warning = "addresses that the API server advertises (GET /api) can't be read";
     wait_until("it warns", || async { Ok(env.sidecar.log().contains(warning)) }).await?;

@@ -131,6 +131,8 @@ async fn rest_04_request_without_target_is_answered_with_what_to_send() -> anyho
         "GET ftp://localhost/ HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
         "GET http://user:secret@localhost/ HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
         "GET http://localhost/ HTTP/1.1\r\nhost: x\r\nhost: y\r\nconnection: close\r\n\r\n",
+        "GET http://localhost/ HTTP/1.1\r\nconnection: close\r\n\r\n",
+        "CONNECT localhost:443 HTTP/1.1\r\nconnection: close\r\n\r\n",
         "GET / HTTP/1.1\r\nhost: x\r\nmesh-real-endpoint: http://a/\r\nmesh-real-endpoint: http://b/\r\nconnection: close\r\n\r\n",
     ] {
         let answer = send_raw(&env, request).await?;

@@ -1,6 +1,8 @@
 //! Memory of plugins and of their compiler within the sidecar's limit, from `--memory-limit` or its container. `tests/e2e/memory` tests a
 //! limit that the kernel enforces.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use anyhow::Context;
 use ctrlmesh_contract::status::Status;
 use ctrlmesh_plugins_builtin::guests;
@@ -178,6 +180,45 @@ async fn earlier_instances_make_room_for_the_next_chain() -> anyhow::Result<()> 
         .map(|entry| entry.with_field("timeoutMs", 999.into()));
     env.publish(other.collect()).await?;
     get_bodies(&env, 4).await.map(drop)
+}
+
+/// The same plugin with a section more, so that no cache has it.
+fn never_compiled(name: &str, phase: &str, mib: usize) -> anyhow::Result<EntrySpec> {
+    const NAME: &[u8] = b"made";
+    let made = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos().to_le_bytes();
+    let mut bytes = guests::get("hoard").context("tests/guests has it")?.to_vec();
+    bytes.extend([0, u8::try_from(1 + NAME.len() + made.len())?, u8::try_from(NAME.len())?]);
+    bytes.extend(NAME);
+    bytes.extend(made);
+    let settings = json!({ "in": phase, "mib": mib, "must": true });
+    Ok(EntrySpec::new(&format!("hoard/{name}"), &bytes)
+        .settings(settings)
+        .set("timeoutMs", 1_000.into()))
+}
+
+#[tokio::test]
+async fn plugin_at_its_cap_is_replaced_by_one_that_must_be_compiled() -> anyhow::Result<()> {
+    let leaking = ["a", "b", "c", "d"].map(|name| hoard(name, "on-request", 14));
+    let mut env = TestEnv::start_with(leaking.to_vec(), &DEFAULT).await?;
+    // Each of two threads has its instances, and connections are dealt to them in turn.
+    bodies_of_requests(&env, 8).await?;
+    let used = env.sidecar.metric(USED).await?;
+    assert!(used > 8.0 * 14.0 * MIB, "{used}");
+    let [_, others @ ..] = leaking;
+    let mended = never_compiled("a", "on-request", 1)?;
+    env.publish([mended].into_iter().chain(others).collect()).await?;
+    bodies_of_requests(&env, 4).await.map(drop)
+}
+
+#[tokio::test]
+async fn instances_of_an_earlier_chain_make_room_for_the_trial_of_a_plugin() -> anyhow::Result<()> {
+    let chain = ["a", "b", "c", "d"].map(|name| hoard(name, "configure", 8));
+    let mut env = TestEnv::start_with(chain.to_vec(), &["--memory-limit", "128Mi", "--workers", "2"]).await?;
+    let used = env.sidecar.metric(USED).await?;
+    assert!(used > 71.0 * MIB, "no other instance fits 80 MiB: {used}");
+    env.publish(chain.map(|entry| entry.set("timeoutMs", 999.into())).to_vec())
+        .await?;
+    bodies_of_requests(&env, 4).await.map(drop)
 }
 
 #[tokio::test]

@@ -3,7 +3,8 @@
 //! Guarantees: the fixed text differs in meaning only by the change, and keeps all comments except those on removed lines; fixing it
 //! again changes nothing.
 
-use ctrlmesh_manager::validate::{Change, Mend, Step, mend};
+use ctrlmesh_manager::LabelKeys;
+use ctrlmesh_manager::validate::{Change, Mend, Step, mend_with};
 use serde_json::Value;
 
 use super::edit::edited_text;
@@ -22,8 +23,8 @@ pub(super) struct FixOutcome {
     pub(super) is_made: bool,
 }
 
-/// Returns the fixed text, and all changes.
-pub(super) fn fix_text(text: &str) -> (String, Vec<FixOutcome>) {
+/// The text with everything mended that can be, and what was done. `keys`: of the manager that the objects are for.
+pub(super) fn fix_text(text: &str, keys: &LabelKeys) -> (String, Vec<FixOutcome>) {
     let (mut new, mut done, mut at) = (String::new(), Vec::new(), 0);
     for document in tree::parse_documents(text)
         .iter()
@@ -34,7 +35,7 @@ pub(super) fn fix_text(text: &str) -> (String, Vec<FixOutcome>) {
             continue;
         };
         new.push_str(before);
-        let (mended, changes) = fix_document(written);
+        let (mended, changes) = fix_document(written, keys);
         new.push_str(&mended);
         done.extend(changes);
         at = range.end;
@@ -43,10 +44,10 @@ pub(super) fn fix_text(text: &str) -> (String, Vec<FixOutcome>) {
     (new, done)
 }
 
-fn fix_document(written: &str) -> (String, Vec<FixOutcome>) {
+fn fix_document(written: &str, keys: &LabelKeys) -> (String, Vec<FixOutcome>) {
     let (mut text, mut done, mut given_up) = (written.to_owned(), Vec::new(), 0);
     for _ in 0..MAX_CHANGES {
-        let Some((path, mend, object)) = next_change(&text, given_up) else {
+        let Some((path, mend, object)) = next_change(&text, given_up, keys) else {
             break;
         };
         let mended = apply_change(&text, &path, &mend);
@@ -66,11 +67,17 @@ fn fix_document(written: &str) -> (String, Vec<FixOutcome>) {
     (text, done)
 }
 
-/// The next change in a document, skipping the first `given_up` changes that can't be made.
-fn next_change(text: &str, given_up: usize) -> Option<(Vec<Step>, Mend, String)> {
+/// The next change of an object in a document, but for the first objects that can't be changed.
+fn next_change(text: &str, given_up: usize, keys: &LabelKeys) -> Option<(Vec<Step>, Mend, String)> {
     let value = single_document(text)?.1;
     let all = objects(&value).into_iter();
-    let mut mends = all.filter_map(|object| Some((object.path.clone(), mend(object.value)?, object.display_name())));
+    let mut mends = all.filter_map(|object| {
+        Some((
+            object.path.clone(),
+            mend_with(object.value, keys)?,
+            object.display_name(),
+        ))
+    });
     mends.nth(given_up)
 }
 

@@ -58,6 +58,11 @@ use super::status::Progress;
         "message": "has no effect beside root; write root.resourceSelector",
         "fieldPath": ".limits",
     },
+    {
+        "rule": "!has(oldSelf.controller) || (has(self.controller) && self.controller.leaderElectionName == oldSelf.controller.leaderElectionName)",
+        "message": "can't change: a pod that leads by the old lock would act beside one that gets the new lock; scale the controller to zero, delete all its ShardingConfigs and create them again",
+        "fieldPath": ".controller",
+    },
 ]))]
 pub struct ShardingConfigSpec {
     /// Pods of this shard, in the namespace of this object.

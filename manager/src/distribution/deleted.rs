@@ -275,13 +275,18 @@ mod tests {
     }
 
     #[test]
-    fn documented_loop_takes_off_the_same_finalizers() {
+    fn documented_loop_takes_off_the_same_finalizers_and_protected_only_where_nothing_begins_to_act() {
         let page = include_str!("../../../docs/install.md");
-        for finalizer in FINALIZERS {
-            assert!(
-                page.contains(&format!("(eq $finalizer \"{finalizer}\")")),
-                "{finalizer}"
-            );
-        }
+        let (_, template) = page.split_once("-o go-template='").unwrap();
+        let (template, _) = template.split_once("' |").unwrap();
+        let (_, condition) = template.split_once("{{- if ").unwrap();
+        let (condition, _) = condition.split_once("}}").unwrap();
+        let words: Vec<&str> = condition.split_whitespace().collect();
+        let [hand_over, protected] = FINALIZERS;
+        let expected = format!(
+            "or (eq $finalizer \"{hand_over}\") (and (eq $finalizer \"{protected}\") (or (eq $object.kind \"ShardingConfig\") \
+             $object.metadata.deletionTimestamp))"
+        );
+        assert_eq!(words.join(" "), expected);
     }
 }

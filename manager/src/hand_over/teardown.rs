@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::moves::is_nothing;
 use super::restart::{Evict, Stale};
 use super::shard::{LOCK, SHARD, Shard, left, left_name, with};
-use super::{Fleet, Pod, is_of_shard, is_waiting, restart, shard_of};
+use super::{Fleet, Pod, is_of_shard, is_waiting, lock_of, restart, shard_of};
 
 /// Pods that are remembered by their UIDs. Of more shards no pod may be left at all.
 const MAX_PODS: usize = 1024;
@@ -120,6 +120,17 @@ fn without_lock(entry: &Entry) -> Entry {
         settings: Settings::new(settings),
         ..entry.clone()
     }
+}
+
+/// The wanted entries but those whose shard is there under another lock. That shard goes first, as if its ShardingConfig were
+/// deleted: a pod may still lead by the old lock.
+pub(super) fn without_renamed(last: &[Entry], mut wanted: Vec<Entry>) -> Vec<Entry> {
+    let is_renamed = |entry: &Entry| {
+        let mut before = last.iter().filter(|before| before.name == entry.name);
+        before.any(|before| lock_of(before).is_some_and(|lock| lock_of(entry) != Some(lock)))
+    };
+    wanted.retain(|entry| !is_renamed(entry));
+    wanted
 }
 
 /// Where the teardowns stand now. `last` has all locks; `deleted`: entries whose ShardingConfigs wait for their deletion.

@@ -102,6 +102,16 @@ fn wanted(config: &ShardingConfig, namespaces: &[String], keys: &LabelKeys) -> R
 /// No shard is wanted.
 fn ended(root: &Value, documents: &[Value], said: Option<Said>) -> Plan {
     let children: Vec<&Value> = children(root, documents).collect();
+    let said = match (said, waits_for(&children)) {
+        (Some((status, reason, message)), Some(waits)) => {
+            Some((status, reason, format!("{message}; waits for {waits}")))
+        }
+        (None, Some(waits)) if is_root(root) && is_deleted(root) => Some(bad(
+            "Deleting",
+            format!("is deleted when its shards are gone; waits for {waits}"),
+        )),
+        (said, _) => said,
+    };
     // Of an object that never was a root, distribution takes it off when it is deleted.
     let is_ours = is_root(root) || !is_deleted(root);
     Plan {
@@ -111,6 +121,17 @@ fn ended(root: &Value, documents: &[Value], said: Option<Said>) -> Plan {
         release: has_finalizer(root) && is_ours && children.is_empty(),
         ..Plan::default()
     }
+}
+
+/// The shards that are still there, and where to read why. `None`: there are none.
+fn waits_for(children: &[&Value]) -> Option<String> {
+    let names: Vec<&str> = children.iter().map(|child| text(child, "/metadata/name")).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: the condition Distributed of each shard says what it waits for, and has the command that releases it by force",
+            listed(&names)
+        )
+    })
 }
 
 fn compared(root: &Value, wanted: &[ShardingConfig], documents: &[Value]) -> Plan {

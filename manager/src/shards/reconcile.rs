@@ -68,8 +68,8 @@ impl Sharder {
                 metrics.deleted.inc();
             }
         }
-        // What is being deleted has nobody to tell.
-        if root.pointer("/metadata/deletionTimestamp").is_none() {
+        // A root that is released is gone before anybody reads its status.
+        if root.pointer("/metadata/deletionTimestamp").is_none() || plan.said.is_some() {
             self.tell(root, plan.said.as_ref(), plan.made.as_deref()).await?;
         }
         if plan.release {

@@ -1,6 +1,6 @@
 //! Against an API server in memory, over real connections.
 
-use ctrlmesh_contract::names::finalizers::PROTECTED;
+use ctrlmesh_contract::names::finalizers::{HAND_OVER, PROTECTED};
 use ctrlmesh_testkit::{ApiServer, Snapshot};
 use serde_json::{Value, json};
 
@@ -226,6 +226,40 @@ async fn shards_end_with_their_root() {
         server.store().read(|state| is_sharded(state, "b", "root", 3)),
         "another root of the same name"
     );
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn root_names_the_shards_that_its_deletion_waits_for() {
+    let (server, _, running) = start(&[]).await;
+    put(&server, config("a", "root", &spec(2)));
+    until(&server, "shards", |state| is_sharded(state, "a", "root", 2)).await;
+    // As distribution holds a shard until its pods show nothing.
+    edit(&server, "a", "demo-1-normal", |shard| {
+        shard["metadata"]["finalizers"] = json!([HAND_OVER]);
+    });
+    edit(&server, "a", "root", |root| {
+        root["spec"]["root"]["disable"] = json!(true)
+    });
+    let waits = "waits for demo-1-normal: the condition Distributed of each shard";
+    until(&server, "the disabled root names it", |state| {
+        let (reason, message) = said(state.get(KIND, "a", "root").unwrap());
+        reason == "Disabled" && message.contains(waits) && shards(state, "a") == ["demo-1-normal"]
+    })
+    .await;
+    server.store().delete(KIND, "a", "root").unwrap();
+    until(&server, "the deleted root names it", |state| {
+        let (reason, message) = said(state.get(KIND, "a", "root").unwrap());
+        reason == "Deleting" && message.contains(waits)
+    })
+    .await;
+    edit(&server, "a", "demo-1-normal", |shard| {
+        shard["metadata"]["finalizers"] = json!([]);
+    });
+    until(&server, "it is gone with its shards", |state| {
+        state.get(KIND, "a", "root").is_none() && shards(state, "a").is_empty()
+    })
+    .await;
     running.stop().await;
 }
 

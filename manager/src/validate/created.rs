@@ -2,15 +2,20 @@
 //!
 //! What a controller creates can't be known here. A warning comes where objects are divided by a label that only people and the
 //! controller itself set, and more than one kind is divided by it: of several kinds, one is usually given to a controller and the others
-//! are made by it. The manager's own labels are set by the manager, on children too.
+//! are made by it. `*` is several kinds. The manager's own labels are set by the manager, on children too.
 
 use std::collections::BTreeSet;
 
+use ctrlmesh_contract::error::quote;
+
 use super::Findings;
-use super::resource_names::is_usual_child;
+use super::resource_names::{has_usual_children, is_usual_child};
 use crate::LabelKeys;
-use crate::api::sharding_config::Limit;
+use crate::api::sharding_config::{Limit, ResourceGroup};
 use crate::api::{LabelSelector, Operator, ShardingConfig};
+
+/// Stands for all resources, or all API groups.
+const EVERY: &str = "*";
 
 /// Warns of a shard whose children need a label that nobody may set. Shards of a root are divided by labels of the manager.
 pub(super) fn check(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Findings) {
@@ -21,17 +26,17 @@ pub(super) fn check(config: &ShardingConfig, keys: &LabelKeys, findings: &mut Fi
         .filter_map(|(at, limit)| Some((at, limit, own_label(limit.selector.as_ref()?, keys)?)))
         .collect();
     let kinds: BTreeSet<&str> = divided.iter().flat_map(|(_, limit, _)| names(limit)).collect();
-    if kinds.len() < 2 {
+    if kinds.len() < 2 && !kinds.contains(EVERY) {
         return;
     }
     for (at, limit, label) in divided {
-        let children: BTreeSet<&str> = names(limit).filter(|name| is_usual_child(name)).collect();
+        let children = children(limit);
         if !children.is_empty() {
             let children = children.into_iter().collect::<Vec<_>>().join(", ");
             let problem = format!(
                 "hides {children} without label {label}, which the manager does not set: if the controller creates some without it, it \
-                 gets AlreadyExists again and again; let it copy the label to what it creates, or leave these out \
-                 (docs/operating.md, \"An operator loops\")"
+                 gets AlreadyExists again and again; let it copy the label to what it creates, or name only resources that it does \
+                 not create (docs/operating.md, \"An operator loops\")"
             );
             findings.warn(format!("spec.limits[{at}].selector"), problem);
         }
@@ -56,6 +61,26 @@ fn own_label<'s>(selector: &'s LabelSelector, keys: &LabelKeys) -> Option<&'s st
             .any(|it| *it == key)
     };
     (!all.any(is_managers)).then_some(first)
+}
+
+fn listed(groups: &[String]) -> String {
+    let groups: Vec<String> = groups.iter().map(|group| quote(group)).collect();
+    groups.join(", ")
+}
+
+/// What of a limit operators usually create.
+fn children(limit: &Limit) -> BTreeSet<String> {
+    let of_group = |group: &ResourceGroup| -> Vec<String> {
+        let groups = &group.api_groups;
+        let named = group.resources.iter().filter_map(|name| match name.as_str() {
+            EVERY if !has_usual_children(groups) => None,
+            EVERY if groups.iter().all(|group| group == EVERY) => Some("every kind".to_owned()),
+            EVERY => Some(format!("every kind of {}", listed(groups))),
+            name => is_usual_child(name).then(|| name.to_owned()),
+        });
+        named.collect()
+    };
+    limit.relate_resources.iter().flat_map(of_group).collect()
 }
 
 fn names(limit: &Limit) -> impl Iterator<Item = &str> {
@@ -100,6 +125,26 @@ mod tests {
         }
         let either = json!({"matchExpressions": [{"key": "shard", "operator": "In", "values": ["a", "b"]}]});
         assert_eq!(warned(&json!([limit(&["pods", "services"], &either)])).len(), 1);
+    }
+
+    #[test]
+    fn star_is_several_kinds_and_hides_children_of_groups_that_have_some() {
+        let left = json!({"matchLabels": {"shard": "left"}});
+        let every = |groups: &[&str]| json!([{"relateResources": [{"apiGroups": groups, "resources": ["*"]}], "selector": left}]);
+        for (groups, hides) in [
+            (&["*"][..], "hides every kind without label shard, "),
+            (
+                &["", "apps"],
+                "hides every kind of \"\", \"apps\" without label shard, ",
+            ),
+        ] {
+            let told = warned(&every(groups));
+            assert!(told.len() == 1 && told[0].contains(hides), "{groups:?}: {told:?}");
+        }
+        // Resources of these groups are what controllers are given.
+        assert_eq!(warned(&every(&["example.com"])), Vec::<String>::new());
+        let hash = json!({"matchExpressions": [{"key": "ctrlmesh.kusionstack.io/shard-hash", "operator": "In", "values": ["1"]}]});
+        assert_eq!(warned(&json!([limit(&["*"], &hash)])), Vec::<String>::new());
     }
 
     #[test]

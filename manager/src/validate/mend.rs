@@ -17,6 +17,7 @@ use std::fmt;
 use ctrlmesh_contract::error::quote;
 use serde_json::{Map, Value};
 
+use crate::LabelKeys;
 use crate::api::API_VERSION;
 
 /// A field of a mapping, or an element of a list.
@@ -58,15 +59,21 @@ pub struct Mend {
     pub change: Change,
 }
 
-/// The next change of an object of ours; `None`: nothing can be mended.
+/// The next change of an object of ours, where labels have their usual keys; `None`: nothing can be mended.
 #[must_use]
 pub fn mend(document: &Value) -> Option<Mend> {
+    mend_with(document, &LabelKeys::default())
+}
+
+/// The next change of an object of ours that is for a cluster whose manager has these keys.
+#[must_use]
+pub fn mend_with(document: &Value, keys: &LabelKeys) -> Option<Mend> {
     let text = |field: &str| document.get(field).and_then(Value::as_str);
     let kind = text("kind").filter(|_| text("apiVersion") == Some(API_VERSION))?;
     kusion::mend(document, kind)
         .or_else(|| schema::mend(document, kind))
         .or_else(|| names::mend(document, kind))
-        .or_else(|| labels::mend(document, kind))
+        .or_else(|| labels::mend(document, kind, keys))
 }
 
 impl Mend {

@@ -118,6 +118,14 @@ pub(super) fn is_usual_child(name: &str) -> bool {
     CHILDREN.contains(&name)
 }
 
+/// Whether one of these API groups has such a resource.
+pub(super) fn has_usual_children(groups: &[String]) -> bool {
+    let is_named = |group: &str| groups.iter().any(|it| it == "*" || it == group);
+    KNOWN
+        .iter()
+        .any(|(group, plural, _)| is_usual_child(plural) && is_named(group))
+}
+
 /// Warns of each name in a list that no API server has.
 fn check(groups: &[String], names: &[String], path: &str, findings: &mut Findings) {
     for (index, name) in names.iter().enumerate() {

@@ -230,7 +230,7 @@ fn rules_are_asked_where_required_fields_are_missing_or_of_another_type() {
 
 #[test]
 fn documents_that_do_not_say_what_they_are_are_told_what_to_write() {
-    let kinds = "ShardingConfig, CircuitBreaker, FaultInjection, ManagerState";
+    let kinds = "CircuitBreaker, FaultInjection, ManagerState, ShardingConfig";
     for (document, expected) in [
         (
             json!({"metadata": {"name": "a"}, "spec": {}}),

@@ -1,9 +1,10 @@
 //! Memory for bodies of reviews: what has arrived is counted, not what is announced.
 //!
 //! Guarantees: all bodies together stay below a bound, those of one source below half of it. At the bound a new body takes the place of one
-//! that has not arrived yet, of the source that has the most of these, so that a source that holds places with announced bodies loses them,
-//! and an API server does not. A body that has arrived keeps its place until it is answered. While others wait, a body that has taken longer
-//! than [`SLOW`] to arrive is given up, so that nobody holds the bound by sending slowly.
+//! that is not being decided yet, of the source that has the most of these: first one that has not arrived, then the newest that waits for its
+//! turn. So a source that holds places with announced bodies, or sends reviews faster than they are decided, loses them, and an API server
+//! does not. A body that is being decided keeps its place until it is answered. While others wait, a body that has taken longer than [`SLOW`] to
+//! arrive is given up, so that nobody holds the bound by sending slowly.
 //!
 //! Caveat: a body that is given up is no longer counted, and its memory is freed when its task runs next.
 
@@ -108,14 +109,15 @@ impl Bodies {
         state.shares.bytes_of(source) + bytes > self.most / 2
     }
 
-    /// For a request whose head has arrived. `None`: all places are taken by bodies that have arrived.
+    /// For a request whose head has arrived. `None`: all places are taken by bodies that are being decided, or by as many of this source
+    /// as of any other.
     pub(super) fn begin(&self, source: Source) -> Option<Place<'_>> {
         let mut state = self.state();
         loop {
             let given_up = if self.is_over_half(&state, source, HEAD) {
-                state.shares.oldest_of(source)?
+                state.shares.oldest_arriving_of(source)?
             } else if state.used + HEAD > self.most {
-                state.shares.oldest_of_largest(source)?
+                state.shares.first_to_go_for(source)?
             } else {
                 break;
             };
@@ -191,7 +193,7 @@ impl Place<'_> {
             }
             let slow = state.slow(self.id, |body| !is_over_half || body.source == self.source);
             // Without an attack there is room soon: bodies of an API server wait for each other.
-            let crowd = || state.shares.oldest_of_larger(self.source);
+            let crowd = || state.shares.first_to_go_of_larger(self.source);
             let Some(given_up) = slow.or_else(|| if is_over_half { None } else { crowd() }) else {
                 return false;
             };
@@ -205,7 +207,7 @@ impl Place<'_> {
         true
     }
 
-    /// The body is all there. From now on it keeps its place.
+    /// The body is all there, and waits for its turn.
     pub(super) fn complete(&self) {
         let mut state = self.bodies.state();
         let Some(body) = state.by_id.get_mut(&self.id) else {
@@ -215,8 +217,26 @@ impl Place<'_> {
         state.shares.of_mut(self.source).complete(self.id);
     }
 
-    /// Waits for its turn: in the order of arrival, first within its source. `None`: the server ends.
+    /// Waits for its turn: in the order of arrival, first within its source. From then on it keeps its place. `None`: it must make room for
+    /// others, or the server ends.
     pub(super) async fn decide(&self) -> Option<DecisionPermit> {
+        tokio::select! {
+            permit = self.turn() => permit.filter(|_| self.is_settled()),
+            () = self.given_up() => None,
+        }
+    }
+
+    /// Keeps its place, unless it is given up already.
+    fn is_settled(&self) -> bool {
+        let mut state = self.bodies.state();
+        let is_there = state.by_id.contains_key(&self.id);
+        if is_there {
+            state.shares.of_mut(self.source).settle(self.id);
+        }
+        is_there
+    }
+
+    async fn turn(&self) -> Option<DecisionPermit> {
         let of_source = self.decisions.clone().acquire_owned().await.ok()?;
         let of_all = self.bodies.decisions.clone().acquire_owned().await.ok()?;
         Some(DecisionPermit {

@@ -12,6 +12,7 @@ use kube::runtime::reflector::{ObjectRef, Store, store, store::Writer};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt as _};
 
+use super::warning_rate::WarningRate;
 use crate::LabelKeys;
 use crate::context::Context;
 use crate::labels::rules::is_managed;
@@ -26,13 +27,20 @@ type Known = PartialObjectMeta<Namespace>;
 pub(crate) struct Namespaces {
     client: Client,
     known: Store<Known>,
+    /// Whoever reaches the port can ask about namespaces that are not there.
+    unread: WarningRate,
 }
 
 impl Namespaces {
     /// Empty, and what [`follow`] fills it with.
     pub(crate) fn new(client: Client) -> (Self, Writer<Known>) {
         let (known, writer) = store();
-        (Self { client, known }, writer)
+        let namespaces = Self {
+            client,
+            known,
+            unread: WarningRate::default(),
+        };
+        (namespaces, writer)
     }
 
     /// `None`: there is none, or nobody says so in time.
@@ -46,18 +54,24 @@ impl Namespaces {
         match tokio::time::timeout(ASK, api.list_metadata(&named)).await {
             Ok(Ok(found)) => found.items.into_iter().next().map(|found| found.metadata),
             Ok(Err(error)) => {
-                tracing::warn!(
-                    error = plain(&error),
-                    namespace = name,
-                    "an object gets its labels later: its namespace can't be read"
-                );
+                if let Some(suppressed) = self.unread.admit() {
+                    tracing::warn!(
+                        error = plain(&error),
+                        namespace = name,
+                        suppressed,
+                        "an object gets its labels later: its namespace can't be read"
+                    );
+                }
                 None
             }
             Err(_) => {
-                tracing::warn!(
-                    namespace = name,
-                    "an object gets its labels later: no answer about its namespace"
-                );
+                if let Some(suppressed) = self.unread.admit() {
+                    tracing::warn!(
+                        namespace = name,
+                        suppressed,
+                        "an object gets its labels later: no answer about its namespace"
+                    );
+                }
                 None
             }
         }

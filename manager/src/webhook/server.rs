@@ -21,6 +21,7 @@ use tower::Service;
 
 use super::client_ca::Tls;
 use super::connections::{Connections, MAX_CONNECTIONS, MAX_OF_SOURCE, Peer};
+use super::warning_rate::WarningRate;
 
 /// Reviews at the same time on one connection. RFC 9113 advises against fewer (6.5.2); beyond it Go's clients open another connection.
 const MAX_STREAMS: u32 = 100;
@@ -93,7 +94,8 @@ pub(crate) async fn serve(
 ) {
     let places = Connections::new(bounds.connections, MAX_OF_SOURCE, bounds.handshake);
     let mut connections = JoinSet::new();
-    while let Some((stream, address)) = accept(&listener, &mut connections, &end.stop).await {
+    let (failed_accepts, other_names) = (WarningRate::default(), Arc::new(WarningRate::default()));
+    while let Some((stream, address)) = accept(&listener, &mut connections, &failed_accepts, &end.stop).await {
         let Some(peer) = places.admit(address.ip()) else {
             tracing::debug!(%address, "webhook connection refused: all places are taken by reviews");
             continue;
@@ -103,6 +105,7 @@ pub(crate) async fn serve(
             bounds,
             end: end.clone(),
             peer,
+            other_names: Arc::clone(&other_names),
         };
         connections.spawn(connection.run(stream, tls.clone(), failed_handshakes.clone()));
     }
@@ -114,6 +117,7 @@ pub(crate) async fn serve(
 async fn accept(
     listener: &TcpListener,
     connections: &mut JoinSet<()>,
+    failed: &WarningRate,
     stop: &CancellationToken,
 ) -> Option<(TcpStream, SocketAddr)> {
     loop {
@@ -123,7 +127,9 @@ async fn accept(
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => return Some(accepted),
                 Err(error) => {
-                    tracing::warn!(%error, "no webhook connection can be accepted; it is tried again");
+                    if let Some(suppressed) = failed.admit() {
+                        tracing::warn!(%error, suppressed, "no webhook connection can be accepted; it is tried again");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -136,6 +142,8 @@ struct Connection {
     bounds: Bounds,
     end: End,
     peer: Arc<Peer>,
+    /// Clients with certificates of other names.
+    other_names: Arc<WarningRate>,
 }
 
 impl Connection {
@@ -149,7 +157,12 @@ impl Connection {
             Ok(Ok(stream)) if tls.admits(stream.get_ref().1.peer_certificates()) => self.serve(stream).await,
             Ok(Ok(_)) => {
                 failed.inc();
-                tracing::warn!("webhook client has a certificate of another name than --webhook-client-name says");
+                if let Some(suppressed) = self.other_names.admit() {
+                    tracing::warn!(
+                        suppressed,
+                        "webhook client has a certificate of another name than --webhook-client-name says"
+                    );
+                }
             }
             Ok(Err(error)) => {
                 failed.inc();
@@ -262,5 +275,18 @@ where
         self.peer.asks();
         request.extensions_mut().insert(Arc::clone(&self.peer));
         self.router.call(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_connection_stays_open_for_longer_than_clients_keep_theirs() {
+        assert!(
+            IDLE >= Duration::from_secs(100),
+            "{IDLE:?}: Go's clients keep theirs for 90 s"
+        );
     }
 }

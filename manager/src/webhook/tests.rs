@@ -10,6 +10,7 @@ mod manifests;
 mod reviews;
 mod stand;
 mod transport;
+mod warnings;
 
 pub(crate) use client::Client;
 pub(crate) use stand::configuration;

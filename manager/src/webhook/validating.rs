@@ -7,8 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{Reviewer, neighbours};
 use crate::Findings;
-use crate::api::ShardingConfig;
-use crate::validate::{Object, read, validate_with};
+use crate::validate::{Object, read, validate_with, warn_of_new};
 
 type Request = AdmissionRequest<DynamicObject>;
 
@@ -20,13 +19,17 @@ pub(super) async fn review(reviewer: &Reviewer, request: &Request) -> AdmissionR
     let Some(document) = judged(request) else {
         return response;
     };
-    let findings = validate_with(&document, &reviewer.keys);
+    let mut findings = validate_with(&document, &reviewer.keys);
     if !findings.is_accepted() {
         return refused(request, response, &findings);
     }
+    let object = read(&document).ok();
+    if let Some(object) = object.as_ref().filter(|_| request.operation == Operation::Create) {
+        warn_of_new(object, &mut findings);
+    }
     let mut warnings: Vec<String> = told(&findings);
-    if let Some(config) = shard(&document) {
-        warnings.extend(neighbours::warnings(reviewer, config).await);
+    if let Some(Object::ShardingConfig(config)) = object {
+        warnings.extend(neighbours::warnings(reviewer, *config).await);
     }
     response.warnings = (!warnings.is_empty()).then_some(warnings);
     response
@@ -63,13 +66,6 @@ fn meant(object: &DynamicObject) -> Map<String, Value> {
     let mut fields = object.data.as_object().cloned().unwrap_or_default();
     fields.remove("status");
     fields
-}
-
-fn shard(document: &Value) -> Option<ShardingConfig> {
-    match read(document) {
-        Ok(Object::ShardingConfig(config)) => Some(*config),
-        _ => None,
-    }
 }
 
 fn refused(request: &Request, response: AdmissionResponse, findings: &Findings) -> AdmissionResponse {

@@ -43,6 +43,12 @@ impl<'a> RuleCounters<'a> {
         number
     }
 
+    /// Whether the rule has fired as often as it may.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        let max = self.rule.limits.max_count.map(u64::from);
+        max.is_some_and(|max| self.add_to_counter("f", 0, None).is_some_and(|fired| fired >= max))
+    }
+
     /// Milliseconds since the first match, which may be this one.
     pub(crate) fn elapsed_ms(&self) -> u64 {
         let key = self.state_key("t");

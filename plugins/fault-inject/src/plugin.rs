@@ -96,12 +96,14 @@ impl FaultInject {
     }
 }
 
-/// The acts that a rule chooses, after counting the request and checking selection and times.
+/// What a rule wants to do, after it has been counted and its selection and times are kept. A rule that has done enough counts nothing: no request
+/// that comes later can be hit.
 fn choose_acts<'a>(rule: &'a Rule, counters: &RuleCounters<'_>, req: &dyn Request, seed: u64) -> Vec<Chosen<'a>> {
-    let number = counters.count_match();
+    if counters.is_exhausted() {
+        return Vec::new();
+    }
     let elapsed_ms = if rule.is_timed() { counters.elapsed_ms() } else { 0 };
-    let is_over = rule.limits.max_duration_ms.is_some_and(|max| elapsed_ms >= max);
-    if is_over || !rule.select.selects_request(number) {
+    if rule.is_over(elapsed_ms) || !rule.select.selects_request(counters.count_match()) {
         return Vec::new();
     }
     rule.choose_acts(req, elapsed_ms, || counters.draw_for(seed, &Subject::from_request(req)))

@@ -128,7 +128,17 @@ impl Rule {
         self.limits.max_duration_ms.is_some() || matches!(self.plan, RulePlan::Stages { .. })
     }
 
-    /// The acts on a request, this many milliseconds after the first match. Calls `draw` at most once.
+    /// Whether nothing can happen any more, so many milliseconds after the first match.
+    pub(crate) fn is_over(&self, elapsed_ms: u64) -> bool {
+        let is_past = |end: u64| elapsed_ms >= end;
+        let last_stage = match &self.plan {
+            RulePlan::Stages { stages, again_ms: None } => stages.last().map(|stage| u64::from(stage.until_ms)),
+            _ => None,
+        };
+        self.limits.max_duration_ms.is_some_and(is_past) || last_stage.is_some_and(is_past)
+    }
+
+    /// What happens to a request, so many milliseconds after the first match. `draw` is asked at most once.
     pub(crate) fn choose_acts(
         &self,
         req: &dyn Request,

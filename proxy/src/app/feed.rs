@@ -2,16 +2,18 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ctrlmesh_contract::names::readiness::{AWAIT_ENTRY, FIRST_CHAIN};
 use ctrlmesh_contract::status::Pod;
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::prepare;
-use crate::chain::{self, ChainHandle, Labels, Past, Place, Prepare, Required, Source, Timing};
+use super::{make_room, prepare};
+use crate::chain::{self, ChainHandle, Labels, MakeRoom, Past, Place, Prepare, Required, Source, Timing};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::readiness::{Guard, Readiness};
@@ -66,7 +68,8 @@ pub(super) fn start(
             shared.chain.follow_another();
             shared.ledger.inherit();
         }
-        let source = Source::new(place(settings, directory)?, host(settings, shared)?, past);
+        let room = room_maker(workers.clone(), Timing::default().prepare);
+        let source = Source::new(place(settings, directory)?, host(settings, shared, room)?, past);
         let tell: Prepare = Arc::new(move |snapshot| {
             let workers = workers.clone();
             Box::pin(async move { prepare(&workers, &snapshot).await })
@@ -113,7 +116,18 @@ fn place(settings: &Settings, directory: &Path) -> Result<Place, Error> {
     })
 }
 
-fn host(settings: &Settings, shared: &Shared) -> Result<chain::Host, Error> {
+/// For the thread that builds chains, which may block.
+fn room_maker(workers: Vec<mpsc::Sender<Order>>, limit: Duration) -> MakeRoom {
+    let runtime = tokio::runtime::Handle::current();
+    Arc::new(move |kept| {
+        let made = runtime.block_on(async { timeout(limit, make_room(&workers, kept.clone())).await });
+        if made.is_err() {
+            tracing::warn!("workers are too busy to make room for a new chain");
+        }
+    })
+}
+
+fn host(settings: &Settings, shared: &Shared, make_room: MakeRoom) -> Result<chain::Host, Error> {
     let program = std::env::current_exe().map_err(Error::Thread)?;
     let compiler = Compiler::new(CompileMode::Child { program }, settings.cache_dir.as_deref())?;
     let info = InstanceInfo {
@@ -129,5 +143,6 @@ fn host(settings: &Settings, shared: &Shared) -> Result<chain::Host, Error> {
         compiling: shared.chain.compiling().clone(),
         retirements: shared.chain.retirements().clone(),
         workers: usize::from(settings.workers),
+        make_room,
     })
 }

@@ -20,6 +20,9 @@ use super::retirement::Retirements;
 use super::snapshot::{Entry, EntryId, Snapshot};
 use crate::wasm::{self, Compiler, Engine, EntryConfig, Instance, InstanceInfo, StateStore};
 
+/// Has worker threads end the instances of all entries but these. Blocks until they have; the caller must not wait for ever.
+pub type MakeRoom = Arc<dyn Fn(&BTreeSet<EntryId>) + Send + Sync>;
+
 /// What plugins are loaded with.
 pub struct Host {
     /// The process's engine.
@@ -36,6 +39,8 @@ pub struct Host {
     pub retirements: Retirements,
     /// Threads that run an instance of each entry.
     pub workers: usize,
+    /// Called when a plugin can't be compiled or tried beside the instances that are there.
+    pub make_room: MakeRoom,
 }
 
 impl Host {
@@ -59,9 +64,10 @@ impl Host {
             });
         }
         let compiling = self.compiling.begin(self.to_compile(&selected, previous));
+        let kept = kept(&selected, previous);
         let entries = selected
             .into_iter()
-            .map(|entry| self.entry(entry, version, previous.entry(&entry.name), &compiling))
+            .map(|entry| self.entry(entry, version, previous.entry(&entry.name), &kept, &compiling))
             .collect::<Result<Vec<_>, _>>()?;
         drop(compiling);
         self.check_memory(&entries)?;
@@ -77,7 +83,7 @@ impl Host {
     }
 
     /// Whether the entries' instances, as they are at first, could be there at once. Those that run now may be in their way, but
-    /// they can go: `Instances::prepare`.
+    /// they can go: [`Host::make_room`] while the chain is built, `Instances::prepare` afterwards.
     fn check_memory(&self, entries: &[Arc<Entry>]) -> Result<(), Error> {
         let code: BTreeMap<_, _> = entries
             .iter()
@@ -111,6 +117,7 @@ impl Host {
         wanted: &ctrlmesh_contract::Entry,
         version: &Version,
         previous: Option<&Arc<Entry>>,
+        kept: &BTreeSet<EntryId>,
         compiling: &CompileBatch<'_>,
     ) -> Result<Arc<Entry>, Error> {
         if let Some(previous) = previous.filter(|previous| runs_the_same(wanted, previous)) {
@@ -120,7 +127,15 @@ impl Host {
             return Ok(Arc::new(moved(previous, wanted)));
         }
         let bytes = version.plugin(&wanted.name, &wanted.plugin)?;
-        self.start(wanted, &bytes, compiling).map(Arc::new)
+        let started = self.start(wanted, &bytes, compiling).or_else(|error| {
+            if !error.is_want_of_memory() {
+                return Err(error);
+            }
+            tracing::info!(%error, "ending plugin instances that the new chain does not keep, to make room for it");
+            (self.make_room)(kept);
+            self.start(wanted, &bytes, compiling)
+        });
+        started.map(Arc::new)
     }
 
     /// Loads a plugin and asks it what it thinks of its settings.
@@ -170,6 +185,15 @@ impl Host {
             retirement: self.retirements.guard(),
         })
     }
+}
+
+/// The entries whose live instances go on in the new chain.
+fn kept(selected: &[&ctrlmesh_contract::Entry], previous: &Snapshot) -> BTreeSet<EntryId> {
+    let running = selected.iter().filter_map(|wanted| {
+        let running = previous.entry(&wanted.name)?;
+        runs_the_same(wanted, running).then_some(running.id)
+    });
+    running.collect()
 }
 
 /// Whether live instances of an entry can go on as those of the wanted one.

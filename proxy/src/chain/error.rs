@@ -190,6 +190,20 @@ impl Error {
         }
     }
 
+    /// Whether other plugins' instances have the memory that this needs.
+    pub(crate) const fn is_want_of_memory(&self) -> bool {
+        matches!(
+            self,
+            Self::Plugin {
+                source: wasm::Error::CompileMemory { is_contended: true, .. } | wasm::Error::CodeMemory { .. },
+                ..
+            } | Self::Configure {
+                source: wasm::Fault::ProcessMemory { .. },
+                ..
+            }
+        )
+    }
+
     /// Whether trying the same files again may end otherwise.
     pub(crate) const fn is_transient(&self) -> bool {
         match self {

@@ -116,6 +116,11 @@ impl Snapshot {
         &self.entries
     }
 
+    /// Whether the entry is one of this chain's.
+    pub(crate) fn has(&self, id: EntryId) -> bool {
+        self.entries.iter().any(|entry| entry.id == id)
+    }
+
     /// Whether one of the entries has this name, or with a slash at its end, one below it.
     pub(super) fn has_entry(&self, name: &str) -> bool {
         let is_below = |entry: &str| name.ends_with('/') && entry.starts_with(name);

@@ -105,6 +105,7 @@ fn host() -> Host {
         compiling: CompileProgress::default(),
         retirements: Retirements::default(),
         workers: 2,
+        make_room: Arc::new(|_| {}),
     }
 }
 

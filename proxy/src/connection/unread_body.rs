@@ -15,7 +15,8 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
-use super::{Connection, HEAD_TIMEOUT, activity};
+use super::{Connection, HEAD_TIMEOUT, STREAM_WINDOW, activity};
+use crate::request_memory::OverBound;
 
 /// Bytes that are discarded at most, as by Go's servers: beyond them a new connection costs less.
 const MAX_DISCARDED: u64 = 256 << 10;
@@ -25,6 +26,8 @@ pub(crate) struct IncomingBody {
     incoming: Option<Incoming>,
     /// `None`: HTTP/2, which resets the stream alone; or the body is over.
     guard: Option<Guard>,
+    /// What may have arrived of it and was not read, until it is over.
+    arriving: Option<Arriving>,
 }
 
 struct Guard {
@@ -47,8 +50,45 @@ impl IncomingBody {
                     request: connection.activity.begin(),
                     awaits_continue,
                 }),
+                arriving: None,
             }
         })
+    }
+
+    /// Holds as much memory as may arrive of it before it is read, until it is over.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub(crate) fn hold(&mut self, connection: &Rc<Connection>) -> Result<(), OverBound> {
+        if self.is_end_stream() {
+            return Ok(());
+        }
+        let length = self.size_hint().upper().and_then(|length| usize::try_from(length).ok());
+        let window = length.map_or(STREAM_WINDOW as usize, |length| length.min(STREAM_WINDOW as usize));
+        self.arriving = Some(Arriving::begin(connection, window)?);
+        Ok(())
+    }
+}
+
+/// The window of a body that is arriving.
+struct Arriving {
+    connection: Rc<Connection>,
+    window: usize,
+}
+
+impl Arriving {
+    fn begin(connection: &Rc<Connection>, window: usize) -> Result<Self, OverBound> {
+        connection.begin_arriving(window)?;
+        Ok(Self {
+            connection: Rc::clone(connection),
+            window,
+        })
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.connection.end_arriving(self.window);
     }
 }
 
@@ -67,6 +107,9 @@ impl Body for IncomingBody {
         let frame = ready!(Pin::new(incoming).poll_frame(cx));
         if !matches!(frame, Some(Ok(_))) {
             this.guard = None;
+        }
+        if !matches!(frame, Some(Ok(_))) || this.is_end_stream() {
+            this.arriving = None;
         }
         Poll::Ready(frame)
     }

@@ -217,6 +217,26 @@ fn a_parameter_that_the_api_server_does_not_read_is_the_plugins_mistake() {
     }
 }
 
+/// An eviction deletes by the options of its body; of its query the API server reads those of a create.
+#[test]
+fn delete_options_in_the_query_of_an_eviction_are_the_plugins_mistake() {
+    let eviction = "/api/v1/namespaces/n/pods/p/eviction";
+    for name in [
+        "gracePeriodSeconds",
+        "propagationPolicy",
+        "orphanDependents",
+        "ignoreStoreReadErrorWithClusterBreakingPotential",
+    ] {
+        let error = set_query("POST", eviction, name, "1").unwrap_err();
+        assert!(error.starts_with(&format!("plugin set-query {name}")), "{error}");
+        assert!(set_query("POST", "/apis/g/v1/namespaces/n/pods/p/eviction", name, "1").is_ok());
+    }
+    assert_eq!(
+        set_query("POST", eviction, "dryRun", "All"),
+        Ok(Some(format!("{eviction}?dryRun=All")))
+    );
+}
+
 #[test]
 fn options_of_a_delete_are_kept_for_its_body() {
     let options = |method: &str, edit: RequestEdit| {

@@ -89,8 +89,8 @@ impl ApiServer {
         Some(addresses)
     }
 
-    /// Looks the name up again and again until `stop`.
-    pub(super) async fn follow(&self, stop: CancellationToken) {
+    /// Looks the name up again and again until `stop`. `on_news`: there is an address that it did not have lately.
+    pub(super) async fn follow(&self, stop: CancellationToken, on_news: impl Fn()) {
         if self.host.parse::<IpAddr>().is_ok() {
             return;
         }
@@ -102,26 +102,36 @@ impl ApiServer {
             }
             let lookup = tokio::net::lookup_host((self.host.as_str(), self.port));
             match tokio::time::timeout(LOOKUP, lookup).await {
-                Ok(Ok(found)) => self.note(found.map(|address| address.ip().to_canonical())),
+                Ok(Ok(found)) => {
+                    if self.note(found.map(|address| address.ip().to_canonical())) {
+                        on_news();
+                    }
+                }
                 Ok(Err(error)) => tracing::debug!(%error, host = self.host, "the API server's name can't be looked up"),
                 Err(_) => tracing::debug!(host = self.host, "the API server's name is not looked up in time"),
             }
         }
     }
 
-    fn note(&self, found: impl Iterator<Item = IpAddr>) {
+    fn note(&self, found: impl Iterator<Item = IpAddr>) -> bool {
         let now = Instant::now();
         let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
-        seen.extend(found.map(|address| (address, now)));
+        let mut is_news = false;
+        for address in found {
+            is_news |= seen.insert(address, now).is_none();
+        }
         seen.retain(|_, last| now.duration_since(*last) < MEMORY);
+        is_news
     }
 
-    /// It says that it is at these places.
-    pub(super) fn note_advertised(&self, places: impl IntoIterator<Item = Place>) {
+    /// It says that it is at these places. Whether one of them is new.
+    pub(super) fn note_advertised(&self, places: impl IntoIterator<Item = Place>) -> bool {
+        let mut is_news = false;
         let now = Instant::now();
         let mut advertised = self.advertised.write().unwrap_or_else(PoisonError::into_inner);
         for place in places {
             if advertised.insert(place.clone(), now).is_none() {
+                is_news = true;
                 tracing::info!(%place, "the API server advertises this address; external requests may not reach it");
             }
         }
@@ -130,9 +140,10 @@ impl ApiServer {
                 .iter()
                 .min_by_key(|(_, last)| **last)
                 .map(|(place, _)| place.clone());
-            let Some(oldest) = oldest else { return };
+            let Some(oldest) = oldest else { break };
             advertised.remove(&oldest);
         }
+        is_news
     }
 
     #[cfg(test)]

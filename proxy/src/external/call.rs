@@ -9,13 +9,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ctrlmesh_wire::Verb;
+use http::header::HOST;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
 
-use super::destination::{Destination, ENDPOINT, Way};
+use super::destination::{Destination, DestinationError, ENDPOINT, Way};
 use super::{External, edit, tunnel};
 use crate::body::{BoxBody, ClientBody, RequestBody};
 use crate::chain::MatchQuery;
@@ -50,13 +51,17 @@ pub(crate) async fn handle(
     connection: Rc<Connection>,
     request: Request<IncomingBody>,
 ) -> Answer {
-    let (mut parts, incoming) = request.into_parts();
+    let (mut parts, mut incoming) = request.into_parts();
     let accept = Accept::of(&parts.headers);
     let way = Way::of(&parts.method, &parts.headers);
-    let read = Destination::read(way, &parts.uri, &parts.headers);
+    let read = match parts.version == Version::HTTP_11 && !parts.headers.contains_key(HOST) {
+        true => Err(DestinationError::NoHost),
+        false => Destination::read(way, &parts.uri, &parts.headers),
+    };
     let uri = read.as_ref().map_or(&parts.uri, |destination| &destination.uri);
     let record = Record::new(&worker.metrics, Class::External(way), parts.method.clone(), uri.clone());
-    if let Err(error) = record.set_place(connection.begin_request(), head_size(&parts.uri, &parts.headers)) {
+    let held = record.set_place(connection.begin_request(), head_size(&parts.uri, &parts.headers));
+    if let Err(error) = held.and_then(|()| incoming.hold(&connection)) {
         return Ok(answer(&record, &accept, Reply::over_bound(error, true)));
     }
     let destination = match read {
@@ -201,7 +206,7 @@ impl Call {
         *request.headers_mut() = headers;
         *request.uri_mut() = target.map_or_else(|| self.destination.uri.clone(), Uri::from);
         let sent = Instant::now();
-        let sending = upstream.send(request).await;
+        let sending = upstream.send_within(request, Some(self.record.clone())).await;
         let mut response = sending.map_err(|error| self.failed(&error, is_repeatable))?;
         headers::strip_forwarded(response.headers_mut());
         // The client's protocol is its own, whatever the target speaks.

@@ -89,6 +89,8 @@ pub(crate) enum DestinationError {
     Port,
     #[error("more than one Host header")]
     ManyHosts,
+    #[error("no Host header, which HTTP/1.1 requires (RFC 9112 §3.2)")]
+    NoHost,
     #[error("the URL is longer than {limit} bytes")]
     TooLong { limit: usize },
 }

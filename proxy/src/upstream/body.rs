@@ -4,11 +4,11 @@
 
 use std::{
     pin::Pin,
+    rc::Rc,
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
-use h2::RecvStream;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio_util::task::AbortOnDropHandle;
@@ -18,6 +18,7 @@ use super::{
     http1::Lease,
     http2::Slot,
     pool::Open,
+    unread::Answer,
     upload::Upload,
 };
 
@@ -31,7 +32,7 @@ pub struct UpstreamBody(Kind);
 #[derive(Debug)]
 enum Kind {
     Http2 {
-        stream: RecvStream,
+        answer: Rc<Answer>,
         /// A request body that the server answered before it had all of it.
         upload: Option<Box<Upload>>,
         /// Freed as soon as the stream is over.
@@ -52,10 +53,10 @@ enum Kind {
 }
 
 impl UpstreamBody {
-    pub(super) fn http2(stream: RecvStream, upload: Option<Upload>, slot: Slot) -> Self {
-        let over = upload.is_none() && stream.is_end_stream();
+    pub(super) fn http2(answer: Rc<Answer>, upload: Option<Upload>, slot: Slot) -> Self {
+        let over = upload.is_none() && answer.is_over();
         Self(Kind::Http2 {
-            stream,
+            answer,
             upload: upload.map(Box::new),
             slot: (!over).then_some(slot),
             ended: over,
@@ -89,7 +90,7 @@ impl Body for UpstreamBody {
         match &mut self.get_mut().0 {
             Kind::Http2 { ended: true, .. } => Poll::Ready(None),
             Kind::Http2 {
-                stream,
+                answer,
                 upload,
                 slot,
                 ended,
@@ -97,7 +98,7 @@ impl Body for UpstreamBody {
                 if upload.as_mut().is_some_and(|upload| upload.poll(cx).is_ready()) {
                     *upload = None;
                 }
-                let frame = ready!(poll_stream(stream, cx));
+                let frame = ready!(answer.poll_frame(cx));
                 if !matches!(&frame, Some(Ok(frame)) if frame.is_data()) {
                     *ended = true;
                     *slot = None;
@@ -122,8 +123,8 @@ impl Body for UpstreamBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Http2 {
-                stream, upload, ended, ..
-            } => *ended || (upload.is_none() && stream.is_end_stream()),
+                answer, upload, ended, ..
+            } => *ended || (upload.is_none() && answer.is_over()),
             Kind::Http1 { incoming, .. } | Kind::Alone { incoming, .. } => incoming.is_end_stream(),
         }
     }
@@ -140,25 +141,4 @@ impl Body for UpstreamBody {
 
 fn broken(error: hyper::Error) -> BoxError {
     BodyError::Broken { source: error.into() }.into()
-}
-
-fn poll_stream(stream: &mut RecvStream, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-    let failed = |error: h2::Error| Some(Err(BodyError::from(error).into()));
-    loop {
-        match ready!(stream.poll_data(cx)) {
-            // Go's servers end a response with an empty frame.
-            Some(Ok(data)) if data.is_empty() => {}
-            Some(Ok(data)) => {
-                // Fails only if the stream is over, when no window is needed.
-                let _ = stream.flow_control().release_capacity(data.len());
-                return Poll::Ready(Some(Ok(Frame::data(data))));
-            }
-            Some(Err(error)) => return Poll::Ready(failed(error)),
-            None => break,
-        }
-    }
-    match ready!(stream.poll_trailers(cx)) {
-        Ok(trailers) => Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers)))),
-        Err(error) => Poll::Ready(failed(error)),
-    }
 }

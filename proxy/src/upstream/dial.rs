@@ -2,13 +2,17 @@
 //! other.
 //!
 //! Guarantees: what the gate has looked at is what is connected to; the name is not resolved a second time in between, so a
-//! DNS server that changes its mind gains nothing.
+//! DNS server that changes its mind gains nothing. A socket is closed when the gate is looked at again and refuses its address.
 
 use std::{
+    collections::HashMap,
     io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -20,6 +24,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout, timeout_at},
 };
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{error::ConnectError, limits::Limits};
 
@@ -41,6 +46,40 @@ type Judge = Box<dyn Fn(&str, SocketAddr) -> Result<(), String> + Send + Sync>;
 pub(crate) struct Gate {
     judge: Judge,
     lookups: Arc<Semaphore>,
+    open: Arc<OpenSockets>,
+}
+
+/// Sockets that were let through a gate.
+#[derive(Default)]
+struct OpenSockets {
+    next: AtomicU64,
+    by_id: Mutex<HashMap<u64, OpenSocket>>,
+}
+
+struct OpenSocket {
+    host: String,
+    address: SocketAddr,
+    closed: CancellationToken,
+}
+
+/// The socket's side of an [`OpenSocket`].
+struct Admission {
+    id: u64,
+    open: Arc<OpenSockets>,
+    closed: Pin<Box<WaitForCancellationFutureOwned>>,
+    is_closed: CancellationToken,
+}
+
+impl OpenSockets {
+    fn by_id(&self) -> MutexGuard<'_, HashMap<u64, OpenSocket>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.open.by_id().remove(&self.id);
+    }
 }
 
 impl Gate {
@@ -49,7 +88,37 @@ impl Gate {
         Self {
             judge: Box::new(judge),
             lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
+            open: Arc::default(),
         }
+    }
+
+    /// Closes open sockets whose addresses are refused by now.
+    pub(crate) fn check_open_sockets(&self) {
+        for socket in self.open.by_id().values() {
+            if let Err(why) = (self.judge)(&socket.host, socket.address) {
+                tracing::info!(why, "closing a connection to an address that is out of reach by now");
+                socket.closed.cancel();
+            }
+        }
+    }
+
+    /// Notes an open socket. The address is judged again, since what is refused may have changed while it was connected to.
+    fn admit(&self, host: &str, address: SocketAddr) -> Result<Admission, ConnectError> {
+        let closed = CancellationToken::new();
+        let admission = Admission {
+            id: self.open.next.fetch_add(1, Ordering::Relaxed),
+            open: Arc::clone(&self.open),
+            closed: Box::pin(closed.clone().cancelled_owned()),
+            is_closed: closed.clone(),
+        };
+        let socket = OpenSocket {
+            host: host.to_owned(),
+            address,
+            closed,
+        };
+        self.open.by_id().insert(admission.id, socket);
+        self.check(host, &[address])?;
+        Ok(admission)
     }
 
     fn check(&self, host: &str, addresses: &[SocketAddr]) -> Result<(), ConnectError> {
@@ -73,17 +142,39 @@ impl std::fmt::Debug for Gate {
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: TcpStream,
+    /// `None`: there was no gate.
+    admission: Option<Admission>,
     _place: Option<OwnedSemaphorePermit>,
+}
+
+impl std::fmt::Debug for Admission {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Admission")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+fn out_of_reach() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "its address is out of reach by now")
 }
 
 impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if let Some(admission) = &mut self.admission
+            && admission.closed.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(out_of_reach()));
+        }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.is_closed() {
+            return Poll::Ready(Err(out_of_reach()));
+        }
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -104,7 +195,17 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.is_closed() {
+            return Poll::Ready(Err(out_of_reach()));
+        }
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+}
+
+impl Socket {
+    fn is_closed(&self) -> bool {
+        let admission = self.admission.as_ref();
+        admission.is_some_and(|admission| admission.is_closed.is_cancelled())
     }
 }
 
@@ -122,7 +223,16 @@ pub(crate) async fn dial(host: &str, port: u16, gate: Option<&Gate>, limits: &Li
         gate.check(host, &addresses)?;
     }
     let stream = connect(host, &addresses, deadline).await?;
-    Ok(Socket { stream, _place: place })
+    let admission = match (gate, stream.peer_addr()) {
+        (Some(gate), Ok(address)) => Some(gate.admit(host, address)?),
+        // It is broken already: whoever uses it is told.
+        (Some(_), Err(_)) | (None, _) => None,
+    };
+    Ok(Socket {
+        stream,
+        admission,
+        _place: place,
+    })
 }
 
 async fn resolve(host: &str, port: u16, gate: Option<&Gate>) -> Result<Vec<SocketAddr>, ConnectError> {

@@ -233,6 +233,9 @@ pub enum BodyError {
         #[source]
         source: h2::Error,
     },
+    /// Nobody read it, and others were not read either.
+    #[error("the response was given up: it was not read for too long while others waited to be read")]
+    Unread,
     /// The connection broke.
     #[error("the connection broke during the response: {source}")]
     Broken {

@@ -30,6 +30,7 @@ use super::{
     keepalive::{Heard, Keepalive},
     limits::Limits,
     request::RequestBody,
+    unread::UnreadAnswers,
     upload::{Upload, Uploaded},
 };
 
@@ -62,6 +63,7 @@ pub(super) struct Connection {
     answered: Cell<u64>,
     idle_since: Cell<Instant>,
     pub(super) generation: u64,
+    unread: Rc<UnreadAnswers>,
     pool: Weak<Upstream>,
 }
 
@@ -90,6 +92,7 @@ pub(super) async fn establish(
     let io = Heard {
         io: stream,
         heard: Rc::clone(&heard),
+        unread: Rc::clone(&limits.unread),
     };
     let (send, mut driver) = builder(limits)
         .handshake(io)
@@ -108,6 +111,7 @@ pub(super) async fn establish(
         answered: Cell::new(0),
         idle_since: Cell::new(Instant::now()),
         generation,
+        unread: Rc::clone(&limits.unread),
         pool: Rc::downgrade(pool),
     });
     let keepalive = Keepalive {
@@ -229,7 +233,8 @@ impl Slot {
                 self.connection
                     .answered
                     .set(self.connection.answered.get().saturating_add(1));
-                Ok(response.map(|body| UpstreamBody::http2(body, upload, self)))
+                let unread = Rc::clone(&self.connection.unread);
+                Ok(response.map(|body| UpstreamBody::http2(unread.track(body), upload, self)))
             }
             Err(error) => Err(self.failure(error)),
         }

@@ -17,6 +17,8 @@ use tokio::{
     time::{Instant, interval_at, timeout},
 };
 
+use super::unread::UnreadAnswers;
+
 /// Pings a server, and judges its silence.
 pub(super) struct Keepalive {
     pub(super) pings: PingPong,
@@ -55,19 +57,22 @@ impl Keepalive {
     }
 }
 
-/// Notes that something was read.
+/// Notes that something was read, and how much.
 #[derive(Debug)]
 pub(super) struct Heard<T> {
     pub(super) io: T,
     pub(super) heard: Rc<Cell<bool>>,
+    pub(super) unread: Rc<UnreadAnswers>,
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let result = Pin::new(&mut self.io).poll_read(cx, buf);
-        if buf.filled().len() > before {
+        let more = buf.filled().len().saturating_sub(before);
+        if more > 0 {
             self.heard.set(true);
+            self.unread.arrived(more);
         }
         result
     }

@@ -2,12 +2,14 @@
 //!
 //! Leaves the enforcing to `pool.rs`, `http2.rs` and `http1.rs`.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::ConnectError;
+use super::unread::UnreadAnswers;
 
 /// Bounds of one [`Upstream`](super::Upstream), that is: of one worker thread.
 #[derive(Debug, Clone)]
@@ -51,7 +53,7 @@ pub struct Limits {
     /// The same for all responses of a connection together.
     ///
     /// 64 MiB: as many streams as a connection carries, each with its window full because its client has stopped
-    /// reading, leave the others room. Go's client takes 1 GiB; here it bounds the memory.
+    /// reading, leave the others room. Go's client takes 1 GiB. What is really held is bounded by `unread`.
     pub connection_window: u32,
     /// Bytes of a request body kept so that a request which the server refused unseen can be sent again.
     ///
@@ -60,6 +62,8 @@ pub struct Limits {
     /// Speak HTTP/2 to an `http://` server without asking (prior knowledge). For benchmarks and tests: a plain
     /// `kubectl proxy` or test server speaks HTTP/1.1.
     pub http2_prior_knowledge: bool,
+    /// Bounds what all responses together hold that nobody reads. Share it between all that one worker thread connects to.
+    pub unread: Rc<UnreadAnswers>,
     /// One for each socket that may be open, shared by all threads; `None`: as many as there are connections.
     pub sockets: Option<Arc<Semaphore>>,
 }
@@ -92,6 +96,7 @@ impl Default for Limits {
             connection_window: 64 << 20,
             replay_buffer: 256 << 10,
             http2_prior_knowledge: false,
+            unread: Rc::default(),
             sockets: None,
         }
     }

@@ -7,7 +7,8 @@
 
 use std::{
     cell::{Cell, RefCell},
-    pin::pin,
+    future::poll_fn,
+    pin::{Pin, pin},
     rc::{Rc, Weak},
     sync::Arc,
     time::Duration,
@@ -27,6 +28,7 @@ use super::{
     http1::{self, Lease, Parked},
     http2::{self, Connection, Established, Slot},
     keepalive::Keepalive,
+    unread::UnreadAnswers,
 };
 
 /// How many streams a connection will take, as long as no server has told: kube-apiserver's default.
@@ -271,8 +273,9 @@ async fn run(upstream: Weak<Upstream>, own: Rc<Cell<Option<AbortHandle>>>) {
             } = *established;
             pool.pool.expected.set(Some(connection.limit()));
             pool.pool.shared.borrow_mut().push(connection);
+            let unread = Rc::clone(&pool.limits.unread);
             drop((opening, pool));
-            drive_http2(driver, keepalive, own.take()).await;
+            drive_http2(driver, keepalive, &unread, own.take()).await;
         }
         Greeted::Http1(unused, drive) => {
             pool.pool.expected.set(Some(1));
@@ -288,7 +291,12 @@ async fn run(upstream: Weak<Upstream>, own: Rc<Cell<Option<AbortHandle>>>) {
 }
 
 /// Runs until the connection ends, or the server is found dead and the task ends itself.
-async fn drive_http2(driver: http2::Driver, keepalive: Keepalive, own: Option<AbortHandle>) {
+async fn drive_http2(
+    mut driver: http2::Driver,
+    keepalive: Keepalive,
+    unread: &UnreadAnswers,
+    own: Option<AbortHandle>,
+) {
     // A task of its own, so that the driver need not look at timers each time it is woken.
     let _watch = AbortOnDropHandle::new(tokio::task::spawn_local(async move {
         keepalive.until_dead().await;
@@ -297,7 +305,12 @@ async fn drive_http2(driver: http2::Driver, keepalive: Keepalive, own: Option<Ab
             task.abort();
         }
     }));
-    if let Err(error) = driver.await {
+    let driven = poll_fn(|cx| {
+        let driven = Pin::new(&mut driver).poll(cx);
+        unread.bound();
+        driven
+    });
+    if let Err(error) = driven.await {
         tracing::debug!(%error, "HTTP/2 connection to a server ended");
     }
 }

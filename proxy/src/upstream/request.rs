@@ -5,6 +5,7 @@
 use std::{
     collections::VecDeque,
     pin::Pin,
+    rc::Rc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -95,6 +96,20 @@ impl Head {
 
 type Source = Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>;
 
+/// Frames below this size are copied when they are kept: each of them would keep the whole buffer that it was read into.
+const SMALL_FRAME: usize = 4 << 10;
+
+/// What a frame that is kept costs besides its bytes.
+const FRAME_OVERHEAD: usize = 128;
+
+/// Room for bytes that are kept to be sent again. They are dispensable: without room the request can't be repeated, and goes on.
+pub trait ReplayRoom {
+    /// Whether there was room for so many bytes more.
+    fn take(&self, bytes: usize) -> bool;
+    /// So many of them are kept no more.
+    fn give_back(&self, bytes: usize);
+}
+
 /// A request body that can be sent again as long as it stays small.
 pub(super) struct RequestBody {
     source: Source,
@@ -104,6 +119,10 @@ pub(super) struct RequestBody {
     kept_trailers: Option<HeaderMap>,
     kept_bytes: usize,
     keep_at_most: usize,
+    /// `None`: as much as `keep_at_most` says.
+    room: Option<Rc<dyn ReplayRoom>>,
+    /// Bytes of `room`.
+    taken: usize,
     /// What of `kept` this attempt still has to send.
     replay: VecDeque<Bytes>,
     replay_trailers: Option<HeaderMap>,
@@ -119,7 +138,7 @@ impl std::fmt::Debug for RequestBody {
 
 impl RequestBody {
     /// `None` for a body that is empty: those requests need neither a box nor a second frame.
-    pub(super) fn new<B>(body: B, keep_at_most: usize) -> Option<Box<Self>>
+    pub(super) fn new<B>(body: B, keep_at_most: usize, room: Option<Rc<dyn ReplayRoom>>) -> Option<Box<Self>>
     where
         B: Body<Data = Bytes> + 'static,
         B::Error: Into<BoxError>,
@@ -134,6 +153,8 @@ impl RequestBody {
             kept_trailers: None,
             kept_bytes: 0,
             keep_at_most,
+            room,
+            taken: 0,
             replay: VecDeque::new(),
             replay_trailers: None,
         }))
@@ -151,11 +172,37 @@ impl RequestBody {
 
     fn keep(&mut self, data: &Bytes) {
         self.kept_bytes = self.kept_bytes.saturating_add(data.len());
-        if self.kept_bytes > self.keep_at_most {
+        if self.kept_bytes > self.keep_at_most || !self.take_room(data.len() + FRAME_OVERHEAD) {
+            self.kept_bytes = usize::MAX;
             self.kept = Vec::new();
-        } else {
-            self.kept.push(data.clone());
+            self.give_back();
+            return;
         }
+        self.kept.push(match data.len() {
+            ..SMALL_FRAME => Bytes::copy_from_slice(data),
+            _ => data.clone(),
+        });
+    }
+
+    fn take_room(&mut self, bytes: usize) -> bool {
+        let is_taken = self.room.as_ref().is_none_or(|room| room.take(bytes));
+        if is_taken {
+            self.taken += bytes;
+        }
+        is_taken
+    }
+
+    fn give_back(&mut self) {
+        let taken = std::mem::take(&mut self.taken);
+        if let Some(room) = &self.room {
+            room.give_back(taken);
+        }
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Configuration of a server.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub struct Builder {
     max_concurrent_streams: u32,
     bookmark_every: Duration,
     token: Option<String>,
-    advertised: Option<String>,
+    advertised: Vec<String>,
 }
 
 impl Default for Builder {
@@ -57,7 +58,7 @@ impl Default for Builder {
             max_concurrent_streams: MAX_CONCURRENT_STREAMS,
             bookmark_every: BOOKMARK_EVERY,
             token: None,
-            advertised: None,
+            advertised: Vec::new(),
         }
     }
 }
@@ -125,10 +126,11 @@ impl Builder {
         self
     }
 
-    /// Host and port in `GET /api`. Default: those of the TLS port.
+    /// Host and port that `GET /api` names; the TLS port's own unless set. Of several, each connection is told another in turn, as if it
+    /// led to another API server.
     #[must_use]
     pub fn advertise(mut self, address: &str) -> Self {
-        self.advertised = Some(address.into());
+        self.advertised.push(address.into());
         self
     }
 
@@ -158,7 +160,11 @@ impl Builder {
         let tls = bind_listener(SocketAddr::new(self.address, self.tls_port)).await?;
         let tls_address = local_address(&tls, self.address)?;
         let shared = Shared {
-            advertised: self.advertised.unwrap_or_else(|| tls_address.to_string()),
+            advertised: match self.advertised {
+                none if none.is_empty() => vec![tls_address.to_string()],
+                some => some,
+            },
+            connections: AtomicUsize::new(0),
             registry,
             store,
             faults,

@@ -2,8 +2,9 @@
 
 use super::*;
 
-/// The changes and the fixed text; fixing again must change nothing.
+/// What was done, and the text after it; doing it again does nothing.
 fn fix_twice(text: &str) -> (Vec<String>, String) {
+    let fix_text = |text: &str| super::fix_text(text, &LabelKeys::default());
     let (new, done) = fix_text(text);
     let left: Vec<_> = fix_text(&new).1.into_iter().filter(|done| done.is_made).collect();
     assert_eq!(

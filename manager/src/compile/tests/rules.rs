@@ -1,6 +1,7 @@
 //! Each rule of compiling, by an example.
 
 use super::*;
+use crate::api::sharding_config::Controller;
 use ctrlmesh_contract::FailurePolicy;
 use ctrlmesh_contract::names::labels;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -250,6 +251,39 @@ fn a_refused_object_keeps_what_it_had_and_no_other_is_held_up() {
         (names(&compiled), compiled.refused[0].is_kept),
         (vec!["fault-inject/g"], false)
     );
+}
+
+#[test]
+fn shard_keeps_its_lock_until_it_is_gone() {
+    let mut world = World::new(&[shard("s", &[])]);
+    world.last = Some(world.compile().chain);
+    let before = entry(&world.compile(), "shard-selector/s").clone();
+    let lock = |name: Option<&str>| {
+        name.map(|name| Controller {
+            leader_election_name: name.to_owned(),
+        })
+    };
+    for (name, problem) in [(Some("other"), "is \"other\", but "), (None, "is missing, but ")] {
+        world.configs[0].spec.controller = lock(name);
+        let compiled = world.compile();
+        assert_eq!(entry(&compiled, "shard-selector/s"), &before);
+        let told = reasons(&compiled);
+        let start = format!(
+            "s: spec.controller.leaderElectionName: {problem}pods of this shard elect their leader by \"lock\""
+        );
+        assert!(told.len() == 1 && told[0].starts_with(&start), "{told:?}");
+    }
+    // An object that was made again keeps nothing, and waits until the old shard has gone.
+    world.configs[0].metadata.uid = Some("another".to_owned());
+    world.configs[0].spec.controller = lock(Some("other"));
+    assert_eq!(names(&world.compile()), Vec::<&str>::new());
+    world.last = Some(world.compile().chain);
+    assert_eq!(names(&world.compile()), ["shard-selector/s"]);
+    // A shard without a lock may get one.
+    world.configs[0].spec.controller = None;
+    world.last = Some(world.compile().chain);
+    world.configs[0].spec.controller = lock(Some("lock"));
+    assert_eq!(reasons(&world.compile()), Vec::<String>::new());
 }
 
 #[test]

@@ -34,6 +34,8 @@ struct Mesh {
     objects: BTreeMap<usize, bool>,
     /// Which buckets they ask for.
     owners: Vec<usize>,
+    /// The locks that they name. Controllers elect by `lock`; sidecars leave any other lock alone.
+    locks: [&'static str; 3],
 }
 
 impl Mesh {
@@ -45,6 +47,7 @@ impl Mesh {
             made: 0,
             objects: (0..3).map(|id| (id, true)).collect(),
             owners: owners.to_vec(),
+            locks: ["lock"; 3],
         };
         mesh.look();
         for pod in 0..PODS {
@@ -70,7 +73,8 @@ impl Mesh {
         let own = running
             .iter()
             .find(|entry| entry.pod_selector.matches(&labels_of(shard_of_pod(pod))));
-        let sharded = own.and_then(|entry| entry.settings.value().get("shard")?.as_str());
+        let named = own.filter(|entry| lock_of(entry) == Some("lock"));
+        let sharded = named.and_then(|entry| entry.settings.value().get("shard")?.as_str());
         Some(sharded.map_or_else(|| "lock".to_owned(), |shard| format!("lock---{shard}")))
     }
 
@@ -143,7 +147,7 @@ impl Mesh {
         let wanted: Vec<Entry> = living
             .map(|(id, _)| {
                 let buckets: Vec<usize> = (0..BUCKETS).filter(|bucket| self.owners[*bucket] == *id).collect();
-                shard(*id, &buckets)
+                with_lock(&shard(*id, &buckets), Some(self.locks[*id]))
             })
             .collect();
         let gone = self.objects.iter().filter(|(_, is_alive)| !**is_alive);
@@ -162,6 +166,13 @@ impl Mesh {
         }
         // A manager that takes over reads them back.
         self.claims = serde_json::from_str(&serde_json::to_string(&plan.claims).unwrap()).unwrap();
+        let names: BTreeSet<&str> = plan.entries.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(
+            names.len(),
+            plan.entries.len(),
+            "sidecars refuse it: {:#?}",
+            plan.entries
+        );
         self.last = plan.entries;
         is_same && plan.waiting.is_empty()
     }
@@ -209,6 +220,11 @@ impl Mesh {
             // One that is deleted before a manager has seen it was never there: nobody selects its pods.
             self.look();
         }
+    }
+
+    fn rename(&mut self, id: usize) {
+        let lock = &mut self.locks[id];
+        *lock = if *lock == "lock" { "other" } else { "lock" };
     }
 
     fn delete(&mut self, id: usize) {
@@ -321,6 +337,31 @@ fn last_shards_give_everything_to_one_of_them_until_other_pods_are_made_again() 
 }
 
 #[test]
+fn shard_whose_lock_changes_goes_like_a_deleted_one() {
+    let mut mesh = Mesh::new(&[0, 0, 1, 1, 2, 2]);
+    mesh.settle().unwrap();
+    (0..3).for_each(|id| mesh.rename(id));
+    mesh.settle().unwrap();
+    let mut locks: BTreeSet<&str> = mesh.last.iter().filter_map(lock_of).collect();
+    assert_eq!(
+        locks.pop_first(),
+        Some("lock"),
+        "pods may lead by the old lock: {:#?}",
+        mesh.last
+    );
+    assert_eq!(mesh.objects.len(), 3, "the objects stay");
+    for pod in 0..PODS {
+        mesh.make(pod);
+        mesh.settle().unwrap();
+    }
+    assert!(
+        mesh.last.iter().all(|entry| lock_of(entry) == Some("other")),
+        "{:#?}",
+        mesh.last
+    );
+}
+
+#[test]
 fn rules_go_at_once_when_no_pod_is_left_or_last_object_is_released_by_force() {
     let mut mesh = Mesh::new(&[0, 0, 1, 1, 2, 2]);
     mesh.settle().unwrap();
@@ -333,6 +374,7 @@ fn rules_go_at_once_when_no_pod_is_left_or_last_object_is_released_by_force() {
         made: 0,
         objects: BTreeMap::new(),
         owners: mesh.owners.clone(),
+        locks: mesh.locks,
     };
     std::mem::swap(&mut forced.pods, &mut mesh.pods);
     mesh.look();
@@ -346,6 +388,8 @@ fn rules_go_at_once_when_no_pod_is_left_or_last_object_is_released_by_force() {
 #[derive(Clone, Debug)]
 enum Happens {
     Edit(Vec<usize>),
+    /// A ShardingConfig names another lock.
+    Rename(usize),
     Delete(usize),
     DeleteAll,
     Create(usize),
@@ -359,6 +403,7 @@ enum Happens {
 fn happens() -> impl Strategy<Value = Happens> {
     prop_oneof![
         2 => prop::collection::vec(0..3_usize, BUCKETS).prop_map(Happens::Edit),
+        1 => (0..3_usize).prop_map(Happens::Rename),
         2 => (0..3_usize).prop_map(Happens::Delete),
         1 => Just(Happens::DeleteAll),
         3 => (0..3_usize).prop_map(Happens::Create),
@@ -384,6 +429,7 @@ proptest! {
         for happens in story {
             match happens {
                 Happens::Edit(owners) => mesh.owners = owners,
+                Happens::Rename(id) => mesh.rename(id),
                 Happens::Delete(id) => mesh.delete(id),
                 Happens::DeleteAll => (0..3).for_each(|id| mesh.delete(id)),
                 Happens::Create(id) => mesh.create(id),

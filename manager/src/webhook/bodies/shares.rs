@@ -21,6 +21,8 @@ pub(super) struct Share {
     silent: BTreeSet<u64>,
     /// Bodies that have arrived in part.
     begun: BTreeSet<u64>,
+    /// Bodies that have arrived and wait for their turn.
+    waiting: BTreeSet<u64>,
     decisions: Arc<Semaphore>,
 }
 
@@ -31,6 +33,7 @@ impl Default for Share {
             places: 0,
             silent: BTreeSet::new(),
             begun: BTreeSet::new(),
+            waiting: BTreeSet::new(),
             decisions: Arc::new(Semaphore::new(DECISIONS_OF_SOURCE)),
         }
     }
@@ -53,19 +56,33 @@ impl Share {
     pub(super) fn complete(&mut self, id: u64) {
         self.silent.remove(&id);
         self.begun.remove(&id);
+        self.waiting.insert(id);
+    }
+
+    /// It is being decided, or gone: nothing takes its place.
+    pub(super) fn settle(&mut self, id: u64) {
+        self.silent.remove(&id);
+        self.begun.remove(&id);
+        self.waiting.remove(&id);
     }
 
     pub(super) fn decisions(&self) -> Arc<Semaphore> {
         Arc::clone(&self.decisions)
     }
 
-    fn incomplete(&self) -> usize {
-        self.silent.len() + self.begun.len()
+    /// Bodies that may have to give way.
+    fn undecided(&self) -> usize {
+        self.silent.len() + self.begun.len() + self.waiting.len()
     }
 
     /// An API server's body follows its head at once, so that one without bytes goes first.
-    fn oldest(&self) -> Option<u64> {
+    fn oldest_arriving(&self) -> Option<u64> {
         self.silent.first().or_else(|| self.begun.first()).copied()
+    }
+
+    /// Of bodies that wait the newest, which would be decided last.
+    fn first_to_go(&self) -> Option<u64> {
+        self.oldest_arriving().or_else(|| self.waiting.last().copied())
     }
 }
 
@@ -78,15 +95,15 @@ impl Shares {
         self.0.get(&source).map_or(0, |share| share.bytes)
     }
 
-    fn incomplete_of(&self, source: Source) -> usize {
-        self.0.get(&source).map_or(0, Share::incomplete)
+    fn undecided_of(&self, source: Source) -> usize {
+        self.0.get(&source).map_or(0, Share::undecided)
     }
 
     pub(super) fn end(&mut self, source: Source, id: u64, bytes: usize) {
         let Some(share) = self.0.get_mut(&source) else {
             return;
         };
-        share.complete(id);
+        share.settle(id);
         share.bytes = share.bytes.saturating_sub(bytes);
         share.places = share.places.saturating_sub(1);
         if share.places == 0 {
@@ -95,20 +112,25 @@ impl Shares {
     }
 
     /// The oldest body of this source that has not arrived.
-    pub(super) fn oldest_of(&self, source: Source) -> Option<u64> {
-        self.0.get(&source)?.oldest()
+    pub(super) fn oldest_arriving_of(&self, source: Source) -> Option<u64> {
+        self.0.get(&source)?.oldest_arriving()
     }
 
-    /// The oldest body that has not arrived, of the source that has the most of these. The one that asks has one more.
-    pub(super) fn oldest_of_largest(&self, asks: Source) -> Option<u64> {
-        let places = |(source, share): &(&Source, &Share)| share.incomplete() + usize::from(**source == asks);
-        let arriving = self.0.iter().filter(|(_, share)| share.incomplete() > 0);
-        arriving.max_by_key(places)?.1.oldest()
+    /// The body that gives way to a new one: of the source that has the most undecided ones. The one that asks has one more; if it is
+    /// that source, its new body does not take the place of one that has arrived.
+    pub(super) fn first_to_go_for(&self, asks: Source) -> Option<u64> {
+        let places = |(source, share): &(&Source, &Share)| share.undecided() + usize::from(**source == asks);
+        let undecided = self.0.iter().filter(|(_, share)| share.undecided() > 0);
+        let (source, share) = undecided.max_by_key(places)?;
+        if *source == asks {
+            return share.oldest_arriving();
+        }
+        share.first_to_go()
     }
 
-    /// The same, if that source has more of these than the one that asks.
-    pub(super) fn oldest_of_larger(&self, asks: Source) -> Option<u64> {
-        let largest = self.0.values().max_by_key(|share| share.incomplete())?;
-        (largest.incomplete() > self.incomplete_of(asks)).then(|| largest.oldest())?
+    /// The same for a body that is arriving: only of a source that has more undecided ones than the one that asks.
+    pub(super) fn first_to_go_of_larger(&self, asks: Source) -> Option<u64> {
+        let largest = self.0.values().max_by_key(|share| share.undecided())?;
+        (largest.undecided() > self.undecided_of(asks)).then(|| largest.first_to_go())?
     }
 }

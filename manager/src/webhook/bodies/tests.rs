@@ -95,17 +95,62 @@ fn source_at_its_half_gives_up_its_own_bodies_alone() {
     assert_eq!(given_up(&places), 1);
 }
 
+/// Two sources that send reviews faster than they are decided fill all the memory otherwise.
 #[test]
-fn bodies_that_have_arrived_are_never_given_up() {
+fn bodies_that_wait_for_their_turn_make_room_for_source_with_fewer() {
     let bodies = Bodies::new(MOST);
-    let places = [2, 3].map(|last| half_of_heads(&bodies, source(last)));
-    for place in places.iter().flatten() {
+    let [second, third] = [2, 3].map(|last| half_of_heads(&bodies, source(last)));
+    for place in second.iter().chain(&third) {
         place.complete();
     }
+    let first = bodies.begin(source(1)).unwrap();
+    assert_eq!(given_up(&second) + given_up(&third), 1);
+    assert!(
+        [&second, &third]
+            .iter()
+            .any(|places| is_given_up(&places[places.len() - 1])),
+        "the newest, which is decided last"
+    );
+    assert!(first.try_take(MOST / 4));
+    assert!(!is_given_up(&first) && bodies.state().used <= MOST);
+}
+
+#[test]
+fn source_with_most_bodies_that_wait_gets_no_place_for_another() {
+    let bodies = Bodies::new(MOST);
+    let crowd = half_of_heads(&bodies, source(2));
+    for place in &crowd {
+        place.complete();
+    }
+    assert!(bodies.begin(source(2)).is_none());
+    assert_eq!(given_up(&crowd), 0);
+}
+
+#[tokio::test]
+async fn bodies_that_are_being_decided_are_never_given_up() {
+    let bodies = Bodies::new(MOST);
+    let mut decided = Vec::new();
+    for last in [2, 3] {
+        let place = bodies.begin(source(last)).unwrap();
+        place.take(MOST / 2 - HEAD).await;
+        place.complete();
+        decided.push((place.decide().await.unwrap(), place));
+    }
     assert!(bodies.begin(source(1)).is_none());
-    assert!(places.iter().all(|places| given_up(places) == 0));
-    let [first, _] = &places;
-    assert!(!first[0].try_take(1));
+    assert!(decided.iter().all(|(_, place)| !is_given_up(place)));
+}
+
+#[tokio::test]
+async fn body_that_was_given_up_is_not_decided() {
+    let bodies = Bodies::new(MOST);
+    let [second, third] = [2, 3].map(|last| half_of_heads(&bodies, source(last)));
+    for place in second.iter().chain(&third) {
+        place.complete();
+    }
+    let _first = bodies.begin(source(1)).unwrap();
+    let mut all = second.iter().chain(&third);
+    let given_up = all.find(|place| is_given_up(place)).unwrap();
+    assert!(given_up.decide().await.is_none());
 }
 
 /// Attackers renew their heads before any of them is slow.

@@ -33,7 +33,7 @@ impl Authority {
     }
 
     /// Certificate and key, PEM.
-    fn client(&self, name: &str) -> (String, String) {
+    pub(super) fn client(&self, name: &str) -> (String, String) {
         let mut params = rcgen::CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
@@ -55,7 +55,7 @@ pub(super) async fn known(authority: &Authority, flags: &[&str]) -> (Server, Nam
 }
 
 /// Whether a client with this certificate is answered.
-async fn is_answered(server: &Server, identity: Option<(String, String)>) -> bool {
+pub(super) async fn is_answered(server: &Server, identity: Option<(String, String)>) -> bool {
     let identity = identity.as_ref().map(|(chain, key)| (chain.as_str(), key.as_str()));
     let client = Client::showing(&server.bundle, &[], identity);
     client

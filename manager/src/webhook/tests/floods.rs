@@ -1,4 +1,5 @@
-//! Floods of HTTP/2 requests whose bodies do not come: as soon as one is answered, its sender begins another.
+//! Floods of HTTP/2 requests whose bodies do not come, or come faster than they are decided: as soon as one is answered, its sender begins
+//! another.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -6,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use ctrlmesh_testkit::{Fault, Gate, Rule};
+use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -13,13 +16,23 @@ use super::crowds::{IN_TIME, namespace_review, review};
 use super::frames::Frames;
 use super::reviews::Server;
 use super::{Client, eventually};
-use crate::webhook::routes::MUTATE_NAMESPACE;
+use crate::webhook::routes::{MUTATE_NAMESPACE, MUTATE_RESOURCE};
 
 const SOURCES: [[u8; 4]; 3] = [[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 4]];
 const API_SERVER: [u8; 4] = [127, 0, 0, 1];
 /// Of one source: more heads together than half of the memory for bodies takes (2,048).
 const CONNECTIONS: usize = 40;
 const HEADS: usize = 64;
+
+/// What is sent of each request.
+#[derive(Clone, Copy)]
+enum Sent {
+    Head,
+    /// The head, and this part of the body.
+    Begun(&'static [u8]),
+    /// A review of an object in a namespace that nobody knows.
+    Review,
+}
 
 /// A thread of its own, as whoever sends it has a machine of its own. Ends when it is dropped.
 struct Flood {
@@ -29,12 +42,12 @@ struct Flood {
 }
 
 impl Flood {
-    /// Fills all places from so many sources, with this much of each body.
-    async fn start(server: &Server, sources: usize, part: &'static [u8]) -> Self {
+    /// Fills all places from so many sources.
+    async fn start(server: &Server, sources: usize, sent: Sent) -> Self {
         let answered = Arc::new(AtomicUsize::new(0));
         let stop = CancellationToken::new();
         let (client, address) = (Client::speaking(&server.bundle, &["h2"]), server.address);
-        let sending = send(client, address, &SOURCES[..sources], part, Arc::clone(&answered));
+        let sending = send(client, address, &SOURCES[..sources], sent, Arc::clone(&answered));
         let until = stop.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -63,20 +76,14 @@ impl Drop for Flood {
     }
 }
 
-async fn send(
-    client: Client,
-    address: SocketAddr,
-    sources: &[[u8; 4]],
-    part: &'static [u8],
-    answered: Arc<AtomicUsize>,
-) {
+async fn send(client: Client, address: SocketAddr, sources: &[[u8; 4]], sent: Sent, answered: Arc<AtomicUsize>) {
     let mut senders = JoinSet::new();
     for source in sources.iter().flat_map(|source| [*source; CONNECTIONS]) {
         let (client, answered) = (client.clone(), Arc::clone(&answered));
         senders.spawn(async move {
             loop {
                 if let Ok(frames) = Frames::connect(&client, source.into(), address).await {
-                    let _ = holds(frames, part, &answered).await;
+                    let _ = holds(frames, sent, &answered).await;
                 }
             }
         });
@@ -84,18 +91,31 @@ async fn send(
     senders.join_all().await;
 }
 
-async fn holds(mut frames: Frames, part: &[u8], answered: &AtomicUsize) -> std::io::Result<()> {
+async fn holds(mut frames: Frames, sent: Sent, answered: &AtomicUsize) -> std::io::Result<()> {
+    let (path, review) = (MUTATE_RESOURCE, unknown_namespace_review());
     let mut begin = HEADS;
     loop {
-        for stream in frames.begin(MUTATE_NAMESPACE, begin).await? {
-            if !part.is_empty() {
-                frames.send(stream, part).await?;
+        for stream in frames.begin(path, begin).await? {
+            match sent {
+                Sent::Head => {}
+                Sent::Begun(part) => frames.send(stream, part).await?,
+                Sent::Review => frames.end(stream, review.as_bytes()).await?,
             }
         }
         frames.answer().await?;
         answered.fetch_add(1, Ordering::Relaxed);
         begin = 1;
     }
+}
+
+fn unknown_namespace_review() -> String {
+    let request = json!({
+        "uid": "u-1", "userInfo": {}, "operation": "CREATE", "namespace": "unknown",
+        "object": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "unknown"}},
+        "kind": {"group": "", "version": "v1", "kind": "ConfigMap"},
+        "resource": {"group": "", "version": "v1", "resource": "configmaps"},
+    });
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).to_string()
 }
 
 async fn reviews_are_answered_in_time(server: &Server, flood: &Flood) {
@@ -111,7 +131,7 @@ async fn reviews_are_answered_in_time(server: &Server, flood: &Flood) {
 #[tokio::test]
 async fn review_is_answered_in_time_beside_flood_of_heads_without_bodies() {
     let server = Server::start(&[]).await;
-    let flood = Flood::start(&server, 2, b"").await;
+    let flood = Flood::start(&server, 2, Sent::Head).await;
     reviews_are_answered_in_time(&server, &flood).await;
 }
 
@@ -119,7 +139,17 @@ async fn review_is_answered_in_time_beside_flood_of_heads_without_bodies() {
 async fn review_is_answered_in_time_beside_flood_of_bodies_that_have_begun() {
     let server = Server::start(&[]).await;
     // A source of such bodies does not quite fill its half.
-    let flood = Flood::start(&server, 3, b"{").await;
+    let flood = Flood::start(&server, 3, Sent::Begun(b"{")).await;
+    reviews_are_answered_in_time(&server, &flood).await;
+}
+
+/// Each takes a second to decide, for nobody answers what is asked about its namespace.
+#[tokio::test]
+async fn review_is_answered_in_time_beside_flood_of_whole_reviews() {
+    let server = Server::start(&[]).await;
+    let held = Rule::new(Fault::Hold(Gate::new())).verb("list").resource("namespaces");
+    server.stand.server.faults().add(held);
+    let flood = Flood::start(&server, 2, Sent::Review).await;
     reviews_are_answered_in_time(&server, &flood).await;
 }
 
@@ -128,7 +158,7 @@ async fn review_is_answered_in_time_beside_flood_of_bodies_that_have_begun() {
 async fn two_hundred_reviews_at_once_are_answered_in_time_beside_flood() {
     const REVIEWS: usize = 100;
     let server = Server::start(&[]).await;
-    let flood = Flood::start(&server, 2, b"").await;
+    let flood = Flood::start(&server, 2, Sent::Head).await;
     let body = namespace_review();
     let client = Client::speaking(&server.bundle, &["h2"]);
     let source = IpAddr::from(API_SERVER);

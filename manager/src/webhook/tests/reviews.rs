@@ -271,6 +271,26 @@ async fn shards_that_share_objects_are_warned_of() {
 }
 
 #[tokio::test]
+async fn faults_that_kusionstack_kept_inert_are_warned_of_when_they_are_created() {
+    let server = Server::start(&[]).await;
+    let fault = json!({"match": {"resources": [{}]}, "abort": {"httpStatus": 500, "percent": "10"}});
+    let faults = samples::object("FaultInjection", "f", &json!({"selector": {}, "httpFault": [fault]}));
+    let response = server.create(VALIDATE[0], &faults).await;
+    assert_eq!(response["allowed"], true, "{response}");
+    let warning = response["warnings"][0].as_str().unwrap();
+    assert!(
+        warning.starts_with("spec.httpFault: acts in every pod") && warning.contains("ENABLE_FAULT_INJECTION"),
+        "{response}"
+    );
+    let mut changed = faults.clone();
+    changed["spec"]["httpFault"][0]["abort"]["percent"] = json!("20");
+    assert_eq!(server.update(&faults, &changed).await.get("warnings"), None);
+    let mut ours = faults;
+    ours["spec"]["httpFault"][0]["nth"] = json!(1);
+    assert_eq!(server.create(VALIDATE[0], &ours).await.get("warnings"), None);
+}
+
+#[tokio::test]
 async fn namespaces_and_objects_get_their_labels() {
     let server = Server::start(&[]).await;
     let carried = |bucket: &str, namespace: &str| {

@@ -49,10 +49,77 @@ fn max_count_is_exact_across_instances_and_reloads() {
     let edited = settings.replace(r#""maxCount""#, r#""effectiveTime": {}, "maxCount""#);
     let mut second = Bench::<FaultInject>::on(host, &edited, &about()).unwrap();
     assert_eq!(hit_numbers(&mut second, 5), [1]);
+    // The four that came after the third can't be hit, so they do not match.
     assert_eq!(
         second.host.report("x"),
-        Some(serde_json::json!({"matched": 7, "fired": 3}))
+        Some(serde_json::json!({"matched": 3, "fired": 3}))
     );
+    // Once more may be hit, the count goes on.
+    let host = std::mem::take(&mut second.host);
+    let more = settings.replace(r#""maxCount": 3"#, r#""maxCount": 4"#);
+    let mut third = Bench::<FaultInject>::on(host, &more, &about()).unwrap();
+    assert_eq!(hit_numbers(&mut third, 5), [1]);
+    assert_eq!(
+        third.host.report("x"),
+        Some(serde_json::json!({"matched": 4, "fired": 4}))
+    );
+}
+
+/// `matched` and `fired`.
+fn counts(bench: &Bench<FaultInject>) -> (u64, u64) {
+    let report = bench.host.report("x").unwrap();
+    let count = |field: &str| report[field].as_u64().unwrap();
+    let counts = (count("matched"), count("fired"));
+    let counter = |name| bench.host.counter(name, "x");
+    assert_eq!((counter("fault_matched"), counter("fault_fired")), counts);
+    counts
+}
+
+#[test]
+fn requests_after_the_last_hit_are_not_matched() {
+    // Over after 30 s.
+    for fault in [
+        r#""do": "refuse", "maxDuration": "30s""#,
+        r#""do": {"overload": {"rise": "10s", "peak": "10s", "fall": "10s"}}"#,
+    ] {
+        let mut bench = bench_with_rule(fault);
+        hit_numbers(&mut bench, 2);
+        let (matched, fired) = counts(&bench);
+        assert_eq!(matched, 2, "{fault}");
+        bench.host.advance_ms(30_000);
+        assert_eq!(hit_numbers(&mut bench, 5), [] as [usize; 0], "{fault}");
+        assert_eq!(counts(&bench), (2, fired), "{fault}");
+    }
+    // What begins anew is never over.
+    let mut bench =
+        bench_with_rule(r#""do": {"overload": {"rise": "10s", "peak": "10s", "fall": "10s", "again": "1m"}}"#);
+    hit_numbers(&mut bench, 2);
+    bench.host.advance_ms(30_000);
+    hit_numbers(&mut bench, 5);
+    assert_eq!(counts(&bench).0, 7);
+    // Of a fault on the response, too.
+    let mut bench = bench_with_rule(r#""do": {"hold": {"for": "10s"}}, "maxCount": 1"#);
+    for _ in 0..3 {
+        let req = api_request(Verb::Get);
+        assert!(!is_hit(&mut bench, &req));
+        bench.on_response(&req, &ctrlmesh_sdk::testing::TestResponse::new(200));
+    }
+    assert_eq!(counts(&bench), (1, 1));
+}
+
+#[test]
+fn selection_counts_the_requests_that_match_until_the_last_hit() {
+    for (select, expected, matched) in [
+        (r#""every": 2, "maxCount": 2"#, vec![2, 4], 4),
+        (r#""nth": 3, "maxCount": 1"#, vec![3], 3),
+        (r#""first": 4, "maxCount": 2"#, vec![1, 2], 2),
+        // Another match is needed for the second hit, so all of them count.
+        (r#""nth": 3, "maxCount": 2"#, vec![3], 10),
+    ] {
+        let mut bench = bench_with_rule(&format!(r#""do": "refuse", {select}"#));
+        assert_eq!(hit_numbers(&mut bench, 10), expected, "{select}");
+        assert_eq!(counts(&bench), (matched, expected.len() as u64), "{select}");
+    }
 }
 
 /// Two threads count at the same time, and the one that counted first publishes last.

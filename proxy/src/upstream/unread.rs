@@ -1,0 +1,150 @@
+//! Answers that have arrived over HTTP/2 and that nobody reads: bounded for a worker thread, whatever clients do.
+//!
+//! A client that stops reading stops the server by the window of its stream, so each such answer is bounded. A thousand of them are not
+//! small: beyond [`MOST_UNREAD`] the one that has not been read for the longest time is given up.
+//! What has arrived is looked up only after so many bytes more have, not with each frame.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::{Rc, Weak},
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use h2::RecvStream;
+use http_body::Frame;
+use tokio::time::Instant;
+
+use super::error::{BodyError, BoxError};
+
+/// Bytes of one worker thread: 64 full windows.
+const MOST_UNREAD: usize = 16 << 20;
+
+/// Bytes that may arrive until all are looked up again.
+const LOOK_AFTER: usize = 1 << 20;
+
+/// An answer with less than this is given up only if there is no larger one: its reader is slow, but it reads.
+const LARGE: usize = 128 << 10;
+
+/// The answers of one worker thread that are being read.
+#[derive(Debug, Default)]
+pub struct UnreadAnswers {
+    answers: RefCell<Vec<Weak<Answer>>>,
+    /// Answers that are kept track of when those that are over are forgotten.
+    forget_at: Cell<usize>,
+    /// Bytes that have arrived since the last look.
+    arrived: Cell<usize>,
+}
+
+/// The body of one answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// `None`: it was given up.
+    stream: RefCell<Option<RecvStream>>,
+    last_read: Cell<Instant>,
+}
+
+impl UnreadAnswers {
+    /// Fewer are not worth a look.
+    const FEW: usize = 64;
+
+    pub(super) fn track(&self, stream: RecvStream) -> Rc<Answer> {
+        let answer = Rc::new(Answer {
+            stream: RefCell::new(Some(stream)),
+            last_read: Cell::new(Instant::now()),
+        });
+        let mut answers = self.answers.borrow_mut();
+        if answers.len() >= self.forget_at.get().max(Self::FEW) {
+            answers.retain(|answer| answer.strong_count() > 0);
+            self.forget_at.set(2 * answers.len());
+        }
+        answers.push(Rc::downgrade(&answer));
+        answer
+    }
+
+    /// So many bytes have arrived on a connection.
+    pub(super) fn arrived(&self, bytes: usize) {
+        self.arrived.set(self.arrived.get().saturating_add(bytes));
+    }
+
+    /// Gives up answers that nobody reads, if all together are too much. To be called after bytes have arrived, outside of `h2`.
+    pub(super) fn bound(&self) {
+        if self.arrived.get() < LOOK_AFTER {
+            return;
+        }
+        self.arrived.set(0);
+        let mut unread: Vec<_> = self.unread();
+        let mut total: usize = unread.iter().map(|(_, bytes)| bytes).sum();
+        if total <= MOST_UNREAD {
+            return;
+        }
+        unread.sort_by_key(|(answer, bytes)| (*bytes < LARGE, answer.last_read.get()));
+        let mut given_up = 0;
+        for (answer, bytes) in unread {
+            if total <= MOST_UNREAD {
+                break;
+            }
+            // Resets the stream, which frees what has arrived.
+            drop(answer.stream.take());
+            total -= bytes;
+            given_up += 1;
+        }
+        tracing::warn!(
+            given_up,
+            "clients do not read their answers; resetting those unread for longest"
+        );
+    }
+
+    fn unread(&self) -> Vec<(Rc<Answer>, usize)> {
+        let answers = self.answers.borrow();
+        let alive = answers.iter().filter_map(Weak::upgrade);
+        let sized = alive.map(|answer| {
+            let bytes = answer.unread_bytes();
+            (answer, bytes)
+        });
+        sized.filter(|(_, bytes)| *bytes > 0).collect()
+    }
+}
+
+impl Answer {
+    fn unread_bytes(&self) -> usize {
+        let mut stream = self.stream.borrow_mut();
+        stream
+            .as_mut()
+            .map_or(0, |stream| stream.flow_control().used_capacity())
+    }
+
+    /// Whether all of it has been read. It does not say so early if it was given up.
+    pub(super) fn is_over(&self) -> bool {
+        self.stream.borrow().as_ref().is_some_and(RecvStream::is_end_stream)
+    }
+
+    pub(super) fn poll_frame(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.last_read.set(Instant::now());
+        match &mut *self.stream.borrow_mut() {
+            Some(stream) => poll_stream(stream, cx),
+            None => Poll::Ready(Some(Err(BodyError::Unread.into()))),
+        }
+    }
+}
+
+fn poll_stream(stream: &mut RecvStream, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    let failed = |error: h2::Error| Some(Err(BodyError::from(error).into()));
+    loop {
+        match ready!(stream.poll_data(cx)) {
+            // Go's servers end a response with an empty frame.
+            Some(Ok(data)) if data.is_empty() => {}
+            Some(Ok(data)) => {
+                // Fails only if the stream is over, when no window is needed.
+                let _ = stream.flow_control().release_capacity(data.len());
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+            Some(Err(error)) => return Poll::Ready(failed(error)),
+            None => break,
+        }
+    }
+    match ready!(stream.poll_trailers(cx)) {
+        Ok(trailers) => Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers)))),
+        Err(error) => Poll::Ready(failed(error)),
+    }
+}

@@ -1,0 +1,115 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/binaries"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+)
+
+// This file runs the loop by which docs/install.md takes our finalizers off objects when managers were removed first.
+
+const (
+	handOver  = "ctrlmesh.kusionstack.io/hand-over"
+	protected = "finalizer.ctrlmesh.kusionstack.io/protected"
+	foreign   = "example.com/foreign"
+)
+
+// held are objects with finalizers, and those that they have after the loop. One that was deleted and has none any more is gone.
+var held = []struct {
+	kind, name    string
+	before, after []string
+	isDeleted     bool
+}{
+	{"ShardingConfig", "kept", []string{foreign, handOver, protected}, []string{foreign}, false},
+	{"ShardingConfig", "deleted", []string{handOver}, nil, true},
+	// The mark by which the next installation knows that KusionStack had it, and keeps it inert.
+	{"FaultInjection", "kept", []string{protected, foreign}, []string{protected, foreign}, false},
+	{"FaultInjection", "deleted", []string{protected, foreign}, []string{foreign}, true},
+	{"CircuitBreaker", "kept", []string{protected}, []string{protected}, false},
+	{"CircuitBreaker", "deleted", []string{protected}, nil, true},
+}
+
+func TestDocumentedRelease(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	plane, err := startControlPlane(ctx, newDir(t))
+	t.Cleanup(func() {
+		if plane.cluster != nil {
+			plane.cluster.Stop()
+		}
+	})
+	check(t, err)
+	client := must(dynamic.NewForConfig(plane.cluster.AdminConfig()))(t)
+	for _, file := range files(t, deployed+"/crd") {
+		establish(t, client, readAll(t, file)[0])
+	}
+	for _, object := range held {
+		made := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": object.kind, "spec": map[string]any{"selector": map[string]any{}},
+		}}
+		made.SetNamespace("default")
+		made.SetName(object.name)
+		made.SetFinalizers(object.before)
+		_, err := create(t, client, made)
+		check(t, err)
+		if object.isDeleted {
+			check(t, of(t, client, made).Delete(ctx, object.name, meta.DeleteOptions{}))
+		}
+	}
+	admin := must(plane.cluster.UserKubeconfig("installer", "system:masters"))(t)
+	// One finalizer of an object each time.
+	for runs := 0; releases(t, admin) != ""; runs++ {
+		if runs > 3 {
+			t.Fatal("the loop finds finalizers again and again")
+		}
+	}
+	for _, object := range held {
+		named := &unstructured.Unstructured{}
+		named.SetKind(object.kind)
+		named.SetNamespace("default")
+		got, err := of(t, client, named).Get(ctx, object.name, meta.GetOptions{})
+		if object.isDeleted && object.after == nil {
+			if !apierrors.IsNotFound(err) {
+				t.Errorf("%s %s is still there: %v, %v", object.kind, object.name, got, err)
+			}
+			continue
+		}
+		check(t, err)
+		if !slices.Equal(got.GetFinalizers(), object.after) {
+			t.Errorf("%s %s has %q, want %q", object.kind, object.name, got.GetFinalizers(), object.after)
+		}
+	}
+}
+
+// releases runs the loop once, and returns what it has patched. A patch fails where the one before was on the same object.
+func releases(t *testing.T, kubeconfig string) string {
+	t.Helper()
+	const begin = "kubectl get shardingconfigs,circuitbreakers,faultinjections -A -o go-template="
+	_, loop, isThere := strings.Cut(string(must(os.ReadFile("../../docs/install.md"))(t)), "```sh\n"+begin)
+	loop, _, isWhole := strings.Cut(loop, "```\n")
+	if !isThere || !isWhole {
+		t.Fatalf("docs/install.md does not say `%s`", begin)
+	}
+	kubectl := must(binaries.Path("kubectl"))(t)
+	command := exec.CommandContext(t.Context(), "sh", "-uc", begin+loop+"true\n")
+	command.Env = []string{"HOME=" + newDir(t), "KUBECONFIG=" + kubeconfig, "PATH=" + filepath.Dir(kubectl) + ":" + os.Getenv("PATH")}
+	var errs strings.Builder
+	command.Stderr = &errs
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("the loop: %v\n%s%s", err, out, errs.String())
+	}
+	return string(out)
+}
