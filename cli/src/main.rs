@@ -1,4 +1,4 @@
-//! The `ctrlmesh` command: reads the command line, runs one command, maps its outcome to an exit code.
+//! The `ctrlmesh` command: parses the command line, runs one command, maps its result to an exit code.
 
 mod admin;
 mod args;
@@ -22,11 +22,11 @@ use crate::error::Error;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return print::usage(&error),
+        Err(error) => return print::print_usage(&error),
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return print::failure(&Error::Runtime(error)),
+        Err(error) => return print::print_failure(&Error::Runtime(error)),
     };
     let outcome = runtime.block_on(async {
         match cli.command {
@@ -39,5 +39,5 @@ fn main() -> ExitCode {
             Command::DemoController(args) => demo::controller::run(args).await,
         }
     });
-    print::outcome(outcome)
+    print::exit_code(outcome)
 }

@@ -1,4 +1,4 @@
-//! `ctrlmesh plugin` when something is wrong: exit code, words, and nothing written. The good way is in tests/guide.
+//! Failures of `ctrlmesh plugin`: exit code, message, and that nothing is written. tests/guide covers success.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result};
 
 /// Exit code, standard output and standard error.
-fn told(folder: &Path, arguments: &[&str]) -> Result<(Option<i32>, String, String)> {
+fn run_plugin_command(folder: &Path, arguments: &[&str]) -> Result<(Option<i32>, String, String)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
     let output = command.arg("plugin").args(arguments).current_dir(folder).output()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -15,29 +15,29 @@ fn told(folder: &Path, arguments: &[&str]) -> Result<(Option<i32>, String, Strin
 }
 
 /// Exit code and standard error.
-fn plugin(folder: &Path, arguments: &[&str]) -> Result<(Option<i32>, String)> {
-    let (code, _, errors) = told(folder, arguments)?;
+fn plugin_errors(folder: &Path, arguments: &[&str]) -> Result<(Option<i32>, String)> {
+    let (code, _, errors) = run_plugin_command(folder, arguments)?;
     Ok((code, errors))
 }
 
-fn sdk() -> String {
+fn sdk_folder() -> String {
     format!("{}/../sdk", env!("CARGO_MANIFEST_DIR"))
 }
 
 #[test]
-fn a_new_plugin_overwrites_nothing_and_needs_a_name_and_an_sdk() -> Result<()> {
+fn new_overwrites_nothing_and_requires_name_and_sdk() -> Result<()> {
     let folder = tempfile::tempdir()?;
     std::fs::create_dir(folder.path().join("taken"))?;
     for (name, sdk, says) in [
-        ("taken", &*sdk(), "choose another name"),
-        ("No_Name", &*sdk(), "lower-case letters"),
+        ("taken", &*sdk_folder(), "choose another name"),
+        ("No_Name", &*sdk_folder(), "lower-case letters"),
         ("fine", "/nonexistent", "name the folder `sdk` of a checkout"),
     ] {
-        let (code, errors) = plugin(folder.path(), &["new", name, "--sdk", sdk])?;
+        let (code, errors) = plugin_errors(folder.path(), &["new", name, "--sdk", sdk])?;
         assert_eq!(code, Some(1), "{name}");
         assert!(errors.contains(says), "{errors}");
     }
-    let (code, errors) = plugin(folder.path(), &["new", "fine"])?;
+    let (code, errors) = plugin_errors(folder.path(), &["new", "fine"])?;
     assert_eq!(code, Some(1), "there is no checkout around this folder");
     assert!(errors.contains("--sdk"), "{errors}");
     assert_eq!(std::fs::read_dir(folder.path())?.count(), 1);
@@ -46,14 +46,14 @@ fn a_new_plugin_overwrites_nothing_and_needs_a_name_and_an_sdk() -> Result<()> {
 }
 
 #[test]
-fn a_new_plugin_finds_the_sdk_of_the_checkout_around_it() -> Result<()> {
+fn new_finds_sdk_of_surrounding_checkout() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let sdk = folder.path().join("sdk");
     std::fs::create_dir(&sdk)?;
     std::fs::write(sdk.join("Cargo.toml"), "[package]\nname = \"ctrlmesh-sdk\"\n")?;
     let inner = folder.path().join("plugins");
     std::fs::create_dir(&inner)?;
-    assert_eq!(plugin(&inner, &["new", "mine"])?, (Some(0), String::new()));
+    assert_eq!(plugin_errors(&inner, &["new", "mine"])?, (Some(0), String::new()));
     let manifest = std::fs::read_to_string(inner.join("mine/Cargo.toml"))?;
     let found = folder.path().canonicalize()?.join("sdk");
     assert!(
@@ -64,9 +64,9 @@ fn a_new_plugin_finds_the_sdk_of_the_checkout_around_it() -> Result<()> {
 }
 
 #[test]
-fn inspect_names_a_file_that_cannot_be_read() -> Result<()> {
+fn inspect_names_unreadable_file() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let (code, errors) = plugin(folder.path(), &["inspect", "nothing.wasm"])?;
+    let (code, errors) = plugin_errors(folder.path(), &["inspect", "nothing.wasm"])?;
     assert_eq!(code, Some(1));
     assert!(errors.contains("cannot read nothing.wasm"), "{errors}");
     Ok(())
@@ -76,7 +76,7 @@ const ASKED: &str = "requests: [{request: GET /api/v1/pods, expect: proceed}]\n"
 const SETTINGS: &str = "settings: {limits: [{selector: {matchLabels: {a: b}}}]}\n";
 
 #[test]
-fn requests_are_put_to_the_bytes_of_a_plugin() -> Result<()> {
+fn test_asks_plugin_about_requests() -> Result<()> {
     let folder = tempfile::tempdir()?;
     std::fs::write(folder.path().join("a.wasm"), ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
     let good = format!(
@@ -87,7 +87,7 @@ fn requests_are_put_to_the_bytes_of_a_plugin() -> Result<()> {
         folder.path().join("wrong.yaml"),
         good.replace("expect: edit", "expect: refuse 403"),
     )?;
-    let test = |cases: &str| told(folder.path(), &["test", "a.wasm", "--cases", cases]);
+    let test = |cases: &str| run_plugin_command(folder.path(), &["test", "a.wasm", "--cases", cases]);
     let (code, printed, errors) = test("good.yaml")?;
     assert_eq!((code, &*errors), (Some(0), ""), "{printed}");
     for line in [
@@ -108,7 +108,7 @@ fn requests_are_put_to_the_bytes_of_a_plugin() -> Result<()> {
 }
 
 #[test]
-fn plugin_that_a_sidecar_would_refuse_fails_its_test_with_the_reason() -> Result<()> {
+fn test_fails_with_reason_when_sidecar_would_refuse_plugin() -> Result<()> {
     let folder = tempfile::tempdir()?;
     std::fs::write(folder.path().join("a.wasm"), ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
     std::fs::write(folder.path().join("none.wasm"), "#!/bin/sh")?;
@@ -134,14 +134,14 @@ fn plugin_that_a_sidecar_would_refuse_fails_its_test_with_the_reason() -> Result
         ("a.wasm", "requests: 7\n".to_owned(), "cases.yaml has "),
     ] {
         std::fs::write(folder.path().join("cases.yaml"), &cases)?;
-        let (code, errors) = plugin(folder.path(), &["test", file, "--cases", "cases.yaml"])?;
+        let (code, errors) = plugin_errors(folder.path(), &["test", file, "--cases", "cases.yaml"])?;
         assert_eq!(code, Some(1), "{cases}");
         assert!(errors.contains(says), "{says}: {errors}");
     }
     Ok(())
 }
 
-/// Ends a process with its test.
+/// Kills the process when the test ends.
 struct Running(std::process::Child);
 
 impl Drop for Running {
@@ -152,9 +152,9 @@ impl Drop for Running {
 }
 
 #[test]
-fn api_server_listens_on_the_port_that_is_named_and_prints_what_its_kubeconfig_says() -> Result<()> {
+fn api_server_listens_on_given_port_and_prints_its_address() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    // It is free now, and nobody else here asks for ports by number.
+    // The port is free now, and no other test here binds ports by number.
     let port = std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
         .port()

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_selects_everything() {
+    fn empty_selector_selects_everything() {
         assert!(LabelSelector::default().matches(&labels(&[])));
         assert!(LabelSelector::default().matches(&labels(&[("a", "b")])));
     }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_label_can_be_is_refused() {
+    fn invalid_labels_are_refused() {
         let long = "a".repeat(64);
         for key in [
             "",

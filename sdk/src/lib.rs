@@ -37,6 +37,8 @@
 //! constructors.
 #![warn(missing_docs)]
 
+#![warn(missing_docs)]
+
 pub mod bindings;
 mod check;
 mod export;

@@ -1,13 +1,13 @@
-//! The plugin interface in `wit/`: what it says belongs to its version, and is what sidecars of this release say that they support.
+//! The plugin interface in `wit/`: each version has a fixed content, and the sidecars of this release support the current one.
 
 use std::fs;
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::world::SUPPORTED;
-use ctrlmesh_tests::root;
+use ctrlmesh_tests::repository_root;
 
-/// Digests of the interface without comments and white space, by version. One that was on main is never edited: managers give plugins
-/// only to sidecars that support their version, and older sidecars have what their version said.
+/// Digests of the interface without comments and white space, by version. A released version is never edited: managers give plugins only
+/// to sidecars that support their version, and older sidecars have the older content.
 const VERSIONS: [(&str, &str); 2] = [
     (
         "0.1.0",
@@ -20,10 +20,10 @@ const VERSIONS: [(&str, &str); 2] = [
 ];
 
 #[test]
-fn another_interface_has_another_version() {
+fn changed_interface_requires_a_new_version() {
     let (mut all, mut versions) = (String::new(), Vec::new());
     for file in ["host.wit", "plugin.wit", "types.wit"] {
-        let text = fs::read_to_string(root().join("wit").join(file)).unwrap();
+        let text = fs::read_to_string(repository_root().join("wit").join(file)).unwrap();
         for line in text.lines() {
             let code = line.split("//").next().unwrap_or_default();
             match code.strip_prefix("package ctrlmesh:plugin@") {

@@ -1,4 +1,4 @@
-//! What clients can make the sidecar hold: heads and bodies that are read whole are bounded for each connection and in all.
+//! Memory that clients can make the sidecar hold: heads and bodies that are read completely are bounded, per connection and in all.
 
 use std::io;
 use std::pin::Pin;
@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 use anyhow::Context as _;
 use bytes::Bytes;
 use ctrlmesh_testkit::{ApiServer, Fault, Gate, Rule};
-use ctrlmesh_tests::hop::kubeconfig;
-use ctrlmesh_tests::{NAMESPACE, Stand, config_map, shard, wait_until};
+use ctrlmesh_tests::path_cleaning_proxy::kubeconfig_for;
+use ctrlmesh_tests::{NAMESPACE, TestEnv, config_map, shard, wait_until};
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Empty, Full};
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/operator/leases";
 
-/// What the sidecar may grow by, in bytes: its bound for all requests, twice and a half. The attacks below ask for three times that.
+/// Allowed growth of the sidecar in bytes: two and a half times its bound for all requests. The attacks ask for three times that.
 const GROWTH: usize = 80 << 20;
 
 /// A body that is small enough to be kept, and a list that is larger than a window to the API server.
@@ -40,28 +40,28 @@ fn status_of(body: &[u8]) -> Value {
     status
 }
 
-async fn answer(response: Response<Incoming>) -> anyhow::Result<(u16, Bytes)> {
+async fn read_answer(response: Response<Incoming>) -> anyhow::Result<(u16, Bytes)> {
     let status = response.status().as_u16();
     Ok((status, response.into_body().collect().await?.to_bytes()))
 }
 
 #[tokio::test]
-async fn large_heads_on_many_streams_are_refused_beyond_the_bound_of_a_connection() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
+async fn large_heads_are_refused_beyond_the_bound_of_a_connection() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![]).await?;
     let gate = Gate::new();
-    stand.api.faults().add(Rule::new(Fault::Hold(gate.clone())));
-    let stream = TcpStream::connect(stand.sidecar.api()).await?;
+    env.api.faults().add(Rule::new(Fault::Hold(gate.clone())));
+    let stream = TcpStream::connect(env.sidecar.api()).await?;
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    stand.sidecar.forget_peak_memory()?;
-    let before = stand.sidecar.peak_memory()?;
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
     let mut answers = JoinSet::new();
     for _ in 0..900 {
         let mut sender = sender.clone();
         let request = Request::get("http://x/api/v1/configmaps").header("x-large", "x".repeat(120 << 10));
         let request = request.body(Empty::<Bytes>::new())?;
         sender.ready().await?;
-        answers.spawn(async move { answer(sender.send_request(request).await?).await });
+        answers.spawn(async move { read_answer(sender.send_request(request).await?).await });
     }
     let (mut refused, mut served) = (0, 0);
     while refused < 800 {
@@ -69,7 +69,7 @@ async fn large_heads_on_many_streams_are_refused_beyond_the_bound_of_a_connectio
         assert_eq!((code, &status_of(&body)["reason"]), (429, &"TooManyRequests".into()));
         refused += 1;
     }
-    let grown = stand.sidecar.peak_memory()?.saturating_sub(before);
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
     assert!(grown < GROWTH, "{} MiB", grown >> 20);
     gate.open();
     while let Some(answer) = answers.join_next().await {
@@ -79,7 +79,7 @@ async fn large_heads_on_many_streams_are_refused_beyond_the_bound_of_a_connectio
     }
     assert!(served > 30, "{served} had room");
     assert_eq!(
-        stand.client().get("/api/v1/configmaps").await?.status,
+        env.client().get("/api/v1/configmaps").await?.status,
         200,
         "it was given back"
     );
@@ -87,42 +87,42 @@ async fn large_heads_on_many_streams_are_refused_beyond_the_bound_of_a_connectio
 }
 
 #[tokio::test]
-async fn unfinished_writes_of_locks_are_refused_beyond_the_bound_of_all() -> anyhow::Result<()> {
+async fn unfinished_lock_writes_are_refused_beyond_the_total_bound() -> anyhow::Result<()> {
     const LENGTH: usize = 3_000_000;
-    // The bound for all requests (32 MiB), twice and a half, and room for what connections buffer beside it. The attack asks for
+    // Two and a half times the bound for all requests (32 MiB), and room for the buffers of connections. The attack asks for
     // 400 MiB.
     const MOST: usize = 160 << 20;
     let api = ApiServer::builder().namespace(NAMESPACE).start().await?;
-    let stand = Stand::around(api, vec![shard("a")], &[]).await?;
-    stand.sidecar.forget_peak_memory()?;
-    let before = stand.sidecar.peak_memory()?;
+    let env = TestEnv::start_around(api, vec![shard_entry("a")], &[]).await?;
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
     let mut writes = JoinSet::new();
     for _ in 0..140 {
-        let mut stream = TcpStream::connect(stand.sidecar.api()).await?;
+        let mut stream = TcpStream::connect(env.sidecar.api()).await?;
         writes.spawn(async move {
             let head = format!("PUT {LEASES}/lock HTTP/1.1\r\nhost: x\r\ncontent-length: {LENGTH}\r\n\r\n");
-            // Who is refused may not be let write to the end.
+            // A refused client may not be allowed to finish writing.
             let _ = stream.write_all(head.as_bytes()).await;
             let _ = stream.write_all(&vec![b'x'; LENGTH - 1]).await;
             stream
         });
     }
     let held = writes.join_all().await;
-    // Bytes that arrive with the head may find no room either: such a connection ends without an answer.
+    // There may be no room for bytes that arrive with the head either: such a connection ends without an answer.
     wait_until("all are refused that there is no room for", || async {
-        Ok(stand.sidecar.metric("ctrlmesh_connections").await? <= 12.0)
+        Ok(env.sidecar.metric("ctrlmesh_connections").await? <= 12.0)
     })
     .await?;
     let refused = r#"ctrlmesh_request_failures_total{reason="refused"}"#;
-    assert!(stand.sidecar.metric(refused).await? > 20.0, "and told so");
-    let grown = stand.sidecar.peak_memory()?.saturating_sub(before);
+    assert!(env.sidecar.metric(refused).await? > 20.0, "and told so");
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
     assert!(grown < MOST, "{} MiB", grown >> 20);
     drop(held);
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": { "name": "lock", "namespace": NAMESPACE, "annotations": { "large": "x".repeat(100 << 10) } },
     });
-    let client = stand.client().with("content-type", "application/json");
+    let client = env.client().with_header("content-type", "application/json");
     wait_until("it was given back", || async {
         let written = client.send(http::Method::POST, LEASES, lease.to_string()).await?;
         Ok(matches!(written.status, 201 | 409))
@@ -131,10 +131,10 @@ async fn unfinished_writes_of_locks_are_refused_beyond_the_bound_of_all() -> any
 }
 
 #[tokio::test]
-async fn a_body_beyond_the_bound_of_its_connection_is_told_apart() -> anyhow::Result<()> {
+async fn body_beyond_the_bound_of_its_connection_is_distinguished() -> anyhow::Result<()> {
     let api = ApiServer::builder().namespace(NAMESPACE).start().await?;
-    let stand = Stand::around(api, vec![shard("a")], &[]).await?;
-    let stream = TcpStream::connect(stand.sidecar.api()).await?;
+    let env = TestEnv::start_around(api, vec![shard_entry("a")], &[]).await?;
+    let stream = TcpStream::connect(env.sidecar.api()).await?;
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let mut writes = JoinSet::new();
@@ -142,7 +142,7 @@ async fn a_body_beyond_the_bound_of_its_connection_is_told_apart() -> anyhow::Re
         let request = Request::put(format!("http://x{LEASES}/lock")).header("content-type", "application/json");
         let request = request.body(Unfinished(Some(Bytes::from(vec![b'x'; 2_900_000]))))?;
         let mut sender = sender.clone();
-        writes.spawn(async move { answer(sender.send_request(request).await?).await });
+        writes.spawn(async move { read_answer(sender.send_request(request).await?).await });
     }
     let (code, body) = writes.join_next().await.expect("four were sent")??;
     assert_eq!((code, &status_of(&body)["reason"]), (429, &"TooManyRequests".into()));
@@ -166,13 +166,13 @@ async fn connect(
 /// So many GETs of a list that is larger than the window of a stream to the API server. Returns when all answers have begun, or
 /// all requests were written if nothing is read.
 async fn ask_for_lists(
-    stand: &Stand,
+    env: &TestEnv,
     sender: &http2::SendRequest<Full<Bytes>>,
     count: usize,
 ) -> anyhow::Result<JoinSet<anyhow::Result<Response<Incoming>>>> {
     let mut large = config_map("default", "large", "a");
     large["data"]["k"] = "x".repeat(LIST).into();
-    stand.api.store().put(large)?;
+    env.api.store().put(large)?;
     let mut answers = JoinSet::new();
     for _ in 0..count {
         let request = Request::get("http://x/api/v1/configmaps").body(Full::default())?;
@@ -203,10 +203,10 @@ async fn bodies_that_are_kept_to_be_sent_again_are_bounded() -> anyhow::Result<(
         }
     });
     let api = ApiServer::builder().start().await?;
-    let stand = Stand::behind(api, vec![], &kubeconfig(&server)).await?;
-    let sender = connect(TcpStream::connect(stand.sidecar.api()).await?, WIDE).await?;
-    stand.sidecar.forget_peak_memory()?;
-    let before = stand.sidecar.peak_memory()?;
+    let env = TestEnv::start_behind(api, vec![], &kubeconfig_for(&server)).await?;
+    let sender = connect(TcpStream::connect(env.sidecar.api()).await?, WIDE).await?;
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
     let body = Bytes::from(vec![b'x'; BODY]);
     let mut answers = JoinSet::new();
     for _ in 0..WRITES {
@@ -219,7 +219,7 @@ async fn bodies_that_are_kept_to_be_sent_again_are_bounded() -> anyhow::Result<(
         Ok(arrived.load(Ordering::Relaxed) > WRITES * BODY)
     })
     .await?;
-    let grown = stand.sidecar.peak_memory()?.saturating_sub(before);
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
     assert!(grown < GROWTH, "{} MiB", grown >> 20);
     assert!(answers.try_join_next().is_none(), "none is refused");
     Ok(())
@@ -228,20 +228,20 @@ async fn bodies_that_are_kept_to_be_sent_again_are_bounded() -> anyhow::Result<(
 #[tokio::test]
 async fn answers_for_which_a_client_gives_no_window_are_bounded() -> anyhow::Result<()> {
     const LISTS: usize = 600;
-    let stand = Stand::start_with(vec![], &["--workers", "1"]).await?;
-    let sender = connect(TcpStream::connect(stand.sidecar.api()).await?, 0).await?;
-    stand.sidecar.forget_peak_memory()?;
-    let before = stand.sidecar.peak_memory()?;
-    let mut answers = ask_for_lists(&stand, &sender, LISTS).await?;
+    let env = TestEnv::start_with(vec![], &["--workers", "1"]).await?;
+    let sender = connect(TcpStream::connect(env.sidecar.api()).await?, 0).await?;
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
+    let mut answers = ask_for_lists(&env, &sender, LISTS).await?;
     let mut unread = Vec::new();
     while let Some(answer) = answers.join_next().await {
         unread.push(answer??);
     }
     // What was asked for before has arrived when so much has been read by somebody else.
     for _ in 0..20 {
-        assert_eq!(stand.client().get("/api/v1/configmaps").await?.names(), ["large"]);
+        assert_eq!(env.client().get("/api/v1/configmaps").await?.names(), ["large"]);
     }
-    let grown = stand.sidecar.peak_memory()?.saturating_sub(before);
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
     assert!(grown < GROWTH, "{} MiB", grown >> 20);
     drop(unread);
     Ok(())
@@ -250,27 +250,27 @@ async fn answers_for_which_a_client_gives_no_window_are_bounded() -> anyhow::Res
 #[tokio::test]
 async fn answers_that_a_client_does_not_read_from_its_socket_are_bounded() -> anyhow::Result<()> {
     const LISTS: usize = 400;
-    let stand = Stand::start_with(vec![], &["--workers", "1"]).await?;
+    let env = TestEnv::start_with(vec![], &["--workers", "1"]).await?;
     let is_deaf = Arc::new(AtomicBool::new(false));
-    let stream = TcpStream::connect(stand.sidecar.api()).await?;
+    let stream = TcpStream::connect(env.sidecar.api()).await?;
     let deaf = Deaf {
         stream,
         is_deaf: Arc::clone(&is_deaf),
     };
     let sender = connect(deaf, WIDE).await?;
-    assert_eq!(ask_for_lists(&stand, &sender, 1).await?.join_all().await.len(), 1);
-    stand.sidecar.forget_peak_memory()?;
-    let before = stand.sidecar.peak_memory()?;
+    assert_eq!(ask_for_lists(&env, &sender, 1).await?.join_all().await.len(), 1);
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
     is_deaf.store(true, Ordering::Relaxed);
-    let answers = ask_for_lists(&stand, &sender, LISTS).await?;
+    let answers = ask_for_lists(&env, &sender, LISTS).await?;
     wait_until("all lists have been asked for", || async {
-        Ok(stand.api.requests().total() > LISTS as u64)
+        Ok(env.api.requests().total() > LISTS as u64)
     })
     .await?;
     for _ in 0..20 {
-        assert_eq!(stand.client().get("/api/v1/configmaps").await?.names(), ["large"]);
+        assert_eq!(env.client().get("/api/v1/configmaps").await?.names(), ["large"]);
     }
-    let grown = stand.sidecar.peak_memory()?.saturating_sub(before);
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
     assert!(grown < GROWTH, "{} MiB", grown >> 20);
     drop(answers);
     Ok(())
@@ -282,15 +282,15 @@ async fn uploads_that_the_api_server_does_not_read_are_refused_beyond_the_bound_
     const UPLOADS: usize = 16;
     // The bound for all requests, what is kept to be sent again, and a frame or two of each upload. The attack sends 240 MiB.
     const MOST: usize = 120 << 20;
-    let stand = Stand::start(vec![]).await?;
+    let env = TestEnv::start(vec![]).await?;
     let gate = Gate::new();
-    stand.api.faults().add(Rule::new(Fault::Hold(gate.clone())));
-    stand.sidecar.forget_peak_memory()?;
-    let before = stand.sidecar.peak_memory()?;
+    env.api.faults().add(Rule::new(Fault::Hold(gate.clone())));
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
     let body = Bytes::from(vec![b'x'; BODY]);
     let mut answers = JoinSet::new();
     for _ in 0..CONNECTIONS {
-        let sender = connect(TcpStream::connect(stand.sidecar.api()).await?, WIDE).await?;
+        let sender = connect(TcpStream::connect(env.sidecar.api()).await?, WIDE).await?;
         for _ in 0..UPLOADS {
             let request =
                 Request::post("http://x/api/v1/namespaces/default/configmaps").body(Full::new(body.clone()))?;
@@ -301,13 +301,13 @@ async fn uploads_that_the_api_server_does_not_read_are_refused_beyond_the_bound_
     }
     let (code, body) = answers.join_next().await.context("some are refused")???;
     assert_eq!((code, &status_of(&body)["reason"]), (503, &"ServiceUnavailable".into()));
-    let grown = stand.sidecar.peak_memory()?.saturating_sub(before);
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
     assert!(grown < MOST, "{} MiB", grown >> 20);
     gate.open();
     drop(answers);
     wait_until("it was given back", || async {
         let written = config_map("default", "small", "a").to_string();
-        let client = stand.client().with("content-type", "application/json");
+        let client = env.client().with("content-type", "application/json");
         let written = client.send(http::Method::POST, "/api/v1/namespaces/default/configmaps", written);
         Ok(matches!(written.await?.status, 201 | 409))
     })

@@ -1,4 +1,4 @@
-//! External traffic does not lead to the API server, wherever it is.
+//! External calls cannot reach the API server, wherever it is.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,24 +6,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
 use ctrlmesh_testkit::ApiServer;
-use ctrlmesh_tests::{DEADLINE, Stand, wait_until};
+use ctrlmesh_tests::{DEADLINE, TestEnv, wait_until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::external::stand;
-use crate::external_limits::raw;
+use crate::external::start_env;
+use crate::external_limits::send_raw;
 
-/// The answer to CONNECT.
-async fn connect(stand: &Stand, place: &str) -> anyhow::Result<String> {
-    raw(
-        stand,
+async fn send_connect(env: &TestEnv, place: &str) -> anyhow::Result<String> {
+    send_raw(
+        env,
         &format!("CONNECT {place} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"),
     )
     .await
 }
 
 /// A stand whose API server says that it is somewhere else; of several places, each connection is told another.
-async fn advertising(addresses: &[&str], token: Option<&str>) -> anyhow::Result<Stand> {
+async fn advertising(addresses: &[&str], token: Option<&str>) -> anyhow::Result<TestEnv> {
     let api = ApiServer::builder();
     let mut api = addresses.iter().fold(api, |api, address| api.advertise(address));
     if let Some(token) = token {
@@ -35,11 +34,11 @@ async fn advertising(addresses: &[&str], token: Option<&str>) -> anyhow::Result<
         "--external-allow",
         "0.0.0.0/0,::/0,localhost",
     ];
-    Stand::around(api.start().await?, vec![], &flags).await
+    TestEnv::start_around(api.start().await?, vec![], &flags).await
 }
 
-/// Somebody who takes connections and closes them.
-async fn closing(address: &str) -> anyhow::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
+/// A server that accepts connections and closes them.
+async fn start_closing_server(address: &str) -> anyhow::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
     let closing = async move { while listener.accept().await.is_ok() {} };
@@ -51,16 +50,16 @@ async fn address_that_the_api_server_advertises_is_out_of_reach() -> anyhow::Res
     let (balancer, _balancing) = closing("127.0.0.2:0").await?;
     let (other, _serving) = closing("127.0.0.2:0").await?;
     // It tells nobody who brings no credentials.
-    let stand = advertising(&[&balancer.to_string()], Some("sidecars-own")).await?;
+    let env = advertising(&[&balancer.to_string()], Some("sidecars-own")).await?;
     for place in [balancer.to_string(), format!("localhost:{}", balancer.port())] {
         wait_until("the API server was asked, and connections are refused", || async {
-            let answer = connect(&stand, &place).await?;
+            let answer = send_connect(&env, &place).await?;
             Ok(answer.starts_with("HTTP/1.1 403") && answer.contains("is the API server"))
         })
         .await
         .with_context(|| place.clone())?;
     }
-    let answer = connect(&stand, &other.to_string()).await?;
+    let answer = send_connect(&env, &other.to_string()).await?;
     assert!(answer.starts_with("HTTP/1.1 200"), "another port of it: {answer}");
     Ok(())
 }
@@ -70,10 +69,10 @@ async fn address_that_the_api_server_advertises_is_out_of_reach() -> anyhow::Res
 async fn addresses_of_all_api_servers_that_answer_in_turn_are_out_of_reach() -> anyhow::Result<()> {
     let (first, _first) = closing("127.0.0.2:0").await?;
     let (second, _second) = closing("127.0.0.3:0").await?;
-    let stand = advertising(&[&first.to_string(), &second.to_string()], None).await?;
+    let env = advertising(&[&first.to_string(), &second.to_string()], None).await?;
     for place in [first, second] {
         wait_until("it has answered, and connections are refused", || async {
-            Ok(connect(&stand, &place.to_string()).await?.starts_with("HTTP/1.1 403"))
+            Ok(connect(&env, &place.to_string()).await?.starts_with("HTTP/1.1 403"))
         })
         .await
         .with_context(|| place.to_string())?;
@@ -95,16 +94,16 @@ async fn tunnel_and_request_to_an_api_server_end_when_it_advertises_its_address(
             counted.store(taken.len(), Ordering::Relaxed);
         }
     });
-    let mut stand = advertising(&[&place.to_string()], None).await?;
-    stand.api.faults().require_tokens(["other"]);
-    stand.start_again().await?;
-    stand.sidecar.wait_ready().await?;
+    let mut env = advertising(&[&place.to_string()], None).await?;
+    env.api.faults().require_tokens(["other"]);
+    env.start_again().await?;
+    env.sidecar.wait_ready().await?;
     let warning = "addresses that the API server advertises (GET /api) can't be read";
     wait_until("it was asked in vain", || async {
-        Ok(stand.sidecar.log().contains(warning))
+        Ok(env.sidecar.log().contains(warning))
     })
     .await?;
-    let external = stand.sidecar.external().context("no external port")?;
+    let external = env.sidecar.external().context("no external port")?;
     let mut tunnel = TcpStream::connect(external).await?;
     let head = format!("CONNECT {place} HTTP/1.1\r\nhost: x\r\n\r\n");
     tunnel.write_all(head.as_bytes()).await?;
@@ -112,13 +111,13 @@ async fn tunnel_and_request_to_an_api_server_end_when_it_advertises_its_address(
     tunnel.read_exact(&mut established).await?;
     assert_eq!(&established, b"HTTP/1.1 200");
     let request = format!("GET http://{place}/watch HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-    let request = raw(&stand, &request);
+    let request = raw(&env, &request);
     let ends = async {
         wait_until("both are connected", || async {
             Ok(count.load(Ordering::Relaxed) == 2)
         })
         .await?;
-        stand.api.faults().require_no_token();
+        env.api.faults().require_no_token();
         let mut rest = Vec::new();
         // A reset is an end as well.
         let _ = tunnel.read_to_end(&mut rest).await;
@@ -131,9 +130,9 @@ async fn tunnel_and_request_to_an_api_server_end_when_it_advertises_its_address(
 
 #[tokio::test]
 async fn name_that_the_api_server_advertises_is_out_of_reach() -> anyhow::Result<()> {
-    let stand = advertising(&["API.Example.:6443"], None).await?;
+    let env = advertising(&["API.Example.:6443"], None).await?;
     wait_until("the API server was asked, and the name is refused", || async {
-        let answer = connect(&stand, "api.example:6443").await?;
+        let answer = send_connect(&env, "api.example:6443").await?;
         Ok(answer.starts_with("HTTP/1.1 403") && answer.contains("is the API server"))
     })
     .await
@@ -142,33 +141,35 @@ async fn name_that_the_api_server_advertises_is_out_of_reach() -> anyhow::Result
 #[tokio::test]
 async fn sidecar_serves_external_traffic_and_warns_once_when_the_api_server_does_not_tell() -> anyhow::Result<()> {
     let (place, _serving) = closing("127.0.0.2:0").await?;
-    let stand = advertising(&[&place.to_string()], None).await?;
-    stand.api.faults().require_tokens(["other"]);
-    let mut stand = stand;
-    stand.start_again().await?;
-    stand.sidecar.wait_ready().await?;
+    let env = advertising(&[&place.to_string()], None).await?;
+    env.api.faults().require_tokens(["other"]);
+    let mut env = env;
+    env.start_again().await?;
+    env.sidecar.wait_ready().await?;
     let warning = "addresses that the API server advertises (GET /api) can't be read";
-    wait_until("it warns", || async { Ok(stand.sidecar.log().contains(warning)) }).await?;
-    assert_eq!(stand.sidecar.log().matches(warning).count(), 1);
-    let answer = connect(&stand, &place.to_string()).await?;
+    wait_until("it warns", || async { Ok(env.sidecar.log().contains(warning)) }).await?;
+    assert_eq!(env.sidecar.log().matches(warning).count(), 1);
+    let answer = send_connect(&env, &place.to_string()).await?;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    let answer = connect(&stand, &stand.api.tls_address().to_string()).await?;
+    let answer = send_connect(&env, &env.api.tls_address().to_string()).await?;
     assert!(
         answer.starts_with("HTTP/1.1 403"),
         "its configured address is known without asking: {answer}"
     );
-    stand.api.faults().require_no_token();
+    env.api.faults().require_no_token();
     wait_until("it is asked again", || async {
-        Ok(connect(&stand, &place.to_string()).await?.starts_with("HTTP/1.1 403"))
+        Ok(send_connect(&env, &place.to_string())
+            .await?
+            .starts_with("HTTP/1.1 403"))
     })
     .await
 }
 
 #[tokio::test]
-async fn the_api_server_is_out_of_reach_whatever_is_allowed() -> anyhow::Result<()> {
+async fn api_server_is_refused_whatever_is_allowed() -> anyhow::Result<()> {
     let flags = ["--external-allow", "0.0.0.0/0,::/0,localhost,kubernetes.default.svc"];
-    let (stand, client) = stand(vec![], &flags).await?;
-    let port = stand.api.tls_address().port();
+    let (env, client) = start_env(vec![], &flags).await?;
+    let port = env.api.tls_address().port();
     for host in [
         "127.0.0.1",
         "localhost",
@@ -183,20 +184,17 @@ async fn the_api_server_is_out_of_reach_whatever_is_allowed() -> anyhow::Result<
         "kubernetes",
     ] {
         let connect = format!("CONNECT {host}:{port} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-        let answer = raw(&stand, &connect).await?;
+        let answer = send_raw(&env, &connect).await?;
         assert!(
             answer.starts_with("HTTP/1.1 403") && answer.contains("is the API server"),
             "{host}: {answer}"
         );
         let url = format!("https://{host}:{port}/api/v1/configmaps");
-        let answer = client.clone().with("mesh-real-endpoint", &url).get("/").await?;
+        let answer = client.clone().with_header("mesh-real-endpoint", &url).get("/").await?;
         assert_eq!(answer.status, 403, "{host}");
     }
-    let refused = stand
-        .sidecar
-        .metric("ctrlmesh_external_addresses_refused_total")
-        .await?;
-    let asked = stand.api.requests().all();
+    let refused = env.sidecar.metric("ctrlmesh_external_addresses_refused_total").await?;
+    let asked = env.api.requests().all();
     let others: Vec<_> = asked.iter().filter(|it| it.target != "/api").collect();
     assert!(refused == 22.0 && others.is_empty(), "{refused} {others:?}");
     Ok(())

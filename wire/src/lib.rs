@@ -6,6 +6,8 @@
 //! under `tests/golden` hold what upstream says.
 #![warn(missing_docs)]
 
+#![warn(missing_docs)]
+
 mod delete_options;
 mod error;
 mod field_selector;
