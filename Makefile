@@ -118,6 +118,10 @@ chart: ## Copies deploy/crd, rbac and webhook into the Helm chart, which can't r
 		mkdir -p deploy/helm/ctrlmesh/files/$$part && cp deploy/$$part/*.yaml deploy/helm/ctrlmesh/files/$$part/ || exit 1; \
 	done
 
+.PHONY: sdk
+sdk: ## Copies wit/ and the licence into sdk/, whose archive on crates.io can't read outside of itself; a test fails on a difference
+	@rm -rf sdk/wit && mkdir sdk/wit && cp wit/*.wit sdk/wit/ && cp LICENSE sdk/LICENSE
+
 .PHONY: golden
 golden: ## Asks upstream's own parsers again (tests/golden), and writes the test kit's schema of protobuf
 	cd tests/golden && go run .

@@ -114,7 +114,8 @@ pub(crate) struct NewArgs {
     /// Name of the crate and of the folder: lower-case letters, digits and hyphens.
     pub(crate) name: String,
 
-    /// The folder `sdk` of a checkout of ctrlmesh. Default: that of the checkout around the current folder.
+    /// The folder `sdk` of a checkout of ctrlmesh, for a plugin that follows the checkout. Default: the release of the SDK with this
+    /// command's version, from crates.io.
     #[arg(long, value_name = "DIR")]
     pub(crate) sdk: Option<PathBuf>,
 }

@@ -169,9 +169,9 @@ pub(crate) enum Error {
     /// A new plugin does not replace anything.
     #[error("the folder {0:?} is there already; choose another name, or remove it")]
     FolderExists(String),
-    /// The SDK was not found.
-    #[error("there is no SDK here; name the folder `sdk` of a checkout of ctrlmesh with --sdk")]
-    NoSdk,
+    /// `--sdk` names another folder.
+    #[error("--sdk: {} is not the SDK; name the folder `sdk` of a checkout of ctrlmesh", .0.display())]
+    NoSdk(PathBuf),
     /// JSON could not be read or written.
     #[error("the JSON is not what it should be")]
     Json(#[from] serde_json::Error),

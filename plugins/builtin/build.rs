@@ -15,8 +15,7 @@ const TARGET: &str = "wasm32-wasip2";
 const PROFILE: &str = "plugin";
 
 /// What the nested build depends on, relative to the repository. Folders are watched with all that is in them.
-const SOURCES: [&str; 10] = [
-    "wit",
+const SOURCES: [&str; 9] = [
     "sdk",
     "plugins/rules",
     "plugins/circuit-breaker",
