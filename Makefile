@@ -36,9 +36,10 @@ help: ## Shows the targets
 demo: build ## A manager and two replicas of an unmodified controller, sharded and tortured live; offline, about 50 s once built
 	@$(BIN)/ctrlmesh demo
 
+# The example makes cargo resolve features as for tests. Without it `cargo test` would build tokio, and all that depends on it, once more.
 .PHONY: build
 build: setup ## The command, the sidecar and the manager, and an operator for tests
-	cargo build --locked --workspace --bins
+	cargo build --locked --workspace --bins --example hello
 	@echo "built: $(BIN)/ctrlmesh, $(BIN)/ctrlmesh-proxy and $(BIN)/ctrlmesh-manager"
 
 .PHONY: setup

@@ -39,6 +39,11 @@ impl Admin {
         })
     }
 
+    /// Where it is.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// The body of a 200 answer.
     pub(crate) async fn get(&self, path: &'static str) -> Result<String, Error> {
         let failed = |error: kube::Error| self.failed(path, problem(&error));

@@ -33,6 +33,10 @@ pub(crate) enum Command {
     /// Deletes every ShardingConfig of the cluster in use while its manager runs, and waits until all are gone. Managers,
     /// webhooks and definitions can be removed afterwards. Exits 1 if some wait for longer.
     Uninstall(UninstallArgs),
+    /// Runs an API server in memory, a manager, two sidecars and a controller, and builds and restarts them when a source file changes:
+    /// `make dev`. Ends with Ctrl-C.
+    #[command(hide = true)]
+    Dev(DevArgs),
     /// The demo's controller. Knows a kubeconfig and nothing else.
     #[command(hide = true)]
     DemoController(ControllerArgs),
@@ -181,6 +185,18 @@ pub(crate) struct LintArgs {
     /// How the result is written.
     #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
     pub(crate) output: Output,
+}
+
+/// Arguments of `ctrlmesh dev`.
+#[derive(Debug, Args)]
+pub(crate) struct DevArgs {
+    /// The checkout of ctrlmesh whose files are watched and built.
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    pub(crate) sources: PathBuf,
+
+    /// The program that builds: it is called as `cargo` is.
+    #[arg(long, env = "CARGO", default_value = "cargo", value_name = "FILE")]
+    pub(crate) cargo: PathBuf,
 }
 
 /// Arguments of the demo's controller.

@@ -6,6 +6,7 @@ mod added;
 mod claims;
 mod cluster;
 pub(crate) mod controller;
+pub(crate) mod dev;
 mod facts;
 mod kubectl;
 mod kubelet;
@@ -52,6 +53,7 @@ const PROXY: &str = "ctrlmesh-proxy";
 const MANAGER: &str = "ctrlmesh-manager";
 
 /// Where they are.
+#[derive(Debug, Clone)]
 struct Binaries {
     proxy: PathBuf,
     manager: PathBuf,

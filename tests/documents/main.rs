@@ -12,3 +12,5 @@ mod interface;
 mod objects;
 mod operating;
 mod parity;
+mod reference;
+mod workflows;

@@ -67,6 +67,13 @@ impl Process {
         ))
     }
 
+    /// Ends the process and waits until it is gone.
+    pub(crate) async fn end(self) {
+        let ended = self.ended();
+        drop(self);
+        ended.await;
+    }
+
     /// Ends when the process has ended by itself, and says why and with which last words.
     pub(crate) fn ended(&self) -> impl Future<Output = Error> + use<> {
         let (name, log, mut ended) = (self.name.clone(), self.log.clone(), self.ended.clone());
