@@ -75,9 +75,17 @@ fn describe(text: &mut String, command: &Command, level: usize, about: &str) {
         .get_arguments()
         .filter(is_shown)
         .partition(|arg| arg.get_long().is_some());
+    arguments(text, &flags, &others);
+    for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        describe(text, subcommand, level + 1, "");
+    }
+}
+
+/// A table of names and values, and a list with what they mean.
+fn arguments(text: &mut String, flags: &[&Arg], others: &[&Arg]) {
     if !flags.is_empty() {
         writeln!(text, "\n| flag | environment variable | default |\n|---|---|---|").unwrap();
-        for flag in &flags {
+        for flag in flags {
             let variable = flag.get_env().map(|name| format!("`{}`", name.to_string_lossy()));
             writeln!(
                 text,
@@ -92,7 +100,7 @@ fn describe(text: &mut String, command: &Command, level: usize, about: &str) {
     if !flags.is_empty() || !others.is_empty() {
         text.push('\n');
     }
-    for arg in others.iter().chain(&flags) {
+    for arg in others.iter().chain(flags) {
         let help = arg
             .get_long_help()
             .or(arg.get_help())
@@ -102,9 +110,6 @@ fn describe(text: &mut String, command: &Command, level: usize, about: &str) {
             .get_long()
             .map_or_else(|| signature(arg), |long| format!("--{long}"));
         writeln!(text, "- `{label}`: {}{}", paragraph(&help), choices(arg)).unwrap();
-    }
-    for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
-        describe(text, subcommand, level + 1, "");
     }
 }
 
