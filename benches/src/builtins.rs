@@ -1,8 +1,7 @@
-//! The plugins behind shard-selector as entries of a chain, with rules that match the measured `get` and let it pass.
+//! The plugins besides shard-selector as entries of a chain, with rules that match the measured `get` and let it pass.
 
 use ctrlmesh_contract::Digest;
 
-/// An entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Builtin {
     name: &'static str,
@@ -23,7 +22,7 @@ pub(crate) const RATE_LIMIT: Builtin = Builtin {
     plugin: ctrlmesh_plugins_builtin::RATE_LIMIT,
 };
 
-/// A closed breaker for each resource, which is told the end of every request.
+/// A closed breaker for each resource, which sees the end of every request.
 pub(crate) const CIRCUIT_BREAKER: Builtin = Builtin {
     name: "circuit-breaker/a",
     order: 300,
@@ -38,7 +37,7 @@ pub(crate) const CIRCUIT_BREAKER: Builtin = Builtin {
     plugin: ctrlmesh_plugins_builtin::CIRCUIT_BREAKER,
 };
 
-/// A rule that counts every request for a config map and draws for it; one of a thousand waits a millisecond.
+/// A rule that counts and draws for every request for a config map, and delays one of a thousand by a millisecond.
 pub(crate) const FAULT_INJECT: Builtin = Builtin {
     name: "fault-inject/a",
     order: 100,
@@ -52,8 +51,8 @@ pub(crate) const FAULT_INJECT: Builtin = Builtin {
 };
 
 impl Builtin {
-    /// As the chain document has it.
-    pub(crate) fn entry(&self) -> anyhow::Result<serde_json::Value> {
+    /// The entry in the chain document.
+    pub(crate) fn chain_entry(&self) -> anyhow::Result<serde_json::Value> {
         let settings: serde_json::Value = serde_json::from_str(self.settings)?;
         Ok(serde_json::json!({
             "name": self.name, "plugin": format!("sha256:{}", Digest::of(self.plugin).hex()), "podSelector": {},

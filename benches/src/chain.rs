@@ -1,4 +1,4 @@
-//! The folder that a sidecar is started on: kubeconfig, chain document, plugins, compile cache.
+//! The folder of a sidecar: kubeconfig, chain document, plugins, compile cache.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,31 +7,26 @@ use ctrlmesh_contract::{Digest, names};
 
 use crate::builtins::{Builtin, CIRCUIT_BREAKER, FAULT_INJECT, RATE_LIMIT};
 
-/// A sidecar's folder.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct SidecarFolder {
     path: PathBuf,
 }
 
-/// What the chain holds.
+/// The entries of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chain {
-    /// No entry.
+    /// No entries.
     Empty,
     /// shard-selector, for config maps.
     Sharded,
-    /// rate-limit.
     Limited,
-    /// circuit-breaker.
     Guarded,
-    /// fault-inject.
     Faulty,
-    /// All four.
     Full,
 }
 
 impl Chain {
-    /// What stands behind shard-selector.
+    /// The plugins besides shard-selector.
     const fn builtins(self) -> &'static [Builtin] {
         match self {
             Self::Empty | Self::Sharded => &[],
@@ -43,26 +38,26 @@ impl Chain {
     }
 }
 
-impl Folder {
-    /// Makes a folder with the first chain in it.
+impl SidecarFolder {
+    /// Creates a folder with the first chain in it.
     pub(crate) fn create(parent: &Path, name: &str, origin: SocketAddr, chain: Chain) -> anyhow::Result<Self> {
         let folder = Self {
             path: parent.join(name),
         };
-        std::fs::create_dir_all(folder.chain())?;
+        std::fs::create_dir_all(folder.chain_directory())?;
         let kubeconfig = serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{ "name": "c", "cluster": { "server": format!("http://{origin}") } }],
             "users": [{ "name": "c", "user": {} }],
             "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "c" } }],
         });
-        std::fs::write(folder.kubeconfig(), serde_json::to_vec(&kubeconfig)?)?;
-        folder.write(1, chain, ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
+        std::fs::write(folder.kubeconfig_path(), serde_json::to_vec(&kubeconfig)?)?;
+        folder.write_chain(1, chain, ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
         Ok(folder)
     }
 
-    /// Puts another chain, with this build of shard-selector, in the place of the last one.
-    pub(crate) fn write(&self, generation: u64, chain: Chain, plugin: &[u8]) -> anyhow::Result<()> {
+    /// Replaces the chain, with this build of shard-selector.
+    pub(crate) fn write_chain(&self, generation: u64, chain: Chain, plugin: &[u8]) -> anyhow::Result<()> {
         let digest = Digest::of(plugin);
         let entry = serde_json::json!({
             "name": "shard-selector/a", "plugin": format!("sha256:{}", digest.hex()), "podSelector": {}, "order": 100,
@@ -80,39 +75,43 @@ impl Folder {
             entries.push(entry);
         }
         for builtin in chain.builtins() {
-            entries.push(builtin.entry()?);
-            self.put(builtin.plugin)?;
+            entries.push(builtin.chain_entry()?);
+            self.write_plugin(builtin.plugin)?;
         }
         let document = serde_json::json!({
             "apiVersion": names::CHAIN_API_VERSION, "namespace": "bench", "generation": generation, "entries": entries,
         });
-        self.put(plugin)?;
-        // Renamed, so that nobody reads half of it.
+        self.write_plugin(plugin)?;
+        // Renamed into place, so that no reader sees half of it.
         let fresh = self.path.join("chain.fresh");
         std::fs::write(&fresh, serde_json::to_vec(&document)?)?;
-        std::fs::rename(fresh, self.chain().join("chain.yaml"))?;
+        std::fs::rename(fresh, self.chain_directory().join("chain.yaml"))?;
         Ok(())
     }
 
-    fn put(&self, plugin: &[u8]) -> std::io::Result<()> {
-        std::fs::write(self.chain().join(format!("{}.wasm", Digest::of(plugin).hex())), plugin)
+    fn write_plugin(&self, plugin: &[u8]) -> std::io::Result<()> {
+        std::fs::write(
+            self.chain_directory()
+                .join(format!("{}.wasm", Digest::of(plugin).hex())),
+            plugin,
+        )
     }
 
-    pub(crate) fn kubeconfig(&self) -> PathBuf {
+    pub(crate) fn kubeconfig_path(&self) -> PathBuf {
         self.path.join("kubeconfig")
     }
 
-    pub(crate) fn chain(&self) -> PathBuf {
+    pub(crate) fn chain_directory(&self) -> PathBuf {
         self.path.join("chain")
     }
 
-    pub(crate) fn cache(&self) -> PathBuf {
+    pub(crate) fn cache_directory(&self) -> PathBuf {
         self.path.join("cache")
     }
 }
 
-/// The same plugin as another file: a custom section at its end changes its digest, so that it is compiled anew.
-pub(crate) fn rebuilt(plugin: &[u8], number: u8) -> Vec<u8> {
+/// The same plugin with other bytes: a custom section at its end changes its digest, so that it is compiled again.
+pub(crate) fn with_custom_section(plugin: &[u8], number: u8) -> Vec<u8> {
     // Component binary format: section 0 is custom; its length, the length of its name, the name, any bytes.
     const NAME: &[u8] = b"bench";
     let mut bytes = plugin.to_vec();
@@ -127,8 +126,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rebuilt_plugin_has_another_digest_and_a_section_of_the_length_that_it_says() {
-        let (first, second) = (rebuilt(b"wasm", 1), rebuilt(b"wasm", 2));
+    fn custom_section_changes_the_digest_and_has_its_declared_length() {
+        let (first, second) = (with_custom_section(b"wasm", 1), with_custom_section(b"wasm", 2));
         assert_ne!(Digest::of(&first), Digest::of(&second));
         let section = first.strip_prefix(b"wasm").unwrap();
         assert_eq!(usize::from(section[1]), section.len() - 2);
@@ -136,11 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn a_new_document_takes_the_place_of_the_old_one() {
+    fn new_document_replaces_the_old_one() {
         let files = tempfile::tempdir().unwrap();
-        let folder = Folder::create(files.path(), "a", "127.0.0.1:1".parse().unwrap(), Chain::Empty).unwrap();
-        folder.write(2, Chain::Sharded, b"wasm").unwrap();
-        let document = std::fs::read(folder.chain().join("chain.yaml")).unwrap();
+        let folder = SidecarFolder::create(files.path(), "a", "127.0.0.1:1".parse().unwrap(), Chain::Empty).unwrap();
+        folder.write_chain(2, Chain::Sharded, b"wasm").unwrap();
+        let document = std::fs::read(folder.chain_directory().join("chain.yaml")).unwrap();
         let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
         assert_eq!(document["generation"], 2);
         let plugin = document["entries"][0]["plugin"].as_str().unwrap();
@@ -148,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_chain_has_four_entries_that_the_contract_takes_and_their_files() {
+    fn full_chain_has_four_valid_entries_with_their_files() {
         let files = tempfile::tempdir().unwrap();
-        let folder = Folder::create(files.path(), "a", "127.0.0.1:1".parse().unwrap(), Chain::Full).unwrap();
-        let document = std::fs::read(folder.chain().join("chain.yaml")).unwrap();
+        let folder = SidecarFolder::create(files.path(), "a", "127.0.0.1:1".parse().unwrap(), Chain::Full).unwrap();
+        let document = std::fs::read(folder.chain_directory().join("chain.yaml")).unwrap();
         let chain = ctrlmesh_contract::chain::Chain::parse(&document).unwrap();
         assert_eq!(chain.entries.len(), 4);
         for entry in chain.entries {
-            let file = folder.chain().join(format!("{}.wasm", entry.plugin.hex()));
+            let file = folder.chain_directory().join(format!("{}.wasm", entry.plugin.hex()));
             assert_eq!(
                 Digest::of(&std::fs::read(file).unwrap()),
                 entry.plugin,

@@ -1,16 +1,15 @@
-//! A large list, one after the other on one connection: throughput as a share of the direct one, and whether memory stays
-//! flat.
+//! A large list, again and again on one connection: throughput relative to direct requests, and whether memory stays flat.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
+use crate::bench_env::BenchEnv;
 use crate::chain::Chain;
 use crate::origin::{LARGE, LARGE_BYTES};
 use crate::process::Process;
-use crate::stand::Stand;
-use crate::stats::{mebibytes, median};
+use crate::stats::{as_mebibytes, median};
 use crate::stream::Stream;
 use crate::{Scale, table};
 
@@ -22,7 +21,7 @@ struct Case {
     process: Option<Process>,
     /// MiB per second in each round.
     rates: Vec<f64>,
-    /// Ratio to the direct one of the same round.
+    /// Ratio to the direct throughput of the same round.
     to_direct: Vec<f64>,
     to_bare: Vec<f64>,
     /// Resident set before the first list, and the largest since.
@@ -42,25 +41,25 @@ impl Case {
         }
     }
 
-    fn texts(&self) -> Vec<String> {
-        let memory = |of: fn((u64, u64)) -> u64| table::number(self.memory.map(of).map(mebibytes), 1);
+    fn table_cells(&self) -> Vec<String> {
+        let memory = |of: fn((u64, u64)) -> u64| table::format_number(self.memory.map(of).map(as_mebibytes), 1);
         vec![
             self.name.to_owned(),
-            table::number(median(&self.rates), 0),
-            table::number(median(&self.to_direct), 2),
-            table::number(median(&self.to_bare), 2),
+            table::format_number(median(&self.rates), 0),
+            table::format_number(median(&self.to_direct), 2),
+            table::format_number(median(&self.to_bare), 2),
             memory(|(before, _)| before),
             memory(|(_, peak)| peak),
         ]
     }
 }
 
-pub(crate) async fn measure(stand: &Stand, scale: &Scale) -> anyhow::Result<()> {
-    let bare = stand.bare()?;
-    let empty = stand.sidecar("list-empty", Chain::Empty).await?;
-    let sharded = stand.sidecar("list-sharded", Chain::Sharded).await?;
+pub(crate) async fn measure_lists(env: &BenchEnv, scale: &Scale) -> anyhow::Result<()> {
+    let bare = env.start_bare_proxy()?;
+    let empty = env.start_sidecar("list-empty", Chain::Empty).await?;
+    let sharded = env.start_sidecar("list-sharded", Chain::Sharded).await?;
     let mut cases = [
-        Case::new("direct", stand.origin, None),
+        Case::new("direct", env.origin, None),
         Case::new(BARE, bare.1, Some(bare.0)),
         Case::new("ctrlmesh, no entry", empty.api, Some(empty.process)),
         Case::new("ctrlmesh, shard-selector", sharded.api, Some(sharded.process)),
@@ -68,13 +67,13 @@ pub(crate) async fn measure(stand: &Stand, scale: &Scale) -> anyhow::Result<()> 
     for case in &mut cases {
         if let Some(process) = &case.process {
             process.forget_peak()?;
-            case.memory = Some((process.memory()?, 0));
+            case.memory = Some((process.resident_memory()?, 0));
         }
     }
     for _ in 0..scale.rounds {
         let (mut direct, mut bare) = (None, None);
         for case in &mut cases {
-            let rate = rate(case.address, scale.time()).await?;
+            let rate = measure_rate(case.address, scale.round_time()).await?;
             case.rates.push(rate);
             case.to_direct.push(rate / *direct.get_or_insert(rate));
             if case.name == BARE {
@@ -86,16 +85,16 @@ pub(crate) async fn measure(stand: &Stand, scale: &Scale) -> anyhow::Result<()> 
             }
         }
     }
-    table::print(
+    table::print_table(
         &format!("Large list, {} MiB", LARGE_BYTES >> 20),
         &["", "MiB/s", "÷ direct", "÷ bare", "RSS before MiB", "peak RSS MiB"],
-        cases.iter().map(Case::texts),
+        cases.iter().map(Case::table_cells),
     );
     Ok(())
 }
 
-/// MiB per second over at least so long.
-async fn rate(address: SocketAddr, time: Duration) -> anyhow::Result<f64> {
+/// MiB per second, measured over at least `time`.
+async fn measure_rate(address: SocketAddr, time: Duration) -> anyhow::Result<f64> {
     let start = Instant::now();
     let mut bytes: u64 = 0;
     while start.elapsed() < time {
@@ -110,5 +109,5 @@ async fn rate(address: SocketAddr, time: Duration) -> anyhow::Result<f64> {
         );
         bytes += length as u64;
     }
-    Ok(mebibytes(bytes) / start.elapsed().as_secs_f64())
+    Ok(as_mebibytes(bytes) / start.elapsed().as_secs_f64())
 }

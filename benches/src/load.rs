@@ -1,4 +1,4 @@
-//! Closed-loop load: so many keep-alive connections, one request after the other on each.
+//! Closed-loop load: a number of keep-alive connections, one request after the other on each.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,25 +10,30 @@ use tokio::task::JoinSet;
 
 use crate::stats::Durations;
 
-/// What a measurement saw.
+/// The result of a measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct Load {
     pub(crate) latencies: Durations,
     pub(crate) time: Duration,
 }
 
-/// Requests before the clock starts, per connection.
+/// Requests per connection before the clock starts.
 const WARM_UP: usize = 50;
 
-/// Longest response.
+/// Maximum size of a response.
 const BUFFER: usize = 16 << 10;
 
-pub(crate) async fn run(address: SocketAddr, target: &str, connections: usize, time: Duration) -> anyhow::Result<Load> {
+pub(crate) async fn run_load(
+    address: SocketAddr,
+    target: &str,
+    connections: usize,
+    time: Duration,
+) -> anyhow::Result<Load> {
     let mut tasks = JoinSet::new();
     let start = Instant::now();
     for _ in 0..connections {
         let target = target.to_owned();
-        tasks.spawn_local(async move { until(address, &target, start + time).await });
+        tasks.spawn_local(async move { request_until(address, &target, start + time).await });
     }
     let mut all = Vec::new();
     while let Some(latencies) = tasks.join_next().await {
@@ -40,21 +45,21 @@ pub(crate) async fn run(address: SocketAddr, target: &str, connections: usize, t
     })
 }
 
-async fn until(address: SocketAddr, target: &str, end: Instant) -> anyhow::Result<Vec<Duration>> {
+async fn request_until(address: SocketAddr, target: &str, end: Instant) -> anyhow::Result<Vec<Duration>> {
     let mut client = Client::connect(address, target).await?;
     let mut latencies = Vec::with_capacity(1 << 16);
     for _ in 0..WARM_UP {
-        client.exchange().await?;
+        client.send_request().await?;
     }
     while Instant::now() < end {
         let start = Instant::now();
-        client.exchange().await?;
+        client.send_request().await?;
         latencies.push(start.elapsed());
     }
     Ok(latencies)
 }
 
-/// One connection that asks for the same again and again.
+/// One connection that repeats the same request.
 pub(crate) struct Client {
     stream: TcpStream,
     request: String,
@@ -74,8 +79,8 @@ impl Client {
         })
     }
 
-    /// One request and its response, which fits the buffer and has a length.
-    pub(crate) async fn exchange(&mut self) -> anyhow::Result<()> {
+    /// Sends the request and reads its response, which must fit the buffer and have a length.
+    pub(crate) async fn send_request(&mut self) -> anyhow::Result<()> {
         self.stream.write_all(self.request.as_bytes()).await?;
         let mut filled = 0;
         loop {
@@ -88,7 +93,7 @@ impl Client {
             }
             filled += read;
             let seen = self.buffer.get(..filled).unwrap_or_default();
-            if let Some(whole) = length(seen)?
+            if let Some(whole) = response_length(seen)?
                 && filled >= whole
             {
                 return Ok(());
@@ -97,8 +102,8 @@ impl Client {
     }
 }
 
-/// Length of head and body, once the head is whole.
-fn length(seen: &[u8]) -> anyhow::Result<Option<usize>> {
+/// Length of head and body, once the head is complete.
+fn response_length(seen: &[u8]) -> anyhow::Result<Option<usize>> {
     let Some(head) = seen.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
         return Ok(None);
     };
@@ -119,15 +124,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_response_is_whole_when_its_body_is() {
-        assert_eq!(length(b"HTTP/1.1 200 OK\r\nContent-Le").unwrap(), None);
+    fn response_is_complete_when_its_body_is() {
+        assert_eq!(response_length(b"HTTP/1.1 200 OK\r\nContent-Le").unwrap(), None);
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
-        assert_eq!(length(head).unwrap(), Some(head.len() + 5));
+        assert_eq!(response_length(head).unwrap(), Some(head.len() + 5));
     }
 
     #[test]
-    fn anything_but_a_whole_ok_is_a_failure() {
-        assert!(length(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n").is_err());
-        assert!(length(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
+    fn response_fails_unless_it_is_a_complete_200() {
+        assert!(response_length(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n").is_err());
+        assert!(response_length(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
     }
 }

@@ -1,15 +1,16 @@
-//! Measures the sidecar: requests, calls of plugins, large lists, watches, start, hot reload; each in one run against
-//! direct requests and other proxies, printed as tables of ratios and medians.
+//! Measures the sidecar: requests, plugin calls, large lists, watches, start, hot reload; each compared with direct requests and other
+//! proxies, printed as tables of ratios and medians.
 //!
-//! Origin, proxies and load each are a process of their own, so that CPU time and memory are told apart. Figures to trust
-//! are ratios of one round: processes on a shared machine are slow and fast together.
+//! Origin, proxies and load are separate processes, so that CPU time and memory can be attributed. Only ratios within a round are
+//! reliable: processes on a shared machine are slow and fast together.
 
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 
-mod bare;
+mod bare_proxy;
+mod bench_env;
 mod builtins;
 mod chain;
 mod list;
@@ -21,14 +22,13 @@ mod process;
 mod reload;
 mod requests;
 mod sidecar;
-mod stand;
 mod start;
 mod stats;
 mod stream;
 mod table;
 mod watch;
 
-use stand::Stand;
+use bench_env::BenchEnv;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -57,13 +57,13 @@ struct Scale {
     /// Rounds; the tables show medians of the rounds.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Open connections.
+    /// Open connections
     #[arg(long, default_value_t = 32)]
     connections: usize,
 }
 
 impl Scale {
-    const fn time(&self) -> Duration {
+    const fn round_time(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }
 }
@@ -88,10 +88,10 @@ enum Measurement {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Answers like an API server that has nothing to do.
+    /// Answers like an idle API server.
     #[command(hide = true)]
     Origin,
-    /// Passes requests on with hyper and nothing else.
+    /// Forwards requests with hyper and nothing else.
     #[command(hide = true)]
     Bare { origin: std::net::SocketAddr },
 }
@@ -102,28 +102,28 @@ fn main() -> anyhow::Result<()> {
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         match cli.role {
-            Some(Role::Origin) => origin::serve().await,
-            Some(Role::Bare { origin }) => bare::serve(origin).await,
-            None => measure(&cli).await,
+            Some(Role::Origin) => origin::serve_origin().await,
+            Some(Role::Bare { origin }) => bare_proxy::serve_bare_proxy(origin).await,
+            None => run_measurements(&cli).await,
         }
     })
 }
 
-async fn measure(cli: &Cli) -> anyhow::Result<()> {
-    let stand = Stand::start(cli.proxy.clone()).context("the processes can't be started")?;
+async fn run_measurements(cli: &Cli) -> anyhow::Result<()> {
+    let env = BenchEnv::start(cli.proxy.clone()).context("the processes can't be started")?;
     let scale = &cli.scale;
     for measurement in Measurement::value_variants() {
         if !cli.only.is_empty() && !cli.only.contains(measurement) {
             continue;
         }
         match measurement {
-            Measurement::Requests => requests::measure(&stand, scale).await,
-            Measurement::PluginCall => plugin_call::measure(&stand.program),
-            Measurement::List => list::measure(&stand, scale).await,
-            Measurement::WatchEvents => watch::events(&stand, scale).await,
-            Measurement::Watches => watch::many(&stand).await,
-            Measurement::Start => start::measure(&stand, scale).await,
-            Measurement::Reload => reload::measure(&stand, scale).await,
+            Measurement::Requests => requests::measure_requests(&env, scale).await,
+            Measurement::PluginCall => plugin_call::measure_plugin_calls(&env.program),
+            Measurement::List => list::measure_lists(&env, scale).await,
+            Measurement::WatchEvents => watch::measure_events(&env, scale).await,
+            Measurement::Watches => watch::measure_many_watches(&env).await,
+            Measurement::Start => start::measure_starts(&env, scale).await,
+            Measurement::Reload => reload::measure_reloads(&env, scale).await,
         }
         .with_context(|| format!("measuring {measurement:?}"))?;
     }

@@ -1,4 +1,4 @@
-//! nginx as a plain proxy to the origin, one process, keep-alive on both sides; only if the machine has one.
+//! nginx as a plain proxy to the origin, one process, keep-alive on both sides; only if it is installed.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -11,22 +11,22 @@ use crate::process::Process;
 
 const PROGRAM: &str = "nginx";
 
-/// It binds at once.
+/// nginx binds at once.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether there is one on the `PATH`.
+/// Whether it is on the `PATH`.
 pub(crate) fn is_installed() -> bool {
     Command::new(PROGRAM).arg("-v").output().is_ok()
 }
 
-/// Starts it; returns when it accepts connections.
-pub(crate) fn start(files: &Path, origin: SocketAddr) -> anyhow::Result<(Process, SocketAddr)> {
+/// Returns when it accepts connections.
+pub(crate) fn start_nginx(files: &Path, origin: SocketAddr) -> anyhow::Result<(Process, SocketAddr)> {
     let folder = files.join("nginx");
     std::fs::create_dir_all(&folder)?;
-    // It can't tell which port it was given, so one is found for it.
+    // It can't report a port chosen by the system, so a free one is picked for it.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let settings = folder.join("nginx.conf");
-    std::fs::write(&settings, config(&folder, origin, address))?;
+    std::fs::write(&settings, nginx_config(&folder, origin, address))?;
     let mut command = Command::new(PROGRAM);
     command.arg("-p").arg(&folder).arg("-c").arg(&settings);
     command.args(["-e", "stderr"]);
@@ -38,14 +38,14 @@ pub(crate) fn start(files: &Path, origin: SocketAddr) -> anyhow::Result<(Process
         }
         std::thread::yield_now();
     }
-    if process.memory().is_err() {
+    if process.resident_memory().is_err() {
         bail!("nginx has ended");
     }
     Ok((process, address))
 }
 
-/// One process, so that its CPU time is that of the proxy; as few features as can be.
-fn config(folder: &Path, origin: SocketAddr, address: SocketAddr) -> String {
+/// One process, so that its CPU time is that of the proxy; as few features as possible.
+fn nginx_config(folder: &Path, origin: SocketAddr, address: SocketAddr) -> String {
     let folder = folder.display();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
@@ -75,9 +75,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_settings_name_both_sides_and_keep_connections() {
+    fn config_names_both_sides_and_keeps_connections() {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let text = config(Path::new("/f"), at(1), at(2));
+        let text = nginx_config(Path::new("/f"), at(1), at(2));
         assert!(
             text.contains("server 127.0.0.1:1;") && text.contains("listen 127.0.0.1:2;"),
             "{text}"

@@ -1,4 +1,4 @@
-//! The API server of the measurement, HTTP/1.1: a small JSON list, a large one, and watches.
+//! The API server of the benchmarks, HTTP/1.1: a small JSON list, a large one, and watches.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::process::announce;
+use crate::process::announce_address;
 
 /// Answered with [`SMALL`].
 pub(crate) const LIST: &str = "/api/v1/namespaces/default/configmaps?limit=500";
@@ -23,44 +23,44 @@ pub(crate) const LIST: &str = "/api/v1/namespaces/default/configmaps?limit=500";
 pub(crate) const GET: &str = "/api/v1/namespaces/default/configmaps/a";
 /// Answered with [`LARGE_BYTES`].
 pub(crate) const LARGE: &str = "/api/v1/configmaps";
-/// An event each [`EVENT_INTERVAL`], which says when it was sent.
+/// Sends an event every [`EVENT_INTERVAL`] with the time at which it was sent.
 pub(crate) const WATCH: &str = "/api/v1/namespaces/default/configmaps?watch=true";
 /// One event, and then nothing.
 pub(crate) const QUIET_WATCH: &str = "/api/v1/namespaces/quiet/configmaps?watch=true";
 
-/// Size of a large list: all pods of a cluster of some thousand nodes.
+/// Size of a large list: all pods of a cluster with some thousand nodes.
 pub(crate) const LARGE_BYTES: usize = 64 << 20;
 
-/// About as large as one small object.
+/// About the size of one small object.
 const SMALL: &str = r#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"42"},"items":[{"metadata":{"name":"a","namespace":"b","labels":{"shard":"a"}}}]}"#;
 
-/// Bytes of a large list that are sent at once, as a server that encodes object by object does.
+/// Bytes of a large list that are sent at once, like a server that encodes object by object.
 const PIECE: usize = 64 << 10;
 
-/// A busy watch: a controller of many objects sees hundreds of events a second.
+/// A busy watch: a controller of many objects sees hundreds of events per second.
 const EVENT_INTERVAL: Duration = Duration::from_millis(2);
 
-pub(crate) async fn serve() -> anyhow::Result<()> {
+pub(crate) async fn serve_origin() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    announce(listener.local_addr()?)?;
+    announce_address(listener.local_addr()?)?;
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
         tokio::task::spawn_local(async move {
             // A client that goes away is how a measurement ends.
             let _ = http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service_fn(answer))
+                .serve_connection(TokioIo::new(stream), service_fn(answer_request))
                 .await;
         });
     }
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+async fn answer_request(request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
     let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
     let answer = match request.uri().path() {
-        path if is_watch && path.contains("/quiet/") => Answer::events(None),
-        _ if is_watch => Answer::events(Some(EVENT_INTERVAL)),
-        LARGE => Answer::large(),
+        path if is_watch && path.contains("/quiet/") => Answer::watch_events(None),
+        _ if is_watch => Answer::watch_events(Some(EVENT_INTERVAL)),
+        LARGE => Answer::large_list(),
         _ => Answer::Whole(Some(Bytes::from_static(SMALL.as_bytes()))),
     };
     let mut response = Response::new(answer);
@@ -70,7 +70,6 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Answer>, Infallib
     Ok(response)
 }
 
-/// The body of an answer.
 enum Answer {
     Whole(Option<Bytes>),
     Large { left: usize, piece: Bytes },
@@ -79,14 +78,14 @@ enum Answer {
 }
 
 impl Answer {
-    fn large() -> Self {
+    fn large_list() -> Self {
         Self::Large {
             left: LARGE_BYTES,
             piece: vec![b' '; PIECE].into(),
         }
     }
 
-    fn events(every: Option<Duration>) -> Self {
+    fn watch_events(every: Option<Duration>) -> Self {
         match every {
             Some(every) => {
                 let mut ticks = interval(every);
@@ -98,8 +97,8 @@ impl Answer {
     }
 }
 
-/// A watch event that says when it was sent.
-fn event() -> Bytes {
+/// A watch event with the time at which it was sent.
+fn watch_event() -> Bytes {
     let sent = since_epoch().as_nanos();
     let event = serde_json::json!({
         "type": "MODIFIED",
@@ -114,8 +113,8 @@ fn event() -> Bytes {
     format!("{event}\n").into()
 }
 
-/// When an event was sent, on the clock that all processes share. `None`: no event begins and ends here.
-pub(crate) fn sent(frame: &[u8]) -> Option<Duration> {
+/// When an event was sent, on the clock that all processes share. `None` if the frame is not exactly one event.
+pub(crate) fn sent_at(frame: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(frame).ok()?;
     let (_, rest) = text.split_once(r#""sent":""#)?;
     let (nanoseconds, _) = rest.split_once('"')?;
@@ -142,12 +141,12 @@ impl Body for Answer {
             }
             Self::Events(ticks) => {
                 ready!(ticks.poll_tick(cx));
-                Some(event())
+                Some(watch_event())
             }
             Self::QuietEvents { first: false } => return Poll::Pending,
             Self::QuietEvents { first } => {
                 *first = false;
-                Some(event())
+                Some(watch_event())
             }
         };
         Poll::Ready(data.map(|data| Ok(Frame::data(data))))
@@ -156,7 +155,7 @@ impl Body for Answer {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            // As the API server: the length of a large list is not known before its end.
+            // Like the API server: the length of a large list is unknown before its end.
             Self::Large { .. } | Self::Events(_) | Self::QuietEvents { .. } => SizeHint::default(),
         }
     }
@@ -171,18 +170,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_says_when_it_was_sent_and_is_one_line() {
+    fn event_is_one_line_and_says_when_it_was_sent() {
         let before = since_epoch();
-        let event = event();
-        let at = sent(&event).unwrap();
+        let event = watch_event();
+        let at = sent_at(&event).unwrap();
         assert!(before <= at && at <= since_epoch());
         assert!(event.ends_with(b"}\n") && event.iter().filter(|byte| **byte == b'\n').count() == 1);
-        assert_eq!(sent(b"{}\n"), None);
+        assert_eq!(sent_at(b"{}\n"), None);
     }
 
     #[tokio::test]
-    async fn a_large_list_has_its_size() {
-        let mut body = Answer::large();
+    async fn large_list_has_its_size() {
+        let mut body = Answer::large_list();
         let mut bytes = 0;
         let next = |body: &mut Answer| {
             let polled = Pin::new(body).poll_frame(&mut Context::from_waker(std::task::Waker::noop()));

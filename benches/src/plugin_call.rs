@@ -1,5 +1,5 @@
-//! What a warm call of a plugin costs: host → guest → host, verdict converted and validated; what a fresh start costs, and
-//! what an instance weighs. In this process, with the production engine of this build.
+//! Cost of a warm plugin call: host → guest → host, with the verdict converted and validated; of a fresh instance; and the memory of an
+//! instance. In this process, with the production engine of this build.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -13,7 +13,7 @@ use ctrlmesh_proxy::verdict::{Outcome, RequestAction, Traffic};
 use ctrlmesh_proxy::wasm::{CompileMode, Compiler, Engine, EntryConfig, Instance, InstanceInfo, Plugin, StateStore};
 use ctrlmesh_wire::Verb;
 
-use crate::stats::{Durations, micros};
+use crate::stats::{Durations, as_micros};
 use crate::table;
 
 const CALLS: usize = 200_000;
@@ -29,45 +29,45 @@ const SETTINGS: &str = r#"{
     "leaderElectionName": "my-operator", "shard": "shard-0"
 }"#;
 
-/// `program`: the sidecar, which compiles.
-pub(crate) fn measure(program: &Path) -> anyhow::Result<()> {
+/// `program`: the sidecar's binary, which compiles.
+pub(crate) fn measure_plugin_calls(program: &Path) -> anyhow::Result<()> {
     let engine = Engine::new()?;
     let mode = CompileMode::Child {
         program: program.to_owned(),
     };
     let plugin = Compiler::new(mode, None)?.load(&engine, ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
-    let mut instance = start(&engine, &plugin)?;
-    let (list, get) = (view(Verb::List, ""), view(Verb::Get, "web-0"));
+    let mut instance = start_instance(&engine, &plugin)?;
+    let (list, get) = (request_view(Verb::List, ""), request_view(Verb::Get, "web-0"));
     let edits = |instance: &mut Instance, view: &Rc<RequestView>| match instance.on_request(view, false)?.action {
         RequestAction::Proceed(edits) => Ok(edits.len()),
         other => Err(anyhow::anyhow!("shard-selector says {other:?}")),
     };
     ensure!(edits(&mut instance, &list)? == 1 && edits(&mut instance, &get)? == 0);
     let rows = [
-        row("on-request, list: one edit", CALLS, || {
+        measure_calls("on-request, list: one edit", CALLS, || {
             drop(black_box(instance.on_request(&list, false)));
         })?,
-        row("on-request, get: no edit", CALLS, || {
+        measure_calls("on-request, get: no edit", CALLS, || {
             drop(black_box(instance.on_request(&get, false)));
         })?,
-        row("on-complete: does nothing", CALLS, || {
+        measure_calls("on-complete: does nothing", CALLS, || {
             drop(black_box(instance.on_complete(&get, &OUTCOME)));
         })?,
-        row("fresh instance, configured", STARTS, || {
-            drop(black_box(start(&engine, &plugin)));
+        measure_calls("fresh instance, configured", STARTS, || {
+            drop(black_box(start_instance(&engine, &plugin)));
         })?,
     ];
     let header = ["shard-selector", "median µs", "p99 µs"];
-    table::print("Calls of a plugin", &header, rows);
-    table::note(&format!(
+    table::print_table("Calls of a plugin", &header, rows);
+    table::print_note(&format!(
         "An instance that has answered a request takes {} KiB.",
-        weight(&engine, &plugin)? >> 10
+        instance_memory(&engine, &plugin)? >> 10
     ));
     Ok(())
 }
 
-/// Times each call by itself: the reading of the clock, some tens of nanoseconds, is part of it.
-fn row(what: &str, calls: usize, mut call: impl FnMut()) -> anyhow::Result<Vec<String>> {
+/// Times each call by itself, including some tens of nanoseconds for reading the clock.
+fn measure_calls(what: &str, calls: usize, mut call: impl FnMut()) -> anyhow::Result<Vec<String>> {
     for _ in 0..calls / 10 {
         call();
     }
@@ -77,27 +77,27 @@ fn row(what: &str, calls: usize, mut call: impl FnMut()) -> anyhow::Result<Vec<S
         start.elapsed()
     });
     let times = Durations::new(times.collect());
-    let at = |share| times.per_mille(share).map(micros).context("no call");
+    let at = |share| times.per_mille(share).map(as_micros).context("no call");
     Ok(vec![
         what.to_owned(),
-        table::number(Some(at(500)?), 2),
-        table::number(Some(at(990)?), 2),
+        table::format_number(Some(at(500)?), 2),
+        table::format_number(Some(at(990)?), 2),
     ])
 }
 
 /// Resident bytes of an instance that has answered a request.
-fn weight(engine: &Arc<Engine>, plugin: &Arc<Plugin>) -> anyhow::Result<u64> {
+fn instance_memory(engine: &Arc<Engine>, plugin: &Arc<Plugin>) -> anyhow::Result<u64> {
     let before = crate::process::own_memory()?;
     let mut instances = Vec::new();
     for _ in 0..INSTANCES {
-        let mut instance = start(engine, plugin)?;
-        instance.on_request(&view(Verb::List, ""), false)?;
+        let mut instance = start_instance(engine, plugin)?;
+        instance.on_request(&request_view(Verb::List, ""), false)?;
         instances.push(instance);
     }
     Ok(crate::process::own_memory()?.saturating_sub(before) / INSTANCES)
 }
 
-fn start(engine: &Arc<Engine>, plugin: &Arc<Plugin>) -> anyhow::Result<Instance> {
+fn start_instance(engine: &Arc<Engine>, plugin: &Arc<Plugin>) -> anyhow::Result<Instance> {
     let entry = Arc::new(EntryConfig {
         name: "bench".into(),
         settings_json: SETTINGS.into(),
@@ -112,8 +112,8 @@ fn start(engine: &Arc<Engine>, plugin: &Arc<Plugin>) -> anyhow::Result<Instance>
     Ok(Instance::start(engine, plugin, &entry, &state)?.0)
 }
 
-/// A request for pods, with the eight headers that client-go sends.
-fn view(verb: Verb, name: &str) -> Rc<RequestView> {
+/// A request for pods with the eight headers that client-go sends.
+fn request_view(verb: Verb, name: &str) -> Rc<RequestView> {
     let headers = [
         ("accept", "application/vnd.kubernetes.protobuf,application/json"),
         ("accept-encoding", "gzip"),

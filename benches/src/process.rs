@@ -1,4 +1,4 @@
-//! Child processes and what the kernel says of them.
+//! Child processes, and their CPU time and memory.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-/// A child that is ended with this value.
+/// A child process. Dropping this kills it.
 pub(crate) struct Process {
     child: Child,
 }
@@ -16,7 +16,6 @@ pub(crate) struct Process {
 const TICKS: u64 = 100;
 
 impl Process {
-    /// Starts a child.
     pub(crate) fn start(mut command: Command) -> anyhow::Result<Self> {
         let child = command
             .stdin(Stdio::null())
@@ -25,7 +24,7 @@ impl Process {
         Ok(Self { child })
     }
 
-    /// Starts a child and reads the line by which it says where it listens.
+    /// Starts a child and reads the line with its address.
     pub(crate) fn start_and_listen(mut command: Command) -> anyhow::Result<(Self, String)> {
         command.stdout(Stdio::piped());
         let mut process = Self::start(command)?;
@@ -36,7 +35,7 @@ impl Process {
     }
 
     /// User and system time of the process so far.
-    pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
+    pub(crate) fn cpu_time(&self) -> anyhow::Result<Duration> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let rest = text.rsplit_once(") ").context("no stat")?.1;
         let fields: Vec<&str> = rest.split(' ').collect();
@@ -44,39 +43,39 @@ impl Process {
         Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 1000 / TICKS))
     }
 
-    /// Resident set now, bytes.
-    pub(crate) fn memory(&self) -> anyhow::Result<u64> {
-        self.status("VmRSS:")
+    /// Current resident set, bytes.
+    pub(crate) fn resident_memory(&self) -> anyhow::Result<u64> {
+        self.status_bytes("VmRSS:")
     }
 
-    /// Largest resident set so far, bytes.
+    /// Peak resident set, bytes.
     pub(crate) fn peak_memory(&self) -> anyhow::Result<u64> {
-        self.status("VmHWM:")
+        self.status_bytes("VmHWM:")
     }
 
-    fn status(&self, field: &str) -> anyhow::Result<u64> {
-        status(&self.child.id().to_string(), field)
+    fn status_bytes(&self, field: &str) -> anyhow::Result<u64> {
+        read_status_bytes(&self.child.id().to_string(), field)
     }
 
-    /// Begins to measure the largest resident set anew.
+    /// Resets the peak resident set.
     pub(crate) fn forget_peak(&self) -> anyhow::Result<()> {
         // proc(5): 5 resets VmHWM.
         Ok(std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5")?)
     }
 }
 
-/// Resident set of this process now, bytes.
+/// Current resident set of this process, bytes.
 pub(crate) fn own_memory() -> anyhow::Result<u64> {
-    status("self", "VmRSS:")
+    read_status_bytes("self", "VmRSS:")
 }
 
-fn status(process: &str, field: &str) -> anyhow::Result<u64> {
+fn read_status_bytes(process: &str, field: &str) -> anyhow::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    kibibytes(&text, field).with_context(|| format!("no {field} of process {process}"))
+    parse_kibibytes(&text, field).with_context(|| format!("no {field} of process {process}"))
 }
 
 /// A field of `/proc/<pid>/status`, as bytes.
-fn kibibytes(text: &str, field: &str) -> Option<u64> {
+fn parse_kibibytes(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
@@ -89,8 +88,8 @@ impl Drop for Process {
     }
 }
 
-/// Says where this process listens.
-pub(crate) fn announce(address: SocketAddr) -> anyhow::Result<()> {
+/// Prints the address of this process.
+pub(crate) fn announce_address(address: SocketAddr) -> anyhow::Result<()> {
     let mut output = std::io::stdout();
     writeln!(output, "{address}")?;
     output.flush()?;
@@ -102,23 +101,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_status_is_read_as_bytes() {
+    fn proc_status_is_read_as_bytes() {
         let text = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t     512 kB\n";
-        assert_eq!(kibibytes(text, "VmRSS:"), Some(512 << 10));
-        assert_eq!(kibibytes(text, "VmHWM:"), Some(2 << 20));
-        assert_eq!(kibibytes(text, "VmSwap:"), None);
+        assert_eq!(parse_kibibytes(text, "VmRSS:"), Some(512 << 10));
+        assert_eq!(parse_kibibytes(text, "VmHWM:"), Some(2 << 20));
+        assert_eq!(parse_kibibytes(text, "VmSwap:"), None);
     }
 
     #[test]
-    fn a_process_can_be_measured() {
+    fn process_memory_and_cpu_are_measured() {
         let mut command = Command::new("sleep");
         command.arg("60");
         let process = Process::start(command).unwrap();
-        assert!(process.memory().unwrap() > 0);
+        assert!(process.resident_memory().unwrap() > 0);
         process.forget_peak().unwrap();
-        // In this order: it may still be starting, and grow.
-        let memory = process.memory().unwrap();
+        // In this order: the process may still be starting, and grow.
+        let memory = process.resident_memory().unwrap();
         assert!(process.peak_memory().unwrap() >= memory);
-        assert!(process.cpu().unwrap() < Duration::from_secs(10));
+        assert!(process.cpu_time().unwrap() < Duration::from_secs(10));
     }
 }

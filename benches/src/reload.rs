@@ -1,5 +1,5 @@
-//! Hot reload under load: a new chain with a new build of the plugin again and again, while requests go on at a steady
-//! pace. Beside it the same without a reload, for the pauses that are not ours.
+//! Hot reload under load: new chains with a new build of the plugin, again and again, while requests go on at a steady pace; and the same
+//! without reloads, to see the pauses of the machine.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -9,41 +9,41 @@ use anyhow::ensure;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::chain::{Chain, Folder, rebuilt};
+use crate::bench_env::BenchEnv;
+use crate::chain::{Chain, SidecarFolder, with_custom_section};
 use crate::load::Client;
 use crate::origin::{GET, LIST};
 use crate::sidecar::Sidecar;
-use crate::stand::Stand;
-use crate::stats::{Durations, micros, millis};
+use crate::stats::{Durations, as_micros, as_millis};
 use crate::{Scale, table};
 
-/// Requests are sent so often on each connection: often enough to meet every pause of a millisecond.
+/// Interval of requests on each connection: short enough to notice every pause of a millisecond.
 const PACE: Duration = Duration::from_millis(1);
 
-/// Connections of each kind of request.
+/// Connections for each kind of request.
 const CONNECTIONS: usize = 2;
 
-/// A chain is in force for so long before the next one comes.
+/// Time between two chains.
 const REST: Duration = Duration::from_millis(300);
 
-pub(crate) async fn measure(stand: &Stand, scale: &Scale) -> anyhow::Result<()> {
-    let folder = Rc::new(stand.folder("reload", Chain::Sharded)?);
-    let sidecar = Rc::new(Sidecar::start(&stand.program, &folder).await?);
-    let time = scale.time() * u32::try_from(scale.rounds).unwrap_or(1);
-    let quiet = load(sidecar.api, time).await?;
-    let reloading = tokio::task::spawn_local(reloads(Rc::clone(&sidecar), folder, Instant::now() + time));
-    let busy = load(sidecar.api, time).await?;
+pub(crate) async fn measure_reloads(env: &BenchEnv, scale: &Scale) -> anyhow::Result<()> {
+    let folder = Rc::new(env.create_folder("reload", Chain::Sharded)?);
+    let sidecar = Rc::new(Sidecar::start(&env.program, &folder).await?);
+    let time = scale.round_time() * u32::try_from(scale.rounds).unwrap_or(1);
+    let quiet = run_paced_load(sidecar.api, time).await?;
+    let reloading = tokio::task::spawn_local(reload_until(Rc::clone(&sidecar), folder, Instant::now() + time));
+    let busy = run_paced_load(sidecar.api, time).await?;
     let reloads = reloading.await??;
     let [get, list] = quiet;
     let [busy_get, busy_list] = busy;
-    table::print(
+    table::print_table(
         &format!("Hot reload: {reloads} new chains, each with a plugin that is compiled anew"),
         &["", "requests", "failed", "p50 µs", "p99 µs", "p99.9 ms", "longest ms"],
         [
-            get.texts("get, which no entry wants; no reload"),
-            busy_get.texts("get, which no entry wants; reloads"),
-            list.texts("list, which shard-selector wants; no reload"),
-            busy_list.texts("list, which shard-selector wants; reloads"),
+            get.table_cells("get, which no entry wants; no reload"),
+            busy_get.table_cells("get, which no entry wants; reloads"),
+            list.table_cells("list, which shard-selector wants; no reload"),
+            busy_list.table_cells("list, which shard-selector wants; reloads"),
         ],
     );
     ensure!(
@@ -53,56 +53,56 @@ pub(crate) async fn measure(stand: &Stand, scale: &Scale) -> anyhow::Result<()> 
     none_failed(&[get, busy_get, list, busy_list])
 }
 
-/// No request may fail, least of all by a reload.
-fn none_failed(seen: &[Seen]) -> anyhow::Result<()> {
+/// No request may fail, not even during a reload.
+fn none_failed(seen: &[LoadResult]) -> anyhow::Result<()> {
     let failed: u64 = seen.iter().map(|seen| seen.failed).sum();
     ensure!(failed == 0, "{failed} requests failed, none may: see the table");
     Ok(())
 }
 
-async fn reloads(sidecar: Rc<Sidecar>, folder: Rc<Folder>, end: Instant) -> anyhow::Result<u64> {
+async fn reload_until(sidecar: Rc<Sidecar>, folder: Rc<SidecarFolder>, end: Instant) -> anyhow::Result<u64> {
     let mut done = 0;
     while Instant::now() < end {
         let generation = done + 2;
         let number = u8::try_from(generation % 251)?;
-        let plugin = rebuilt(ctrlmesh_plugins_builtin::SHARD_SELECTOR, number);
-        folder.write(generation, Chain::Sharded, &plugin)?;
-        sidecar.in_force(generation).await?;
+        let plugin = with_custom_section(ctrlmesh_plugins_builtin::SHARD_SELECTOR, number);
+        folder.write_chain(generation, Chain::Sharded, &plugin)?;
+        sidecar.wait_for_generation(generation).await?;
         done += 1;
         tokio::time::sleep(REST).await;
     }
     Ok(done)
 }
 
-/// What one kind of request met.
-struct Seen {
+/// The results of one kind of request.
+struct LoadResult {
     latencies: Durations,
     failed: u64,
 }
 
-impl Seen {
-    fn texts(&self, name: &str) -> Vec<String> {
+impl LoadResult {
+    fn table_cells(&self, name: &str) -> Vec<String> {
         let at = |share| self.latencies.per_mille(share);
         vec![
             name.to_owned(),
             self.latencies.len().to_string(),
             self.failed.to_string(),
-            table::number(at(500).map(micros), 0),
-            table::number(at(990).map(micros), 0),
-            table::number(at(999).map(millis), 2),
-            table::number(self.latencies.longest().map(millis), 2),
+            table::format_number(at(500).map(as_micros), 0),
+            table::format_number(at(990).map(as_micros), 0),
+            table::format_number(at(999).map(as_millis), 2),
+            table::format_number(self.latencies.longest().map(as_millis), 2),
         ]
     }
 }
 
-/// Gets and lists at a steady pace.
-async fn load(address: SocketAddr, time: Duration) -> anyhow::Result<[Seen; 2]> {
+/// Sends gets and lists at a steady pace.
+async fn run_paced_load(address: SocketAddr, time: Duration) -> anyhow::Result<[LoadResult; 2]> {
     let end = Instant::now() + time;
     let mut kinds = Vec::new();
     for target in [GET, LIST] {
         let mut tasks = JoinSet::new();
         for _ in 0..CONNECTIONS {
-            tasks.spawn_local(paced(address, target, end));
+            tasks.spawn_local(request_at_pace(address, target, end));
         }
         kinds.push(tasks);
     }
@@ -115,7 +115,7 @@ async fn load(address: SocketAddr, time: Duration) -> anyhow::Result<[Seen; 2]> 
             all.extend(latencies);
             failed += failures;
         }
-        seen.push(Seen {
+        seen.push(LoadResult {
             latencies: Durations::new(all),
             failed,
         });
@@ -123,8 +123,12 @@ async fn load(address: SocketAddr, time: Duration) -> anyhow::Result<[Seen; 2]> 
     seen.try_into().map_err(|_| anyhow::anyhow!("two kinds of requests"))
 }
 
-/// Latencies of the requests that were answered, and how many were not.
-async fn paced(address: SocketAddr, target: &'static str, end: Instant) -> anyhow::Result<(Vec<Duration>, u64)> {
+/// Latencies of the answered requests, and the number of failed ones.
+async fn request_at_pace(
+    address: SocketAddr,
+    target: &'static str,
+    end: Instant,
+) -> anyhow::Result<(Vec<Duration>, u64)> {
     let mut ticks = interval(PACE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut client = Client::connect(address, target).await?;
@@ -132,7 +136,7 @@ async fn paced(address: SocketAddr, target: &'static str, end: Instant) -> anyho
     while Instant::now() < end {
         ticks.tick().await;
         let start = Instant::now();
-        if client.exchange().await.is_ok() {
+        if client.send_request().await.is_ok() {
             latencies.push(start.elapsed());
         } else {
             failed += 1;
@@ -147,8 +151,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_failed_request_fails_the_measurement() {
-        let seen = |failed| Seen {
+    fn failed_request_fails_the_measurement() {
+        let seen = |failed| LoadResult {
             latencies: Durations::new(vec![PACE]),
             failed,
         };

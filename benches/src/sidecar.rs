@@ -1,4 +1,4 @@
-//! A sidecar of the release profile as a process of its own, one worker thread.
+//! A sidecar of the release profile in a separate process, with one worker thread.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,36 +9,34 @@ use anyhow::{Context, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::chain::Folder;
+use crate::chain::SidecarFolder;
 use crate::process::Process;
 
-/// A running sidecar.
 pub(crate) struct Sidecar {
     pub(crate) process: Process,
-    /// Where controllers connect.
+    /// Address of the port for controllers.
     pub(crate) api: SocketAddr,
     admin: SocketAddr,
-    /// From starting the process to the first 200 of `/readyz`.
+    /// From process start to the first 200 of `/readyz`.
     pub(crate) ready_after: Duration,
 }
 
-/// It compiles its plugins at the first start.
+/// Timeout of a start, in which plugins may be compiled.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two questions whether something has happened.
 const POLL: Duration = Duration::from_millis(1);
 
 impl Sidecar {
-    /// Starts a sidecar and waits until it is ready.
-    pub(crate) async fn start(program: &Path, folder: &Folder) -> anyhow::Result<Self> {
+    /// Returns when the sidecar is ready.
+    pub(crate) async fn start(program: &Path, folder: &SidecarFolder) -> anyhow::Result<Self> {
         let mut command = Command::new(program);
         command
             .args(["--api-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"])
             .args(["--workers", "1", "--log", "warn"])
             .args(["--pod-name", "bench-0", "--pod-namespace", "bench"]);
-        command.arg("--kubeconfig").arg(folder.kubeconfig());
-        command.arg("--chain-dir").arg(folder.chain());
-        command.arg("--cache-dir").arg(folder.cache());
+        command.arg("--kubeconfig").arg(folder.kubeconfig_path());
+        command.arg("--chain-dir").arg(folder.chain_directory());
+        command.arg("--cache-dir").arg(folder.cache_directory());
         let start = Instant::now();
         let (process, line) = Process::start_and_listen(command)?;
         let line: serde_json::Value = serde_json::from_str(&line).context("the sidecar did not start")?;
@@ -54,14 +52,14 @@ impl Sidecar {
             admin: address("admin")?,
             ready_after: Duration::ZERO,
         };
-        sidecar.until("/readyz", |_| true).await?;
+        sidecar.wait_until("/readyz", |_| true).await?;
         sidecar.ready_after = start.elapsed();
         Ok(sidecar)
     }
 
     /// Waits until this generation of the chain is in force.
-    pub(crate) async fn in_force(&self, generation: u64) -> anyhow::Result<()> {
-        self.until("/status", |body| {
+    pub(crate) async fn wait_for_generation(&self, generation: u64) -> anyhow::Result<()> {
+        self.wait_until("/status", |body| {
             let status: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
             status.pointer("/chain/generation").and_then(serde_json::Value::as_u64) == Some(generation)
         })
@@ -69,13 +67,13 @@ impl Sidecar {
         .with_context(|| format!("generation {generation} of the chain did not come into force"))
     }
 
-    /// Asks the admin port until it answers 200 and what is wanted.
-    async fn until(&self, path: &str, wanted: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    /// Polls the admin port until it answers 200 with the wanted content.
+    async fn wait_until(&self, path: &str, wanted: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let mut poll = tokio::time::interval(POLL);
         loop {
             poll.tick().await;
-            let answer = self.ask(path).await?;
+            let answer = self.get_admin(path).await?;
             let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
             if head.starts_with("HTTP/1.1 200") && wanted(body) {
                 return Ok(());
@@ -86,7 +84,7 @@ impl Sidecar {
         }
     }
 
-    async fn ask(&self, path: &str) -> anyhow::Result<String> {
+    async fn get_admin(&self, path: &str) -> anyhow::Result<String> {
         let mut stream = TcpStream::connect(self.admin).await?;
         let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;

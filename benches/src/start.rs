@@ -1,14 +1,14 @@
-//! From nothing to ready, with a cold and a warm compile cache, and what an idle sidecar weighs.
+//! Time from process start to ready, with a cold and a warm compile cache, and memory of an idle sidecar.
 
 use std::time::Duration;
 
+use crate::bench_env::BenchEnv;
 use crate::chain::Chain;
 use crate::sidecar::Sidecar;
-use crate::stand::Stand;
-use crate::stats::{mebibytes, median, millis};
+use crate::stats::{as_mebibytes, as_millis, median};
 use crate::{Scale, table};
 
-/// Until what was needed for the start only has been given back.
+/// Time until memory that only the start needed has been freed.
 const SETTLE: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
@@ -18,39 +18,39 @@ struct Row {
 }
 
 impl Row {
-    async fn add(&mut self, sidecar: Sidecar) -> anyhow::Result<()> {
-        self.ready.push(millis(sidecar.ready_after));
+    async fn add_start(&mut self, sidecar: Sidecar) -> anyhow::Result<()> {
+        self.ready.push(as_millis(sidecar.ready_after));
         tokio::time::sleep(SETTLE).await;
-        self.memory.push(mebibytes(sidecar.process.memory()?));
+        self.memory.push(as_mebibytes(sidecar.process.resident_memory()?));
         Ok(())
     }
 
-    fn texts(&self, name: &str) -> Vec<String> {
+    fn table_cells(&self, name: &str) -> Vec<String> {
         vec![
             name.to_owned(),
-            table::number(median(&self.ready), 0),
-            table::number(median(&self.memory), 1),
+            table::format_number(median(&self.ready), 0),
+            table::format_number(median(&self.memory), 1),
         ]
     }
 }
 
-pub(crate) async fn measure(stand: &Stand, scale: &Scale) -> anyhow::Result<()> {
+pub(crate) async fn measure_starts(env: &BenchEnv, scale: &Scale) -> anyhow::Result<()> {
     let (mut empty, mut cold, mut warm) = (Row::default(), Row::default(), Row::default());
     for round in 0..scale.rounds {
-        let folder = stand.folder(&format!("start-empty-{round}"), Chain::Empty)?;
-        empty.add(Sidecar::start(&stand.program, &folder).await?).await?;
-        // A folder of its own, and so a cache of its own, which only the second start finds filled.
-        let folder = stand.folder(&format!("start-{round}"), Chain::Sharded)?;
-        cold.add(Sidecar::start(&stand.program, &folder).await?).await?;
-        warm.add(Sidecar::start(&stand.program, &folder).await?).await?;
+        let folder = env.create_folder(&format!("start-empty-{round}"), Chain::Empty)?;
+        empty.add_start(Sidecar::start(&env.program, &folder).await?).await?;
+        // A folder of its own, and thus a cache of its own, which only the second start finds filled.
+        let folder = env.create_folder(&format!("start-{round}"), Chain::Sharded)?;
+        cold.add_start(Sidecar::start(&env.program, &folder).await?).await?;
+        warm.add_start(Sidecar::start(&env.program, &folder).await?).await?;
     }
-    table::print(
+    table::print_table(
         "Start",
         &["", "ready after ms", "idle RSS MiB"],
         [
-            empty.texts("no entry"),
-            cold.texts("shard-selector, cold compile cache"),
-            warm.texts("shard-selector, warm compile cache"),
+            empty.table_cells("no entry"),
+            cold.table_cells("shard-selector, cold compile cache"),
+            warm.table_cells("shard-selector, warm compile cache"),
         ],
     );
     Ok(())

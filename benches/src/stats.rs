@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// The middle value; the upper of two.
+/// The middle value; the upper of two; `None` without values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// Durations, sorted once and asked often.
+/// Durations, sorted once and queried often.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Durations(Vec<Duration>);
 
@@ -23,30 +23,26 @@ impl Durations {
         self.0.len()
     }
 
-    /// The duration below which so many of a thousand are; `None` if there is none at all.
+    /// The duration below which `share` of a thousand are; `None` without durations.
     pub(crate) fn per_mille(&self, share: usize) -> Option<Duration> {
         self.0.get(self.0.len() * share / 1000).or(self.0.last()).copied()
     }
 
-    /// The longest.
     pub(crate) fn longest(&self) -> Option<Duration> {
         self.0.last().copied()
     }
 }
 
-/// As a number of microseconds.
-pub(crate) fn micros(duration: Duration) -> f64 {
+pub(crate) fn as_micros(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
 
-/// As a number of milliseconds.
-pub(crate) fn millis(duration: Duration) -> f64 {
+pub(crate) fn as_millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// Bytes as a number of MiB.
 #[expect(clippy::cast_precision_loss, reason = "mebibytes for people")]
-pub(crate) fn mebibytes(bytes: u64) -> f64 {
+pub(crate) fn as_mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
@@ -55,14 +51,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_median_does_not_depend_on_the_order_and_of_nothing_there_is_none() {
+    fn median_ignores_order_and_is_none_without_values() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(3.0));
         assert_eq!(median(&[]), None);
     }
 
     #[test]
-    fn percentiles_stay_within_what_was_seen() {
+    fn percentiles_stay_within_the_measured_values() {
         let of = |count: u64| Durations::new((1..=count).rev().map(Duration::from_micros).collect());
         let at = |durations: &Durations, share| durations.per_mille(share).map(|it| it.as_micros());
         let thousand = of(1000);
@@ -74,9 +70,9 @@ mod tests {
     }
 
     #[test]
-    fn units() {
-        assert!((micros(Duration::from_millis(2)) - 2000.0).abs() < 1e-6);
-        assert!((millis(Duration::from_micros(500)) - 0.5).abs() < 1e-9);
-        assert!((mebibytes(3 << 19) - 1.5).abs() < 1e-9);
+    fn units_are_converted() {
+        assert!((as_micros(Duration::from_millis(2)) - 2000.0).abs() < 1e-6);
+        assert!((as_millis(Duration::from_micros(500)) - 0.5).abs() < 1e-9);
+        assert!((as_mebibytes(3 << 19) - 1.5).abs() < 1e-9);
     }
 }

@@ -1,4 +1,4 @@
-//! A client of responses that stream.
+//! A client for streaming responses.
 
 use std::net::SocketAddr;
 
@@ -11,15 +11,15 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-/// An open response. Dropping it closes its connection.
+/// An open response. Dropping this closes its connection.
 pub(crate) struct Stream {
     body: Incoming,
-    // As long as it lives, the connection stays open.
+    // Keeps the connection open.
     _sender: http1::SendRequest<Empty<Bytes>>,
 }
 
 impl Stream {
-    /// Asks on a connection of its own.
+    /// Sends the request on a new connection.
     pub(crate) async fn open(address: SocketAddr, target: &str) -> anyhow::Result<Self> {
         let tcp = TcpStream::connect(address).await?;
         tcp.set_nodelay(true)?;

@@ -1,20 +1,20 @@
-//! A table for people, in Markdown, as `docs/benchmarks.md` has it.
+//! Markdown tables, as in `docs/benchmarks.md`.
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-/// Writes a heading and a table: text on the left, numbers on the right.
+/// Prints a heading and a table: texts left-aligned, numbers right-aligned.
 #[expect(clippy::print_stdout, reason = "the tables are the program's output")]
-pub(crate) fn print(title: &str, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
-    println!("## {title}\n\n{}\n", text(header, rows));
+pub(crate) fn print_table(title: &str, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
+    println!("## {title}\n\n{}\n", table_text(header, rows));
 }
 
-/// Writes a line of text.
+/// Prints a line of text.
 #[expect(clippy::print_stdout, reason = "the tables are the program's output")]
-pub(crate) fn note(text: &str) {
+pub(crate) fn print_note(text: &str) {
     println!("{text}\n");
 }
 
-fn text(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+fn table_text(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(header);
@@ -30,8 +30,8 @@ fn text(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String 
     table.to_string()
 }
 
-/// A number with so many digits, or a dash for one that was not measured.
-pub(crate) fn number(value: Option<f64>, digits: usize) -> String {
+/// A number with this many digits, or a dash if it was not measured.
+pub(crate) fn format_number(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
@@ -40,14 +40,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_measured_is_a_dash() {
-        assert_eq!(number(Some(1.256), 2), "1.26");
-        assert_eq!(number(None, 2), "-");
+    fn missing_number_is_a_dash() {
+        assert_eq!(format_number(Some(1.256), 2), "1.26");
+        assert_eq!(format_number(None, 2), "-");
     }
 
     #[test]
-    fn names_stand_left_and_numbers_right() {
-        let text = text(
+    fn names_are_left_aligned_and_numbers_right_aligned() {
+        let text = table_text(
             &["", "MiB"],
             [vec!["a".into(), "1".into()], vec!["bc".into(), "10".into()]],
         );

@@ -1,4 +1,4 @@
-//! Asks the admin port of a sidecar. What the answers mean is the caller's.
+//! Client for the admin port of a sidecar. The callers interpret the answers.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -9,11 +9,11 @@ use kube::{Client, Config};
 
 use crate::error::Error;
 
-/// One answer. The admin port answers from memory.
+/// Deadline of one answer. The admin port answers from memory.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A client of a sidecar's port, plain HTTP. It sends no credentials.
-pub(crate) fn client(address: SocketAddr) -> Result<Client, Error> {
+/// A client for a port of a sidecar: plain HTTP, without credentials.
+pub(crate) fn sidecar_client(address: SocketAddr) -> Result<Client, Error> {
     let uri = Uri::builder()
         .scheme("http")
         .authority(address.to_string())
@@ -23,7 +23,6 @@ pub(crate) fn client(address: SocketAddr) -> Result<Client, Error> {
     Client::try_from(Config::new(uri)).map_err(Error::client("a client of a sidecar"))
 }
 
-/// The admin port of a sidecar.
 #[derive(Clone)]
 pub(crate) struct Admin {
     address: SocketAddr,
@@ -31,30 +30,30 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// The admin port at `address`. Nothing is asked yet.
+    /// Makes no connection yet.
     pub(crate) fn new(address: SocketAddr) -> Result<Self, Error> {
         Ok(Self {
             address,
-            client: client(address)?,
+            client: sidecar_client(address)?,
         })
     }
 
-    /// Where it is.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The body of a 200 answer.
+    /// Fails unless the answer is 200.
     pub(crate) async fn get(&self, path: &'static str) -> Result<String, Error> {
-        let failed = |error: kube::Error| self.failed(path, problem(&error));
+        let failed = |error: kube::Error| self.request_error(path, error_text(&error));
         let request = Request::get(path).body(Vec::new());
         let request = request.map_err(|error| failed(kube::Error::HttpError(error)))?;
         let what = format!("{} answers {path}", self.address);
-        within(what, self.client.request_text(request)).await?.map_err(failed)
+        with_deadline(what, self.client.request_text(request))
+            .await?
+            .map_err(failed)
     }
 
-    /// Why `path` can't be had.
-    pub(crate) fn failed(&self, path: &'static str, problem: impl Into<String>) -> Error {
+    pub(crate) fn request_error(&self, path: &'static str, problem: impl Into<String>) -> Error {
         Error::Admin {
             address: self.address,
             path,
@@ -63,31 +62,35 @@ impl Admin {
     }
 }
 
-/// What went wrong, for somebody who knows nothing of clients.
-fn problem(error: &kube::Error) -> String {
+/// The error in words for a person who does not know HTTP clients.
+fn error_text(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
-        return format!("the answer is {}", status.code);
+        return format!("the answer was {}", status.code);
     }
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {
             return match error.kind() {
                 ErrorKind::ConnectionRefused => "nothing listens there".to_owned(),
-                ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
-                ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => "no way leads there from here".to_owned(),
+                ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => {
+                    "the connection was closed by the other side".to_owned()
+                }
+                ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
+                    "the address is not reachable from here".to_owned()
+                }
                 _ => error.to_string(),
             };
         }
         cause = error.source();
     }
     match error {
-        kube::Error::Service(_) | kube::Error::HyperError(_) => "what listens there does not speak HTTP".to_owned(),
+        kube::Error::Service(_) | kube::Error::HyperError(_) => "the server there does not speak HTTP".to_owned(),
         error => error.to_string(),
     }
 }
 
-/// Gives an answer as long as it may take.
-pub(crate) async fn within<T>(what: String, answer: impl Future<Output = T>) -> Result<T, Error> {
+/// Fails if there is no answer within [`ANSWER_DEADLINE`].
+pub(crate) async fn with_deadline<T>(what: String, answer: impl Future<Output = T>) -> Result<T, Error> {
     let late = |_| Error::Deadline {
         what,
         after: ANSWER_DEADLINE,

@@ -1,4 +1,4 @@
-//! The command line. What a command does with its arguments is the command's.
+//! The command line. Each command interprets its own arguments.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ctrlmesh_contract::names::ports;
 
-/// Shard, canary and protect Kubernetes controllers that know nothing of it.
+/// Shard, canary and protect unmodified Kubernetes controllers.
 #[derive(Debug, Parser)]
 #[command(name = "ctrlmesh", version, disable_help_subcommand = true, max_term_width = 120)]
 pub(crate) struct Cli {
@@ -17,78 +17,75 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Shows it all on this machine, without a cluster: a manager gets custom resources; two replicas of a controller are
-    /// sharded, re-sharded, get new plugin code and a crashing plugin, a rate limit, a circuit breaker and faults, while
-    /// they work. Counts what it claims; exits 1 if a claim fails, 75 if this machine is too slow to tell.
+    /// Run the demo: everything on this machine, without a cluster. Two replicas of a controller are sharded and re-sharded, get new
+    /// plugin code, a crashing plugin, a rate limit, a circuit breaker and faults while they work. Exits 1 if a claim fails, 75 if
+    /// this machine is too slow to decide.
     Demo(DemoArgs),
-    /// For people who write plugins.
+    /// Create, inspect and test plugins.
     #[command(subcommand)]
     Plugin(PluginCommand),
-    /// What a sidecar says of its chain. Fails if something is wrong with it.
+    /// Show the status of a sidecar and its chain. Exits 1 if the sidecar is not ready or an entry does not work.
     Status(StatusArgs),
-    /// Prints the CustomResourceDefinitions: `ctrlmesh crd | kubectl apply --server-side -f -`.
+    /// Print the CustomResourceDefinitions: `ctrlmesh crd | kubectl apply --server-side -f -`.
     Crd,
-    /// Tells what is wrong with custom resources and chains, by the rules of manager and sidecar. Exits 1 if something is.
+    /// Check custom resources and chains by the rules of manager and sidecar. Exits 1 on any error.
     Lint(LintArgs),
-    /// Deletes every ShardingConfig of the cluster in use while its manager runs, and waits until all are gone. Managers,
-    /// webhooks and definitions can be removed afterwards. Exits 1 if some wait for longer.
+    /// Delete every ShardingConfig of the current cluster while its manager runs, and wait until all are gone. Managers, webhooks
+    /// and definitions can be removed afterwards. Exits 1 if some remain after the timeout.
     Uninstall(UninstallArgs),
-    /// Runs an API server in memory, a manager, two sidecars and a controller, and builds and restarts them when a source file changes:
-    /// `make dev`. Ends with Ctrl-C.
+    /// Run an API server in memory, a manager, two sidecars and a controller, and build and restart them when a source file changes
+    /// (`make dev`). Ends with Ctrl-C.
     #[command(hide = true)]
     Dev(DevArgs),
-    /// The demo's controller. Knows a kubeconfig and nothing else.
+    /// The controller of the demo. It knows a kubeconfig and nothing else.
     #[command(hide = true)]
     DemoController(ControllerArgs),
 }
 
-/// Arguments of `ctrlmesh uninstall`.
 #[derive(Debug, Args)]
 pub(crate) struct UninstallArgs {
-    /// Delete them. Nothing can be undone, so it has to be said.
+    /// Confirm the deletion, which cannot be undone.
     #[arg(long)]
     pub(crate) yes: bool,
 
-    /// Seconds to wait.
-    #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = seconds)]
+    /// Seconds to wait until all are gone.
+    #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = parse_timeout)]
     pub(crate) timeout: u64,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PluginCommand {
-    /// Writes a crate with a complete small plugin into a new folder.
+    /// Create a crate with a complete small plugin in a new folder.
     New(NewArgs),
-    /// Tells what a .wasm file is, and whether a sidecar takes it. Fails if not.
+    /// Describe a .wasm file and check whether a sidecar accepts it. Exits 1 if not.
     Inspect(InspectArgs),
-    /// Asks the bytes of a plugin about requests, in the engine of a sidecar, and compares what it says with what is expected. Exits 1
-    /// if it differs.
+    /// Run a plugin on requests in the sidecar's engine and compare its verdicts with the expected ones. Exits 1 on any difference.
     Test(TestArgs),
-    /// Runs an API server in memory, to try a plugin without a cluster. Ends with Ctrl-C; nothing is kept.
+    /// Run an in-memory API server to try a plugin without a cluster. Ends with Ctrl-C; nothing is kept.
     ApiServer(ApiServerArgs),
 }
 
-/// How a command writes its result.
+/// Output format of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Output {
-    /// For people.
+    /// Text for people
     #[default]
     Text,
     /// One JSON document on standard output.
     Json,
 }
 
-/// Arguments of `ctrlmesh demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// How the result is written.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
     pub(crate) output: Output,
 
-    /// Without pauses for readers.
+    /// Run without pauses for readers.
     #[arg(long, conflicts_with = "slow")]
     pub(crate) fast: bool,
 
-    /// With time to look at each step.
+    /// Leave time to read each step.
     #[arg(long)]
     pub(crate) slow: bool,
 
@@ -102,7 +99,7 @@ pub(crate) struct DemoArgs {
 }
 
 impl DemoArgs {
-    /// How long a finished step stays before the next begins.
+    /// How long a finished step stays on the screen.
     pub(crate) const fn pause(&self) -> Duration {
         match (self.fast, self.slow) {
             (true, _) => Duration::ZERO,
@@ -112,118 +109,109 @@ impl DemoArgs {
     }
 }
 
-/// Arguments of `ctrlmesh plugin new`.
 #[derive(Debug, Args)]
 pub(crate) struct NewArgs {
     /// Name of the crate and of the folder: lower-case letters, digits and hyphens.
     pub(crate) name: String,
 
-    /// The folder `sdk` of a checkout of ctrlmesh, for a plugin that follows the checkout. Default: the release of the SDK with this
-    /// command's version, from crates.io.
+    /// The `sdk` folder of a ctrlmesh checkout. Default: the release of the SDK with this command's version, from crates.io.
     #[arg(long, value_name = "DIR")]
     pub(crate) sdk: Option<PathBuf>,
 }
 
-/// Arguments of `ctrlmesh plugin inspect`.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// A WebAssembly component.
+    /// The WebAssembly component.
     pub(crate) file: PathBuf,
 
-    /// How the result is written.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
     pub(crate) output: Output,
 }
 
-/// Arguments of `ctrlmesh plugin test`.
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// A WebAssembly component.
+    /// The WebAssembly component.
     pub(crate) file: PathBuf,
 
-    /// A YAML file with the plugin's `settings`, and `requests` with what it should say to each: docs/plugin-guide.md, step 5. Without it,
+    /// YAML file with the plugin's `settings`, and `requests` with the expected verdicts: docs/plugin-guide.md, step 5. Without it,
     /// the plugin is loaded and configured without settings.
     #[arg(long, value_name = "FILE")]
     pub(crate) cases: Option<PathBuf>,
 }
 
-/// Arguments of `ctrlmesh plugin api-server`.
 #[derive(Debug, Args)]
 pub(crate) struct ApiServerArgs {
-    /// Where the kubeconfig of the API server is written, for the sidecar.
+    /// Where to write the kubeconfig of the API server, for the sidecar.
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: PathBuf,
 
-    /// Port on 127.0.0.1 that the kubeconfig names; 0 takes a free one.
-    #[arg(long, default_value_t = 0, value_name = "PORT", value_parser = port)]
+    /// Port on 127.0.0.1 for the kubeconfig; 0 picks a free one.
+    #[arg(long, default_value_t = 0, value_name = "PORT", value_parser = parse_port)]
     pub(crate) port: u16,
 }
 
-/// Arguments of `ctrlmesh status`.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// The sidecar's admin port.
-    #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], ports::ADMIN)), value_name = "IP:PORT", value_parser = address)]
+    /// Address of the sidecar's admin port.
+    #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], ports::ADMIN)), value_name = "IP:PORT", value_parser = parse_address)]
     pub(crate) address: SocketAddr,
 
-    /// How the result is written.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
     pub(crate) output: Output,
 }
 
-/// Arguments of `ctrlmesh lint`.
 #[derive(Debug, Args)]
 pub(crate) struct LintArgs {
-    /// A file with one or more YAML or JSON documents; `-` is standard input. May be given several times.
+    /// File with one or more YAML or JSON documents; `-` is standard input. May be repeated.
     #[arg(short = 'f', long = "filename", required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
 
-    /// Mend what can be mended without a decision, in the files. The rest of them stays as it is, comments included.
+    /// Fix in the files what needs no decision. Everything else in them stays as it is, comments included.
     #[arg(long)]
     pub(crate) fix: bool,
 
-    /// How the result is written.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t, value_name = "FORM")]
     pub(crate) output: Output,
 }
 
-/// Arguments of `ctrlmesh dev`.
 #[derive(Debug, Args)]
 pub(crate) struct DevArgs {
-    /// The checkout of ctrlmesh whose files are watched and built.
+    /// The ctrlmesh checkout to watch and build.
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub(crate) sources: PathBuf,
 
-    /// The program that builds: it is called as `cargo` is.
+    /// The program that builds, with the command line of `cargo`.
     #[arg(long, env = "CARGO", default_value = "cargo", value_name = "FILE")]
     pub(crate) cargo: PathBuf,
 }
 
-/// Arguments of the demo's controller.
 #[derive(Debug, Args)]
 pub(crate) struct ControllerArgs {
-    /// Where the API server is.
+    /// Kubeconfig of the API server.
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: PathBuf,
 
-    /// Name of this replica: what it writes into the objects that it handles.
+    /// Name of this replica, written into the objects that it handles.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
 }
 
-/// Longest wait of an uninstallation: a day.
+/// Longest timeout of an uninstallation: a day.
 const MAX_SECONDS: u64 = 86_400;
 
-fn seconds(text: &str) -> Result<u64, String> {
+fn parse_timeout(text: &str) -> Result<u64, String> {
     let number = text.parse().ok().filter(|number| (1..=MAX_SECONDS).contains(number));
     number.ok_or_else(|| format!("write a number of seconds from 1 to {MAX_SECONDS}"))
 }
 
-fn port(text: &str) -> Result<u16, String> {
+fn parse_port(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| "write a number from 0 to 65535".to_owned())
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| match text.parse::<IpAddr>() {
         Ok(ip) => format!("it has no port; write {}", SocketAddr::new(ip, ports::ADMIN)),
         Err(_) => format!(
@@ -245,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_none_are_told_what_to_write() {
+    fn invalid_value_error_says_what_to_write() {
         for (arguments, says) in [
             (
                 ["status", "--address", "localhost:5441"],

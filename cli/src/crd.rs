@@ -1,4 +1,4 @@
-//! `ctrlmesh crd`: what an API server must know before it takes our objects.
+//! `ctrlmesh crd`: prints the CustomResourceDefinitions that an API server needs.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,6 @@ use ctrlmesh_manager::crds;
 use crate::error::Error;
 use crate::print;
 
-/// Prints all definitions as one stream of YAML documents.
 pub(crate) fn run() -> Result<ExitCode, Error> {
     for crd in crds::all() {
         let yaml = crds::yaml(&crd).map_err(Box::new)?;

@@ -1,34 +1,34 @@
-//! `ctrlmesh demo`: the whole story on one machine, offline: an API server in memory, a real manager and real sidecars. Leaves what
-//! is shown to [`view`] and [`screen`], what happens to [`steps`]; makes sure that nothing is left behind.
+//! `ctrlmesh demo`: a real manager and real sidecars on one machine, offline, with an in-memory API server. [`view`] and [`screen`]
+//! show the progress, [`steps`] decides what happens; this file makes sure that no process and no file is left behind.
 
-mod acts;
-mod added;
+mod audit;
 mod claims;
 mod cluster;
 pub(crate) mod controller;
+mod cpu_monitor;
 pub(crate) mod dev;
+mod environment;
 mod facts;
 mod kubectl;
 mod kubelet;
-mod ledger;
 mod load;
-mod machine;
 mod manager;
 mod metrics;
 mod observer;
-mod plan;
+mod plugin_documents;
+mod plugin_steps;
 mod process;
+mod progress;
 mod replica;
 mod report;
+mod scenario;
 mod screen;
+mod sharding_plan;
 mod sidecar;
-mod stage;
 mod steps;
-mod story;
 mod summary;
 mod view;
 mod widget;
-mod world;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,60 +41,61 @@ use crate::args::{DemoArgs, Output};
 use crate::error::Error;
 use crate::print;
 use claims::{Claims, Outcome};
-use machine::Machine;
+use cpu_monitor::CpuMonitor;
+use environment::DemoEnv;
+use progress::Progress;
+use scenario::Scenario;
 use screen::Screen;
-use stage::Stage;
-use story::Story;
 use summary::Summary;
-use world::World;
 
-/// Names of the binaries.
 const PROXY: &str = "ctrlmesh-proxy";
 const MANAGER: &str = "ctrlmesh-manager";
 
-/// Where they are.
 #[derive(Debug, Clone)]
 struct Binaries {
     proxy: PathBuf,
     manager: PathBuf,
 }
 
-/// Runs the demo. The exit code is a failure if a claim fails, and [`print::INCONCLUSIVE`] if the machine is too slow to tell.
+/// Exits 1 if a claim fails, and with [`print::INCONCLUSIVE`] if the machine is too slow to decide.
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     let binaries = Binaries {
-        proxy: binary(PROXY, "--proxy", args.proxy.clone())?,
-        manager: binary(MANAGER, "--manager", args.manager.clone())?,
+        proxy: find_binary(PROXY, "--proxy", args.proxy.clone())?,
+        manager: find_binary(MANAGER, "--manager", args.manager.clone())?,
     };
     let directory = tempfile::Builder::new().prefix("ctrlmesh-demo-").tempdir();
     let directory = directory.map_err(Error::file("create", &std::env::temp_dir()))?;
     let screen = Screen::new(args.output);
     let (keepers, mut claims) = (TaskTracker::new(), Claims::default());
-    let machine = Machine::default();
-    let probe = machine.probe()?;
+    let monitor = CpuMonitor::default();
+    let probe = monitor.start_probe()?;
     let told = tokio::select! {
-        told = tell(&args, binaries, directory.path(), &keepers, &screen, &mut claims, &machine) => told,
-        interrupted = interrupted() => Err(interrupted),
+        told = run_steps(&args, binaries, directory.path(), &keepers, &screen, &mut claims, &monitor) => told,
+        interrupted = wait_for_interrupt() => Err(interrupted),
     };
-    let told = told.map_err(|error| machine.explain(error, &claims));
+    let told = told.map_err(|error| monitor.explain_timeout(error, &claims));
     drop(probe);
-    // Whatever happened: no process and no file is left behind.
+    // Whatever happened, no process and no file may be left behind.
     keepers.close();
     keepers.wait().await;
-    screen.leave();
+    screen.leave_picture();
     let path = directory.path().to_owned();
     directory.close().map_err(Error::file("remove", &path))?;
     let is_text = args.output == Output::Text;
-    if is_text && !claims.all().is_empty() {
-        print::line(&format!("\n{}", summary::text(&claims, screen.paint(), print::width())));
+    if is_text && !claims.as_slice().is_empty() {
+        print::line(&format!(
+            "\n{}",
+            summary::claim_table(&claims, screen.paint(), print::terminal_width())
+        ));
     }
     let summary = told?;
     if is_text {
-        print::line(&summary.faults(print::width()));
+        print::line(&summary.fault_table(print::terminal_width()));
     }
     print::line(&if is_text {
-        summary.verdict(screen.paint())
+        summary.verdict_line(screen.paint())
     } else {
-        summary.json()?
+        summary.to_json()?
     });
     Ok(match claims.outcome() {
         Outcome::Holds => ExitCode::SUCCESS,
@@ -103,8 +104,8 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Error> {
     })
 }
 
-/// A binary, which lies beside ours unless a flag names it.
-fn binary(name: &'static str, flag: &'static str, named: Option<PathBuf>) -> Result<PathBuf, Error> {
+/// The path of a binary: the one that the flag names, or the one beside our own executable.
+fn find_binary(name: &'static str, flag: &'static str, named: Option<PathBuf>) -> Result<PathBuf, Error> {
     let path = match named {
         Some(path) => path,
         None => std::env::current_exe()
@@ -118,59 +119,59 @@ fn binary(name: &'static str, flag: &'static str, named: Option<PathBuf>) -> Res
     }
 }
 
-async fn tell(
+async fn run_steps(
     args: &DemoArgs,
     binaries: Binaries,
     directory: &Path,
     keepers: &TaskTracker,
     screen: &Screen,
     claims: &mut Claims,
-    machine: &Machine,
+    monitor: &CpuMonitor,
 ) -> Result<Summary, Error> {
-    let stage = Stage::new();
-    screen.list(&stage);
-    let mut world = World::new(directory).await?;
-    let facts = world.facts.clone();
-    let follow = screen.follow(&facts, &stage);
+    let progress = Progress::new();
+    screen.print_steps(&progress);
+    let mut env = DemoEnv::new(directory).await?;
+    let facts = env.facts.clone();
+    let follow = screen.redraw_until_dropped(&facts, &progress);
     let told = async {
-        screen.say(
-            &stage,
+        screen.print_event(
+            &progress,
             "an API server with 200 widgets in 8 namespaces runs; a manager starts, then two sidecars",
         );
-        world.start_manager(binaries.manager, keepers.clone()).await?;
-        screen.say(
-            &stage,
+        env.start_manager(binaries.manager, keepers.clone()).await?;
+        screen.print_event(
+            &progress,
             "the manager has labelled the widgets with the buckets of their namespaces",
         );
-        world.start_sidecars(binaries.proxy, keepers.clone()).await?;
-        world.start_controllers(keepers)?;
-        let casualty = world.casualty();
-        let mut story = Story {
-            world,
+        env.start_sidecars(binaries.proxy, keepers.clone()).await?;
+        env.start_controllers(keepers)?;
+        let casualty = env.wait_for_exit();
+        let mut scenario = Scenario {
+            env,
             claims,
-            machine: machine.clone(),
-            stage: stage.clone(),
+            monitor: monitor.clone(),
+            progress: progress.clone(),
             screen,
             pause: args.pause(),
             shown: BTreeMap::new(),
             fired: Vec::new(),
         };
         tokio::select! {
-            told = story.tell() => told?,
+            told = scenario.run_sharding_steps() => told?,
             error = casualty => return Err(error),
         }
-        Ok(story)
+        Ok(scenario)
     };
-    let story = tokio::select! {
+    let scenario = tokio::select! {
         told = told => told?,
         () = follow => return Err(Error::Interrupted),
     };
-    screen.draw(&facts, &stage);
-    Ok(summary(&story))
+    screen.draw_picture(&facts, &progress);
+    Ok(build_summary(&scenario))
 }
 
-fn summary(story: &Story<'_>) -> Summary {
-    let (reconciles, requests, updates) = story.facts().with(|facts| {
+fn build_summary(scenario: &Scenario<'_>) -> Summary {
+    let (reconciles, requests, updates) = scenario.facts().with_facts(|facts| {
         let [zero, one] = facts.controllers.both().map(|controller| controller.reconciles);
         let [first, second] = facts.sidecars.both().map(|sidecar| sidecar.requests);
         (
@@ -180,20 +181,20 @@ fn summary(story: &Story<'_>) -> Summary {
         )
     });
     Summary {
-        holds: story.claims.outcome() == Outcome::Holds,
-        is_inconclusive: story.claims.outcome() == Outcome::Inconclusive,
-        seconds: story.stage.seconds(),
-        claims: story.claims.all().to_vec(),
-        steps: story.stage.steps(),
+        holds: scenario.claims.outcome() == Outcome::Holds,
+        is_inconclusive: scenario.claims.outcome() == Outcome::Inconclusive,
+        seconds: scenario.progress.elapsed_seconds(),
+        claims: scenario.claims.as_slice().to_vec(),
+        steps: scenario.progress.steps(),
         reconciles,
         requests,
         updates,
-        faults: story.fired.clone(),
+        faults: scenario.fired.clone(),
     }
 }
 
-/// Ends with Ctrl-C, or when someone wants the process to end.
-async fn interrupted() -> Error {
+/// Returns on Ctrl-C or SIGTERM.
+async fn wait_for_interrupt() -> Error {
     let mut signals = Vec::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
         match signal(kind) {

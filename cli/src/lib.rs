@@ -1,4 +1,4 @@
-//! The `ctrlmesh` command: reads the command line, runs one command, maps its outcome to an exit code. A library for the sake of
+//! The `ctrlmesh` command: parses the command line, runs one command, maps its result to an exit code. A library for the sake of
 //! [`command`], from which the reference of its flags is written.
 
 mod admin;
@@ -31,11 +31,11 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return print::usage(&error),
+        Err(error) => return print::print_usage(&error),
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return print::failure(&Error::Runtime(error)),
+        Err(error) => return print::print_failure(&Error::Runtime(error)),
     };
     let outcome = runtime.block_on(async {
         match cli.command {
@@ -49,5 +49,5 @@ pub fn main() -> ExitCode {
             Command::DemoController(args) => demo::controller::run(args).await,
         }
     });
-    print::outcome(outcome)
+    print::exit_code(outcome)
 }

@@ -1,5 +1,5 @@
-//! `ctrlmesh lint`: what is wrong with custom resources and chains, before an API server or a sidecar says so. `--fix` mends what can be
-//! mended without a person.
+//! `ctrlmesh lint`: finds mistakes in custom resources and chains before an API server or a sidecar rejects them. `--fix` fixes those
+//! that need no decision.
 
 mod chain;
 mod edit;
@@ -18,94 +18,94 @@ use ctrlmesh_manager::{Findings, validate};
 use serde::Serialize;
 use serde_json::Value;
 
-use self::object::{Object, objects, text, value_of, value_of_last};
+use self::object::{Object, objects, text_field, value_of, value_of_last};
 use self::tree::Node;
 use crate::args::{LintArgs, Output};
 use crate::error::Error;
 use crate::print;
 
-/// As kubectl has it.
+/// As in kubectl.
 const STANDARD_INPUT: &str = "-";
 
-/// What was found in one object.
+/// The result for one object.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Judged {
+struct LintedObject {
     file: PathBuf,
-    /// Kind, and namespace and name, as far as it has them.
+    /// Kind, namespace and name, as far as the object has them.
     object: String,
-    /// Its first line.
+    /// Line of its first field.
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
-    /// It is refused if there are any.
-    errors: Vec<Found>,
-    warnings: Vec<Found>,
+    /// The object is rejected if there are any.
+    errors: Vec<Problem>,
+    warnings: Vec<Problem>,
 }
 
-/// Something that was found.
 #[derive(Debug, Serialize)]
-struct Found {
-    /// Of the field: `spec.limits[0].selector`.
+struct Problem {
+    /// Path of the field: `spec.limits[0].selector`.
     path: String,
-    /// Of the field, or of what it should be in.
+    /// Line of the field, or of its parent if it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
     message: String,
 }
 
-/// What `--fix` did.
+/// A change by `--fix`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Fixed {
+struct FixReport {
     file: PathBuf,
     object: String,
     change: String,
-    /// `false`: it can't be made in the text as it is written.
+    /// `false` if the change does not fit the text as it is written.
     is_made: bool,
 }
 
-/// Everything, as JSON.
+/// The JSON output.
 #[derive(Debug, Serialize)]
 struct Report<'r> {
-    fixed: &'r [Fixed],
-    objects: &'r [Judged],
+    fixed: &'r [FixReport],
+    objects: &'r [LintedObject],
 }
 
-/// Judges every object of every file.
 pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
     if args.fix && args.files.iter().any(|file| file == Path::new(STANDARD_INPUT)) {
         return Err(Error::FixStandardInput);
     }
-    let (mut judged, mut fixed, mut known) = (Vec::new(), Vec::new(), Known::default());
+    let (mut judged, mut fixed, mut known) = (Vec::new(), Vec::new(), KnownObjects::default());
     let mut texts = Vec::new();
     for file in &args.files {
-        let read = read(file).and_then(|text| {
+        let read = read_source(file).and_then(|text| {
             if args.fix {
-                mend(file, text, &mut fixed)
+                fix_file(file, text, &mut fixed)
             } else {
                 Ok(text)
             }
         });
-        known.shards.extend(read.iter().flat_map(|text| shards(text)));
+        known
+            .shards
+            .extend(read.iter().flat_map(|text| valid_sharding_configs(text)));
         texts.push((file, read));
     }
     for (file, read) in texts {
         match read {
-            Ok(text) => judged.extend(judge_text(file, &text, &mut known)),
-            // A file that can't be read is a finding, so that the others are judged.
-            Err(error) => judged.push(Judged::nothing(file, None, print::with_causes(&error))),
+            Ok(text) => judged.extend(lint_text(file, &text, &mut known)),
+            // An unreadable file is a finding, so that the others are still checked.
+            Err(error) => judged.push(LintedObject::without_object(file, None, print::with_causes(&error))),
         }
     }
     match args.output {
-        // Without --fix as ever: a list of objects.
+        // Without --fix, the output is a plain list of objects.
         Output::Json if !args.fix => print::line(&serde_json::to_string_pretty(&judged)?),
         Output::Json => {
             let (fixed, objects) = (&fixed[..], &judged[..]);
             print::line(&serde_json::to_string_pretty(&Report { fixed, objects })?);
         }
         Output::Text => {
-            fixed.iter().for_each(|fixed| print::line(&fixed.line()));
-            judged.iter().flat_map(lines).for_each(|line| print::line(&line));
+            fixed.iter().for_each(|fixed| print::line(&fixed.report_line()));
+            judged.iter().flat_map(report_lines).for_each(|line| print::line(&line));
         }
     }
     let is_accepted = judged.iter().all(|judged| judged.errors.is_empty());
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode, Error> {
     })
 }
 
-fn read(file: &Path) -> Result<String, Error> {
+fn read_source(file: &Path) -> Result<String, Error> {
     let text = if file == Path::new(STANDARD_INPUT) {
         std::io::read_to_string(std::io::stdin())
     } else {
@@ -125,13 +125,13 @@ fn read(file: &Path) -> Result<String, Error> {
     text.map_err(Error::file("read", file))
 }
 
-/// Writes a file with everything mended that can be; returns its text.
-fn mend(file: &Path, text: String, fixed: &mut Vec<Fixed>) -> Result<String, Error> {
-    let (mended, done) = fix::fix(&text);
+/// Writes the fixed file; returns its text.
+fn fix_file(file: &Path, text: String, fixed: &mut Vec<FixReport>) -> Result<String, Error> {
+    let (mended, done) = fix::fix_text(&text);
     if mended != text {
         std::fs::write(file, &mended).map_err(Error::file("write", file))?;
     }
-    fixed.extend(done.into_iter().map(|done| Fixed {
+    fixed.extend(done.into_iter().map(|done| FixReport {
         file: file.to_owned(),
         object: done.object,
         change: done.change,
@@ -140,8 +140,8 @@ fn mend(file: &Path, text: String, fixed: &mut Vec<Fixed>) -> Result<String, Err
     Ok(mended)
 }
 
-impl Fixed {
-    fn line(&self) -> String {
+impl FixReport {
+    fn report_line(&self) -> String {
         let file = self.file.display();
         let done = if self.is_made { "fixed" } else { "not fixed" };
         format!("{file}: {}: {done}: {}", self.object, self.change)
@@ -150,16 +150,16 @@ impl Fixed {
 
 /// What is known of all files.
 #[derive(Debug, Default)]
-struct Known {
-    /// Objects that were judged: file and line, by kind, namespace and name.
+struct KnownObjects {
+    /// Objects checked so far: file and line, by kind, namespace and name.
     judged: HashMap<[String; 3], (PathBuf, usize)>,
-    /// ShardingConfigs, also of files that were not judged yet.
+    /// ShardingConfigs of all files, including those not checked yet.
     shards: Vec<ShardingConfig>,
 }
 
-/// The ShardingConfigs of a text that make sense.
-fn shards(text: &str) -> Vec<ShardingConfig> {
-    let documents = tree::documents(text);
+/// The valid ShardingConfigs of a text.
+fn valid_sharding_configs(text: &str) -> Vec<ShardingConfig> {
+    let documents = tree::parse_documents(text);
     let values = documents.iter().filter_map(|document| value_of(text, document).ok());
     let of_value = |value: &Value| -> Vec<ShardingConfig> {
         let read = objects(value)
@@ -174,9 +174,9 @@ fn shards(text: &str) -> Vec<ShardingConfig> {
     values.flat_map(|value| of_value(&value)).collect()
 }
 
-fn judge_text(file: &Path, text: &str, known: &mut Known) -> Vec<Judged> {
-    let documents = tree::documents(text);
-    // Between two lines of `---` there may be nothing but a comment.
+fn lint_text(file: &Path, text: &str, known: &mut KnownObjects) -> Vec<LintedObject> {
+    let documents = tree::parse_documents(text);
+    // Between two `---` there may be nothing but a comment.
     let is_nothing = |root: &Node| root.is_nothing(text);
     let documents: Vec<_> = documents
         .iter()
@@ -195,39 +195,49 @@ fn judge_text(file: &Path, text: &str, known: &mut Known) -> Vec<Judged> {
             Ok(read) => read,
             Err((line, problem)) => {
                 let message = format!("{} is neither YAML nor JSON: {problem}", file.display());
-                judged.push(Judged::nothing(file, Some(line), message));
+                judged.push(LintedObject::without_object(file, Some(line), message));
                 continue;
             }
         };
         if chain::is_chain(&value) {
             let written = text.get(document.range.clone()).unwrap_or_default();
-            let findings = chain::judge(written, &value, documents.len() == 1);
-            let name = format!("chain of {}", object::text(&value, "namespace"));
-            judged.push(Judged::of(file, name, root, &findings));
+            let findings = chain::lint_chain(written, &value, documents.len() == 1);
+            let name = format!("chain of {}", object::text_field(&value, "namespace"));
+            judged.push(LintedObject::from_findings(file, name, root, &findings));
             continue;
         }
         for object in objects(&value) {
-            let node = root.at(&object.path).unwrap_or(root);
-            judged.push(judge(file, &object, node, &twice, known));
+            let node = root.node_at(&object.path).unwrap_or(root);
+            judged.push(lint_object(file, &object, node, &twice, known));
         }
     }
     if judged.is_empty() {
-        judged.push(Judged::nothing(file, None, "there is no object in it".to_owned()));
+        judged.push(LintedObject::without_object(
+            file,
+            None,
+            "the file has no object".to_owned(),
+        ));
     }
     judged
 }
 
-/// Objects of others lie among ours: they are named, and left alone. `twice`: fields that the text has twice.
-fn judge(file: &Path, object: &Object<'_>, node: &Node, twice: &[Mistake], known: &mut Known) -> Judged {
+/// Objects of other API groups are reported but not checked. `twice`: duplicate fields in the text.
+fn lint_object(
+    file: &Path,
+    object: &Object<'_>,
+    node: &Node,
+    twice: &[Mistake],
+    known: &mut KnownObjects,
+) -> LintedObject {
     let document = object.value;
-    let version = text(document, "apiVersion");
+    let version = text_field(document, "apiVersion");
     let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
-    // Whoever writes the name of one of our kinds means ours, whatever the group.
-    let has_our_name = || is_kind(text(document, "kind"));
+    // An object with the name of one of our kinds is meant to be ours, whatever its group.
+    let has_our_name = || is_kind(text_field(document, "kind"));
     let is_foreign = !version.is_empty() && group(version) != group(API_VERSION) && !has_our_name();
     let mut findings = if is_foreign {
         let mut findings = Findings::default();
-        let message = format!("is {version}; only objects of {API_VERSION} are judged");
+        let message = format!("is {version}; only objects of {API_VERSION} are checked");
         findings.warnings.add("apiVersion", message);
         findings
     } else {
@@ -238,15 +248,15 @@ fn judge(file: &Path, object: &Object<'_>, node: &Node, twice: &[Mistake], known
     }
     if !is_foreign {
         rules::check_metadata_fields(document, &mut findings);
-        known.check(file, node, document, &mut findings);
-        known.warn(document, &mut findings);
+        known.check_duplicate_name(file, node, document, &mut findings);
+        known.warn_across_objects(document, &mut findings);
     }
-    Judged::of(file, object.name(), node, &findings)
+    LintedObject::from_findings(file, object.display_name(), node, &findings)
 }
 
-impl Known {
-    /// Warns of what follows from other objects, and of what a file does here that it did not do elsewhere.
-    fn warn(&self, document: &Value, findings: &mut Findings) {
+impl KnownObjects {
+    /// Warns about conflicts with other objects, and about settings that had no effect in KusionStack.
+    fn warn_across_objects(&self, document: &Value, findings: &mut Findings) {
         let Ok(object) = rules::read(document) else { return };
         rules::warn_of_file(&object, findings);
         if let rules::Object::ShardingConfig(config) = &object {
@@ -258,8 +268,8 @@ impl Known {
         }
     }
 
-    /// An object of a name that another one has: of two in one file kubectl keeps the last; files may be about different clusters.
-    fn check(&mut self, file: &Path, node: &Node, document: &Value, findings: &mut Findings) {
+    /// Reports a duplicate name: kubectl keeps the last of two in one file; files may be for different clusters.
+    fn check_duplicate_name(&mut self, file: &Path, node: &Node, document: &Value, findings: &mut Findings) {
         let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let key = ["/kind", "/metadata/namespace", "/metadata/name"].map(|pointer| text(pointer).to_owned());
         let [kind, _, name] = &key;
@@ -267,7 +277,7 @@ impl Known {
             return;
         }
         match self.judged.get(&key) {
-            // A file that is named twice.
+            // The same file was named twice.
             Some((other, line)) if other == file && *line == node.line => {}
             Some((other, line)) if other == file => {
                 let problem = format!(
@@ -290,49 +300,46 @@ impl Known {
     }
 }
 
-impl Judged {
-    fn of(file: &Path, object: String, node: &Node, findings: &Findings) -> Self {
+impl LintedObject {
+    fn from_findings(file: &Path, object: String, node: &Node, findings: &Findings) -> Self {
         Self {
             file: file.to_owned(),
             object,
             line: Some(node.line),
-            errors: found(&findings.mistakes, node),
-            warnings: found(&findings.warnings, node),
+            errors: problems_in(&findings.mistakes, node),
+            warnings: problems_in(&findings.warnings, node),
         }
     }
 
-    /// A file or document without an object.
-    fn nothing(file: &Path, line: Option<usize>, message: String) -> Self {
+    /// The result for a file or document without an object.
+    fn without_object(file: &Path, line: Option<usize>, message: String) -> Self {
         let path = String::new();
         Self {
             file: file.to_owned(),
             object: String::new(),
             line,
-            errors: vec![Found { path, line, message }],
+            errors: vec![Problem { path, line, message }],
             warnings: Vec::new(),
         }
     }
 }
 
-fn found(mistakes: &Mistakes, node: &Node) -> Vec<Found> {
+fn problems_in(mistakes: &Mistakes, node: &Node) -> Vec<Problem> {
     let all = mistakes.list().iter();
-    let found = all.map(|mistake| Found {
+    let found = all.map(|mistake| Problem {
         path: mistake.path.clone(),
         line: Some(node.line_of(&mistake.path)),
         message: mistake.problem.clone(),
     });
-    let untold = (mistakes.untold() > 0).then(|| Found {
+    let untold = (mistakes.untold() > 0).then(|| Problem {
         path: String::new(),
         line: None,
-        message: format!(
-            "and {} more; they are told when some of these are mended",
-            mistakes.untold()
-        ),
+        message: format!("and {} more; fix some of these to see them", mistakes.untold()),
     });
     found.chain(untold).collect()
 }
 
-fn lines(judged: &Judged) -> Vec<String> {
+fn report_lines(judged: &LintedObject) -> Vec<String> {
     let file = judged.file.display().to_string();
     let about = |line: Option<usize>| {
         let place = line.map_or_else(|| file.clone(), |line| format!("{file}:{line}"));
@@ -344,7 +351,7 @@ fn lines(judged: &Judged) -> Vec<String> {
     if judged.errors.is_empty() && judged.warnings.is_empty() {
         return vec![format!("{}: ok", about(None))];
     }
-    let line = |what: &str, found: &Found| match found.path.as_str() {
+    let line = |what: &str, found: &Problem| match found.path.as_str() {
         "" => format!("{}: {what}{}", about(found.line), found.message),
         path => format!("{}: {what}{path}: {}", about(found.line), found.message),
     };

@@ -1,6 +1,5 @@
-//! Colours on a terminal, and nothing elsewhere. Widths are counted in characters that are seen.
+//! Terminal colours. Widths are counted in visible characters.
 
-/// A colour of the terminal's palette.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Colour {
     Red,
@@ -14,7 +13,7 @@ pub(crate) enum Colour {
 
 impl Colour {
     /// Parameter of the "select graphic rendition" sequence (ECMA-48 §8.3.117).
-    const fn code(self) -> u8 {
+    const fn sgr_code(self) -> u8 {
         match self {
             Self::Bold => 1,
             Self::Dim => 2,
@@ -27,41 +26,38 @@ impl Colour {
     }
 }
 
-/// Whether to colour.
+/// Whether output is coloured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paint {
-    /// A terminal.
     Coloured,
     /// A pipe, a file, or a user who set `NO_COLOR`.
     Plain,
 }
 
 impl Paint {
-    /// `text` in a colour.
     pub(crate) fn colour(self, colour: Colour, text: &str) -> String {
         match self {
-            Self::Coloured => format!("\x1b[{}m{text}\x1b[0m", colour.code()),
+            Self::Coloured => format!("\x1b[{}m{text}\x1b[0m", colour.sgr_code()),
             Self::Plain => text.to_owned(),
         }
     }
 
-    /// `text` in bold.
     pub(crate) fn bold(self, text: &str) -> String {
         self.colour(Colour::Bold, text)
     }
 
-    /// `text` filled up with spaces to `width` visible characters.
+    /// Fills `text` up with spaces to `width` visible characters.
     pub(crate) fn pad(self, text: &str, width: usize) -> String {
-        let missing = width.saturating_sub(visible(text));
+        let missing = width.saturating_sub(visible_width(text));
         format!("{text}{}", " ".repeat(missing))
     }
 
-    /// `line` in pieces of at most `width` visible characters, parted at blanks where there are any. Each has its own colours.
+    /// Wraps `line` at blanks, if there are any, into pieces of at most `width` visible characters. Each keeps its colours.
     pub(crate) fn wrap(self, line: &str, width: usize) -> Vec<String> {
-        if visible(line) <= width || width == 0 {
+        if visible_width(line) <= width || width == 0 {
             return vec![line.to_owned()];
         }
-        let (letters, rest) = letters(line);
+        let (letters, rest) = visible_chars(line);
         let (mut lines, mut open, mut left) = (Vec::new(), String::new(), &letters[..]);
         while !left.is_empty() {
             let end = left.len().min(width);
@@ -73,7 +69,7 @@ impl Paint {
             for (sequences, letter) in piece {
                 line.push_str(sequences);
                 line.push(*letter);
-                reopen(&mut open, sequences);
+                update_open_colours(&mut open, sequences);
             }
             let (blanks, after) = after.split_at(after.iter().take_while(|letter| is_blank(letter)).count());
             left = after;
@@ -82,25 +78,27 @@ impl Paint {
             } else if !open.is_empty() {
                 line.push_str(RESET);
             }
-            blanks.iter().for_each(|(sequences, _)| reopen(&mut open, sequences));
+            blanks
+                .iter()
+                .for_each(|(sequences, _)| update_open_colours(&mut open, sequences));
             lines.push(line);
         }
         lines
     }
 }
 
-/// Ends all colours.
+/// Resets all colours.
 const RESET: &str = "\x1b[0m";
 
-/// The colour after these sequences; empty for none.
-fn reopen(open: &mut String, sequences: &str) {
+/// Updates the sequences that are still open after these; empty for none.
+fn update_open_colours(open: &mut String, sequences: &str) {
     if let Some(last) = sequences.rfind('\x1b').and_then(|at| sequences.get(at..)) {
         *open = if last == RESET { String::new() } else { last.to_owned() };
     }
 }
 
-/// The characters of a line that are seen, each with the sequences before it, and the sequences behind the last.
-fn letters(line: &str) -> (Vec<(String, char)>, String) {
+/// The visible characters of a line, each with the sequences before it, and the sequences after the last one.
+fn visible_chars(line: &str) -> (Vec<(String, char)>, String) {
     let (mut letters, mut sequences, mut in_sequence) = (Vec::new(), String::new(), false);
     for c in line.chars() {
         in_sequence |= c == '\x1b';
@@ -114,8 +112,7 @@ fn letters(line: &str) -> (Vec<(String, char)>, String) {
     (letters, sequences)
 }
 
-/// Characters of `text` without sequences of [`Paint::colour`].
-fn visible(text: &str) -> usize {
+fn visible_width(text: &str) -> usize {
     let mut in_sequence = false;
     let is_seen = |c: &char| {
         let was = in_sequence;
@@ -142,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_parted_at_blanks_and_lose_nothing_else() {
+    fn lines_wrap_at_blanks_and_lose_nothing_else() {
         let wrap = |text: &str, width| Paint::Plain.wrap(text, width);
         assert_eq!(wrap("one two  three", 7), ["one two", "three"]);
         assert_eq!(wrap("one two three", 9), ["one two", "three"]);

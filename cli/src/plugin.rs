@@ -1,4 +1,4 @@
-//! `ctrlmesh plugin`: for people who write plugins.
+//! `ctrlmesh plugin`: commands for plugin authors.
 
 mod api_server;
 mod cases;
@@ -11,7 +11,6 @@ use std::process::ExitCode;
 use crate::args::PluginCommand;
 use crate::error::Error;
 
-/// Runs one of the commands.
 pub(crate) async fn run(command: &PluginCommand) -> Result<ExitCode, Error> {
     match command {
         PluginCommand::New(args) => template::run(args),

@@ -1,4 +1,4 @@
-//! `ctrlmesh status`: what a sidecar says of its chain, for people or as the sidecar says it.
+//! `ctrlmesh status`: the status of a sidecar as a table, or as the sidecar's JSON.
 
 use std::process::ExitCode;
 
@@ -13,18 +13,17 @@ use crate::args::{Output, StatusArgs};
 use crate::error::Error;
 use crate::print;
 
-/// What is asked for.
 const PATH: &str = "/status";
 
-/// Runs the command. Fails if it is not ready, the newest chain was refused, or an entry does not work.
+/// Exits 1 if the sidecar is not ready, the newest chain was refused, or an entry does not work.
 pub(crate) async fn run(args: StatusArgs) -> Result<ExitCode, Error> {
     let admin = Admin::new(args.address)?;
     let answer = admin.get(PATH).await?;
-    let status: Status =
-        serde_json::from_str(&answer).map_err(|_| admin.failed(PATH, "the answer is no status of a sidecar"))?;
+    let status: Status = serde_json::from_str(&answer)
+        .map_err(|_| admin.request_error(PATH, "the answer is not the status of a sidecar"))?;
     match args.output {
         Output::Json => print::line(answer.trim()),
-        Output::Text => print::line(&text(&status, print::width())),
+        Output::Text => print::line(&status_text(&status, print::terminal_width())),
     }
     let is_well = status.not_ready.is_empty()
         && status.refused.is_none()
@@ -36,23 +35,22 @@ pub(crate) async fn run(args: StatusArgs) -> Result<ExitCode, Error> {
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn text(status: &Status, width: Option<u16>) -> String {
-    let mut tables = vec![facts(status)];
+fn status_text(status: &Status, width: Option<u16>) -> String {
+    let mut tables = vec![sidecar_table(status)];
     if !status.chain.entries.is_empty() {
-        tables.push(entries(status));
-        tables.extend(reports(status));
+        tables.push(entry_table(status));
+        tables.extend(report_table(status));
     }
-    let tables = tables.into_iter().map(|table| print::table(table, width));
+    let tables = tables.into_iter().map(|table| print::render_table(table, width));
     tables.collect::<Vec<_>>().join("\n\n")
 }
 
-/// What holds for the whole sidecar.
-fn facts(status: &Status) -> Table {
-    let mut facts = table();
+fn sidecar_table(status: &Status) -> Table {
+    let mut facts = new_table();
     facts.add_row(["pod", &format!("{}/{}", status.pod.namespace, status.pod.name)]);
     facts.add_row(["sidecar", &status.version]);
     if !status.not_ready.is_empty() {
-        facts.add_row(["not ready", &missing(status)]);
+        facts.add_row(["not ready", &missing_text(status)]);
     } else if let Some(compiling) = &status.compiling {
         facts.add_row(["next chain", &compiling.to_string()]);
     }
@@ -65,7 +63,7 @@ fn facts(status: &Status) -> Table {
         facts.add_row(["API traffic", &api_traffic(traffic)]);
     }
     if !status.chain.earlier.is_none() {
-        facts.add_row(["earlier", &under_way(&status.chain.earlier)]);
+        facts.add_row(["earlier", &in_flight_text(&status.chain.earlier)]);
     }
     for cache in &status.chain.stale_caches {
         facts.add_row(["stale cache", &stale_cache(cache)]);
@@ -86,7 +84,7 @@ fn facts(status: &Status) -> Table {
         ]);
     }
     for election in &status.leader_elections {
-        facts.add_row(["leader", &leader(election)]);
+        facts.add_row(["leader", &leader_text(election)]);
     }
     for touched in &status.touched {
         facts.add_row(["touched", &touched_request(touched)]);
@@ -94,7 +92,7 @@ fn facts(status: &Status) -> Table {
     facts
 }
 
-fn under_way(earlier: &InFlight) -> String {
+fn in_flight_text(earlier: &InFlight) -> String {
     let InFlight {
         writes,
         lists,
@@ -104,56 +102,55 @@ fn under_way(earlier: &InFlight) -> String {
     format!("{writes} writes, {lists} lists, {watches} watches under way, {caches} caches")
 }
 
-/// Whether the controller sends anything through its sidecar.
+/// Whether the controller sends requests through its sidecar.
 fn api_traffic(traffic: &ApiTraffic) -> String {
     match (&traffic.last, &traffic.since) {
         (Some(_), _) if traffic.in_flight.is_some_and(|count| count > 0) => "requests are in flight".to_owned(),
         (Some(last), _) => format!("last request at {last}"),
         (None, Some(since)) => {
-            format!("none since {since}; a controller that ignores KUBECONFIG goes past the sidecar")
+            format!("none since {since}; a controller that ignores KUBECONFIG bypasses the sidecar")
         }
-        (None, None) => "not taken yet".to_owned(),
+        (None, None) => "not accepted yet".to_owned(),
     }
 }
 
-/// What a sidecar lacks, by the names that it has for that.
-fn missing(status: &Status) -> String {
+/// What an unready sidecar is missing.
+fn missing_text(status: &Status) -> String {
     let compiling = status.compiling.as_ref().map(ToString::to_string);
     let told = status.not_ready.iter().map(|name| match name.as_str() {
         readiness::FIRST_CHAIN if compiling.is_some() => compiling.as_deref().unwrap_or_default(),
-        readiness::FIRST_CHAIN => "it has no chain yet (ConfigMap ctrlmesh-chain)",
-        readiness::AWAIT_ENTRY => "the chain has no shard for this pod's labels",
-        readiness::LISTENER => "nothing is served before that",
-        readiness::DRAINING => "it was told to end",
+        readiness::FIRST_CHAIN => "no chain loaded yet (ConfigMap ctrlmesh-chain)",
+        readiness::AWAIT_ENTRY => "the chain has no shard entry for this pod's labels",
+        readiness::LISTENER => "no traffic is served yet",
+        readiness::DRAINING => "the sidecar is shutting down",
         other => other,
     });
     told.collect::<Vec<_>>().join("; ")
 }
 
-/// Who holds a lock.
-fn leader(election: &LeaderElection) -> String {
+fn leader_text(election: &LeaderElection) -> String {
     let LeaderElection { lock, holder, .. } = election;
     match (&election.since, holder.as_str()) {
         (Some(since), _) if election.leads => format!("{lock}: this pod, as {holder}, since {since}"),
         (_, "") => format!("{lock}: nobody"),
-        _ => format!("{lock}: not this pod; {holder} was the last that was heard of"),
+        _ => format!("{lock}: not this pod; last known holder is {holder}"),
     }
 }
 
-/// What plugins have to say: an open breaker, how often a fault fired.
-fn reports(status: &Status) -> Option<Table> {
-    let mut reports = table();
+/// What plugins report: an open breaker, how often a fault fired.
+fn report_table(status: &Status) -> Option<Table> {
+    let mut reports = new_table();
     reports.set_header(["ENTRY", "REPORT", "SAYS"]);
     for entry in &status.chain.entries {
         for (key, report) in &entry.reports {
-            reports.add_row([&entry.name, key, &said(report)]);
+            reports.add_row([&entry.name, key, &report_text(report)]);
         }
     }
     (!reports.is_empty()).then_some(reports)
 }
 
-/// An object's fields, one after another; those with nothing in them are left out. Anything else as it is.
-fn said(report: &Value) -> String {
+/// The non-empty fields of an object, one after another. Anything else unchanged.
+fn report_text(report: &Value) -> String {
     let Value::Object(fields) = report else {
         return report.to_string();
     };
@@ -166,8 +163,8 @@ fn said(report: &Value) -> String {
     said.collect::<Vec<_>>().join(", ")
 }
 
-fn entries(status: &Status) -> Table {
-    let mut entries = table();
+fn entry_table(status: &Status) -> Table {
+    let mut entries = new_table();
     entries.set_header(["ENTRY", "PLUGIN", "SETTINGS", "STATE", "FAULTS", "LAST FAULT"]);
     for entry in &status.chain.entries {
         let state = match (entry.state, &entry.until) {
@@ -178,8 +175,8 @@ fn entries(status: &Status) -> Table {
         };
         entries.add_row([
             entry.name.clone(),
-            short(&entry.plugin.hex()),
-            short(&entry.settings_hash),
+            short_hash(&entry.plugin.hex()),
+            short_hash(&entry.settings_hash),
             state,
             entry.faults.to_string(),
             entry.error.clone().unwrap_or_default(),
@@ -188,14 +185,14 @@ fn entries(status: &Status) -> Table {
     entries
 }
 
-fn table() -> Table {
+fn new_table() -> Table {
     let mut table = Table::new();
     table.load_style(NOTHING);
     table
 }
 
-/// Enough of a hash to compare with another by eye.
-fn short(hash: &str) -> String {
+/// Enough of a hash to compare it by eye.
+fn short_hash(hash: &str) -> String {
     hash.chars().take(12).collect()
 }
 
@@ -249,11 +246,11 @@ mod tests {
         {"lock":"lock---b","holder":"other"},{"lock":"lock---c"}]}"#;
 
     #[test]
-    fn what_is_wrong_is_said() {
-        let text = text(&serde_json::from_str(STATUS).unwrap(), None);
+    fn status_text_names_every_problem() {
+        let text = status_text(&serde_json::from_str(STATUS).unwrap(), None);
         for part in [
             "shop/operator-0",
-            "the chain has no shard for this pod's labels; else",
+            "the chain has no shard entry for this pod's labels; else",
             "generation 7",
             "2 writes, 3 lists, 1 watches under way, 4 caches",
             "configmaps of manager/v1, not listed since 2026-01-01T00:00:04Z, 9 expired watches refused; no longer waited for",
@@ -262,7 +259,7 @@ mod tests {
             "quarantined until",
             "update pods a/b: refused by fault-inject/x (rule r), 409; 3 times, last 2026-01-01T00:00:05Z",
             "lock---a: this pod, as me, since 2026-01-01T00:00:03Z",
-            "lock---b: not this pod; other was the last",
+            "lock---b: not this pod; last known holder is other",
             "lock---c: nobody",
         ] {
             assert!(text.contains(part), "{part} is missing:\n{text}");
@@ -270,16 +267,16 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_not_wider_than_the_terminal_and_lose_no_word() {
+    fn tables_fit_terminal_and_lose_no_word() {
         let status: Status = serde_json::from_str(STATUS).unwrap();
         let letters = |text: &str| {
             let mut letters: Vec<char> = text.chars().filter(|letter| !letter.is_whitespace()).collect();
             letters.sort_unstable();
             letters
         };
-        let whole = text(&status, None);
+        let whole = status_text(&status, None);
         for width in [60, 80] {
-            let told = text(&status, Some(width));
+            let told = status_text(&status, Some(width));
             let is_narrow = |line: &str| line.chars().count() <= usize::from(width);
             assert!(told.lines().all(is_narrow), "{width}:\n{told}");
             assert_eq!(letters(&told), letters(&whole), "{width}:\n{told}");
@@ -287,25 +284,25 @@ mod tests {
     }
 
     #[test]
-    fn sidecar_that_compiles_says_so_instead_of_that_it_has_no_chain() {
+    fn status_text_reports_compilation_instead_of_missing_chain() {
         let status = |not_ready: &str| {
             let json = format!(r#"{{"notReady":[{not_ready}],"compiling":{{"plugins":2,"seconds":3}}}}"#);
-            text(&serde_json::from_str(&json).unwrap(), None)
+            status_text(&serde_json::from_str(&json).unwrap(), None)
         };
         let starting = status(r#""first chain","listener""#);
         assert!(
             starting.contains("compiling 2 plugins (3 s); nothing is served"),
             "{starting}"
         );
-        assert!(!starting.contains("it has no chain yet"), "{starting}");
+        assert!(!starting.contains("no chain loaded yet"), "{starting}");
         let reloading = status("");
         assert!(reloading.contains("compiling 2 plugins (3 s)"), "{reloading}");
         assert!(!reloading.contains("not ready"), "{reloading}");
     }
 
     #[test]
-    fn a_sidecar_without_a_chain_says_so() {
-        let text = text(&Status::default(), None);
+    fn status_text_says_that_chain_is_missing() {
+        let text = status_text(&Status::default(), None);
         assert!(text.contains("none yet") && !text.contains("ENTRY"), "{text}");
         assert!(!text.contains("not ready"), "{text}");
     }

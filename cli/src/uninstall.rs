@@ -1,5 +1,5 @@
-//! `ctrlmesh uninstall`: names the cluster and counts its ShardingConfigs, deletes them in the right order, and says what to delete next.
-//! Without `--yes` it ends after the count.
+//! `ctrlmesh uninstall`: prints the cluster and the number of its ShardingConfigs, deletes them in the right order, and prints what to
+//! delete next. Without `--yes` it stops after printing the number.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use crate::args::UninstallArgs;
 use crate::error::Error;
 use crate::print;
 
-/// Runs the command.
 pub(crate) async fn run(args: &UninstallArgs) -> Result<ExitCode, Error> {
     let cluster = Cluster::infer().await?;
     if !args.yes {

@@ -1,4 +1,4 @@
-//! The real `ctrlmesh demo`, with a real manager and real sidecars: it must say the truth in its exit code and in its report, and leave nothing behind.
+//! Runs the real `ctrlmesh demo` with a real manager and real sidecars: its exit code and report must be correct, and nothing left behind.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::process::{Child, Command, Output, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-/// The longest claim whose table is not wider than 80 characters.
+/// The longest claim whose table fits into 80 columns.
 const CLAIM: usize = 51;
 
-/// Some of the claims that must be counted.
+/// Some of the claims that the report must contain.
 const COUNTED: &[&str] = &[
     "shards that waited until another had let go",
     "widgets with two owners at a time",
@@ -38,14 +38,14 @@ const COUNTED: &[&str] = &[
     "widgets changed and handled meanwhile",
 ];
 
-/// `temporary` is a folder of its own, so that what is left behind is seen.
-fn run(arguments: &[&str], temporary: &Path) -> Result<Output> {
+/// `temporary` is a folder of its own, so that leftovers are visible.
+fn run_demo(arguments: &[&str], temporary: &Path) -> Result<Output> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
     Ok(command.args(arguments).env("TMPDIR", temporary).output()?)
 }
 
 #[test]
-fn every_claim_of_the_demo_holds() -> Result<()> {
+fn demo_claims_all_hold() -> Result<()> {
     for name in ["ctrlmesh-proxy", "ctrlmesh-manager"] {
         let path = Path::new(env!("CARGO_BIN_EXE_ctrlmesh")).with_file_name(name);
         ensure!(
@@ -55,7 +55,7 @@ fn every_claim_of_the_demo_holds() -> Result<()> {
         );
     }
     let temporary = tempfile::tempdir()?;
-    let output = run(&["demo", "--fast", "--output", "json"], temporary.path())?;
+    let output = run_demo(&["demo", "--fast", "--output", "json"], temporary.path())?;
     let (stdout, stderr) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
@@ -87,7 +87,6 @@ fn every_claim_of_the_demo_holds() -> Result<()> {
     Ok(())
 }
 
-/// Of the rules for faults.
 fn every_rule_fired(report: &Value) -> Result<()> {
     let fired = report["faults"].as_array().context("no rules for faults")?;
     assert_eq!(fired.len(), 4, "{fired:?}");
@@ -98,8 +97,8 @@ fn every_rule_fired(report: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Starts the demo and waits until everything runs: its first step is over.
-fn in_full_swing(temporary: &Path) -> Result<Child> {
+/// Starts the demo and waits until its first step is over, so that everything runs.
+fn start_and_wait_until_running(temporary: &Path) -> Result<Child> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
     let mut demo = command
         .arg("demo")
@@ -116,17 +115,17 @@ fn in_full_swing(temporary: &Path) -> Result<Child> {
         is_shown |= line.trim() == "$ kubectl apply -f FaultInjection/widgets.yaml";
     }
     ensure!(is_shown, "nobody showed what is applied");
-    // The rest is read elsewhere, or the demo could not write it.
+    // The rest must be read, or the demo would block on the pipe.
     std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
     Ok(demo)
 }
 
-/// Processes whose arguments name something in `temporary`, as all children of the demo do: number and command line.
-fn children(temporary: &Path) -> Result<Vec<(String, String)>> {
+/// Processes with an argument in `temporary`, as all children of the demo have: number and command line.
+fn child_processes(temporary: &Path) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let entry = entry?;
-        // A process may end while one looks.
+        // A process may end during the scan.
         let arguments = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let arguments = String::from_utf8_lossy(&arguments).replace('\0', " ");
         if arguments.contains(&temporary.display().to_string()) {
@@ -136,7 +135,7 @@ fn children(temporary: &Path) -> Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-fn kill(signal: &str, pid: &str) -> Result<()> {
+fn send_signal(signal: &str, pid: &str) -> Result<()> {
     ensure!(
         Command::new("kill").args([signal, pid]).status()?.success(),
         "kill {signal} {pid}"
@@ -145,14 +144,14 @@ fn kill(signal: &str, pid: &str) -> Result<()> {
 }
 
 /// Waits for the end of the demo, which must leave nothing behind; returns its exit code and standard error.
-fn end(mut demo: Child, temporary: &Path) -> Result<(Option<i32>, String)> {
+fn wait_for_end(mut demo: Child, temporary: &Path) -> Result<(Option<i32>, String)> {
     let mut stderr = String::new();
     demo.stderr
         .take()
         .context("no standard error")?
         .read_to_string(&mut stderr)?;
     let status = demo.wait()?;
-    let (files, processes) = (std::fs::read_dir(temporary)?.count(), children(temporary)?);
+    let (files, processes) = (std::fs::read_dir(temporary)?.count(), child_processes(temporary)?);
     ensure!(
         files == 0 && processes.is_empty(),
         "left behind: {files} files, {processes:?}"
@@ -161,35 +160,35 @@ fn end(mut demo: Child, temporary: &Path) -> Result<(Option<i32>, String)> {
 }
 
 #[test]
-fn an_interrupt_leaves_nothing_behind() -> Result<()> {
+fn interrupt_leaves_nothing_behind() -> Result<()> {
     let temporary = tempfile::tempdir()?;
-    let demo = in_full_swing(temporary.path())?;
-    let children = children(temporary.path())?;
+    let demo = start_and_wait_until_running(temporary.path())?;
+    let children = child_processes(temporary.path())?;
     assert_eq!(
         children.len(),
         5,
         "a manager, two sidecars and two controllers: {children:?}"
     );
-    kill("-INT", &demo.id().to_string())?;
-    let (code, stderr) = end(demo, temporary.path())?;
+    send_signal("-INT", &demo.id().to_string())?;
+    let (code, stderr) = wait_for_end(demo, temporary.path())?;
     assert_eq!((code, stderr.trim()), (Some(130), "ctrlmesh: interrupted"));
     Ok(())
 }
 
-/// Kills the first child with this binary. Returns the exit code of the demo and its standard error.
-fn without(binary: &str) -> Result<(Option<i32>, String)> {
+/// Kills the first child with this binary. Returns the demo's exit code and standard error.
+fn run_without_child(binary: &str) -> Result<(Option<i32>, String)> {
     let temporary = tempfile::tempdir()?;
-    let demo = in_full_swing(temporary.path())?;
-    let children = children(temporary.path())?;
+    let demo = start_and_wait_until_running(temporary.path())?;
+    let children = child_processes(temporary.path())?;
     let child = children.iter().find(|(_, arguments)| arguments.contains(binary));
-    kill("-KILL", &child.with_context(|| format!("no {binary} runs"))?.0)?;
-    end(demo, temporary.path())
+    send_signal("-KILL", &child.with_context(|| format!("no {binary} runs"))?.0)?;
+    wait_for_end(demo, temporary.path())
 }
 
 #[test]
-fn a_process_that_dies_fails_the_demo_by_name() -> Result<()> {
+fn demo_names_process_that_died_and_fails() -> Result<()> {
     for (binary, name) in [("ctrlmesh-proxy", "sidecar-"), ("ctrlmesh-manager", "manager")] {
-        let (code, stderr) = without(binary)?;
+        let (code, stderr) = run_without_child(binary)?;
         assert_eq!(code, Some(1), "{stderr}");
         assert!(
             stderr.contains(&format!("ctrlmesh: {name}")) && stderr.contains("ended by itself"),
@@ -200,10 +199,10 @@ fn a_process_that_dies_fails_the_demo_by_name() -> Result<()> {
 }
 
 #[test]
-fn a_missing_binary_is_named_with_what_to_do() -> Result<()> {
+fn missing_binary_error_says_what_to_do() -> Result<()> {
     let temporary = tempfile::tempdir()?;
     for (flag, binary) in [("--proxy", "ctrlmesh-proxy"), ("--manager", "ctrlmesh-manager")] {
-        let output = run(&["demo", flag, "/nonexistent"], temporary.path())?;
+        let output = run_demo(&["demo", flag, "/nonexistent"], temporary.path())?;
         assert!(!output.status.success());
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains(&format!("cargo build -p {binary}")), "{stderr}");

@@ -1,4 +1,4 @@
-//! `ctrlmesh lint`: where things are, what is found in several objects together, chains, and what `--fix` writes.
+//! `ctrlmesh lint`: positions, findings across several objects, chains, and the files that `--fix` writes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use ctrlmesh_contract::Digest;
 use serde_json::Value;
 
 /// Exit code and standard output.
-fn lint(arguments: &[&str], files: &[&Path]) -> Result<(Option<i32>, String)> {
+fn run_lint(arguments: &[&str], files: &[&Path]) -> Result<(Option<i32>, String)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
     command.arg("lint").args(arguments);
     for file in files {
@@ -21,7 +21,7 @@ fn lint(arguments: &[&str], files: &[&Path]) -> Result<(Option<i32>, String)> {
     ))
 }
 
-fn fixtures(folder: &str) -> Result<Vec<PathBuf>> {
+fn list_fixtures(folder: &str) -> Result<Vec<PathBuf>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../manager/tests/fixtures")
         .join(folder);
@@ -49,7 +49,7 @@ spec:
 ";
 
 #[test]
-fn every_mistake_is_told_at_once_with_its_line_and_the_word_that_was_meant() -> Result<()> {
+fn all_mistakes_are_reported_with_line_and_suggestion() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("all.yaml");
     let wrong = BREAKER
@@ -69,7 +69,7 @@ fn every_mistake_is_told_at_once_with_its_line_and_the_word_that_was_meant() -> 
             wrong.replace("Braker", "Breaker")
         ),
     )?;
-    let (code, printed) = lint(&[], &[&file])?;
+    let (code, printed) = run_lint(&[], &[&file])?;
     assert_eq!(code, Some(1));
     let file = file.display();
     for line in [
@@ -99,17 +99,17 @@ fn every_mistake_is_told_at_once_with_its_line_and_the_word_that_was_meant() -> 
 }
 
 #[test]
-fn two_objects_of_one_name_are_an_error_in_one_file_and_a_warning_in_two() -> Result<()> {
+fn duplicate_name_is_error_in_one_file_and_warning_across_files() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let [one, two] = ["one.yaml", "two.yaml"].map(|name| folder.path().join(name));
     std::fs::write(&one, BREAKER)?;
     std::fs::write(&two, BREAKER.replace("name: a,", "name: b,"))?;
-    assert_eq!(lint(&[], &[&one, &two])?.0, Some(0), "they have other names");
-    let (code, printed) = lint(&[], &[&one, &one])?;
+    assert_eq!(run_lint(&[], &[&one, &two])?.0, Some(0), "they have other names");
+    let (code, printed) = run_lint(&[], &[&one, &one])?;
     assert_eq!(code, Some(0), "a file may be named twice: {printed}");
 
     std::fs::write(&two, BREAKER)?;
-    let (code, printed) = lint(&[], &[&one, &two])?;
+    let (code, printed) = run_lint(&[], &[&one, &two])?;
     assert_eq!(code, Some(0), "{printed}");
     let told = format!(
         "warning: metadata.name: is also the name of the CircuitBreaker in {}, line 2",
@@ -124,7 +124,7 @@ fn two_objects_of_one_name_are_an_error_in_one_file_and_a_warning_in_two() -> Re
             BREAKER.replace("namespace: demo", "namespace: other")
         ),
     )?;
-    let (code, printed) = lint(&["--output", "json"], &[&two])?;
+    let (code, printed) = run_lint(&["--output", "json"], &[&two])?;
     assert_eq!(code, Some(1));
     let objects: Value = serde_json::from_str(&printed)?;
     let errors: Vec<_> = (0..3)
@@ -136,7 +136,7 @@ fn two_objects_of_one_name_are_an_error_in_one_file_and_a_warning_in_two() -> Re
 }
 
 #[test]
-fn chains_are_read_as_a_sidecar_reads_them() -> Result<()> {
+fn chains_are_read_like_a_sidecar_reads_them() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("chain.yaml");
     let shipped = ctrlmesh_plugins_builtin::builtin().iter();
@@ -153,7 +153,7 @@ fn chains_are_read_as_a_sidecar_reads_them() -> Result<()> {
     };
     let good = "{limits: [{selector: {matchLabels: {a: b}}}]}";
     std::fs::write(&file, chain("10", good))?;
-    let (code, printed) = lint(&[], &[&file])?;
+    let (code, printed) = run_lint(&[], &[&file])?;
     assert_eq!(code, Some(0), "{printed}");
     assert!(printed.trim_end().ends_with("chain of operators: ok"), "{printed}");
     for (text, says) in [
@@ -172,27 +172,27 @@ fn chains_are_read_as_a_sidecar_reads_them() -> Result<()> {
         (chain("10", "{a: &b 1, c: *b}"), "the chain document is not valid YAML"),
     ] {
         std::fs::write(&file, text)?;
-        let (code, printed) = lint(&[], &[&file])?;
+        let (code, printed) = run_lint(&[], &[&file])?;
         assert!(code == Some(1) && printed.contains(says), "{says}: {printed}");
     }
     Ok(())
 }
 
 #[test]
-fn fix_mends_every_refused_sample_of_kusionstack_in_its_file() -> Result<()> {
+fn fix_repairs_every_refused_kusionstack_sample() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    for sample in [fixtures("refused")?, fixtures("refused-by-rules")?].concat() {
+    for sample in [list_fixtures("refused")?, list_fixtures("refused-by-rules")?].concat() {
         let file = folder.path().join(sample.file_name().context("a name")?);
         std::fs::copy(&sample, &file)?;
-        assert_eq!(lint(&[], &[&file])?.0, Some(1), "{}", file.display());
-        let (code, printed) = lint(&["--fix"], &[&file])?;
+        assert_eq!(run_lint(&[], &[&file])?.0, Some(1), "{}", file.display());
+        let (code, printed) = run_lint(&["--fix"], &[&file])?;
         assert_eq!(code, Some(0), "{printed}");
         assert!(printed.contains(": fixed: spec."), "{printed}");
         let fixed = std::fs::read_to_string(&file)?;
         let before = std::fs::read_to_string(&sample)?;
         let comments = |text: &str| text.lines().filter(|line| line.contains('#')).count();
         assert_eq!(comments(&fixed), comments(&before), "{fixed}");
-        let (code, printed) = lint(&["--fix"], &[&file])?;
+        let (code, printed) = run_lint(&["--fix"], &[&file])?;
         assert_eq!(code, Some(0));
         assert!(!printed.contains("fixed"), "{printed}");
         assert_eq!(std::fs::read_to_string(&file)?, fixed, "a second time changes nothing");
@@ -201,14 +201,14 @@ fn fix_mends_every_refused_sample_of_kusionstack_in_its_file() -> Result<()> {
 }
 
 #[test]
-fn fix_leaves_what_needs_a_decision_and_says_what_it_did() -> Result<()> {
+fn fix_leaves_decisions_to_a_person_and_reports_changes() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("all.yaml");
     let wrong = BREAKER
         .replace("rateLimitings", "rateLimiting")
         .replace("triggerPolicy: LimiterOnly", "triggerPolicy: Limiter");
     std::fs::write(&file, &wrong)?;
-    let (code, printed) = lint(&["--fix", "--output", "json"], &[&file])?;
+    let (code, printed) = run_lint(&["--fix", "--output", "json"], &[&file])?;
     assert_eq!(code, Some(1), "{printed}");
     let report: Value = serde_json::from_str(&printed)?;
     assert_eq!(
@@ -227,7 +227,7 @@ fn fix_leaves_what_needs_a_decision_and_says_what_it_did() -> Result<()> {
 
     std::fs::write(&file, BREAKER)?;
     let modified = std::fs::metadata(&file)?.modified()?;
-    assert_eq!(lint(&["--fix"], &[&file])?.0, Some(0));
+    assert_eq!(run_lint(&["--fix"], &[&file])?.0, Some(0));
     assert_eq!(
         std::fs::metadata(&file)?.modified()?,
         modified,
@@ -246,7 +246,7 @@ fn fix_leaves_what_needs_a_decision_and_says_what_it_did() -> Result<()> {
 }
 
 #[test]
-fn shards_without_a_lock_are_warned_of_across_files() -> Result<()> {
+fn missing_lock_is_warned_about_across_files() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let [left, right] = ["left", "right"].map(|name| (name, folder.path().join(format!("{name}.yaml"))));
     let shard = |name: &str, lock: &str| {
@@ -259,7 +259,7 @@ fn shards_without_a_lock_are_warned_of_across_files() -> Result<()> {
     for (name, file) in [&left, &right] {
         std::fs::write(file, shard(name, ""))?;
     }
-    let (code, printed) = lint(&[], &[&left.1, &right.1])?;
+    let (code, printed) = run_lint(&[], &[&left.1, &right.1])?;
     assert_eq!(code, Some(0), "{printed}");
     for (name, other) in [("left", "right"), ("right", "left")] {
         let told = format!(
@@ -267,18 +267,18 @@ fn shards_without_a_lock_are_warned_of_across_files() -> Result<()> {
         );
         assert!(printed.contains(&told), "{told} is missing in {printed}");
     }
-    let (_, printed) = lint(&[], &[&left.1])?;
+    let (_, printed) = run_lint(&[], &[&left.1])?;
     assert!(printed.trim_end().ends_with("left: ok"), "{printed}");
     for (name, file) in [&left, &right] {
         std::fs::write(file, shard(name, "  controller: {leaderElectionName: operator}\n"))?;
     }
-    let (_, printed) = lint(&[], &[&left.1, &right.1])?;
+    let (_, printed) = run_lint(&[], &[&left.1, &right.1])?;
     assert!(!printed.contains("warning"), "{printed}");
     Ok(())
 }
 
 #[test]
-fn faults_in_a_file_are_warned_of_until_somebody_says_that_they_shall_act() -> Result<()> {
+fn faults_are_warned_about_until_confirmed() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("faults.yaml");
     let faults = |metadata: &str| {
@@ -289,7 +289,7 @@ fn faults_in_a_file_are_warned_of_until_somebody_says_that_they_shall_act() -> R
         )
     };
     std::fs::write(&file, faults(""))?;
-    let (code, printed) = lint(&[], &[&file])?;
+    let (code, printed) = run_lint(&[], &[&file])?;
     assert_eq!(code, Some(0), "{printed}");
     assert!(
         printed.contains("faults.yaml:6: FaultInjection demo/a: warning: spec.httpFault: acts in every pod"),
@@ -299,7 +299,7 @@ fn faults_in_a_file_are_warned_of_until_somebody_says_that_they_shall_act() -> R
         &file,
         faults(", annotations: {ctrlmesh.kusionstack.io/activate: 'true'}"),
     )?;
-    let (_, printed) = lint(&[], &[&file])?;
+    let (_, printed) = run_lint(&[], &[&file])?;
     assert!(!printed.contains("acts in every pod"), "{printed}");
     Ok(())
 }

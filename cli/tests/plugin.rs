@@ -1,4 +1,4 @@
-//! `ctrlmesh plugin` when something is wrong: exit code, words, and nothing written. The good way is in tests/guide.
+//! Failures of `ctrlmesh plugin`: exit code, message, and that nothing is written. tests/guide covers success.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result};
 
 /// Exit code, standard output and standard error.
-fn told(folder: &Path, arguments: &[&str]) -> Result<(Option<i32>, String, String)> {
+fn run_plugin_command(folder: &Path, arguments: &[&str]) -> Result<(Option<i32>, String, String)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
     let output = command.arg("plugin").args(arguments).current_dir(folder).output()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -15,25 +15,25 @@ fn told(folder: &Path, arguments: &[&str]) -> Result<(Option<i32>, String, Strin
 }
 
 /// Exit code and standard error.
-fn plugin(folder: &Path, arguments: &[&str]) -> Result<(Option<i32>, String)> {
-    let (code, _, errors) = told(folder, arguments)?;
+fn plugin_errors(folder: &Path, arguments: &[&str]) -> Result<(Option<i32>, String)> {
+    let (code, _, errors) = run_plugin_command(folder, arguments)?;
     Ok((code, errors))
 }
 
-fn sdk() -> String {
+fn sdk_folder() -> String {
     format!("{}/../sdk", env!("CARGO_MANIFEST_DIR"))
 }
 
 #[test]
-fn new_plugin_overwrites_nothing_and_refuses_a_bad_name_or_sdk() -> Result<()> {
+fn new_overwrites_nothing_and_rejects_bad_name_or_sdk() -> Result<()> {
     let folder = tempfile::tempdir()?;
     std::fs::create_dir(folder.path().join("taken"))?;
     for (name, sdk, says) in [
-        ("taken", &*sdk(), "choose another name"),
-        ("No_Name", &*sdk(), "lower-case letters"),
+        ("taken", &*sdk_folder(), "choose another name"),
+        ("No_Name", &*sdk_folder(), "lower-case letters"),
         ("fine", "/nonexistent", "name the folder `sdk` of a checkout"),
     ] {
-        let (code, errors) = plugin(folder.path(), &["new", name, "--sdk", sdk])?;
+        let (code, errors) = plugin_errors(folder.path(), &["new", name, "--sdk", sdk])?;
         assert_eq!(code, Some(1), "{name}");
         assert!(errors.contains(says), "{errors}");
     }
@@ -43,7 +43,7 @@ fn new_plugin_overwrites_nothing_and_refuses_a_bad_name_or_sdk() -> Result<()> {
 }
 
 #[test]
-fn new_plugin_takes_the_sdk_from_a_checkout_only_when_it_is_named() -> Result<()> {
+fn new_takes_sdk_from_checkout_only_when_it_is_named() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let sdk = folder.path().join("sdk");
     std::fs::create_dir(&sdk)?;
@@ -51,7 +51,7 @@ fn new_plugin_takes_the_sdk_from_a_checkout_only_when_it_is_named() -> Result<()
     let inner = folder.path().join("plugins");
     std::fs::create_dir(&inner)?;
     let manifest = |arguments: &[&str]| -> Result<String> {
-        assert_eq!(plugin(&inner, arguments)?, (Some(0), String::new()));
+        assert_eq!(plugin_errors(&inner, arguments)?, (Some(0), String::new()));
         let name = arguments.get(1).context("a name")?;
         Ok(std::fs::read_to_string(inner.join(name).join("Cargo.toml"))?)
     };
@@ -69,9 +69,9 @@ fn new_plugin_takes_the_sdk_from_a_checkout_only_when_it_is_named() -> Result<()
 }
 
 #[test]
-fn inspect_names_a_file_that_cannot_be_read() -> Result<()> {
+fn inspect_names_unreadable_file() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let (code, errors) = plugin(folder.path(), &["inspect", "nothing.wasm"])?;
+    let (code, errors) = plugin_errors(folder.path(), &["inspect", "nothing.wasm"])?;
     assert_eq!(code, Some(1));
     assert!(errors.contains("cannot read nothing.wasm"), "{errors}");
     Ok(())
@@ -81,7 +81,7 @@ const ASKED: &str = "requests: [{request: GET /api/v1/pods, expect: proceed}]\n"
 const SETTINGS: &str = "settings: {limits: [{selector: {matchLabels: {a: b}}}]}\n";
 
 #[test]
-fn requests_are_put_to_the_bytes_of_a_plugin() -> Result<()> {
+fn test_asks_plugin_about_requests() -> Result<()> {
     let folder = tempfile::tempdir()?;
     std::fs::write(folder.path().join("a.wasm"), ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
     let good = format!(
@@ -92,7 +92,7 @@ fn requests_are_put_to_the_bytes_of_a_plugin() -> Result<()> {
         folder.path().join("wrong.yaml"),
         good.replace("expect: edit", "expect: refuse 403"),
     )?;
-    let test = |cases: &str| told(folder.path(), &["test", "a.wasm", "--cases", cases]);
+    let test = |cases: &str| run_plugin_command(folder.path(), &["test", "a.wasm", "--cases", cases]);
     let (code, printed, errors) = test("good.yaml")?;
     assert_eq!((code, &*errors), (Some(0), ""), "{printed}");
     for line in [
@@ -113,7 +113,7 @@ fn requests_are_put_to_the_bytes_of_a_plugin() -> Result<()> {
 }
 
 #[test]
-fn plugin_that_a_sidecar_would_refuse_fails_its_test_with_the_reason() -> Result<()> {
+fn test_fails_with_reason_when_sidecar_would_refuse_plugin() -> Result<()> {
     let folder = tempfile::tempdir()?;
     std::fs::write(folder.path().join("a.wasm"), ctrlmesh_plugins_builtin::SHARD_SELECTOR)?;
     std::fs::write(folder.path().join("none.wasm"), "#!/bin/sh")?;
@@ -139,14 +139,14 @@ fn plugin_that_a_sidecar_would_refuse_fails_its_test_with_the_reason() -> Result
         ("a.wasm", "requests: 7\n".to_owned(), "cases.yaml has "),
     ] {
         std::fs::write(folder.path().join("cases.yaml"), &cases)?;
-        let (code, errors) = plugin(folder.path(), &["test", file, "--cases", "cases.yaml"])?;
+        let (code, errors) = plugin_errors(folder.path(), &["test", file, "--cases", "cases.yaml"])?;
         assert_eq!(code, Some(1), "{cases}");
         assert!(errors.contains(says), "{says}: {errors}");
     }
     Ok(())
 }
 
-/// Ends a process with its test.
+/// Kills the process when the test ends.
 struct Running(std::process::Child);
 
 impl Drop for Running {
@@ -157,9 +157,9 @@ impl Drop for Running {
 }
 
 #[test]
-fn api_server_listens_on_the_port_that_is_named_and_prints_what_its_kubeconfig_says() -> Result<()> {
+fn api_server_listens_on_given_port_and_prints_its_address() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    // It is free now, and nobody else here asks for ports by number.
+    // The port is free now, and no other test here binds ports by number.
     let port = std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
         .port()

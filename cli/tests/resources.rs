@@ -1,4 +1,4 @@
-//! `ctrlmesh crd` and `ctrlmesh lint`: what they print, and their exit codes.
+//! `ctrlmesh crd` and `ctrlmesh lint`: output and exit codes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 /// Exit code, standard output, standard error.
-fn ctrlmesh(arguments: &[&str]) -> Result<(Option<i32>, String, String)> {
+fn run_ctrlmesh(arguments: &[&str]) -> Result<(Option<i32>, String, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_ctrlmesh")).args(arguments).output()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Ok((output.status.code(), text(&output.stdout), text(&output.stderr)))
@@ -16,14 +16,14 @@ fn in_repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-fn fixture(path: &str) -> String {
+fn fixture_path(path: &str) -> String {
     let path = in_repository("manager/tests/fixtures").join(path);
     path.display().to_string()
 }
 
 #[test]
-fn the_definitions_are_those_that_are_shipped() -> Result<()> {
-    let (code, printed, errors) = ctrlmesh(&["crd"])?;
+fn crd_prints_shipped_definitions() -> Result<()> {
+    let (code, printed, errors) = run_ctrlmesh(&["crd"])?;
     assert_eq!((code, &*errors), (Some(0), ""));
     let mut shipped = String::new();
     for name in ["circuitbreakers", "faultinjections", "managerstates", "shardingconfigs"] {
@@ -35,8 +35,8 @@ fn the_definitions_are_those_that_are_shipped() -> Result<()> {
 }
 
 #[test]
-fn good_objects_are_told_to_be_good() -> Result<()> {
-    let (code, printed, errors) = ctrlmesh(&["lint", "-f", &fixture("accepted/breaker-forced.yaml")])?;
+fn lint_accepts_valid_objects() -> Result<()> {
+    let (code, printed, errors) = run_ctrlmesh(&["lint", "-f", &fixture_path("accepted/breaker-forced.yaml")])?;
     assert_eq!((code, &*errors), (Some(0), ""), "{printed}");
     assert!(
         printed.contains("breaker-forced.yaml: CircuitBreaker ") && printed.trim_end().ends_with(": ok"),
@@ -46,14 +46,14 @@ fn good_objects_are_told_to_be_good() -> Result<()> {
 }
 
 #[test]
-fn what_is_wrong_is_told_by_its_field_and_fails_the_command() -> Result<()> {
-    let bad = fixture("refused/fault-demo.yaml");
+fn lint_names_invalid_field_and_fails() -> Result<()> {
+    let bad = fixture_path("refused/fault-demo.yaml");
     let text = std::fs::read_to_string(&bad)?;
     let reasons: Vec<&str> = text
         .lines()
         .filter_map(|line| line.strip_prefix("# reason: "))
         .collect();
-    let (code, printed, _) = ctrlmesh(&["lint", "-f", &fixture("accepted/readme.yaml"), "-f", &bad])?;
+    let (code, printed, _) = run_ctrlmesh(&["lint", "-f", &fixture_path("accepted/readme.yaml"), "-f", &bad])?;
     assert_eq!(code, Some(1));
     assert!(!reasons.is_empty());
     for reason in &reasons {
@@ -62,7 +62,7 @@ fn what_is_wrong_is_told_by_its_field_and_fails_the_command() -> Result<()> {
             "{reason} is missing in {printed}"
         );
     }
-    let (code, json, _) = ctrlmesh(&["lint", "-f", &bad, "--output", "json"])?;
+    let (code, json, _) = run_ctrlmesh(&["lint", "-f", &bad, "--output", "json"])?;
     assert_eq!(code, Some(1));
     let documents: serde_json::Value = serde_json::from_str(&json)?;
     let errors = documents[0]["errors"].as_array().map_or(0, Vec::len);
@@ -71,9 +71,9 @@ fn what_is_wrong_is_told_by_its_field_and_fails_the_command() -> Result<()> {
 }
 
 #[test]
-fn objects_come_from_standard_input_too() -> Result<()> {
+fn lint_reads_standard_input() -> Result<()> {
     for (file, code) in [("accepted/readme.yaml", 0), ("refused/fault-demo.yaml", 1)] {
-        let input = std::fs::File::open(fixture(file))?;
+        let input = std::fs::File::open(fixture_path(file))?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"));
         let output = command.args(["lint", "-f", "-"]).stdin(input).output()?;
         assert_eq!(output.status.code(), Some(code), "{file}: {output:?}");
@@ -82,18 +82,18 @@ fn objects_come_from_standard_input_too() -> Result<()> {
 }
 
 #[test]
-fn a_file_that_is_none_is_an_error_and_hides_no_other() -> Result<()> {
+fn lint_reports_unreadable_file_and_continues() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let [broken, empty, none] = ["broken.yaml", "empty.yaml", "none"].map(|name| folder.path().join(name));
     std::fs::write(&broken, "a: [")?;
     std::fs::write(&empty, "# nothing\n")?;
     for (path, says) in [
         (broken, "is neither YAML nor JSON"),
-        (empty, "there is no object in it"),
+        (empty, "the file has no object"),
         (none, "cannot read"),
     ] {
-        let good = fixture("accepted/breaker-forced.yaml");
-        let (code, printed, _) = ctrlmesh(&["lint", "-f", &path.display().to_string(), "-f", &good])?;
+        let good = fixture_path("accepted/breaker-forced.yaml");
+        let (code, printed, _) = run_ctrlmesh(&["lint", "-f", &path.display().to_string(), "-f", &good])?;
         assert_eq!(code, Some(1));
         assert!(printed.contains(says), "{printed}");
         assert!(printed.trim_end().ends_with(": ok"), "{printed}");
@@ -102,7 +102,7 @@ fn a_file_that_is_none_is_an_error_and_hides_no_other() -> Result<()> {
 }
 
 #[test]
-fn lists_are_looked_into_and_objects_of_others_are_left_alone() -> Result<()> {
+fn lint_reads_lists_and_skips_foreign_objects() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("all.yaml");
     std::fs::write(
@@ -118,7 +118,7 @@ kind: ShardingConfig
 metadata: {name: a}
 ",
     )?;
-    let (code, printed, _) = ctrlmesh(&["lint", "-f", &file.display().to_string()])?;
+    let (code, printed, _) = run_ctrlmesh(&["lint", "-f", &file.display().to_string()])?;
     assert_eq!(code, Some(1));
     for says in [
         "CircuitBreaker A: metadata.name: \"A\" is no name",

@@ -1,4 +1,4 @@
-//! `ctrlmesh uninstall` at an API server in memory: what it says of the cluster, and what it deletes.
+//! `ctrlmesh uninstall` against an in-memory API server: what it prints about the cluster, and what it deletes.
 
 use std::io::Write as _;
 use std::process::Command;
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 const KIND: &str = "shardingconfigs.ctrlmesh.kusionstack.io";
 
-/// With a root in one namespace, and two shards in another.
-async fn cluster() -> Result<ApiServer> {
+/// A root in one namespace and two shards in another.
+async fn test_cluster() -> Result<ApiServer> {
     let kind = Resource::namespaced(
         "ctrlmesh.kusionstack.io",
         "v1alpha1",
@@ -37,12 +37,12 @@ fn sharding_config(namespace: &str, name: &str, spec: &Value) -> Value {
     })
 }
 
-fn left(server: &ApiServer) -> usize {
+fn remaining_configs(server: &ApiServer) -> usize {
     server.store().read(|state| state.list(KIND).count())
 }
 
 /// Exit code, standard output, standard error.
-async fn uninstall(server: &ApiServer, flags: &'static [&'static str]) -> Result<(Option<i32>, String, String)> {
+async fn run_uninstall(server: &ApiServer, flags: &'static [&'static str]) -> Result<(Option<i32>, String, String)> {
     let mut kubeconfig = tempfile::NamedTempFile::new()?;
     kubeconfig.write_all(server.plain_kubeconfig().as_bytes())?;
     let running = tokio::task::spawn_blocking(move || {
@@ -61,10 +61,10 @@ async fn uninstall(server: &ApiServer, flags: &'static [&'static str]) -> Result
 const COUNTED: &str = "3 ShardingConfigs (1 root, 2 shards) in 2 namespaces";
 
 #[tokio::test]
-async fn uninstall_names_cluster_and_counts_before_it_deletes_and_after() -> Result<()> {
-    let server = cluster().await?;
-    let (code, printed, errors) = uninstall(&server, &["--yes"]).await?;
-    assert_eq!((code, left(&server)), (Some(0), 0), "{printed}{errors}");
+async fn uninstall_names_cluster_and_counts_before_and_after() -> Result<()> {
+    let server = test_cluster().await?;
+    let (code, printed, errors) = run_uninstall(&server, &["--yes"]).await?;
+    assert_eq!((code, remaining_configs(&server)), (Some(0), 0), "{printed}{errors}");
     let named = format!("context testkit, server {}", server.url());
     let lines: Vec<&str> = printed.lines().collect();
     let [first, .., last] = lines[..] else {
@@ -83,10 +83,10 @@ async fn uninstall_names_cluster_and_counts_before_it_deletes_and_after() -> Res
 }
 
 #[tokio::test]
-async fn uninstall_without_confirmation_tells_what_it_would_delete_and_deletes_nothing() -> Result<()> {
-    let server = cluster().await?;
-    let (code, printed, errors) = uninstall(&server, &[]).await?;
-    assert_eq!((code, left(&server)), (Some(1), 3));
+async fn uninstall_deletes_nothing_without_confirmation() -> Result<()> {
+    let server = test_cluster().await?;
+    let (code, printed, errors) = run_uninstall(&server, &[]).await?;
+    assert_eq!((code, remaining_configs(&server)), (Some(1), 3));
     assert!(
         printed.contains("context testkit") && printed.contains(&format!("would delete {COUNTED}")),
         "{printed}"

@@ -43,7 +43,7 @@ pub const DEFAULT_MEMORY_MIB: u32 = 16;
 /// Most memory of one instance. There is one instance per worker thread and entry.
 pub const MAX_MEMORY_MIB: u32 = 256;
 
-/// A chain document.
+/// A chain document: the entries of a namespace, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chain {
     /// The namespace it is for. Signed with the rest, so that one namespace's chain is none of another's.
@@ -62,11 +62,11 @@ pub struct Entry {
     pub name: String,
     /// Digest of the component's bytes.
     pub plugin: Digest,
-    /// Which of the namespace's pods.
+    /// The pods of the namespace that run the entry.
     pub pod_selector: LabelSelector,
     /// Low goes first on the way up and last on the way back. Equal: by name.
     pub order: i32,
-    /// What becomes of a request when the plugin fails.
+    /// How a request is handled when the plugin fails.
     pub on_failure: FailurePolicy,
     /// Deadline of one call, milliseconds.
     pub timeout_ms: u32,
@@ -81,10 +81,10 @@ pub struct Entry {
     pub origin: Option<Origin>,
 }
 
-/// What becomes of a request when a plugin fails (trap, deadline, invalid answer, quarantine).
+/// How a request is handled when a plugin fails (trap, deadline, invalid answer, quarantine).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub enum FailurePolicy {
-    /// It is refused with a 500 `Status`. The default: a shard rule that is skipped would let two shards act.
+    /// It is answered with a 500 `Status`. The default: a skipped shard rule would let two shards act.
     #[default]
     Closed,
     /// The entry is skipped.
@@ -109,9 +109,9 @@ pub struct Settings {
 pub struct Origin {
     /// Kind of the object: `ShardingConfig`.
     pub kind: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Its UID; empty if it has none.
+    /// UID of the object; empty if it has none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
     /// Its generation; 0 if it has none.
@@ -161,13 +161,13 @@ impl Settings {
         Self { value, hash, json }
     }
 
-    /// As given.
+    /// The settings as written.
     #[must_use]
     pub const fn value(&self) -> &Value {
         &self.value
     }
 
-    /// As canonical JSON: what the plugin gets.
+    /// The settings as canonical JSON, which the plugin gets.
     #[must_use]
     pub fn json(&self) -> &str {
         &self.json

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings_are_refused() {
+    fn other_spellings_are_rejected() {
         for text in [
             "",
             "sha256:",

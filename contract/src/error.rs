@@ -1,16 +1,16 @@
-//! What can be wrong with a chain document, its signature or a name, in words that say what to do.
+//! Errors of a chain document, its signature or a name, with messages that say what to do.
 //!
 //! Leaves to the sidecar what is wrong with files and plugins.
 
 use std::fmt;
 
-/// At most so many mistakes are told at once; a document of nonsense must not make a message of megabytes.
+/// Maximum of mistakes in a message, so that an invalid document does not make a message of megabytes.
 pub const MAX_MISTAKES: usize = 32;
 
-/// At most so many characters of somebody's input are quoted in a message.
+/// Maximum of quoted characters of an input.
 const MAX_QUOTED: usize = 80;
 
-/// Why something of the contract was refused.
+/// Why a part of the contract was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The document is larger than a ConfigMap can be.
@@ -18,12 +18,12 @@ pub enum Error {
         "the chain document has {bytes} bytes, at most {limit} are allowed; split the namespace or shorten settings"
     )]
     TooLarge {
-        /// Its size.
+        /// Size of the document.
         bytes: usize,
-        /// What is allowed.
+        /// Largest allowed size.
         limit: usize,
     },
-    /// There is nothing in it.
+    /// The document is empty.
     #[error("the chain document is empty; write apiVersion, namespace, generation and entries (which may be [])")]
     Empty,
     /// The document is not UTF-8.
@@ -34,22 +34,22 @@ pub enum Error {
     Syntax {
         /// `YAML` or `JSON`.
         format: &'static str,
-        /// What and where.
+        /// The parser's message with its position.
         problem: String,
     },
-    /// The document reads well, but what it says is wrong. Every mistake that was found.
+    /// The document is well-formed but invalid.
     #[error("the chain document has {mistakes}")]
     Mistakes {
-        /// All of them.
+        /// The mistakes that were found.
         mistakes: Mistakes,
     },
-    /// Not a digest.
+    /// The text is not a digest.
     #[error("{text} is not a digest; write sha256: and 64 lower-case hexadecimal digits")]
     Digest {
-        /// What was written, quoted.
+        /// The quoted text.
         text: String,
     },
-    /// Not a public key.
+    /// The text is not a public key.
     #[error(
         "this is not a public key for chains: {problem}; write ed25519: and 44 base64 characters, as part `public` of the Secret ctrlmesh-chain-key is"
     )]
@@ -57,18 +57,18 @@ pub enum Error {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// Not a private key.
+    /// The bytes are not a private key.
     #[error("this is not an ed25519 private key in PKCS #8; generate a new one")]
     PrivateKey,
     /// The key generator failed.
     #[error("the system's random numbers are not available, so no key can be made")]
     Random,
-    /// A key is set, but the document carries no signature.
+    /// A public key is set, but the document has no signature.
     #[error(
         "a public key is set, but the chain is not signed; let the manager write it, or remove the key from the pod"
     )]
     NotSigned,
-    /// The signature is not one.
+    /// The signature is malformed.
     #[error("the chain's signature is malformed: {problem}; it must be the base64 of 64 bytes")]
     SignatureForm {
         /// What is wrong with it.
@@ -105,7 +105,7 @@ pub struct Mistakes {
 }
 
 impl Mistakes {
-    /// Adds one.
+    /// Adds a mistake.
     pub fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
         if self.list.len() < MAX_MISTAKES {
             self.list.push(Mistake {
@@ -117,19 +117,19 @@ impl Mistakes {
         }
     }
 
-    /// Those that are told one by one.
+    /// The mistakes that are listed one by one.
     #[must_use]
     pub fn list(&self) -> &[Mistake] {
         &self.list
     }
 
-    /// How many more there are.
+    /// The number of further mistakes.
     #[must_use]
     pub const fn untold(&self) -> usize {
         self.untold
     }
 
-    /// An error if there is any.
+    /// Fails if there is any mistake.
     ///
     /// # Errors
     /// [`Error::Mistakes`] with all of them.
@@ -158,7 +158,7 @@ impl fmt::Display for Mistakes {
     }
 }
 
-/// Quotes somebody's input for a message: escaped, and cut when it is long.
+/// Quotes an input for a message: escaped, and cut if it is long.
 #[must_use]
 pub fn quote(text: &str) -> String {
     match text.char_indices().nth(MAX_QUOTED) {
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_mistakes_are_told_but_not_without_bound() {
+    fn mistakes_are_listed_up_to_the_bound() {
         let mut mistakes = Mistakes::default();
         for n in 0..MAX_MISTAKES + 5 {
             mistakes.add(format!("entries[{n}]"), "is wrong");

@@ -55,7 +55,7 @@ pub mod ports {
 
 /// Names inside a pod.
 pub mod pod {
-    /// The sidecar's container.
+    /// Name of the sidecar's container.
     pub const SIDECAR: &str = "ctrlmesh-proxy";
     /// The init container that sets up iptables.
     pub const INIT: &str = "ctrlmesh-init";
@@ -67,7 +67,7 @@ pub mod pod {
     pub const KUBECONFIG_VOLUME: &str = "fake-kubeconfig";
     /// Where that volume is mounted in the containers of a controller.
     pub const KUBECONFIG_DIR: &str = "/etc/kubernetes/kubeconfig";
-    /// Its file.
+    /// Name of the kubeconfig file in that folder.
     pub const KUBECONFIG_FILE: &str = "fake-kubeconfig.yaml";
     /// The volume that containers share logs by, if none of them has one.
     pub const SHARED_LOGS_VOLUME: &str = "app-shared-logs";
@@ -115,7 +115,7 @@ pub mod annotations {
     pub const AUTO_SHARDING_HASH: &str = "ctrlmesh.kusionstack.io/auto-sharding-hash";
     /// Bumped by the manager so that kubelet syncs the pod's volumes at once.
     pub const CHAIN_GENERATION: &str = "ctrlmesh.kusionstack.io/chain-generation";
-    /// With the same generation, and how often it was bumped again: a pod whose volumes kubelet had synced with what it knew before.
+    /// The generation and the number of repeated bumps: for a pod whose volumes kubelet synced from stale data.
     pub const CHAIN_BUMP: &str = "ctrlmesh.kusionstack.io/chain-bump";
     /// On a pod: a folder that all its containers share by a volume.
     pub const LOG_PATH: &str = "ctrlmesh.kusionstack.io/log-path";
@@ -145,7 +145,7 @@ pub mod annotations {
     pub const SHARD_PODS: &str = "ctrlmesh.kusionstack.io/shard-pods";
 }
 
-/// Finalizers of objects.
+/// Finalizers that the manager sets.
 pub mod finalizers {
     /// On a ShardingConfig that is a shard, by the manager: held until its pods show nothing, and the last one of a controller until
     /// its rules are gone.
@@ -162,7 +162,7 @@ pub mod env {
     pub const POD_NAMESPACE: &str = "POD_NAMESPACE";
     /// Public keys that may sign a chain, in the text form of [`crate::signature::PublicKeys`].
     pub const PUBLIC_KEY: &str = "CTRLMESH_PUBLIC_KEY";
-    /// Where the sidecar notes what the one that is started after it in the pod must know.
+    /// Where a sidecar stores what its successor in the pod must know.
     pub const STATE_DIR: &str = "CTRLMESH_STATE_DIR";
     /// The entry of the chain without which a pod's first sidecar serves nothing: its shard's.
     pub const AWAIT_ENTRY: &str = "CTRLMESH_AWAIT_ENTRY";
@@ -174,19 +174,19 @@ pub mod env {
     pub const EXTERNAL_ADDRESS: &str = "CTRLMESH_EXTERNAL_ADDRESS";
 }
 
-/// What a sidecar lacks that is not ready, in `/readyz` and in its status.
+/// What an unready sidecar lacks, in `/readyz` and in its status.
 pub mod readiness {
-    /// A chain.
+    /// No chain is loaded yet.
     pub const FIRST_CHAIN: &str = "first chain";
     /// The entry of the chain that the pod's first sidecar waits for ([`super::env::AWAIT_ENTRY`]).
     pub const AWAIT_ENTRY: &str = "--await-entry";
     /// An open port: it is opened last.
     pub const LISTENER: &str = "listener";
-    /// It was told to end, and will not be ready again.
+    /// The sidecar is shutting down, and will not be ready again.
     pub const DRAINING: &str = "draining";
 }
 
-/// Header fields.
+/// Names of header fields.
 pub mod headers {
     /// On external traffic: where the request really goes.
     pub const REAL_ENDPOINT: &str = "mesh-real-endpoint";

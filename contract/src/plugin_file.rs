@@ -12,7 +12,7 @@ pub const MAX_PLUGIN_BYTES: usize = 16 * 1024 * 1024;
 /// How the bytes lie in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// As they are.
+    /// Uncompressed.
     Plain,
     /// One zstd stream.
     Zstd,

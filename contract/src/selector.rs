@@ -18,7 +18,7 @@ const MAX_VALUES: usize = 256;
 /// Requirements in one selector.
 const MAX_REQUIREMENTS: usize = 64;
 
-/// Which pods. Empty: all.
+/// Selects pods by their labels. An empty selector selects all pods.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LabelSelector {
@@ -36,14 +36,14 @@ pub struct LabelSelector {
 pub struct Requirement {
     /// Key of the label.
     pub key: String,
-    /// What must hold.
+    /// How the label is compared.
     pub operator: Operator,
     /// For `In` and `NotIn` only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 
-/// What a [`Requirement`] asks for.
+/// The operator of a [`Requirement`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Operator {
     /// The label is there and has one of the values.
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_selects_everything() {
+    fn empty_selector_selects_everything() {
         assert!(LabelSelector::default().matches(&labels(&[])));
         assert!(LabelSelector::default().matches(&labels(&[("a", "b")])));
     }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_label_can_be_is_refused() {
+    fn invalid_labels_are_refused() {
         let long = "a".repeat(64);
         for key in [
             "",

@@ -31,7 +31,7 @@ pub const MAX_SIGNATURE_FILE_BYTES: usize = 256;
 pub struct SigningKey(Ed25519KeyPair);
 
 impl SigningKey {
-    /// A new key.
+    /// Generates a new key.
     ///
     /// # Errors
     /// [`Error::Random`] if the system has no random numbers.
@@ -178,7 +178,7 @@ mod tests {
     const DOCUMENT: &[u8] = b"apiVersion: chain.ctrlmesh.kusionstack.io/v1\n";
 
     #[test]
-    fn a_signature_fits_its_document_and_key_only() {
+    fn signature_is_valid_only_for_its_document_and_key() {
         let key = SigningKey::generate().unwrap();
         let keys = PublicKeys::from(key.public_key());
         let signature = key.sign(DOCUMENT);
@@ -205,7 +205,7 @@ mod tests {
 
     /// RFC 8032 §7.1, test 2: keeps us compatible with every other implementation (`openssl pkeyutl -sign -rawin`).
     #[test]
-    fn signatures_are_those_of_rfc_8032() {
+    fn signatures_match_rfc_8032() {
         let public = hex::decode("3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c").unwrap();
         let signature = hex::decode(concat!(
             "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da",
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_signatures_and_keys_are_told_apart() {
+    fn malformed_signatures_and_keys_are_distinguished() {
         let keys = PublicKeys::from(SigningKey::generate().unwrap().public_key());
         for signature in [&b""[..], b"!", b"AAAA", &[b'A'; 300]] {
             assert!(
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_survives_pkcs8_and_its_debug_form_is_no_secret() {
+    fn key_round_trips_through_pkcs8_and_debug_hides_it() {
         let key = SigningKey::generate().unwrap();
         let der = key.to_pkcs8().unwrap();
         let again = SigningKey::from_pkcs8(&der).unwrap();

@@ -1,4 +1,4 @@
-//! What `/status` of a sidecar answers, as JSON: the sidecar writes it, the manager and the command line read it.
+//! The JSON of a sidecar's `/status`: the sidecar writes it, the manager and the command line read it.
 //!
 //! Unlike the chain document it may grow: readers ignore fields that they don't know, since a manager meets sidecars that
 //! are newer than itself. Leaves filling it to the sidecar.
@@ -11,59 +11,59 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::support::Support;
 
-/// A sidecar's state.
+/// The state of a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
-    /// Whose sidecar.
+    /// The pod of the sidecar.
     pub pod: Pod,
     /// Version of the sidecar.
     pub version: String,
-    /// What it can run. `None`: it is older than this field ([`Support::baseline`]).
+    /// What the sidecar can run. `None`: it is older than this field ([`Support::baseline`]).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub supports: Option<Support>,
-    /// What is missing until it is ready, as `/readyz` says. Empty: it is ready.
+    /// What is missing until the sidecar is ready, as in `/readyz`. Empty if it is ready.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_ready: Vec<String>,
-    /// Plugins of a new chain that are being compiled. `None`: no plugin is.
+    /// Plugins of a new chain that are being compiled, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compiling: Option<Compiling>,
-    /// The chain in force: what it has acknowledged.
+    /// The chain in force, which is the one that the sidecar has acknowledged.
     pub chain: ChainStatus,
-    /// The last document that was refused, as long as no later one was accepted.
+    /// The last document that was refused, until a later one is accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refused>,
-    /// How often what happened, since the start.
+    /// Event counts since the start of the sidecar.
     pub counts: Counts,
-    /// What came from the controller for the API server. `None`: an earlier sidecar, which does not say.
+    /// Requests of the controller for the API server. `None`: an older sidecar, which does not report them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_traffic: Option<ApiTraffic>,
-    /// Leader elections of the controller, as far as the sidecar has overheard them: of locks that a plugin renames.
+    /// Leader elections of the controller, as observed in its traffic: of locks that a plugin renames.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leader_elections: Vec<LeaderElection>,
-    /// The last requests that plugins did something to, the latest first, at most 32.
+    /// The last requests that plugins changed, the latest first, at most 32.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub touched: Vec<Touched>,
 }
 
-/// What a plugin did to a request.
+/// A change of a request by a plugin.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Touched {
     /// The entry of the chain.
     pub entry: String,
-    /// The entry's rule; empty: the plugin names none.
+    /// The entry's rule; empty if the plugin names none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub rule: String,
-    /// What was done: `edited`, `delayed`, `refused`, `faulted`, `lost`, `expired` or `failed`.
+    /// The action: `edited`, `delayed`, `refused`, `faulted`, `lost`, `expired` or `failed`.
     pub did: String,
-    /// The request, without its query: `update deployments.apps/status shop/web`. Of an external one, its method and host.
+    /// The request without its query: `update deployments.apps/status shop/web`. For an external one, its method and host.
     pub request: String,
-    /// The HTTP status that the client got; 0: none.
+    /// The HTTP status that the client got; 0 for none.
     pub status: u16,
-    /// How often, while this row was among the last. Edits of an entry count together, whatever they are of.
+    /// How often this happened while the row was among the last. Edits by an entry are counted together, for all requests.
     pub count: u64,
-    /// When last, RFC 3339.
+    /// Time of the last one, RFC 3339.
     pub last: String,
 }
 
@@ -73,7 +73,7 @@ pub struct Touched {
 pub struct Compiling {
     /// Plugins that are not compiled yet.
     pub plugins: usize,
-    /// Seconds since the first of them was begun.
+    /// Seconds since the first compilation began.
     pub seconds: u64,
 }
 
@@ -85,13 +85,13 @@ impl fmt::Display for Compiling {
     }
 }
 
-/// A pod.
+/// Identifies a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Pod {
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
 }
 
@@ -99,16 +99,16 @@ pub struct Pod {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ChainStatus {
-    /// Its generation; 0: no chain yet.
+    /// Generation of the chain; 0 if there is none yet.
     pub generation: u64,
     /// Digest of the document's bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// Since when, RFC 3339; empty: no chain yet.
+    /// When it came into force, RFC 3339; empty if there is none yet.
     pub since: String,
     /// The entries that select this pod, in the order in which they are called.
     pub entries: Vec<EntryStatus>,
-    /// What is still going on under an earlier chain.
+    /// Requests in flight under an earlier chain.
     #[serde(skip_serializing_if = "InFlight::is_none")]
     pub earlier: InFlight,
     /// Clients whose caches show an earlier view, at most five: those that have not listed for longest.
@@ -116,23 +116,23 @@ pub struct ChainStatus {
     pub stale_caches: Vec<StaleCache>,
 }
 
-/// A client that was told to list again, and has not begun a watch since.
+/// A client that was told to list again and has not started a watch since.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StaleCache {
-    /// Its user agent.
+    /// User agent of the client.
     pub client: String,
-    /// What it caches: `configmaps`, `deployments.apps`.
+    /// The resource that it caches: `configmaps`, `deployments.apps`.
     pub resource: String,
-    /// In which namespace; empty: in all.
+    /// Namespace of the cache; empty for all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// When what it sees has changed, RFC 3339.
+    /// When its view changed, RFC 3339.
     pub since: String,
-    /// Watches that were refused since: it comes back with what it had.
+    /// Watches refused since then, because the client resumed from its old version.
     #[serde(skip_serializing_if = "is_zero")]
     pub refused_watches: u64,
-    /// `earlier.caches` counts it no longer, although it comes back: a hand-over goes on without it.
+    /// `earlier.caches` no longer counts it although it comes back, so that a hand-over continues without it.
     #[serde(skip_serializing_if = "is_false")]
     pub given_up: bool,
 }
@@ -149,11 +149,11 @@ const fn is_false(flag: &bool) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InFlight {
-    /// Those that may change objects: whoever waits for a shard to be given up waits for them.
+    /// Requests that may change objects. A hand-over waits for them.
     pub writes: u64,
-    /// Lists whose answers show what the earlier chain let them see, and have not been passed on to their end yet.
+    /// Lists with the earlier view whose answers are not sent completely.
     pub lists: u64,
-    /// Watches that show what the earlier chain let them see, and have not been ended yet.
+    /// Watches with the earlier view that have not ended.
     pub watches: u64,
     /// Clients that were told to list again, for another view, and have not begun a watch since: what they have cached is the
     /// earlier one, and they may write by it. Those that never come back count for two minutes, those that repeat an expired
@@ -162,66 +162,66 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Nothing is.
+    /// Whether all counts are zero.
     #[must_use]
     pub const fn is_none(&self) -> bool {
         self.writes == 0 && self.lists == 0 && self.watches == 0 && self.caches == 0
     }
 }
 
-/// One entry at work.
+/// The state of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EntryStatus {
-    /// Its name.
+    /// Name of the entry.
     pub name: String,
-    /// The plugin that runs.
+    /// Digest of the running plugin.
     pub plugin: Digest,
-    /// Hash of the settings that it runs with.
+    /// Hash of the current settings.
     pub settings_hash: String,
-    /// How it is.
+    /// Whether it works.
     pub state: EntryState,
     /// Faults since the entry came into force.
     #[serde(default)]
     pub faults: u64,
-    /// The last fault.
+    /// Message of the last fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Quarantined until then, RFC 3339.
+    /// End of the quarantine, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
-    /// What the plugin shows of itself, by key: the state of a breaker, how often a rule fired.
+    /// The plugin's own reports by key: the state of a breaker, how often a rule fired.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reports: BTreeMap<String, serde_json::Value>,
 }
 
-/// How an entry is.
+/// Whether an entry works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryState {
-    /// It works.
+    /// The entry works.
     Active,
-    /// Its last calls failed; requests follow its failure policy one by one.
+    /// Its last calls failed; each request follows its failure policy.
     Failed,
-    /// It failed so often that it is left alone for a while; all requests follow its failure policy.
+    /// It failed so often that it is not called for a while; all requests follow its failure policy.
     Quarantined,
 }
 
-/// A document that was refused. The chain in force went on.
+/// A document that was refused. The previous chain stays in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Refused {
-    /// Its generation, if it could be read that far.
+    /// Generation of the document, if it was readable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
-    /// Why, from a closed set: for machines.
+    /// Reason code from a closed set, for machines.
     pub reason: String,
-    /// Why, and what to do: for people.
+    /// What is wrong and what to do, for people.
     pub message: String,
-    /// When, RFC 3339.
+    /// Time of the refusal, RFC 3339.
     pub when: String,
 }
 
-/// How often what happened.
+/// Event counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Counts {
@@ -229,46 +229,46 @@ pub struct Counts {
     pub applied: u64,
     /// Documents that were refused.
     pub refused: u64,
-    /// Plugin faults.
+    /// Faults of plugins, in all entries.
     pub faults: u64,
     /// Times that an entry went into quarantine.
     pub quarantines: u64,
 }
 
-/// Whether the pod's containers send anything to the API server through their sidecar.
+/// Whether the pod's containers send requests to the API server through their sidecar.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ApiTraffic {
-    /// When the sidecar said so, RFC 3339, by its node's clock, which is that of the pod's containers.
+    /// Time of this status, RFC 3339, by the node's clock, which is that of the pod's containers.
     pub now: String,
-    /// Since when it takes requests, RFC 3339. Absent: it does not yet.
+    /// Since when the sidecar accepts requests, RFC 3339. Absent: it does not yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// When the last request came or ended, RFC 3339. Absent: none ever came.
+    /// When the last request started or ended, RFC 3339. Absent: there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<String>,
-    /// Requests that have not ended, open watches among them. Absent: an earlier sidecar, which does not say.
+    /// Requests in flight, including open watches. Absent: an older sidecar, which does not report them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<u64>,
 }
 
-/// One lock, as heard in the traffic of the controller.
+/// One lock, as observed in the controller's traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LeaderElection {
-    /// What it is: `leases.coordination.k8s.io`, `configmaps` or `endpoints`.
+    /// Resource of the lock: `leases.coordination.k8s.io`, `configmaps` or `endpoints`.
     pub resource: String,
-    /// Its namespace.
+    /// Namespace of the lock.
     pub namespace: String,
-    /// Its name, as the controller knows it.
+    /// Name of the lock as the controller knows it.
     pub name: String,
-    /// Its name at the API server: the lock of the pod's shard.
+    /// Name at the API server: the lock of the pod's shard.
     pub lock: String,
-    /// Who holds it, as it calls itself, by what was heard last; empty: nobody.
+    /// Identity of the last known holder; empty if there is none.
     pub holder: String,
-    /// Whether this pod's controller holds it: it has written so, and what it has written has not run out.
+    /// Whether this pod's controller holds the lock: it has written so, and the record has not expired.
     pub leads: bool,
-    /// Since when it does, RFC 3339.
+    /// Since when it holds the lock, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
 }
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_takes_what_it_knows_of_a_newer_status() {
+    fn unknown_fields_of_a_newer_status_are_ignored() {
         let json = r#"{"version":"9.0.0","news":{"x":1},"chain":{"generation":3,"entries":[{"name":"a","plugin":
             "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","settingsHash":"00",
             "state":"Quarantined","until":"2026-01-01T00:00:00Z","more":true}]}}"#;
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_goes_on_is_something() {
+    fn in_flight_is_not_none_with_any_count() {
         assert!(InFlight::default().is_none());
         for going_on in ["writes", "lists", "watches", "caches"] {
             let told: InFlight = serde_json::from_value(serde_json::json!({ going_on: 1 })).unwrap();
@@ -300,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn compiling_plugins_are_counted_in_words() {
+    fn compiling_text_counts_plugins() {
         let text = |plugins, seconds| Compiling { plugins, seconds }.to_string();
         assert_eq!(text(1, 0), "compiling 1 plugin (0 s)");
         assert_eq!(text(2, 3), "compiling 2 plugins (3 s)");
     }
 
     #[test]
-    fn fields_have_the_names_of_kubernetes_style() {
+    fn field_names_are_camel_case() {
         let refused = Refused {
             generation: Some(2),
             reason: "Signature".into(),

@@ -1,4 +1,4 @@
-//! Which known word a person may have meant.
+//! Suggests the known word that a person may have meant.
 
 /// The known word that is nearest to `word`, if it is near enough to be meant: one edit, and one more for each five characters. Upper and
 /// lower case are the same.
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn word_is_suggested_only_if_it_is_near() {
+    fn word_is_suggested_only_when_near() {
         let known = ["relateResources", "selector", "limits", "Normal"];
         for (word, expected) in [
             ("relatedResources", Some("relateResources")),

@@ -1,15 +1,15 @@
-//! What a sidecar can run, as `/status` says it: which chain documents it reads, and which versions of the plugin interface it
-//! gives to plugins. The manager writes nothing that a sidecar of the namespace can't run.
+//! What a sidecar can run, as reported in `/status`: the chain documents that it reads, and the versions of the plugin interface that it
+//! supports. The manager writes nothing that a sidecar of the namespace can't run.
 //!
-//! Lists of words, since a manager meets sidecars of other releases: it ignores words that it does not know. Whoever lets the
-//! document or the interface grow adds the new word here.
+//! The fields are lists of words, since a manager meets sidecars of other releases: it ignores unknown words. A change that extends the
+//! document or the interface adds its word here.
 
 use serde::{Deserialize, Serialize};
 
 use crate::names::CHAIN_API_VERSION;
 use crate::world::{Interface, SUPPORTED};
 
-/// What a sidecar can run.
+/// The capabilities of a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Support {
@@ -20,7 +20,7 @@ pub struct Support {
 }
 
 impl Support {
-    /// What sidecars of this release can run.
+    /// The capabilities of this release.
     #[must_use]
     pub fn current() -> Self {
         Self {
@@ -29,7 +29,7 @@ impl Support {
         }
     }
 
-    /// What sidecars can run that do not say it: those of the releases before `/status` had the field. Never changes.
+    /// The capabilities of sidecars from before `/status` had the field. Never changes.
     #[must_use]
     pub fn baseline() -> Self {
         Self {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn plugins_run_where_a_compatible_version_is_no_older() {
+    fn plugin_runs_when_a_compatible_version_is_no_older() {
         let interface = |text: &str| text.parse::<Interface>().unwrap();
         for (supported, needed, expected) in [
             (&["0.1.0"][..], "0.1.0", true),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_and_missing_ones_are_read() {
+    fn unknown_and_missing_fields_are_accepted() {
         let read = |text: &str| serde_json::from_str::<Support>(text).unwrap();
         assert_eq!(read("{}"), Support::baseline());
         assert_eq!(read(r#"{"plugins":["0.9.0"],"more":1}"#), plugins(&["0.9.0"]));

@@ -1,5 +1,5 @@
-//! Which world a component was built for, and whether it asks for more than a plugin gets, read from the names of its imports
-//! and exports. The manager asks before it distributes a plugin, the sidecar before it compiles one.
+//! Checks by the names of imports and exports which world a component was built for, and whether it imports more than a plugin may. The
+//! manager does so before it distributes a plugin, the sidecar before it compiles one.
 //!
 //! Pure. Types are checked later, when the sidecar instantiates the component.
 
@@ -12,7 +12,7 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Interface(pub u32, pub u32, pub u32);
 
-/// What sidecars of this release give to plugins: the newest version of each that are compatible. The last one is that of `wit/`.
+/// Versions of the interface that sidecars of this release support: the newest of each compatible series. The last one is that of `wit/`.
 pub const SUPPORTED: [Interface; 1] = [Interface(0, 1, 1)];
 
 /// Functions that were added to an interface since the first version of those that are compatible, with the version that has them.
@@ -90,22 +90,22 @@ pub const SUPPORTED_VERSIONS: &str = "0.1.x";
 pub enum Problem {
     /// It implements another world.
     World(String),
-    /// It was built against this version of the interface, which no host of ours speaks.
+    /// It was built against this unsupported version of the interface.
     Version(String),
-    /// It imports this, which no plugin gets.
+    /// It has this import, which plugins don't get.
     Import(String),
 }
 
 /// The package of the plugin interface.
 const PACKAGE: &str = "ctrlmesh:plugin/";
-/// What a plugin of 0.1 exports.
+/// Exports of a 0.1 plugin.
 const EXPORTS_0_1: [&str; 4] = ["configure", "on-request", "on-response", "on-complete"];
-/// What a plugin of 0.1 may import.
+/// Interfaces that a 0.1 plugin may import.
 const INTERFACES_0_1: [&str; 8] = [
     "types", "exchange", "clock", "random", "log", "metrics", "state", "report",
 ];
 
-/// What is given of WASI 0.2: what the standard library of a language needs to start. Patch versions of WASI 0.2 are compatible in both directions.
+/// WASI 0.2 imports that a plugin may have: those that the standard library of a language needs to start. Patch versions of WASI 0.2 are compatible in both directions.
 const WASI: [&str; 18] = [
     "wasi:cli/environment",
     "wasi:cli/exit",
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn needed_interface_is_the_oldest_that_has_all_imported_functions() {
+    fn needed_interface_is_the_oldest_with_all_imported_functions() {
         let needed = |imports: &[(&str, &[&str])]| {
             let owned = imports.iter().map(|(import, functions)| {
                 let functions: Vec<String> = functions.iter().map(|name| (*name).to_owned()).collect();
@@ -241,13 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_of_any_patch_version_is_accepted() {
+    fn plugin_of_any_patch_version_is_accepted() {
         assert_eq!(message(&IMPORTS, &EXPORTS_0_1), "V0_1");
         assert_eq!(message(&["ctrlmesh:plugin/types@0.1.7"], &EXPORTS_0_1), "V0_1");
     }
 
     #[test]
-    fn another_version_is_refused_by_name() {
+    fn unsupported_version_is_named() {
         for version in ["0.2.0", "1.0.0", "0.1", "0.1.x", "0.11.0", "0.1.0-rc.1", ""] {
             let text = message(&[&format!("ctrlmesh:plugin/types@{version}")], &EXPORTS_0_1);
             assert_eq!(text, format!("Version({version:?})"));
@@ -255,19 +255,19 @@ mod tests {
     }
 
     #[test]
-    fn mixed_versions_are_refused_even_if_one_is_supported() {
+    fn mixed_versions_are_refused_even_when_one_is_supported() {
         assert_eq!(with("ctrlmesh:plugin/types@0.2.0"), "Version(\"0.2.0\")");
     }
 
     #[test]
-    fn another_world_is_told_what_it_lacks() {
+    fn missing_exports_of_another_world_are_named() {
         let text = message(&["wasi:http/types@0.2.3"], &["wasi:http/incoming-handler@0.2.3"]);
         assert!(text.contains("does not export `configure`"), "{text}");
         assert!(message(&[], &EXPORTS_0_1).contains("do not use the types"));
     }
 
     #[test]
-    fn an_import_that_no_plugin_gets_is_named() {
+    fn forbidden_import_is_named() {
         for import in [
             "wasi:sockets/tcp@0.2.6",
             "wasi:filesystem/types@0.2.6",

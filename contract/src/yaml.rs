@@ -1,4 +1,4 @@
-//! What is wrong with a text that should be YAML, for the person who wrote it.
+//! The message of a YAML parser's error, for the person who wrote the text.
 
 use serde_saphyr::{Error, UserMessageFormatter};
 
@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_told_with_their_place_and_without_advice_for_programmers() {
+    fn problem_has_its_position_and_no_advice_for_programmers() {
         assert_eq!(
             told("a: 1\nb: 2\na: 3\n"),
             "duplicate key \"a\" at line 3, column 1; write each key once"

@@ -1,4 +1,4 @@
-//! Where an external request goes: a first line with the method, a second one with the request target, then the value of
+//! The destination of an external request: a first line with the method, a second one with the request target, then the value of
 //! `Mesh-Real-Endpoint` (none if it is empty).
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -8,12 +8,12 @@ use rustls_pki_types::ServerName;
 
 use parser::{Destination, ENDPOINT, Way};
 
-/// The file itself: the sidecar's crate would bring an engine for plugins along.
-#[allow(dead_code, reason = "metrics and logs of the sidecar use the rest")]
+/// The source file itself: the sidecar's crate would add the plugin engine as a dependency.
+#[allow(dead_code, reason = "the sidecar's metrics and logs use the rest")]
 #[path = "../../proxy/src/external/destination.rs"]
 mod parser;
 
-/// What the parser takes from the sidecar.
+/// The parts of the sidecar that the parser uses.
 mod targets {
     use rustls_pki_types::ServerName;
 
@@ -25,8 +25,8 @@ mod targets {
     }
 }
 
-/// No panic; the host has one spelling, in which no resolver can read an address that the sidecar did not; and that spelling
-/// goes to the same place by all three ways.
+/// No panic; the host has one spelling, in which no resolver can read an address that the sidecar did not read; and that spelling has the
+/// same destination in all three ways.
 pub fn destination(data: &[u8]) {
     let (method, rest) = crate::split_line(data);
     let (target, endpoint) = crate::split_line(rest);
@@ -41,7 +41,7 @@ pub fn destination(data: &[u8]) {
         return;
     };
     let way = Way::of(&method, &headers);
-    let Ok(found) = Destination::read(way, &uri, &headers) else {
+    let Ok(found) = Destination::parse_destination(way, &uri, &headers) else {
         return;
     };
     assert_ne!(found.place.port, 0);
@@ -78,8 +78,8 @@ fn one_spelling(found: &Destination) {
     }
 }
 
-/// The same place by a URL as target, by one in the header, and by CONNECT; and with a name in capitals, or with the dot that
-/// says that it is whole. Two of those are none.
+/// The same destination as a target URL, in the header, and by CONNECT; also with an upper-case name, or with a trailing dot. Two of those
+/// dots are invalid.
 fn every_way(found: &Destination) {
     let place = &found.place;
     let host = match place.name {
@@ -99,10 +99,10 @@ fn every_way(found: &Destination) {
         let authority = format!("{host}:{}", place.port);
         let url = format!("{}://{authority}/", if place.is_tls { "https" } else { "http" });
         let mut headers = HeaderMap::new();
-        let absolute = read(Way::Absolute, &url, &headers);
-        let connect = read(Way::Connect, &authority, &headers);
+        let absolute = parse_destination(Way::Absolute, &url, &headers);
+        let connect = parse_destination(Way::Connect, &authority, &headers);
         headers.append(ENDPOINT, HeaderValue::from_str(&url).expect("a URL is a header value"));
-        let header = read(Way::Header, "/", &headers);
+        let header = parse_destination(Way::Header, "/", &headers);
         assert_eq!((&absolute.place, &header.place), (place, place), "{url}");
         assert_eq!(
             (&connect.place.name, connect.place.port),
@@ -112,14 +112,14 @@ fn every_way(found: &Destination) {
     }
 }
 
-fn read(way: Way, target: &str, headers: &HeaderMap) -> Destination {
+fn parse_destination(way: Way, target: &str, headers: &HeaderMap) -> Destination {
     let uri = target.parse().unwrap_or_else(|error| panic!("{target}: {error}"));
-    Destination::read(way, &uri, headers).unwrap_or_else(|error| panic!("{target}: {error}"))
+    Destination::parse_destination(way, &uri, headers).unwrap_or_else(|error| panic!("{target}: {error}"))
 }
 
-/// As libc's `inet_aton` reads numbers and dots: one to four parts, decimal, octal or hexadecimal, the last one fills up.
+/// Reads numbers and dots like libc's `inet_aton`: one to four parts, decimal, octal or hexadecimal; the last one fills up.
 fn inet_aton(text: &str) -> Option<Ipv4Addr> {
-    let parts: Vec<u32> = text.split('.').map(number).collect::<Option<_>>()?;
+    let parts: Vec<u32> = text.split('.').map(parse_number).collect::<Option<_>>()?;
     let (last, bytes) = parts.split_last()?;
     let bits = 8 * (4_u32.checked_sub(u32::try_from(bytes.len()).ok()?)?);
     if bits == 0 || u64::from(*last) >= 1 << bits || bytes.iter().any(|byte| *byte > 255) {
@@ -131,7 +131,7 @@ fn inet_aton(text: &str) -> Option<Ipv4Addr> {
         .map(Ipv4Addr::from_bits)
 }
 
-fn number(text: &str) -> Option<u32> {
+fn parse_number(text: &str) -> Option<u32> {
     let (digits, radix) = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None if text.len() > 1 && text.starts_with('0') => (text, 8),

@@ -1,5 +1,5 @@
-//! What must hold for every input, as plain functions that panic when it does not. The fuzz targets call them with bytes
-//! that libFuzzer finds; the tests here call them with random ones, on any compiler.
+//! Properties that hold for every input, as plain functions that panic when they do not. The fuzz targets call them with bytes from
+//! libFuzzer; the tests here call them with random ones, on any compiler.
 
 mod chain_document;
 mod destination;
@@ -15,9 +15,8 @@ pub use rename::rename;
 pub use request_info::request_info;
 pub use selector::selector;
 
-/// What the parser of destinations takes from the sidecar.
+/// The parts of the sidecar that the parser of destinations uses.
 mod handler {
-    /// As the sidecar's.
     pub(crate) const MAX_URI: usize = 32 << 10;
 }
 

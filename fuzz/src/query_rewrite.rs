@@ -2,8 +2,8 @@
 
 use ctrlmesh_wire::{Query, QueryEditor};
 
-/// No panic; an edited query says what it was told to and nothing else of the key, to strict and to forgiving readers;
-/// every other pair is still there, in its order and spelling.
+/// No panic; an edited query has the new value and no other value of the key, for strict and for lenient readers; every other pair is
+/// unchanged in order and spelling.
 pub fn query_rewrite(data: &[u8]) {
     let (key, rest) = crate::split_line(data);
     let (value, raw) = crate::split_line(rest);
@@ -25,25 +25,25 @@ pub fn query_rewrite(data: &[u8]) {
         .map(|(_, v)| v.into_owned())
         .collect();
     assert_eq!(values, [value]);
-    assert_eq!(others(&set, key), others(raw, key));
+    assert_eq!(other_pairs(&set, key), other_pairs(raw, key));
     editor.set(key, value);
     assert_eq!(editor.clone().finish(), set, "a second time changes nothing");
     editor.remove(key);
     let removed = editor.finish();
     assert_eq!(Query::new(&removed).get(key), None);
-    assert_eq!(others(&removed, key), others(raw, key));
-    assert_eq!(forgiving(&removed, key), 0, "{removed:?} still names {key:?}");
+    assert_eq!(other_pairs(&removed, key), other_pairs(raw, key));
+    assert_eq!(lenient_count(&removed, key), 0, "{removed:?} still names {key:?}");
 }
 
-/// The pairs of other keys, as they are written.
-fn others<'a>(raw: &'a str, key: &str) -> Vec<&'a str> {
+/// The pairs of other keys, as written.
+fn other_pairs<'a>(raw: &'a str, key: &str) -> Vec<&'a str> {
     let is_other =
-        |piece: &&str| !piece.is_empty() && Query::new(piece).get(key).is_none() && forgiving(piece, key) == 0;
+        |piece: &&str| !piece.is_empty() && Query::new(piece).get(key).is_none() && lenient_count(piece, key) == 0;
     raw.split('&').filter(is_other).collect()
 }
 
 /// How often a reader finds the key that splits at `;` too and takes a bad escape as it stands.
-fn forgiving(raw: &str, key: &str) -> usize {
+fn lenient_count(raw: &str, key: &str) -> usize {
     let names = raw
         .split(['&', ';'])
         .filter(|piece| !piece.is_empty())

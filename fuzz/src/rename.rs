@@ -1,4 +1,4 @@
-//! Renaming: a first byte that chooses the encoding, then the body.
+//! Renaming: a first byte that selects the encoding, then the body.
 
 use ctrlmesh_wire::rename::{self, Rename, WatchRenamer};
 use ctrlmesh_wire::{LockRecord, WatchEncoding, lock_record, watched_lock_record};
@@ -6,7 +6,7 @@ use ctrlmesh_wire::{LockRecord, WatchEncoding, lock_record, watched_lock_record}
 const FROM: &str = "lock";
 const TO: &str = "lock---a";
 
-/// Encodings, and how a body in them begins.
+/// Encodings, and the beginning of their bodies.
 const ENCODINGS: [(&str, &[u8]); 5] = [
     ("application/json", b""),
     ("application/json-patch+json", b""),
@@ -15,8 +15,8 @@ const ENCODINGS: [(&str, &[u8]); 5] = [
     ("application/vnd.kubernetes.protobuf", b"k8s\0"),
 ];
 
-/// No panic; a renamed body is read again; there and back and there is the same as there; a body that does not hold the
-/// name stays; however a watch is cut into chunks, the same comes out; what a lock says stays, but for its name.
+/// No panic; a renamed body can be read again; renaming there, back and there is the same as once; a body without the name is unchanged;
+/// chunk boundaries in a watch do not matter; the record of a lock keeps everything but the name.
 pub fn rename(data: &[u8]) {
     let Some((choice, body)) = data.split_first() else {
         return;
@@ -24,20 +24,20 @@ pub fn rename(data: &[u8]) {
     let (content_type, head) = ENCODINGS[usize::from(*choice) % ENCODINGS.len()];
     round_trip(content_type, &[head, body].concat());
     for encoding in [WatchEncoding::Json, WatchEncoding::Protobuf] {
-        chunks(encoding, body, usize::from(*choice) / ENCODINGS.len() + 1);
+        rename_in_chunks(encoding, body, usize::from(*choice) / ENCODINGS.len() + 1);
     }
     if let Ok(query) = std::str::from_utf8(body)
-        && let Ok(Some(renamed)) = rename::field_selector(query, &there())
+        && let Ok(Some(renamed)) = rename::field_selector(query, &rename_forward())
     {
         assert!(
-            rename::field_selector(&renamed, &there())
+            rename::field_selector(&renamed, &rename_forward())
                 .expect("a renamed query is read")
                 .is_none()
         );
     }
 }
 
-fn there() -> Rename {
+fn rename_forward() -> Rename {
     Rename {
         from: FROM.into(),
         to: TO.into(),
@@ -51,11 +51,11 @@ fn round_trip(content_type: &str, body: &[u8]) {
     };
     let said = |body: &[u8]| lock_record(content_type, body).map(nameless);
     let before = said(body);
-    let Ok(Some(renamed)) = rename::body(content_type, body, &there()) else {
+    let Ok(Some(renamed)) = rename::body(content_type, body, &rename_forward()) else {
         return;
     };
     assert_eq!(said(&renamed), before);
-    let is_ambiguous = contains(body, TO) || body.contains(&b'\\');
+    let is_ambiguous = contains_text(body, TO) || body.contains(&b'\\');
     if is_ambiguous {
         return;
     }
@@ -64,21 +64,21 @@ fn round_trip(content_type: &str, body: &[u8]) {
             .expect("a renamed body is read")
             .expect("it holds the name")
     };
-    let back = apply(&renamed, &there().reversed());
-    assert_eq!(apply(&back, &there()), renamed);
+    let back = apply(&renamed, &rename_forward().reversed());
+    assert_eq!(apply(&back, &rename_forward()), renamed);
     if content_type.ends_with("json") {
         assert_eq!(back, body);
     }
 }
 
-fn contains(body: &[u8], text: &str) -> bool {
+fn contains_text(body: &[u8], text: &str) -> bool {
     body.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
-fn chunks(encoding: WatchEncoding, stream: &[u8], size: usize) {
+fn rename_in_chunks(encoding: WatchEncoding, stream: &[u8], size: usize) {
     let _ = watched_lock_record(encoding, stream);
     let push = |size: usize| -> (Vec<u8>, bool) {
-        let mut renamer = WatchRenamer::new(encoding, there());
+        let mut renamer = WatchRenamer::new(encoding, rename_forward());
         let mut out = Vec::new();
         for chunk in stream.chunks(size) {
             match renamer.push(chunk) {
@@ -91,7 +91,7 @@ fn chunks(encoding: WatchEncoding, stream: &[u8], size: usize) {
     let (whole, is_whole_right) = push(stream.len().max(1));
     let (cut, is_cut_right) = push(size);
     assert_eq!(is_whole_right, is_cut_right);
-    // A broken stream gives what was complete before the break, if that came in a chunk of its own.
+    // A broken stream yields what was complete before the break, if that came in a chunk of its own.
     assert!(if is_whole_right {
         whole == cut
     } else {

@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use ctrlmesh_wire::{Query, RequestInfo, Verb};
 
-/// No panic; the parts fit together; spelling the path in another way changes nothing; only requests that a server would
-/// refuse are refused.
+/// No panic; the parts are consistent; another spelling of the path changes nothing; only requests that a server would reject are
+/// rejected.
 pub fn request_info(data: &[u8]) {
     let (method, target) = crate::split_line(data);
     let (Ok(method), Ok(target)) = (std::str::from_utf8(method), std::str::from_utf8(target)) else {
@@ -28,14 +28,14 @@ pub fn request_info(data: &[u8]) {
     }
 }
 
-/// Cleans the path as servers in front of the API server do: decoded or not, with backslashes as slashes or not.
+/// Cleans the path like servers in front of the API server: decoded or not, with backslashes as slashes or not.
 fn means_the_same_when_cleaned(method: &str, path: &str, info: &RequestInfo<'_>) {
     let once = percent_decoded(path);
     let twice = percent_decoded(&once);
     for text in [path, &once, &twice] {
         for text in [text.to_owned(), text.replace('\\', "/")] {
-            // Parameters and queries in a segment are another program's once the path is behind a proxy.
-            let cleaned = cleaned(&text);
+            // Parameters and queries in a segment belong to another program once the path is behind a proxy.
+            let cleaned = clean_path(&text);
             let spelled_out = spelled_out(&percent_decoded(&cleaned));
             let Ok(seen) = RequestInfo::parse(method, &spelled_out, None) else {
                 continue;
@@ -54,7 +54,7 @@ fn means_the_same_when_cleaned(method: &str, path: &str, info: &RequestInfo<'_>)
 }
 
 /// Merges slashes and resolves dot segments (RFC 3986 section 5.2.4).
-fn cleaned(path: &str) -> String {
+fn clean_path(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for segment in path.split('/') {
         match segment {
@@ -66,7 +66,7 @@ fn cleaned(path: &str) -> String {
     format!("/{}", kept.join("/"))
 }
 
-/// Decodes what is an escape and leaves the rest.
+/// Decodes escapes and leaves the rest.
 fn percent_decoded(text: &str) -> String {
     percent_encoding::percent_decode_str(text)
         .decode_utf8_lossy()
@@ -82,7 +82,7 @@ fn parts_fit_together(info: &RequestInfo<'_>, query: &str) {
     }
     let path_name = parts.get(1).copied().unwrap_or("");
     if info.name != path_name {
-        // Only a field selector can give another name, and only to a request for a collection.
+        // Only a field selector can give another name, and only in a request for a collection.
         assert!(path_name.is_empty() && Query::new(query).get("fieldSelector").is_some());
         assert!(matches!(info.verb, Verb::List | Verb::Watch));
     }

@@ -2,18 +2,18 @@
 
 use ctrlmesh_wire::{FieldOperator, FieldSelector, LabelSelector};
 
-/// No panic; what is printed is read back as the same; validation and parsing agree; two selectors joined by AND take
-/// exactly what both take.
+/// No panic; a printed selector is the same when read again; validation and parsing agree; two selectors joined by AND match exactly what
+/// both match.
 pub fn selector(data: &[u8]) {
     let (left, right) = crate::split_line(data);
     let (Ok(left), Ok(right)) = (std::str::from_utf8(left), std::str::from_utf8(right)) else {
         return;
     };
-    labels(left, right);
-    fields(left, right);
+    check_labels(left, right);
+    check_fields(left, right);
 }
 
-fn labels(left: &str, right: &str) {
+fn check_labels(left: &str, right: &str) {
     assert_eq!(LabelSelector::parse(left).err(), LabelSelector::validate(left).err());
     let (Ok(left), Ok(right)) = (LabelSelector::parse(left), LabelSelector::parse(right)) else {
         return;
@@ -23,7 +23,7 @@ fn labels(left: &str, right: &str) {
     for selector in [&left, &right, &both] {
         assert_eq!(LabelSelector::parse(&selector.to_string()).as_ref(), Ok(selector));
     }
-    // Objects whose labels the selectors speak of, and one without any.
+    // Objects with labels from the selectors, and one without labels.
     for choice in 0..4_usize {
         let labels = |key: &str| {
             let named = both.requirements.iter().filter(|requirement| requirement.key == key);
@@ -34,14 +34,14 @@ fn labels(left: &str, right: &str) {
     }
 }
 
-fn fields(left: &str, right: &str) {
+fn check_fields(left: &str, right: &str) {
     let (Ok(left), Ok(right)) = (FieldSelector::parse(left), FieldSelector::parse(right)) else {
         return;
     };
     let mut both = left.clone();
     both.and(right.clone());
     let again = FieldSelector::parse(&both.to_string()).expect("a printed selector is read");
-    // Terms are kept in the order of their texts, and printing changes a text (`==` to `=`).
+    // Terms are sorted by their texts, and printing changes a text (`==` to `=`).
     let sorted = |selector: &FieldSelector| {
         let mut terms: Vec<(String, bool, String)> = selector
             .requirements

@@ -1,4 +1,4 @@
-//! The oracles on random inputs that look like the real ones: a smoke test for any compiler.
+//! The properties on random inputs that look like real ones: a smoke test for any compiler.
 
 use proptest::prelude::*;
 

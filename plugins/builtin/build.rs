@@ -1,7 +1,7 @@
 //! Builds the plugins for `wasm32-wasip2` with a nested cargo, and copies the components to `OUT_DIR` for `src/lib.rs`.
 //!
-//! The nested cargo has a target folder of its own: sharing the outer one would wait for a lock that the outer cargo holds.
-//! It lies beside the outer profiles, not in `OUT_DIR`, so that the builds of all profiles and features share it.
+//! The nested cargo has a target folder of its own, because sharing the outer one would wait for a lock that the outer cargo holds.
+//! It lies beside the outer profiles instead of in `OUT_DIR`, so that the builds of all profiles and features share it.
 
 use std::env;
 use std::error::Error;
@@ -14,7 +14,7 @@ use std::process::Command;
 const TARGET: &str = "wasm32-wasip2";
 const PROFILE: &str = "plugin";
 
-/// What the nested build depends on, relative to the repository. Folders are watched with all that is in them.
+/// Inputs of the nested build, relative to the repository. Folders are watched with all their contents.
 const SOURCES: [&str; 9] = [
     "sdk",
     "plugins/rules",
@@ -27,7 +27,7 @@ const SOURCES: [&str; 9] = [
     "Cargo.lock",
 ];
 
-/// Components by constant name and file name.
+/// Constant name and file name of each component.
 const PLUGINS: [(&str, &str); 4] = [
     ("CIRCUIT_BREAKER", "ctrlmesh_plugin_circuit_breaker.wasm"),
     ("FAULT_INJECT", "ctrlmesh_plugin_fault_inject.wasm"),
@@ -43,37 +43,37 @@ const SAMPLES: [(&str, &str); 3] = [
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
-    let manifest_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    let manifest_dir = PathBuf::from(required_variable("CARGO_MANIFEST_DIR")?);
     let root = manifest_dir.join("../..").canonicalize()?;
     for source in SOURCES {
         println!("cargo::rerun-if-changed={}", root.join(source).display());
     }
     println!("cargo::rerun-if-changed=build.rs");
 
-    let out = PathBuf::from(variable("OUT_DIR")?);
+    let out = PathBuf::from(required_variable("OUT_DIR")?);
     let with_guests = env::var_os("CARGO_FEATURE_GUESTS").is_some();
-    let built = build(&root, &target_dir(&out), with_guests)?;
+    let built = build_components(&root, &target_dir(&out), with_guests)?;
 
     let mut code = String::new();
     for (constant, file) in PLUGINS {
-        constant_for(&mut code, constant, &take(&built, file, &out)?)?;
+        constant_for(&mut code, constant, &copy_component(&built, file, &out)?)?;
     }
     writeln!(
         code,
         "/// Plugins for demonstrations; no cluster runs them.\npub mod samples {{"
     )?;
     for (constant, file) in SAMPLES {
-        constant_for(&mut code, constant, &take(&built, file, &out)?)?;
+        constant_for(&mut code, constant, &copy_component(&built, file, &out)?)?;
     }
     writeln!(code, "}}")?;
     if with_guests {
-        guests(&mut code, &root, &built, &out)?;
+        write_guest_constants(&mut code, &root, &built, &out)?;
     }
     fs::write(out.join("components.rs"), code)?;
     Ok(())
 }
 
-fn variable(name: &str) -> Result<OsString> {
+fn required_variable(name: &str) -> Result<OsString> {
     env::var_os(name).ok_or_else(|| format!("cargo did not set {name}").into())
 }
 
@@ -82,9 +82,9 @@ fn target_dir(out: &Path) -> PathBuf {
     out.ancestors().nth(4).unwrap_or(out).join("plugins")
 }
 
-/// One cargo for all components: they share their dependencies, and the start costs once. Returns where they lie.
-fn build(root: &Path, target_dir: &Path, with_guests: bool) -> Result<PathBuf> {
-    let mut cargo = Command::new(variable("CARGO")?);
+/// Builds all components with one cargo, since they share their dependencies. Returns the folder with the components.
+fn build_components(root: &Path, target_dir: &Path, with_guests: bool) -> Result<PathBuf> {
+    let mut cargo = Command::new(required_variable("CARGO")?);
     cargo
         .current_dir(root)
         .args(["build", "--locked", "--target", TARGET, "--profile", PROFILE]);
@@ -122,8 +122,8 @@ fn build(root: &Path, target_dir: &Path, with_guests: bool) -> Result<PathBuf> {
     Ok(target_dir.join(TARGET).join(PROFILE))
 }
 
-/// Takes the folders of this machine out of the components (they stand in panic messages), so that the same sources give
-/// the same digest everywhere. One text, parts separated as `CARGO_ENCODED_RUSTFLAGS` wants it.
+/// Flags that remove this machine's paths, which stand in panic messages, from the components, so that the same sources give the same
+/// digest everywhere. Parts are separated as `CARGO_ENCODED_RUSTFLAGS` requires.
 fn path_flags(root: &Path) -> OsString {
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let cargo_home = cargo_home.or_else(|| env::home_dir().map(|home| home.join(".cargo")));
@@ -139,8 +139,8 @@ fn path_flags(root: &Path) -> OsString {
     flags
 }
 
-/// Variables that speak of the outer build: flags for another machine, clippy's wrapper, coverage, cargo's own answers to
-/// this script. With them the nested build would fail, or rebuild everything each time the outer command changes.
+/// Variables about the outer build: flags for another target, clippy's wrapper, coverage, cargo's own variables for this script. With
+/// them the nested build would fail, or rebuild everything whenever the outer command changes.
 fn concerns_outer_build_only(name: &str) -> bool {
     const PREFIXES: [&str; 6] = [
         "CARGO_CFG_",
@@ -175,7 +175,7 @@ fn concerns_outer_build_only(name: &str) -> bool {
 }
 
 /// Copies a component into `out`; returns the copy's file name.
-fn take(built: &Path, file: &str, out: &Path) -> Result<String> {
+fn copy_component(built: &Path, file: &str, out: &Path) -> Result<String> {
     let from = built.join(file);
     let name = Path::new(file)
         .file_name()
@@ -196,8 +196,7 @@ fn constant_for(code: &mut String, constant: &str, file: &str) -> Result<()> {
     Ok(())
 }
 
-/// The test guests, by the name of their source file.
-fn guests(code: &mut String, root: &Path, built: &Path, out: &Path) -> Result<()> {
+fn write_guest_constants(code: &mut String, root: &Path, built: &Path, out: &Path) -> Result<()> {
     let mut names = Vec::new();
     for entry in fs::read_dir(root.join("tests/guests/examples"))? {
         let path = entry?.path();
@@ -208,7 +207,7 @@ fn guests(code: &mut String, root: &Path, built: &Path, out: &Path) -> Result<()
     names.sort_unstable();
     writeln!(code, "static GUESTS: &[(&str, &[u8])] = &[")?;
     for name in names {
-        let file = take(built, &format!("examples/{name}.wasm"), out)?;
+        let file = copy_component(built, &format!("examples/{name}.wasm"), out)?;
         writeln!(
             code,
             "    (\"{name}\", include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{file}\"))),"

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_do_nothing_are_refused() {
+    fn settings_without_effect_are_refused() {
         let error = Bench::<Hello>::new("{}").err().unwrap();
         assert!(error.contains("protectedNamespaces"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! What `wit-bindgen` makes of `wit/`, and nothing else. Re-exported piece by piece from the crate root.
+//! The output of `wit-bindgen` for `wit/`, and nothing else. Re-exported piece by piece from the crate root.
 #![allow(
     missing_docs,
     unsafe_code,

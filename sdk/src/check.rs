@@ -1,4 +1,4 @@
-//! What a plugin thinks of settings, asked outside of a sidecar: who writes a chain can know before it is distributed.
+//! Validates settings with a plugin outside of a sidecar, so that the manager can reject them before it distributes a chain.
 //!
 //! Leaves to the sidecar what depends on its state. Native tests of behaviour have `testing`.
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_judged_as_in_a_sidecar() {
+    fn settings_are_validated_like_in_a_sidecar() {
         let judged = |settings| check::<Strict>(settings, &crate::testing::about());
         assert_eq!(judged(r#"{"percent": 1}"#), Ok(vec![]));
         assert_eq!(judged(r#"{"percent": 0}"#), Ok(vec!["0 does nothing".to_owned()]));

@@ -36,6 +36,8 @@
 //! fake host. What a plugin may ask for and answer is defined in `wit/`; the words here are the generated ones, with
 //! constructors.
 
+#![warn(missing_docs)]
+
 pub mod bindings;
 mod check;
 mod export;

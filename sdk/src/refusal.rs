@@ -34,14 +34,14 @@ impl Refusal {
         self
     }
 
-    /// What refused, for `details.causes`.
+    /// Sets what refused the request, for `details.causes`.
     #[must_use]
     pub fn cause(mut self, cause: impl Into<String>) -> Self {
         self.cause = Some(cause.into());
         self
     }
 
-    /// What the refusal is about, as the API server says it in `details`.
+    /// Sets the object of the refusal, as the API server writes it into `details`.
     #[must_use]
     pub fn details(mut self, details: Details) -> Self {
         self.details = Some(details);
@@ -61,7 +61,7 @@ impl Details {
         }
     }
 
-    /// With one more cause.
+    /// Adds a cause.
     #[must_use]
     pub fn cause(mut self, reason: impl Into<String>, message: impl Into<String>, field: impl Into<String>) -> Self {
         self.causes.push(Cause {
@@ -84,14 +84,14 @@ impl Answer {
         }
     }
 
-    /// With this header field.
+    /// Adds this header field.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push(Field::new(name, value));
         self
     }
 
-    /// As the last one of its connection: GOAWAY, or `connection: close` on HTTP/1.1.
+    /// Closes the connection after this answer: GOAWAY, or `connection: close` on HTTP/1.1.
     #[must_use]
     pub fn close_connection(mut self) -> Self {
         self.close_connection = true;

@@ -1,4 +1,4 @@
-//! What a plugin is shown of a request and of a response head, as traits, so that native tests can make their own
+//! The parts of a request and of a response head that a plugin sees, as traits, so that native tests can make their own
 //! (`testing::TestRequest`). The real ones ask the host.
 
 use std::cell::OnceCell;

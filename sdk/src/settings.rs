@@ -30,7 +30,7 @@ pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Invalid> {
     })
 }
 
-/// For a plugin that has no settings: refuses any.
+/// Settings of a plugin that has none: refuses any field.
 #[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoSettings {}
@@ -60,7 +60,7 @@ impl Invalid {
         }
     }
 
-    /// It happened inside this field.
+    /// Adds the name of a field to the path.
     #[must_use]
     pub fn field(mut self, name: &str) -> Self {
         let dot = if self.path.is_empty() || self.path.starts_with('[') {
@@ -72,7 +72,7 @@ impl Invalid {
         self
     }
 
-    /// It happened inside this element of a list.
+    /// Adds an index to the path.
     #[must_use]
     pub fn index(mut self, index: usize) -> Self {
         let dot = if self.path.is_empty() || self.path.starts_with('[') {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn path_grows_outwards() {
+    fn error_path_grows_outwards() {
         let error = Invalid::new("wrong")
             .field("operator")
             .index(0)

@@ -51,7 +51,7 @@ pub fn about() -> InstanceInfo {
 pub struct Bench<P> {
     /// The host that the plugin sees.
     pub host: FakeHost,
-    /// What `configure` answered.
+    /// The subscription that `configure` returned.
     pub subscription: Subscription,
     /// The plugin itself.
     pub plugin: P,
@@ -62,7 +62,7 @@ impl<P: Plugin> Bench<P> {
     ///
     /// # Errors
     ///
-    /// What `configure` refused, word for word as status would show it.
+    /// The error of `configure`, exactly as `/status` would show it.
     pub fn new(settings: &str) -> Result<Self, String> {
         Self::on(FakeHost::default(), settings, &about())
     }

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_has_what_was_given_and_nothing_else() {
+    fn refusal_has_only_the_given_fields() {
         let refusal = Refusal::too_many_requests("slow down", 3);
         assert_eq!((refusal.code, refusal.retry_after_seconds), (429, Some(3)));
         let refusal = Refusal::new(500, "broken");

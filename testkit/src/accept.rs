@@ -6,7 +6,6 @@ use http::header::ACCEPT;
 
 use crate::protobuf;
 
-/// How an object is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encoding {
     /// `application/json`
@@ -16,8 +15,8 @@ pub(crate) enum Encoding {
 }
 
 impl Encoding {
-    /// The encoding of a media type without parameters; `None` for one that the server neither reads nor writes.
-    pub(crate) fn of(media_type: &str) -> Option<Self> {
+    /// `None` for a media type that the server neither reads nor writes. It must have no parameters.
+    pub(crate) fn from_media_type(media_type: &str) -> Option<Self> {
         match media_type {
             "application/json" => Some(Self::Json),
             protobuf::MEDIA_TYPE => Some(Self::Protobuf),
@@ -32,8 +31,8 @@ impl Encoding {
         }
     }
 
-    /// The encoding of a Status: the first that the client accepts without wanting another form of an object.
-    pub(crate) fn of_status(headers: &HeaderMap) -> Self {
+    /// The encoding of a Status: the first accepted one that asks for no other form of an object.
+    pub(crate) fn for_status(headers: &HeaderMap) -> Self {
         let ranges = media_ranges(headers).into_iter();
         let mut plain = ranges.filter(|range| range.target.is_none());
         plain.find_map(|range| range.encoding()).unwrap_or(Self::Json)
@@ -65,16 +64,16 @@ impl<'a> MediaRange<'a> {
         }
     }
 
-    /// The encoding that the server writes for it; for a wildcard that is JSON.
+    /// The encoding that the server writes for this range; JSON for a wildcard.
     pub(crate) fn encoding(&self) -> Option<Encoding> {
         match self.media_type {
             "application/*" | "*/*" | "" => Some(Encoding::Json),
-            media_type => Encoding::of(media_type),
+            media_type => Encoding::from_media_type(media_type),
         }
     }
 }
 
-/// All entries: heavier ones first, then those without a wildcard, then as they were sent.
+/// All entries by falling weight, those without a wildcard first, then in the order in which they were sent.
 pub(crate) fn media_ranges(headers: &HeaderMap) -> Vec<MediaRange<'_>> {
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut ranges: Vec<_> = values
@@ -88,7 +87,6 @@ pub(crate) fn media_ranges(headers: &HeaderMap) -> Vec<MediaRange<'_>> {
     ranges
 }
 
-/// Whether the client asks for aggregated discovery.
 pub(crate) fn wants_aggregated_discovery(headers: &HeaderMap) -> bool {
     media_ranges(headers).iter().any(|range| {
         range.encoding() == Some(Encoding::Json)
@@ -100,13 +98,13 @@ pub(crate) fn wants_aggregated_discovery(headers: &HeaderMap) -> bool {
 mod tests {
     use super::*;
 
-    fn encodings(accept: &'static str) -> Vec<Option<Encoding>> {
+    fn accepted_encodings(accept: &'static str) -> Vec<Option<Encoding>> {
         let headers = HeaderMap::from_iter([(ACCEPT, accept.parse().unwrap())]);
         media_ranges(&headers).iter().map(MediaRange::encoding).collect()
     }
 
     #[test]
-    fn accepted_types_are_ordered_by_weight_and_then_wildcards_come_last() {
+    fn accepted_types_are_ordered_by_weight_with_wildcards_last() {
         let (json, protobuf) = (Some(Encoding::Json), Some(Encoding::Protobuf));
         for (accept, expected) in [
             (
@@ -125,12 +123,12 @@ mod tests {
             ),
             ("application/cbor,application/json", vec![None, json]),
         ] {
-            assert_eq!(encodings(accept), expected, "{accept}");
+            assert_eq!(accepted_encodings(accept), expected, "{accept}");
         }
     }
 
     #[test]
-    fn status_is_written_in_the_first_encoding_that_asks_for_no_other_form() {
+    fn status_uses_first_encoding_that_asks_for_no_other_form() {
         for (accept, expected) in [
             ("application/vnd.kubernetes.protobuf", Encoding::Protobuf),
             (
@@ -144,8 +142,8 @@ mod tests {
             ),
         ] {
             let headers = HeaderMap::from_iter([(ACCEPT, accept.parse().unwrap())]);
-            assert_eq!(Encoding::of_status(&headers), expected, "{accept}");
+            assert_eq!(Encoding::for_status(&headers), expected, "{accept}");
         }
-        assert_eq!(Encoding::of_status(&HeaderMap::new()), Encoding::Json);
+        assert_eq!(Encoding::for_status(&HeaderMap::new()), Encoding::Json);
     }
 }

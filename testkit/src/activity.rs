@@ -1,5 +1,5 @@
-//! What the server is doing right now: connections, requests, watches and tunnels that are open. Numbers only; what was
-//! asked is in [`crate::requests`].
+//! What the server is doing right now: open connections, requests, watches and tunnels. Counts only; [`crate::requests`] has the
+//! requests themselves.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 
-/// Counts of what is open.
+/// Counts of open connections, watches and requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Activity {
@@ -15,17 +15,16 @@ pub struct Activity {
     pub connections: usize,
     /// Connections accepted since the start.
     pub accepted: usize,
-    /// Watches whose body is not at its end.
+    /// Watches whose body has not ended.
     pub watches: usize,
     /// Upgraded connections.
     pub tunnels: usize,
     /// Requests whose answer has not begun.
     pub requests: usize,
-    /// The most of them at a time since the start.
+    /// Maximum of `requests` since the start.
     pub most_requests: usize,
 }
 
-/// The counters, shared.
 #[derive(Debug, Clone)]
 pub(crate) struct Gauges {
     sender: watch::Sender<Activity>,
@@ -38,7 +37,7 @@ impl Gauges {
         }
     }
 
-    pub(crate) fn now(&self) -> Activity {
+    pub(crate) fn current_activity(&self) -> Activity {
         *self.sender.borrow()
     }
 
@@ -55,7 +54,7 @@ impl Gauges {
         }
     }
 
-    pub(crate) fn connection(&self) -> ConnectionGuard {
+    pub(crate) fn count_connection(&self) -> ConnectionGuard {
         self.sender.send_modify(|activity| {
             activity.connections += 1;
             activity.accepted += 1;
@@ -63,12 +62,12 @@ impl Gauges {
         ConnectionGuard(self.clone())
     }
 
-    pub(crate) fn watch(&self) -> WatchGuard {
+    pub(crate) fn count_watch(&self) -> WatchGuard {
         self.sender.send_modify(|activity| activity.watches += 1);
         WatchGuard(self.clone())
     }
 
-    pub(crate) fn request(&self) -> RequestGuard {
+    pub(crate) fn count_request(&self) -> RequestGuard {
         self.sender.send_modify(|activity| {
             activity.requests += 1;
             activity.most_requests = activity.most_requests.max(activity.requests);
@@ -76,7 +75,7 @@ impl Gauges {
         RequestGuard(self.clone())
     }
 
-    pub(crate) fn tunnel(&self) -> TunnelGuard {
+    pub(crate) fn count_tunnel(&self) -> TunnelGuard {
         self.sender.send_modify(|activity| activity.tunnels += 1);
         TunnelGuard(self.clone())
     }

@@ -1,18 +1,18 @@
-//! What an object must look like to be stored: the right kind, a legal name, the namespace of the path. It checks
-//! metadata only; the server knows no schemas.
+//! Checks and completes an object before it is stored: kind, name and namespace. Only metadata is checked, because the server has no
+//! schemas.
 
 use serde_json::{Map, Value};
 
 use crate::managed;
-use crate::object::{metadata, set, text};
+use crate::object::{metadata, metadata_text, set_metadata};
 use crate::refusal::Refusal;
 use crate::resource::Resource;
 
 /// Longest name of an object (a DNS-1123 subdomain).
 const MAX_NAME: usize = 253;
 
-/// Checks an object from a client and completes what it may leave out: kind, apiVersion and namespace.
-pub(crate) fn admit(resource: &Resource, namespace: &str, object: &mut Value) -> Result<(), Refusal> {
+/// Checks an object from a client and fills in what may be missing: kind, apiVersion and namespace.
+pub(crate) fn admit_object(resource: &Resource, namespace: &str, object: &mut Value) -> Result<(), Refusal> {
     let Some(fields) = object.as_object_mut() else {
         return Err(Refusal::bad_request("the body must be a JSON object"));
     };
@@ -22,7 +22,7 @@ pub(crate) fn admit(resource: &Resource, namespace: &str, object: &mut Value) ->
     let Some(metadata) = metadata.as_object_mut() else {
         return Err(Refusal::bad_request("metadata must be an object"));
     };
-    // As `omitempty` does for upstream's types: an empty map or list is as none.
+    // Like `omitempty` of upstream's types: an empty map or list counts as missing.
     metadata.retain(|_, value| match value {
         Value::Null => false,
         Value::Object(fields) => !fields.is_empty(),
@@ -38,7 +38,7 @@ pub(crate) fn admit(resource: &Resource, namespace: &str, object: &mut Value) ->
         check_string_map(metadata, field)?;
     }
     check_finalizers(metadata)?;
-    place(resource, namespace, object)
+    set_namespace(resource, namespace, object)
 }
 
 fn expect_or_fill(object: &mut Map<String, Value>, field: &str, expected: &str) -> Result<(), Refusal> {
@@ -83,15 +83,15 @@ fn check_finalizers(metadata: &Map<String, Value>) -> Result<(), Refusal> {
     }
 }
 
-/// Puts the object into the namespace of the path, or refuses one that names another.
-fn place(resource: &Resource, namespace: &str, object: &mut Value) -> Result<(), Refusal> {
-    let named = text(object, "namespace");
+/// Sets the namespace of the path, or rejects an object that names another one.
+fn set_namespace(resource: &Resource, namespace: &str, object: &mut Value) -> Result<(), Refusal> {
+    let named = metadata_text(object, "namespace");
     if !resource.namespaced {
         if !named.is_empty() {
             let problem = "the namespace must be empty: the resource is not namespaced";
             return Err(Refusal::invalid(
                 resource,
-                text(object, "name"),
+                metadata_text(object, "name"),
                 "metadata.namespace",
                 problem,
             ));
@@ -104,24 +104,24 @@ fn place(resource: &Resource, namespace: &str, object: &mut Value) -> Result<(),
         );
         return Err(Refusal::bad_request(problem));
     }
-    set(object, "namespace", namespace.into());
+    set_metadata(object, "namespace", namespace.into());
     Ok(())
 }
 
-/// Refuses a body whose name is not that of the path.
+/// Rejects a body whose name is not that of the path.
 pub(crate) fn expect_name(name: &str, object: &mut Value) -> Result<(), Refusal> {
-    let found = text(object, "name");
+    let found = metadata_text(object, "name");
     if !found.is_empty() && found != name {
         let problem = format!("the name of the object ({found}) does not match the name on the URL ({name})");
         return Err(Refusal::bad_request(problem));
     }
-    set(object, "name", name.into());
+    set_metadata(object, "name", name.into());
     Ok(())
 }
 
-/// Refuses a name that is no DNS-1123 subdomain (or, for a namespace, label).
+/// Rejects a name that is no DNS-1123 subdomain (or label, for a namespace).
 pub(crate) fn check_name(resource: &Resource, object: &Value) -> Result<(), Refusal> {
-    let name = text(object, "name");
+    let name = metadata_text(object, "name");
     if name.is_empty() {
         let problem = "Required value: name or generateName is required";
         return Err(Refusal::invalid(resource, name, "metadata.name", problem));
@@ -143,7 +143,7 @@ pub(crate) fn check_name(resource: &Resource, object: &Value) -> Result<(), Refu
     Ok(())
 }
 
-/// Whether two objects differ in anything but metadata and, if `but_status`, status: what moves `generation`.
+/// Whether two objects differ outside of metadata and, if `but_status`, status: then `generation` is raised.
 pub(crate) fn spec_differs(old: &Value, new: &Value, but_status: bool) -> bool {
     let relevant = |(field, _): &(&String, &Value)| *field != "metadata" && !(but_status && *field == "status");
     let fields = |value: &Value| -> Vec<(String, Value)> {
@@ -156,8 +156,8 @@ pub(crate) fn spec_differs(old: &Value, new: &Value, but_status: bool) -> bool {
     fields(old) != fields(new)
 }
 
-/// Whether two objects are equal but for the resource version, and for when their fields were last written. A change of
-/// who owns a field is a change.
+/// Whether two objects are equal except for the resource version and the times in managed fields. A change of a field's owner is a
+/// change.
 pub(crate) fn is_unchanged(old: &Value, new: &Value) -> bool {
     let kept = |metadata: &Map<String, Value>| -> Vec<(String, Value)> {
         let bookkeeping = ["resourceVersion", "managedFields"];
@@ -167,7 +167,7 @@ pub(crate) fn is_unchanged(old: &Value, new: &Value) -> bool {
         kept.map(|(field, value)| (field.clone(), value.clone())).collect()
     };
     let owners = |object: &Value| -> Vec<_> {
-        managed::read(object)
+        managed::read_owners(object)
             .into_iter()
             .map(|owner| (owner.manager, owner.fields))
             .collect()

@@ -1,33 +1,41 @@
-//! Server-side apply: conflicts, merge and the removal of fields that a manager no longer applies (KEP-555). Storing
-//! the result is [`crate::write`]'s business, and [`crate::managed`] says how coarse ownership is.
+//! Server-side apply: conflicts, merge, and removal of fields that a manager no longer applies (KEP-555). [`crate::write`] stores the
+//! result; [`crate::managed`] describes how coarse ownership is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ctrlmesh_wire::StatusCause;
 use serde_json::{Map, Value};
 
-use crate::managed::{Manager, Operation, Ownership, Path, element_key, leaves, read, write};
-use crate::object::now;
+use crate::managed::{FieldManager, Operation, Ownership, Path, element_key, leaf_fields, read_owners, write_owners};
+use crate::object::now_rfc3339;
 
-/// Applies `config` to `live` (an object of only metadata if there is none yet).
+/// Applies `config` to `live` (an object with only metadata if none exists yet).
 ///
 /// # Errors
 /// One cause per field that another manager owns with another value, unless `force`.
-pub(crate) fn apply(live: &Value, config: &Value, manager: &Manager, force: bool) -> Result<Value, Vec<StatusCause>> {
+pub(crate) fn merge_applied(
+    live: &Value,
+    config: &Value,
+    manager: &FieldManager,
+    force: bool,
+) -> Result<Value, Vec<StatusCause>> {
     let mut config = config.clone();
     drop_nulls(&mut config);
-    let mut owners = read(live);
-    let contested = contested(live, &config, &owners, manager);
+    let mut owners = read_owners(live);
+    let contested = conflicting_fields(live, &config, &owners, manager);
     if !contested.is_empty() && !force {
-        return Err(contested.iter().map(|(owner, path)| cause(owner, path)).collect());
+        return Err(contested
+            .iter()
+            .map(|(owner, path)| conflict_cause(owner, path))
+            .collect());
     }
-    let applied: BTreeSet<Path> = leaves(&config).into_keys().collect();
+    let applied: BTreeSet<Path> = leaf_fields(&config).into_keys().collect();
     let mut merged = live.clone();
-    for path in abandoned(&owners, manager, &applied) {
-        remove(&mut merged, &path);
+    for path in abandoned_fields(&owners, manager, &applied) {
+        remove_field(&mut merged, &path);
     }
-    merge(&mut merged, &config, "");
-    let remaining: BTreeSet<Path> = leaves(&merged).into_keys().collect();
+    merge_value(&mut merged, &config, "");
+    let remaining: BTreeSet<Path> = leaf_fields(&merged).into_keys().collect();
     for owner in &mut owners {
         let lost = |path: &Path| {
             contested
@@ -44,18 +52,18 @@ pub(crate) fn apply(live: &Value, config: &Value, manager: &Manager, force: bool
     }
     match owners.iter_mut().find(|owner| owner.manager == *manager) {
         Some(owner) if owner.fields == applied => {}
-        Some(owner) => (owner.fields, owner.time) = (applied, now()),
+        Some(owner) => (owner.fields, owner.time) = (applied, now_rfc3339()),
         None => owners.push(Ownership {
             manager: manager.clone(),
-            time: now(),
+            time: now_rfc3339(),
             fields: applied,
         }),
     }
-    write(&mut merged, &owners);
+    write_owners(&mut merged, &owners);
     Ok(merged)
 }
 
-/// An applied `null` says nothing: it neither owns nor deletes.
+/// Removes nulls: an applied `null` neither owns nor deletes a field.
 fn drop_nulls(value: &mut Value) {
     if let Value::Object(fields) = value {
         fields.retain(|_, value| !value.is_null());
@@ -63,9 +71,14 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// The fields that `manager` would take from others: same field, or one inside the other, and the value differs.
-fn contested(live: &Value, config: &Value, owners: &[Ownership], manager: &Manager) -> Vec<(Manager, Path)> {
-    let (now, wanted) = (leaves(live), leaves(config));
+/// Fields that `manager` would take from others: the same field, or one inside the other, with another value.
+fn conflicting_fields(
+    live: &Value,
+    config: &Value,
+    owners: &[Ownership],
+    manager: &FieldManager,
+) -> Vec<(FieldManager, Path)> {
+    let (now, wanted) = (leaf_fields(live), leaf_fields(config));
     let mut found = Vec::new();
     for owner in owners.iter().filter(|owner| owner.manager != *manager) {
         for theirs in &owner.fields {
@@ -81,12 +94,12 @@ fn contested(live: &Value, config: &Value, owners: &[Ownership], manager: &Manag
     found
 }
 
-/// Owning an empty map is no claim on what others put into it.
+/// Owning an empty map claims nothing of what others put into it.
 fn is_parent_of_map(theirs: &Path, ours: &Path, now: &BTreeMap<Path, &Value>) -> bool {
     theirs.len() < ours.len() && now.get(theirs).is_none_or(|value| value.is_object())
 }
 
-fn cause(owner: &Manager, path: &Path) -> StatusCause {
+fn conflict_cause(owner: &FieldManager, path: &Path) -> StatusCause {
     let using = if owner.operation == Operation::Update {
         format!(" using {}", owner.api_version)
     } else {
@@ -108,8 +121,8 @@ fn cause(owner: &Manager, path: &Path) -> StatusCause {
     }
 }
 
-/// What the manager applied last time, does not apply now, and nobody else owns.
-fn abandoned(owners: &[Ownership], manager: &Manager, applied: &BTreeSet<Path>) -> Vec<Path> {
+/// Fields that the manager applied last time, does not apply now, and nobody else owns.
+fn abandoned_fields(owners: &[Ownership], manager: &FieldManager, applied: &BTreeSet<Path>) -> Vec<Path> {
     let others = |path: &Path| owners.iter().any(|o| o.manager != *manager && o.fields.contains(path));
     let before = owners.iter().find(|owner| owner.manager == *manager);
     let before = before.into_iter().flat_map(|owner| &owner.fields);
@@ -119,8 +132,8 @@ fn abandoned(owners: &[Ownership], manager: &Manager, applied: &BTreeSet<Path>) 
         .collect()
 }
 
-/// Removes a leaf, and the maps that become empty by it.
-fn remove(value: &mut Value, path: &[String]) {
+/// Removes a leaf, and the maps that this empties.
+fn remove_field(value: &mut Value, path: &[String]) {
     let Some((key, rest)) = path.split_first() else { return };
     let (Some(("f", field)), Value::Object(fields)) = (key.split_once(':'), value) else {
         return;
@@ -133,7 +146,7 @@ fn remove(value: &mut Value, path: &[String]) {
     if let (Value::Array(items), [element]) = (&mut *below, rest) {
         items.retain(|item| element_key(field, item).as_deref() != Some(element));
     } else {
-        remove(below, rest);
+        remove_field(below, rest);
     }
     let emptied = below.as_object().is_some_and(Map::is_empty) || below.as_array().is_some_and(Vec::is_empty);
     if emptied {
@@ -141,12 +154,12 @@ fn remove(value: &mut Value, path: &[String]) {
     }
 }
 
-/// Lays `config` over `value`: maps merge, everything else is replaced, shared metadata lists by element.
-fn merge(value: &mut Value, config: &Value, field: &str) {
+/// Merges `config` into `value`: maps merge, shared metadata lists merge by element, everything else is replaced.
+fn merge_value(value: &mut Value, config: &Value, field: &str) {
     match (value, config) {
         (Value::Object(fields), Value::Object(wanted)) => {
             for (field, wanted) in wanted {
-                merge(fields.entry(field.clone()).or_insert(Value::Null), wanted, field);
+                merge_value(fields.entry(field.clone()).or_insert(Value::Null), wanted, field);
             }
         }
         (value @ (Value::Null | Value::Array(_)), Value::Array(wanted)) if is_shared_list(field, value, wanted) => {
@@ -164,7 +177,7 @@ fn merge(value: &mut Value, config: &Value, field: &str) {
         }
         (value, Value::Object(wanted)) if !wanted.is_empty() => {
             *value = Value::Object(Map::new());
-            merge(value, config, field);
+            merge_value(value, config, field);
         }
         (value, config) => value.clone_from(config),
     }
@@ -187,8 +200,8 @@ mod tests {
 
     use super::*;
 
-    fn manager(name: &str) -> Manager {
-        Manager {
+    fn manager_named(name: &str) -> FieldManager {
+        FieldManager {
             name: name.into(),
             operation: Operation::Apply,
             api_version: "v1".into(),
@@ -196,36 +209,36 @@ mod tests {
         }
     }
 
-    fn applied(live: &Value, config: &Value, by: &str) -> Value {
-        apply(live, config, &manager(by), false).expect("no conflict")
+    fn apply_as(live: &Value, config: &Value, by: &str) -> Value {
+        merge_applied(live, config, &manager_named(by), false).expect("no conflict")
     }
 
     #[test]
-    fn fields_no_longer_applied_are_removed_unless_another_manager_owns_them() {
-        let live = applied(
+    fn unapplied_fields_are_removed_unless_another_manager_owns_them() {
+        let live = apply_as(
             &json!({"metadata": {"name": "x"}}),
             &json!({"data": {"a": "1", "b": "2", "c": "3"}}),
             "one",
         );
-        let live = applied(&live, &json!({"data": {"b": "2"}}), "two");
-        let live = applied(&live, &json!({"data": {"a": "1"}}), "one");
+        let live = apply_as(&live, &json!({"data": {"b": "2"}}), "two");
+        let live = apply_as(&live, &json!({"data": {"a": "1"}}), "one");
         assert_eq!(live["data"], json!({"a": "1", "b": "2"}));
-        let live = applied(&live, &json!({}), "one");
+        let live = apply_as(&live, &json!({}), "one");
         assert_eq!(live["data"], json!({"b": "2"}));
     }
 
     #[test]
-    fn a_field_of_another_manager_conflicts_until_forced_and_then_changes_hands() {
-        let live = applied(&json!({}), &json!({"spec": {"n": 1}}), "one");
+    fn field_of_another_manager_conflicts_until_forced() {
+        let live = apply_as(&json!({}), &json!({"spec": {"n": 1}}), "one");
         let config = json!({"spec": {"n": 2}});
-        let causes = apply(&live, &config, &manager("two"), false).expect_err("one owns spec.n");
+        let causes = merge_applied(&live, &config, &manager_named("two"), false).expect_err("one owns spec.n");
         assert_eq!(
             (causes[0].field.as_str(), causes[0].message.as_str()),
             (".spec.n", "conflict with \"one\"")
         );
-        let live = apply(&live, &config, &manager("two"), true).expect("forced");
+        let live = merge_applied(&live, &config, &manager_named("two"), true).expect("forced");
         assert_eq!(live["spec"], config["spec"]);
-        let owners = read(&live);
+        let owners = read_owners(&live);
         assert_eq!(
             owners
                 .iter()
@@ -240,18 +253,18 @@ mod tests {
     }
 
     #[test]
-    fn a_scalar_over_another_managers_map_conflicts_but_a_sibling_does_not() {
-        let live = applied(&json!({}), &json!({"spec": {"a": {"x": 1}}}), "one");
-        assert!(apply(&live, &json!({"spec": {"a": 5}}), &manager("two"), false).is_err());
-        assert!(apply(&live, &json!({"spec": {"a": {"y": 1}}}), &manager("two"), false).is_ok());
+    fn scalar_over_map_of_another_manager_conflicts() {
+        let live = apply_as(&json!({}), &json!({"spec": {"a": {"x": 1}}}), "one");
+        assert!(merge_applied(&live, &json!({"spec": {"a": 5}}), &manager_named("two"), false).is_err());
+        assert!(merge_applied(&live, &json!({"spec": {"a": {"y": 1}}}), &manager_named("two"), false).is_ok());
     }
 
     #[test]
     fn finalizers_are_shared_by_element() {
-        let live = applied(&json!({}), &json!({"metadata": {"finalizers": ["a/one"]}}), "one");
-        let live = applied(&live, &json!({"metadata": {"finalizers": ["b/two"]}}), "two");
+        let live = apply_as(&json!({}), &json!({"metadata": {"finalizers": ["a/one"]}}), "one");
+        let live = apply_as(&live, &json!({"metadata": {"finalizers": ["b/two"]}}), "two");
         assert_eq!(live["metadata"]["finalizers"], json!(["a/one", "b/two"]));
-        let live = applied(&live, &json!({"metadata": {}}), "one");
+        let live = apply_as(&live, &json!({"metadata": {}}), "one");
         assert_eq!(live["metadata"]["finalizers"], json!(["b/two"]));
     }
 }

@@ -1,4 +1,4 @@
-//! Response bodies: whole, paged, or a watch; and the faults that a body can have.
+//! Response bodies: complete, paged, or a watch; and the faults that a body can have.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -17,13 +17,12 @@ use crate::faults::Gate;
 use crate::list::Page;
 use crate::watch::Watch;
 
-/// Pause before a body breaks off: a reset throws away what is not yet written, and hyper does not say when it is.
+/// Pause before a body breaks off: a reset drops unwritten bytes, and hyper does not report when they are written.
 const CUT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Any body of the server.
 pub(crate) type ResponseBody = UnsyncBoxBody<Bytes, Interrupted>;
 
-/// An answer that breaks off on purpose. hyper turns its cause into the reason of the `RST_STREAM`.
+/// An answer that is interrupted on purpose. hyper uses its cause as the reason of the `RST_STREAM`.
 #[derive(Debug)]
 pub(crate) struct Interrupted(h2::Error);
 
@@ -45,79 +44,76 @@ impl StdError for Interrupted {
     }
 }
 
-/// A body known whole.
-pub(crate) fn full(bytes: impl Into<Bytes>) -> ResponseBody {
+pub(crate) fn full_body(bytes: impl Into<Bytes>) -> ResponseBody {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-fn streamed(frames: impl Stream<Item = Result<Frame<Bytes>, Interrupted>> + Send + 'static) -> ResponseBody {
+fn stream_body(frames: impl Stream<Item = Result<Frame<Bytes>, Interrupted>> + Send + 'static) -> ResponseBody {
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// A list. One of a single chunk has a length.
-pub(crate) fn page(mut page: Page) -> ResponseBody {
+/// A list. One of a single chunk has a `Content-Length`.
+pub(crate) fn page_body(mut page: Page) -> ResponseBody {
     let (Some(first), second) = (page.next(), page.next()) else {
-        return full(Bytes::new());
+        return full_body(Bytes::new());
     };
-    let Some(second) = second else { return full(first) };
+    let Some(second) = second else { return full_body(first) };
     let chunks = [first, second].into_iter().chain(page);
-    streamed(stream::iter(chunks.map(|chunk| Ok(Frame::data(chunk)))))
+    stream_body(stream::iter(chunks.map(|chunk| Ok(Frame::data(chunk)))))
 }
 
 /// A watch: one frame per event.
-pub(crate) fn watch(watch: Watch) -> ResponseBody {
-    streamed(stream::unfold(watch, async |mut watch| {
+pub(crate) fn watch_body(watch: Watch) -> ResponseBody {
+    stream_body(stream::unfold(watch, async |mut watch| {
         let line = watch.next().await?;
         Some((Ok(Frame::data(line)), watch))
     }))
 }
 
-/// The faults of a body.
 #[derive(Debug, Default)]
-pub(crate) struct Shape {
-    /// Piece size and pause.
+pub(crate) struct BodyFaults {
+    /// Bytes per piece, and pause before each.
     pub(crate) slow: Option<(usize, Duration)>,
-    /// Bytes before it breaks off.
+    /// Bytes before the body breaks off.
     pub(crate) cut_after: Option<usize>,
     pub(crate) trailers: Option<HeaderMap>,
-    /// Opens when the end may be told.
+    /// The end of the body is withheld until the gate opens.
     pub(crate) late_end: Option<Gate>,
 }
 
-impl Shape {
-    fn is_plain(&self) -> bool {
+impl BodyFaults {
+    fn has_no_fault(&self) -> bool {
         self.slow.is_none() && self.cut_after.is_none() && self.trailers.is_none()
     }
 
-    /// Gives the body its faults.
-    pub(crate) fn apply(mut self, body: ResponseBody) -> ResponseBody {
+    pub(crate) fn apply_to_body(mut self, body: ResponseBody) -> ResponseBody {
         let body = match self.late_end.take() {
             Some(gate) => LateEnd::new(body, gate).boxed_unsync(),
             None => body,
         };
-        if self.is_plain() {
+        if self.has_no_fault() {
             return body;
         }
-        let shaped = Shaped {
+        let shaped = FaultyBody {
             shape: self,
             body,
             left: Bytes::new(),
         };
-        streamed(stream::unfold(Some(shaped), async |shaped| shaped?.next().await))
+        stream_body(stream::unfold(Some(shaped), async |shaped| shaped?.next_frame().await))
     }
 }
 
-/// A body that keeps to itself that it is over, but not its length.
+/// A body that withholds its end, but not its length.
 struct LateEnd {
     body: ResponseBody,
-    /// `None` when it is open.
+    /// `None` once the gate is open.
     gate: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl LateEnd {
     fn new(body: ResponseBody, gate: Gate) -> Self {
         let opened = async move {
-            gate.pass().await;
+            gate.wait_until_open().await;
         };
         Self {
             body,
@@ -146,18 +142,17 @@ impl Body for LateEnd {
     }
 }
 
-/// A body on its way out, with faults.
-struct Shaped {
-    shape: Shape,
+struct FaultyBody {
+    shape: BodyFaults,
     body: ResponseBody,
     left: Bytes,
 }
 
-type Step = (Result<Frame<Bytes>, Interrupted>, Option<Shaped>);
+type Step = (Result<Frame<Bytes>, Interrupted>, Option<FaultyBody>);
 
-impl Shaped {
-    /// The next frame and what remains; `None` at the end.
-    async fn next(mut self) -> Option<Step> {
+impl FaultyBody {
+    /// The next frame and the remaining body; `None` at the end.
+    async fn next_frame(mut self) -> Option<Step> {
         if self.shape.cut_after == Some(0) {
             tokio::time::sleep(CUT_PAUSE).await;
             return Some((Err(Interrupted::new()), None));

@@ -1,5 +1,5 @@
-//! One client connection: TLS or not, HTTP/1.1 or HTTP/2, until it ends, is asked to end, or is reset. Requests are
-//! [`crate::route`]'s.
+//! One client connection: TLS or plaintext, HTTP/1.1 or HTTP/2, until it ends, is asked to end, or is reset. [`crate::route`] serves
+//! the requests.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -18,46 +18,46 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::route::serve;
+use crate::route::serve_request;
 use crate::server::Shared;
-use crate::socket::{Layer, Socket, Tricks};
+use crate::socket::{Layer, Socket, SocketControl};
 use crate::upgrade::Tunnels;
 
-/// What an HTTP/2 client with prior knowledge sends first (RFC 9113 §3.4).
+/// The connection preface of HTTP/2 with prior knowledge (RFC 9113 §3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// From accept to the first request: handshake and first bytes.
 const OPENING_DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long an HTTP/1.1 connection may be idle or slow with its head: kube-apiserver's 90 s idle time, with room.
+/// Longest time that an HTTP/1.1 connection may be idle or slow with its head: kube-apiserver's idle time of 90 s, with a margin.
 const HEADER_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Go's default, which kube-apiserver keeps: long selectors must reach the parser.
 const MAX_HEADERS: u32 = 1024 * 1024;
 
-/// What the service of a connection can do to it.
+/// Lets a request handler end or reset its connection.
 #[derive(Debug)]
 pub(crate) struct Control {
-    pub(crate) tricks: Arc<Tricks>,
+    pub(crate) tricks: Arc<SocketControl>,
     goaway: Notify,
     abort: CancellationToken,
     pub(crate) tunnels: Tunnels,
 }
 
 impl Control {
-    /// Ends the connection after what is in flight.
+    /// Ends the connection once the requests in flight are answered.
     pub(crate) fn goaway(&self) {
         self.goaway.notify_one();
     }
 
-    /// Ends it now, with RST.
+    /// Ends the connection now, with RST.
     pub(crate) fn reset(&self) {
-        self.tricks.reset();
+        self.tricks.reset_on_drop();
         self.abort.cancel();
     }
 }
 
-/// hyper's tasks of a connection, owned by the server.
+/// hyper's tasks of a connection, tracked by the server.
 #[derive(Debug, Clone)]
 struct Tasks {
     tracker: TaskTracker,
@@ -76,7 +76,6 @@ where
     }
 }
 
-/// Serves one connection to its end.
 pub(crate) async fn serve_connection(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
@@ -84,8 +83,8 @@ pub(crate) async fn serve_connection(
     tasks: TaskTracker,
     ended: CancellationToken,
 ) {
-    let _guard = shared.gauges.connection();
-    let tricks = Arc::new(Tricks::default());
+    let _guard = shared.gauges.count_connection();
+    let tricks = Arc::new(SocketControl::default());
     let tunnels = Tunnels {
         tasks: tasks.clone(),
         ended: ended.clone(),
@@ -98,7 +97,7 @@ pub(crate) async fn serve_connection(
         abort: abort.clone(),
         tunnels,
     });
-    // Nagle's algorithm would hold a small watch event back.
+    // Nagle's algorithm would delay small watch events.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
@@ -111,7 +110,7 @@ pub(crate) async fn serve_connection(
             abort: abort.clone(),
         },
     };
-    if let Some(Err(error)) = abort.run_until_cancelled(connection.open(socket, tls)).await {
+    if let Some(Err(error)) = abort.run_until_cancelled(connection.serve_socket(socket, tls)).await {
         tracing::debug!(%error, "connection ended");
     }
     abort.cancel();
@@ -126,23 +125,24 @@ struct Connection {
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Connection {
-    async fn open(self, mut socket: Socket, tls: Option<TlsAcceptor>) -> Result<(), Failure> {
+    async fn serve_socket(self, mut socket: Socket, tls: Option<TlsAcceptor>) -> Result<(), Failure> {
         let tricks = Arc::clone(&self.control.tricks);
         match tls {
             Some(acceptor) => {
                 let stream = tokio::time::timeout(OPENING_DEADLINE, acceptor.accept(socket)).await??;
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                self.http(Layer::new(stream, Bytes::new(), tricks), is_http2).await
+                self.serve_http(Layer::new(stream, Bytes::new(), tricks), is_http2)
+                    .await
             }
             None => {
-                let sniffed = tokio::time::timeout(OPENING_DEADLINE, sniff(&mut socket)).await??;
+                let sniffed = tokio::time::timeout(OPENING_DEADLINE, sniff_protocol(&mut socket)).await??;
                 let is_http2 = sniffed.starts_with(PREFACE);
-                self.http(Layer::new(socket, sniffed, tricks), is_http2).await
+                self.serve_http(Layer::new(socket, sniffed, tricks), is_http2).await
             }
         }
     }
 
-    async fn http<S>(self, stream: Layer<S>, is_http2: bool) -> Result<(), Failure>
+    async fn serve_http<S>(self, stream: Layer<S>, is_http2: bool) -> Result<(), Failure>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -150,7 +150,7 @@ impl Connection {
         let max_streams = shared.max_concurrent_streams;
         let service = {
             let control = Arc::clone(&control);
-            service_fn(move |request| serve(Arc::clone(&shared), Arc::clone(&control), request))
+            service_fn(move |request| serve_request(Arc::clone(&shared), Arc::clone(&control), request))
         };
         let io = TokioIo::new(stream);
         if is_http2 {
@@ -160,19 +160,23 @@ impl Connection {
                 .max_concurrent_streams(max_streams)
                 .max_header_list_size(MAX_HEADERS);
             let connection = pin!(builder.serve_connection(io, service));
-            drive(connection, http2::Connection::graceful_shutdown, &control).await?;
+            drive_connection(connection, http2::Connection::graceful_shutdown, &control).await?;
         } else {
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEADER_DEADLINE);
             let connection = pin!(builder.serve_connection(io, service).with_upgrades());
-            drive(connection, http1::UpgradeableConnection::graceful_shutdown, &control).await?;
+            drive_connection(connection, http1::UpgradeableConnection::graceful_shutdown, &control).await?;
         }
         Ok(())
     }
 }
 
-/// Polls the connection to its end, passing on the wish that it ends.
-async fn drive<C>(mut connection: Pin<&mut C>, shut_down: fn(Pin<&mut C>), control: &Control) -> hyper::Result<()>
+/// Polls the connection to its end, and shuts it down when `control` says so.
+async fn drive_connection<C>(
+    mut connection: Pin<&mut C>,
+    shut_down: fn(Pin<&mut C>),
+    control: &Control,
+) -> hyper::Result<()>
 where
     C: Future<Output = hyper::Result<()>>,
 {
@@ -184,8 +188,8 @@ where
     }
 }
 
-/// Reads as much as is needed to tell HTTP/2 from HTTP/1.1.
-async fn sniff(socket: &mut Socket) -> io::Result<Bytes> {
+/// Reads enough bytes to distinguish HTTP/2 from HTTP/1.1.
+async fn sniff_protocol(socket: &mut Socket) -> io::Result<Bytes> {
     let mut read = BytesMut::with_capacity(1024);
     while PREFACE.starts_with(&read) && read.len() < PREFACE.len() {
         if socket.read_buf(&mut read).await? == 0 {

@@ -1,17 +1,17 @@
-//! Deletion: options, preconditions, and finalizers that hold an object back (apiserver `pkg/registry/rest/delete.go`).
-//! There is no garbage collector and no namespace controller here; what would need one is refused.
+//! Deletion: options, preconditions, and finalizers (apiserver `pkg/registry/rest/delete.go`). There is no garbage collector and no
+//! namespace controller; deletions that need one are rejected.
 
 use std::sync::Arc;
 
 use ctrlmesh_wire::Query;
 use serde_json::Value;
 
-use crate::object::{self, Object, finalizers, generation, is_deleting, set, text};
+use crate::object::{self, Object, finalizers, generation, is_deleting, metadata_text, set_metadata};
 use crate::refusal::Refusal;
 use crate::store::Store;
 use crate::write::Target;
 
-/// `DeleteOptions`, as far as they have an effect.
+/// The supported fields of `DeleteOptions`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DeleteOptions {
     pub(crate) dry_run: bool,
@@ -22,9 +22,9 @@ pub(crate) struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// Reads them from the body, or, if there is none, from the query, as the real server does. `gracePeriodSeconds`
-    /// has no effect: nothing runs here that would need grace.
-    pub(crate) fn read(query: &Query<'_>, body: Option<&Value>) -> Result<Self, Refusal> {
+    /// Reads the options from the body, or from the query if there is none, as the real server does. Ignores `gracePeriodSeconds`:
+    /// nothing here needs a grace period.
+    pub(crate) fn from_request(query: &Query<'_>, body: Option<&Value>) -> Result<Self, Refusal> {
         let Some(options) = body else {
             check_propagation(
                 query.get("propagationPolicy").as_deref(),
@@ -41,7 +41,7 @@ impl DeleteOptions {
             .and_then(Value::as_bool)
             .map(|orphan| orphan.to_string());
         check_propagation(field("propagationPolicy"), orphan.as_deref())?;
-        // The query is not read at all.
+        // The query is then ignored.
         let mut dry_run = false;
         for stage in options.get("dryRun").and_then(Value::as_array).into_iter().flatten() {
             dry_run |= is_dry_run(stage.as_str())?;
@@ -55,7 +55,6 @@ impl DeleteOptions {
     }
 }
 
-/// Whether `dryRun` asks for a dry run.
 pub(crate) fn is_dry_run(stage: Option<&str>) -> Result<bool, Refusal> {
     match stage {
         None | Some("") => Ok(false),
@@ -75,17 +74,15 @@ fn check_propagation(policy: Option<&str>, orphan: Option<&str>) -> Result<(), R
     }
 }
 
-/// What became of the object.
 #[derive(Debug)]
-pub(crate) enum Deleted {
-    /// It is gone; its last state.
+pub(crate) enum DeleteOutcome {
+    /// The object is gone. Holds its last state.
     Gone(Arc<Object>),
-    /// It waits for its finalizers.
+    /// The object waits for its finalizers.
     Waiting(Arc<Object>),
 }
 
-/// Deletes one object.
-pub(crate) fn delete(store: &Store, target: &Target, options: &DeleteOptions) -> Result<Deleted, Refusal> {
+pub(crate) fn delete_object(store: &Store, target: &Target, options: &DeleteOptions) -> Result<DeleteOutcome, Refusal> {
     let (resource, name) = (&target.resource, target.name.as_str());
     store.transact(&resource.qualified_name(), options.dry_run, |transaction| {
         let Some(existing) = transaction.get(&target.key()) else {
@@ -97,23 +94,25 @@ pub(crate) fn delete(store: &Store, target: &Target, options: &DeleteOptions) ->
             return Err(Refusal::not_implemented(what));
         }
         if finalizers(&existing.value).is_empty() {
-            return Ok(Deleted::Gone(transaction.remove(target.key(), existing.value.clone())));
+            return Ok(DeleteOutcome::Gone(
+                transaction.remove(target.key(), existing.value.clone()),
+            ));
         }
         if is_deleting(&existing.value) {
-            return Ok(Deleted::Waiting(existing));
+            return Ok(DeleteOutcome::Waiting(existing));
         }
         let mut waiting = existing.value.clone();
-        set(&mut waiting, "deletionTimestamp", object::now().into());
-        set(&mut waiting, "deletionGracePeriodSeconds", 0.into());
+        set_metadata(&mut waiting, "deletionTimestamp", object::now_rfc3339().into());
+        set_metadata(&mut waiting, "deletionGracePeriodSeconds", 0.into());
         if resource.generation {
-            set(&mut waiting, "generation", (generation(&existing.value) + 1).into());
+            set_metadata(&mut waiting, "generation", (generation(&existing.value) + 1).into());
         }
-        Ok(Deleted::Waiting(transaction.put(target.key(), waiting)))
+        Ok(DeleteOutcome::Waiting(transaction.put(target.key(), waiting)))
     })
 }
 
 fn check_preconditions(target: &Target, existing: &Object, options: &DeleteOptions) -> Result<(), Refusal> {
-    let uid = text(&existing.value, "uid");
+    let uid = metadata_text(&existing.value, "uid");
     if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
         let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}");
         return Err(Refusal::conflict(&target.resource, &target.name, &why));

@@ -1,22 +1,20 @@
-//! What is served, as clients ask for it: versions, groups, resources (plain and aggregated), health. OpenAPI is not:
-//! 404, which kubectl and kube-rs take for "no schema".
+//! Discovery of versions, groups and resources (plain and aggregated), and health. OpenAPI is answered with 404, which kubectl and
+//! kube-rs take for "no schema".
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::accept::wants_aggregated_discovery;
-use crate::body::{ResponseBody, full};
+use crate::body::{ResponseBody, full_body};
 use crate::refusal::Refusal;
-use crate::resource::{Registry, Resource};
+use crate::resource::{KindRegistry, Resource};
 use crate::route;
 use crate::server::Shared;
 use crate::upgrade;
 
-/// The media type of aggregated discovery.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// The verbs of every resource.
 const VERBS: [&str; 8] = [
     "create",
     "delete",
@@ -29,56 +27,59 @@ const VERBS: [&str; 8] = [
 ];
 
 /// Serves a path that names no resource.
-pub(crate) fn serve(shared: &Shared, path: &str, headers: &HeaderMap) -> Result<Response<ResponseBody>, Refusal> {
+pub(crate) fn serve_discovery(
+    shared: &Shared,
+    path: &str,
+    headers: &HeaderMap,
+) -> Result<Response<ResponseBody>, Refusal> {
     let registry = &*shared.registry;
     let segments: Vec<_> = path.trim_matches('/').split('/').collect();
-    // Trailing slashes are common, leading ones are no path of the API.
+    // Trailing slashes are common; a path with a leading one is not a path of the API.
     if path.starts_with("//") {
         return Err(Refusal::no_such_resource());
     }
     let aggregated = wants_aggregated_discovery(headers);
     let body = match *segments.as_slice() {
-        ["healthz" | "readyz" | "livez", ..] => return Ok(plain(StatusCode::OK, "ok")),
-        ["version"] => version(),
+        ["healthz" | "readyz" | "livez", ..] => return Ok(text_response(StatusCode::OK, "ok")),
+        ["version"] => version_info(),
         [""] => json!({ "paths": ["/api", "/apis", "/healthz", "/livez", "/readyz", "/version"] }),
-        ["api"] if aggregated => return Ok(aggregate(registry, &[("", vec!["v1"])])),
-        ["apis"] if aggregated => return Ok(aggregate(registry, &registry.groups())),
+        ["api"] if aggregated => return Ok(aggregated_response(registry, &[("", vec!["v1"])])),
+        ["apis"] if aggregated => return Ok(aggregated_response(registry, &registry.groups())),
         ["api"] => core_versions(&shared.advertised),
         ["apis"] => {
             let groups: Vec<_> = registry
                 .groups()
                 .iter()
-                .map(|(name, versions)| group(name, versions))
+                .map(|(name, versions)| group_value(name, versions))
                 .collect();
             json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups })
         }
-        ["api", version] => resources(registry, "", version)?,
+        ["api", version] => resource_list(registry, "", version)?,
         ["apis", name] => {
             let groups = registry.groups();
             let (name, versions) = groups
                 .iter()
                 .find(|(g, _)| *g == name)
                 .ok_or_else(Refusal::no_such_resource)?;
-            let group = group(name, versions);
+            let group = group_value(name, versions);
             let mut described = json!({ "kind": "APIGroup", "apiVersion": "v1" });
             if let (Value::Object(described), Value::Object(group)) = (&mut described, group) {
                 described.extend(group);
             }
             described
         }
-        ["apis", group, version] => match resources(registry, group, version) {
+        ["apis", group, version] => match resource_list(registry, group, version) {
             Ok(list) => list,
-            // No Status (apiserver `pkg/endpoints`: handlers of the group version are not installed).
-            Err(_) => return Ok(plain(StatusCode::NOT_FOUND, "404 page not found\n")),
+            // Plain text, not a Status: apiserver `pkg/endpoints` has no handlers for such a group version.
+            Err(_) => return Ok(text_response(StatusCode::NOT_FOUND, "404 page not found\n")),
         },
         _ => return Err(Refusal::no_such_resource()),
     };
-    Ok(route::json(StatusCode::OK, full(body.to_string())))
+    Ok(route::json_response(StatusCode::OK, full_body(body.to_string())))
 }
 
-/// An answer that is text for people.
-fn plain(status: StatusCode, text: &'static str) -> Response<ResponseBody> {
-    let mut response = Response::new(full(text));
+fn text_response(status: StatusCode, text: &'static str) -> Response<ResponseBody> {
+    let mut response = Response::new(full_body(text));
     *response.status_mut() = status;
     response
         .headers_mut()
@@ -94,8 +95,8 @@ fn core_versions(advertised: &str) -> Value {
     })
 }
 
-/// The version of Kubernetes whose behaviour is followed, marked as not the real thing.
-fn version() -> Value {
+/// The version of Kubernetes whose behaviour is followed, marked as not being the real server.
+fn version_info() -> Value {
     json!({
         "major": "1",
         "minor": "36",
@@ -109,7 +110,7 @@ fn version() -> Value {
     })
 }
 
-fn group(name: &str, versions: &[&str]) -> Value {
+fn group_value(name: &str, versions: &[&str]) -> Value {
     let versions: Vec<_> = versions
         .iter()
         .map(|v| json!({ "groupVersion": format!("{name}/{v}"), "version": v }))
@@ -117,8 +118,8 @@ fn group(name: &str, versions: &[&str]) -> Value {
     json!({ "name": name, "versions": versions, "preferredVersion": versions.first() })
 }
 
-fn of_version<'a>(
-    registry: &'a Registry,
+fn resources_of_version<'a>(
+    registry: &'a KindRegistry,
     group: &'a str,
     version: &'a str,
 ) -> impl Iterator<Item = &'a std::sync::Arc<Resource>> {
@@ -127,8 +128,8 @@ fn of_version<'a>(
         .filter(move |r| r.group == group && r.version == version)
 }
 
-/// The subresources of a kind with the verbs of each.
-fn subresources(resource: &Resource) -> Vec<(&'static str, &'static [&'static str])> {
+/// The subresources of a kind, and the verbs of each.
+fn subresources_of(resource: &Resource) -> Vec<(&'static str, &'static [&'static str])> {
     let mut found: Vec<(_, &[_])> = Vec::new();
     if resource.status {
         found.push(("status", &["get", "patch", "update"]));
@@ -143,9 +144,9 @@ fn subresources(resource: &Resource) -> Vec<(&'static str, &'static [&'static st
     found
 }
 
-fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, Refusal> {
+fn resource_list(registry: &KindRegistry, group: &str, version: &str) -> Result<Value, Refusal> {
     let mut list = Vec::new();
-    for resource in of_version(registry, group, version) {
+    for resource in resources_of_version(registry, group, version) {
         list.push(json!({
             "name": resource.plural,
             "singularName": resource.singular,
@@ -154,7 +155,7 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, R
             "verbs": VERBS,
             "shortNames": resource.short_names,
         }));
-        for (subresource, verbs) in subresources(resource) {
+        for (subresource, verbs) in subresources_of(resource) {
             list.push(json!({
                 "name": format!("{}/{subresource}", resource.plural),
                 "singularName": "",
@@ -176,7 +177,7 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, R
 }
 
 /// `apidiscovery.k8s.io/v2`.
-fn aggregate(registry: &Registry, groups: &[(&str, Vec<&str>)]) -> Response<ResponseBody> {
+fn aggregated_response(registry: &KindRegistry, groups: &[(&str, Vec<&str>)]) -> Response<ResponseBody> {
     let items: Vec<_> = groups
         .iter()
         .map(|(group, versions)| {
@@ -193,19 +194,19 @@ fn aggregate(registry: &Registry, groups: &[(&str, Vec<&str>)]) -> Response<Resp
         "metadata": {},
         "items": items,
     });
-    let mut response = route::json(StatusCode::OK, full(list.to_string()));
+    let mut response = route::json_response(StatusCode::OK, full_body(list.to_string()));
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static(AGGREGATED));
     response
 }
 
-fn aggregate_version(registry: &Registry, group: &str, version: &str) -> Value {
+fn aggregate_version(registry: &KindRegistry, group: &str, version: &str) -> Value {
     let kind =
         |resource: &Resource| json!({ "group": resource.group, "version": resource.version, "kind": resource.kind });
-    let resources: Vec<_> = of_version(registry, group, version)
+    let resources: Vec<_> = resources_of_version(registry, group, version)
         .map(|resource| {
-            let subresources: Vec<_> = subresources(resource)
+            let subresources: Vec<_> = subresources_of(resource)
                 .into_iter()
                 .map(|(name, verbs)| json!({ "subresource": name, "responseKind": kind(resource), "verbs": verbs }))
                 .collect();

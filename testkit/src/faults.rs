@@ -1,5 +1,5 @@
-//! Knobs that make the server misbehave, at run time: rules that say which requests, what happens to them and how
-//! often. What a fault does to a connection or a body is done in [`crate::route`] and [`crate::body`].
+//! Faults that can be injected at run time: rules with the matching requests, the fault, and how often it happens. [`crate::route`] and
+//! [`crate::body`] carry the faults out.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,65 +9,56 @@ use tokio::sync::watch;
 
 use crate::{Error, WAIT_DEADLINE};
 
-/// The longest that a [`Gate`] holds a request back, so that a forgotten gate can't hang a test run.
+/// The longest that a [`Gate`] holds a request, so that a forgotten gate can't block a test run.
 pub(crate) const LONGEST_HOLD: Duration = Duration::from_mins(1);
 
-/// What happens to a request.
+/// A fault of a request.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The request waits before it is executed.
+    /// Delays the request before it is executed.
     Delay(Duration),
-    /// The request waits before it is executed until the gate opens (a minute at most).
+    /// Holds the request before it is executed until the gate opens (a minute at most).
     Hold(Gate),
-    /// The request is not executed and answered with a Status of this code.
+    /// Answers with a Status of this code; the request is not executed.
     Status {
-        /// HTTP status code.
         code: u16,
-        /// `Retry-After` in seconds, in header and Status.
+        /// Seconds for `Retry-After`, in header and Status.
         retry_after: Option<u32>,
     },
-    /// HTTP/2: `RST_STREAM`. HTTP/1.1 has no streams: as [`Fault::ResetConnection`].
+    /// HTTP/2: `RST_STREAM`. HTTP/1.1 has no streams: like [`Fault::ResetConnection`].
     ResetStream(When),
-    /// The TCP connection is reset (RST), with all that is in flight on it.
+    /// Resets the TCP connection (RST) with all requests in flight on it.
     ResetConnection(When),
-    /// The connection is asked to end after this response: `GOAWAY` on HTTP/2, `Connection: close` on HTTP/1.1.
+    /// Asks the client to end the connection after this response: `GOAWAY` on HTTP/2, `Connection: close` on HTTP/1.1.
     Goaway,
-    /// The body comes in pieces of at most `chunk` bytes, `every` so often.
-    SlowBody {
-        /// Bytes at once.
-        chunk: usize,
-        /// Pause before each piece.
-        every: Duration,
-    },
-    /// The body breaks off after so many bytes: `RST_STREAM`, or a closed connection on HTTP/1.1.
-    CutBody {
-        /// Bytes sent before.
-        after: usize,
-    },
-    /// The whole body is sent, with its length; that it is over is told when the gate opens (a minute later at most). HTTP/2 only:
+    /// Sends the body in pieces of at most `chunk` bytes, with a pause of `every` before each.
+    SlowBody { chunk: usize, every: Duration },
+    /// Breaks the body off after this many bytes: `RST_STREAM`, or a closed connection on HTTP/1.1.
+    CutBody { after: usize },
+    /// Sends the whole body with its length, and withholds the end of the stream until the gate opens (a minute at most). HTTP/2 only:
     /// `END_STREAM` comes in a frame of its own, as Go's servers send it.
     LateEnd(Gate),
-    /// A `103 Early Hints` comes before the response. HTTP/1.1 only: on HTTP/2 hyper offers no way to send one, and the
-    /// request is answered with 501.
+    /// Sends `103 Early Hints` before the response. HTTP/1.1 only: hyper cannot send one on HTTP/2, so there the request is answered
+    /// with 501.
     EarlyHints,
-    /// A wish to switch protocols is granted wherever it comes, and the bytes after the 101 come back as they were sent;
-    /// so a watch over WebSocket can be open. A request without such a wish gets 400.
+    /// Grants an upgrade on any path, and echoes the bytes after the 101; so a watch over WebSocket can be open. A request without an
+    /// `Upgrade` header gets 400.
     Tunnel,
-    /// Trailers follow the body. On HTTP/1.1 only if the request has `TE: trailers`, as RFC 9110 demands.
+    /// Sends trailers after the body. On HTTP/1.1 only if the request has `TE: trailers`, as RFC 9110 demands.
     Trailers(HeaderMap),
 }
 
-/// Whether a request that gets no answer was executed.
+/// Whether a request without an answer was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// Nothing happened in the store.
+    /// Not executed.
     BeforeExecuting,
-    /// The write is in the store, the client can't know.
+    /// Executed: the write is stored, but the client can't know.
     AfterExecuting,
 }
 
-/// A fault and the requests that it befalls: all, unless narrowed.
+/// A fault and the requests that it applies to: all of them, unless narrowed.
 #[derive(Debug, Clone)]
 pub struct Rule {
     fault: Fault,
@@ -156,7 +147,7 @@ impl Rule {
     }
 }
 
-/// What rules look at.
+/// The properties of a request that rules match on.
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) method: &'a Method,
@@ -167,11 +158,11 @@ pub(crate) struct Facts<'a> {
     pub(crate) name: &'a str,
 }
 
-/// A rule in force; see [`Faults::add`].
+/// An active rule; see [`Faults::add`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RuleId(u64);
 
-/// The faults of a server; clones share them.
+/// The faults of a server. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
     state: Arc<Mutex<State>>,
@@ -186,14 +177,14 @@ struct State {
 }
 
 impl Faults {
-    fn with<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
+    fn with_state<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
         action(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts a rule in force. Several may befall one request.
+    /// Activates a rule. Several rules may apply to one request.
     #[expect(clippy::must_use_candidate, reason = "a rule that is never removed needs no name")]
     pub fn add(&self, rule: Rule) -> RuleId {
-        self.with(|state| {
+        self.with_state(|state| {
             let id = RuleId(state.next);
             state.next += 1;
             state.rules.push((id, rule));
@@ -202,20 +193,19 @@ impl Faults {
         })
     }
 
-    /// Ends a rule.
     pub fn remove(&self, rule: RuleId) {
-        self.with(|state| state.rules.retain(|(id, _)| *id != rule));
+        self.with_state(|state| state.rules.retain(|(id, _)| *id != rule));
     }
 
-    /// Ends all rules. The tokens stay.
+    /// Removes all rules. Required tokens stay.
     pub fn clear(&self) {
-        self.with(|state| state.rules.clear());
+        self.with_state(|state| state.rules.clear());
     }
 
-    /// How many requests a rule has befallen; it is remembered after the rule's end.
+    /// How many requests a rule has applied to. Still counted after the rule was removed.
     #[must_use]
     pub fn hits(&self, rule: RuleId) -> u64 {
-        self.with(|state| {
+        self.with_state(|state| {
             state
                 .hits
                 .iter()
@@ -224,28 +214,28 @@ impl Faults {
         })
     }
 
-    /// Lets in only requests with one of these bearer tokens; others get 401. Changing them plays a rotation.
+    /// Admits only requests with one of these bearer tokens; others get 401. Changing the tokens simulates a rotation.
     pub fn require_tokens<T: Into<String>>(&self, tokens: impl IntoIterator<Item = T>) {
         let tokens = tokens.into_iter().map(Into::into).collect();
-        self.with(|state| state.tokens = Some(tokens));
+        self.with_state(|state| state.tokens = Some(tokens));
     }
 
-    /// Lets everyone in again.
+    /// Admits requests without a token again.
     pub fn require_no_token(&self) {
-        self.with(|state| state.tokens = None);
+        self.with_state(|state| state.tokens = None);
     }
 
-    pub(crate) fn admits(&self, authorization: Option<&str>) -> bool {
+    pub(crate) fn is_authorized(&self, authorization: Option<&str>) -> bool {
         let bearer = authorization.and_then(|value| value.strip_prefix("Bearer "));
-        self.with(|state| {
+        self.with_state(|state| {
             let known = |tokens: &Vec<String>| bearer.is_some_and(|bearer| tokens.iter().any(|token| token == bearer));
             state.tokens.as_ref().is_none_or(known)
         })
     }
 
-    /// The faults that befall this request; each counts as one of its rule's `times`.
-    pub(crate) fn befall(&self, facts: &Facts<'_>) -> Vec<Fault> {
-        self.with(|state| {
+    /// The faults for this request. Each counts as one of its rule's `times`.
+    pub(crate) fn take_faults(&self, facts: &Facts<'_>) -> Vec<Fault> {
+        self.with_state(|state| {
             let mut faults = Vec::new();
             for (id, rule) in state.rules.iter_mut().filter(|(_, rule)| rule.matches(facts)) {
                 faults.push(rule.fault.clone());
@@ -262,7 +252,7 @@ impl Faults {
     }
 }
 
-/// Holds requests back until it is opened; clones are the same gate.
+/// Holds requests until it is opened. Clones are the same gate.
 #[derive(Debug, Clone)]
 pub struct Gate {
     state: watch::Sender<GateState>,
@@ -281,7 +271,6 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// A closed gate.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -289,12 +278,12 @@ impl Gate {
         }
     }
 
-    /// Lets all requests through, now and later.
+    /// Lets all current and later requests through.
     pub fn open(&self) {
         self.state.send_modify(|state| state.is_open = true);
     }
 
-    /// Waits until `count` requests have come to the gate.
+    /// Waits until `count` requests have reached the gate.
     ///
     /// # Errors
     /// [`Error::Deadline`] after [`WAIT_DEADLINE`].
@@ -307,8 +296,8 @@ impl Gate {
         }
     }
 
-    /// Waits at the gate; false if it stayed closed.
-    pub(crate) async fn pass(&self) -> bool {
+    /// Returns false if the gate stayed closed.
+    pub(crate) async fn wait_until_open(&self) -> bool {
         self.state.send_modify(|state| state.arrived += 1);
         let mut state = self.state.subscribe();
         let opened = state.wait_for(|state| state.is_open);

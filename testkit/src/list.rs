@@ -1,5 +1,5 @@
-//! Lists: which state is read (resource version, continue token), the pages, and the body. Which objects belong to it
-//! is [`crate::selection`]'s, in which form [`crate::form`]'s.
+//! Lists: the state to read (resource version, continue token), pages, and the body. [`crate::selection`] selects the objects,
+//! [`crate::form`] encodes them.
 
 use std::sync::Arc;
 
@@ -17,33 +17,32 @@ use crate::resource::Resource;
 use crate::selection::Selection;
 use crate::store::{Compacted, Listing, Store};
 
-/// A list is sent in chunks of about this size, so that a large one is not copied whole.
+/// Approximate size of the chunks of a list, so that a large one is not copied as a whole.
 const CHUNK: usize = 64 * 1024;
 
-/// How `resourceVersion` is meant (`resourceVersionMatch`).
+/// `resourceVersionMatch`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum VersionMatch {
-    /// Not given.
     Unset,
-    /// At least this version.
+    /// `NotOlderThan`
     NotOlderThan,
-    /// This version.
+    /// `Exact`
     Exact,
 }
 
-/// The options of a list that are not selectors.
+/// The options of a list, without selectors.
 #[derive(Debug, Clone)]
 pub(crate) struct ListOptions {
     pub(crate) limit: usize,
-    token: Option<Token>,
+    token: Option<ContinueToken>,
     /// `None` if absent or empty.
     pub(crate) resource_version: Option<u64>,
     pub(crate) version_match: VersionMatch,
 }
 
-/// A continue token: the fields and the encoding of apiserver `pkg/storage/continue.go`.
+/// A continue token with the fields and the encoding of apiserver `pkg/storage/continue.go`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Token {
+struct ContinueToken {
     v: String,
     rv: u64,
     start: String,
@@ -51,7 +50,7 @@ struct Token {
 
 const TOKEN_VERSION: &str = "meta.k8s.io/v1";
 
-impl Token {
+impl ContinueToken {
     fn encode(resource_version: u64, last: &Key) -> String {
         let token = json!({ "v": TOKEN_VERSION, "rv": resource_version, "start": format!("{}/{}\0", last.namespace, last.name) });
         URL_SAFE_NO_PAD.encode(token.to_string())
@@ -62,20 +61,20 @@ impl Token {
         (token.v == TOKEN_VERSION).then_some(token)
     }
 
-    /// The last key of the page before.
-    fn after(&self) -> Option<Key> {
+    /// The last key of the previous page.
+    fn last_key(&self) -> Option<Key> {
         let (namespace, name) = self.start.strip_suffix('\0')?.split_once('/')?;
         Some(Key::new(namespace, name))
     }
 }
 
-/// A flag as apimachinery reads one: present is true, unless it says `0` or `false`.
-pub(crate) fn flag(value: Option<&str>) -> bool {
+/// A boolean as apimachinery reads it: present means true, unless the value is `0` or `false`.
+pub(crate) fn parse_flag(value: Option<&str>) -> bool {
     value.is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
 }
 
-/// A whole number of the query; absent or empty is `None`.
-pub(crate) fn number(query: &Query<'_>, key: &str) -> Result<Option<u64>, Refusal> {
+/// An unsigned number from the query; `None` if absent or empty.
+pub(crate) fn parse_number(query: &Query<'_>, key: &str) -> Result<Option<u64>, Refusal> {
     match query.get(key).as_deref() {
         None | Some("") => Ok(None),
         Some(text) => text
@@ -85,8 +84,7 @@ pub(crate) fn number(query: &Query<'_>, key: &str) -> Result<Option<u64>, Refusa
     }
 }
 
-/// `resourceVersionMatch` of a list or a watch.
-pub(crate) fn version_match(query: &Query<'_>) -> Result<VersionMatch, Refusal> {
+pub(crate) fn parse_version_match(query: &Query<'_>) -> Result<VersionMatch, Refusal> {
     match query.get("resourceVersionMatch").as_deref() {
         None | Some("") => Ok(VersionMatch::Unset),
         Some("NotOlderThan") => Ok(VersionMatch::NotOlderThan),
@@ -98,14 +96,16 @@ pub(crate) fn version_match(query: &Query<'_>) -> Result<VersionMatch, Refusal> 
 }
 
 impl ListOptions {
-    /// Reads and checks them as apimachinery `pkg/apis/meta/internalversion/validation` does.
-    pub(crate) fn read(query: &Query<'_>) -> Result<Self, Refusal> {
-        let limit = number(query, "limit")?.unwrap_or(0);
-        let resource_version = number(query, "resourceVersion")?;
-        let version_match = version_match(query)?;
+    /// Reads and validates the options like apimachinery `pkg/apis/meta/internalversion/validation`.
+    pub(crate) fn from_query(query: &Query<'_>) -> Result<Self, Refusal> {
+        let limit = parse_number(query, "limit")?.unwrap_or(0);
+        let resource_version = parse_number(query, "resourceVersion")?;
+        let version_match = parse_version_match(query)?;
         let token = match query.get("continue").as_deref() {
             None | Some("") => None,
-            Some(text) => Some(Token::decode(text).ok_or_else(|| Refusal::bad_request("continue key is not valid"))?),
+            Some(text) => {
+                Some(ContinueToken::decode(text).ok_or_else(|| Refusal::bad_request("continue key is not valid"))?)
+            }
         };
         let forbidden = |problem: &str| {
             Err(Refusal::bad_request(format!(
@@ -143,8 +143,8 @@ impl ListOptions {
         })
     }
 
-    /// The state that the list is read from.
-    fn state(&self, store: &Store, collection: &str, namespace: &str) -> Result<Listing, Refusal> {
+    /// The state from which the list is read.
+    fn read_state(&self, store: &Store, collection: &str, namespace: &str) -> Result<Listing, Refusal> {
         let too_old = |compacted: Compacted, asked: u64| {
             Refusal::expired(format!(
                 "The resourceVersion for the provided list is too old: {asked} ({})",
@@ -166,7 +166,7 @@ impl ListOptions {
         }
         match (self.resource_version, self.version_match) {
             (Some(asked), _) if asked > current => Err(Refusal::resource_version_too_large(asked, current)),
-            // Upstream's legacy rule: with a limit, a version without a match means exactly that one.
+            // Upstream's legacy rule: with a limit, a version without a match means `Exact`.
             (Some(asked), VersionMatch::Exact) => store
                 .list_at(collection, namespace, asked)
                 .map_err(|c| too_old(c, asked)),
@@ -182,7 +182,7 @@ impl ListOptions {
 /// One page, ready to be sent.
 #[derive(Debug)]
 pub(crate) struct Page {
-    /// All of it, in an encoding that is not written item by item; the rest is of no use then.
+    /// The complete body, in an encoding that can't be written item by item; the other fields are then unused.
     whole: Option<Bytes>,
     head: Bytes,
     objects: std::vec::IntoIter<Arc<Object>>,
@@ -191,37 +191,38 @@ pub(crate) struct Page {
     is_done: bool,
 }
 
-/// Reads one page.
-pub(crate) fn list(
+pub(crate) fn read_page(
     store: &Store,
     resource: &Resource,
     selection: &Selection,
     options: &ListOptions,
     form: Form,
 ) -> Result<Page, Refusal> {
-    let (metadata, objects) = select(store, resource, selection, options)?;
+    let (metadata, objects) = select_page(store, resource, selection, options)?;
     Page::new(resource, &metadata, objects, form)
 }
 
-/// The objects of one page and the metadata of their list.
-pub(crate) fn select(
+/// The objects of one page, and the metadata of the list.
+pub(crate) fn select_page(
     store: &Store,
     resource: &Resource,
     selection: &Selection,
     options: &ListOptions,
 ) -> Result<(Value, Vec<Arc<Object>>), Refusal> {
-    let state = options.state(store, &resource.qualified_name(), &selection.namespace)?;
+    let state = options.read_state(store, &resource.qualified_name(), &selection.namespace)?;
     let version = state.resource_version;
     let mut objects = state.objects;
-    if let Some(after) = options.token.as_ref().map(Token::after) {
+    if let Some(after) = options.token.as_ref().map(ContinueToken::last_key) {
         let after = after.ok_or_else(|| Refusal::bad_request("continue key is not valid"))?;
-        objects.retain(|object| Key::of(&object.value) > after);
+        objects.retain(|object| Key::of_object(&object.value) > after);
     }
-    objects.retain(|object| selection.takes(&object.value));
+    objects.retain(|object| selection.contains_object(&object.value));
     let mut metadata = Map::from_iter([("resourceVersion".to_owned(), version.to_string().into())]);
     if options.limit > 0 && objects.len() > options.limit {
         let remaining = objects.split_off(options.limit);
-        let token = objects.last().map(|last| Token::encode(version, &Key::of(&last.value)));
+        let token = objects
+            .last()
+            .map(|last| ContinueToken::encode(version, &Key::of_object(&last.value)));
         metadata.insert("continue".into(), token.unwrap_or_default().into());
         if !selection.has_selectors() {
             metadata.insert("remainingItemCount".into(), remaining.len().into());
@@ -248,7 +249,7 @@ impl Page {
     }
 }
 
-/// The body in chunks.
+/// Yields the body in chunks.
 impl Iterator for Page {
     type Item = Bytes;
 

@@ -1,20 +1,18 @@
-//! Who owns which field: `metadata.managedFields`, read, kept up to date and written. Deciding an apply is
-//! [`crate::apply`]'s business.
+//! Field ownership: reads, updates and writes `metadata.managedFields`. [`crate::apply`] decides applies.
 //!
-//! Coarser than upstream, as for a custom resource without list annotations: a list is one field, owned whole. Two
-//! exceptions, because controllers share them: `metadata.finalizers` is a set, `metadata.ownerReferences` is keyed by
-//! `uid`.
+//! Coarser than upstream, as for a custom resource without list annotations: a list is one field, owned as a whole. There are two
+//! exceptions, because controllers share them: `metadata.finalizers` is a set, and `metadata.ownerReferences` is keyed by `uid`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use crate::object::{metadata, set};
+use crate::object::{metadata, set_metadata};
 
 /// A field: the keys of `fieldsV1` from the root (`f:spec`, `f:replicas`), each with its prefix.
 pub(crate) type Path = Vec<String>;
 
-/// The fields that nobody owns: identity and what the server sets.
+/// Fields without an owner: identity, and what the server sets.
 const UNOWNED_METADATA: &[&str] = &[
     "name",
     "generateName",
@@ -32,9 +30,7 @@ const UNOWNED_METADATA: &[&str] = &[
 /// `managedFields[].operation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// Server-side apply.
     Apply,
-    /// Any other write.
     Update,
 }
 
@@ -47,9 +43,8 @@ impl Operation {
     }
 }
 
-/// Who writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Manager {
+pub(crate) struct FieldManager {
     pub(crate) name: String,
     pub(crate) operation: Operation,
     pub(crate) api_version: String,
@@ -57,16 +52,15 @@ pub(crate) struct Manager {
     pub(crate) subresource: String,
 }
 
-/// One manager's fields.
 #[derive(Debug, Clone)]
 pub(crate) struct Ownership {
-    pub(crate) manager: Manager,
+    pub(crate) manager: FieldManager,
     pub(crate) time: String,
     pub(crate) fields: BTreeSet<Path>,
 }
 
-/// The leaves of an object with their values; see the file's head for what is a leaf.
-pub(crate) fn leaves(object: &Value) -> BTreeMap<Path, &Value> {
+/// The leaves of an object with their values. The module documentation defines leaves.
+pub(crate) fn leaf_fields(object: &Value) -> BTreeMap<Path, &Value> {
     let mut found = BTreeMap::new();
     for (field, value) in object.as_object().into_iter().flatten() {
         match field.as_str() {
@@ -77,7 +71,7 @@ pub(crate) fn leaves(object: &Value) -> BTreeMap<Path, &Value> {
                     collect_metadata(field, value, &mut found);
                 }
             }
-            _ => collect(&mut vec![format!("f:{field}")], value, &mut found),
+            _ => collect_leaves(&mut vec![format!("f:{field}")], value, &mut found),
         }
     }
     found
@@ -86,7 +80,7 @@ pub(crate) fn leaves(object: &Value) -> BTreeMap<Path, &Value> {
 fn collect_metadata<'a>(field: &str, value: &'a Value, found: &mut BTreeMap<Path, &'a Value>) {
     let mut path = vec!["f:metadata".to_owned(), format!("f:{field}")];
     let Some(items) = value.as_array().filter(|_| element_key(field, &Value::Null).is_some()) else {
-        return collect(&mut path, value, found);
+        return collect_leaves(&mut path, value, found);
     };
     for item in items {
         if let Some(key) = element_key(field, item) {
@@ -95,7 +89,7 @@ fn collect_metadata<'a>(field: &str, value: &'a Value, found: &mut BTreeMap<Path
     }
 }
 
-/// The `fieldsV1` key of an element of the two metadata lists that are not owned whole; `None` for other lists.
+/// The `fieldsV1` key of an element of the two metadata lists that are owned by element; `None` for other lists.
 pub(crate) fn element_key(list: &str, item: &Value) -> Option<String> {
     match list {
         "finalizers" => Some(format!("v:{item}")),
@@ -104,12 +98,12 @@ pub(crate) fn element_key(list: &str, item: &Value) -> Option<String> {
     }
 }
 
-fn collect<'a>(path: &mut Path, value: &'a Value, found: &mut BTreeMap<Path, &'a Value>) {
+fn collect_leaves<'a>(path: &mut Path, value: &'a Value, found: &mut BTreeMap<Path, &'a Value>) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (field, value) in fields {
                 path.push(format!("f:{field}"));
-                collect(path, value, found);
+                collect_leaves(path, value, found);
                 path.pop();
             }
         }
@@ -119,8 +113,8 @@ fn collect<'a>(path: &mut Path, value: &'a Value, found: &mut BTreeMap<Path, &'a
     }
 }
 
-/// Reads `metadata.managedFields`; entries that are not in the form the server writes are left out.
-pub(crate) fn read(object: &Value) -> Vec<Ownership> {
+/// Reads `metadata.managedFields`. Skips entries that are not in the form that the server writes.
+pub(crate) fn read_owners(object: &Value) -> Vec<Ownership> {
     let entries = metadata(object)
         .and_then(|m| m.get("managedFields"))
         .and_then(Value::as_array);
@@ -134,14 +128,14 @@ fn read_entry(entry: &Value) -> Option<Ownership> {
         "Update" => Operation::Update,
         _ => return None,
     };
-    let manager = Manager {
+    let manager = FieldManager {
         name: text("manager"),
         operation,
         api_version: text("apiVersion"),
         subresource: text("subresource"),
     };
     let mut fields = BTreeSet::new();
-    paths(&mut Vec::new(), entry.get("fieldsV1")?.as_object()?, &mut fields);
+    collect_paths(&mut Vec::new(), entry.get("fieldsV1")?.as_object()?, &mut fields);
     Some(Ownership {
         manager,
         time: text("time"),
@@ -149,27 +143,27 @@ fn read_entry(entry: &Value) -> Option<Ownership> {
     })
 }
 
-fn paths(prefix: &mut Path, tree: &Map<String, Value>, found: &mut BTreeSet<Path>) {
+fn collect_paths(prefix: &mut Path, tree: &Map<String, Value>, found: &mut BTreeSet<Path>) {
     if tree.is_empty() && !prefix.is_empty() {
         found.insert(prefix.clone());
     }
     for (key, below) in tree {
         if let Some(below) = below.as_object() {
             prefix.push(key.clone());
-            paths(prefix, below, found);
+            collect_paths(prefix, below, found);
             prefix.pop();
         }
     }
 }
 
-/// Writes `metadata.managedFields`; a manager without fields is dropped.
-pub(crate) fn write(object: &mut Value, owners: &[Ownership]) {
+/// Writes `metadata.managedFields`. Drops managers without fields.
+pub(crate) fn write_owners(object: &mut Value, owners: &[Ownership]) {
     let entries: Vec<_> = owners
         .iter()
         .filter(|o| !o.fields.is_empty())
         .map(write_entry)
         .collect();
-    set(
+    set_metadata(
         object,
         "managedFields",
         if entries.is_empty() {
@@ -204,11 +198,11 @@ fn write_entry(owner: &Ownership) -> Value {
     entry
 }
 
-/// After a write that is no apply: who changed a field owns it, alone; a field that is gone has no owner.
-pub(crate) fn record_update(old: Option<&Value>, new: &mut Value, manager: &Manager, time: &str) {
-    let mut owners = old.map(read).unwrap_or_default();
-    let before = old.map(leaves).unwrap_or_default();
-    let after = leaves(new);
+/// Records a write other than an apply: the writer becomes the only owner of changed fields; removed fields lose their owners.
+pub(crate) fn record_update(old: Option<&Value>, new: &mut Value, manager: &FieldManager, time: &str) {
+    let mut owners = old.map(read_owners).unwrap_or_default();
+    let before = old.map(leaf_fields).unwrap_or_default();
+    let after = leaf_fields(new);
     let changed = |path: &Path| before.get(path) != after.get(path);
     for owner in &mut owners {
         owner.fields.retain(|path| after.contains_key(path) && !changed(path));
@@ -227,5 +221,5 @@ pub(crate) fn record_update(old: Option<&Value>, new: &mut Value, manager: &Mana
             }),
         }
     }
-    write(new, &owners);
+    write_owners(new, &owners);
 }

@@ -1,5 +1,4 @@
-//! One stored object and the parts of its metadata that the server reads and writes. What a write may change is
-//! [`crate::write`]'s business.
+//! One stored object, and accessors for the metadata that the server uses. [`crate::write`] decides what a write may change.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +6,7 @@ use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-/// An object at one resource version, with its JSON kept: a list or a watch copies bytes, it doesn't serialise.
+/// An object at one resource version, with its JSON cached: lists and watches copy bytes instead of serializing.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) value: Value,
@@ -16,18 +15,18 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Stamps `resource_version` on `value`.
+    /// Sets `resource_version` in `value`.
     pub(crate) fn new(mut value: Value, resource_version: u64) -> Self {
-        set(
+        set_metadata(
             &mut value,
             "resourceVersion",
             Value::String(resource_version.to_string()),
         );
-        Self::unstamped(value, resource_version)
+        Self::without_version(value, resource_version)
     }
 
-    /// As `new`, leaving `metadata.resourceVersion` as it is: the answer to a dry run.
-    pub(crate) fn unstamped(value: Value, resource_version: u64) -> Self {
+    /// Like `new`, but leaves `metadata.resourceVersion` unchanged: for the answer to a dry run.
+    pub(crate) fn without_version(value: Value, resource_version: u64) -> Self {
         let encoded = Bytes::from(value.to_string());
         Self {
             value,
@@ -37,7 +36,7 @@ impl Object {
     }
 }
 
-/// Where an object lives in its collection. Cluster-scoped: the namespace is empty.
+/// The key of an object in its collection. The namespace is empty for cluster-scoped objects.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) namespace: String,
@@ -52,25 +51,23 @@ impl Key {
         }
     }
 
-    pub(crate) fn of(object: &Value) -> Self {
-        Self::new(text(object, "namespace"), text(object, "name"))
+    pub(crate) fn of_object(object: &Value) -> Self {
+        Self::new(metadata_text(object, "namespace"), metadata_text(object, "name"))
     }
 }
 
-/// `metadata` of an object, if it has one.
 pub(crate) fn metadata(value: &Value) -> Option<&Map<String, Value>> {
     value.get("metadata")?.as_object()
 }
 
 /// A string of the metadata; empty if absent.
-pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+pub(crate) fn metadata_text<'a>(value: &'a Value, field: &str) -> &'a str {
     metadata(value)
         .and_then(|m| m.get(field))
         .and_then(Value::as_str)
         .unwrap_or_default()
 }
 
-/// The finalizers of an object.
 pub(crate) fn finalizers(value: &Value) -> Vec<&str> {
     let finalizers = metadata(value)
         .and_then(|m| m.get("finalizers"))
@@ -78,12 +75,12 @@ pub(crate) fn finalizers(value: &Value) -> Vec<&str> {
     finalizers.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// Whether a delete is waiting for finalizers.
+/// Whether a deletion waits for finalizers.
 pub(crate) fn is_deleting(value: &Value) -> bool {
-    !text(value, "deletionTimestamp").is_empty()
+    !metadata_text(value, "deletionTimestamp").is_empty()
 }
 
-/// `metadata.generation`; zero if the kind keeps none.
+/// `metadata.generation`; zero if the kind has none.
 pub(crate) fn generation(value: &Value) -> i64 {
     metadata(value)
         .and_then(|m| m.get("generation"))
@@ -91,8 +88,8 @@ pub(crate) fn generation(value: &Value) -> i64 {
         .unwrap_or_default()
 }
 
-/// Sets a field of the metadata, making the metadata if there is none. `Null` removes the field.
-pub(crate) fn set(value: &mut Value, field: &str, to: Value) {
+/// Sets a field of the metadata, creating the metadata if needed. `Null` removes the field.
+pub(crate) fn set_metadata(value: &mut Value, field: &str, to: Value) {
     let Some(object) = value.as_object_mut() else { return };
     let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
     let Some(metadata) = metadata.as_object_mut() else {
@@ -105,18 +102,18 @@ pub(crate) fn set(value: &mut Value, field: &str, to: Value) {
     }
 }
 
-/// Copies a field of the metadata from one object to another; absent there, it is removed here.
-pub(crate) fn carry(from: &Value, to: &mut Value, field: &str) {
+/// Copies a field of the metadata from one object to another, or removes it if it is absent in `from`.
+pub(crate) fn copy_metadata(from: &Value, to: &mut Value, field: &str) {
     let kept = metadata(from)
         .and_then(|m| m.get(field))
         .cloned()
         .unwrap_or(Value::Null);
-    set(to, field, kept);
+    set_metadata(to, field, kept);
 }
 
-/// Random bytes. The operating system's generator failing is no reason to fail a test server: zeros then collide, and
-/// the collision is reported as `AlreadyExists`.
-fn random<const N: usize>() -> [u8; N] {
+/// Random bytes. A test server does not fail when the operating system's generator does: it returns zeros, and a collision is reported
+/// as `AlreadyExists`.
+fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     if SystemRandom::new().fill(&mut bytes).is_err() {
         tracing::warn!("no random numbers from the operating system");
@@ -126,7 +123,7 @@ fn random<const N: usize>() -> [u8; N] {
 
 /// A new UID: a version 4 UUID.
 pub(crate) fn new_uid() -> String {
-    let mut bits = u128::from_be_bytes(random());
+    let mut bits = u128::from_be_bytes(random_bytes());
     bits = bits & !(0xf << 76) | (0x4 << 76);
     bits = bits & !(0x3 << 62) | (0x2 << 62);
     let (a, b, c) = (bits >> 96, (bits >> 80) & 0xffff, (bits >> 64) & 0xffff);
@@ -134,13 +131,13 @@ pub(crate) fn new_uid() -> String {
     format!("{a:08x}-{b:04x}-{c:04x}-{d:04x}-{e:012x}")
 }
 
-/// `prefix` and five random letters, as apiserver `pkg/storage/names` makes them.
+/// `prefix` and five random characters, like apiserver `pkg/storage/names`.
 pub(crate) fn generated_name(prefix: &str) -> String {
-    // No vowels, so that no word comes out; 27 letters, upstream's alphabet.
+    // Upstream's alphabet of 27 characters, without vowels, so that it never spells words.
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     const LONGEST_PREFIX: usize = 63 - 5;
     let mut name: String = prefix.chars().take(LONGEST_PREFIX).collect();
-    for byte in random::<5>() {
+    for byte in random_bytes::<5>() {
         name.extend(
             ALPHABET
                 .get(usize::from(byte) % ALPHABET.len())
@@ -150,17 +147,17 @@ pub(crate) fn generated_name(prefix: &str) -> String {
     name
 }
 
-/// The time now as `metav1.Time` prints it: RFC 3339, whole seconds, UTC.
-pub(crate) fn now() -> String {
+/// The current time as `metav1.Time` prints it: RFC 3339, whole seconds, UTC.
+pub(crate) fn now_rfc3339() -> String {
     let seconds = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
-    timestamp(seconds)
+    format_timestamp(seconds)
 }
 
-/// Days to a civil date: the algorithm of <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>, for
-/// times after 1970 only.
-fn timestamp(seconds: u64) -> String {
+/// Converts days to a civil date by <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>, for times after 1970
+/// only.
+fn format_timestamp(seconds: u64) -> String {
     let days = seconds / 86_400 + 719_468;
     let era = days / 146_097;
     let day_of_era = days % 146_097;
@@ -207,7 +204,7 @@ mod tests {
             (1_709_251_199, "2024-02-29T23:59:59Z"),
             (4_102_444_800, "2100-01-01T00:00:00Z"),
         ] {
-            assert_eq!(timestamp(seconds), text);
+            assert_eq!(format_timestamp(seconds), text);
             assert_eq!(seconds_since_epoch(text), Some(seconds));
         }
         assert_eq!(seconds_since_epoch("yesterday"), None);

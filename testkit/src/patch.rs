@@ -1,28 +1,26 @@
-//! The patch formats: which one a body is, and what it makes of an object. Server-side apply is [`crate::apply`]'s.
+//! The patch formats: parses a body, and applies it to an object. [`crate::apply`] does server-side apply.
 
 use serde_json::Value;
 
 use crate::refusal::Refusal;
 
-/// What the server takes, for the 415 that names it.
+/// Accepted media types, for the 415 that names them.
 const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml, \
                         application/strategic-merge-patch+json (maps only)";
 
-/// A decoded patch.
 #[derive(Debug)]
 pub(crate) enum Patch {
-    /// RFC 6902.
+    /// JSON patch, RFC 6902.
     Json(json_patch::Patch),
-    /// RFC 7396.
+    /// Merge patch, RFC 7396.
     Merge(Value),
-    /// Server-side apply.
     Apply(Value),
 }
 
 impl Patch {
-    /// Reads a patch. `content_type` may carry parameters.
+    /// Parses a patch. `content_type` may have parameters.
     ///
-    /// A strategic merge patch is taken where it means what a merge patch means: it holds no directive (`$patch`,
+    /// A strategic merge patch is accepted if it means the same as a merge patch: it has no directive (`$patch`,
     /// `$setElementOrder/..`) and no list. Merging lists by key needs the kind's schema, which the server lacks: 415.
     pub(crate) fn parse(content_type: &str, body: &[u8]) -> Result<Self, Refusal> {
         let media_type = content_type.split(';').next().unwrap_or_default().trim();
@@ -32,9 +30,9 @@ impl Patch {
             "application/json-patch+json" => serde_json::from_slice(body)
                 .map(Self::Json)
                 .map_err(|error| undecodable(&error)),
-            "application/merge-patch+json" => object(body).map(Self::Merge),
+            "application/merge-patch+json" => parse_object(body).map(Self::Merge),
             "application/strategic-merge-patch+json" => {
-                let patch = object(body)?;
+                let patch = parse_object(body)?;
                 if !is_plain_merge(&patch) {
                     let problem = "a strategic merge patch with lists or directives needs a schema, which the testkit \
                                    API server does not have; send a merge patch, JSON patch or server-side apply";
@@ -44,7 +42,7 @@ impl Patch {
             }
             "application/apply-patch+yaml" => {
                 let text = std::str::from_utf8(body).map_err(|error| undecodable(&error))?;
-                // JSON first: it is what clients send, and numbers keep their exact form.
+                // JSON first: clients send it, and numbers keep their exact form.
                 let config = match serde_json::from_str(text) {
                     Ok(config) => config,
                     Err(_) => serde_saphyr::from_str(text).map_err(|error| undecodable(&error))?,
@@ -58,7 +56,7 @@ impl Patch {
         }
     }
 
-    /// The object after the patch; `Apply` is not for this function and changes nothing.
+    /// Returns the patched object. `Apply` is handled elsewhere and changes nothing here.
     pub(crate) fn apply_to(&self, object: &Value) -> Result<Value, Refusal> {
         let mut patched = object.clone();
         match self {
@@ -77,7 +75,7 @@ impl Patch {
     }
 }
 
-fn object(body: &[u8]) -> Result<Value, Refusal> {
+fn parse_object(body: &[u8]) -> Result<Value, Refusal> {
     match serde_json::from_slice(body) {
         Ok(value @ Value::Object(_)) => Ok(value),
         Ok(_) => Err(Refusal::bad_request("error decoding patch: a JSON object is required")),
@@ -100,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_strategic_merge_patch_is_taken_only_where_it_equals_a_merge_patch() {
+    fn strategic_merge_patch_is_accepted_only_when_it_equals_merge_patch() {
         let parse = |body: &str| Patch::parse("application/strategic-merge-patch+json", body.as_bytes());
         assert!(matches!(parse(r#"{"data":{"a":"1","b":null}}"#), Ok(Patch::Merge(_))));
         for refused in [
@@ -113,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn an_apply_body_may_be_yaml() {
+    fn apply_body_may_be_yaml() {
         let patch = Patch::parse("application/apply-patch+yaml", b"kind: ConfigMap\ndata:\n  a: '1'\n");
         assert!(matches!(patch, Ok(Patch::Apply(config)) if config["data"]["a"] == "1"));
     }
 
     #[test]
-    fn other_media_types_are_refused_with_415() {
+    fn other_media_types_are_rejected_with_415() {
         for media_type in ["application/json", "application/apply-patch+cbor", ""] {
             assert_eq!(
                 Patch::parse(media_type, b"{}").expect_err(media_type).0.code,

@@ -1,5 +1,5 @@
-//! Objects in protobuf, byte for byte as upstream's generated marshallers write them. The store holds JSON; a body is
-//! translated on its way in and out, by a schema of the kinds that `tests/golden` writes from upstream's types.
+//! Objects in protobuf, byte for byte as upstream's generated marshallers write them. The store holds JSON, so bodies are translated, by
+//! a schema of the kinds that `tests/golden` generates from upstream's types.
 
 mod decode;
 mod encode;
@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 
 use schema::schema;
 
-/// The media type of an object; that of a watch says `;stream=watch` besides.
+/// Media type of an object; that of a watch has `;stream=watch` appended.
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
 /// Why an object can't be read or written, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProtobufError {
-    /// Names of fields and numbers of items; empty for the object as a whole.
+    /// Field names and item numbers; empty for the whole object.
     path: String,
     problem: String,
 }
@@ -31,7 +31,7 @@ impl ProtobufError {
         }
     }
 
-    fn within(mut self, field: &str) -> Self {
+    fn in_field(mut self, field: &str) -> Self {
         let dot = if self.path.is_empty() || self.path.starts_with('[') {
             ""
         } else {
@@ -53,15 +53,15 @@ impl fmt::Display for ProtobufError {
 }
 
 /// Whether the kind has a protobuf encoding here.
-pub(crate) fn serves(api_version: &str, kind: &str) -> bool {
+pub(crate) fn has_kind(api_version: &str, kind: &str) -> bool {
     schema().message_of(api_version, kind).is_some()
 }
 
-/// Writes an object, or a list, with its envelope. Fields that upstream's type does not have are left out.
+/// Encodes an object or a list with its envelope. Skips fields that upstream's type does not have.
 ///
 /// # Errors
-/// When its kind is none that is served, or a field holds what upstream's type could not.
-pub(crate) fn encode(object: &Value) -> Result<Vec<u8>, ProtobufError> {
+/// If its kind is unknown, or if a field has a value of the wrong type.
+pub(crate) fn encode_object(object: &Value) -> Result<Vec<u8>, ProtobufError> {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     let message = message_of(api_version, kind)?;
@@ -71,43 +71,43 @@ pub(crate) fn encode(object: &Value) -> Result<Vec<u8>, ProtobufError> {
     Ok(envelope(
         api_version,
         kind,
-        &encode::message(schema(), message, fields)?,
+        &encode::encode_message(schema(), message, fields)?,
     ))
 }
 
-/// Reads an object. One that does not say what it is, is what the path names.
+/// Decodes an object. If it has no type, it is of the kind that the path names.
 ///
 /// # Errors
-/// When it is no protobuf, or of a kind that is not served.
-pub(crate) fn decode(body: &[u8], api_version: &str, kind: &str) -> Result<Value, ProtobufError> {
-    let envelope = Envelope::open(body)?;
+/// If it is no protobuf, or of an unknown kind.
+pub(crate) fn decode_object(body: &[u8], api_version: &str, kind: &str) -> Result<Value, ProtobufError> {
+    let envelope = Envelope::parse_envelope(body)?;
     let stated = |stated: String, default: &str| if stated.is_empty() { default.to_owned() } else { stated };
     let api_version = stated(envelope.api_version, api_version);
     let kind = stated(envelope.kind, kind);
-    let mut object = decode::message(schema(), message_of(&api_version, &kind)?, envelope.object)?;
+    let mut object = decode::decode_message(schema(), message_of(&api_version, &kind)?, envelope.object)?;
     object.insert("apiVersion".into(), api_version.into());
     object.insert("kind".into(), kind.into());
     Ok(Value::Object(object))
 }
 
-/// Reads `DeleteOptions`, which every group has in its own version.
+/// Decodes `DeleteOptions`, which every group has in its own version.
 ///
 /// # Errors
-/// When it is no protobuf, or something else.
+/// If it is no protobuf, or another kind.
 pub(crate) fn decode_delete_options(body: &[u8]) -> Result<Value, ProtobufError> {
     const KIND: &str = "DeleteOptions";
-    let envelope = Envelope::open(body)?;
+    let envelope = Envelope::parse_envelope(body)?;
     if !matches!(envelope.kind.as_str(), "" | KIND) {
         return Err(ProtobufError::new(format!("it is a {}, not {KIND}", envelope.kind)));
     }
-    decode::message(schema(), message_of("v1", KIND)?, envelope.object).map(Value::Object)
+    decode::decode_message(schema(), message_of("v1", KIND)?, envelope.object).map(Value::Object)
 }
 
-/// An event of a watch behind its length, around an object that [`encode`] wrote.
+/// Encodes a watch event with its length prefix, around an object that [`encode_object`] wrote.
 pub(crate) fn watch_event(kind: &str, object: &[u8]) -> Vec<u8> {
     let raw = Message::new().bytes(1, object);
     let event = Message::new().string(1, kind).message(2, &raw).finish();
-    // Objects are far below 4 GiB: bodies are bounded.
+    // Objects are far below 4 GiB, because bodies are bounded.
     let length = u32::try_from(event.len()).unwrap_or(u32::MAX);
     [&length.to_be_bytes(), event.as_slice()].concat()
 }
@@ -117,7 +117,7 @@ fn message_of(api_version: &str, kind: &str) -> Result<&'static str, ProtobufErr
     schema().message_of(api_version, kind).ok_or_else(unknown)
 }
 
-/// `runtime.Unknown`, in which every object travels.
+/// `runtime.Unknown`, the envelope of every object.
 struct Envelope<'a> {
     api_version: String,
     kind: String,
@@ -125,7 +125,7 @@ struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    fn open(body: &'a [u8]) -> Result<Self, ProtobufError> {
+    fn parse_envelope(body: &'a [u8]) -> Result<Self, ProtobufError> {
         let unknown = body
             .strip_prefix(MAGIC)
             .ok_or_else(|| ProtobufError::new("it does not begin with the four bytes `k8s\\0`"))?;
@@ -134,13 +134,13 @@ impl<'a> Envelope<'a> {
             kind: String::new(),
             object: &[],
         };
-        for field in parse(unknown)? {
+        for field in parse_fields(unknown)? {
             match (field.number, field.payload) {
                 (1, Some(type_meta)) => {
-                    for field in parse(type_meta)? {
+                    for field in parse_fields(type_meta)? {
                         match field.number {
-                            1 => envelope.api_version = decode::text(&field)?,
-                            2 => envelope.kind = decode::text(&field)?,
+                            1 => envelope.api_version = decode::read_text(&field)?,
+                            2 => envelope.kind = decode::read_text(&field)?,
                             _ => {}
                         }
                     }
@@ -153,8 +153,8 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// The fields of a message in the order in which they are written.
-fn parse(message: &[u8]) -> Result<Vec<Field<'_>>, ProtobufError> {
+/// The fields of a message in the order of the bytes.
+fn parse_fields(message: &[u8]) -> Result<Vec<Field<'_>>, ProtobufError> {
     fields(message)
         .map(|field| field.map_err(|error| ProtobufError::new(format!("{} at byte {}", error.problem, error.position))))
         .collect()

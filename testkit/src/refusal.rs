@@ -1,12 +1,12 @@
-//! What the server says no with: a `Status` of code, reason, message and details, worded as apimachinery
-//! `pkg/api/errors` words it, because clients and people compare with that. Encoding is ctrlmesh-wire's.
+//! The errors that clients get: a `Status` with code, reason, message and details, worded like apimachinery `pkg/api/errors`, because
+//! clients and people compare with that. ctrlmesh-wire encodes it.
 
 use ctrlmesh_wire::{Status, StatusCause, StatusDetails};
 use http::StatusCode;
 
 use crate::resource::Resource;
 
-/// A request that was not served, and the answer to it.
+/// The answer to a request that was not served.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal(pub(crate) Box<Status>);
 
@@ -25,7 +25,7 @@ impl Refusal {
         self
     }
 
-    fn about(self, resource: &Resource, name: &str) -> Self {
+    fn for_object(self, resource: &Resource, name: &str) -> Self {
         self.with_details(|details| {
             details.name = name.into();
             details.group.clone_from(&resource.group);
@@ -37,7 +37,7 @@ impl Refusal {
         self.with_details(|details| details.causes = causes)
     }
 
-    /// Asks the client to come again.
+    /// Asks the client to retry.
     pub(crate) fn retry_after(self, seconds: u32) -> Self {
         self.with_details(|details| details.retry_after_seconds = seconds)
     }
@@ -54,13 +54,12 @@ impl Refusal {
         Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
     }
 
-    /// No such object.
     pub(crate) fn not_found(resource: &Resource, name: &str) -> Self {
         let message = format!("{} \"{name}\" not found", resource.qualified_name());
-        Self::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).for_object(resource, name)
     }
 
-    /// No such path, kind or subresource.
+    /// Unknown path, kind or subresource.
     pub(crate) fn no_such_resource() -> Self {
         let message = "the server could not find the requested resource";
         Self::new(StatusCode::NOT_FOUND, "NotFound", message)
@@ -68,16 +67,16 @@ impl Refusal {
 
     pub(crate) fn already_exists(resource: &Resource, name: &str) -> Self {
         let message = format!("{} \"{name}\" already exists", resource.qualified_name());
-        Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name)
+        Self::new(StatusCode::CONFLICT, "AlreadyExists", message).for_object(resource, name)
     }
 
-    /// An optimistic-concurrency conflict, or a precondition that does not hold.
+    /// An optimistic-concurrency conflict, or a failed precondition.
     pub(crate) fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} \"{name}\": {why}",
             resource.qualified_name()
         );
-        Self::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
+        Self::new(StatusCode::CONFLICT, "Conflict", message).for_object(resource, name)
     }
 
     pub(crate) fn modified(resource: &Resource, name: &str) -> Self {
@@ -95,7 +94,7 @@ impl Refusal {
             fields.join("; ")
         );
         Self::new(StatusCode::CONFLICT, "Conflict", message)
-            .about(resource, name)
+            .for_object(resource, name)
             .caused_by(causes)
     }
 
@@ -111,17 +110,17 @@ impl Refusal {
             field: field.into(),
         };
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
-            .about(resource, name)
+            .for_object(resource, name)
             .with_details(|details| details.kind.clone_from(&resource.kind))
             .caused_by(vec![cause])
     }
 
-    /// A resource version or continue token older than the event log.
+    /// A resource version or continue token that is older than the event log.
     pub(crate) fn expired(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GONE, "Expired", message)
     }
 
-    /// A resource version that the store has not reached; apiserver `pkg/storage/errors.go`.
+    /// A resource version that the store has not reached yet; apiserver `pkg/storage/errors.go`.
     pub(crate) fn resource_version_too_large(asked: u64, current: u64) -> Self {
         let message = format!("Too large resource version: {asked}, current: {current}");
         let cause = StatusCause {
@@ -144,7 +143,7 @@ impl Refusal {
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
     }
 
-    /// A body that is not in one of the types that are accepted.
+    /// A body whose media type is not accepted.
     pub(crate) fn unsupported_media_type(media_type: &str, accepted: &str) -> Self {
         let message = format!("the body of the request was in an unknown format ({media_type}) - accepted: {accepted}");
         Self::unsupported(message)
@@ -159,7 +158,7 @@ impl Refusal {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
     }
 
-    /// What a real API server does and this one does not.
+    /// A feature of a real API server that is missing here.
     pub(crate) fn not_implemented(what: &str) -> Self {
         let message = format!("the testkit API server does not implement {what}");
         Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)

@@ -1,8 +1,8 @@
-//! An OCI registry over real TCP, in memory, that can be told to misbehave.
+//! An in-memory OCI registry over real TCP, with fault injection.
 //!
-//! It serves what the distribution specification calls pulling: `/v2/`, manifests and blobs by `GET` and `HEAD`, and the token
-//! endpoint that a `Bearer` challenge names. It has two ports, plaintext and TLS. What it holds is put in by the program that
-//! runs it: there is no pushing over HTTP, no listing, no deleting (404).
+//! It serves the pull part of the distribution specification: `/v2/`, manifests and blobs by `GET` and `HEAD`, and the token endpoint of a
+//! `Bearer` challenge. It has two ports, plaintext and TLS. The program that runs it stores the content: pushing, listing and deleting
+//! over HTTP are not supported (404).
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -39,20 +39,19 @@ use self::mishap::Plan;
 use crate::Error;
 use crate::tls::Identity;
 
-/// One request, as it came.
+/// One received request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// HTTP method.
     pub method: String,
     /// Path and query, undecoded.
     pub target: String,
-    /// `Host`.
+    /// `Host` header.
     pub host: String,
-    /// `Authorization`; empty: none.
+    /// `Authorization` header; empty if missing.
     pub authorization: String,
 }
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Debug)]
 struct Shared {
     content: Mutex<Content>,
@@ -79,13 +78,13 @@ struct Running {
 }
 
 impl Registry {
-    /// An empty registry on two ports of 127.0.0.1.
+    /// Starts an empty registry on two ports of 127.0.0.1.
     ///
     /// # Errors
-    /// A port or the certificate.
+    /// If a port can't be bound or the certificate can't be made.
     pub async fn start() -> Result<Self, Error> {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let (plain, tls) = (bind(any).await?, bind(any).await?);
+        let (plain, tls) = (bind_listener(any).await?, bind_listener(any).await?);
         let registry = Self {
             address: address_of(&plain)?,
             tls_address: address_of(&tls)?,
@@ -98,15 +97,15 @@ impl Registry {
             }),
             running: Mutex::default(),
         };
-        registry.run(plain, tls)?;
+        registry.spawn_listeners(plain, tls)?;
         Ok(registry)
     }
 
-    fn run(&self, plain: TcpListener, tls: TcpListener) -> Result<(), Error> {
+    fn spawn_listeners(&self, plain: TcpListener, tls: TcpListener) -> Result<(), Error> {
         let (ended, tasks) = (CancellationToken::new(), TaskTracker::new());
         let acceptor = TlsAcceptor::from(self.identity.server_config(&["http/1.1"])?);
         for (listener, acceptor) in [(plain, None), (tls, Some(acceptor))] {
-            tasks.spawn(serve::accept(
+            tasks.spawn(serve::accept_connections(
                 listener,
                 acceptor,
                 Arc::clone(&self.shared),
@@ -123,7 +122,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Goes down: ports are closed, connections cut, tasks awaited. What it holds stays.
+    /// Stops the registry: closes ports, cuts connections, waits for tasks. The content stays.
     pub async fn stop(&self) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(running) = running {
@@ -133,15 +132,18 @@ impl Registry {
         }
     }
 
-    /// Comes back on the same ports.
+    /// Starts again on the same ports.
     ///
     /// # Errors
-    /// [`Error::State`] if it is not down; [`Error::Listen`] if a port is taken.
+    /// [`Error::State`] if the registry is running; [`Error::Listen`] if a port is taken.
     pub async fn restart(&self) -> Result<(), Error> {
         if self.running.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
             return Err(Error::State("running: stop it first"));
         }
-        self.run(bind(self.address).await?, bind(self.tls_address).await?)
+        self.spawn_listeners(
+            bind_listener(self.address).await?,
+            bind_listener(self.tls_address).await?,
+        )
     }
 
     /// `127.0.0.1` and the plaintext port.
@@ -162,39 +164,39 @@ impl Registry {
         &self.identity.ca_pem
     }
 
-    /// Stores a blob. Answers with its digest.
+    /// Stores a blob. Returns its digest.
     pub fn put_blob(&self, repository: &str, bytes: &[u8]) -> String {
-        self.content().put_blob(repository, bytes)
+        self.lock_content().put_blob(repository, bytes)
     }
 
-    /// Stores a manifest under its digest and, unless it is empty, a tag, which moves. Answers with the digest.
+    /// Stores a manifest under its digest and, unless it is empty, a tag, which moves. Returns the digest.
     pub fn put_manifest(&self, repository: &str, tag: &str, manifest: &serde_json::Value) -> String {
-        self.content().put_manifest(repository, tag, manifest)
+        self.lock_content().put_manifest(repository, tag, manifest)
     }
 
-    /// Stores a WebAssembly component in the layout of CNCF TAG-Runtime, as `wkg oci push` does. Answers with the digest of the
-    /// manifest.
+    /// Stores a WebAssembly component in the layout of CNCF TAG-Runtime, like `wkg oci push`. Returns the digest of the manifest.
     pub fn put_component(&self, repository: &str, tag: &str, wasm: &[u8]) -> String {
-        self.content().put_component(repository, tag, wasm)
+        self.lock_content().put_component(repository, tag, wasm)
     }
 
-    /// Stores a signature over a [`payload`], where `cosign sign --key` does. `signature` is base64.
+    /// Stores a signature over a [`payload`] where `cosign sign --key` does. `signature` is base64.
     pub fn put_signature(&self, repository: &str, manifest: &str, payload: &[u8], signature: &str) {
-        self.content().put_signature(repository, manifest, payload, signature);
+        self.lock_content()
+            .put_signature(repository, manifest, payload, signature);
     }
 
-    /// Who may pull from now on.
+    /// Requires this login for pulls from now on.
     pub fn require(&self, login: Login) {
         *self.shared.login.lock().unwrap_or_else(PoisonError::into_inner) = login;
     }
 
-    /// Plans a mishap for every request of a kind, until [`Registry::behave`] or as often as [`Planned::times`] says. The first
-    /// that is planned comes first.
+    /// Plans a mishap for every request of a kind, until [`Registry::behave`] or for [`Planned::times`] requests. Earlier plans come
+    /// first.
     pub fn misbehave(&self, on: On, mishap: Mishap) -> Planned {
         self.shared.plan.add(on, mishap)
     }
 
-    /// Forgets all planned mishaps.
+    /// Removes all planned mishaps.
     pub fn behave(&self) {
         self.shared.plan.clear();
     }
@@ -209,7 +211,7 @@ impl Registry {
             .clone()
     }
 
-    /// How many requests so far had a target that starts so.
+    /// Number of requests so far whose target starts with `target`.
     #[must_use]
     pub fn count(&self, target: &str) -> usize {
         let requests = self.requests();
@@ -219,12 +221,12 @@ impl Registry {
             .count()
     }
 
-    fn content(&self) -> std::sync::MutexGuard<'_, Content> {
+    fn lock_content(&self) -> std::sync::MutexGuard<'_, Content> {
         self.shared.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+async fn bind_listener(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address)
         .await
         .map_err(|source| Error::Listen { address, source })

@@ -1,5 +1,4 @@
-//! What the server was asked: the last requests as they came, and counts of all. For tests to assert on; nothing in the
-//! server reads it.
+//! The request log: the last requests as received, and counts of all. For assertions in tests; the server does not read it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,25 +8,23 @@ use tokio::sync::watch;
 
 use crate::{Error, WAIT_DEADLINE};
 
-/// Requests kept unless the builder says otherwise; more than any test looks at.
+/// Requests kept by default; more than any test inspects.
 pub(crate) const DEFAULT_REQUEST_LOG: usize = 4_096;
 
-/// One request, as it came.
+/// One received request.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// HTTP method.
     pub method: Method,
     /// Path and query, undecoded.
     pub target: String,
-    /// Header fields.
     pub headers: HeaderMap,
     /// HTTP version of the connection.
     pub version: Version,
-    /// The API verb (`list`, `watch`, ..); empty for a request about no resource.
+    /// The API verb (`list`, `watch`, ..); empty for a request that names no resource.
     pub verb: &'static str,
 }
 
-/// The request log of a server; clones share it.
+/// The request log of a server. Clones share it.
 #[derive(Debug, Clone)]
 pub struct RequestLog {
     inner: Arc<Inner>,
@@ -57,12 +54,12 @@ impl RequestLog {
         Self { inner: Arc::new(inner) }
     }
 
-    fn with<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
+    fn with_state<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
         action(&mut self.inner.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn record(&self, parts: &request::Parts, verb: &'static str, resource: &str) {
-        self.with(|state| {
+    pub(crate) fn record_request(&self, parts: &request::Parts, verb: &'static str, resource: &str) {
+        self.with_state(|state| {
             let of_verb = state.counts.entry(verb).or_default();
             match of_verb.get_mut(resource) {
                 Some(count) => *count += 1,
@@ -91,40 +88,40 @@ impl RequestLog {
     /// The last requests, oldest first.
     #[must_use]
     pub fn all(&self) -> Vec<Seen> {
-        self.with(|state| state.recent.iter().cloned().collect())
+        self.with_state(|state| state.recent.iter().cloned().collect())
     }
 
-    /// How many requests of a verb came; `""` counts those about no resource.
+    /// Number of requests with this verb; `""` counts those that name no resource.
     #[must_use]
     pub fn count(&self, verb: &str) -> u64 {
-        self.with(|state| state.counts.get(verb).map_or(0, |of_verb| of_verb.values().sum()))
+        self.with_state(|state| state.counts.get(verb).map_or(0, |of_verb| of_verb.values().sum()))
     }
 
-    /// How many of them were about this resource or a subresource of it: its plural name, without the group.
+    /// Number of requests with this verb about this resource (plural name, without the group) or a subresource of it.
     #[must_use]
     pub fn count_of(&self, verb: &str, plural: &str) -> u64 {
         let of_verb = |state: &mut State| state.counts.get(verb)?.get(plural).copied();
-        self.with(of_verb).unwrap_or_default()
+        self.with_state(of_verb).unwrap_or_default()
     }
 
-    /// How many requests came.
+    /// Number of all requests.
     #[must_use]
     pub fn total(&self) -> u64 {
         *self.inner.total.borrow()
     }
 
-    /// Forgets requests and counts per verb; [`RequestLog::total`] goes on.
+    /// Clears requests and counts per verb, but not [`RequestLog::total`].
     pub fn clear(&self) {
-        self.with(|state| *state = State::default());
+        self.with_state(|state| *state = State::default());
     }
 
-    /// Waits until `condition` holds for the last requests, looking again at each new one.
+    /// Waits until `condition` holds for the last requests, checking after each new one.
     ///
     /// # Errors
     /// [`Error::Deadline`] after [`WAIT_DEADLINE`].
     pub async fn wait_until(&self, mut condition: impl FnMut(&[Seen]) -> bool) -> Result<(), Error> {
         let mut total = self.inner.total.subscribe();
-        let met = total.wait_for(|_| self.with(|state| condition(state.recent.make_contiguous())));
+        let met = total.wait_for(|_| self.with_state(|state| condition(state.recent.make_contiguous())));
         match tokio::time::timeout(WAIT_DEADLINE, met).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Error::Deadline { after: WAIT_DEADLINE }),
@@ -141,7 +138,7 @@ mod tests {
         let log = RequestLog::new(0);
         let (parts, ()) = http::Request::new(()).into_parts();
         for (verb, resource) in [("patch", "pods"), ("patch", "widgets"), ("patch", "pods"), ("", "")] {
-            log.record(&parts, verb, resource);
+            log.record_request(&parts, verb, resource);
         }
         assert_eq!((log.count("patch"), log.count(""), log.count("list")), (3, 1, 0));
         assert_eq!(

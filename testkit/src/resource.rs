@@ -1,5 +1,4 @@
-//! The kinds that the server stores: group, version, names, scope and the write rules that differ from kind to kind.
-//! It knows no objects; discovery, routing and the store read it.
+//! The kinds that the server stores: group, version, names, scope, and the write rules that differ between kinds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,10 +102,10 @@ impl Resource {
 
     /// Whether its objects have an encoding in protobuf.
     pub(crate) fn has_protobuf(&self) -> bool {
-        protobuf::serves(&self.api_version(), &self.kind)
+        protobuf::has_kind(&self.api_version(), &self.kind)
     }
 
-    /// The media types of its objects, for the errors that name them.
+    /// The media types of its objects, for errors.
     pub(crate) fn media_types(&self) -> String {
         let json = Encoding::Json.media_type();
         if self.has_protobuf() {
@@ -133,23 +132,23 @@ impl Resource {
     }
 }
 
-/// The kinds served without being asked for: those of the core group and of `apps`, `batch`, `coordination.k8s.io`,
-/// `events.k8s.io` and `rbac.authorization.k8s.io` that need nothing of an API server but to be stored.
-fn built_in() -> Vec<Resource> {
+/// The kinds that are always served: those of the core group and of `apps`, `batch`, `coordination.k8s.io`, `events.k8s.io` and
+/// `rbac.authorization.k8s.io` that only need to be stored.
+fn built_in_kinds() -> Vec<Resource> {
     let mut lease = Resource::namespaced("coordination.k8s.io", "v1", "leases", "Lease")
         .built_in()
         .creating_on_update();
     lease.unconditional_update = false;
     let events = Resource::namespaced("events.k8s.io", "v1", "events", "Event");
-    let mut resources = core();
+    let mut resources = core_kinds();
     resources.push(lease);
     resources.push(events.built_in().creating_on_update().short_name("ev"));
-    resources.extend(workloads());
-    resources.extend(rbac());
+    resources.extend(workload_kinds());
+    resources.extend(rbac_kinds());
     resources
 }
 
-fn core() -> Vec<Resource> {
+fn core_kinds() -> Vec<Resource> {
     let namespaced = |plural: &str, kind: &str| Resource::namespaced("", "v1", plural, kind).built_in();
     let cluster = |plural: &str, kind: &str| Resource::cluster("", "v1", plural, kind).built_in();
     vec![
@@ -188,7 +187,7 @@ fn core() -> Vec<Resource> {
 }
 
 /// `apps` and `batch`.
-fn workloads() -> Vec<Resource> {
+fn workload_kinds() -> Vec<Resource> {
     let namespaced = |group, plural, kind| Resource::namespaced(group, "v1", plural, kind).built_in();
     let running = |group, plural, kind| namespaced(group, plural, kind).keeping_generation().with_status();
     vec![
@@ -202,7 +201,7 @@ fn workloads() -> Vec<Resource> {
     ]
 }
 
-fn rbac() -> Vec<Resource> {
+fn rbac_kinds() -> Vec<Resource> {
     const GROUP: &str = "rbac.authorization.k8s.io";
     let resources = [
         Resource::namespaced(GROUP, "v1", "roles", "Role"),
@@ -215,14 +214,14 @@ fn rbac() -> Vec<Resource> {
         .into()
 }
 
-/// Every kind of one server, by group, version and plural name. Immutable once the server runs.
+/// Every kind of a server, by group, version and plural name. Immutable once the server runs.
 #[derive(Debug)]
-pub(crate) struct Registry {
+pub(crate) struct KindRegistry {
     resources: Vec<Arc<Resource>>,
 }
 
-impl Registry {
-    /// The built-in kinds and `custom` ones.
+impl KindRegistry {
+    /// The built-in kinds and the `custom` ones.
     ///
     /// # Errors
     /// [`Error::Resource`] when two kinds share a group and a plural name: objects are stored by these two, and the
@@ -230,7 +229,7 @@ impl Registry {
     pub(crate) fn new(custom: Vec<Resource>) -> Result<Self, Error> {
         let mut seen = BTreeMap::new();
         let mut resources = Vec::new();
-        for resource in built_in().into_iter().chain(custom) {
+        for resource in built_in_kinds().into_iter().chain(custom) {
             if resource.plural.is_empty() || resource.kind.is_empty() || resource.version.is_empty() {
                 return Err(Error::Resource {
                     name: resource.qualified_name(),
@@ -265,7 +264,7 @@ impl Registry {
         self.iter().find(|r| r.qualified_name() == name)
     }
 
-    /// The groups with their one version each, the core group left out, in order of registration.
+    /// The groups and the one version of each, without the core group, in order of registration.
     pub(crate) fn groups(&self) -> Vec<(&str, Vec<&str>)> {
         let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
         for resource in self.iter().filter(|r| !r.group.is_empty()) {

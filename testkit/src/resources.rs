@@ -1,5 +1,5 @@
-//! The verbs on resources: which object or collection a path names, the options of the query, and the answer. The
-//! rules of writing are [`crate::write`]'s, those of reading [`crate::list`]'s and [`crate::watch`]'s.
+//! The verbs on resources: finds the object or collection of a path, reads the options, and answers. [`crate::write`] has the rules of
+//! writes, [`crate::list`] and [`crate::watch`] those of reads.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use http::{Method, Response, StatusCode, request};
 use serde_json::Value;
 
 use crate::accept::Encoding;
-use crate::body::{self, ResponseBody, full};
-use crate::delete::{self, DeleteOptions, Deleted, is_dry_run};
+use crate::body::{self, ResponseBody, full_body};
+use crate::delete::{self, DeleteOptions, DeleteOutcome, is_dry_run};
 use crate::form::Form;
-use crate::list::{self, ListOptions, Page, flag};
-use crate::object::{Object, text};
+use crate::list::{self, ListOptions, Page, parse_flag};
+use crate::object::{Object, metadata_text};
 use crate::patch::Patch;
 use crate::protobuf;
 use crate::refusal::Refusal;
 use crate::resource::Resource;
-use crate::route::{Exchange, answer, read_body};
+use crate::route::{Exchange, build_response, read_body};
 use crate::selection::Selection;
 use crate::server::Shared;
 use crate::store::Store;
 use crate::upgrade;
-use crate::watch::{Subject, Watch, WatchOptions};
+use crate::watch::{Watch, WatchOptions, WatchTarget};
 use crate::write::{self, Target, WriteOptions};
 
 /// Longest field manager (apimachinery `pkg/apis/meta/v1/validation`).
@@ -31,49 +31,41 @@ const MAX_FIELD_MANAGER: usize = 128;
 
 type Answer = Result<Response<ResponseBody>, Refusal>;
 
-/// Serves a request about a resource.
-pub(crate) async fn serve(exchange: Exchange<'_>) -> Answer {
+pub(crate) async fn serve_resource(exchange: Exchange<'_>) -> Answer {
     let (info, parts) = (exchange.info, &*exchange.parts);
     let resource = exchange
         .shared
         .registry
         .find(&info.group, &info.version, &info.resource);
     let resource = resource.ok_or_else(Refusal::no_such_resource)?;
-    let target = target(resource, info, parts.uri.path())?;
-    if parts.method == Method::HEAD || !fits(info, resource.namespaced, &parts.method) {
+    let target = resolve_target(resource, info, parts.uri.path())?;
+    if parts.method == Method::HEAD || !accepts_method(info, resource.namespaced, &parts.method) {
         return Err(Refusal::method_not_allowed());
     }
     if upgrade::is_tunnel(&info.subresource) {
-        read(exchange.shared, &target)?;
-        return upgrade::echo(exchange.parts, &exchange.control.tunnels);
+        read_object(exchange.shared, &target)?;
+        return upgrade::serve_echo(exchange.parts, &exchange.control.tunnels);
     }
     let query = Query::new(exchange.query);
     let form = Form::negotiate(&parts.headers, &query, resource)?;
+    let ok_response = |body| Ok(build_response(StatusCode::OK, form.content_type(), body));
     match info.verb {
         Verb::Get => {
-            let object = read(exchange.shared, &target)?;
-            Ok(answer(StatusCode::OK, form.content_type(), full(form.object(&object)?)))
+            let object = read_object(exchange.shared, &target)?;
+            ok_response(full_body(form.encode_object(&object)?))
         }
         Verb::List => {
-            let selection = Selection::read(resource, &target.namespace, None, &query)?;
-            let page = list::list(
-                &exchange.shared.store,
-                resource,
-                &selection,
-                &ListOptions::read(&query)?,
-                form,
-            )?;
-            Ok(answer(StatusCode::OK, form.content_type(), body::page(page)))
+            let selection = Selection::from_query(resource, &target.namespace, None, &query)?;
+            let options = ListOptions::from_query(&query)?;
+            let page = list::read_page(&exchange.shared.store, resource, &selection, &options, form)?;
+            ok_response(body::page_body(page))
         }
-        Verb::Watch => watch(&exchange, &target, &query, form),
-        Verb::Create | Verb::Update | Verb::Patch => write(exchange, &target, &query, form).await,
+        Verb::Watch => open_watch(&exchange, &target, &query, form),
+        Verb::Create | Verb::Update | Verb::Patch => write_object(exchange, &target, &query, form).await,
         Verb::Delete => {
             let options = delete_options(parts, &query, exchange.body).await?;
-            deleted(
-                form,
-                &target,
-                &delete::delete(&exchange.shared.store, &target, &options)?,
-            )
+            let outcome = delete::delete_object(&exchange.shared.store, &target, &options)?;
+            delete_response(form, &target, &outcome)
         }
         Verb::DeleteCollection => {
             let options = delete_options(parts, &query, exchange.body).await?;
@@ -83,45 +75,58 @@ pub(crate) async fn serve(exchange: Exchange<'_>) -> Answer {
     }
 }
 
-fn read(shared: &Shared, target: &Target) -> Result<Arc<Object>, Refusal> {
+fn read_object(shared: &Shared, target: &Target) -> Result<Arc<Object>, Refusal> {
     let object = shared.store.get(&target.resource.qualified_name(), &target.key());
     object.ok_or_else(|| Refusal::not_found(&target.resource, &target.name))
 }
 
-fn watch(exchange: &Exchange<'_>, target: &Target, query: &Query<'_>, form: Form) -> Answer {
+fn open_watch(exchange: &Exchange<'_>, target: &Target, query: &Query<'_>, form: Form) -> Answer {
     if upgrade::is_websocket(exchange.parts) {
         return Err(Refusal::not_implemented("watches over WebSocket"));
     }
     let (shared, resource) = (exchange.shared, &target.resource);
     let name = exchange.info.verb_from_prefix.then_some(target.name.as_str());
     let name = name.filter(|name| !name.is_empty());
-    let subject = Subject {
+    let subject = WatchTarget {
         store: shared.store.clone(),
         resource: Arc::clone(resource),
-        selection: Selection::read(resource, &target.namespace, name, query)?,
+        selection: Selection::from_query(resource, &target.namespace, name, query)?,
         form,
         bookmark_every: shared.bookmark_every,
     };
-    let options = WatchOptions::read(query)?;
-    let watch = Watch::open(subject, &options, shared.signals.subscribe(), shared.gauges.watch())?;
-    Ok(answer(StatusCode::OK, form.watch_content_type(), body::watch(watch)))
+    let options = WatchOptions::from_query(query)?;
+    let watch = Watch::open(
+        subject,
+        &options,
+        shared.signals.subscribe(),
+        shared.gauges.count_watch(),
+    )?;
+    Ok(build_response(
+        StatusCode::OK,
+        form.watch_content_type(),
+        body::watch_body(watch),
+    ))
 }
 
-async fn write(exchange: Exchange<'_>, target: &Target, query: &Query<'_>, form: Form) -> Answer {
+async fn write_object(exchange: Exchange<'_>, target: &Target, query: &Query<'_>, form: Form) -> Answer {
     let (parts, store) = (&*exchange.parts, &exchange.shared.store);
     let options = write_options(parts, query)?;
     let bytes = read_body(exchange.body).await?;
     let written = match exchange.info.verb {
-        Verb::Create => write::create(store, target, decode(parts, &target.resource, &bytes)?, &options)?,
-        Verb::Update => write::update(store, target, decode(parts, &target.resource, &bytes)?, &options)?,
-        _ => write::patch(store, target, &patch(parts, query, &bytes)?, &options)?,
+        Verb::Create => write::create_object(store, target, decode_body(parts, &target.resource, &bytes)?, &options)?,
+        Verb::Update => write::update_object(store, target, decode_body(parts, &target.resource, &bytes)?, &options)?,
+        _ => write::patch_object(store, target, &parse_patch(parts, query, &bytes)?, &options)?,
     };
     let status = if written.created {
         StatusCode::CREATED
     } else {
         StatusCode::OK
     };
-    Ok(answer(status, form.content_type(), full(form.object(&written.object)?)))
+    Ok(build_response(
+        status,
+        form.content_type(),
+        full_body(form.encode_object(&written.object)?),
+    ))
 }
 
 fn delete_collection(store: &Store, target: &Target, query: &Query<'_>, options: &DeleteOptions, form: Form) -> Answer {
@@ -129,28 +134,32 @@ fn delete_collection(store: &Store, target: &Target, query: &Query<'_>, options:
     if resource.namespaced && target.namespace.is_empty() {
         return Err(Refusal::method_not_allowed());
     }
-    let selection = Selection::read(resource, &target.namespace, None, query)?;
-    let (metadata, chosen) = list::select(store, resource, &selection, &ListOptions::read(query)?)?;
+    let selection = Selection::from_query(resource, &target.namespace, None, query)?;
+    let (metadata, chosen) = list::select_page(store, resource, &selection, &ListOptions::from_query(query)?)?;
     let mut gone = Vec::new();
     for object in chosen {
         let target = Target {
-            name: text(&object.value, "name").into(),
+            name: metadata_text(&object.value, "name").into(),
             ..target.clone()
         };
-        match delete::delete(store, &target, options) {
-            Ok(Deleted::Gone(object) | Deleted::Waiting(object)) => gone.push(object),
-            // Somebody was faster.
+        match delete::delete_object(store, &target, options) {
+            Ok(DeleteOutcome::Gone(object) | DeleteOutcome::Waiting(object)) => gone.push(object),
+            // Another client deleted it first.
             Err(refusal) if refusal.0.code == 404 => {}
             Err(refusal) => return Err(refusal),
         }
     }
     let page = Page::new(resource, &metadata, gone, form)?;
-    Ok(answer(StatusCode::OK, form.content_type(), body::page(page)))
+    Ok(build_response(
+        StatusCode::OK,
+        form.content_type(),
+        body::page_body(page),
+    ))
 }
 
 /// The object or collection of the path, or 404.
-fn target(resource: &Arc<Resource>, info: &RequestInfo<'_>, raw_path: &str) -> Result<Target, Refusal> {
-    // A doubled slash is no path of the API but in `namespaces//x`, which upstream takes for all namespaces.
+fn resolve_target(resource: &Arc<Resource>, info: &RequestInfo<'_>, raw_path: &str) -> Result<Target, Refusal> {
+    // A doubled slash is not valid, except in `namespaces//x`, which upstream takes for all namespaces.
     let is_clean = !raw_path.replacen("/namespaces//", "/namespaces/", 1).contains("//");
     let is_known = match &*info.subresource {
         "" => true,
@@ -178,8 +187,8 @@ fn target(resource: &Arc<Resource>, info: &RequestInfo<'_>, raw_path: &str) -> R
     })
 }
 
-/// Whether the path takes the method: objects are created in collections, replaced by name, deleted in a namespace.
-fn fits(info: &RequestInfo<'_>, namespaced: bool, method: &Method) -> bool {
+/// Whether the path accepts the method: objects are created in collections, replaced by name, deleted in a namespace.
+fn accepts_method(info: &RequestInfo<'_>, namespaced: bool, method: &Method) -> bool {
     match info.verb {
         Verb::Create if upgrade::is_tunnel(&info.subresource) => true,
         Verb::Create => {
@@ -210,7 +219,7 @@ fn write_options(parts: &request::Parts, query: &Query<'_>) -> Result<WriteOptio
     Ok(WriteOptions {
         dry_run: is_dry_run(query.get("dryRun").as_deref())?,
         field_manager: field_manager.chars().take(MAX_FIELD_MANAGER).collect(),
-        force: flag(query.get("force").as_deref()),
+        force: parse_flag(query.get("force").as_deref()),
     })
 }
 
@@ -222,10 +231,10 @@ fn media_type(parts: &request::Parts) -> &str {
         .unwrap_or_default()
 }
 
-/// The encoding of a body. One without a type is taken for JSON, as upstream does.
+/// The encoding of a body; JSON without a content type, as upstream does.
 fn body_encoding(parts: &request::Parts, has_protobuf: bool, accepted: &str) -> Result<Encoding, Refusal> {
     let media_type = media_type(parts).split(';').next().unwrap_or_default().trim();
-    match Encoding::of(media_type) {
+    match Encoding::from_media_type(media_type) {
         _ if media_type.is_empty() => Ok(Encoding::Json),
         Some(Encoding::Json) => Ok(Encoding::Json),
         Some(Encoding::Protobuf) if has_protobuf => Ok(Encoding::Protobuf),
@@ -233,16 +242,16 @@ fn body_encoding(parts: &request::Parts, has_protobuf: bool, accepted: &str) -> 
     }
 }
 
-fn decode(parts: &request::Parts, resource: &Resource, bytes: &[u8]) -> Result<Value, Refusal> {
+fn decode_body(parts: &request::Parts, resource: &Resource, bytes: &[u8]) -> Result<Value, Refusal> {
     match body_encoding(parts, resource.has_protobuf(), &resource.media_types())? {
         Encoding::Json => serde_json::from_slice(bytes)
             .map_err(|error| Refusal::bad_request(format!("the body is not readable JSON: {error}"))),
-        Encoding::Protobuf => protobuf::decode(bytes, &resource.api_version(), &resource.kind)
+        Encoding::Protobuf => protobuf::decode_object(bytes, &resource.api_version(), &resource.kind)
             .map_err(|error| Refusal::bad_request(format!("the body is not readable protobuf: {error}"))),
     }
 }
 
-/// `DeleteOptions` of the body or the query. They are taken in protobuf for every kind, as upstream does.
+/// `DeleteOptions` from body or query. Accepted in protobuf for every kind, as upstream does.
 async fn delete_options(
     parts: &request::Parts,
     query: &Query<'_>,
@@ -250,7 +259,7 @@ async fn delete_options(
 ) -> Result<DeleteOptions, Refusal> {
     let bytes = read_body(body).await?;
     if bytes.is_empty() {
-        return DeleteOptions::read(query, None);
+        return DeleteOptions::from_request(query, None);
     }
     let unreadable =
         |error: &dyn std::fmt::Display| Refusal::bad_request(format!("the DeleteOptions are not readable: {error}"));
@@ -259,10 +268,10 @@ async fn delete_options(
         Encoding::Json => serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?,
         Encoding::Protobuf => protobuf::decode_delete_options(&bytes).map_err(|error| unreadable(&error))?,
     };
-    DeleteOptions::read(query, Some(&options))
+    DeleteOptions::from_request(query, Some(&options))
 }
 
-fn patch(parts: &request::Parts, query: &Query<'_>, bytes: &[u8]) -> Result<Patch, Refusal> {
+fn parse_patch(parts: &request::Parts, query: &Query<'_>, bytes: &[u8]) -> Result<Patch, Refusal> {
     let patch = Patch::parse(media_type(parts), bytes)?;
     let is_apply = matches!(patch, Patch::Apply(_));
     let unprocessable = |message: &str| Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message));
@@ -275,21 +284,21 @@ fn patch(parts: &request::Parts, query: &Query<'_>, bytes: &[u8]) -> Result<Patc
     Ok(patch)
 }
 
-/// An object that is gone is answered with a Status, one that waits for finalizers with itself; as upstream.
-fn deleted(form: Form, target: &Target, deleted: &Deleted) -> Answer {
+/// Answers with a Status if the object is gone, or with the object if it waits for finalizers, like upstream.
+fn delete_response(form: Form, target: &Target, deleted: &DeleteOutcome) -> Answer {
     let body = match deleted {
-        Deleted::Waiting(object) => full(form.object(object)?),
-        Deleted::Gone(object) => full(form.status(&success(target, object))),
+        DeleteOutcome::Waiting(object) => full_body(form.encode_object(object)?),
+        DeleteOutcome::Gone(object) => full_body(form.encode_status(&success_status(target, object))),
     };
-    Ok(answer(StatusCode::OK, form.content_type(), body))
+    Ok(build_response(StatusCode::OK, form.content_type(), body))
 }
 
-fn success(target: &Target, object: &Object) -> Status {
+fn success_status(target: &Target, object: &Object) -> Status {
     let details = StatusDetails {
         name: target.name.clone(),
         group: target.resource.group.clone(),
         kind: target.resource.plural.clone(),
-        uid: text(&object.value, "uid").into(),
+        uid: metadata_text(&object.value, "uid").into(),
         ..StatusDetails::default()
     };
     Status {

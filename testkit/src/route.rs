@@ -1,5 +1,5 @@
-//! One request from head to answer: recorded, befallen by faults, let in, sent to discovery or to a resource, and
-//! answered. What a verb does is [`crate::resources`]'s.
+//! One request from head to answer: logs it, applies faults, authenticates it, and passes it on to discovery or to a resource.
+//! [`crate::resources`] has the verbs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 
 use crate::accept::Encoding;
-use crate::body::{Interrupted, ResponseBody, Shape, full};
+use crate::body::{BodyFaults, Interrupted, ResponseBody, full_body};
 use crate::connection::Control;
 use crate::discovery;
 use crate::faults::{Facts, Fault, Gate, When};
@@ -30,7 +30,6 @@ const BODY_DEADLINE: Duration = Duration::from_secs(60);
 /// The interim response of [`Fault::EarlyHints`].
 const EARLY_HINTS: &[u8] = b"HTTP/1.1 103 Early Hints\r\nLink: </version>; rel=preload\r\n\r\n";
 
-/// A request that is being served.
 pub(crate) struct Exchange<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) control: &'a Control,
@@ -40,26 +39,26 @@ pub(crate) struct Exchange<'a> {
     pub(crate) body: Incoming,
 }
 
-/// Serves one request. An error resets the stream, or on HTTP/1.1 the connection.
-pub(crate) async fn serve(
+/// Serves one request. An error resets the stream, or the connection on HTTP/1.1.
+pub(crate) async fn serve_request(
     shared: Arc<Shared>,
     control: Arc<Control>,
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Interrupted> {
-    let _guard = shared.gauges.request();
+    let _guard = shared.gauges.count_request();
     let (mut parts, body) = request.into_parts();
     let (method, uri) = (parts.method.clone(), parts.uri.clone());
-    let encoding = Encoding::of_status(&parts.headers);
+    let encoding = Encoding::for_status(&parts.headers);
     let info = RequestInfo::parse(method.as_str(), uri.path(), uri.query());
     let (verb, resource) = info
         .as_ref()
         .map_or(("", ""), |info| (info.verb.as_str(), &*info.resource));
-    shared.requests.record(&parts, verb, resource);
-    let plan = Plan::new(&shared, &method, uri.path(), info.as_ref().ok(), parts.version);
-    plan.before(&control).await?;
+    shared.requests.record_request(&parts, verb, resource);
+    let plan = FaultPlan::new(&shared, &method, uri.path(), info.as_ref().ok(), parts.version);
+    plan.run_before(&control).await?;
     let answer = match plan.refusal.clone() {
         Some(refusal) => Err(refusal),
-        None if plan.tunnel => upgrade::echo(&mut parts, &control.tunnels),
+        None if plan.tunnel => upgrade::serve_echo(&mut parts, &control.tunnels),
         None => {
             let exchange = |info| Exchange {
                 shared: &shared,
@@ -70,47 +69,49 @@ pub(crate) async fn serve(
                 body,
             };
             match &info {
-                Ok(info) => Box::pin(execute(exchange(info))).await,
-                Err(error) => Err(unparsable(error)),
+                Ok(info) => Box::pin(execute_request(exchange(info))).await,
+                Err(error) => Err(parse_refusal(error)),
             }
         }
     };
-    plan.after(&control)?;
-    let response = plan.shape(&control, answer.unwrap_or_else(|refusal| refuse(&refusal, encoding)));
-    // On HTTP/2 hyper would send the body of an answer to HEAD.
+    plan.run_after(&control)?;
+    let response = plan.shape_response(
+        &control,
+        answer.unwrap_or_else(|refusal| refusal_response(&refusal, encoding)),
+    );
+    // On HTTP/2, hyper would send the body of an answer to HEAD.
     Ok(if method == Method::HEAD {
-        response.map(|_| full(""))
+        response.map(|_| full_body(""))
     } else {
         response
     })
 }
 
-fn unparsable(error: &RequestInfoError) -> Refusal {
+fn parse_refusal(error: &RequestInfoError) -> Refusal {
     match error {
         RequestInfoError::Query(error) => Refusal::new(StatusCode::URI_TOO_LONG, "", error.to_string()),
         _ => Refusal::bad_request(error.to_string()),
     }
 }
 
-async fn execute(exchange: Exchange<'_>) -> Result<Response<ResponseBody>, Refusal> {
+async fn execute_request(exchange: Exchange<'_>) -> Result<Response<ResponseBody>, Refusal> {
     let authorization = exchange
         .parts
         .headers
         .get(AUTHORIZATION)
         .and_then(|value| value.to_str().ok());
-    if !exchange.shared.faults.admits(authorization) {
+    if !exchange.shared.faults.is_authorized(authorization) {
         return Err(Refusal::unauthorized());
     }
     if exchange.info.is_resource_request {
-        return resources::serve(exchange).await;
+        return resources::serve_resource(exchange).await;
     }
     if !matches!(exchange.parts.method, Method::GET | Method::HEAD) {
         return Err(Refusal::no_such_resource());
     }
-    discovery::serve(exchange.shared, &exchange.info.path, &exchange.parts.headers)
+    discovery::serve_discovery(exchange.shared, &exchange.info.path, &exchange.parts.headers)
 }
 
-/// Reads a request body whole.
 pub(crate) async fn read_body(body: Incoming) -> Result<Bytes, Refusal> {
     match tokio::time::timeout(BODY_DEADLINE, Limited::new(body, MAX_BODY).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
@@ -126,13 +127,15 @@ pub(crate) async fn read_body(body: Incoming) -> Result<Bytes, Refusal> {
     }
 }
 
-/// A JSON answer.
-pub(crate) fn json(status: StatusCode, body: ResponseBody) -> Response<ResponseBody> {
-    answer(status, Encoding::Json.media_type(), body)
+pub(crate) fn json_response(status: StatusCode, body: ResponseBody) -> Response<ResponseBody> {
+    build_response(status, Encoding::Json.media_type(), body)
 }
 
-/// An answer.
-pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: ResponseBody) -> Response<ResponseBody> {
+pub(crate) fn build_response(
+    status: StatusCode,
+    content_type: &'static str,
+    body: ResponseBody,
+) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -141,14 +144,14 @@ pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: Respo
     response
 }
 
-fn refuse(refusal: &Refusal, encoding: Encoding) -> Response<ResponseBody> {
+fn refusal_response(refusal: &Refusal, encoding: Encoding) -> Response<ResponseBody> {
     let status = &refusal.0;
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let body = match encoding {
         Encoding::Json => status.to_json(),
         Encoding::Protobuf => status.to_protobuf(),
     };
-    let mut response = answer(code, encoding.media_type(), full(body));
+    let mut response = build_response(code, encoding.media_type(), full_body(body));
     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
     if seconds > 0 {
         response.headers_mut().insert(RETRY_AFTER, seconds.into());
@@ -156,24 +159,24 @@ fn refuse(refusal: &Refusal, encoding: Encoding) -> Response<ResponseBody> {
     response
 }
 
-/// What the fault rules do to this request.
+/// The faults of one request.
 #[derive(Default)]
-struct Plan {
+struct FaultPlan {
     is_http2: bool,
     delay: Duration,
     gates: Vec<Gate>,
     refusal: Option<Refusal>,
-    /// Also zero, which a Status can't say.
+    /// Zero is sent too, although a Status can't express it.
     retry_after: Option<u32>,
     reset_stream: Option<When>,
     reset_connection: Option<When>,
     goaway: bool,
     tunnel: bool,
     early_hints: bool,
-    shape: Shape,
+    shape: BodyFaults,
 }
 
-impl Plan {
+impl FaultPlan {
     fn new(shared: &Shared, method: &Method, path: &str, info: Option<&RequestInfo<'_>>, version: Version) -> Self {
         let facts = Facts {
             method,
@@ -187,13 +190,13 @@ impl Plan {
             is_http2: version == Version::HTTP_2,
             ..Self::default()
         };
-        for fault in shared.faults.befall(&facts) {
-            plan.include(fault);
+        for fault in shared.faults.take_faults(&facts) {
+            plan.add_fault(fault);
         }
         plan
     }
 
-    fn include(&mut self, fault: Fault) {
+    fn add_fault(&mut self, fault: Fault) {
         match fault {
             Fault::Delay(delay) => self.delay += delay,
             Fault::Hold(gate) => self.gates.push(gate),
@@ -219,23 +222,23 @@ impl Plan {
         }
     }
 
-    async fn before(&self, control: &Control) -> Result<(), Interrupted> {
+    async fn run_before(&self, control: &Control) -> Result<(), Interrupted> {
         if !self.delay.is_zero() {
             tokio::time::sleep(self.delay).await;
         }
         for gate in &self.gates {
-            if !gate.pass().await {
-                tracing::warn!("a gate stayed closed for a minute; the request goes on");
+            if !gate.wait_until_open().await {
+                tracing::warn!("gate stayed closed for a minute; continuing with the request");
             }
         }
-        self.reset(control, When::BeforeExecuting)
+        self.reset_when(control, When::BeforeExecuting)
     }
 
-    fn after(&self, control: &Control) -> Result<(), Interrupted> {
-        self.reset(control, When::AfterExecuting)
+    fn run_after(&self, control: &Control) -> Result<(), Interrupted> {
+        self.reset_when(control, When::AfterExecuting)
     }
 
-    fn reset(&self, control: &Control, when: When) -> Result<(), Interrupted> {
+    fn reset_when(&self, control: &Control, when: When) -> Result<(), Interrupted> {
         if self.reset_connection == Some(when) {
             control.reset();
         }
@@ -243,11 +246,11 @@ impl Plan {
         if is_reset { Err(Interrupted::new()) } else { Ok(()) }
     }
 
-    fn shape(self, control: &Control, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    fn shape_response(self, control: &Control, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
         if self.goaway && self.is_http2 {
             control.goaway();
         } else if self.goaway {
-            // hyper would write this head before it hears of the wish.
+            // hyper would write this head before it sees the shutdown.
             response
                 .headers_mut()
                 .insert(CONNECTION, HeaderValue::from_static("close"));
@@ -256,13 +259,13 @@ impl Plan {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
         if self.early_hints {
-            control.tricks.interject(Bytes::from_static(EARLY_HINTS));
+            control.tricks.send_interim(Bytes::from_static(EARLY_HINTS));
         }
         if let Some(trailers) = &self.shape.trailers {
             for name in trailers.keys() {
                 response.headers_mut().append(TRAILER, name.clone().into());
             }
         }
-        response.map(|body| self.shape.apply(body))
+        response.map(|body| self.shape.apply_to_body(body))
     }
 }

@@ -1,21 +1,21 @@
-//! Writes that come from the program that runs the server, not from a client: [`crate::Store::put`] and
-//! [`crate::Store::delete`]. They keep all rules but the check of the resource version.
+//! Writes by the program that runs the server instead of a client: [`crate::Store::put`] and [`crate::Store::delete`]. All rules apply
+//! except the check of the resource version.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::admit::admit;
+use crate::admit::admit_object;
 use crate::delete::DeleteOptions;
-use crate::managed::{Manager, Operation};
-use crate::object::{set, text};
+use crate::managed::{FieldManager, Operation};
+use crate::object::{metadata_text, set_metadata};
 use crate::refusal::Refusal;
-use crate::resource::{Registry, Resource};
+use crate::resource::{KindRegistry, Resource};
 use crate::store::Store;
-use crate::write::{Target, insert, replace};
+use crate::write::{Target, insert_object, replace_object};
 
-/// Creates or replaces with no check of the resource version: [`Store::put`].
-pub(crate) fn put(store: &Store, registry: &Registry, mut body: Value) -> Result<Value, Refusal> {
+/// [`Store::put`]: creates or replaces without checking the resource version.
+pub(crate) fn put_object(store: &Store, registry: &KindRegistry, mut body: Value) -> Result<Value, Refusal> {
     let field = |field: &str| body.get(field).and_then(Value::as_str).unwrap_or_default();
     let Some(resource) = registry.by_kind(field("apiVersion"), field("kind")) else {
         return Err(Refusal::bad_request(format!(
@@ -25,24 +25,24 @@ pub(crate) fn put(store: &Store, registry: &Registry, mut body: Value) -> Result
         )));
     };
     let namespace = match resource.namespaced {
-        true => text(&body, "namespace"),
+        true => metadata_text(&body, "namespace"),
         false => "",
     };
-    let target = target(resource, namespace, text(&body, "name"));
-    let manager = Manager {
+    let target = target_of(resource, namespace, metadata_text(&body, "name"));
+    let manager = FieldManager {
         name: "testkit".into(),
         operation: Operation::Update,
         api_version: resource.api_version(),
         subresource: String::new(),
     };
-    admit(resource, &target.namespace, &mut body)?;
-    set(&mut body, "resourceVersion", Value::Null);
-    set(&mut body, "uid", Value::Null);
+    admit_object(resource, &target.namespace, &mut body)?;
+    set_metadata(&mut body, "resourceVersion", Value::Null);
+    set_metadata(&mut body, "uid", Value::Null);
     let status = body.get("status").cloned();
     let written = store.transact(&resource.qualified_name(), false, |transaction| {
         let written = match transaction.get(&target.key()) {
-            Some(existing) => replace(transaction, &target, &existing, body, &manager)?,
-            None => insert(transaction, &target, body, &manager)?,
+            Some(existing) => replace_object(transaction, &target, &existing, body, &manager)?,
+            None => insert_object(transaction, &target, body, &manager)?,
         };
         let (Some(status), true) = (status, resource.status) else {
             return Ok(written);
@@ -53,18 +53,18 @@ pub(crate) fn put(store: &Store, registry: &Registry, mut body: Value) -> Result
         }
         let target = Target {
             status: true,
-            name: text(&with_status, "name").into(),
+            name: metadata_text(&with_status, "name").into(),
             ..target.clone()
         };
-        replace(transaction, &target, &written.object, with_status, &manager)
+        replace_object(transaction, &target, &written.object, with_status, &manager)
     })?;
     Ok(written.object.value.clone())
 }
 
 /// [`Store::delete`].
-pub(crate) fn delete(
+pub(crate) fn delete_object(
     store: &Store,
-    registry: &Registry,
+    registry: &KindRegistry,
     resource: &str,
     namespace: &str,
     name: &str,
@@ -72,11 +72,11 @@ pub(crate) fn delete(
     let Some(resource) = registry.by_qualified_name(resource) else {
         return Err(Refusal::bad_request(format!("no resource {resource}")));
     };
-    let target = target(resource, namespace, name);
-    crate::delete::delete(store, &target, &DeleteOptions::default()).map(|_| ())
+    let target = target_of(resource, namespace, name);
+    crate::delete::delete_object(store, &target, &DeleteOptions::default()).map(|_| ())
 }
 
-fn target(resource: &Arc<Resource>, namespace: &str, name: &str) -> Target {
+fn target_of(resource: &Arc<Resource>, namespace: &str, name: &str) -> Target {
     Target {
         resource: Arc::clone(resource),
         namespace: namespace.into(),

@@ -1,33 +1,30 @@
-//! Which objects of a kind a request is about: namespace, name, label and field selector. The grammar of selectors is
-//! ctrlmesh-wire's.
+//! The objects that a request selects: by namespace, name, label and field selector. ctrlmesh-wire parses the selectors.
 
 use ctrlmesh_wire::{FieldSelector, LabelSelector, Query, SelectorError};
 use serde_json::Value;
 
-use crate::object::{metadata, text};
+use crate::object::{metadata, metadata_text};
 use crate::refusal::Refusal;
 use crate::resource::Resource;
 
-/// The fields that every kind can be selected by; upstream knows more for some built-in kinds.
+/// Selectable fields of every kind; upstream supports more for some built-in kinds.
 const FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
-/// Of those, the ones of pods that somebody here asks for (`pkg/apis/core/v1/conversion.go`).
+/// Selectable fields of pods, as far as they are needed here (`pkg/apis/core/v1/conversion.go`).
 const POD_FIELDS: [&str; 1] = ["status.phase"];
 
-/// A collection narrowed.
 #[derive(Debug, Clone)]
 pub(crate) struct Selection {
     /// Empty for all namespaces.
     pub(crate) namespace: String,
     labels: LabelSelector,
     fields: FieldSelector,
-    /// From the path (`/watch/../name`); list and watch take a name from the field selector, where it is one more
-    /// requirement and needs no help.
+    /// From the path (`/watch/../name`); list and watch also take a name from the field selector, where it is one of the requirements.
     name: Option<String>,
 }
 
 impl Selection {
     /// Reads the selectors of a request.
-    pub(crate) fn read(
+    pub(crate) fn from_query(
         resource: &Resource,
         namespace: &str,
         name: Option<&str>,
@@ -62,24 +59,26 @@ impl Selection {
         })
     }
 
-    /// Whether a selector is in force; then the server does not count what remains of a list.
+    /// Whether there is a selector; then the server does not count the remaining items of a list.
     pub(crate) fn has_selectors(&self) -> bool {
         !self.labels.is_empty() || !self.fields.is_empty()
     }
 
-    /// Whether the object is one of the selection's.
-    pub(crate) fn takes(&self, object: &Value) -> bool {
+    pub(crate) fn contains_object(&self, object: &Value) -> bool {
         let labels = metadata(object).and_then(|m| m.get("labels"));
         let label = |key: &str| labels?.get(key)?.as_str();
         let field = |field: &str| match field.strip_prefix("metadata.") {
-            Some(field) => Some(text(object, field)),
+            Some(field) => Some(metadata_text(object, field)),
             None => {
                 let value = field.split('.').try_fold(object, |object, field| object.get(field));
                 Some(value.and_then(Value::as_str).unwrap_or_default())
             }
         };
-        (self.namespace.is_empty() || self.namespace == text(object, "namespace"))
-            && self.name.as_deref().is_none_or(|name| name == text(object, "name"))
+        (self.namespace.is_empty() || self.namespace == metadata_text(object, "namespace"))
+            && self
+                .name
+                .as_deref()
+                .is_none_or(|name| name == metadata_text(object, "name"))
             && self.labels.matches(&label)
             && self.fields.matches(&field)
     }

@@ -1,4 +1,4 @@
-//! The server as a program sees it: built, started, stopped, restarted, asked. It owns every task it starts.
+//! The server as seen by the program that runs it: built, started, stopped, restarted. It owns every task that it starts.
 
 mod builder;
 
@@ -17,7 +17,7 @@ use crate::activity::{Activity, Gauges};
 use crate::connection::serve_connection;
 use crate::faults::Faults;
 use crate::requests::RequestLog;
-use crate::resource::Registry;
+use crate::resource::KindRegistry;
 use crate::store::Store;
 use crate::tls::Identity;
 use crate::watch::Signals;
@@ -25,19 +25,18 @@ use crate::{Error, WAIT_DEADLINE};
 
 pub use builder::Builder;
 
-/// Pause after a failed accept: descriptors are short, and a tight loop would not help.
+/// Pause after a failed accept: file descriptors are exhausted, and retrying at once would not help.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a restart tries to get its ports back, and how often: another socket may hold one for a moment.
+/// How long and how often a restart tries to bind its ports: another socket may hold one for a moment.
 const REBIND_DEADLINE: Duration = Duration::from_secs(5);
 const REBIND_PAUSE: Duration = Duration::from_millis(20);
 
-/// What all connections of a server share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// Host and port that clients are told to reach it at.
+    /// Host and port in the kubeconfig and in `GET /api`.
     pub(crate) advertised: String,
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) registry: Arc<KindRegistry>,
     pub(crate) store: Store,
     pub(crate) faults: Faults,
     pub(crate) requests: RequestLog,
@@ -47,7 +46,7 @@ pub(crate) struct Shared {
     pub(crate) bookmark_every: Duration,
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+async fn bind_listener(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address)
         .await
         .map_err(|source| Error::Listen { address, source })
@@ -60,7 +59,6 @@ fn local_address(listener: &TcpListener, ip: IpAddr) -> Result<SocketAddr, Error
     })
 }
 
-/// A running API server.
 #[derive(Debug)]
 pub struct ApiServer {
     address: SocketAddr,
@@ -72,7 +70,7 @@ pub struct ApiServer {
     running: Mutex<Option<Running>>,
 }
 
-/// The tasks of a server that is up. Dropping it ends them without waiting.
+/// The tasks of a running server. Dropping this ends them without waiting.
 #[derive(Debug)]
 struct Running {
     ended: CancellationToken,
@@ -81,17 +79,17 @@ struct Running {
 }
 
 impl ApiServer {
-    /// A server to configure; `ApiServer::builder().start().await` is a good one.
+    /// Configures a server; the defaults of `ApiServer::builder().start().await` are good for most tests.
     #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    fn run(&self, plain: TcpListener, tls: TcpListener) {
+    fn spawn_listeners(&self, plain: TcpListener, tls: TcpListener) {
         let (ended, tasks) = (CancellationToken::new(), TaskTracker::new());
         let acceptor = TlsAcceptor::from(Arc::clone(&self.tls_config));
         for (listener, acceptor) in [(plain, None), (tls, Some(acceptor))] {
-            tasks.spawn(accept(
+            tasks.spawn(accept_connections(
                 listener,
                 acceptor,
                 Arc::clone(&self.shared),
@@ -107,13 +105,13 @@ impl ApiServer {
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
     }
 
-    /// The port that speaks HTTP/1.1 and HTTP/2 with prior knowledge, without TLS.
+    /// The plaintext port: HTTP/1.1 and HTTP/2 with prior knowledge.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The port that speaks TLS.
+    /// The TLS port.
     #[must_use]
     pub fn tls_address(&self) -> SocketAddr {
         self.tls_address
@@ -149,31 +147,31 @@ impl ApiServer {
         self.identity.kubeconfig(self.address, false, self.token.as_deref())
     }
 
-    /// The objects.
+    /// The stored objects.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.shared.store
     }
 
-    /// The knobs.
+    /// Fault injection.
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
     }
 
-    /// What was asked.
+    /// The request log.
     #[must_use]
     pub fn requests(&self) -> &RequestLog {
         &self.shared.requests
     }
 
-    /// What is open now.
+    /// Current connections, requests and watches.
     #[must_use]
     pub fn activity(&self) -> Activity {
-        self.shared.gauges.now()
+        self.shared.gauges.current_activity()
     }
 
-    /// Waits until what is open meets `condition`.
+    /// Waits until `condition` holds for the current activity.
     ///
     /// # Errors
     /// [`Error::Deadline`] after [`WAIT_DEADLINE`].
@@ -181,12 +179,12 @@ impl ApiServer {
         self.shared.gauges.wait_until(WAIT_DEADLINE, condition).await
     }
 
-    /// Sends a bookmark on each open watch that allows them.
+    /// Sends a bookmark on each open watch that allows bookmarks.
     pub fn send_bookmarks(&self) {
         self.shared.signals.send_modify(|signals| signals.bookmark += 1);
     }
 
-    /// Ends all open watches as if their time were up: the body ends, with no error.
+    /// Ends all open watches as if their timeout had passed: the body ends without an error.
     pub fn end_watches(&self) {
         self.shared.signals.send_modify(|signals| signals.end += 1);
     }
@@ -196,8 +194,8 @@ impl ApiServer {
         self.shared.signals.send_modify(|signals| signals.expire += 1);
     }
 
-    /// Goes down: the ports are closed, connections cut, tasks awaited; the store stays. The first half of an outage.
-    /// A server that is down stays down.
+    /// Stops the server, as the first half of an outage: closes the ports, cuts connections, waits for tasks. The store stays. Stopping a
+    /// stopped server does nothing.
     pub async fn stop(&self) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(running) = running {
@@ -207,31 +205,34 @@ impl ApiServer {
         }
     }
 
-    /// Comes back on the same ports with the same store, certificates and knobs.
+    /// Starts again on the same ports with the same store, certificates and faults.
     ///
     /// # Errors
-    /// [`Error::State`] if it is not down; [`Error::Listen`] if a port is taken and stays so for five seconds.
+    /// [`Error::State`] if the server is running; [`Error::Listen`] if a port is taken and stays so for five seconds.
     pub async fn restart(&self) -> Result<(), Error> {
         if self.running.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
             return Err(Error::State("running: stop it first"));
         }
-        let (plain, tls) = (rebind(self.address).await?, rebind(self.tls_address).await?);
-        self.run(plain, tls);
+        let (plain, tls) = (
+            rebind_listener(self.address).await?,
+            rebind_listener(self.tls_address).await?,
+        );
+        self.spawn_listeners(plain, tls);
         Ok(())
     }
 }
 
-async fn rebind(address: SocketAddr) -> Result<TcpListener, Error> {
+async fn rebind_listener(address: SocketAddr) -> Result<TcpListener, Error> {
     let deadline = tokio::time::Instant::now() + REBIND_DEADLINE;
     loop {
-        match bind(address).await {
+        match bind_listener(address).await {
             Err(_) if tokio::time::Instant::now() < deadline => tokio::time::sleep(REBIND_PAUSE).await,
             done => return done,
         }
     }
 }
 
-async fn accept(
+async fn accept_connections(
     listener: TcpListener,
     acceptor: Option<TlsAcceptor>,
     shared: Arc<Shared>,

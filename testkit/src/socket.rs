@@ -1,5 +1,5 @@
-//! The byte streams below hyper: a TCP socket that can end with RST, and a layer that gives back sniffed bytes and
-//! slips an interim response in. Protocols are [`crate::connection`]'s.
+//! The byte streams below hyper: a TCP socket that can end with RST, and a layer that replays sniffed bytes and inserts an interim
+//! response. [`crate::connection`] knows the protocols.
 
 use std::io;
 use std::pin::Pin;
@@ -11,22 +11,22 @@ use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// What the service of a connection can do to its bytes.
+/// Lets a request handler change the bytes of its connection.
 #[derive(Debug, Default)]
-pub(crate) struct Tricks {
+pub(crate) struct SocketControl {
     /// End with RST instead of FIN.
     reset: AtomicBool,
-    /// To be written before the next byte of hyper's.
+    /// Written before hyper's next bytes.
     interim: Mutex<Bytes>,
 }
 
-impl Tricks {
-    pub(crate) fn reset(&self) {
+impl SocketControl {
+    pub(crate) fn reset_on_drop(&self) {
         self.reset.store(true, Ordering::Relaxed);
     }
 
-    /// Sends `bytes` before what hyper writes next. On HTTP/1.1 that is the response to the request being served.
-    pub(crate) fn interject(&self, bytes: Bytes) {
+    /// Sends `bytes` before hyper's next bytes. On HTTP/1.1, that is the response to the current request.
+    pub(crate) fn send_interim(&self, bytes: Bytes) {
         *self.interim.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
     }
 
@@ -35,15 +35,15 @@ impl Tricks {
     }
 }
 
-/// A TCP stream that is reset on drop if its tricks say so.
+/// A TCP stream that is reset on drop if its control says so.
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: TcpStream,
-    tricks: Arc<Tricks>,
+    tricks: Arc<SocketControl>,
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream, tricks: Arc<Tricks>) -> Self {
+    pub(crate) fn new(stream: TcpStream, tricks: Arc<SocketControl>) -> Self {
         Self { stream, tricks }
     }
 }
@@ -90,18 +90,18 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// What hyper reads and writes.
+/// The stream that hyper reads and writes.
 #[derive(Debug)]
 pub(crate) struct Layer<S> {
     inner: S,
-    /// Read already, to find out the protocol.
+    /// Bytes already read to detect the protocol.
     sniffed: Bytes,
     interim: Bytes,
-    tricks: Arc<Tricks>,
+    tricks: Arc<SocketControl>,
 }
 
 impl<S> Layer<S> {
-    pub(crate) fn new(inner: S, sniffed: Bytes, tricks: Arc<Tricks>) -> Self {
+    pub(crate) fn new(inner: S, sniffed: Bytes, tricks: Arc<SocketControl>) -> Self {
         Self {
             inner,
             sniffed,

@@ -1,5 +1,5 @@
-//! The objects, one resource version for all of them, and per kind a bounded log of changes from which old states are
-//! read and watches are fed. It checks nothing about an object: [`crate::write`] does.
+//! The objects, with one resource version for all of them, and per kind a bounded log of changes for past states and watches. It checks
+//! no objects: [`crate::write`] does.
 
 mod transaction;
 
@@ -14,18 +14,17 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::object::{Key, Object};
 use crate::refusal::Refusal;
-use crate::resource::Registry;
+use crate::resource::KindRegistry;
 use crate::seed;
 pub(crate) use transaction::Transaction;
 
-/// How long [`Store::wait_until`] waits before it gives up: longer than any healthy test takes, shorter than a person
-/// waits for a hung one.
+/// Timeout of [`Store::wait_until`]: longer than any healthy test takes, shorter than a person waits for a hung one.
 pub const WAIT_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Changes kept per kind unless the builder says otherwise; with 2 KiB objects some 16 MiB per busy kind.
+/// Changes kept per kind by default; some 16 MiB per busy kind with objects of 2 KiB.
 pub(crate) const DEFAULT_EVENT_LOG: usize = 4_096;
 
-/// The state of one [`crate::ApiServer`]; clones share it. It outlives a simulated outage.
+/// The state of an [`crate::ApiServer`]. Clones share it. It survives a simulated outage.
 #[derive(Debug, Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -33,7 +32,7 @@ pub struct Store {
 
 #[derive(Debug)]
 struct Inner {
-    registry: Arc<Registry>,
+    registry: Arc<KindRegistry>,
     state: Mutex<State>,
     changed: watch::Sender<u64>,
     event_log: usize,
@@ -42,22 +41,21 @@ struct Inner {
 #[derive(Debug)]
 struct State {
     resource_version: u64,
-    /// Where the cache stands, if it has fallen behind.
+    /// The version that a lagging watch cache shows, if it lags.
     cached: Option<u64>,
     collections: HashMap<String, Collection>,
 }
 
-/// The objects of one kind and what happened to them lately.
+/// The objects of one kind, and their recent changes.
 #[derive(Debug)]
 struct Collection {
     objects: BTreeMap<Key, Arc<Object>>,
     log: VecDeque<Arc<Event>>,
-    /// Everything up to this resource version is no longer in `log`.
+    /// Changes up to this resource version are no longer in `log`.
     compacted: u64,
     changed: watch::Sender<u64>,
 }
 
-/// One change of one object.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) resource_version: u64,
@@ -66,12 +64,12 @@ pub(crate) struct Event {
     pub(crate) change: Change,
 }
 
-/// What the object became.
+/// The object after a change.
 #[derive(Debug)]
 pub(crate) enum Change {
     /// Created or modified.
     Stored(Arc<Object>),
-    /// Deleted: its last state, stamped with the resource version of the deletion.
+    /// Deleted: its last state, with the resource version of the deletion.
     Deleted(Arc<Object>),
 }
 
@@ -82,14 +80,14 @@ pub(crate) struct Listing {
     pub(crate) objects: Vec<Arc<Object>>,
 }
 
-/// The resource version asked for is older than the event log.
+/// The requested resource version is older than the event log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Compacted {
     pub(crate) oldest: u64,
 }
 
 impl Store {
-    pub(crate) fn new(registry: Arc<Registry>, event_log: usize) -> Self {
+    pub(crate) fn new(registry: Arc<KindRegistry>, event_log: usize) -> Self {
         let collections = registry.iter().map(|resource| {
             let (changed, _) = watch::channel(1);
             let collection = Collection {
@@ -117,23 +115,25 @@ impl Store {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A predicate of a test may panic under the lock; it only reads, so the state is whole.
+    fn lock_state(&self) -> MutexGuard<'_, State> {
+        // A predicate of a test may panic under the lock, but it only reads, so the state is consistent.
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The resource version of the newest write.
+    /// The resource version of the latest write.
     #[must_use]
     pub fn resource_version(&self) -> u64 {
-        self.lock().resource_version
+        self.lock_state().resource_version
     }
 
-    /// Reads a consistent state. `reader` runs under the store's lock: it must be quick.
+    /// Reads a consistent state. `reader` runs under the store's lock, so it must be quick.
     pub fn read<T>(&self, reader: impl FnOnce(&Snapshot<'_>) -> T) -> T {
-        reader(&Snapshot { state: &self.lock() })
+        reader(&Snapshot {
+            state: &self.lock_state(),
+        })
     }
 
-    /// Waits until `condition` holds, looking again after each write. `condition` runs under the store's lock.
+    /// Waits until `condition` holds, checking after each write. `condition` runs under the store's lock.
     ///
     /// # Errors
     /// [`Error::Deadline`] after [`WAIT_DEADLINE`].
@@ -141,7 +141,7 @@ impl Store {
         self.wait_until_within(WAIT_DEADLINE, condition).await
     }
 
-    /// [`Store::wait_until`] with a deadline of one's own.
+    /// Like [`Store::wait_until`], with another timeout.
     ///
     /// # Errors
     /// [`Error::Deadline`] after `deadline`.
@@ -154,31 +154,31 @@ impl Store {
         let met = changed.wait_for(|_| self.read(&mut condition));
         match tokio::time::timeout(deadline, met).await {
             Ok(Ok(_)) => Ok(()),
-            // The sender lives in `self`: only the deadline can end the wait.
+            // The sender lives in `self`, so only the deadline can end the wait.
             Ok(Err(_)) | Err(_) => Err(Error::Deadline { after: deadline }),
         }
     }
 
-    /// Creates or replaces an object, status included, with no check of its resource version: for seeding, and for a
-    /// test that plays another client. Watches see it like any other write.
+    /// Creates or replaces an object including its status, without checking the resource version: for seeding, and for tests that play
+    /// another client. Watches see it like any other write.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the reason a client would have got: unknown kind, missing namespace, bad name.
+    /// [`Error::Refused`] with the reason that a client would get: unknown kind, missing namespace, bad name.
     pub fn put(&self, object: Value) -> Result<Value, Error> {
-        seed::put(self, &self.inner.registry, object).map_err(Error::from)
+        seed::put_object(self, &self.inner.registry, object).map_err(Error::from)
     }
 
-    /// Deletes an object; finalizers hold it back as they would for a client.
+    /// Deletes an object; finalizers delay it as they would for a client.
     ///
     /// # Errors
     /// [`Error::Refused`] if it does not exist or `resource` (`configmaps`, `deployments.apps`) is unknown.
     pub fn delete(&self, resource: &str, namespace: &str, name: &str) -> Result<(), Error> {
-        seed::delete(self, &self.inner.registry, resource, namespace, name).map_err(Error::from)
+        seed::delete_object(self, &self.inner.registry, resource, namespace, name).map_err(Error::from)
     }
 
-    /// Forgets all past states: each older resource version is now answered with 410.
+    /// Drops all past states: older resource versions are answered with 410 from now on.
     pub fn compact(&self) {
-        let mut state = self.lock();
+        let mut state = self.lock_state();
         let current = state.resource_version;
         for collection in state.collections.values_mut() {
             collection.log.clear();
@@ -186,26 +186,25 @@ impl Store {
         }
     }
 
-    /// From now on reads that a client allows to be old (`resourceVersion=0`, or one that the state must not be older than)
-    /// show the state of this moment, as from an API server whose watch cache has fallen behind; until
-    /// [`Store::catch_up`]. Watches go on as before.
+    /// From now on, reads that allow old data (`resourceVersion=0`, or a minimum version) show the current state, like an API server
+    /// whose watch cache lags, until [`Store::catch_up`]. Watches are not affected.
     pub fn fall_behind(&self) {
-        let mut state = self.lock();
+        let mut state = self.lock_state();
         state.cached = Some(state.resource_version);
     }
 
-    /// Ends what [`Store::fall_behind`] began.
+    /// Ends the effect of [`Store::fall_behind`].
     pub fn catch_up(&self) {
-        self.lock().cached = None;
+        self.lock_state().cached = None;
     }
 
     pub(crate) fn get(&self, collection: &str, key: &Key) -> Option<Arc<Object>> {
-        self.lock().collections.get(collection)?.objects.get(key).cloned()
+        self.lock_state().collections.get(collection)?.objects.get(key).cloned()
     }
 
-    /// The state now, of one namespace or (empty) of all.
+    /// The current state of one namespace, or of all if it is empty.
     pub(crate) fn list(&self, collection: &str, namespace: &str) -> Listing {
-        let state = self.lock();
+        let state = self.lock_state();
         let objects = state
             .collections
             .get(collection)
@@ -216,17 +215,17 @@ impl Store {
         }
     }
 
-    /// The state that a cache has, which is not older than this version.
+    /// The state in the watch cache, at least at this version.
     pub(crate) fn list_cached(&self, collection: &str, namespace: &str, not_older_than: u64) -> Listing {
-        let cached = self.lock().cached;
+        let cached = self.lock_state().cached;
         let behind = cached.and_then(|at| self.list_at(collection, namespace, at.max(not_older_than)).ok());
-        // Without a past to show it has caught up.
+        // Without the past state, the cache has caught up.
         behind.unwrap_or_else(|| self.list(collection, namespace))
     }
 
-    /// The state at a past resource version: the state now with the log undone.
+    /// The state at a past resource version: the current state with the log undone.
     pub(crate) fn list_at(&self, collection: &str, namespace: &str, at: u64) -> Result<Listing, Compacted> {
-        let state = self.lock();
+        let state = self.lock_state();
         let Some(collection) = state.collections.get(collection) else {
             return Ok(Listing {
                 resource_version: at,
@@ -258,14 +257,14 @@ impl Store {
         })
     }
 
-    /// Up to `most` changes after `since`, oldest first, and the resource version up to which nothing is missing then.
-    pub(crate) fn changes(
+    /// Up to `most` changes after `since`, oldest first, and the resource version up to which they are complete.
+    pub(crate) fn changes_since(
         &self,
         collection: &str,
         since: u64,
         most: usize,
     ) -> Result<(Vec<Arc<Event>>, u64), Compacted> {
-        let state = self.lock();
+        let state = self.lock_state();
         let Some(collection) = state.collections.get(collection) else {
             return Ok((Vec::new(), since));
         };
@@ -283,19 +282,19 @@ impl Store {
         Ok((events, reached))
     }
 
-    /// Told of each change of the collection.
+    /// A channel that is notified of each change of the collection.
     pub(crate) fn subscribe(&self, collection: &str) -> Option<watch::Receiver<u64>> {
-        Some(self.lock().collections.get(collection)?.changed.subscribe())
+        Some(self.lock_state().collections.get(collection)?.changed.subscribe())
     }
 
-    /// Runs `body` with the store locked: what it reads stays true until what it writes is in.
+    /// Runs `body` with the store locked, so that what it reads stays true until it writes.
     pub(crate) fn transact<T>(
         &self,
         collection: &str,
         dry_run: bool,
         body: impl FnOnce(&mut Transaction<'_>) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
-        let mut state = self.lock();
+        let mut state = self.lock_state();
         let before = state.resource_version;
         let done = body(&mut Transaction {
             state: &mut state,
@@ -331,21 +330,20 @@ pub struct Snapshot<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// The resource version of this state.
     #[must_use]
     pub fn resource_version(&self) -> u64 {
         self.state.resource_version
     }
 
-    /// One object. `resource` is the plural name with its group: `configmaps`, `deployments.apps`; `namespace` is empty
-    /// for a cluster-scoped one.
+    /// One object. `resource` is the plural name with its group: `configmaps`, `deployments.apps`. `namespace` is empty for
+    /// cluster-scoped objects.
     #[must_use]
     pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<&'a Value> {
         let objects = &self.state.collections.get(resource)?.objects;
         objects.get(&Key::new(namespace, name)).map(|object| &object.value)
     }
 
-    /// All objects of a kind in the order of namespace and name; none for an unknown kind.
+    /// All objects of a kind, ordered by namespace and name; none for an unknown kind.
     pub fn list(&self, resource: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
         let objects = self.state.collections.get(resource).map(|c| c.objects.values());
         objects.into_iter().flatten().map(|object| &object.value)

@@ -1,28 +1,27 @@
-//! `meta.k8s.io/v1` tables for `kubectl get`: every kind has the columns that upstream gives a kind without printer
-//! columns, Name and Age.
+//! `meta.k8s.io/v1` tables for `kubectl get`. Every kind has the columns of a kind without printer columns: Name and Age.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ctrlmesh_wire::Query;
 use serde_json::{Value, json};
 
-use crate::form::partial;
-use crate::object::{seconds_since_epoch, text};
+use crate::form::partial_metadata;
+use crate::object::{metadata_text, seconds_since_epoch};
 use crate::refusal::Refusal;
 
-/// What a row carries besides its cells (`includeObject`).
+/// The content of a row besides its cells (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IncludeObject {
     /// `null`
     Nothing,
     /// `PartialObjectMetadata`; the default.
     Metadata,
-    /// The object whole.
+    /// The complete object.
     Object,
 }
 
 impl IncludeObject {
-    pub(crate) fn read(query: &Query<'_>) -> Result<Self, Refusal> {
+    pub(crate) fn from_query(query: &Query<'_>) -> Result<Self, Refusal> {
         match query.get("includeObject").as_deref() {
             None | Some("" | "Metadata") => Ok(Self::Metadata),
             Some("None") => Ok(Self::Nothing),
@@ -34,8 +33,7 @@ impl IncludeObject {
     }
 }
 
-/// The column definitions.
-pub(crate) fn columns() -> Value {
+pub(crate) fn column_definitions() -> Value {
     let column = |name: &str, kind: &str, format: &str, description: &str| json!({ "name": name, "type": kind, "format": format, "description": description, "priority": 0 });
     json!([
         column("Name", "string", "name", "Name must be unique within a namespace."),
@@ -43,19 +41,22 @@ pub(crate) fn columns() -> Value {
     ])
 }
 
-/// One row.
-pub(crate) fn row(object: &Value, include: IncludeObject) -> Value {
+pub(crate) fn build_row(object: &Value, include: IncludeObject) -> Value {
     let carried = match include {
         IncludeObject::Nothing => Value::Null,
-        IncludeObject::Metadata => partial(object),
+        IncludeObject::Metadata => partial_metadata(object),
         IncludeObject::Object => object.clone(),
     };
-    json!({ "cells": [text(object, "name"), age(text(object, "creationTimestamp"))], "object": carried })
+    json!({ "cells": [metadata_text(object, "name"), format_age(metadata_text(object, "creationTimestamp"))], "object": carried })
 }
 
-/// A table of some rows; a watch leaves the columns out of all but its first event.
-pub(crate) fn table(metadata: &Value, with_columns: bool, rows: &[Value]) -> Value {
-    let columns = if with_columns { columns() } else { Value::Null };
+/// A table; a watch leaves out the columns after its first event.
+pub(crate) fn build_table(metadata: &Value, with_columns: bool, rows: &[Value]) -> Value {
+    let columns = if with_columns {
+        column_definitions()
+    } else {
+        Value::Null
+    };
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -65,8 +66,8 @@ pub(crate) fn table(metadata: &Value, with_columns: bool, rows: &[Value]) -> Val
     })
 }
 
-/// The age in the largest unit that gives a number above one, roughly as `duration.HumanDuration`.
-fn age(created: &str) -> String {
+/// The age in the largest unit that gives a number above one, roughly like `duration.HumanDuration`.
+fn format_age(created: &str) -> String {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());

@@ -1,4 +1,4 @@
-//! The test CA, the server's certificate, and what a client needs to trust them. Nothing is written to disk.
+//! The test CA, the server's certificate, and kubeconfigs that trust them. Nothing is written to disk.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::Error;
 
-/// The certificate's names besides the address: what in-cluster clients ask for.
+/// DNS names of the certificate: those that in-cluster clients use.
 const NAMES: [&str; 3] = ["localhost", "kubernetes.default.svc", "kubernetes.default"];
 
-/// The token of a kubeconfig for a server that asks for none: kubectl would ask a person for a password otherwise.
+/// The token in the kubeconfig of a server that requires none: without one, kubectl would ask for a password.
 const ANY_TOKEN: &str = "anyone";
 
-/// A CA with one serving certificate, for the life of a server.
+/// A CA with one serving certificate, for the lifetime of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) ca_pem: String,

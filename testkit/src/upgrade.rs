@@ -1,5 +1,5 @@
-//! `exec`, `attach` and `portforward` of pods: a tunnel that echoes. It runs nothing and speaks neither SPDY nor
-//! WebSocket frames: after the 101 each byte comes back as it was sent, which is what a test of a proxy needs.
+//! `exec`, `attach` and `portforward` of pods: a tunnel that echoes. It runs nothing and speaks neither SPDY nor WebSocket frames: after
+//! the 101, each byte is sent back, which is all that a test of a proxy needs.
 
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderValue, Response, StatusCode, Version, request};
@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::activity::Gauges;
-use crate::body::{ResponseBody, full};
+use crate::body::{ResponseBody, full_body};
 use crate::refusal::Refusal;
 
-/// Who owns the tunnels.
+/// Spawns and tracks the tunnels.
 #[derive(Debug, Clone)]
 pub(crate) struct Tunnels {
     pub(crate) tasks: TaskTracker,
@@ -20,13 +20,13 @@ pub(crate) struct Tunnels {
     pub(crate) gauges: Gauges,
 }
 
-/// Whether a subresource of pods is a tunnel.
+/// Whether a subresource of pods is served as a tunnel.
 pub(crate) fn is_tunnel(subresource: &str) -> bool {
     matches!(subresource, "exec" | "attach" | "portforward")
 }
 
-/// The protocol that the client wants to switch to.
-fn wanted(parts: &request::Parts) -> Option<HeaderValue> {
+/// The protocol in the `Upgrade` header.
+fn wanted_protocol(parts: &request::Parts) -> Option<HeaderValue> {
     let connection = parts
         .headers
         .get_all(CONNECTION)
@@ -43,17 +43,17 @@ fn wanted(parts: &request::Parts) -> Option<HeaderValue> {
 
 /// Whether the request asks for WebSocket.
 pub(crate) fn is_websocket(parts: &request::Parts) -> bool {
-    wanted(parts).is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
+    wanted_protocol(parts).is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
 /// Answers 101 and echoes until one side ends.
-pub(crate) fn echo(parts: &mut request::Parts, tunnels: &Tunnels) -> Result<Response<ResponseBody>, Refusal> {
-    let protocol = wanted(parts).ok_or_else(|| Refusal::bad_request("Upgrade request required"))?;
+pub(crate) fn serve_echo(parts: &mut request::Parts, tunnels: &Tunnels) -> Result<Response<ResponseBody>, Refusal> {
+    let protocol = wanted_protocol(parts).ok_or_else(|| Refusal::bad_request("Upgrade request required"))?;
     let upgraded = parts
         .extensions
         .remove::<OnUpgrade>()
         .ok_or_else(|| Refusal::bad_request("the connection cannot be upgraded"))?;
-    let guard = tunnels.gauges.tunnel();
+    let guard = tunnels.gauges.count_tunnel();
     let ended = tunnels.ended.clone();
     tunnels.tasks.spawn(async move {
         let _guard = guard;
@@ -68,7 +68,7 @@ pub(crate) fn echo(parts: &mut request::Parts, tunnels: &Tunnels) -> Result<Resp
             () = ended.cancelled() => {}
         }
     });
-    let mut response = Response::new(full(""));
+    let mut response = Response::new(full_body(""));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     response
         .headers_mut()

@@ -1,6 +1,5 @@
-//! Watches: one line of JSON, or one frame of protobuf, per event, each sent as soon as it is there. A watch pulls from
-//! the store's log when the client reads, so a slow client costs no memory: once the log has moved past it, the watch
-//! ends with 410.
+//! Watches: one line of JSON or one frame of protobuf per event, sent at once. A watch pulls from the store's log when the client reads,
+//! so that a slow client costs no memory: once the log has moved past its position, the watch ends with 410.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,20 +13,20 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::activity::WatchGuard;
 use crate::form::Form;
-use crate::list::{VersionMatch, flag, number, version_match};
-use crate::object::{Object, set};
+use crate::list::{VersionMatch, parse_flag, parse_number, parse_version_match};
+use crate::object::{Object, set_metadata};
 use crate::refusal::Refusal;
 use crate::resource::Resource;
 use crate::selection::Selection;
 use crate::store::{Change, Compacted, Event, Store};
 
-/// The longest watch; upstream ends each after 30 to 60 minutes if the client names no time.
+/// Longest watch; upstream ends each after 30 to 60 minutes if the client sets no timeout.
 const LONGEST_WATCH: Duration = Duration::from_hours(1);
 
-/// How many changes are taken from the log at once: few enough that a slow reader holds little.
+/// Changes taken from the log at once: few, so that a slow reader holds little memory.
 const BATCH: usize = 64;
 
-/// What a person or a test tells all open watches; each number counts how often it was said.
+/// Requests to all open watches; each number counts how often the request was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Signals {
     pub(crate) bookmark: u64,
@@ -35,7 +34,7 @@ pub(crate) struct Signals {
     pub(crate) expire: u64,
 }
 
-/// The options of a watch that are not selectors.
+/// The options of a watch, without selectors.
 #[derive(Debug, Clone)]
 pub(crate) struct WatchOptions {
     resource_version: Option<u64>,
@@ -46,10 +45,10 @@ pub(crate) struct WatchOptions {
 }
 
 impl WatchOptions {
-    /// Reads and checks them as apimachinery `pkg/apis/meta/internalversion/validation` does.
-    pub(crate) fn read(query: &Query<'_>) -> Result<Self, Refusal> {
-        let initial_events = query.get("sendInitialEvents").map(|value| flag(Some(&value)));
-        let version_match = version_match(query)?;
+    /// Reads and validates the options like apimachinery `pkg/apis/meta/internalversion/validation`.
+    pub(crate) fn from_query(query: &Query<'_>) -> Result<Self, Refusal> {
+        let initial_events = query.get("sendInitialEvents").map(|value| parse_flag(Some(&value)));
+        let version_match = parse_version_match(query)?;
         let forbidden = |problem: &str| {
             Err(Refusal::bad_request(format!(
                 "resourceVersionMatch: Forbidden: {problem}"
@@ -69,13 +68,13 @@ impl WatchOptions {
                 "continue: Forbidden: continue is forbidden for watch",
             ));
         }
-        let timeout = match number(query, "timeoutSeconds")? {
+        let timeout = match parse_number(query, "timeoutSeconds")? {
             None | Some(0) => LONGEST_WATCH,
             Some(seconds) => Duration::from_secs(seconds).min(LONGEST_WATCH),
         };
-        let bookmarks = flag(query.get("allowWatchBookmarks").as_deref());
+        let bookmarks = parse_flag(query.get("allowWatchBookmarks").as_deref());
         Ok(Self {
-            resource_version: number(query, "resourceVersion")?,
+            resource_version: parse_number(query, "resourceVersion")?,
             timeout,
             bookmarks,
             initial_events,
@@ -83,9 +82,8 @@ impl WatchOptions {
     }
 }
 
-/// What a watch is about.
 #[derive(Debug)]
-pub(crate) struct Subject {
+pub(crate) struct WatchTarget {
     pub(crate) store: Store,
     pub(crate) resource: Arc<Resource>,
     pub(crate) selection: Selection,
@@ -93,23 +91,22 @@ pub(crate) struct Subject {
     pub(crate) bookmark_every: Duration,
 }
 
-/// An open watch.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    subject: Subject,
+    subject: WatchTarget,
     collection: String,
     bookmarks: bool,
     deadline: Instant,
     next_bookmark: Instant,
     initial: VecDeque<Arc<Object>>,
-    /// The bookmark that ends the initial events is still to be sent.
+    /// Whether the bookmark that ends the initial events is still to be sent.
     owes_initial_bookmark: bool,
     events: VecDeque<Arc<Event>>,
-    /// Everything up to this resource version is sent or in `events`.
+    /// All changes up to this resource version are sent or in `events`.
     reached: u64,
     is_first: bool,
     owes_bookmark: bool,
-    /// To end when all that has happened is sent.
+    /// End once all earlier changes are sent.
     is_timed_out: bool,
     is_over: bool,
     changed: watch::Receiver<u64>,
@@ -118,8 +115,7 @@ pub(crate) struct Watch {
     _guard: WatchGuard,
 }
 
-/// What ended a wait.
-enum Woken {
+enum WakeReason {
     Change,
     Signal,
     Bookmark,
@@ -127,12 +123,11 @@ enum Woken {
 }
 
 impl Watch {
-    /// Opens a watch.
     ///
     /// # Errors
-    /// For a resource version the store has not reached. One that is too old is told in the stream, as upstream does.
+    /// If the store has not reached the resource version. One that is too old is reported in the stream, like upstream does.
     pub(crate) fn open(
-        subject: Subject,
+        subject: WatchTarget,
         options: &WatchOptions,
         signals: watch::Receiver<Signals>,
         guard: WatchGuard,
@@ -147,7 +142,7 @@ impl Watch {
             return Err(Refusal::resource_version_too_large(asked, current));
         }
         let asked = options.resource_version.filter(|version| *version > 0);
-        // Without a version a watch begins with the state, as if everything had just been created.
+        // Without a version, a watch begins with the current state, as if all objects had just been created.
         let with_state = options.initial_events.unwrap_or(asked.is_none());
         let mut initial = VecDeque::new();
         let mut reached = asked.unwrap_or(current);
@@ -159,7 +154,7 @@ impl Watch {
             };
             reached = state.resource_version;
             initial.extend(state.objects);
-            initial.retain(|object| subject.selection.takes(&object.value));
+            initial.retain(|object| subject.selection.contains_object(&object.value));
         }
         let now = Instant::now();
         let heard = *signals.borrow();
@@ -191,59 +186,59 @@ impl Watch {
                 return None;
             }
             if let Some(object) = self.initial.pop_front() {
-                return Some(self.line("ADDED", &object.value, &object.encoded));
+                return Some(self.encode_line("ADDED", &object.value, &object.encoded));
             }
             if std::mem::take(&mut self.owes_initial_bookmark) {
-                return Some(self.bookmark(true));
+                return Some(self.encode_bookmark(true));
             }
             while let Some(event) = self.events.pop_front() {
-                if let Some(line) = self.event(&event) {
+                if let Some(line) = self.encode_change(&event) {
                     return Some(line);
                 }
             }
             self.changed.borrow_and_update();
-            match self.subject.store.changes(&self.collection, self.reached, BATCH) {
+            match self.subject.store.changes_since(&self.collection, self.reached, BATCH) {
                 Ok((events, reached)) => (self.events, self.reached) = (events.into(), reached),
                 Err(Compacted { oldest }) => {
                     let problem = format!("too old resource version: {} ({oldest})", self.reached);
-                    return Some(self.expired(&problem));
+                    return Some(self.end_expired(&problem));
                 }
             }
             if self.events.is_empty() {
-                // Only now does a bookmark promise nothing that is still to be sent.
+                // Only now does a bookmark not skip an event that is still to be sent.
                 if std::mem::take(&mut self.owes_bookmark) {
-                    return Some(self.bookmark(false));
+                    return Some(self.encode_bookmark(false));
                 }
                 if self.is_timed_out {
                     return None;
                 }
-                if let Some(line) = self.wait().await {
+                if let Some(line) = self.wait_for_change().await {
                     return Some(line);
                 }
             }
         }
     }
 
-    /// Waits for something to send; gives the line that ends an expired watch.
-    async fn wait(&mut self) -> Option<Bytes> {
+    /// Waits for something to send. Returns the last event of an expired watch.
+    async fn wait_for_change(&mut self) -> Option<Bytes> {
         let woken = tokio::select! {
-            _ = self.changed.changed() => Woken::Change,
-            _ = self.signals.changed() => Woken::Signal,
-            () = sleep_until(self.next_bookmark), if self.bookmarks => Woken::Bookmark,
-            () = sleep_until(self.deadline) => Woken::Deadline,
+            _ = self.changed.changed() => WakeReason::Change,
+            _ = self.signals.changed() => WakeReason::Signal,
+            () = sleep_until(self.next_bookmark), if self.bookmarks => WakeReason::Bookmark,
+            () = sleep_until(self.deadline) => WakeReason::Deadline,
         };
         match woken {
-            Woken::Change => {}
-            Woken::Bookmark => self.owes_bookmark = true,
-            Woken::Deadline => {
+            WakeReason::Change => {}
+            WakeReason::Bookmark => self.owes_bookmark = true,
+            WakeReason::Deadline => {
                 self.is_timed_out = true;
                 self.owes_bookmark = self.bookmarks;
             }
-            Woken::Signal => {
+            WakeReason::Signal => {
                 let said = *self.signals.borrow_and_update();
                 let before = std::mem::replace(&mut self.heard, said);
                 if said.expire != before.expire {
-                    return Some(self.expired("the watch was expired on request"));
+                    return Some(self.end_expired("the watch was expired on request"));
                 }
                 self.is_timed_out = said.end != before.end;
                 self.owes_bookmark = said.bookmark != before.bookmark && self.bookmarks;
@@ -252,62 +247,65 @@ impl Watch {
         None
     }
 
-    /// The line of a change, if this watch shall see it: an object that leaves the selection is deleted for the client,
-    /// one that enters it is added.
-    fn event(&mut self, event: &Event) -> Option<Bytes> {
+    /// The event for a change, if this watch selects it: an object that leaves the selection is deleted for the client, one that enters
+    /// it is added.
+    fn encode_change(&mut self, event: &Event) -> Option<Bytes> {
         let selection = &self.subject.selection;
-        let previous = event.previous.as_ref().filter(|object| selection.takes(&object.value));
+        let previous = event
+            .previous
+            .as_ref()
+            .filter(|object| selection.contains_object(&object.value));
         match &event.change {
             Change::Deleted(last) => {
-                // The state before decides: a last write that removed finalizers may have moved labels, too.
+                // The previous state decides: a last write that removed finalizers may also have changed labels.
                 previous.map(|_| ())?;
-                Some(self.line("DELETED", &last.value, &last.encoded))
+                Some(self.encode_line("DELETED", &last.value, &last.encoded))
             }
-            Change::Stored(object) => match (previous.cloned(), selection.takes(&object.value)) {
+            Change::Stored(object) => match (previous.cloned(), selection.contains_object(&object.value)) {
                 (None, false) => None,
-                (None, true) => Some(self.line("ADDED", &object.value, &object.encoded)),
-                (Some(_), true) => Some(self.line("MODIFIED", &object.value, &object.encoded)),
+                (None, true) => Some(self.encode_line("ADDED", &object.value, &object.encoded)),
+                (Some(_), true) => Some(self.encode_line("MODIFIED", &object.value, &object.encoded)),
                 (Some(previous), false) => {
-                    // The old labels, the new resource version: so that the client's selector still recognises it and
-                    // its place in the stream moves on.
+                    // The old labels with the new resource version, so that the client's selector still matches and its position in the stream
+                    // advances.
                     let left = Object::new(previous.value.clone(), event.resource_version);
-                    Some(self.line("DELETED", &left.value, &left.encoded))
+                    Some(self.encode_line("DELETED", &left.value, &left.encoded))
                 }
             },
         }
     }
 
-    fn line(&mut self, kind: &str, object: &Value, encoded: &[u8]) -> Bytes {
+    fn encode_line(&mut self, kind: &str, object: &Value, encoded: &[u8]) -> Bytes {
         let first = std::mem::replace(&mut self.is_first, false);
-        let event = self.subject.form.event(kind, object, encoded, first);
-        event.unwrap_or_else(|refusal| self.failed(&refusal))
+        let event = self.subject.form.encode_event(kind, object, encoded, first);
+        event.unwrap_or_else(|refusal| self.end_with_error(&refusal))
     }
 
-    fn bookmark(&mut self, ends_initial_events: bool) -> Bytes {
+    fn encode_bookmark(&mut self, ends_initial_events: bool) -> Bytes {
         self.next_bookmark = Instant::now() + self.subject.bookmark_every;
         let mut bookmark = json!({
             "kind": self.subject.resource.kind,
             "apiVersion": self.subject.resource.api_version(),
             "metadata": { "creationTimestamp": null },
         });
-        set(&mut bookmark, "resourceVersion", self.reached.to_string().into());
+        set_metadata(&mut bookmark, "resourceVersion", self.reached.to_string().into());
         if ends_initial_events {
-            set(
+            set_metadata(
                 &mut bookmark,
                 "annotations",
                 json!({ "k8s.io/initial-events-end": "true" }),
             );
         }
-        self.line("BOOKMARK", &bookmark, bookmark.to_string().as_bytes())
+        self.encode_line("BOOKMARK", &bookmark, bookmark.to_string().as_bytes())
     }
 
-    fn expired(&mut self, message: &str) -> Bytes {
-        self.failed(&Refusal::expired(message))
+    fn end_expired(&mut self, message: &str) -> Bytes {
+        self.end_with_error(&Refusal::expired(message))
     }
 
     /// The event that ends the watch.
-    fn failed(&mut self, refusal: &Refusal) -> Bytes {
+    fn end_with_error(&mut self, refusal: &Refusal) -> Bytes {
         self.is_over = true;
-        self.subject.form.error_event(&refusal.0)
+        self.subject.form.encode_error_event(&refusal.0)
     }
 }

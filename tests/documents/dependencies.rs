@@ -1,23 +1,23 @@
-//! deny.toml: what it forbids is in no lock file, or there only for systems that nothing is built for.
+//! deny.toml: the crates that it forbids are in no lock file, or only for systems that nothing is built for.
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use ctrlmesh_tests::root;
+use ctrlmesh_tests::repository_root;
 
-fn forbidden() -> Vec<String> {
-    let text = fs::read_to_string(root().join("deny.toml")).unwrap();
+fn forbidden_crates() -> Vec<String> {
+    let text = fs::read_to_string(repository_root().join("deny.toml")).unwrap();
     let named = text.lines().filter_map(|line| line.trim().strip_prefix("{ crate = \""));
     named
         .map(|rest| rest.split('"').next().unwrap_or_default().to_owned())
         .collect()
 }
 
-/// Who in a workspace's build for this system needs a crate: empty if nobody does. Cargo locks a crate for all systems, and
-/// for optional features of others that nobody asked for.
-fn dependents(manifest: &Path, name: &str) -> String {
+/// The crates that need `name` in a workspace's build for this system; empty if none does. Cargo locks crates for all systems and for
+/// unused optional features.
+fn dependents_of(manifest: &Path, name: &str) -> String {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let output = Command::new(cargo)
         .args([
@@ -38,17 +38,17 @@ fn dependents(manifest: &Path, name: &str) -> String {
 }
 
 #[test]
-fn no_build_has_a_crate_that_deny_toml_forbids() {
-    let forbidden = forbidden();
+fn builds_contain_no_forbidden_crate() {
+    let forbidden = forbidden_crates();
     for name in ["ring", "openssl", "wasmtime-wasi"] {
         assert!(forbidden.iter().any(|known| known == name), "deny.toml allows {name}");
     }
     for folder in ["", "fuzz"] {
-        let folder = root().join(folder);
+        let folder = repository_root().join(folder);
         let locked = fs::read_to_string(folder.join("Cargo.lock")).unwrap();
         for name in &forbidden {
             if locked.contains(&format!("\nname = \"{name}\"\n")) {
-                let found = dependents(&folder.join("Cargo.toml"), name);
+                let found = dependents_of(&folder.join("Cargo.toml"), name);
                 assert!(found.is_empty(), "{name} is forbidden by deny.toml, but:\n{found}");
             }
         }

@@ -1,4 +1,4 @@
-//! The plugin interface in `wit/`: what it says belongs to its version, and is what sidecars of this release say that they support.
+//! The plugin interface in `wit/`: each version has a fixed content, and the sidecars of this release support the current one.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -7,10 +7,10 @@ use std::path::Path;
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::world::SUPPORTED;
-use ctrlmesh_tests::root;
+use ctrlmesh_tests::repository_root;
 
-/// Digests of the interface without comments and white space, by version. One that was on main is never edited: managers give plugins
-/// only to sidecars that support their version, and older sidecars have what their version said.
+/// Digests of the interface without comments and white space, by version. A released version is never edited: managers give plugins only
+/// to sidecars that support their version, and older sidecars have the older content.
 const VERSIONS: [(&str, &str); 2] = [
     (
         "0.1.0",
@@ -32,12 +32,12 @@ fn wit_files(folder: &Path) -> BTreeSet<OsString> {
 
 #[test]
 fn sdk_carries_the_interface_and_the_licence() {
-    let (source, copy) = (root().join("wit"), root().join("sdk/wit"));
+    let (source, copy) = (repository_root().join("wit"), repository_root().join("sdk/wit"));
     let names = wit_files(&source);
     assert!(names.len() >= 3, "wit/ has {names:?}");
     assert_eq!(wit_files(&copy), names, "sdk/wit is not a copy of wit/; run `make sdk`");
     let mut pairs: Vec<_> = names.iter().map(|name| (source.join(name), copy.join(name))).collect();
-    pairs.push((root().join("LICENSE"), root().join("sdk/LICENSE")));
+    pairs.push((repository_root().join("LICENSE"), repository_root().join("sdk/LICENSE")));
     for (original, copied) in pairs {
         assert!(
             fs::read(&original).unwrap() == fs::read(&copied).unwrap(),
@@ -49,10 +49,10 @@ fn sdk_carries_the_interface_and_the_licence() {
 }
 
 #[test]
-fn another_interface_has_another_version() {
+fn changed_interface_requires_a_new_version() {
     let (mut all, mut versions) = (String::new(), Vec::new());
     for file in ["host.wit", "plugin.wit", "types.wit"] {
-        let text = fs::read_to_string(root().join("wit").join(file)).unwrap();
+        let text = fs::read_to_string(repository_root().join("wit").join(file)).unwrap();
         for line in text.lines() {
             let code = line.split("//").next().unwrap_or_default();
             match code.strip_prefix("package ctrlmesh:plugin@") {

@@ -1,4 +1,4 @@
-//! What the documents claim exists.
+//! Compares the documents with the code.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,13 +1,13 @@
-//! Objects in docs, plugins' READMEs and the README are ones that the manager takes.
+//! The objects in docs, plugin READMEs and the README are valid for the manager.
 
 use std::fs;
 use std::path::PathBuf;
 
-use ctrlmesh_tests::root;
+use ctrlmesh_tests::repository_root;
 use serde_json::Value;
 
-/// The contents of all blocks of YAML in a document.
-fn blocks(text: &str) -> Vec<String> {
+/// The contents of all YAML blocks in a document.
+fn yaml_blocks(text: &str) -> Vec<String> {
     let mut blocks: Vec<String> = Vec::new();
     let mut is_in = false;
     for line in text.lines() {
@@ -28,8 +28,8 @@ fn blocks(text: &str) -> Vec<String> {
     blocks
 }
 
-fn documents() -> Vec<PathBuf> {
-    let root = root();
+fn document_paths() -> Vec<PathBuf> {
+    let root = repository_root();
     let mut found = vec![root.join("README.md")];
     let files = |folder: PathBuf| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     found.extend(files(root.join("docs")).filter(|file| file.extension().is_some_and(|it| it == "md")));
@@ -39,11 +39,11 @@ fn documents() -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_people_copy_is_taken() {
+fn objects_in_documents_are_valid() {
     let mut kinds = Vec::new();
-    for file in documents() {
-        for block in blocks(&fs::read_to_string(&file).unwrap()) {
-            // Parts of objects, and chains, are checked where they belong.
+    for file in document_paths() {
+        for block in yaml_blocks(&fs::read_to_string(&file).unwrap()) {
+            // Parts of objects, and chains, are checked by other tests.
             if !block.contains("apiVersion: ctrlmesh") {
                 continue;
             }

@@ -1,26 +1,26 @@
-//! docs/operating.md and docs/manager.md name every flag, environment variable and metric of the sidecar and the manager.
+//! docs/operating.md and docs/manager.md describe every flag, environment variable and metric of sidecar and manager.
 
 use std::fs;
 
 use anyhow::Context;
 use clap::CommandFactory;
-use ctrlmesh_tests::{Client, Stand, root, shard};
+use ctrlmesh_tests::{Client, TestEnv, repository_root, shard_entry};
 
-fn document(name: &str) -> String {
-    fs::read_to_string(root().join("docs").join(name)).unwrap()
+fn read_document(name: &str) -> String {
+    fs::read_to_string(repository_root().join("docs").join(name)).unwrap()
 }
 
 #[test]
-fn every_flag_and_variable_is_described() {
-    describes(&document("operating.md"), &ctrlmesh_proxy::config::Cli::command());
+fn sidecar_flags_and_variables_are_described() {
+    assert_describes(&read_document("operating.md"), &ctrlmesh_proxy::config::Cli::command());
 }
 
 #[test]
-fn every_flag_and_variable_of_the_manager_is_described() {
-    describes(&document("manager.md"), &ctrlmesh_manager::args::Args::command());
+fn manager_flags_and_variables_are_described() {
+    assert_describes(&read_document("manager.md"), &ctrlmesh_manager::args::Args::command());
 }
 
-fn describes(document: &str, command: &clap::Command) {
+fn assert_describes(document: &str, command: &clap::Command) {
     for argument in command.get_arguments() {
         let Some(flag) = argument.get_long().filter(|flag| !matches!(*flag, "help" | "version")) else {
             continue;
@@ -37,8 +37,8 @@ fn describes(document: &str, command: &clap::Command) {
 }
 
 #[test]
-fn every_metric_of_the_manager_is_described() {
-    let document = document("manager.md") + &document("labels.md");
+fn manager_metrics_are_described() {
+    let document = read_document("manager.md") + &read_document("labels.md");
     let text = ctrlmesh_manager::metrics::Metrics::default().render().unwrap();
     let names: Vec<_> = text
         .lines()
@@ -52,20 +52,20 @@ fn every_metric_of_the_manager_is_described() {
 }
 
 #[tokio::test]
-async fn every_metric_and_log_field_is_described() -> anyhow::Result<()> {
-    let document = document("operating.md");
-    let stand = Stand::start_with(vec![shard("a")], &["--external-address", "127.0.0.1:0"]).await?;
-    stand.client().get("/api/v1/configmaps").await?;
-    let external = Client::http1(stand.sidecar.external().context("it is on")?);
+async fn sidecar_metrics_and_log_fields_are_described() -> anyhow::Result<()> {
+    let document = read_document("operating.md");
+    let env = TestEnv::start_with(vec![shard_entry("a")], &["--external-address", "127.0.0.1:0"]).await?;
+    env.client().get("/api/v1/configmaps").await?;
+    let external = Client::http1(env.sidecar.external().context("it is on")?);
     assert_eq!(external.get("http://127.0.0.1:9/").await?.status, 403);
-    let text = String::from_utf8(stand.sidecar.admin().get("/metrics").await?.body.to_vec())?;
+    let text = String::from_utf8(env.sidecar.admin().get("/metrics").await?.body.to_vec())?;
     let metrics = text
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     for metric in metrics {
         assert!(document.contains(&format!("`{metric}")), "{metric} is not described");
     }
-    let log = stand.sidecar.log();
+    let log = env.sidecar.log();
     for kind in ["access: request", "access: external request"] {
         let line = log.lines().find(|line| line.contains(kind)).context(kind)?;
         for field in line.split(' ').filter_map(|word| Some(word.split_once('=')?.0)) {

@@ -1,12 +1,12 @@
-//! docs/parity.md: every row of the three checklists is there, and each test that a row names exists.
+//! docs/parity.md: every row of the three checklists is present, and each test that a row names exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ctrlmesh_tests::root;
+use ctrlmesh_tests::repository_root;
 
-/// IDs of the checklists: prefix and how many, numbered from 01.
+/// Ids of the checklists: prefix and count, numbered from 01.
 const KUSION: [(&str, usize); 17] = [
     ("API", 12),
     ("INJ", 14),
@@ -28,14 +28,14 @@ const KUSION: [(&str, usize); 17] = [
 ];
 const OTHERS: [(&str, usize); 3] = [("TST", 2), ("OK", 75), ("CR", 68)];
 
-/// Names of tests, and the files that have one of that name.
+/// Names of tests, and the files with a test of that name.
 type Tests = BTreeMap<String, BTreeSet<PathBuf>>;
 
 const STATES: [&str; 3] = ["works", "different on purpose", "not yet"];
 
-/// The rows: ID, state, what else the row says.
-fn rows() -> Vec<(String, String, String)> {
-    let text = fs::read_to_string(root().join("docs/parity.md")).unwrap();
+/// The rows: id, state, and the rest of the row.
+fn parse_rows() -> Vec<(String, String, String)> {
+    let text = fs::read_to_string(repository_root().join("docs/parity.md")).unwrap();
     let table = text
         .lines()
         .filter(|line| line.starts_with("| ") && !line.starts_with("| ID"));
@@ -55,13 +55,13 @@ fn rows() -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn every_row_of_the_checklists_is_there_once_with_a_known_state() {
+fn checklist_rows_are_complete_and_have_known_states() {
     let expected: BTreeSet<String> = KUSION
         .iter()
         .chain(&OTHERS)
         .flat_map(|(prefix, count)| (1..=*count).map(move |number| format!("{prefix}-{number:02}")))
         .collect();
-    let rows = rows();
+    let rows = parse_rows();
     let found: BTreeSet<String> = rows.iter().map(|(id, ..)| id.clone()).collect();
     assert_eq!(found, expected);
     assert_eq!(rows.len(), expected.len(), "an ID is there twice");
@@ -71,9 +71,9 @@ fn every_row_of_the_checklists_is_there_once_with_a_known_state() {
 }
 
 #[test]
-fn every_test_that_a_row_names_exists_and_every_claim_names_one() {
-    let known = tests();
-    for (id, state, rest) in rows() {
+fn tests_named_by_rows_exist() {
+    let known = all_tests();
+    for (id, state, rest) in parse_rows() {
         let named: Vec<&str> = rest
             .split('`')
             .skip(1)
@@ -93,9 +93,9 @@ fn every_test_that_a_row_names_exists_and_every_claim_names_one() {
 }
 
 /// `<file without ending>::<function>` for Rust, `TestX` and `TestX/<subtest>` for Go.
-fn tests() -> Tests {
+fn all_tests() -> Tests {
     let mut found = Tests::new();
-    let mut folders = vec![root()];
+    let mut folders = vec![repository_root()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap().flatten() {
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
@@ -111,14 +111,14 @@ fn tests() -> Tests {
     found
 }
 
-fn note(found: &mut Tests, name: String, path: &Path) {
+fn add_test(found: &mut Tests, name: String, path: &Path) {
     found.entry(name).or_default().insert(path.to_owned());
 }
 
 fn rust_tests(path: &Path, found: &mut Tests) {
     let text = fs::read_to_string(path).unwrap();
     let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
-    // `edit/tests.rs` is named after what it tests.
+    // `edit/tests.rs` belongs to what it tests.
     let file = if stem == "tests" {
         path.parent()
             .unwrap()
@@ -136,7 +136,7 @@ fn rust_tests(path: &Path, found: &mut Tests) {
         } else if is_test && let Some((before, after)) = line.split_once("fn ") {
             if before.is_empty() || before == "async " {
                 let name = after.split('(').next().unwrap_or_default();
-                note(found, format!("{file}::{name}"), path);
+                add_test(found, format!("{file}::{name}"), path);
             }
             is_test = false;
         }
@@ -149,19 +149,19 @@ fn go_tests(path: &Path, found: &mut Tests) {
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("func Test") {
             test = format!("Test{}", rest.split('(').next().unwrap_or_default());
-            note(found, test.clone(), path);
+            add_test(found, test.clone(), path);
         }
-        // Subtests by name, and the catalogue's cases by number.
+        // Named subtests, and the catalogue's cases by number.
         for literal in line.split('"').skip(1).step_by(2) {
             if line.contains("Run(") {
-                note(found, format!("{test}/{literal}"), path);
+                add_test(found, format!("{test}/{literal}"), path);
             }
             let number = literal.split('_').next().unwrap_or_default();
             if number.len() > 1
                 && number.starts_with(|c: char| ('A'..='I').contains(&c))
                 && number[1..].parse::<u32>().is_ok()
             {
-                note(found, format!("TestCatalogue/{literal}"), path);
+                add_test(found, format!("TestCatalogue/{literal}"), path);
             }
         }
     }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::{env, fs};
+use std::fs;
 
 use anyhow::Context as _;
 use clap::{Arg, Command, CommandFactory as _};
-use ctrlmesh_tests::{Stand, guest, root, shard, wait_until};
+use ctrlmesh_tests::{TestEnv, guest_entry, repository_root, shard_entry, wait_until};
 use http::Method;
 use serde_json::json;
 
@@ -15,8 +15,8 @@ const WRITE: &str = "CTRLMESH_WRITE_REFERENCE";
 
 /// Compares a page with what it should be, or writes it.
 fn page(name: &str, text: &str) {
-    let path = root().join("docs/reference").join(name);
-    if env::var_os(WRITE).is_some() {
+    let path = repository_root().join("docs/reference").join(name);
+    if std::env::var_os(WRITE).is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, text).unwrap();
         return;
@@ -181,21 +181,21 @@ async fn metrics_reference_is_up_to_date() -> anyhow::Result<()> {
 
 /// What a sidecar serves when something has happened that each of its metrics counts.
 async fn sidecar_metrics() -> anyhow::Result<String> {
-    let crash = guest("trap", json!({ "in": "on-request", "how": "panic" }));
+    let crash = guest_entry("trap", json!({ "in": "on-request", "how": "panic" }));
     let crash = crash.set("onFailure", "Open".into()).set("order", 1.into());
     let flags = ["--external-address", "127.0.0.1:0", "--memory-limit", "512Mi"];
-    let mut stand = Stand::start_with(vec![crash.clone(), shard("a")], &flags).await?;
-    stand.seed("default", "b", 1)?;
-    let client = stand.client();
+    let mut env = TestEnv::start_with(vec![crash.clone(), shard_entry("a")], &flags).await?;
+    env.seed_config_maps("default", "b", 1)?;
+    let client = env.client();
     let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "b0" } }).to_string();
     let created = client
         .send(Method::POST, "/api/v1/namespaces/default/configmaps", object)
         .await?;
     assert_eq!(created.status, 409);
-    stand.chain.publish_bytes(b"no chain", vec![crash, shard("a")])?;
+    env.chain.publish_bytes(b"no chain", vec![crash, shard_entry("a")])?;
     wait_until("everything is counted", || async {
         client.get("/api/v1/configmaps").await?;
-        let text = stand.sidecar.metrics().await?;
+        let text = env.sidecar.metrics().await?;
         let counted = |name: &str| text.contains(&format!("\nctrlmesh_{name}_total{{"));
         let names = [
             "plugin_skips",
@@ -206,7 +206,7 @@ async fn sidecar_metrics() -> anyhow::Result<String> {
         Ok(names.into_iter().all(counted))
     })
     .await?;
-    stand.sidecar.metrics().await
+    env.sidecar.metrics().await
 }
 
 /// A metric as its program describes it.
@@ -260,13 +260,13 @@ fn table(text: &mut String, program: &str, about: &str, exposition: &str) -> any
 
 #[test]
 fn metrics_that_the_pages_explain_are_those_of_the_reference() {
-    let reference = fs::read_to_string(root().join("docs/reference/metrics.md")).unwrap_or_default();
+    let reference = fs::read_to_string(repository_root().join("docs/reference/metrics.md")).unwrap_or_default();
     let known: Vec<&str> = reference
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
         .collect();
     assert!(known.len() > 40, "{known:?}");
-    let text = fs::read_to_string(root().join("docs/operating.md")).unwrap();
+    let text = fs::read_to_string(repository_root().join("docs/operating.md")).unwrap();
     let named = text
         .split('`')
         .filter(|code| code.starts_with("ctrlmesh_") && !code.contains('<'));

@@ -2,16 +2,16 @@
 
 use std::fs;
 
-use ctrlmesh_tests::root;
+use ctrlmesh_tests::repository_root;
 use serde_json::Value;
 
 #[test]
 fn actions_are_pinned_and_make_targets_exist() {
-    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let makefile = fs::read_to_string(repository_root().join("Makefile")).unwrap();
     let is_target = |word: &str| makefile.lines().any(|line| line.starts_with(&format!("{word}:")));
     let (mut actions, mut targets) = (0, 0);
     for name in ["ci.yml", "release.yml"] {
-        let text = fs::read_to_string(root().join(".github/workflows").join(name)).unwrap();
+        let text = fs::read_to_string(repository_root().join(".github/workflows").join(name)).unwrap();
         let workflow: Value = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(
             workflow["permissions"],

@@ -1,20 +1,18 @@
-//! docs/plugin-guide.md as its reader uses it: the blocks of a step.
+//! docs/plugin-guide.md as its reader uses it: the code blocks of each step.
 
-use ctrlmesh_tests::root;
+use ctrlmesh_tests::repository_root;
 
-/// A fenced block.
 pub(crate) struct Block {
     step: u32,
     language: String,
     pub(crate) text: String,
 }
 
-/// The guide.
 pub(crate) struct Guide(Vec<Block>);
 
 impl Guide {
     pub(crate) fn read() -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(root().join("docs/plugin-guide.md"))?;
+        let text = std::fs::read_to_string(repository_root().join("docs/plugin-guide.md"))?;
         let (mut step, mut blocks, mut open) = (0, Vec::new(), None::<Block>);
         for line in text.lines() {
             let heading = line.strip_prefix("## ").and_then(|rest| rest.split_once(". "));
@@ -46,7 +44,7 @@ impl Guide {
 }
 
 impl Block {
-    /// What a person types: the lines after `$ `, with the lines of a here-document.
+    /// The commands to type: the lines after `$ `, with the lines of a here-document.
     pub(crate) fn commands(&self) -> Vec<String> {
         let (mut commands, mut is_here) = (Vec::<String>::new(), false);
         for line in self.text.lines() {
@@ -66,8 +64,8 @@ impl Block {
     }
 }
 
-/// Code without what a formatter or an author may add: comments, attributes of tests, line breaks, trailing commas.
-pub(crate) fn essence(code: &str) -> String {
+/// Code without comments, test attributes, line breaks and trailing commas, which a formatter or an author may change.
+pub(crate) fn normalize_code(code: &str) -> String {
     let lines = code.lines().map(str::trim);
     let kept = lines.filter(|line| !line.starts_with("//") && *line != "#[test]");
     let text: String = kept.flat_map(|line| line.split_whitespace()).collect();

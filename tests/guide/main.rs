@@ -1,5 +1,5 @@
-//! docs/plugin-guide.md, followed to the letter: `ctrlmesh plugin new`, the tests of what it makes, the component, the
-//! production engine, a chain directory, a real sidecar. Offline: cargo takes what this workspace has fetched.
+//! Follows docs/plugin-guide.md literally: `ctrlmesh plugin new`, the tests of the new crate, the component, the production engine, a
+//! chain directory, a real sidecar. Offline: cargo uses what this workspace has fetched.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,29 +17,29 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use ctrlmesh_tests::{Client, Sidecar, binary, root, wait_until};
+use ctrlmesh_tests::{Client, Sidecar, binary_path, repository_root, wait_until};
 use http::Method;
 
-use crate::document::{Guide, essence};
+use crate::document::{Guide, normalize_code};
 
-/// A person at a shell in an empty folder beside a checkout, with the commands on the path.
-struct Person {
+/// A reader at a shell in an empty folder beside a checkout, with the commands on the path.
+struct Reader {
     home: tempfile::TempDir,
     folder: PathBuf,
 }
 
-impl Person {
+impl Reader {
     fn new() -> Result<Self> {
         let home = tempfile::tempdir()?;
-        symlink(root().canonicalize()?, home.path().join("ctrlmesh"))?;
+        symlink(repository_root().canonicalize()?, home.path().join("ctrlmesh"))?;
         Ok(Self {
             folder: home.path().to_owned(),
             home,
         })
     }
 
-    fn shell(&self, command: &str) -> Result<Command> {
-        let mut path = OsString::from(binary("ctrlmesh")?.parent().context("a folder")?);
+    fn shell_command(&self, command: &str) -> Result<Command> {
+        let mut path = OsString::from(binary_path("ctrlmesh")?.parent().context("a folder")?);
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
         let mut shell = Command::new("bash");
@@ -47,7 +47,7 @@ impl Person {
             .args(["-euc", command])
             .current_dir(&self.folder)
             .env("PATH", path);
-        // The toolchain's own homes stay where they are; only `~` of the guide's commands is moved.
+        // The toolchain keeps its own home directories; only `~` in the guide's commands is moved.
         for (variable, folder) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {
             let usual = std::env::home_dir().unwrap_or_default().join(folder);
             shell.env(variable, std::env::var_os(variable).unwrap_or_else(|| usual.into()));
@@ -57,9 +57,9 @@ impl Person {
         Ok(shell)
     }
 
-    /// Types a command; gives what it prints.
-    fn types(&self, command: &str) -> Result<String> {
-        let output = self.shell(command)?.output()?;
+    /// Runs a command and returns its output.
+    fn run_command(&self, command: &str) -> Result<String> {
+        let output = self.shell_command(command)?.output()?;
         let (stdout, stderr) = (
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr),
@@ -68,10 +68,10 @@ impl Person {
         Ok(stdout.into_owned())
     }
 
-    /// Step 1. What is built is kept between runs.
-    fn makes_the_package(&mut self, guide: &Guide) -> Result<Vec<String>> {
+    /// Step 1. The build output is kept between runs.
+    fn make_package(&mut self, guide: &Guide) -> Result<Vec<String>> {
         let command = &guide.blocks(1, "console")[0].commands()[0];
-        let next = self.types(command)?;
+        let next = self.run_command(command)?;
         self.folder.push("my-plugin");
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guide");
         std::fs::create_dir_all(&target)?;
@@ -81,10 +81,10 @@ impl Person {
     }
 }
 
-/// Steps 2, 3 and 5: each piece of code in the guide is part of what the reader has before him.
-fn the_code_is_what_the_guide_shows(person: &Person, guide: &Guide) -> Result<()> {
-    let source = essence(&std::fs::read_to_string(person.folder.join("src/lib.rs"))?);
-    let harness = essence(include_str!("shipped.rs"))
+/// Steps 2, 3 and 5: each piece of code in the guide is part of the reader's files.
+fn check_code_against_guide(person: &Reader, guide: &Guide) -> Result<()> {
+    let source = normalize_code(&std::fs::read_to_string(person.folder.join("src/lib.rs"))?);
+    let harness = normalize_code(include_str!("shipped.rs"))
         .replace("pub(crate)", "")
         .replace("folder:&Path", "")
         .replace("read(folder.join(", "read(")
@@ -94,7 +94,7 @@ fn the_code_is_what_the_guide_shows(person: &Person, guide: &Guide) -> Result<()
         ensure!(!blocks.is_empty(), "step {step} shows no code");
         for block in blocks {
             assert!(
-                whole.contains(&essence(&block.text)),
+                whole.contains(&normalize_code(&block.text)),
                 "step {step} differs:\n{}",
                 block.text
             );
@@ -103,30 +103,34 @@ fn the_code_is_what_the_guide_shows(person: &Person, guide: &Guide) -> Result<()
     Ok(())
 }
 
-/// Step 5: the file of cases, and what the command prints.
-fn the_shipped_bytes_say_what_is_expected(person: &Person, guide: &Guide) -> Result<()> {
+/// Step 5: the cases file, and the output of the command.
+fn check_cases(person: &Reader, guide: &Guide) -> Result<()> {
     let cases = guide.blocks(5, "yaml");
     std::fs::create_dir_all(person.folder.join("tests"))?;
     std::fs::write(person.folder.join("tests/shipped.yaml"), &cases[0].text)?;
     let block = guide.blocks(5, "console")[0];
-    let printed = person.types(&block.commands()[0])?;
+    let printed = person.run_command(&block.commands()[0])?;
     let shown: Vec<&str> = block.text.lines().filter(|line| !line.starts_with("$ ")).collect();
     assert_eq!(printed.lines().collect::<Vec<_>>(), shown);
     Ok(())
 }
 
-/// Step 6: the chain that the reader writes rules what a client may do.
-async fn the_chain_rules(person: &Person, guide: &Guide) -> Result<()> {
+/// Step 6: the reader's chain is enforced.
+async fn check_chain_is_enforced(person: &Reader, guide: &Guide) -> Result<()> {
     let blocks = guide.blocks(6, "console");
-    let _api = Running(person.shell(&format!("exec {}", blocks[0].commands()[0]))?.spawn()?);
+    let _api = Running(
+        person
+            .shell_command(&format!("exec {}", blocks[0].commands()[0]))?
+            .spawn()?,
+    );
     wait_until("the kubeconfig is written", || async {
         Ok(std::fs::read_to_string(person.folder.join("kubeconfig")).is_ok_and(|text| text.contains("server:")))
     })
     .await?;
     let mut commands = blocks[1].commands();
     let start = commands.pop().context("the sidecar's start")?;
-    person.types(&commands.join("\n"))?;
-    let sidecar = Sidecar::from_command(person.shell(&format!("exec env {start}"))?.into()).await?;
+    person.run_command(&commands.join("\n"))?;
+    let sidecar = Sidecar::from_command(person.shell_command(&format!("exec env {start}"))?.into()).await?;
     sidecar.wait_ready().await?;
 
     let write = Client::http1(sidecar.api());
@@ -150,7 +154,7 @@ async fn the_chain_rules(person: &Person, guide: &Guide) -> Result<()> {
     for (generation, block) in (2..).zip(guide.blocks(7, "console")) {
         let mut commands = block.commands();
         assert_eq!(commands.pop().as_deref(), Some("ctrlmesh status"));
-        person.types(&commands.join("\n"))?;
+        person.run_command(&commands.join("\n"))?;
         sidecar.wait_generation(generation).await?;
     }
     let answer = write
@@ -161,7 +165,7 @@ async fn the_chain_rules(person: &Person, guide: &Guide) -> Result<()> {
     Ok(())
 }
 
-/// A command that runs until the test is over.
+/// Kills the command when the test ends.
 struct Running(std::process::Child);
 
 impl Drop for Running {
@@ -172,23 +176,23 @@ impl Drop for Running {
 }
 
 #[tokio::test]
-async fn the_guide_leads_from_an_empty_folder_to_a_rule_in_force() -> Result<()> {
+async fn guide_leads_from_an_empty_folder_to_a_rule_in_force() -> Result<()> {
     let guide = Guide::read()?;
-    let mut person = Person::new()?;
-    let proposed = person.makes_the_package(&guide)?;
-    the_code_is_what_the_guide_shows(&person, &guide)?;
+    let mut person = Reader::new()?;
+    let proposed = person.make_package(&guide)?;
+    check_code_against_guide(&person, &guide)?;
     let [enter, test, build, inspect] = &proposed[..] else {
         panic!("the command proposes {proposed:?}");
     };
     assert_eq!((&**enter, &**test), ("cd my-plugin", "cargo test"));
-    let tested = person.types(test)?;
+    let tested = person.run_command(test)?;
     assert!(tested.contains("write_is_refused_and_counted ... ok"), "{tested}");
     let commands = guide.blocks(4, "console")[0].commands();
     assert_eq!((build, inspect), (&commands[0], &commands[2]));
-    let told = person.types(&commands.join("\n"))?;
+    let told = person.run_command(&commands.join("\n"))?;
     assert!(told.contains("takes it: ctrlmesh:plugin 0.1"), "{told}");
 
-    the_shipped_bytes_say_what_is_expected(&person, &guide)?;
+    check_cases(&person, &guide)?;
     shipped::shipped_bytes_refuse_a_write(&person.folder);
-    the_chain_rules(&person, &guide).await
+    check_chain_is_enforced(&person, &guide).await
 }

@@ -1,4 +1,4 @@
-//! The test of step 5 for those who want the engine as a library, word for word but for the folder, which a test of its own is started in: main.rs compares it.
+//! Step 5's test for readers who use the engine as a library, verbatim except for the folder, in which a test of its own would start. main.rs compares it with the guide.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! A chain directory as kubelet mounts it: a new timestamped folder, `..data` swapped to it in one rename.
+//! A chain directory as kubelet mounts it: a new timestamped folder, with `..data` swapped to it in one rename.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use ctrlmesh_contract::signature::SigningKey;
 use ctrlmesh_contract::{Digest, names};
 use serde_json::{Value, json};
 
-/// An entry of a chain, with its plugin's bytes.
+/// An entry of a chain, with the bytes of its plugin.
 #[derive(Debug, Clone)]
 pub struct EntrySpec {
     document: Value,
@@ -18,7 +18,7 @@ pub struct EntrySpec {
 }
 
 impl EntrySpec {
-    /// Closed on failure, for every pod.
+    /// An entry that fails closed, for every pod.
     #[must_use]
     pub fn new(name: &str, bytes: &[u8]) -> Self {
         let document = json!({
@@ -34,7 +34,7 @@ impl EntrySpec {
 
     /// Sets a field of the entry.
     #[must_use]
-    pub fn set(mut self, field: &str, value: Value) -> Self {
+    pub fn with_field(mut self, field: &str, value: Value) -> Self {
         if let Some(fields) = self.document.as_object_mut() {
             fields.insert(field.to_owned(), value);
         }
@@ -43,8 +43,8 @@ impl EntrySpec {
 
     /// Sets the plugin's settings.
     #[must_use]
-    pub fn settings(self, settings: Value) -> Self {
-        self.set("settings", settings)
+    pub fn with_settings(self, settings: Value) -> Self {
+        self.with_field("settings", settings)
     }
 
     /// Leaves the plugin's bytes out of the directory.
@@ -55,7 +55,6 @@ impl EntrySpec {
     }
 }
 
-/// The directory.
 pub struct ChainDir {
     path: PathBuf,
     generation: u64,
@@ -65,10 +64,9 @@ pub struct ChainDir {
 }
 
 impl ChainDir {
-    /// An empty directory.
     ///
     /// # Errors
-    /// It can't be made.
+    /// If the directory can't be created.
     pub fn create(path: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir_all(&path)?;
         let mut directory = Self {
@@ -82,22 +80,21 @@ impl ChainDir {
         Ok(directory)
     }
 
-    /// The mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The downward-API file.
+    /// The labels file of the downward API.
     #[must_use]
     pub fn labels_file(&self) -> PathBuf {
         self.path.with_file_name("labels")
     }
 
-    /// The pod's labels, as kubelet writes them.
+    /// Writes the pod's labels like kubelet.
     ///
     /// # Errors
-    /// The file can't be written.
+    /// If the file can't be written.
     pub fn set_labels(&mut self, labels: &[(&str, &str)]) -> anyhow::Result<()> {
         self.labels = labels
             .iter()
@@ -114,15 +111,15 @@ impl ChainDir {
         Ok(fs::rename(fresh, target)?)
     }
 
-    /// Signs what is published from now on.
+    /// Signs later generations with this key.
     pub fn sign_with(&mut self, key: SigningKey) {
         self.key = Some(key);
     }
 
-    /// Publishes the next generation.
+    /// Publishes the next generation and returns its number.
     ///
     /// # Errors
-    /// A file can't be written.
+    /// If a file can't be written.
     pub fn publish(&mut self, entries: Vec<EntrySpec>) -> anyhow::Result<u64> {
         self.generation += 1;
         let document = self.document(self.generation, &entries);
@@ -131,7 +128,7 @@ impl ChainDir {
         Ok(self.generation)
     }
 
-    /// The document of these entries.
+    /// The chain document with these entries.
     #[must_use]
     pub fn document(&self, generation: u64, entries: &[EntrySpec]) -> Value {
         json!({
@@ -143,7 +140,7 @@ impl ChainDir {
     /// Publishes these bytes as the document, with the plugins of the entries.
     ///
     /// # Errors
-    /// A file can't be written.
+    /// If a file can't be written.
     pub fn publish_bytes(&mut self, document: &[u8], entries: Vec<EntrySpec>) -> anyhow::Result<()> {
         let mut files = vec![(names::files::CHAIN.to_owned(), document.to_vec())];
         if let Some(key) = &self.key {
@@ -158,10 +155,10 @@ impl ChainDir {
         self.publish_files(&files)
     }
 
-    /// Publishes these files and no others.
+    /// Publishes exactly these files.
     ///
     /// # Errors
-    /// A file can't be written.
+    /// If a file can't be written.
     pub fn publish_files(&mut self, files: &[(String, Vec<u8>)]) -> anyhow::Result<()> {
         self.version += 1;
         let folder = format!("..version_{}", self.version);
@@ -189,7 +186,7 @@ impl ChainDir {
         self.generation
     }
 
-    /// Goes on counting from here.
+    /// Continues counting from this generation.
     pub fn set_generation(&mut self, generation: u64) {
         self.generation = generation;
     }

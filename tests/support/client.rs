@@ -1,4 +1,4 @@
-//! A client that sends what it is told, over a connection of its own for each request.
+//! An HTTP client that opens a connection for each request.
 
 use std::net::SocketAddr;
 
@@ -22,16 +22,12 @@ pub struct Client {
     headers: HeaderMap,
 }
 
-/// A response that was read to its end.
+/// A complete response.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// HTTP status.
     pub status: u16,
-    /// Header fields.
     pub headers: HeaderMap,
-    /// Body.
     pub body: Bytes,
-    /// Trailer fields.
     pub trailers: Option<HeaderMap>,
 }
 
@@ -42,7 +38,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// Names of a list's items, sorted.
+    /// The names of the list items, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let json = self.json();
@@ -58,7 +54,6 @@ impl Answer {
 
 /// A response that is being read.
 pub struct Stream {
-    /// Its head.
     pub head: http::response::Parts,
     body: Incoming,
     _connection: JoinHandle<()>,
@@ -68,7 +63,7 @@ impl Stream {
     /// The next bytes; `None` at the clean end.
     ///
     /// # Errors
-    /// The stream broke off, or nothing came before the deadline.
+    /// If the stream broke off, or nothing arrived before the deadline.
     pub async fn next(&mut self) -> anyhow::Result<Option<Bytes>> {
         loop {
             let frame = tokio::time::timeout(DEADLINE, self.body.frame())
@@ -87,8 +82,8 @@ impl Stream {
     /// The next event of a JSON watch.
     ///
     /// # Errors
-    /// The stream broke off or ended, or nothing came before the deadline.
-    pub async fn event(&mut self) -> anyhow::Result<serde_json::Value> {
+    /// If the stream broke off or ended, or nothing arrived before the deadline.
+    pub async fn next_event(&mut self) -> anyhow::Result<serde_json::Value> {
         let mut line = Vec::new();
         while !line.ends_with(b"\n") {
             line.extend(self.next().await?.context("the watch ended")?);
@@ -98,7 +93,6 @@ impl Stream {
 }
 
 impl Client {
-    /// HTTP/1.1.
     #[must_use]
     pub fn http1(address: SocketAddr) -> Self {
         Self {
@@ -117,39 +111,38 @@ impl Client {
         }
     }
 
-    /// Sends this header with every request.
+    /// Adds this header to every request.
     ///
     /// # Panics
-    /// It is no header.
+    /// If it is not a valid header.
     #[must_use]
-    pub fn with(mut self, name: &'static str, value: &str) -> Self {
+    pub fn with_header(mut self, name: &'static str, value: &str) -> Self {
         #[expect(clippy::expect_used, reason = "a mistake in a test")]
         self.headers.append(name, value.parse().expect("a header value"));
         self
     }
 
-    /// Sends these headers with every request.
+    /// Adds these headers to every request.
     #[must_use]
-    pub fn with_all(mut self, headers: HeaderMap) -> Self {
+    pub fn with_headers(mut self, headers: HeaderMap) -> Self {
         self.headers.extend(headers);
         self
     }
 
-    /// GET.
     ///
     /// # Errors
-    /// No answer.
+    /// If there is no answer.
     pub async fn get(&self, target: &str) -> anyhow::Result<Answer> {
         self.send(Method::GET, target, Bytes::new()).await
     }
 
-    /// Any request with a body.
+    /// A request with a body.
     ///
     /// # Errors
-    /// No answer.
+    /// If there is no answer.
     pub async fn send(&self, method: Method, target: &str, body: impl Into<Bytes>) -> anyhow::Result<Answer> {
         let read = async {
-            let stream = self.open(method, target, body.into()).await?;
+            let stream = self.send_request(method, target, body.into()).await?;
             let collected = stream.body.collect().await?;
             let trailers = collected.trailers().cloned();
             anyhow::Ok(Answer {
@@ -164,25 +157,25 @@ impl Client {
             .with_context(|| format!("no answer: {target}"))?
     }
 
-    /// A request whose response is read piece by piece.
+    /// A GET request whose response is read piece by piece.
     ///
     /// # Errors
-    /// No answer.
-    pub async fn stream(&self, target: &str) -> anyhow::Result<Stream> {
-        self.stream_of(Method::GET, target).await
+    /// If there is no answer.
+    pub async fn open_stream(&self, target: &str) -> anyhow::Result<Stream> {
+        self.open_stream_with(Method::GET, target).await
     }
 
-    /// The same with another method, and without a body.
+    /// Like [`Self::open_stream`] with another method, without a body.
     ///
     /// # Errors
-    /// No answer.
-    pub async fn stream_of(&self, method: Method, target: &str) -> anyhow::Result<Stream> {
-        tokio::time::timeout(DEADLINE, self.open(method, target, Bytes::new()))
+    /// If there is no answer.
+    pub async fn open_stream_with(&self, method: Method, target: &str) -> anyhow::Result<Stream> {
+        tokio::time::timeout(DEADLINE, self.send_request(method, target, Bytes::new()))
             .await
             .context("no answer")?
     }
 
-    async fn open(&self, method: Method, target: &str, body: Bytes) -> anyhow::Result<Stream> {
+    async fn send_request(&self, method: Method, target: &str, body: Bytes) -> anyhow::Result<Stream> {
         let stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
         let (response, connection) = if self.http2 {
@@ -207,7 +200,7 @@ impl Client {
     ) -> anyhow::Result<(Response<Incoming>, JoinHandle<()>)> {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(async move { drop(connection.with_upgrades().await) });
-        let mut request = self.request(method, target, body)?;
+        let mut request = self.build_request(method, target, body)?;
         if !request.headers().contains_key(http::header::HOST) {
             request
                 .headers_mut()
@@ -225,13 +218,31 @@ impl Client {
     ) -> anyhow::Result<(Response<Incoming>, JoinHandle<()>)> {
         let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
         let connection = tokio::spawn(async move { drop(connection.await) });
-        let request = self.request(method, &format!("http://{}{target}", self.address), body)?;
+        let request = self.build_request(method, &format!("http://{}{target}", self.address), body)?;
         Ok((sender.send_request(request).await?, connection))
     }
 
-    fn request(&self, method: Method, target: &str, body: Bytes) -> anyhow::Result<Request<Full<Bytes>>> {
+    fn build_request(&self, method: Method, target: &str, body: Bytes) -> anyhow::Result<Request<Full<Bytes>>> {
         let mut request = Request::builder().method(method).uri(target).body(Full::new(body))?;
         request.headers_mut().extend(self.headers.clone());
         Ok(request)
     }
+}
+
+/// Framings that servers have parsed in two ways: header fields, the blank line, and `smuggled` where a server might take it for the
+/// next request. The caller writes the request line and the other header fields before it.
+#[must_use]
+pub fn smuggled_framings(smuggled: &str) -> Vec<String> {
+    let length = smuggled.len();
+    vec![
+        format!(
+            "content-length: {}\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}",
+            length + 5
+        ),
+        format!("transfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n{smuggled}"),
+        format!("content-length: 0\r\ncontent-length: {length}\r\n\r\n{smuggled}"),
+        format!("transfer-encoding: xchunked\r\n\r\n{smuggled}"),
+        format!("transfer-encoding: chunked, identity\r\n\r\n{smuggled}"),
+        format!("content-length: {length}\r\nconnection: close, content-length\r\n\r\n{smuggled}"),
+    ]
 }

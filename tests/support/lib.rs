@@ -1,7 +1,7 @@
-//! The stand of the whole-system tests: an API server of the test kit, a chain directory that changes as kubelet changes
-//! one, the real `ctrlmesh-proxy` process between them, and a client that speaks plain HTTP.
+//! The environment of the whole-system tests: an API server of the test kit, a chain directory that changes like one mounted by kubelet,
+//! the real `ctrlmesh-proxy` process between them, and a plain HTTP client.
 //!
-//! Everything waits for conditions, with one deadline; nothing sleeps.
+//! All waits are for conditions, with one deadline; nothing sleeps.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,10 +12,9 @@
 
 pub mod chain_dir;
 pub mod client;
-pub mod heavy;
-pub mod hop;
+pub mod expensive_plugins;
+pub mod path_cleaning_proxy;
 pub mod sidecar;
-pub mod smuggling;
 pub mod target;
 
 use std::path::{Path, PathBuf};
@@ -27,81 +26,78 @@ use serde_json::{Value, json};
 
 pub use chain_dir::{ChainDir, EntrySpec};
 pub use client::{Answer, Client};
-pub use sidecar::{Sidecar, binary};
+pub use sidecar::{Sidecar, binary_path};
 pub use target::Target;
 
-/// The longest that anything here may take; a condition that is not met by then fails the test.
+/// Timeout of every wait; a condition that is not met by then fails the test.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Namespace of the sidecar's pod.
 pub const NAMESPACE: &str = "operator";
 
-/// The checkout.
+/// The root of the checkout.
 #[must_use]
-pub fn root() -> PathBuf {
+pub fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// API server, chain and sidecar.
-pub struct Stand {
-    /// The API server.
+/// API server, chain directory and sidecar.
+pub struct TestEnv {
     pub api: ApiServer,
-    /// The chain's directory.
     pub chain: ChainDir,
-    /// The sidecar.
     pub sidecar: Sidecar,
     flags: Vec<String>,
     _files: tempfile::TempDir,
 }
 
-impl Stand {
-    /// A stand whose first chain has these entries.
+impl TestEnv {
+    /// Starts an environment whose first chain has these entries.
     ///
     /// # Errors
-    /// Something did not come up; the text says what.
+    /// If something did not start; the text says what.
     pub async fn start(entries: Vec<EntrySpec>) -> anyhow::Result<Self> {
         Self::start_with(entries, &[]).await
     }
 
-    /// The same, with more flags for the sidecar.
+    /// Like [`Self::start`], with more flags for the sidecar.
     ///
     /// # Errors
-    /// Something did not come up; the text says what.
+    /// If something did not start; the text says what.
     pub async fn start_with(entries: Vec<EntrySpec>, flags: &[&str]) -> anyhow::Result<Self> {
         let api = ApiServer::builder().start().await?;
-        Self::around(api, entries, flags).await
+        Self::start_around(api, entries, flags).await
     }
 
-    /// A stand around an API server that is up.
+    /// Starts the rest around a running API server.
     ///
     /// # Errors
-    /// Something did not come up; the text says what.
-    pub async fn around(api: ApiServer, entries: Vec<EntrySpec>, flags: &[&str]) -> anyhow::Result<Self> {
-        let stand = Self::unready(api, entries, flags).await?;
-        stand.sidecar.wait_ready().await?;
-        Ok(stand)
+    /// If something did not start; the text says what.
+    pub async fn start_around(api: ApiServer, entries: Vec<EntrySpec>, flags: &[&str]) -> anyhow::Result<Self> {
+        let env = Self::start_unready(api, entries, flags).await?;
+        env.sidecar.wait_ready().await?;
+        Ok(env)
     }
 
-    /// The same, whose sidecar need not be ready yet.
+    /// Like [`Self::start_around`], without waiting until the sidecar is ready.
     ///
     /// # Errors
-    /// Something did not come up; the text says what.
-    pub async fn unready(api: ApiServer, entries: Vec<EntrySpec>, flags: &[&str]) -> anyhow::Result<Self> {
+    /// If something did not start; the text says what.
+    pub async fn start_unready(api: ApiServer, entries: Vec<EntrySpec>, flags: &[&str]) -> anyhow::Result<Self> {
         let kubeconfig = api.kubeconfig();
-        Self::with_kubeconfig(api, entries, flags, &kubeconfig).await
+        Self::start_with_kubeconfig(api, entries, flags, &kubeconfig).await
     }
 
-    /// A stand whose sidecar reaches its API server by another way, such as a server in front of it.
+    /// Starts an environment whose sidecar reaches its API server by another address, such as a proxy's.
     ///
     /// # Errors
-    /// Something did not come up; the text says what.
-    pub async fn behind(api: ApiServer, entries: Vec<EntrySpec>, kubeconfig: &str) -> anyhow::Result<Self> {
-        let stand = Self::with_kubeconfig(api, entries, &[], kubeconfig).await?;
-        stand.sidecar.wait_ready().await?;
-        Ok(stand)
+    /// If something did not start; the text says what.
+    pub async fn start_behind(api: ApiServer, entries: Vec<EntrySpec>, kubeconfig: &str) -> anyhow::Result<Self> {
+        let env = Self::start_with_kubeconfig(api, entries, &[], kubeconfig).await?;
+        env.sidecar.wait_ready().await?;
+        Ok(env)
     }
 
-    async fn with_kubeconfig(
+    async fn start_with_kubeconfig(
         api: ApiServer,
         entries: Vec<EntrySpec>,
         flags: &[&str],
@@ -129,10 +125,10 @@ impl Stand {
         })
     }
 
-    /// Kills the sidecar and starts it again in the same pod, as kubelet does. `meanwhile`: what happens while there is none.
+    /// Kills the sidecar and restarts it in the same pod, like kubelet. `meanwhile` runs while there is no sidecar.
     ///
     /// # Errors
-    /// It does not come up again; the text says why.
+    /// If it does not start again; the text says why.
     pub async fn restart_sidecar(
         &mut self,
         meanwhile: impl FnOnce(&mut ChainDir) -> anyhow::Result<()>,
@@ -143,17 +139,17 @@ impl Stand {
         self.sidecar.wait_ready().await
     }
 
-    /// Starts the sidecar once more; the one before is killed. It need not be ready yet.
+    /// Starts the sidecar again after killing the previous one, without waiting until it is ready.
     ///
     /// # Errors
-    /// It does not come up; the text says why.
-    pub async fn start_again(&mut self) -> anyhow::Result<()> {
+    /// If it does not start; the text says why.
+    pub async fn start_sidecar_again(&mut self) -> anyhow::Result<()> {
         self.sidecar.kill().await?;
         self.sidecar = Sidecar::start(&self.flags).await?;
         Ok(())
     }
 
-    /// A client of the sidecar.
+    /// A client that connects to the sidecar.
     #[must_use]
     pub fn client(&self) -> Client {
         Client::http1(self.sidecar.api())
@@ -162,17 +158,17 @@ impl Stand {
     /// Publishes a chain and waits until it is in force.
     ///
     /// # Errors
-    /// It does not come into force; the text says why.
+    /// If it does not come into force; the text says why.
     pub async fn publish(&mut self, entries: Vec<EntrySpec>) -> anyhow::Result<()> {
         let generation = self.chain.publish(entries)?;
         self.sidecar.wait_generation(generation).await
     }
 
-    /// Puts config maps `<namespace>/c<n>` with label `shard` into the API server.
+    /// Stores config maps `<namespace>/c<n>` with the label `shard` in the API server.
     ///
     /// # Errors
-    /// The test kit refuses.
-    pub fn seed(&self, namespace: &str, shard: &str, count: usize) -> anyhow::Result<()> {
+    /// If the test kit refuses.
+    pub fn seed_config_maps(&self, namespace: &str, shard: &str, count: usize) -> anyhow::Result<()> {
         for number in 0..count {
             self.api
                 .store()
@@ -182,14 +178,14 @@ impl Stand {
     }
 }
 
-/// Compiled plugins are shared by all stands, as a sidecar's cache survives its restarts: compiling once is enough. Beside the test's
-/// program, so that it goes with what was built.
+/// The cache of compiled plugins, shared by all environments: compiling once is enough. It lies beside the test binary, so that it is
+/// removed with the build.
 fn cache_dir() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     program.with_file_name("plugin-cache")
 }
 
-/// A config map of a shard.
+/// A config map with the label `shard`.
 #[must_use]
 pub fn config_map(namespace: &str, name: &str, shard: &str) -> Value {
     json!({
@@ -199,9 +195,9 @@ pub fn config_map(namespace: &str, name: &str, shard: &str) -> Value {
     })
 }
 
-/// The shard rule of most tests: config maps with `shard=<name>`, lock `lock`.
+/// The shard entry of most tests: config maps with `shard=<name>`, lock `lock`.
 #[must_use]
-pub fn shard(name: &str) -> EntrySpec {
+pub fn shard_entry(name: &str) -> EntrySpec {
     let settings = json!({
         "shard": name,
         "leaderElectionName": "lock",
@@ -210,28 +206,28 @@ pub fn shard(name: &str) -> EntrySpec {
             "selector": { "matchLabels": { "shard": name } },
         }],
     });
-    EntrySpec::new("shard-selector/test", ctrlmesh_plugins_builtin::SHARD_SELECTOR).settings(settings)
+    EntrySpec::new("shard-selector/test", ctrlmesh_plugins_builtin::SHARD_SELECTOR).with_settings(settings)
 }
 
-/// A test guest by name, with settings.
+/// An entry with a test guest and its settings.
 ///
 /// # Panics
-/// There is no such guest.
+/// If there is no such guest.
 #[must_use]
-pub fn guest(name: &str, settings: Value) -> EntrySpec {
+pub fn guest_entry(name: &str, settings: Value) -> EntrySpec {
     let bytes = ctrlmesh_plugins_builtin::guests::get(name);
     #[expect(
         clippy::expect_used,
         reason = "a test that names a guest that is not there must fail"
     )]
     let bytes = bytes.expect("tests/guests has it");
-    EntrySpec::new(&format!("{}/test", name.replace('_', "-")), bytes).settings(settings)
+    EntrySpec::new(&format!("{}/test", name.replace('_', "-")), bytes).with_settings(settings)
 }
 
-/// Asks again until the answer is yes.
+/// Polls until the condition holds.
 ///
 /// # Errors
-/// Not before the deadline; the text names what was waited for.
+/// If it does not hold before the deadline; the text names it.
 pub async fn wait_until<F>(what: &str, mut condition: impl FnMut() -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<bool>>,

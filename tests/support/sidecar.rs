@@ -13,7 +13,6 @@ use tokio::task::JoinHandle;
 
 use crate::{Client, DEADLINE, NAMESPACE, wait_until};
 
-/// A running sidecar.
 pub struct Sidecar {
     child: Child,
     api: SocketAddr,
@@ -23,11 +22,11 @@ pub struct Sidecar {
     _reader: JoinHandle<()>,
 }
 
-/// A binary of the workspace: it lies beside the folder of the test's own.
+/// A binary of the workspace, from the folder above the test's own.
 ///
 /// # Errors
-/// It was not built.
-pub fn binary(name: &str) -> anyhow::Result<PathBuf> {
+/// If it was not built.
+pub fn binary_path(name: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe()?;
     let target = own
         .parent()
@@ -41,12 +40,12 @@ pub fn binary(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 impl Sidecar {
-    /// Starts it; it need not be ready yet.
+    /// Starts the sidecar without waiting until it is ready.
     ///
     /// # Errors
-    /// It ends at once; the text is its log.
+    /// If it ends at once; the text is its log.
     pub async fn start(flags: &[String]) -> anyhow::Result<Self> {
-        let mut command = Command::new(binary("ctrlmesh-proxy")?);
+        let mut command = Command::new(binary_path("ctrlmesh-proxy")?);
         command
             .args([
                 "--pod-name",
@@ -60,10 +59,10 @@ impl Sidecar {
         Self::from_command(command).await
     }
 
-    /// Starts it by a command that some test has made, but on free ports.
+    /// Starts the sidecar by a command of the test, but on free ports.
     ///
     /// # Errors
-    /// It ends at once; the text is its log.
+    /// If it ends at once; the text is its log.
     pub async fn from_command(mut command: Command) -> anyhow::Result<Self> {
         command
             .env("CTRLMESH_API_ADDRESS", "127.0.0.1:0")
@@ -75,12 +74,12 @@ impl Sidecar {
         let mut child = command.spawn()?;
         let log = Arc::new(Mutex::new(Vec::new()));
         let errors = child.stderr.take().context("no stderr")?;
-        let reader = tokio::spawn(keep(BufReader::new(errors), Arc::clone(&log)));
+        let reader = tokio::spawn(collect_log(BufReader::new(errors), Arc::clone(&log)));
         let output = child.stdout.take().context("no stdout")?;
         let mut line = String::new();
         tokio::time::timeout(DEADLINE, BufReader::new(output).read_line(&mut line)).await??;
         let address = |name: &str| -> anyhow::Result<SocketAddr> {
-            let value: serde_json::Value = serde_json::from_str(&line).with_context(|| told(&log))?;
+            let value: serde_json::Value = serde_json::from_str(&line).with_context(|| log_text(&log))?;
             let text = value
                 .pointer(&format!("/listening/{name}"))
                 .and_then(|text| text.as_str())
@@ -97,40 +96,40 @@ impl Sidecar {
         })
     }
 
-    /// Where controllers connect.
+    /// Address of the port for controllers.
     #[must_use]
     pub const fn api(&self) -> SocketAddr {
         self.api
     }
 
-    /// Where calls to other services come in, if there is such a port.
+    /// Address of the port for external calls, if it is enabled.
     #[must_use]
     pub const fn external(&self) -> Option<SocketAddr> {
         self.external
     }
 
-    /// Where the admin port is.
+    /// Address of the admin port.
     #[must_use]
     pub const fn admin_address(&self) -> SocketAddr {
         self.admin
     }
 
-    /// The admin port.
+    /// A client for the admin port.
     #[must_use]
     pub fn admin(&self) -> Client {
         Client::http1(self.admin)
     }
 
-    /// What it has logged.
+    /// The log so far.
     #[must_use]
     pub fn log(&self) -> String {
-        told(&self.log)
+        log_text(&self.log)
     }
 
-    /// Waits until `/readyz` says yes.
+    /// Waits until `/readyz` answers 200.
     ///
     /// # Errors
-    /// Not before the deadline; the text is its log.
+    /// If it does not before the deadline; the text is its log.
     pub async fn wait_ready(&self) -> anyhow::Result<()> {
         let admin = self.admin();
         wait_until("/readyz", || async { Ok(admin.get("/readyz").await?.status == 200) })
@@ -141,15 +140,15 @@ impl Sidecar {
     /// `/status`.
     ///
     /// # Errors
-    /// The admin port does not answer.
+    /// If the admin port does not answer.
     pub async fn status(&self) -> anyhow::Result<Status> {
         Ok(serde_json::from_slice(&self.admin().get("/status").await?.body)?)
     }
 
-    /// Waits until `/status` fits.
+    /// Waits until `/status` satisfies `fits`.
     ///
     /// # Errors
-    /// Not before the deadline; the text is the last status.
+    /// If it does not before the deadline; the text is the last status.
     pub async fn wait_status(&self, what: &str, fits: impl Fn(&Status) -> bool) -> anyhow::Result<Status> {
         wait_until(what, || async { Ok(fits(&self.status().await?)) })
             .await
@@ -160,17 +159,17 @@ impl Sidecar {
     /// Waits until this generation is in force.
     ///
     /// # Errors
-    /// Not before the deadline.
+    /// If it is not before the deadline.
     pub async fn wait_generation(&self, generation: u64) -> anyhow::Result<()> {
         self.wait_status("the chain is in force", |status| status.chain.generation >= generation)
             .await
             .map(drop)
     }
 
-    /// The value of a metric; 0 if it is not there. `series`: name with labels as written.
+    /// The value of a metric; 0 if it is missing. `series`: name and labels as written.
     ///
     /// # Errors
-    /// The admin port does not answer.
+    /// If the admin port does not answer.
     pub async fn metric(&self, series: &str) -> anyhow::Result<f64> {
         metric_in(&self.metrics().await?, series)
     }
@@ -178,24 +177,24 @@ impl Sidecar {
     /// All metrics, as text.
     ///
     /// # Errors
-    /// The admin port does not answer.
+    /// If the admin port does not answer.
     pub async fn metrics(&self) -> anyhow::Result<String> {
         Ok(String::from_utf8(self.admin().get("/metrics").await?.body.to_vec())?)
     }
 
-    /// Forgets the highest use of memory so far.
+    /// Resets the peak memory use.
     ///
     /// # Errors
-    /// It has ended.
+    /// If the process has ended.
     pub fn forget_peak_memory(&self) -> anyhow::Result<()> {
         let pid = self.child.id().context("it has ended")?;
         Ok(std::fs::write(format!("/proc/{pid}/clear_refs"), "5")?)
     }
 
-    /// The highest use of memory since [`Self::forget_peak_memory`], in bytes.
+    /// The peak memory use since [`Self::forget_peak_memory`], in bytes.
     ///
     /// # Errors
-    /// It has ended.
+    /// If the process has ended.
     pub fn peak_memory(&self) -> anyhow::Result<usize> {
         let pid = self.child.id().context("it has ended")?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -205,10 +204,10 @@ impl Sidecar {
         Ok(peak.context("no peak")?.trim().parse::<usize>()? << 10)
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM.
     ///
     /// # Errors
-    /// It is gone already.
+    /// If the process has ended.
     pub fn terminate(&self) -> anyhow::Result<()> {
         let pid = self.child.id().context("it has ended")?;
         let status = std::process::Command::new("kill")
@@ -220,18 +219,18 @@ impl Sidecar {
         Ok(())
     }
 
-    /// Ends it at once, and waits until it is gone.
+    /// Kills the process, and waits until it is gone.
     ///
     /// # Errors
-    /// The system refuses.
+    /// If the system call fails.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }
 
-    /// Waits for its end.
+    /// Waits until the process has ended.
     ///
     /// # Errors
-    /// Not before the deadline.
+    /// If it does not before the deadline.
     pub async fn wait_end(&mut self) -> anyhow::Result<ExitStatus> {
         tokio::time::timeout(DEADLINE, self.child.wait())
             .await
@@ -239,19 +238,19 @@ impl Sidecar {
             .map_err(Into::into)
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     ///
     /// # Errors
-    /// The system does not say.
+    /// If the system call fails.
     pub fn is_running(&mut self) -> anyhow::Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
 }
 
-/// The value of a series in the text of `/metrics`; 0 if it is not there.
+/// The value of a series in the text of `/metrics`; 0 if it is missing.
 ///
 /// # Errors
-/// The value is no number.
+/// If the value is no number.
 pub fn metric_in(text: &str, series: &str) -> anyhow::Result<f64> {
     let line = text
         .lines()
@@ -259,11 +258,11 @@ pub fn metric_in(text: &str, series: &str) -> anyhow::Result<f64> {
     Ok(line.map(str::parse).transpose()?.unwrap_or_default())
 }
 
-fn told(log: &Mutex<Vec<String>>) -> String {
+fn log_text(log: &Mutex<Vec<String>>) -> String {
     log.lock().unwrap_or_else(PoisonError::into_inner).join("\n")
 }
 
-async fn keep(mut lines: BufReader<tokio::process::ChildStderr>, log: Arc<Mutex<Vec<String>>>) {
+async fn collect_log(mut lines: BufReader<tokio::process::ChildStderr>, log: Arc<Mutex<Vec<String>>>) {
     let mut line = String::new();
     while matches!(lines.read_line(&mut line).await, Ok(read) if read > 0) {
         log.lock()

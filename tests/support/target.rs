@@ -1,7 +1,8 @@
-//! A small real server that external calls go to: plain or TLS, HTTP/1.1 or HTTP/2, and what it has seen.
+//! A small real server as target of external calls: plain or TLS, HTTP/1.1 or HTTP/2. It records its requests.
 //!
-//! Paths: `/echo` streams the request's body back; `/big` sends [`BIG`] bytes; `/hold` sends one chunk and then nothing, until
-//! the client is gone; `/length` is the same and says that this is all; `/reset` breaks off before an answer; `/late` answers when it is let; anything else says `hello`.
+//! Paths: `/echo` streams the request's body back; `/big` sends [`BIG`] bytes; `/hold` sends one chunk and then nothing until the client
+//! is gone; `/length` does the same with a length that is already complete; `/reset` breaks off before an answer; `/late` answers when
+//! the test releases it; all other paths answer `hello`.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,28 +25,25 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-/// Bytes of `/big`.
+/// Size of `/big` in bytes.
 pub const BIG: usize = 64 << 20;
 const CHUNK: usize = 64 << 10;
 const FIRST: &[u8] = b"first";
 
-/// A request that came.
+/// A received request.
 #[derive(Debug, Clone)]
-pub struct Arrived {
-    /// Its method.
+pub struct ArrivedRequest {
     pub method: Method,
-    /// Its target as sent; over HTTP/2 the whole URL.
+    /// Target as sent; over HTTP/2, the whole URL.
     pub uri: Uri,
-    /// Its protocol.
     pub version: Version,
-    /// Its header.
     pub headers: HeaderMap,
 }
 
-/// The server. Dropping it ends it with its connections.
+/// The server. Dropping this ends it with its connections.
 pub struct Target {
     address: SocketAddr,
-    /// Its certificate as PEM; empty without TLS.
+    /// Certificate as PEM; empty without TLS.
     certificate: String,
     shared: Arc<Shared>,
     _serving: JoinSet<()>,
@@ -53,26 +51,26 @@ pub struct Target {
 
 #[derive(Default)]
 struct Shared {
-    arrived: Mutex<Vec<Arrived>>,
+    arrived: Mutex<Vec<ArrivedRequest>>,
     connections: AtomicUsize,
     held: AtomicUsize,
     late: Notify,
 }
 
 impl Target {
-    /// Plain HTTP/1.1.
+    /// Starts a plain HTTP/1.1 server.
     ///
     /// # Errors
-    /// No port.
-    pub async fn plain() -> anyhow::Result<Self> {
-        Self::start(None, String::new()).await
+    /// If no port can be bound.
+    pub async fn start_plain() -> anyhow::Result<Self> {
+        Self::start_server(None, String::new()).await
     }
 
-    /// TLS, offering these protocols; its certificate is for `localhost` and 127.0.0.1.
+    /// Starts a TLS server that offers these protocols; its certificate is for `localhost` and 127.0.0.1.
     ///
     /// # Errors
-    /// No port, no certificate.
-    pub async fn tls(protocols: &[&str]) -> anyhow::Result<Self> {
+    /// If no port can be bound or the certificate can't be made.
+    pub async fn start_tls(protocols: &[&str]) -> anyhow::Result<Self> {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -81,15 +79,15 @@ impl Target {
             .with_no_client_auth()
             .with_single_cert(vec![made.cert.der().clone()], key)?;
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-        Self::start(Some(TlsAcceptor::from(Arc::new(config))), made.cert.pem()).await
+        Self::start_server(Some(TlsAcceptor::from(Arc::new(config))), made.cert.pem()).await
     }
 
-    async fn start(tls: Option<TlsAcceptor>, certificate: String) -> anyhow::Result<Self> {
+    async fn start_server(tls: Option<TlsAcceptor>, certificate: String) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
         let mut serving = JoinSet::new();
-        serving.spawn(accept(listener, tls, Arc::clone(&shared)));
+        serving.spawn(accept_connections(listener, tls, Arc::clone(&shared)));
         Ok(Self {
             address,
             certificate,
@@ -98,27 +96,25 @@ impl Target {
         })
     }
 
-    /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Its certificate, which is its own authority, as PEM.
+    /// Its self-signed certificate, as PEM.
     #[must_use]
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// What has come so far.
+    /// All requests so far.
     #[must_use]
-    pub fn arrived(&self) -> Vec<Arrived> {
+    pub fn arrived_requests(&self) -> Vec<ArrivedRequest> {
         self.shared
             .arrived
             .lock()
@@ -126,44 +122,48 @@ impl Target {
             .clone()
     }
 
-    /// Connections that were ever opened to it.
+    /// All connections so far.
     #[must_use]
-    pub fn connections(&self) -> usize {
+    pub fn connection_count(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Answers of `/hold` that are open.
+    /// Open answers of `/hold`.
     #[must_use]
-    pub fn held(&self) -> usize {
+    pub fn held_count(&self) -> usize {
         self.shared.held.load(Ordering::SeqCst)
     }
 
     /// Lets one request for `/late` be answered.
-    pub fn let_answer(&self) {
+    pub fn release_late_answer(&self) {
         self.shared.late.notify_one();
     }
 }
 
-async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared>) {
+async fn accept_connections(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         shared.connections.fetch_add(1, Ordering::SeqCst);
-        connections.spawn(connection(stream, tls.clone(), Arc::clone(&shared)));
+        connections.spawn(serve_connection(stream, tls.clone(), Arc::clone(&shared)));
     }
 }
 
-async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, shared: Arc<Shared>) {
+async fn serve_connection(stream: TcpStream, tls: Option<TlsAcceptor>, shared: Arc<Shared>) {
     let Some(tls) = tls else {
-        return serve(stream, false, shared).await;
+        return serve_http(stream, false, shared).await;
     };
     if let Ok(stream) = tls.accept(stream).await {
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        serve(stream, is_http2, shared).await;
+        serve_http(stream, is_http2, shared).await;
     }
 }
 
-async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, is_http2: bool, shared: Arc<Shared>) {
-    let service = service_fn(move |request| answer(request, Arc::clone(&shared)));
+async fn serve_http<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    is_http2: bool,
+    shared: Arc<Shared>,
+) {
+    let service = service_fn(move |request| answer_request(request, Arc::clone(&shared)));
     let io = TokioIo::new(stream);
     if is_http2 {
         let http2 = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -179,11 +179,11 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, is
 
 type AnyBody = http_body_util::combinators::UnsyncBoxBody<Bytes, anyhow::Error>;
 
-async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> anyhow::Result<Response<AnyBody>> {
+async fn answer_request(request: Request<Incoming>, shared: Arc<Shared>) -> anyhow::Result<Response<AnyBody>> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
     let is_http1 = parts.version == Version::HTTP_11;
-    let arrived = Arrived {
+    let arrived = ArrivedRequest {
         method: parts.method,
         uri: parts.uri,
         version: parts.version,
@@ -196,15 +196,15 @@ async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> anyhow::Resu
         .push(arrived);
     let body = match path.as_str() {
         "/echo" => body.map_err(anyhow::Error::from).boxed_unsync(),
-        "/big" => Zeros { left: BIG }.map_err(infallible).boxed_unsync(),
-        "/hold" | "/length" => Held::new(shared).map_err(infallible).boxed_unsync(),
+        "/big" => Zeros { left: BIG }.map_err(never_fails).boxed_unsync(),
+        "/hold" | "/length" => Held::new(shared).map_err(never_fails).boxed_unsync(),
         "/reset" => anyhow::bail!("as asked"),
         other => {
             if other == "/late" {
                 shared.late.notified().await;
             }
             Full::new(Bytes::from_static(b"hello"))
-                .map_err(infallible)
+                .map_err(never_fails)
                 .boxed_unsync()
         }
     };
@@ -222,11 +222,11 @@ async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> anyhow::Resu
     Ok(response)
 }
 
-fn infallible(never: Infallible) -> anyhow::Error {
+fn never_fails(never: Infallible) -> anyhow::Error {
     match never {}
 }
 
-/// So many zeros.
+/// A body of zeros.
 struct Zeros {
     left: usize,
 }
@@ -245,7 +245,7 @@ impl Body for Zeros {
     }
 }
 
-/// One chunk, then nothing.
+/// A body with one chunk that never ends.
 struct Held {
     first: Option<Bytes>,
     shared: Arc<Shared>,
@@ -268,7 +268,7 @@ impl Body for Held {
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.first.take() {
             Some(first) => Poll::Ready(Some(Ok(Frame::data(first)))),
-            // The connection's end drops it.
+            // Dropped when the connection ends.
             None => Poll::Pending,
         }
     }

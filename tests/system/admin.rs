@@ -1,13 +1,13 @@
-//! The admin port shows, and configures nothing.
+//! The admin port is read-only.
 
-use ctrlmesh_tests::{Client, Sidecar, Stand, shard};
+use ctrlmesh_tests::{Client, Sidecar, TestEnv, shard_entry};
 use http::Method;
 
 #[tokio::test]
-async fn readiness_waits_for_the_first_chain_and_traffic_with_it() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
-    let path = |name: &str| stand.chain.path().with_file_name(name).display().to_string();
-    let mut late = ctrlmesh_tests::ChainDir::create(stand.chain.path().with_file_name("late"))?;
+async fn readiness_and_traffic_wait_for_the_first_chain() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![]).await?;
+    let path = |name: &str| env.chain.path().with_file_name(name).display().to_string();
+    let mut late = ctrlmesh_tests::ChainDir::create(env.chain.path().with_file_name("late"))?;
     let flags = ["--kubeconfig", &path("kubeconfig"), "--chain-dir", &path("late")].map(ToOwned::to_owned);
     let sidecar = Sidecar::start(&flags).await?;
     let answer = sidecar.admin().get("/readyz").await?;
@@ -22,11 +22,11 @@ async fn readiness_waits_for_the_first_chain_and_traffic_with_it() -> anyhow::Re
         let client = Client::http1(sidecar.api());
         async move { client.get("/api/v1/configmaps").await }
     });
-    late.publish(vec![shard("a")])?;
+    late.publish(vec![shard_entry("a")])?;
     sidecar.wait_ready().await?;
     let answer = early.await??;
     assert_eq!(answer.status, 200, "it waited, and was guarded");
-    let seen = stand.api.requests().all();
+    let seen = env.api.requests().all();
     assert!(
         seen.iter()
             .all(|seen| !seen.target.starts_with("/api/v1/configmaps") || seen.target.contains("labelSelector"))
@@ -35,14 +35,14 @@ async fn readiness_waits_for_the_first_chain_and_traffic_with_it() -> anyhow::Re
 }
 
 #[tokio::test]
-async fn nothing_is_accepted_and_everything_is_named() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![shard("a")]).await?;
-    let admin = stand.sidecar.admin();
+async fn admin_port_accepts_no_writes_and_serves_its_paths() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![shard_entry("a")]).await?;
+    let admin = env.sidecar.admin();
     for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
         assert_eq!(admin.send(method, "/status", "{}").await?.status, 405);
     }
     assert_eq!(admin.get("/elsewhere").await?.status, 404);
-    let status = stand.sidecar.status().await?;
+    let status = env.sidecar.status().await?;
     assert_eq!(
         (status.pod.namespace.as_str(), status.pod.name.as_str()),
         (ctrlmesh_tests::NAMESPACE, "operator-0")
@@ -52,22 +52,21 @@ async fn nothing_is_accepted_and_everything_is_named() -> anyhow::Result<()> {
     assert!(!entry.settings_hash.is_empty());
     let traffic = status.api_traffic.unwrap_or_default();
     assert!(traffic.since.is_some() && traffic.last.is_none(), "{traffic:?}");
-    stand.client().get("/api/v1/configmaps").await?;
-    let traffic = stand.sidecar.status().await?.api_traffic.unwrap_or_default();
+    env.client().get("/api/v1/configmaps").await?;
+    let traffic = env.sidecar.status().await?.api_traffic.unwrap_or_default();
     assert!(
         traffic.last >= traffic.since && traffic.last.as_ref() <= Some(&traffic.now),
         "{traffic:?}"
     );
     assert_eq!(
-        stand
-            .sidecar
+        env.sidecar
             .metric(r#"ctrlmesh_requests_total{verb="list",code="2xx"}"#)
             .await?,
         1.0
     );
     let calls = r#"ctrlmesh_plugin_calls_total{entry="shard-selector/test",phase="request"}"#;
-    assert_eq!(stand.sidecar.metric(calls).await?, 1.0);
-    let log = stand.sidecar.log();
+    assert_eq!(env.sidecar.metric(calls).await?, 1.0);
+    let log = env.sidecar.log();
     assert!(
         log.contains("verb=list") && log.contains("resource=\"configmaps\"") && log.contains("status=200"),
         "{log}"
@@ -77,11 +76,11 @@ async fn nothing_is_accepted_and_everything_is_named() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn open_watch_is_in_flight() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![shard("a")]).await?;
-    let traffic = stand.sidecar.status().await?.api_traffic.unwrap_or_default();
+    let env = TestEnv::start(vec![shard_entry("a")]).await?;
+    let traffic = env.sidecar.status().await?.api_traffic.unwrap_or_default();
     assert_eq!(traffic.in_flight, Some(0));
-    let _watch = stand.client().stream("/api/v1/configmaps?watch=1").await?;
-    let traffic = stand.sidecar.status().await?.api_traffic.unwrap_or_default();
+    let _watch = env.client().open_stream("/api/v1/configmaps?watch=1").await?;
+    let traffic = env.sidecar.status().await?.api_traffic.unwrap_or_default();
     assert_eq!(traffic.in_flight, Some(1), "{traffic:?}");
     Ok(())
 }

@@ -1,60 +1,56 @@
-//! A chain that is wrong in any way is refused with a reason; the last good one goes on.
+//! An invalid chain is refused with a reason; the last good one stays in force.
 
 use ctrlmesh_contract::signature::SigningKey;
 use ctrlmesh_tests::sidecar::metric_in;
-use ctrlmesh_tests::{EntrySpec, Stand, guest, shard, wait_until};
+use ctrlmesh_tests::{EntrySpec, TestEnv, guest_entry, shard_entry, wait_until};
 use serde_json::json;
 
-/// What the sidecar had told of refusals before a case.
-struct Before {
+/// The sidecar's refusal counts before a case.
+struct RefusalCounts {
     refused: u64,
     metrics: String,
     log: usize,
 }
 
-impl Before {
-    async fn now(stand: &Stand) -> anyhow::Result<Self> {
+impl RefusalCounts {
+    async fn read_counts(env: &TestEnv) -> anyhow::Result<Self> {
         Ok(Self {
-            refused: stand.sidecar.status().await?.counts.refused,
-            metrics: stand.sidecar.metrics().await?,
-            log: stand.sidecar.log().len(),
+            refused: env.sidecar.status().await?.counts.refused,
+            metrics: env.sidecar.metrics().await?,
+            log: env.sidecar.log().len(),
         })
     }
 }
 
-/// The last good chain still rules, and status, metric and log say what is wrong, each anew.
-async fn is_refused(stand: &Stand, what: &str, says: &str, before: &Before) -> anyhow::Result<()> {
-    let status = stand
+/// The last good chain is still in force, and status, metric and log report the mistake again.
+async fn assert_refused(env: &TestEnv, what: &str, says: &str, before: &RefusalCounts) -> anyhow::Result<()> {
+    let status = env
         .sidecar
         .wait_status(what, |status| status.counts.refused > before.refused)
         .await?;
     let refused = status.refused.unwrap();
     assert!(refused.message.contains(says), "{what}: {}", refused.message);
     assert_eq!(status.chain.generation, 1, "{what}");
-    assert_eq!(
-        stand.client().get("/api/v1/configmaps").await?.names(),
-        ["a0"],
-        "{what}"
-    );
+    assert_eq!(env.client().get("/api/v1/configmaps").await?.names(), ["a0"], "{what}");
     let series = format!(r#"ctrlmesh_chain_refused_total{{reason="{}"}}"#, refused.reason);
-    let counted = stand.sidecar.metric(&series).await?;
+    let counted = env.sidecar.metric(&series).await?;
     assert!(counted > metric_in(&before.metrics, &series)?, "{what}: {series}");
     wait_until(&format!("a warning about {what}: {}", refused.message), || async {
-        let log = stand.sidecar.log();
+        let log = env.sidecar.log();
         let fresh = log.get(before.log..).unwrap_or_default();
         Ok(fresh.contains("WARN") && fresh.contains(&refused.message))
     })
     .await
 }
 
-async fn stand() -> anyhow::Result<Stand> {
-    let stand = Stand::start(vec![shard("a")]).await?;
-    stand.seed("default", "a", 1)?;
-    stand.seed("default", "b", 1)?;
-    Ok(stand)
+async fn start_env() -> anyhow::Result<TestEnv> {
+    let env = TestEnv::start(vec![shard_entry("a")]).await?;
+    env.seed_config_maps("default", "a", 1)?;
+    env.seed_config_maps("default", "b", 1)?;
+    Ok(env)
 }
 
-/// What is wrong with an entry, the entry, and words of the refusal.
+/// The mistake, the entry, and a part of the refusal.
 fn bad_entries() -> Vec<(&'static str, EntrySpec, &'static str)> {
     let core_module = b"\0asm\x01\0\0\0";
     let whole = ctrlmesh_plugins_builtin::SHARD_SELECTOR;
@@ -63,28 +59,28 @@ fn bad_entries() -> Vec<(&'static str, EntrySpec, &'static str)> {
     vec![
         (
             "unknown field",
-            shard("a").set("unknownField", 1.into()),
+            shard_entry("a").with_field("unknownField", 1.into()),
             "unknownField",
         ),
         (
             "unknown plugin",
-            guest("trap", json!({ "in": "on-request", "how": "panic" })).without_bytes(),
+            guest_entry("trap", json!({ "in": "on-request", "how": "panic" })).without_bytes(),
             "sha256:",
         ),
         (
             "settings refused",
-            shard("a").settings(json!({ "limits": 7 })),
+            shard_entry("a").with_settings(json!({ "limits": 7 })),
             "limits",
         ),
         (
             "settings refused by the guest",
-            guest("refuse_settings", json!({ "because": "not today" })),
+            guest_entry("refuse_settings", json!({ "because": "not today" })),
             "not today",
         ),
-        ("another world", guest("wrong_world", json!({})), "ctrlmesh"),
-        ("a newer world", guest("newer_world", json!({})), "0."),
-        ("files", guest("file_reader", json!({})), "wasi:filesystem"),
-        ("sockets", guest("dialer", json!({})), "wasi:sockets"),
+        ("another world", guest_entry("wrong_world", json!({})), "ctrlmesh"),
+        ("a newer world", guest_entry("newer_world", json!({})), "0."),
+        ("files", guest_entry("file_reader", json!({})), "wasi:filesystem"),
+        ("sockets", guest_entry("dialer", json!({})), "wasi:sockets"),
         ("a core module", entry(core_module), "component"),
         ("empty", entry(b""), "empty"),
         ("truncated", entry(&whole[..whole.len() / 2]), "could not be compiled"),
@@ -93,38 +89,38 @@ fn bad_entries() -> Vec<(&'static str, EntrySpec, &'static str)> {
 }
 
 #[tokio::test]
-async fn a_bad_entry_or_plugin_is_refused() -> anyhow::Result<()> {
-    let mut stand = stand().await?;
+async fn invalid_entry_or_plugin_is_refused() -> anyhow::Result<()> {
+    let mut env = start_env().await?;
     for (what, entry, says) in bad_entries() {
-        let before = Before::now(&stand).await?;
-        stand.chain.set_generation(1);
-        stand.chain.publish(vec![entry])?;
-        is_refused(&stand, what, says, &before).await?;
+        let before = RefusalCounts::read_counts(&env).await?;
+        env.chain.set_generation(1);
+        env.chain.publish(vec![entry])?;
+        assert_refused(&env, what, says, &before).await?;
     }
-    stand.chain.set_generation(1);
-    stand.publish(vec![shard("b")]).await?;
+    env.chain.set_generation(1);
+    env.publish(vec![shard_entry("b")]).await?;
     assert_eq!(
-        stand.client().get("/api/v1/configmaps").await?.names(),
+        env.client().get("/api/v1/configmaps").await?.names(),
         ["b0"],
         "a good one is taken"
     );
     assert!(
-        stand.sidecar.status().await?.refused.is_none(),
+        env.sidecar.status().await?.refused.is_none(),
         "and nothing is refused any more"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn a_bad_document_is_refused() -> anyhow::Result<()> {
-    let mut stand = stand().await?;
-    let good = stand.chain.document(5, &[]);
+async fn invalid_document_is_refused() -> anyhow::Result<()> {
+    let mut env = start_env().await?;
+    let good = env.chain.document(5, &[]);
     let mut unknown = good.clone();
     unknown["surprise"] = true.into();
     let mut elsewhere = good.clone();
     elsewhere["namespace"] = "elsewhere".into();
-    let older = stand.chain.document(0, &[]);
-    let other_bytes = stand.chain.document(1, &[]);
+    let older = env.chain.document(0, &[]);
+    let other_bytes = env.chain.document(1, &[]);
     for (what, document, says) in [
         ("unknown field", unknown.to_string(), "surprise"),
         ("another namespace", elsewhere.to_string(), "elsewhere"),
@@ -137,23 +133,23 @@ async fn a_bad_document_is_refused() -> anyhow::Result<()> {
         ("no YAML", "{[".to_owned(), "is not valid"),
         ("empty", String::new(), "is empty"),
     ] {
-        let before = Before::now(&stand).await?;
-        stand.chain.publish_bytes(document.as_bytes(), vec![])?;
-        is_refused(&stand, what, says, &before).await?;
+        let before = RefusalCounts::read_counts(&env).await?;
+        env.chain.publish_bytes(document.as_bytes(), vec![])?;
+        assert_refused(&env, what, says, &before).await?;
     }
-    let before = Before::now(&stand).await?;
-    stand.chain.publish_files(&[("other.txt".to_owned(), b"x".to_vec())])?;
-    is_refused(&stand, "no document at all", "there is no chain.yaml", &before).await
+    let before = RefusalCounts::read_counts(&env).await?;
+    env.chain.publish_files(&[("other.txt".to_owned(), b"x".to_vec())])?;
+    assert_refused(&env, "no document at all", "there is no chain.yaml", &before).await
 }
 
 #[tokio::test]
-async fn with_a_key_set_only_its_signature_counts() -> anyhow::Result<()> {
+async fn unsigned_chain_is_refused_when_a_key_is_set() -> anyhow::Result<()> {
     let key = SigningKey::generate()?;
     let public = key.public_key().to_string();
-    let stand = Stand::start(vec![]).await?;
-    let mut chain = ctrlmesh_tests::ChainDir::create(stand.chain.path().with_file_name("signed"))?;
-    chain.publish(vec![shard("a")])?;
-    let path = |name: &str| stand.chain.path().with_file_name(name).display().to_string();
+    let env = TestEnv::start(vec![]).await?;
+    let mut chain = ctrlmesh_tests::ChainDir::create(env.chain.path().with_file_name("signed"))?;
+    chain.publish(vec![shard_entry("a")])?;
+    let path = |name: &str| env.chain.path().with_file_name(name).display().to_string();
     let flags = [
         "--kubeconfig",
         &path("kubeconfig"),
@@ -168,12 +164,12 @@ async fn with_a_key_set_only_its_signature_counts() -> anyhow::Result<()> {
         .await?;
     assert_eq!(sidecar.admin().get("/readyz").await?.status, 503, "no chain, not ready");
     chain.sign_with(SigningKey::generate()?);
-    chain.publish(vec![shard("a")])?;
+    chain.publish(vec![shard_entry("a")])?;
     sidecar
         .wait_status("signed by a stranger", |status| status.counts.refused == 2)
         .await?;
     chain.sign_with(key);
-    chain.publish(vec![shard("a")])?;
+    chain.publish(vec![shard_entry("a")])?;
     sidecar.wait_ready().await?;
     Ok(())
 }

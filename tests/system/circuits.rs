@@ -1,23 +1,21 @@
-//! The real circuit-breaker plugin in front of an API server that fails: when it opens, what it lets through meanwhile, and
-//! how it closes.
+//! The real circuit-breaker plugin in front of a failing API server: when it opens, what it lets through, and how it closes.
 
 use ctrlmesh_testkit::{Fault, Gate, Rule, RuleId, When};
-use ctrlmesh_tests::{Client, EntrySpec, Stand, wait_until};
+use ctrlmesh_tests::{Client, EntrySpec, TestEnv, wait_until};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::limits::{LIST, maps};
+use crate::limits::{LIST, match_config_maps};
 
 const SECRETS: &str = "/api/v1/secrets";
 
-/// The plugin with these rules.
-pub(crate) fn breaker(rules: Value) -> EntrySpec {
+pub(crate) fn breaker_entry(rules: Value) -> EntrySpec {
     let plugin = ctrlmesh_plugins_builtin::CIRCUIT_BREAKER;
-    EntrySpec::new("circuit-breaker/test", plugin).settings(json!({ "rateLimitings": rules }))
+    EntrySpec::new("circuit-breaker/test", plugin).with_settings(json!({ "rateLimitings": rules }))
 }
 
 /// A rule for everything but locks.
-pub(crate) fn all(more: Value) -> Value {
+pub(crate) fn rule_for_all(more: Value) -> Value {
     let mut rule = json!({
         "name": "api", "triggerPolicy": "Normal", "trip": { "consecutiveFailures": 3 },
         "resourceRules": [{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"] }],
@@ -28,20 +26,20 @@ pub(crate) fn all(more: Value) -> Value {
     rule
 }
 
-pub(crate) fn sleeping(window: &str) -> Value {
+pub(crate) fn sleeping_policy(window: &str) -> Value {
     json!({ "type": "SleepingWindow", "sleepingWindowSize": window })
 }
 
-pub(crate) fn failing(stand: &Stand, code: u16) -> RuleId {
+pub(crate) fn fail_config_maps(env: &TestEnv, code: u16) -> RuleId {
     let fault = Fault::Status {
         code,
         retry_after: None,
     };
-    stand.api.faults().add(Rule::new(fault).resource("configmaps"))
+    env.api.faults().add(Rule::new(fault).resource("configmaps"))
 }
 
-/// The answers' statuses to so many requests, one after another.
-pub(crate) async fn statuses(client: &Client, path: &str, count: usize) -> anyhow::Result<Vec<u16>> {
+/// The statuses of `count` requests, one after another.
+pub(crate) async fn get_statuses(client: &Client, path: &str, count: usize) -> anyhow::Result<Vec<u16>> {
     let mut statuses = Vec::new();
     for _ in 0..count {
         statuses.push(client.get(path).await?.status);
@@ -49,23 +47,23 @@ pub(crate) async fn statuses(client: &Client, path: &str, count: usize) -> anyho
     Ok(statuses)
 }
 
-/// What `/status` shows under a key.
-pub(crate) async fn report(stand: &Stand, key: &str) -> anyhow::Result<Value> {
-    let status = stand.sidecar.status().await?;
+/// The report in `/status` under a key.
+pub(crate) async fn get_report(env: &TestEnv, key: &str) -> anyhow::Result<Value> {
+    let status = env.sidecar.status().await?;
     Ok(status.chain.entries[0].reports.get(key).cloned().unwrap_or_default())
 }
 
-pub(crate) async fn wait_state(stand: &Stand, key: &str, state: &str) -> anyhow::Result<Value> {
-    wait_until(state, || async { Ok(report(stand, key).await?["state"] == state) }).await?;
-    report(stand, key).await
+pub(crate) async fn wait_state(env: &TestEnv, key: &str, state: &str) -> anyhow::Result<Value> {
+    wait_until(state, || async { Ok(get_report(env, key).await?["state"] == state) }).await?;
+    get_report(env, key).await
 }
 
-pub(crate) async fn counted(stand: &Stand, what: &str, label: &str) -> anyhow::Result<f64> {
+pub(crate) async fn plugin_count(env: &TestEnv, what: &str, label: &str) -> anyhow::Result<f64> {
     let series = format!(r#"ctrlmesh_plugin_{what}_total{{entry="circuit-breaker/test",label="{label}"}}"#);
-    stand.sidecar.metric(&series).await
+    env.sidecar.metric(&series).await
 }
 
-/// Sends requests until one is not refused, and returns its status; it may be held by the API server meanwhile.
+/// Sends requests until one is not refused, and returns its status; the API server may hold it meanwhile.
 fn until_let_in(client: Client) -> tokio::task::JoinHandle<anyhow::Result<u16>> {
     tokio::spawn(async move {
         loop {
@@ -78,17 +76,20 @@ fn until_let_in(client: Client) -> tokio::task::JoinHandle<anyhow::Result<u16>> 
 }
 
 #[tokio::test]
-async fn it_opens_on_failures_of_the_api_server_says_so_and_closes_again() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![breaker(json!([all(json!({ "recoverPolicy": sleeping("1s") }))]))]).await?;
-    let client = stand.client();
+async fn breaker_opens_on_api_server_failures_and_closes_again() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![breaker_entry(json!([rule_for_all(
+        json!({ "recoverPolicy": sleeping_policy("1s") })
+    )]))])
+    .await?;
+    let client = env.client();
     assert_eq!(
         client.get("/api/v1/namespaces/default/configmaps/none").await?.status,
         404
     );
-    assert_eq!(report(&stand, "api").await?["state"], "Closed");
-    let broken = failing(&stand, 503);
-    assert_eq!(statuses(&client, LIST, 3).await?, [503; 3]);
-    let opened = wait_state(&stand, "api", "Opened").await?;
+    assert_eq!(get_report(&env, "api").await?["state"], "Closed");
+    let broken = fail_config_maps(&env, 503);
+    assert_eq!(get_statuses(&client, LIST, 3).await?, [503; 3]);
+    let opened = wait_state(&env, "api", "Opened").await?;
     assert_eq!(opened["reason"], "3 requests failed one after another");
     for time in ["lastTransitionTime", "recoversAt"] {
         assert!(
@@ -96,50 +97,47 @@ async fn it_opens_on_failures_of_the_api_server_says_so_and_closes_again() -> an
             "{opened}"
         );
     }
-    let before = stand.api.requests().total();
+    let before = env.api.requests().total();
     let refused = client.get(SECRETS).await?;
     let cause = &refused.json()["details"]["causes"][0]["message"];
     assert_eq!((refused.status, cause), (429, &Value::from("api")));
     let seconds: u64 = refused.headers["retry-after"].to_str()?.parse()?;
     assert!((1..=3).contains(&seconds), "{seconds}");
-    assert_eq!(stand.api.requests().total(), before, "nothing reached the API server");
-    // A probe fails, and it opens again; then one succeeds.
+    assert_eq!(env.api.requests().total(), before, "nothing reached the API server");
+    // A probe fails, and the breaker opens again; then a probe succeeds.
     assert_eq!(until_let_in(client.clone()).await??, 503);
     wait_until("it opened again", || async {
-        Ok(counted(&stand, "opened", "api").await? >= 2.0)
+        Ok(plugin_count(&env, "opened", "api").await? >= 2.0)
     })
     .await?;
-    stand.api.faults().remove(broken);
+    env.api.faults().remove(broken);
     assert_eq!(until_let_in(client.clone()).await??, 200);
-    wait_state(&stand, "api", "Closed").await?;
-    assert_eq!(statuses(&client, LIST, 5).await?, [200; 5]);
-    assert_eq!(counted(&stand, "closed", "api").await?, 1.0);
-    assert_eq!(counted(&stand, "passed", "api").await?, 9.0);
-    assert!(counted(&stand, "probed", "api").await? >= 2.0);
-    assert!(counted(&stand, "refused", "api").await? >= 1.0);
+    wait_state(&env, "api", "Closed").await?;
+    assert_eq!(get_statuses(&client, LIST, 5).await?, [200; 5]);
+    assert_eq!(plugin_count(&env, "closed", "api").await?, 1.0);
+    assert_eq!(plugin_count(&env, "passed", "api").await?, 9.0);
+    assert!(plugin_count(&env, "probed", "api").await? >= 2.0);
+    assert!(plugin_count(&env, "refused", "api").await? >= 1.0);
     Ok(())
 }
 
 #[tokio::test]
-async fn half_open_it_lets_so_many_probes_through_at_a_time() -> anyhow::Result<()> {
+async fn half_open_breaker_bounds_concurrent_probes() -> anyhow::Result<()> {
     const PROBES: usize = 3;
-    let rule = all(json!({ "recoverPolicy": sleeping("200ms"), "probes": PROBES }));
-    let stand = Stand::start_with(vec![breaker(json!([rule]))], &["--workers", "2"]).await?;
-    let broken = failing(&stand, 500);
-    statuses(&stand.client(), LIST, 3).await?;
-    wait_state(&stand, "api", "Opened").await?;
-    stand.api.faults().remove(broken);
+    let rule = rule_for_all(json!({ "recoverPolicy": sleeping_policy("200ms"), "probes": PROBES }));
+    let env = TestEnv::start_with(vec![breaker_entry(json!([rule]))], &["--workers", "2"]).await?;
+    let broken = fail_config_maps(&env, 500);
+    get_statuses(&env.client(), LIST, 3).await?;
+    wait_state(&env, "api", "Opened").await?;
+    env.api.faults().remove(broken);
     let gate = Gate::new();
-    stand
-        .api
-        .faults()
-        .add(Rule::new(Fault::Hold(gate.clone())).verb("list"));
-    let first = until_let_in(stand.client());
+    env.api.faults().add(Rule::new(Fault::Hold(gate.clone())).verb("list"));
+    let first = until_let_in(env.client());
     gate.wait_for_arrivals(1).await?;
-    let before = stand.api.requests().total();
+    let before = env.api.requests().total();
     let mut clients = JoinSet::new();
     for _ in 0..64 {
-        let client = stand.client();
+        let client = env.client();
         clients.spawn(async move { anyhow::Ok(client.get(LIST).await?.status) });
     }
     for _ in PROBES - 1..64 {
@@ -147,47 +145,47 @@ async fn half_open_it_lets_so_many_probes_through_at_a_time() -> anyhow::Result<
         assert_eq!(refused.expect("all but the probes")??, 429);
     }
     gate.wait_for_arrivals(PROBES).await?;
-    assert_eq!(stand.api.requests().total(), before + (PROBES as u64 - 1));
-    assert_eq!(report(&stand, "api").await?["state"], "HalfOpen");
+    assert_eq!(env.api.requests().total(), before + (PROBES as u64 - 1));
+    assert_eq!(get_report(&env, "api").await?["state"], "HalfOpen");
     gate.open();
     assert_eq!(first.await??, 200);
     while let Some(probe) = clients.join_next().await {
         assert_eq!(probe??, 200);
     }
-    wait_state(&stand, "api", "Closed").await?;
-    assert_eq!(counted(&stand, "probed", "api").await?, PROBES as f64);
-    assert_eq!(stand.client().get(LIST).await?.status, 200);
+    wait_state(&env, "api", "Closed").await?;
+    assert_eq!(plugin_count(&env, "probed", "api").await?, PROBES as f64);
+    assert_eq!(env.client().get(LIST).await?.status, 200);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_share_of_failures_or_of_slow_answers_opens_it() -> anyhow::Result<()> {
+async fn breaker_opens_on_share_of_failures_or_slow_answers() -> anyhow::Result<()> {
     let errors = json!({ "errorPercent": 50, "minimumRequests": 6 });
-    let stand = Stand::start(vec![breaker(json!([all(json!({ "trip": errors }))]))]).await?;
-    let client = stand.client();
-    statuses(&client, SECRETS, 3).await?;
-    let broken = failing(&stand, 500);
-    statuses(&client, LIST, 2).await?;
+    let env = TestEnv::start(vec![breaker_entry(json!([rule_for_all(json!({ "trip": errors }))]))]).await?;
+    let client = env.client();
+    get_statuses(&client, SECRETS, 3).await?;
+    let broken = fail_config_maps(&env, 500);
+    get_statuses(&client, LIST, 2).await?;
     assert_eq!(
-        report(&stand, "api").await?["state"],
+        get_report(&env, "api").await?["state"],
         "Closed",
         "too few, and too small a share"
     );
-    statuses(&client, LIST, 1).await?;
-    let opened = wait_state(&stand, "api", "Opened").await?;
+    get_statuses(&client, LIST, 1).await?;
+    let opened = wait_state(&env, "api", "Opened").await?;
     assert_eq!(
         (&opened["reason"], &opened["requests"], &opened["failures"]),
         (&"3 of 6 requests failed".into(), &6.into(), &3.into())
     );
     assert_eq!(opened["recoversAt"], Value::Null, "until somebody closes it");
-    stand.api.faults().remove(broken);
+    env.api.faults().remove(broken);
 
     let slow = json!({ "slowPercent": 50, "slowerThan": "50ms", "minimumRequests": 4 });
-    let stand = Stand::start(vec![breaker(json!([all(json!({ "trip": slow }))]))]).await?;
+    let env = TestEnv::start(vec![breaker_entry(json!([rule_for_all(json!({ "trip": slow }))]))]).await?;
     let late = Fault::Delay(std::time::Duration::from_millis(100));
-    stand.api.faults().add(Rule::new(late).resource("configmaps"));
-    assert_eq!(statuses(&stand.client(), LIST, 4).await?, [200; 4]);
-    let opened = wait_state(&stand, "api", "Opened").await?;
+    env.api.faults().add(Rule::new(late).resource("configmaps"));
+    assert_eq!(get_statuses(&env.client(), LIST, 4).await?, [200; 4]);
+    let opened = wait_state(&env, "api", "Opened").await?;
     assert_eq!(
         (&opened["reason"], &opened["slow"]),
         (&"4 of 4 requests were slow".into(), &4.into())
@@ -196,17 +194,14 @@ async fn a_share_of_failures_or_of_slow_answers_opens_it() -> anyhow::Result<()>
 }
 
 #[tokio::test]
-async fn broken_connections_count_and_conflicts_and_clients_that_go_do_not() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![breaker(json!([all(json!({}))]))]).await?;
-    let client = stand.client();
-    let conflicts = failing(&stand, 409);
-    assert_eq!(statuses(&client, LIST, 6).await?, [409; 6]);
-    stand.api.faults().remove(conflicts);
+async fn broken_connections_count_but_conflicts_and_vanished_clients_do_not() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![breaker_entry(json!([rule_for_all(json!({}))]))]).await?;
+    let client = env.client();
+    let conflicts = fail_config_maps(&env, 409);
+    assert_eq!(get_statuses(&client, LIST, 6).await?, [409; 6]);
+    env.api.faults().remove(conflicts);
     let gate = Gate::new();
-    let held = stand
-        .api
-        .faults()
-        .add(Rule::new(Fault::Hold(gate.clone())).verb("list"));
+    let held = env.api.faults().add(Rule::new(Fault::Hold(gate.clone())).verb("list"));
     for arrived in 1..=4 {
         let gone = tokio::spawn({
             let client = client.clone();
@@ -216,33 +211,30 @@ async fn broken_connections_count_and_conflicts_and_clients_that_go_do_not() -> 
         gone.abort();
     }
     let gone = "ctrlmesh_request_failures_total{reason=\"client_gone\"}";
-    wait_until("all have gone", || async {
-        Ok(stand.sidecar.metric(gone).await? >= 4.0)
-    })
-    .await?;
-    stand.api.faults().remove(held);
-    assert_eq!(report(&stand, "api").await?["state"], "Closed");
+    wait_until("all have gone", || async { Ok(env.sidecar.metric(gone).await? >= 4.0) }).await?;
+    env.api.faults().remove(held);
+    assert_eq!(get_report(&env, "api").await?["state"], "Closed");
     let reset = Fault::ResetStream(When::AfterExecuting);
-    stand.api.faults().add(Rule::new(reset).verb("create"));
+    env.api.faults().add(Rule::new(reset).verb("create"));
     let created = client
         .send(http::Method::POST, "/api/v1/namespaces/default/configmaps", "{}")
         .await?;
     assert_eq!(created.status, 502);
-    stand.api.stop().await;
-    assert_eq!(statuses(&client, LIST, 2).await?, [503; 2]);
-    let opened = wait_state(&stand, "api", "Opened").await?;
+    env.api.stop().await;
+    assert_eq!(get_statuses(&client, LIST, 2).await?, [503; 2]);
+    let opened = wait_state(&env, "api", "Opened").await?;
     assert_eq!(opened["failures"], 3, "one reset, and two unreachable");
     Ok(())
 }
 
 #[tokio::test]
-async fn each_resource_has_a_circuit_of_its_own() -> anyhow::Result<()> {
-    let rule = all(json!({ "key": "resource", "recoverPolicy": sleeping("1h") }));
-    let stand = Stand::start(vec![breaker(json!([rule]))]).await?;
-    let client = stand.client();
-    failing(&stand, 500);
-    statuses(&client, LIST, 3).await?;
-    let opened = wait_state(&stand, "api//configmaps", "Opened").await?;
+async fn each_resource_has_its_own_circuit() -> anyhow::Result<()> {
+    let rule = rule_for_all(json!({ "key": "resource", "recoverPolicy": sleeping_policy("1h") }));
+    let env = TestEnv::start(vec![breaker_entry(json!([rule]))]).await?;
+    let client = env.client();
+    fail_config_maps(&env, 500);
+    get_statuses(&client, LIST, 3).await?;
+    let opened = wait_state(&env, "api//configmaps", "Opened").await?;
     assert_eq!(
         (&opened["name"], &opened["key"]),
         (&"api".into(), &"/configmaps".into())
@@ -250,7 +242,7 @@ async fn each_resource_has_a_circuit_of_its_own() -> anyhow::Result<()> {
     assert_eq!(client.get(LIST).await?.status, 429);
     assert_eq!(client.get(SECRETS).await?.status, 200);
     assert_eq!(
-        report(&stand, "api//secrets").await?,
+        get_report(&env, "api//secrets").await?,
         Value::Null,
         "what is closed needs no report"
     );
@@ -258,17 +250,17 @@ async fn each_resource_has_a_circuit_of_its_own() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn an_empty_bucket_opens_it_and_the_lock_stays_free() -> anyhow::Result<()> {
+async fn empty_bucket_opens_breaker_and_spares_the_lock() -> anyhow::Result<()> {
     let rule = json!({
-        "name": "api", "triggerPolicy": "Normal", "resourceRules": maps(), "recoverPolicy": { "type": "Manual" },
+        "name": "api", "triggerPolicy": "Normal", "resourceRules": match_config_maps(), "recoverPolicy": { "type": "Manual" },
         "bucket": { "limit": 1, "interval": "1h", "burst": 2 },
     });
-    let forced = all(json!({ "name": "forced", "triggerPolicy": "ForceOpened" }));
-    let mut stand = Stand::start(vec![breaker(json!([rule]))]).await?;
-    let client = stand.client();
-    assert_eq!(statuses(&client, LIST, 4).await?, [200, 200, 429, 429]);
-    assert_eq!(report(&stand, "api").await?["reason"], "its bucket was empty");
-    stand.publish(vec![breaker(json!([forced]))]).await?;
+    let forced = rule_for_all(json!({ "name": "forced", "triggerPolicy": "ForceOpened" }));
+    let mut env = TestEnv::start(vec![breaker_entry(json!([rule]))]).await?;
+    let client = env.client();
+    assert_eq!(get_statuses(&client, LIST, 4).await?, [200, 200, 429, 429]);
+    assert_eq!(get_report(&env, "api").await?["reason"], "its bucket was empty");
+    env.publish(vec![breaker_entry(json!([forced]))]).await?;
     assert_eq!(client.get(LIST).await?.status, 429);
     let lock = "/apis/coordination.k8s.io/v1/namespaces/operator/leases/lock";
     assert_eq!(client.get(lock).await?.status, 404, "it reached the API server");

@@ -1,11 +1,11 @@
-//! What clients can make the sidecar hold: heads and bodies that are read whole are bounded for each connection and in all.
+//! Memory that clients can make the sidecar hold: heads and bodies that are read completely are bounded, per connection and in all.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use ctrlmesh_testkit::{ApiServer, Fault, Gate, Rule};
-use ctrlmesh_tests::{NAMESPACE, Stand, shard, wait_until};
+use ctrlmesh_tests::{NAMESPACE, TestEnv, shard_entry, wait_until};
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Empty};
@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/operator/leases";
 
-/// What the sidecar may grow by, in bytes: its bound for all requests, twice and a half. The attacks below ask for three times that.
+/// Allowed growth of the sidecar in bytes: two and a half times its bound for all requests. The attacks ask for three times that.
 const GROWTH: usize = 80 << 20;
 
 fn status_of(body: &[u8]) -> Value {
@@ -28,28 +28,28 @@ fn status_of(body: &[u8]) -> Value {
     status
 }
 
-async fn answer(response: Response<Incoming>) -> anyhow::Result<(u16, Bytes)> {
+async fn read_answer(response: Response<Incoming>) -> anyhow::Result<(u16, Bytes)> {
     let status = response.status().as_u16();
     Ok((status, response.into_body().collect().await?.to_bytes()))
 }
 
 #[tokio::test]
-async fn large_heads_on_many_streams_are_refused_beyond_the_bound_of_a_connection() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
+async fn large_heads_are_refused_beyond_the_bound_of_a_connection() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![]).await?;
     let gate = Gate::new();
-    stand.api.faults().add(Rule::new(Fault::Hold(gate.clone())));
-    let stream = TcpStream::connect(stand.sidecar.api()).await?;
+    env.api.faults().add(Rule::new(Fault::Hold(gate.clone())));
+    let stream = TcpStream::connect(env.sidecar.api()).await?;
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    stand.sidecar.forget_peak_memory()?;
-    let before = stand.sidecar.peak_memory()?;
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
     let mut answers = JoinSet::new();
     for _ in 0..900 {
         let mut sender = sender.clone();
         let request = Request::get("http://x/api/v1/configmaps").header("x-large", "x".repeat(120 << 10));
         let request = request.body(Empty::<Bytes>::new())?;
         sender.ready().await?;
-        answers.spawn(async move { answer(sender.send_request(request).await?).await });
+        answers.spawn(async move { read_answer(sender.send_request(request).await?).await });
     }
     let (mut refused, mut served) = (0, 0);
     while refused < 800 {
@@ -57,7 +57,7 @@ async fn large_heads_on_many_streams_are_refused_beyond_the_bound_of_a_connectio
         assert_eq!((code, &status_of(&body)["reason"]), (429, &"TooManyRequests".into()));
         refused += 1;
     }
-    let grown = stand.sidecar.peak_memory()?.saturating_sub(before);
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
     assert!(grown < GROWTH, "{} MiB", grown >> 20);
     gate.open();
     while let Some(answer) = answers.join_next().await {
@@ -67,7 +67,7 @@ async fn large_heads_on_many_streams_are_refused_beyond_the_bound_of_a_connectio
     }
     assert!(served > 30, "{served} had room");
     assert_eq!(
-        stand.client().get("/api/v1/configmaps").await?.status,
+        env.client().get("/api/v1/configmaps").await?.status,
         200,
         "it was given back"
     );
@@ -75,42 +75,42 @@ async fn large_heads_on_many_streams_are_refused_beyond_the_bound_of_a_connectio
 }
 
 #[tokio::test]
-async fn unfinished_writes_of_locks_are_refused_beyond_the_bound_of_all() -> anyhow::Result<()> {
+async fn unfinished_lock_writes_are_refused_beyond_the_total_bound() -> anyhow::Result<()> {
     const LENGTH: usize = 3_000_000;
-    // The bound for all requests (32 MiB), twice and a half, and room for what connections buffer beside it. The attack asks for
+    // Two and a half times the bound for all requests (32 MiB), and room for the buffers of connections. The attack asks for
     // 400 MiB.
     const MOST: usize = 160 << 20;
     let api = ApiServer::builder().namespace(NAMESPACE).start().await?;
-    let stand = Stand::around(api, vec![shard("a")], &[]).await?;
-    stand.sidecar.forget_peak_memory()?;
-    let before = stand.sidecar.peak_memory()?;
+    let env = TestEnv::start_around(api, vec![shard_entry("a")], &[]).await?;
+    env.sidecar.forget_peak_memory()?;
+    let before = env.sidecar.peak_memory()?;
     let mut writes = JoinSet::new();
     for _ in 0..140 {
-        let mut stream = TcpStream::connect(stand.sidecar.api()).await?;
+        let mut stream = TcpStream::connect(env.sidecar.api()).await?;
         writes.spawn(async move {
             let head = format!("PUT {LEASES}/lock HTTP/1.1\r\nhost: x\r\ncontent-length: {LENGTH}\r\n\r\n");
-            // Who is refused may not be let write to the end.
+            // A refused client may not be allowed to finish writing.
             let _ = stream.write_all(head.as_bytes()).await;
             let _ = stream.write_all(&vec![b'x'; LENGTH - 1]).await;
             stream
         });
     }
     let held = writes.join_all().await;
-    // Bytes that arrive with the head may find no room either: such a connection ends without an answer.
+    // There may be no room for bytes that arrive with the head either: such a connection ends without an answer.
     wait_until("all are refused that there is no room for", || async {
-        Ok(stand.sidecar.metric("ctrlmesh_connections").await? <= 12.0)
+        Ok(env.sidecar.metric("ctrlmesh_connections").await? <= 12.0)
     })
     .await?;
     let refused = r#"ctrlmesh_request_failures_total{reason="refused"}"#;
-    assert!(stand.sidecar.metric(refused).await? > 20.0, "and told so");
-    let grown = stand.sidecar.peak_memory()?.saturating_sub(before);
+    assert!(env.sidecar.metric(refused).await? > 20.0, "and told so");
+    let grown = env.sidecar.peak_memory()?.saturating_sub(before);
     assert!(grown < MOST, "{} MiB", grown >> 20);
     drop(held);
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": { "name": "lock", "namespace": NAMESPACE, "annotations": { "large": "x".repeat(100 << 10) } },
     });
-    let client = stand.client().with("content-type", "application/json");
+    let client = env.client().with_header("content-type", "application/json");
     wait_until("it was given back", || async {
         let written = client.send(http::Method::POST, LEASES, lease.to_string()).await?;
         Ok(matches!(written.status, 201 | 409))
@@ -119,10 +119,10 @@ async fn unfinished_writes_of_locks_are_refused_beyond_the_bound_of_all() -> any
 }
 
 #[tokio::test]
-async fn a_body_beyond_the_bound_of_its_connection_is_told_apart() -> anyhow::Result<()> {
+async fn body_beyond_the_bound_of_its_connection_is_distinguished() -> anyhow::Result<()> {
     let api = ApiServer::builder().namespace(NAMESPACE).start().await?;
-    let stand = Stand::around(api, vec![shard("a")], &[]).await?;
-    let stream = TcpStream::connect(stand.sidecar.api()).await?;
+    let env = TestEnv::start_around(api, vec![shard_entry("a")], &[]).await?;
+    let stream = TcpStream::connect(env.sidecar.api()).await?;
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let mut writes = JoinSet::new();
@@ -130,14 +130,14 @@ async fn a_body_beyond_the_bound_of_its_connection_is_told_apart() -> anyhow::Re
         let request = Request::put(format!("http://x{LEASES}/lock")).header("content-type", "application/json");
         let request = request.body(Unfinished(Some(Bytes::from(vec![b'x'; 2_900_000]))))?;
         let mut sender = sender.clone();
-        writes.spawn(async move { answer(sender.send_request(request).await?).await });
+        writes.spawn(async move { read_answer(sender.send_request(request).await?).await });
     }
     let (code, body) = writes.join_next().await.expect("four were sent")??;
     assert_eq!((code, &status_of(&body)["reason"]), (429, &"TooManyRequests".into()));
     Ok(())
 }
 
-/// A body whose end does not come.
+/// A body that never ends.
 struct Unfinished(Option<Bytes>);
 
 impl http_body::Body for Unfinished {

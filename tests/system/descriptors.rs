@@ -1,24 +1,24 @@
-//! Few file descriptors: as many as the system grants are taken, and whoever uses theirs up can't keep probes out.
+//! Few file descriptors: the sidecar raises its soft limit, and clients that use up theirs can't block probes.
 
 use tokio::process::Command;
 
-use ctrlmesh_tests::{Sidecar, Stand, binary, wait_until};
+use ctrlmesh_tests::{Sidecar, TestEnv, binary_path, wait_until};
 use tokio::net::TcpStream;
 
-/// A sidecar of the stand's API server under these limits of `ulimit`.
-async fn limited(stand: &Stand, limits: &str) -> anyhow::Result<Sidecar> {
+/// Starts a sidecar with these `ulimit` settings.
+async fn start_with_limits(env: &TestEnv, limits: &str) -> anyhow::Result<Sidecar> {
     let mut command = Command::new("sh");
     command
         .args(["-c", &format!("{limits} && exec \"$0\" \"$@\"")])
-        .arg(binary("ctrlmesh-proxy")?)
+        .arg(binary_path("ctrlmesh-proxy")?)
         .arg("--kubeconfig")
-        .arg(stand.chain.path().with_file_name("kubeconfig"));
+        .arg(env.chain.path().with_file_name("kubeconfig"));
     let sidecar = Sidecar::from_command(command).await?;
     sidecar.wait_ready().await?;
     Ok(sidecar)
 }
 
-async fn connect(sidecar: &Sidecar, count: usize) -> anyhow::Result<Vec<TcpStream>> {
+async fn open_connections(sidecar: &Sidecar, count: usize) -> anyhow::Result<Vec<TcpStream>> {
     let mut held = Vec::new();
     for _ in 0..count {
         held.push(TcpStream::connect(sidecar.api()).await?);
@@ -27,12 +27,12 @@ async fn connect(sidecar: &Sidecar, count: usize) -> anyhow::Result<Vec<TcpStrea
 }
 
 #[tokio::test]
-async fn idle_connections_beyond_the_limit_leave_the_admin_port_and_the_api_server_in_reach() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
-    let sidecar = limited(&stand, "ulimit -n 256").await?;
+async fn idle_connections_beyond_the_limit_do_not_block_admin_port_and_api_server() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![]).await?;
+    let sidecar = start_with_limits(&env, "ulimit -n 256").await?;
     let client = ctrlmesh_tests::Client::http2(sidecar.api());
-    let served = client.stream("/api/v1/configmaps?watch=1").await?;
-    let held = connect(&sidecar, 400).await?;
+    let served = client.open_stream("/api/v1/configmaps?watch=1").await?;
+    let held = open_connections(&sidecar, 400).await?;
     wait_until("the rest is turned away", || async {
         Ok(sidecar.metric("ctrlmesh_connections_refused_total").await? >= 300.0)
     })
@@ -56,10 +56,10 @@ async fn idle_connections_beyond_the_limit_leave_the_admin_port_and_the_api_serv
 }
 
 #[tokio::test]
-async fn a_soft_limit_is_raised_to_the_hard_one() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
-    let sidecar = limited(&stand, "ulimit -Sn 128 && ulimit -Hn 1024").await?;
-    let _held = connect(&sidecar, 200).await?;
+async fn soft_limit_is_raised_to_the_hard_limit() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![]).await?;
+    let sidecar = start_with_limits(&env, "ulimit -Sn 128 && ulimit -Hn 1024").await?;
+    let _held = open_connections(&sidecar, 200).await?;
     wait_until("all are taken", || async {
         Ok(sidecar.metric("ctrlmesh_connections").await? == 200.0)
     })

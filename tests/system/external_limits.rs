@@ -1,16 +1,17 @@
-//! Where external traffic may not go, and clients that are odd or hostile.
+//! Forbidden targets of external calls, and odd or hostile clients.
 
 use anyhow::Context;
-use ctrlmesh_tests::{Client, DEADLINE, Stand, Target, smuggling};
+use ctrlmesh_tests::client::smuggled_framings;
+use ctrlmesh_tests::{Client, DEADLINE, Target, TestEnv};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::external::stand;
+use crate::external::start_env;
 
-/// Sends bytes as they are and reads all that comes until the end.
-pub(crate) async fn raw(stand: &Stand, request: &str) -> anyhow::Result<String> {
-    let mut stream = TcpStream::connect(stand.sidecar.external().context("it is on")?).await?;
-    // The other side may close while we still send.
+/// Sends raw bytes and reads until the end.
+pub(crate) async fn send_raw(env: &TestEnv, request: &str) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
+    // The other side may close the connection while bytes are still being sent.
     let _ = stream.write_all(request.as_bytes()).await;
     let mut answer = Vec::new();
     let read = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut answer)).await?;
@@ -21,10 +22,10 @@ pub(crate) async fn raw(stand: &Stand, request: &str) -> anyhow::Result<String> 
 }
 
 #[tokio::test]
-async fn this_machine_and_metadata_services_are_out_of_reach_unless_allowed() -> anyhow::Result<()> {
+async fn loopback_and_metadata_services_are_refused_unless_allowed() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let port = listener.local_addr()?.port();
-    let stand = Stand::start_with(vec![], &["--external-address", "127.0.0.1:0"]).await?;
+    let env = TestEnv::start_with(vec![], &["--external-address", "127.0.0.1:0"]).await?;
     let hosts = [
         "127.0.0.1",
         "localhost",
@@ -54,15 +55,12 @@ async fn this_machine_and_metadata_services_are_out_of_reach_unless_allowed() ->
             ),
             format!("CONNECT {host}:{port} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"),
         ] {
-            let answer = raw(&stand, &request).await?;
+            let answer = send_raw(&env, &request).await?;
             let is_status = answer.contains("\"kind\":\"Status\"") && answer.contains("\"Forbidden\"");
             assert!(answer.starts_with("HTTP/1.1 403") && is_status, "{request}: {answer}");
         }
     }
-    let refused = stand
-        .sidecar
-        .metric("ctrlmesh_external_addresses_refused_total")
-        .await?;
+    let refused = env.sidecar.metric("ctrlmesh_external_addresses_refused_total").await?;
     assert!(refused >= 44.0, "{refused}");
     let none = tokio::time::timeout(std::time::Duration::ZERO, listener.accept()).await;
     assert!(none.is_err(), "nobody was connected to");
@@ -70,16 +68,16 @@ async fn this_machine_and_metadata_services_are_out_of_reach_unless_allowed() ->
 }
 
 #[tokio::test]
-async fn a_host_or_an_address_can_be_allowed() -> anyhow::Result<()> {
-    let target = Target::plain().await?;
+async fn host_or_address_can_be_allowed() -> anyhow::Result<()> {
+    let target = Target::start_plain().await?;
     let flags = [
         "--external-address",
         "127.0.0.1:0",
         "--external-allow",
         "localhost,10.0.0.0/8",
     ];
-    let stand = Stand::start_with(vec![], &flags).await?;
-    let client = Client::http1(stand.sidecar.external().context("it is on")?);
+    let env = TestEnv::start_with(vec![], &flags).await?;
+    let client = Client::http1(env.sidecar.external().context("it is on")?);
     let status = async |host: &str| -> anyhow::Result<u16> {
         Ok(client.get(&format!("http://{host}:{}/", target.port())).await?.status)
     };
@@ -88,12 +86,12 @@ async fn a_host_or_an_address_can_be_allowed() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn the_sidecars_own_ports_are_out_of_reach_whatever_is_allowed() -> anyhow::Result<()> {
+async fn own_ports_are_refused_whatever_is_allowed() -> anyhow::Result<()> {
     let flags = ["--external-allow", "0.0.0.0/0,::/0,localhost"];
-    let (stand, client) = stand(vec![], &flags).await?;
-    let external = stand.sidecar.external().context("it is on")?;
-    let admin: u16 = stand.sidecar.admin_address().port();
-    for port in [stand.sidecar.api().port(), admin, external.port()] {
+    let (env, client) = start_env(vec![], &flags).await?;
+    let external = env.sidecar.external().context("it is on")?;
+    let admin: u16 = env.sidecar.admin_address().port();
+    for port in [env.sidecar.api().port(), admin, external.port()] {
         for host in [
             "127.0.0.1",
             "localhost",
@@ -110,13 +108,13 @@ async fn the_sidecars_own_ports_are_out_of_reach_whatever_is_allowed() -> anyhow
             );
         }
     }
-    assert_eq!(stand.api.requests().count("list"), 0);
+    assert_eq!(env.api.requests().count("list"), 0);
     Ok(())
 }
 
 #[tokio::test]
-async fn rest_04_a_request_without_a_target_is_told_what_to_send() -> anyhow::Result<()> {
-    let (stand, client) = stand(vec![], &[]).await?;
+async fn rest_04_request_without_target_is_answered_with_what_to_send() -> anyhow::Result<()> {
+    let (env, client) = start_env(vec![], &[]).await?;
     let answer = client.get("/api/v1/pods").await?;
     let message = answer.json()["message"].to_string();
     assert_eq!(
@@ -135,7 +133,7 @@ async fn rest_04_a_request_without_a_target_is_told_what_to_send() -> anyhow::Re
         "GET http://localhost/ HTTP/1.1\r\nhost: x\r\nhost: y\r\nconnection: close\r\n\r\n",
         "GET / HTTP/1.1\r\nhost: x\r\nmesh-real-endpoint: http://a/\r\nmesh-real-endpoint: http://b/\r\nconnection: close\r\n\r\n",
     ] {
-        let answer = raw(&stand, request).await?;
+        let answer = send_raw(&env, request).await?;
         assert!(
             answer.starts_with("HTTP/1.1 400") && !answer.contains("secret"),
             "{request}: {answer}"
@@ -145,19 +143,19 @@ async fn rest_04_a_request_without_a_target_is_told_what_to_send() -> anyhow::Re
 }
 
 #[tokio::test]
-async fn smuggled_requests_do_not_exist() -> anyhow::Result<()> {
-    let target = Target::plain().await?;
-    let (stand, _) = stand(vec![], &[]).await?;
+async fn smuggled_requests_are_never_served() -> anyhow::Result<()> {
+    let target = Target::start_plain().await?;
+    let (env, _) = start_env(vec![], &[]).await?;
     let smuggled = "GET http://127.0.0.1/stolen HTTP/1.1\r\nhost: x\r\n\r\n";
-    for framing in smuggling::framings(smuggled) {
+    for framing in smuggled_framings(smuggled) {
         let request = format!(
             "POST http://127.0.0.1:{}/p HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{framing}",
             target.port()
         );
-        let answer = raw(&stand, &request).await?;
+        let answer = send_raw(&env, &request).await?;
         assert!(answer.matches("HTTP/1.1").count() <= 1, "{framing}: {answer}");
     }
-    let arrived = target.arrived();
+    let arrived = target.arrived_requests();
     assert!(
         arrived.iter().all(|it| it.uri == "/p" && it.method == "POST"),
         "{arrived:?}"
@@ -167,36 +165,36 @@ async fn smuggled_requests_do_not_exist() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn large_heads_are_bounded() -> anyhow::Result<()> {
-    let target = Target::plain().await?;
-    let (stand, client) = stand(vec![], &[]).await?;
+    let target = Target::start_plain().await?;
+    let (env, client) = start_env(vec![], &[]).await?;
     let port = target.port();
     let long = format!("http://127.0.0.1:{port}/{}", "x".repeat(40 << 10));
     assert_eq!(client.get(&long).await?.status, 414);
-    let headed = client.clone().with("mesh-real-endpoint", &long).get("/").await?;
+    let headed = client.clone().with_header("mesh-real-endpoint", &long).get("/").await?;
     assert_eq!(headed.status, 414);
     for fields in [format!("x: {}\r\n", "x".repeat(300 << 10)), "x: y\r\n".repeat(1000)] {
-        let answer = raw(
-            &stand,
+        let answer = send_raw(
+            &env,
             &format!("GET http://127.0.0.1:{port}/ HTTP/1.1\r\nhost: x\r\n{fields}\r\n"),
         )
         .await?;
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
     }
-    assert_eq!(target.arrived().len(), 0);
+    assert_eq!(target.arrived_requests().len(), 0);
     Ok(())
 }
 
 #[tokio::test]
-async fn connections_are_bounded_apart_from_those_of_the_api() -> anyhow::Result<()> {
-    let (stand, client) = stand(vec![], &["--max-connections", "2"]).await?;
-    let address = stand.sidecar.external().context("it is on")?;
+async fn connections_are_bounded_separately_from_those_of_the_api_port() -> anyhow::Result<()> {
+    let (env, client) = start_env(vec![], &["--max-connections", "2"]).await?;
+    let address = env.sidecar.external().context("it is on")?;
     let held = [TcpStream::connect(address).await?, TcpStream::connect(address).await?];
     ctrlmesh_tests::wait_until("a third one is turned away", || async {
         Ok(client.get("/").await.is_err())
     })
     .await?;
     assert_eq!(
-        stand.client().get("/api/v1/pods").await?.status,
+        env.client().get("/api/v1/pods").await?.status,
         200,
         "the API port has its own"
     );

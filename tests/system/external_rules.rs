@@ -1,20 +1,20 @@
-//! The same plugins for all three ways in, with every verdict.
+//! The same plugins apply to all three ways of external calls, with every verdict.
 
 use anyhow::Context;
-use ctrlmesh_tests::{Client, Stand, Target, guest, wait_until};
+use ctrlmesh_tests::{Client, Target, TestEnv, guest_entry, wait_until};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::external::{read_until, stand};
+use crate::external::{read_until, start_env};
 
-async fn scripted(script: Value) -> anyhow::Result<(Stand, Client, Target)> {
-    let (stand, client) = stand(vec![guest("scripted", script)], &[]).await?;
-    Ok((stand, client, Target::plain().await?))
+async fn start_scripted(script: Value) -> anyhow::Result<(TestEnv, Client, Target)> {
+    let (env, client) = start_env(vec![guest_entry("scripted", script)], &[]).await?;
+    Ok((env, client, Target::start_plain().await?))
 }
 
-/// One request of each way to the same place; returns the heads of the answers.
-async fn three_ways(stand: &Stand, host: &str, port: u16) -> anyhow::Result<Vec<String>> {
+/// Sends one request each way to the same target; returns the heads of the answers.
+async fn three_ways(env: &TestEnv, host: &str, port: u16) -> anyhow::Result<Vec<String>> {
     let requests = [
         format!("GET http://{host}:{port}/p HTTP/1.1\r\nhost: x\r\n\r\n"),
         format!("GET / HTTP/1.1\r\nhost: x\r\nmesh-real-endpoint: http://{host}:{port}/p\r\n\r\n"),
@@ -22,7 +22,7 @@ async fn three_ways(stand: &Stand, host: &str, port: u16) -> anyhow::Result<Vec<
     ];
     let mut heads = Vec::new();
     for request in requests {
-        let mut stream = TcpStream::connect(stand.sidecar.external().context("it is on")?).await?;
+        let mut stream = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
         stream.write_all(request.as_bytes()).await?;
         heads.push(read_until(&mut stream, b"\r\n\r\n").await?);
     }
@@ -30,43 +30,43 @@ async fn three_ways(stand: &Stand, host: &str, port: u16) -> anyhow::Result<Vec<
 }
 
 #[tokio::test]
-async fn rest_05_one_rule_holds_for_every_way_in_and_leaves_nothing_behind() -> anyhow::Result<()> {
-    let (mut stand, _, target) = scripted(json!({
+async fn rest_05_rule_holds_for_every_way_in_and_leaves_nothing_behind() -> anyhow::Result<()> {
+    let (mut env, _, target) = start_scripted(json!({
         "subscribe": [{ "traffic": ["external"], "hosts": ["localhost"] }],
         "onRequest": [{ "then": { "refuse": { "code": 403, "message": "localhost is on the deny list" } } }],
     }))
     .await?;
     for host in ["localhost", "LocalHost", "localhost."] {
-        for head in three_ways(&stand, host, target.port()).await? {
+        for head in three_ways(&env, host, target.port()).await? {
             assert!(head.starts_with("HTTP/1.1 403"), "{host}: {head}");
             assert!(head.contains("application/json"), "{head}");
         }
     }
-    assert_eq!(target.connections(), 0, "not even a connection");
-    for head in three_ways(&stand, "127.0.0.1", target.port()).await? {
+    assert_eq!(target.connection_count(), 0, "not even a connection");
+    for head in three_ways(&env, "127.0.0.1", target.port()).await? {
         assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     }
     assert_eq!(
-        stand.client().get("/api/v1/configmaps").await?.status,
+        env.client().get("/api/v1/configmaps").await?.status,
         200,
         "not its traffic"
     );
-    stand.publish(vec![]).await?;
-    for head in three_ways(&stand, "localhost", target.port()).await? {
+    env.publish(vec![]).await?;
+    for head in three_ways(&env, "localhost", target.port()).await? {
         assert!(head.starts_with("HTTP/1.1 200"), "a rule that is gone is gone: {head}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn plugins_see_where_a_request_goes() -> anyhow::Result<()> {
+async fn plugins_see_the_target_of_a_request() -> anyhow::Result<()> {
     let echo = json!({ "echo": "x-case", "then": { "proceed": {} } });
-    let (stand, client, target) = scripted(json!({ "onResponse": [echo] })).await?;
+    let (env, client, target) = start_scripted(json!({ "onResponse": [echo] })).await?;
     let url = format!("http://LOCALHOST:{}/a%20b?x-case=1%202", target.port());
     let client = client
-        .with("mesh-real-endpoint", &url)
-        .with("x-case", "7")
-        .with("user-agent", "op");
+        .with_header("mesh-real-endpoint", &url)
+        .with_header("x-case", "7")
+        .with_header("user-agent", "op");
     let seen = client.get("/api/v1/pods").await?.headers;
     for (name, value) in [
         ("traffic", "external"),
@@ -83,7 +83,7 @@ async fn plugins_see_where_a_request_goes() -> anyhow::Result<()> {
     ] {
         assert_eq!(seen[format!("x-seen-{name}")], value, "{name}");
     }
-    let mut stream = TcpStream::connect(stand.sidecar.external().context("it is on")?).await?;
+    let mut stream = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
     stream
         .write_all(format!("CONNECT localhost:{} HTTP/1.1\r\nhost: x\r\n\r\n", target.port()).as_bytes())
         .await?;
@@ -96,8 +96,8 @@ async fn plugins_see_where_a_request_goes() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_rule_for_a_path_holds_for_every_spelling_of_it() -> anyhow::Result<()> {
-    let (_stand, client, target) = scripted(json!({
+async fn rule_for_a_path_holds_for_every_spelling() -> anyhow::Result<()> {
+    let (_stand, client, target) = start_scripted(json!({
         "subscribe": [{ "traffic": ["external"], "paths": ["/admin*"] }],
         "onRequest": [{ "then": { "refuse": { "code": 403 } } }],
     }))
@@ -112,7 +112,7 @@ async fn a_rule_for_a_path_holds_for_every_spelling_of_it() -> anyhow::Result<()
 #[tokio::test]
 async fn requests_are_refused_answered_and_broken_off() -> anyhow::Result<()> {
     let line = |path: &str, then: Value| json!({ "when": { "path": path }, "then": then });
-    let (stand, client, target) = scripted(json!({ "countCompleted": true, "onRequest": [
+    let (env, client, target) = start_scripted(json!({ "countCompleted": true, "onRequest": [
         line("/refused", json!({ "refuse": { "code": 429, "retryAfterSeconds": 3, "cause": "rule" } })),
         line("/answered", json!({ "answer": { "code": 207, "body": "mine" } })),
         line("/broken", json!({ "reset": "close" })),
@@ -128,10 +128,10 @@ async fn requests_are_refused_answered_and_broken_off() -> anyhow::Result<()> {
     assert!(client.get(&url("/broken")).await.is_err());
     let selected = client.get(&url("/selected")).await?;
     assert_eq!(selected.status, 500, "a fault of the plugin");
-    assert_eq!(target.arrived().len(), 0);
+    assert_eq!(target.arrived_requests().len(), 0);
     let told = "ctrlmesh_plugin_completed_total{entry=\"scripted/test\",label=\"429\"}";
     wait_until("on-complete is told", || async {
-        Ok(stand.sidecar.metric(told).await? >= 1.0)
+        Ok(env.sidecar.metric(told).await? >= 1.0)
     })
     .await
 }
@@ -145,7 +145,7 @@ async fn requests_are_edited_and_delayed() -> anyhow::Result<()> {
         { "setQuery": { "name": "q", "value": "2" } },
         { "removeQuery": "gone" },
     ]);
-    let (_stand, client, target) = scripted(json!({ "onRequest": [
+    let (_stand, client, target) = start_scripted(json!({ "onRequest": [
         { "when": { "path": "/edited" }, "then": { "proceed": edits } },
         { "when": { "path": "/slow" }, "delayMs": 300, "then": { "proceed": [] } },
     ]}))
@@ -154,10 +154,10 @@ async fn requests_are_edited_and_delayed() -> anyhow::Result<()> {
     let start = std::time::Instant::now();
     assert_eq!(client.get(&url("/slow")).await?.status, 200);
     assert!(start.elapsed().as_millis() >= 300);
-    let keeping = client.clone().with("x-kept", "1");
+    let keeping = client.clone().with_header("x-kept", "1");
     let edited = keeping.get(&url("/edited?gone=1&keep=%2f")).await?;
     assert_eq!(edited.status, 200);
-    let arrived = target.arrived().pop().context("it arrived")?;
+    let arrived = target.arrived_requests().pop().context("it arrived")?;
     assert_eq!(arrived.uri.to_string(), "/edited?keep=%2f&q=2");
     assert_eq!(arrived.headers["x-set"], "1");
     for gone in ["x-kept", "mesh-real-endpoint"] {
@@ -167,11 +167,11 @@ async fn requests_are_edited_and_delayed() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn the_port_of_external_traffic_alone_is_closed_for_a_while() -> anyhow::Result<()> {
+async fn refused_connections_close_only_the_external_port() -> anyhow::Result<()> {
     let line = json!({ "when": { "path": "/closed" }, "then": { "refuseConnections": 300 } });
-    let (stand, client, target) = scripted(json!({ "onRequest": [line] })).await?;
+    let (env, client, target) = start_scripted(json!({ "onRequest": [line] })).await?;
     let url = |path: &str| format!("http://127.0.0.1:{}{path}", target.port());
-    let mut kept = TcpStream::connect(stand.sidecar.external().context("it is on")?).await?;
+    let mut kept = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
     kept.write_all(format!("GET {} HTTP/1.1\r\nhost: x\r\n\r\n", url("/")).as_bytes())
         .await?;
     read_until(&mut kept, b"hello").await?;
@@ -181,7 +181,7 @@ async fn the_port_of_external_traffic_alone_is_closed_for_a_while() -> anyhow::R
         ended.map_or(true, |read| read == 0),
         "connections that are open end too"
     );
-    let api = stand.client().get("/api/v1/pods").await?;
+    let api = env.client().get("/api/v1/pods").await?;
     assert_eq!(api.status, 200, "the API port stays open");
     wait_until("the port is open again", || async {
         Ok(client.get(&url("/")).await.is_ok())
@@ -193,7 +193,7 @@ async fn the_port_of_external_traffic_alone_is_closed_for_a_while() -> anyhow::R
 async fn every_verdict_on_a_response_holds() -> anyhow::Result<()> {
     let line = |path: &str, then: Value| json!({ "when": { "path": path }, "then": then });
     let edits = json!([{ "setHeader": { "name": "x-set", "value": "1" } }, { "removeHeader": "x-kept" }]);
-    let (_stand, client, target) = scripted(json!({ "onResponse": [
+    let (_stand, client, target) = start_scripted(json!({ "onResponse": [
         line("/edited", json!({ "proceed": { "edits": edits } })),
         line("/cut", json!({ "proceed": { "body": { "cutAfter": 2, "reset": "close" } } })),
         line("/replaced", json!({ "replace": { "code": 503, "message": "lost" } })),
@@ -204,12 +204,12 @@ async fn every_verdict_on_a_response_holds() -> anyhow::Result<()> {
     let url = |path: &str| format!("http://127.0.0.1:{}{path}", target.port());
     let edited = client.get(&url("/edited")).await?.headers;
     assert!(edited["x-set"] == "1" && !edited.contains_key("x-kept"));
-    let mut cut = client.stream(&url("/cut")).await?;
+    let mut cut = client.open_stream(&url("/cut")).await?;
     assert_eq!(cut.next().await?.as_deref(), Some(&b"he"[..]));
     assert!(cut.next().await.is_err(), "cut, not ended");
     assert_eq!(client.get(&url("/replaced")).await?.status, 503);
     assert_eq!(client.get(&url("/answered")).await?.body, "mine");
     assert!(client.get(&url("/lost")).await.is_err());
-    assert_eq!(target.arrived().len(), 5, "each was executed");
+    assert_eq!(target.arrived_requests().len(), 5, "each was executed");
     Ok(())
 }

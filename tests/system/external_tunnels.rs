@@ -1,7 +1,7 @@
-//! CONNECT: bytes both ways, ends, bounds, draining.
+//! CONNECT tunnels: bytes both ways, ends, bounds, draining.
 
 use anyhow::Context;
-use ctrlmesh_tests::{Stand, Target, guest, wait_until};
+use ctrlmesh_tests::{Target, TestEnv, guest_entry, wait_until};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
@@ -9,22 +9,22 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::external::{read_until, stand};
+use crate::external::{read_until, start_env};
 
 const TUNNELS: &str = "ctrlmesh_external_tunnels";
 
-async fn connect(stand: &Stand, target: &str) -> anyhow::Result<(TcpStream, String)> {
-    let mut stream = TcpStream::connect(stand.sidecar.external().context("it is on")?).await?;
+async fn open_connect(env: &TestEnv, target: &str) -> anyhow::Result<(TcpStream, String)> {
+    let mut stream = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
     let head = format!("CONNECT {target} HTTP/1.1\r\nhost: {target}\r\nproxy-authorization: Basic x\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
     let head = read_until(&mut stream, b"\r\n\r\n").await?;
     Ok((stream, head))
 }
 
-/// A server of raw bytes, and a tunnel to it: the client's end, the server's end.
-async fn tunnel(stand: &Stand) -> anyhow::Result<(TcpStream, TcpStream)> {
+/// A tunnel to a server of raw bytes: the client's end and the server's end.
+async fn open_tunnel(env: &TestEnv) -> anyhow::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let (client, head) = connect(stand, &listener.local_addr()?.to_string()).await?;
+    let (client, head) = open_connect(env, &listener.local_addr()?.to_string()).await?;
     assert!(
         head.starts_with("HTTP/1.1 200") && !head.contains("content-length"),
         "{head}"
@@ -34,10 +34,10 @@ async fn tunnel(stand: &Stand) -> anyhow::Result<(TcpStream, TcpStream)> {
 
 #[tokio::test]
 async fn rest_03_connect_carries_bytes_both_ways_until_both_sides_end() -> anyhow::Result<()> {
-    let (stand, _) = stand(vec![], &[]).await?;
-    let (mut client, mut server) = tunnel(&stand).await?;
+    let (env, _) = start_env(vec![], &[]).await?;
+    let (mut client, mut server) = open_tunnel(&env).await?;
     wait_until("it is counted", || async {
-        Ok(stand.sidecar.metric(TUNNELS).await? == 1.0)
+        Ok(env.sidecar.metric(TUNNELS).await? == 1.0)
     })
     .await?;
     let sent: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
@@ -60,21 +60,18 @@ async fn rest_03_connect_carries_bytes_both_ways_until_both_sides_end() -> anyho
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).await?;
     assert_eq!(rest, b"rest", "and what the other still had to say");
-    wait_until("it is over", || async {
-        Ok(stand.sidecar.metric(TUNNELS).await? == 0.0)
-    })
-    .await?;
+    wait_until("it is over", || async { Ok(env.sidecar.metric(TUNNELS).await? == 0.0) }).await?;
     let opened = "ctrlmesh_external_requests_total{way=\"connect\",code=\"2xx\"}";
-    assert_eq!(stand.sidecar.metric(opened).await?, 1.0);
+    assert_eq!(env.sidecar.metric(opened).await?, 1.0);
     let line = "request_bytes=1000000 response_bytes=1000004";
-    wait_until(line, || async { Ok(stand.sidecar.log().contains(line)) }).await
+    wait_until(line, || async { Ok(env.sidecar.log().contains(line)) }).await
 }
 
 #[tokio::test]
-async fn rest_03_an_https_client_reaches_its_target_through_connect() -> anyhow::Result<()> {
-    let target = Target::tls(&["http/1.1"]).await?;
-    let (stand, _) = stand(vec![], &[]).await?;
-    let (stream, head) = connect(&stand, &format!("localhost:{}", target.port())).await?;
+async fn rest_03_https_client_reaches_its_target_through_connect() -> anyhow::Result<()> {
+    let target = Target::start_tls(&["http/1.1"]).await?;
+    let (env, _) = start_env(vec![], &[]).await?;
+    let (stream, head) = open_connect(&env, &format!("localhost:{}", target.port())).await?;
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     let mut roots = rustls::RootCertStore::empty();
     let der = rustls::pki_types::CertificateDer::from_pem_slice(target.certificate().as_bytes())?;
@@ -93,15 +90,15 @@ async fn rest_03_an_https_client_reaches_its_target_through_connect() -> anyhow:
         .body(Empty::<bytes::Bytes>::new())?;
     let answer = sender.send_request(request).await?.collect().await?.to_bytes();
     assert_eq!(&answer[..], b"hello");
-    assert!(!target.arrived()[0].headers.contains_key("proxy-authorization"));
+    assert!(!target.arrived_requests()[0].headers.contains_key("proxy-authorization"));
     Ok(())
 }
 
 #[tokio::test]
-async fn rest_03_connect_over_http2() -> anyhow::Result<()> {
-    let (stand, _) = stand(vec![], &[]).await?;
+async fn rest_03_connect_works_over_http2() -> anyhow::Result<()> {
+    let (env, _) = start_env(vec![], &[]).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let stream = TcpStream::connect(stand.sidecar.external().context("it is on")?).await?;
+    let stream = TcpStream::connect(env.sidecar.external().context("it is on")?).await?;
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     tokio::spawn(connection);
@@ -120,16 +117,16 @@ async fn rest_03_connect_over_http2() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn rest_03_a_target_that_is_not_there_is_a_status() -> anyhow::Result<()> {
-    let (stand, client) = stand(vec![], &[]).await?;
+async fn rest_03_missing_target_is_answered_with_a_status() -> anyhow::Result<()> {
+    let (env, client) = start_env(vec![], &[]).await?;
     let free = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
-    let (_, head) = connect(&stand, &free.to_string()).await?;
+    let (_, head) = open_connect(&env, &free.to_string()).await?;
     assert!(
         head.starts_with("HTTP/1.1 503") && head.contains("application/json"),
         "{head}"
     );
     for target in ["localhost", "http://localhost/", "localhost:0", "user@localhost:80"] {
-        let (_, head) = connect(&stand, target).await?;
+        let (_, head) = open_connect(&env, target).await?;
         assert!(head.starts_with("HTTP/1.1 400"), "{target}: {head}");
     }
     drop(client);
@@ -137,9 +134,9 @@ async fn rest_03_a_target_that_is_not_there_is_a_status() -> anyhow::Result<()> 
 }
 
 #[tokio::test]
-async fn a_tunnel_ends_when_the_other_side_vanishes() -> anyhow::Result<()> {
-    let (stand, _) = stand(vec![], &[]).await?;
-    let (mut client, server) = tunnel(&stand).await?;
+async fn tunnel_ends_when_the_other_side_vanishes() -> anyhow::Result<()> {
+    let (env, _) = start_env(vec![], &[]).await?;
+    let (mut client, server) = open_tunnel(&env).await?;
     server.set_zero_linger()?;
     drop(server);
     let ended = client.read(&mut [0; 8]).await;
@@ -147,26 +144,26 @@ async fn a_tunnel_ends_when_the_other_side_vanishes() -> anyhow::Result<()> {
     drop(client);
     let broken = "ctrlmesh_external_request_failures_total{reason=\"upstream_reset\"}";
     wait_until("it is the target's", || async {
-        Ok(stand.sidecar.metric(broken).await? == 1.0)
+        Ok(env.sidecar.metric(broken).await? == 1.0)
     })
     .await?;
-    let (client, mut server) = tunnel(&stand).await?;
+    let (client, mut server) = open_tunnel(&env).await?;
     drop(client);
     assert_eq!(server.read(&mut [0; 8]).await?, 0);
     drop(server);
     wait_until("both are over", || async {
-        Ok(stand.sidecar.metric(TUNNELS).await? == 0.0)
+        Ok(env.sidecar.metric(TUNNELS).await? == 0.0)
     })
     .await
 }
 
 #[tokio::test]
 async fn draining_ends_silent_tunnels_and_lets_busy_ones_finish() -> anyhow::Result<()> {
-    let (mut stand, _) = stand(vec![], &["--drain-timeout", "30"]).await?;
-    let (mut silent, _held) = tunnel(&stand).await?;
-    let (mut busy, mut server) = tunnel(&stand).await?;
+    let (mut env, _) = start_env(vec![], &["--drain-timeout", "30"]).await?;
+    let (mut silent, _held) = open_tunnel(&env).await?;
+    let (mut busy, mut server) = open_tunnel(&env).await?;
     let asked = std::time::Instant::now();
-    stand.sidecar.terminate()?;
+    env.sidecar.terminate()?;
     let mut turn = tokio::time::interval(std::time::Duration::from_millis(100));
     let read = tokio::spawn(async move { silent.read(&mut [0; 8]).await });
     while !read.is_finished() {
@@ -181,25 +178,25 @@ async fn draining_ends_silent_tunnels_and_lets_busy_ones_finish() -> anyhow::Res
     busy.read_to_string(&mut rest).await?;
     assert_eq!(rest, "last", "the busy one went on");
     drop(busy);
-    assert!(stand.sidecar.wait_end().await?.success(), "{}", stand.sidecar.log());
+    assert!(env.sidecar.wait_end().await?.success(), "{}", env.sidecar.log());
     assert!(asked.elapsed().as_secs() < 15, "{:?}", asked.elapsed());
     Ok(())
 }
 
 #[tokio::test]
-async fn plugins_break_tunnels_before_and_after_they_are_open() -> anyhow::Result<()> {
+async fn plugins_break_tunnels_before_and_after_they_open() -> anyhow::Result<()> {
     for script in [
         json!({ "onRequest": [{ "then": { "reset": "close" } }] }),
         json!({ "onResponse": [{ "then": { "reset": "close" } }] }),
     ] {
-        let (stand, _) = stand(vec![guest("scripted", script)], &[]).await?;
+        let (env, _) = start_env(vec![guest_entry("scripted", script)], &[]).await?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        assert!(connect(&stand, &listener.local_addr()?.to_string()).await.is_err());
+        assert!(open_connect(&env, &listener.local_addr()?.to_string()).await.is_err());
     }
     let script = json!({ "onResponse": [{ "then": { "replace": { "code": 502, "message": "no" } } }] });
-    let (stand, _) = stand(vec![guest("scripted", script)], &[]).await?;
+    let (env, _) = start_env(vec![guest_entry("scripted", script)], &[]).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let (_, head) = connect(&stand, &listener.local_addr()?.to_string()).await?;
+    let (_, head) = open_connect(&env, &listener.local_addr()?.to_string()).await?;
     assert!(head.starts_with("HTTP/1.1 502"), "{head}");
     Ok(())
 }

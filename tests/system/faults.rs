@@ -1,7 +1,7 @@
-//! The real fault-inject plugin: answers that it gives, what of a request was done, and how that looks over HTTP/1.1 and
-//! HTTP/2, in JSON and in protobuf.
+//! The real fault-inject plugin: its answers, what of a request was executed, and the result over HTTP/1.1 and HTTP/2, in JSON and in
+//! protobuf.
 
-use ctrlmesh_tests::{Answer, Client, EntrySpec, Stand, config_map};
+use ctrlmesh_tests::{Answer, Client, EntrySpec, TestEnv, config_map};
 use ctrlmesh_wire::Status;
 use http::Method;
 use serde_json::{Value, json};
@@ -11,18 +11,16 @@ use crate::limits::LIST;
 pub(crate) const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// The plugin with these settings.
 pub(crate) fn faults_with(settings: Value) -> EntrySpec {
-    EntrySpec::new("fault-inject/test", ctrlmesh_plugins_builtin::FAULT_INJECT).settings(settings)
+    EntrySpec::new("fault-inject/test", ctrlmesh_plugins_builtin::FAULT_INJECT).with_settings(settings)
 }
 
-/// The plugin with these rules.
-pub(crate) fn faults(rules: Value) -> EntrySpec {
+pub(crate) fn faults_entry(rules: Value) -> EntrySpec {
     faults_with(json!({ "seed": 1, "class": "server", "faults": rules }))
 }
 
-/// One rule, `x`, for config maps and for what is no resource.
-pub(crate) fn rule(fault: Value, more: Value) -> Value {
+/// One rule, `x`, for config maps and non-resource requests.
+pub(crate) fn fault_rule(fault: Value, more: Value) -> Value {
     let mut rule = json!({
         "name": "x", "do": fault,
         "match": { "resources": [{ "resources": ["configmaps"] }], "nonResources": [{ "nonResourceURLs": ["*"] }] },
@@ -33,37 +31,37 @@ pub(crate) fn rule(fault: Value, more: Value) -> Value {
     rule
 }
 
-/// A stand whose requests for config maps meet this fault; config map `a0` is there.
-pub(crate) async fn faulty(fault: Value) -> anyhow::Result<Stand> {
-    let stand = Stand::start(vec![faults(json!([rule(fault, json!({}))]))]).await?;
-    stand.seed("default", "a", 1)?;
-    Ok(stand)
+/// An environment with this fault for config maps, of which `a0` exists.
+pub(crate) async fn start_with_fault(fault: Value) -> anyhow::Result<TestEnv> {
+    let env = TestEnv::start(vec![faults_entry(json!([fault_rule(fault, json!({}))]))]).await?;
+    env.seed_config_maps("default", "a", 1)?;
+    Ok(env)
 }
 
-pub(crate) fn both(stand: &Stand) -> [Client; 2] {
-    [Client::http1(stand.sidecar.api()), Client::http2(stand.sidecar.api())]
-        .map(|client| client.with("content-type", "application/json"))
+pub(crate) fn both_clients(env: &TestEnv) -> [Client; 2] {
+    [Client::http1(env.sidecar.api()), Client::http2(env.sidecar.api())]
+        .map(|client| client.with_header("content-type", "application/json"))
 }
 
-pub(crate) fn exists(stand: &Stand, name: &str) -> bool {
-    let store = stand.api.store();
+pub(crate) fn config_map_exists(env: &TestEnv, name: &str) -> bool {
+    let store = env.api.store();
     store.read(|state| state.get("configmaps", "default", name).is_some())
 }
 
 /// `{matched, fired}` of a rule.
-pub(crate) async fn counts(stand: &Stand, rule: &str) -> anyhow::Result<(u64, u64)> {
-    let status = stand.sidecar.status().await?;
+pub(crate) async fn rule_counts(env: &TestEnv, rule: &str) -> anyhow::Result<(u64, u64)> {
+    let status = env.sidecar.status().await?;
     let report = &status.chain.entries[0].reports[rule];
     let count = |field: &str| report[field].as_u64().unwrap_or(u64::MAX);
     for (field, metric) in [("matched", "fault_matched"), ("fired", "fault_fired")] {
         let series = format!(r#"ctrlmesh_plugin_{metric}_total{{entry="fault-inject/test",label="{rule}"}}"#);
-        assert_eq!(stand.sidecar.metric(&series).await?, count(field) as f64, "{series}");
+        assert_eq!(env.sidecar.metric(&series).await?, count(field) as f64, "{series}");
     }
     Ok((count("matched"), count("fired")))
 }
 
-/// A request of a kind that some fault wants.
-async fn ask(client: &Client, what: &str) -> anyhow::Result<Answer> {
+/// Sends a request that some fault applies to.
+async fn send_kind(client: &Client, what: &str) -> anyhow::Result<Answer> {
     let name = format!("{MAPS}/a0");
     match what {
         "create" => {
@@ -79,15 +77,15 @@ async fn ask(client: &Client, what: &str) -> anyhow::Result<Answer> {
     }
 }
 
-/// A fault, a request that it wants, and what the client gets: the code, and a part of the message.
+/// A fault, a request that it applies to, and the expected code and part of the message.
 type Case<'a> = (Value, &'a str, u16, &'a str);
 
-/// Fails unless each fault answers both protocols so, and nothing is forwarded.
-async fn answered(cases: &[Case<'_>]) -> anyhow::Result<()> {
+/// Checks that each fault answers over both protocols, and nothing is forwarded.
+async fn check_answers(cases: &[Case<'_>]) -> anyhow::Result<()> {
     for (fault, request, code, said) in cases {
-        let stand = faulty(fault.clone()).await?;
-        for client in both(&stand) {
-            let answer = ask(&client, request).await?;
+        let env = start_with_fault(fault.clone()).await?;
+        for client in both_clients(&env) {
+            let answer = send_kind(&client, request).await?;
             let status = answer.json();
             let message = status["message"].as_str().unwrap_or_default();
             assert_eq!(
@@ -97,18 +95,18 @@ async fn answered(cases: &[Case<'_>]) -> anyhow::Result<()> {
             );
             assert!(message.contains(said), "{fault}: {message}");
         }
-        let seen = stand.api.requests().all();
+        let seen = env.api.requests().all();
         assert!(
             seen.iter().all(|seen| !seen.target.contains("configmaps")),
             "{fault}: {seen:?}"
         );
-        assert_eq!(counts(&stand, "x").await?, (2, 2), "{fault}");
+        assert_eq!(rule_counts(&env, "x").await?, (2, 2), "{fault}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn reads_are_answered_from_here() -> anyhow::Result<()> {
+async fn reads_are_answered_by_the_sidecar() -> anyhow::Result<()> {
     let aged = format!("{MAPS}?watch=1&resourceVersion=1");
     let (next, newer) = (
         format!("{LIST}?limit=1&continue=x"),
@@ -116,7 +114,7 @@ async fn reads_are_answered_from_here() -> anyhow::Result<()> {
     );
     let watch_list = format!("{LIST}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan");
     let timeout = json!({ "timeout": { "after": "10ms" } });
-    answered(&[
+    check_answers(&[
         (json!("refuse"), "get", 503, "currently unable to handle the request"),
         (timeout, "get", 504, "within the allotted timeout"),
         (json!("tooOld"), &aged, 410, "too old resource version: 1"),
@@ -134,11 +132,11 @@ async fn reads_are_answered_from_here() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn writes_are_answered_from_here() -> anyhow::Result<()> {
+async fn writes_are_answered_by_the_sidecar() -> anyhow::Result<()> {
     let user = json!({ "forbidden": { "user": "u" } });
     let deny = json!({ "deny": { "webhook": "w", "message": "no" } });
     let modified = "cannot be fulfilled on configmaps \"a0\": the object has been modified";
-    answered(&[
+    check_answers(&[
         (json!("conflict"), "update", 409, modified),
         (json!("exists"), "create", 409, "configmaps \"mine\" already exists"),
         (
@@ -166,7 +164,7 @@ async fn writes_are_answered_from_here() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn answers_that_are_no_status_have_the_bytes_of_the_server() -> anyhow::Result<()> {
+async fn non_status_answers_have_the_bytes_of_the_server() -> anyhow::Result<()> {
     for (fault, request, code, body) in [
         (
             json!("throttle"),
@@ -193,30 +191,30 @@ async fn answers_that_are_no_status_have_the_bytes_of_the_server() -> anyhow::Re
             "<html>bad</html>",
         ),
     ] {
-        let mut own = rule(fault.clone(), json!({}));
+        let mut own = fault_rule(fault.clone(), json!({}));
         if fault.get("groupDown").or(fault.get("discoveryDown")).is_some() {
             own.as_object_mut().expect("a rule").remove("match");
         }
-        let stand = Stand::start(vec![faults(json!([own]))]).await?;
-        for client in both(&stand) {
-            let answer = ask(&client, request).await?;
+        let env = TestEnv::start(vec![faults_entry(json!([own]))]).await?;
+        for client in both_clients(&env) {
+            let answer = send_kind(&client, request).await?;
             assert_eq!((answer.status, &answer.body[..]), (code, body.as_bytes()), "{fault}");
             assert_ne!(answer.headers["content-type"], "application/json", "{fault}");
         }
-        assert_eq!(counts(&stand, "x").await?, (2, 2), "{fault}");
+        assert_eq!(rule_counts(&env, "x").await?, (2, 2), "{fault}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_one_to_a_request_that_was_done() -> anyhow::Result<()> {
+async fn lost_answer_is_of_an_executed_request() -> anyhow::Result<()> {
     for (how, code, retry_after) in [
         ("reset", None, None),
         ("error", Some(504), None),
         ("retry", Some(500), Some("2")),
     ] {
-        let stand = faulty(json!({ "lose": { "how": how } })).await?;
-        for (client, name) in both(&stand).into_iter().zip(["one", "two"]) {
+        let env = start_with_fault(json!({ "lose": { "how": how } })).await?;
+        for (client, name) in both_clients(&env).into_iter().zip(["one", "two"]) {
             let object = config_map("default", name, "a").to_string();
             let answer = client.send(Method::POST, MAPS, object.clone()).await;
             assert_eq!(
@@ -229,11 +227,11 @@ async fn a_lost_answer_is_one_to_a_request_that_was_done() -> anyhow::Result<()>
                 assert_eq!(hint, retry_after, "{how}");
                 assert_eq!(answer.json()["kind"], "Status");
             }
-            assert!(exists(&stand, name), "{how}: it was done");
+            assert!(config_map_exists(&env, name), "{how}: it was done");
             let again = client.send(Method::POST, MAPS, object).await?;
             assert_eq!(again.status, 409, "{how}: a refusal is not lost");
         }
-        assert_eq!(counts(&stand, "x").await?, (4, 2), "{how}");
+        assert_eq!(rule_counts(&env, "x").await?, (4, 2), "{how}");
     }
     Ok(())
 }
@@ -251,7 +249,7 @@ fn protobuf_config_map() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_protobuf_client_gets_protobuf() -> anyhow::Result<()> {
+async fn protobuf_client_gets_protobuf() -> anyhow::Result<()> {
     for (fault, code, message) in [
         (json!("exists"), 409, "configmaps \"mine\" already exists"),
         (
@@ -260,16 +258,18 @@ async fn a_protobuf_client_gets_protobuf() -> anyhow::Result<()> {
             "configmaps \"mine\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no",
         ),
     ] {
-        let stand = faulty(fault.clone()).await?;
-        for address in [Client::http1(stand.sidecar.api()), Client::http2(stand.sidecar.api())] {
-            let json = address.clone().with("content-type", "application/json");
-            let json = ask(&json, "create").await?;
+        let env = start_with_fault(fault.clone()).await?;
+        for address in [Client::http1(env.sidecar.api()), Client::http2(env.sidecar.api())] {
+            let json = address.clone().with_header("content-type", "application/json");
+            let json = send_kind(&json, "create").await?;
             assert_eq!(
                 (json.status, &json.json()["message"]),
                 (code, &message.into()),
                 "{fault}"
             );
-            let client = address.with("content-type", PROTOBUF).with("accept", PROTOBUF);
+            let client = address
+                .with_header("content-type", PROTOBUF)
+                .with_header("accept", PROTOBUF);
             let answer = client.send(Method::POST, MAPS, protobuf_config_map()).await?;
             assert_eq!(
                 (answer.status, &answer.headers["content-type"]),
@@ -279,7 +279,7 @@ async fn a_protobuf_client_gets_protobuf() -> anyhow::Result<()> {
             let same = Status::from_json(&json.body).expect("a Status");
             assert_eq!(answer.body, same.to_protobuf(), "{fault}");
         }
-        assert_eq!(stand.api.requests().count("create"), 0);
+        assert_eq!(env.api.requests().count("create"), 0);
     }
     Ok(())
 }
@@ -292,30 +292,32 @@ async fn delays_and_aborts_of_the_crd_work_together() -> anyhow::Result<()> {
         "delay": { "fixedDelay": "200ms", "percent": "100" },
         "abort": { "httpStatus": 503, "percent": "100", "retryAfter": 3 },
     });
-    let stand = Stand::start(vec![faults_with(json!({ "httpFault": [fault] }))]).await?;
+    let env = TestEnv::start(vec![faults_with(json!({ "httpFault": [fault] }))]).await?;
     let start = std::time::Instant::now();
-    let answer = stand.client().get(LIST).await?;
+    let answer = env.client().get(LIST).await?;
     assert!(start.elapsed().as_millis() >= 200, "{:?}", start.elapsed());
     assert_eq!((answer.status, &answer.headers["retry-after"]), (503, &"3".parse()?));
-    assert_eq!(stand.api.requests().count("list"), 0);
+    assert_eq!(env.api.requests().count("list"), 0);
     assert_eq!(
-        stand.client().get(MAPS.trim_end_matches("/configmaps")).await?.status,
+        env.client().get(MAPS.trim_end_matches("/configmaps")).await?.status,
         200
     );
     Ok(())
 }
 
-/// The server makes the name up only later; errors tell what it is made of.
+/// The server generates the name only later, so errors name the prefix.
 #[tokio::test]
-async fn an_object_without_a_name_is_called_by_its_prefix() -> anyhow::Result<()> {
-    let stand = faulty(json!("exists")).await?;
+async fn object_without_name_is_called_by_its_prefix() -> anyhow::Result<()> {
+    let env = start_with_fault(json!("exists")).await?;
     for (object, called) in [
         (json!({ "generateName": "web-" }), "web-"),
         (json!({ "generateName": "web-", "name": "a" }), "a"),
         (json!({}), "Unknown"),
     ] {
         let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": object });
-        let answer = both(&stand)[0].send(Method::POST, MAPS, object.to_string()).await?;
+        let answer = both_clients(&env)[0]
+            .send(Method::POST, MAPS, object.to_string())
+            .await?;
         let status: Value = serde_json::from_slice(&answer.body)?;
         assert_eq!(status["message"], format!("configmaps {called:?} already exists"));
         assert_eq!(status["details"]["name"], called);

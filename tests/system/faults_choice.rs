@@ -1,35 +1,35 @@
-//! The real fault-inject plugin: which requests a fault befalls, how often, and that a run can be repeated.
+//! The real fault-inject plugin: which requests a fault applies to, how often, and that a run is repeatable.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ctrlmesh_tests::{Client, EntrySpec, NAMESPACE, Stand, Target, config_map};
+use ctrlmesh_tests::{Client, EntrySpec, NAMESPACE, Target, TestEnv, config_map};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::faults::{MAPS, counts, faults, faults_with, rule};
+use crate::faults::{MAPS, fault_rule, faults_entry, faults_with, rule_counts};
 use crate::limits::LIST;
 
 const OBJECTS: usize = 40;
 const TIMES: usize = 4;
 
-fn drawn(seed: u64, percent: u32) -> EntrySpec {
+fn random_faults(seed: u64, percent: u32) -> EntrySpec {
     let rules = json!([
-        rule(json!("refuse"), json!({ "percent": percent })),
-        rule(json!("throttle"), json!({ "name": "y", "percent": percent })),
+        fault_rule(json!("refuse"), json!({ "percent": percent })),
+        fault_rule(json!("throttle"), json!({ "name": "y", "percent": percent })),
     ]);
     faults_with(json!({ "seed": seed, "faults": rules }))
 }
 
-/// Who was hit by what: 40 objects, each asked for four times, by as many clients as there are objects. The four follow each
-/// other, so that each is the same one in every run; the objects come in any order.
-async fn run(seed: u64, percent: u32) -> anyhow::Result<Vec<Vec<u16>>> {
-    let stand = Arc::new(Stand::start_with(vec![drawn(seed, percent)], &["--workers", "2"]).await?);
-    stand.seed("default", "a", OBJECTS)?;
+/// The results of 40 objects, each requested four times in a row, so that each request has the same number in every run; the objects come
+/// in any order from as many clients.
+async fn run_requests(seed: u64, percent: u32) -> anyhow::Result<Vec<Vec<u16>>> {
+    let env = Arc::new(TestEnv::start_with(vec![random_faults(seed, percent)], &["--workers", "2"]).await?);
+    env.seed_config_maps("default", "a", OBJECTS)?;
     let mut clients = JoinSet::new();
     for object in 0..OBJECTS {
-        let client = stand.client();
+        let client = env.client();
         clients.spawn(async move {
             let mut statuses = Vec::new();
             for _ in 0..TIMES {
@@ -44,21 +44,21 @@ async fn run(seed: u64, percent: u32) -> anyhow::Result<Vec<Vec<u16>>> {
         hit[object] = statuses;
     }
     let fired = hit.iter().flatten().filter(|status| **status != 200).count();
-    let (refused, throttled) = (counts(&stand, "x").await?, counts(&stand, "y").await?);
+    let (refused, throttled) = (rule_counts(&env, "x").await?, rule_counts(&env, "y").await?);
     assert_eq!(refused.0, (OBJECTS * TIMES) as u64);
     assert_eq!(refused.1 + throttled.1, fired as u64, "each one is counted");
-    assert_eq!(stand.api.requests().count("get"), (OBJECTS * TIMES - fired) as u64);
+    assert_eq!(env.api.requests().count("get"), (OBJECTS * TIMES - fired) as u64);
     Ok(hit)
 }
 
 #[tokio::test]
-async fn a_run_can_be_repeated_by_its_seed() -> anyhow::Result<()> {
-    let first = run(7, 40).await?;
-    assert_eq!(run(7, 40).await?, first);
-    assert_ne!(run(8, 40).await?, first);
+async fn run_is_repeatable_by_its_seed() -> anyhow::Result<()> {
+    let first = run_requests(7, 40).await?;
+    assert_eq!(run_requests(7, 40).await?, first);
+    assert_ne!(run_requests(8, 40).await?, first);
     for status in [200, 429, 503] {
         let share = first.iter().flatten().filter(|found| **found == status).count();
-        // Expected: 36, 24 and 40 in a hundred of 160.
+        // Expected: 36, 24 and 40 percent of 160.
         assert!((20..=90).contains(&share), "{share} of {status}");
     }
     Ok(())
@@ -67,18 +67,18 @@ async fn a_run_can_be_repeated_by_its_seed() -> anyhow::Result<()> {
 #[tokio::test]
 async fn zero_percent_is_never_and_a_hundred_always() -> anyhow::Result<()> {
     for (percent, status) in [(0, 200), (100, 503)] {
-        let hit = run(1, percent).await?;
+        let hit = run_requests(1, percent).await?;
         assert!(hit.iter().flatten().all(|found| *found == status), "{percent}: {hit:?}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn counts_hold_for_all_threads_and_over_a_reload() -> anyhow::Result<()> {
+async fn counts_hold_across_threads_and_a_reload() -> anyhow::Result<()> {
     let limited = |name: &str, more: Value| {
-        let mut rule = rule(json!("refuse"), more);
+        let mut rule = fault_rule(json!("refuse"), more);
         rule["name"] = name.into();
-        faults(json!([rule]))
+        faults_entry(json!([rule]))
     };
     for (more, count) in [
         (json!({ "maxCount": 5 }), 5),
@@ -86,10 +86,10 @@ async fn counts_hold_for_all_threads_and_over_a_reload() -> anyhow::Result<()> {
         (json!({ "every": 4 }), 16),
         (json!({ "first": 7 }), 7),
     ] {
-        let mut stand = Stand::start_with(vec![limited("x", more.clone())], &["--workers", "2"]).await?;
+        let mut env = TestEnv::start_with(vec![limited("x", more.clone())], &["--workers", "2"]).await?;
         let mut clients = JoinSet::new();
         for _ in 0..64 {
-            let client = stand.client();
+            let client = env.client();
             clients.spawn(async move { anyhow::Ok(client.get(LIST).await?.status) });
         }
         let mut fired = 0;
@@ -97,24 +97,23 @@ async fn counts_hold_for_all_threads_and_over_a_reload() -> anyhow::Result<()> {
             fired += u64::from(status?? == 503);
         }
         assert_eq!(fired, count, "{more}");
-        assert_eq!(counts(&stand, "x").await?, (64, count), "{more}");
-        stand
-            .publish(vec![limited("x", more.clone()).set("timeoutMs", 20.into())])
+        assert_eq!(rule_counts(&env, "x").await?, (64, count), "{more}");
+        env.publish(vec![limited("x", more.clone()).with_field("timeoutMs", 20.into())])
             .await?;
-        assert_eq!(stand.client().get(LIST).await?.status, 200, "{more}");
-        assert_eq!(counts(&stand, "x").await?, (65, count), "{more}");
+        assert_eq!(env.client().get(LIST).await?.status, 200, "{more}");
+        assert_eq!(rule_counts(&env, "x").await?, (65, count), "{more}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn so_many_requests_are_in_its_hands_at_a_time() -> anyhow::Result<()> {
-    let late = rule(json!({ "delay": { "for": "2s" } }), json!({ "maxActive": 2 }));
-    let stand = Stand::start(vec![faults(json!([late]))]).await?;
+async fn concurrent_faults_are_bounded() -> anyhow::Result<()> {
+    let late = fault_rule(json!({ "delay": { "for": "2s" } }), json!({ "maxActive": 2 }));
+    let env = TestEnv::start(vec![faults_entry(json!([late]))]).await?;
     for round in 1..=2 {
         let mut clients = JoinSet::new();
         for _ in 0..10 {
-            let client = stand.client();
+            let client = env.client();
             clients.spawn(async move {
                 let start = Instant::now();
                 assert_eq!(client.get(LIST).await?.status, 200);
@@ -126,13 +125,13 @@ async fn so_many_requests_are_in_its_hands_at_a_time() -> anyhow::Result<()> {
             delayed += u64::from(took?? >= Duration::from_secs(2));
         }
         assert_eq!(delayed, 2, "the others are left alone");
-        assert_eq!(counts(&stand, "x").await?, (10 * round, 2 * round));
+        assert_eq!(rule_counts(&env, "x").await?, (10 * round, 2 * round));
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn the_lock_is_hit_only_by_a_rule_that_names_it() -> anyhow::Result<()> {
+async fn lock_is_hit_only_by_a_rule_that_names_it() -> anyhow::Result<()> {
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": { "name": "lock", "namespace": NAMESPACE }, "spec": { "holderIdentity": "me" },
@@ -153,8 +152,8 @@ async fn the_lock_is_hit_only_by_a_rule_that_names_it() -> anyhow::Result<()> {
         let put = |object: &Value| api.store().put(object.clone());
         let (lease, map, plain) = (put(&lease)?, put(&map)?, put(&plain)?);
         let conflict = json!({ "name": "x", "do": "conflict", "match": { "resources": resources } });
-        let stand = Stand::around(api, vec![faults(json!([conflict]))], &[]).await?;
-        let client = stand.client().with("content-type", "application/json");
+        let env = TestEnv::start_around(api, vec![faults_entry(json!([conflict]))], &[]).await?;
+        let client = env.client().with_header("content-type", "application/json");
         let mut statuses = Vec::new();
         for (path, object) in [
             (format!("{leases}/lock"), &lease),
@@ -169,8 +168,8 @@ async fn the_lock_is_hit_only_by_a_rule_that_names_it() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn fi_calls_to_other_services_are_matched_by_header_too() -> anyhow::Result<()> {
-    let target = Target::plain().await?;
+async fn fi_external_calls_are_matched_by_header() -> anyhow::Result<()> {
+    let target = Target::start_plain().await?;
     let tenant = json!({
         "name": "tenant",
         "match": { "httpMatch": [{
@@ -179,23 +178,25 @@ async fn fi_calls_to_other_services_are_matched_by_header_too() -> anyhow::Resul
         }] },
         "abort": { "httpStatus": 503, "percent": "100" },
     });
-    let (stand, client) = crate::external::stand(vec![faults_with(json!({ "httpFault": [tenant] }))], &[]).await?;
+    let (env, client) = crate::external::start_env(vec![faults_with(json!({ "httpFault": [tenant] }))], &[]).await?;
     let url = |host: &str, path: &str| format!("http://{host}:{}{path}", target.port());
-    let of = |tenant: &str| client.clone().with("x-tenant", tenant);
+    let of = |tenant: &str| client.clone().with_header("x-tenant", tenant);
     let hit = url("127.0.0.1", "/p");
     assert_eq!(of("a").get(&hit).await?.status, 503);
-    assert_eq!(of("a").with("mesh-real-endpoint", &hit).get("/").await?.status, 503);
-    assert_eq!(target.arrived().len(), 0);
+    assert_eq!(
+        of("a").with_header("mesh-real-endpoint", &hit).get("/").await?.status,
+        503
+    );
+    assert_eq!(target.arrived_requests().len(), 0);
     let ok = async |client: Client, url: &str| -> anyhow::Result<bool> { Ok(client.get(url).await?.status == 200) };
     assert!(ok(of("b"), &hit).await? && ok(client.clone(), &hit).await?);
     assert!(ok(of("a"), &url("localhost", "/p")).await? && ok(of("a"), &url("127.0.0.1", "/q")).await?);
     assert_eq!(of("a").send(Method::POST, &hit, "").await?.status, 200);
-    assert_eq!(counts(&stand, "tenant").await?, (2, 2));
+    assert_eq!(rule_counts(&env, "tenant").await?, (2, 2));
     Ok(())
 }
 
-/// A fault of the CRD with a daily window.
-fn daily(start: u64, end: u64) -> EntrySpec {
+fn daily_fault(start: u64, end: u64) -> EntrySpec {
     let written = |second: u64| {
         let second = second % (24 * 3600);
         format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
@@ -214,14 +215,14 @@ fn unix_seconds() -> anyhow::Result<u64> {
 }
 
 #[tokio::test]
-async fn fi_05_a_fault_comes_and_goes_with_its_window() -> anyhow::Result<()> {
+async fn fi_05_fault_comes_and_goes_with_its_window() -> anyhow::Result<()> {
     const HOUR: u64 = 3600;
     let now = unix_seconds()?;
-    let mut stand = Stand::start(vec![daily(now + HOUR, now + 2 * HOUR)]).await?;
-    let client = stand.client();
+    let mut env = TestEnv::start(vec![daily_fault(now + HOUR, now + 2 * HOUR)]).await?;
+    let client = env.client();
     assert_eq!(client.get(LIST).await?.status, 200, "it is an hour away");
     let (start, end) = (unix_seconds()? + 2, unix_seconds()? + 10);
-    stand.publish(vec![daily(start, end)]).await?;
+    env.publish(vec![daily_fault(start, end)]).await?;
     let answers = async |status: u16| -> anyhow::Result<bool> { Ok(client.get(LIST).await?.status == status) };
     ctrlmesh_tests::wait_until("the window opens", || answers(503)).await?;
     assert!(unix_seconds()? >= start, "too early");

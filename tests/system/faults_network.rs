@@ -1,37 +1,37 @@
-//! The real fault-inject plugin: what a network does, and a server that restarts, over HTTP/1.1 and HTTP/2.
+//! The real fault-inject plugin: network faults and a restarting server, over HTTP/1.1 and HTTP/2.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use ctrlmesh_tests::{Answer, Client, Stand, wait_until};
+use ctrlmesh_tests::{Answer, Client, TestEnv, wait_until};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-use crate::breaking::{connect_http2, get, is_refused};
-use crate::faults::{MAPS, both, counts, faults, faulty, rule};
+use crate::connection_verdicts::{connect_http2, get_request, wait_until_port_is_closed};
+use crate::faults::{MAPS, both_clients, fault_rule, faults_entry, rule_counts, start_with_fault};
 use crate::limits::LIST;
 
 #[tokio::test]
-async fn a_reset_breaks_off_before_anything_is_forwarded() -> anyhow::Result<()> {
+async fn reset_breaks_off_before_anything_is_forwarded() -> anyhow::Result<()> {
     for how in ["internalError", "cancel", "close"] {
-        let stand = faulty(json!({ "reset": { "how": how } })).await?;
-        for client in both(&stand) {
+        let env = start_with_fault(json!({ "reset": { "how": how } })).await?;
+        for client in both_clients(&env) {
             assert!(client.send(Method::POST, MAPS, "{}").await.is_err(), "{how}");
             assert_eq!(client.get("/api/v1/secrets").await?.status, 200, "others work");
         }
-        assert_eq!(stand.api.requests().count("create"), 0, "{how}");
-        assert_eq!(counts(&stand, "x").await?, (2, 2));
+        assert_eq!(env.api.requests().count("create"), 0, "{how}");
+        assert_eq!(rule_counts(&env, "x").await?, (2, 2));
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_body_is_cut_after_so_many_bytes() -> anyhow::Result<()> {
+async fn body_is_cut_after_given_bytes() -> anyhow::Result<()> {
     for how in ["internalError", "cancel", "close"] {
-        let stand = faulty(json!({ "cutBody": { "afterBytes": 10, "how": how } })).await?;
-        for client in both(&stand) {
-            let mut body = client.stream(LIST).await?;
+        let env = start_with_fault(json!({ "cutBody": { "afterBytes": 10, "how": how } })).await?;
+        for client in both_clients(&env) {
+            let mut body = client.open_stream(LIST).await?;
             assert_eq!(body.head.status, 200);
             let mut read = Vec::new();
             let end = loop {
@@ -42,21 +42,21 @@ async fn a_body_is_cut_after_so_many_bytes() -> anyhow::Result<()> {
             };
             assert!(read.len() == 10 && end.is_err(), "{how}: {} bytes, {end:?}", read.len());
         }
-        assert_eq!(counts(&stand, "x").await?, (2, 2));
+        assert_eq!(rule_counts(&env, "x").await?, (2, 2));
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_slow_body_comes_whole_at_its_pace() -> anyhow::Result<()> {
+async fn slow_body_is_complete_and_paced() -> anyhow::Result<()> {
     const PACE: usize = 1000;
-    let stand = faulty(json!({ "slowBody": { "bytesPerSecond": PACE } })).await?;
-    stand.seed("default", "more", 6)?;
-    for client in both(&stand) {
+    let env = start_with_fault(json!({ "slowBody": { "bytesPerSecond": PACE } })).await?;
+    env.seed_config_maps("default", "more", 6)?;
+    for client in both_clients(&env) {
         let start = Instant::now();
         let answer = client.get(LIST).await?;
         assert_eq!((answer.status, answer.names().len()), (200, 7), "nothing is missing");
-        // The first second's worth comes at once.
+        // The bytes of the first second come at once.
         let expected = Duration::from_millis(u64::try_from(answer.body.len() - PACE)?);
         assert!(
             start.elapsed() >= expected,
@@ -69,14 +69,14 @@ async fn a_slow_body_comes_whole_at_its_pace() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_connection_is_retired_after_its_answer() -> anyhow::Result<()> {
-    let stand = faulty(json!("goaway")).await?;
-    let answer = stand.client().get(LIST).await?;
+async fn connection_is_retired_after_its_answer() -> anyhow::Result<()> {
+    let env = start_with_fault(json!("goaway")).await?;
+    let answer = env.client().get(LIST).await?;
     assert_eq!((answer.status, &answer.headers["connection"]), (200, &"close".parse()?));
-    let (mut sender, connection) = connect_http2(&stand).await?;
-    assert_eq!(sender.send_request(get(&stand, LIST)?).await?.status(), 200);
+    let (mut sender, connection) = connect_http2(&env).await?;
+    assert_eq!(sender.send_request(get_request(&env, LIST)?).await?.status(), 200);
     wait_until("GOAWAY arrives", || {
-        let (mut sender, request) = (sender.clone(), get(&stand, "/api/v1/secrets"));
+        let (mut sender, request) = (sender.clone(), get_request(&env, "/api/v1/secrets"));
         async move { Ok(sender.send_request(request?).await.is_err()) }
     })
     .await?;
@@ -85,30 +85,33 @@ async fn a_connection_is_retired_after_its_answer() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn the_port_is_closed_for_a_while() -> anyhow::Result<()> {
+async fn port_is_closed_for_the_given_time() -> anyhow::Result<()> {
     let fault = json!({ "refuseConnections": { "for": "2s", "allRequests": true } });
-    let stand = Stand::start(vec![faults(json!([rule(fault, json!({ "maxCount": 1 }))]))]).await?;
-    let (mut sender, connection) = connect_http2(&stand).await?;
+    let env = TestEnv::start(vec![faults_entry(json!([fault_rule(fault, json!({ "maxCount": 1 }))]))]).await?;
+    let (mut sender, connection) = connect_http2(&env).await?;
     assert_eq!(
-        sender.send_request(get(&stand, "/api/v1/secrets")?).await?.status(),
+        sender
+            .send_request(get_request(&env, "/api/v1/secrets")?)
+            .await?
+            .status(),
         200
     );
     let start = Instant::now();
-    assert!(stand.client().get(LIST).await.is_err());
+    assert!(env.client().get(LIST).await.is_err());
     connection.await?;
-    is_refused(&stand).await?;
-    let client = Client::http1(stand.sidecar.api());
+    wait_until_port_is_closed(&env).await?;
+    let client = Client::http1(env.sidecar.api());
     wait_until("the port is open again", || async {
         Ok(client.get(LIST).await.is_ok())
     })
     .await?;
     assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
-    assert_eq!(counts(&stand, "x").await?, (2, 1));
+    assert_eq!(rule_counts(&env, "x").await?, (2, 1));
     Ok(())
 }
 
-/// What a client sees of a server's life.
-fn stage(answer: anyhow::Result<Answer>) -> anyhow::Result<&'static str> {
+/// The stage of the server's restart that an answer belongs to.
+fn stage_of_answer(answer: anyhow::Result<Answer>) -> anyhow::Result<&'static str> {
     let Ok(answer) = answer else {
         return Ok("down");
     };
@@ -126,17 +129,17 @@ fn stage(answer: anyhow::Result<Answer>) -> anyhow::Result<&'static str> {
 }
 
 #[tokio::test]
-async fn a_server_restarts_in_its_stages() -> anyhow::Result<()> {
+async fn server_restart_goes_through_its_stages() -> anyhow::Result<()> {
     let fault = json!({ "restartServer": {
         "goaway": "500ms", "drain": "500ms", "down": "500ms", "warm": "1s", "allRequests": true,
     } });
-    let stand = faulty(fault).await?;
-    let client = stand.client();
+    let env = start_with_fault(fault).await?;
+    let client = env.client();
     let path = format!("{LIST}?resourceVersion=1");
     let mut stages: Vec<&str> = Vec::new();
     let start = Instant::now();
     while stages.last() != Some(&"up") {
-        let stage = stage(client.get(&path).await)?;
+        let stage = stage_of_answer(client.get(&path).await)?;
         if stages.last() != Some(&stage) {
             stages.push(stage);
         }
@@ -148,12 +151,12 @@ async fn a_server_restarts_in_its_stages() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn an_overload_throttles_some_and_lets_others_wait() -> anyhow::Result<()> {
+async fn overload_throttles_some_and_delays_others() -> anyhow::Result<()> {
     let fault = json!({ "overload": { "rise": "1h", "retryAfter": 7 } });
-    let stand = faulty(fault).await?;
+    let env = start_with_fault(fault).await?;
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..60 {
-        let client = stand.client();
+        let client = env.client();
         clients.spawn(async move {
             let start = Instant::now();
             anyhow::Ok((client.get(LIST).await?, start.elapsed()))
@@ -173,14 +176,14 @@ async fn an_overload_throttles_some_and_lets_others_wait() -> anyhow::Result<()>
         (5..40).contains(&throttled),
         "{throttled} of 60 are not about 30 in 100"
     );
-    assert_eq!(stand.api.requests().count("list"), 60 - throttled);
+    assert_eq!(env.api.requests().count("list"), 60 - throttled);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_silent_connection_answers_nothing_any_more() -> anyhow::Result<()> {
-    let stand = faulty(json!("blackHole")).await?;
-    let stream = TcpStream::connect(stand.sidecar.api()).await?;
+async fn black_holed_connection_answers_nothing_any_more() -> anyhow::Result<()> {
+    let env = start_with_fault(json!("blackHole")).await?;
+    let stream = TcpStream::connect(env.sidecar.api()).await?;
     let mut builder = hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
     // Pings begin soon; on a busy machine an answer to one takes a while.
     builder
@@ -190,26 +193,25 @@ async fn a_silent_connection_answers_nothing_any_more() -> anyhow::Result<()> {
     let (mut sender, connection) = builder.handshake(hyper_util::rt::TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     let error = sender
-        .send_request(get(&stand, LIST)?)
+        .send_request(get_request(&env, LIST)?)
         .await
         .err()
         .context("no answer")?;
     assert!(format!("{error:?}").contains("KeepAliveTimedOut"), "{error:?}");
     assert!(connection.await?.is_err());
-    assert_eq!(stand.api.requests().count("list"), 0);
+    assert_eq!(env.api.requests().count("list"), 0);
     Ok(())
 }
 
-/// Settings of a fault, which must be refused: the last good ones stay.
+/// The settings must be refused, and the last good ones stay in force.
 #[tokio::test]
-async fn a_fault_that_no_server_makes_is_refused_unless_asked_for() -> anyhow::Result<()> {
+async fn illegal_fault_is_refused_unless_asked_for() -> anyhow::Result<()> {
     let illegal = json!({ "answer": { "code": 200, "body": "{\"cut\":" } });
-    let settings = |class: &str| -> Value { json!({ "class": class, "faults": [rule(illegal.clone(), json!({}))] }) };
-    let mut stand = faulty(json!("refuse")).await?;
-    let generation = stand
-        .chain
-        .publish(vec![crate::faults::faults_with(settings("legal"))])?;
-    let refused = stand
+    let settings =
+        |class: &str| -> Value { json!({ "class": class, "faults": [fault_rule(illegal.clone(), json!({}))] }) };
+    let mut env = start_with_fault(json!("refuse")).await?;
+    let generation = env.chain.publish(vec![crate::faults::faults_with(settings("legal"))])?;
+    let refused = env
         .sidecar
         .wait_status("it is refused", |status| status.refused.is_some())
         .await?
@@ -217,10 +219,9 @@ async fn a_fault_that_no_server_makes_is_refused_unless_asked_for() -> anyhow::R
         .context("it is")?;
     assert_eq!(refused.generation, Some(generation));
     assert!(refused.message.contains("illegal"), "{}", refused.message);
-    assert_eq!(stand.client().get(LIST).await?.status, 503, "the last good settings");
-    stand
-        .publish(vec![crate::faults::faults_with(settings("illegal"))])
+    assert_eq!(env.client().get(LIST).await?.status, 503, "the last good settings");
+    env.publish(vec![crate::faults::faults_with(settings("illegal"))])
         .await?;
-    assert_eq!(stand.client().get(LIST).await?.body, "{\"cut\":");
+    assert_eq!(env.client().get(LIST).await?.body, "{\"cut\":");
     Ok(())
 }

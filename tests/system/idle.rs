@@ -1,33 +1,33 @@
-//! Connections without a request: kept for longer than clients keep them, then closed in a way that loses no request.
+//! Idle connections: kept for longer than clients keep them, then closed without losing a request.
 
 use std::time::Duration;
 
 use anyhow::Context;
-use ctrlmesh_tests::{DEADLINE, Stand};
+use ctrlmesh_tests::{DEADLINE, TestEnv};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use crate::external::read_until;
 
-/// Shorter than what a request head may take, so that the two can be told apart.
+/// Shorter than the deadline of a request head, so that the two can be distinguished.
 const IDLE: Duration = Duration::from_secs(2);
 const HEAD: Duration = Duration::from_secs(10);
 
-async fn stand() -> anyhow::Result<Stand> {
+async fn start_env() -> anyhow::Result<TestEnv> {
     let flags = ["--idle-timeout", "2", "--external-address", "127.0.0.1:0"];
-    Stand::start_with(vec![], &flags).await
+    TestEnv::start_with(vec![], &flags).await
 }
 
-/// How long the other side leaves the connection open from now on.
+/// How long the other side keeps the connection open from now on.
 async fn time_to_end(stream: &mut TcpStream) -> anyhow::Result<Duration> {
     let start = Instant::now();
     let _ = timeout(DEADLINE, stream.read_to_end(&mut Vec::new())).await?;
     Ok(start.elapsed())
 }
 
-/// The next frame's kind and payload.
-async fn frame(stream: &mut TcpStream) -> anyhow::Result<(u8, Vec<u8>)> {
+/// Kind and payload of the next frame.
+async fn read_frame(stream: &mut TcpStream) -> anyhow::Result<(u8, Vec<u8>)> {
     let mut head = [0; 9];
     timeout(DEADLINE, stream.read_exact(&mut head)).await??;
     let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
@@ -37,14 +37,11 @@ async fn frame(stream: &mut TcpStream) -> anyhow::Result<(u8, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn connections_end_after_the_idle_time_and_not_after_that_of_a_head() -> anyhow::Result<()> {
-    let stand = stand().await?;
-    let external = stand.sidecar.external().context("it is on")?;
+async fn idle_connections_end_after_the_idle_time() -> anyhow::Result<()> {
+    let env = start_env().await?;
+    let external = env.sidecar.external().context("it is on")?;
     for (address, request) in [
-        (
-            stand.sidecar.api(),
-            "GET /api/v1/configmaps HTTP/1.1\r\nhost: x\r\n\r\n",
-        ),
+        (env.sidecar.api(), "GET /api/v1/configmaps HTTP/1.1\r\nhost: x\r\n\r\n"),
         (external, "GET / HTTP/1.1\r\nhost: x\r\n\r\n"),
     ] {
         let mut used = TcpStream::connect(address).await?;
@@ -56,24 +53,24 @@ async fn connections_end_after_the_idle_time_and_not_after_that_of_a_head() -> a
             assert!(time < HEAD, "{address}: {time:?}");
         }
     }
-    let mut unused = TcpStream::connect(stand.sidecar.admin_address()).await?;
+    let mut unused = TcpStream::connect(env.sidecar.admin_address()).await?;
     let time = time_to_end(&mut unused).await?;
     assert!(time > IDLE / 2 && time < HEAD, "{time:?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn an_idle_http2_connection_is_told_of_its_end() -> anyhow::Result<()> {
+async fn idle_http2_connection_gets_goaway() -> anyhow::Result<()> {
     const GOAWAY: u8 = 7;
     const PING: u8 = 6;
     const SETTINGS: u8 = 4;
-    let stand = stand().await?;
-    let mut stream = TcpStream::connect(stand.sidecar.api()).await?;
+    let env = start_env().await?;
+    let mut stream = TcpStream::connect(env.sidecar.api()).await?;
     stream
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
         .await?;
     loop {
-        let (kind, payload) = frame(&mut stream).await?;
+        let (kind, payload) = read_frame(&mut stream).await?;
         match kind {
             GOAWAY => {
                 assert_eq!(payload.get(4..8), Some(&[0; 4][..]), "without an error");
@@ -89,10 +86,10 @@ async fn an_idle_http2_connection_is_told_of_its_end() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_head_that_has_begun_gets_no_more_than_its_time() -> anyhow::Result<()> {
+async fn unfinished_head_is_cut_off_after_its_time() -> anyhow::Result<()> {
     let flags = ["--idle-timeout", "3600"];
-    let stand = Stand::start_with(vec![], &flags).await?;
-    let mut slow = TcpStream::connect(stand.sidecar.api()).await?;
+    let env = TestEnv::start_with(vec![], &flags).await?;
+    let mut slow = TcpStream::connect(env.sidecar.api()).await?;
     slow.write_all(b"GET /api/v1/configmaps HTTP/1.1\r\nhost: x\r\n\r\n")
         .await?;
     read_until(&mut slow, b"}").await?;

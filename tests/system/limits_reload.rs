@@ -1,16 +1,16 @@
-//! The real rate-limit plugin across changes of its chain: what has been used up stays so.
+//! The real rate-limit plugin across chain changes: used tokens stay used.
 
-use ctrlmesh_tests::{EntrySpec, Stand};
+use ctrlmesh_tests::{EntrySpec, TestEnv};
 use serde_json::{Value, json};
 
-use crate::limits::{LIST, limiter, maps};
-use crate::limits_rules::{granted, tokens};
+use crate::limits::{LIST, limiter_entry, match_config_maps};
+use crate::limits_rules::{bucket_of, count_granted};
 
-fn rule(name: &str, burst: u32) -> Value {
-    json!({ "name": name, "resourceRules": maps(), "bucket": tokens(burst) })
+fn rule_with_burst(name: &str, burst: u32) -> Value {
+    json!({ "name": name, "resourceRules": match_config_maps(), "bucket": bucket_of(burst) })
 }
 
-/// The same plugin in other bytes: with a custom section behind it, which means nothing (component-model, Binary.md).
+/// The same plugin in other bytes: with a custom section appended, which has no meaning (component-model, Binary.md).
 pub(crate) fn other_bytes(plugin: &[u8]) -> Vec<u8> {
     let mut bytes = plugin.to_vec();
     bytes.extend([0, 6, 4, b'n', b'e', b'x', b't', 0]);
@@ -18,49 +18,51 @@ pub(crate) fn other_bytes(plugin: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_is_used_up_outlives_other_bytes_and_edits_elsewhere() -> anyhow::Result<()> {
-    let settings = json!({ "rateLimitings": [rule("all", 10)] });
-    let mut stand = Stand::start(vec![limiter(json!([rule("all", 10)]))]).await?;
-    let client = stand.client();
-    assert_eq!(granted(&client, LIST, 2).await?, 2);
+async fn used_tokens_survive_other_bytes_and_other_edits() -> anyhow::Result<()> {
+    let settings = json!({ "rateLimitings": [rule_with_burst("all", 10)] });
+    let mut env = TestEnv::start(vec![limiter_entry(json!([rule_with_burst("all", 10)]))]).await?;
+    let client = env.client();
+    assert_eq!(count_granted(&client, LIST, 2).await?, 2);
 
     let next = other_bytes(ctrlmesh_plugins_builtin::RATE_LIMIT);
-    let before = stand.sidecar.status().await?.chain.entries[0].plugin;
-    stand
-        .publish(vec![EntrySpec::new("rate-limit/test", &next).settings(settings)])
+    let before = env.sidecar.status().await?.chain.entries[0].plugin;
+    env.publish(vec![EntrySpec::new("rate-limit/test", &next).with_settings(settings)])
         .await?;
-    assert_ne!(stand.sidecar.status().await?.chain.entries[0].plugin, before);
-    assert_eq!(granted(&client, LIST, 3).await?, 3);
+    assert_ne!(env.sidecar.status().await?.chain.entries[0].plugin, before);
+    assert_eq!(count_granted(&client, LIST, 3).await?, 3);
 
     let other = json!({ "name": "other", "restRules": [{ "url": "https://x/*", "method": "*" }], "maxInFlight": 1 });
-    stand.publish(vec![limiter(json!([other, rule("all", 10)]))]).await?;
-    assert_eq!(granted(&client, LIST, 20).await?, 5, "ten in all");
+    env.publish(vec![limiter_entry(json!([other, rule_with_burst("all", 10)]))])
+        .await?;
+    assert_eq!(count_granted(&client, LIST, 20).await?, 5, "ten in all");
 
-    stand.publish(vec![limiter(json!([rule("renamed", 10)]))]).await?;
-    assert_eq!(granted(&client, LIST, 20).await?, 10, "another name begins anew");
+    env.publish(vec![limiter_entry(json!([rule_with_burst("renamed", 10)]))])
+        .await?;
+    assert_eq!(count_granted(&client, LIST, 20).await?, 10, "another name begins anew");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_changed_limit_keeps_the_fill_level_in_proportion() -> anyhow::Result<()> {
-    let mut stand = Stand::start(vec![limiter(json!([rule("all", 10)]))]).await?;
-    let client = stand.client();
-    assert_eq!(granted(&client, LIST, 6).await?, 6);
-    stand.publish(vec![limiter(json!([rule("all", 100)]))]).await?;
-    assert_eq!(granted(&client, LIST, 20).await?, 20, "40 of 100 were there");
-    stand.publish(vec![limiter(json!([rule("all", 10)]))]).await?;
-    assert_eq!(granted(&client, LIST, 20).await?, 2, "20 of 100 are 2 of 10");
+async fn changed_limit_keeps_the_fill_level_in_proportion() -> anyhow::Result<()> {
+    let mut env = TestEnv::start(vec![limiter_entry(json!([rule_with_burst("all", 10)]))]).await?;
+    let client = env.client();
+    assert_eq!(count_granted(&client, LIST, 6).await?, 6);
+    env.publish(vec![limiter_entry(json!([rule_with_burst("all", 100)]))])
+        .await?;
+    assert_eq!(count_granted(&client, LIST, 20).await?, 20, "40 of 100 were there");
+    env.publish(vec![limiter_entry(json!([rule_with_burst("all", 10)]))])
+        .await?;
+    assert_eq!(count_granted(&client, LIST, 20).await?, 2, "20 of 100 are 2 of 10");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_place_is_held_across_a_reload() -> anyhow::Result<()> {
-    let rule = json!({ "name": "one", "resourceRules": maps(), "maxInFlight": 1 });
-    let mut stand = Stand::start(vec![limiter(json!([rule]))]).await?;
-    let (client, gate) = (stand.client(), ctrlmesh_testkit::Gate::new());
+async fn place_is_held_across_a_reload() -> anyhow::Result<()> {
+    let rule = json!({ "name": "one", "resourceRules": match_config_maps(), "maxInFlight": 1 });
+    let mut env = TestEnv::start(vec![limiter_entry(json!([rule]))]).await?;
+    let (client, gate) = (env.client(), ctrlmesh_testkit::Gate::new());
     let held = ctrlmesh_testkit::Fault::Hold(gate.clone());
-    stand
-        .api
+    env.api
         .faults()
         .add(ctrlmesh_testkit::Rule::new(held).verb("list").times(1));
     let first = tokio::spawn({
@@ -68,9 +70,11 @@ async fn a_place_is_held_across_a_reload() -> anyhow::Result<()> {
         async move { client.get(LIST).await }
     });
     gate.wait_for_arrivals(1).await?;
-    stand
-        .publish(vec![limiter(json!([rule, super::limits_reload::rule("all", 9)]))])
-        .await?;
+    env.publish(vec![limiter_entry(json!([
+        rule,
+        super::limits_reload::rule_with_burst("all", 9)
+    ]))])
+    .await?;
     assert_eq!(client.get(LIST).await?.status, 429, "the place is still taken");
     gate.open();
     assert_eq!(first.await??.status, 200);

@@ -1,14 +1,14 @@
-//! Paths that a server in front of the API server would clean into others: refused, whether an entry is in force or not.
+//! Paths that a server in front of the API server would clean into others are refused, with and without entries.
 
 use ctrlmesh_testkit::ApiServer;
-use ctrlmesh_tests::hop::{Hop, OTHER_CLUSTER};
-use ctrlmesh_tests::{Client, Stand, shard};
+use ctrlmesh_tests::path_cleaning_proxy::{OTHER_CLUSTER, PathCleaningProxy};
+use ctrlmesh_tests::{Client, TestEnv, shard_entry};
 use http::Method;
 use serde_json::json;
 
 const PREFIX: &str = "/k8s/clusters/c-1";
 
-/// Cleaned, each is a list of config maps, or leaves the server URL's path.
+/// Cleaned, each is a list of config maps, or leaves the path of the server URL.
 const UNCLEAN: [&str; 22] = [
     "/./api/v1/configmaps",
     "/x/../api/v1/configmaps",
@@ -34,21 +34,23 @@ const UNCLEAN: [&str; 22] = [
     "/%2e%2e/c-2/api/v1/namespaces/default/secrets",
 ];
 
-async fn behind_hop(entries: Vec<ctrlmesh_tests::EntrySpec>) -> anyhow::Result<(Stand, Hop)> {
+async fn start_behind_path_cleaner(
+    entries: Vec<ctrlmesh_tests::EntrySpec>,
+) -> anyhow::Result<(TestEnv, PathCleaningProxy)> {
     let api = ApiServer::builder().namespace("operator").start().await?;
-    let hop = Hop::start(api.address(), PREFIX).await?;
-    let stand = Stand::behind(api, entries, &hop.kubeconfig()).await?;
-    stand.seed("default", "a", 1)?;
-    stand.seed("default", "b", 1)?;
-    Ok((stand, hop))
+    let hop = PathCleaningProxy::start(api.address(), PREFIX).await?;
+    let env = TestEnv::start_behind(api, entries, &hop.kubeconfig()).await?;
+    env.seed_config_maps("default", "a", 1)?;
+    env.seed_config_maps("default", "b", 1)?;
+    Ok((env, hop))
 }
 
 #[tokio::test]
-async fn paths_that_a_hop_would_clean_are_refused_with_and_without_entries() -> anyhow::Result<()> {
-    for entries in [vec![], vec![shard("a")]] {
-        let (stand, hop) = behind_hop(entries).await?;
-        let arrived = hop.arrived().len();
-        for client in [stand.client(), Client::http2(stand.sidecar.api())] {
+async fn unclean_paths_are_refused_with_and_without_entries() -> anyhow::Result<()> {
+    for entries in [vec![], vec![shard_entry("a")]] {
+        let (env, hop) = start_behind_path_cleaner(entries).await?;
+        let arrived = hop.arrived_targets().len();
+        for client in [env.client(), Client::http2(env.sidecar.api())] {
             for path in UNCLEAN {
                 let answer = client.get(path).await?;
                 assert_eq!(
@@ -71,22 +73,27 @@ async fn paths_that_a_hop_would_clean_are_refused_with_and_without_entries() -> 
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                 "metadata": { "name": "lock", "namespace": "operator" },
             });
-            let client = stand.client().with("content-type", "application/json");
+            let client = env.client().with_header("content-type", "application/json");
             assert_eq!(
                 client.send(method, path, lease.to_string()).await?.status,
                 400,
                 "{path}"
             );
         }
-        assert_eq!(hop.arrived().len(), arrived, "nothing was sent on: {:?}", hop.arrived());
+        assert_eq!(
+            hop.arrived_targets().len(),
+            arrived,
+            "nothing was sent on: {:?}",
+            hop.arrived_targets()
+        );
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn paths_that_mean_one_thing_pass_the_hop_and_stay_below_the_server_url() -> anyhow::Result<()> {
-    let (stand, hop) = behind_hop(vec![shard("a")]).await?;
-    let client = stand.client();
+async fn unambiguous_paths_pass_and_stay_below_the_server_url() -> anyhow::Result<()> {
+    let (env, hop) = start_behind_path_cleaner(vec![shard_entry("a")]).await?;
+    let client = env.client();
     for path in [
         "/api/v1/configmaps",
         "/api/v1/configmaps/",
@@ -100,12 +107,12 @@ async fn paths_that_mean_one_thing_pass_the_hop_and_stay_below_the_server_url() 
         assert_eq!(client.get(path).await?.status, 200, "{path}");
     }
     let with_dots = ctrlmesh_tests::config_map("default", "a.b-c.d", "a");
-    stand.api.store().put(with_dots)?;
+    env.api.store().put(with_dots)?;
     let with_dots = client.get("/api/v1/namespaces/default/configmaps/a.b-c.d").await?;
     assert_eq!(with_dots.status, 200);
     let proxied = "/api/v1/namespaces/default/pods/p:80/proxy/a//b/../c%2Fd";
     client.get(proxied).await?;
-    let arrived = hop.arrived();
+    let arrived = hop.arrived_targets();
     assert!(arrived.contains(&format!("{PREFIX}{proxied}")), "{arrived:?}");
     let without_namespace = arrived
         .iter()
@@ -124,7 +131,7 @@ async fn paths_that_mean_one_thing_pass_the_hop_and_stay_below_the_server_url() 
         assert!(!answer.is_ok_and(|answer| answer.body == OTHER_CLUSTER), "{target}");
     }
     assert!(
-        hop.arrived()
+        hop.arrived_targets()
             .iter()
             .all(|target| target.starts_with(&format!("{PREFIX}/")))
     );

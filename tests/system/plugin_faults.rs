@@ -1,12 +1,12 @@
-//! A plugin that misbehaves costs one instance; the request is answered in time, by the entry's failure policy.
+//! A misbehaving plugin costs one instance; the request is answered in time, by the entry's failure policy.
 
 use ctrlmesh_contract::status::EntryState;
-use ctrlmesh_tests::{EntrySpec, Stand, guest, shard};
+use ctrlmesh_tests::{EntrySpec, TestEnv, guest_entry, shard_entry};
 use serde_json::{Value, json};
 
 const LIST: &str = "/api/v1/configmaps";
 
-/// One way to misbehave and the kind of fault that it counts as.
+/// A guest, its settings, and the kind of fault.
 const WAYS: [(&str, &str, &str); 6] = [
     ("spin", r#"{"in":"on-request"}"#, "deadline"),
     ("host_calls", r#"{"in":"on-request"}"#, "deadline"),
@@ -16,43 +16,39 @@ const WAYS: [(&str, &str, &str); 6] = [
     ("trap", r#"{"in":"on-request","how":"exit"}"#, "trap"),
 ];
 
-fn misbehaving(name: &str, settings: &str) -> EntrySpec {
-    let entry = guest(name, serde_json::from_str(settings).unwrap());
-    // Filling memory or stack takes a while on a busy machine; only the endless ones are to meet the deadline.
+fn misbehaving_entry(name: &str, settings: &str) -> EntrySpec {
+    let entry = guest_entry(name, serde_json::from_str(settings).unwrap());
+    // Filling memory or stack takes a while on a busy machine; only endless guests shall meet the deadline.
     if matches!(name, "spin" | "host_calls") {
         entry
     } else {
-        entry.set("timeoutMs", 1_000.into())
+        entry.with_field("timeoutMs", 1_000.into())
     }
 }
 
 #[tokio::test]
-async fn a_closed_entry_answers_500_that_names_plugin_and_digest_and_an_open_one_lets_pass() -> anyhow::Result<()> {
+async fn closed_entry_answers_500_and_open_entry_lets_pass() -> anyhow::Result<()> {
     for (name, settings, kind) in WAYS {
-        let mut stand = Stand::start(vec![misbehaving(name, settings)]).await?;
+        let mut env = TestEnv::start(vec![misbehaving_entry(name, settings)]).await?;
         let entry = format!("{}/test", name.replace('_', "-"));
-        let answer = stand.client().get(LIST).await?;
+        let answer = env.client().get(LIST).await?;
         assert_eq!(answer.status, 500, "{name}");
         let message = answer.json()["message"].as_str().unwrap_or_default().to_owned();
         assert!(message.contains(&entry) && message.contains("sha256:"), "{message}");
         let series = format!(r#"ctrlmesh_plugin_faults_total{{entry="{entry}",kind="{kind}"}}"#);
-        assert_eq!(
-            stand.sidecar.metric(&series).await?,
-            1.0,
-            "{name}: {}",
-            stand.sidecar.log()
-        );
-        stand
-            .publish(vec![misbehaving(name, settings).set("onFailure", "Open".into())])
-            .await?;
-        assert_eq!(stand.client().get(LIST).await?.status, 200, "{name} is open");
-        assert!(stand.sidecar.is_running()?);
+        assert_eq!(env.sidecar.metric(&series).await?, 1.0, "{name}: {}", env.sidecar.log());
+        env.publish(vec![
+            misbehaving_entry(name, settings).with_field("onFailure", "Open".into()),
+        ])
+        .await?;
+        assert_eq!(env.client().get(LIST).await?.status, 200, "{name} is open");
+        assert!(env.sidecar.is_running()?);
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_the_rules_is_a_fault() -> anyhow::Result<()> {
+async fn invalid_answer_is_a_fault() -> anyhow::Result<()> {
     let too_many: Vec<Value> = (0..100).map(|_| json!({ "removeHeader": "x" })).collect();
     for then in [
         json!({ "refuse": { "code": 200, "message": "no" } }),
@@ -64,29 +60,34 @@ async fn an_answer_that_breaks_the_rules_is_a_fault() -> anyhow::Result<()> {
         json!({ "proceed": [{ "setQuery": { "name": "labelSelector", "value": "" } }] }),
         json!({ "proceed": too_many }),
     ] {
-        let stand = Stand::start(vec![guest("scripted", json!({ "onRequest": [{ "then": then }] }))]).await?;
-        let answer = stand.client().get(LIST).await?;
+        let env = TestEnv::start(vec![guest_entry(
+            "scripted",
+            json!({ "onRequest": [{ "then": then }] }),
+        )])
+        .await?;
+        let answer = env.client().get(LIST).await?;
         assert_eq!(answer.status, 500, "{then}");
         let series = r#"ctrlmesh_plugin_faults_total{entry="scripted/test",kind="invalid"}"#;
-        assert_eq!(stand.sidecar.metric(series).await?, 1.0, "{then}");
+        assert_eq!(env.sidecar.metric(series).await?, 1.0, "{then}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn repeated_faults_quarantine_the_entry_and_others_go_on() -> anyhow::Result<()> {
-    let crash = misbehaving("trap", r#"{"in":"on-request","how":"panic"}"#).set("onFailure", "Open".into());
-    let stand = Stand::start(vec![crash.set("order", 1.into()), shard("a")]).await?;
-    stand.seed("default", "a", 1)?;
-    stand.seed("default", "b", 1)?;
+async fn repeated_faults_quarantine_only_their_entry() -> anyhow::Result<()> {
+    let crash =
+        misbehaving_entry("trap", r#"{"in":"on-request","how":"panic"}"#).with_field("onFailure", "Open".into());
+    let env = TestEnv::start(vec![crash.with_field("order", 1.into()), shard_entry("a")]).await?;
+    env.seed_config_maps("default", "a", 1)?;
+    env.seed_config_maps("default", "b", 1)?;
     for _ in 0..6 {
         assert_eq!(
-            stand.client().get(LIST).await?.names(),
+            env.client().get(LIST).await?.names(),
             ["a0"],
             "the shard rule still holds"
         );
     }
-    let status = stand.sidecar.status().await?;
+    let status = env.sidecar.status().await?;
     let entry = status
         .chain
         .entries
@@ -99,13 +100,12 @@ async fn repeated_faults_quarantine_the_entry_and_others_go_on() -> anyhow::Resu
         "{entry:?}"
     );
     assert_eq!(
-        stand
-            .sidecar
+        env.sidecar
             .metric(r#"ctrlmesh_plugin_quarantines_total{entry="trap/test"}"#)
             .await?,
         1.0
     );
-    let skipped = stand
+    let skipped = env
         .sidecar
         .metric(r#"ctrlmesh_plugin_skips_total{entry="trap/test"}"#)
         .await?;
@@ -114,43 +114,46 @@ async fn repeated_faults_quarantine_the_entry_and_others_go_on() -> anyhow::Resu
 }
 
 #[tokio::test]
-async fn few_faults_that_lose_seconds_quarantine_the_entry() -> anyhow::Result<()> {
-    let spin = guest("spin", json!({ "in": "on-response" })).set("timeoutMs", 1_000.into());
-    let stand = Stand::start(vec![spin.set("onFailure", "Open".into())]).await?;
+async fn slow_faults_quarantine_the_entry() -> anyhow::Result<()> {
+    let spin = guest_entry("spin", json!({ "in": "on-response" })).with_field("timeoutMs", 1_000.into());
+    let env = TestEnv::start(vec![spin.with_field("onFailure", "Open".into())]).await?;
     let quarantines = r#"ctrlmesh_plugin_quarantines_total{entry="spin/test"}"#;
     for requests in 1..5 {
-        assert_eq!(stand.client().get(LIST).await?.status, 200);
-        // Each response takes a second, and each request before it succeeds: faults are neither frequent nor in a row.
-        if stand.sidecar.metric(quarantines).await? == 1.0 {
+        assert_eq!(env.client().get(LIST).await?.status, 200);
+        // Each response takes a second, and each request before it succeeds, so faults are neither frequent nor in a row.
+        if env.sidecar.metric(quarantines).await? == 1.0 {
             assert!(requests >= 2, "one fault is no pattern");
             return Ok(());
         }
     }
-    anyhow::bail!("not quarantined: {}", stand.sidecar.log());
+    anyhow::bail!("not quarantined: {}", env.sidecar.log());
 }
 
 #[tokio::test]
-async fn faults_on_the_way_back_follow_the_policy_too() -> anyhow::Result<()> {
+async fn response_faults_follow_the_failure_policy() -> anyhow::Result<()> {
     for phase in ["on-response", "on-complete"] {
         let settings = json!({ "in": phase, "how": "panic" });
-        let stand = Stand::start(vec![guest("trap", settings.clone())]).await?;
-        let answer = stand.client().get(LIST).await?;
+        let env = TestEnv::start(vec![guest_entry("trap", settings.clone())]).await?;
+        let answer = env.client().get(LIST).await?;
         let expected = if phase == "on-response" { 500 } else { 200 };
         assert_eq!(answer.status, expected, "{phase}");
-        let open = Stand::start(vec![guest("trap", settings).set("onFailure", "Open".into())]).await?;
+        let open = TestEnv::start(vec![
+            guest_entry("trap", settings).with_field("onFailure", "Open".into()),
+        ])
+        .await?;
         assert_eq!(open.client().get(LIST).await?.status, 200, "{phase}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn an_open_entry_with_an_impossible_edit_leaves_nothing_behind() -> anyhow::Result<()> {
+async fn open_entry_with_impossible_edit_leaves_nothing_behind() -> anyhow::Result<()> {
     let edits = json!([{ "setHeader": { "name": "x-left", "value": "1" } }, { "andLabelSelector": "a in" }]);
-    let entry = guest("scripted", json!({ "onRequest": [{ "then": { "proceed": edits } }] }));
-    let mut stand = Stand::start(vec![entry.clone().set("onFailure", "Open".into())]).await?;
-    let client = stand.client();
+    let entry = guest_entry("scripted", json!({ "onRequest": [{ "then": { "proceed": edits } }] }));
+    let mut env = TestEnv::start(vec![entry.clone().with_field("onFailure", "Open".into())]).await?;
+    let client = env.client();
     assert_eq!(client.get(LIST).await?.status, 200);
-    let seen = stand.api.requests().all();
+    let seen = env.api.requests().all();
     assert!(
         seen.iter().all(|seen| !seen.headers.contains_key("x-left")),
         "skipped means skipped"
@@ -160,15 +163,21 @@ async fn an_open_entry_with_an_impossible_edit_leaves_nothing_behind() -> anyhow
         .unwrap_or_default()
         .to_owned();
     let mut watch = client
-        .stream(&format!("{LIST}?watch=1&resourceVersion={version}"))
+        .open_stream(&format!("{LIST}?watch=1&resourceVersion={version}"))
         .await?;
-    stand
-        .publish(vec![entry.set("onFailure", "Open".into()).set("timeoutMs", 20.into())])
-        .await?;
-    stand
-        .api
+    env.publish(vec![
+        entry
+            .with_field("onFailure", "Open".into())
+            .with_field("timeoutMs", 20.into()),
+    ])
+    .await?;
+    env.api
         .store()
         .put(ctrlmesh_tests::config_map("default", "after", "a"))?;
-    assert_eq!(watch.event().await?["type"], "ADDED", "its view is the same as before");
+    assert_eq!(
+        watch.next_event().await?["type"],
+        "ADDED",
+        "its view is the same as before"
+    );
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! A chain is replaced under load: no request fails, state survives, labels decide.
+//! Chains replaced under load: no request fails, state survives, labels select entries.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ctrlmesh_contract::signature::SigningKey;
-use ctrlmesh_tests::{EntrySpec, Stand, guest, shard};
+use ctrlmesh_tests::{EntrySpec, TestEnv, guest_entry, shard_entry};
 use serde_json::json;
 
 fn next_version() -> EntrySpec {
@@ -19,17 +19,17 @@ fn next_version() -> EntrySpec {
         "shard-selector/test",
         ctrlmesh_plugins_builtin::samples::SHARD_SELECTOR_NEXT,
     )
-    .settings(settings)
+    .with_settings(settings)
 }
 
 #[tokio::test]
 async fn no_request_fails_while_the_plugin_is_replaced() -> anyhow::Result<()> {
-    let mut stand = Stand::start(vec![shard("a")]).await?;
-    stand.seed("default", "a", 2)?;
-    stand.seed("default", "b", 2)?;
+    let mut env = TestEnv::start(vec![shard_entry("a")]).await?;
+    env.seed_config_maps("default", "a", 2)?;
+    env.seed_config_maps("default", "b", 2)?;
     let (over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let load = {
-        let (client, over, answered) = (stand.client(), Arc::clone(&over), Arc::clone(&answered));
+        let (client, over, answered) = (env.client(), Arc::clone(&over), Arc::clone(&answered));
         tokio::spawn(async move {
             while !over.load(Ordering::Relaxed) {
                 let answer = client.get("/api/v1/configmaps").await?;
@@ -40,8 +40,8 @@ async fn no_request_fails_while_the_plugin_is_replaced() -> anyhow::Result<()> {
         })
     };
     for _ in 0..5 {
-        stand.publish(vec![next_version()]).await?;
-        stand.publish(vec![shard("a")]).await?;
+        env.publish(vec![next_version()]).await?;
+        env.publish(vec![shard_entry("a")]).await?;
     }
     over.store(true, Ordering::Relaxed);
     load.await??;
@@ -50,10 +50,10 @@ async fn no_request_fails_while_the_plugin_is_replaced() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn state_survives_a_reload_and_goes_with_its_entry() -> anyhow::Result<()> {
-    let counting = || guest("stateful", json!({ "ops": [{ "add": { "key": "c", "delta": 1 } }] }));
-    let mut stand = Stand::start(vec![counting()]).await?;
-    let client = stand.client();
+async fn state_survives_reload_and_goes_with_its_entry() -> anyhow::Result<()> {
+    let counting = || guest_entry("stateful", json!({ "ops": [{ "add": { "key": "c", "delta": 1 } }] }));
+    let mut env = TestEnv::start(vec![counting()]).await?;
+    let client = env.client();
     let count = async |target: &str| {
         anyhow::Ok(
             client.get(target).await?.json()["message"]
@@ -64,52 +64,51 @@ async fn state_survives_a_reload_and_goes_with_its_entry() -> anyhow::Result<()>
     };
     assert_eq!(count("/api/v1/pods").await?, "1");
     assert_eq!(count("/api/v1/pods").await?, "2", "shared by the threads");
-    stand.publish(vec![counting().set("timeoutMs", 20.into())]).await?;
+    env.publish(vec![counting().with_field("timeoutMs", 20.into())]).await?;
     assert_eq!(count("/api/v1/pods").await?, "3");
-    stand.publish(vec![]).await?;
-    stand.publish(vec![counting()]).await?;
+    env.publish(vec![]).await?;
+    env.publish(vec![counting()]).await?;
     assert_eq!(count("/api/v1/pods").await?, "1", "the entry was gone in between");
     Ok(())
 }
 
 #[tokio::test]
-async fn live_labels_choose_the_entries() -> anyhow::Result<()> {
+async fn label_changes_select_entries() -> anyhow::Result<()> {
     let of = |name: &str| {
         let selector = json!({ "matchLabels": { "shard": name } });
-        shard(name)
-            .set("name", format!("shard-selector/{name}").into())
-            .set("podSelector", selector)
+        shard_entry(name)
+            .with_field("name", format!("shard-selector/{name}").into())
+            .with_field("podSelector", selector)
     };
-    let mut stand = Stand::start(vec![of("a"), of("b")]).await?;
-    stand.seed("default", "a", 1)?;
-    stand.seed("default", "b", 1)?;
+    let mut env = TestEnv::start(vec![of("a"), of("b")]).await?;
+    env.seed_config_maps("default", "a", 1)?;
+    env.seed_config_maps("default", "b", 1)?;
     assert_eq!(
-        stand.client().get("/api/v1/configmaps").await?.names(),
+        env.client().get("/api/v1/configmaps").await?.names(),
         ["a0", "b0"],
         "no entry selects the pod"
     );
     for (name, expected) in [("a", "a0"), ("b", "b0")] {
-        stand.chain.set_labels(&[("shard", name)])?;
+        env.chain.set_labels(&[("shard", name)])?;
         let entry = format!("shard-selector/{name}");
-        stand
-            .sidecar
+        env.sidecar
             .wait_status("the label chooses", |status| {
                 status.chain.entries.iter().any(|it| it.name == entry)
             })
             .await?;
-        assert_eq!(stand.client().get("/api/v1/configmaps").await?.names(), [expected]);
+        assert_eq!(env.client().get("/api/v1/configmaps").await?.names(), [expected]);
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_restarted_sidecar_takes_its_chain_from_the_directory() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![shard("a")]).await?;
+async fn restarted_sidecar_reads_its_chain_from_the_directory() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![shard_entry("a")]).await?;
     let key = SigningKey::generate()?;
-    let mut signed = ctrlmesh_tests::ChainDir::create(stand.chain.path().with_file_name("signed"))?;
+    let mut signed = ctrlmesh_tests::ChainDir::create(env.chain.path().with_file_name("signed"))?;
     signed.sign_with(key);
-    signed.publish(vec![shard("a")])?;
-    let files = stand.chain.path().parent().unwrap().join("kubeconfig");
+    signed.publish(vec![shard_entry("a")])?;
+    let files = env.chain.path().parent().unwrap().join("kubeconfig");
     let flags: Vec<String> = [("--kubeconfig", files), ("--chain-dir", signed.path().to_owned())]
         .into_iter()
         .flat_map(|(flag, path)| [flag.to_owned(), path.display().to_string()])

@@ -1,21 +1,21 @@
-//! The shard's selector always wins, on every verb that reads or deletes a collection.
+//! The shard's selector always applies, to every verb that reads or deletes a collection.
 
-use ctrlmesh_tests::{EntrySpec, Stand, shard};
+use ctrlmesh_tests::{EntrySpec, TestEnv, shard_entry};
 use http::Method;
 use serde_json::json;
 
-async fn stand() -> anyhow::Result<Stand> {
-    let stand = Stand::start(vec![shard("a")]).await?;
-    stand.seed("default", "a", 3)?;
-    stand.seed("default", "b", 2)?;
-    Ok(stand)
+async fn start_env() -> anyhow::Result<TestEnv> {
+    let env = TestEnv::start(vec![shard_entry("a")]).await?;
+    env.seed_config_maps("default", "a", 3)?;
+    env.seed_config_maps("default", "b", 2)?;
+    Ok(env)
 }
 
 const MINE: [&str; 3] = ["a0", "a1", "a2"];
 
 #[tokio::test]
-async fn a_list_shows_the_shard_and_nothing_else() -> anyhow::Result<()> {
-    let stand = stand().await?;
+async fn list_is_narrowed_to_shard() -> anyhow::Result<()> {
+    let env = start_env().await?;
     for target in [
         "/api/v1/configmaps",
         "/api/v1/namespaces/default/configmaps",
@@ -27,14 +27,14 @@ async fn a_list_shows_the_shard_and_nothing_else() -> anyhow::Result<()> {
         "/api/v1/configmaps/",
         "/api/v1/configmaps?watch=0&watch=1",
     ] {
-        let answer = stand.client().get(target).await?;
+        let answer = env.client().get(target).await?;
         assert_eq!(
             (answer.status, answer.names()),
             (200, MINE.map(str::to_owned).to_vec()),
             "{target}"
         );
     }
-    let foreign = stand.client().get("/api/v1/configmaps?labelSelector=shard%3Db").await?;
+    let foreign = env.client().get("/api/v1/configmaps?labelSelector=shard%3Db").await?;
     assert_eq!(
         (foreign.status, foreign.names().len()),
         (200, 0),
@@ -44,10 +44,10 @@ async fn a_list_shows_the_shard_and_nothing_else() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_client_may_compare_as_apimachinery_does_and_gets_its_shards_part() -> anyhow::Result<()> {
-    let stand = stand().await?;
+async fn client_selectors_are_anded_with_the_shard() -> anyhow::Result<()> {
+    let env = start_env().await?;
     for (shard, number) in [("a", "3"), ("a", "7"), ("b", "7")] {
-        stand.api.store().put(json!({
+        env.api.store().put(json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {
                 "name": format!("{shard}-{number}"), "namespace": "default",
@@ -67,7 +67,7 @@ async fn a_client_may_compare_as_apimachinery_does_and_gets_its_shards_part() ->
             selector.replace('>', "%3E").replace('<', "%3C"),
             selector.replace('>', "%3e").replace('<', "%3c").replace(',', "%2C"),
         ] {
-            let answer = stand
+            let answer = env
                 .client()
                 .get(&format!("/api/v1/configmaps?labelSelector={encoded}"))
                 .await?;
@@ -78,7 +78,7 @@ async fn a_client_may_compare_as_apimachinery_does_and_gets_its_shards_part() ->
             );
         }
     }
-    let refused = stand
+    let refused = env
         .client()
         .get("/api/v1/configmaps?labelSelector=number%3Eten")
         .await?;
@@ -90,36 +90,37 @@ async fn a_client_may_compare_as_apimachinery_does_and_gets_its_shards_part() ->
 }
 
 #[tokio::test]
-async fn a_resource_without_a_namespace_is_narrowed_too() -> anyhow::Result<()> {
+async fn cluster_scoped_list_is_narrowed_to_shard() -> anyhow::Result<()> {
     let settings = json!({ "limits": [{
         "relateResources": [{ "apiGroups": [""], "resources": ["namespaces"] }],
         "selector": { "matchLabels": { "shard": "a" } },
     }] });
-    let rule = EntrySpec::new("shard-selector/cluster", ctrlmesh_plugins_builtin::SHARD_SELECTOR).settings(settings);
-    let stand = Stand::start(vec![rule]).await?;
+    let rule =
+        EntrySpec::new("shard-selector/cluster", ctrlmesh_plugins_builtin::SHARD_SELECTOR).with_settings(settings);
+    let env = TestEnv::start(vec![rule]).await?;
     let put = |name: &str, shard: &str| {
-        stand.api.store().put(json!({
+        env.api.store().put(json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": { "shard": shard } },
         }))
     };
     put("mine", "a")?;
     put("foreign", "b")?;
-    let list = stand.client().get("/api/v1/namespaces").await?;
+    let list = env.client().get("/api/v1/namespaces").await?;
     assert_eq!((list.status, list.names()), (200, vec!["mine".to_owned()]));
     let version = list.json()["metadata"]["resourceVersion"]
         .as_str()
         .unwrap_or_default()
         .to_owned();
-    let mut watch = stand
+    let mut watch = env
         .client()
-        .stream(&format!("/api/v1/namespaces?watch=1&resourceVersion={version}"))
+        .open_stream(&format!("/api/v1/namespaces?watch=1&resourceVersion={version}"))
         .await?;
     put("late-foreign", "b")?;
     put("late-mine", "a")?;
-    assert_eq!(watch.event().await?["object"]["metadata"]["name"], "late-mine");
-    stand.seed("default", "b", 1)?;
+    assert_eq!(watch.next_event().await?["object"]["metadata"]["name"], "late-mine");
+    env.seed_config_maps("default", "b", 1)?;
     assert_eq!(
-        stand.client().get("/api/v1/configmaps").await?.names(),
+        env.client().get("/api/v1/configmaps").await?.names(),
         ["b0"],
         "no limit names them"
     );
@@ -127,12 +128,12 @@ async fn a_resource_without_a_namespace_is_narrowed_too() -> anyhow::Result<()> 
 }
 
 #[tokio::test]
-async fn every_page_is_the_shards() -> anyhow::Result<()> {
-    let stand = stand().await?;
+async fn pages_are_narrowed_to_shard() -> anyhow::Result<()> {
+    let env = start_env().await?;
     let mut names = Vec::new();
     let mut more = String::new();
     loop {
-        let answer = stand
+        let answer = env
             .client()
             .get(&format!("/api/v1/configmaps?limit=1&continue={more}"))
             .await?;
@@ -152,58 +153,57 @@ async fn every_page_is_the_shards() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn deletecollection_deletes_the_shard_and_nothing_else() -> anyhow::Result<()> {
-    let stand = stand().await?;
-    let answer = stand
+async fn deletecollection_is_narrowed_to_shard() -> anyhow::Result<()> {
+    let env = start_env().await?;
+    let answer = env
         .client()
         .send(Method::DELETE, "/api/v1/namespaces/default/configmaps", "")
         .await?;
     assert_eq!(answer.status, 200);
-    let left = stand.api.store().read(|state| state.list("configmaps").count());
+    let left = env.api.store().read(|state| state.list("configmaps").count());
     assert_eq!(left, 2, "the other shard's");
     Ok(())
 }
 
 #[tokio::test]
-async fn what_can_not_be_parsed_is_refused_and_never_sent() -> anyhow::Result<()> {
-    let stand = stand().await?;
-    stand.api.requests().clear();
+async fn unparsable_requests_are_refused_and_never_sent() -> anyhow::Result<()> {
+    let env = start_env().await?;
+    env.api.requests().clear();
     for query in [
         "labelSelector=shard%3Da;x=1",
         "labelSelector=shard%3Da%zz",
         "labelSelector=a%3D%3D%3D",
         "labelSelector=,",
     ] {
-        let answer = stand.client().get(&format!("/api/v1/configmaps?{query}")).await?;
+        let answer = env.client().get(&format!("/api/v1/configmaps?{query}")).await?;
         assert_eq!(
             (answer.status, answer.json()["reason"].as_str()),
             (400, Some("BadRequest")),
             "{query}"
         );
     }
-    assert_eq!(stand.api.requests().count("list"), 0);
+    assert_eq!(env.api.requests().count("list"), 0);
     Ok(())
 }
 
 #[tokio::test]
 async fn other_kinds_and_reads_by_name_pass() -> anyhow::Result<()> {
-    let stand = stand().await?;
+    let env = start_env().await?;
     assert_eq!(
-        stand
-            .client()
+        env.client()
             .get("/api/v1/namespaces/default/configmaps/b0")
             .await?
             .status,
         200
     );
-    stand.client().get("/api/v1/secrets?labelSelector=x%3D1").await?;
-    let seen = stand.api.requests().all();
+    env.client().get("/api/v1/secrets?labelSelector=x%3D1").await?;
+    let seen = env.api.requests().all();
     assert!(
         seen.iter()
             .any(|seen| seen.target == "/api/v1/secrets?labelSelector=x%3D1"),
         "byte-equal"
     );
-    let metric = stand
+    let metric = env
         .sidecar
         .metric(r#"ctrlmesh_plugin_calls_total{entry="shard-selector/test",phase="request"}"#)
         .await?;
@@ -215,14 +215,14 @@ async fn other_kinds_and_reads_by_name_pass() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_watch_over_websocket_is_refused() -> anyhow::Result<()> {
-    let stand = stand().await?;
-    let client = stand
+async fn websocket_watch_is_refused() -> anyhow::Result<()> {
+    let env = start_env().await?;
+    let client = env
         .client()
-        .with("connection", "Upgrade")
-        .with("upgrade", "websocket")
-        .with("sec-websocket-version", "13")
-        .with("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+        .with_header("connection", "Upgrade")
+        .with_header("upgrade", "websocket")
+        .with_header("sec-websocket-version", "13")
+        .with_header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
     let answer = client.get("/api/v1/configmaps?watch=1").await?;
     assert_eq!((answer.status, answer.json()["kind"].as_str()), (400, Some("Status")));
     Ok(())

@@ -1,8 +1,8 @@
-//! TLS towards the controller on the same port, with a certificate that may change.
+//! TLS towards the controller on the same port, with a certificate that may be rotated.
 
 use std::sync::Arc;
 
-use ctrlmesh_tests::{Stand, wait_until};
+use ctrlmesh_tests::{TestEnv, wait_until};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -11,9 +11,9 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::drain::{ends_soon, is_taken};
+use crate::drain::{assert_ends_soon, wait_until_connected};
 
-/// A self-signed certificate for localhost, written as a Secret is mounted.
+/// A self-signed certificate for localhost, written like a mounted Secret.
 fn write_certificate(directory: &std::path::Path) -> anyhow::Result<CertificateDer<'static>> {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
     std::fs::write(directory.join("tls.key"), made.signing_key.serialize_pem())?;
@@ -21,7 +21,7 @@ fn write_certificate(directory: &std::path::Path) -> anyhow::Result<CertificateD
     Ok(made.cert.der().clone())
 }
 
-async fn get(stand: &Stand, trusted: &CertificateDer<'static>, protocol: &str) -> anyhow::Result<u16> {
+async fn get_over_tls(env: &TestEnv, trusted: &CertificateDer<'static>, protocol: &str) -> anyhow::Result<u16> {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.clone())?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -30,7 +30,7 @@ async fn get(stand: &Stand, trusted: &CertificateDer<'static>, protocol: &str) -
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
-    let stream = TcpStream::connect(stand.sidecar.api()).await?;
+    let stream = TcpStream::connect(env.sidecar.api()).await?;
     let stream = TlsConnector::from(Arc::new(config))
         .connect(ServerName::try_from("localhost")?, stream)
         .await?;
@@ -54,43 +54,47 @@ async fn get(stand: &Stand, trusted: &CertificateDer<'static>, protocol: &str) -
 }
 
 #[tokio::test]
-async fn one_port_speaks_tls_and_plain_and_rotates_its_certificate() -> anyhow::Result<()> {
+async fn port_serves_tls_and_plaintext_and_rotates_its_certificate() -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let first = write_certificate(directory.path())?;
     let path = directory.path().display().to_string();
-    let stand = Stand::start_with(vec![], &["--tls-dir", &path]).await?;
+    let env = TestEnv::start_with(vec![], &["--tls-dir", &path]).await?;
     for protocol in ["h2", "http/1.1"] {
-        assert_eq!(get(&stand, &first, protocol).await?, 200);
+        assert_eq!(get_over_tls(&env, &first, protocol).await?, 200);
     }
-    assert_eq!(stand.client().get("/api/v1/configmaps").await?.status, 200);
+    assert_eq!(env.client().get("/api/v1/configmaps").await?.status, 200);
     std::fs::write(directory.path().join("tls.crt"), "no certificate")?;
-    assert_eq!(get(&stand, &first, "h2").await?, 200, "the last good one goes on");
+    assert_eq!(
+        get_over_tls(&env, &first, "h2").await?,
+        200,
+        "the last good one goes on"
+    );
     let second = write_certificate(directory.path())?;
     wait_until("the new certificate is served", || async {
-        Ok(get(&stand, &second, "h2").await.is_ok())
+        Ok(get_over_tls(&env, &second, "h2").await.is_ok())
     })
     .await
 }
 
 #[tokio::test]
-async fn without_a_certificate_tls_is_turned_away() -> anyhow::Result<()> {
+async fn tls_is_rejected_without_a_certificate() -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let certificate = write_certificate(directory.path())?;
-    let stand = Stand::start(vec![]).await?;
-    assert!(get(&stand, &certificate, "h2").await.is_err());
-    assert_eq!(stand.client().get("/api/v1/configmaps").await?.status, 200);
+    let env = TestEnv::start(vec![]).await?;
+    assert!(get_over_tls(&env, &certificate, "h2").await.is_err());
+    assert_eq!(env.client().get("/api/v1/configmaps").await?.status, 200);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_handshake_that_goes_no_further_holds_nothing_up() -> anyhow::Result<()> {
+async fn unfinished_handshake_blocks_nothing() -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     write_certificate(directory.path())?;
     let path = directory.path().display().to_string();
-    let mut stand = Stand::start_with(vec![], &["--tls-dir", &path]).await?;
-    let mut stalled = TcpStream::connect(stand.sidecar.api()).await?;
-    // The head of a record that does not come.
+    let mut env = TestEnv::start_with(vec![], &["--tls-dir", &path]).await?;
+    let mut stalled = TcpStream::connect(env.sidecar.api()).await?;
+    // The head of a TLS record without its body.
     stalled.write_all(&[0x16, 3, 1, 1, 0]).await?;
-    is_taken(&stand.sidecar).await?;
-    ends_soon(&mut stand.sidecar).await
+    wait_until_connected(&env.sidecar).await?;
+    assert_ends_soon(&mut env.sidecar).await
 }

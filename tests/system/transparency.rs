@@ -1,14 +1,14 @@
-//! With no entry that wants them, requests and responses pass as they are.
+//! Requests and responses pass unchanged when no entry matches them.
 
 use ctrlmesh_testkit::{ApiServer, Fault, Rule};
-use ctrlmesh_tests::{Client, Stand, config_map};
+use ctrlmesh_tests::{Client, TestEnv, config_map};
 use http::{HeaderMap, Method};
 
 #[tokio::test]
-async fn responses_are_the_api_servers_own_bytes() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
-    stand.seed("default", "a", 3)?;
-    let direct = Client::http1(stand.api.address());
+async fn responses_have_the_bytes_of_the_api_server() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![]).await?;
+    env.seed_config_maps("default", "a", 3)?;
+    let direct = Client::http1(env.api.address());
     for target in [
         "/api/v1/namespaces/default/configmaps",
         "/api/v1/namespaces/default/configmaps/a0",
@@ -19,7 +19,7 @@ async fn responses_are_the_api_servers_own_bytes() -> anyhow::Result<()> {
         "/nothing",
     ] {
         let expected = direct.get(target).await?;
-        for client in [stand.client(), Client::http2(stand.sidecar.api())] {
+        for client in [env.client(), Client::http2(env.sidecar.api())] {
             let answer = client.get(target).await?;
             assert_eq!(answer.status, expected.status, "{target}");
             assert_eq!(
@@ -33,35 +33,35 @@ async fn responses_are_the_api_servers_own_bytes() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What differs from answer to answer of the same server.
+/// Headers without those that differ between answers of the same server.
 fn without_date(mut headers: HeaderMap) -> HeaderMap {
     headers.remove("date");
     headers.remove("audit-id");
-    // HTTP/2 needs no length; both ways are one message.
+    // HTTP/2 needs no length; both forms are the same message.
     headers.remove("content-length");
     headers.remove("transfer-encoding");
     headers
 }
 
 #[tokio::test]
-async fn credentials_and_user_agent_are_added_only_where_there_are_none() -> anyhow::Result<()> {
+async fn credentials_and_user_agent_are_added_only_when_missing() -> anyhow::Result<()> {
     let api = ApiServer::builder().token("sidecars-own").start().await?;
-    let stand = Stand::around(api, vec![], &[]).await?;
-    stand.api.faults().require_tokens(["sidecars-own", "controllers-own"]);
-    let answer = stand.client().get("/api/v1/configmaps").await?;
+    let env = TestEnv::start_around(api, vec![], &[]).await?;
+    env.api.faults().require_tokens(["sidecars-own", "controllers-own"]);
+    let answer = env.client().get("/api/v1/configmaps").await?;
     assert_eq!(answer.status, 200, "the sidecar's own token");
-    let own = stand
+    let own = env
         .client()
-        .with("authorization", "Bearer controllers-own")
-        .with("user-agent", "manager/1");
+        .with_header("authorization", "Bearer controllers-own")
+        .with_header("user-agent", "manager/1");
     assert_eq!(own.get("/api/v1/configmaps").await?.status, 200);
-    let wrong = stand.client().with("authorization", "Bearer wrong");
+    let wrong = env.client().with_header("authorization", "Bearer wrong");
     assert_eq!(
         wrong.get("/api/v1/configmaps").await?.status,
         401,
         "a bad token is not replaced by a good one"
     );
-    let seen = stand.api.requests().all();
+    let seen = env.api.requests().all();
     let field = |place: usize, name: &str| {
         seen[place]
             .headers
@@ -82,19 +82,19 @@ async fn credentials_and_user_agent_are_added_only_where_there_are_none() -> any
 }
 
 #[tokio::test]
-async fn end_to_end_headers_arrive_in_order_and_hop_by_hop_ones_do_not() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
-    let client = stand
+async fn end_to_end_headers_pass_in_order_and_hop_by_hop_headers_do_not() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![]).await?;
+    let client = env
         .client()
-        .with("impersonate-user", "jane")
-        .with("impersonate-group", "b")
-        .with("impersonate-group", "a")
-        .with("impersonate-extra-scopes", "x")
-        .with("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-        .with("connection", "keep-alive")
-        .with("keep-alive", "timeout=5");
+        .with_header("impersonate-user", "jane")
+        .with_header("impersonate-group", "b")
+        .with_header("impersonate-group", "a")
+        .with_header("impersonate-extra-scopes", "x")
+        .with_header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+        .with_header("connection", "keep-alive")
+        .with_header("keep-alive", "timeout=5");
     client.get("/api/v1/configmaps").await?;
-    let seen = stand.api.requests().all();
+    let seen = env.api.requests().all();
     let headers = &seen
         .iter()
         .find(|seen| seen.target == "/api/v1/configmaps")
@@ -111,16 +111,15 @@ async fn end_to_end_headers_arrive_in_order_and_hop_by_hop_ones_do_not() -> anyh
 
 #[tokio::test]
 async fn writes_pass_with_their_bodies() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
-    let client = stand.client().with("content-type", "application/json");
+    let env = TestEnv::start(vec![]).await?;
+    let client = env.client().with_header("content-type", "application/json");
     let body = serde_json::to_vec(&config_map("default", "new", "a"))?;
     let answer = client
         .send(Method::POST, "/api/v1/namespaces/default/configmaps", body)
         .await?;
     assert_eq!(answer.status, 201, "{:?}", answer.body);
     assert!(
-        stand
-            .api
+        env.api
             .store()
             .read(|state| state.get("configmaps", "default", "new").is_some())
     );
@@ -141,28 +140,27 @@ async fn writes_pass_with_their_bodies() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn trailers_pass() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
+    let env = TestEnv::start(vec![]).await?;
     let trailers: HeaderMap = [("x-checksum".parse()?, "1".parse()?)].into_iter().collect();
-    stand
-        .api
+    env.api
         .faults()
         .add(Rule::new(Fault::Trailers(trailers.clone())).verb("list"));
-    let answer = Client::http2(stand.sidecar.api()).get("/api/v1/configmaps").await?;
+    let answer = Client::http2(env.sidecar.api()).get("/api/v1/configmaps").await?;
     assert_eq!(answer.trailers, Some(trailers));
     Ok(())
 }
 
 #[tokio::test]
-async fn an_interim_response_does_not_disturb_the_final_one() -> anyhow::Result<()> {
+async fn interim_response_does_not_disturb_the_final_one() -> anyhow::Result<()> {
     let api = ApiServer::builder().alpn(&["http/1.1"]).start().await?;
-    let stand = Stand::around(api, vec![], &[]).await?;
-    stand.api.faults().add(Rule::new(Fault::EarlyHints).verb("list"));
-    assert_eq!(stand.client().get("/api/v1/configmaps").await?.status, 200);
+    let env = TestEnv::start_around(api, vec![], &[]).await?;
+    env.api.faults().add(Rule::new(Fault::EarlyHints).verb("list"));
+    assert_eq!(env.client().get("/api/v1/configmaps").await?.status, 200);
     let body = serde_json::to_vec(&config_map("default", "new", "a"))?;
-    let client = stand
+    let client = env
         .client()
-        .with("content-type", "application/json")
-        .with("expect", "100-continue");
+        .with_header("content-type", "application/json")
+        .with_header("expect", "100-continue");
     assert_eq!(
         client
             .send(Method::POST, "/api/v1/namespaces/default/configmaps", body)

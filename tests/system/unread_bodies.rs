@@ -1,24 +1,24 @@
 //! Clients that still send the body of a request that was refused by its head.
 
 use anyhow::Context;
-use ctrlmesh_tests::{Stand, guest};
+use ctrlmesh_tests::{TestEnv, guest_entry};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::external::read_until;
 
-/// A stand that refuses to create anything.
-async fn refusing() -> anyhow::Result<Stand> {
+/// An environment that refuses all creates.
+async fn start_refusing_creates() -> anyhow::Result<TestEnv> {
     let line = json!({ "then": { "refuse": { "code": 429, "message": "slow down", "retryAfterSeconds": 1 } } });
     let script = json!({ "subscribe": [{ "verbs": ["create"] }], "onRequest": [line] });
     let flags = ["--external-address", "127.0.0.1:0"];
-    Stand::start_with(vec![guest("scripted", script)], &flags).await
+    TestEnv::start_with(vec![guest_entry("scripted", script)], &flags).await
 }
 
 const BODY: &str = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}"#;
 
-fn post(path: &str, fields: &str) -> String {
+fn post_head(path: &str, fields: &str) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{fields}\r\n",
         BODY.len()
@@ -28,18 +28,18 @@ fn post(path: &str, fields: &str) -> String {
 const CREATE: &str = "/api/v1/namespaces/default/configmaps";
 
 #[tokio::test]
-async fn connection_takes_the_next_request_after_a_body_that_comes_once_it_was_refused() -> anyhow::Result<()> {
-    let stand = refusing().await?;
-    let external = stand.sidecar.external().context("it is on")?;
+async fn connection_takes_the_next_request_after_the_body_of_a_refused_one() -> anyhow::Result<()> {
+    let env = start_refusing_creates().await?;
+    let external = env.sidecar.external().context("it is on")?;
     // Refused by a plugin, by the sidecar itself, and on the other port.
     for (address, path, code) in [
-        (stand.sidecar.api(), CREATE, 429),
-        (stand.sidecar.api(), "/api/v1/../x", 400),
+        (env.sidecar.api(), CREATE, 429),
+        (env.sidecar.api(), "/api/v1/../x", 400),
         (external, "/no-target", 400),
     ] {
         let mut stream = TcpStream::connect(address).await?;
         for _ in 0..3 {
-            stream.write_all(post(path, "").as_bytes()).await?;
+            stream.write_all(post_head(path, "").as_bytes()).await?;
             let refused = read_until(&mut stream, b"}").await?;
             assert!(refused.starts_with(&format!("HTTP/1.1 {code}")), "{refused}");
             let rest = read_rest(&mut stream, &refused).await?;
@@ -50,7 +50,7 @@ async fn connection_takes_the_next_request_after_a_body_that_comes_once_it_was_r
     Ok(())
 }
 
-/// Reads what is left of an answer by its length.
+/// Reads the rest of an answer by its length.
 async fn read_rest(stream: &mut TcpStream, begun: &str) -> anyhow::Result<String> {
     let (head, body) = begun.split_once("\r\n\r\n").context("no body")?;
     let fields = head.to_lowercase();
@@ -62,11 +62,11 @@ async fn read_rest(stream: &mut TcpStream, begun: &str) -> anyhow::Result<String
 }
 
 #[tokio::test]
-async fn client_that_waits_for_100_continue_is_told_that_the_connection_ends() -> anyhow::Result<()> {
-    let stand = refusing().await?;
-    let mut stream = TcpStream::connect(stand.sidecar.api()).await?;
+async fn client_waiting_for_100_continue_learns_that_the_connection_ends() -> anyhow::Result<()> {
+    let env = start_refusing_creates().await?;
+    let mut stream = TcpStream::connect(env.sidecar.api()).await?;
     stream
-        .write_all(post(CREATE, "expect: 100-continue\r\n").as_bytes())
+        .write_all(post_head(CREATE, "expect: 100-continue\r\n").as_bytes())
         .await?;
     let mut answer = String::new();
     tokio::time::timeout(ctrlmesh_tests::DEADLINE, stream.read_to_string(&mut answer)).await??;

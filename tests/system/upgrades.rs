@@ -1,17 +1,17 @@
-//! exec, attach, port-forward: after 101 bytes pass both ways.
+//! exec, attach, port-forward: after 101, bytes pass both ways.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ctrlmesh_testkit::ApiServer;
-use ctrlmesh_tests::hop::kubeconfig;
-use ctrlmesh_tests::{Client, Stand, shard};
+use ctrlmesh_tests::path_cleaning_proxy::kubeconfig_for;
+use ctrlmesh_tests::{Client, TestEnv, shard_entry};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-async fn exchange(stand: &Stand, subresource: &str, protocol: &str) -> anyhow::Result<()> {
-    let mut stream = TcpStream::connect(stand.sidecar.api()).await?;
+async fn check_echo(env: &TestEnv, subresource: &str, protocol: &str) -> anyhow::Result<()> {
+    let mut stream = TcpStream::connect(env.sidecar.api()).await?;
     let head = format!(
         "POST /api/v1/namespaces/default/pods/p/{subresource}?command=sh&stdin=true HTTP/1.1\r\nhost: x\r\n\
          connection: Upgrade\r\nupgrade: {protocol}\r\nx-stream-protocol-version: v4.channel.k8s.io\r\n\
@@ -45,8 +45,8 @@ async fn exchange(stand: &Stand, subresource: &str, protocol: &str) -> anyhow::R
 
 #[tokio::test]
 async fn bytes_pass_both_ways_after_101() -> anyhow::Result<()> {
-    let stand = Stand::around(ApiServer::builder().start().await?, vec![shard("a")], &[]).await?;
-    stand.api.store().put(json!({
+    let env = TestEnv::start_around(ApiServer::builder().start().await?, vec![shard_entry("a")], &[]).await?;
+    env.api.store().put(json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p", "namespace": "default" },
         "spec": { "containers": [{ "name": "c", "image": "i" }] },
     }))?;
@@ -56,32 +56,32 @@ async fn bytes_pass_both_ways_after_101() -> anyhow::Result<()> {
         ("portforward", "SPDY/3.1"),
         ("exec", "websocket"),
     ] {
-        exchange(&stand, subresource, protocol).await?;
+        check_echo(&env, subresource, protocol).await?;
     }
-    stand.api.wait_until(|activity| activity.tunnels == 0).await?;
+    env.api.wait_until(|activity| activity.tunnels == 0).await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn a_refused_upgrade_is_an_ordinary_answer() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
-    let client = Client::http1(stand.sidecar.api())
-        .with("connection", "Upgrade")
-        .with("upgrade", "SPDY/3.1");
+async fn refused_upgrade_is_an_ordinary_answer() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![]).await?;
+    let client = Client::http1(env.sidecar.api())
+        .with_header("connection", "Upgrade")
+        .with_header("upgrade", "SPDY/3.1");
     let answer = client.get("/api/v1/namespaces/default/pods/missing/exec").await?;
     assert_eq!((answer.status, answer.json()["kind"].as_str()), (404, Some("Status")));
     Ok(())
 }
 
 #[tokio::test]
-async fn an_upgrade_where_there_is_none_is_an_ordinary_request() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![shard("a")]).await?;
-    stand.seed("default", "a", 1)?;
-    stand.seed("default", "b", 1)?;
-    let client = stand
+async fn upgrade_of_other_paths_is_an_ordinary_request() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![shard_entry("a")]).await?;
+    env.seed_config_maps("default", "a", 1)?;
+    env.seed_config_maps("default", "b", 1)?;
+    let client = env
         .client()
-        .with("connection", "Upgrade")
-        .with("upgrade", "websocket");
+        .with_header("connection", "Upgrade")
+        .with_header("upgrade", "websocket");
     assert_eq!(
         client.get("/api/v1/configmaps").await?.names(),
         ["a0"],
@@ -90,12 +90,11 @@ async fn an_upgrade_where_there_is_none_is_an_ordinary_request() -> anyhow::Resu
     let lock = "/apis/coordination.k8s.io/v1/namespaces/operator/leases";
     let body =
         r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"lock","namespace":"operator"}}"#;
-    stand
-        .api
+    env.api
         .store()
         .put(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "operator" } }))?;
     let created = client
-        .with("content-type", "application/json")
+        .with_header("content-type", "application/json")
         .send(http::Method::POST, lock, body)
         .await?;
     assert_eq!(
@@ -103,8 +102,7 @@ async fn an_upgrade_where_there_is_none_is_an_ordinary_request() -> anyhow::Resu
         (201, Some("lock"))
     );
     let renamed = |name: &str| {
-        stand
-            .api
+        env.api
             .store()
             .read(|state| state.get("leases.coordination.k8s.io", "operator", name).is_some())
     };
@@ -112,15 +110,15 @@ async fn an_upgrade_where_there_is_none_is_an_ordinary_request() -> anyhow::Resu
     Ok(())
 }
 
-/// A server that switches to whatever is offered first, or to `h2c` where a request asks for that, and notes the heads that
-/// came, in lower case.
-struct Switching {
-    stand: Stand,
+/// A server that switches to the first offered protocol, or to `h2c` if a request asks for that, and records the received heads in lower
+/// case.
+struct SwitchingServer {
+    env: TestEnv,
     heads: Arc<Mutex<Vec<String>>>,
     _serving: JoinSet<()>,
 }
 
-impl Switching {
+impl SwitchingServer {
     async fn start() -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let server = format!("http://{}", listener.local_addr()?);
@@ -130,22 +128,22 @@ impl Switching {
         serving.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(switch(stream, Arc::clone(&noted)));
+                connections.spawn(switch_protocols(stream, Arc::clone(&noted)));
             }
         });
         let api = ApiServer::builder().start().await?;
-        let stand = Stand::behind(api, vec![], &kubeconfig(&server)).await?;
+        let env = TestEnv::start_behind(api, vec![], &kubeconfig_for(&server)).await?;
         Ok(Self {
-            stand,
+            env,
             heads,
             _serving: serving,
         })
     }
 
-    /// Sends a request with these header lines; gives its status and what the server saw.
-    async fn ask(&self, target: &str, headers: &str) -> anyhow::Result<(u16, String)> {
+    /// Sends a request with these header lines; returns its status and what the server received.
+    async fn send_upgrade(&self, target: &str, headers: &str) -> anyhow::Result<(u16, String)> {
         self.heads.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let mut stream = TcpStream::connect(self.stand.sidecar.api()).await?;
+        let mut stream = TcpStream::connect(self.env.sidecar.api()).await?;
         let head = format!("GET {target} HTTP/1.1\r\nhost: x\r\n{headers}\r\n");
         stream.write_all(head.as_bytes()).await?;
         let mut line = String::new();
@@ -158,7 +156,7 @@ impl Switching {
     }
 }
 
-async fn switch(stream: TcpStream, heads: Arc<Mutex<Vec<String>>>) {
+async fn switch_protocols(stream: TcpStream, heads: Arc<Mutex<Vec<String>>>) {
     let mut stream = BufReader::new(stream);
     loop {
         let mut head = String::new();
@@ -195,7 +193,7 @@ const CONSOLE: &str = "/apis/subresources.kubevirt.io/v1/namespaces/default/virt
 
 #[tokio::test]
 async fn only_websocket_and_spdy_of_the_offered_protocols_pass() -> anyhow::Result<()> {
-    let server = Switching::start().await?;
+    let server = SwitchingServer::start().await?;
     for (target, offered, passed) in [
         (EXEC, "h2c, websocket", Some("websocket")),
         (EXEC, "SPDY/3.1, H2C", Some("spdy/3.1")),
@@ -211,7 +209,7 @@ async fn only_websocket_and_spdy_of_the_offered_protocols_pass() -> anyhow::Resu
         ("/version", "h2c, websocket", None),
     ] {
         let (status, head) = server
-            .ask(target, &format!("connection: upgrade\r\nupgrade: {offered}\r\n"))
+            .send_upgrade(target, &format!("connection: upgrade\r\nupgrade: {offered}\r\n"))
             .await?;
         let seen = head.lines().find_map(|line| line.strip_prefix("upgrade: "));
         assert_eq!(
@@ -221,28 +219,28 @@ async fn only_websocket_and_spdy_of_the_offered_protocols_pass() -> anyhow::Resu
         );
     }
     let (status, _) = server
-        .ask(EXEC, "connection: upgrade\r\nupgrade: websocket\r\nx-wants: h2c\r\n")
+        .send_upgrade(EXEC, "connection: upgrade\r\nupgrade: websocket\r\nx-wants: h2c\r\n")
         .await?;
     assert_eq!(status, 502, "a protocol that was not offered");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_websocket_token_is_not_overridden_by_the_sidecars_credentials() -> anyhow::Result<()> {
-    let server = Switching::start().await?;
+async fn websocket_token_is_not_overridden_by_credentials_of_the_sidecar() -> anyhow::Result<()> {
+    let server = SwitchingServer::start().await?;
     let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-protocol: v5.channel.k8s.io";
     let token = "base64url.bearer.authorization.k8s.io.cG9vcg";
     for target in [EXEC, "/api/v1/pods?watch=1", CONSOLE] {
-        let (_, head) = server.ask(target, &format!("{upgrade}, {token}\r\n")).await?;
+        let (_, head) = server.send_upgrade(target, &format!("{upgrade}, {token}\r\n")).await?;
         assert!(
             !head.contains("authorization: ") && head.contains(&token.to_lowercase()),
             "{target}: {head}"
         );
         let (_, head) = server
-            .ask(target, &format!("{upgrade}\r\nsec-websocket-protocol: {token}\r\n"))
+            .send_upgrade(target, &format!("{upgrade}\r\nsec-websocket-protocol: {token}\r\n"))
             .await?;
         assert!(!head.contains("authorization: "), "{target}: {head}");
-        let (_, head) = server.ask(target, &format!("{upgrade}\r\n")).await?;
+        let (_, head) = server.send_upgrade(target, &format!("{upgrade}\r\n")).await?;
         assert!(head.contains("authorization: bearer sidecars-own"), "{target}: {head}");
     }
     Ok(())

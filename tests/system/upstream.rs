@@ -1,25 +1,25 @@
-//! The API server in trouble: what the client is told, and what is never repeated.
+//! Failures of the API server: what the client is told, and which requests are never repeated.
 
 use ctrlmesh_testkit::{ApiServer, Fault, Rule, When};
-use ctrlmesh_tests::{Stand, config_map, wait_until};
+use ctrlmesh_tests::{TestEnv, config_map, wait_until};
 use http::Method;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-fn body(name: &str) -> String {
+fn config_map_body(name: &str) -> String {
     config_map("default", name, "a").to_string()
 }
 
 #[tokio::test]
 async fn goaway_and_lost_connections_cost_no_request() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
-    let client = stand.client().with("content-type", "application/json");
-    stand.api.faults().add(Rule::new(Fault::Goaway));
+    let env = TestEnv::start(vec![]).await?;
+    let client = env.client().with_header("content-type", "application/json");
+    env.api.faults().add(Rule::new(Fault::Goaway));
     for number in 0..20 {
         assert_eq!(client.get(MAPS).await?.status, 200);
         assert_eq!(
             client
-                .send(Method::POST, MAPS, body(&format!("n{number}")))
+                .send(Method::POST, MAPS, config_map_body(&format!("n{number}")))
                 .await?
                 .status,
             201
@@ -29,24 +29,23 @@ async fn goaway_and_lost_connections_cost_no_request() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_write_whose_answer_is_lost_is_not_repeated_and_has_no_retry_after() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
-    let client = stand.client().with("content-type", "application/json");
-    stand.api.faults().add(
+async fn write_is_not_repeated_and_has_no_retry_after_when_its_answer_is_lost() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![]).await?;
+    let client = env.client().with_header("content-type", "application/json");
+    env.api.faults().add(
         Rule::new(Fault::ResetStream(When::AfterExecuting))
             .verb("create")
             .times(1),
     );
-    let answer = client.send(Method::POST, MAPS, body("once")).await?;
+    let answer = client.send(Method::POST, MAPS, config_map_body("once")).await?;
     assert_eq!((answer.status, answer.json()["kind"].as_str()), (502, Some("Status")));
     assert!(
         !answer.headers.contains_key("retry-after"),
         "client-go would repeat the write"
     );
-    assert_eq!(stand.api.requests().count("create"), 1);
+    assert_eq!(env.api.requests().count("create"), 1);
     assert!(
-        stand
-            .api
+        env.api
             .store()
             .read(|state| state.get("configmaps", "default", "once").is_some())
     );
@@ -54,63 +53,62 @@ async fn a_write_whose_answer_is_lost_is_not_repeated_and_has_no_retry_after() -
 }
 
 #[tokio::test]
-async fn an_outage_is_503_with_retry_after_and_ends_by_itself() -> anyhow::Result<()> {
-    let mut stand = Stand::start(vec![]).await?;
-    let client = stand.client();
+async fn outage_is_503_with_retry_after_and_ends_by_itself() -> anyhow::Result<()> {
+    let mut env = TestEnv::start(vec![]).await?;
+    let client = env.client();
     assert_eq!(client.get(MAPS).await?.status, 200);
-    stand.api.stop().await;
+    env.api.stop().await;
     wait_until("the outage is told", || async {
         let answer = client.get(MAPS).await?;
         Ok(answer.status == 503 && answer.headers.contains_key("retry-after"))
     })
     .await?;
-    stand.api.restart().await?;
+    env.api.restart().await?;
     wait_until("it is over", || async { Ok(client.get(MAPS).await?.status == 200) }).await?;
-    assert!(stand.sidecar.is_running()?);
+    assert!(env.sidecar.is_running()?);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_is_broken_for_the_client_too() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
-    stand.seed("default", "a", 5)?;
-    stand
-        .api
+async fn broken_body_is_broken_for_the_client() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![]).await?;
+    env.seed_config_maps("default", "a", 5)?;
+    env.api
         .faults()
         .add(Rule::new(Fault::CutBody { after: 50 }).verb("list"));
     assert!(
-        stand.client().get(MAPS).await.is_err(),
+        env.client().get(MAPS).await.is_err(),
         "never a short body that looks whole"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn an_answer_of_the_servers_own_passes_with_its_retry_after() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
-    stand.api.faults().add(
+async fn upstream_answer_passes_with_its_retry_after() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![]).await?;
+    env.api.faults().add(
         Rule::new(Fault::Status {
             code: 429,
             retry_after: Some(9),
         })
         .verb("list"),
     );
-    let answer = stand.client().get(MAPS).await?;
+    let answer = env.client().get(MAPS).await?;
     assert_eq!((answer.status, answer.headers["retry-after"].to_str()?), (429, "9"));
     Ok(())
 }
 
 #[tokio::test]
-async fn a_server_with_few_streams_gets_more_connections() -> anyhow::Result<()> {
+async fn server_with_few_streams_gets_more_connections() -> anyhow::Result<()> {
     let api = ApiServer::builder().max_concurrent_streams(10).start().await?;
-    let stand = Stand::around(api, vec![], &[]).await?;
-    let client = stand.client();
+    let env = TestEnv::start_around(api, vec![], &[]).await?;
+    let client = env.client();
     let mut watches = Vec::new();
     for _ in 0..60 {
-        watches.push(client.stream("/api/v1/configmaps?watch=1").await?);
+        watches.push(client.open_stream("/api/v1/configmaps?watch=1").await?);
     }
     assert_eq!(client.get(MAPS).await?.status, 200);
-    let connections = stand.api.activity().connections;
+    let connections = env.api.activity().connections;
     assert!((6..=24).contains(&connections), "{connections}");
     Ok(())
 }
@@ -118,11 +116,11 @@ async fn a_server_with_few_streams_gets_more_connections() -> anyhow::Result<()>
 #[tokio::test]
 async fn upstream_may_speak_http1_only() -> anyhow::Result<()> {
     let api = ApiServer::builder().alpn(&["http/1.1"]).start().await?;
-    let stand = Stand::around(api, vec![], &[]).await?;
+    let env = TestEnv::start_around(api, vec![], &[]).await?;
     let mut watches = Vec::new();
     for _ in 0..20 {
-        watches.push(stand.client().stream("/api/v1/configmaps?watch=1").await?);
+        watches.push(env.client().open_stream("/api/v1/configmaps?watch=1").await?);
     }
-    assert_eq!(stand.client().get(MAPS).await?.status, 200);
+    assert_eq!(env.client().get(MAPS).await?.status, 200);
     Ok(())
 }

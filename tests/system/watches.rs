@@ -1,47 +1,47 @@
-//! Watches: event by event, and ended when a new chain shows them something else.
+//! Watches: streamed event by event, and ended when a new chain changes their view.
 
 use ctrlmesh_contract::status::EntryState;
-use ctrlmesh_tests::{Client, Stand, config_map, shard, wait_until};
+use ctrlmesh_tests::{Client, TestEnv, config_map, shard_entry, wait_until};
 
 const WATCH: &str = "/api/v1/configmaps?watch=1&resourceVersion=";
 
-/// Lists, as a reflector does, and watches from there.
-async fn reflect(stand: &Stand, client: &Client) -> anyhow::Result<ctrlmesh_tests::client::Stream> {
+/// Lists and watches like a reflector.
+async fn list_and_watch(env: &TestEnv, client: &Client) -> anyhow::Result<ctrlmesh_tests::client::Stream> {
     let list = client.get("/api/v1/configmaps").await?.json();
     let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-    let stream = client.stream(&format!("{WATCH}{version}")).await?;
-    assert_eq!(stream.head.status, 200, "{}", stand.sidecar.log());
+    let stream = client.open_stream(&format!("{WATCH}{version}")).await?;
+    assert_eq!(stream.head.status, 200, "{}", env.sidecar.log());
     Ok(stream)
 }
 
 #[tokio::test]
-async fn an_event_comes_when_it_happens() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![shard("a")]).await?;
-    for client in [stand.client(), Client::http2(stand.sidecar.api())] {
-        let mut watch = reflect(&stand, &client).await?;
-        stand.api.store().put(config_map("default", "foreign", "b"))?;
-        stand.api.store().put(config_map("default", "mine", "a"))?;
-        let event = watch.event().await?;
+async fn event_is_sent_when_it_happens() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![shard_entry("a")]).await?;
+    for client in [env.client(), Client::http2(env.sidecar.api())] {
+        let mut watch = list_and_watch(&env, &client).await?;
+        env.api.store().put(config_map("default", "foreign", "b"))?;
+        env.api.store().put(config_map("default", "mine", "a"))?;
+        let event = watch.next_event().await?;
         assert_eq!(
             (&event["type"], &event["object"]["metadata"]["name"]),
             (&"ADDED".into(), &"mine".into())
         );
-        stand.api.store().delete("configmaps", "default", "mine")?;
-        assert_eq!(watch.event().await?["type"], "DELETED");
-        stand.api.store().delete("configmaps", "default", "foreign")?;
+        env.api.store().delete("configmaps", "default", "mine")?;
+        assert_eq!(watch.next_event().await?["type"], "DELETED");
+        env.api.store().delete("configmaps", "default", "foreign")?;
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_changed_selector_ends_the_watch_with_expired_and_the_next_list_is_the_new_shards() -> anyhow::Result<()> {
-    let mut stand = Stand::start(vec![shard("a")]).await?;
-    stand.seed("default", "a", 2)?;
-    stand.seed("default", "b", 3)?;
-    let client = stand.client();
-    let mut watch = reflect(&stand, &client).await?;
-    stand.publish(vec![shard("b")]).await?;
-    let event = watch.event().await?;
+async fn changed_selector_expires_the_watch() -> anyhow::Result<()> {
+    let mut env = TestEnv::start(vec![shard_entry("a")]).await?;
+    env.seed_config_maps("default", "a", 2)?;
+    env.seed_config_maps("default", "b", 3)?;
+    let client = env.client();
+    let mut watch = list_and_watch(&env, &client).await?;
+    env.publish(vec![shard_entry("b")]).await?;
+    let event = watch.next_event().await?;
     assert_eq!(
         (&event["type"], &event["object"]["code"]),
         (&"ERROR".into(), &410.into())
@@ -49,23 +49,23 @@ async fn a_changed_selector_ends_the_watch_with_expired_and_the_next_list_is_the
     assert_eq!(event["object"]["reason"], "Expired");
     assert_eq!(watch.next().await?, None, "a clean end");
     assert_eq!(client.get("/api/v1/configmaps").await?.names(), ["b0", "b1", "b2"]);
-    assert_eq!(stand.sidecar.metric("ctrlmesh_watches_expired_total").await?, 1.0);
+    assert_eq!(env.sidecar.metric("ctrlmesh_watches_expired_total").await?, 1.0);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_watch_that_no_rule_shaped_ends_when_a_rule_comes() -> anyhow::Result<()> {
-    let mut stand = Stand::start(vec![]).await?;
-    let mut watch = reflect(&stand, &stand.client()).await?;
-    stand.publish(vec![shard("a")]).await?;
-    assert_eq!(watch.event().await?["object"]["code"], 410);
+async fn unshaped_watch_ends_when_a_rule_is_added() -> anyhow::Result<()> {
+    let mut env = TestEnv::start(vec![]).await?;
+    let mut watch = list_and_watch(&env, &env.client()).await?;
+    env.publish(vec![shard_entry("a")]).await?;
+    assert_eq!(watch.next_event().await?["object"]["code"], 410);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_new_binary_with_the_same_decision_leaves_watches_open() -> anyhow::Result<()> {
-    let mut stand = Stand::start(vec![shard("a")]).await?;
-    let mut watch = reflect(&stand, &stand.client()).await?;
+async fn new_plugin_binary_with_same_decision_keeps_watches_open() -> anyhow::Result<()> {
+    let mut env = TestEnv::start(vec![shard_entry("a")]).await?;
+    let mut watch = list_and_watch(&env, &env.client()).await?;
     let next = ctrlmesh_tests::EntrySpec::new(
         "shard-selector/test",
         ctrlmesh_plugins_builtin::samples::SHARD_SELECTOR_NEXT,
@@ -77,35 +77,35 @@ async fn a_new_binary_with_the_same_decision_leaves_watches_open() -> anyhow::Re
             "selector": { "matchLabels": { "shard": "a" } },
         }],
     });
-    stand.publish(vec![next.settings(settings)]).await?;
+    env.publish(vec![next.with_settings(settings)]).await?;
     wait_until("the watch was asked again", || async {
-        Ok(stand.sidecar.metric("ctrlmesh_rechecks_total").await? >= 1.0)
+        Ok(env.sidecar.metric("ctrlmesh_rechecks_total").await? >= 1.0)
     })
     .await?;
-    stand.api.store().put(config_map("default", "after", "a"))?;
-    let event = watch.event().await?;
+    env.api.store().put(config_map("default", "after", "a"))?;
+    let event = watch.next_event().await?;
     assert_eq!(
         (&event["type"], &event["object"]["metadata"]["name"]),
         (&"ADDED".into(), &"after".into())
     );
-    let status = stand.sidecar.status().await?;
+    let status = env.sidecar.status().await?;
     assert_eq!(status.chain.entries[0].state, EntryState::Active);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_watch_or_page_from_another_view_is_answered_410() -> anyhow::Result<()> {
-    let mut stand = Stand::start(vec![shard("a")]).await?;
-    stand.seed("default", "a", 2)?;
-    stand.seed("default", "b", 2)?;
-    let client = stand.client().with("user-agent", "manager/1");
+async fn watch_or_page_of_another_view_is_answered_410() -> anyhow::Result<()> {
+    let mut env = TestEnv::start(vec![shard_entry("a")]).await?;
+    env.seed_config_maps("default", "a", 2)?;
+    env.seed_config_maps("default", "b", 2)?;
+    let client = env.client().with_header("user-agent", "manager/1");
     let page = client.get("/api/v1/configmaps?limit=1").await?.json();
     let version = page["metadata"]["resourceVersion"]
         .as_str()
         .unwrap_or_default()
         .to_owned();
     let token = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
-    stand.publish(vec![shard("b")]).await?;
+    env.publish(vec![shard_entry("b")]).await?;
     let watch = client.get(&format!("{WATCH}{version}")).await?;
     assert_eq!(
         (watch.status, watch.json()["reason"].as_str()),
@@ -116,39 +116,39 @@ async fn a_watch_or_page_from_another_view_is_answered_410() -> anyhow::Result<(
         .get(&format!("/api/v1/configmaps?limit=1&continue={token}"))
         .await?;
     assert_eq!((page.status, page.json()["reason"].as_str()), (410, Some("Expired")));
-    let mut watch = reflect(&stand, &client).await?;
-    stand.api.store().put(config_map("default", "fresh", "b"))?;
-    assert_eq!(watch.event().await?["object"]["metadata"]["name"], "fresh");
+    let mut watch = list_and_watch(&env, &client).await?;
+    env.api.store().put(config_map("default", "fresh", "b"))?;
+    assert_eq!(watch.next_event().await?["object"]["metadata"]["name"], "fresh");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_frees_the_watch_upstream() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![]).await?;
-    let watch = reflect(&stand, &Client::http2(stand.sidecar.api())).await?;
-    stand.api.wait_until(|activity| activity.watches == 1).await?;
+async fn upstream_watch_ends_when_the_client_goes_away() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![]).await?;
+    let watch = list_and_watch(&env, &Client::http2(env.sidecar.api())).await?;
+    env.api.wait_until(|activity| activity.watches == 1).await?;
     drop(watch);
-    stand.api.wait_until(|activity| activity.watches == 0).await?;
-    let watch = reflect(&stand, &stand.client()).await?;
-    stand.api.wait_until(|activity| activity.watches == 1).await?;
+    env.api.wait_until(|activity| activity.watches == 0).await?;
+    let watch = list_and_watch(&env, &env.client()).await?;
+    env.api.wait_until(|activity| activity.watches == 1).await?;
     drop(watch);
-    stand.api.wait_until(|activity| activity.watches == 0).await?;
+    env.api.wait_until(|activity| activity.watches == 0).await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn a_hundred_and_fifty_watches_do_not_delay_an_ordinary_request() -> anyhow::Result<()> {
-    let stand = Stand::start(vec![shard("a")]).await?;
-    let client = stand.client();
+async fn many_watches_do_not_delay_an_ordinary_request() -> anyhow::Result<()> {
+    let env = TestEnv::start(vec![shard_entry("a")]).await?;
+    let client = env.client();
     let mut watches = Vec::new();
     for _ in 0..150 {
-        watches.push(reflect(&stand, &client).await?);
+        watches.push(list_and_watch(&env, &client).await?);
     }
-    stand.api.wait_until(|activity| activity.watches == 150).await?;
+    env.api.wait_until(|activity| activity.watches == 150).await?;
     assert_eq!(client.get("/api/v1/namespaces/default/configmaps").await?.status, 200);
-    stand.api.store().put(config_map("default", "all", "a"))?;
+    env.api.store().put(config_map("default", "all", "a"))?;
     for watch in &mut watches {
-        assert_eq!(watch.event().await?["object"]["metadata"]["name"], "all");
+        assert_eq!(watch.next_event().await?["object"]["metadata"]["name"], "all");
     }
     Ok(())
 }

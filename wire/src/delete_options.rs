@@ -21,9 +21,9 @@ pub enum DeleteOptionsError {
     /// The body breaks its own format.
     #[error("the DeleteOptions are no valid {format}: {problem}")]
     Malformed {
-        /// What the body should have been.
+        /// The expected format.
         format: &'static str,
-        /// What is wrong.
+        /// The parser's message.
         problem: String,
     },
 }
@@ -43,7 +43,7 @@ pub enum DeleteOption {
     IgnoreStoreReadError,
 }
 
-/// What becomes of an option.
+/// The change of an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeleteOptionEdit {
     option: DeleteOption,
@@ -113,7 +113,7 @@ impl DeleteOption {
         })
     }
 
-    /// Removes it.
+    /// Removes the option.
     #[must_use]
     pub fn remove(self) -> DeleteOptionEdit {
         DeleteOptionEdit {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn options_in_json_are_set_and_removed_and_the_rest_stays() {
+    fn json_options_are_set_and_removed_and_the_rest_stays() {
         let body =
             br#"{"kind":"DeleteOptions","preconditions":{"uid":"u"},"dryRun":[],"gracePeriodSeconds":5,"x":1.50}"#;
         let edits = [
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn options_in_protobuf_are_set_and_removed_and_the_rest_stays() {
+    fn protobuf_options_are_set_and_removed_and_the_rest_stays() {
         let preconditions = Message::new().string(1, "u");
         let options = Message::new()
             .varint(1, 5)
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_that_can_not_be_edited_are_refused() {
+    fn uneditable_bodies_are_rejected() {
         let edits = [set("dryRun", "All")];
         for (content_type, body) in [
             ("application/cbor", &b"\xd9\xd9\xf7\xa0"[..]),

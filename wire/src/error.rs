@@ -4,7 +4,7 @@
 use crate::rename::RenameError;
 use crate::{QueryError, RequestInfoError, SelectorError};
 
-/// What was wrong with a request, a selector or a body.
+/// Why a request, a selector or a body was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

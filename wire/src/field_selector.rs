@@ -19,7 +19,7 @@ pub enum FieldOperator {
 pub struct FieldRequirement {
     /// Field path, such as `metadata.name`.
     pub field: String,
-    /// Operator.
+    /// The operator.
     pub operator: FieldOperator,
     /// Value, unescaped.
     pub value: String,

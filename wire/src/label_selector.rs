@@ -20,13 +20,13 @@ pub enum SelectorError {
     Syntax {
         /// The text at which the parser gave up; empty at the end.
         found: String,
-        /// What could have stood there.
+        /// The tokens that would have been valid there.
         expected: &'static str,
     },
-    /// Not a label key.
+    /// An invalid label key.
     #[error("{0:?} is no label key: up to 63 of [-A-Za-z0-9_.] between alphanumerics, optionally after `dns.name/`")]
     Key(String),
-    /// Not a label value.
+    /// An invalid label value.
     #[error("{0:?} is no label value: up to 63 of [-A-Za-z0-9_.] between alphanumerics, or empty")]
     Value(String),
     /// A `>` or `<` with something else than a 64-bit integer.
@@ -77,9 +77,9 @@ pub enum Operator {
 /// One term of a [`LabelSelector`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
-    /// Label key.
+    /// The label key.
     pub key: String,
-    /// Operator.
+    /// The operator.
     pub operator: Operator,
     /// Values; sorted and without repetitions when parsed.
     pub values: Vec<String>,

@@ -5,6 +5,8 @@
 //! Where upstream has a parser (k8s.io/apiserver and k8s.io/apimachinery v0.36.3), ours agrees with it; the golden files
 //! under `tests/golden` hold what upstream says.
 
+#![warn(missing_docs)]
+
 mod delete_options;
 mod error;
 mod field_selector;

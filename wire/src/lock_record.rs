@@ -14,12 +14,12 @@ use crate::rename::media_type;
 /// Where ConfigMaps and Endpoints have the record (client-go `LeaderElectionRecordAnnotationKey`).
 pub const LOCK_ANNOTATION: &str = "control-plane.alpha.kubernetes.io/leader";
 
-/// What a lock says.
+/// The record of a leader-election lock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LockRecord {
     /// Name of its object.
     pub name: String,
-    /// Who holds it, as it calls itself; empty: nobody.
+    /// Identity of the holder; empty if there is none.
     pub holder: String,
     /// How long it is the holder's after each renewal; zero: it does not say.
     pub lease_duration: Duration,
@@ -30,7 +30,7 @@ pub struct LockRecord {
     pub transitions: Option<i64>,
 }
 
-/// What the object in a body says, if it is a lock: a Lease, or a ConfigMap or Endpoints with a record in its annotation.
+/// The record of the object in a body, if it is a lock: a Lease, or a ConfigMap or Endpoints with a record in its annotation.
 /// `None` for everything else, lists and Tables too, and for what can't be read.
 ///
 /// Reads JSON and protobuf, as API servers answer.
@@ -43,7 +43,7 @@ pub fn lock_record(content_type: &str, body: &[u8]) -> Option<LockRecord> {
     }
 }
 
-/// What the object of one watch event says, if it was added or has changed; the event comes without the length before it.
+/// The record of the object of one watch event, if it was added or modified. `event` has no length prefix.
 #[must_use]
 pub fn watched_lock_record(encoding: WatchEncoding, event: &[u8]) -> Option<LockRecord> {
     let is_there = |kind: &[u8]| matches!(kind, b"ADDED" | b"MODIFIED");

@@ -52,7 +52,7 @@ mod tests {
     use crate::protobuf::{Message, envelope};
 
     #[test]
-    fn the_name_is_found_in_both_encodings() {
+    fn name_is_found_in_both_encodings() {
         let json = br#"{"kind":"Pod","spec":{"name":"other"},"metadata":{"namespace":"a","name":"b"}}"#;
         assert_eq!(object_name("application/json", json).as_deref(), Some("b"));
         let metadata = Message::new().string(1, "b").string(3, "a");
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_name_it_is_called_by_what_its_name_is_made_of() {
+    fn generate_name_is_used_without_a_name() {
         for name in ["", r#","name":"""#] {
             let json = format!(r#"{{"metadata":{{"generateName":"b-"{name}}}}}"#);
             assert_eq!(object_name("application/json", json.as_bytes()).as_deref(), Some("b-"));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_none() {
+    fn missing_name_is_none() {
         assert_eq!(object_name("application/json", br#"{"metadata":{"name":""}}"#), None);
         assert_eq!(object_name("application/json", b"{"), None);
         assert_eq!(object_name("application/vnd.kubernetes.protobuf", b"k8s\0\x12"), None);

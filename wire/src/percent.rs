@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_escape_is_an_error() {
+    fn invalid_escape_is_an_error() {
         for text in ["%", "%4", "%zz", "%4g", "a%", "%%30"] {
             assert_eq!(decode_query(text), Err(BadEscape), "{text}");
         }

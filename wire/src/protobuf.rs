@@ -102,7 +102,7 @@ impl Field<'_> {
     }
 }
 
-/// Where a message breaks the wire format, in bytes from its start.
+/// An error in the wire format, with its position in bytes from the start of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WireError {
     /// What is wrong there.

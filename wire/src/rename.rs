@@ -17,7 +17,7 @@ pub use watch::{MAX_WATCH_EVENT_BYTES, WatchRenamer};
 
 use crate::{FieldOperator, FieldSelector, Query, QueryEditor, SelectorError};
 
-/// From one name to another.
+/// Renames from one name to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rename {
     /// The name that is there.
@@ -47,11 +47,11 @@ pub enum RenameError {
     /// The body breaks its own format.
     #[error("the body is no valid {format}: {problem} at byte {position}")]
     Malformed {
-        /// What the body should have been.
+        /// The expected format.
         format: &'static str,
-        /// What is wrong.
+        /// The parser's message.
         problem: &'static str,
-        /// Where, in bytes from the start of the body or of the watch event.
+        /// Position in bytes from the start of the body or of the watch event.
         position: usize,
     },
     /// The YAML is valid, but the name is written in a way that can't be replaced.

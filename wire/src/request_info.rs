@@ -13,7 +13,7 @@ use crate::{Query, QueryError};
 use path::PathParts;
 pub use unclean::UncleanPath;
 
-/// What a request does (apiserver `pkg/endpoints/request/requestinfo.go`).
+/// The verb of a request (apiserver `pkg/endpoints/request/requestinfo.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Read one object.
@@ -34,7 +34,7 @@ pub enum Verb {
     DeleteCollection,
     /// The deprecated `/proxy/` prefix.
     Proxy,
-    /// Not about a resource.
+    /// A request that names no resource.
     NonResource,
     /// About a resource, with a method that has no verb (`OPTIONS`, `TRACE`): the empty verb upstream.
     Unknown,
@@ -105,7 +105,7 @@ pub enum RequestInfoError {
 pub struct RequestInfo<'a> {
     /// Whether the request is about an API resource or subresource.
     pub is_resource_request: bool,
-    /// What the request does.
+    /// The verb.
     pub verb: Verb,
     /// The HTTP method as given.
     pub method: &'a str,

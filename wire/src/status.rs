@@ -14,11 +14,11 @@ pub struct Status {
     pub reason: String,
     /// What happened, for people.
     pub message: String,
-    /// What the error is about.
+    /// The object of the error.
     pub details: Option<StatusDetails>,
 }
 
-/// What a [`Status`] is about.
+/// The object of a [`Status`], and causes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct StatusDetails {
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_has_upstreams_fields() {
+    fn json_has_the_fields_of_upstream() {
         let mut status = Status::failure(429, "slow \"down\"");
         status.details = Some(StatusDetails {
             retry_after_seconds: 3,
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_read_back() {
+    fn json_round_trips() {
         let status = Status {
             code: 404,
             reason: "NotFound".into(),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_below_400_is_a_success() {
+    fn outcome_below_400_is_success() {
         let body = String::from_utf8(
             Status {
                 code: 200,
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_without_a_reason_have_none() {
+    fn unknown_codes_have_no_reason() {
         assert_eq!(default_reason(414), "");
         assert_eq!(default_reason(200), "");
         assert_eq!(default_reason(502), "InternalError");

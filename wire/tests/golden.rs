@@ -1,4 +1,4 @@
-//! What upstream says of each line in `tests/golden`, we say too. How the files are made: `tests/golden/README.md`.
+//! Compares with upstream's answers in `tests/golden`. `tests/golden/README.md` describes how the files are made.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a broken golden file fails the test")]
 
@@ -232,7 +232,7 @@ struct BodyLine {
 }
 
 #[test]
-fn renamed_bodies_are_what_upstream_writes_under_the_other_name() {
+fn renamed_bodies_agree_with_upstream() {
     check("bodies.jsonl", 50, |line: &BodyLine| {
         let there = Rename {
             from: line.from.clone(),
@@ -265,7 +265,7 @@ struct StatusLine {
 }
 
 #[test]
-fn a_status_is_written_as_upstream_writes_it() {
+fn status_agrees_with_upstream() {
     check("statuses.jsonl", 7, |line: &StatusLine| {
         let json = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap();
         let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();

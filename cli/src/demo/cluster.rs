@@ -1,5 +1,5 @@
-//! What the demo has in the place of a cluster: an API server in memory, full of widgets, that knows the manager's kinds; and a
-//! registry with the plugins of the person's own.
+//! The cluster of the demo: an in-memory API server full of widgets that knows the manager's kinds, and a registry with the user's
+//! own plugins.
 
 use std::path::PathBuf;
 
@@ -11,38 +11,36 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::ApiResource;
 use kube::{Client, Config};
 
-use super::plan::{Image, POD_NAMESPACE};
-use super::widget::{NAMESPACES, WidgetKey, kinds_to_label, namespace_object, resource, widget_object};
+use super::sharding_plan::{Image, POD_NAMESPACE};
+use super::widget::{NAMESPACES, WidgetKey, kinds_to_label, namespace_object, widget_object, widget_resource};
 use crate::error::Error;
 
-/// The manager's own namespace.
 pub(crate) const MANAGER_NAMESPACE: &str = "ctrlmesh";
 
-/// Changes that the API server remembers: more than the demo makes, so that no watch can fall behind.
+/// Changes that the API server keeps: more than the demo makes, so that no watch can fall behind.
 const EVENT_LOG: usize = 32_768;
 
-/// The only way into the API server. Sidecars and the manager know it, the controllers don't.
+/// Only sidecars and the manager have the token, the controllers do not.
 const TOKEN: &str = "demo-token";
 
-/// A running cluster.
 pub(crate) struct Cluster {
     pub(crate) server: ApiServer,
     pub(crate) registry: Registry,
-    /// A client past the sidecars.
+    /// A client that bypasses the sidecars.
     pub(crate) client: Client,
 }
 
 impl Cluster {
-    /// Starts both, with everything in it that is there before the manager.
+    /// Starts both, with all objects that exist before the manager starts.
     pub(crate) async fn start() -> Result<Self, Error> {
         let builder = ApiServer::builder()
             .namespace(MANAGER_NAMESPACE)
             .namespace(POD_NAMESPACE)
-            .resource(resource())
+            .resource(widget_resource())
             .token(TOKEN)
             .event_log(EVENT_LOG)
             .request_log(0);
-        let server = kinds()
+        let server = served_kinds()
             .into_iter()
             .fold(builder, |builder, kind| builder.resource(kind));
         let server = server.start().await?;
@@ -50,14 +48,14 @@ impl Cluster {
         for namespace in NAMESPACES {
             server.store().put(namespace_object(namespace))?;
         }
-        for key in WidgetKey::all() {
+        for key in WidgetKey::all_keys() {
             server.store().put(widget_object(&key))?;
         }
         let registry = Registry::start().await?;
         for image in Image::ALL {
             registry.put_component(image.repository, image.tag, image.wasm);
         }
-        let client = client(&server.kubeconfig()).await?;
+        let client = connect_client(&server.kubeconfig()).await?;
         Ok(Self {
             server,
             registry,
@@ -65,8 +63,7 @@ impl Cluster {
         })
     }
 
-    /// The document in the chain's ConfigMap.
-    pub(crate) fn chain(&self) -> Option<String> {
+    pub(crate) fn chain_document(&self) -> Option<String> {
         self.server.store().read(|state| {
             let map = state.get("configmaps", POD_NAMESPACE, CHAIN_CONFIG_MAP)?;
             let document = map.get("data")?.get(files::CHAIN)?;
@@ -75,8 +72,8 @@ impl Cluster {
     }
 }
 
-/// The manager's kinds, as their CustomResourceDefinitions have them, and those of webhooks, of which there are none.
-fn kinds() -> [Resource; 6] {
+/// The manager's kinds as in their CustomResourceDefinitions, and the webhook configuration kinds, of which no object exists.
+fn served_kinds() -> [Resource; 6] {
     let namespaced = |kind: ApiResource| Resource::namespaced(&kind.group, &kind.version, &kind.plural, &kind.kind);
     let state = ApiResource::erase::<ManagerState>(&());
     let webhooks = |plural, kind| Resource::cluster("admissionregistration.k8s.io", "v1", plural, kind);
@@ -90,7 +87,7 @@ fn kinds() -> [Resource; 6] {
     ]
 }
 
-async fn client(kubeconfig: &str) -> Result<Client, Error> {
+async fn connect_client(kubeconfig: &str) -> Result<Client, Error> {
     let problem = |source| Error::Kubeconfig {
         path: PathBuf::from("of the in-memory API server"),
         source: Box::new(source),

@@ -1,5 +1,5 @@
-//! The demo's controller, as anyone would write it with kube-rs: it watches all widgets, and says in the status of each that it
-//! handled it. It knows a kubeconfig and its own name, nothing of shards, sidecars or other replicas.
+//! The controller of the demo, as anyone would write it with kube-rs: it watches all widgets and records in the status of each that it
+//! handled it. It knows a kubeconfig and its own name, but no shards, sidecars or other replicas.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use kube::runtime::{Controller, watcher};
 use kube::{Api, Client, Config, ResourceExt as _};
 use serde_json::json;
 
-use super::report::{Report, now};
+use super::report::{Report, now_micros};
 use super::widget::{Widget, api_resource};
 use crate::args::ControllerArgs;
 use crate::error::Error;
 use crate::print;
 
-/// What it calls itself.
+/// User agent.
 pub(crate) const AGENT: &str = "widget-controller/1.0";
 
-/// Objects in work at a time.
+/// Objects handled at a time.
 const CONCURRENCY: u16 = 2;
 
-/// How long the work on one object takes: a call to some other system.
+/// How long handling one object takes, as if it called another system.
 const WORK: Duration = Duration::from_millis(4);
 
-/// Pause before an object whose status could not be written is tried again.
+/// Pause before an object is retried whose status could not be written.
 const RETRY: Duration = Duration::from_millis(500);
 
 struct Context {
@@ -37,9 +37,9 @@ struct Context {
     name: String,
 }
 
-/// Runs until standard input ends: whoever started the controller keeps it open.
+/// Runs until standard input ends: the parent process keeps it open.
 pub(crate) async fn run(args: ControllerArgs) -> Result<ExitCode, Error> {
-    let client = client(&args).await?;
+    let client = connect_client(&args).await?;
     let resource = api_resource();
     let widgets = Api::<Widget>::all_with(client.clone(), &resource);
     Controller::new_with(widgets, watcher::Config::default(), resource)
@@ -55,14 +55,14 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<ExitCode, Error> {
         )
         .for_each(async |outcome| {
             if let Err(error) = outcome {
-                tell_failure(&error);
+                report_failure(&error);
             }
         })
         .await;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn client(args: &ControllerArgs) -> Result<Client, Error> {
+async fn connect_client(args: &ControllerArgs) -> Result<Client, Error> {
     let problem = |source| Error::Kubeconfig {
         path: args.kubeconfig.clone(),
         source: Box::new(source),
@@ -78,12 +78,12 @@ async fn client(args: &ControllerArgs) -> Result<Client, Error> {
 
 async fn standard_input_ended() {
     let read_to_end = || std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
-    // An error is an end too.
+    // An error ends it as well.
     let _ = tokio::task::spawn_blocking(read_to_end).await;
 }
 
 async fn reconcile(widget: Arc<Widget>, context: Arc<Context>) -> Result<Action, kube::Error> {
-    let began = now();
+    let began = now_micros();
     let (namespace, name) = (widget.namespace().unwrap_or_default(), widget.name_any());
     let generation = widget.metadata.generation.unwrap_or_default();
     let is_done = widget
@@ -100,31 +100,31 @@ async fn reconcile(widget: Arc<Widget>, context: Arc<Context>) -> Result<Action,
         };
         widgets.patch_status(&name, &params, &Patch::Merge(&status)).await?;
     }
-    tell(&Report::Reconciled {
+    print_report(&Report::Reconciled {
         namespace,
         name,
         wrote: !is_done,
         began,
-        ended: now(),
+        ended: now_micros(),
     });
     Ok(Action::await_change())
 }
 
-fn tell_failure(error: &controller::Error<kube::Error, watcher::Error>) {
+fn report_failure(error: &controller::Error<kube::Error, watcher::Error>) {
     match error {
-        // It left the controller's view while it waited for its turn.
+        // The object left the controller's view while it was queued.
         controller::Error::ObjectNotFound(_) => {}
         controller::Error::QueueError(watcher::Error::WatchError(status)) if status.code == 410 => {
-            tell(&Report::WatchExpired);
+            print_report(&Report::WatchExpired);
         }
-        failure => tell(&Report::RequestFailed {
+        failure => print_report(&Report::RequestFailed {
             message: failure.to_string(),
         }),
     }
 }
 
-fn tell(report: &Report) {
-    // A report is made of texts and numbers: it can always be written as JSON.
+fn print_report(report: &Report) {
+    // A report consists of texts and numbers, so it can always be written as JSON.
     if let Ok(line) = serde_json::to_string(report) {
         print::line(&line);
     }

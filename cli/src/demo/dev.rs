@@ -1,4 +1,4 @@
-//! `ctrlmesh dev`: the demo's processes without its story, for people who change the code. When a source file changes, the programs are
+//! `ctrlmesh dev`: the demo's processes without its scenario, for people who change the code. When a source file changes, the programs are
 //! built; those that are new are restarted, and objects in the API server stay. Only a new `ctrlmesh`, which the API server is part of,
 //! begins from nothing. A build that fails changes nothing.
 
@@ -12,9 +12,9 @@ use std::process::ExitCode;
 
 use tokio_util::task::TaskTracker;
 
-use super::plan::Rules;
-use super::world::World;
-use super::{Binaries, MANAGER, PROXY, binary, interrupted};
+use super::environment::DemoEnv;
+use super::sharding_plan::ShardingPlan;
+use super::{Binaries, MANAGER, PROXY, find_binary, wait_for_interrupt};
 use crate::args::DevArgs;
 use crate::error::Error;
 use crate::print;
@@ -25,8 +25,8 @@ use sources::Sources;
 pub(crate) async fn run(args: DevArgs) -> Result<ExitCode, Error> {
     let program = std::env::current_exe().map_err(Error::file("find", Path::new("this executable")))?;
     let binaries = Binaries {
-        proxy: binary(PROXY, "--proxy", None)?,
-        manager: binary(MANAGER, "--manager", None)?,
+        proxy: find_binary(PROXY, "--proxy", None)?,
+        manager: find_binary(MANAGER, "--manager", None)?,
     };
     let directory = tempfile::Builder::new().prefix("ctrlmesh-dev-").tempdir();
     let directory = directory.map_err(Error::file("create", &std::env::temp_dir()))?;
@@ -34,7 +34,7 @@ pub(crate) async fn run(args: DevArgs) -> Result<ExitCode, Error> {
     let build = Build::new(&args, &program, &binaries);
     let ended = tokio::select! {
         ended = develop(&args, &binaries, directory.path(), &keepers, build) => ended,
-        interrupted = interrupted() => Err(interrupted),
+        interrupted = wait_for_interrupt() => Err(interrupted),
     };
     // Whatever happened: no process and no file is left behind.
     keepers.close();
@@ -66,19 +66,19 @@ async fn develop(
     mut build: Build<'_>,
 ) -> Result<(), Error> {
     let mut sources = Sources::of(&args.sources)?;
-    let mut world = World::new(directory).await?;
+    let mut env = DemoEnv::new(directory).await?;
     let _tails = tail::follow(directory);
-    world.start_manager(binaries.manager.clone(), keepers.clone()).await?;
-    world.start_sidecars(binaries.proxy.clone(), keepers.clone()).await?;
-    world.start_controllers(keepers)?;
-    for document in Rules::first().documents(&world.cluster.registry.tls_host()) {
-        world.kubectl.apply(&document).await?;
+    env.start_manager(binaries.manager.clone(), keepers.clone()).await?;
+    env.start_sidecars(binaries.proxy.clone(), keepers.clone()).await?;
+    env.start_controllers(keepers)?;
+    for document in ShardingPlan::initial().documents(&env.cluster.registry.tls_host()) {
+        env.kubectl.apply(&document).await?;
     }
-    print::line(&describe(&world, &args.sources));
+    print::line(&describe(&env, &args.sources));
     loop {
         let changed = tokio::select! {
             changed = sources.changed() => changed?,
-            error = world.casualty() => {
+            error = env.wait_for_exit() => {
                 print::line(&format!("dev: {error}; change a file to start it again"));
                 build.forget();
                 sources.changed().await?
@@ -91,20 +91,20 @@ async fn develop(
         if rebuilt.command {
             return Ok(());
         }
-        if let Err(error) = restart(&mut world, binaries, keepers, rebuilt).await {
+        if let Err(error) = restart(&mut env, binaries, keepers, rebuilt).await {
             print::line(&format!("dev: {error}; change a file to try again"));
             build.forget();
         }
     }
 }
 
-async fn restart(world: &mut World, binaries: &Binaries, keepers: &TaskTracker, rebuilt: Rebuilt) -> Result<(), Error> {
+async fn restart(env: &mut DemoEnv, binaries: &Binaries, keepers: &TaskTracker, rebuilt: Rebuilt) -> Result<(), Error> {
     if rebuilt.manager {
-        world.restart_manager(binaries.manager.clone(), keepers.clone()).await?;
+        env.restart_manager(binaries.manager.clone(), keepers.clone()).await?;
         print::line("dev: restarted ctrlmesh-manager");
     }
     if rebuilt.proxy {
-        world.restart_sidecars(binaries.proxy.clone(), keepers.clone()).await?;
+        env.restart_sidecars(binaries.proxy.clone(), keepers.clone()).await?;
         print::line("dev: restarted ctrlmesh-proxy");
     }
     if !rebuilt.manager && !rebuilt.proxy {
@@ -113,15 +113,15 @@ async fn restart(world: &mut World, binaries: &Binaries, keepers: &TaskTracker, 
     Ok(())
 }
 
-fn describe(world: &World, sources: &Path) -> String {
+fn describe(env: &DemoEnv, sources: &Path) -> String {
     let mut lines = vec![
         "dev: an API server in memory, a manager, two sidecars and a controller behind each run".to_owned(),
         format!(
             "  KUBECONFIG={} kubectl get shardingconfigs,widgets -A",
-            world.kubeconfig().display()
+            env.kubeconfig().display()
         ),
     ];
-    lines.extend(world.sidecars().map(|(replica, sidecar)| {
+    lines.extend(env.sidecars().map(|(replica, sidecar)| {
         format!(
             "  ctrlmesh status --address {}    # {}; its controller connects to http://{}",
             sidecar.admin.address(),

@@ -1,4 +1,4 @@
-//! What a person does with kubectl: applies objects, deletes them, and looks at what became of them.
+//! What a user does with kubectl: applies and deletes objects, and watches their status.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -13,20 +13,19 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::Value;
 
-use super::facts::Shared;
-use super::plan::POD_NAMESPACE;
+use super::facts::SharedFacts;
+use super::sharding_plan::POD_NAMESPACE;
 use crate::error::Error;
 
 /// Kind and name, as `kubectl get` takes them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Name {
+pub(crate) struct ObjectName {
     pub(crate) kind: String,
     pub(crate) name: String,
 }
 
-impl Name {
-    /// Of a document.
-    pub(crate) fn of(document: &Value) -> Self {
+impl ObjectName {
+    pub(crate) fn of_document(document: &Value) -> Self {
         let text = |pointer: &str| {
             document
                 .pointer(pointer)
@@ -41,37 +40,35 @@ impl Name {
     }
 }
 
-impl std::fmt::Display for Name {
+impl std::fmt::Display for ObjectName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.kind, self.name)
     }
 }
 
-/// An object that was applied, and the generation that this made.
+/// An applied object and the generation that this produced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Applied {
-    pub(crate) name: Name,
+    pub(crate) name: ObjectName,
     pub(crate) generation: i64,
 }
 
-/// The person.
+/// Applies and deletes objects for the user.
 #[derive(Clone)]
 pub(crate) struct Kubectl {
     client: Client,
 }
 
 impl Kubectl {
-    /// With this way to the API server.
     pub(crate) const fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// `kubectl apply --server-side`.
     pub(crate) async fn apply(&self, document: &Value) -> Result<Applied, Error> {
-        let name = Name::of(document);
+        let name = ObjectName::of_document(document);
         let params = PatchParams::apply("kubectl").force();
         let applied = self
-            .api(&name.kind)
+            .api_for(&name.kind)
             .patch(&name.name, &params, &Patch::Apply(document))
             .await;
         let applied = applied.map_err(Error::client(format!("apply {name}")))?;
@@ -79,14 +76,16 @@ impl Kubectl {
         Ok(Applied { name, generation })
     }
 
-    /// `kubectl delete`.
-    pub(crate) async fn delete(&self, name: &Name) -> Result<(), Error> {
-        let deleted = self.api(&name.kind).delete(&name.name, &DeleteParams::default()).await;
+    pub(crate) async fn delete(&self, name: &ObjectName) -> Result<(), Error> {
+        let deleted = self
+            .api_for(&name.kind)
+            .delete(&name.name, &DeleteParams::default())
+            .await;
         deleted.map(drop).map_err(Error::client(format!("delete {name}")))
     }
 
-    fn api(&self, kind: &str) -> Api<DynamicObject> {
-        let [shards, breakers, faults] = kinds();
+    fn api_for(&self, kind: &str) -> Api<DynamicObject> {
+        let [shards, breakers, faults] = applied_kinds();
         let resource = match kind {
             "ShardingConfig" => shards,
             "CircuitBreaker" => breakers,
@@ -96,7 +95,7 @@ impl Kubectl {
     }
 }
 
-fn kinds() -> [ApiResource; 3] {
+fn applied_kinds() -> [ApiResource; 3] {
     [
         ApiResource::erase::<ShardingConfig>(&()),
         ApiResource::erase::<CircuitBreaker>(&()),
@@ -104,74 +103,74 @@ fn kinds() -> [ApiResource; 3] {
     ]
 }
 
-/// `kubectl get --watch`: keeps the facts about all objects up to date until it is dropped.
-pub(crate) async fn follow(client: Client, facts: Shared) {
-    let watches = kinds().map(|kind| {
+/// `kubectl get --watch`: keeps the facts about all objects current until dropped.
+pub(crate) async fn watch_objects(client: Client, facts: SharedFacts) {
+    let watches = applied_kinds().map(|kind| {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), POD_NAMESPACE, &kind);
         watcher(api, watcher::Config::default()).default_backoff().boxed()
     });
     let mut events = pin!(stream::select_all(watches));
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Apply(object) | Event::InitApply(object)) => facts.with(|facts| facts.objects.seen(&object)),
-            Ok(Event::Delete(object)) => facts.with(|facts| facts.objects.gone(&object)),
-            // The watch goes on by itself.
+            Ok(Event::Apply(object) | Event::InitApply(object)) => {
+                facts.with_facts(|facts| facts.objects.record_object(&object))
+            }
+            Ok(Event::Delete(object)) => facts.with_facts(|facts| facts.objects.forget_object(&object)),
+            // The watcher reconnects by itself.
             Ok(Event::Init | Event::InitDone) | Err(_) => {}
         }
     }
 }
 
-/// What became of the objects, by what their status says.
+/// The status of all applied objects.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    known: BTreeMap<Name, Progress>,
-    /// Which generations of objects have waited until others had given up objects.
-    pub(crate) waited: BTreeSet<(Name, i64)>,
+    known: BTreeMap<ObjectName, ObjectProgress>,
+    /// Object generations that have waited until others had given up objects.
+    pub(crate) waited: BTreeSet<(ObjectName, i64)>,
 }
 
-/// What became of one object.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Progress {
+pub(crate) struct ObjectProgress {
     generation: i64,
     conditions: Vec<Condition>,
-    /// Breakers that are open, by the status of a CircuitBreaker.
+    /// Open breakers, from the status of a CircuitBreaker.
     pub(crate) opened: u64,
 }
 
 const HANDING_OVER: &str = "HandingOver";
 
 impl Objects {
-    /// The API server has this now.
-    pub(crate) fn seen(&mut self, object: &DynamicObject) {
+    pub(crate) fn record_object(&mut self, object: &DynamicObject) {
         let status = object.data.get("status");
         let field = |field: &str| status.and_then(|status| status.get(field)).cloned().unwrap_or_default();
-        let progress = Progress {
+        let progress = ObjectProgress {
             generation: object.metadata.generation.unwrap_or_default(),
             conditions: serde_json::from_value(field("conditions")).unwrap_or_default(),
             opened: field("opened").as_u64().unwrap_or_default(),
         };
-        let name = name_of(object);
+        let name = object_name(object);
         if progress.is_handing_over() {
             self.waited.insert((name.clone(), progress.generation));
         }
         self.known.insert(name, progress);
     }
 
-    fn gone(&mut self, object: &DynamicObject) {
-        self.known.remove(&name_of(object));
+    fn forget_object(&mut self, object: &DynamicObject) {
+        self.known.remove(&object_name(object));
     }
 
-    /// What became of an object; `None`: it is not there.
-    pub(crate) fn get(&self, kind: &str, name: &str) -> Option<&Progress> {
-        let name = Name {
+    /// The progress of an object; `None` if it does not exist.
+    pub(crate) fn get(&self, kind: &str, name: &str) -> Option<&ObjectProgress> {
+        let name = ObjectName {
             kind: kind.to_owned(),
             name: name.to_owned(),
         };
         self.known.get(&name)
     }
 
-    /// Whether all of these are in force, in the generation that was applied or a later one. If not, what is said instead.
-    pub(crate) fn enforced(&self, applied: &[Applied]) -> Result<(), String> {
+    /// Whether all of these are enforced in the applied generation or a later one. The error describes the first that is not.
+    pub(crate) fn check_enforced(&self, applied: &[Applied]) -> Result<(), String> {
         let late: Vec<_> = applied
             .iter()
             .filter(|applied| {
@@ -182,25 +181,25 @@ impl Objects {
                 let told = self
                     .known
                     .get(&applied.name)
-                    .map_or_else(|| "not seen".to_owned(), Progress::whole);
+                    .map_or_else(|| "not seen".to_owned(), ObjectProgress::full_text);
                 format!("{}: {told}", applied.name)
             })
             .collect();
         if late.is_empty() { Ok(()) } else { Err(late.join("; ")) }
     }
 
-    /// Why the manager refuses an object as it is now; `None`: it does not, or has not looked yet.
-    pub(crate) fn refusal(&self, applied: &Applied) -> Option<&str> {
+    /// The message with which the manager rejects the current generation; `None` if it does not, or has not looked yet.
+    pub(crate) fn refusal_message(&self, applied: &Applied) -> Option<&str> {
         let known = self.known.get(&applied.name)?;
-        let accepted = known.condition(condition::ACCEPTED)?;
+        let accepted = known.current_condition(condition::ACCEPTED)?;
         let is_refused = known.generation >= applied.generation && accepted.status == ConditionStatus::False;
         is_refused.then_some(&accepted.message)
     }
 }
 
-impl Progress {
-    /// A condition, if it speaks of the object as it is now.
-    fn condition(&self, kind: &str) -> Option<&Condition> {
+impl ObjectProgress {
+    /// A condition, if it is about the current generation.
+    fn current_condition(&self, kind: &str) -> Option<&Condition> {
         let is_current = |condition: &&Condition| condition.observed_generation == Some(self.generation);
         self.conditions
             .iter()
@@ -209,26 +208,26 @@ impl Progress {
     }
 
     fn is_enforced(&self) -> bool {
-        self.condition(condition::ENFORCED)
+        self.current_condition(condition::ENFORCED)
             .is_some_and(|enforced| enforced.status == ConditionStatus::True)
     }
 
     fn is_handing_over(&self) -> bool {
-        self.condition(condition::DISTRIBUTED)
+        self.current_condition(condition::DISTRIBUTED)
             .is_some_and(|distributed| distributed.reason == HANDING_OVER)
     }
 
     /// In two words: the first condition that is not true, or how many sidecars run it.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn short_text(&self) -> String {
         let kinds = [condition::PLUGINS_RESOLVED, condition::ACCEPTED, condition::DISTRIBUTED];
         let not_yet = kinds
             .into_iter()
-            .filter_map(|kind| self.condition(kind))
+            .filter_map(|kind| self.current_condition(kind))
             .find(|condition| condition.status == ConditionStatus::False);
-        match (not_yet, self.condition(condition::ENFORCED)) {
+        match (not_yet, self.current_condition(condition::ENFORCED)) {
             (Some(condition), _) => condition.reason.clone(),
             (None, Some(enforced)) => {
-                // The count comes first; why some lag, after it.
+                // The count comes first, the reason why some lag follows it.
                 let count = enforced.message.split(';').next().unwrap_or_default();
                 match enforced.reason.as_str() {
                     reason @ ("Enforced" | "Progressing") => format!("{reason} {count}"),
@@ -239,16 +238,16 @@ impl Progress {
         }
     }
 
-    /// Everything that is said, for a wait that was in vain.
-    fn whole(&self) -> String {
+    /// The whole status, for the error of a wait that timed out.
+    fn full_text(&self) -> String {
         let conditions = self.conditions.iter();
         let said = conditions.map(|one| format!("{}={:?} {} {}", one.kind, one.status, one.reason, one.message));
         said.collect::<Vec<_>>().join(", ")
     }
 }
 
-fn name_of(object: &DynamicObject) -> Name {
-    Name {
+fn object_name(object: &DynamicObject) -> ObjectName {
+    ObjectName {
         kind: object
             .types
             .as_ref()
@@ -264,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    fn object(generation: i64, conditions: &[(&str, &str, &str, &str, i64)]) -> DynamicObject {
+    fn object_with(generation: i64, conditions: &[(&str, &str, &str, &str, i64)]) -> DynamicObject {
         let conditions: Vec<_> = conditions
             .iter()
             .map(|(kind, status, reason, message, generation)| {
@@ -282,32 +281,35 @@ mod tests {
         .unwrap()
     }
 
-    fn applied(generation: i64) -> Applied {
-        let name = Name::of(&json!({ "kind": "ShardingConfig", "metadata": { "name": "widgets-0" } }));
+    fn applied_generation(generation: i64) -> Applied {
+        let name = ObjectName::of_document(&json!({ "kind": "ShardingConfig", "metadata": { "name": "widgets-0" } }));
         Applied { name, generation }
     }
 
     #[test]
-    fn an_object_is_enforced_when_that_is_said_of_the_generation_that_was_applied() {
+    fn object_is_enforced_when_condition_has_applied_generation() {
         let mut objects = Objects::default();
-        assert!(objects.enforced(&[applied(1)]).is_err());
-        objects.seen(&object(1, &[("Enforced", "True", "Enforced", "1/1", 1)]));
-        assert_eq!(objects.enforced(&[applied(1)]), Ok(()));
-        let late = objects.enforced(&[applied(2)]).unwrap_err();
+        assert!(objects.check_enforced(&[applied_generation(1)]).is_err());
+        objects.record_object(&object_with(1, &[("Enforced", "True", "Enforced", "1/1", 1)]));
+        assert_eq!(objects.check_enforced(&[applied_generation(1)]), Ok(()));
+        let late = objects.check_enforced(&[applied_generation(2)]).unwrap_err();
         assert!(late.contains("ShardingConfig/widgets-0: Enforced=True"), "{late}");
-        // The API server has it, the manager has not looked.
-        objects.seen(&object(2, &[("Enforced", "True", "Enforced", "1/1", 1)]));
-        assert!(objects.enforced(&[applied(2)]).is_err());
-        objects.gone(&object(2, &[]));
-        assert!(objects.enforced(&[applied(1)]).is_err());
+        // The API server has it, the manager has not looked yet.
+        objects.record_object(&object_with(2, &[("Enforced", "True", "Enforced", "1/1", 1)]));
+        assert!(objects.check_enforced(&[applied_generation(2)]).is_err());
+        objects.forget_object(&object_with(2, &[]));
+        assert!(objects.check_enforced(&[applied_generation(1)]).is_err());
     }
 
     #[test]
-    fn what_is_wrong_comes_before_how_many_run_it() {
+    fn short_text_puts_failed_condition_before_count() {
         let mut objects = Objects::default();
         let mut text = |conditions: &[(&str, &str, &str, &str, i64)]| {
-            objects.seen(&object(1, conditions));
-            objects.get("ShardingConfig", "widgets-0").map(Progress::text).unwrap()
+            objects.record_object(&object_with(1, conditions));
+            objects
+                .get("ShardingConfig", "widgets-0")
+                .map(ObjectProgress::short_text)
+                .unwrap()
         };
         assert_eq!(text(&[]), "applied");
         let enforced = ("Enforced", "True", "Enforced", "1/1", 1);
@@ -327,21 +329,21 @@ mod tests {
             text(&[("Accepted", "False", "Invalid", "limits[0]", 1), lags]),
             "Invalid"
         );
-        assert_eq!(objects.refusal(&applied(1)), Some("limits[0]"));
-        assert_eq!(objects.refusal(&applied(2)), None);
+        assert_eq!(objects.refusal_message(&applied_generation(1)), Some("limits[0]"));
+        assert_eq!(objects.refusal_message(&applied_generation(2)), None);
     }
 
     #[test]
-    fn each_hand_over_is_counted_once() {
+    fn hand_over_is_counted_once() {
         let mut objects = Objects::default();
-        let waits = object(1, &[("Distributed", "False", "HandingOver", "", 1)]);
-        objects.seen(&waits);
-        objects.seen(&waits);
-        // Another controller's word in between: here, where no schema says so, conditions are not merged.
-        objects.seen(&object(1, &[("Overlapping", "False", "Apart", "", 1)]));
-        objects.seen(&waits);
+        let waits = object_with(1, &[("Distributed", "False", "HandingOver", "", 1)]);
+        objects.record_object(&waits);
+        objects.record_object(&waits);
+        // Another controller writes in between: without a schema, conditions are not merged.
+        objects.record_object(&object_with(1, &[("Overlapping", "False", "Apart", "", 1)]));
+        objects.record_object(&waits);
         assert_eq!(objects.waited.len(), 1);
-        objects.seen(&object(2, &[("Distributed", "False", "HandingOver", "", 2)]));
+        objects.record_object(&object_with(2, &[("Distributed", "False", "HandingOver", "", 2)]));
         assert_eq!(objects.waited.len(), 2);
     }
 }

@@ -1,5 +1,4 @@
-//! A real `ctrlmesh-manager` process, and what the demo waits for before it goes on: that it has made the key for chains, and that
-//! it has labelled the widgets.
+//! A real `ctrlmesh-manager` process. Starting it includes waiting for the chain's key and for the labels of all widgets.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,54 +15,51 @@ use super::process::Process;
 use super::widget::qualified_name;
 use crate::error::Error;
 
-/// From start to everything that the demo waits for. Packing the plugins in a debug build is the slowest.
+/// From start until key and labels exist. Packing the plugins in a debug build takes longest.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The Secret with the key, and the part of it that sidecars get.
+/// The Secret with the signing key, and the key of its public part, which sidecars get.
 const KEY_SECRET: &str = "ctrlmesh-chain-key";
 const PUBLIC_KEY: &str = "public";
 
-/// A running manager.
 #[derive(Debug)]
 pub(crate) struct Manager {
     pub(crate) process: Process,
-    /// Whose chains sidecars take.
+    /// The public key that sidecars verify chains with.
     pub(crate) public_key: String,
 }
 
-/// What it is started with.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    /// The binary.
     pub(crate) program: PathBuf,
-    /// Where the demo keeps its files.
+    /// Working directory of the demo.
     pub(crate) directory: PathBuf,
-    /// Of the API server.
+    /// Kubeconfig of the API server.
     pub(crate) kubeconfig: PathBuf,
-    /// The CA of the registry.
+    /// CA of the registry.
     pub(crate) registry_ca: PathBuf,
-    /// Waits for the process' end.
+    /// Tracks the task that waits for the end of the process.
     pub(crate) keepers: TaskTracker,
 }
 
 impl Manager {
-    /// Starts it, and waits until it leads and every widget has its labels.
+    /// Returns once the manager leads and every widget has its labels.
     pub(crate) async fn start(setup: &Setup, cluster: &Cluster) -> Result<Self, Error> {
-        let command = command(setup);
+        let command = manager_command(setup);
         let (process, mut stdout) = Process::start("manager", command, &setup.directory, &setup.keepers)?;
-        // It prints nothing; the pipe is read to its end all the same.
+        // It prints nothing, but the pipe must be read to its end.
         setup
             .keepers
             .spawn(async move { drop(tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await) });
         let public_key = tokio::select! {
-            ready = ready(cluster) => ready?,
-            error = process.ended() => return Err(error),
+            ready = wait_until_ready(cluster) => ready?,
+            error = process.wait_for_exit() => return Err(error),
         };
         Ok(Self { process, public_key })
     }
 }
 
-fn command(setup: &Setup) -> Command {
+fn manager_command(setup: &Setup) -> Command {
     let mut command = Command::new(&setup.program);
     command
         .args(["--pod-name=manager-0", "--namespace", MANAGER_NAMESPACE])
@@ -72,21 +68,21 @@ fn command(setup: &Setup) -> Command {
             "--health-probe-bind-address=127.0.0.1:0",
         ])
         .args(["--webhook-bind-address=127.0.0.1", "--webhook-port=0"])
-        // A widget is in work for milliseconds: what a controller had begun has ended by then.
+        // A widget takes milliseconds, so what a controller had begun has ended by then.
         .args(["--settle-ms=300", "--poll-seconds=1"])
-        // 200 widgets get their labels while somebody waits.
+        // 200 widgets get their labels while a person waits.
         .args(["--rest-config-qps=1000", "--rest-config-burst=1000"])
         .arg("--registry-ca-file")
         .arg(&setup.registry_ca)
-        // Settings of the user's shell must not change what the demo shows.
+        // Settings of the user's shell must not change the demo.
         .env_clear()
         .env("TMPDIR", &setup.directory)
         .env("KUBECONFIG", &setup.kubeconfig);
     command
 }
 
-/// Waits for the key and the labels. Returns the public key.
-async fn ready(cluster: &Cluster) -> Result<String, Error> {
+/// Waits for key and labels. Returns the public key.
+async fn wait_until_ready(cluster: &Cluster) -> Result<String, Error> {
     let store = cluster.server.store();
     let has_label = |widget: &Value| {
         let labels = widget.pointer("/metadata/labels");
@@ -98,7 +94,7 @@ async fn ready(cluster: &Cluster) -> Result<String, Error> {
     });
     let labelled = || store.read(|state| state.list(&qualified_name()).filter(|widget| has_label(widget)).count());
     waited.await.map_err(|_| Error::Deadline {
-        what: "the manager makes a key for chains and labels all widgets".to_owned(),
+        what: "the manager creates the chain key and labels all widgets".to_owned(),
         after: START_DEADLINE,
         last: format!("{} widgets are labelled", labelled()),
     })?;

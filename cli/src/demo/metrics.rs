@@ -1,13 +1,12 @@
-//! Reads counters from the text of a sidecar's `/metrics` (OpenMetrics).
+//! Reads counters from a sidecar's `/metrics` (OpenMetrics).
 
 use std::collections::BTreeMap;
 
-/// What the plugins of a sidecar count themselves: the sum over the labels, by entry and name.
+/// Counters of a sidecar's plugins by entry and name, summed over the labels.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct OwnCounts(BTreeMap<(String, String), u64>);
 
 impl OwnCounts {
-    /// Reads them all.
     pub(crate) fn read(text: &str) -> Self {
         let mut counts = Self::default();
         for (entry, name, value) in text.lines().filter_map(own_count) {
@@ -16,14 +15,14 @@ impl OwnCounts {
         counts
     }
 
-    /// The count `name` of an entry; 0 if it has not counted that yet.
-    pub(crate) fn of(&self, entry: &str, name: &str) -> u64 {
+    /// 0 if the entry has not counted that yet.
+    pub(crate) fn count_of(&self, entry: &str, name: &str) -> u64 {
         let key = (entry.to_owned(), name.to_owned());
         self.0.get(&key).copied().unwrap_or_default()
     }
 }
 
-/// Entry, name and value of a line, if it is a plugin's own counter: those have just the labels `entry` and `label`.
+/// Entry, name and value of a plugin's own counter, which has exactly the labels `entry` and `label`; `None` for other lines.
 fn own_count(line: &str) -> Option<(&str, &str, u64)> {
     let (series, value) = line.rsplit_once(' ')?;
     let (metric, labels) = series.split_once('{')?;
@@ -33,8 +32,8 @@ fn own_count(line: &str) -> Option<(&str, &str, u64)> {
     Some((entry, name, value.parse().ok()?))
 }
 
-/// The sum of all series of counter `name` whose labels `wanted` accepts. `wanted` gets what stands between the braces.
-pub(crate) fn sum(text: &str, name: &str, wanted: impl Fn(&str) -> bool) -> u64 {
+/// The sum of all series of counter `name` whose labels (the text between the braces) `wanted` accepts.
+pub(crate) fn sum_counter(text: &str, name: &str, wanted: impl Fn(&str) -> bool) -> u64 {
     let values = text.lines().filter_map(|line| {
         let (series, value) = line.rsplit_once(' ')?;
         let (metric, labels) = series.split_once('{').unwrap_or((series, "}"));
@@ -44,19 +43,19 @@ pub(crate) fn sum(text: &str, name: &str, wanted: impl Fn(&str) -> bool) -> u64 
     values.sum()
 }
 
-/// Requests that a sidecar has answered.
-pub(crate) fn requests(text: &str) -> u64 {
-    sum(text, "ctrlmesh_requests_total", |_| true)
+pub(crate) fn request_count(text: &str) -> u64 {
+    sum_counter(text, "ctrlmesh_requests_total", |_| true)
 }
 
-/// Requests that failed: answered with an error, not at all, or broken off.
-pub(crate) fn failures(text: &str) -> u64 {
+/// Requests that were answered with an error, not answered, or broken off.
+pub(crate) fn failure_count(text: &str) -> u64 {
     let is_error = |labels: &str| {
         ["none", "4xx", "5xx"]
             .iter()
             .any(|code| labels.contains(&format!("code=\"{code}\"")))
     };
-    sum(text, "ctrlmesh_requests_total", is_error) + sum(text, "ctrlmesh_request_failures_total", |_| true)
+    sum_counter(text, "ctrlmesh_requests_total", is_error)
+        + sum_counter(text, "ctrlmesh_request_failures_total", |_| true)
 }
 
 #[cfg(test)]
@@ -80,16 +79,16 @@ ctrlmesh_plugin_faults_total{entry="rate-limit/a",kind="trap"} 3
     #[test]
     fn own_counts_are_summed_over_labels_by_entry() {
         let counts = OwnCounts::read(TEXT);
-        assert_eq!(counts.of("rate-limit/a", "queued"), 8);
-        assert_eq!(counts.of("rate-limit/b", "queued"), 9);
-        assert_eq!(counts.of("rate-limit/a", "faults"), 0);
+        assert_eq!(counts.count_of("rate-limit/a", "queued"), 8);
+        assert_eq!(counts.count_of("rate-limit/b", "queued"), 9);
+        assert_eq!(counts.count_of("rate-limit/a", "faults"), 0);
     }
 
     #[test]
     fn series_are_chosen_by_name_and_labels() {
-        assert_eq!(requests(TEXT), 10);
-        assert_eq!(failures(TEXT), 4);
-        assert_eq!(sum(TEXT, "ctrlmesh_rechecks_total", |_| true), 4);
-        assert_eq!(sum(TEXT, "ctrlmesh_requests", |_| true), 0);
+        assert_eq!(request_count(TEXT), 10);
+        assert_eq!(failure_count(TEXT), 4);
+        assert_eq!(sum_counter(TEXT, "ctrlmesh_rechecks_total", |_| true), 4);
+        assert_eq!(sum_counter(TEXT, "ctrlmesh_requests", |_| true), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The demo's own look at the API server, past all sidecars: every write of every widget, in the order of resource versions.
+//! Watches the API server directly, bypassing the sidecars: every write of every widget, in the order of resource versions.
 
 use std::pin::pin;
 
@@ -6,25 +6,27 @@ use futures_util::StreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 
-use super::facts::Shared;
+use super::facts::SharedFacts;
 use super::widget::{Widget, api_resource};
 
-/// Follows all widgets until it is dropped. A gap in what it sees would make every count worthless, so any error is final.
-pub(crate) async fn run(client: Client, facts: Shared) {
+/// Watches all widgets until dropped. A gap would make every count worthless, so any error is final.
+pub(crate) async fn run(client: Client, facts: SharedFacts) {
     let widgets = Api::<Widget>::all_with(client, &api_resource());
     let mut events = pin!(watcher(widgets, watcher::Config::default()));
     let mut is_listed = false;
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::InitDone) => is_listed = true,
-            // It would have to list again: writes in between are lost.
+            // It would have to list again, and writes in between would be lost.
             Ok(Event::Init) if is_listed => {
-                facts.with(|facts| facts.blind = Some("its watch had to start anew".to_owned()))
+                facts.with_facts(|facts| facts.blind = Some("its watch was interrupted".to_owned()))
             }
             Ok(Event::Init | Event::Delete(_)) => {}
-            Ok(Event::InitApply(widget) | Event::Apply(widget)) => facts.with(|facts| facts.ledger.stored(&widget)),
+            Ok(Event::InitApply(widget) | Event::Apply(widget)) => {
+                facts.with_facts(|facts| facts.audit.record_write(&widget))
+            }
             Err(error) => {
-                facts.with(|facts| facts.blind = Some(error.to_string()));
+                facts.with_facts(|facts| facts.blind = Some(error.to_string()));
                 return;
             }
         }

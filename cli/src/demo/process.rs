@@ -1,5 +1,5 @@
-//! A child process that belongs to the demo: started, watched, ended with it. What it writes to standard error goes to a file, whose
-//! end is told when the process ends too early.
+//! A child process of the demo: started, watched, and ended with it. Its standard error goes to a file, whose end is shown when the
+//! process ends too early.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -12,13 +12,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::error::Error;
 
-/// A process that was asked to end by closing its standard input has so long. Then it is killed.
+/// Time between closing standard input and killing the process.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What is told of a log.
-const LAST_WORDS: usize = 2_000;
+/// Bytes of the log that are shown.
+const LOG_TAIL: usize = 2_000;
 
-/// A running child process. Dropping it ends the process; its keeper, a task of the tracker that it was started with, waits for that.
+/// A running child process. Dropping this ends the process; a task of the tracker waits for its end.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -28,8 +28,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command` with a piped standard input, which ends when the process is to end, and a piped standard output, which the
-    /// caller must read.
+    /// Starts `command` with piped standard input, which is closed to end the process, and piped standard output, which the caller
+    /// must read.
     pub(crate) fn start(
         name: &str,
         mut command: Command,
@@ -55,7 +55,7 @@ impl Process {
         let stdin = child.stdin.take();
         let stop = CancellationToken::new();
         let (sender, ended) = watch::channel(None);
-        keepers.spawn(keep(child, stdin, stop.clone(), sender));
+        keepers.spawn(supervise(child, stdin, stop.clone(), sender));
         Ok((
             Self {
                 name: name.to_owned(),
@@ -69,42 +69,41 @@ impl Process {
 
     /// Ends the process and waits until it is gone.
     pub(crate) async fn end(self) {
-        let ended = self.ended();
+        let ended = self.wait_for_exit();
         drop(self);
         ended.await;
     }
 
-    /// Ends when the process has ended by itself, and says why and with which last words.
-    pub(crate) fn ended(&self) -> impl Future<Output = Error> + use<> {
+    /// Returns when the process has ended by itself, with exit status and end of the log.
+    pub(crate) fn wait_for_exit(&self) -> impl Future<Output = Error> + use<> {
         let (name, log, mut ended) = (self.name.clone(), self.log.clone(), self.ended.clone());
         async move {
             let status = match ended.wait_for(Option::is_some).await {
                 Ok(status) => status.clone().unwrap_or_default(),
-                Err(_) => "its keeper is gone".to_owned(),
+                Err(_) => "the task that watches it is gone".to_owned(),
             };
             Error::Ended {
                 name,
                 status,
-                last_words: last_words(&log),
+                last_words: log_tail(&log),
             }
         }
     }
 
-    /// Whether the process runs.
     pub(crate) fn is_running(&self) -> bool {
         self.ended.borrow().is_none()
     }
 }
 
-fn last_words(log: &Path) -> String {
+fn log_tail(log: &Path) -> String {
     let log = std::fs::read(log).unwrap_or_default();
-    let from = log.len().saturating_sub(LAST_WORDS);
+    let from = log.len().saturating_sub(LOG_TAIL);
     String::from_utf8_lossy(log.get(from..).unwrap_or_default())
         .trim()
         .to_owned()
 }
 
-async fn keep(
+async fn supervise(
     mut child: Child,
     stdin: Option<ChildStdin>,
     stop: CancellationToken,
@@ -115,16 +114,16 @@ async fn keep(
         () = stop.cancelled() => None,
     };
     if let Some(exited) = exited {
-        ended.send_replace(Some(describe(exited)));
+        ended.send_replace(Some(exit_text(exited)));
         return;
     }
     drop(stdin);
     if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
-        // It can only fail if the process is gone already.
+        // Fails only if the process is already gone.
         let _ = child.kill().await;
     }
 }
 
-fn describe(exited: std::io::Result<ExitStatus>) -> String {
+fn exit_text(exited: std::io::Result<ExitStatus>) -> String {
     exited.map_or_else(|error| error.to_string(), |status| status.to_string())
 }

@@ -1,45 +1,41 @@
-//! Where the story is shown: a picture that is redrawn on a terminal, lines elsewhere, nothing for JSON.
+//! Output of the demo: a picture that is redrawn on a terminal, lines elsewhere, nothing for JSON.
 
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::facts::Shared;
-use super::stage::Stage;
-use super::view::{self, Room};
+use super::facts::SharedFacts;
+use super::progress::Progress;
+use super::view::{self, TerminalSize};
 use crate::args::Output;
 use crate::paint::Paint;
 use crate::print;
 
-/// How often the picture is redrawn.
 const REDRAW_EVERY: Duration = Duration::from_millis(120);
 
-/// Commands begin below what is said, which comes after the time.
+/// Indent of commands, below the text that follows the time.
 const INDENT: usize = 12;
 
-/// Size of a terminal that does not tell.
+/// Size of a terminal that does not report it.
 const WIDTH: u16 = 80;
 const HEIGHT: u16 = 24;
 
-/// Where the story is shown.
 #[derive(Debug)]
 pub(crate) enum Screen {
-    /// A terminal.
     Live {
-        /// Its message is the picture.
+        /// The message of this progress bar is the picture.
         picture: ProgressBar,
         /// With or without colours.
         paint: Paint,
     },
-    /// A pipe or a file: a line for each thing that happens.
+    /// A pipe or a file: one line per event.
     Lines,
-    /// Only the result counts.
+    /// JSON: only the result is printed.
     Silent,
 }
 
 impl Screen {
-    /// The screen for this kind of output.
     pub(crate) fn new(output: Output) -> Self {
         match output {
             Output::Json => Self::Silent,
@@ -53,30 +49,30 @@ impl Screen {
                 );
                 Self::Live {
                     picture,
-                    paint: paint(),
+                    paint: detect_paint(),
                 }
             }
         }
     }
 
-    /// Tells what there will be. On a terminal the picture shows it.
-    pub(crate) fn list(&self, stage: &Stage) {
+    /// Prints the titles of the steps. On a terminal, the picture shows them.
+    pub(crate) fn print_steps(&self, progress: &Progress) {
         if let Self::Lines = self {
-            for (at, step) in stage.steps().iter().enumerate() {
+            for (at, step) in progress.steps().iter().enumerate() {
                 print::line(&format!("{:INDENT$}{:>2}  {}", "", at + 1, step.title));
             }
         }
     }
 
-    /// Tells that something happened. On a terminal the picture shows it.
-    pub(crate) fn say(&self, stage: &Stage, text: &str) {
+    /// Prints an event. On a terminal, the picture shows it.
+    pub(crate) fn print_event(&self, progress: &Progress, text: &str) {
         if let Self::Lines = self {
-            print::line(&format!("{:5.1} s  {text}", stage.seconds()));
+            print::line(&format!("{:5.1} s  {text}", progress.elapsed_seconds()));
         }
     }
 
-    /// Shows a command as a person would type it, and what it reads. On a terminal the picture shows the command.
-    pub(crate) fn show(&self, command: &str, input: &[&str]) {
+    /// Prints a command as a user would type it, with its input. On a terminal, the picture shows the command.
+    pub(crate) fn print_command(&self, command: &str, input: &[&str]) {
         if let Self::Lines = self {
             print::line(&format!("{:INDENT$}$ {command}", ""));
             for line in input {
@@ -85,33 +81,33 @@ impl Screen {
         }
     }
 
-    /// Redraws the picture until dropped.
-    pub(crate) async fn follow(&self, facts: &Shared, stage: &Stage) {
+    pub(crate) async fn redraw_until_dropped(&self, facts: &SharedFacts, progress: &Progress) {
         let mut tick = tokio::time::interval(REDRAW_EVERY);
         loop {
             tick.tick().await;
-            self.draw(facts, stage);
+            self.draw_picture(facts, progress);
         }
     }
 
-    /// Draws the picture once.
-    pub(crate) fn draw(&self, facts: &Shared, stage: &Stage) {
+    pub(crate) fn draw_picture(&self, facts: &SharedFacts, progress: &Progress) {
         if let Self::Live { picture, paint } = self {
-            let (steps, seconds) = (stage.steps(), stage.seconds());
-            picture.set_message(facts.with(|facts| view::picture(facts, &steps, seconds, *paint, room())));
+            let (steps, seconds) = (progress.steps(), progress.elapsed_seconds());
+            picture.set_message(
+                facts.with_facts(|facts| view::render_picture(facts, &steps, seconds, *paint, detect_size())),
+            );
             picture.tick();
         }
     }
 
-    /// Leaves the last picture where it is; what comes next is written below.
-    pub(crate) fn leave(&self) {
+    /// Keeps the last picture on the screen; later output goes below it.
+    pub(crate) fn leave_picture(&self) {
         if let Self::Live { picture, .. } = self {
             picture.abandon();
             print::line("");
         }
     }
 
-    /// How to paint what is written below the picture.
+    /// Colours for output below the picture.
     pub(crate) fn paint(&self) -> Paint {
         match self {
             Self::Live { paint, .. } => *paint,
@@ -120,15 +116,15 @@ impl Screen {
     }
 }
 
-fn paint() -> Paint {
+fn detect_paint() -> Paint {
     // <https://no-color.org>
     let is_unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     if is_unwanted { Paint::Plain } else { Paint::Coloured }
 }
 
-fn room() -> Room {
+fn detect_size() -> TerminalSize {
     let (width, height) = terminal_size::terminal_size().map_or((WIDTH, HEIGHT), |(width, height)| (width.0, height.0));
-    Room {
+    TerminalSize {
         width: usize::from(width),
         height: usize::from(height),
     }

@@ -1,4 +1,4 @@
-//! A real `ctrlmesh-proxy` process for one replica, and what its admin port tells.
+//! A real `ctrlmesh-proxy` process for one replica, and the facts from its admin port.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,44 +15,39 @@ use tokio_util::task::TaskTracker;
 use super::facts::SidecarFacts;
 use super::kubelet::Pod;
 use super::metrics::{self, OwnCounts};
-use super::plan::POD_NAMESPACE;
 use super::process::Process;
+use super::sharding_plan::POD_NAMESPACE;
 use super::widget::api_resource;
 use crate::admin::{self, Admin};
 use crate::error::Error;
 
-/// From start to the line that tells the addresses.
+/// From start to the line with the addresses.
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Header in which the next version of the plugin names the shard (`plugins/shard-selector/examples`).
+/// Header in which the next version of shard-selector names the shard (`plugins/shard-selector/examples`).
 const SHARD_HEADER: &str = "x-ctrlmesh-shard";
 
-/// What all sidecars are started with.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    /// The binary.
     pub(crate) proxy: PathBuf,
-    /// Where the demo keeps its files.
+    /// Working directory of the demo.
     pub(crate) directory: PathBuf,
-    /// Of the API server.
+    /// Kubeconfig of the API server.
     pub(crate) kubeconfig: PathBuf,
-    /// Whose chains are taken.
+    /// Public key of the manager.
     pub(crate) public_key: String,
-    /// Wait for the processes' end.
+    /// Tracks the tasks that wait for the end of the processes.
     pub(crate) keepers: TaskTracker,
 }
 
-/// A running sidecar.
 pub(crate) struct Sidecar {
-    /// The process.
     pub(crate) process: Process,
-    /// Where the controller finds it.
+    /// Where the controller connects.
     pub(crate) api: SocketAddr,
-    /// The admin port.
     pub(crate) admin: Admin,
 }
 
-/// What the process prints when it listens.
+/// The line that the process prints when it listens.
 #[derive(Deserialize)]
 struct Announcement {
     listening: Addresses,
@@ -65,17 +60,17 @@ struct Addresses {
 }
 
 impl Sidecar {
-    /// Starts the sidecar of a pod and waits until it listens.
+    /// Returns once the sidecar of the pod listens.
     pub(crate) async fn start(pod: &Pod, setup: &Setup) -> Result<Self, Error> {
         let name = format!("sidecar-{}", pod.replica.number());
-        let command = command(pod, setup);
+        let command = sidecar_command(pod, setup);
         let (process, stdout) = Process::start(&name, command, &setup.directory, &setup.keepers)?;
         let mut lines = BufReader::new(stdout).lines();
         let addresses = tokio::select! {
-            addresses = announcement(&name, &mut lines) => addresses?,
-            error = process.ended() => return Err(error),
+            addresses = read_announcement(&name, &mut lines) => addresses?,
+            error = process.wait_for_exit() => return Err(error),
         };
-        // The pipe is read to its end, or a sidecar that printed more would block.
+        // The pipe must be read to its end, or a sidecar that prints more would block.
         setup
             .keepers
             .spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
@@ -88,16 +83,16 @@ impl Sidecar {
 }
 
 impl Sidecar {
-    /// Lists widgets through the sidecar, as a controller does, and returns which shard the answer names. Only the next version of
-    /// the plugin names one.
+    /// Lists widgets through the sidecar, as a controller does, and returns the shard that the answer names. Only the next version of
+    /// shard-selector names one.
     pub(crate) async fn shard_in_answer(&self) -> Result<Option<String>, Error> {
         let doing = || "a list through a sidecar".to_owned();
         let resource = api_resource();
         let target = format!("/apis/{}/{}?limit=1", resource.api_version, resource.plural);
         let request = Request::get(target).body(Body::empty());
         let request = request.map_err(|error| Error::client(doing())(kube::Error::HttpError(error)))?;
-        let client = admin::client(self.api)?;
-        let answer = admin::within(doing(), client.send(request))
+        let client = admin::sidecar_client(self.api)?;
+        let answer = admin::with_deadline(doing(), client.send(request))
             .await?
             .map_err(Error::client(doing()))?;
         Ok(answer
@@ -108,7 +103,7 @@ impl Sidecar {
     }
 }
 
-fn command(pod: &Pod, setup: &Setup) -> Command {
+fn sidecar_command(pod: &Pod, setup: &Setup) -> Command {
     let mut command = Command::new(&setup.proxy);
     command
         .arg(format!("--api-address={}:{}", pod.ip, ports::API))
@@ -117,14 +112,14 @@ fn command(pod: &Pod, setup: &Setup) -> Command {
         .arg("--kubeconfig")
         .arg(&setup.kubeconfig)
         .arg("--chain-dir")
-        .arg(pod.chain())
+        .arg(pod.chain_directory())
         .arg("--labels-file")
-        .arg(pod.podinfo().join(files::LABELS))
+        .arg(pod.podinfo_directory().join(files::LABELS))
         .arg("--public-key")
         .arg(&setup.public_key)
         .arg("--cache-dir")
         .arg(setup.directory.join("compiled"))
-        // Settings of the user's shell must not change what the demo shows.
+        // Settings of the user's shell must not change the demo.
         .env_clear()
         .env("TMPDIR", &setup.directory)
         .env("POD_NAME", pod.replica.name())
@@ -132,14 +127,14 @@ fn command(pod: &Pod, setup: &Setup) -> Command {
     command
 }
 
-async fn announcement(name: &str, lines: &mut Lines<BufReader<ChildStdout>>) -> Result<Addresses, Error> {
+async fn read_announcement(name: &str, lines: &mut Lines<BufReader<ChildStdout>>) -> Result<Addresses, Error> {
     let read = async {
         while let Ok(Some(line)) = lines.next_line().await {
             if let Ok(Announcement { listening }) = serde_json::from_str(&line) {
                 return listening;
             }
         }
-        // Standard output has ended, so the process is about to: whoever called finds out.
+        // Standard output has ended, so the process is about to: the caller reports that.
         std::future::pending().await
     };
     tokio::time::timeout(START_DEADLINE, read)
@@ -151,14 +146,13 @@ async fn announcement(name: &str, lines: &mut Lines<BufReader<ChildStdout>>) -> 
         })
 }
 
-/// Asks for everything that the demo looks at.
-pub(crate) async fn ask(admin: &Admin) -> Result<SidecarFacts, Error> {
+pub(crate) async fn read_facts(admin: &Admin) -> Result<SidecarFacts, Error> {
     let metrics = admin.get("/metrics").await?;
     let status = serde_json::from_str(&admin.get("/status").await?)?;
     Ok(SidecarFacts {
         status,
-        requests: metrics::requests(&metrics),
-        failures: metrics::failures(&metrics),
+        requests: metrics::request_count(&metrics),
+        failures: metrics::failure_count(&metrics),
         own: OwnCounts::read(&metrics),
     })
 }

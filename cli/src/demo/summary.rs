@@ -1,49 +1,44 @@
-//! The end of the demo: what was claimed and what was counted, as a table or as JSON.
+//! The result of the demo: claims and counts as a table or as JSON.
 
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{Cell, CellAlignment, Color, Table};
 use serde::Serialize;
 
-use super::acts::Fired;
 use super::claims::{Claim, Claims};
+use super::plugin_steps::FiredRule;
+use super::progress::Step;
 use super::replica::PerReplica;
-use super::stage::Step;
 use crate::error::Error;
 use crate::paint::Paint;
 use crate::print;
 
-/// The result of a run.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Summary {
     /// Whether every claim holds.
     pub(crate) holds: bool,
-    /// None fails, but some say nothing, for the machine was too slow.
+    /// No claim fails, but some are inconclusive because the machine was too slow.
     pub(crate) is_inconclusive: bool,
-    /// How long it took.
     pub(crate) seconds: f64,
-    /// What was claimed and counted.
     pub(crate) claims: Vec<Claim>,
-    /// What happened.
     pub(crate) steps: Vec<Step>,
     /// Reconciles of each replica.
     pub(crate) reconciles: PerReplica<u64>,
-    /// Requests that each sidecar carried.
+    /// Requests through each sidecar.
     pub(crate) requests: PerReplica<u64>,
-    /// Changes that the user made.
+    /// Changes by the user.
     pub(crate) updates: u64,
-    /// The rules for faults, and what came of them.
-    pub(crate) faults: Vec<Fired>,
+    /// The fault rules and their results.
+    pub(crate) faults: Vec<FiredRule>,
 }
 
 impl Summary {
-    /// As one JSON document.
-    pub(crate) fn json(&self) -> Result<String, Error> {
+    pub(crate) fn to_json(&self) -> Result<String, Error> {
         Ok(serde_json::to_string_pretty(self)?)
     }
 
-    /// The rules for faults as a table of at most so many columns.
-    pub(crate) fn faults(&self, width: Option<u16>) -> String {
+    /// The fault rules as a table of at most `width` columns.
+    pub(crate) fn fault_table(&self, width: Option<u16>) -> String {
         let mut table = Table::new();
         table
             .load_style(UTF8_BORDERS_ONLY)
@@ -51,16 +46,15 @@ impl Summary {
         for rule in &self.faults {
             table.add_row([
                 Cell::new(rule.rule),
-                number(rule.matched.to_string()),
-                number(rule.fired.to_string()),
+                number_cell(rule.matched.to_string()),
+                number_cell(rule.fired.to_string()),
                 Cell::new(&rule.effect),
             ]);
         }
-        print::table(table, width)
+        print::render_table(table, width)
     }
 
-    /// As one sentence.
-    pub(crate) fn verdict(&self, paint: Paint) -> String {
+    pub(crate) fn verdict_line(&self, paint: Paint) -> String {
         let (all, seconds) = (self.claims.len(), self.seconds);
         let count = |is_it: fn(&Claim) -> bool| self.claims.iter().filter(|claim| is_it(claim)).count();
         let failed = count(|claim| !claim.holds && !claim.is_inconclusive);
@@ -73,17 +67,17 @@ impl Summary {
     }
 }
 
-fn number(text: String) -> Cell {
+fn number_cell(text: String) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
-/// The claims as a table of at most so many columns.
-pub(crate) fn text(claims: &Claims, paint: Paint, width: Option<u16>) -> String {
+/// The claims as a table of at most `width` columns.
+pub(crate) fn claim_table(claims: &Claims, paint: Paint, width: Option<u16>) -> String {
     let mut table = Table::new();
     table
         .load_style(UTF8_BORDERS_ONLY)
         .set_header(["#", "counted", "must be", "is", ""]);
-    for claim in claims.all() {
+    for claim in claims.as_slice() {
         let (sign, colour) = match (claim.holds, claim.is_inconclusive) {
             (true, _) => ("✔", Color::Green),
             (false, true) => ("?", Color::Yellow),
@@ -97,12 +91,12 @@ pub(crate) fn text(claims: &Claims, paint: Paint, width: Option<u16>) -> String 
         table.add_row([
             Cell::new(claim.step),
             Cell::new(claim.claim),
-            number(claim.expected.to_string()),
-            number(claim.counted.to_string()),
+            number_cell(claim.expected.to_string()),
+            number_cell(claim.counted.to_string()),
             sign,
         ]);
     }
-    print::table(table, width)
+    print::render_table(table, width)
 }
 
 #[cfg(test)]
@@ -111,11 +105,11 @@ mod tests {
     use crate::demo::claims::Expected;
 
     #[test]
-    fn a_failed_claim_is_marked_and_counted() {
+    fn failed_claim_is_marked_and_counted() {
         let mut claims = Claims::default();
-        claims.count(2, "widgets handled by both replicas", Expected::Exactly(0), 3);
-        claims.count(4, "reconciles meanwhile", Expected::AtLeast(100), 120);
-        let text = text(&claims, Paint::Plain, None);
+        claims.record_count(2, "widgets handled by both replicas", Expected::Exactly(0), 3);
+        claims.record_count(4, "reconciles meanwhile", Expected::AtLeast(100), 120);
+        let text = claim_table(&claims, Paint::Plain, None);
         assert!(
             text.contains("✘") && text.contains("✔") && !text.contains('\x1b'),
             "{text}"
@@ -124,35 +118,35 @@ mod tests {
             holds: false,
             is_inconclusive: false,
             seconds: 12.34,
-            claims: claims.all().to_vec(),
+            claims: claims.as_slice().to_vec(),
             steps: Vec::new(),
             reconciles: PerReplica::default(),
             requests: PerReplica::default(),
             updates: 0,
             faults: Vec::new(),
         };
-        assert_eq!(summary.verdict(Paint::Plain), "1 of 2 claims FAIL (12.3 s).");
-        claims.count_at_speed(7, "waited", Expected::AtLeast(40), 3, true);
-        summary.claims = claims.all()[1..].to_vec();
+        assert_eq!(summary.verdict_line(Paint::Plain), "1 of 2 claims FAIL (12.3 s).");
+        claims.record_count_at_speed(7, "waited", Expected::AtLeast(40), 3, true);
+        summary.claims = claims.as_slice()[1..].to_vec();
         let expected = "Inconclusive: machine too slow for 1 of 2 claims, the others hold (12.3 s).";
-        assert_eq!(summary.verdict(Paint::Plain), expected);
-        assert!(super::text(&claims, Paint::Plain, None).contains('?'));
-        summary.claims = claims.all().to_vec();
-        assert_eq!(summary.verdict(Paint::Plain), "1 of 3 claims FAIL (12.3 s).");
+        assert_eq!(summary.verdict_line(Paint::Plain), expected);
+        assert!(super::claim_table(&claims, Paint::Plain, None).contains('?'));
+        summary.claims = claims.as_slice().to_vec();
+        assert_eq!(summary.verdict_line(Paint::Plain), "1 of 3 claims FAIL (12.3 s).");
     }
 
     #[test]
-    fn tables_are_not_wider_than_the_terminal_and_lose_no_word() {
+    fn tables_fit_terminal_and_lose_no_word() {
         let mut claims = Claims::default();
         let longest = "answers lost without a hint: writes that were done again";
-        claims.count(2, longest, Expected::AtLeast(100_000), 123_456);
-        claims.count(
+        claims.record_count(2, longest, Expected::AtLeast(100_000), 123_456);
+        claims.record_count(
             10,
             "failures that controllers met, all from the file",
             Expected::Exactly(0),
             3,
         );
-        let fired = Fired {
+        let fired = FiredRule {
             rule: "lose-answers-without-a-hint",
             matched: 1234,
             fired: 567,
@@ -165,19 +159,22 @@ mod tests {
         for paint in [Paint::Plain, Paint::Coloured] {
             for width in [40, 60, 80, 100] {
                 for (told, whole) in [
-                    (text(&claims, paint, Some(width)), text(&claims, paint, None)),
-                    (summary.faults(Some(width)), summary.faults(None)),
+                    (
+                        claim_table(&claims, paint, Some(width)),
+                        claim_table(&claims, paint, None),
+                    ),
+                    (summary.fault_table(Some(width)), summary.fault_table(None)),
                 ] {
-                    let widest = told.lines().map(seen).max();
+                    let widest = told.lines().map(visible_width).max();
                     assert!(widest <= Some(usize::from(width)), "{width}:\n{told}");
-                    assert_eq!(letters(&told), letters(&whole), "{width}:\n{told}");
+                    assert_eq!(sorted_letters(&told), sorted_letters(&whole), "{width}:\n{told}");
                 }
             }
         }
     }
 
     /// Columns of a line on a terminal.
-    fn seen(line: &str) -> usize {
+    fn visible_width(line: &str) -> usize {
         let parts = line.split('\x1b').enumerate();
         let parts = parts.map(|(at, part)| match at {
             0 => part,
@@ -186,8 +183,7 @@ mod tests {
         parts.map(|part| part.chars().count()).sum()
     }
 
-    /// Every letter and digit, in order of the alphabet.
-    fn letters(text: &str) -> Vec<char> {
+    fn sorted_letters(text: &str) -> Vec<char> {
         let mut letters: Vec<char> = text.chars().filter(|letter| letter.is_alphanumeric()).collect();
         letters.sort_unstable();
         letters

@@ -1,48 +1,46 @@
-//! Draws the picture: the steps, every widget under the replica that handled it last, and what the controllers and sidecars say of
-//! themselves. Pure: facts in, text out.
+//! Draws the picture: the steps, every widget under the replica that handled it last, and what controllers and sidecars report.
+//! Pure: facts in, text out.
 
-mod added;
+mod plugin_text;
 
 use ctrlmesh_contract::status::{EntryState, EntryStatus};
 use ctrlmesh_manager::shard_hash;
 
-use super::added::FAULT_INJECT_ENTRY;
 use super::facts::Facts;
-use super::kubectl::Progress;
-use super::plan::{marker_entry, shard_entry, shard_name};
+use super::kubectl::ObjectProgress;
+use super::plugin_documents::FAULT_INJECT_ENTRY;
+use super::progress::{Step, StepState};
 use super::replica::Replica;
-use super::stage::{Step, StepState};
+use super::sharding_plan::{marker_entry, shard_entry, shard_name};
 use super::widget::NAMESPACES;
 use crate::paint::{Colour, Paint};
 
-/// Width of the names at the left.
+/// Width of the names on the left.
 const NAME: usize = 14;
-/// Width of a replica's column: this fits twice into a terminal of 80 …
+/// Width of a replica's column: two fit into a terminal of 80 …
 const COLUMN: usize = 32;
-/// … and is more than a wide one needs.
+/// … and this is more than a wide one needs.
 const WIDE_COLUMN: usize = 44;
-/// Width of a step's title.
 const TITLE: usize = 25;
-/// Columns of steps where there is no room for a line each.
+/// Columns of steps when there is no room for a line each.
 const STEP_COLUMNS: usize = 2;
-/// Digits of a digest that are shown.
+/// Digits shown of a digest.
 const DIGITS: usize = 8;
 
-/// What a terminal has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct TerminalSize {
     pub(crate) width: usize,
     pub(crate) height: usize,
 }
 
-/// The whole picture, lines separated by newlines. No line is longer than the terminal is wide: what does not fit goes on in the next one.
-/// All steps are there from the start: with what came of each if there is room, else side by side, in at most 24 lines of 80 characters.
-pub(crate) fn picture(facts: &Facts, steps: &[Step], seconds: f64, paint: Paint, room: Room) -> String {
+/// The whole picture, lines separated by newlines. No line is wider than the terminal: longer ones wrap.
+/// All steps are shown from the start: with their results if there is room, else side by side, in at most 24 lines of 80 characters.
+pub(crate) fn render_picture(facts: &Facts, steps: &[Step], seconds: f64, paint: Paint, room: TerminalSize) -> String {
     let wrapped = |lines: Vec<String>| -> Vec<String> {
         let wrap = |line: String| paint.wrap(&line, room.width);
         lines.into_iter().flat_map(wrap).collect()
     };
-    let mut head = wrapped(vec![headline(facts, seconds, paint)]);
+    let mut head = wrapped(vec![render_headline(facts, seconds, paint)]);
     let mut widgets = wrapped(widget_lines(facts, paint));
     let mut replicas = wrapped(replica_lines(facts, paint, room.width));
     let mut detailed = detailed_steps(steps, paint, room.width);
@@ -56,20 +54,20 @@ pub(crate) fn picture(facts: &Facts, steps: &[Step], seconds: f64, paint: Paint,
     head.append(&mut detailed);
     head.append(&mut widgets);
     if head.len() + replicas.len() > room.height {
-        // What was typed last can be missed.
+        // The last command can be left out.
         replicas.pop();
     }
     head.append(&mut replicas);
     head.join("\n")
 }
 
-fn headline(facts: &Facts, seconds: f64, paint: Paint) -> String {
+fn render_headline(facts: &Facts, seconds: f64, paint: Paint) -> String {
     let title = paint.bold("ctrlmesh demo");
-    let (updates, behind) = (facts.updates, facts.ledger.behind());
+    let (updates, behind) = (facts.updates, facts.audit.pending_changes());
     format!("{title} {seconds:5.1} s   200 widgets, {updates} changes by a user, {behind} not handled yet")
 }
 
-const fn sign(state: StepState) -> (&'static str, Colour) {
+const fn state_symbol(state: StepState) -> (&'static str, Colour) {
     match state {
         StepState::Waiting => ("·", Colour::Dim),
         StepState::Running => ("▶", Colour::Yellow),
@@ -79,9 +77,8 @@ const fn sign(state: StepState) -> (&'static str, Colour) {
     }
 }
 
-/// Number, sign and title.
 fn step_cell(number: usize, step: &Step, paint: Paint) -> String {
-    let (sign, colour) = sign(step.state);
+    let (sign, colour) = state_symbol(step.state);
     let title = match step.state {
         StepState::Waiting => paint.colour(Colour::Dim, step.title),
         _ => step.title.to_owned(),
@@ -89,9 +86,9 @@ fn step_cell(number: usize, step: &Step, paint: Paint) -> String {
     format!("{number:>2} {} {title}", paint.colour(colour, sign))
 }
 
-/// Each step with what happens in it, or came of it.
+/// One line per step, with its event or result.
 fn detailed_steps(steps: &[Step], paint: Paint, width: usize) -> Vec<String> {
-    /// Number, sign, and the blanks behind them.
+    /// Number, symbol, and the blanks after them.
     const BEFORE: usize = 5;
     let indent = BEFORE + TITLE + 1;
     let mut lines = Vec::new();
@@ -108,7 +105,7 @@ fn detailed_steps(steps: &[Step], paint: Paint, width: usize) -> Vec<String> {
     lines
 }
 
-/// The steps side by side, and what happens in the last one that has begun.
+/// The steps side by side, then the event of the current one.
 fn brief_steps(steps: &[Step], paint: Paint, width: usize) -> Vec<String> {
     let rows = steps.len().div_ceil(STEP_COLUMNS);
     let cell = |at: usize| {
@@ -127,16 +124,16 @@ fn brief_steps(steps: &[Step], paint: Paint, width: usize) -> Vec<String> {
     lines
 }
 
-const fn mark(replica: Replica) -> (&'static str, Colour) {
+const fn replica_symbol(replica: Replica) -> (&'static str, Colour) {
     match replica {
         Replica::Zero => ("■", Colour::Cyan),
         Replica::One => ("○", Colour::Magenta),
     }
 }
 
-fn legend(paint: Paint) -> String {
+fn render_legend(paint: Paint) -> String {
     let [zero, one] = Replica::BOTH.map(|replica| {
-        let (sign, colour) = mark(replica);
+        let (sign, colour) = replica_symbol(replica);
         format!("{} {}", paint.colour(colour, sign), replica.name())
     });
     let head = paint.colour(Colour::Dim, &format!("{:<NAME$} hash", "namespace"));
@@ -147,15 +144,19 @@ fn widget_lines(facts: &Facts, paint: Paint) -> Vec<String> {
     let namespaces = NAMESPACES
         .iter()
         .map(|namespace| namespace_line(facts, namespace, paint));
-    std::iter::once(legend(paint)).chain(namespaces).collect()
+    std::iter::once(render_legend(paint)).chain(namespaces).collect()
 }
 
 fn namespace_line(facts: &Facts, namespace: &str, paint: Paint) -> String {
-    let state = facts.ledger.namespace(namespace);
+    let state = facts.audit.namespace_state(namespace);
     let mut row = String::new();
     // Neighbours of one colour are painted together: a picture is redrawn many times a second.
     for group in state.handled_by.chunk_by(|a, b| a == b) {
-        let (sign, colour) = group.first().copied().flatten().map_or(("·", Colour::Dim), mark);
+        let (sign, colour) = group
+            .first()
+            .copied()
+            .flatten()
+            .map_or(("·", Colour::Dim), replica_symbol);
         row.push_str(&paint.colour(colour, &sign.repeat(group.len())));
     }
     let behind = match state.behind {
@@ -165,42 +166,41 @@ fn namespace_line(facts: &Facts, namespace: &str, paint: Paint) -> String {
     format!("{namespace:<NAME$} {:>4}   {row}{behind}", shard_hash(namespace))
 }
 
-/// A line with a cell for each replica.
-fn cells(width: usize, paint: Paint, name: &str, cell: impl Fn(Replica) -> String) -> String {
+fn replica_row(width: usize, paint: Paint, name: &str, cell: impl Fn(Replica) -> String) -> String {
     let column = (width.saturating_sub(NAME + 2) / 2).clamp(COLUMN, WIDE_COLUMN);
     let [zero, one] = Replica::BOTH.map(cell);
     format!("{name:<NAME$} {} {one}", paint.pad(&zero, column))
 }
 
 fn replica_lines(facts: &Facts, paint: Paint, width: usize) -> Vec<String> {
-    let head = cells(width, paint, "", |replica| {
-        let (_, colour) = mark(replica);
+    let head = replica_row(width, paint, "", |replica| {
+        let (_, colour) = replica_symbol(replica);
         paint.colour(colour, replica.name())
     });
     vec![
         head,
-        cells(width, paint, "controller", |replica| {
-            let controller = facts.controllers.of(replica);
-            let failed = failed(controller.failures, paint);
+        replica_row(width, paint, "controller", |replica| {
+            let controller = facts.controllers.get(replica);
+            let failed = failure_text(controller.failures, paint);
             format!("{} reconciles, {failed}", controller.reconciles)
         }),
-        cells(width, paint, "sidecar", |replica| {
-            let sidecar = facts.sidecars.of(replica);
-            let (generation, failed) = (sidecar.status.chain.generation, failed(sidecar.failures, paint));
+        replica_row(width, paint, "sidecar", |replica| {
+            let sidecar = facts.sidecars.get(replica);
+            let (generation, failed) = (sidecar.status.chain.generation, failure_text(sidecar.failures, paint));
             format!("chain {generation}, {} calls, {failed}", sidecar.requests)
         }),
-        cells(width, paint, "shard-selector", |replica| {
-            entry(facts, replica, shard_entry(replica), paint)
+        replica_row(width, paint, "shard-selector", |replica| {
+            entry_text(facts, replica, shard_entry(replica), paint)
         }),
         match facts.added {
             Some(name) => {
                 let plugin = name.split_once('/').map_or(name, |(plugin, _)| plugin);
-                cells(width, paint, plugin, |replica| {
-                    added::text(facts.sidecars.of(replica), name, paint)
+                replica_row(width, paint, plugin, |replica| {
+                    plugin_text::plugin_text(facts.sidecars.get(replica), name, paint)
                 })
             }
-            None => cells(width, paint, "marker", |replica| {
-                entry(facts, replica, marker_entry(replica), paint)
+            None => replica_row(width, paint, "marker", |replica| {
+                entry_text(facts, replica, marker_entry(replica), paint)
             }),
         },
         status_line(facts, paint, width),
@@ -208,11 +208,11 @@ fn replica_lines(facts: &Facts, paint: Paint, width: usize) -> Vec<String> {
     ]
 }
 
-/// What the manager says of the objects that the act is about.
+/// What the manager reports about the objects of the current step.
 fn status_line(facts: &Facts, paint: Paint, width: usize) -> String {
     let told = |kind: &str, name: &str| {
         let known = facts.objects.get(kind, name);
-        known.map_or_else(|| "–".to_owned(), Progress::text)
+        known.map_or_else(|| "–".to_owned(), ObjectProgress::short_text)
     };
     match facts.added {
         Some(entry) => {
@@ -223,14 +223,14 @@ fn status_line(facts: &Facts, paint: Paint, width: usize) -> String {
             };
             format!("{:<NAME$} {kind}/widgets {}", "status", told(kind, "widgets"))
         }
-        None => cells(width, paint, "status", |replica| {
+        None => replica_row(width, paint, "status", |replica| {
             let name = shard_name(replica);
             format!("{name} {}", told("ShardingConfig", name))
         }),
     }
 }
 
-fn failed(failures: u64, paint: Paint) -> String {
+fn failure_text(failures: u64, paint: Paint) -> String {
     let text = format!("{failures} failed");
     if failures == 0 {
         text
@@ -239,8 +239,8 @@ fn failed(failures: u64, paint: Paint) -> String {
     }
 }
 
-fn entry(facts: &Facts, replica: Replica, name: &str, paint: Paint) -> String {
-    let entries = &facts.sidecars.of(replica).status.chain.entries;
+fn entry_text(facts: &Facts, replica: Replica, name: &str, paint: Paint) -> String {
+    let entries = &facts.sidecars.get(replica).status.chain.entries;
     entries
         .iter()
         .find(|entry| entry.name == name)

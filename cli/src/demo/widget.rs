@@ -1,4 +1,4 @@
-//! The demo's objects: their kind and their namespaces.
+//! The demo's objects and their namespaces.
 
 use std::fmt;
 
@@ -9,39 +9,35 @@ use serde_json::{Value, json};
 
 const GROUP: &str = "demo.ctrlmesh.kusionstack.io";
 const VERSION: &str = "v1";
-/// Plural name of the kind.
 pub(crate) const PLURAL: &str = "widgets";
 const KIND: &str = "Widget";
 
-/// The namespaces. Their hashes differ, so each can move alone.
+/// Their hashes differ, so that each namespace can move alone.
 pub(crate) const NAMESPACES: [&str; 8] = [
     "billing", "catalog", "checkout", "delivery", "fraud", "identity", "orders", "payouts",
 ];
 
-/// Widgets in each namespace: 200 in all.
+/// 200 widgets in all.
 pub(crate) const WIDGETS_PER_NAMESPACE: usize = 25;
 
-/// A widget: whoever handles it says so in its status.
+/// A widget; its controller records in the status that it handled it.
 pub(crate) type Widget = Object<WidgetSpec, WidgetStatus>;
 
-/// What a user wants of a widget.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct WidgetSpec {
-    /// Changed all the time, to make work.
+    /// The user changes it all the time, to make work.
     pub(crate) size: u64,
 }
 
-/// What the controller says of a widget.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WidgetStatus {
     /// Name of the replica that handled it last.
     pub(crate) handled_by: String,
-    /// `metadata.generation` of the state that was handled.
+    /// `metadata.generation` that was handled.
     pub(crate) observed_generation: i64,
 }
 
-/// Namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WidgetKey {
     pub(crate) namespace: String,
@@ -49,16 +45,14 @@ pub(crate) struct WidgetKey {
 }
 
 impl WidgetKey {
-    /// The key of a widget.
-    pub(crate) fn of(widget: &Widget) -> Self {
+    pub(crate) fn of_widget(widget: &Widget) -> Self {
         Self {
             namespace: widget.metadata.namespace.clone().unwrap_or_default(),
             name: widget.metadata.name.clone().unwrap_or_default(),
         }
     }
 
-    /// The keys of all widgets.
-    pub(crate) fn all() -> impl Iterator<Item = Self> {
+    pub(crate) fn all_keys() -> impl Iterator<Item = Self> {
         NAMESPACES.iter().flat_map(|namespace| {
             (0..WIDGETS_PER_NAMESPACE).map(move |number| Self {
                 namespace: (*namespace).to_owned(),
@@ -74,12 +68,12 @@ impl fmt::Display for WidgetKey {
     }
 }
 
-/// The kind, for the API server.
-pub(crate) fn resource() -> Resource {
+/// The kind for the API server.
+pub(crate) fn widget_resource() -> Resource {
     Resource::namespaced(GROUP, VERSION, PLURAL, KIND).with_status()
 }
 
-/// The kind, for clients.
+/// The kind for clients.
 pub(crate) fn api_resource() -> ApiResource {
     ApiResource {
         group: GROUP.to_owned(),
@@ -90,17 +84,17 @@ pub(crate) fn api_resource() -> ApiResource {
     }
 }
 
-/// The widgets among the resources of a `ShardingConfig`'s limit.
+/// The widgets as resources of a `ShardingConfig`'s limit.
 pub(crate) fn relate_resources() -> Value {
     json!([{ "apiGroups": [GROUP], "resources": [PLURAL] }])
 }
 
-/// A namespace. Its labels are the manager's business.
+/// A namespace without labels; the manager adds them.
 pub(crate) fn namespace_object(namespace: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })
 }
 
-/// A new widget. Its labels are the manager's business.
+/// A new widget without labels; the manager adds them.
 pub(crate) fn widget_object(key: &WidgetKey) -> Value {
     json!({
         "apiVersion": format!("{GROUP}/{VERSION}"),
@@ -120,9 +114,9 @@ pub(crate) fn kinds_to_label(namespace: &str) -> Value {
     })
 }
 
-/// Plural name and group: where the API server keeps widgets.
+/// Plural name and group: the key under which the API server stores widgets.
 pub(crate) fn qualified_name() -> String {
-    resource().qualified_name()
+    widget_resource().qualified_name()
 }
 
 #[cfg(test)]
@@ -135,18 +129,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_namespace_can_move_alone() {
+    fn namespace_can_move_alone() {
         let hashes: BTreeSet<_> = NAMESPACES.iter().map(|namespace| shard_hash(namespace)).collect();
         assert_eq!(hashes.len(), NAMESPACES.len());
     }
 
     #[test]
-    fn there_are_200_widgets() {
-        assert_eq!(WidgetKey::all().count(), 200);
+    fn widget_keys_number_200() {
+        assert_eq!(WidgetKey::all_keys().count(), 200);
     }
 
     #[test]
-    fn the_manager_is_told_to_label_widgets() {
+    fn kinds_to_label_lists_widgets() {
         let data = serde_json::from_value(kinds_to_label("ctrlmesh")["data"].clone()).unwrap();
         let wanted = Wanted::read(&data).unwrap();
         assert_eq!(

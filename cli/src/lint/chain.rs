@@ -1,19 +1,18 @@
-//! Chain documents, as a sidecar reads them: the document itself, and the settings of plugins that ctrlmesh ships.
+//! Lints chain documents as a sidecar reads them: the document itself, and the settings of the built-in plugins.
 
 use ctrlmesh_contract::names::CHAIN_API_VERSION;
 use ctrlmesh_contract::{Chain, Digest, Error, Mistake, Mistakes};
 use ctrlmesh_manager::{BuiltIn, Findings};
 use serde_json::Value;
 
-use super::object::text;
+use super::object::text_field;
 
-/// Whether a document is a chain.
 pub(super) fn is_chain(document: &Value) -> bool {
-    text(document, "apiVersion") == CHAIN_API_VERSION
+    text_field(document, "apiVersion") == CHAIN_API_VERSION
 }
 
-/// What a sidecar would refuse in a chain. `written`: its text; `is_alone`: nothing else is in its file.
-pub(super) fn judge(written: &str, document: &Value, is_alone: bool) -> Findings {
+/// What a sidecar would reject in a chain. `written`: its text; `is_alone`: its file has no other document.
+pub(super) fn lint_chain(written: &str, document: &Value, is_alone: bool) -> Findings {
     let mut findings = Findings::default();
     if !is_alone {
         let problem = "is one of several documents; a sidecar reads a chain from a file that has nothing else";
@@ -23,15 +22,15 @@ pub(super) fn judge(written: &str, document: &Value, is_alone: bool) -> Findings
         Ok(chain) => {
             let entries = chain.entries.iter().enumerate();
             let settings = entries.map(|(index, entry)| (index, entry.plugin, entry.settings.value()));
-            ask(settings, &chain.namespace, &mut findings);
+            check_settings(settings, &chain.namespace, &mut findings);
         }
         Err(Error::Mistakes { mistakes }) => {
             for Mistake { path, problem } in mistakes.list() {
                 findings.mistakes.add(path, problem);
             }
-            ask(
-                readable(document, &mistakes),
-                text(document, "namespace"),
+            check_settings(
+                readable_settings(document, &mistakes),
+                text_field(document, "namespace"),
                 &mut findings,
             );
         }
@@ -40,11 +39,11 @@ pub(super) fn judge(written: &str, document: &Value, is_alone: bool) -> Findings
     findings
 }
 
-/// Settings of entries in a chain that has mistakes, as far as these leave them readable.
-fn readable<'d>(document: &'d Value, mistakes: &Mistakes) -> impl Iterator<Item = (usize, Digest, &'d Value)> {
+/// Settings of entries in an invalid chain, as far as they are still readable.
+fn readable_settings<'d>(document: &'d Value, mistakes: &Mistakes) -> impl Iterator<Item = (usize, Digest, &'d Value)> {
     let entries = document.get("entries").and_then(Value::as_array).into_iter().flatten();
     entries.enumerate().filter_map(|(index, entry)| {
-        let plugin = text(entry, "plugin").parse().ok()?;
+        let plugin = text_field(entry, "plugin").parse().ok()?;
         let settings = entry.get("settings").filter(|settings| settings.is_object())?;
         let path = format!("entries[{index}].settings");
         let is_wrong = mistakes.list().iter().any(|mistake| mistake.path == path);
@@ -52,8 +51,12 @@ fn readable<'d>(document: &'d Value, mistakes: &Mistakes) -> impl Iterator<Item 
     })
 }
 
-/// Asks the plugins that are known by their digests. What another one thinks of its settings, `ctrlmesh plugin test` tells.
-fn ask<'d>(settings: impl Iterator<Item = (usize, Digest, &'d Value)>, namespace: &str, findings: &mut Findings) {
+/// Checks the settings of built-in plugins, found by digest. For other plugins, use `ctrlmesh plugin test`.
+fn check_settings<'d>(
+    settings: impl Iterator<Item = (usize, Digest, &'d Value)>,
+    namespace: &str,
+    findings: &mut Findings,
+) {
     let shipped = ctrlmesh_plugins_builtin::builtin().iter();
     let shipped: Vec<(BuiltIn, Digest)> = shipped
         .filter_map(|plugin| Some((BuiltIn::of(plugin.name)?, Digest::of(plugin.bytes))))
@@ -67,12 +70,12 @@ fn ask<'d>(settings: impl Iterator<Item = (usize, Digest, &'d Value)>, namespace
             Ok(warnings) => warnings
                 .into_iter()
                 .for_each(|warning| findings.warnings.add(path.clone(), warning)),
-            Err(mistake) => wrong(&mistake, &path, &mut findings.mistakes),
+            Err(mistake) => add_mistake(&mistake, &path, &mut findings.mistakes),
         }
     }
 }
 
-fn wrong(Mistake { path, problem }: &Mistake, settings: &str, mistakes: &mut Mistakes) {
+fn add_mistake(Mistake { path, problem }: &Mistake, settings: &str, mistakes: &mut Mistakes) {
     let path = match path.as_str() {
         "" => settings.to_owned(),
         path => format!("{settings}.{path}"),

@@ -1,7 +1,7 @@
-//! One change of a document, made in its text: what it does not concern stays byte for byte as it is.
+//! Makes one change in the text of a document and leaves the rest byte for byte as it is.
 //!
-//! Caveats: a text may be written in ways that a change in place does not fit, such as a block in braces, or references. Then there is no
-//! new text, or one that reads otherwise: the caller compares.
+//! Caveat: some texts do not allow a change in place, such as a block in braces, or aliases. The result is then `None`, or a text with
+//! another meaning, so the caller must compare.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use serde_saphyr::granit_parser::ScalarStyle;
 
 use super::tree::{Field, Kind, Node};
 
-/// What one level of block style is indented by.
+/// Indent of one level in block style.
 const INDENT: usize = 2;
 
-/// A part of a text, and what stands there instead.
+/// A range of the text, and its replacement.
 type Edit = (Range<usize>, String);
 
-/// The text after a change of the part of `root` that `path` leads to.
-pub(super) fn edited(text: &str, root: &Node, path: &[Step], change: &Change) -> Option<String> {
+/// The text after changing the node at `path`.
+pub(super) fn edited_text(text: &str, root: &Node, path: &[Step], change: &Change) -> Option<String> {
     let (last, around) = path.split_last()?;
-    let around = root.at(around)?;
+    let around = root.node_at(around)?;
     let edits = match (last, change) {
         (Step::Key(key), Change::Remove) => vec![(removed_field(text, around, around.field(key)?)?, String::new())],
         (Step::Index(index), Change::Remove) => {
@@ -30,20 +30,20 @@ pub(super) fn edited(text: &str, root: &Node, path: &[Step], change: &Change) ->
             let key = &around.field(key)?.key;
             vec![(key.span.clone(), in_style(name, key))]
         }
-        (Step::Key(key), Change::Unwrap) => unwrapped(text, around, around.field(key)?)?,
-        (Step::Key(key), Change::MoveInto(into)) => moved(text, around, around.field(key)?, around.field(into)?)?,
-        (Step::Key(key), Change::Wrap(name)) => wrapped(text, around.field(key)?, name)?,
+        (Step::Key(key), Change::Unwrap) => unwrap_value(text, around, around.field(key)?)?,
+        (Step::Key(key), Change::MoveInto(into)) => move_field(text, around, around.field(key)?, around.field(into)?)?,
+        (Step::Key(key), Change::Wrap(name)) => wrap_value(text, around.field(key)?, name)?,
         (_, Change::Text(new)) => {
-            let value = around.at(std::slice::from_ref(last))?;
+            let value = around.node_at(std::slice::from_ref(last))?;
             vec![(value.span.clone(), in_style(new, value))]
         }
         _ => return None,
     };
-    applied(text, edits)
+    apply_edits(text, edits)
 }
 
-/// Makes edits that do not overlap, the last first. Where one begins with what another removes, its text comes before that.
-fn applied(text: &str, mut edits: Vec<Edit>) -> Option<String> {
+/// Applies edits that do not overlap, the last first. An insertion at the start of a removed range comes before it.
+fn apply_edits(text: &str, mut edits: Vec<Edit>) -> Option<String> {
     edits.sort_by_key(|(range, _)| std::cmp::Reverse((range.start, range.end)));
     let mut new = text.to_owned();
     for (range, insert) in edits {
@@ -53,36 +53,35 @@ fn applied(text: &str, mut edits: Vec<Edit>) -> Option<String> {
     Some(new)
 }
 
-/// Start of the line that a place is on.
 fn line_start(text: &str, at: usize) -> usize {
     let before = text.get(..at).unwrap_or_default();
     before.rfind('\n').map_or(0, |newline| newline + 1)
 }
 
-/// End of the line that a place is on, its line break included.
+/// End of the line of a position, including its line break.
 fn line_end(text: &str, at: usize) -> usize {
     let rest = text.get(at..).unwrap_or_default();
     rest.find('\n').map_or(text.len(), |newline| at + newline + 1)
 }
 
-fn column(text: &str, at: usize) -> usize {
+fn column_of(text: &str, at: usize) -> usize {
     at - line_start(text, at)
 }
 
-/// Whether nothing but blanks stands before a place on its line.
-fn is_first(text: &str, at: usize) -> bool {
+/// Whether only blanks precede the position on its line.
+fn is_first_on_line(text: &str, at: usize) -> bool {
     let before = text.get(line_start(text, at)..at).unwrap_or_default();
     before.bytes().all(|byte| byte == b' ')
 }
 
-/// The lines of a range, whole.
+/// The range, extended to whole lines.
 fn lines_of(text: &str, range: &Range<usize>) -> Range<usize> {
-    // The end may be the start of the next line already: of a text in block style.
+    // In block style, the end may be the start of the next line.
     let written = text.get(range.clone()).unwrap_or_default().trim_end().len();
     line_start(text, range.start)..line_end(text, range.start + written)
 }
 
-/// A name or a text, written as the one before it.
+/// `new` in the quoting style of the node before it.
 fn in_style(new: &str, before: &Node) -> String {
     let json = || Value::from(new).to_string();
     let is_text = || serde_saphyr::from_str::<Value>(new).is_ok_and(|read| read == new);
@@ -93,26 +92,26 @@ fn in_style(new: &str, before: &Node) -> String {
     }
 }
 
-fn whole(field: &Field) -> Range<usize> {
+fn field_range(field: &Field) -> Range<usize> {
     field.key.span.start..field.value.span.end
 }
 
-/// A field, with its lines or its comma.
+/// The range of a field with its lines or its comma.
 fn removed_field(text: &str, around: &Node, field: &Field) -> Option<Range<usize>> {
-    let range = whole(field);
+    let range = field_range(field);
     if around.is_flow() {
         return Some(with_comma(text, range));
     }
-    if is_first(text, range.start) {
+    if is_first_on_line(text, range.start) {
         return Some(lines_of(text, &range));
     }
-    // It stands behind the dash of a list: the next field comes in its place.
+    // The field follows the dash of a list item: the next field takes its place.
     let mut fields = around.fields().iter();
     let next = fields.find(|next| next.key.span.start > range.start)?;
     Some(range.start..next.key.span.start)
 }
 
-/// An element, with its lines and its dash, or with its comma.
+/// The range of an item with its lines and its dash, or with its comma.
 fn removed_item(text: &str, around: &Node, item: &Node) -> Option<Range<usize>> {
     if around.is_flow() {
         return Some(with_comma(text, item.span.clone()));
@@ -121,14 +120,14 @@ fn removed_item(text: &str, around: &Node, item: &Node) -> Option<Range<usize>> 
     Some(lines_of(text, &(dash..item.span.end)))
 }
 
-/// Where the dash of an element stands, if it is the first on its line.
+/// Position of the dash of an item, if it is the first on its line.
 fn dash_of(text: &str, item: &Node) -> Option<usize> {
     let before = text.get(..item.span.start)?.trim_end();
     let dash = before.len().checked_sub(1)?;
-    (before.ends_with('-') && is_first(text, dash)).then_some(dash)
+    (before.ends_with('-') && is_first_on_line(text, dash)).then_some(dash)
 }
 
-/// In braces or brackets: with the comma that follows, or the one before.
+/// In flow style: extends the range by the following comma, or the preceding one.
 fn with_comma(text: &str, range: Range<usize>) -> Range<usize> {
     let (before, rest) = (text.get(..range.start), text.get(range.end..));
     let (before, rest) = (before.unwrap_or_default(), rest.unwrap_or_default());
@@ -141,8 +140,8 @@ fn with_comma(text: &str, range: Range<usize>) -> Range<usize> {
     }
 }
 
-/// Its value, as that of the only field of a mapping.
-fn wrapped(text: &str, field: &Field, name: &str) -> Option<Vec<Edit>> {
+/// Puts the value into a mapping with this single field.
+fn wrap_value(text: &str, field: &Field, name: &str) -> Option<Vec<Edit>> {
     let value = &field.value;
     let name = in_style(name, &field.key);
     let first = match &value.kind {
@@ -153,68 +152,68 @@ fn wrapped(text: &str, field: &Field, name: &str) -> Option<Vec<Edit>> {
             return Some(vec![(value.span.clone(), format!("{{{name}: {written}}}"))]);
         }
     };
-    if !is_first(text, first) {
+    if !is_first_on_line(text, first) {
         return None;
     }
-    let (outer, inner) = (column(text, field.key.span.start), column(text, first));
+    let (outer, inner) = (column_of(text, field.key.span.start), column_of(text, first));
     let lines = lines_of(text, &(first..value.span.end));
     let is_list = matches!(value.kind, Kind::Sequence { .. });
     let by = if is_list && inner > outer { 0 } else { INDENT };
     let indent = if inner > outer { inner } else { outer + INDENT };
-    let block = shifted(text.get(lines.clone())?, by, 0);
+    let block = shift_indent(text.get(lines.clone())?, by, 0);
     Some(vec![(lines, format!("{:indent$}{name}:\n{block}", ""))])
 }
 
-/// The fields of its value, in its place.
-fn unwrapped(text: &str, around: &Node, field: &Field) -> Option<Vec<Edit>> {
-    let (range, value) = (whole(field), &field.value);
+/// Replaces the field by the fields of its value.
+fn unwrap_value(text: &str, around: &Node, field: &Field) -> Option<Vec<Edit>> {
+    let (range, value) = (field_range(field), &field.value);
     let Kind::Mapping { is_flow, fields } = &value.kind else {
         return None;
     };
     let written = |range: Range<usize>| text.get(range);
-    let column_of_key = column(text, range.start);
+    let column_of_key = column_of(text, range.start);
     if *is_flow {
         let between = if around.is_flow() {
             ", ".to_owned()
         } else {
             format!("\n{:column_of_key$}", "")
         };
-        let fields: Option<Vec<&str>> = fields.iter().map(|field| written(whole(field))).collect();
+        let fields: Option<Vec<&str>> = fields.iter().map(|field| written(field_range(field))).collect();
         return Some(vec![(range, fields?.join(&between))]);
     }
     let first = fields.first()?.key.span.start;
-    if !is_first(text, first) || written(range.start..first)?.contains('#') {
+    if !is_first_on_line(text, first) || written(range.start..first)?.contains('#') {
         return None;
     }
-    let less = column(text, first).checked_sub(column_of_key)?;
+    let less = column_of(text, first).checked_sub(column_of_key)?;
     let rest = line_end(text, first)..lines_of(text, &(first..value.span.end)).end;
     let mut edits = vec![(range.start..first, String::new())];
     if rest.start < rest.end {
-        edits.push((rest.clone(), shifted(written(rest)?, 0, less)));
+        edits.push((rest.clone(), shift_indent(written(rest)?, 0, less)));
     }
     Some(edits)
 }
 
-/// A field of a mapping, as the last one of another field's value.
-fn moved(text: &str, around: &Node, field: &Field, into: &Field) -> Option<Vec<Edit>> {
+/// Moves a field to the end of another field's value.
+fn move_field(text: &str, around: &Node, field: &Field, into: &Field) -> Option<Vec<Edit>> {
     let target = &into.value;
     let last = target.fields().last()?;
     if target.is_flow() {
         let is_flat = field.value.is_flow() || matches!(field.value.kind, Kind::Scalar(_));
-        let written = text.get(whole(field)).filter(|_| is_flat)?;
-        let end = whole(last).end;
+        let written = text.get(field_range(field)).filter(|_| is_flat)?;
+        let end = field_range(last).end;
         let removed = removed_field(text, around, field)?;
         return Some(vec![(end..end, format!(", {written}")), (removed, String::new())]);
     }
-    if around.is_flow() || !is_first(text, field.key.span.start) {
+    if around.is_flow() || !is_first_on_line(text, field.key.span.start) {
         return None;
     }
-    let lines = lines_of(text, &whole(field));
+    let lines = lines_of(text, &field_range(field));
     let (from, to) = (
-        column(text, field.key.span.start),
-        column(text, target.fields().first()?.key.span.start),
+        column_of(text, field.key.span.start),
+        column_of(text, target.fields().first()?.key.span.start),
     );
-    let mut block = shifted(
+    let mut block = shift_indent(
         text.get(lines.clone())?,
         to.saturating_sub(from),
         from.saturating_sub(to),
@@ -229,8 +228,8 @@ fn moved(text: &str, around: &Node, field: &Field, into: &Field) -> Option<Vec<E
     Some(vec![(end..end, block), (lines, String::new())])
 }
 
-/// Lines with so many blanks more or less before them.
-fn shifted(lines: &str, more: usize, less: usize) -> String {
+/// Changes the indent of the lines.
+fn shift_indent(lines: &str, more: usize, less: usize) -> String {
     let shift = |line: &str| {
         let blanks = line.len() - line.trim_start_matches(' ').len();
         let kept = line.get(less.min(blanks)..).unwrap_or_default();

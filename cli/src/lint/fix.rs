@@ -1,33 +1,34 @@
-//! `ctrlmesh lint --fix`: what the manager's rules can mend mechanically, written into the text.
+//! `ctrlmesh lint --fix`: applies the mechanical fixes of the manager's rules to the text.
 //!
-//! Guarantees: a text that was mended reads as the change says and not otherwise, and has all comments but those on lines that go;
-//! mending it again changes nothing.
+//! Guarantees: the fixed text differs in meaning only by the change, and keeps all comments except those on removed lines; fixing it
+//! again changes nothing.
 
 use ctrlmesh_manager::validate::{Change, Mend, Step, mend};
 use serde_json::Value;
 
-use super::edit::edited;
+use super::edit::edited_text;
 use super::object::{objects, value_of};
 use super::tree::{self, Document, Node};
 
-/// Changes of one document; more than any has.
+/// Maximum of changes per document; more than any needs.
 const MAX_CHANGES: usize = 10_000;
 
-/// What was done, or could not be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Done {
-    /// The object.
+pub(super) struct FixOutcome {
     pub(super) object: String,
-    /// The change, in words.
+    /// Description of the change.
     pub(super) change: String,
-    /// Whether it was made. If not, somebody has to.
+    /// Whether the change was made. If not, a person has to make it.
     pub(super) is_made: bool,
 }
 
-/// The text with everything mended that can be, and what was done.
-pub(super) fn fix(text: &str) -> (String, Vec<Done>) {
+/// Returns the fixed text, and all changes.
+pub(super) fn fix_text(text: &str) -> (String, Vec<FixOutcome>) {
     let (mut new, mut done, mut at) = (String::new(), Vec::new(), 0);
-    for document in tree::documents(text).iter().filter(|document| document.root.is_ok()) {
+    for document in tree::parse_documents(text)
+        .iter()
+        .filter(|document| document.root.is_ok())
+    {
         let range = document.range.clone();
         let (Some(before), Some(written)) = (text.get(at..range.start), text.get(range.clone())) else {
             continue;
@@ -42,38 +43,38 @@ pub(super) fn fix(text: &str) -> (String, Vec<Done>) {
     (new, done)
 }
 
-fn fix_document(written: &str) -> (String, Vec<Done>) {
+fn fix_document(written: &str) -> (String, Vec<FixOutcome>) {
     let (mut text, mut done, mut given_up) = (written.to_owned(), Vec::new(), 0);
     for _ in 0..MAX_CHANGES {
-        let Some((path, mend, object)) = next(&text, given_up) else {
+        let Some((path, mend, object)) = next_change(&text, given_up) else {
             break;
         };
-        let mended = apply(&text, &path, &mend);
-        done.push(Done {
+        let mended = apply_change(&text, &path, &mend);
+        done.push(FixOutcome {
             object,
             change: mended
                 .as_ref()
-                .map_or_else(|| left(&text, &path, &mend), |_| mend.to_string()),
+                .map_or_else(|| unfixed_reason(&text, &path, &mend), |_| mend.to_string()),
             is_made: mended.is_some(),
         });
         match mended {
             Some(mended) => text = mended,
-            // The rest of this object waits for it.
+            // Later changes of this object depend on this one.
             None => given_up += 1,
         }
     }
     (text, done)
 }
 
-/// The next change of an object in a document, but for the first objects that can't be changed.
-fn next(text: &str, given_up: usize) -> Option<(Vec<Step>, Mend, String)> {
-    let value = one(text)?.1;
+/// The next change in a document, skipping the first `given_up` changes that can't be made.
+fn next_change(text: &str, given_up: usize) -> Option<(Vec<Step>, Mend, String)> {
+    let value = single_document(text)?.1;
     let all = objects(&value).into_iter();
-    let mut mends = all.filter_map(|object| Some((object.path.clone(), mend(object.value)?, object.name())));
+    let mut mends = all.filter_map(|object| Some((object.path.clone(), mend(object.value)?, object.display_name())));
     mends.nth(given_up)
 }
 
-/// A change of an object that `path` leads to, from the root of the document.
+/// The change with its path from the root of the document; `path` leads to the object.
 fn from_root(path: &[Step], mend: &Mend) -> Mend {
     Mend {
         path: ctrlmesh_manager::validate::Path(path.iter().chain(&mend.path.0).cloned().collect()),
@@ -81,13 +82,13 @@ fn from_root(path: &[Step], mend: &Mend) -> Mend {
     }
 }
 
-/// Why somebody has to make a change, and which.
-fn left(text: &str, path: &[Step], mend: &Mend) -> String {
-    let document = one(text).map(|(document, _)| document);
+/// Why a person has to make the change.
+fn unfixed_reason(text: &str, path: &[Step], mend: &Mend) -> String {
+    let document = single_document(text).map(|(document, _)| document);
     let root = document.as_ref().and_then(|document| document.root.as_ref().ok());
     match (
         &mend.change,
-        root.map(|root| written(text, root, &from_root(path, mend))),
+        root.map(|root| text_at(text, root, &from_root(path, mend))),
     ) {
         (Change::Text(read), Some(Some(written))) if !is_text(written) && written != read => {
             format!(
@@ -95,44 +96,44 @@ fn left(text: &str, path: &[Step], mend: &Mend) -> String {
                 mend.path
             )
         }
-        _ => format!("the text is written in a way that this change does not fit; please make it: {mend}"),
+        _ => format!("this change cannot be made automatically in this text; make it by hand: {mend}"),
     }
 }
 
-/// The text after a change, if it reads as it should.
-fn apply(text: &str, path: &[Step], mend: &Mend) -> Option<String> {
-    let (document, before) = one(text)?;
+/// The text after a change, if it has the intended meaning.
+fn apply_change(text: &str, path: &[Step], mend: &Mend) -> Option<String> {
+    let (document, before) = single_document(text)?;
     let whole = from_root(path, mend);
     let expected = whole.apply(&before)?;
     let root = document.root.as_ref().ok()?;
     if !is_written_as_read(text, root, &whole) {
         return None;
     }
-    let new = edited(text, root, &whole.path.0, &mend.change)?;
-    let (after, value) = one(&new)?;
+    let new = edited_text(text, root, &whole.path.0, &mend.change)?;
+    let (after, value) = single_document(&new)?;
     let has_comments = after.comments == document.comments || matches!(mend.change, Change::Remove);
     (value == expected && has_comments).then_some(new)
 }
 
-/// Whether a text that takes the place of a number or a truth value is what stands there. `1.10`, `007` and `no` are read as something
-/// else, and only who wrote them knows what was meant.
+/// Whether a text that replaces a number or a boolean is what the file says. `1.10`, `007` and `no` are read as something else, and
+/// only the author knows what was meant.
 fn is_written_as_read(text: &str, root: &Node, mend: &Mend) -> bool {
     let Change::Text(new) = &mend.change else { return true };
-    written(text, root, mend).is_some_and(|written| written == new || is_text(written))
+    text_at(text, root, mend).is_some_and(|written| written == new || is_text(written))
 }
 
-/// What stands where a change is made.
-fn written<'t>(text: &'t str, root: &Node, mend: &Mend) -> Option<&'t str> {
-    root.at(&mend.path.0).and_then(|node| text.get(node.span.clone()))
+/// The source text at the position of a change.
+fn text_at<'t>(text: &'t str, root: &Node, mend: &Mend) -> Option<&'t str> {
+    root.node_at(&mend.path.0).and_then(|node| text.get(node.span.clone()))
 }
 
 fn is_text(written: &str) -> bool {
     serde_saphyr::from_str::<Value>(written).is_ok_and(|read| read.is_string())
 }
 
-/// The only document of a text, and its value.
-fn one(text: &str) -> Option<(Document, Value)> {
-    let mut documents = tree::documents(text);
+/// The single document of a text, and its value.
+fn single_document(text: &str) -> Option<(Document, Value)> {
+    let mut documents = tree::parse_documents(text);
     let document = documents.pop().filter(|_| documents.is_empty())?;
     document.root.as_ref().ok()?;
     let value = value_of(text, &document).ok()?;

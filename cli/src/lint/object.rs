@@ -1,4 +1,4 @@
-//! The objects in a document: itself, or those of a `List`, as kubectl prints it.
+//! The objects of a document: the document itself, or the items of a `List`, as kubectl prints it.
 
 use ctrlmesh_contract::Mistake;
 use ctrlmesh_contract::yaml::problem;
@@ -8,16 +8,16 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 
 use super::tree::{Document, Node};
 
-/// An object, and where in its document it stands.
+/// An object and its path in the document.
 #[derive(Debug, Clone)]
 pub(super) struct Object<'v> {
     pub(super) path: Vec<Step>,
     pub(super) value: &'v Value,
 }
 
-/// The value of a document; or why there is none, and on which line of the whole text.
+/// The value of a document. The error has the message, and the line in the whole text.
 pub(super) fn value_of(text: &str, document: &Document) -> Result<Value, (usize, String)> {
-    parsed(text, document, DuplicateKeyPolicy::Error).map_err(|error| {
+    parse_value(text, document, DuplicateKeyPolicy::Error).map_err(|error| {
         let line = error
             .location()
             .and_then(|location| usize::try_from(location.line()).ok());
@@ -25,22 +25,25 @@ pub(super) fn value_of(text: &str, document: &Document) -> Result<Value, (usize,
     })
 }
 
-/// The value of a document in which fields are written twice: the last of each counts. These are told with it.
+/// The value of a document with duplicate fields, of which the last counts. The mistakes name the duplicates.
 pub(super) fn value_of_last(text: &str, document: &Document, root: &Node) -> Option<(Value, Vec<Mistake>)> {
     let twice = root.fields_written_twice();
-    let value = parsed(text, document, DuplicateKeyPolicy::LastWins).ok()?;
+    let value = parse_value(text, document, DuplicateKeyPolicy::LastWins).ok()?;
     (!twice.is_empty() && !is_list(&value)).then_some((value, twice))
 }
 
-fn parsed(text: &str, document: &Document, duplicate_keys: DuplicateKeyPolicy) -> Result<Value, serde_saphyr::Error> {
+fn parse_value(
+    text: &str,
+    document: &Document,
+    duplicate_keys: DuplicateKeyPolicy,
+) -> Result<Value, serde_saphyr::Error> {
     let written = text.get(document.range.clone()).unwrap_or_default();
-    // So that lines are those of the file.
+    // The padding makes lines those of the file.
     let written = format!("{}{written}", "\n".repeat(document.line.saturating_sub(1)));
     let options = serde_saphyr::options! { with_snippet: false, duplicate_keys: duplicate_keys };
     serde_saphyr::from_str_with_options(&written, options)
 }
 
-/// The objects of a document.
 pub(super) fn objects(document: &Value) -> Vec<Object<'_>> {
     match document.get("items") {
         Some(Value::Array(items)) if is_list(document) => {
@@ -60,19 +63,18 @@ pub(super) fn objects(document: &Value) -> Vec<Object<'_>> {
     }
 }
 
-/// Whether it is a `List`, as kubectl prints it.
 fn is_list(document: &Value) -> bool {
-    text(document, "apiVersion") == "v1" && text(document, "kind") == "List"
+    text_field(document, "apiVersion") == "v1" && text_field(document, "kind") == "List"
 }
 
-/// A field of a document that is a text; empty if it is none.
-pub(super) fn text<'d>(document: &'d Value, field: &str) -> &'d str {
+/// A text field of a document; empty if it is missing or no text.
+pub(super) fn text_field<'d>(document: &'d Value, field: &str) -> &'d str {
     document.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
 impl Object<'_> {
-    /// Kind, and namespace and name, as far as it has them.
-    pub(super) fn name(&self) -> String {
+    /// Kind, namespace and name, as far as the object has them.
+    pub(super) fn display_name(&self) -> String {
         let text = |pointer: &str| self.value.pointer(pointer).and_then(Value::as_str);
         let (kind, name) = (text("/kind").unwrap_or("?"), text("/metadata/name").unwrap_or("?"));
         match text("/metadata/namespace") {

@@ -1,5 +1,5 @@
-//! A YAML or JSON text as a tree of places: which field or element begins and ends where, and on which line. Values are serde-saphyr's
-//! matter; the two are walked side by side.
+//! A YAML or JSON text as a tree of source positions: where each field or item begins and ends. The values are read by serde-saphyr;
+//! callers walk both side by side.
 
 use std::ops::Range;
 
@@ -8,51 +8,47 @@ use ctrlmesh_contract::error::quote;
 use ctrlmesh_manager::validate::Step;
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, StructureStyle};
 
-/// Comments in a row; more than any file has.
+/// Maximum of consecutive comments; more than any file has.
 const MAX_COMMENTS: usize = 100_000;
 
-/// One document of a text.
 #[derive(Debug)]
 pub(super) struct Document {
-    /// Its bytes, from `---` if there is one to the next.
+    /// Byte range from `---`, if there is one, to the next.
     pub(super) range: Range<usize>,
-    /// Its first line, from 1.
+    /// First line, from 1.
     pub(super) line: usize,
-    /// How many comments it has behind its start.
+    /// Number of comments after its start.
     pub(super) comments: usize,
-    /// Its content; or where and why it can't be read.
+    /// The root node; or line and message of the error.
     pub(super) root: Result<Node, (usize, String)>,
 }
 
-/// A value in a text.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) kind: Kind,
-    /// Its bytes, without comments and blanks around them.
+    /// Byte range without surrounding comments and blanks.
     pub(super) span: Range<usize>,
-    /// Its first line, from 1.
+    /// First line, from 1.
     pub(super) line: usize,
 }
 
-/// What a value is.
 #[derive(Debug)]
 pub(super) enum Kind {
     Scalar(ScalarStyle),
-    /// A reference to another value.
+    /// An alias of another value.
     Alias,
     Mapping {
-        /// In braces.
+        /// In braces: `{a: 1}`.
         is_flow: bool,
         fields: Vec<Field>,
     },
     Sequence {
-        /// In brackets.
+        /// In brackets: `[1, 2]`.
         is_flow: bool,
         items: Vec<Node>,
     },
 }
 
-/// A field of a mapping.
 #[derive(Debug)]
 pub(super) struct Field {
     pub(super) name: String,
@@ -60,8 +56,8 @@ pub(super) struct Field {
     pub(super) value: Node,
 }
 
-/// Every document of a text. One that can't be read keeps no other from being read.
-pub(super) fn documents(text: &str) -> Vec<Document> {
+/// Every document of a text. An unreadable one does not hide the others.
+pub(super) fn parse_documents(text: &str) -> Vec<Document> {
     let options = serde_saphyr::granit_parser::options! { max_buffered_comment_events: MAX_COMMENTS };
     let mut reader = Reader {
         text,
@@ -70,7 +66,7 @@ pub(super) fn documents(text: &str) -> Vec<Document> {
     };
     let mut documents: Vec<Document> = Vec::new();
     loop {
-        match reader.document() {
+        match reader.read_document() {
             Ok(Some(document)) => documents.push(document),
             Ok(None) => break,
             Err(error) => {
@@ -97,8 +93,8 @@ struct Reader<'t> {
 }
 
 impl<'t> Reader<'t> {
-    /// The next event that is not a comment; these are counted.
-    fn event(&mut self) -> Result<Option<(Event<'t>, Span)>, ScanError> {
+    /// The next event that is not a comment; comments are counted.
+    fn next_event(&mut self) -> Result<Option<(Event<'t>, Span)>, ScanError> {
         loop {
             match self.parser.next_event().transpose()? {
                 Some((Event::Comment(..), _)) => self.comments += 1,
@@ -107,21 +103,23 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn document(&mut self) -> Result<Option<Document>, ScanError> {
+    fn read_document(&mut self) -> Result<Option<Document>, ScanError> {
         loop {
-            let Some((event, span)) = self.event()? else {
+            let Some((event, span)) = self.next_event()? else {
                 return Ok(None);
             };
             if !matches!(event, Event::DocumentStart(..)) {
                 continue;
             }
             let before = self.comments;
-            let begin = self.line_start(bytes(&span).start);
-            let Some((event, first)) = self.event()? else {
+            let begin = self.line_start(byte_range(&span).start);
+            let Some((event, first)) = self.next_event()? else {
                 return Ok(None);
             };
-            let root = self.node(event, &first)?;
-            let end = self.event()?.map_or(root.span.end, |(_, span)| bytes(&span).start);
+            let root = self.read_node(event, &first)?;
+            let end = self
+                .next_event()?
+                .map_or(root.span.end, |(_, span)| byte_range(&span).start);
             return Ok(Some(Document {
                 range: begin..self.line_end(end.max(root.span.end)),
                 line: span.start.line(),
@@ -131,7 +129,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Start of the line that a place is on, if only blanks are before it.
+    /// Start of the line of a position, if only blanks precede it.
     fn line_start(&self, at: usize) -> usize {
         let before = self.text.get(..at).unwrap_or_default();
         let start = before.trim_end_matches(' ').len();
@@ -142,7 +140,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// End of the line that a place is on, unless it is the start of one.
+    /// End of the line of a position, unless the position is the start of one.
     fn line_end(&self, at: usize) -> usize {
         let (before, rest) = self.text.split_at_checked(at).unwrap_or((self.text, ""));
         match rest.find('\n') {
@@ -152,24 +150,24 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// The value that begins with an event. Recursion is bounded by the parser (255 levels).
-    fn node(&mut self, event: Event<'t>, span: &Span) -> Result<Node, ScanError> {
-        let (begin, line) = (bytes(span).start, span.start.line());
+    /// The node that begins with an event. The parser bounds the recursion (255 levels).
+    fn read_node(&mut self, event: Event<'t>, span: &Span) -> Result<Node, ScanError> {
+        let (begin, line) = (byte_range(span).start, span.start.line());
         let (kind, end) = match event {
             Event::MappingStart(style, ..) => {
-                let (fields, close) = self.fields()?;
+                let (fields, close) = self.read_fields()?;
                 let is_flow = style == StructureStyle::Flow;
                 let last = fields.last().map_or(begin, |field| field.value.span.end);
                 (Kind::Mapping { is_flow, fields }, if is_flow { close } else { last })
             }
             Event::SequenceStart(style, ..) => {
-                let (items, close) = self.items()?;
+                let (items, close) = self.read_items()?;
                 let is_flow = style == StructureStyle::Flow;
                 let last = items.last().map_or(begin, |item| item.span.end);
                 (Kind::Sequence { is_flow, items }, if is_flow { close } else { last })
             }
-            Event::Scalar(_, style, ..) => (Kind::Scalar(style), bytes(span).end),
-            _ => (Kind::Alias, bytes(span).end),
+            Event::Scalar(_, style, ..) => (Kind::Scalar(style), byte_range(span).end),
+            _ => (Kind::Alias, byte_range(span).end),
         };
         Ok(Node {
             kind,
@@ -178,19 +176,19 @@ impl<'t> Reader<'t> {
         })
     }
 
-    /// The fields of a mapping, and where it is closed.
-    fn fields(&mut self) -> Result<(Vec<Field>, usize), ScanError> {
+    /// The fields of a mapping, and the end of the mapping.
+    fn read_fields(&mut self) -> Result<(Vec<Field>, usize), ScanError> {
         let mut fields = Vec::new();
-        while let Some((event, span)) = self.event()? {
+        while let Some((event, span)) = self.next_event()? {
             if event == Event::MappingEnd {
-                return Ok((fields, bytes(&span).end));
+                return Ok((fields, byte_range(&span).end));
             }
             let name = event.scalar().map_or_else(String::new, |(name, _)| name.to_owned());
-            let key = self.node(event, &span)?;
-            let Some((event, span)) = self.event()? else { break };
-            let mut value = self.node(event, &span)?;
+            let key = self.read_node(event, &span)?;
+            let Some((event, span)) = self.next_event()? else { break };
+            let mut value = self.read_node(event, &span)?;
             if value.span.is_empty() {
-                // A value that is not written is said to be where the next token is.
+                // A missing value has the position of the next token.
                 (value.span, value.line) = (key.span.end..key.span.end, key.line);
             }
             fields.push(Field { name, key, value });
@@ -198,26 +196,26 @@ impl<'t> Reader<'t> {
         Ok((fields, 0))
     }
 
-    /// The elements of a list, and where it is closed.
-    fn items(&mut self) -> Result<(Vec<Node>, usize), ScanError> {
+    /// The items of a list, and the end of the list.
+    fn read_items(&mut self) -> Result<(Vec<Node>, usize), ScanError> {
         let mut items = Vec::new();
-        while let Some((event, span)) = self.event()? {
+        while let Some((event, span)) = self.next_event()? {
             if event == Event::SequenceEnd {
-                return Ok((items, bytes(&span).end));
+                return Ok((items, byte_range(&span).end));
             }
-            items.push(self.node(event, &span)?);
+            items.push(self.read_node(event, &span)?);
         }
         Ok((items, 0))
     }
 }
 
-/// Of a text in memory, all places are known.
-fn bytes(span: &Span) -> Range<usize> {
+/// In a text in memory, all positions are known.
+fn byte_range(span: &Span) -> Range<usize> {
     span.byte_range().unwrap_or_default()
 }
 
 impl Node {
-    /// Whether nothing is written.
+    /// Whether the value is missing.
     pub(super) fn is_nothing(&self, text: &str) -> bool {
         let written = text.get(self.span.clone()).unwrap_or_default();
         matches!(self.kind, Kind::Scalar(ScalarStyle::Plain)) && matches!(written, "" | "~" | "null")
@@ -248,15 +246,14 @@ impl Node {
         self.fields().iter().find(|field| field.name == name)
     }
 
-    /// The part that steps lead to.
-    pub(super) fn at(&self, path: &[Step]) -> Option<&Self> {
+    pub(super) fn node_at(&self, path: &[Step]) -> Option<&Self> {
         path.iter().try_fold(self, |node, step| match step {
             Step::Key(key) => node.field(key).map(|field| &field.value),
             Step::Index(index) => node.items().get(*index),
         })
     }
 
-    /// Fields that stand in one mapping twice, as a parser counts them but for merge keys (`<<`). Recursion is bounded by the parser.
+    /// Duplicate fields in any mapping, counted as the parser does except for merge keys (`<<`). The parser bounds the recursion.
     pub(super) fn fields_written_twice(&self) -> Vec<Mistake> {
         let mut found = Vec::new();
         self.find_twice("", &mut found);
@@ -267,7 +264,7 @@ impl Node {
         for (at, field) in self.fields().iter().enumerate() {
             let path = match path {
                 "" => field.name.clone(),
-                path => format!("{path}.{}", plain(&field.name)),
+                path => format!("{path}.{}", path_segment(&field.name)),
             };
             let mut before = self.fields().iter().take(at);
             let is_name = !matches!(field.name.as_str(), "" | "<<");
@@ -285,19 +282,19 @@ impl Node {
         }
     }
 
-    /// The line of a field by its path, such as `spec.limits[0].selector`; of what is around it, if it is not there.
+    /// The line of a field by its path, such as `spec.limits[0].selector`; that of its parent if it is missing.
     pub(super) fn line_of(&self, path: &str) -> usize {
         let (mut node, mut line, mut path) = (self, self.line, path);
         loop {
             path = path.trim_start_matches('.');
             let fields = node.fields().iter();
-            let named = fields.filter_map(|field| Some((field, after(path, &field.name)?)));
-            // Names of labels have dots in them: the longest that fits is meant.
+            let named = fields.filter_map(|field| Some((field, strip_field(path, &field.name)?)));
+            // Label names have dots in them, so the longest field name that fits is meant.
             if let Some((field, rest)) = named.max_by_key(|(field, _)| field.name.len()) {
                 (node, line, path) = (&field.value, field.key.line, rest);
                 continue;
             }
-            let Some((item, rest)) = element(node, path) else {
+            let Some((item, rest)) = split_element(node, path) else {
                 return line;
             };
             (node, line, path) = (item, item.line, rest);
@@ -305,21 +302,21 @@ impl Node {
     }
 }
 
-/// A name as paths have it: in quotes if it has dots or the like.
-fn plain(name: &str) -> String {
+/// A field name in a path: quoted if it has dots or the like.
+fn path_segment(name: &str) -> String {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
     if is_plain { name.to_owned() } else { quote(name) }
 }
 
-/// What follows a field's name at the start of a path.
-fn after<'p>(path: &'p str, name: &str) -> Option<&'p str> {
+/// The rest of a path after the field's name at its start.
+fn strip_field<'p>(path: &'p str, name: &str) -> Option<&'p str> {
     let rest = path.strip_prefix(name).or_else(|| path.strip_prefix(&quote(name)))?;
     let ends = rest.is_empty() || rest.starts_with(['.', '[']);
     (ends && !name.is_empty()).then_some(rest)
 }
 
-/// The element at the start of a path, and what follows.
-fn element<'n, 'p>(node: &'n Node, path: &'p str) -> Option<(&'n Node, &'p str)> {
+/// The item at the start of a path, and the rest of the path.
+fn split_element<'n, 'p>(node: &'n Node, path: &'p str) -> Option<(&'n Node, &'p str)> {
     let (index, rest) = path.strip_prefix('[')?.split_once(']')?;
     Some((node.items().get(index.parse::<usize>().ok()?)?, rest))
 }
@@ -348,8 +345,8 @@ spec:
 ";
 
     #[test]
-    fn each_field_has_its_line_and_unknown_ones_that_of_what_is_around() {
-        let documents = documents(TEXT);
+    fn unknown_field_has_the_line_of_its_parent() {
+        let documents = parse_documents(TEXT);
         assert_eq!(documents.len(), 3);
         let root = documents[0].root.as_ref().unwrap();
         for (path, line) in [
@@ -373,9 +370,9 @@ spec:
     }
 
     #[test]
-    fn fields_that_stand_twice_are_found_where_they_stand() {
+    fn duplicate_fields_are_found_with_their_lines() {
         let text = "a: 1\nb:\n  c/d: 1\n  x: {y: 1, z: 2, y: 3}\n  c/d: 2\nlist:\n- a: 1\n  <<: {b: 1}\n  <<: {c: 1}\n- a: 1\n  a: 2\na: 2\n";
-        let documents = documents(text);
+        let documents = parse_documents(text);
         let root = documents[0].root.as_ref().unwrap();
         let told: Vec<_> = root
             .fields_written_twice()
@@ -392,11 +389,11 @@ spec:
     }
 
     #[test]
-    fn places_are_those_in_the_text() {
-        let documents = documents(TEXT);
+    fn node_ranges_match_the_text() {
+        let documents = parse_documents(TEXT);
         let root = documents[0].root.as_ref().unwrap();
         let list = root
-            .at(&[Step::Key("spec".to_owned()), Step::Key("list".to_owned())])
+            .node_at(&[Step::Key("spec".to_owned()), Step::Key("list".to_owned())])
             .unwrap();
         let written = |node: &Node| TEXT[node.span.clone()].to_owned();
         assert_eq!(written(&list.items()[0]), "x: 1\n    y: {z: [1, 2]}");
@@ -407,8 +404,8 @@ spec:
     }
 
     #[test]
-    fn document_that_cannot_be_read_hides_no_other() {
-        let documents = documents("a: [\n---\nb: 1\n---\nc: }\n---\ne: 2\n");
+    fn unreadable_document_hides_no_other() {
+        let documents = parse_documents("a: [\n---\nb: 1\n---\nc: }\n---\ne: 2\n");
         let lines: Vec<_> = documents
             .iter()
             .map(|document| document.root.as_ref().map(|root| root.line))

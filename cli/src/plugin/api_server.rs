@@ -1,4 +1,4 @@
-//! `ctrlmesh plugin api-server`: the test kit's API server for a person with a plugin and no cluster.
+//! `ctrlmesh plugin api-server`: the test kit's API server, to try a plugin without a cluster.
 
 use std::process::ExitCode;
 
@@ -9,10 +9,9 @@ use crate::args::ApiServerArgs;
 use crate::error::Error;
 use crate::print;
 
-/// What the plugin guide's example asks for.
+/// Namespaces that the plugin guide's example uses.
 const NAMESPACES: [&str; 2] = ["default", "prod-eu"];
 
-/// Serves until interrupted.
 pub(crate) async fn run(args: &ApiServerArgs) -> Result<ExitCode, Error> {
     let server = ApiServer::builder().ports(0, args.port).start().await?;
     for name in NAMESPACES {
@@ -26,8 +25,8 @@ pub(crate) async fn run(args: &ApiServerArgs) -> Result<ExitCode, Error> {
         args.kubeconfig.display()
     ));
     print::line(&format!("the same without TLS, for curl: {}", server.url()));
-    // Nobody would learn where it is.
-    print::check()?;
+    // Nobody would learn the address.
+    print::check_output()?;
     tokio::signal::ctrl_c().await.map_err(Error::Runtime)?;
     Ok(ExitCode::SUCCESS)
 }

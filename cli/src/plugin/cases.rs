@@ -1,4 +1,4 @@
-//! A file of cases for a plugin: read whole, with every mistake told, before the plugin is asked anything.
+//! The cases file of `plugin test`: read completely, with all mistakes reported, before the plugin is called.
 
 use std::path::Path;
 
@@ -12,22 +12,21 @@ use serde_json::{Map, Value};
 
 use crate::error::Error;
 
-/// What is expected of a plugin that is not asked.
+/// Expected when the plugin's subscription does not match the request.
 pub(super) const NOT_ASKED: &str = "not asked";
 
-/// What can be expected. Those that end with a blank have a status code behind it.
+/// The possible expectations. Those that end with a blank are followed by a status code.
 const EXPECTED: [&str; 7] = ["proceed", "edit", "refuse ", "answer ", "reset", "fault", NOT_ASKED];
 
-/// What a file says.
 #[derive(Debug, Default)]
 pub(super) struct Cases {
     /// As in the chain.
     pub(super) settings: Map<String, Value>,
-    /// Not empty if there is a file.
+    /// Never empty if there is a file.
     pub(super) requests: Vec<Case>,
 }
 
-/// A request, and what the plugin should say.
+/// A request and the expected verdict.
 #[derive(Debug)]
 pub(super) struct Case {
     /// As written: `DELETE /api/v1/namespaces/a/pods/b`.
@@ -37,16 +36,16 @@ pub(super) struct Case {
     pub(super) expect: String,
 }
 
-/// Reads a file. Fails with every mistake in it.
-pub(super) fn read(path: &Path) -> Result<Cases, Error> {
+/// Fails with every mistake in the file.
+pub(super) fn read_cases(path: &Path) -> Result<Cases, Error> {
     let text = std::fs::read_to_string(path).map_err(Error::file("read", path))?;
-    parse(&text).map_err(|problem| Error::Cases {
+    parse_cases(&text).map_err(|problem| Error::Cases {
         path: path.to_owned(),
         problem,
     })
 }
 
-fn parse(text: &str) -> Result<Cases, String> {
+fn parse_cases(text: &str) -> Result<Cases, String> {
     let options = serde_saphyr::options! { with_snippet: false };
     let document: Value = serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| format!("is no YAML: {}", ctrlmesh_contract::yaml::problem(&error)))?;
@@ -78,10 +77,10 @@ fn parse(text: &str) -> Result<Cases, String> {
             Vec::new()
         }
     };
-    unknown(&fields, "", &["settings", "requests"], &mut mistakes);
+    report_unknown_fields(&fields, "", &["settings", "requests"], &mut mistakes);
     let cases = requests.into_iter().enumerate();
     let cases: Vec<Case> = cases
-        .filter_map(|(index, value)| case(value, &format!("requests[{index}]"), &mut mistakes))
+        .filter_map(|(index, value)| parse_case(value, &format!("requests[{index}]"), &mut mistakes))
         .collect();
     match mistakes.list() {
         [] => Ok(Cases {
@@ -92,7 +91,7 @@ fn parse(text: &str) -> Result<Cases, String> {
     }
 }
 
-fn unknown(fields: &Map<String, Value>, path: &str, known: &[&str], mistakes: &mut Mistakes) {
+fn report_unknown_fields(fields: &Map<String, Value>, path: &str, known: &[&str], mistakes: &mut Mistakes) {
     for name in fields.keys() {
         let path = if path.is_empty() {
             name.clone()
@@ -107,8 +106,8 @@ fn unknown(fields: &Map<String, Value>, path: &str, known: &[&str], mistakes: &m
     }
 }
 
-/// `None` only with a mistake noted.
-fn case(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Case> {
+/// Returns `None` only after adding a mistake.
+fn parse_case(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Case> {
     let Value::Object(mut fields) = value else {
         mistakes.add(
             path,
@@ -116,8 +115,8 @@ fn case(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Case> {
         );
         return None;
     };
-    let name = text(&mut fields, "request", "GET /api/v1/pods", path, mistakes);
-    let expect = text(&mut fields, "expect", "proceed", path, mistakes);
+    let name = required_text(&mut fields, "request", "GET /api/v1/pods", path, mistakes);
+    let expect = required_text(&mut fields, "expect", "proceed", path, mistakes);
     let headers = match fields.remove("headers") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(headers)) => headers,
@@ -129,15 +128,15 @@ fn case(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Case> {
             Map::new()
         }
     };
-    unknown(&fields, path, &["request", "headers", "expect"], mistakes);
+    report_unknown_fields(&fields, path, &["request", "headers", "expect"], mistakes);
     let request = name
         .as_deref()
-        .and_then(|name| noted(request(name), &format!("{path}.request"), mistakes));
+        .and_then(|name| note_mistake(parse_request(name), &format!("{path}.request"), mistakes));
     let request = headers.into_iter().fold(request, |request, (name, value)| {
-        let header = noted(header(&name, &value), &format!("{path}.headers.{name}"), mistakes)?;
+        let header = note_mistake(parse_header(&name, &value), &format!("{path}.headers.{name}"), mistakes)?;
         Some(request?.header(&name, &header))
     });
-    let expect = expect.and_then(|expect| noted(expected(expect), &format!("{path}.expect"), mistakes));
+    let expect = expect.and_then(|expect| note_mistake(parse_expected(expect), &format!("{path}.expect"), mistakes));
     Some(Case {
         name: name?,
         request: request?,
@@ -145,12 +144,11 @@ fn case(value: Value, path: &str, mistakes: &mut Mistakes) -> Option<Case> {
     })
 }
 
-fn noted<T>(result: Result<T, String>, path: &str, mistakes: &mut Mistakes) -> Option<T> {
+fn note_mistake<T>(result: Result<T, String>, path: &str, mistakes: &mut Mistakes) -> Option<T> {
     result.map_err(|problem| mistakes.add(path, problem)).ok()
 }
 
-/// A text that must be there.
-fn text(
+fn required_text(
     fields: &mut Map<String, Value>,
     name: &str,
     example: &str,
@@ -166,8 +164,7 @@ fn text(
     None
 }
 
-/// The request that a line names.
-fn request(line: &str) -> Result<Request, String> {
+fn parse_request(line: &str) -> Result<Request, String> {
     let wrong = |problem: &str| format!("{} {problem}; write it like GET /api/v1/pods", quote(line));
     let (method, target) = line.split_once(' ').ok_or_else(|| wrong("has no path"))?;
     let method: Method = method.parse().map_err(|_| wrong("begins with no HTTP method"))?;
@@ -178,7 +175,7 @@ fn request(line: &str) -> Result<Request, String> {
     Ok(harness::request(method, target))
 }
 
-fn header(name: &str, value: &Value) -> Result<String, String> {
+fn parse_header(name: &str, value: &Value) -> Result<String, String> {
     let Value::String(value) = value else {
         return Err("is no text; write it in quotes".to_owned());
     };
@@ -190,8 +187,8 @@ fn header(name: &str, value: &Value) -> Result<String, String> {
     }
 }
 
-/// What is expected, if a plugin can say it.
-fn expected(text: String) -> Result<String, String> {
+/// Checks that a plugin can give this verdict.
+fn parse_expected(text: String) -> Result<String, String> {
     let is_it = |known: &&str| match known.strip_suffix(' ') {
         Some(_) => text
             .strip_prefix(*known)
@@ -219,8 +216,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_of_cases_is_read() {
-        let cases = parse(
+    fn cases_file_is_read() {
+        let cases = parse_cases(
             "settings: {a: 1}\nrequests:\n- {request: GET /api/v1/pods?limit=1, headers: {Accept: text/plain}, expect: proceed}\n- request: \
              DELETE /api/v1/namespaces/a/pods/b\n  expect: refuse 403\n",
         )
@@ -235,13 +232,13 @@ mod tests {
             ]
         );
         for word in ["edit", "answer 200", "reset", "fault", "not asked"] {
-            assert_eq!(expected(word.to_owned()).as_deref(), Ok(word));
+            assert_eq!(parse_expected(word.to_owned()).as_deref(), Ok(word));
         }
     }
 
     #[test]
-    fn every_mistake_of_a_file_is_told_at_once() {
-        let problem = parse(
+    fn all_mistakes_are_reported_at_once() {
+        let problem = parse_cases(
             "setings: {}\nrequests:\n- {request: GET /api/v1/pods, expct: proceed}\n- {request: nonsense, expect: refus 403, header: {}}\n\
              - {request: GET /api/v1/pods, expect: refuse 43, headers: {'a b': c, d: 1}}\n- text\n",
         )
@@ -265,9 +262,9 @@ mod tests {
     }
 
     #[test]
-    fn file_without_requests_is_refused() {
+    fn cases_file_is_rejected_without_requests() {
         for text in ["{}", "settings: {a: 1}", "requests: []", "requests:\n"] {
-            let problem = parse(text).unwrap_err();
+            let problem = parse_cases(text).unwrap_err();
             assert!(
                 problem.starts_with("has a mistake: requests: names no request"),
                 "{text}: {problem}"
@@ -282,7 +279,7 @@ mod tests {
             ),
             ("requests: [\n", "is no YAML: "),
         ] {
-            let problem = parse(text).unwrap_err();
+            let problem = parse_cases(text).unwrap_err();
             assert!(problem.contains(says), "{text}: {problem}");
         }
     }

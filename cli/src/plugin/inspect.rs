@@ -1,4 +1,4 @@
-//! `ctrlmesh plugin inspect`: what a file is, and whether a sidecar would take it. The sidecar's own loader decides.
+//! `ctrlmesh plugin inspect`: describes a file and checks with the sidecar's own loader whether a sidecar would accept it.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,31 +14,30 @@ use crate::args::{InspectArgs, Output};
 use crate::error::Error;
 use crate::print;
 
-/// What there is to know about a plugin's bytes.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Inspection {
     digest: Digest,
     bytes: usize,
-    /// What it needs from a host.
+    /// Imports: what it needs from a host.
     imports: Vec<String>,
-    /// What a host can call.
+    /// Exports: what a host can call.
     exports: Vec<String>,
-    /// Version of `ctrlmesh:plugin` that it was built against, if a sidecar takes it.
+    /// Version of `ctrlmesh:plugin` that it was built against, if a sidecar accepts it.
     #[serde(skip_serializing_if = "Option::is_none")]
     interface: Option<&'static str>,
-    /// Why a sidecar refuses it, and what to do.
+    /// Why a sidecar rejects it, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
 }
 
-/// Inspects a file. Fails if a sidecar would refuse it.
+/// Fails if a sidecar would reject the file.
 pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode, Error> {
-    let wasm = read(&args.file)?;
-    let inspection = inspect(&wasm);
+    let wasm = read_wasm(&args.file)?;
+    let inspection = inspect_wasm(&wasm);
     match args.output {
         Output::Json => print::line(&serde_json::to_string_pretty(&inspection)?),
-        Output::Text => print::line(&text(&inspection)),
+        Output::Text => print::line(&inspection_text(&inspection)),
     }
     Ok(if inspection.refused.is_none() {
         ExitCode::SUCCESS
@@ -47,20 +46,20 @@ pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode, Error> {
     })
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
+fn read_wasm(path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(Error::file("read", path))
 }
 
-fn inspect(wasm: &[u8]) -> Inspection {
+fn inspect_wasm(wasm: &[u8]) -> Inspection {
     let loaded = Engine::new().and_then(|engine| {
-        // Nobody's traffic depends on this process, so the compiler may run in it.
+        // No traffic depends on this process, so the compiler may run in it.
         Compiler::new(CompileMode::InProcess, None)?.load(&engine, wasm)
     });
     let (interface, refused) = match loaded {
         Ok(plugin) => (Some(plugin.interface()), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    let (imports, exports) = names(wasm);
+    let (imports, exports) = import_and_export_names(wasm);
     Inspection {
         digest: Digest::of(wasm),
         bytes: wasm.len(),
@@ -71,8 +70,8 @@ fn inspect(wasm: &[u8]) -> Inspection {
     }
 }
 
-/// Imports and exports of the component itself, not of what is inside; as far as the bytes can be read.
-fn names(wasm: &[u8]) -> (Vec<String>, Vec<String>) {
+/// Imports and exports of the component itself, not of its inner parts; as far as the bytes can be read.
+fn import_and_export_names(wasm: &[u8]) -> (Vec<String>, Vec<String>) {
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
     let mut depth = 0_usize;
     for payload in Parser::new(0).parse_all(wasm).map_while(Result::ok) {
@@ -80,7 +79,7 @@ fn names(wasm: &[u8]) -> (Vec<String>, Vec<String>) {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
             Payload::ComponentImportSection(section) if depth == 0 => {
-                // Types of the world are imports too, but ask nothing of a host.
+                // Types of the world are imports too, but need nothing from a host.
                 let imported = section.into_iter().map_while(Result::ok);
                 let asked = imported.filter(|import| !matches!(import.ty, ComponentTypeRef::Type(_)));
                 imports.extend(asked.map(|import| import.name.name.to_owned()));
@@ -99,7 +98,7 @@ fn names(wasm: &[u8]) -> (Vec<String>, Vec<String>) {
     (imports, exports)
 }
 
-fn text(inspection: &Inspection) -> String {
+fn inspection_text(inspection: &Inspection) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING);
     table.add_row(["digest", &inspection.digest.to_string()]);
@@ -111,7 +110,7 @@ fn text(inspection: &Inspection) -> String {
         (None, refused) => format!("refuses it: {}", refused.as_deref().unwrap_or_default()),
     };
     table.add_row(["sidecar", &verdict]);
-    print::table(table, print::width())
+    print::render_table(table, print::terminal_width())
 }
 
 #[cfg(test)]
@@ -121,8 +120,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugin_is_taken_and_described() {
-        let inspection = inspect(SHARD_SELECTOR);
+    fn plugin_is_accepted_and_described() {
+        let inspection = inspect_wasm(SHARD_SELECTOR);
         assert_eq!(inspection.refused, None);
         assert_eq!(inspection.interface, Some("0.1"));
         assert!(
@@ -139,20 +138,20 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_refused_with_a_reason() {
-        let module = inspect(b"\0asm\x01\0\0\0");
+    fn other_files_are_rejected_with_reason() {
+        let module = inspect_wasm(b"\0asm\x01\0\0\0");
         assert!(
             module
                 .refused
                 .is_some_and(|reason| reason.contains("core WebAssembly module"))
         );
-        let nonsense = inspect(b"#!/bin/sh");
+        let nonsense = inspect_wasm(b"#!/bin/sh");
         assert!(
             nonsense
                 .refused
                 .is_some_and(|reason| reason.contains("not WebAssembly"))
         );
-        let truncated = inspect(&SHARD_SELECTOR[..SHARD_SELECTOR.len() / 2]);
+        let truncated = inspect_wasm(&SHARD_SELECTOR[..SHARD_SELECTOR.len() / 2]);
         assert!(truncated.refused.is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! `ctrlmesh plugin test`: what the bytes of a plugin say to requests, in the engine that a sidecar uses. Nothing is sent anywhere.
+//! `ctrlmesh plugin test`: the verdicts of a plugin on requests, in the engine that a sidecar uses. Nothing is sent anywhere.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,29 +14,29 @@ use crate::args::TestArgs;
 use crate::error::Error;
 use crate::print;
 
-/// What a plugin said, in the word that is compared and in a sentence.
-struct Said {
+/// A plugin's verdict: the word that is compared, and details for people.
+struct PluginAnswer {
     word: String,
     more: String,
 }
 
-/// Tests a file. Exits 1 if a sidecar would not run it, or if it says something else than is expected.
+/// Exits 1 if a sidecar would reject the plugin, or if a verdict differs from the expected one.
 pub(crate) fn run(args: &TestArgs) -> Result<ExitCode, Error> {
     let Cases { settings, requests } = match &args.cases {
-        Some(path) => cases::read(path)?,
+        Some(path) => cases::read_cases(path)?,
         None => Cases::default(),
     };
     let wasm = std::fs::read(&args.file).map_err(Error::file("read", &args.file))?;
     let mut plugin = Harness::new(&wasm, &Value::Object(settings).to_string())?;
     let mut failed = 0;
     for case in &requests {
-        let said = ask(&mut plugin, &case.request);
+        let said = ask_plugin(&mut plugin, &case.request);
         let is_good = said.word == case.expect;
         failed += u32::from(!is_good);
-        print::line(&told(case, &said, is_good));
+        print::line(&case_line(case, &said, is_good));
     }
     for line in plugin.log() {
-        print::line(&format!("log   {}: {}", level(line.level), line.message));
+        print::line(&format!("log   {}: {}", level_name(line.level), line.message));
     }
     print::line(&match (requests.len(), failed) {
         (0, _) => "a sidecar would run it; name requests with --cases to see what it says to them".to_owned(),
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<ExitCode, Error> {
     })
 }
 
-const fn level(level: Level) -> &'static str {
+const fn level_name(level: Level) -> &'static str {
     match level {
         Level::Debug => "debug",
         Level::Info => "info",
@@ -59,37 +59,37 @@ const fn level(level: Level) -> &'static str {
     }
 }
 
-/// A time in Go's notation, as settings of plugins have it: `250ms`, `2s`.
-fn time(time: Duration) -> String {
+/// A duration in Go's notation, as in plugin settings: `250ms`, `2s`.
+fn format_time(time: Duration) -> String {
     match time.as_millis() {
         millis if millis % 1000 == 0 => format!("{}s", millis / 1000),
         millis => format!("{millis}ms"),
     }
 }
 
-fn ask(plugin: &mut Harness, request: &Request) -> Said {
+fn ask_plugin(plugin: &mut Harness, request: &Request) -> PluginAnswer {
     let subscription = plugin.subscription();
     let is_asked = subscription.phases.request && Matcher::new(subscription).matches(&request.view().query());
     if !is_asked {
-        return Said {
+        return PluginAnswer {
             word: NOT_ASKED.to_owned(),
             more: "no rule of its subscription matches".to_owned(),
         };
     }
     match plugin.request(request) {
-        Ok(verdict) => said(&verdict),
-        Err(fault) => Said {
+        Ok(verdict) => describe_verdict(&verdict),
+        Err(fault) => PluginAnswer {
             word: "fault".to_owned(),
             more: fault.to_string(),
         },
     }
 }
 
-fn said(RequestVerdict { delay, action }: &RequestVerdict) -> Said {
+fn describe_verdict(RequestVerdict { delay, action }: &RequestVerdict) -> PluginAnswer {
     let (word, mut more) = match action {
         RequestAction::Proceed(edits) if edits.is_empty() => ("proceed".to_owned(), String::new()),
         RequestAction::Proceed(edits) => {
-            let edits: Vec<String> = edits.iter().map(edit).collect();
+            let edits: Vec<String> = edits.iter().map(describe_edit).collect();
             ("edit".to_owned(), edits.join(", "))
         }
         RequestAction::Refuse(refusal) => (format!("refuse {}", refusal.code), refusal.message.clone()),
@@ -98,18 +98,19 @@ fn said(RequestVerdict { delay, action }: &RequestVerdict) -> Said {
             format!("{} bytes", answer.body.len()),
         ),
         RequestAction::Reset(_) => ("reset".to_owned(), String::new()),
-        RequestAction::RefuseConnections(time) => {
-            ("reset".to_owned(), format!("no connections for {}", self::time(*time)))
-        }
+        RequestAction::RefuseConnections(time) => (
+            "reset".to_owned(),
+            format!("no connections for {}", self::format_time(*time)),
+        ),
     };
     if *delay > Duration::ZERO {
         let between = if more.is_empty() { "" } else { ", " };
-        more = format!("after {}{between}{more}", time(*delay));
+        more = format!("after {}{between}{more}", format_time(*delay));
     }
-    Said { word, more }
+    PluginAnswer { word, more }
 }
 
-fn edit(edit: &RequestEdit) -> String {
+fn describe_edit(edit: &RequestEdit) -> String {
     match edit {
         RequestEdit::AndLabelSelector(selector) => format!("label selector {selector}"),
         RequestEdit::AndFieldSelector(selector) => format!("field selector {selector}"),
@@ -121,8 +122,8 @@ fn edit(edit: &RequestEdit) -> String {
     }
 }
 
-fn told(case: &Case, said: &Said, is_good: bool) -> String {
-    let Said { word, more } = said;
+fn case_line(case: &Case, said: &PluginAnswer, is_good: bool) -> String {
+    let PluginAnswer { word, more } = said;
     let more = if more.is_empty() {
         String::new()
     } else {
@@ -143,16 +144,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_as_settings_have_them() {
+    fn times_are_formatted_like_settings() {
         for (millis, told) in [(0, "0s"), (250, "250ms"), (2000, "2s"), (1500, "1500ms")] {
-            assert_eq!(time(Duration::from_millis(millis)), told);
+            assert_eq!(format_time(Duration::from_millis(millis)), told);
         }
         let delay = Duration::from_millis(20);
         let verdict = RequestVerdict {
             delay,
             action: RequestAction::RefuseConnections(Duration::from_secs(3)),
         };
-        let Said { word, more } = said(&verdict);
+        let PluginAnswer { word, more } = describe_verdict(&verdict);
         assert_eq!((&*word, &*more), ("reset", "after 20ms, no connections for 3s"));
     }
 }

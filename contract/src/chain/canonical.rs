@@ -5,7 +5,6 @@
 
 use serde_json::{Map, Number, Value};
 
-/// Prints a value.
 pub(super) fn print(value: &Value) -> String {
     let mut out = String::new();
     write(value, &mut out);

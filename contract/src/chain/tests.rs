@@ -19,7 +19,7 @@ fn refusal(document: impl AsRef<[u8]>) -> String {
 }
 
 #[test]
-fn a_full_document_is_read() {
+fn full_document_is_read() {
     let document = yaml(&format!(
         "
 - name: shard-selector/operator-demo-0
@@ -54,7 +54,7 @@ fn a_full_document_is_read() {
 }
 
 #[test]
-fn what_is_left_out_has_a_default() {
+fn missing_fields_have_defaults() {
     let chain = Chain::parse(yaml(&format!("- {{name: a, plugin: '{DIGEST}'}}")).as_bytes()).unwrap();
     let entry = &chain.entries[0];
     assert_eq!(entry.pod_selector, LabelSelector::default());
@@ -65,7 +65,7 @@ fn what_is_left_out_has_a_default() {
 }
 
 #[test]
-fn all_mistakes_are_told_together_with_their_paths() {
+fn all_mistakes_are_reported_with_their_paths() {
     let document = format!(
         "
 apiVersion: chain.ctrlmesh.kusionstack.io/v2
@@ -108,7 +108,7 @@ entries:
 }
 
 #[test]
-fn documents_that_cannot_be_read_say_why() {
+fn unreadable_documents_are_refused_with_reason() {
     let bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n";
     let deep = format!("{{\"a\":{}1{}}}", "[".repeat(90), "]".repeat(90));
     let cases: [(&[u8], &str); 14] = [
@@ -145,7 +145,7 @@ fn documents_that_cannot_be_read_say_why() {
 }
 
 #[test]
-fn a_long_mistake_makes_a_short_message() {
+fn long_mistake_makes_a_short_message() {
     let key = "k".repeat(100_000);
     for document in [
         format!("{key}: 1\n{key}: 2\n"),
@@ -158,13 +158,13 @@ fn a_long_mistake_makes_a_short_message() {
 }
 
 #[test]
-fn a_single_anchor_is_already_refused() {
+fn anchor_is_refused() {
     let document = yaml(&format!("- {{name: &n a, plugin: '{DIGEST}'}}"));
     assert!(refusal(document).contains("not valid YAML"));
 }
 
 #[test]
-fn bounds_of_entries_and_settings_hold() {
+fn entries_and_settings_are_bounded() {
     let entry = |n: usize| json!({"name": format!("e{n}"), "plugin": DIGEST});
     let document = |entries: Vec<Value>| {
         let head = json!({"apiVersion": CHAIN_API_VERSION, "namespace": "demo", "generation": 1, "entries": entries});
@@ -186,7 +186,7 @@ fn bounds_of_entries_and_settings_hold() {
 }
 
 #[test]
-fn equal_settings_have_equal_hashes_however_they_are_written() {
+fn equal_settings_have_equal_hashes_in_any_notation() {
     let settings = |text: &str| {
         let entry = format!("- {{name: a, plugin: '{DIGEST}', settings: {text}}}");
         Chain::parse(yaml(&entry).as_bytes()).unwrap().entries[0]
@@ -213,14 +213,14 @@ fn equal_settings_have_equal_hashes_however_they_are_written() {
 }
 
 #[test]
-fn a_fitting_settings_hash_is_taken() {
+fn matching_settings_hash_is_accepted() {
     let hash = Settings::default().hash().to_owned();
     let document = yaml(&format!("- {{name: a, plugin: '{DIGEST}', settingsHash: {hash}}}"));
     assert!(Chain::parse(document.as_bytes()).is_ok());
 }
 
 #[test]
-fn a_chain_made_in_memory_is_held_to_the_same_rules() {
+fn chain_made_in_memory_is_validated() {
     let mut chain = Chain::parse(yaml(&format!("- {{name: a, plugin: '{DIGEST}'}}")).as_bytes()).unwrap();
     assert_eq!(chain.validate(), Ok(()));
     chain.entries[0].settings = Settings::new(json!([]));

@@ -1,4 +1,4 @@
-//! What a document must say besides having the right shape: bounds, names, and what must be unique.
+//! Validates a decoded document: bounds, names, and uniqueness.
 //!
 //! Leaves to the sidecar what only it can know: whether the plugin is there and takes its settings.
 

@@ -249,7 +249,6 @@ pub struct Failures {
 /// How a request ended without a complete answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "the words say it")]
 pub enum Connection {
     Unreachable,
     Reset,

@@ -40,7 +40,6 @@ pub struct Requirement {
 
 /// What an expression asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[expect(missing_docs, reason = "the words are those of metav1.LabelSelectorOperator")]
 pub enum Operator {
     In,
     NotIn,

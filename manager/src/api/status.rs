@@ -81,7 +81,6 @@ pub struct Rollout {
 
 /// Whether a condition holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[expect(missing_docs, reason = "the words are those of metav1.ConditionStatus")]
 pub enum ConditionStatus {
     True,
     False,

@@ -94,7 +94,6 @@ pub struct ProxyArgs {
 /// When nodes pull an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
-#[expect(missing_docs, reason = "the words are those of a container's imagePullPolicy")]
 pub enum PullPolicy {
     Always,
     IfNotPresent,

@@ -17,7 +17,6 @@ use crate::{crds, schema};
 
 /// One custom resource.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum Object {
     ShardingConfig(Box<ShardingConfig>),
     CircuitBreaker(Box<CircuitBreaker>),

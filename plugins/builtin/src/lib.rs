@@ -1,21 +1,21 @@
-//! The bytes of the plugins that come with ctrlmesh: WebAssembly components, built by this package's build script from the
-//! sources of the same commit. They get nothing that a user's plugin could not have.
+//! The plugins that ship with ctrlmesh, as WebAssembly components that the build script makes from the sources of the same commit. They
+//! have no privileges over a user's plugin.
 
 include!(concat!(env!("OUT_DIR"), "/components.rs"));
 
 #[cfg(feature = "guests")]
 mod compile_bomb;
 
-/// A plugin that comes with ctrlmesh.
+/// A plugin that ships with ctrlmesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Builtin {
-    /// Name under which a configuration refers to it.
+    /// Name in a configuration.
     pub name: &'static str,
-    /// The component.
+    /// The bytes of the component.
     pub bytes: &'static [u8],
 }
 
-/// All plugins that come with ctrlmesh, by name.
+/// All plugins that ship with ctrlmesh, by name.
 #[must_use]
 pub fn builtin() -> &'static [Builtin] {
     static BUILTIN: [Builtin; 4] = [
@@ -39,10 +39,10 @@ pub fn builtin() -> &'static [Builtin] {
     &BUILTIN
 }
 
-/// Guests that misbehave or exercise one part of the contract each; for tests of the host. Sources: `tests/guests`.
+/// Guests for tests of the host: each misbehaves or uses one part of the contract. Sources: `tests/guests`.
 #[cfg(feature = "guests")]
 pub mod guests {
-    /// The component of a guest by the name of its source file.
+    /// The component of a guest, by the name of its source file.
     #[must_use]
     pub fn get(name: &str) -> Option<&'static [u8]> {
         super::GUESTS
@@ -54,7 +54,7 @@ pub mod guests {
     /// A small component that takes hundreds of megabytes to compile.
     #[must_use]
     pub fn compile_bomb() -> Vec<u8> {
-        super::compile_bomb::component()
+        super::compile_bomb::build_component()
     }
 
     /// The names of all guests, sorted.
@@ -67,15 +67,15 @@ pub mod guests {
 mod tests {
     use super::*;
 
-    /// Magic number, then version 13 and layer 1: a component and not a core module (component-model, Binary.md).
+    /// Magic number, version 13 and layer 1: a component, not a core module (component-model, Binary.md).
     const COMPONENT: [u8; 8] = [0, b'a', b's', b'm', 0x0d, 0, 1, 0];
 
     #[test]
-    fn every_builtin_is_a_component_that_fits_its_config_map() {
+    fn builtins_are_components_that_fit_a_config_map() {
         for plugin in builtin() {
             assert_eq!(plugin.bytes.get(..8), Some(&COMPONENT[..]), "{}", plugin.name);
-            // A ConfigMap holds 1 MiB. Each must fit one of its own even unpacked; packed, as a manager ships them, they are
-            // less than half as large.
+            // A ConfigMap holds 1 MiB. Each component must fit one even uncompressed; compressed, as a manager ships them, they have less than half
+            // of that size.
             assert!(
                 plugin.bytes.len() < 640 * 1024,
                 "{} has {} bytes",
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn components_do_not_tell_where_they_were_built() {
+    fn components_contain_no_build_paths() {
         let home = env!("CARGO_MANIFEST_DIR").as_bytes();
         for bytes in [
             CIRCUIT_BREAKER,
@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn next_shard_selector_is_another_component() {
+    fn next_shard_selector_has_other_bytes() {
         assert_ne!(samples::SHARD_SELECTOR_NEXT, SHARD_SELECTOR);
     }
 
     #[cfg(feature = "guests")]
     #[test]
-    fn every_guest_is_a_component_and_is_described() {
+    fn guests_are_components_and_are_documented() {
         let readme = include_str!("../../../tests/guests/README.md");
         assert!(guests::names().count() >= 20);
         for name in guests::names() {

@@ -1,20 +1,20 @@
-//! One rule: what it matches, when it opens and how it closes.
+//! One rule: its matches, when it opens, and how it closes.
 
 use ctrlmesh_plugin_rules::{BucketRule, GoDuration, Key, Rules, TriggerPolicy, checked_name};
 use ctrlmesh_sdk::Bucket;
 use ctrlmesh_sdk::settings::Invalid;
 
-use crate::judgement::Judge;
+use crate::judgement::FailureCriteria;
 use crate::settings::{RecoverPolicy, RecoverType, Rule, Trip};
 
-/// Where a person says nothing: long enough to see a trend, short enough to forget it.
+/// Default window: long enough to see a trend, short enough to forget it.
 const DEFAULT_WINDOW_MS: u32 = 30_000;
-/// Where a person says nothing: fewer make a ratio a matter of chance.
+/// Default minimum of requests: with fewer, a ratio is a matter of chance.
 const DEFAULT_MINIMUM: u32 = 20;
-/// Most probes at a time.
+/// Maximum of concurrent probes.
 const MAX_PROBES: u32 = 1000;
 
-/// A rule, checked.
+/// A validated rule.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     pub(crate) name: String,
@@ -22,15 +22,15 @@ pub(crate) struct Breaker {
     pub(crate) key: Key,
     pub(crate) policy: Policy,
     pub(crate) bucket: Option<Bucket>,
-    /// `None`: closes when a person says so.
-    pub(crate) sleeping: Option<Sleeping>,
+    /// `None`: closes only by a new `recover` value.
+    pub(crate) sleeping: Option<SleepingWindow>,
     pub(crate) probes: u32,
     pub(crate) triggers: Triggers,
-    pub(crate) judge: Judge,
+    pub(crate) judge: FailureCriteria,
     pub(crate) recover: Option<String>,
 }
 
-/// What a breaker does, of what is left to this plugin.
+/// The policies that are left to this plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
     Normal,
@@ -38,40 +38,40 @@ pub(crate) enum Policy {
     ForceClosed,
 }
 
-/// How long a breaker stays open before probes look.
+/// How long a breaker stays open before it lets probes through.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sleeping {
+pub(crate) struct SleepingWindow {
     first_ms: u64,
     longest_ms: u64,
 }
 
-impl Sleeping {
-    /// The window after so many failed probes in a row: twice as long each time.
+impl SleepingWindow {
+    /// The window after this many consecutive failed probes: it doubles each time.
     pub(crate) fn after_ms(self, failed_probes: u32) -> u64 {
         let factor = 1_u64.checked_shl(failed_probes).unwrap_or(u64::MAX);
         self.first_ms.saturating_mul(factor).min(self.longest_ms)
     }
 }
 
-/// When a closed breaker opens because of what comes back.
+/// When the results of requests open a closed breaker.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Triggers {
     pub(crate) window_ms: u32,
     pub(crate) minimum: u32,
     pub(crate) error_percent: Option<u32>,
-    pub(crate) slow: Option<Slow>,
+    pub(crate) slow: Option<SlowCalls>,
     pub(crate) consecutive: Option<u32>,
 }
 
-/// Which requests are slow, and how many are too many.
+/// Which requests are slow, and the percentage that opens the breaker.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slow {
+pub(crate) struct SlowCalls {
     pub(crate) percent: u32,
     pub(crate) slower_than_us: u64,
 }
 
 impl Breaker {
-    /// `None`: the rule is for rate-limit.
+    /// Returns `None` if the rule is for rate-limit.
     pub(crate) fn new(rule: &Rule) -> Result<Option<Self>, Invalid> {
         let policy = match rule.trigger_policy {
             TriggerPolicy::LimiterOnly => return Ok(None),
@@ -102,16 +102,17 @@ impl Breaker {
             key: rule.key,
             policy,
             bucket: bucket.map_err(|error| error.field("bucket"))?,
-            sleeping: sleeping(rule.recover_policy.as_ref()).map_err(|error| error.field("recoverPolicy"))?,
+            sleeping: parse_sleeping_window(rule.recover_policy.as_ref())
+                .map_err(|error| error.field("recoverPolicy"))?,
             probes,
-            triggers: triggers(rule.trip.as_ref()).map_err(|error| error.field("trip"))?,
-            judge: Judge::new(rule.failures.as_ref()).map_err(|error| error.field("failures"))?,
+            triggers: parse_triggers(rule.trip.as_ref()).map_err(|error| error.field("trip"))?,
+            judge: FailureCriteria::new(rule.failures.as_ref()).map_err(|error| error.field("failures"))?,
             recover: rule.recover.clone(),
         }))
     }
 }
 
-fn sleeping(policy: Option<&RecoverPolicy>) -> Result<Option<Sleeping>, Invalid> {
+fn parse_sleeping_window(policy: Option<&RecoverPolicy>) -> Result<Option<SleepingWindow>, Invalid> {
     let Some(policy) = policy.filter(|policy| policy.kind == RecoverType::SleepingWindow) else {
         return Ok(None);
     };
@@ -127,10 +128,10 @@ fn sleeping(policy: Option<&RecoverPolicy>) -> Result<Option<Sleeping>, Invalid>
         let message = "shorter than sleepingWindowSize; write the longest that the breaker may stay open, such as 5m";
         return Err(Invalid::new(message).field("maxSleepingWindowSize"));
     }
-    Ok(Some(Sleeping { first_ms, longest_ms }))
+    Ok(Some(SleepingWindow { first_ms, longest_ms }))
 }
 
-fn triggers(trip: Option<&Trip>) -> Result<Triggers, Invalid> {
+fn parse_triggers(trip: Option<&Trip>) -> Result<Triggers, Invalid> {
     let Some(trip) = trip else {
         return Ok(Triggers::default());
     };
@@ -141,16 +142,16 @@ fn triggers(trip: Option<&Trip>) -> Result<Triggers, Invalid> {
     let Some(window_ms) = window_ms else {
         return Err(Invalid::new("write 10ms to 1193h").field("window"));
     };
-    let slow = match (percent(trip.slow_percent, "slowPercent")?, trip.slower_than) {
+    let slow = match (parse_percent(trip.slow_percent, "slowPercent")?, trip.slower_than) {
         (None, None) => None,
-        (Some(percent), Some(slower_than)) => Some(Slow {
+        (Some(percent), Some(slower_than)) => Some(SlowCalls {
             percent,
             slower_than_us: slower_than.as_millis_ceil().saturating_mul(1000),
         }),
         (Some(_), None) => return Err(Invalid::new("missing; slowPercent needs it").field("slowerThan")),
         (None, Some(_)) => return Err(Invalid::new("missing; slowerThan needs it").field("slowPercent")),
     };
-    let error_percent = percent(trip.error_percent, "errorPercent")?;
+    let error_percent = parse_percent(trip.error_percent, "errorPercent")?;
     if trip.consecutive_failures == Some(0) {
         return Err(Invalid::new("write at least 1").field("consecutiveFailures"));
     }
@@ -168,7 +169,7 @@ fn triggers(trip: Option<&Trip>) -> Result<Triggers, Invalid> {
     })
 }
 
-fn percent(written: Option<u32>, field: &str) -> Result<Option<u32>, Invalid> {
+fn parse_percent(written: Option<u32>, field: &str) -> Result<Option<u32>, Invalid> {
     match written {
         Some(percent) if percent == 0 || percent > 100 => Err(Invalid::new("write 1 to 100").field(field)),
         percent => Ok(percent),

@@ -1,10 +1,8 @@
-//! How the state of one breaker lies in the host: a few bytes with a version in front, so that a later build of this plugin
-//! can tell what it finds. What it can't read it takes for closed.
+//! The encoding of a breaker's state in the host: a few bytes after a version, so that a later build of this plugin recognizes it. An
+//! unreadable state counts as closed.
 
-/// Of the encoding.
 const VERSION: u8 = 2;
 
-/// A breaker is open, half open or closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
     #[default]
@@ -13,7 +11,6 @@ pub(crate) enum State {
     HalfOpen,
 }
 
-/// Why a breaker opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Cause {
     #[default]
@@ -38,14 +35,14 @@ pub(crate) struct Counts {
 pub(crate) struct Status {
     pub(crate) state: State,
     pub(crate) cause: Cause,
-    /// Number of the change that led here; requests admitted before it say nothing about this state.
+    /// Number of the change to this state. Requests admitted before it say nothing about this state.
     pub(crate) epoch: u32,
-    /// Since when, on the monotonic clock.
+    /// When the state began, on the monotonic clock.
     pub(crate) since_ms: u64,
-    /// When the sleeping window ends; 0: when a person says so.
+    /// When the sleeping window ends; 0: only a new `recover` value ends it.
     pub(crate) recovers_ms: u64,
     pub(crate) counts: Counts,
-    /// Probes that failed one after another, each at the end of a window.
+    /// Consecutive failed probes, each at the end of a window.
     pub(crate) failed_probes: u32,
 }
 
@@ -114,7 +111,7 @@ impl Status {
     }
 }
 
-/// Little-endian numbers one after another.
+/// Reads little-endian numbers one after another.
 pub(crate) struct Numbers<'a>(pub(crate) &'a [u8]);
 
 impl Numbers<'_> {

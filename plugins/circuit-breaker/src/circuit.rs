@@ -1,21 +1,21 @@
-//! The state of one breaker in the host, shared by all instances: closed, open, half open, and the ways between them.
+//! The state of one breaker in the host, shared by all instances: closed, open, half open, and the transitions between them.
 
 use ctrlmesh_sdk::{Ask, Claim, Host, Place, StateError};
 
-use crate::breaker::{Breaker, Sleeping};
+use crate::breaker::{Breaker, SleepingWindow};
 use crate::cell::{Cause, Counts, State, Status};
 use crate::judgement::Judgement;
 use crate::recovery::{next_epoch, reset_epoch};
 use crate::snapshot;
 
-/// Steps in which the window moves on.
+/// Steps in which the window advances.
 const SLOTS: u32 = 10;
-/// Others may change a state while it is shown, but rarely.
+/// Other instances may change a state while it is published, but rarely.
 const MAX_TRIES: usize = 16;
-/// A closed breaker of a key is forgotten after so long: answers from before it opened don't come any more, and namespaces go.
+/// A keyed breaker is forgotten this long after it closed: answers from before it opened no longer arrive, and namespaces get deleted.
 const FORGET_MS: u64 = 3_600_000;
 
-/// What is counted in one state and forgotten in the next.
+/// Counters that are reset with each change of state.
 const COUNTED: [&str; 5] = ["requests", "failures", "slow", "consecutive", "succeeded"];
 
 /// One breaker: a rule and a value of its key.
@@ -25,9 +25,9 @@ pub(crate) struct Circuit<'a> {
     host: &'a dyn Host,
 }
 
-/// A state as it was read: only who still finds it may replace it.
+/// A state as read. It can be replaced only if it is still current (compare and swap).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Read {
+pub(crate) struct VersionedState {
     version: u64,
     pub(crate) status: Status,
 }
@@ -41,10 +41,10 @@ impl<'a> Circuit<'a> {
         self.host.monotonic_ns() / 1_000_000
     }
 
-    /// Reads the state. What is older than the rule's last reset is closed.
-    pub(crate) fn read(&self) -> Read {
+    /// Reads the state. A state from before the rule's last reset counts as closed.
+    pub(crate) fn read_state(&self) -> VersionedState {
         let reset = reset_epoch(self.host, &self.breaker.name);
-        let read = self.stored();
+        let read = self.stored_state();
         let (version, status) = (read.version, read.status);
         if status.epoch >= reset {
             return read;
@@ -57,32 +57,35 @@ impl<'a> Circuit<'a> {
             since_ms: self.now_ms(),
             ..closed
         };
-        // A breaker that never opened has no cell, and needs none.
-        let written = if version == 0 { None } else { self.write(read, stored) };
+        // A breaker that never opened has no cell and needs none.
+        let written = if version == 0 {
+            None
+        } else {
+            self.write_state(read, stored)
+        };
         match written {
             Some(version) => {
                 self.host
-                    .info(&format!("{} is closed by a reset of its rule", self.described()));
-                Read {
+                    .info(&format!("{} is closed by a reset of its rule", self.description()));
+                VersionedState {
                     version,
                     status: stored,
                 }
             }
-            None => Read {
+            None => VersionedState {
                 version,
                 status: closed,
             },
         }
     }
 
-    /// The state as it lies there.
-    fn stored(&self) -> Read {
-        match self.host.get(&self.key("state")) {
-            Ok(Some(cell)) => Read {
+    fn stored_state(&self) -> VersionedState {
+        match self.host.get(&self.state_key("state")) {
+            Ok(Some(cell)) => VersionedState {
                 version: cell.version,
                 status: Status::decode(&cell.value).unwrap_or_default(),
             },
-            Ok(None) | Err(_) => Read::default(),
+            Ok(None) | Err(_) => VersionedState::default(),
         }
     }
 
@@ -91,23 +94,23 @@ impl<'a> Circuit<'a> {
         status.state == State::Opened && status.recovers_ms != 0 && self.now_ms() >= status.recovers_ms
     }
 
-    /// Lets probes through from now on. Somebody else may be faster; either way it is half open then.
-    pub(crate) fn half_open(&self, read: Read) {
+    /// Lets probes through. If another instance is faster, the breaker is half open as well.
+    pub(crate) fn half_open(&self, read: VersionedState) {
         let status = Status {
             state: State::HalfOpen,
             recovers_ms: 0,
             ..read.status
         };
-        self.change(read, status);
+        self.change_state(read, status);
     }
 
-    /// Opens, and returns the state that there is then.
-    pub(crate) fn open(&self, read: Read, cause: Cause, counts: Counts) -> Status {
+    /// Opens the breaker, and returns the resulting state.
+    pub(crate) fn open(&self, read: VersionedState, cause: Cause, counts: Counts) -> Status {
         let failed_probes = match cause {
             Cause::Probe => read.status.failed_probes.saturating_add(1),
             _ => 0,
         };
-        let recovers_ms = |sleeping: Sleeping| self.now_ms().saturating_add(sleeping.after_ms(failed_probes));
+        let recovers_ms = |sleeping: SleepingWindow| self.now_ms().saturating_add(sleeping.after_ms(failed_probes));
         let status = Status {
             state: State::Opened,
             cause,
@@ -116,46 +119,49 @@ impl<'a> Circuit<'a> {
             failed_probes,
             ..read.status
         };
-        if self.change(read, status) {
+        if self.change_state(read, status) {
             self.host.count("opened", &self.breaker.name, 1);
-            self.host
-                .warn(&format!("{} opens: {}", self.described(), snapshot::reason(&status)));
+            self.host.warn(&format!(
+                "{} opens: {}",
+                self.description(),
+                snapshot::reason_text(&status)
+            ));
         }
-        self.read().status
+        self.read_state().status
     }
 
-    fn close(&self, read: Read) {
+    fn close(&self, read: VersionedState) {
         let status = Status {
             state: State::Closed,
             ..Status::default()
         };
-        if self.change(read, status) {
+        if self.change_state(read, status) {
             self.host.count("closed", &self.breaker.name, 1);
             self.host
-                .info(&format!("{} closes: its probes succeeded", self.described()));
+                .info(&format!("{} closes: its probes succeeded", self.description()));
         }
     }
 
-    /// The token that a request costs while the breaker is closed.
-    pub(crate) fn ask(&self) -> Option<Ask> {
+    /// The token that a request takes while the breaker is closed.
+    pub(crate) fn token_request(&self) -> Option<Ask> {
         let claim = Claim {
-            key: self.key("tokens"),
+            key: self.state_key("tokens"),
             bucket: self.breaker.bucket?,
             tokens: 1,
         };
         Some(Ask { claim, max_wait_ms: 0 })
     }
 
-    /// The place of a probe. One for each time that the breaker is half open: a watch that was a probe keeps its own for long.
-    pub(crate) fn probe(&self, status: &Status) -> Place {
+    /// The place of a probe. Each half-open phase has its own, because a watch that was a probe keeps its place for long.
+    pub(crate) fn probe_place(&self, status: &Status) -> Place {
         Place {
-            key: self.key(&format!("probes {}", status.epoch)),
+            key: self.state_key(&format!("probes {}", status.epoch)),
             max: self.breaker.probes,
         }
     }
 
-    /// A request that was admitted in this state is over.
-    pub(crate) fn settle(&self, read: Read, judgement: Judgement, took_us: u64) {
+    /// Records the end of a request that was admitted in this state.
+    pub(crate) fn record_result(&self, read: VersionedState, judgement: Judgement, took_us: u64) {
         let is_slow = self
             .breaker
             .triggers
@@ -164,7 +170,7 @@ impl<'a> Circuit<'a> {
         match (read.status.state, judgement) {
             (_, Judgement::Silent) | (State::Opened, _) => {}
             (_, Judgement::GivenUp) if !is_slow => {}
-            (State::Closed, _) => match self.counted(judgement, is_slow) {
+            (State::Closed, _) => match self.count_request(judgement, is_slow) {
                 Ok(Some((cause, counts))) => {
                     self.open(read, cause, counts);
                 }
@@ -172,7 +178,7 @@ impl<'a> Circuit<'a> {
                 Err(_) => self.host.count("keys_exhausted", "", 1),
             },
             (State::HalfOpen, Judgement::Success) if !is_slow => {
-                let succeeded = self.host.add(&self.key("succeeded"), 1, None).ok().flatten();
+                let succeeded = self.host.add(&self.state_key("succeeded"), 1, None).ok().flatten();
                 if succeeded.is_none_or(|succeeded| succeeded >= i64::from(self.breaker.probes)) {
                     self.close(read);
                 }
@@ -183,22 +189,25 @@ impl<'a> Circuit<'a> {
         }
     }
 
-    /// Counts a request while closed; tells if that is too much.
-    fn counted(&self, judgement: Judgement, is_slow: bool) -> Result<Option<(Cause, Counts)>, StateError> {
+    /// Counts a request while closed. Returns the cause if this opens the breaker.
+    fn count_request(&self, judgement: Judgement, is_slow: bool) -> Result<Option<(Cause, Counts)>, StateError> {
         let triggers = &self.breaker.triggers;
         let is_failure = judgement == Judgement::Failure;
         let mut counts = Counts::default();
         if triggers.error_percent.is_some() || triggers.slow.is_some() {
             counts = Counts {
-                requests: self.window("requests", true)?,
-                failures: self.window("failures", is_failure)?,
-                slow: self.window("slow", is_slow)?,
+                requests: self.count_in_window("requests", true)?,
+                failures: self.count_in_window("failures", is_failure)?,
+                slow: self.count_in_window("slow", is_slow)?,
             };
         }
         if let Some(most) = triggers.consecutive.filter(|_| judgement != Judgement::GivenUp) {
             // A counter never falls below 0.
             let by = if is_failure { 1 } else { -i64::from(u32::MAX) };
-            let failed = self.host.add(&self.key("consecutive"), by, None)?.unwrap_or_default();
+            let failed = self
+                .host
+                .add(&self.state_key("consecutive"), by, None)?
+                .unwrap_or_default();
             if failed >= i64::from(most) {
                 counts.failures = counts.failures.max(u32::try_from(failed).unwrap_or(u32::MAX));
                 counts.requests = counts.requests.max(counts.failures);
@@ -223,22 +232,22 @@ impl<'a> Circuit<'a> {
         )
     }
 
-    fn window(&self, kind: &str, counts: bool) -> Result<u32, StateError> {
-        let key = self.key(kind);
+    fn count_in_window(&self, kind: &str, counts: bool) -> Result<u32, StateError> {
+        let key = self.state_key(kind);
         let sum = self
             .host
             .window_add(&key, self.breaker.triggers.window_ms, SLOTS, u64::from(counts))?;
         Ok(u32::try_from(sum).unwrap_or(u32::MAX))
     }
 
-    /// To another state, if it is still the one that was read.
-    fn change(&self, read: Read, status: Status) -> bool {
+    /// Changes the state, if it is still the one that was read.
+    fn change_state(&self, read: VersionedState, status: Status) -> bool {
         let Some(epoch) = next_epoch(self.host) else {
             self.host.count("keys_exhausted", "", 1);
             return false;
         };
         let since_ms = self.now_ms();
-        self.write(
+        self.write_state(
             read,
             Status {
                 epoch,
@@ -249,32 +258,35 @@ impl<'a> Circuit<'a> {
         .is_some()
     }
 
-    /// What was counted belongs to the state before. Returns the version, or `None` if somebody was faster.
-    fn write(&self, read: Read, status: Status) -> Option<u64> {
+    /// Writes the state and resets its counters. Returns the version, or `None` if another instance was faster.
+    fn write_state(&self, read: VersionedState, status: Status) -> Option<u64> {
         let bytes = status.encode();
-        let swap = || self.host.compare_and_swap(&self.key("state"), read.version, &bytes);
+        let swap = || {
+            self.host
+                .compare_and_swap(&self.state_key("state"), read.version, &bytes)
+        };
         let mut written = swap();
         if written == Ok(None) {
             return None;
         }
         for kind in COUNTED {
-            self.host.remove(&self.key(kind));
+            self.host.remove(&self.state_key(kind));
         }
         if written.is_err() {
-            // A first state needs a key, and what was counted has just given some back.
+            // A new state needs a key, and resetting the counters has just freed some.
             self.host.count("keys_exhausted", "", 1);
             written = swap();
         }
         let version = written.ok().flatten()?;
-        self.show(Read { version, status });
+        self.publish_state(VersionedState { version, status });
         Some(version)
     }
 
-    /// Shows a state. Another instance may change it and show that in between, and would be overwritten: who shows looks again.
-    pub(crate) fn show(&self, mut read: Read) {
+    /// Publishes the state. Another instance may change and publish it in between and would be overwritten, so it is read again.
+    pub(crate) fn publish_state(&self, mut read: VersionedState) {
         for _ in 0..MAX_TRIES {
-            snapshot::show(self, &read.status, self.host);
-            let now = self.stored();
+            snapshot::publish_report(self, &read.status, self.host);
+            let now = self.stored_state();
             if now.version == read.version {
                 return;
             }
@@ -282,18 +294,18 @@ impl<'a> Circuit<'a> {
         }
     }
 
-    fn forget_if_old(&self, read: &Read) {
+    fn forget_if_old(&self, read: &VersionedState) {
         let age_ms = self.now_ms().saturating_sub(read.status.since_ms);
         if read.version != 0 && !self.value.is_empty() && age_ms > FORGET_MS {
-            self.host.remove(&self.key("state"));
+            self.host.remove(&self.state_key("state"));
         }
     }
 
-    fn key(&self, kind: &str) -> String {
-        key(kind, &self.breaker.name, &self.value)
+    fn state_key(&self, kind: &str) -> String {
+        build_key(kind, &self.breaker.name, &self.value)
     }
 
-    fn described(&self) -> String {
+    fn description(&self) -> String {
         match self.value.as_str() {
             "" => format!("circuit breaker {:?}", self.breaker.name),
             value => format!("circuit breaker {:?} for {value:?}", self.breaker.name),
@@ -301,14 +313,14 @@ impl<'a> Circuit<'a> {
     }
 }
 
-/// By names and not by places in the list, so that an edit of another rule changes nothing. A name has no line break.
-fn key(kind: &str, rule: &str, value: &str) -> String {
+/// Keys use names instead of list indices, so that an edit of another rule changes nothing. A name has no line break.
+fn build_key(kind: &str, rule: &str, value: &str) -> String {
     format!("{kind}\n{rule}\n{value}")
 }
 
-/// The rule is gone: nothing of this breaker stays.
-pub(crate) fn forget(host: &dyn Host, rule: &str, value: &str) {
+/// Deletes the state of a breaker whose rule was removed.
+pub(crate) fn forget_state(host: &dyn Host, rule: &str, value: &str) {
     for kind in COUNTED.into_iter().chain(["state", "tokens"]) {
-        host.remove(&key(kind, rule, value));
+        host.remove(&build_key(kind, rule, value));
     }
 }

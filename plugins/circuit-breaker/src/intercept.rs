@@ -1,5 +1,5 @@
-//! What a controller may call at all, outside of the API server: lists of hosts with methods. A deny list is stronger than
-//! an allow list; as soon as there is an allow list, what is on none is refused.
+//! Which calls to external services a controller may make: lists of hosts with methods. A deny list wins over an allow list; once there
+//! is an allow list, calls that are on none are forbidden.
 
 use ctrlmesh_plugin_rules::HostPattern;
 use ctrlmesh_sdk::Request;
@@ -7,15 +7,14 @@ use ctrlmesh_sdk::settings::Invalid;
 
 use crate::settings::{ContentType, InterceptRule, InterceptType};
 
-/// All lists of an entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Intercept {
-    allow: Vec<List>,
-    deny: Vec<List>,
+    allow: Vec<CallList>,
+    deny: Vec<CallList>,
 }
 
 #[derive(Clone, Debug)]
-struct List {
+struct CallList {
     name: String,
     /// `None`: every host.
     hosts: Option<Vec<HostPattern>>,
@@ -23,12 +22,11 @@ struct List {
     methods: Option<Vec<String>>,
 }
 
-/// Why a call is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied<'a> {
-    /// It is on this list.
+    /// By this deny list.
     By(&'a str),
-    /// It is on no list of those that there are.
+    /// By the absence from all allow lists.
     NotAllowed,
 }
 
@@ -36,7 +34,7 @@ impl Intercept {
     pub(crate) fn new(rules: &[InterceptRule]) -> Result<Self, Invalid> {
         let mut intercept = Self::default();
         for (index, rule) in rules.iter().enumerate() {
-            let list = List::new(rule).map_err(|error| error.index(index))?;
+            let list = CallList::new(rule).map_err(|error| error.index(index))?;
             match rule.intercept_type {
                 InterceptType::Whitelist => intercept.allow.push(list),
                 InterceptType::Blacklist => intercept.deny.push(list),
@@ -49,12 +47,12 @@ impl Intercept {
         self.allow.is_empty() && self.deny.is_empty()
     }
 
-    /// For a call to another service.
+    /// Checks a call to an external service.
     pub(crate) fn check(&self, req: &dyn Request) -> Result<(), Denied<'_>> {
-        if let Some(list) = self.deny.iter().find(|list| list.has(req)) {
+        if let Some(list) = self.deny.iter().find(|list| list.matches_call(req)) {
             return Err(Denied::By(&list.name));
         }
-        if self.allow.is_empty() || self.allow.iter().any(|list| list.has(req)) {
+        if self.allow.is_empty() || self.allow.iter().any(|list| list.matches_call(req)) {
             Ok(())
         } else {
             Err(Denied::NotAllowed)
@@ -62,7 +60,7 @@ impl Intercept {
     }
 }
 
-impl List {
+impl CallList {
     fn new(rule: &InterceptRule) -> Result<Self, Invalid> {
         if rule.name.is_empty() {
             return Err(Invalid::new("missing; a refusal names the list").field("name"));
@@ -85,7 +83,7 @@ impl List {
         })
     }
 
-    fn has(&self, req: &dyn Request) -> bool {
+    fn matches_call(&self, req: &dyn Request) -> bool {
         let is_method = self
             .methods
             .as_ref()

@@ -1,44 +1,43 @@
-//! What the end of a request says about who was called.
+//! Judges by the end of a request whether the server is healthy.
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{Failure, Outcome};
 
 use crate::settings::{Connection, Failures};
 
-/// What a request says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
     Success,
     Failure,
-    /// The client went away before there was an answer: how long it waited counts, and nothing else.
+    /// The client went away before the answer: only the time it waited counts.
     GivenUp,
-    /// Nothing: the client went away, or a plugin answered.
+    /// No judgement: the client went away, or a plugin answered.
     Silent,
 }
 
-/// Which answers are failures, checked.
+/// Validated `failures`: which answers are failures.
 #[derive(Clone, Debug)]
-pub(crate) struct Judge {
-    /// First and last of each range.
+pub(crate) struct FailureCriteria {
+    /// First and last status of each range.
     codes: Vec<(u16, u16)>,
     connection: Vec<Connection>,
 }
 
-impl Judge {
+impl FailureCriteria {
     pub(crate) fn new(written: Option<&Failures>) -> Result<Self, Invalid> {
         let codes = written.and_then(|failures| failures.status_codes.as_deref());
         let connection = written.and_then(|failures| failures.connection.clone());
         Ok(Self {
             codes: match codes {
                 None => vec![(429, 429), (500, 599)],
-                Some(codes) => ranges(codes).map_err(|error| error.field("statusCodes"))?,
+                Some(codes) => parse_status_ranges(codes).map_err(|error| error.field("statusCodes"))?,
             },
             connection: connection
                 .unwrap_or_else(|| vec![Connection::Unreachable, Connection::Reset, Connection::Timeout]),
         })
     }
 
-    /// By the status that the upstream sent.
+    /// Judges by the upstream's status.
     pub(crate) fn of_status(&self, status: u16) -> Judgement {
         if self
             .codes
@@ -51,7 +50,7 @@ impl Judge {
         }
     }
 
-    /// By how a request ended. A watch that has been answered is judged by that alone: sooner or later each one ends.
+    /// Judges by how a request ended. An answered watch is judged by its status only, because every watch ends sooner or later.
     pub(crate) fn of_outcome(&self, outcome: &Outcome) -> Judgement {
         let kind = match outcome.failure {
             Some(Failure::ClientGone) if outcome.upstream_status == 0 => return Judgement::GivenUp,
@@ -59,7 +58,7 @@ impl Judge {
             Some(Failure::Unreachable) => Connection::Unreachable,
             Some(Failure::UpstreamReset) => Connection::Reset,
             Some(Failure::Timeout) => Connection::Timeout,
-            // Also what another plugin made of an answer: it is the upstream's that counts.
+            // Also for an answer that another plugin changed: the upstream's counts.
             Some(Failure::Refused | Failure::PluginReset | Failure::PluginFailed) | None => {
                 return match outcome.upstream_status {
                     0 => Judgement::Silent,
@@ -75,7 +74,7 @@ impl Judge {
     }
 }
 
-fn ranges(codes: &[String]) -> Result<Vec<(u16, u16)>, Invalid> {
+fn parse_status_ranges(codes: &[String]) -> Result<Vec<(u16, u16)>, Invalid> {
     let range = |(index, text): (usize, &String)| {
         let digits = text.strip_suffix("xx");
         let range = match digits.unwrap_or(text).parse::<u16>() {

@@ -1,9 +1,9 @@
-//! Stops calling what fails: breakers for API requests and for calls to other services, which open on failures, let a few
-//! probes through after a while and close when those succeed; and lists of what a controller may call at all.
+//! Stops calling services that fail: breakers for API requests and for calls to external services open on failures, let a few probes
+//! through after a while, and close when those succeed; plus lists of the calls that a controller may make at all.
 //!
-//! `settings` is what a person writes, `breaker` one rule of it, `circuit` the state of one breaker in the host, `cell` how
-//! that is kept, `recovery` what a person resets, `judgement` what counts as a failure, `intercept` the lists, `snapshot`
-//! what is shown in `/status`, `note` what a request carries from its beginning to its end, `plugin` puts them together.
+//! `settings` is what a person writes, `breaker` one rule of it, `circuit` the state of one breaker in the host, `cell` its encoding,
+//! `recovery` the resets by a person, `judgement` decides what is a failure, `intercept` has the call lists, `snapshot` the reports for
+//! `/status`, `note` what a request carries from start to end, and `plugin` puts them together.
 
 mod breaker;
 mod cell;
@@ -20,11 +20,11 @@ mod tests;
 
 ctrlmesh_sdk::export_plugin!(plugin::CircuitBreaker);
 
-/// What this plugin thinks of an entry's settings, with its warnings: for who writes chains, before they are distributed.
+/// Validates an entry's settings and returns warnings: for the manager, before it distributes a chain.
 ///
 /// # Errors
 ///
-/// What a sidecar would refuse the chain with: the field, and what to write instead.
+/// Why a sidecar would refuse the chain: the field, and what to write instead.
 pub fn check(settings: &str, about: &ctrlmesh_sdk::InstanceInfo) -> Result<Vec<String>, String> {
     ctrlmesh_sdk::check::<plugin::CircuitBreaker>(settings, about)
 }

@@ -1,15 +1,15 @@
-//! What a request carries from its beginning to its end, in the one number that the host keeps with it: under which epoch
-//! it was admitted, by which settings, and for which rules it is a probe.
+//! What a request carries from start to end in the one number that the host keeps with it: the epoch and the settings under which it was
+//! admitted, and the rules for which it is a probe.
 
-/// Rules of an entry: each has a bit.
+/// Maximum of rules in an entry: each needs a bit.
 pub(crate) const MAX_RULES: usize = 24;
 
-/// 32 bits of epoch, 8 of settings, 24 of probes.
+/// Packed into 32 bits of epoch, 8 of settings, 24 of probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Note {
-    /// Number of changes of state in this entry before the request came.
+    /// Number of state changes in this entry before the request.
     pub(crate) epoch: u32,
-    /// Which settings numbered the rules.
+    /// Identifies the settings that numbered the rules.
     pub(crate) settings: u8,
     probes: u32,
 }
@@ -24,11 +24,11 @@ impl Note {
     }
 
     pub(crate) fn mark_probe(&mut self, rule: usize) {
-        self.probes |= bit(rule);
+        self.probes |= probe_bit(rule);
     }
 
     pub(crate) fn is_probe(self, rule: usize) -> bool {
-        self.probes & bit(rule) != 0
+        self.probes & probe_bit(rule) != 0
     }
 
     pub(crate) fn pack(self) -> u64 {
@@ -45,12 +45,12 @@ impl Note {
     }
 }
 
-fn bit(rule: usize) -> u32 {
+fn probe_bit(rule: usize) -> u32 {
     if rule < MAX_RULES { 1 << rule } else { 0 }
 }
 
 /// FNV-1a (Fowler, Noll, Vo): short, and the same in every build.
-pub(crate) fn hash(text: &str) -> u64 {
+pub(crate) fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })

@@ -1,4 +1,4 @@
-//! The plugin itself: what a request meets on its way, and what its end says to the breakers that it passed.
+//! The plugin: admits requests, and reports their ends to the breakers that they passed.
 
 use ctrlmesh_plugin_rules::{Lists, RestRule, Rules, is_long_running, match_rules};
 use ctrlmesh_sdk::settings::Invalid;
@@ -9,33 +9,32 @@ use ctrlmesh_sdk::{
 
 use crate::breaker::{Breaker, Policy};
 use crate::cell::{Cause, Counts, State, Status};
-use crate::circuit::{Circuit, Read};
+use crate::circuit::{Circuit, VersionedState};
 use crate::intercept::{Denied, Intercept};
 use crate::judgement::Judgement;
-use crate::note::{MAX_RULES, Note, hash};
+use crate::note::{MAX_RULES, Note, fnv1a};
 use crate::settings::Settings;
 use crate::{recovery, snapshot};
 
-/// Longest wait that a client is told: a person may close a breaker at any time, and sleeping clients don't see it.
+/// Longest `Retry-After`: a person may close a breaker at any time, which sleeping clients don't notice.
 const MAX_RETRY_SECONDS: u64 = 30;
-/// Added at random, so that refused clients do not come back together: a fifth, at least a second.
+/// Random addition to `Retry-After`, so that refused clients do not return together: a fifth, at least a second.
 const JITTER_PARTS: u64 = 5;
-/// Sleeping windows that end while a request is looked at are rare; more than so many looks are of no use.
+/// Retries when a state changes during admission. Sleeping windows rarely end in that moment, so more would be of no use.
 const MAX_LOOKS: usize = 3;
 
-/// Opens and closes breakers.
 pub(crate) struct CircuitBreaker {
     breakers: Vec<Breaker>,
     intercept: Intercept,
-    /// Which settings numbered the rules, for [`Note`].
+    /// Identifies the settings that numbered the rules, for [`Note`].
     settings: u8,
 }
 
-/// A breaker that a request meets, with its number and its state.
-struct Met<'a> {
+/// A breaker whose rule matches a request, with its index and state.
+struct MatchedBreaker<'a> {
     index: usize,
     circuit: Circuit<'a>,
-    read: Read,
+    read: VersionedState,
 }
 
 impl Plugin for CircuitBreaker {
@@ -44,18 +43,18 @@ impl Plugin for CircuitBreaker {
     fn configure(settings: Settings, _: &InstanceInfo, host: &dyn Host) -> Result<(Self, Subscription), String> {
         let intercepted = settings.traffic_intercept_rules.as_deref().unwrap_or_default();
         let intercept = Intercept::new(intercepted).map_err(|error| error.field("trafficInterceptRules"))?;
-        let breakers = breakers(&settings, host).map_err(|error| error.field("rateLimitings"))?;
-        let rules = subscription(&breakers, &intercept)?;
+        let breakers = compile_breakers(&settings, host).map_err(|error| error.field("rateLimitings"))?;
+        let rules = build_subscription(&breakers, &intercept)?;
         if rules.is_empty() {
             host.warn("no rule can match: nothing is broken or refused");
         }
         let names: Vec<&str> = breakers.iter().map(|breaker| breaker.name.as_str()).collect();
         snapshot::keep_only(host, &names);
         for breaker in &breakers {
-            restore(breaker, host);
+            apply_recovery(breaker, host);
         }
-        let [settings, ..] = hash(&names.join("\n")).to_be_bytes();
-        let phases = phases(&breakers, &rules);
+        let [settings, ..] = fnv1a(&names.join("\n")).to_be_bytes();
+        let phases = required_phases(&breakers, &rules);
         let plugin = Self {
             breakers,
             intercept,
@@ -67,11 +66,11 @@ impl Plugin for CircuitBreaker {
     fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
         let is_external = req.facts().traffic == Traffic::External;
         if is_external && let Err(denied) = self.intercept.check(req) {
-            return forbidden(denied, host);
+            return forbid_call(denied, host);
         }
         let forced = |breaker: &&Breaker| breaker.policy == Policy::ForceOpened && breaker.rules.matches(req);
         if let Some(breaker) = self.breakers.iter().find(forced) {
-            return refused(
+            return refusal_verdict(
                 breaker,
                 "is open: its triggerPolicy is ForceOpened",
                 MAX_RETRY_SECONDS,
@@ -79,22 +78,22 @@ impl Plugin for CircuitBreaker {
                 host,
             );
         }
-        // The host asks again for a watch that was let in. An open breaker must not end it, or each reload would
-        // add a wave of lists to what already fails.
+        // The host asks again about a watch that was admitted. An open breaker must not end it, or each reload would add a wave of lists to
+        // a server that already fails.
         if req.is_recheck() {
             return RequestVerdict::proceed();
         }
-        let mut met = self.met(req, host);
+        let mut met = self.matching_breakers(req, host);
         if met.is_empty() {
             return RequestVerdict::proceed();
         }
         let mut epoch = 0;
         for _ in 0..MAX_LOOKS {
-            // Before the states: what changes in between is then newer than this request.
-            epoch = recovery::epoch(host);
+            // Read before the states, so that a change in between is newer than this request.
+            epoch = recovery::current_epoch(host);
             let mut has_changed = false;
-            for Met { circuit, read, .. } in &mut met {
-                *read = circuit.read();
+            for MatchedBreaker { circuit, read, .. } in &mut met {
+                *read = circuit.read_state();
                 if circuit.is_due(&read.status) {
                     circuit.half_open(*read);
                     has_changed = true;
@@ -105,54 +104,54 @@ impl Plugin for CircuitBreaker {
             }
         }
         if let Some(opened) = met.iter().find(|met| met.read.status.state == State::Opened) {
-            return opened.refuse(&opened.read.status, is_external, host);
+            return opened.refuse_request(&opened.read.status, is_external, host);
         }
-        admit(&met, Note::new(epoch, self.settings), req, host)
+        admit_request(&met, Note::new(epoch, self.settings), req, host)
     }
 
     fn on_response(&mut self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {
         if is_long_running(req) {
             let status = res.status();
-            self.settle(req, host, 0, |breaker| breaker.judge.of_status(status));
+            self.record_result(req, host, 0, |breaker| breaker.judge.of_status(status));
         }
         ResponseVerdict::proceed()
     }
 
     fn on_complete(&mut self, req: &dyn Request, outcome: &Outcome, host: &dyn Host) {
-        // A watch has said what it had to say when its answer began.
+        // A watch was judged when its answer began.
         if is_long_running(req) && outcome.upstream_status != 0 {
             return;
         }
-        // Of a call that its client gave up nobody knows more than how long it waited.
+        // For a call that its client gave up, only the time it waited is known.
         let took_us = match outcome.upstream_status {
             0 => outcome.duration_us,
             _ => outcome.upstream_us,
         };
-        self.settle(req, host, took_us, |breaker| breaker.judge.of_outcome(outcome));
+        self.record_result(req, host, took_us, |breaker| breaker.judge.of_outcome(outcome));
     }
 }
 
 impl CircuitBreaker {
-    /// The breakers that a request meets, not read yet.
-    fn met<'a>(&'a self, req: &dyn Request, host: &'a dyn Host) -> Vec<Met<'a>> {
+    /// The breakers that match a request, with unread states.
+    fn matching_breakers<'a>(&'a self, req: &dyn Request, host: &'a dyn Host) -> Vec<MatchedBreaker<'a>> {
         let matching = self
             .breakers
             .iter()
             .enumerate()
             .filter(|(_, breaker)| breaker.policy == Policy::Normal && breaker.rules.matches(req));
-        let met = matching.map(|(index, breaker)| Met {
+        let met = matching.map(|(index, breaker)| MatchedBreaker {
             index,
             circuit: Circuit::new(breaker, breaker.key.value(req), host),
-            read: Read::default(),
+            read: VersionedState::default(),
         });
         met.collect()
     }
 
-    /// Tells the breakers what a request has shown, if it was admitted in the state that they are in.
-    fn settle(&self, req: &dyn Request, host: &dyn Host, took_us: u64, judge: impl Fn(&Breaker) -> Judgement) {
+    /// Reports the result of a request to the breakers, if it was admitted in their current state.
+    fn record_result(&self, req: &dyn Request, host: &dyn Host, took_us: u64, judge: impl Fn(&Breaker) -> Judgement) {
         let note = Note::unpack(req.note());
-        for Met { index, circuit, .. } in self.met(req, host) {
-            let read = circuit.read();
+        for MatchedBreaker { index, circuit, .. } in self.matching_breakers(req, host) {
+            let read = circuit.read_state();
             let is_current = note.epoch >= read.status.epoch;
             let is_heard = match read.status.state {
                 State::Closed => is_current,
@@ -160,23 +159,26 @@ impl CircuitBreaker {
                 State::Opened => false,
             };
             if is_heard {
-                circuit.settle(read, judge(circuit.breaker), took_us);
+                circuit.record_result(read, judge(circuit.breaker), took_us);
             }
         }
     }
 }
 
-/// All breakers that are closed give a token, and all that are half open a place, or none does.
-fn admit(met: &[Met<'_>], mut note: Note, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
+/// Takes a token from every closed breaker and a place from every half-open one, or nothing if one of them refuses.
+fn admit_request(met: &[MatchedBreaker<'_>], mut note: Note, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
     let is_external = req.facts().traffic == Traffic::External;
-    let (probing, closed): (Vec<&Met<'_>>, Vec<&Met<'_>>) =
+    let (probing, closed): (Vec<&MatchedBreaker<'_>>, Vec<&MatchedBreaker<'_>>) =
         met.iter().partition(|met| met.read.status.state == State::HalfOpen);
-    let limited: Vec<&&Met<'_>> = closed
+    let limited: Vec<&&MatchedBreaker<'_>> = closed
         .iter()
         .filter(|met| met.circuit.breaker.bucket.is_some())
         .collect();
-    let asks: Vec<_> = limited.iter().filter_map(|met| met.circuit.ask()).collect();
-    let places: Vec<_> = probing.iter().map(|met| met.circuit.probe(&met.read.status)).collect();
+    let asks: Vec<_> = limited.iter().filter_map(|met| met.circuit.token_request()).collect();
+    let places: Vec<_> = probing
+        .iter()
+        .map(|met| met.circuit.probe_place(&met.read.status))
+        .collect();
     let admission = if asks.is_empty() && places.is_empty() {
         Ok(Admission::Granted(0))
     } else {
@@ -186,16 +188,16 @@ fn admit(met: &[Met<'_>], mut note: Note, req: &dyn Request, host: &dyn Host) ->
         Ok(Admission::Short(shortage)) => {
             if let Some(met) = limited.get(shortage.ask as usize) {
                 let status = met.circuit.open(met.read, Cause::OverLimit, Counts::default());
-                return met.refuse(&status, is_external, host);
+                return met.refuse_request(&status, is_external, host);
             }
         }
         Ok(Admission::Full(index)) => {
             if let Some(met) = probing.get(index as usize) {
-                return met.refuse(&met.read.status, is_external, host);
+                return met.refuse_request(&met.read.status, is_external, host);
             }
         }
         Ok(Admission::Granted(_)) => {}
-        // Without room nothing is known about this key, and a breaker refuses only for what it knows.
+        // Without room for its state, nothing is known about this key, and a breaker refuses only for what it knows.
         Err(_) => host.count("keys_exhausted", "", 1),
     }
     for met in probing {
@@ -209,10 +211,10 @@ fn admit(met: &[Met<'_>], mut note: Note, req: &dyn Request, host: &dyn Host) ->
     RequestVerdict::proceed()
 }
 
-impl Met<'_> {
-    fn refuse(&self, status: &Status, is_external: bool, host: &dyn Host) -> RequestVerdict {
+impl MatchedBreaker<'_> {
+    fn refuse_request(&self, status: &Status, is_external: bool, host: &dyn Host) -> RequestVerdict {
         let breaker = self.circuit.breaker;
-        let reason = snapshot::reason(status);
+        let reason = snapshot::reason_text(status);
         let (what, seconds) = match status.state {
             State::HalfOpen => (format!("waits for its probes: {reason}"), 1),
             _ if status.recovers_ms == 0 => (format!("is open until somebody closes it: {reason}"), MAX_RETRY_SECONDS),
@@ -221,12 +223,12 @@ impl Met<'_> {
                 (format!("is open: {reason}"), left_ms.div_ceil(1000))
             }
         };
-        refused(breaker, &what, seconds, is_external, host)
+        refusal_verdict(breaker, &what, seconds, is_external, host)
     }
 }
 
-/// 429 makes client-go wait and try again; other clients know 503 from their load balancers.
-fn refused(breaker: &Breaker, what: &str, seconds: u64, is_external: bool, host: &dyn Host) -> RequestVerdict {
+/// 429 makes client-go wait and retry; for other clients, 503 is the usual answer of a load balancer.
+fn refusal_verdict(breaker: &Breaker, what: &str, seconds: u64, is_external: bool, host: &dyn Host) -> RequestVerdict {
     host.count("refused", &breaker.name, 1);
     let seconds = seconds.clamp(1, MAX_RETRY_SECONDS);
     let seconds = seconds + host.random() % (seconds / JITTER_PARTS + 2);
@@ -236,7 +238,7 @@ fn refused(breaker: &Breaker, what: &str, seconds: u64, is_external: bool, host:
     RequestVerdict::refuse(Refusal::new(code, message).retry_after(seconds).cause(&breaker.name))
 }
 
-fn forbidden(denied: Denied<'_>, host: &dyn Host) -> RequestVerdict {
+fn forbid_call(denied: Denied<'_>, host: &dyn Host) -> RequestVerdict {
     let (name, message) = match denied {
         Denied::By(name) => (name, format!("the traffic intercept rule {name:?} forbids this call")),
         Denied::NotAllowed => (
@@ -249,7 +251,7 @@ fn forbidden(denied: Denied<'_>, host: &dyn Host) -> RequestVerdict {
     RequestVerdict::refuse(if name.is_empty() { refusal } else { refusal.cause(name) })
 }
 
-fn breakers(settings: &Settings, host: &dyn Host) -> Result<Vec<Breaker>, Invalid> {
+fn compile_breakers(settings: &Settings, host: &dyn Host) -> Result<Vec<Breaker>, Invalid> {
     let rules = settings.rate_limitings.as_deref().unwrap_or_default();
     let mut breakers: Vec<Breaker> = Vec::new();
     for (index, rule) in rules.iter().enumerate() {
@@ -279,8 +281,8 @@ fn breakers(settings: &Settings, host: &dyn Host) -> Result<Vec<Breaker>, Invali
     Ok(breakers)
 }
 
-/// What the rules match; with lists of what may be called, every call to another service.
-fn subscription(breakers: &[Breaker], intercept: &Intercept) -> Result<Vec<MatchRule>, Invalid> {
+/// The rules' matches; with call lists, also every call to external services.
+fn build_subscription(breakers: &[Breaker], intercept: &Intercept) -> Result<Vec<MatchRule>, Invalid> {
     let mut calls = Rules::default();
     if !intercept.is_empty() {
         calls.add_rests(&[RestRule::default()], Lists::AbsentIsAll)?;
@@ -290,11 +292,11 @@ fn subscription(breakers: &[Breaker], intercept: &Intercept) -> Result<Vec<Match
     ))
 }
 
-/// Only what can be needed: each phase is a call.
-fn phases(breakers: &[Breaker], rules: &[MatchRule]) -> Phases {
+/// Only the phases that are needed, because each is a call of the plugin.
+fn required_phases(breakers: &[Breaker], rules: &[MatchRule]) -> Phases {
     let has_state = breakers.iter().any(|breaker| breaker.policy == Policy::Normal);
     let may_last = |rule: &MatchRule| {
-        // A call to another service may be a tunnel.
+        // A call to an external service may be a tunnel.
         rule.traffic == [Traffic::External] || rule.verbs != [Verb::NonResource]
     };
     match (has_state, rules.iter().any(may_last)) {
@@ -304,13 +306,13 @@ fn phases(breakers: &[Breaker], rules: &[MatchRule]) -> Phases {
     }
 }
 
-/// Resets what shall be reset, and shows where the rule stands.
-fn restore(breaker: &Breaker, host: &dyn Host) {
-    recovery::apply(host, breaker);
+/// Applies a reset by a person, and publishes the state of the rule.
+fn apply_recovery(breaker: &Breaker, host: &dyn Host) {
+    recovery::apply_reset(host, breaker);
     if breaker.policy == Policy::Normal {
         let circuit = Circuit::new(breaker, String::new(), host);
-        circuit.show(circuit.read());
+        circuit.publish_state(circuit.read_state());
     } else {
-        snapshot::show_forced(breaker, host);
+        snapshot::publish_forced_report(breaker, host);
     }
 }

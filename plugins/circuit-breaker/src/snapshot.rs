@@ -1,5 +1,5 @@
-//! What `/status` shows of breakers: one report for each rule, and one for each of its breakers by key that is not closed.
-//! A list of them lies in the host's state, so that what is shown of a rule goes when the rule goes.
+//! The reports of breakers for `/status`: one for each rule, and one for each keyed breaker that is not closed. The host's state has a
+//! list of them, so that the reports of a rule are removed with the rule.
 
 use ctrlmesh_sdk::Host;
 use serde_json::json;
@@ -7,48 +7,47 @@ use serde_json::json;
 use crate::breaker::{Breaker, Policy};
 use crate::cell::{Cause, State, Status};
 use crate::circuit::{self, Circuit};
-use crate::note::hash;
+use crate::note::fnv1a;
 use crate::recovery;
 
 /// Longest key of a report (`wit/host.wit`).
 const MAX_KEY_BYTES: usize = 64;
-/// What is left of a longer one, before a hash of 16 digits.
+/// Bytes kept of a longer one, before a hash of 16 digits.
 const CUT_KEY_BYTES: usize = 47;
 /// Longest value in the host's state (`wit/host.wit`).
 const MAX_LIST_BYTES: usize = 4096;
-/// Others may write at the same time, but rarely.
+/// Other instances may write at the same time, but rarely.
 const MAX_TRIES: usize = 16;
-/// Where the list lies.
+/// State key of the list.
 const LIST: &str = "shown";
-/// Between rule and value; neither has one.
+/// Separates rule and value; neither contains it.
 const SEPARATOR: char = '\u{1f}';
 
-/// A rule's name and a value of its key.
-type Shown = (String, String);
+/// Rule name and key value.
+type ReportId = (String, String);
 
-/// Shows a breaker that has changed.
-pub(crate) fn show(circuit: &Circuit<'_>, status: &Status, host: &dyn Host) {
+pub(crate) fn publish_report(circuit: &Circuit<'_>, status: &Status, host: &dyn Host) {
     let (rule, value) = (circuit.breaker.name.as_str(), circuit.value.as_str());
     let key = report_key(rule, value);
     if value.is_empty() {
-        host.put_report(&key, &report(circuit, status, host));
+        host.put_report(&key, &report_json(circuit, status, host));
     } else if status.state == State::Closed {
         host.remove_report(&key);
-        edit(host, |shown| {
+        edit_list(host, |shown| {
             shown.retain(|(name, other)| name != rule || other != value)
         });
-    } else if edit(host, |shown| {
+    } else if edit_list(host, |shown| {
         let pair = (rule.to_owned(), value.to_owned());
         if !shown.contains(&pair) {
             shown.push(pair);
         }
     }) {
-        host.put_report(&key, &report(circuit, status, host));
+        host.put_report(&key, &report_json(circuit, status, host));
     }
 }
 
-/// Shows a rule that has no state.
-pub(crate) fn show_forced(breaker: &Breaker, host: &dyn Host) {
+/// Publishes the report of a rule without state.
+pub(crate) fn publish_forced_report(breaker: &Breaker, host: &dyn Host) {
     let state = if breaker.policy == Policy::ForceOpened {
         "Opened"
     } else {
@@ -58,10 +57,10 @@ pub(crate) fn show_forced(breaker: &Breaker, host: &dyn Host) {
     host.put_report(&report_key(&breaker.name, ""), &text);
 }
 
-/// Forgets all rules but these: their reports, and their state.
+/// Removes reports and state of all other rules.
 pub(crate) fn keep_only(host: &dyn Host, rules: &[&str]) {
-    let mut gone: Vec<Shown> = Vec::new();
-    edit(host, |shown| {
+    let mut gone: Vec<ReportId> = Vec::new();
+    edit_list(host, |shown| {
         gone = shown
             .iter()
             .filter(|(rule, _)| !rules.contains(&rule.as_str()))
@@ -77,13 +76,12 @@ pub(crate) fn keep_only(host: &dyn Host, rules: &[&str]) {
     });
     for (rule, value) in gone {
         host.remove_report(&report_key(&rule, &value));
-        circuit::forget(host, &rule, &value);
-        recovery::forget(host, &rule);
+        circuit::forget_state(host, &rule, &value);
+        recovery::forget_reset(host, &rule);
     }
 }
 
-/// Why a breaker is as it is.
-pub(crate) fn reason(status: &Status) -> String {
+pub(crate) fn reason_text(status: &Status) -> String {
     let counts = status.counts;
     match status.cause {
         Cause::None => String::new(),
@@ -95,22 +93,22 @@ pub(crate) fn reason(status: &Status) -> String {
     }
 }
 
-fn report(circuit: &Circuit<'_>, status: &Status, host: &dyn Host) -> String {
+fn report_json(circuit: &Circuit<'_>, status: &Status, host: &dyn Host) -> String {
     let state = match status.state {
         State::Closed => "Closed",
         State::Opened => "Opened",
         State::HalfOpen => "HalfOpen",
     };
-    // Kept on the clock that never jumps, shown on the one that people read.
+    // Stored on the monotonic clock, shown as wall-clock time.
     let started_ms = host.unix_ms().saturating_sub(circuit.now_ms());
-    let time = |ms: u64| (ms != 0).then(|| rfc3339(started_ms.saturating_add(ms) / 1000));
+    let time = |ms: u64| (ms != 0).then(|| format_rfc3339(started_ms.saturating_add(ms) / 1000));
     json!({
         "name": circuit.breaker.name,
         "key": circuit.value,
         "state": state,
         "lastTransitionTime": time(status.since_ms),
         "recoversAt": time(status.recovers_ms),
-        "reason": reason(status),
+        "reason": reason_text(status),
         "requests": status.counts.requests,
         "failures": status.counts.failures,
         "slow": status.counts.slow,
@@ -134,18 +132,18 @@ fn report_key(rule: &str, value: &str) -> String {
             (*bytes <= CUT_KEY_BYTES).then_some(c)
         })
         .collect();
-    format!("{start}~{:016x}", hash(&key))
+    format!("{start}~{:016x}", fnv1a(&key))
 }
 
-/// Changes the list of what is shown. Not, if it would be too long.
-fn edit(host: &dyn Host, mut change: impl FnMut(&mut Vec<Shown>)) -> bool {
+/// Edits the list of reports. Returns false without a change if it would become too long.
+fn edit_list(host: &dyn Host, mut change: impl FnMut(&mut Vec<ReportId>)) -> bool {
     for _ in 0..MAX_TRIES {
         let cell = host.get(LIST).ok().flatten();
         let version = cell.as_ref().map_or(0, |cell| cell.version);
         let text = cell
             .map(|cell| String::from_utf8_lossy(&cell.value).into_owned())
             .unwrap_or_default();
-        let mut shown: Vec<Shown> = text
+        let mut shown: Vec<ReportId> = text
             .lines()
             .filter_map(|line| line.split_once(SEPARATOR))
             .map(|(rule, value)| (rule.to_owned(), value.to_owned()))
@@ -171,8 +169,8 @@ fn edit(host: &dyn Host, mut change: impl FnMut(&mut Vec<Shown>)) -> bool {
     false
 }
 
-/// Seconds since 1970 as `2026-01-01T00:00:00Z`; days to dates as Howard Hinnant's `civil_from_days`.
-fn rfc3339(seconds: u64) -> String {
+/// Seconds since 1970 as `2026-01-01T00:00:00Z`. Uses Howard Hinnant's `civil_from_days`.
+fn format_rfc3339(seconds: u64) -> String {
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -190,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn rfc3339_matches_the_calendar() {
         for (seconds, expected) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_827_696, "2000-02-29T12:34:56Z"),
@@ -198,12 +196,12 @@ mod tests {
             (4_107_542_399, "2100-02-28T23:59:59Z"),
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
-            assert_eq!(rfc3339(seconds), expected);
+            assert_eq!(format_rfc3339(seconds), expected);
         }
     }
 
     #[test]
-    fn long_keys_are_cut_and_stay_apart() {
+    fn long_keys_are_cut_and_stay_distinct() {
         assert_eq!(report_key("a", ""), "a");
         assert_eq!(report_key("a", "b"), "a/b");
         let [one, two] = ["1", "2"].map(|end| report_key("a", &format!("{}{end}", "ä".repeat(100))));

@@ -1,12 +1,12 @@
-//! The plugin on a fake host whose clock is moved by hand. Tests named after a row (`cb_05_…`, `rest_05_…`) show what the
-//! peer's feature of that number is here.
+//! The plugin on a fake host whose clock is moved by hand. A test named after a row (`cb_05_…`, `rest_05_…`) shows how the peer's feature
+//! of that number works here.
 
 mod calls;
 mod judgement;
 mod properties;
 mod recovery;
-mod rows;
 mod settings;
+mod states;
 mod status;
 mod trips;
 
@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 use crate::plugin::CircuitBreaker;
 
-/// A breaker for all resources that opens after two failures in a row and tries again after ten seconds.
-fn rule(name: &str) -> Value {
+/// A rule for all resources that opens after two failures in a row and sends a probe after ten seconds.
+fn rule_named(name: &str) -> Value {
     json!({
         "name": name,
         "resourceRules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["*"]}],
@@ -27,39 +27,39 @@ fn rule(name: &str) -> Value {
     })
 }
 
-/// The same with more fields, or others.
-fn with(mut rule: Value, fields: &Value) -> Value {
+/// The rule with fields added or replaced.
+fn with_fields(mut rule: Value, fields: &Value) -> Value {
     let fields = fields.as_object().unwrap().clone();
     rule.as_object_mut().unwrap().extend(fields);
     rule
 }
 
-fn settings(rules: &[Value]) -> String {
+fn settings_json(rules: &[Value]) -> String {
     json!({"rateLimitings": rules}).to_string()
 }
 
-fn bench(rules: &[Value]) -> Bench<CircuitBreaker> {
-    Bench::new(&settings(rules)).unwrap()
+fn new_bench(rules: &[Value]) -> Bench<CircuitBreaker> {
+    Bench::new(&settings_json(rules)).unwrap()
 }
 
-/// The next chain on the same host: what a reload is.
-fn reload(bench: Bench<CircuitBreaker>, rules: &[Value]) -> Bench<CircuitBreaker> {
-    Bench::on(bench.host, &settings(rules), &about()).unwrap()
+/// Configures the next chain on the same host, like a reload.
+fn reload_rules(bench: Bench<CircuitBreaker>, rules: &[Value]) -> Bench<CircuitBreaker> {
+    Bench::on(bench.host, &settings_json(rules), &about()).unwrap()
 }
 
 /// Another instance of the same entry: a second worker thread.
-fn instance(host: &FakeHost, rules: &[Value]) -> CircuitBreaker {
+fn new_instance(host: &FakeHost, rules: &[Value]) -> CircuitBreaker {
     let info: InstanceInfo = about();
-    let settings = ctrlmesh_sdk::settings::parse(&settings(rules)).unwrap();
+    let settings = ctrlmesh_sdk::settings::parse(&settings_json(rules)).unwrap();
     CircuitBreaker::configure(settings, &info, host).unwrap().0
 }
 
-fn get(namespace: &str) -> TestRequest {
+fn get_request(namespace: &str) -> TestRequest {
     TestRequest::get("", "pods", "p").namespace(namespace)
 }
 
 /// An answer with this status.
-fn answer(status: u16) -> Outcome {
+fn answered_with(status: u16) -> Outcome {
     Outcome {
         status,
         upstream_status: status,
@@ -72,15 +72,15 @@ fn answer(status: u16) -> Outcome {
 }
 
 /// An end without an answer.
-fn end(failure: Failure) -> Outcome {
+fn failed_with(failure: Failure) -> Outcome {
     Outcome {
         failure: Some(failure),
-        ..answer(0)
+        ..answered_with(0)
     }
 }
 
-/// Lets a request in; the refusal, if there is one.
-fn enter(bench: &mut Bench<CircuitBreaker>, req: &TestRequest) -> Result<(), Box<Refusal>> {
+/// Admits a request; the error is its refusal.
+fn admit_request(bench: &mut Bench<CircuitBreaker>, req: &TestRequest) -> Result<(), Box<Refusal>> {
     assert!(bench.wakes(req), "not subscribed: {:?}", req.facts());
     match bench.on_request(req).action {
         RequestAction::Proceed(edits) if edits.is_empty() => Ok(()),
@@ -89,8 +89,8 @@ fn enter(bench: &mut Bench<CircuitBreaker>, req: &TestRequest) -> Result<(), Box
     }
 }
 
-/// How many probes of the rules `a` and `b` are on their way, by the key of their places.
-fn probes(host: &FakeHost) -> Vec<(String, u32)> {
+/// Active probes of the rules `a` and `b`, by the key of their places.
+fn active_probes(host: &FakeHost) -> Vec<(String, u32)> {
     let mut held = Vec::new();
     for epoch in 0..64 {
         for (name, value) in [("a", ""), ("a", "x"), ("a", "y"), ("b", "")] {
@@ -101,12 +101,12 @@ fn probes(host: &FakeHost) -> Vec<(String, u32)> {
     held
 }
 
-/// A whole request: in, answered so, over. Whether it was let in.
-fn call(bench: &mut Bench<CircuitBreaker>, req: &TestRequest, outcome: &Outcome) -> bool {
+/// Runs a request to its end. Returns whether it was admitted.
+fn run_request(bench: &mut Bench<CircuitBreaker>, req: &TestRequest, outcome: &Outcome) -> bool {
     let req = req.clone();
-    let before = probes(&bench.host);
-    let is_in = enter(bench, &req).is_ok();
-    let held: Vec<String> = probes(&bench.host)
+    let before = active_probes(&bench.host);
+    let is_in = admit_request(bench, &req).is_ok();
+    let held: Vec<String> = active_probes(&bench.host)
         .into_iter()
         .zip(before)
         .filter(|((_, now), (_, before))| now > before)
@@ -121,21 +121,21 @@ fn call(bench: &mut Bench<CircuitBreaker>, req: &TestRequest, outcome: &Outcome)
     } else {
         let refused = Outcome {
             status: 429,
-            ..end(Failure::Refused)
+            ..failed_with(Failure::Refused)
         };
         bench.on_complete(&req, &refused);
     }
     is_in
 }
 
-/// Opens the breaker of [`rule`].
-fn trip(bench: &mut Bench<CircuitBreaker>, req: &TestRequest) {
-    assert!(call(bench, req, &answer(500)) && call(bench, req, &answer(500)));
-    assert!(enter(bench, req).is_err(), "still closed");
+/// Opens the breaker of [`rule_named`].
+fn trip_breaker(bench: &mut Bench<CircuitBreaker>, req: &TestRequest) {
+    assert!(run_request(bench, req, &answered_with(500)) && run_request(bench, req, &answered_with(500)));
+    assert!(admit_request(bench, req).is_err(), "still closed");
 }
 
-/// What `/status` says: state, reason, requests, failures.
-fn shown(bench: &Bench<CircuitBreaker>, key: &str) -> Option<(String, String)> {
+/// State and reason in `/status`.
+fn shown_state(bench: &Bench<CircuitBreaker>, key: &str) -> Option<(String, String)> {
     let report = bench.host.report(key)?;
     let text = |field: &str| report[field].as_str().unwrap_or_default().to_owned();
     Some((text("state"), text("reason")))

@@ -1,4 +1,4 @@
-//! Every fault by its name: what it takes, its ids in fault catalogues, how it is made. The families lie below.
+//! Every fault by its name: its parameters, its ids in fault catalogues, and its builder. Submodules have the families.
 //!
 //! Ids: N network, A answers, B refusals, L lost answers, W writes, R reads, E watch events, S server, I identity, D
 //! admission.
@@ -16,59 +16,57 @@ pub(crate) use answers::check_reason;
 use ctrlmesh_plugin_rules::Rules;
 use ctrlmesh_sdk::settings::Invalid;
 
-use crate::fault::{Act, Class, Suits};
-use crate::params::{Do, Params};
+use crate::fault::{Act, Applicability, Class};
+use crate::params::{FaultSpec, Params};
 
-/// A fault's place in the catalogue.
 pub(crate) struct Entry {
-    /// How a person writes it.
+    /// Name in the settings.
     pub(crate) name: &'static str,
-    /// What it is called elsewhere. For the tests that hold README and catalogue together.
+    /// Ids in fault catalogues, for the tests that compare README and catalogue.
     #[cfg(test)]
     pub(crate) ids: &'static [&'static str],
-    /// What it takes.
+    /// Names of its parameters.
     takes: &'static [&'static str],
-    build: fn(&Params, &Context) -> Result<Built, Invalid>,
+    build: fn(&Params, &Context) -> Result<BuiltFault, Invalid>,
 }
 
-/// What builders know beside the parameters.
+/// What builders need besides the parameters.
 pub(crate) struct Context {
-    /// Whom a 403 names if the rule does not.
+    /// The user in a 403, unless the rule names one.
     pub(crate) user: String,
 }
 
-/// A fault, checked.
+/// A validated fault.
 #[derive(Clone, Debug)]
-pub(crate) struct Built {
+pub(crate) struct BuiltFault {
     pub(crate) steps: Steps,
     pub(crate) class: Class,
-    /// What it matches if the rule does not say.
+    /// What it matches unless the rule says so.
     pub(crate) own: Option<Rules>,
 }
 
-/// What happens, in time.
+/// The acts of a fault over time.
 #[derive(Clone, Debug)]
 pub(crate) enum Steps {
-    /// The same all the time.
-    Always(Act, Suits),
-    /// One after another from the first match on; and, if told so, again.
+    /// The same act all the time.
+    Always(Act, Applicability),
+    /// One stage after another from the first match on; repeated if the settings say so.
     Stages { stages: Vec<Stage>, again_ms: Option<u32> },
 }
 
-/// One stage of a preset.
 #[derive(Clone, Debug)]
 pub(crate) struct Stage {
     /// Milliseconds since the first match.
     pub(crate) until_ms: u32,
     pub(crate) act: Act,
-    pub(crate) suits: Suits,
+    pub(crate) suits: Applicability,
     pub(crate) percent: f64,
-    /// For the rest of them.
+    /// For the remaining requests.
     pub(crate) otherwise: Option<Act>,
 }
 
-impl Built {
-    fn legal(act: Act, suits: Suits) -> Self {
+impl BuiltFault {
+    fn legal(act: Act, suits: Applicability) -> Self {
         Self {
             steps: Steps::Always(act, suits),
             class: Class::Legal,
@@ -76,12 +74,12 @@ impl Built {
         }
     }
 
-    fn class(mut self, class: Class) -> Self {
+    fn with_class(mut self, class: Class) -> Self {
         self.class = class;
         self
     }
 
-    fn matching(mut self, own: Rules) -> Self {
+    fn with_rules(mut self, own: Rules) -> Self {
         self.own = Some(own);
         self
     }
@@ -89,7 +87,7 @@ impl Built {
 
 macro_rules! catalogue {
     ($($name:literal [$($id:literal)+] $build:path, $($takes:literal)*;)+) => {
-        /// All faults.
+        /// All faults, by name.
         pub(crate) const CATALOGUE: &[Entry] = &[$(Entry {
             name: $name,
             #[cfg(test)]
@@ -135,12 +133,12 @@ catalogue! {
     "namespaceTerminating" ["D5"] admission::namespace_terminating,;
 }
 
-/// Makes the fault that `written` names.
+/// Builds the fault that `written` names.
 ///
 /// # Errors
 ///
-/// Names the fault and its parameter.
-pub(crate) fn build(written: &Do, context: &Context) -> Result<Built, Invalid> {
+/// If fault or parameters are invalid; the message names them.
+pub(crate) fn build_fault(written: &FaultSpec, context: &Context) -> Result<BuiltFault, Invalid> {
     let Some(entry) = CATALOGUE.iter().find(|entry| entry.name == written.fault) else {
         let names: Vec<&str> = CATALOGUE.iter().map(|entry| entry.name).collect();
         let message = format!("unknown fault {:?}; use one of {}", written.fault, names.join(", "));
@@ -159,13 +157,12 @@ pub(crate) fn build(written: &Do, context: &Context) -> Result<Built, Invalid> {
     (entry.build)(&written.params, context).map_err(at)
 }
 
-/// A parameter that must be there.
-fn required<'a, T>(value: Option<&'a T>, field: &str, example: &str) -> Result<&'a T, Invalid> {
+fn required_param<'a, T>(value: Option<&'a T>, field: &str, example: &str) -> Result<&'a T, Invalid> {
     value.ok_or_else(|| Invalid::new(format!("missing; write for instance {example}")).field(field))
 }
 
-/// One of several words; the first if none is written.
-fn word<'a>(value: Option<&'a str>, field: &str, words: &[&'a str]) -> Result<&'a str, Invalid> {
+/// One of several words; the first is the default.
+fn one_of_words<'a>(value: Option<&'a str>, field: &str, words: &[&'a str]) -> Result<&'a str, Invalid> {
     let written = value.or_else(|| words.first().copied()).unwrap_or_default();
     match words.iter().find(|word| **word == written) {
         Some(word) => Ok(word),
@@ -173,7 +170,7 @@ fn word<'a>(value: Option<&'a str>, field: &str, words: &[&'a str]) -> Result<&'
     }
 }
 
-/// A status code of a refusal.
+/// A status code for a refusal.
 pub(crate) fn error_code(code: i64, field: &str) -> Result<u16, Invalid> {
     match u16::try_from(code) {
         Ok(code @ 400..=599) => Ok(code),

@@ -1,28 +1,27 @@
-//! Random choices that a run can repeat: each follows from the seed, the rule, the object, the verb and how often that
-//! object has met the rule, never from a stream that threads share. Pure.
+//! Repeatable random choices: each depends on the seed, the rule, the object, the verb, and how often that object has met the rule, but
+//! never on a stream that threads share. Pure.
 
 use ctrlmesh_sdk::{Request, Traffic, Verb};
 
-/// The alphabet of names that the API server or a controller generates (k8s.io/apimachinery `pkg/util/rand/rand.go`): no
-/// vowels, no digits that look like one.
+/// The alphabet of generated names (k8s.io/apimachinery `pkg/util/rand/rand.go`): no vowels, no digits that look like one.
 const GENERATED: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Length of the suffix that the API server appends to `generateName` (k8s.io/apiserver `pkg/storage/names/generate.go`).
 const SUFFIX: usize = 5;
 /// Length of a pod template's hash: an FNV-32 in that alphabet (k8s.io/kubernetes `pkg/controller/controller_utils.go`).
 const TEMPLATE_HASH: std::ops::RangeInclusive<usize> = 8..=10;
 
-/// What a choice is about, without how often it has been made.
+/// What a choice is about, without the number of the occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
-    /// The object: group, resource, namespace and name; for calls to other services host and path.
+    /// The object: group, resource, namespace and name; host and path for external calls.
     pub(crate) object: String,
-    /// Of Kubernetes, or the HTTP method.
+    /// Kubernetes verb, or HTTP method.
     pub(crate) verb: String,
 }
 
 impl Subject {
-    /// The object and verb of a request. A generated end of the name is left out: it is another one in each run.
-    pub(crate) fn of(req: &dyn Request) -> Self {
+    /// Object and verb of a request. A generated suffix of the name is left out, because it differs in each run.
+    pub(crate) fn from_request(req: &dyn Request) -> Self {
         let facts = req.facts();
         if facts.traffic == Traffic::External || facts.verb == Verb::NonResource {
             return Self {
@@ -40,15 +39,14 @@ impl Subject {
         }
     }
 
-    /// Where the occurrences of this are counted. Short, because names may be long and the host's keys may not.
-    pub(crate) fn key(&self, rule: &str) -> String {
+    /// The key of the occurrence counter. Short, because names may be long and the host's keys may not.
+    pub(crate) fn counter_key(&self, rule: &str) -> String {
         let mut hash = Hash::new();
         hash.text(rule).text(&self.object).text(&self.verb);
         format!("o/{:016x}", hash.finish())
     }
 }
 
-/// A verb as Kubernetes writes it.
 pub(crate) fn verb_name(verb: Verb) -> &'static str {
     match verb {
         Verb::Get => "get",
@@ -64,15 +62,15 @@ pub(crate) fn verb_name(verb: Verb) -> &'static str {
     }
 }
 
-/// `web-7d4b9c5f6d-x2b4c` is `web`: of one template, and of no run.
+/// `web-7d4b9c5f6d-x2b4c` becomes `web`: the same in every run.
 fn without_generated_suffix(name: &str) -> &str {
-    let Some(base) = without(name, |length| length == SUFFIX) else {
+    let Some(base) = strip_suffix_of_length(name, |length| length == SUFFIX) else {
         return name;
     };
-    without(base, |length| TEMPLATE_HASH.contains(&length)).unwrap_or(base)
+    strip_suffix_of_length(base, |length| TEMPLATE_HASH.contains(&length)).unwrap_or(base)
 }
 
-fn without(name: &str, is_length: impl Fn(usize) -> bool) -> Option<&str> {
+fn strip_suffix_of_length(name: &str, is_length: impl Fn(usize) -> bool) -> Option<&str> {
     let (base, suffix) = name.rsplit_once('-')?;
     let is_generated = is_length(suffix.len()) && suffix.bytes().all(|byte| GENERATED.contains(&byte));
     (is_generated && !base.is_empty()).then_some(base)
@@ -83,7 +81,7 @@ fn without(name: &str, is_length: impl Fn(usize) -> bool) -> Option<&str> {
 pub(crate) struct Draw(u64);
 
 impl Draw {
-    /// The choices of `rule` for the `occurrence`-th request of this kind.
+    /// `occurrence`: the number of the request among those of this subject.
     pub(crate) fn new(seed: u64, rule: &str, subject: &Subject, occurrence: i64) -> Self {
         let mut hash = Hash::new();
         hash.number(seed).text(rule).text(&subject.object).text(&subject.verb);
@@ -91,21 +89,21 @@ impl Draw {
         Self(hash.finish())
     }
 
-    /// A number from 0 up to, but not including, 1. Another one for each purpose.
+    /// A number in [0, 1). Different for each purpose.
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit the fraction of an f64 exactly")]
-    pub(crate) fn unit(self, purpose: &str) -> f64 {
+    pub(crate) fn unit_number(self, purpose: &str) -> f64 {
         let mut hash = Hash::new();
         hash.number(self.0).text(purpose);
         (hash.finish() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Whether it happens, at so many percent.
-    pub(crate) fn happens(self, purpose: &str, percent: f64) -> bool {
-        self.unit(purpose) * 100.0 < percent
+    /// Whether something happens that has this probability in percent.
+    pub(crate) fn is_hit(self, purpose: &str, percent: f64) -> bool {
+        self.unit_number(purpose) * 100.0 < percent
     }
 }
 
-/// FNV-1a with the finish of SplitMix64, whose bits are all equally good. Lengths go in with texts, so that `ab`, `c` and
+/// FNV-1a with the finalizer of SplitMix64, so that all bits are equally good. Lengths are hashed with texts, so that `ab`, `c` and
 /// `a`, `bc` differ. Not for secrets.
 struct Hash(u64);
 
@@ -136,8 +134,8 @@ impl Hash {
     }
 }
 
-/// 16 bits that tell one rule from another.
-pub(crate) fn mark(rule: &str) -> u16 {
+/// 16 bits that identify a rule.
+pub(crate) fn rule_mark(rule: &str) -> u16 {
     let mut hash = Hash::new();
     hash.text(rule);
     u16::try_from(hash.finish() >> 48).unwrap_or(u16::MAX)

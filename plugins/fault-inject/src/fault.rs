@@ -1,5 +1,5 @@
-//! What a fault does, once its parameters are checked: an act on the request or on the response, and which requests it can
-//! be done to. Which name makes which fault is the catalogue's.
+//! The effect of a fault with validated parameters: an act on the request or on the response, and the requests that it applies to. The
+//! catalogue maps names to faults.
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{
@@ -9,24 +9,24 @@ use serde::Deserialize;
 
 use crate::params::Wait;
 use crate::reply::server::EXEMPT_FROM_SHUTDOWN;
-use crate::reply::{Reply, Told};
+use crate::reply::{RenderedReply, Reply};
 
-/// How far from a healthy API server a fault is. A setting names the farthest that it wants.
+/// How far from a healthy API server a fault is. A setting names the farthest class that it allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Class {
-    /// What a real API server does, or a network: each finding is the controller's.
+    /// Behaviour of a real API server or a network: each finding is a bug of the controller.
     #[default]
     Legal,
-    /// What an older or a reduced API server does.
+    /// Behaviour of an older or a reduced API server.
     Server,
-    /// What none ever does.
+    /// Behaviour of no API server.
     Illegal,
 }
 
 impl Class {
-    /// As it is written.
-    pub(crate) fn name(self) -> &'static str {
+    /// The spelling in settings.
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Legal => "legal",
             Self::Server => "server",
@@ -35,58 +35,57 @@ impl Class {
     }
 }
 
-/// One act.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
-    /// Wait, then go on.
+    /// Delays the request.
     Delay(Wait),
-    /// Wait so many milliseconds, then answer; nothing is forwarded.
+    /// Waits this many milliseconds, then answers; nothing is forwarded.
     Reply(u32, Reply),
-    /// Break off; nothing is forwarded.
+    /// Resets the stream; nothing is forwarded.
     Reset(Reset),
-    /// Close the port for so many milliseconds.
+    /// Closes the port for this many milliseconds.
     RefuseConnections(u32),
-    /// Forward at once, keep the answer, or a watch's events, back.
+    /// Forwards at once, but holds the answer, or the events of a watch.
     Hold(Wait),
-    /// Forward; if it was done, answer something else.
+    /// Forwards; if the request was executed, replaces the answer.
     LoseTo(Reply),
-    /// Forward; if it was done, break off.
+    /// Forwards; if the request was executed, resets the stream.
     LoseBy(Reset),
-    /// Change how the body comes.
+    /// Changes how the body is sent.
     Shape(BodyShape),
-    /// Ask for another connection.
+    /// Asks the client for another connection.
     CloseConnection,
 }
 
 /// Which requests a fault makes sense for. Others count as not matched: a conflict on a list would fool nobody.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Suits {
+pub(crate) enum Applicability {
     Every,
-    /// Of this version, if it is about a resource.
+    /// Requests of this API version, if they are about a resource.
     Version(String),
-    /// Whatever changes something.
+    /// Requests that change something.
     Write,
     Create,
-    /// A create in a namespace.
+    /// Creates in a namespace.
     Namespaced,
-    /// Writes of an object that is there.
+    /// Writes of an existing object.
     Change,
     Watch,
     ListOrWatch,
-    /// A watch with `sendInitialEvents`.
+    /// Watches with `sendInitialEvents`.
     WatchList,
-    /// A list with `continue`.
+    /// Lists with `continue`.
     NextPage,
-    /// Whose resource version can have been compacted away.
+    /// Requests whose resource version can have been compacted.
     Aged,
-    /// Whose resource version the server waits for.
+    /// Requests whose resource version the server waits for.
     NotOlderThan,
-    /// What a server that goes down refuses.
+    /// Requests that a server refuses while it shuts down.
     Shutdown,
 }
 
-impl Suits {
-    /// Verbs of the requests that it can include; `None`: any, or none, as of what is about no resource.
+impl Applicability {
+    /// The verbs that it can apply to; `None` if it does not depend on the verb.
     pub(crate) const fn verbs(&self) -> Option<&'static [Verb]> {
         match self {
             Self::Every | Self::Version(_) | Self::Shutdown => None,
@@ -141,7 +140,7 @@ fn is_next_page(req: &dyn Request) -> bool {
     req.facts().verb == Verb::List && req.query("continue").is_some_and(|token| !token.is_empty())
 }
 
-/// A version that names a moment; `0` is any, in whatever spelling, and none is now.
+/// Whether the version names a moment; `0` in any spelling means any version, and none means the latest.
 fn has_version(req: &dyn Request) -> bool {
     req.query("resourceVersion")
         .is_some_and(|version| version.bytes().any(|digit| digit != b'0'))
@@ -161,32 +160,32 @@ fn is_not_older_than(req: &dyn Request) -> bool {
     matches!(req.facts().verb, Verb::List | Verb::Get) && has_version(req) && !is_exact() && !is_next_page(req)
 }
 
-/// What an act does to the request.
+/// The effect of an act on the request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum OnRequest {
-    /// Wait so many milliseconds more.
+    /// Wait this many more milliseconds.
     Delay(u32),
-    /// Wait so many milliseconds, then do this.
+    /// Wait this many milliseconds, then do this.
     Stop(u32, RequestAction),
-    /// It acts on the response; so many milliseconds are drawn for it.
+    /// The act is on the response; this many milliseconds are drawn for it.
     Later(u32),
 }
 
 impl Act {
-    /// What it does to the request; `unit` is drawn.
+    /// `unit` is a drawn number in [0, 1).
     pub(crate) fn on_request(&self, req: &dyn Request, unit: f64) -> OnRequest {
         match self {
-            Self::Delay(wait) => OnRequest::Delay(wait.sample(unit)),
+            Self::Delay(wait) => OnRequest::Delay(wait.sample_ms(unit)),
             Self::Reply(after, reply) => OnRequest::Stop(
                 *after,
-                match reply.to(req) {
-                    Told::Status(refusal) => RequestAction::Refuse(refusal),
-                    Told::Bytes(answer) => RequestAction::Answer(answer),
+                match reply.render_for(req) {
+                    RenderedReply::Status(refusal) => RequestAction::Refuse(refusal),
+                    RenderedReply::Bytes(answer) => RequestAction::Answer(answer),
                 },
             ),
             Self::Reset(how) => OnRequest::Stop(0, RequestAction::Reset(*how)),
             Self::RefuseConnections(ms) => OnRequest::Stop(0, RequestAction::RefuseConnections(*ms)),
-            Self::Hold(wait) => OnRequest::Later(wait.sample(unit)),
+            Self::Hold(wait) => OnRequest::Later(wait.sample_ms(unit)),
             Self::LoseTo(_) | Self::LoseBy(_) | Self::Shape(_) | Self::CloseConnection => OnRequest::Later(0),
         }
     }
@@ -199,7 +198,7 @@ impl Act {
         )
     }
 
-    /// What it does to the response, if this one suits it; `drawn` milliseconds were drawn with the request.
+    /// The act on the response, if it applies to this one; `drawn` milliseconds were drawn with the request.
     pub(crate) fn on_response(&self, req: &dyn Request, res: &dyn ResponseHead, drawn: u32) -> Option<ResponseVerdict> {
         let was_done = (200..300).contains(&res.status());
         let streams = was_done && req.facts().verb == Verb::Watch;
@@ -210,9 +209,9 @@ impl Act {
             }
             Self::Hold(_) => Some(ResponseVerdict::proceed().after_ms(drawn)),
             Self::LoseTo(reply) if was_done => Some(
-                match reply.to(req) {
-                    Told::Status(refusal) => ResponseAction::Replace(refusal),
-                    Told::Bytes(answer) => ResponseAction::Answer(answer),
+                match reply.render_for(req) {
+                    RenderedReply::Status(refusal) => ResponseAction::Replace(refusal),
+                    RenderedReply::Bytes(answer) => ResponseAction::Answer(answer),
                 }
                 .into(),
             ),
@@ -223,27 +222,27 @@ impl Act {
         }
     }
 
-    /// Whether it needs a number drawn.
+    /// Whether it needs a random number.
     pub(crate) fn is_random(&self) -> bool {
         matches!(self, Self::Delay(wait) | Self::Hold(wait) if wait.is_random())
     }
 
-    /// The longest wait that it asks of the host, in milliseconds.
+    /// The longest wait that it requires of the host, in milliseconds.
     pub(crate) fn longest_wait(&self) -> u32 {
         match self {
-            Self::Delay(wait) | Self::Hold(wait) => wait.longest(),
+            Self::Delay(wait) | Self::Hold(wait) => wait.longest_ms(),
             Self::Reply(after, _) => *after,
             _ => 0,
         }
     }
 }
 
-/// How to break off, by the names of the interface.
+/// The kind of reset, by the names of the interface.
 ///
 /// # Errors
 ///
-/// Names the field.
-pub(crate) fn reset(how: Option<&str>) -> Result<Reset, Invalid> {
+/// If the word is unknown; names the field.
+pub(crate) fn parse_reset(how: Option<&str>) -> Result<Reset, Invalid> {
     match how.unwrap_or("internalError") {
         "internalError" => Ok(Reset::InternalError),
         "cancel" => Ok(Reset::Cancel),

@@ -1,15 +1,15 @@
-//! Faults for a controller, from a file, with the true bytes of a Kubernetes API server: late and lost answers, refusals,
-//! conflicts, broken watches, a server that restarts. The controller stays unmodified; the API server sees nothing of it.
+//! Injects faults into a controller's API traffic, with the exact bytes of a Kubernetes API server: late and lost answers, refusals,
+//! conflicts, broken watches, a restarting server. The controller stays unmodified; the API server is not affected.
 //!
-//! `settings` and `params` are what a person writes, `model` checks it, `catalogue` names every fault and makes an act of
-//! `fault` from it, `reply` has the bytes, `window` and `calendar` say when, `draw` chooses, `rule` puts that together for one
-//! rule, `ledger` counts in the host's state, `note` carries a decision to the response, `plugin` is the flow.
+//! `settings` and `params` are what a person writes, `model` validates it, `catalogue` maps every name to an act of `fault`, `reply` has
+//! the bytes, `window` and `calendar` decide when, `draw` makes random choices, `rule` combines that for one rule, `counters` counts in
+//! the host's state, `note` carries a decision to the response, and `plugin` is the flow.
 
 mod calendar;
 mod catalogue;
+mod counters;
 mod draw;
 mod fault;
-mod ledger;
 mod model;
 mod note;
 mod params;
@@ -23,11 +23,11 @@ mod window;
 
 ctrlmesh_sdk::export_plugin!(plugin::FaultInject);
 
-/// What this plugin thinks of an entry's settings, with its warnings: for who writes chains, before they are distributed.
+/// Validates an entry's settings and returns warnings: for the manager, before it distributes a chain.
 ///
 /// # Errors
 ///
-/// What a sidecar would refuse the chain with: the field, and what to write instead.
+/// Why a sidecar would refuse the chain: the field, and what to write instead.
 pub fn check(settings: &str, about: &ctrlmesh_sdk::InstanceInfo) -> Result<Vec<String>, String> {
     ctrlmesh_sdk::check::<plugin::FaultInject>(settings, about)
 }

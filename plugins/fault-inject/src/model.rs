@@ -1,25 +1,25 @@
-//! From what is written to what is in force: every rule checked, every pattern compiled. One model for all shapes.
+//! Validates the settings: checks every rule, compiles every pattern, and unifies both shapes of settings.
 
 use ctrlmesh_plugin_rules::{Lists, Rules};
 use ctrlmesh_sdk::settings::Invalid;
 
-use crate::catalogue::{self, Built, Context, Steps, check_reason, error_code};
-use crate::draw::mark;
-use crate::fault::{Act, Class, Suits};
+use crate::catalogue::{self, BuiltFault, Context, Steps, check_reason, error_code};
+use crate::draw::rule_mark;
+use crate::fault::{Act, Applicability, Class};
 use crate::params::Wait;
 use crate::reply::Reply;
-use crate::reply::generic::Plain;
-use crate::rule::{Choice, Limits, Plan, Rule, Select};
+use crate::reply::generic::CustomRefusal;
+use crate::rule::{Choice, Limits, Rule, RulePlan, Select};
 use crate::settings::{Abort, Delay, FaultRule, Match, Percent, Settings};
 use crate::window::Window;
 
-/// So that what all rules count fits into the host's 1 024 keys, see [`crate::ledger`]. Its series (two for each rule) and
-/// reports would take more.
+/// Bounded so that the counters of all rules fit into the host's 1 024 keys, see [`crate::counters`]. Metrics (two series for each rule)
+/// and reports would allow more.
 pub(crate) const MAX_RULES: usize = 30;
 /// The host's bound for a report's key.
 const MAX_NAME: usize = 64;
 
-/// All rules that are in force, in the order in which they are asked.
+/// All active rules, in order of evaluation.
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) seed: u64,
@@ -27,11 +27,11 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Checks everything; what is disabled too.
+    /// Validates everything, including disabled rules.
     ///
     /// # Errors
     ///
-    /// Names the field.
+    /// If a setting is invalid; names the field.
     pub(crate) fn new(settings: &Settings, context: &Context) -> Result<Self, Invalid> {
         let class = settings.class.unwrap_or_default();
         let mut rules: Vec<Rule> = Vec::new();
@@ -40,7 +40,7 @@ impl Model {
         for (list, written) in lists {
             for (index, written) in written.iter().flatten().enumerate() {
                 let at = |error: Invalid| error.index(index).field(list);
-                let name = name(written, list, index).map_err(at)?;
+                let name = rule_name(written, list, index).map_err(at)?;
                 if names.contains(&name) {
                     let message = format!("{name:?} is the name of another rule too; counts and limits go by name");
                     return Err(at(Invalid::new(message).field("name")));
@@ -65,7 +65,7 @@ impl Model {
     }
 }
 
-fn name(written: &FaultRule, list: &str, index: usize) -> Result<String, Invalid> {
+fn rule_name(written: &FaultRule, list: &str, index: usize) -> Result<String, Invalid> {
     let name = match written.name.as_deref() {
         None | Some("") => format!("{list}[{index}]"),
         Some(name) => name.to_owned(),
@@ -83,33 +83,34 @@ impl Rule {
         class: Class,
         context: &Context,
     ) -> Result<Self, Invalid> {
-        let (plan, own) = plan(written, class, context)?;
+        let (plan, own) = build_plan(written, class, context)?;
         let window = written.effective_time.as_ref().map(Window::new).transpose();
         Ok(Self {
-            mark: mark(&name),
+            mark: rule_mark(&name),
             name,
             place,
-            matches: matches(written.matching.as_ref(), own).map_err(|error| error.field("match"))?,
+            matches: build_rules(written.matching.as_ref(), own).map_err(|error| error.field("match"))?,
             window: window.map_err(|error| error.field("effectiveTime"))?,
-            select: select(written)?,
-            limits: limits(written)?,
+            select: build_select(written)?,
+            limits: build_limits(written)?,
             plan,
         })
     }
 }
 
-fn plan(written: &FaultRule, class: Class, context: &Context) -> Result<(Plan, Option<Rules>), Invalid> {
+fn build_plan(written: &FaultRule, class: Class, context: &Context) -> Result<(RulePlan, Option<Rules>), Invalid> {
     let Some(fault) = &written.fault else {
-        return Ok((Plan::Together(pair(written, context)?), None));
+        return Ok((RulePlan::Together(build_delay_and_abort(written, context)?), None));
     };
     for (field, is_written) in [("delay", written.delay.is_some()), ("abort", written.abort.is_some())] {
         if is_written {
             return Err(Invalid::new("not beside do; write a rule of its own for it").field(field));
         }
     }
-    let Built { steps, class: is, own } = catalogue::build(fault, context).map_err(|error| error.field("do"))?;
+    let BuiltFault { steps, class: is, own } =
+        catalogue::build_fault(fault, context).map_err(|error| error.field("do"))?;
     if is > class {
-        let (name, needs, has) = (&fault.fault, is.name(), class.name());
+        let (name, needs, has) = (&fault.fault, is.as_str(), class.as_str());
         let message = format!(
             "{name} so written is of the class {needs}, and these settings want {has}; write class: {needs} beside \
              faults if you mean it"
@@ -118,7 +119,7 @@ fn plan(written: &FaultRule, class: Class, context: &Context) -> Result<(Plan, O
     }
     let percent = percent_of(written.percent);
     let plan = match steps {
-        Steps::Always(act, suits) => Plan::Together(vec![Choice {
+        Steps::Always(act, suits) => RulePlan::Together(vec![Choice {
             act,
             suits,
             percent,
@@ -127,13 +128,13 @@ fn plan(written: &FaultRule, class: Class, context: &Context) -> Result<(Plan, O
         Steps::Stages { .. } if written.percent.is_some() => {
             return Err(Invalid::new("a preset has its own shares").field("percent"));
         }
-        Steps::Stages { stages, again_ms } => Plan::Stages { stages, again_ms },
+        Steps::Stages { stages, again_ms } => RulePlan::Stages { stages, again_ms },
     };
     Ok((plan, own))
 }
 
-/// `delay` and `abort` of the CRD: drawn one by one, from one source.
-fn pair(written: &FaultRule, context: &Context) -> Result<Vec<Choice>, Invalid> {
+/// `delay` and `abort` of the CRD: drawn one by one from one source.
+fn build_delay_and_abort(written: &FaultRule, context: &Context) -> Result<Vec<Choice>, Invalid> {
     if written.delay.is_none() && written.abort.is_none() {
         return Err(Invalid::new("nothing happens in this rule; write delay, abort or do"));
     }
@@ -143,16 +144,16 @@ fn pair(written: &FaultRule, context: &Context) -> Result<Vec<Choice>, Invalid> 
     let mut choices = Vec::new();
     if let Some(delay) = &written.delay {
         choices.push(Choice {
-            act: Act::Delay(wait(delay).map_err(|error| error.field("delay"))?),
-            suits: Suits::Every,
+            act: Act::Delay(build_wait(delay).map_err(|error| error.field("delay"))?),
+            suits: Applicability::Every,
             percent: percent_of(delay.percent),
             purpose: "delay",
         });
     }
     if let Some(abort) = &written.abort {
         choices.push(Choice {
-            act: refusal(abort, context).map_err(|error| error.field("abort"))?,
-            suits: Suits::Every,
+            act: build_refusal(abort, context).map_err(|error| error.field("abort"))?,
+            suits: Applicability::Every,
             percent: percent_of(abort.percent),
             purpose: "abort",
         });
@@ -164,18 +165,18 @@ fn percent_of(written: Option<Percent>) -> f64 {
     written.map_or(100.0, |percent| percent.0)
 }
 
-fn wait(delay: &Delay) -> Result<Wait, Invalid> {
+fn build_wait(delay: &Delay) -> Result<Wait, Invalid> {
     Wait::new(("fixedDelay", delay.fixed_delay), delay.min, delay.mean, delay.max)
 }
 
-fn refusal(abort: &Abort, context: &Context) -> Result<Act, Invalid> {
+fn build_refusal(abort: &Abort, context: &Context) -> Result<Act, Invalid> {
     let Some(status) = abort.http_status else {
         return Err(Invalid::new("missing; write 400 to 599").field("httpStatus"));
     };
     check_reason(abort.reason.as_deref())?;
     Ok(Act::Reply(
         0,
-        Reply::Plain(Plain {
+        Reply::Plain(CustomRefusal {
             code: error_code(status, "httpStatus")?,
             reason: abort.reason.clone(),
             message: abort.message.clone(),
@@ -185,7 +186,7 @@ fn refusal(abort: &Abort, context: &Context) -> Result<Act, Invalid> {
     ))
 }
 
-fn matches(written: Option<&Match>, own: Option<Rules>) -> Result<Rules, Invalid> {
+fn build_rules(written: Option<&Match>, own: Option<Rules>) -> Result<Rules, Invalid> {
     match (written, own) {
         (None, Some(own)) => Ok(own),
         (Some(_), Some(_)) => Err(Invalid::new("this fault knows by itself what it matches; leave it out")),
@@ -215,7 +216,7 @@ fn matches(written: Option<&Match>, own: Option<Rules>) -> Result<Rules, Invalid
     }
 }
 
-fn select(written: &FaultRule) -> Result<Select, Invalid> {
+fn build_select(written: &FaultRule) -> Result<Select, Invalid> {
     let mut select = Select::All;
     for (field, value, make) in [
         ("nth", written.nth, Select::Nth as fn(u32) -> Select),
@@ -234,7 +235,7 @@ fn select(written: &FaultRule) -> Result<Select, Invalid> {
     Ok(select)
 }
 
-fn limits(written: &FaultRule) -> Result<Limits, Invalid> {
+fn build_limits(written: &FaultRule) -> Result<Limits, Invalid> {
     for (field, value) in [("maxCount", written.max_count), ("maxActive", written.max_active)] {
         if value == Some(0) {
             return Err(Invalid::new("at least 1; write disabled: true if it shall not fire").field(field));

@@ -1,5 +1,5 @@
-//! What a person writes behind `do`: the name of a fault and what it takes. One struct for all faults: most have one or two
-//! parameters, many share them, and the error for a wrong one can then say what this fault takes.
+//! `do` as a person writes it: the name of a fault and its parameters. One struct for all faults: most have one or two parameters, many
+//! share them, and the error for a wrong one can then name those that the fault takes.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 macro_rules! parameters {
     ($($(#[$doc:meta])* $field:ident: $type:ty = $name:literal,)+) => {
-        /// All parameters that faults have; which takes which stands in the catalogue.
+        /// All parameters of all faults; the catalogue says which fault takes which.
         #[derive(Clone, Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(crate) struct Params {
@@ -18,7 +18,7 @@ macro_rules! parameters {
         }
 
         impl Params {
-            /// The names of those that are written.
+            /// The names of the parameters that are set.
             pub(crate) fn written(&self) -> impl Iterator<Item = &'static str> {
                 [$(self.$field.is_some().then_some($name),)+].into_iter().flatten()
             }
@@ -27,18 +27,18 @@ macro_rules! parameters {
 }
 
 parameters! {
-    /// How long.
+    /// Duration of the effect.
     length: GoDuration = "for",
     min: GoDuration = "min",
     max: GoDuration = "max",
     mean: GoDuration = "mean",
-    /// How long until it happens.
+    /// Delay before the effect.
     after: GoDuration = "after",
     how: String = "how",
     code: u16 = "code",
     reason: String = "reason",
     message: String = "message",
-    /// Seconds.
+    /// Retry-After, in seconds.
     retry_after: u32 = "retryAfter",
     bytes_per_second: u32 = "bytesPerSecond",
     after_bytes: u64 = "afterBytes",
@@ -68,34 +68,34 @@ parameters! {
 
 /// `do: conflict`, or `do: {lose: {how: retry}}`.
 #[derive(Clone, Debug)]
-pub(crate) struct Do {
+pub(crate) struct FaultSpec {
     pub(crate) fault: String,
     pub(crate) params: Params,
 }
 
-impl<'de> Deserialize<'de> for Do {
+impl<'de> Deserialize<'de> for FaultSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(DoVisitor)
+        deserializer.deserialize_any(FaultSpecVisitor)
     }
 }
 
-struct DoVisitor;
+struct FaultSpecVisitor;
 
-impl<'de> Visitor<'de> for DoVisitor {
-    type Value = Do;
+impl<'de> Visitor<'de> for FaultSpecVisitor {
+    type Value = FaultSpec;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the name of a fault, or its name with what it takes: {lose: {how: retry}}")
     }
 
-    fn visit_str<E: Error>(self, fault: &str) -> Result<Do, E> {
-        Ok(Do {
+    fn visit_str<E: Error>(self, fault: &str) -> Result<FaultSpec, E> {
+        Ok(FaultSpec {
             fault: fault.to_owned(),
             params: Params::default(),
         })
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Do, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FaultSpec, A::Error> {
         let Some((fault, params)) = map.next_entry::<String, Option<Params>>()? else {
             return Err(A::Error::custom("no fault is named"));
         };
@@ -103,24 +103,24 @@ impl<'de> Visitor<'de> for DoVisitor {
             let message = format!("one fault for each rule; write another rule for {second:?}");
             return Err(A::Error::custom(message));
         }
-        Ok(Do {
+        Ok(FaultSpec {
             fault,
             params: params.unwrap_or_default(),
         })
     }
 }
 
-/// A time to wait, drawn for each request.
+/// A duration, drawn for each request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Wait {
     Fixed(u32),
-    /// Evenly between both.
+    /// Evenly distributed between both.
     Between(u32, u32),
-    /// Exponential around a mean, cut at a most.
+    /// Exponentially distributed around a mean, cut at a maximum.
     Exponential(f64, u32),
 }
 
-/// A longer wait is a mistake: clients and load balancers have given up long before.
+/// A longer wait must be a mistake: clients and load balancers have given up long before.
 const LONGEST: GoDuration = GoDuration(std::time::Duration::from_secs(3_600));
 
 impl Wait {
@@ -128,14 +128,14 @@ impl Wait {
     ///
     /// # Errors
     ///
-    /// Names the field.
+    /// If the combination is invalid; names the field.
     pub(crate) fn new(
         (name, fixed): (&str, Option<GoDuration>),
         min: Option<GoDuration>,
         mean: Option<GoDuration>,
         max: Option<GoDuration>,
     ) -> Result<Self, Invalid> {
-        let ms = |field: &str, value: GoDuration| milliseconds(value).map_err(|error| error.field(field));
+        let ms = |field: &str, value: GoDuration| checked_millis(value).map_err(|error| error.field(field));
         match (fixed, min, mean, max) {
             (Some(fixed), None, None, None) => Ok(Self::Fixed(ms(name, fixed)?)),
             (None, Some(min), None, Some(max)) if min <= max => Ok(Self::Between(ms("min", min)?, ms("max", max)?)),
@@ -148,13 +148,13 @@ impl Wait {
         }
     }
 
-    /// Milliseconds; `unit` is drawn from 0 up to, but not including, 1.
+    /// Milliseconds; `unit` is a drawn number in [0, 1).
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "the numbers are positive and below an hour"
     )]
-    pub(crate) fn sample(self, unit: f64) -> u32 {
+    pub(crate) fn sample_ms(self, unit: f64) -> u32 {
         match self {
             Self::Fixed(ms) => ms,
             Self::Between(min, max) => min + (f64::from(max - min + 1) * unit) as u32,
@@ -162,13 +162,12 @@ impl Wait {
         }
     }
 
-    /// Whether it has to be drawn.
     pub(crate) fn is_random(self) -> bool {
         !matches!(self, Self::Fixed(_))
     }
 
-    /// The longest that it can be, in milliseconds.
-    pub(crate) fn longest(self) -> u32 {
+    /// Maximum in milliseconds.
+    pub(crate) fn longest_ms(self) -> u32 {
         match self {
             Self::Fixed(ms) | Self::Between(_, ms) | Self::Exponential(_, ms) => ms,
         }
@@ -179,8 +178,8 @@ impl Wait {
 ///
 /// # Errors
 ///
-/// It is longer than an hour.
-pub(crate) fn milliseconds(duration: GoDuration) -> Result<u32, Invalid> {
+/// If it is longer than an hour.
+pub(crate) fn checked_millis(duration: GoDuration) -> Result<u32, Invalid> {
     if duration > LONGEST {
         return Err(Invalid::new("at most 1h"));
     }

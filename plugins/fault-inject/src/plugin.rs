@@ -1,7 +1,6 @@
-//! The plugin itself: rules are made once; for each request those that want it are asked in their order.
+//! The plugin: builds the rules once, then asks those that match a request in order.
 //!
-//! Delays of several rules add up. The first rule that answers or breaks off decides; so does, among those that act on the
-//! response, the first.
+//! Delays of several rules add up. The first rule that answers or resets decides; so does the first of those that act on the response.
 
 use ctrlmesh_plugin_rules::match_rules;
 use ctrlmesh_sdk::{
@@ -10,18 +9,17 @@ use ctrlmesh_sdk::{
 };
 
 use crate::catalogue::Context;
+use crate::counters::{RuleCounters, sync_reports};
 use crate::draw::Subject;
 use crate::fault::{Act, OnRequest};
-use crate::ledger::{Ledger, settle};
 use crate::model::Model;
 use crate::note::Note;
 use crate::rule::{Chosen, Rule};
 use crate::settings::Settings;
 
-/// How long the host waits unless it is told otherwise (`wit/types.wit`).
+/// The host's default bound on waits (`wit/types.wit`).
 const USUAL_LONGEST_WAIT_MS: u32 = 60_000;
 
-/// Faults.
 pub(crate) struct FaultInject {
     model: Model,
 }
@@ -34,9 +32,9 @@ impl Plugin for FaultInject {
             user: format!("system:serviceaccount:{}:default", about.pod_namespace),
         };
         let model = Model::new(&settings, &context)?;
-        warn(&model.rules, host);
-        settle(&model.rules, host);
-        let acts_later = model.rules.iter().flat_map(Rule::acts).any(|act| act.is_later());
+        warn_about_rules(&model.rules, host);
+        sync_reports(&model.rules, host);
+        let acts_later = model.rules.iter().flat_map(Rule::all_acts).any(|act| act.is_later());
         let phases = if acts_later {
             Phases::ON_REQUEST | Phases::ON_RESPONSE
         } else {
@@ -52,7 +50,7 @@ impl Plugin for FaultInject {
     }
 
     fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
-        // Faults befall requests. A watch that a reload ended would be one that nobody counts.
+        // Faults apply to requests. A watch that a reload ended would be a fault that is not counted.
         if req.is_recheck() {
             return RequestVerdict::proceed();
         }
@@ -60,12 +58,12 @@ impl Plugin for FaultInject {
         let mut decision = Decision::default();
         for (rule, index) in self.model.rules.iter().zip(0_u8..) {
             let has_room = |act: &Act| decision.has_room(act);
-            if !rule.wants(req, now, has_room) {
+            if !rule.applies_to(req, now, has_room) {
                 continue;
             }
-            let ledger = Ledger::new(rule, host);
-            let chosen = choose(rule, &ledger, req, self.model.seed);
-            decision.take(&chosen, rule, index, &ledger, req);
+            let counters = RuleCounters::new(rule, host);
+            let chosen = choose_acts(rule, &counters, req, self.model.seed);
+            decision.add_chosen(&chosen, rule, index, &counters, req);
         }
         if let Some(note) = decision.note {
             req.set_note(note.encode());
@@ -75,40 +73,40 @@ impl Plugin for FaultInject {
     }
 
     fn on_response(&mut self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {
-        self.response(req, res, host).unwrap_or_else(ResponseVerdict::proceed)
+        self.decide_response(req, res, host)
+            .unwrap_or_else(ResponseVerdict::proceed)
     }
 }
 
 impl FaultInject {
-    /// What was decided with the request, if the response suits it.
-    fn response(&self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> Option<ResponseVerdict> {
+    /// What was decided with the request, if it applies to the response.
+    fn decide_response(&self, req: &dyn Request, res: &dyn ResponseHead, host: &dyn Host) -> Option<ResponseVerdict> {
         let note = Note::decode(req.note())?;
         let rule = self.model.rules.get(usize::from(note.rule))?;
-        // The rules may be others than when the request came.
-        let act = rule.act(note.act).filter(|_| rule.mark == note.mark)?;
+        // The rules may have changed since the request.
+        let act = rule.act_at(note.act).filter(|_| rule.mark == note.mark)?;
         let verdict = act.on_response(req, res, note.drawn_ms)?;
-        let ledger = Ledger::new(rule, host);
-        if !ledger.fire_on_response() {
+        let counters = RuleCounters::new(rule, host);
+        if !counters.fire_on_response() {
             return None;
         }
-        ledger.decides(Part::Delay);
-        ledger.decides(Part::Action);
+        counters.record_decision(Part::Delay);
+        counters.record_decision(Part::Action);
         Some(verdict)
     }
 }
 
-/// What a rule wants to do, after it has been counted and its selection and times are kept.
-fn choose<'a>(rule: &'a Rule, ledger: &Ledger<'_>, req: &dyn Request, seed: u64) -> Vec<Chosen<'a>> {
-    let number = ledger.matched();
-    let elapsed_ms = if rule.is_timed() { ledger.elapsed_ms() } else { 0 };
+/// The acts that a rule chooses, after counting the request and checking selection and times.
+fn choose_acts<'a>(rule: &'a Rule, counters: &RuleCounters<'_>, req: &dyn Request, seed: u64) -> Vec<Chosen<'a>> {
+    let number = counters.count_match();
+    let elapsed_ms = if rule.is_timed() { counters.elapsed_ms() } else { 0 };
     let is_over = rule.limits.max_duration_ms.is_some_and(|max| elapsed_ms >= max);
-    if is_over || !rule.select.takes(number) {
+    if is_over || !rule.select.selects_request(number) {
         return Vec::new();
     }
-    rule.choose(req, elapsed_ms, || ledger.draw(seed, &Subject::of(req)))
+    rule.choose_acts(req, elapsed_ms, || counters.draw_for(seed, &Subject::from_request(req)))
 }
 
-/// What becomes of a request.
 #[derive(Default)]
 struct Decision {
     delay_ms: u32,
@@ -117,8 +115,15 @@ struct Decision {
 }
 
 impl Decision {
-    /// Adds what one rule wants, if it still can and may.
-    fn take(&mut self, chosen: &[Chosen<'_>], rule: &Rule, index: u8, ledger: &Ledger<'_>, req: &dyn Request) {
+    /// Adds the acts of one rule, as far as they are still possible and within its limits.
+    fn add_chosen(
+        &mut self,
+        chosen: &[Chosen<'_>],
+        rule: &Rule,
+        index: u8,
+        counters: &RuleCounters<'_>,
+        req: &dyn Request,
+    ) {
         let mut is_paid = false;
         for chosen in chosen {
             if !self.has_room(chosen.act) {
@@ -127,19 +132,19 @@ impl Decision {
             let is_later = chosen.act.is_later();
             let may = is_paid
                 || if is_later {
-                    ledger.take_place()
+                    counters.take_place()
                 } else {
-                    ledger.fire_on_request()
+                    counters.fire_on_request()
                 };
             if !may {
                 return;
             }
             is_paid = true;
             match chosen.act.on_request(req, chosen.unit) {
-                OnRequest::Delay(ms) => self.delay(ms, ledger),
+                OnRequest::Delay(ms) => self.add_delay(ms, counters),
                 OnRequest::Stop(ms, action) => {
-                    self.delay(ms, ledger);
-                    ledger.decides(Part::Action);
+                    self.add_delay(ms, counters);
+                    counters.record_decision(Part::Action);
                     self.stop = Some(match action {
                         RequestAction::RefuseConnections(ms) => {
                             RequestAction::RefuseConnections(ms.min(chosen.left_ms))
@@ -159,31 +164,31 @@ impl Decision {
         }
     }
 
-    fn delay(&mut self, ms: u32, ledger: &Ledger<'_>) {
+    fn add_delay(&mut self, ms: u32, counters: &RuleCounters<'_>) {
         if ms > 0 {
             self.delay_ms = self.delay_ms.saturating_add(ms);
-            ledger.decides(Part::Delay);
+            counters.record_decision(Part::Delay);
         }
     }
 
-    /// Whether nobody else has decided what this act would.
+    /// Whether no other rule has decided what this act would.
     fn has_room(&self, act: &Act) -> bool {
         let is_delay = matches!(act, Act::Delay(_));
         is_delay || self.stop.is_none() && !(act.is_later() && self.note.is_some())
     }
 }
 
-/// Settings that are legal and do less than they say.
-fn warn(rules: &[Rule], host: &dyn Host) {
+/// Warns about settings that are valid but have less effect than they seem to.
+fn warn_about_rules(rules: &[Rule], host: &dyn Host) {
     if rules.is_empty() {
         host.warn("no rule is in force: nothing happens");
     }
     for rule in rules {
-        if let Some(reason) = rule.idle() {
+        if let Some(reason) = rule.never_fires_reason() {
             host.warn(&format!("{}: never fires: {reason}", rule.place));
         }
         let longest = rule
-            .acts()
+            .all_acts()
             .iter()
             .map(|act| act.longest_wait())
             .max()

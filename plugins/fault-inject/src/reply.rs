@@ -1,7 +1,7 @@
-//! What a client is told instead of the answer that it wants: status, reason, message, details, headers as the API server
-//! writes them. The families lie below, each with its upstream file; which fault says what is the catalogue's.
+//! The answers that replace the expected one: status, reason, message, details and headers as the API server writes them. Submodules have
+//! the families, with their upstream files; the catalogue says which fault uses which.
 //!
-//! Read at k8s.io/apiserver and k8s.io/apimachinery v0.36.3 (kube-apiserver 1.36).
+//! Taken from k8s.io/apiserver and k8s.io/apimachinery v0.36.3 (kube-apiserver 1.36).
 
 pub(crate) mod admission;
 pub(crate) mod generic;
@@ -13,56 +13,55 @@ pub(crate) mod writes;
 use ctrlmesh_sdk::{Answer, Details, Facts, Refusal, Request, Traffic, Verb};
 
 use admission::{Denied, Quota, Webhook};
-use generic::Plain;
+use generic::CustomRefusal;
 
-/// In a message: the name of the object. For a create it is in the body, where the host looks.
+/// Placeholder for the object's name in a message. For a create it is in the body, where the host finds it.
 pub(crate) const NAME: &str = "{name}";
 
-/// metav1's `StatusReasonUnknown`, which is no word at all on the wire.
+/// metav1's `StatusReasonUnknown`, which is empty on the wire.
 pub(crate) const UNKNOWN: &str = "Unknown";
 
-/// One answer, with what a rule says about it.
+/// An answer, with the parameters from the rule.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
-    /// A status of choice.
-    Plain(Plain),
-    /// Bytes of choice.
+    /// A status with custom code, reason and message.
+    Plain(CustomRefusal),
+    /// Custom bytes.
     Foreign(Answer),
-    /// The server's own patience ended.
+    /// The server timed out.
     Timeout,
-    /// The store could not be reached; seconds until a repeat.
+    /// The store is unreachable; seconds until a retry.
     ServerTimeout(u32),
-    /// The store did not answer, and nobody has made an API error of that.
+    /// The store did not answer, and the error is no API error.
     StoreTimeout,
-    /// The resource version is gone.
+    /// The resource version was compacted.
     TooOld,
-    /// The resource version is not there yet.
+    /// The resource version is not reached yet.
     TooNew,
-    /// The token of a list's next page is too old.
+    /// The token of the next page has expired.
     PageExpired,
-    /// No WatchList on this server.
+    /// The server has no WatchList.
     NoWatchList,
     /// The watch cache is being filled.
     CacheNotReady,
-    /// Somebody else has written before.
+    /// Optimistic-lock conflict.
     Conflict,
-    /// The name is taken.
     Exists,
-    /// No or an expired token.
+    /// Missing or expired token.
     Unauthorized,
-    /// No right; the user's name.
+    /// Missing permission of this user.
     Forbidden(String),
-    /// An admission webhook or policy says no.
+    /// Denied by an admission webhook or policy.
     Denied(Denied),
-    /// A quota says no.
+    /// Denied by a quota.
     Quota(Quota),
     /// An admission webhook does not answer.
     WebhookDown(Webhook),
-    /// The namespace is on its way out.
+    /// The namespace is terminating.
     NamespaceTerminating,
-    /// Priority and fairness; seconds until a repeat.
+    /// Priority and fairness; seconds until a retry.
     Throttled(u32),
-    /// The server goes down.
+    /// The server is shutting down.
     ShuttingDown,
     /// An aggregated API server does not answer.
     Unavailable,
@@ -70,33 +69,31 @@ pub(crate) enum Reply {
     Discovery(u16),
 }
 
-/// In which form it goes out.
+/// The form in which the answer is sent.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Told {
-    /// A Status, in the client's encoding.
+pub(crate) enum RenderedReply {
+    /// A Status in the client's encoding.
     Status(Refusal),
-    /// These bytes.
     Bytes(Answer),
 }
 
-impl From<Refusal> for Told {
+impl From<Refusal> for RenderedReply {
     fn from(refusal: Refusal) -> Self {
         Self::Status(refusal)
     }
 }
 
-impl From<Answer> for Told {
+impl From<Answer> for RenderedReply {
     fn from(answer: Answer) -> Self {
         Self::Bytes(answer)
     }
 }
 
 impl Reply {
-    /// The answer to this request.
-    pub(crate) fn to(&self, req: &dyn Request) -> Told {
+    pub(crate) fn render_for(&self, req: &dyn Request) -> RenderedReply {
         let facts = req.facts();
         match self {
-            Self::Plain(plain) => plain.to(req),
+            Self::Plain(plain) => plain.render_for(req),
             Self::Foreign(answer) => answer.clone().into(),
             Self::Timeout => server::timeout().into(),
             Self::ServerTimeout(seconds) => writes::server_timeout(facts, *seconds).into(),
@@ -110,21 +107,21 @@ impl Reply {
             Self::Exists => writes::exists(facts).into(),
             Self::Unauthorized => identity::unauthorized().into(),
             Self::Forbidden(user) => identity::forbidden(req, user).into(),
-            Self::Denied(denied) => denied.to(facts).into(),
-            Self::Quota(quota) => quota.to(facts).into(),
-            Self::WebhookDown(webhook) => webhook.unreachable().into(),
+            Self::Denied(denied) => denied.to_refusal(facts).into(),
+            Self::Quota(quota) => quota.to_refusal(facts).into(),
+            Self::WebhookDown(webhook) => webhook.unreachable_refusal().into(),
             Self::NamespaceTerminating => admission::namespace_terminating(facts).into(),
             Self::Throttled(seconds) => server::throttled(*seconds).into(),
             Self::ShuttingDown => server::shutting_down().into(),
             Self::Unavailable => server::unavailable().into(),
-            Self::Discovery(code) => server::discovery(*code, req),
+            Self::Discovery(code) => server::discovery_failure(*code, req),
         }
     }
 }
 
 /// `deployments.apps`, or `pods` of the core group: `GroupResource.String()` (k8s.io/apimachinery
 /// `pkg/runtime/schema/group_version.go`).
-fn qualified(facts: &Facts) -> String {
+fn qualified_resource(facts: &Facts) -> String {
     if facts.group.is_empty() {
         facts.resource.clone()
     } else {
@@ -132,7 +129,6 @@ fn qualified(facts: &Facts) -> String {
     }
 }
 
-/// The object's name for a message.
 fn shown_name(facts: &Facts) -> &str {
     if facts.name.is_empty() && facts.verb == Verb::Create {
         NAME
@@ -141,12 +137,10 @@ fn shown_name(facts: &Facts) -> &str {
     }
 }
 
-/// Details about the object.
-fn about(facts: &Facts) -> Details {
+fn object_details(facts: &Facts) -> Details {
     Details::new(&facts.group, &facts.resource, &facts.name)
 }
 
-/// Whether it is about a resource of the Kubernetes API.
 fn is_resource(facts: &Facts) -> bool {
     facts.traffic == Traffic::Api && !facts.resource.is_empty()
 }

@@ -1,29 +1,28 @@
-//! One rule in force: whether it wants a request, and what it does to it.
+//! One active rule: whether it applies to a request, and what it does to it.
 
 use ctrlmesh_plugin_rules::{Rules, verb_name};
 use ctrlmesh_sdk::Request;
 
 use crate::catalogue::Stage;
 use crate::draw::Draw;
-use crate::fault::{Act, Suits};
+use crate::fault::{Act, Applicability};
 use crate::window::Window;
 
-/// One rule.
 #[derive(Debug)]
 pub(crate) struct Rule {
     pub(crate) name: String,
-    /// Where it is written: `httpFault[0]`.
+    /// Its path in the settings: `httpFault[0]`.
     pub(crate) place: String,
-    /// Tells it from the rule that has its place after a change.
+    /// Distinguishes it from the rule at the same index after a change.
     pub(crate) mark: u16,
     pub(crate) matches: Rules,
     pub(crate) window: Option<Window>,
     pub(crate) select: Select,
     pub(crate) limits: Limits,
-    pub(crate) plan: Plan,
+    pub(crate) plan: RulePlan,
 }
 
-/// Which of the matching requests, by their number (1 is the first).
+/// Which of the matching requests, by their number from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Select {
     All,
@@ -32,7 +31,6 @@ pub(crate) enum Select {
     First(u32),
 }
 
-/// When a rule has done enough.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
     pub(crate) max_count: Option<u32>,
@@ -40,10 +38,9 @@ pub(crate) struct Limits {
     pub(crate) max_active: Option<u32>,
 }
 
-/// What happens.
 #[derive(Debug)]
-pub(crate) enum Plan {
-    /// Each is drawn on its own.
+pub(crate) enum RulePlan {
+    /// Each choice is drawn on its own.
     Together(Vec<Choice>),
     Stages {
         stages: Vec<Stage>,
@@ -51,30 +48,29 @@ pub(crate) enum Plan {
     },
 }
 
-/// An act and how often it happens.
+/// An act and its probability.
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) act: Act,
-    pub(crate) suits: Suits,
+    pub(crate) suits: Applicability,
     pub(crate) percent: f64,
-    /// Keeps the draws of one rule apart.
+    /// Separates the draws of one rule.
     pub(crate) purpose: &'static str,
 }
 
-/// An act that is to happen.
 pub(crate) struct Chosen<'a> {
-    /// Its number in the rule, for [`Rule::act`].
+    /// Number of the act in the rule, for [`Rule::act_at`].
     pub(crate) number: u8,
     pub(crate) act: &'a Act,
-    /// Drawn for it, from 0 up to 1.
+    /// Drawn for it, in [0, 1).
     pub(crate) unit: f64,
     /// Milliseconds until its stage ends.
     pub(crate) left_ms: u32,
 }
 
 impl Select {
-    /// Whether it takes the request of this number; 0 is one that the host did not count.
-    pub(crate) fn takes(self, number: u64) -> bool {
+    /// Whether the request of this number is selected; 0 is one that the host did not count.
+    pub(crate) fn selects_request(self, number: u64) -> bool {
         match self {
             Self::All => true,
             _ if number == 0 => false,
@@ -86,15 +82,15 @@ impl Select {
 }
 
 impl Rule {
-    /// Whether a request at this moment (milliseconds since 1970) is meant, and one of the rule's acts can still hit it.
-    /// `has_room`: nobody else has decided what this act would.
-    pub(crate) fn wants(&self, req: &dyn Request, unix_ms: u64, has_room: impl Fn(&Act) -> bool) -> bool {
+    /// Whether the rule applies to a request at this moment (milliseconds since 1970), and one of its acts is still possible.
+    /// `has_room`: no other rule has decided what this act would.
+    pub(crate) fn applies_to(&self, req: &dyn Request, unix_ms: u64, has_room: impl Fn(&Act) -> bool) -> bool {
         let can_hit = match &self.plan {
-            Plan::Together(choices) => {
+            RulePlan::Together(choices) => {
                 let mut choices = choices.iter();
                 choices.any(|choice| choice.suits.includes(req) && has_room(&choice.act))
             }
-            Plan::Stages { stages, .. } => stages.iter().any(|stage| {
+            RulePlan::Stages { stages, .. } => stages.iter().any(|stage| {
                 let otherwise = stage.otherwise.as_ref();
                 stage.suits.includes(req) && has_room(&stage.act) || otherwise.is_some_and(&has_room)
             }),
@@ -102,9 +98,9 @@ impl Rule {
         can_hit && self.window.is_none_or(|window| window.is_open(unix_ms)) && self.matches.matches(req)
     }
 
-    /// Why no request can ever be hit; `None`: some can.
-    pub(crate) fn idle(&self) -> Option<String> {
-        let Plan::Together(choices) = &self.plan else {
+    /// Why the rule can never fire; `None` if it can.
+    pub(crate) fn never_fires_reason(&self) -> Option<String> {
+        let RulePlan::Together(choices) = &self.plan else {
             return None;
         };
         let likely: Vec<&Choice> = choices.iter().filter(|choice| choice.percent > 0.0).collect();
@@ -127,32 +123,37 @@ impl Rule {
         ))
     }
 
-    /// Whether it has to know how long ago its first match was.
+    /// Whether the rule depends on the time since its first match.
     pub(crate) fn is_timed(&self) -> bool {
-        self.limits.max_duration_ms.is_some() || matches!(self.plan, Plan::Stages { .. })
+        self.limits.max_duration_ms.is_some() || matches!(self.plan, RulePlan::Stages { .. })
     }
 
-    /// What happens to a request, so many milliseconds after the first match. `draw` is asked at most once.
-    pub(crate) fn choose(&self, req: &dyn Request, elapsed_ms: u64, draw: impl FnOnce() -> Draw) -> Vec<Chosen<'_>> {
+    /// The acts on a request, this many milliseconds after the first match. Calls `draw` at most once.
+    pub(crate) fn choose_acts(
+        &self,
+        req: &dyn Request,
+        elapsed_ms: u64,
+        draw: impl FnOnce() -> Draw,
+    ) -> Vec<Chosen<'_>> {
         let mut draws = Draws::Not(Some(draw));
         let mut chosen = Vec::new();
         match &self.plan {
-            Plan::Together(choices) => {
+            RulePlan::Together(choices) => {
                 for (choice, number) in choices.iter().zip(0_u8..) {
-                    if choice.suits.includes(req) && draws.happens(choice.purpose, choice.percent) {
-                        chosen.push(draws.chosen(number, &choice.act, u32::MAX));
+                    if choice.suits.includes(req) && draws.is_hit(choice.purpose, choice.percent) {
+                        chosen.push(draws.choose_act(number, &choice.act, u32::MAX));
                     }
                 }
             }
-            Plan::Stages { stages, again_ms } => {
+            RulePlan::Stages { stages, again_ms } => {
                 let position = again_ms.map_or(elapsed_ms, |again| elapsed_ms % u64::from(again.max(1)));
                 let is_current = |stage: &Stage| position < u64::from(stage.until_ms);
                 if let Some((stage, number)) = stages.iter().zip(0_u8..).find(|(stage, _)| is_current(stage)) {
                     let left_ms = u32::try_from(u64::from(stage.until_ms) - position).unwrap_or(u32::MAX);
-                    if stage.suits.includes(req) && draws.happens("fault", stage.percent) {
-                        chosen.push(draws.chosen(number * 2, &stage.act, left_ms));
+                    if stage.suits.includes(req) && draws.is_hit("fault", stage.percent) {
+                        chosen.push(draws.choose_act(number * 2, &stage.act, left_ms));
                     } else if let Some(otherwise) = &stage.otherwise {
-                        chosen.push(draws.chosen(number * 2 + 1, otherwise, left_ms));
+                        chosen.push(draws.choose_act(number * 2 + 1, otherwise, left_ms));
                     }
                 }
             }
@@ -160,11 +161,10 @@ impl Rule {
         chosen
     }
 
-    /// The act of a number.
-    pub(crate) fn act(&self, number: u8) -> Option<&Act> {
+    pub(crate) fn act_at(&self, number: u8) -> Option<&Act> {
         match &self.plan {
-            Plan::Together(choices) => choices.get(usize::from(number)).map(|choice| &choice.act),
-            Plan::Stages { stages, .. } => {
+            RulePlan::Together(choices) => choices.get(usize::from(number)).map(|choice| &choice.act),
+            RulePlan::Stages { stages, .. } => {
                 let stage = stages.get(usize::from(number / 2))?;
                 if number.is_multiple_of(2) {
                     Some(&stage.act)
@@ -175,11 +175,10 @@ impl Rule {
         }
     }
 
-    /// Every act that it has.
-    pub(crate) fn acts(&self) -> Vec<&Act> {
+    pub(crate) fn all_acts(&self) -> Vec<&Act> {
         match &self.plan {
-            Plan::Together(choices) => choices.iter().map(|choice| &choice.act).collect(),
-            Plan::Stages { stages, .. } => stages
+            RulePlan::Together(choices) => choices.iter().map(|choice| &choice.act).collect(),
+            RulePlan::Stages { stages, .. } => stages
                 .iter()
                 .flat_map(|stage| [Some(&stage.act), stage.otherwise.as_ref()])
                 .flatten()
@@ -188,14 +187,14 @@ impl Rule {
     }
 }
 
-/// Draws that are made when they are needed: never for 0 and 100 percent of a fixed act.
+/// Draws made on demand: never for 0 or 100 percent of a fixed act.
 enum Draws<F> {
     Not(Option<F>),
     Made(Draw),
 }
 
 impl<F: FnOnce() -> Draw> Draws<F> {
-    fn get(&mut self) -> Option<Draw> {
+    fn get_draw(&mut self) -> Option<Draw> {
         if let Self::Not(draw) = self {
             *self = Self::Made(draw.take()?());
         }
@@ -205,14 +204,14 @@ impl<F: FnOnce() -> Draw> Draws<F> {
         }
     }
 
-    fn happens(&mut self, purpose: &str, percent: f64) -> bool {
+    fn is_hit(&mut self, purpose: &str, percent: f64) -> bool {
         let is_sure = percent >= 100.0;
-        is_sure || percent > 0.0 && self.get().is_some_and(|draw| draw.happens(purpose, percent))
+        is_sure || percent > 0.0 && self.get_draw().is_some_and(|draw| draw.is_hit(purpose, percent))
     }
 
-    fn chosen<'a>(&mut self, number: u8, act: &'a Act, left_ms: u32) -> Chosen<'a> {
+    fn choose_act<'a>(&mut self, number: u8, act: &'a Act, left_ms: u32) -> Chosen<'a> {
         let unit = if act.is_random() {
-            self.get().map_or(0.0, |draw| draw.unit("wait"))
+            self.get_draw().map_or(0.0, |draw| draw.unit_number("wait"))
         } else {
             0.0
         };

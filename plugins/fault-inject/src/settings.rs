@@ -1,5 +1,5 @@
-//! What a person writes: a FaultInjection (`ctrlmesh.kusionstack.io/v1alpha1`), in both shapes that are in the wild, and what
-//! this plugin adds to each of its rules. An absent field and `null` are the same, as they are to Go.
+//! The settings as a person writes them: a FaultInjection (`ctrlmesh.kusionstack.io/v1alpha1`) in both shapes in use, plus the additions
+//! of this plugin. An absent field and `null` are the same, as in Go.
 
 use std::fmt;
 
@@ -8,30 +8,27 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 
 use crate::fault::Class;
-use crate::params::Do;
+use crate::params::FaultSpec;
 use crate::window::EffectiveTime;
 
-/// The settings of an entry.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Settings {
-    /// Random choices follow from it; 0 if unset.
+    /// Seed of random choices. Default: 0.
     pub(crate) seed: Option<u64>,
-    /// The farthest from a healthy server that a fault may be; `legal` if unset.
+    /// The farthest class of faults that is allowed. Default: `legal`.
     pub(crate) class: Option<Class>,
-    /// Nothing happens.
+    /// Disables all rules.
     pub(crate) disabled: Option<bool>,
-    /// Rules.
     pub(crate) faults: Option<Vec<FaultRule>>,
-    /// Rules, as the CRD calls them. They come after `faults`.
+    /// The rules as the CRD calls them. They come after `faults`.
     pub(crate) http_fault: Option<Vec<FaultRule>>,
 }
 
-/// One rule: which requests, when, how many of them, and what happens to them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct FaultRule {
-    /// Unset: its place, such as `httpFault[0]`.
+    /// Default: its path, such as `httpFault[0]`.
     pub(crate) name: Option<String>,
     pub(crate) disabled: Option<bool>,
     #[serde(rename = "match")]
@@ -42,36 +39,36 @@ pub(crate) struct FaultRule {
     pub(crate) abort: Option<Abort>,
     /// A fault of the catalogue.
     #[serde(rename = "do")]
-    pub(crate) fault: Option<Do>,
-    /// For `do`: how many of the requests.
+    pub(crate) fault: Option<FaultSpec>,
+    /// Percentage of requests for `do`.
     pub(crate) percent: Option<Percent>,
-    /// The third, every fifth, the first two of the requests that match.
+    /// The third, every fifth, the first two of the matching requests.
     pub(crate) nth: Option<u32>,
     pub(crate) every: Option<u32>,
     pub(crate) first: Option<u32>,
-    /// Fires no more often.
+    /// Maximum of faults.
     pub(crate) max_count: Option<u32>,
-    /// Fires no longer, from the first match on.
+    /// Maximum time since the first match.
     pub(crate) max_duration: Option<GoDuration>,
-    /// Has no more requests in hand at a time.
+    /// Maximum of concurrent requests with this fault.
     pub(crate) max_active: Option<u32>,
 }
 
-/// Which requests. One element of one list is enough.
+/// Which requests. One matching element of one list is enough.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Match {
-    /// The other spellings are in samples that people have copied.
+    /// The aliases are in widespread samples.
     #[serde(alias = "relateResources", alias = "relatedResources")]
     pub(crate) resources: Option<Vec<ResourceRule>>,
     /// Discovery, `/healthz`, `/metrics`.
     #[serde(alias = "nonResourceRules")]
     pub(crate) non_resources: Option<Vec<NonResourceRule>>,
-    /// Calls to other services.
+    /// Calls to external services.
     pub(crate) http_match: Option<Vec<RestRule>>,
 }
 
-/// A wait before the request goes on.
+/// A delay before the request is forwarded.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Delay {
@@ -89,7 +86,7 @@ pub(crate) struct Abort {
     pub(crate) http_status: Option<i64>,
     pub(crate) reason: Option<String>,
     pub(crate) message: Option<String>,
-    /// Seconds.
+    /// Retry-After, in seconds.
     pub(crate) retry_after: Option<u32>,
     pub(crate) percent: Option<Percent>,
 }

@@ -1,5 +1,5 @@
-//! Tests of all modules, by family of faults. A test is named after the id of what it shows: FI-* of a FaultInjection's
-//! features, the others of the catalogue.
+//! Tests of all modules, by family of faults. A test is named after the id that it covers: FI-* are features of a FaultInjection, the
+//! others are from the catalogue.
 
 mod admission;
 mod answers;
@@ -7,7 +7,6 @@ mod catalogue;
 mod crd;
 mod draw;
 mod identity;
-mod kit;
 mod limits;
 mod locks;
 mod network;
@@ -15,5 +14,6 @@ mod presets;
 mod reads;
 mod server;
 mod settings;
+mod support;
 mod watches;
 mod window;

@@ -1,23 +1,23 @@
-//! When a rule is in force: `effectiveTime` of a FaultInjection, and what it lacks.
+//! When a rule is active: `effectiveTime` of a FaultInjection, plus additions.
 //!
 //! Guarantees:
-//! - Every part that is set must hold, each on its own: days count without times, times without days.
-//! - A daily window may pass midnight; its days are those on which it begins.
+//! - Every part that is set must hold independently: days apply without times, times without days.
+//! - A daily window may pass midnight; it belongs to the day on which it begins.
 //! - Both ends belong to the window, to the second, as in the CRD's own engine.
 
 use ctrlmesh_sdk::settings::Invalid;
 use serde::Deserialize;
 
-use crate::calendar::{DAY, Date, date, rfc3339, time_of_day, time_zone};
+use crate::calendar::{DAY, Date, date_of_day, parse_rfc3339, parse_time_of_day, parse_time_zone};
 
-/// `effectiveTime` as it is written.
+/// `effectiveTime` as written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct EffectiveTime {
-    /// `HH:MM:SS` each day, or one moment in RFC 3339. Both ends in the same way.
+    /// `HH:MM:SS` each day, or one moment in RFC 3339. Both ends must have the same format.
     pub(crate) start_time: Option<String>,
     pub(crate) end_time: Option<String>,
-    /// `UTC` (if unset) or an offset. Not for RFC 3339, which has its own; the days follow it in any case.
+    /// `UTC` (default) or an offset. Not for RFC 3339, which has its own; days always use it.
     pub(crate) time_zone: Option<String>,
     /// 0 is Sunday. Unset or empty: every day; likewise below.
     pub(crate) days_of_week: Option<Vec<i64>>,
@@ -25,7 +25,7 @@ pub(crate) struct EffectiveTime {
     pub(crate) months: Option<Vec<i64>>,
 }
 
-/// The same, checked. Days and months are sets of bits.
+/// The validated window. Days and months are bit sets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     span: Span,
@@ -35,13 +35,12 @@ pub(crate) struct Window {
     months: u32,
 }
 
-/// Seconds.
+/// Bounds in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Span {
     Always,
-    /// From one second of the day to another, which is before it if midnight is between.
+    /// From one second of the day to another, which is smaller if midnight is in between.
     Daily(i64, i64),
-    /// Between two moments.
     Once(i64, i64),
 }
 
@@ -50,47 +49,49 @@ impl Window {
     ///
     /// # Errors
     ///
-    /// Names the field.
+    /// If a field is invalid; names the field.
     pub(crate) fn new(written: &EffectiveTime) -> Result<Self, Invalid> {
         let zone = written.time_zone.as_deref().unwrap_or_default();
         let set = |values: &Option<Vec<i64>>, field, range| {
-            bits(values.as_deref().unwrap_or_default(), range).map_err(|error: Invalid| error.field(field))
+            bit_set(values.as_deref().unwrap_or_default(), range).map_err(|error: Invalid| error.field(field))
         };
         Ok(Self {
-            span: span(set_text(&written.start_time), set_text(&written.end_time))?,
-            offset: time_zone(zone).map_err(|error| error.field("timeZone"))?,
+            span: parse_span(set_text(&written.start_time), set_text(&written.end_time))?,
+            offset: parse_time_zone(zone).map_err(|error| error.field("timeZone"))?,
             weekdays: set(&written.days_of_week, "daysOfWeek", (0, 6))?,
             days: set(&written.days_of_month, "daysOfMonth", (1, 31))?,
             months: set(&written.months, "months", (1, 12))?,
         })
     }
 
-    /// Whether it is open at this moment (milliseconds since 1970).
+    /// Whether the window is open at this moment (milliseconds since 1970).
     pub(crate) fn is_open(&self, unix_ms: u64) -> bool {
         let seconds = i64::try_from(unix_ms / 1_000).unwrap_or(i64::MAX - DAY);
         let local = seconds + self.offset;
         let (today, second) = (local.div_euclid(DAY), local.rem_euclid(DAY));
         match self.span {
-            Span::Always => self.has(date(today)),
-            Span::Once(start, end) => (start..=end).contains(&seconds) && self.has(date(today)),
-            Span::Daily(start, end) if start < end => (start..=end).contains(&second) && self.has(date(today)),
-            Span::Daily(start, _) if second >= start => self.has(date(today)),
-            Span::Daily(_, end) => second <= end && self.has(date(today - 1)),
+            Span::Always => self.includes_date(date_of_day(today)),
+            Span::Once(start, end) => (start..=end).contains(&seconds) && self.includes_date(date_of_day(today)),
+            Span::Daily(start, end) if start < end => {
+                (start..=end).contains(&second) && self.includes_date(date_of_day(today))
+            }
+            Span::Daily(start, _) if second >= start => self.includes_date(date_of_day(today)),
+            Span::Daily(_, end) => second <= end && self.includes_date(date_of_day(today - 1)),
         }
     }
 
-    fn has(&self, date: Date) -> bool {
+    fn includes_date(&self, date: Date) -> bool {
         let contains = |bits: u32, value: u8| bits & (1 << value) != 0;
         contains(self.weekdays, date.weekday) && contains(self.days, date.day) && contains(self.months, date.month)
     }
 }
 
-/// An empty text is none: that is what Go makes of a field that is not set.
+/// An empty text counts as unset, as in Go.
 fn set_text(text: &Option<String>) -> Option<&str> {
     text.as_deref().filter(|text| !text.is_empty())
 }
 
-fn span(start: Option<&str>, end: Option<&str>) -> Result<Span, Invalid> {
+fn parse_span(start: Option<&str>, end: Option<&str>) -> Result<Span, Invalid> {
     if start.is_none() && end.is_none() {
         return Ok(Span::Always);
     }
@@ -102,15 +103,15 @@ fn span(start: Option<&str>, end: Option<&str>) -> Result<Span, Invalid> {
         return Err(Invalid::new(message).field("endTime"));
     }
     if start.or(end).is_some_and(is_moment) {
-        let start = start.map_or(Ok(i64::MIN), |text| moment(text, "startTime"))?;
-        let end = end.map_or(Ok(i64::MAX), |text| moment(text, "endTime"))?;
+        let start = start.map_or(Ok(i64::MIN), |text| parse_moment(text, "startTime"))?;
+        let end = end.map_or(Ok(i64::MAX), |text| parse_moment(text, "endTime"))?;
         if start > end {
             return Err(Invalid::new("it lies before startTime: the rule would never be in force").field("endTime"));
         }
         return Ok(Span::Once(start, end));
     }
-    let start = start.map_or(Ok(0), |text| daily(text, "startTime"))?;
-    let end = end.map_or(Ok(DAY - 1), |text| daily(text, "endTime"))?;
+    let start = start.map_or(Ok(0), |text| parse_daily(text, "startTime"))?;
+    let end = end.map_or(Ok(DAY - 1), |text| parse_daily(text, "endTime"))?;
     if start == end {
         let message = "it is startTime: a window of one second; leave both out for the whole day";
         return Err(Invalid::new(message).field("endTime"));
@@ -118,18 +119,18 @@ fn span(start: Option<&str>, end: Option<&str>) -> Result<Span, Invalid> {
     Ok(Span::Daily(start, end))
 }
 
-fn moment(text: &str, field: &str) -> Result<i64, Invalid> {
+fn parse_moment(text: &str, field: &str) -> Result<i64, Invalid> {
     let message = || format!("{text:?} is no time; write HH:MM:SS, or a moment such as 2026-11-21T09:30:00+01:00");
-    rfc3339(text).ok_or_else(|| Invalid::new(message()).field(field))
+    parse_rfc3339(text).ok_or_else(|| Invalid::new(message()).field(field))
 }
 
-fn daily(text: &str, field: &str) -> Result<i64, Invalid> {
+fn parse_daily(text: &str, field: &str) -> Result<i64, Invalid> {
     let message = || format!("{text:?} is no time of day; write HH:MM:SS, from 00:00:00 to 23:59:59");
-    time_of_day(text).ok_or_else(|| Invalid::new(message()).field(field))
+    parse_time_of_day(text).ok_or_else(|| Invalid::new(message()).field(field))
 }
 
-/// The values as bits; all of them if there is none.
-fn bits(values: &[i64], (from, to): (i64, i64)) -> Result<u32, Invalid> {
+/// The values as bits; all bits if there are no values.
+fn bit_set(values: &[i64], (from, to): (i64, i64)) -> Result<u32, Invalid> {
     let mut bits = 0;
     for (index, value) in values.iter().enumerate() {
         if !(from..=to).contains(value) {

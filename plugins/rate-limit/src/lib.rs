@@ -1,8 +1,8 @@
-//! Limits how fast a controller calls the API server and other services, by token buckets and by bounds on what is in
-//! flight. Every rule that matches must grant; a refused request takes nothing from any of them.
+//! Limits how fast a controller calls the API server and external services, by token buckets and bounds on requests in flight. Every
+//! matching rule must grant; a refused request takes nothing from any of them.
 //!
-//! `settings` is what a person writes, `limiter` one rule of it, `plugin` asks all that match at once. The arithmetic, and
-//! keeping levels over reloads and between threads, is the host's.
+//! `settings` is what a person writes, `limiter` one rule of it, `plugin` asks all matching rules at once. The host does the arithmetic,
+//! and keeps levels across reloads and threads.
 
 mod limiter;
 mod plugin;
@@ -12,11 +12,11 @@ mod tests;
 
 ctrlmesh_sdk::export_plugin!(plugin::RateLimit);
 
-/// What this plugin thinks of an entry's settings, with its warnings: for who writes chains, before they are distributed.
+/// Validates an entry's settings and returns warnings: for the manager, before it distributes a chain.
 ///
 /// # Errors
 ///
-/// What a sidecar would refuse the chain with: the field, and what to write instead.
+/// Why a sidecar would refuse the chain: the field, and what to write instead.
 pub fn check(settings: &str, about: &ctrlmesh_sdk::InstanceInfo) -> Result<Vec<String>, String> {
     ctrlmesh_sdk::check::<plugin::RateLimit>(settings, about)
 }

@@ -1,4 +1,4 @@
-//! One rule: what it matches, and what it asks of the host for a request.
+//! One rule: what it matches, and what it claims from the host for a request.
 
 use ctrlmesh_plugin_rules::{BucketRule, Key, Rules, checked_name, is_long_running};
 use ctrlmesh_sdk::settings::Invalid;
@@ -8,7 +8,7 @@ use crate::settings::Rule;
 
 /// Longest wait that the host allows for (`wit/host.wit`).
 const MAX_QUEUE_MS: u64 = 60_000;
-/// A rule, checked.
+/// A validated rule.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     pub(crate) name: String,
@@ -24,7 +24,7 @@ pub(crate) struct Limiter {
 pub(crate) enum Share {
     /// By the rule's key.
     Own,
-    /// Together with all that the host had no room for.
+    /// In the counter that all keys share for which the host has no room.
     Overflow,
 }
 
@@ -54,13 +54,12 @@ impl Limiter {
         })
     }
 
-    /// Whether requests may wait for a token.
     pub(crate) fn has_queue(&self) -> bool {
         self.queue_ms > 0
     }
 
-    /// The token that this request costs.
-    pub(crate) fn ask(&self, req: &dyn Request, share: Share) -> Option<Ask> {
+    /// The token that this request takes.
+    pub(crate) fn token_request(&self, req: &dyn Request, share: Share) -> Option<Ask> {
         let bucket = self.bucket?;
         let claim = Claim {
             key: self.state_key("tokens", req, share),
@@ -73,9 +72,9 @@ impl Limiter {
         })
     }
 
-    /// The place that this request holds until it is over. A watch holds none: a controller's open watches would leave no
-    /// place for anything else.
-    pub(crate) fn place(&self, req: &dyn Request, share: Share) -> Option<Place> {
+    /// The place that this request holds until it is over. A watch holds none: a controller's open watches would leave no place for other
+    /// requests.
+    pub(crate) fn in_flight_place(&self, req: &dyn Request, share: Share) -> Option<Place> {
         let max = self.max_in_flight.filter(|_| !is_long_running(req))?;
         Some(Place {
             key: self.state_key("places", req, share),
@@ -83,13 +82,12 @@ impl Limiter {
         })
     }
 
-    /// Why a place was not free.
     pub(crate) fn max_in_flight(&self) -> u32 {
         self.max_in_flight.unwrap_or_default()
     }
 
-    /// By the rule's name and not by its place in the list, so that an edit of another rule changes nothing. A name has no
-    /// line break, so no two rules can mean the same key.
+    /// Uses the rule's name instead of its index, so that an edit of another rule changes nothing. A name has no line break, so that no two
+    /// rules share a key.
     fn state_key(&self, kind: &str, req: &dyn Request, share: Share) -> String {
         match share {
             Share::Own => format!("{kind}\n{}\n{:?}\n{}", self.name, self.key, self.key.value(req)),

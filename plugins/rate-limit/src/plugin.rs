@@ -1,4 +1,4 @@
-//! The plugin itself: all rules that match are asked in one call, so that a refusal costs none of them anything.
+//! The plugin: asks all matching rules in one call, so that a refusal costs none of them anything.
 
 use ctrlmesh_plugin_rules::{TriggerPolicy, match_rules};
 use ctrlmesh_sdk::settings::Invalid;
@@ -10,21 +10,20 @@ use ctrlmesh_sdk::{
 use crate::limiter::{Limiter, Share};
 use crate::settings::Settings;
 
-/// The host takes so many claims at once (`wit/host.wit`), and all rules can match one request.
+/// The host's maximum of claims in one call (`wit/host.wit`); all rules can match one request.
 const MAX_RULES: usize = 64;
 /// Seconds to wait for a place: nobody knows when a request ends.
 const PLACE_RETRY_SECONDS: u64 = 1;
-/// Added at random to a wait, so that refused clients do not come back together: a fifth of it, at least a second.
+/// Random addition to a wait, so that refused clients do not return together: a fifth of it, at least a second.
 const JITTER_PARTS: u64 = 5;
 
-/// Limits requests.
 pub(crate) struct RateLimit {
     limiters: Vec<Limiter>,
 }
 
-/// What the rules that match ask for. Each vector has its rules beside it.
+/// The claims of the matching rules. Each vector has its rules beside it.
 #[derive(Default)]
-struct Wanted<'a> {
+struct ClaimSet<'a> {
     asks: Vec<Ask>,
     askers: Vec<&'a Limiter>,
     places: Vec<Place>,
@@ -35,7 +34,7 @@ impl Plugin for RateLimit {
     type Settings = Settings;
 
     fn configure(settings: Settings, _: &InstanceInfo, host: &dyn Host) -> Result<(Self, Subscription), String> {
-        let limiters = limiters(&settings, host).map_err(|error| error.field("rateLimitings"))?;
+        let limiters = compile_limiters(&settings, host).map_err(|error| error.field("rateLimitings"))?;
         let rules = match_rules(limiters.iter().map(|limiter| &limiter.rules));
         if rules.is_empty() {
             host.warn("no rule can match: nothing is limited");
@@ -52,31 +51,31 @@ impl Plugin for RateLimit {
         if matching.is_empty() {
             return RequestVerdict::proceed();
         }
-        let own = Wanted::of(&matching, req, Share::Own);
+        let own = ClaimSet::for_request(&matching, req, Share::Own);
         match host.admit(&own.asks, &own.places) {
-            Ok(admission) => own.verdict(&matching, &admission, host),
+            Ok(admission) => own.verdict_for(&matching, &admission, host),
             Err(StateError::TooManyKeys) => {
                 host.count("keys_exhausted", "", 1);
-                let shared = Wanted::of(&matching, req, Share::Overflow);
+                let shared = ClaimSet::for_request(&matching, req, Share::Overflow);
                 match host.admit(&shared.asks, &shared.places) {
-                    Ok(admission) => shared.verdict(&matching, &admission, host),
-                    Err(error) => no_room(&matching, error, host),
+                    Ok(admission) => shared.verdict_for(&matching, &admission, host),
+                    Err(error) => no_room_verdict(&matching, error, host),
                 }
             }
-            Err(error) => no_room(&matching, error, host),
+            Err(error) => no_room_verdict(&matching, error, host),
         }
     }
 }
 
-impl<'a> Wanted<'a> {
-    fn of(matching: &[&'a Limiter], req: &dyn Request, share: Share) -> Self {
+impl<'a> ClaimSet<'a> {
+    fn for_request(matching: &[&'a Limiter], req: &dyn Request, share: Share) -> Self {
         let mut wanted = Self::default();
         for limiter in matching {
-            if let Some(ask) = limiter.ask(req, share) {
+            if let Some(ask) = limiter.token_request(req, share) {
                 wanted.asks.push(ask);
                 wanted.askers.push(limiter);
             }
-            if let Some(place) = limiter.place(req, share) {
+            if let Some(place) = limiter.in_flight_place(req, share) {
                 wanted.places.push(place);
                 wanted.placers.push(limiter);
             }
@@ -84,9 +83,9 @@ impl<'a> Wanted<'a> {
         wanted
     }
 
-    fn verdict(&self, matching: &[&Limiter], admission: &Admission, host: &dyn Host) -> RequestVerdict {
+    fn verdict_for(&self, matching: &[&Limiter], admission: &Admission, host: &dyn Host) -> RequestVerdict {
         let (limiter, wait_seconds, why) = match admission {
-            Admission::Granted(wait_ms) => return granted(matching, *wait_ms, host),
+            Admission::Granted(wait_ms) => return grant_verdict(matching, *wait_ms, host),
             Admission::Short(shortage) => {
                 let limiter = self.askers.get(shortage.ask as usize);
                 (limiter, shortage.wait_ms.div_ceil(1000), "is used up".to_owned())
@@ -98,11 +97,11 @@ impl<'a> Wanted<'a> {
             }
         };
         let name = limiter.map_or("", |limiter| limiter.name.as_str());
-        refused(name, wait_seconds, &why, host)
+        refusal_verdict(name, wait_seconds, &why, host)
     }
 }
 
-fn granted(matching: &[&Limiter], wait_ms: u32, host: &dyn Host) -> RequestVerdict {
+fn grant_verdict(matching: &[&Limiter], wait_ms: u32, host: &dyn Host) -> RequestVerdict {
     for limiter in matching {
         let has_waited = wait_ms > 0 && limiter.has_queue();
         host.count(if has_waited { "queued" } else { "granted" }, &limiter.name, 1);
@@ -113,7 +112,7 @@ fn granted(matching: &[&Limiter], wait_ms: u32, host: &dyn Host) -> RequestVerdi
     RequestVerdict::proceed().after_ms(wait_ms)
 }
 
-fn refused(name: &str, wait_seconds: u64, why: &str, host: &dyn Host) -> RequestVerdict {
+fn refusal_verdict(name: &str, wait_seconds: u64, why: &str, host: &dyn Host) -> RequestVerdict {
     host.count("refused", name, 1);
     let seconds = wait_seconds.max(1);
     let jitter = host.random() % (seconds / JITTER_PARTS).saturating_add(2);
@@ -122,11 +121,11 @@ fn refused(name: &str, wait_seconds: u64, why: &str, host: &dyn Host) -> Request
     RequestVerdict::refuse(Refusal::too_many_requests(message, seconds).cause(name))
 }
 
-/// Without room there is nothing to count with: the first rule refuses, because letting all through would be no limit.
-fn no_room(matching: &[&Limiter], error: StateError, host: &dyn Host) -> RequestVerdict {
+/// Without room in the state nothing can be counted: the first rule refuses, because letting all requests through would be no limit.
+fn no_room_verdict(matching: &[&Limiter], error: StateError, host: &dyn Host) -> RequestVerdict {
     host.error(&format!("the host's state refused what the rules asked for: {error:?}"));
     let name = matching.first().map_or("", |limiter| limiter.name.as_str());
-    refused(
+    refusal_verdict(
         name,
         PLACE_RETRY_SECONDS,
         "has more keys than the sidecar can count",
@@ -134,7 +133,7 @@ fn no_room(matching: &[&Limiter], error: StateError, host: &dyn Host) -> Request
     )
 }
 
-fn limiters(settings: &Settings, host: &dyn Host) -> Result<Vec<Limiter>, Invalid> {
+fn compile_limiters(settings: &Settings, host: &dyn Host) -> Result<Vec<Limiter>, Invalid> {
     let rules = settings.rate_limitings.as_deref().unwrap_or_default();
     let mut limiters: Vec<Limiter> = Vec::new();
     for (index, rule) in rules.iter().enumerate() {

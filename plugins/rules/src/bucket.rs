@@ -12,19 +12,19 @@ use crate::GoDuration;
 pub struct BucketRule {
     /// Tokens that come back every interval.
     pub limit: u32,
-    /// Whole milliseconds.
+    /// Refill interval, in whole milliseconds.
     pub interval: GoDuration,
     /// Most tokens that are kept.
     pub burst: u32,
 }
 
 impl BucketRule {
-    /// For the host.
+    /// Validates the bucket for the host.
     ///
     /// # Errors
     ///
-    /// Names the field. A limit of 0, which the CRD's validation lets pass, is one: such a bucket grants its burst and then
-    /// nothing, for ever.
+    /// If a field is invalid. A limit of 0, which the CRD's validation accepts, is an error as well: such a bucket grants its burst and
+    /// then never again.
     pub fn checked(&self) -> Result<Bucket, Invalid> {
         if self.limit == 0 {
             let message = "0 brings no token back, ever; write 1 with a long interval, or use circuit-breaker with \

@@ -1,4 +1,4 @@
-//! Durations as Go writes them, because the CRDs' fields are Go's: `300ms`, `1m30s`, `1.5h`.
+//! Durations in Go's notation, because the CRDs' fields are Go's: `300ms`, `1m30s`, `1.5h`.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const UNITS: [(&str, f64); 8] = [
     ("m", 60e9),
     ("h", 3600e9),
 ];
-/// About 31 years: more is a mistake, and sums stay far from the end of a `u64` of nanoseconds.
+/// About 31 years: more must be a mistake, and sums stay far below the maximum of a `u64` of nanoseconds.
 const MAX_NANOSECONDS: f64 = 1e18;
 
 /// A duration in a plugin's settings. Never negative.
@@ -23,7 +23,7 @@ const MAX_NANOSECONDS: f64 = 1e18;
 pub struct GoDuration(pub Duration);
 
 impl GoDuration {
-    /// Reads the text; `None` if Go would not, if it is negative or longer than 31 years.
+    /// Parses the text; `None` if Go would not, if it is negative or longer than 31 years.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut rest = text.strip_prefix('+').unwrap_or(text);
@@ -39,11 +39,11 @@ impl GoDuration {
                 .unwrap_or(tail.len());
             let (name, tail) = tail.split_at_checked(end)?;
             let (_, unit) = UNITS.iter().find(|(unit, _)| *unit == name)?;
-            nanoseconds += decimal(number)? * unit;
+            nanoseconds += parse_decimal(number)? * unit;
             rest = tail;
         }
         let is_duration = text.ends_with(char::is_alphabetic) && nanoseconds <= MAX_NANOSECONDS;
-        // Bounded just now: exact, and no sign is lost.
+        // Bounded just now: exact, and the sign is not lost.
         is_duration.then(|| Self(Duration::from_nanos(nanoseconds.round() as u64)))
     }
 
@@ -55,7 +55,7 @@ impl GoDuration {
 }
 
 /// Digits with at most one point and at least one digit.
-fn decimal(text: &str) -> Option<f64> {
+fn parse_decimal(text: &str) -> Option<f64> {
     let has_digit = text.bytes().any(|byte| byte.is_ascii_digit());
     if has_digit { text.parse().ok() } else { None }
 }

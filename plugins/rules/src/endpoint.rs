@@ -1,16 +1,16 @@
-//! Host and port of a call to another service: how it is written, and patterns for it.
+//! Host and port of a call to an external service, and patterns for them.
 
 use ctrlmesh_sdk::Request;
 use ctrlmesh_sdk::settings::Invalid;
 use regex_lite::{Regex, RegexBuilder};
 
-/// Longest regular expression.
+/// Maximum length of a regular expression.
 const MAX_REGEX_BYTES: usize = 1024;
-/// Memory of one compiled regular expression; an instance has 16 MiB in all.
+/// Maximum memory of a compiled regular expression; an instance has 16 MiB in all.
 const MAX_REGEX_SIZE: usize = 128 * 1024;
 
 /// Compiles an expression that matches anywhere in a text, as Go's `regexp.MatchString` does.
-pub(crate) fn regex(text: &str) -> Result<Regex, Invalid> {
+pub(crate) fn compile_regex(text: &str) -> Result<Regex, Invalid> {
     if text.len() > MAX_REGEX_BYTES {
         let message = format!("{} bytes of regular expression; at most {MAX_REGEX_BYTES}", text.len());
         return Err(Invalid::new(message));
@@ -19,7 +19,7 @@ pub(crate) fn regex(text: &str) -> Result<Regex, Invalid> {
     built.map_err(|error| Invalid::new(format!("{text:?} is no regular expression: {error}")))
 }
 
-/// The target of a request to another service.
+/// The target of a call to an external service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     /// Lower case, without brackets.
@@ -28,7 +28,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(crate) fn of(req: &dyn Request) -> Self {
+    pub(crate) fn from_request(req: &dyn Request) -> Self {
         Self {
             host: normal_host(&req.host()),
             port: req.port(),
@@ -44,13 +44,13 @@ impl Endpoint {
     }
 }
 
-/// Names are equal in any case; an address is the same with and without brackets.
+/// Lower case, and an address without brackets.
 pub(crate) fn normal_host(host: &str) -> String {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     bare.unwrap_or(host).to_ascii_lowercase()
 }
 
-/// Splits `host:port`; `None` for a port that is no number. `b.com`, `b.com:*` and `::1` have no port.
+/// Splits `host:port`; `None` if the port is no number. `b.com`, `b.com:*` and `::1` have no port.
 pub(crate) fn split_port(text: &str) -> Option<(String, Option<u16>)> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port),
@@ -60,7 +60,7 @@ pub(crate) fn split_port(text: &str) -> Option<(String, Option<u16>)> {
     Some((normal_host(host), port))
 }
 
-/// A pattern for the target `host[:port]` of a call to another service.
+/// A pattern for the target `host[:port]` of a call to an external service.
 #[derive(Clone, Debug)]
 pub struct HostPattern(Shape);
 
@@ -75,7 +75,7 @@ impl HostPattern {
     ///
     /// # Errors
     ///
-    /// A port that is no number.
+    /// If the port is no number.
     pub fn exact(text: &str) -> Result<Self, Invalid> {
         let Some((host, port)) = split_port(text) else {
             return Err(Invalid::new(format!(
@@ -89,16 +89,16 @@ impl HostPattern {
     /// the whole text.
     ///
     /// # Errors
-    ///
+    /// If the text is no valid regular expression.
     /// What is no regular expression.
     pub fn regex(text: &str) -> Result<Self, Invalid> {
-        regex(text).map(|regex| Self(Shape::Regex(regex)))
+        compile_regex(text).map(|regex| Self(Shape::Regex(regex)))
     }
 
-    /// Whether the target of this request is meant.
+    /// Whether the target of this request matches.
     #[must_use]
     pub fn matches(&self, req: &dyn Request) -> bool {
-        self.is_for(&Endpoint::of(req))
+        self.is_for(&Endpoint::from_request(req))
     }
 
     pub(crate) fn is_for(&self, endpoint: &Endpoint) -> bool {
@@ -108,7 +108,7 @@ impl HostPattern {
         }
     }
 
-    /// For a match rule; `None`: any.
+    /// The host for a match rule; `None`: any.
     pub(crate) fn host(&self) -> Option<&str> {
         match &self.0 {
             Shape::Exact { host, .. } => Some(host),

@@ -1,6 +1,5 @@
-//! Texts with `*` anywhere, for URLs: each stands for any characters, `/` included.
+//! Patterns for URLs: each `*` stands for any characters, including `/`.
 
-/// Whether `text` is what `pattern` says.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|start| text.strip_prefix(start)) else {
@@ -11,7 +10,7 @@ pub(crate) fn matches(pattern: &str, text: &str) -> bool {
         return rest.is_empty();
     };
     for part in parts {
-        // The first place is the right one: it leaves most to the parts after it.
+        // The first match is right: it leaves the most to the following parts.
         match rest.split_once(part) {
             Some((_, after)) => rest = after,
             None => return false,
@@ -20,8 +19,8 @@ pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(end)
 }
 
-/// The text before the first `*`, with a `*` after it: what the host's matcher can compare, and matches at least as much.
-pub(crate) fn widened(pattern: &str) -> String {
+/// The text up to the first `*`: a prefix that the host's matcher can compare, and that matches at least as much.
+pub(crate) fn widen_to_prefix(pattern: &str) -> String {
     match pattern.split_once('*') {
         Some((start, _)) => format!("{start}*"),
         None => pattern.to_owned(),

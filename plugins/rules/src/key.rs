@@ -1,30 +1,29 @@
-//! What one rule keeps apart: a limit or a breaker for each namespace, resource, host or user agent that it meets.
+//! The key of a rule: one limit or breaker for each namespace, resource, host or user agent.
 
 use ctrlmesh_sdk::{Request, Traffic};
 use serde::Deserialize;
 
-/// Longest value; longer ones are cut, and those that begin alike share. Keys of the host's state have 640 bytes.
+/// Longest value. Longer ones are cut, and those with the same beginning share. The host's keys have at most 640 bytes.
 const MAX_BYTES: usize = 256;
 
-/// By what a rule keeps its requests apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Key {
-    /// Not at all: one for the whole sidecar.
+    /// No key: one for the whole sidecar.
     #[default]
     Sidecar,
-    /// By namespace; cluster scope and lists over all namespaces are one of their own. Calls to other services are together.
+    /// By namespace. Cluster scope and lists over all namespaces share one value; calls to external services share another.
     Namespace,
-    /// By group and resource, without subresource; for calls to other services as `Host`.
+    /// By group and resource, without subresource; for calls to external services like `Host`.
     Resource,
-    /// By host and port. All requests to the API server are together.
+    /// By host and port. All requests to the API server share one value.
     Host,
-    /// By the `User-Agent` header. What a client says of itself: no protection against one that lies.
+    /// By the `User-Agent` header, which clients choose: no protection against one that lies.
     UserAgent,
 }
 
 impl Key {
-    /// The value that this request belongs to; at most 256 bytes.
+    /// The value for this request; at most 256 bytes.
     #[must_use]
     pub fn value(self, req: &dyn Request) -> String {
         let facts = req.facts();

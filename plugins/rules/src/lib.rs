@@ -1,17 +1,17 @@
-//! What a rule of rate-limit, circuit-breaker and fault-inject matches: requests to the Kubernetes API by resource or by
-//! path, and calls to other services by URL, host, path, method and headers. The fields are those of the CRDs
-//! `CircuitBreaker` and `FaultInjection` (`ctrlmesh.kusionstack.io/v1alpha1`), both shapes of the latter.
+//! The matches of a rule of rate-limit, circuit-breaker and fault-inject: requests to the Kubernetes API by resource or by path, and calls
+//! to external services by URL, host, path, method and headers. The fields are those of the CRDs `CircuitBreaker` and `FaultInjection`
+//! (`ctrlmesh.kusionstack.io/v1alpha1`), in both shapes of the latter.
 //!
 //! Flow: a plugin parses its settings into [`ResourceRule`], [`NonResourceRule`] and [`RestRule`], compiles them once into
 //! [`Rules`], one for each rule of its own, subscribes to [`match_rules`] of all of them, and asks [`Rules::matches`] for each
 //! request.
 //!
 //! Guarantees:
-//! - Every rule is asked on its own; there is no order in which a special one hides a general one.
-//! - What matches is in the subscription, and the subscription keeps the interface's bounds.
-//! - A request for a leader election's lock matches only where a rule names its resource; a wildcard does not reach it.
+//! - Every rule is evaluated independently; a specific rule never hides a general one.
+//! - The subscription includes everything that matches, and keeps the interface's bounds.
+//! - A request for a leader-election lock matches only if a rule names its resource; a wildcard does not match it.
 //!
-//! Assumptions: names in `facts` are as the host parsed them; a host name has lower case.
+//! Assumptions: names in `facts` are as the host parsed them; host names are in lower case.
 
 mod bucket;
 mod duration;

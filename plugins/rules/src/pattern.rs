@@ -1,8 +1,7 @@
-//! Texts with `*` at an end, as the interface's `match-rule` has them: for names of Kubernetes, none of which has a `*`.
+//! Patterns with `*` at one end, as in the interface's `match-rule`: for Kubernetes names, which never contain a `*`.
 
 use ctrlmesh_sdk::settings::Invalid;
 
-/// One text.
 #[derive(Clone, Debug)]
 enum Shape {
     Exact(String),
@@ -11,16 +10,14 @@ enum Shape {
     Contains(String),
 }
 
-/// Texts of which one must match.
+/// Patterns of which one must match.
 #[derive(Clone, Debug)]
 pub(crate) enum Patterns {
-    /// Everything.
     Any,
-    /// One of these; none: nothing.
+    /// One of these; an empty list matches nothing.
     OneOf(Vec<TextPattern>),
 }
 
-/// A text and what it means.
 #[derive(Clone, Debug)]
 pub(crate) struct TextPattern {
     written: String,
@@ -28,7 +25,7 @@ pub(crate) struct TextPattern {
 }
 
 impl TextPattern {
-    /// `None`: `*` alone, which is everything.
+    /// `None` for `*` alone, which matches everything.
     pub(crate) fn parse(written: &str) -> Result<Option<Self>, Invalid> {
         let shape = match (written.strip_prefix('*'), written.strip_suffix('*')) {
             (Some(""), _) => return Ok(None),
@@ -60,7 +57,7 @@ impl TextPattern {
         matches!(self.shape, Shape::Exact(_))
     }
 
-    /// For a match rule.
+    /// The text for a match rule.
     pub(crate) fn written(&self) -> &str {
         &self.written
     }
@@ -86,12 +83,11 @@ impl Patterns {
         }
     }
 
-    /// Whether nothing matches.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self, Self::OneOf(patterns) if patterns.is_empty())
     }
 
-    /// For a field of a match rule, where an empty list is everything.
+    /// The texts for a field of a match rule, where an empty list matches everything.
     pub(crate) fn written(&self) -> Vec<String> {
         match self {
             Self::Any => Vec::new(),

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::pattern::{Patterns, TextPattern};
 use crate::rules::Lists;
 
-/// Every verb that a request about a resource can have, as a rule writes it.
+/// Every verb of a request about a resource, as rules spell it.
 const VERBS: [(&str, Verb); 9] = [
     ("get", Verb::Get),
     ("list", Verb::List),
@@ -20,18 +20,17 @@ const VERBS: [(&str, Verb); 9] = [
     ("proxy", Verb::Proxy),
 ];
 
-/// A verb as a rule writes it; requests about no resource have none.
+/// The spelling of a verb in rules; empty for requests that name no resource.
 #[must_use]
 pub fn verb_name(verb: Verb) -> &'static str {
     let names = VERBS.iter().find(|(_, known)| *known == verb);
     names.map_or("none", |(name, _)| *name)
 }
 
-/// Subresources whose requests last as long as the client likes (kube-apiserver, `--max-requests-inflight` exempts them).
+/// Subresources whose requests last as long as the client wants (kube-apiserver exempts them from `--max-requests-inflight`).
 const LONG_RUNNING: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
-/// Whether a request lasts as long as the client likes, as a watch or a tunnel (`CONNECT`) does: it is never over in the sense
-/// of other requests, and its end says nothing.
+/// Whether a request lasts as long as the client wants, like a watch or a tunnel (`CONNECT`): its end says nothing about the server.
 #[must_use]
 pub fn is_long_running(req: &dyn Request) -> bool {
     let facts = req.facts();
@@ -39,28 +38,28 @@ pub fn is_long_running(req: &dyn Request) -> bool {
     matches!(facts.verb, Verb::Watch | Verb::Proxy) || LONG_RUNNING.contains(&facts.subresource.as_str()) || is_tunnel()
 }
 
-/// Requests about resources. All fields must match; in each, one value is enough. `*` is every value; in groups, namespaces,
-/// names, and on either side of a resource's `/`, a `*` at an end of a text is any rest. What an absent or empty list means
-/// is the plugin's ([`Lists`]).
+/// Requests about resources. All fields must match; in each, one value is enough. `*` matches every value; in groups, namespaces, names,
+/// and on either side of a resource's `/`, a `*` at one end of a text matches any rest. The plugin decides what an absent or empty list
+/// means ([`Lists`]).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResourceRule {
     /// API groups; `""` is the core group.
     pub api_groups: Option<Vec<String>>,
-    /// `pods` is the resource itself, `pods/status` a subresource, `pods/*` every subresource of pods, `*/scale` that
-    /// subresource of everything, `*` (or `*/*`) every resource and every subresource.
+    /// `pods` matches the resource itself, `pods/status` a subresource, `pods/*` every subresource of pods, `*/scale` that subresource of
+    /// every resource, `*` (or `*/*`) every resource and subresource.
     pub resources: Option<Vec<String>>,
-    /// Verbs of Kubernetes, lower case.
+    /// Kubernetes verbs, lower case.
     pub verbs: Option<Vec<String>>,
     /// Namespaces; `""` is cluster scope and lists over all namespaces.
     pub namespaces: Option<Vec<String>>,
-    /// Names of objects; absent or empty: any. A create carries its name in the body, so a rule with names never matches it.
+    /// Names of objects; absent or empty: any. A create has its name in the body, so a rule with names never matches it.
     pub names: Option<Vec<String>>,
 }
 
-/// How far a rule matches.
+/// How a rule matches a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Hit {
+pub(crate) enum MatchKind {
     Miss,
     /// By a wildcard for the resource.
     Wildcard,
@@ -68,7 +67,7 @@ pub(crate) enum Hit {
     Named,
 }
 
-/// A [`ResourceRule`], checked.
+/// A validated [`ResourceRule`].
 #[derive(Clone, Debug)]
 pub(crate) struct Resource {
     groups: Patterns,
@@ -89,50 +88,54 @@ struct Kind {
 
 #[derive(Clone, Debug)]
 enum Subresource {
-    /// The resource itself.
+    /// None: the resource itself.
     Itself,
-    /// Every one, but not the resource itself.
+    /// Any, but not the resource itself.
     Every,
     Of(TextPattern),
 }
 
 impl Resource {
     pub(crate) fn new(rule: &ResourceRule, lists: Lists) -> Result<Self, Invalid> {
-        let groups = lists.of(rule.api_groups.as_deref(), "apiGroups")?;
-        let resources = lists.of(rule.resources.as_deref(), "resources")?;
-        let verbs = lists.of(rule.verbs.as_deref(), "verbs")?;
-        let namespaces = lists.of(rule.namespaces.as_deref(), "namespaces")?;
-        let names = Lists::AbsentIsAll.of(rule.names.as_deref(), "names")?;
+        let groups = lists.values_of(rule.api_groups.as_deref(), "apiGroups")?;
+        let resources = lists.values_of(rule.resources.as_deref(), "resources")?;
+        let verbs = lists.values_of(rule.verbs.as_deref(), "verbs")?;
+        let namespaces = lists.values_of(rule.namespaces.as_deref(), "namespaces")?;
+        let names = Lists::AbsentIsAll.values_of(rule.names.as_deref(), "names")?;
         Ok(Self {
             groups: Patterns::parse(groups).map_err(|error| error.field("apiGroups"))?,
-            resources: kinds(resources).map_err(|error| error.field("resources"))?,
-            verbs: verb_list(verbs).map_err(|error| error.field("verbs"))?,
+            resources: parse_kinds(resources).map_err(|error| error.field("resources"))?,
+            verbs: parse_verbs(verbs).map_err(|error| error.field("verbs"))?,
             namespaces: Patterns::parse(namespaces).map_err(|error| error.field("namespaces"))?,
             names: Patterns::parse(names).map_err(|error| error.field("names"))?,
         })
     }
 
-    pub(crate) fn hit(&self, facts: &Facts) -> Hit {
+    pub(crate) fn match_kind(&self, facts: &Facts) -> MatchKind {
         let others = self.verbs.contains(&facts.verb)
             && self.groups.matches(&facts.group)
             && self.namespaces.matches(&facts.namespace)
             && self.names.matches(&facts.name);
         if !others {
-            return Hit::Miss;
+            return MatchKind::Miss;
         }
         match &self.resources {
-            None => Hit::Wildcard,
-            Some(kinds) => kinds.iter().map(|kind| kind.hit(facts)).max().unwrap_or(Hit::Miss),
+            None => MatchKind::Wildcard,
+            Some(kinds) => kinds
+                .iter()
+                .map(|kind| kind.match_kind(facts))
+                .max()
+                .unwrap_or(MatchKind::Miss),
         }
     }
 
-    /// A create has its name in the body, so one of a certain name can't be meant.
+    /// A create has its name in the body, so it never matches a rule with names.
     pub(crate) fn possible_verbs(&self) -> impl Iterator<Item = Verb> {
         let verbs = self.verbs.iter().copied();
         verbs.filter(|verb| *verb != Verb::Create || self.names.matches(""))
     }
 
-    /// One rule for each subresource that is named: a match rule's two lists are a product.
+    /// One match rule for each named subresource, because the two lists of a match rule are a product.
     pub(crate) fn match_rules(&self) -> Vec<MatchRule> {
         let is_empty = self.verbs.is_empty()
             || [&self.groups, &self.namespaces, &self.names]
@@ -167,28 +170,28 @@ impl Resource {
 }
 
 impl Kind {
-    fn hit(&self, facts: &Facts) -> Hit {
+    fn match_kind(&self, facts: &Facts) -> MatchKind {
         let is_subresource = match &self.subresource {
             Subresource::Itself => facts.subresource.is_empty(),
             Subresource::Every => !facts.subresource.is_empty(),
             Subresource::Of(pattern) => pattern.matches(&facts.subresource) && !facts.subresource.is_empty(),
         };
         match &self.resource {
-            _ if !is_subresource => Hit::Miss,
-            None => Hit::Wildcard,
-            Some(pattern) if !pattern.matches(&facts.resource) => Hit::Miss,
-            Some(pattern) if pattern.is_exact() => Hit::Named,
-            Some(_) => Hit::Wildcard,
+            _ if !is_subresource => MatchKind::Miss,
+            None => MatchKind::Wildcard,
+            Some(pattern) if !pattern.matches(&facts.resource) => MatchKind::Miss,
+            Some(pattern) if pattern.is_exact() => MatchKind::Named,
+            Some(_) => MatchKind::Wildcard,
         }
     }
 }
 
 /// `None`: everything.
-fn kinds(written: &[String]) -> Result<Option<Vec<Kind>>, Invalid> {
+fn parse_kinds(written: &[String]) -> Result<Option<Vec<Kind>>, Invalid> {
     let mut kinds = Vec::with_capacity(written.len());
     let mut has_any = false;
     for (index, text) in written.iter().enumerate() {
-        match kind(text).map_err(|error| error.index(index))? {
+        match parse_kind(text).map_err(|error| error.index(index))? {
             Some(kind) => kinds.push(kind),
             None => has_any = true,
         }
@@ -196,7 +199,7 @@ fn kinds(written: &[String]) -> Result<Option<Vec<Kind>>, Invalid> {
     Ok((!has_any).then_some(kinds))
 }
 
-fn kind(text: &str) -> Result<Option<Kind>, Invalid> {
+fn parse_kind(text: &str) -> Result<Option<Kind>, Invalid> {
     if text == "*" || text == "*/*" {
         return Ok(None);
     }
@@ -217,7 +220,7 @@ fn kind(text: &str) -> Result<Option<Kind>, Invalid> {
     Ok(Some(Kind { resource, subresource }))
 }
 
-fn verb_list(written: &[String]) -> Result<Vec<Verb>, Invalid> {
+fn parse_verbs(written: &[String]) -> Result<Vec<Verb>, Invalid> {
     let mut verbs = Vec::with_capacity(written.len());
     for (index, text) in written.iter().enumerate() {
         match VERBS.iter().find(|(name, _)| name == text) {

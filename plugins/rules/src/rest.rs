@@ -1,47 +1,43 @@
-//! Rules for calls to other services, in the shapes of both CRDs.
+//! Rules for calls to external services, in the shapes of both CRDs.
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{MatchRule, Request, Traffic};
 use regex_lite::Regex;
 use serde::Deserialize;
 
-use crate::endpoint::{Endpoint, HostPattern, regex};
+use crate::endpoint::{Endpoint, HostPattern, compile_regex};
 use crate::rules::Lists;
 use crate::url::UrlPattern;
 
-/// Headers that a plugin is never shown (`wit/plugin.wit`).
+/// Headers that plugins never see (`wit/plugin.wit`).
 const HIDDEN: [&str; 2] = ["authorization", "cookie"];
 
-/// Calls to other services. All fields that are set must match.
+/// Calls to external services. All fields that are set must match.
 ///
 /// CircuitBreaker has `url` and `method`; FaultInjection `host`, `path`, `method` and `headers`, or lists of `url` and
 /// `method`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RestRule {
-    /// URLs with `*` for any characters; `http://b.com/*` is also `http://b.com`. Without a scheme: at any port.
+    /// URLs with `*` for any characters; `http://b.com/*` also matches `http://b.com`. Without a scheme: any port.
     pub url: Option<OneOrMany>,
-    /// `host[:port]`. Without a port: at any.
+    /// `host[:port]`. Without a port: any.
     pub host: Option<TextRule>,
-    /// The decoded path.
     pub path: Option<TextRule>,
-    /// HTTP methods in any case; `*` or an empty text is every one.
+    /// HTTP methods in any case; `*` or an empty text matches every one.
     pub method: Option<OneOrMany>,
-    /// All must match.
     pub headers: Option<Vec<HeaderRule>>,
 }
 
-/// A text or a list of texts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "write a text or a list of texts")]
 pub enum OneOrMany {
-    /// A text.
     One(String),
-    /// Texts of which one must match.
+    /// One of these must match.
     Many(Vec<String>),
 }
 
-/// A text that is equal or matches. If both are set, `exact` counts, as in the CRD; if none is, every text matches.
+/// An exact text or a regular expression. If both are set, `exact` counts, as in the CRD; if none is set, every text matches.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextRule {
@@ -51,17 +47,16 @@ pub struct TextRule {
     pub regex: Option<String>,
 }
 
-/// A header field.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeaderRule {
-    /// In any case.
+    /// Name, in any case.
     pub name: String,
-    /// The whole first value. Absent, empty or `*`: it is enough that the field is there.
+    /// The whole first value. Absent, empty or `*`: the header only has to be present.
     pub value: Option<String>,
 }
 
-/// A [`RestRule`], checked.
+/// A validated [`RestRule`].
 #[derive(Clone, Debug)]
 pub(crate) struct Rest {
     /// `None`: any.
@@ -87,8 +82,8 @@ impl OneOrMany {
         }
     }
 
-    /// Names the element of a list that is wrong.
-    fn at(&self, index: usize, error: Invalid) -> Invalid {
+    /// Adds the index to the error, if this is a list.
+    fn error_at(&self, index: usize, error: Invalid) -> Invalid {
         match self {
             Self::One(_) => error,
             Self::Many(_) => error.index(index),
@@ -117,7 +112,7 @@ impl TextRule {
         if let Some(text) = self.exact() {
             return Ok(Some(PathPattern::Exact(text.to_owned())));
         }
-        let pattern = self.regex().map(regex).transpose();
+        let pattern = self.regex().map(compile_regex).transpose();
         Ok(pattern.map_err(|error| error.field("regex"))?.map(PathPattern::Regex))
     }
 }
@@ -137,24 +132,25 @@ impl Rest {
             urls: rule
                 .url
                 .as_ref()
-                .map(|written| urls(written, lists))
+                .map(|written| parse_urls(written, lists))
                 .transpose()?
                 .flatten(),
             host: host.map_err(|error| error.field("host"))?.flatten(),
             path: path.map_err(|error| error.field("path"))?.flatten(),
-            methods: rule.method.as_ref().and_then(|written| methods(written, lists)),
-            headers: headers(rule.headers.as_deref().unwrap_or_default()).map_err(|error| error.field("headers"))?,
+            methods: rule.method.as_ref().and_then(|written| parse_methods(written, lists)),
+            headers: parse_headers(rule.headers.as_deref().unwrap_or_default())
+                .map_err(|error| error.field("headers"))?,
         })
     }
 
-    /// For calls to other services.
+    /// Matches only calls to external services.
     pub(crate) fn matches(&self, req: &dyn Request) -> bool {
         if let Some(methods) = &self.methods
             && !methods.contains(&req.method())
         {
             return false;
         }
-        let endpoint = Endpoint::of(req);
+        let endpoint = Endpoint::from_request(req);
         let path = req.path();
         let is_path = match &self.path {
             None => true,
@@ -170,7 +166,7 @@ impl Rest {
             })
     }
 
-    /// One rule for each URL, or one.
+    /// One match rule for each URL, or a single one.
     pub(crate) fn match_rules(&self) -> Vec<MatchRule> {
         if self.methods.as_ref().is_some_and(Vec::is_empty) {
             return Vec::new();
@@ -178,7 +174,7 @@ impl Rest {
         match &self.urls {
             Some(urls) => urls
                 .iter()
-                .map(|url| external([url.wide_host()], url.wide_paths()))
+                .map(|url| external_match_rule([url.wide_host()], url.wide_paths()))
                 .collect(),
             None => {
                 let path = match &self.path {
@@ -186,32 +182,32 @@ impl Rest {
                     Some(PathPattern::Regex(_)) | None => None,
                 };
                 let host = self.host.as_ref().and_then(HostPattern::host);
-                vec![external(host.map(str::to_owned), path)]
+                vec![external_match_rule(host.map(str::to_owned), path)]
             }
         }
     }
 }
 
-/// An address of version 6 is left open: a host may show it with brackets or without.
-fn external(hosts: impl IntoIterator<Item = String>, paths: impl IntoIterator<Item = String>) -> MatchRule {
+/// Leaves IPv6 addresses unrestricted: a host may show them with or without brackets.
+fn external_match_rule(hosts: impl IntoIterator<Item = String>, paths: impl IntoIterator<Item = String>) -> MatchRule {
     let hosts = hosts.into_iter().filter(|host| !host.contains(':'));
     MatchRule::of(Traffic::External).hosts(hosts).paths(paths)
 }
 
 /// `None`: any.
-fn urls(written: &OneOrMany, lists: Lists) -> Result<Option<Vec<UrlPattern>>, Invalid> {
+fn parse_urls(written: &OneOrMany, lists: Lists) -> Result<Option<Vec<UrlPattern>>, Invalid> {
     let texts = written.texts();
     if texts.is_empty() && lists == Lists::AbsentIsAll {
         return Ok(None);
     }
     let parse = |(index, text): (usize, &String)| {
-        UrlPattern::parse(text).map_err(|error| written.at(index, error).field("url"))
+        UrlPattern::parse(text).map_err(|error| written.error_at(index, error).field("url"))
     };
     texts.iter().enumerate().map(parse).collect::<Result<_, _>>().map(Some)
 }
 
 /// `None`: any.
-fn methods(written: &OneOrMany, lists: Lists) -> Option<Vec<String>> {
+fn parse_methods(written: &OneOrMany, lists: Lists) -> Option<Vec<String>> {
     let texts = written.texts();
     let is_any = texts.iter().any(|text| text.is_empty() || text == "*");
     if is_any || texts.is_empty() && lists == Lists::AbsentIsAll {
@@ -220,7 +216,7 @@ fn methods(written: &OneOrMany, lists: Lists) -> Option<Vec<String>> {
     Some(texts.iter().map(|text| text.to_ascii_uppercase()).collect())
 }
 
-fn headers(written: &[HeaderRule]) -> Result<Vec<(String, Option<String>)>, Invalid> {
+fn parse_headers(written: &[HeaderRule]) -> Result<Vec<(String, Option<String>)>, Invalid> {
     let check = |(index, header): (usize, &HeaderRule)| {
         let name = header.name.to_ascii_lowercase();
         if name.is_empty() || HIDDEN.contains(&name.as_str()) {

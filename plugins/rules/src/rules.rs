@@ -1,20 +1,20 @@
-//! All that one rule of a plugin matches, compiled.
+//! The compiled matches of one rule of a plugin.
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{MatchRule, Request, Traffic, Verb};
 
 use crate::non_resource::{NonResource, NonResourceRule};
-use crate::resource::{Hit, Resource, ResourceRule};
+use crate::resource::{MatchKind, Resource, ResourceRule};
 use crate::rest::{Rest, RestRule};
 
-/// Longest name of a rule: it is part of keys of the host's state, of metrics' labels, and of answers.
+/// Maximum length of a rule's name, which is part of state keys, metric labels and answers.
 const MAX_NAME_BYTES: usize = 128;
 
-/// The name of a rule: 1 to 128 bytes without line breaks or other control characters.
+/// Checks the name of a rule: 1 to 128 bytes without line breaks or other control characters.
 ///
 /// # Errors
 ///
-/// What is no such name.
+/// If the name is invalid.
 pub fn checked_name(name: &str) -> Result<&str, Invalid> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control) {
         let message = format!("{name:?} is no name; write 1 to {MAX_NAME_BYTES} characters without line breaks");
@@ -23,34 +23,34 @@ pub fn checked_name(name: &str) -> Result<&str, Invalid> {
     Ok(name)
 }
 
-/// What a list means that is not there.
+/// The meaning of an absent list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lists {
-    /// It must be there, as in a CircuitBreaker; an empty one matches nothing.
+    /// Absent is an error, as in a CircuitBreaker; an empty list matches nothing.
     Required,
-    /// Absent or empty, it matches everything, as in a FaultInjection.
+    /// Absent or empty matches everything, as in a FaultInjection.
     AbsentIsAll,
 }
 
 impl Lists {
-    /// The values to compare with.
-    pub(crate) fn of<'a>(self, written: Option<&'a [String]>, field: &str) -> Result<&'a [String], Invalid> {
+    /// The values of a list, by its meaning.
+    pub(crate) fn values_of<'a>(self, written: Option<&'a [String]>, field: &str) -> Result<&'a [String], Invalid> {
         match (self, written) {
             (Self::Required, None) => Err(Invalid::new("missing; write [\"*\"] for all").field(field)),
             (Self::Required, Some(values)) => Ok(values),
             (Self::AbsentIsAll, Some(values)) if !values.is_empty() => Ok(values),
-            (Self::AbsentIsAll, _) => Ok(all()),
+            (Self::AbsentIsAll, _) => Ok(star_list()),
         }
     }
 }
 
 /// `["*"]`.
-fn all() -> &'static [String] {
+fn star_list() -> &'static [String] {
     static ALL: std::sync::LazyLock<[String; 1]> = std::sync::LazyLock::new(|| ["*".to_owned()]);
     &*ALL
 }
 
-/// What one rule of a plugin matches: any of these. Nothing at first.
+/// The matches of one rule of a plugin, any of which is enough. Empty by default.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     resources: Vec<Resource>,
@@ -59,11 +59,11 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The three lists of a breaker's or a limit's rule, each with its lists required.
+    /// The three lists of a breaker's or limit's rule, all of them with required lists.
     ///
     /// # Errors
     ///
-    /// Names the list, the element and its field.
+    /// If a rule is invalid; names the list, the index and the field.
     pub fn required(
         resources: Option<&[ResourceRule]>,
         non_resources: Option<&[NonResourceRule]>,
@@ -79,11 +79,11 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Adds requests about resources.
+    /// Adds rules for requests about resources.
     ///
     /// # Errors
     ///
-    /// Names the element and its field; the caller adds the name of the list.
+    /// If a rule is invalid; names index and field, and the caller adds the list.
     pub fn add_resources(&mut self, rules: &[ResourceRule], lists: Lists) -> Result<(), Invalid> {
         for (index, rule) in rules.iter().enumerate() {
             let compiled = Resource::new(rule, lists).map_err(|error| error.index(index))?;
@@ -92,11 +92,11 @@ impl Rules {
         Ok(())
     }
 
-    /// Adds requests to the API server about no resource.
+    /// Adds rules for requests to the API server that name no resource.
     ///
     /// # Errors
     ///
-    /// As [`Rules::add_resources`].
+    /// Like [`Rules::add_resources`].
     pub fn add_non_resources(&mut self, rules: &[NonResourceRule], lists: Lists) -> Result<(), Invalid> {
         for (index, rule) in rules.iter().enumerate() {
             let compiled = NonResource::new(rule, lists).map_err(|error| error.index(index))?;
@@ -105,11 +105,11 @@ impl Rules {
         Ok(())
     }
 
-    /// Adds calls to other services.
+    /// Adds rules for calls to external services.
     ///
     /// # Errors
     ///
-    /// As [`Rules::add_resources`].
+    /// Like [`Rules::add_resources`].
     pub fn add_rests(&mut self, rules: &[RestRule], lists: Lists) -> Result<(), Invalid> {
         for (index, rule) in rules.iter().enumerate() {
             let compiled = Rest::new(rule, lists).map_err(|error| error.index(index))?;
@@ -118,14 +118,14 @@ impl Rules {
         Ok(())
     }
 
-    /// Whether nothing can match: a mistake worth a warning.
+    /// Whether nothing can match, which deserves a warning.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.match_rules().is_empty()
     }
 
-    /// Verbs that a request can have that is meant; [`Verb::NonResource`] stands for requests about no resource, and for calls
-    /// to other services.
+    /// Verbs of requests that can match; [`Verb::NonResource`] stands for requests that name no resource, and for calls to external
+    /// services.
     #[must_use]
     pub fn verbs(&self) -> Vec<Verb> {
         let mut verbs: Vec<Verb> = self.resources.iter().flat_map(Resource::possible_verbs).collect();
@@ -135,30 +135,30 @@ impl Rules {
         verbs
     }
 
-    /// Whether the request is meant. One for a leader election's lock is so only if its resource is named.
+    /// Whether the request matches. One for a leader-election lock matches only if a rule names its resource.
     #[must_use]
     pub fn matches(&self, req: &dyn Request) -> bool {
         let facts = req.facts();
         match (facts.traffic, facts.verb) {
             (Traffic::Api, Verb::NonResource) => self.non_resources.iter().any(|rule| rule.matches(req)),
-            (Traffic::Api, _) => match self.hit(req) {
-                Hit::Miss => false,
-                Hit::Wildcard => !req.is_leader_lock(),
-                Hit::Named => true,
+            (Traffic::Api, _) => match self.match_kind(req) {
+                MatchKind::Miss => false,
+                MatchKind::Wildcard => !req.is_leader_lock(),
+                MatchKind::Named => true,
             },
             (Traffic::External, _) => self.rests.iter().any(|rule| rule.matches(req)),
             (Traffic::Webhook, _) => false,
         }
     }
 
-    /// Whether the request is about a leader election's lock, and meant by name and not by a wildcard.
+    /// Whether the request is about a leader-election lock and matched by name, not by a wildcard.
     #[must_use]
     pub fn names_lock(&self, req: &dyn Request) -> bool {
         let facts = req.facts();
-        facts.traffic == Traffic::Api && self.hit(req) == Hit::Named && req.is_leader_lock()
+        facts.traffic == Traffic::Api && self.match_kind(req) == MatchKind::Named && req.is_leader_lock()
     }
 
-    /// What these rules alone have to see; [`match_rules`](crate::match_rules) keeps the bounds for several.
+    /// The match rules for these rules alone; [`match_rules`](crate::match_rules) keeps the bounds for several.
     pub(crate) fn match_rules(&self) -> Vec<MatchRule> {
         let resources = self.resources.iter().flat_map(Resource::match_rules);
         let non_resources = self.non_resources.iter().filter_map(NonResource::match_rule);
@@ -166,9 +166,9 @@ impl Rules {
         resources.chain(non_resources).chain(rests).collect()
     }
 
-    fn hit(&self, req: &dyn Request) -> Hit {
+    fn match_kind(&self, req: &dyn Request) -> MatchKind {
         let facts = req.facts();
-        let hits = self.resources.iter().map(|rule| rule.hit(facts));
-        hits.max().unwrap_or(Hit::Miss)
+        let hits = self.resources.iter().map(|rule| rule.match_kind(facts));
+        hits.max().unwrap_or(MatchKind::Miss)
     }
 }

@@ -1,4 +1,4 @@
-//! What all rules of a plugin have to see together, within the interface's bounds.
+//! The subscription of all rules of a plugin, within the interface's bounds.
 
 use ctrlmesh_sdk::{MatchRule, Traffic, Verb};
 
@@ -8,8 +8,8 @@ use crate::Rules;
 const MAX_RULES: usize = 256;
 const MAX_BYTES: usize = 64 * 1024;
 
-/// The subscription of a plugin with these rules: all that matches, and if that is more than the interface takes, whole kinds
-/// of traffic (the plugin is then called for more, and [`Rules::matches`] sorts it out).
+/// The subscription of a plugin with these rules. If it exceeds the interface's bounds, it covers whole kinds of traffic instead; the
+/// plugin is then called for more, and [`Rules::matches`] sorts it out.
 #[must_use]
 pub fn match_rules<'a>(rules: impl IntoIterator<Item = &'a Rules>) -> Vec<MatchRule> {
     let mut all: Vec<MatchRule> = Vec::new();
@@ -18,7 +18,7 @@ pub fn match_rules<'a>(rules: impl IntoIterator<Item = &'a Rules>) -> Vec<MatchR
             all.push(rule);
         }
     }
-    let bytes: usize = all.iter().map(bytes).sum();
+    let bytes: usize = all.iter().map(size_in_bytes).sum();
     if all.len() <= MAX_RULES && bytes <= MAX_BYTES {
         return all;
     }
@@ -36,8 +36,8 @@ pub fn match_rules<'a>(rules: impl IntoIterator<Item = &'a Rules>) -> Vec<MatchR
     kinds
 }
 
-/// As the host counts: text, and one more for each place in a list.
-fn bytes(rule: &MatchRule) -> usize {
+/// Size as the host counts it: the text, and one more for each list element.
+fn size_in_bytes(rule: &MatchRule) -> usize {
     let texts = [
         &rule.groups,
         &rule.resources,

@@ -1,4 +1,4 @@
-//! Rules as a plugin uses them: parsed from settings, compiled, subscribed to and asked.
+//! Rules as a plugin uses them: parsed from settings, compiled, subscribed to and matched.
 
 mod duration;
 mod key;
@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::{Lists, NonResourceRule, ResourceRule, RestRule, Rules, match_rules};
 
-/// Refuses what its rules match.
+/// A plugin that refuses what its rules match.
 struct Probe(Rules);
 
 #[derive(Default, Deserialize)]
@@ -54,21 +54,21 @@ impl Plugin for Probe {
     }
 }
 
-/// A probe with one rule for resources: the four lists that the CRD requires.
-fn resource(groups: &str, resources: &str, verbs: &str, namespaces: &str) -> Bench<Probe> {
+/// A bench with one resource rule, with the four lists that the CRD requires.
+fn resource_bench(groups: &str, resources: &str, verbs: &str, namespaces: &str) -> Bench<Probe> {
     let settings = format!(
         r#"{{"resourceRules": [{{"apiGroups": {groups}, "resources": {resources}, "verbs": {verbs}, "namespaces": {namespaces}}}]}}"#
     );
     Bench::new(&settings).unwrap()
 }
 
-/// A probe with one rule for calls to other services.
-fn rest(rule: &str) -> Bench<Probe> {
+/// A bench with one rule for calls to external services.
+fn rest_bench(rule: &str) -> Bench<Probe> {
     Bench::new(&format!(r#"{{"restRules": [{rule}], "absentIsAll": true}}"#)).unwrap()
 }
 
-/// Whether the rules match, after a check that the host would have asked.
-fn hits(bench: &mut Bench<Probe>, req: &TestRequest) -> bool {
+/// Whether the rules match, after checking that the request is subscribed.
+fn is_match(bench: &mut Bench<Probe>, req: &TestRequest) -> bool {
     let is_hit = bench.on_request(req) != RequestVerdict::proceed();
     assert!(!is_hit || bench.wakes(req), "matches, but is not subscribed: {req:?}");
     is_hit

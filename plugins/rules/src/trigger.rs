@@ -1,14 +1,14 @@
 use serde::Deserialize;
 
-/// `triggerPolicy` of a CircuitBreaker's rule: what opens it, and so which plugin it is for.
+/// `triggerPolicy` of a CircuitBreaker's rule: what opens it, and thus which plugin it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum TriggerPolicy {
-    /// Its bucket and what comes back; for circuit-breaker, as those below.
+    /// Its bucket and the results of requests. For circuit-breaker, like the two below.
     Normal,
-    /// Nothing: it limits only. For rate-limit.
+    /// Nothing: it only limits. For rate-limit.
     LimiterOnly,
-    /// A person: it is open.
+    /// Always open.
     ForceOpened,
-    /// Nothing: it is closed.
+    /// Always closed.
     ForceClosed,
 }

@@ -6,10 +6,10 @@ use ctrlmesh_sdk::settings::Invalid;
 use crate::endpoint::{Endpoint, split_port};
 use crate::glob;
 
-/// A URL that must match.
+/// A pattern for URLs.
 ///
-/// The interface shows a request's host, port, decoded path and single query parameters, so this is what is compared: a
-/// scheme stands for its port, and a query for the parameters that it names.
+/// The interface shows host, port, decoded path and single query parameters of a request, so these are compared: a scheme stands for its
+/// port, and a query for the parameters that it names.
 #[derive(Clone, Debug)]
 pub(crate) struct UrlPattern {
     host: String,
@@ -77,24 +77,24 @@ impl UrlPattern {
             })
     }
 
-    /// `/a/*` is also `/a`: what a rule for everything below means to say.
+    /// `/a/*` also matches `/a`, which a rule for everything below means to include.
     fn matches_path(&self, path: &str) -> bool {
         let path = if path.is_empty() { "/" } else { path };
         let folder = self.path.strip_suffix("/*").filter(|folder| !folder.is_empty());
         glob::matches(&self.path, path) || folder.is_some_and(|folder| glob::matches(folder, path))
     }
 
-    /// For a match rule.
+    /// The host for a match rule.
     pub(crate) fn wide_host(&self) -> String {
-        glob::widened(&self.host)
+        glob::widen_to_prefix(&self.host)
     }
 
-    /// For a match rule.
+    /// The paths for a match rule.
     pub(crate) fn wide_paths(&self) -> Vec<String> {
         match self.path.strip_suffix("/*") {
-            Some(folder) => vec![format!("{}*", glob::widened(folder).trim_end_matches('*'))],
+            Some(folder) => vec![format!("{}*", glob::widen_to_prefix(folder).trim_end_matches('*'))],
             None if self.path == "/" => vec!["/".to_owned(), String::new()],
-            None => vec![glob::widened(&self.path)],
+            None => vec![glob::widen_to_prefix(&self.path)],
         }
     }
 }

@@ -1,12 +1,12 @@
-//! The next version of shard-selector, for demonstrations of a plugin that is replaced while controllers work: the same
-//! view from other bytes. It counts its decisions and names the shard in each response that it shaped.
+//! The next version of shard-selector, for demonstrations of a plugin update under load: the same view from other bytes. It counts its
+//! decisions, and names the shard in each response that it changed.
 
 use ctrlmesh_sdk::{
     Host, InstanceInfo, Phases, Plugin, Request, RequestVerdict, ResponseHead, ResponsePlan, ResponseVerdict,
     Subscription,
 };
 
-// Included, not linked: the library is a component with exports of its own.
+// Included instead of linked: the library is a component with exports of its own.
 #[path = "../src/freshness.rs"]
 mod freshness;
 #[path = "../src/lock.rs"]
@@ -61,7 +61,7 @@ mod tests {
     const SETTINGS: &str = r#"{"limits": [{"selector": {"matchLabels": {"shard": "a"}}}], "shard": "a"}"#;
 
     #[test]
-    fn view_is_the_same_and_decisions_are_visible() {
+    fn next_version_keeps_the_view_and_counts_decisions() {
         let mut bench = Bench::<Next>::new(SETTINGS).unwrap();
         let pods = TestRequest::list("", "pods");
         assert!(
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_shard_the_entry_names_it() {
+    fn entry_name_is_shown_without_a_shard() {
         let mut bench = Bench::<Next>::new("{}").unwrap();
         let marked = ResponseVerdict::edit(ResponsePlan::default().set_header("x-ctrlmesh-shard", "test"));
         assert_eq!(

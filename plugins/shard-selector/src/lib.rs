@@ -1,9 +1,8 @@
-//! Gives a controller one shard's view of the Kubernetes API: its label selector is ANDed with what the controller asks
-//! for, and its leader-election lock gets a name of its own. What that changes on the wire is the host's work.
+//! Gives a controller one shard's view of the Kubernetes API: ANDs the shard's label selector with the controller's own, and renames its
+//! leader-election lock. The host carries out the changes on the wire.
 //!
-//! `settings` is what a person writes, `selector` checks label selectors and prints them, `view` decides which one applies,
-//! `freshness` how old an answer may be,
-//! `lock` does the leader election, `plugin` puts them together.
+//! `settings` is what a person writes, `selector` validates and prints label selectors, `view` selects the one for a request, `freshness`
+//! bounds the age of answers, `lock` handles leader election, and `plugin` puts them together.
 
 mod freshness;
 mod lock;
@@ -16,11 +15,11 @@ mod view;
 
 ctrlmesh_sdk::export_plugin!(plugin::ShardSelector);
 
-/// What this plugin thinks of an entry's settings, with its warnings: for who writes chains, before they are distributed.
+/// Validates an entry's settings and returns warnings: for the manager, before it distributes a chain.
 ///
 /// # Errors
 ///
-/// What a sidecar would refuse the chain with: the field, and what to write instead.
+/// Why a sidecar would refuse the chain: the field, and what to write instead.
 pub fn check(settings: &str, about: &ctrlmesh_sdk::InstanceInfo) -> Result<Vec<String>, String> {
     ctrlmesh_sdk::check::<plugin::ShardSelector>(settings, about)
 }

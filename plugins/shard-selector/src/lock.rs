@@ -1,19 +1,19 @@
-//! Leader election per shard: the controller goes on using its lock's name, the API server sees `<lock>---<shard>`. Which
-//! requests carry that name is decided here; finding it in path, query, body and response is the host's.
+//! Leader election per shard: the controller uses its lock's name, the API server sees `<lock>---<shard>`. This file decides which
+//! requests carry that name; the host finds it in path, query, body and response.
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{Facts, MatchRule, RequestEdit, Verb};
 
 use crate::selector::is_subdomain;
 
-/// Between the lock's name and the shard's, as the controllers of old deployments know it.
+/// Separates the names of lock and shard, as in existing deployments.
 const SEPARATOR: &str = "---";
 
 /// Resources that client-go's `resourcelock` has locks of, by group.
 const LOCKS: [(&str, &[&str]); 2] = [("coordination.k8s.io", &["leases"]), ("", &["configmaps", "endpoints"])];
-/// Groups whose events tell of a change of leader, by name of the lock.
+/// Groups whose events report a change of leader by the lock's name.
 const EVENT_GROUPS: [&str; 2] = ["", "events.k8s.io"];
-/// Verbs that carry the lock's name in path or field selector.
+/// Verbs with the lock's name in path or field selector.
 const NAMED: [Verb; 6] = [
     Verb::Get,
     Verb::Update,
@@ -23,7 +23,6 @@ const NAMED: [Verb; 6] = [
     Verb::Watch,
 ];
 
-/// The lock of one controller.
 #[derive(Debug)]
 pub(crate) struct Lock {
     name: String,
@@ -63,7 +62,7 @@ impl Lock {
         })
     }
 
-    /// The requests that [`Lock::concerns`].
+    /// Match rules for the requests of [`Lock::is_about_lock`].
     pub(crate) fn match_rules(&self) -> impl Iterator<Item = MatchRule> {
         let here = || {
             MatchRule::api()
@@ -72,7 +71,7 @@ impl Lock {
         };
         let locks = LOCKS.into_iter().flat_map(move |(group, resources)| {
             let lock = || here().groups([group]).resources(resources.iter().copied());
-            // A create carries its name in the body, where only the host looks.
+            // A create has its name in the body, which only the host reads.
             [
                 lock().verbs(NAMED).names([self.name.as_str()]),
                 lock().verbs([Verb::Create]),
@@ -83,7 +82,7 @@ impl Lock {
     }
 
     /// Whether a request is, or may be, about the lock.
-    pub(crate) fn concerns(&self, facts: &Facts) -> bool {
+    pub(crate) fn is_about_lock(&self, facts: &Facts) -> bool {
         if facts.namespace != self.namespace || !facts.subresource.is_empty() {
             return false;
         }
@@ -98,8 +97,7 @@ impl Lock {
         resource == "events" && facts.verb == Verb::Create && EVENT_GROUPS.contains(&group)
     }
 
-    /// What to do with such a request.
-    pub(crate) fn rename(&self) -> RequestEdit {
+    pub(crate) fn rename_edit(&self) -> RequestEdit {
         RequestEdit::rename_object(self.name.as_str(), self.sharded.as_str())
     }
 }

@@ -1,4 +1,4 @@
-//! The plugin itself: settings to view and lock once, then a lookup for each request.
+//! The plugin: builds view and lock from the settings once, then looks them up for each request.
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{
@@ -22,7 +22,7 @@ impl Plugin for ShardSelector {
 
     fn configure(settings: Settings, about: &InstanceInfo, host: &dyn Host) -> Result<(Self, Subscription), String> {
         let view = View::new(settings.limits.as_deref().unwrap_or_default())?;
-        let lock = lock(&settings, about)?;
+        let lock = build_lock(&settings, about)?;
         for warning in view.warnings() {
             host.warn(warning);
         }
@@ -43,9 +43,9 @@ impl Plugin for ShardSelector {
 
     fn on_request(&mut self, req: &dyn Request, _: &dyn Host) -> RequestVerdict {
         let facts = req.facts();
-        // First the lock: it carries no shard label, so a watch for it by name must not get the shard's selector.
-        if let Some(lock) = self.lock.as_ref().filter(|lock| lock.concerns(facts)) {
-            return RequestVerdict::edit([lock.rename()]);
+        // The lock comes first: it has no shard label, so a watch for it by name must not get the shard's selector.
+        if let Some(lock) = self.lock.as_ref().filter(|lock| lock.is_about_lock(facts)) {
+            return RequestVerdict::edit([lock.rename_edit()]);
         }
         let reads_collection =
             matches!(facts.verb, Verb::List | Verb::Watch | Verb::Deletecollection) && facts.subresource.is_empty();
@@ -65,7 +65,7 @@ impl Plugin for ShardSelector {
     }
 }
 
-fn lock(settings: &Settings, about: &InstanceInfo) -> Result<Option<Lock>, Invalid> {
+fn build_lock(settings: &Settings, about: &InstanceInfo) -> Result<Option<Lock>, Invalid> {
     let Some(name) = &settings.leader_election_name else {
         return Ok(None);
     };

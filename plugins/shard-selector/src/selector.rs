@@ -1,5 +1,5 @@
-//! Label selectors: from the structured form to the text that a query carries, checked by the rules of
-//! `k8s.io/apimachinery/pkg/labels` (`NewRequirement`) and `pkg/util/validation`. Which requests get it is `view`'s.
+//! Label selectors: from the structured form to the text in a query, validated by the rules of `k8s.io/apimachinery/pkg/labels`
+//! (`NewRequirement`) and `pkg/util/validation`. `view` decides which requests get it.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,8 @@ const MAX_NAME: usize = 63;
 /// Longest prefix of a label key (`validation.DNS1123SubdomainMaxLength`).
 const MAX_SUBDOMAIN: usize = 253;
 
-/// The selector's requirements, the same for every way to write it: sorted, nothing twice, values sorted. Empty if it
-/// restricts nothing.
-pub(crate) fn requirements(selector: &LabelSelector) -> Result<BTreeSet<String>, Invalid> {
+/// The requirements of a selector in canonical form: sorted, without duplicates, values sorted. Empty if it restricts nothing.
+pub(crate) fn requirements_of(selector: &LabelSelector) -> Result<BTreeSet<String>, Invalid> {
     let mut requirements = BTreeSet::new();
     for (key, value) in selector.match_labels.iter().flatten() {
         let checked = check_key(key).and_then(|()| check_value(value));
@@ -22,21 +21,22 @@ pub(crate) fn requirements(selector: &LabelSelector) -> Result<BTreeSet<String>,
         requirements.insert(format!("{key}={value}"));
     }
     for (index, expression) in selector.match_expressions.iter().flatten().enumerate() {
-        let requirement = requirement(expression).map_err(|error| error.index(index).field("matchExpressions"))?;
+        let requirement =
+            build_requirement(expression).map_err(|error| error.index(index).field("matchExpressions"))?;
         requirements.insert(requirement);
     }
     Ok(requirements)
 }
 
-fn requirement(expression: &Expression) -> Result<String, Invalid> {
+fn build_requirement(expression: &Expression) -> Result<String, Invalid> {
     let Expression { key, operator, values } = expression;
     check_key(key).map_err(|error| Invalid::new(error).field("key"))?;
     let values = values.as_deref().unwrap_or_default();
     match operator.as_str() {
-        "In" => Ok(format!("{key} in ({})", set(operator, values)?)),
-        "NotIn" => Ok(format!("{key} notin ({})", set(operator, values)?)),
-        "Exists" => none(operator, values).map(|()| key.clone()),
-        "DoesNotExist" => none(operator, values).map(|()| format!("!{key}")),
+        "In" => Ok(format!("{key} in ({})", set_requirement(operator, values)?)),
+        "NotIn" => Ok(format!("{key} notin ({})", set_requirement(operator, values)?)),
+        "Exists" => require_no_values(operator, values).map(|()| key.clone()),
+        "DoesNotExist" => require_no_values(operator, values).map(|()| format!("!{key}")),
         other => {
             let message = format!("unknown operator {other:?}, use In, NotIn, Exists or DoesNotExist");
             Err(Invalid::new(message).field("operator"))
@@ -44,7 +44,7 @@ fn requirement(expression: &Expression) -> Result<String, Invalid> {
     }
 }
 
-fn set(operator: &str, values: &[String]) -> Result<String, Invalid> {
+fn set_requirement(operator: &str, values: &[String]) -> Result<String, Invalid> {
     if values.is_empty() {
         return Err(Invalid::new(format!("operator {operator} needs at least one value")).field("values"));
     }
@@ -60,7 +60,7 @@ fn set(operator: &str, values: &[String]) -> Result<String, Invalid> {
         .join(","))
 }
 
-fn none(operator: &str, values: &[String]) -> Result<(), Invalid> {
+fn require_no_values(operator: &str, values: &[String]) -> Result<(), Invalid> {
     if values.is_empty() {
         return Ok(());
     }

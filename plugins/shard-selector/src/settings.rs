@@ -1,25 +1,23 @@
-//! What a person writes: the `limits` of a ShardingConfig (`ctrlmesh.kusionstack.io/v1alpha1`), field by field, the two
-//! names for leader election, and how fresh lists are. Absent and `null` are the same, as they are to Go.
+//! The settings as a person writes them: the `limits` of a ShardingConfig (`ctrlmesh.kusionstack.io/v1alpha1`), the two names for leader
+//! election, and the freshness of lists. Absent and `null` are the same, as in Go.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// The settings of an entry.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Settings {
-    /// All limits that match a resource hold together.
+    /// All limits that match a resource are ANDed.
     pub(crate) limits: Option<Vec<Limit>>,
-    /// The name of the lock that the controller uses. Unset: leader election is left alone.
+    /// The lock's name as the controller uses it. Unset: leader election is not changed.
     pub(crate) leader_election_name: Option<String>,
-    /// The shard's name, the second half of the lock's.
+    /// The shard's name, the second part of the lock's.
     pub(crate) shard: Option<String>,
-    /// No list that a limit narrows is answered with a state older than itself.
+    /// Lists that a limit narrows are never answered with a state older than the request.
     pub(crate) consistent_reads: Option<bool>,
 }
 
-/// One selector and the resources that it limits.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Limit {
@@ -30,7 +28,7 @@ pub(crate) struct Limit {
     pub(crate) selector: Option<LabelSelector>,
 }
 
-/// Groups times resources.
+/// All pairs of a group and a resource.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ResourceRule {
@@ -53,7 +51,7 @@ pub(crate) struct LabelSelector {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Expression {
     pub(crate) key: String,
-    /// A text and not an enum, so that the error can say what to write.
+    /// A text instead of an enum, so that the error can say what to write.
     pub(crate) operator: String,
     pub(crate) values: Option<Vec<String>>,
 }

@@ -1,4 +1,4 @@
-//! Tests of all modules; here and not beside them, because `examples/shard_selector_next.rs` includes those files.
+//! Tests of all modules; not beside the modules, because `examples/shard_selector_next.rs` includes those files.
 
 mod freshness;
 mod lock;

@@ -1,4 +1,4 @@
-//! Which selector applies to which resource: the `limits`, checked and compiled once, looked up for each request.
+//! The selector of each resource: the `limits`, validated and compiled once, looked up for each request.
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{MatchRule, Verb};
@@ -6,15 +6,14 @@ use ctrlmesh_sdk::{MatchRule, Verb};
 use crate::selector::{self, is_subdomain};
 use crate::settings::{Limit, ResourceRule};
 
-/// Bounds on all limits together, as all may match one request. Far above any shard in use, far below what the host and
-/// an API server take in a query.
+/// Bounds on all limits together, since all may match one request. Far above any shard in use, far below what the host and an API server
+/// accept in a query.
 const MAX_BYTES: usize = 16 * 1024;
 const MAX_REQUIREMENTS: usize = 256;
-/// Bounds on the subscription that comes of it: a host takes 256 rules and 64 KiB of text, and the lock needs some.
+/// Bounds on the resulting subscription: a host accepts 256 rules and 64 KiB of text, and the lock needs some.
 const MAX_SCOPES: usize = 200;
 const MAX_NAME_BYTES: usize = 32 * 1024;
 
-/// The limits that restrict something.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     limits: Vec<CompiledLimit>,
@@ -22,7 +21,7 @@ pub(crate) struct View {
     used: Used,
 }
 
-/// What counts against the bounds, over all limits.
+/// Usage of the bounds so far, over all limits.
 #[derive(Debug, Default)]
 struct Used {
     requirements: usize,
@@ -37,7 +36,7 @@ struct CompiledLimit {
     selector: String,
 }
 
-/// Groups times resources.
+/// All pairs of a group and a resource.
 #[derive(Debug)]
 struct Scope {
     groups: Names,
@@ -52,19 +51,18 @@ enum Names {
 }
 
 impl View {
-    /// Checks and compiles the limits.
     pub(crate) fn new(limits: &[Limit]) -> Result<Self, Invalid> {
         let mut view = Self::default();
         for (index, limit) in limits.iter().enumerate() {
-            view.add(index, limit)
+            view.add_limit(index, limit)
                 .map_err(|error| error.index(index).field("limits"))?;
         }
         Ok(view)
     }
 
-    fn add(&mut self, index: usize, limit: &Limit) -> Result<(), Invalid> {
-        let scopes = self.scopes(index, limit)?;
-        let requirements = limit.selector.as_ref().map(selector::requirements).transpose();
+    fn add_limit(&mut self, index: usize, limit: &Limit) -> Result<(), Invalid> {
+        let scopes = self.compile_scopes(index, limit)?;
+        let requirements = limit.selector.as_ref().map(selector::requirements_of).transpose();
         let requirements = requirements
             .map_err(|error| error.field("selector"))?
             .unwrap_or_default();
@@ -100,7 +98,7 @@ impl View {
         Ok(())
     }
 
-    fn scopes(&mut self, index: usize, limit: &Limit) -> Result<Vec<Scope>, Invalid> {
+    fn compile_scopes(&mut self, index: usize, limit: &Limit) -> Result<Vec<Scope>, Invalid> {
         let rules = limit.relate_resources.as_deref().unwrap_or_default();
         if rules.is_empty() {
             return Ok(vec![Scope {
@@ -120,12 +118,12 @@ impl View {
         Ok(scopes)
     }
 
-    /// What a person should know about settings that are legal and have no effect.
+    /// Warnings about settings that are valid but have no effect.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = &str> {
         self.warnings.iter().map(String::as_str)
     }
 
-    /// The requests that [`View::selector_for`] is meant for.
+    /// Match rules for the requests of [`View::selector_for`].
     pub(crate) fn match_rules(&self) -> impl Iterator<Item = MatchRule> {
         self.limits.iter().flat_map(|limit| &limit.scopes).map(|scope| {
             MatchRule::api()
@@ -136,7 +134,7 @@ impl View {
         })
     }
 
-    /// The selectors of all limits that match, ANDed: each stays a requirement of its own, so that none can replace another.
+    /// The selectors of all matching limits, ANDed: each stays a requirement of its own, so that none can replace another.
     pub(crate) fn selector_for(&self, group: &str, resource: &str) -> Option<String> {
         let mut matching = self.limits.iter().filter(|limit| limit.matches(group, resource));
         let mut selector = matching.next()?.selector.clone();
@@ -152,7 +150,7 @@ impl CompiledLimit {
     fn matches(&self, group: &str, resource: &str) -> bool {
         self.scopes
             .iter()
-            .any(|scope| scope.resources.contain(resource) && scope.groups.contain(group))
+            .any(|scope| scope.resources.contains_name(resource) && scope.groups.contains_name(group))
     }
 }
 
@@ -168,12 +166,12 @@ impl Scope {
     }
 
     fn name_bytes(&self) -> usize {
-        [&self.groups, &self.resources].into_iter().map(Names::bytes).sum()
+        [&self.groups, &self.resources].into_iter().map(Names::text_bytes).sum()
     }
 }
 
 impl Names {
-    /// `None` for an empty list: it matches nothing.
+    /// `None` for an empty list, which matches nothing.
     fn new(names: Option<&[String]>, check: fn(&str) -> Result<(), String>) -> Result<Option<Self>, Invalid> {
         let names = names.unwrap_or_default();
         if names.iter().any(|name| name == "*") {
@@ -190,22 +188,22 @@ impl Names {
         Ok((!names.is_empty()).then(|| Self::These(names.to_vec())))
     }
 
-    fn contain(&self, name: &str) -> bool {
+    fn contains_name(&self, name: &str) -> bool {
         match self {
             Self::Any => true,
             Self::These(names) => names.iter().any(|candidate| candidate == name),
         }
     }
 
-    /// With one more for each, as the host counts.
-    fn bytes(&self) -> usize {
+    /// Size as the host counts it: one more for each name.
+    fn text_bytes(&self) -> usize {
         match self {
             Self::Any => 0,
             Self::These(names) => names.iter().map(|name| name.len() + 1).sum(),
         }
     }
 
-    /// As a field of a match rule, where an empty list means any.
+    /// As a field of a match rule, where an empty list matches everything.
     fn patterns(&self) -> Vec<String> {
         match self {
             Self::Any => Vec::new(),

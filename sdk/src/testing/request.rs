@@ -55,13 +55,13 @@ impl TestRequest {
         }
     }
 
-    /// A list.
+    /// A list request.
     #[must_use]
     pub fn list(group: &str, resource: &str) -> Self {
         Self::api(Verb::List, group, resource)
     }
 
-    /// A watch.
+    /// A watch request.
     #[must_use]
     pub fn watch(group: &str, resource: &str) -> Self {
         Self::api(Verb::Watch, group, resource)
@@ -87,7 +87,7 @@ impl TestRequest {
         }
     }
 
-    /// In this namespace.
+    /// Sets the namespace.
     #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.facts.namespace = namespace.to_owned();
@@ -101,41 +101,41 @@ impl TestRequest {
         self
     }
 
-    /// About this subresource.
+    /// Sets the subresource.
     #[must_use]
     pub fn subresource(mut self, subresource: &str) -> Self {
         self.facts.subresource = subresource.to_owned();
         self
     }
 
-    /// With this header (names compare without regard to case).
+    /// Adds this header (names are case-insensitive).
     #[must_use]
     pub fn header_field(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With this `User-Agent`.
+    /// Sets the `User-Agent`.
     #[must_use]
     pub fn agent(self, user_agent: &str) -> Self {
         self.header_field("user-agent", user_agent)
     }
 
-    /// With this query parameter, decoded.
+    /// Adds this query parameter, decoded.
     #[must_use]
     pub fn query_field(mut self, name: &str, value: &str) -> Self {
         self.query.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With this path, decoded.
+    /// Sets the path, decoded.
     #[must_use]
     pub fn with_path(mut self, path: &str) -> Self {
         self.path = path.to_owned();
         self
     }
 
-    /// To this port.
+    /// Sets the port.
     #[must_use]
     pub fn with_port(mut self, port: u16) -> Self {
         self.port = port;
@@ -156,7 +156,7 @@ impl TestRequest {
         self
     }
 
-    /// With a body of so many bytes.
+    /// Sets the size of the body in bytes.
     #[must_use]
     pub fn with_size(mut self, size: u64) -> Self {
         self.size = Some(size);
@@ -256,7 +256,7 @@ impl TestResponse {
         }
     }
 
-    /// With this header.
+    /// Adds this header.
     #[must_use]
     pub fn header_field(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));

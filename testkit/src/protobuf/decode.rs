@@ -1,5 +1,5 @@
-//! Protobuf to JSON, as Go's types would be written: `omitempty` leaves out what is empty, and what is not set but named
-//! without it is `null`, zero or an empty object. Fields that the schema does not know are left out.
+//! Protobuf to JSON, as Go would marshal its types: `omitempty` leaves out empty values; unset fields without it are `null`, zero or an
+//! empty object. Unknown fields are left out.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,21 +8,21 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::schema::{Element, FieldSchema, Form, Schema};
-use super::{Object, ProtobufError, parse};
+use super::{Object, ProtobufError, parse_fields};
 
 type Decoded = Result<Value, ProtobufError>;
 
-/// Reads the named message.
-pub(super) fn message(schema: &Schema, name: &str, bytes: &[u8]) -> Result<Object, ProtobufError> {
-    let written = parse(bytes)?;
+/// Decodes a message by its name.
+pub(super) fn decode_message(schema: &Schema, name: &str, bytes: &[u8]) -> Result<Object, ProtobufError> {
+    let written = parse_fields(bytes)?;
     let mut object = Object::new();
     for field in schema.fields(name) {
         let found: Vec<_> = written.iter().filter(|found| found.number == field.number).collect();
         if let ("", Element::Message(name)) = (field.name.as_str(), &field.element) {
-            object.extend(message(schema, name, last_payload(&found))?);
+            object.extend(decode_message(schema, name, last_payload(&found))?);
             continue;
         }
-        let value = read(schema, field, &found).map_err(|error| error.within(&field.name))?;
+        let value = read_field(schema, field, &found).map_err(|error| error.in_field(&field.name))?;
         if !(field.omit_empty && is_empty(field.form, &value)) {
             object.insert(field.name.clone(), value);
         }
@@ -34,7 +34,7 @@ fn last_payload<'a>(found: &[&Field<'a>]) -> &'a [u8] {
     found.last().and_then(|field| field.payload).unwrap_or_default()
 }
 
-/// Whether `omitempty` leaves it out: a pointer only when it is none.
+/// Whether `omitempty` leaves the value out. A pointer is left out only if it is nil.
 fn is_empty(form: Form, value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -47,15 +47,15 @@ fn is_empty(form: Form, value: &Value) -> bool {
     }
 }
 
-fn read(schema: &Schema, field: &FieldSchema, found: &[&Field<'_>]) -> Decoded {
+fn read_field(schema: &Schema, field: &FieldSchema, found: &[&Field<'_>]) -> Decoded {
     match (field.form, found.last()) {
-        (Form::Value, None) => absent(schema, &field.element),
+        (Form::Value, None) => zero_value(schema, &field.element),
         (_, None) => Ok(Value::Null),
-        (Form::Value | Form::Optional, Some(last)) => element(schema, &field.element, last),
+        (Form::Value | Form::Optional, Some(last)) => read_element(schema, &field.element, last),
         (Form::List, _) => {
             let items = found.iter().enumerate();
             let items = items.map(|(at, item)| {
-                element(schema, &field.element, item).map_err(|error| error.within(&format!("[{at}]")))
+                read_element(schema, &field.element, item).map_err(|error| error.in_field(&format!("[{at}]")))
             });
             items.collect()
         }
@@ -66,26 +66,26 @@ fn read(schema: &Schema, field: &FieldSchema, found: &[&Field<'_>]) -> Decoded {
     }
 }
 
-/// Reads key and value, either of which may be left out when it is empty.
+/// Reads key and value, either of which may be left out if it is empty.
 fn map_entry(schema: &Schema, of: &Element, entry: &Field<'_>) -> Result<(String, Value), ProtobufError> {
     let (mut key, mut value) = (String::new(), None);
-    for field in parse(payload(entry)?)? {
+    for field in parse_fields(read_payload(entry)?)? {
         match field.number {
-            1 => key = text(&field)?,
-            2 => value = Some(element(schema, of, &field)?),
+            1 => key = read_text(&field)?,
+            2 => value = Some(read_element(schema, of, &field)?),
             _ => {}
         }
     }
     let value = match (value, of) {
         (Some(value), _) => value,
         (None, Element::Bytes) => "".into(),
-        (None, of) => absent(schema, of)?,
+        (None, of) => zero_value(schema, of)?,
     };
     Ok((key, value))
 }
 
-/// Go's zero value.
-fn absent(schema: &Schema, of: &Element) -> Decoded {
+/// Go's zero value of a type.
+fn zero_value(schema: &Schema, of: &Element) -> Decoded {
     match of {
         Element::Bytes => Ok(Value::Null),
         Element::Bool => Ok(false.into()),
@@ -94,43 +94,42 @@ fn absent(schema: &Schema, of: &Element) -> Decoded {
     }
 }
 
-fn element(schema: &Schema, of: &Element, field: &Field<'_>) -> Decoded {
+fn read_element(schema: &Schema, of: &Element, field: &Field<'_>) -> Decoded {
     let number = || field.varint().ok_or_else(|| ProtobufError::new("expected a number"));
     match of {
         Element::Bool => Ok((number()? != 0).into()),
         Element::Int32 => Ok(low_bits(number()?).into()),
         Element::Int64 => Ok(number()?.cast_signed().into()),
-        of => from_payload(schema, of, payload(field)?),
+        of => from_payload(schema, of, read_payload(field)?),
     }
 }
 
 fn from_payload(schema: &Schema, of: &Element, payload: &[u8]) -> Decoded {
     match of {
         Element::Bytes => Ok(STANDARD.encode(payload).into()),
-        Element::Time => time(payload, false),
-        Element::MicroTime => time(payload, true),
+        Element::Time => read_time(payload, false),
+        Element::MicroTime => read_time(payload, true),
         Element::IntOrString => int_or_string(payload),
-        Element::Quantity => quantity(payload),
+        Element::Quantity => read_quantity(payload),
         Element::RawJson => raw_json(payload),
-        Element::Message(name) => message(schema, name, payload).map(Value::Object),
+        Element::Message(name) => decode_message(schema, name, payload).map(Value::Object),
         // Numbers have no payload.
-        Element::String | Element::Bool | Element::Int32 | Element::Int64 => utf8(payload).map(Value::String),
+        Element::String | Element::Bool | Element::Int32 | Element::Int64 => parse_utf8(payload).map(Value::String),
     }
 }
 
-fn payload<'a>(field: &Field<'a>) -> Result<&'a [u8], ProtobufError> {
+fn read_payload<'a>(field: &Field<'a>) -> Result<&'a [u8], ProtobufError> {
     field
         .payload
         .ok_or_else(|| ProtobufError::new("expected a length and as many bytes"))
 }
 
-fn utf8(bytes: &[u8]) -> Result<String, ProtobufError> {
+fn parse_utf8(bytes: &[u8]) -> Result<String, ProtobufError> {
     String::from_utf8(bytes.to_vec()).map_err(|_| ProtobufError::new("the text is not UTF-8"))
 }
 
-/// The text of a field.
-pub(super) fn text(field: &Field<'_>) -> Result<String, ProtobufError> {
-    utf8(payload(field)?)
+pub(super) fn read_text(field: &Field<'_>) -> Result<String, ProtobufError> {
+    parse_utf8(read_payload(field)?)
 }
 
 /// An `int32`, of which upstream keeps the low 32 bits.
@@ -138,9 +137,9 @@ fn low_bits(number: u64) -> i32 {
     number as i32
 }
 
-/// The numbers of a message by the numbers of their fields; zero for those that are not there.
-fn numbers(message: &[u8], wanted: [u32; 2]) -> Result<[i64; 2], ProtobufError> {
-    let written = parse(message)?;
+/// The numeric fields of a message with these field numbers; zero for missing ones.
+fn read_numbers(message: &[u8], wanted: [u32; 2]) -> Result<[i64; 2], ProtobufError> {
+    let written = parse_fields(message)?;
     Ok(wanted.map(|wanted| {
         let mut found = written.iter().filter(|field| field.number == wanted);
         let number = found.next_back().and_then(Field::varint);
@@ -148,11 +147,11 @@ fn numbers(message: &[u8], wanted: [u32; 2]) -> Result<[i64; 2], ProtobufError> 
     }))
 }
 
-fn time(payload: &[u8], with_micros: bool) -> Decoded {
+fn read_time(payload: &[u8], with_micros: bool) -> Decoded {
     if payload.is_empty() {
         return Ok(Value::Null);
     }
-    let [seconds, nanos] = numbers(payload, [1, 2])?;
+    let [seconds, nanos] = read_numbers(payload, [1, 2])?;
     let nanos = if with_micros {
         low_bits(nanos.cast_unsigned())
     } else {
@@ -169,7 +168,7 @@ fn time(payload: &[u8], with_micros: bool) -> Decoded {
 }
 
 fn int_or_string(payload: &[u8]) -> Decoded {
-    match numbers(payload, [1, 2])? {
+    match read_numbers(payload, [1, 2])? {
         [0, number] => Ok(low_bits(number.cast_unsigned()).into()),
         [1, _] => string_within(payload, 3).map(|text| text.unwrap_or_default().into()),
         [kind, _] => Err(ProtobufError::new(format!(
@@ -178,7 +177,7 @@ fn int_or_string(payload: &[u8]) -> Decoded {
     }
 }
 
-fn quantity(payload: &[u8]) -> Decoded {
+fn read_quantity(payload: &[u8]) -> Decoded {
     string_within(payload, 1).map(|text| text.map_or_else(|| json!("0"), Value::String))
 }
 
@@ -192,7 +191,7 @@ fn raw_json(payload: &[u8]) -> Decoded {
 }
 
 fn string_within(message: &[u8], number: u32) -> Result<Option<String>, ProtobufError> {
-    let written = parse(message)?;
+    let written = parse_fields(message)?;
     let last = written.iter().rfind(|field| field.number == number);
-    last.map(text).transpose()
+    last.map(read_text).transpose()
 }

@@ -3,9 +3,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::schema::{Element, schema};
-use super::{decode, decode_delete_options, encode, serves};
+use super::{decode_delete_options, decode_object, encode_object, has_kind};
 
-/// An object as upstream writes it in both encodings; `tests/golden/protobuf_objects.go`.
+/// An object as upstream encodes it in both forms; see `tests/golden/protobuf_objects.go`.
 #[derive(Deserialize)]
 struct Golden {
     name: String,
@@ -22,37 +22,37 @@ impl Golden {
     }
 }
 
-fn golden() -> Vec<Golden> {
+fn golden_objects() -> Vec<Golden> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/protobuf_objects.jsonl");
     let text = std::fs::read_to_string(path).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
-fn objects_are_read_and_written_as_upstream_does() {
-    let lines = golden();
+fn objects_are_read_and_written_like_upstream() {
+    let lines = golden_objects();
     assert!(lines.len() > 100, "only {} objects", lines.len());
     for line in lines {
         let bytes = line.bytes();
-        assert_eq!(decode(&bytes, "", "").as_ref(), Ok(&line.json), "{}", line.name);
-        assert_eq!(encode(&line.json), Ok(bytes), "{}", line.name);
+        assert_eq!(decode_object(&bytes, "", "").as_ref(), Ok(&line.json), "{}", line.name);
+        assert_eq!(encode_object(&line.json), Ok(bytes), "{}", line.name);
     }
 }
 
 #[test]
-fn fields_that_a_client_leaves_out_are_read_as_go_writes_empty_ones() {
-    let lines = golden();
+fn missing_fields_are_read_as_go_zero_values() {
+    let lines = golden_objects();
     let empty: Vec<_> = lines.iter().filter(|line| line.name.starts_with("empty ")).collect();
     assert!(empty.len() > 50, "only {} empty objects", empty.len());
     for line in empty {
         let text = |field: &str| line.json[field].as_str().unwrap();
         let bare = envelope(text("apiVersion"), text("kind"), &Message::new());
-        assert_eq!(decode(&bare, "", "").as_ref(), Ok(&line.json), "{}", line.name);
+        assert_eq!(decode_object(&bare, "", "").as_ref(), Ok(&line.json), "{}", line.name);
     }
 }
 
 #[test]
-fn schema_has_every_message_that_it_names() {
+fn schema_has_every_message_it_names() {
     let known: Vec<_> = schema().messages().map(|(name, _)| name).collect();
     let fields = schema().messages().flat_map(|(_, fields)| fields);
     let named = fields.filter_map(|field| match &field.element {
@@ -67,7 +67,7 @@ fn schema_has_every_message_that_it_names() {
 }
 
 #[test]
-fn kinds_of_the_six_groups_and_no_others_are_served() {
+fn only_kinds_of_the_six_groups_are_served() {
     for (api_version, kind) in [
         ("v1", "Pod"),
         ("v1", "PodList"),
@@ -77,53 +77,53 @@ fn kinds_of_the_six_groups_and_no_others_are_served() {
         ("events.k8s.io/v1", "Event"),
         ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
     ] {
-        assert!(serves(api_version, kind), "{api_version} {kind}");
+        assert!(has_kind(api_version, kind), "{api_version} {kind}");
     }
     for (api_version, kind) in [
         ("example.com/v1", "Widget"),
         ("apps/v1beta1", "Deployment"),
         ("batch/v1", "Pod"),
     ] {
-        assert!(!serves(api_version, kind), "{api_version} {kind}");
+        assert!(!has_kind(api_version, kind), "{api_version} {kind}");
     }
 }
 
 #[test]
-fn bodies_that_break_off_are_refused_or_read_without_a_panic() {
-    for line in golden().iter().filter(|line| line.protobuf.len() < 1_000) {
+fn truncated_bodies_never_panic() {
+    for line in golden_objects().iter().filter(|line| line.protobuf.len() < 1_000) {
         let bytes = line.bytes();
         for length in 0..bytes.len() {
-            drop(decode(&bytes[..length], "", ""));
+            drop(decode_object(&bytes[..length], "", ""));
         }
-        // Behind the object the envelope has two empty texts.
-        let unfinished = decode(&bytes[..bytes.len() - 5], "", "");
+        // After the object, the envelope has two empty texts.
+        let unfinished = decode_object(&bytes[..bytes.len() - 5], "", "");
         assert!(unfinished.is_err(), "{}: {unfinished:?}", line.name);
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x55;
-            // Many are another valid object; none may end the process.
-            drop(decode(&damaged, "", ""));
+            // Many are another valid object; none may panic.
+            drop(decode_object(&damaged, "", ""));
         }
     }
 }
 
 #[test]
-fn fields_of_later_versions_are_left_out() {
+fn unknown_fields_are_left_out() {
     let object = Message::new()
         .message(1, &Message::new().string(1, "a").string(900, "later"))
         .varint(901, 7);
     let body = envelope("v1", "ConfigMap", &object);
     let expected = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" } });
-    assert_eq!(decode(&body, "", ""), Ok(expected.clone()));
+    assert_eq!(decode_object(&body, "", ""), Ok(expected.clone()));
     let mut with_more = expected.clone();
     with_more["later"] = json!(true);
-    assert_eq!(encode(&with_more), encode(&expected));
+    assert_eq!(encode_object(&with_more), encode_object(&expected));
 }
 
 #[test]
-fn object_without_a_type_is_what_the_path_names() {
+fn object_without_type_gets_kind_of_path() {
     let body = envelope("", "", &Message::new().message(1, &Message::new().string(1, "a")));
-    let read = decode(&body, "v1", "ConfigMap").unwrap();
+    let read = decode_object(&body, "v1", "ConfigMap").unwrap();
     assert_eq!(
         (&read["apiVersion"], &read["kind"]),
         (&json!("v1"), &json!("ConfigMap"))
@@ -131,7 +131,7 @@ fn object_without_a_type_is_what_the_path_names() {
 }
 
 #[test]
-fn bodies_that_are_no_such_object_are_refused_with_the_reason() {
+fn invalid_bodies_are_rejected_with_reason() {
     let config_map = |object: Message| envelope("v1", "ConfigMap", &object);
     for (body, expected) in [
         (b"{}".to_vec(), "it does not begin with the four bytes `k8s\\0`"),
@@ -153,12 +153,12 @@ fn bodies_that_are_no_such_object_are_refused_with_the_reason() {
             "metadata.name: the text is not UTF-8",
         ),
     ] {
-        assert_eq!(decode(&body, "", "").unwrap_err().to_string(), expected);
+        assert_eq!(decode_object(&body, "", "").unwrap_err().to_string(), expected);
     }
 }
 
 #[test]
-fn values_that_a_kind_cannot_hold_name_their_field() {
+fn type_errors_name_their_field() {
     let pod = |spec: Value| json!({ "apiVersion": "v1", "kind": "Pod", "spec": spec });
     for (object, expected) in [
         (
@@ -194,12 +194,12 @@ fn values_that_a_kind_cannot_hold_name_their_field() {
             "no kind \"Widget\" of \"example.com/v1\" is known in protobuf",
         ),
     ] {
-        assert_eq!(encode(&object).unwrap_err().to_string(), expected, "{object}");
+        assert_eq!(encode_object(&object).unwrap_err().to_string(), expected, "{object}");
     }
 }
 
 #[test]
-fn forms_that_go_does_not_write_mean_what_they_mean_to_it() {
+fn forms_that_go_does_not_write_are_read_like_go() {
     let pod = |resources: Value, created: &str| {
         json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -207,13 +207,13 @@ fn forms_that_go_does_not_write_mean_what_they_mean_to_it() {
             "spec": { "containers": [{ "name": "c", "resources": { "limits": resources } }] },
         })
     };
-    let plain = encode(&pod(json!({ "cpu": "2" }), "2026-07-01T12:00:00Z")).unwrap();
-    let other = encode(&pod(json!({ "cpu": 2 }), "2026-07-01T14:00:00.75+02:00")).unwrap();
+    let plain = encode_object(&pod(json!({ "cpu": "2" }), "2026-07-01T12:00:00Z")).unwrap();
+    let other = encode_object(&pod(json!({ "cpu": 2 }), "2026-07-01T14:00:00.75+02:00")).unwrap();
     assert_eq!(plain, other);
 }
 
 #[test]
-fn delete_options_are_read_whatever_group_they_name() {
+fn delete_options_are_read_in_any_group() {
     let preconditions = Message::new().string(1, "u");
     let options = Message::new().message(2, &preconditions).string(5, "All");
     for (api_version, kind) in [

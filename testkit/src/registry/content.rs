@@ -1,4 +1,4 @@
-//! What a registry holds: blobs by repository and digest, manifests by repository and tag or digest.
+//! The content of a registry: blobs by repository and digest, manifests by repository and tag or digest.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub const SIGNATURE_ANNOTATION: &str = "dev.cosignproject.cosign/signature";
 
 const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// `sha256:` and the digest of these bytes.
+/// The digest of these bytes, with `sha256:`.
 #[must_use]
 pub fn digest(bytes: &[u8]) -> String {
     let digest = aws_lc_rs::digest::digest(&SHA256, bytes);
@@ -25,8 +25,8 @@ pub fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex.concat())
 }
 
-/// What cosign signs for a manifest: a simple signing document
-/// (containers/image, `docs/containers-signature.5.md`).
+/// The payload that cosign signs for a manifest: a simple signing document (containers/image,
+/// `docs/containers-signature.5.md`).
 #[must_use]
 pub fn payload(reference: &str, manifest: &str) -> Vec<u8> {
     let document = json!({
@@ -110,7 +110,7 @@ impl Content {
         self.put_manifest(repository, &tag, &signed);
     }
 
-    /// Bytes and media type, by `sha256:...` or tag.
+    /// Media type and bytes, by digest or tag.
     pub(super) fn manifest(&self, repository: &str, reference: &str) -> Option<(String, Bytes)> {
         let tag = (repository.to_owned(), reference.to_owned());
         let digest = self.tags.get(&tag).map_or(reference, String::as_str);

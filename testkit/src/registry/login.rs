@@ -1,44 +1,38 @@
-//! Who may pull, and what others are told.
+//! Authentication for pulls, and the challenges for everyone else.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// The one token that is ever given out.
+/// The only token that is ever issued.
 const TOKEN: &str = "a-token-of-the-testkit";
-/// The service that tokens are for.
+/// The service in challenges.
 const SERVICE: &str = "testkit";
 
-/// Who may pull.
+/// The authentication that pulls need.
 #[derive(Debug, Clone, Default)]
 pub enum Login {
-    /// Everybody.
+    /// None.
     #[default]
     Nobody,
-    /// Who knows user and password.
-    Basic {
-        /// The user.
-        user: String,
-        /// The password.
-        password: String,
-    },
-    /// Who has a token of the token endpoint, which asks for user and password; without a user, everybody gets one.
+    /// User and password (`Basic`).
+    Basic { user: String, password: String },
+    /// A token of the token endpoint (`Bearer`), which requires user and password; without a user, it issues tokens to everyone.
     Bearer {
-        /// The user; empty: anybody.
+        /// Empty: anyone.
         user: String,
-        /// The password.
         password: String,
-        /// The endpoint that a challenge names; empty: `/token` of this registry.
+        /// The endpoint that a challenge names; empty for `/token` of this registry.
         realm: String,
     },
 }
 
 impl Login {
-    /// The challenge for a request for content, if it may not have it.
+    /// The challenge for a request that is not authenticated; `None` if it is.
     pub(super) fn challenge(&self, authorization: &str, scheme: &str, host: &str) -> Option<String> {
         match self {
             Self::Nobody => None,
             Self::Basic { user, password } => {
-                (authorization != basic(user, password)).then(|| "Basic realm=\"testkit\"".to_owned())
+                (authorization != basic_auth(user, password)).then(|| "Basic realm=\"testkit\"".to_owned())
             }
             Self::Bearer { realm, .. } => (authorization != format!("Bearer {TOKEN}")).then(|| {
                 let own = format!("{scheme}://{host}/token");
@@ -48,12 +42,12 @@ impl Login {
         }
     }
 
-    /// The answer of the token endpoint; `None`: refused.
+    /// The answer of the token endpoint; `None` to refuse.
     pub(super) fn token(&self, authorization: &str, query: &str) -> Option<String> {
         let Self::Bearer { user, password, .. } = self else {
             return None;
         };
-        let is_known = user.is_empty() || authorization == basic(user, password);
+        let is_known = user.is_empty() || authorization == basic_auth(user, password);
         let is_asked_well = query.contains(&format!("service={SERVICE}"))
             && query.contains("scope=repository%3A")
             && query.contains("%3Apull");
@@ -61,6 +55,6 @@ impl Login {
     }
 }
 
-fn basic(user: &str, password: &str) -> String {
+fn basic_auth(user: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
 }

@@ -1,56 +1,56 @@
-//! What can go wrong with an answer, and when it shall.
+//! Faults of the registry, and the requests that they apply to.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-/// Which requests.
+/// The requests that a mishap applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum On {
-    /// All of them.
+    /// All requests.
     Any,
-    /// For a manifest.
+    /// Requests for a manifest.
     Manifest,
-    /// For a blob.
+    /// Requests for a blob.
     Blob,
-    /// For a token.
+    /// Requests for a token.
     Token,
 }
 
-/// What happens instead of, or to, the right answer.
+/// A fault of an answer.
 #[derive(Debug, Clone)]
 pub enum Mishap {
-    /// An error.
+    /// An error status.
     Status {
-        /// The code.
+        /// HTTP status code.
         code: u16,
-        /// `Retry-After`.
+        /// `Retry-After` header.
         retry_after: Option<String>,
     },
     /// There is never an answer.
     Silence,
-    /// The head and half of the body come, and then nothing.
+    /// The head and half of the body are sent, then nothing.
     Stall,
-    /// The head and half of the body come, and then the connection ends.
+    /// The head and half of the body are sent, then the connection is closed.
     Cut,
-    /// Other bytes.
+    /// The body has other bytes.
     Body(Bytes),
-    /// The right bytes, and then zeros without end.
+    /// The body is followed by zeros without end.
     Endless,
-    /// `Docker-Content-Digest` says this.
+    /// `Docker-Content-Digest` has this value.
     Digest(String),
-    /// There is no `Docker-Content-Digest`.
+    /// `Docker-Content-Digest` is missing.
     NoDigest,
-    /// A redirect (307) to there; `{path}` stands for the path of the request.
+    /// Redirects (307) to this URL; `{path}` is replaced by the path of the request.
     Redirect(String),
 }
 
-/// A mishap that is planned; dropping this changes nothing.
+/// A planned mishap. Dropping this does not cancel it.
 #[derive(Debug)]
 pub struct Planned(Arc<Mutex<Rule>>);
 
 impl Planned {
-    /// It happens this often and no more.
+    /// Limits the mishap to this number of requests.
     pub fn times(self, times: u32) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).left = Some(times);
     }
@@ -60,7 +60,7 @@ impl Planned {
 struct Rule {
     on: On,
     mishap: Mishap,
-    /// `None`: without end.
+    /// `None`: unlimited.
     left: Option<u32>,
 }
 
@@ -81,7 +81,7 @@ impl Plan {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// What happens to a request of this kind.
+    /// The mishap for the next request of this kind.
     pub(super) fn next(&self, kind: On) -> Option<Mishap> {
         let rules = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         rules.iter().find_map(|rule| {

@@ -1,4 +1,4 @@
-//! One connection, one request, one answer.
+//! Serves the connections and requests of a registry.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,11 +27,11 @@ use super::{Request, Shared, digest};
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 type Answer = Response<Body>;
 
-/// Of the distribution specification's older half; everybody sends it.
+/// From an older version of the distribution specification, but every registry sends it.
 const DIGEST: &str = "docker-content-digest";
 
 /// Serves connections until `ended`.
-pub(super) async fn accept(
+pub(super) async fn accept_connections(
     listener: TcpListener,
     acceptor: Option<TlsAcceptor>,
     shared: Arc<Shared>,
@@ -44,9 +44,9 @@ pub(super) async fn accept(
         tasks.spawn(async move {
             let served = async {
                 match acceptor {
-                    None => connection(stream, "http", shared).await,
+                    None => serve_connection(stream, "http", shared).await,
                     Some(acceptor) => match acceptor.accept(stream).await {
-                        Ok(stream) => connection(stream, "https", shared).await,
+                        Ok(stream) => serve_connection(stream, "https", shared).await,
                         Err(error) => tracing::debug!(%error, "no TLS"),
                     },
                 }
@@ -56,10 +56,10 @@ pub(super) async fn accept(
     }
 }
 
-async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, scheme: &'static str, shared: Arc<Shared>) {
+async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin, scheme: &'static str, shared: Arc<Shared>) {
     let service = service_fn(|request| {
         let shared = Arc::clone(&shared);
-        async move { Ok::<_, Infallible>(answer(&request, scheme, &shared).await) }
+        async move { Ok::<_, Infallible>(answer_request(&request, scheme, &shared).await) }
     });
     if let Err(error) = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
@@ -69,10 +69,10 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, scheme: &'stati
     }
 }
 
-async fn answer(request: &http::Request<Incoming>, scheme: &str, shared: &Shared) -> Answer {
-    let seen = seen(request);
+async fn answer_request(request: &http::Request<Incoming>, scheme: &str, shared: &Shared) -> Answer {
+    let seen = record_request(request);
     let path = request.uri().path();
-    let kind = kind(path);
+    let kind = request_kind(path);
     shared
         .requests
         .lock()
@@ -82,14 +82,14 @@ async fn answer(request: &http::Request<Incoming>, scheme: &str, shared: &Shared
     match mishap {
         Some(Mishap::Silence) => return std::future::pending().await,
         Some(Mishap::Status { code, retry_after }) => {
-            let mut answer = plain(StatusCode::from_u16(code).unwrap_or_default());
+            let mut answer = empty_response(StatusCode::from_u16(code).unwrap_or_default());
             if let Some(value) = retry_after.and_then(|text| text.parse().ok()) {
                 answer.headers_mut().insert(RETRY_AFTER, value);
             }
             return answer;
         }
         Some(Mishap::Redirect(location)) => {
-            let mut answer = plain(StatusCode::TEMPORARY_REDIRECT);
+            let mut answer = empty_response(StatusCode::TEMPORARY_REDIRECT);
             if let Ok(value) = location.replace("{path}", path).parse() {
                 answer.headers_mut().insert(LOCATION, value);
             }
@@ -97,11 +97,11 @@ async fn answer(request: &http::Request<Incoming>, scheme: &str, shared: &Shared
         }
         _ => {}
     }
-    let right = right(&seen, path, request.uri().query().unwrap_or_default(), scheme, shared);
-    disturbed(right, mishap, *request.method() == Method::HEAD)
+    let right = correct_response(&seen, path, request.uri().query().unwrap_or_default(), scheme, shared);
+    apply_fault(right, mishap, *request.method() == Method::HEAD)
 }
 
-fn seen(request: &http::Request<Incoming>) -> Request {
+fn record_request(request: &http::Request<Incoming>) -> Request {
     let header = |name| {
         let value = request.headers().get(name).and_then(|value| value.to_str().ok());
         value.unwrap_or_default().to_owned()
@@ -114,7 +114,7 @@ fn seen(request: &http::Request<Incoming>) -> Request {
     }
 }
 
-fn kind(path: &str) -> On {
+fn request_kind(path: &str) -> On {
     if path == "/token" {
         On::Token
     } else if path.contains("/manifests/") {
@@ -126,17 +126,17 @@ fn kind(path: &str) -> On {
     }
 }
 
-/// The answer of a registry that does as it should: status, headers and bytes.
-fn right(seen: &Request, path: &str, query: &str, scheme: &str, shared: &Shared) -> Response<Bytes> {
+/// The answer of a registry without faults.
+fn correct_response(seen: &Request, path: &str, query: &str, scheme: &str, shared: &Shared) -> Response<Bytes> {
     let login = shared.login.lock().unwrap_or_else(PoisonError::into_inner).clone();
     if path == "/token" {
         return match login.token(&seen.authorization, query) {
-            Some(token) => found("application/json", token.into()),
-            None => status(StatusCode::UNAUTHORIZED),
+            Some(token) => content_response("application/json", token.into()),
+            None => status_response(StatusCode::UNAUTHORIZED),
         };
     }
     if let Some(challenge) = login.challenge(&seen.authorization, scheme, &seen.host) {
-        let mut answer = status(StatusCode::UNAUTHORIZED);
+        let mut answer = status_response(StatusCode::UNAUTHORIZED);
         if let Ok(value) = challenge.parse() {
             answer.headers_mut().insert(WWW_AUTHENTICATE, value);
         }
@@ -144,7 +144,7 @@ fn right(seen: &Request, path: &str, query: &str, scheme: &str, shared: &Shared)
     }
     let content = shared.content.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(path) = path.strip_prefix("/v2/") else {
-        return status(StatusCode::NOT_FOUND);
+        return status_response(StatusCode::NOT_FOUND);
     };
     let blob = path.split_once("/blobs/");
     let manifest = path.split_once("/manifests/");
@@ -156,19 +156,19 @@ fn right(seen: &Request, path: &str, query: &str, scheme: &str, shared: &Shared)
         _ => None,
     };
     match held {
-        Some((media_type, bytes)) => found(&media_type, bytes),
-        None if path.is_empty() => status(StatusCode::OK),
-        None => status(StatusCode::NOT_FOUND),
+        Some((media_type, bytes)) => content_response(&media_type, bytes),
+        None if path.is_empty() => status_response(StatusCode::OK),
+        None => status_response(StatusCode::NOT_FOUND),
     }
 }
 
-fn status(code: StatusCode) -> Response<Bytes> {
+fn status_response(code: StatusCode) -> Response<Bytes> {
     let mut answer = Response::new(Bytes::new());
     *answer.status_mut() = code;
     answer
 }
 
-fn found(media_type: &str, bytes: Bytes) -> Response<Bytes> {
+fn content_response(media_type: &str, bytes: Bytes) -> Response<Bytes> {
     let digest = digest(&bytes);
     let mut answer = Response::new(bytes);
     if let (Ok(media_type), Ok(digest)) = (media_type.parse(), digest.parse()) {
@@ -178,12 +178,12 @@ fn found(media_type: &str, bytes: Bytes) -> Response<Bytes> {
     answer
 }
 
-fn plain(code: StatusCode) -> Answer {
-    status(code).map(|bytes| Full::new(bytes).map_err(io::Error::other).boxed_unsync())
+fn empty_response(code: StatusCode) -> Answer {
+    status_response(code).map(|bytes| Full::new(bytes).map_err(io::Error::other).boxed_unsync())
 }
 
-/// The right answer, with what shall happen to it.
-fn disturbed(answer: Response<Bytes>, mishap: Option<Mishap>, is_head: bool) -> Answer {
+/// The correct answer, with the mishap applied.
+fn apply_fault(answer: Response<Bytes>, mishap: Option<Mishap>, is_head: bool) -> Answer {
     let (mut head, mut bytes) = answer.into_parts();
     match &mishap {
         Some(Mishap::Digest(digest)) => {

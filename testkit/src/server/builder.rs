@@ -1,4 +1,4 @@
-//! How a server is to be, before it runs.
+//! Configuration of a server.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::{ApiServer, Shared, bind, local_address};
+use super::{ApiServer, Shared, bind_listener, local_address};
 use crate::Error;
 use crate::activity::Gauges;
 use crate::faults::Faults;
 use crate::requests::{DEFAULT_REQUEST_LOG, RequestLog};
-use crate::resource::{Registry, Resource};
+use crate::resource::{KindRegistry, Resource};
 use crate::store::{DEFAULT_EVENT_LOG, Store};
 use crate::tls::Identity;
 use crate::watch::Signals;
@@ -26,7 +26,7 @@ const MAX_CONCURRENT_STREAMS: u32 = 100;
 /// Upstream's interval of bookmarks.
 const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
 
-/// How a server is to be; see [`ApiServer::builder`].
+/// Configures a server; see [`ApiServer::builder`].
 #[derive(Debug)]
 pub struct Builder {
     address: IpAddr,
@@ -63,21 +63,21 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Ports to listen on, plaintext and TLS; 0, the default, takes free ones.
+    /// Ports to listen on, plaintext and TLS. Default: 0, which picks free ones.
     #[must_use]
     pub fn ports(mut self, plain: u16, tls: u16) -> Self {
         (self.port, self.tls_port) = (plain, tls);
         self
     }
 
-    /// Protocols offered in the TLS handshake; `h2` and `http/1.1` unless set.
+    /// Protocols offered in the TLS handshake. Default: `h2` and `http/1.1`.
     #[must_use]
     pub fn alpn(mut self, protocols: &[&'static str]) -> Self {
         self.alpn = protocols.to_vec();
         self
     }
 
-    /// Serves one more kind.
+    /// Adds a kind.
     #[must_use]
     pub fn resource(mut self, resource: Resource) -> Self {
         self.resources.push(resource);
@@ -91,28 +91,28 @@ impl Builder {
         self
     }
 
-    /// Changes kept per kind, for watches and old states; a watch that falls further behind ends with 410.
+    /// Changes kept per kind, for watches and past states. A watch that falls further behind ends with 410.
     #[must_use]
     pub fn event_log(mut self, changes: usize) -> Self {
         self.event_log = changes;
         self
     }
 
-    /// Requests kept for [`ApiServer::requests`]; 0 keeps only counts, for a benchmark.
+    /// Requests kept for [`ApiServer::requests`]; 0 keeps only counts, for benchmarks.
     #[must_use]
     pub fn request_log(mut self, requests: usize) -> Self {
         self.request_log = requests;
         self
     }
 
-    /// Streams that a client may open on one HTTP/2 connection; 100 unless set.
+    /// Streams that a client may open on one HTTP/2 connection. Default: 100.
     #[must_use]
     pub fn max_concurrent_streams(mut self, streams: u32) -> Self {
         self.max_concurrent_streams = streams;
         self
     }
 
-    /// How often a watch that allows bookmarks gets one; a minute unless set.
+    /// Interval of bookmarks. Default: a minute.
     #[must_use]
     pub fn bookmark_every(mut self, interval: Duration) -> Self {
         self.bookmark_every = interval;
@@ -126,19 +126,19 @@ impl Builder {
         self
     }
 
-    /// Host and port that `GET /api` names; the TLS port's own unless set.
+    /// Host and port in `GET /api`. Default: those of the TLS port.
     #[must_use]
     pub fn advertise(mut self, address: &str) -> Self {
         self.advertised = Some(address.into());
         self
     }
 
-    /// Binds both ports and serves. The runtime needs time and I/O enabled; any flavour will do.
+    /// Binds both ports and serves. The runtime needs time and I/O enabled; any flavour works.
     ///
     /// # Errors
-    /// When a port is taken, a kind is registered twice, or a certificate can't be made.
+    /// If a port is taken, a kind is registered twice, or a certificate can't be made.
     pub async fn start(self) -> Result<ApiServer, Error> {
-        let registry = Arc::new(Registry::new(self.resources)?);
+        let registry = Arc::new(KindRegistry::new(self.resources)?);
         let store = Store::new(Arc::clone(&registry), self.event_log);
         for name in &self.namespaces {
             store.put(json!({
@@ -155,8 +155,8 @@ impl Builder {
         }
         let identity = Identity::new(self.address)?;
         let tls_config = identity.server_config(&self.alpn)?;
-        let plain = bind(SocketAddr::new(self.address, self.port)).await?;
-        let tls = bind(SocketAddr::new(self.address, self.tls_port)).await?;
+        let plain = bind_listener(SocketAddr::new(self.address, self.port)).await?;
+        let tls = bind_listener(SocketAddr::new(self.address, self.tls_port)).await?;
         let tls_address = local_address(&tls, self.address)?;
         let shared = Shared {
             advertised: self.advertised.unwrap_or_else(|| tls_address.to_string()),
@@ -178,7 +178,7 @@ impl Builder {
             shared: Arc::new(shared),
             running: Mutex::new(None),
         };
-        server.run(plain, tls);
+        server.spawn_listeners(plain, tls);
         Ok(server)
     }
 }

@@ -1,4 +1,4 @@
-//! One write: the store locked, and seen from one collection. What may be written is [`crate::write`]'s.
+//! One write: the locked store, limited to one collection. [`crate::write`] has the rules.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::{Change, Event, State};
 use crate::object::{Key, Object};
 
-/// The store, locked, seen from one collection.
 pub(crate) struct Transaction<'a> {
     pub(super) state: &'a mut State,
     pub(super) collection: &'a str,
@@ -21,15 +20,15 @@ impl Transaction<'_> {
         self.state.collections.get(self.collection)?.objects.get(key).cloned()
     }
 
-    /// Whether an object of another kind exists.
-    pub(crate) fn exists(&self, collection: &str, key: &Key) -> bool {
+    /// Whether an object exists in any collection.
+    pub(crate) fn object_exists(&self, collection: &str, key: &Key) -> bool {
         self.state
             .collections
             .get(collection)
             .is_some_and(|c| c.objects.contains_key(key))
     }
 
-    /// Whether any object lives in `namespace`.
+    /// Whether `namespace` has any object.
     pub(crate) fn is_populated(&self, namespace: &str) -> bool {
         let first = (Bound::Included(Key::new(namespace, "")), Bound::Unbounded);
         let mut collections = self.state.collections.values();
@@ -41,27 +40,27 @@ impl Transaction<'_> {
         })
     }
 
-    /// Stores `value` under the next resource version; a dry run only says what would be stored.
+    /// Stores `value` at the next resource version. A dry run only returns the object.
     pub(crate) fn put(&mut self, key: Key, value: Value) -> Arc<Object> {
         if self.dry_run {
-            return Arc::new(Object::unstamped(value, self.state.resource_version));
+            return Arc::new(Object::without_version(value, self.state.resource_version));
         }
         let object = Arc::new(Object::new(value, self.state.resource_version + 1));
-        self.record(key, Change::Stored(Arc::clone(&object)));
+        self.record_change(key, Change::Stored(Arc::clone(&object)));
         object
     }
 
-    /// Removes an object, `last` being its final state.
+    /// Removes an object; `last` is its final state.
     pub(crate) fn remove(&mut self, key: Key, last: Value) -> Arc<Object> {
         if self.dry_run {
-            return Arc::new(Object::unstamped(last, self.state.resource_version));
+            return Arc::new(Object::without_version(last, self.state.resource_version));
         }
         let object = Arc::new(Object::new(last, self.state.resource_version + 1));
-        self.record(key, Change::Deleted(Arc::clone(&object)));
+        self.record_change(key, Change::Deleted(Arc::clone(&object)));
         object
     }
 
-    fn record(&mut self, key: Key, change: Change) {
+    fn record_change(&mut self, key: Key, change: Change) {
         let Some(collection) = self.state.collections.get_mut(self.collection) else {
             return;
         };

@@ -6,13 +6,13 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, CONFIGMAPS, Connection, WIDGETS, configmap, kube_client, server, widget};
+use crate::support::{Answer, CONFIGMAPS, Connection, WIDGETS, configmap, kube_client, start_server, widget};
 
-fn config(data: &Value) -> Value {
+fn apply_body(data: &Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" }, "data": data })
 }
 
-async fn apply(client: &Connection, query: &str, config: &Value) -> Answer {
+async fn send_apply(client: &Connection, query: &str, config: &Value) -> Answer {
     let target = format!("{CONFIGMAPS}/a?{query}");
     client
         .call_with(
@@ -25,12 +25,12 @@ async fn apply(client: &Connection, query: &str, config: &Value) -> Answer {
 }
 
 #[tokio::test]
-async fn kube_rs_applies_creates_and_prunes() {
-    let server = server().await;
+async fn apply_creates_and_prunes_with_kube_rs() {
+    let server = start_server().await;
     let api: Api<ConfigMap> = Api::default_namespaced(kube_client(&server.kubeconfig()).await);
     let params = PatchParams::apply("tests");
     let apply = async |data: Value| {
-        api.patch("a", &params, &Patch::Apply(config(&data)))
+        api.patch("a", &params, &Patch::Apply(apply_body(&data)))
             .await
             .expect("applied")
     };
@@ -41,16 +41,16 @@ async fn kube_rs_applies_creates_and_prunes() {
 }
 
 #[tokio::test]
-async fn another_managers_field_is_a_conflict_until_forced() {
-    let server = server().await;
+async fn field_of_another_manager_conflicts_until_forced() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     assert_eq!(
-        apply(&client, "fieldManager=one", &config(&json!({ "k": "1" })))
+        send_apply(&client, "fieldManager=one", &apply_body(&json!({ "k": "1" })))
             .await
             .status,
         StatusCode::CREATED
     );
-    let conflict = apply(&client, "fieldManager=two", &config(&json!({ "k": "2" }))).await;
+    let conflict = send_apply(&client, "fieldManager=two", &apply_body(&json!({ "k": "2" }))).await;
     assert_eq!(
         (conflict.status, &conflict.body["reason"]),
         (StatusCode::CONFLICT, &json!("Conflict"))
@@ -60,7 +60,12 @@ async fn another_managers_field_is_a_conflict_until_forced() {
         (&cause["reason"], &cause["field"]),
         (&json!("FieldManagerConflict"), &json!(".data.k"))
     );
-    let forced = apply(&client, "fieldManager=two&force=true", &config(&json!({ "k": "2" }))).await;
+    let forced = send_apply(
+        &client,
+        "fieldManager=two&force=true",
+        &apply_body(&json!({ "k": "2" })),
+    )
+    .await;
     assert_eq!(
         (forced.status, &forced.body["data"]["k"]),
         (StatusCode::OK, &json!("2"))
@@ -77,10 +82,10 @@ async fn another_managers_field_is_a_conflict_until_forced() {
 }
 
 #[tokio::test]
-async fn a_plain_update_takes_the_fields_that_it_changes() {
-    let server = server().await;
+async fn plain_update_owns_the_fields_it_changes() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
-    apply(&client, "fieldManager=one", &config(&json!({ "k": "1" }))).await;
+    send_apply(&client, "fieldManager=one", &apply_body(&json!({ "k": "1" }))).await;
     let path = format!("{CONFIGMAPS}/a?fieldManager=editor");
     let patch = json!({ "data": { "k": "2" } });
     let edited = client.call(Method::PATCH, &path, Some(&patch)).await.body;
@@ -90,7 +95,7 @@ async fn a_plain_update_takes_the_fields_that_it_changes() {
         .map(|owner| (&owner["manager"], &owner["operation"]))
         .collect();
     assert_eq!(owners, [(&json!("editor"), &json!("Update"))]);
-    let conflict = apply(&client, "fieldManager=one", &config(&json!({ "k": "1" }))).await;
+    let conflict = send_apply(&client, "fieldManager=one", &apply_body(&json!({ "k": "1" }))).await;
     assert_eq!(conflict.status, StatusCode::CONFLICT);
     assert!(
         conflict.body["message"]
@@ -102,20 +107,20 @@ async fn a_plain_update_takes_the_fields_that_it_changes() {
 }
 
 #[tokio::test]
-async fn applying_the_same_again_writes_nothing() {
-    let server = server().await;
+async fn repeated_apply_writes_nothing() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
-    apply(&client, "fieldManager=one", &config(&json!({ "k": "1" }))).await;
+    send_apply(&client, "fieldManager=one", &apply_body(&json!({ "k": "1" }))).await;
     let before = server.store().resource_version();
     assert_eq!(
-        apply(&client, "fieldManager=one", &config(&json!({ "k": "1" })))
+        send_apply(&client, "fieldManager=one", &apply_body(&json!({ "k": "1" })))
             .await
             .status,
         StatusCode::OK
     );
     assert_eq!(server.store().resource_version(), before);
     assert_eq!(
-        apply(&client, "fieldManager=two", &config(&json!({ "k": "1" })))
+        send_apply(&client, "fieldManager=two", &apply_body(&json!({ "k": "1" })))
             .await
             .status,
         StatusCode::OK
@@ -128,8 +133,8 @@ async fn applying_the_same_again_writes_nothing() {
 }
 
 #[tokio::test]
-async fn status_is_applied_at_its_own_path_only() {
-    let server = server().await;
+async fn status_is_applied_only_at_its_subresource() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     client.create(WIDGETS, &widget("w1")).await;
     let mut config = widget("w1");
@@ -154,22 +159,22 @@ async fn status_is_applied_at_its_own_path_only() {
 }
 
 #[tokio::test]
-async fn an_apply_that_says_too_little_is_refused() {
-    let server = server().await;
+async fn incomplete_apply_is_rejected() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     assert_eq!(
-        apply(&client, "", &config(&json!({}))).await.status,
+        send_apply(&client, "", &apply_body(&json!({}))).await.status,
         StatusCode::UNPROCESSABLE_ENTITY
     );
     let no_kind = json!({ "apiVersion": "v1", "metadata": { "name": "a" } });
     assert_eq!(
-        apply(&client, "fieldManager=x", &no_kind).await.status,
+        send_apply(&client, "fieldManager=x", &no_kind).await.status,
         StatusCode::BAD_REQUEST
     );
     let mut owned = configmap("default", "a", "x");
     owned["metadata"]["managedFields"] = json!([{}]);
     assert_eq!(
-        apply(&client, "fieldManager=x", &owned).await.status,
+        send_apply(&client, "fieldManager=x", &owned).await.status,
         StatusCode::BAD_REQUEST
     );
     let forced = client

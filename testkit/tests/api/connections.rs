@@ -3,11 +3,11 @@
 use http::StatusCode;
 use tokio::net::TcpStream;
 
-use crate::support::{CONFIGMAPS, Connection, PATIENCE, builder, configmap, server};
+use crate::support::{CONFIGMAPS, Connection, PATIENCE, configmap, server_builder, start_server};
 
 #[tokio::test]
-async fn one_port_speaks_http1_and_http2_the_other_the_same_over_tls() {
-    let server = server().await;
+async fn both_ports_speak_http1_and_http2() {
+    let server = start_server().await;
     for (client, is_http2) in [
         (Connection::h1(&server).await, false),
         (Connection::h2c(&server).await, true),
@@ -24,13 +24,17 @@ async fn one_port_speaks_http1_and_http2_the_other_the_same_over_tls() {
         );
     }
     assert_eq!(server.activity().accepted, 5);
-    let http1 = builder().alpn(&["http/1.1"]).start().await.expect("started");
+    let http1 = server_builder().alpn(&["http/1.1"]).start().await.expect("started");
     assert!(!Connection::tls(&http1, &["h2", "http/1.1"]).await.is_http2());
 }
 
 #[tokio::test]
-async fn clients_are_told_how_many_streams_they_may_open() {
-    let server = builder().max_concurrent_streams(2).start().await.expect("started");
+async fn clients_learn_max_concurrent_streams() {
+    let server = server_builder()
+        .max_concurrent_streams(2)
+        .start()
+        .await
+        .expect("started");
     let stream = TcpStream::connect(server.address()).await.expect("open");
     let (mut sender, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
     tokio::spawn(connection);
@@ -43,8 +47,12 @@ async fn clients_are_told_how_many_streams_they_may_open() {
 }
 
 #[tokio::test]
-async fn a_stream_too_many_waits_for_one_to_end() {
-    let server = builder().max_concurrent_streams(2).start().await.expect("started");
+async fn stream_over_the_limit_waits_for_one_to_end() {
+    let server = server_builder()
+        .max_concurrent_streams(2)
+        .start()
+        .await
+        .expect("started");
     let client = Connection::h2c(&server).await;
     // The first answer makes sure that the client has read the server's settings.
     client.get("/version").await;
@@ -56,8 +64,8 @@ async fn a_stream_too_many_waits_for_one_to_end() {
 }
 
 #[tokio::test]
-async fn many_watches_and_requests_share_one_connection() {
-    let server = server().await;
+async fn watches_and_requests_share_one_connection() {
+    let server = start_server().await;
     let client = Connection::tls(&server, &["h2"]).await;
     let mut watches = Vec::new();
     for _ in 0..90 {
@@ -65,14 +73,14 @@ async fn many_watches_and_requests_share_one_connection() {
     }
     client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     for watch in &mut watches {
-        watch.expect("ADDED", "a").await;
+        watch.expect_event("ADDED", "a").await;
     }
     assert_eq!(server.activity().watches, 90);
 }
 
 #[tokio::test]
-async fn clients_of_other_runtimes_are_served() {
-    let server = server().await;
+async fn clients_on_other_runtimes_are_served() {
+    let server = start_server().await;
     let (sender, answered) = tokio::sync::oneshot::channel();
     let server = std::sync::Arc::new(server);
     let client_thread = std::thread::spawn({
@@ -86,7 +94,7 @@ async fn clients_of_other_runtimes_are_served() {
                 let client = Connection::h2c(&server).await;
                 let mut watch = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
                 client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
-                watch.expect("ADDED", "a").await;
+                watch.expect_event("ADDED", "a").await;
             });
             sender.send(()).expect("a receiver");
         }

@@ -3,9 +3,9 @@
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{Connection, kube_client, server};
+use crate::support::{Connection, kube_client, start_server};
 
-fn find<'a>(list: &'a Value, field: &str, name: &str) -> &'a Value {
+fn find_entry<'a>(list: &'a Value, field: &str, name: &str) -> &'a Value {
     let list = list.as_array().expect("a list");
     list.iter()
         .find(|item| item[field] == name)
@@ -13,8 +13,8 @@ fn find<'a>(list: &'a Value, field: &str, name: &str) -> &'a Value {
 }
 
 #[tokio::test]
-async fn groups_versions_and_resources_are_named() {
-    let server = server().await;
+async fn discovery_names_groups_versions_and_resources() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let versions = client.get("/api").await.body;
     assert_eq!(versions["versions"], json!(["v1"]));
@@ -22,19 +22,19 @@ async fn groups_versions_and_resources_are_named() {
     assert_eq!(address, &json!(server.tls_address()));
     let groups = client.get("/apis").await.body;
     assert_eq!(
-        find(&groups["groups"], "name", "example.com")["preferredVersion"]["version"],
+        find_entry(&groups["groups"], "name", "example.com")["preferredVersion"]["version"],
         "v1"
     );
     assert_eq!(client.get("/apis/apps").await.body["kind"], "APIGroup");
     let core = client.get("/api/v1").await.body;
-    let configmaps = find(&core["resources"], "name", "configmaps");
+    let configmaps = find_entry(&core["resources"], "name", "configmaps");
     assert_eq!(
         (&configmaps["kind"], &configmaps["namespaced"]),
         (&json!("ConfigMap"), &json!(true))
     );
     let custom = client.get("/apis/example.com/v1").await.body;
     assert_eq!(
-        find(&custom["resources"], "name", "widgets/status")["verbs"],
+        find_entry(&custom["resources"], "name", "widgets/status")["verbs"],
         json!(["get", "patch", "update"])
     );
     for missing in [
@@ -67,8 +67,8 @@ async fn groups_versions_and_resources_are_named() {
 }
 
 #[tokio::test]
-async fn aggregated_discovery_is_given_to_who_asks() {
-    let server = server().await;
+async fn aggregated_discovery_is_served_when_accepted() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
     let answer = client
@@ -94,8 +94,8 @@ async fn aggregated_discovery_is_given_to_who_asks() {
 }
 
 #[tokio::test]
-async fn kube_rs_discovers_the_custom_kind() {
-    let server = server().await;
+async fn kube_rs_discovers_custom_kind() {
+    let server = start_server().await;
     let client = kube_client(&server.kubeconfig()).await;
     let version = client.apiserver_version().await.expect("a version");
     assert!(version.git_version.contains("testkit"), "{version:?}");
@@ -113,7 +113,7 @@ async fn kube_rs_discovers_the_custom_kind() {
 
 #[tokio::test]
 async fn health_is_plain_text() {
-    let server = server().await;
+    let server = start_server().await;
     let client = Connection::h1(&server).await;
     for path in ["/healthz", "/readyz", "/livez", "/readyz/ping"] {
         let answer = client.get(path).await;

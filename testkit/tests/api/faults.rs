@@ -1,4 +1,4 @@
-//! The knobs: each does what it says, to the requests it names, as often as it is told.
+//! Each fault does what it says, to the requests it names, the given number of times.
 
 use std::time::Duration;
 
@@ -9,11 +9,13 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::support::{CONFIGMAPS, Connection, PATIENCE, builder, configmap, read, request, server};
+use crate::support::{
+    CONFIGMAPS, Connection, PATIENCE, build_request, configmap, read_answer, server_builder, start_server,
+};
 
 #[tokio::test]
-async fn a_status_is_answered_so_many_times_and_the_request_is_not_executed() {
-    let server = server().await;
+async fn status_fault_fires_given_times_and_executes_nothing() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let rule = Rule::new(Fault::Status {
         code: 429,
@@ -43,8 +45,8 @@ async fn a_status_is_answered_so_many_times_and_the_request_is_not_executed() {
 }
 
 #[tokio::test]
-async fn a_rule_ends_when_it_is_removed() {
-    let server = server().await;
+async fn rule_ends_when_removed() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let rule = server.faults().add(
         Rule::new(Fault::Status {
@@ -64,8 +66,8 @@ async fn a_rule_ends_when_it_is_removed() {
 }
 
 #[tokio::test]
-async fn a_retry_after_of_zero_is_sent() {
-    let server = server().await;
+async fn retry_after_of_zero_is_sent() {
+    let server = start_server().await;
     server.faults().add(Rule::new(Fault::Status {
         code: 500,
         retry_after: Some(0),
@@ -75,8 +77,8 @@ async fn a_retry_after_of_zero_is_sent() {
 }
 
 #[tokio::test]
-async fn a_gate_holds_requests_until_it_opens() {
-    let server = server().await;
+async fn gate_holds_requests_until_opened() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let gate = Gate::new();
     server.faults().add(Rule::new(Fault::Hold(gate.clone())).verb("create"));
@@ -95,8 +97,8 @@ async fn a_gate_holds_requests_until_it_opens() {
 }
 
 #[tokio::test]
-async fn a_delay_passes_before_the_request_is_executed() {
-    let server = server().await;
+async fn delay_precedes_execution() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let delay = Duration::from_millis(30);
     server.faults().add(Rule::new(Fault::Delay(delay)));
@@ -106,8 +108,8 @@ async fn a_delay_passes_before_the_request_is_executed() {
 }
 
 #[tokio::test]
-async fn a_stream_is_reset_before_or_after_the_write_and_the_connection_lives() {
-    let server = server().await;
+async fn stream_reset_keeps_the_connection_alive() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     for (name, when, is_stored) in [("a", When::BeforeExecuting, false), ("b", When::AfterExecuting, true)] {
         server
@@ -116,7 +118,7 @@ async fn a_stream_is_reset_before_or_after_the_write_and_the_connection_lives() 
         let body = configmap("default", name, "x").to_string();
         let headers = [("content-type", "application/json")];
         let error = client
-            .send(request(Method::POST, CONFIGMAPS, &headers, body))
+            .send(build_request(Method::POST, CONFIGMAPS, &headers, body))
             .await
             .expect_err("no answer");
         assert!(!error.is_timeout(), "{error:?}");
@@ -130,8 +132,8 @@ async fn a_stream_is_reset_before_or_after_the_write_and_the_connection_lives() 
 }
 
 #[tokio::test]
-async fn a_connection_is_reset_with_all_that_is_on_it() {
-    let server = server().await;
+async fn connection_reset_ends_all_its_streams() {
+    let server = start_server().await;
     for client in [Connection::h2c(&server).await, Connection::h1(&server).await] {
         server.faults().add(
             Rule::new(Fault::ResetConnection(When::AfterExecuting))
@@ -141,11 +143,11 @@ async fn a_connection_is_reset_with_all_that_is_on_it() {
         let body = json!({ "metadata": { "generateName": "x-" } }).to_string();
         let headers = [("content-type", "application/json")];
         client
-            .send(request(Method::POST, CONFIGMAPS, &headers, body))
+            .send(build_request(Method::POST, CONFIGMAPS, &headers, body))
             .await
             .expect_err("no answer");
         client
-            .send(request(Method::GET, CONFIGMAPS, &[], String::new()))
+            .send(build_request(Method::GET, CONFIGMAPS, &[], String::new()))
             .await
             .expect_err("no connection");
     }
@@ -157,8 +159,8 @@ async fn a_connection_is_reset_with_all_that_is_on_it() {
 }
 
 #[tokio::test]
-async fn a_reset_is_a_tcp_reset_and_no_end() {
-    let server = server().await;
+async fn connection_reset_is_a_tcp_reset() {
+    let server = start_server().await;
     server
         .faults()
         .add(Rule::new(Fault::ResetConnection(When::BeforeExecuting)));
@@ -172,15 +174,15 @@ async fn a_reset_is_a_tcp_reset_and_no_end() {
 }
 
 #[tokio::test]
-async fn goaway_ends_the_connection_after_the_response_and_spares_open_watches() {
-    let server = server().await;
+async fn goaway_ends_the_connection_and_spares_open_watches() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let mut watch = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
     server.faults().add(Rule::new(Fault::Goaway).verb("list").times(1));
     assert_eq!(client.get(CONFIGMAPS).await.status, StatusCode::OK);
     let told = async {
         while client
-            .send(request(Method::GET, "/version", &[], String::new()))
+            .send(build_request(Method::GET, "/version", &[], String::new()))
             .await
             .is_ok()
         {
@@ -191,7 +193,7 @@ async fn goaway_ends_the_connection_after_the_response_and_spares_open_watches()
         .await
         .expect("the client is told to go away");
     server.store().put(configmap("default", "a", "x")).expect("stored");
-    watch.expect("ADDED", "a").await;
+    watch.expect_event("ADDED", "a").await;
     drop(watch);
     server
         .wait_until(|activity| activity.connections == 0)
@@ -200,8 +202,8 @@ async fn goaway_ends_the_connection_after_the_response_and_spares_open_watches()
 }
 
 #[tokio::test]
-async fn goaway_on_http1_closes_after_the_response() {
-    let server = server().await;
+async fn goaway_closes_http1_connection_after_the_response() {
+    let server = start_server().await;
     let client = Connection::h1(&server).await;
     server.faults().add(Rule::new(Fault::Goaway).times(1));
     let answer = client.get(CONFIGMAPS).await;
@@ -212,8 +214,8 @@ async fn goaway_on_http1_closes_after_the_response() {
 }
 
 #[tokio::test]
-async fn a_slow_body_comes_in_pieces() {
-    let server = server().await;
+async fn slow_body_comes_in_pieces() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     server.faults().add(
         Rule::new(Fault::SlowBody {
@@ -223,7 +225,7 @@ async fn a_slow_body_comes_in_pieces() {
         .path("/version"),
     );
     let response = client
-        .send(request(Method::GET, "/version", &[], String::new()))
+        .send(build_request(Method::GET, "/version", &[], String::new()))
         .await
         .expect("an answer");
     let mut body = response.into_body();
@@ -235,12 +237,12 @@ async fn a_slow_body_comes_in_pieces() {
 }
 
 #[tokio::test]
-async fn a_cut_body_breaks_off() {
-    let server = server().await;
+async fn cut_body_breaks_off() {
+    let server = start_server().await;
     for client in [Connection::h2c(&server).await, Connection::h1(&server).await] {
         server.faults().add(Rule::new(Fault::CutBody { after: 20 }).times(1));
         let response = client
-            .send(request(Method::GET, CONFIGMAPS, &[], String::new()))
+            .send(build_request(Method::GET, CONFIGMAPS, &[], String::new()))
             .await
             .expect("a head");
         assert_eq!(response.status(), StatusCode::OK);
@@ -258,14 +260,14 @@ async fn a_cut_body_breaks_off() {
 }
 
 #[tokio::test]
-async fn early_hints_come_before_the_response_on_http1() {
-    let server = server().await;
+async fn early_hints_precede_the_response_on_http1() {
+    let server = start_server().await;
     let client = Connection::h1(&server).await;
     server.faults().add(Rule::new(Fault::EarlyHints).times(1));
     let (sender, hints) = std::sync::mpsc::sync_channel(4);
-    let mut asked = request(Method::GET, "/version", &[], String::new());
+    let mut asked = build_request(Method::GET, "/version", &[], String::new());
     hyper::ext::on_informational(&mut asked, move |hint| sender.send(hint.status()).expect("a receiver"));
-    let answer = read(client.send(asked).await.expect("an answer"))
+    let answer = read_answer(client.send(asked).await.expect("an answer"))
         .await
         .expect("a body");
     assert_eq!(answer.status, StatusCode::OK);
@@ -279,12 +281,12 @@ async fn early_hints_come_before_the_response_on_http1() {
 
 #[tokio::test]
 async fn trailers_follow_the_body() {
-    let server = server().await;
+    let server = start_server().await;
     let mut trailers = HeaderMap::new();
     trailers.insert("x-checksum", "abc".parse().expect("a value"));
     server.faults().add(Rule::new(Fault::Trailers(trailers.clone())));
     for client in [Connection::h2c(&server).await, Connection::h1(&server).await] {
-        let asked = request(Method::GET, "/version", &[("te", "trailers")], String::new());
+        let asked = build_request(Method::GET, "/version", &[("te", "trailers")], String::new());
         let body = client
             .send(asked)
             .await
@@ -298,8 +300,8 @@ async fn trailers_follow_the_body() {
 }
 
 #[tokio::test]
-async fn a_token_is_demanded_and_rotated() {
-    let server = builder().token("old").start().await.expect("started");
+async fn token_is_required_and_rotated() {
+    let server = server_builder().token("old").start().await.expect("started");
     let client = Connection::h2c(&server).await;
     let ask = async |token: &str| {
         let bearer = format!("Bearer {token}");
@@ -320,8 +322,8 @@ async fn a_token_is_demanded_and_rotated() {
 }
 
 #[tokio::test]
-async fn requests_are_remembered_and_counted() {
-    let server = builder().request_log(2).start().await.expect("started");
+async fn requests_are_logged_and_counted() {
+    let server = server_builder().request_log(2).start().await.expect("started");
     let client = Connection::h2c(&server).await;
     client.get("/version").await;
     client

@@ -1,4 +1,4 @@
-//! kube-rs as it is used: typed and dynamic calls, watcher, reflector, over every kind of connection.
+//! kube-rs in typical use: typed and dynamic calls, watcher, reflector, over every kind of connection.
 
 use ctrlmesh_testkit::{ApiServer, Fault, Rule};
 use futures_util::{Stream, StreamExt as _};
@@ -12,9 +12,9 @@ use kube::runtime::{WatchStreamExt as _, reflector, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 
-use crate::support::{Connection, PATIENCE, configmap, kube_client, kube_client_over, server, widget};
+use crate::support::{Connection, PATIENCE, configmap, kube_client, kube_client_over, start_server, widget};
 
-async fn clients(server: &ApiServer) -> Vec<Client> {
+async fn all_clients(server: &ApiServer) -> Vec<Client> {
     vec![
         kube_client(&server.kubeconfig()).await,
         kube_client(&server.plain_kubeconfig()).await,
@@ -22,15 +22,15 @@ async fn clients(server: &ApiServer) -> Vec<Client> {
     ]
 }
 
-fn widgets(client: Client) -> Api<DynamicObject> {
+fn widget_api(client: Client) -> Api<DynamicObject> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", "Widget"));
     Api::default_namespaced_with(client, &resource)
 }
 
 #[tokio::test]
-async fn objects_go_through_their_life() {
-    let server = server().await;
-    for client in clients(&server).await {
+async fn object_is_created_updated_and_deleted() {
+    let server = start_server().await;
+    for client in all_clients(&server).await {
         let api: Api<ConfigMap> = Api::default_namespaced(client.clone());
         let object: ConfigMap = serde_json::from_value(configmap("default", "a", "x")).expect("a ConfigMap");
         let created = api.create(&PostParams::default(), &object).await.expect("created");
@@ -56,9 +56,9 @@ async fn objects_go_through_their_life() {
 }
 
 #[tokio::test]
-async fn custom_objects_have_a_status() {
-    let server = server().await;
-    let api = widgets(kube_client(&server.kubeconfig()).await);
+async fn custom_object_has_a_status() {
+    let server = start_server().await;
+    let api = widget_api(kube_client(&server.kubeconfig()).await);
     let object: DynamicObject = serde_json::from_value(widget("w1")).expect("a Widget");
     api.create(&PostParams::default(), &object).await.expect("created");
     let status = Patch::Merge(json!({ "status": { "phase": "Ready" } }));
@@ -73,8 +73,8 @@ async fn custom_objects_have_a_status() {
 }
 
 #[tokio::test]
-async fn a_lease_is_taken_by_one_of_two() {
-    let server = server().await;
+async fn lease_is_acquired_by_one_of_two_clients() {
+    let server = start_server().await;
     let api: Api<Lease> = Api::default_namespaced(kube_client(&server.kubeconfig()).await);
     let lease = |holder: &str| -> Lease {
         serde_json::from_value(json!({ "metadata": { "name": "leader" }, "spec": { "holderIdentity": holder } }))
@@ -98,8 +98,8 @@ async fn a_lease_is_taken_by_one_of_two() {
 }
 
 #[tokio::test]
-async fn a_paged_list_collects_every_object() {
-    let server = server().await;
+async fn paged_list_collects_every_object() {
+    let server = start_server().await;
     for number in 0..25 {
         server
             .store()
@@ -119,8 +119,8 @@ async fn a_paged_list_collects_every_object() {
     assert_eq!((names.len(), server.requests().count("list")), (25, 3));
 }
 
-/// Polls a reflector's stream until it brings an object; errors in between are what an outage looks like.
-async fn see<E>(stream: &mut (impl Stream<Item = Result<ConfigMap, E>> + Unpin), name: &str) {
+/// Polls a reflector's stream until it yields the object; during an outage, errors come in between.
+async fn wait_for_object<E>(stream: &mut (impl Stream<Item = Result<ConfigMap, E>> + Unpin), name: &str) {
     let found = async {
         loop {
             let object = stream.next().await.expect("a stream").ok();
@@ -132,7 +132,7 @@ async fn see<E>(stream: &mut (impl Stream<Item = Result<ConfigMap, E>> + Unpin),
     tokio::time::timeout(PATIENCE, found).await.expect("seen in time");
 }
 
-async fn follow(server: &ApiServer, client: Client, config: watcher::Config) {
+async fn follow_through_outage(server: &ApiServer, client: Client, config: watcher::Config) {
     let api: Api<ConfigMap> = Api::all(client);
     let (reader, writer) = store();
     let stream = reflector(writer, watcher(api, config.labels("app=x")))
@@ -140,10 +140,10 @@ async fn follow(server: &ApiServer, client: Client, config: watcher::Config) {
         .touched_objects();
     let mut stream = std::pin::pin!(stream);
     server.store().put(configmap("default", "one", "x")).expect("stored");
-    see(&mut stream, "one").await;
+    wait_for_object(&mut stream, "one").await;
     server.store().put(configmap("default", "two", "x")).expect("stored");
-    see(&mut stream, "two").await;
-    // The watch breaks; what happened meanwhile is forgotten: the client has to list again.
+    wait_for_object(&mut stream, "two").await;
+    // The watch breaks, and the history is compacted: the client has to list again.
     server.stop().await;
     server.store().put(configmap("default", "three", "x")).expect("stored");
     server
@@ -152,28 +152,28 @@ async fn follow(server: &ApiServer, client: Client, config: watcher::Config) {
         .expect("stored");
     server.store().compact();
     server.restart().await.expect("restarted");
-    see(&mut stream, "three").await;
-    // The store takes a list over when it is complete, so not before the next event.
+    wait_for_object(&mut stream, "three").await;
+    // The store replaces its content when a list is complete, so not before the next event.
     server.store().put(configmap("default", "four", "x")).expect("stored");
-    see(&mut stream, "four").await;
+    wait_for_object(&mut stream, "four").await;
     let mut names: Vec<_> = reader.state().iter().map(|object| object.name_any()).collect();
     names.sort();
     assert_eq!(names, ["four", "three", "two"]);
 }
 
 #[tokio::test]
-async fn a_reflector_follows_through_an_outage_and_a_compaction() {
+async fn reflector_survives_outage_and_compaction() {
     for config in [watcher::Config::default(), watcher::Config::default().streaming_lists()] {
-        let server = server().await;
-        follow(&server, kube_client(&server.kubeconfig()).await, config.clone()).await;
-        let server = crate::support::server().await;
-        follow(&server, kube_client(&server.plain_kubeconfig()).await, config).await;
+        let server = start_server().await;
+        follow_through_outage(&server, kube_client(&server.kubeconfig()).await, config.clone()).await;
+        let server = crate::support::start_server().await;
+        follow_through_outage(&server, kube_client(&server.plain_kubeconfig()).await, config).await;
     }
 }
 
 #[tokio::test]
-async fn a_watcher_over_http2_sees_objects_come_and_go() {
-    let server = server().await;
+async fn watcher_sees_changes_over_http2() {
+    let server = start_server().await;
     let client = kube_client_over(Connection::tls(&server, &["h2"]).await);
     let api: Api<ConfigMap> = Api::default_namespaced(client);
     let mut stream = std::pin::pin!(watcher(
@@ -203,8 +203,8 @@ async fn a_watcher_over_http2_sees_objects_come_and_go() {
 }
 
 #[tokio::test]
-async fn kube_rs_waits_and_asks_again_after_429() {
-    let server = server().await;
+async fn kube_rs_retries_after_429() {
+    let server = start_server().await;
     let api: Api<ConfigMap> = Api::default_namespaced(kube_client(&server.kubeconfig()).await);
     let rule = server.faults().add(
         Rule::new(Fault::Status {

@@ -3,10 +3,10 @@
 use http::{Method, StatusCode};
 use serde_json::json;
 
-use crate::support::{CONFIGMAPS, Connection, accepting, builder, configmap, names, server};
+use crate::support::{CONFIGMAPS, Connection, accepting, configmap, item_names, server_builder, start_server};
 
-async fn seeded() -> (ctrlmesh_testkit::ApiServer, Connection) {
-    let server = server().await;
+async fn seeded_server() -> (ctrlmesh_testkit::ApiServer, Connection) {
+    let server = start_server().await;
     for (namespace, name, app) in [
         ("default", "a", "x"),
         ("default", "b", "y"),
@@ -20,8 +20,8 @@ async fn seeded() -> (ctrlmesh_testkit::ApiServer, Connection) {
 }
 
 #[tokio::test]
-async fn selectors_and_namespaces_narrow_a_list() {
-    let (_server, client) = seeded().await;
+async fn list_is_narrowed_by_selectors_and_namespace() {
+    let (_server, client) = seeded_server().await;
     for (target, expected) in [
         (CONFIGMAPS, &["a", "b", "c"][..]),
         ("/api/v1/configmaps", &["a", "b", "c", "d"]),
@@ -48,7 +48,7 @@ async fn selectors_and_namespaces_narrow_a_list() {
     ] {
         let answer = client.get(target).await;
         assert_eq!(
-            (answer.status, names(&answer.body)),
+            (answer.status, item_names(&answer.body)),
             (StatusCode::OK, expected.to_vec()),
             "{target}"
         );
@@ -56,8 +56,8 @@ async fn selectors_and_namespaces_narrow_a_list() {
 }
 
 #[tokio::test]
-async fn selectors_that_cannot_be_served_are_refused() {
-    let (_server, client) = seeded().await;
+async fn unsupported_selectors_are_rejected() {
+    let (_server, client) = seeded_server().await;
     for target in [
         "/api/v1/configmaps?labelSelector=a%3D%3D%3D",
         "/api/v1/configmaps?fieldSelector=metadata.uid%3D1",
@@ -78,11 +78,11 @@ async fn selectors_that_cannot_be_served_are_refused() {
 }
 
 #[tokio::test]
-async fn pages_show_one_state_whatever_is_written_between_them() {
-    let (server, client) = seeded().await;
+async fn pages_show_one_state_despite_writes_between_them() {
+    let (server, client) = seeded_server().await;
     let first = client.get(&format!("{CONFIGMAPS}?limit=1")).await.body;
     assert_eq!(
-        (names(&first), &first["metadata"]["remainingItemCount"]),
+        (item_names(&first), &first["metadata"]["remainingItemCount"]),
         (vec!["a"], &json!(2))
     );
     server.store().put(configmap("default", "aa", "x")).expect("stored");
@@ -93,24 +93,24 @@ async fn pages_show_one_state_whatever_is_written_between_them() {
     server.store().delete("configmaps", "default", "b").expect("deleted");
     let token = first["metadata"]["continue"].as_str().expect("a token");
     let rest = client.get(&format!("{CONFIGMAPS}?limit=5&continue={token}")).await.body;
-    assert_eq!(names(&rest), ["b", "c"]);
+    assert_eq!(item_names(&rest), ["b", "c"]);
     assert_eq!(rest["items"][1]["metadata"]["labels"]["app"], "x");
     assert_eq!(
         rest["metadata"]["resourceVersion"],
         first["metadata"]["resourceVersion"]
     );
     assert_eq!(rest["metadata"].get("continue"), None);
-    assert_eq!(names(&client.get(CONFIGMAPS).await.body), ["a", "aa", "c"]);
+    assert_eq!(item_names(&client.get(CONFIGMAPS).await.body), ["a", "aa", "c"]);
 }
 
 #[tokio::test]
-async fn pages_are_filled_from_what_the_selector_takes_and_not_counted() {
-    let (_server, client) = seeded().await;
+async fn pages_are_filled_after_selection_without_a_count() {
+    let (_server, client) = seeded_server().await;
     let first = client
         .get("/api/v1/configmaps?labelSelector=app%3Dx&limit=2")
         .await
         .body;
-    assert_eq!(names(&first), ["a", "c"]);
+    assert_eq!(item_names(&first), ["a", "c"]);
     assert_eq!(first["metadata"].get("remainingItemCount"), None);
     let token = first["metadata"]["continue"].as_str().expect("a token");
     let rest = client
@@ -119,12 +119,12 @@ async fn pages_are_filled_from_what_the_selector_takes_and_not_counted() {
         ))
         .await
         .body;
-    assert_eq!(names(&rest), ["d"]);
+    assert_eq!(item_names(&rest), ["d"]);
 }
 
 #[tokio::test]
-async fn a_page_of_a_forgotten_state_has_expired() {
-    let (server, client) = seeded().await;
+async fn page_expires_when_its_state_is_compacted() {
+    let (server, client) = seeded_server().await;
     let first = client.get(&format!("{CONFIGMAPS}?limit=1")).await.body;
     server.store().put(configmap("default", "new", "x")).expect("stored");
     server.store().compact();
@@ -137,8 +137,8 @@ async fn a_page_of_a_forgotten_state_has_expired() {
 }
 
 #[tokio::test]
-async fn the_event_log_is_bounded_and_forgets_the_oldest() {
-    let server = builder().event_log(3).start().await.expect("started");
+async fn event_log_drops_the_oldest_changes() {
+    let server = server_builder().event_log(3).start().await.expect("started");
     let client = Connection::h2c(&server).await;
     let mut versions = Vec::new();
     for name in ["a", "b", "c", "d", "e"] {
@@ -147,13 +147,13 @@ async fn the_event_log_is_bounded_and_forgets_the_oldest() {
     }
     let at = |version: u64| format!("{CONFIGMAPS}?resourceVersion={version}&resourceVersionMatch=Exact");
     assert_eq!(client.get(&at(versions[0])).await.status, StatusCode::GONE);
-    assert_eq!(names(&client.get(&at(versions[1])).await.body), ["a", "b"]);
-    assert_eq!(names(&client.get(&at(versions[4])).await.body).len(), 5);
+    assert_eq!(item_names(&client.get(&at(versions[1])).await.body), ["a", "b"]);
+    assert_eq!(item_names(&client.get(&at(versions[4])).await.body).len(), 5);
 }
 
 #[tokio::test]
-async fn a_list_keeps_to_the_resource_version_asked_for() {
-    let (server, client) = seeded().await;
+async fn list_honours_resource_version() {
+    let (server, client) = seeded_server().await;
     let then = server.store().resource_version();
     server.store().put(configmap("default", "new", "x")).expect("stored");
     let list = async |query: String| client.get(&format!("{CONFIGMAPS}?{query}")).await;
@@ -161,16 +161,16 @@ async fn a_list_keeps_to_the_resource_version_asked_for() {
         .await
         .body;
     assert_eq!(
-        (names(&exact).len(), &exact["metadata"]["resourceVersion"]),
+        (item_names(&exact).len(), &exact["metadata"]["resourceVersion"]),
         (3, &json!(then.to_string()))
     );
     let legacy = list(format!("resourceVersion={then}&limit=10")).await.body;
-    assert_eq!(names(&legacy).len(), 3, "a limit makes a version exact");
+    assert_eq!(item_names(&legacy).len(), 3, "a limit makes a version exact");
     for newer in [
         "resourceVersion=0".to_owned(),
         format!("resourceVersion={then}&resourceVersionMatch=NotOlderThan"),
     ] {
-        assert_eq!(names(&list(newer.clone()).await.body).len(), 4, "{newer}");
+        assert_eq!(item_names(&list(newer.clone()).await.body).len(), 4, "{newer}");
     }
     let future = list(format!("resourceVersion={}", then + 100)).await;
     assert_eq!(
@@ -181,15 +181,15 @@ async fn a_list_keeps_to_the_resource_version_asked_for() {
 }
 
 #[tokio::test]
-async fn a_cache_that_has_fallen_behind_shows_to_whom_allows_it_what_was() {
-    let (server, client) = seeded().await;
+async fn stale_cache_is_shown_when_the_client_allows_it() {
+    let (server, client) = seeded_server().await;
     server.store().fall_behind();
     server.store().delete("configmaps", "default", "a").expect("deleted");
     let fresh = server.store().resource_version();
     let list = async |query: &str| {
         let answer = client.get(&format!("{CONFIGMAPS}?{query}")).await;
         assert_eq!(answer.status, StatusCode::OK, "{query}");
-        names(&answer.body).len()
+        item_names(&answer.body).len()
     };
     let not_older = format!("resourceVersion={fresh}&resourceVersionMatch=NotOlderThan");
     assert_eq!(list("").await, 2);
@@ -198,9 +198,9 @@ async fn a_cache_that_has_fallen_behind_shows_to_whom_allows_it_what_was() {
     assert_eq!(list(&not_older).await, 2);
     let mut watch = client.watch(&format!("{CONFIGMAPS}?watch=1&resourceVersion=0")).await;
     for name in ["a", "b", "c"] {
-        watch.expect("ADDED", name).await;
+        watch.expect_event("ADDED", name).await;
     }
-    watch.expect("DELETED", "a").await;
+    watch.expect_event("DELETED", "a").await;
     server.store().catch_up();
     assert_eq!(list("resourceVersion=0").await, 2);
     server.store().fall_behind();
@@ -210,8 +210,8 @@ async fn a_cache_that_has_fallen_behind_shows_to_whom_allows_it_what_was() {
 }
 
 #[tokio::test]
-async fn a_table_shows_name_and_age() {
-    let (_server, client) = seeded().await;
+async fn table_shows_name_and_age() {
+    let (_server, client) = seeded_server().await;
     let [(header, table)] = accepting("Table");
     let list = client
         .call_with(Method::GET, &format!("{CONFIGMAPS}?limit=2"), &[(header, &table)], None)
@@ -248,15 +248,15 @@ async fn a_table_shows_name_and_age() {
 }
 
 #[tokio::test]
-async fn metadata_can_be_listed_alone() {
-    let (_server, client) = seeded().await;
+async fn list_shows_metadata_only_when_asked() {
+    let (_server, client) = seeded_server().await;
     let [(header, form)] = accepting("PartialObjectMetadataList");
     let list = client
         .call_with(Method::GET, CONFIGMAPS, &[(header, &form)], None)
         .await
         .body;
     assert_eq!(list["kind"], "PartialObjectMetadataList");
-    assert_eq!(names(&list), ["a", "b", "c"]);
+    assert_eq!(item_names(&list), ["a", "b", "c"]);
     assert_eq!(
         (&list["items"][0]["kind"], list["items"][0].get("data")),
         (&json!("PartialObjectMetadata"), None)
@@ -264,8 +264,8 @@ async fn metadata_can_be_listed_alone() {
 }
 
 #[tokio::test]
-async fn a_large_list_is_streamed_whole() {
-    let server = server().await;
+async fn large_list_is_streamed_completely() {
+    let server = start_server().await;
     let client = Connection::h1(&server).await;
     for number in 0..500 {
         let mut object = configmap("default", &format!("c{number:03}"), "x");
@@ -274,7 +274,7 @@ async fn a_large_list_is_streamed_whole() {
     }
     let answer = client.get(CONFIGMAPS).await;
     assert_eq!(answer.headers.get("content-length"), None);
-    let names = names(&answer.body);
+    let names = item_names(&answer.body);
     assert_eq!(
         (names.len(), names.first(), names.last()),
         (500, Some(&"c000"), Some(&"c499"))

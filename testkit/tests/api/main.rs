@@ -1,7 +1,7 @@
-//! The API server as clients see it: kube-rs, its watcher and controller parts, and plain HTTP. One binary, so that the
-//! clients are linked once.
+//! The API server as clients see it: kube-rs with its watcher and controller, and plain HTTP. One binary, so that the clients are linked
+//! once.
 
-// For clippy, which lets only test code panic, and takes a test binary for one only where it says so.
+// Clippy allows panics in test code only, and recognizes a test binary only by this attribute.
 #![cfg(test)]
 
 mod apply;

@@ -3,11 +3,11 @@
 use http::{Method, StatusCode};
 use serde_json::json;
 
-use crate::support::{CONFIGMAPS, Connection, WIDGETS, configmap, names, server, widget};
+use crate::support::{CONFIGMAPS, Connection, WIDGETS, configmap, item_names, start_server, widget};
 
 #[tokio::test]
-async fn a_created_object_gets_identity_and_is_read_back() {
-    let server = server().await;
+async fn created_object_gets_identity_and_is_read_back() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let created = client.create(WIDGETS, &widget("w1")).await;
     let metadata = &created["metadata"];
@@ -27,8 +27,8 @@ async fn a_created_object_gets_identity_and_is_read_back() {
 }
 
 #[tokio::test]
-async fn a_second_create_is_refused_and_a_generated_name_is_new() {
-    let server = server().await;
+async fn second_create_is_rejected_and_generated_name_is_new() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     let again = client
@@ -52,8 +52,8 @@ async fn a_second_create_is_refused_and_a_generated_name_is_new() {
 }
 
 #[tokio::test]
-async fn an_update_from_an_old_state_is_a_conflict() {
-    let server = server().await;
+async fn update_from_an_old_state_conflicts() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let mut object = client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     let path = format!("{CONFIGMAPS}/a");
@@ -82,8 +82,8 @@ async fn an_update_from_an_old_state_is_a_conflict() {
 }
 
 #[tokio::test]
-async fn a_custom_resource_is_not_updated_without_its_resource_version() {
-    let server = server().await;
+async fn custom_resource_update_requires_resource_version() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     client.create(WIDGETS, &widget("w1")).await;
     let answer = client
@@ -96,8 +96,8 @@ async fn a_custom_resource_is_not_updated_without_its_resource_version() {
 }
 
 #[tokio::test]
-async fn a_lease_is_created_by_an_update_as_the_real_server_does() {
-    let server = server().await;
+async fn lease_is_created_by_an_update() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/leader";
     let lease = json!({ "metadata": { "name": "leader" }, "spec": { "holderIdentity": "me" } });
@@ -113,8 +113,8 @@ async fn a_lease_is_created_by_an_update_as_the_real_server_does() {
 }
 
 #[tokio::test]
-async fn an_update_that_changes_nothing_keeps_the_resource_version() {
-    let server = server().await;
+async fn unchanged_update_keeps_the_resource_version() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let object = client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     let before = server.store().resource_version();
@@ -126,8 +126,8 @@ async fn an_update_that_changes_nothing_keeps_the_resource_version() {
 }
 
 #[tokio::test]
-async fn spec_and_status_are_written_apart_and_only_spec_moves_the_generation() {
-    let server = server().await;
+async fn only_spec_writes_raise_the_generation() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let (path, status_path) = (format!("{WIDGETS}/w1"), format!("{WIDGETS}/w1/status"));
     let mut object = widget("w1");
@@ -155,8 +155,8 @@ async fn spec_and_status_are_written_apart_and_only_spec_moves_the_generation() 
 }
 
 #[tokio::test]
-async fn a_finalizer_holds_the_object_back_until_it_is_removed() {
-    let server = server().await;
+async fn finalizer_delays_deletion_until_removed() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let path = format!("{CONFIGMAPS}/a");
     let mut object = configmap("default", "a", "x");
@@ -182,8 +182,8 @@ async fn a_finalizer_holds_the_object_back_until_it_is_removed() {
 }
 
 #[tokio::test]
-async fn a_delete_with_preconditions_spares_another_object() {
-    let server = server().await;
+async fn delete_preconditions_protect_another_object() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let path = format!("{CONFIGMAPS}/a");
     let object = client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
@@ -203,8 +203,8 @@ async fn a_delete_with_preconditions_spares_another_object() {
 }
 
 #[tokio::test]
-async fn a_dry_run_answers_and_writes_nothing() {
-    let server = server().await;
+async fn dry_run_writes_nothing() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let before = server.store().resource_version();
     let target = format!("{CONFIGMAPS}?dryRun=All");
@@ -238,8 +238,8 @@ async fn a_dry_run_answers_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn a_collection_is_deleted_as_far_as_the_selector_goes() {
-    let server = server().await;
+async fn collection_delete_honours_the_selector() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     for (name, app) in [("a", "x"), ("b", "y"), ("c", "x")] {
         client.create(CONFIGMAPS, &configmap("default", name, app)).await;
@@ -248,13 +248,16 @@ async fn a_collection_is_deleted_as_far_as_the_selector_goes() {
     let answer = client
         .call(Method::DELETE, &format!("{CONFIGMAPS}?labelSelector=app%3Dx"), None)
         .await;
-    assert_eq!((answer.status, names(&answer.body)), (StatusCode::OK, vec!["a", "c"]));
-    assert_eq!(names(&client.get("/api/v1/configmaps").await.body), ["b", "d"]);
+    assert_eq!(
+        (answer.status, item_names(&answer.body)),
+        (StatusCode::OK, vec!["a", "c"])
+    );
+    assert_eq!(item_names(&client.get("/api/v1/configmaps").await.body), ["b", "d"]);
 }
 
 #[tokio::test]
-async fn objects_live_in_namespaces_that_exist() {
-    let server = server().await;
+async fn create_requires_an_existing_namespace() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let nowhere = "/api/v1/namespaces/nowhere/configmaps";
     let answer = client
@@ -276,8 +279,8 @@ async fn objects_live_in_namespaces_that_exist() {
 }
 
 #[tokio::test]
-async fn the_program_seeds_and_waits_without_a_client() {
-    let server = server().await;
+async fn store_is_seeded_and_awaited_without_a_client() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let mut object = widget("w1");
     object["status"] = json!({ "phase": "Ready" });

@@ -4,11 +4,11 @@ use ctrlmesh_testkit::{ApiServer, Error};
 use http::StatusCode;
 use tokio::net::TcpStream;
 
-use crate::support::{CONFIGMAPS, Connection, configmap, names, server};
+use crate::support::{CONFIGMAPS, Connection, configmap, item_names, start_server};
 
 #[tokio::test]
-async fn an_outage_cuts_connections_and_keeps_ports_objects_and_certificates() {
-    let server = server().await;
+async fn outage_cuts_connections_and_keeps_ports_objects_and_certificates() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     client.create(CONFIGMAPS, &configmap("default", "a", "x")).await;
     let _watch = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
@@ -26,17 +26,17 @@ async fn an_outage_cuts_connections_and_keeps_ports_objects_and_certificates() {
     server.restart().await.expect("it comes back");
     assert_eq!((server.address(), server.kubeconfig()), (address, kubeconfig));
     let client = Connection::tls(&server, &["h2"]).await;
-    assert_eq!(names(&client.get(CONFIGMAPS).await.body), ["a", "b"]);
+    assert_eq!(item_names(&client.get(CONFIGMAPS).await.body), ["a", "b"]);
     let mut watch = client
         .watch(&format!("{CONFIGMAPS}?watch=1&resourceVersion={version}"))
         .await;
-    watch.expect("ADDED", "b").await;
+    watch.expect_event("ADDED", "b").await;
     assert!(matches!(server.restart().await, Err(Error::State(_))));
 }
 
 #[tokio::test]
-async fn a_dropped_server_closes_its_port() {
-    let server = server().await;
+async fn server_closes_its_port_when_dropped() {
+    let server = start_server().await;
     let address = server.address();
     let client = Connection::h1(&server).await;
     assert_eq!(client.get("/version").await.status, StatusCode::OK);
@@ -48,8 +48,8 @@ async fn a_dropped_server_closes_its_port() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_reported() {
-    let server = server().await;
+async fn taken_port_is_reported() {
+    let server = start_server().await;
     let second = ApiServer::builder().ports(server.address().port(), 0).start().await;
     assert!(matches!(second, Err(Error::Listen { address, .. }) if address == server.address()));
 }

@@ -1,4 +1,4 @@
-//! Objects in protobuf, as client-go's typed clients send and want them; and the kinds that have none.
+//! Objects in protobuf, as client-go's typed clients send and expect them; and kinds without protobuf.
 
 use bytes::Bytes;
 use ctrlmesh_testkit::{ApiServer, Resource};
@@ -9,19 +9,21 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use crate::support::{CONFIGMAPS, Connection, PATIENCE, WIDGETS, builder, configmap, request, server, widget};
+use crate::support::{
+    CONFIGMAPS, Connection, PATIENCE, WIDGETS, build_request, configmap, server_builder, start_server, widget,
+};
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
-/// What controller-runtime's typed clients accept.
+/// The `Accept` header of controller-runtime's typed clients.
 const PROTOBUF_OR_ANY: &str = "application/vnd.kubernetes.protobuf, */*";
-/// What client-go's metadata client accepts.
+/// The `Accept` header of client-go's metadata client.
 const METADATA: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
                         application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const METADATA_LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
                              application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// An answer, its body as bytes.
+/// An answer with its body as bytes.
 struct Answer {
     status: StatusCode,
     headers: HeaderMap,
@@ -38,16 +40,18 @@ impl Answer {
         object_name(self.content_type(), &self.body).unwrap_or_else(|| panic!("no object in {:?}", self.body))
     }
 
-    /// The names of the items of the list in the body.
+    /// The names of the list items in the body.
     fn names(&self) -> Vec<String> {
         assert_eq!((self.status, self.content_type()), (StatusCode::OK, PROTOBUF));
-        let list = payloads(&payloads(&self.body[4..], 2)[0], 2);
-        list.iter().map(|item| text(&payloads(item, 1)[0], 1)).collect()
+        let list = field_payloads(&field_payloads(&self.body[4..], 2)[0], 2);
+        list.iter()
+            .map(|item| field_text(&field_payloads(item, 1)[0], 1))
+            .collect()
     }
 }
 
-/// The contents of the fields of this number.
-fn payloads(message: &[u8], number: u32) -> Vec<Vec<u8>> {
+/// The payloads of the fields with this number.
+fn field_payloads(message: &[u8], number: u32) -> Vec<Vec<u8>> {
     let fields = fields(message).map(|field| field.expect("a whole message"));
     fields
         .filter(|field| field.number == number)
@@ -55,21 +59,21 @@ fn payloads(message: &[u8], number: u32) -> Vec<Vec<u8>> {
         .collect()
 }
 
-fn text(message: &[u8], number: u32) -> String {
-    let found = payloads(message, number);
+fn field_text(message: &[u8], number: u32) -> String {
+    let found = field_payloads(message, number);
     String::from_utf8(found.concat()).expect("UTF-8")
 }
 
 fn with_body(method: Method, target: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Request<Full<Bytes>> {
-    request(method, target, headers, String::new()).map(|_| Full::new(body.into()))
+    build_request(method, target, headers, String::new()).map(|_| Full::new(body.into()))
 }
 
-async fn open(client: &Connection, target: &str, accept: &str) -> Response<Incoming> {
+async fn open_response(client: &Connection, target: &str, accept: &str) -> Response<Incoming> {
     let request = with_body(Method::GET, target, &[("accept", accept)], Vec::new());
     client.send(request).await.expect("an answer")
 }
 
-async fn send(client: &Connection, request: Request<Full<Bytes>>) -> Answer {
+async fn send_request(client: &Connection, request: Request<Full<Bytes>>) -> Answer {
     let (parts, body) = client.send(request).await.expect("an answer").into_parts();
     let body = tokio::time::timeout(PATIENCE, body.collect()).await;
     Answer {
@@ -79,18 +83,17 @@ async fn send(client: &Connection, request: Request<Full<Bytes>>) -> Answer {
     }
 }
 
-async fn get(client: &Connection, target: &str, accept: &str) -> Answer {
+async fn get_accepting(client: &Connection, target: &str, accept: &str) -> Answer {
     let request = with_body(Method::GET, target, &[("accept", accept)], Vec::new());
-    send(client, request).await
+    send_request(client, request).await
 }
 
-/// Sends a body of protobuf and accepts nothing else.
+/// Sends a protobuf body and accepts nothing else.
 async fn send_protobuf(client: &Connection, method: Method, target: &str, body: Vec<u8>) -> Answer {
     let headers = [("content-type", PROTOBUF), ("accept", PROTOBUF)];
-    send(client, with_body(method, target, &headers, body)).await
+    send_request(client, with_body(method, target, &headers, body)).await
 }
 
-/// A ConfigMap in protobuf.
 fn config_map(name: &str, resource_version: &str, value: &str) -> Vec<u8> {
     let metadata = Message::new()
         .string(1, name)
@@ -104,7 +107,7 @@ fn config_map(name: &str, resource_version: &str, value: &str) -> Vec<u8> {
     )
 }
 
-fn stored(server: &ApiServer, resource: &str, name: &str) -> Option<Value> {
+fn stored_object(server: &ApiServer, resource: &str, name: &str) -> Option<Value> {
     server
         .store()
         .read(|state| state.get(resource, "default", name).cloned())
@@ -118,7 +121,7 @@ struct Frames {
 
 impl Frames {
     async fn open(client: &Connection, target: &str, accept: &str) -> Self {
-        let response = open(client, target, accept).await;
+        let response = open_response(client, target, accept).await;
         assert_eq!(
             (response.status(), response.headers()["content-type"].as_bytes()),
             (StatusCode::OK, STREAM.as_bytes()),
@@ -136,7 +139,10 @@ impl Frames {
             if let Some((length, rest)) = self.left.split_first_chunk::<4>() {
                 let length = u32::from_be_bytes(*length) as usize;
                 if let Some(frame) = rest.get(..length) {
-                    let (kind, object) = (text(frame, 1), payloads(&payloads(frame, 2)[0], 1).remove(0));
+                    let (kind, object) = (
+                        field_text(frame, 1),
+                        field_payloads(&field_payloads(frame, 2)[0], 1).remove(0),
+                    );
                     self.left.drain(..4 + length);
                     return Some((kind, object));
                 }
@@ -147,8 +153,8 @@ impl Frames {
         }
     }
 
-    /// Asserts that the next event is of this type and object.
-    async fn expect(&mut self, kind: &str, name: &str) {
+    /// Asserts type and object of the next event.
+    async fn expect_event(&mut self, kind: &str, name: &str) {
         let (found, object) = self.next().await.expect("an event");
         let named = object_name(PROTOBUF, &object).unwrap_or_default();
         assert_eq!((found.as_str(), named.as_str()), (kind, name));
@@ -156,8 +162,8 @@ impl Frames {
 }
 
 #[tokio::test]
-async fn objects_in_protobuf_are_created_updated_and_deleted() {
-    let server = server().await;
+async fn objects_are_created_updated_and_deleted_in_protobuf() {
+    let server = start_server().await;
     for client in [Connection::h1(&server).await, Connection::h2c(&server).await] {
         let target = format!("{CONFIGMAPS}/a");
         let created = send_protobuf(&client, Method::POST, CONFIGMAPS, config_map("a", "", "one")).await;
@@ -166,7 +172,7 @@ async fn objects_in_protobuf_are_created_updated_and_deleted() {
             (StatusCode::CREATED, PROTOBUF)
         );
         assert_eq!(created.name(), "a");
-        let first = stored(&server, "configmaps", "a").expect("stored");
+        let first = stored_object(&server, "configmaps", "a").expect("stored");
         assert_eq!(
             (&first["kind"], &first["data"], &first["metadata"]["labels"]),
             (&json!("ConfigMap"), &json!({ "key": "one" }), &json!({ "app": "x" }))
@@ -179,13 +185,13 @@ async fn objects_in_protobuf_are_created_updated_and_deleted() {
         assert_eq!(client.get(&target).await.body["data"], json!({ "key": "two" }));
         let deleted = send_protobuf(&client, Method::DELETE, &target, Vec::new()).await;
         assert_eq!((deleted.status, deleted.content_type()), (StatusCode::OK, PROTOBUF));
-        assert_eq!(stored(&server, "configmaps", "a"), None);
+        assert_eq!(stored_object(&server, "configmaps", "a"), None);
     }
 }
 
 #[tokio::test]
 async fn every_built_in_kind_is_listed_in_protobuf() {
-    let server = server().await;
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let mut listed = 0;
     for group in [
@@ -200,7 +206,7 @@ async fn every_built_in_kind_is_listed_in_protobuf() {
         let names = resources.as_array().expect("resources").iter();
         for name in names.filter_map(|resource| resource["name"].as_str()) {
             if !name.contains('/') {
-                let list = get(&client, &format!("/{group}/{name}"), PROTOBUF).await;
+                let list = get_accepting(&client, &format!("/{group}/{name}"), PROTOBUF).await;
                 assert_eq!((list.status, list.content_type()), (StatusCode::OK, PROTOBUF), "{name}");
                 listed += 1;
             }
@@ -210,40 +216,40 @@ async fn every_built_in_kind_is_listed_in_protobuf() {
 }
 
 #[tokio::test]
-async fn lists_and_their_pages_are_in_protobuf() {
-    let server = server().await;
+async fn list_pages_are_in_protobuf() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     for name in ["a", "b", "c"] {
         server.store().put(configmap("default", name, "x")).expect("stored");
     }
-    let all = get(&client, CONFIGMAPS, PROTOBUF_OR_ANY).await;
+    let all = get_accepting(&client, CONFIGMAPS, PROTOBUF_OR_ANY).await;
     assert_eq!(all.names(), ["a", "b", "c"]);
-    let page = get(&client, &format!("{CONFIGMAPS}?limit=2"), PROTOBUF).await;
+    let page = get_accepting(&client, &format!("{CONFIGMAPS}?limit=2"), PROTOBUF).await;
     assert_eq!(page.names(), ["a", "b"]);
-    let metadata = payloads(&payloads(&page.body[4..], 2)[0], 1).remove(0);
-    let next = format!("{CONFIGMAPS}?limit=2&continue={}", text(&metadata, 3));
-    assert_eq!(get(&client, &next, PROTOBUF).await.names(), ["c"]);
+    let metadata = field_payloads(&field_payloads(&page.body[4..], 2)[0], 1).remove(0);
+    let next = format!("{CONFIGMAPS}?limit=2&continue={}", field_text(&metadata, 3));
+    assert_eq!(get_accepting(&client, &next, PROTOBUF).await.names(), ["c"]);
 }
 
 #[tokio::test]
 async fn watches_are_framed_in_protobuf() {
-    let server = server().await;
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     let target = format!(
         "{CONFIGMAPS}?watch=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
     );
     let mut watch = Frames::open(&client, &target, PROTOBUF_OR_ANY).await;
-    watch.expect("ADDED", "a").await;
+    watch.expect_event("ADDED", "a").await;
     let (kind, bookmark) = watch.next().await.expect("an event");
     assert_eq!(kind, "BOOKMARK");
-    let metadata = payloads(&payloads(&payloads(&bookmark[4..], 2)[0], 1)[0], 12);
-    assert_eq!(text(&metadata[0], 1), "k8s.io/initial-events-end");
+    let metadata = field_payloads(&field_payloads(&field_payloads(&bookmark[4..], 2)[0], 1)[0], 12);
+    assert_eq!(field_text(&metadata[0], 1), "k8s.io/initial-events-end");
     let created = send_protobuf(&client, Method::POST, CONFIGMAPS, config_map("b", "", "one")).await;
     assert_eq!(created.status, StatusCode::CREATED);
-    watch.expect("ADDED", "b").await;
+    watch.expect_event("ADDED", "b").await;
     client.call(Method::DELETE, &format!("{CONFIGMAPS}/b"), None).await;
-    watch.expect("DELETED", "b").await;
+    watch.expect_event("DELETED", "b").await;
     server.expire_watches();
     let (kind, status) = watch.next().await.expect("an event");
     let expired = Status {
@@ -257,14 +263,14 @@ async fn watches_are_framed_in_protobuf() {
 }
 
 #[tokio::test]
-async fn errors_are_a_status_in_the_encoding_that_the_client_accepts() {
-    let server = server().await;
+async fn error_status_uses_the_accepted_encoding() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let missing = format!("{CONFIGMAPS}/none");
     let json = client.get(&missing).await.body.to_string();
     let expected = Status::from_json(json.as_bytes()).expect("a Status");
     for accept in [PROTOBUF, PROTOBUF_OR_ANY] {
-        let answer = get(&client, &missing, accept).await;
+        let answer = get_accepting(&client, &missing, accept).await;
         assert_eq!(
             (answer.status, answer.content_type()),
             (StatusCode::NOT_FOUND, PROTOBUF)
@@ -282,12 +288,12 @@ async fn errors_are_a_status_in_the_encoding_that_the_client_accepts() {
 }
 
 #[tokio::test]
-async fn custom_kinds_are_not_acceptable_in_protobuf_but_answered_in_json_where_that_will_do() {
-    let server = server().await;
+async fn custom_kinds_are_answered_in_json_or_with_406() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     server.store().put(widget("w")).expect("stored");
     for target in [WIDGETS, &format!("{WIDGETS}/w"), &format!("{WIDGETS}?watch=1")] {
-        let answer = get(&client, target, PROTOBUF).await;
+        let answer = get_accepting(&client, target, PROTOBUF).await;
         let status = Status {
             code: 406,
             reason: "NotAcceptable".into(),
@@ -301,7 +307,7 @@ async fn custom_kinds_are_not_acceptable_in_protobuf_but_answered_in_json_where_
         );
     }
     for accept in [PROTOBUF_OR_ANY, "application/vnd.kubernetes.protobuf,application/json"] {
-        let answer = get(&client, WIDGETS, accept).await;
+        let answer = get_accepting(&client, WIDGETS, accept).await;
         assert_eq!(
             (answer.status, answer.content_type()),
             (StatusCode::OK, "application/json")
@@ -310,7 +316,7 @@ async fn custom_kinds_are_not_acceptable_in_protobuf_but_answered_in_json_where_
     let body = envelope("example.com/v1", "Widget", &Message::new());
     let headers = [("content-type", PROTOBUF)];
     for (method, target) in [(Method::POST, WIDGETS), (Method::PUT, &format!("{WIDGETS}/w"))] {
-        let answer = send(&client, with_body(method, target, &headers, body.clone())).await;
+        let answer = send_request(&client, with_body(method, target, &headers, body.clone())).await;
         let status: Value = serde_json::from_slice(&answer.body).expect("JSON");
         assert_eq!(
             (answer.status.as_u16(), &status["reason"], &status["message"]),
@@ -327,23 +333,23 @@ async fn custom_kinds_are_not_acceptable_in_protobuf_but_answered_in_json_where_
 }
 
 #[tokio::test]
-async fn metadata_of_custom_kinds_is_in_protobuf() {
-    let server = server().await;
+async fn custom_kind_metadata_is_in_protobuf() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     server.store().put(widget("w")).expect("stored");
-    let one = get(&client, &format!("{WIDGETS}/w"), METADATA).await;
+    let one = get_accepting(&client, &format!("{WIDGETS}/w"), METADATA).await;
     assert_eq!(
         (one.status, one.content_type(), one.name()),
         (StatusCode::OK, PROTOBUF, "w".into())
     );
-    assert_eq!(get(&client, WIDGETS, METADATA_LIST).await.names(), ["w"]);
+    assert_eq!(get_accepting(&client, WIDGETS, METADATA_LIST).await.names(), ["w"]);
     let mut watch = Frames::open(&client, &format!("{WIDGETS}?watch=1"), METADATA).await;
-    watch.expect("ADDED", "w").await;
+    watch.expect_event("ADDED", "w").await;
 }
 
 #[tokio::test]
 async fn delete_options_are_read_in_protobuf_for_every_kind() {
-    let server = server().await;
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let options = |uid: &str| {
         let preconditions = Message::new().string(1, uid);
@@ -354,15 +360,15 @@ async fn delete_options_are_read_in_protobuf_for_every_kind() {
     for (collection, resource) in [(CONFIGMAPS, "configmaps"), (WIDGETS, "widgets.example.com")] {
         let (target, headers) = (format!("{collection}/a"), [("content-type", PROTOBUF)]);
         let delete = |uid: &str| with_body(Method::DELETE, &target, &headers, options(uid));
-        let uid = stored(&server, resource, "a").expect("stored")["metadata"]["uid"].clone();
+        let uid = stored_object(&server, resource, "a").expect("stored")["metadata"]["uid"].clone();
         assert_eq!(
-            send(&client, delete("another")).await.status,
+            send_request(&client, delete("another")).await.status,
             StatusCode::CONFLICT,
             "{resource}"
         );
-        let answer = send(&client, delete(uid.as_str().expect("a UID"))).await;
+        let answer = send_request(&client, delete(uid.as_str().expect("a UID"))).await;
         assert_eq!(
-            (answer.status, stored(&server, resource, "a")),
+            (answer.status, stored_object(&server, resource, "a")),
             (StatusCode::OK, None),
             "{resource}"
         );
@@ -370,9 +376,13 @@ async fn delete_options_are_read_in_protobuf_for_every_kind() {
 }
 
 #[tokio::test]
-async fn registered_kind_of_a_known_group_is_in_protobuf() {
+async fn registered_kind_of_known_group_is_in_protobuf() {
     let bindings = Resource::namespaced("", "v1", "bindings", "Binding");
-    let server = builder().resource(bindings).start().await.expect("the server starts");
+    let server = server_builder()
+        .resource(bindings)
+        .start()
+        .await
+        .expect("the server starts");
     let client = Connection::h2c(&server).await;
     let target = "/api/v1/namespaces/default/bindings";
     let binding = Message::new().message(1, &Message::new().string(1, "a"));
@@ -381,8 +391,8 @@ async fn registered_kind_of_a_known_group_is_in_protobuf() {
 }
 
 #[tokio::test]
-async fn object_that_its_kind_cannot_hold_is_an_error_in_protobuf_and_names_the_field() {
-    let server = server().await;
+async fn unencodable_object_is_an_error_that_names_the_field() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let mut object = configmap("default", "a", "x");
     object["data"] = json!({ "n": 1 });
@@ -393,15 +403,15 @@ async fn object_that_its_kind_cannot_hold_is_an_error_in_protobuf_and_names_the_
         (format!("{CONFIGMAPS}/a"), format!("\"a\" {problem}: {field}")),
         (CONFIGMAPS.to_owned(), format!("configmaps {problem}: items[0].{field}")),
     ] {
-        let answer = get(&client, &target, PROTOBUF).await;
+        let answer = get_accepting(&client, &target, PROTOBUF).await;
         assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
-        assert_eq!(text(&payloads(&answer.body[4..], 2)[0], 3), expected);
+        assert_eq!(field_text(&field_payloads(&answer.body[4..], 2)[0], 3), expected);
     }
     let mut watch = Frames::open(&client, &format!("{CONFIGMAPS}?watch=1"), PROTOBUF).await;
     let (kind, status) = watch.next().await.expect("an event");
     assert_eq!(kind, "ERROR");
     assert_eq!(
-        text(&payloads(&status[4..], 2)[0], 3),
+        field_text(&field_payloads(&status[4..], 2)[0], 3),
         format!("\"a\" {problem}: {field}")
     );
     assert!(watch.next().await.is_none());

@@ -1,13 +1,13 @@
-//! What the server does not do it says, with the status code a real one would use where there is one.
+//! Unsupported requests are rejected with the status code of a real server where it has one.
 
 use http::{Method, StatusCode};
 use serde_json::json;
 
-use crate::support::{CONFIGMAPS, Connection, configmap, server};
+use crate::support::{CONFIGMAPS, Connection, configmap, start_server};
 
 #[tokio::test]
-async fn encodings_but_json_and_protobuf_are_refused() {
-    let server = server().await;
+async fn other_encodings_are_rejected() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     for media_type in ["application/cbor", "application/yaml"] {
         let headers = [("content-type", media_type)];
@@ -32,8 +32,8 @@ async fn encodings_but_json_and_protobuf_are_refused() {
 }
 
 #[tokio::test]
-async fn methods_that_a_path_does_not_take_are_refused() {
-    let server = server().await;
+async fn unsupported_methods_are_rejected() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     for (method, target) in [
@@ -52,8 +52,8 @@ async fn methods_that_a_path_does_not_take_are_refused() {
 }
 
 #[tokio::test]
-async fn paths_that_name_nothing_are_not_found() {
-    let server = server().await;
+async fn unknown_paths_are_not_found() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     for target in [
@@ -78,8 +78,8 @@ async fn paths_that_name_nothing_are_not_found() {
 }
 
 #[tokio::test]
-async fn objects_that_could_not_be_stored_are_refused() {
-    let server = server().await;
+async fn invalid_objects_are_rejected() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     for (body, expected) in [
         (json!([]), 400),
@@ -102,8 +102,8 @@ async fn objects_that_could_not_be_stored_are_refused() {
 }
 
 #[tokio::test]
-async fn deletions_that_need_a_garbage_collector_are_refused() {
-    let server = server().await;
+async fn deletions_that_need_a_garbage_collector_are_rejected() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     let path = format!("{CONFIGMAPS}/a");

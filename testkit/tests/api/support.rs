@@ -1,4 +1,4 @@
-//! Clients for the tests: bare HTTP/1.1 and HTTP/2 over both ports, and kube-rs on top of each.
+//! Clients for the tests: plain HTTP/1.1 and HTTP/2 over both ports, and kube-rs on top of each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +18,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Every wait of a test: generous, because machines under load are slow, and never used up by a passing test.
+/// Timeout of every wait: generous, because loaded machines are slow, and never reached by a passing test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server with the kind `widgets.example.com`, which has a status subresource.
-pub(crate) async fn server() -> ApiServer {
-    builder().start().await.expect("the server starts")
+pub(crate) async fn start_server() -> ApiServer {
+    server_builder().start().await.expect("the server starts")
 }
 
-pub(crate) fn builder() -> Builder {
+pub(crate) fn server_builder() -> Builder {
     ApiServer::builder().resource(Resource::namespaced("example.com", "v1", "widgets", "Widget").with_status())
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn widget(name: &str) -> Value {
 pub(crate) const CONFIGMAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub(crate) const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 
-/// An answer, read whole.
+/// An answer with its complete body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -60,7 +60,6 @@ pub(crate) struct Answer {
     pub(crate) body: Value,
 }
 
-/// One HTTP connection.
 #[derive(Debug, Clone)]
 pub(crate) enum Connection {
     Http1(Arc<tokio::sync::Mutex<http1::SendRequest<Full<Bytes>>>>),
@@ -124,7 +123,7 @@ impl Connection {
         matches!(self, Self::Http2(_))
     }
 
-    /// Sends a request and waits for the head of the answer.
+    /// Sends a request and returns the head of the answer.
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
         let sending = async {
             match self {
@@ -141,7 +140,7 @@ impl Connection {
             .expect("an answer in time")
     }
 
-    /// A JSON request, answered whole.
+    /// Sends a JSON request and reads the whole answer.
     pub(crate) async fn call(&self, method: Method, target: &str, body: Option<&Value>) -> Answer {
         let content_type = if method == Method::PATCH {
             "application/merge-patch+json"
@@ -161,35 +160,40 @@ impl Connection {
     ) -> Answer {
         let body = body.map(Value::to_string).unwrap_or_default();
         let response = self
-            .send(request(method, target, headers, body))
+            .send(build_request(method, target, headers, body))
             .await
             .expect("an answer");
-        read(response).await.expect("a whole body")
+        read_answer(response).await.expect("a whole body")
     }
 
     pub(crate) async fn get(&self, target: &str) -> Answer {
         self.call(Method::GET, target, None).await
     }
 
-    /// Creates, which must succeed.
+    /// Creates an object; panics if that fails.
     pub(crate) async fn create(&self, collection: &str, object: &Value) -> Value {
         let answer = self.call(Method::POST, collection, Some(object)).await;
         assert_eq!(answer.status, StatusCode::CREATED, "{:?}", answer.body);
         answer.body
     }
 
-    /// Opens a watch, which must succeed.
+    /// Opens a watch; panics if that fails.
     pub(crate) async fn watch(&self, target: &str) -> WatchLines {
         let response = self
-            .send(request(Method::GET, target, &[], String::new()))
+            .send(build_request(Method::GET, target, &[], String::new()))
             .await
             .expect("an answer");
         assert_eq!(response.status(), StatusCode::OK, "{target}");
-        WatchLines::of(response)
+        WatchLines::from_response(response)
     }
 }
 
-pub(crate) fn request(method: Method, target: &str, headers: &[(&str, &str)], body: String) -> Request<Full<Bytes>> {
+pub(crate) fn build_request(
+    method: Method,
+    target: &str,
+    headers: &[(&str, &str)],
+    body: String,
+) -> Request<Full<Bytes>> {
     let uri: Uri = format!("http://testkit{target}").parse().expect("a URI");
     let mut request = Request::builder().method(method).uri(uri).header("host", "testkit");
     for (name, value) in headers {
@@ -198,8 +202,8 @@ pub(crate) fn request(method: Method, target: &str, headers: &[(&str, &str)], bo
     request.body(Full::new(Bytes::from(body))).expect("a request")
 }
 
-/// Reads an answer whole; a body that is no JSON becomes a string.
-pub(crate) async fn read(response: Response<Incoming>) -> hyper::Result<Answer> {
+/// Reads the whole answer; a body that is no JSON becomes a string.
+pub(crate) async fn read_answer(response: Response<Incoming>) -> hyper::Result<Answer> {
     let (parts, body) = response.into_parts();
     let bytes = tokio::time::timeout(PATIENCE, body.collect())
         .await
@@ -214,7 +218,6 @@ pub(crate) async fn read(response: Response<Incoming>) -> hyper::Result<Answer> 
     })
 }
 
-/// The events of a watch.
 #[derive(Debug)]
 pub(crate) struct WatchLines {
     body: Incoming,
@@ -222,7 +225,7 @@ pub(crate) struct WatchLines {
 }
 
 impl WatchLines {
-    pub(crate) fn of(response: Response<Incoming>) -> Self {
+    pub(crate) fn from_response(response: Response<Incoming>) -> Self {
         Self {
             body: response.into_body(),
             left: Vec::new(),
@@ -244,21 +247,20 @@ impl WatchLines {
         }
     }
 
-    /// The next event as type and name; a bookmark has no name.
-    pub(crate) async fn brief(&mut self) -> (String, String) {
+    /// Type and name of the next event; a bookmark has no name.
+    pub(crate) async fn next_type_and_name(&mut self) -> (String, String) {
         let event = self.next().await.expect("an event");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         (text(&event["type"]), text(&event["object"]["metadata"]["name"]))
     }
 
-    /// Asserts that the next event is of this type and object.
-    pub(crate) async fn expect(&mut self, kind: &str, name: &str) {
-        assert_eq!(self.brief().await, (kind.to_owned(), name.to_owned()));
+    /// Asserts type and object of the next event.
+    pub(crate) async fn expect_event(&mut self, kind: &str, name: &str) {
+        assert_eq!(self.next_type_and_name().await, (kind.to_owned(), name.to_owned()));
     }
 }
 
-/// The names of a list's items.
-pub(crate) fn names(list: &Value) -> Vec<&str> {
+pub(crate) fn item_names(list: &Value) -> Vec<&str> {
     let items = list["items"].as_array().expect("a list");
     items
         .iter()
@@ -266,7 +268,6 @@ pub(crate) fn names(list: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// A kube-rs client made from a kubeconfig.
 pub(crate) async fn kube_client(kubeconfig: &str) -> kube::Client {
     let kubeconfig = kube::config::Kubeconfig::from_yaml(kubeconfig).expect("a kubeconfig");
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default())
@@ -275,7 +276,7 @@ pub(crate) async fn kube_client(kubeconfig: &str) -> kube::Client {
     kube::Client::try_from(config).expect("a client")
 }
 
-/// A kube-rs client over one connection: its own connector speaks no HTTP/2.
+/// A kube-rs client over one connection, because its own connector does not speak HTTP/2.
 pub(crate) fn kube_client_over(connection: Connection) -> kube::Client {
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
         let connection = connection.clone();
@@ -292,7 +293,7 @@ pub(crate) fn kube_client_over(connection: Connection) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-/// The header that asks for JSON in one of the forms of `meta.k8s.io/v1`.
+/// The `Accept` header for JSON in a form of `meta.k8s.io/v1`.
 pub(crate) fn accepting(form: &str) -> [(&'static str, String); 1] {
     [(
         ACCEPT.as_str(),

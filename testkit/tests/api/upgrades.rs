@@ -9,18 +9,18 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::support::{CONFIGMAPS, Connection, PATIENCE, server};
+use crate::support::{CONFIGMAPS, Connection, PATIENCE, start_server};
 
 const EXEC: &str = "/api/v1/namespaces/default/pods/p/exec?command=sh";
 
-fn pod() -> serde_json::Value {
+fn test_pod() -> serde_json::Value {
     json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p", "namespace": "default" } })
 }
 
 #[tokio::test]
-async fn a_tunnel_echoes_bytes_and_half_closes() {
-    let server = server().await;
-    server.store().put(pod()).expect("stored");
+async fn tunnel_echoes_bytes_and_half_closes() {
+    let server = start_server().await;
+    server.store().put(test_pod()).expect("stored");
     for (method, subresource) in [
         (Method::POST, "exec"),
         (Method::GET, "attach"),
@@ -63,15 +63,15 @@ async fn a_tunnel_echoes_bytes_and_half_closes() {
 }
 
 #[tokio::test]
-async fn a_tunnel_needs_a_pod_an_upgrade_and_http1() {
-    let server = server().await;
+async fn tunnel_requires_pod_upgrade_and_http1() {
+    let server = start_server().await;
     let h1 = Connection::h1(&server).await;
     let upgrade = [("connection", "Upgrade"), ("upgrade", "SPDY/3.1")];
     assert_eq!(
         h1.call_with(Method::POST, EXEC, &upgrade, None).await.status,
         StatusCode::NOT_FOUND
     );
-    server.store().put(pod()).expect("stored");
+    server.store().put(test_pod()).expect("stored");
     assert_eq!(h1.call(Method::POST, EXEC, None).await.status, StatusCode::BAD_REQUEST);
     assert_eq!(
         Connection::h2c(&server)
@@ -84,8 +84,8 @@ async fn a_tunnel_needs_a_pod_an_upgrade_and_http1() {
 }
 
 #[tokio::test]
-async fn a_watch_over_websocket_is_refused_and_a_list_is_a_list() {
-    let server = server().await;
+async fn websocket_watch_is_rejected_and_list_is_served() {
+    let server = start_server().await;
     let client = Connection::h1(&server).await;
     let headers = [
         ("connection", "Upgrade"),

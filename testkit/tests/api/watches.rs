@@ -3,11 +3,11 @@
 use http::StatusCode;
 use serde_json::json;
 
-use crate::support::{CONFIGMAPS, Connection, accepting, builder, configmap, request, server};
+use crate::support::{CONFIGMAPS, Connection, accepting, build_request, configmap, server_builder, start_server};
 
 #[tokio::test]
-async fn each_change_after_the_resource_version_is_an_event() {
-    let server = server().await;
+async fn watch_sends_each_change_after_the_resource_version() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let store = server.store();
     store.put(configmap("default", "before", "x")).expect("stored");
@@ -16,11 +16,11 @@ async fn each_change_after_the_resource_version_is_an_event() {
     let mut watch = client
         .watch(&format!("{CONFIGMAPS}?watch=1&resourceVersion={version}"))
         .await;
-    watch.expect("ADDED", "a").await;
+    watch.expect_event("ADDED", "a").await;
     store.put(configmap("default", "a", "y")).expect("stored");
     store.put(configmap("kube-system", "elsewhere", "y")).expect("stored");
     store.delete("configmaps", "default", "a").expect("deleted");
-    watch.expect("MODIFIED", "a").await;
+    watch.expect_event("MODIFIED", "a").await;
     let deleted = watch.next().await.expect("an event");
     assert_eq!(deleted["type"], "DELETED");
     let version = store.resource_version().to_string();
@@ -31,8 +31,8 @@ async fn each_change_after_the_resource_version_is_an_event() {
 }
 
 #[tokio::test]
-async fn a_watch_without_a_resource_version_begins_with_the_state() {
-    let server = server().await;
+async fn watch_begins_with_the_state_without_a_resource_version() {
+    let server = start_server().await;
     let client = Connection::h1(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     for target in ["?watch=true", "?watch=&resourceVersion=0"] {
@@ -40,18 +40,18 @@ async fn a_watch_without_a_resource_version_begins_with_the_state() {
             .await
             .watch(&format!("{CONFIGMAPS}{target}"))
             .await;
-        watch.expect("ADDED", "a").await;
+        watch.expect_event("ADDED", "a").await;
     }
     let version = server.store().resource_version();
     let target = format!("{CONFIGMAPS}?watch=true&resourceVersion={version}");
     let mut watch = client.watch(&target).await;
     server.store().put(configmap("default", "b", "x")).expect("stored");
-    watch.expect("ADDED", "b").await;
+    watch.expect_event("ADDED", "b").await;
 }
 
 #[tokio::test]
-async fn watch_list_ends_its_initial_events_with_a_marked_bookmark() {
-    let server = server().await;
+async fn watch_list_ends_initial_events_with_a_bookmark() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     server.store().put(configmap("default", "b", "y")).expect("stored");
@@ -60,7 +60,7 @@ async fn watch_list_ends_its_initial_events_with_a_marked_bookmark() {
          &labelSelector=app%3Dx"
     );
     let mut watch = client.watch(&target).await;
-    watch.expect("ADDED", "a").await;
+    watch.expect_event("ADDED", "a").await;
     let bookmark = watch.next().await.expect("an event");
     assert_eq!(
         (&bookmark["type"], &bookmark["object"]["kind"]),
@@ -73,12 +73,12 @@ async fn watch_list_ends_its_initial_events_with_a_marked_bookmark() {
         server.store().resource_version().to_string()
     );
     server.store().put(configmap("default", "c", "x")).expect("stored");
-    watch.expect("ADDED", "c").await;
+    watch.expect_event("ADDED", "c").await;
 }
 
 #[tokio::test]
-async fn an_object_that_changes_sides_of_the_selector_is_added_or_deleted() {
-    let server = server().await;
+async fn object_is_added_or_deleted_when_it_crosses_the_selector() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let store = server.store();
     store.put(configmap("default", "a", "other")).expect("stored");
@@ -91,7 +91,7 @@ async fn an_object_that_changes_sides_of_the_selector_is_added_or_deleted() {
     let left = store.resource_version().to_string();
     store.delete("configmaps", "default", "a").expect("deleted");
     store.put(configmap("default", "b", "mine")).expect("stored");
-    watch.expect("ADDED", "a").await;
+    watch.expect_event("ADDED", "a").await;
     let event = watch.next().await.expect("an event");
     assert_eq!(event["type"], "DELETED");
     assert_eq!(
@@ -102,12 +102,12 @@ async fn an_object_that_changes_sides_of_the_selector_is_added_or_deleted() {
         event["object"]["metadata"]["resourceVersion"], left,
         "the version of the change"
     );
-    watch.expect("ADDED", "b").await;
+    watch.expect_event("ADDED", "b").await;
 }
 
 #[tokio::test]
 async fn bookmarks_come_on_time_and_on_request() {
-    let server = builder()
+    let server = server_builder()
         .bookmark_every(std::time::Duration::from_millis(5))
         .start()
         .await
@@ -116,10 +116,10 @@ async fn bookmarks_come_on_time_and_on_request() {
     let mut watch = client
         .watch(&format!("{CONFIGMAPS}?watch=1&allowWatchBookmarks=1&resourceVersion=1"))
         .await;
-    watch.expect("BOOKMARK", "").await;
-    watch.expect("BOOKMARK", "").await;
+    watch.expect_event("BOOKMARK", "").await;
+    watch.expect_event("BOOKMARK", "").await;
 
-    let server = crate::support::server().await;
+    let server = crate::support::start_server().await;
     let client = Connection::h2c(&server).await;
     let mut with = client
         .watch(&format!("{CONFIGMAPS}?watch=1&allowWatchBookmarks=1"))
@@ -138,12 +138,12 @@ async fn bookmarks_come_on_time_and_on_request() {
         "other kinds move a bookmark on"
     );
     server.store().put(configmap("default", "a", "x")).expect("stored");
-    without.expect("ADDED", "a").await;
+    without.expect_event("ADDED", "a").await;
 }
 
 #[tokio::test]
-async fn a_version_that_is_forgotten_is_told_as_an_error_event() {
-    let server = server().await;
+async fn watch_sends_error_event_when_version_is_compacted() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     server.store().put(configmap("default", "a", "x")).expect("stored");
     server.store().compact();
@@ -160,15 +160,15 @@ async fn a_version_that_is_forgotten_is_told_as_an_error_event() {
 }
 
 #[tokio::test]
-async fn a_reader_that_falls_behind_the_log_is_cut_off() {
-    let server = builder().event_log(8).start().await.expect("started");
+async fn slow_reader_is_cut_off_when_it_falls_behind_the_log() {
+    let server = server_builder().event_log(8).start().await.expect("started");
     let client = Connection::h2c(&server).await;
     let mut watch = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
     server
         .wait_until(|activity| activity.watches == 1)
         .await
         .expect("a watch");
-    // More than every buffer between the two holds, while the reader reads nothing.
+    // More than all buffers between the two can hold, while the reader reads nothing.
     let mut object = configmap("default", "a", "x");
     let mut ended = false;
     for number in 0..4_000 {
@@ -183,8 +183,8 @@ async fn a_reader_that_falls_behind_the_log_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_watch_ends_cleanly_when_its_time_is_up_or_it_is_told_to() {
-    let server = server().await;
+async fn watch_ends_cleanly_on_timeout_and_on_request() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let mut timed = client.watch(&format!("{CONFIGMAPS}?watch=1&timeoutSeconds=1")).await;
     assert_eq!(timed.next().await, None);
@@ -198,8 +198,8 @@ async fn a_watch_ends_cleanly_when_its_time_is_up_or_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_no_watch_behind() {
-    let server = server().await;
+async fn watch_is_closed_when_client_goes_away() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let watch = client.watch(&format!("{CONFIGMAPS}?watch=1")).await;
     let other = Connection::h1(&server).await;
@@ -221,16 +221,16 @@ async fn a_client_that_goes_away_leaves_no_watch_behind() {
 }
 
 #[tokio::test]
-async fn the_deprecated_paths_watch_too() {
-    let server = server().await;
+async fn deprecated_watch_paths_are_served() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     for name in ["a", "b"] {
         server.store().put(configmap("default", name, name)).expect("stored");
     }
     let mut all = client.watch("/api/v1/watch/configmaps?labelSelector=app%3Db").await;
-    all.expect("ADDED", "b").await;
+    all.expect_event("ADDED", "b").await;
     let mut one = client.watch("/api/v1/watch/namespaces/default/configmaps/b").await;
-    one.expect("ADDED", "b").await;
+    one.expect_event("ADDED", "b").await;
     server
         .store()
         .put(configmap("default", "a", "changed"))
@@ -239,19 +239,24 @@ async fn the_deprecated_paths_watch_too() {
         .store()
         .put(configmap("default", "b", "changed"))
         .expect("stored");
-    one.expect("MODIFIED", "b").await;
+    one.expect_event("MODIFIED", "b").await;
 }
 
 #[tokio::test]
-async fn a_table_watch_names_its_columns_once() {
-    let server = server().await;
+async fn table_watch_names_its_columns_once() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     let [(header, table)] = accepting("Table");
     let target = format!("{CONFIGMAPS}?watch=1");
     let sent = client
-        .send(request(http::Method::GET, &target, &[(header, &table)], String::new()))
+        .send(build_request(
+            http::Method::GET,
+            &target,
+            &[(header, &table)],
+            String::new(),
+        ))
         .await;
-    let mut watch = crate::support::WatchLines::of(sent.expect("an answer"));
+    let mut watch = crate::support::WatchLines::from_response(sent.expect("an answer"));
     for name in ["a", "b"] {
         server.store().put(configmap("default", name, "x")).expect("stored");
     }
@@ -265,8 +270,8 @@ async fn a_table_watch_names_its_columns_once() {
 }
 
 #[tokio::test]
-async fn options_that_a_watch_cannot_have_are_refused() {
-    let server = server().await;
+async fn invalid_watch_options_are_rejected() {
+    let server = start_server().await;
     let client = Connection::h2c(&server).await;
     for query in [
         "sendInitialEvents=true",

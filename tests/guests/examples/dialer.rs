@@ -1,4 +1,4 @@
-//! Opens a connection. The host grants no sockets, so it must refuse to load this.
+//! Opens a connection. The host grants no sockets, so it must refuse to load this guest.
 
 use std::net::TcpStream;
 

@@ -1,4 +1,4 @@
-//! Reads a file. The host grants no file system, so it must refuse to load this.
+//! Reads a file. The host grants no file system, so it must refuse to load this guest.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Allocates memory and writes to it, until it gets no more.
+//! Allocates memory and writes to it until it gets no more.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! Takes memory, writes to it and keeps it: `mib` MiB in all, or as much as it gets. If it `must`, less is a trap.
+//! Allocates memory, writes to it and keeps it: `mib` MiB in all, or as much as it gets. If it `must`, getting less is a trap.
 
 use std::cell::RefCell;
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! Calls the host for ever: most of the time passes outside of the guest, where no deadline of the engine looks.
+//! Calls the host for ever: most of the time passes outside the guest, where no deadline of the engine applies.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! Says too much: `bytes` in lines of `line` bytes, to the log or to stderr.
+//! Logs too much: `bytes` in lines of `line` bytes, to the log or to stderr.
 
 use std::io::Write;
 
@@ -38,7 +38,7 @@ impl Act for LogFlood {
         for _ in 0..self.bytes.div_ceil(line.len()) {
             match self.to {
                 To::Log => host.info(&line),
-                // A host that takes no more is what the test is about; whether it says so does not matter here.
+                // The test is about a host that accepts no more; the error does not matter here.
                 To::Stderr => drop(writeln!(std::io::stderr(), "{line}")),
             }
         }

@@ -1,4 +1,4 @@
-//! Counts under `series` labels, and under each of `names`.
+//! Counts with `series` different labels, and with each of `names`.
 
 use ctrlmesh_sdk::Host;
 use ctrlmesh_test_guests::{Act, Acting};

@@ -1,7 +1,6 @@
-//! A plugin of a version of the contract that no host knows yet.
+//! A plugin for a version of the contract that no host supports yet.
 
 mod bindings {
-    //! Generated.
     #![allow(missing_docs, unsafe_code, reason = "generated")]
 
     wit_bindgen::generate!({

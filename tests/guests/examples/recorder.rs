@@ -1,12 +1,12 @@
-//! Keeps how requests ended, one line each, in the state cell `outcomes`: `<verb> <resource>/<name> status=… upstream=…
-//! failure=… request=… response=…`. A request whose user agent is `recorder` is answered with them (400, message).
+//! Records how requests ended, one line each, in the state cell `outcomes`: `<verb> <resource>/<name> status=… upstream=…
+//! failure=… request=… response=…`. Answers a request with the user agent `recorder` with the recorded lines (400, message).
 
 use ctrlmesh_sdk::{Host, InstanceInfo, Outcome, Plugin, Refusal, Request, RequestVerdict, Subscription, settings};
-use ctrlmesh_test_guests::everything;
+use ctrlmesh_test_guests::subscribe_to_everything;
 
 const READER: &str = "recorder";
 const CELL: &str = "outcomes";
-/// A cell holds 4 KiB; the oldest lines go first.
+/// A cell holds 4 KiB; the oldest lines are dropped first.
 const ROOM: usize = 4096;
 
 struct Recorder;
@@ -15,14 +15,14 @@ impl Plugin for Recorder {
     type Settings = settings::NoSettings;
 
     fn configure(_: Self::Settings, _: &InstanceInfo, _: &dyn Host) -> Result<(Self, Subscription), String> {
-        Ok((Recorder, everything()))
+        Ok((Recorder, subscribe_to_everything()))
     }
 
     fn on_request(&mut self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
         if req.user_agent() != READER {
             return RequestVerdict::proceed();
         }
-        RequestVerdict::refuse(Refusal::new(400, read(host).1))
+        RequestVerdict::refuse(Refusal::new(400, read_outcomes(host).1))
     }
 
     fn on_complete(&mut self, req: &dyn Request, outcome: &Outcome, host: &dyn Host) {
@@ -43,7 +43,7 @@ impl Plugin for Recorder {
             outcome.duration_us > 0 && outcome.duration_us >= outcome.upstream_us,
         );
         loop {
-            let (version, mut text) = read(host);
+            let (version, mut text) = read_outcomes(host);
             text.push_str(&line);
             while text.len() > ROOM {
                 text = text.split_once('\n').map_or(String::new(), |(_, rest)| rest.to_owned());
@@ -56,7 +56,7 @@ impl Plugin for Recorder {
     }
 }
 
-fn read(host: &dyn Host) -> (u64, String) {
+fn read_outcomes(host: &dyn Host) -> (u64, String) {
     match host.get(CELL) {
         Ok(Some(cell)) => (cell.version, String::from_utf8_lossy(&cell.value).into_owned()),
         Ok(None) | Err(_) => (0, String::new()),

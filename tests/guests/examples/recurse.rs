@@ -1,4 +1,4 @@
-//! Calls itself until the stack ends.
+//! Recurses until the stack overflows.
 
 use std::hint::black_box;
 
@@ -10,14 +10,14 @@ struct Recurse {}
 
 impl Act for Recurse {
     fn act(&self, _: &dyn Host) {
-        black_box(deeper(black_box(0)));
+        black_box(recurse_deeper(black_box(0)));
     }
 }
 
 #[expect(unconditional_recursion, reason = "that is what this guest is for")]
-fn deeper(depth: u64) -> u64 {
+fn recurse_deeper(depth: u64) -> u64 {
     let frame = black_box([depth; 16]);
-    deeper(depth + 1).wrapping_add(frame.iter().sum())
+    recurse_deeper(depth + 1).wrapping_add(frame.iter().sum())
 }
 
 ctrlmesh_sdk::export_plugin!(Acting<Recurse>);

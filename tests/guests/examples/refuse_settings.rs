@@ -1,17 +1,17 @@
-//! Refuses its settings with the text `because`, repeated `times` times; accepts them without one.
+//! Refuses its settings with the text `because`, repeated `times` times; accepts them without a text.
 
 use ctrlmesh_sdk::{Host, InstanceInfo, Plugin, Subscription};
-use ctrlmesh_test_guests::everything;
+use ctrlmesh_test_guests::subscribe_to_everything;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
 struct Settings {
     because: Option<String>,
-    #[serde(default = "once")]
+    #[serde(default = "default_times")]
     times: usize,
 }
 
-fn once() -> usize {
+fn default_times() -> usize {
     1
 }
 
@@ -23,7 +23,7 @@ impl Plugin for RefuseSettings {
     fn configure(settings: Settings, _: &InstanceInfo, _: &dyn Host) -> Result<(Self, Subscription), String> {
         match settings.because {
             Some(because) => Err(because.repeat(settings.times)),
-            None => Ok((RefuseSettings, everything())),
+            None => Ok((RefuseSettings, subscribe_to_everything())),
         }
     }
 }

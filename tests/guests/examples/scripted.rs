@@ -1,4 +1,4 @@
-//! Says what its settings say: see `script` in `../src/script.rs` for the whole grammar.
+//! Gives the verdicts of its settings; `../src/script.rs` has the whole grammar.
 //!
 //! ```yaml
 //! subscribe: [{verbs: [list], resources: [pods]}]          # default: everything

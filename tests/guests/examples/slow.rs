@@ -1,4 +1,4 @@
-//! Takes `ms` milliseconds, then goes on as if nothing had been.
+//! Takes `ms` milliseconds, then continues normally.
 
 use ctrlmesh_sdk::Host;
 use ctrlmesh_test_guests::{Act, Acting};

@@ -1,4 +1,4 @@
-//! Computes for ever, without calling the host.
+//! Computes for ever without calling the host.
 
 use std::hint::black_box;
 

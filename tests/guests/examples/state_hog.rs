@@ -1,5 +1,4 @@
-//! Fills the shared state with `keys` cells of `bytes` bytes, and counts each answer: metric `state`, label `written` or
-//! the error.
+//! Fills the shared state with `keys` cells of `bytes` bytes, and counts each result: metric `state`, label `written` or the error.
 
 use ctrlmesh_sdk::Host;
 use ctrlmesh_test_guests::{Act, Acting};
@@ -7,13 +6,13 @@ use serde::Deserialize;
 
 #[derive(Deserialize)]
 struct StateHog {
-    #[serde(default = "one")]
+    #[serde(default = "default_count")]
     keys: u32,
     #[serde(default)]
     bytes: usize,
 }
 
-fn one() -> u32 {
+fn default_count() -> u32 {
     1
 }
 

@@ -1,5 +1,5 @@
-//! Does the state operations of its settings on each request, and answers with what came of them: 400, message
-//! `<result>; <result>; …` (`granted`, `wait <ms>`, a number, a value, `none`, `error <name>`).
+//! Does the state operations of its settings on each request, and answers with the results: 400, message `<result>; <result>; …`
+//! (`granted`, `wait <ms>`, a number, a value, `none`, `error <name>`).
 //!
 //! ```yaml
 //! ops:
@@ -18,7 +18,7 @@ use ctrlmesh_sdk::{
     Admission, Ask, Bucket, Claim, Grant, Host, InstanceInfo, Place, Plugin, Refusal, Request, RequestVerdict,
     StateError, Subscription,
 };
-use ctrlmesh_test_guests::everything;
+use ctrlmesh_test_guests::subscribe_to_everything;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -82,20 +82,20 @@ impl Plugin for Stateful {
     type Settings = Settings;
 
     fn configure(settings: Settings, _: &InstanceInfo, _: &dyn Host) -> Result<(Self, Subscription), String> {
-        Ok((Stateful(settings.ops), everything()))
+        Ok((Stateful(settings.ops), subscribe_to_everything()))
     }
 
     fn on_request(&mut self, _: &dyn Request, host: &dyn Host) -> RequestVerdict {
-        let results: Vec<String> = self.0.iter().map(|op| perform(op, host)).collect();
+        let results: Vec<String> = self.0.iter().map(|op| perform_op(op, host)).collect();
         RequestVerdict::refuse(Refusal::new(400, results.join("; ")))
     }
 }
 
-fn perform(op: &Op, host: &dyn Host) -> String {
+fn perform_op(op: &Op, host: &dyn Host) -> String {
     match op {
         Op::Take(takes) => {
-            let claims: Vec<Claim> = takes.iter().map(claim).collect();
-            text(host.take(&claims).map(|grant| match grant {
+            let claims: Vec<Claim> = takes.iter().map(build_claim).collect();
+            result_text(host.take(&claims).map(|grant| match grant {
                 Grant::Granted => "granted".to_owned(),
                 Grant::WaitMs(ms) => format!("wait {ms}"),
             }))
@@ -104,20 +104,20 @@ fn perform(op: &Op, host: &dyn Host) -> String {
             asks,
             max_wait_ms,
             places,
-        } => admit(asks, *max_wait_ms, places, host),
-        Op::Add { key, delta, max } => optional(host.add(key, *delta, *max)),
+        } => admit_claims(asks, *max_wait_ms, places, host),
+        Op::Add { key, delta, max } => optional_text(host.add(key, *delta, *max)),
         Op::WindowAdd {
             key,
             length_ms,
             slots,
             amount,
-        } => text(host.window_add(key, *length_ms, *slots, *amount)),
-        Op::Get(key) => optional(
+        } => result_text(host.window_add(key, *length_ms, *slots, *amount)),
+        Op::Get(key) => optional_text(
             host.get(key)
                 .map(|cell| cell.map(|cell| format!("{}@{}", String::from_utf8_lossy(&cell.value), cell.version))),
         ),
         Op::CompareAndSwap { key, expected, value } => {
-            optional(host.compare_and_swap(key, *expected, value.as_bytes()))
+            optional_text(host.compare_and_swap(key, *expected, value.as_bytes()))
         }
         Op::Remove(key) => {
             host.remove(key);
@@ -126,11 +126,11 @@ fn perform(op: &Op, host: &dyn Host) -> String {
     }
 }
 
-fn admit(asks: &[Take], max_wait_ms: u32, places: &[PlaceText], host: &dyn Host) -> String {
+fn admit_claims(asks: &[Take], max_wait_ms: u32, places: &[PlaceText], host: &dyn Host) -> String {
     let asks: Vec<Ask> = asks
         .iter()
         .map(|take| Ask {
-            claim: claim(take),
+            claim: build_claim(take),
             max_wait_ms,
         })
         .collect();
@@ -141,14 +141,14 @@ fn admit(asks: &[Take], max_wait_ms: u32, places: &[PlaceText], host: &dyn Host)
             max: place.max,
         })
         .collect();
-    text(host.admit(&asks, &places).map(|admission| match admission {
+    result_text(host.admit(&asks, &places).map(|admission| match admission {
         Admission::Granted(wait) => format!("granted after {wait}"),
         Admission::Short(short) => format!("short {} {}", short.ask, short.wait_ms),
         Admission::Full(place) => format!("full {place}"),
     }))
 }
 
-fn claim(take: &Take) -> Claim {
+fn build_claim(take: &Take) -> Claim {
     let bucket = Bucket {
         limit: take.limit,
         interval_ms: take.interval_ms,
@@ -161,12 +161,12 @@ fn claim(take: &Take) -> Claim {
     }
 }
 
-fn text<T: Display>(result: Result<T, StateError>) -> String {
+fn result_text<T: Display>(result: Result<T, StateError>) -> String {
     result.map_or_else(|error| format!("error {}", error.name()), |value| value.to_string())
 }
 
-fn optional<T: Display>(result: Result<Option<T>, StateError>) -> String {
-    text(result.map(|value| value.map_or_else(|| "none".to_owned(), |value| value.to_string())))
+fn optional_text<T: Display>(result: Result<Option<T>, StateError>) -> String {
+    result_text(result.map(|value| value.map_or_else(|| "none".to_owned(), |value| value.to_string())))
 }
 
 ctrlmesh_sdk::export_plugin!(Stateful);

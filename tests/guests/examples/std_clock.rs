@@ -1,9 +1,9 @@
-//! Asks the standard library, not the host, for the time.
+//! Reads the time from the standard library instead of the host.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use ctrlmesh_sdk::{Host, InstanceInfo, Plugin, Request, RequestEdit, RequestVerdict, Subscription, settings};
-use ctrlmesh_test_guests::everything;
+use ctrlmesh_test_guests::subscribe_to_everything;
 
 struct StdClock(Instant);
 
@@ -11,7 +11,7 @@ impl Plugin for StdClock {
     type Settings = settings::NoSettings;
 
     fn configure(_: Self::Settings, _: &InstanceInfo, _: &dyn Host) -> Result<(Self, Subscription), String> {
-        Ok((StdClock(Instant::now()), everything()))
+        Ok((StdClock(Instant::now()), subscribe_to_everything()))
     }
 
     fn on_request(&mut self, _: &dyn Request, _: &dyn Host) -> RequestVerdict {

@@ -1,11 +1,11 @@
-//! Uses of the standard library what an ordinary plugin does: a `HashMap`, `println!`, arguments, environment. All of it
-//! must work, and tell it nothing: it answers each request with what it saw in the header `x-std`.
+//! Uses the parts of the standard library that an ordinary plugin uses: a `HashMap`, `println!`, arguments, environment. All of it must
+//! work without revealing anything: it answers each request with what it saw in the header `x-std`.
 
 use std::collections::HashMap;
 use std::env;
 
 use ctrlmesh_sdk::{Host, InstanceInfo, Plugin, Request, RequestEdit, RequestVerdict, Subscription, settings};
-use ctrlmesh_test_guests::everything;
+use ctrlmesh_test_guests::subscribe_to_everything;
 
 struct StdPlain {
     seen: HashMap<String, u64>,
@@ -22,7 +22,7 @@ impl Plugin for StdPlain {
     fn configure(_: Self::Settings, _: &InstanceInfo, _: &dyn Host) -> Result<(Self, Subscription), String> {
         println!("a line on stdout");
         eprintln!("a line on stderr");
-        Ok((StdPlain { seen: HashMap::new() }, everything()))
+        Ok((StdPlain { seen: HashMap::new() }, subscribe_to_everything()))
     }
 
     fn on_request(&mut self, req: &dyn Request, _: &dyn Host) -> RequestVerdict {

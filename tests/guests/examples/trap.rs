@@ -1,4 +1,4 @@
-//! Dies, in the way that the setting `how` names.
+//! Traps, in the way that the setting `how` names.
 
 use ctrlmesh_sdk::Host;
 use ctrlmesh_test_guests::{Act, Acting};
@@ -16,9 +16,9 @@ enum How {
     /// A Rust panic, with a message on stderr.
     #[default]
     Panic,
-    /// The instruction `unreachable`, without a word.
+    /// The instruction `unreachable`, without a message.
     Abort,
-    /// `wasi:cli/exit` with success: an answer is missing all the same.
+    /// `wasi:cli/exit` with success: there is still no answer.
     Exit,
 }
 

@@ -1,7 +1,6 @@
-//! Has the right exports, with other types.
+//! Has the right exports with other types.
 
 mod bindings {
-    //! Generated.
     #![allow(missing_docs, unsafe_code, reason = "generated")]
 
     wit_bindgen::generate!({

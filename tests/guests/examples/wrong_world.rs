@@ -1,7 +1,6 @@
-//! A component of a world that has nothing to do with ours.
+//! A component of an unrelated world.
 
 mod bindings {
-    //! Generated.
     #![allow(missing_docs, unsafe_code, reason = "generated")]
 
     wit_bindgen::generate!({

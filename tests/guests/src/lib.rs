@@ -1,5 +1,5 @@
-//! What the test guests share: a plugin that does one act in the phase that its settings name. The guests themselves are
-//! the files in `examples/`; README.md has the list.
+//! Shared by the test guests: a plugin that acts once in the phase that its settings name. The guests themselves are the files in
+//! `examples/`, listed in README.md.
 
 pub mod script;
 
@@ -10,36 +10,35 @@ use ctrlmesh_sdk::{
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// All phases.
 pub const ALL_PHASES: Phases = Phases::all();
 
 /// A subscription to every request, in every phase.
 #[must_use]
-pub fn everything() -> Subscription {
+pub fn subscribe_to_everything() -> Subscription {
     Subscription::new(ALL_PHASES, [MatchRule::any()])
 }
 
-/// When to act: the setting `in`.
+/// The phase in which to act: the setting `in`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// While it is configured.
+    /// When the plugin is configured.
     Configure,
-    /// When a request head is there.
+    /// When a request head arrives.
     OnRequest,
-    /// When a response head is there.
+    /// When a response head arrives.
     OnResponse,
     /// When a request is over.
     OnComplete,
 }
 
-/// One act. Its own settings stand beside `in`.
+/// What a guest does. Its own settings are beside `in`.
 pub trait Act: DeserializeOwned + 'static {
-    /// Does it. May never return.
+    /// May never return.
     fn act(&self, host: &dyn Host);
 }
 
-/// The plugin that acts in one phase and lets everything pass in the others.
+/// A plugin that acts in one phase and lets all requests pass in the others.
 pub struct Acting<A> {
     phase: Phase,
     act: A,
@@ -55,7 +54,7 @@ pub struct Settings<A> {
 }
 
 impl<A: Act> Acting<A> {
-    fn at(&self, phase: Phase, host: &dyn Host) {
+    fn act_in(&self, phase: Phase, host: &dyn Host) {
         if self.phase == phase {
             self.act.act(host);
         }
@@ -70,21 +69,21 @@ impl<A: Act> Plugin for Acting<A> {
             phase: settings.phase,
             act: settings.act,
         };
-        acting.at(Phase::Configure, host);
-        Ok((acting, everything()))
+        acting.act_in(Phase::Configure, host);
+        Ok((acting, subscribe_to_everything()))
     }
 
     fn on_request(&mut self, _: &dyn Request, host: &dyn Host) -> RequestVerdict {
-        self.at(Phase::OnRequest, host);
+        self.act_in(Phase::OnRequest, host);
         RequestVerdict::proceed()
     }
 
     fn on_response(&mut self, _: &dyn Request, _: &dyn ResponseHead, host: &dyn Host) -> ResponseVerdict {
-        self.at(Phase::OnResponse, host);
+        self.act_in(Phase::OnResponse, host);
         ResponseVerdict::proceed()
     }
 
     fn on_complete(&mut self, _: &dyn Request, _: &Outcome, host: &dyn Host) {
-        self.at(Phase::OnComplete, host);
+        self.act_in(Phase::OnComplete, host);
     }
 }

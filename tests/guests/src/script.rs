@@ -1,5 +1,5 @@
-//! The script of the guest `scripted`, as JSON: which verdict for which request. Every verdict and edit of the contract can
-//! be written, also the ones that break its rules.
+//! The script of the guest `scripted`, as JSON: a verdict for each request. It can express every verdict and edit of the contract,
+//! including invalid ones.
 
 mod request;
 mod response;
@@ -14,24 +14,23 @@ use std::collections::BTreeMap;
 use ctrlmesh_sdk::{Answer, Details, Field, Refusal, Request, Reset};
 use serde::Deserialize;
 
-/// The settings of `scripted`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Script {
-    /// What to subscribe to; default: everything.
+    /// Subscription. Default: everything.
     pub subscribe: Option<Vec<RuleLine>>,
-    /// First matching line wins; none: proceed.
+    /// The first matching line wins; without one: proceed.
     #[serde(default)]
     pub on_request: Vec<RequestLine>,
-    /// First matching line wins; none: proceed.
+    /// The first matching line wins; without one: proceed.
     #[serde(default)]
     pub on_response: Vec<ResponseLine>,
-    /// Counts each request that is over, as metric `completed` with the label `<status>`. Subscribes to the phase.
+    /// Counts each completed request as metric `completed` with the label `<status>`. Subscribes to the phase.
     #[serde(default)]
     pub count_completed: bool,
 }
 
-/// Conditions on a request; all that are set must hold, values are compared exactly.
+/// Conditions on a request. All that are set must hold; values are compared exactly.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct When {
@@ -57,12 +56,12 @@ pub struct When {
 }
 
 impl When {
-    fn holds(&self, req: &dyn Request) -> bool {
+    fn matches_request(&self, req: &dyn Request) -> bool {
         let facts = req.facts();
         let same = |expected: &Option<String>, actual: &dyn Fn() -> String| {
             expected.as_ref().is_none_or(|expected| *expected == actual())
         };
-        same(&self.verb, &|| word(&facts.verb))
+        same(&self.verb, &|| lower_case_name(&facts.verb))
             && same(&self.group, &|| facts.group.clone())
             && same(&self.resource, &|| facts.resource.clone())
             && same(&self.subresource, &|| facts.subresource.clone())
@@ -88,8 +87,8 @@ impl When {
     }
 }
 
-/// A word of the contract in lower case. The bindings print `Verb::List`.
-fn word(value: &impl std::fmt::Debug) -> String {
+/// The contract's name in lower case. The bindings print `Verb::List`.
+fn lower_case_name(value: &impl std::fmt::Debug) -> String {
     let text = format!("{value:?}");
     text.rsplit("::").next().unwrap_or(&text).to_lowercase()
 }
@@ -149,7 +148,7 @@ struct DetailsText {
     #[serde(default)]
     group: String,
     kind: String,
-    /// Reasons of causes; how often to say them is up to the test.
+    /// Reasons of causes; the number of repetitions is up to the test.
     #[serde(default)]
     causes: Vec<String>,
 }

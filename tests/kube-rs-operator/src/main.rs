@@ -1,8 +1,7 @@
-//! An ordinary operator as one writes it with kube-rs: it knows nothing of sidecars and shards.
+//! An ordinary operator written with kube-rs, unaware of sidecars and shards.
 //!
-//! It does to ConfigMaps what tests/e2e/operator does: it handles every new step of each object once, as far as it alone can tell,
-//! while it leads, and writes what it did as JSON lines to standard output, so that tests can count. The handling itself is in
-//! `reconciler`.
+//! It does the same to ConfigMaps as tests/e2e/operator: while it leads, it handles every new step of each object once, as far as it
+//! alone can tell, and writes what it did as JSON lines to standard output, so that tests can count. `reconciler` handles the objects.
 
 mod reconciler;
 
@@ -18,10 +17,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use reconciler::{Journal, Reconciler};
 
-/// How long the lock of a leader that died is valid, in seconds. Shorter than the default (30), so that a test sees a hand-over soon.
+/// Validity of a dead leader's lock, in seconds. Shorter than the default (30), so that tests see a hand-over soon.
 const LEASE: u64 = 8;
 
-/// How long before that the lock is renewed, in seconds: two seconds after the last time.
+/// Renewal margin before the expiry, in seconds: the lock is renewed two seconds after the last time.
 const GRACE: u64 = 6;
 
 #[derive(Parser)]
@@ -63,7 +62,7 @@ async fn main() -> anyhow::Result<()> {
     };
     if is_leader {
         let journal = Journal { id: args.id.clone() };
-        journal.write("leading", "", "", "");
+        journal.write_event("leading", "", "", "");
         let mut lead = leads.clone();
         let ended = async move {
             tokio::select! {
@@ -71,26 +70,31 @@ async fn main() -> anyhow::Result<()> {
                 _ = terminate.recv() => {}
             }
         };
-        run(client, &args, journal, ended).await;
+        run_controller(client, &args, journal, ended).await;
     }
-    // Nobody reads it any more: the lock is given back.
+    // Standard output is closed: release the lock.
     drop(leads);
     renewing.await??;
     Ok(())
 }
 
-/// Handles objects until it is time to end, and finishes those in work.
-async fn run(client: Client, args: &Args, journal: Journal, ended: impl Future<Output = ()> + Send + Sync + 'static) {
+/// Handles objects until `ended`, and finishes those in progress.
+async fn run_controller(
+    client: Client,
+    args: &Args,
+    journal: Journal,
+    ended: impl Future<Output = ()> + Send + Sync + 'static,
+) {
     let objects = Api::<ConfigMap>::all(client.clone());
     let reconciler = Arc::new(Reconciler { client, journal });
     Controller::new(objects, watcher::Config::default().labels(&format!("app={}", args.app)))
         .with_config(controller::Config::default().concurrency(args.workers))
         .graceful_shutdown_on(ended)
-        .run(reconciler::reconcile, reconciler::retry, reconciler.clone())
+        .run(reconciler::reconcile, reconciler::retry_later, reconciler.clone())
         .for_each(async |outcome| match outcome {
-            // It was deleted while it waited for its turn.
+            // The object was deleted while it was queued.
             Ok(_) | Err(controller::Error::ObjectNotFound(_)) => {}
-            Err(failure) => reconciler.journal.write("failed", "", "", &failure.to_string()),
+            Err(failure) => reconciler.journal.write_event("failed", "", "", &failure.to_string()),
         })
         .await;
 }

@@ -11,7 +11,7 @@ fn canonical(text: &str) -> String {
 }
 
 #[test]
-fn operators_and_escapes() {
+fn operators_and_escapes_are_parsed() {
     let cases = [
         ("", ""),
         ("a=b", "a=b"),
@@ -34,7 +34,7 @@ fn operators_and_escapes() {
 }
 
 #[test]
-fn invalid_selectors_are_refused() {
+fn invalid_selectors_are_rejected() {
     for text in ["a", "a=b=c", "a===b", r"a=\", r"a=\x", "a>b", "a=b,c", "a!b"] {
         assert!(FieldSelector::parse(text).is_err(), "{text:?}");
     }
@@ -43,7 +43,7 @@ fn invalid_selectors_are_refused() {
 }
 
 #[test]
-fn an_exact_match_is_found() {
+fn exact_match_is_found() {
     let selector = FieldSelector::parse("metadata.name!=y,metadata.name=x,spec.a=b").unwrap();
     assert_eq!(selector.exact("metadata.name").as_deref(), Some("x"));
     assert_eq!(selector.exact("metadata.namespace"), None);
@@ -54,7 +54,7 @@ fn an_exact_match_is_found() {
 }
 
 #[test]
-fn both_sides_of_an_and_must_match() {
+fn both_sides_of_and_must_match() {
     let mut selector = FieldSelector::parse("a=1").unwrap();
     selector.and(FieldSelector::parse("b!=2").unwrap());
     let fields = |b: &'static str| move |field: &str| Some(if field == "a" { "1" } else { b });

@@ -38,12 +38,12 @@ fn all_operators_are_read_and_written() {
 }
 
 #[test]
-fn the_canonical_form_is_sorted() {
+fn canonical_form_is_sorted() {
     assert_eq!(canonical("z,b in (y,x,y),a=1"), "a=1,b in (x,y),z");
 }
 
 #[test]
-fn odd_spellings_are_legal() {
+fn unusual_spellings_are_accepted() {
     let cases = [
         ("", ""),
         (" \t\n\r", ""),
@@ -68,14 +68,14 @@ fn odd_spellings_are_legal() {
 
 /// Upstream's lexer takes a NUL byte for the end of the text where a token would begin.
 #[test]
-fn a_nul_byte_hides_the_rest_as_upstream() {
+fn nul_byte_hides_the_rest_like_upstream() {
     assert_eq!(canonical("a=b\0\0,c=d"), "a=b");
     assert_eq!(canonical("\0a"), "");
     assert_eq!(canonical("a\0=\0b"), "a=b");
 }
 
 #[test]
-fn invalid_selectors_are_refused() {
+fn invalid_selectors_are_rejected() {
     let long = "a".repeat(64);
     let texts = [
         ",",
@@ -127,7 +127,7 @@ fn invalid_selectors_are_refused() {
 }
 
 #[test]
-fn bounds_are_kept() {
+fn selectors_are_bounded() {
     assert_eq!(
         LabelSelector::parse(&" ".repeat(MAX_SELECTOR_BYTES + 1)),
         Err(SelectorError::TooLong(MAX_SELECTOR_BYTES + 1))
@@ -187,7 +187,7 @@ fn matching_follows_upstream() {
 }
 
 #[test]
-fn requirements_made_by_hand_are_checked() {
+fn constructed_requirements_are_validated() {
     assert!(Requirement::new("a", Operator::In, vec!["b".into()]).is_ok());
     assert!(matches!(
         Requirement::new("a", Operator::In, vec![]),

@@ -1,4 +1,4 @@
-//! Which keys and values a requirement may have (apimachinery `pkg/api/validate/content` and `labels.NewRequirement`).
+//! Validates the keys and values of requirements (apimachinery `pkg/api/validate/content` and `labels.NewRequirement`).
 
 use super::{Operator, SelectorError};
 

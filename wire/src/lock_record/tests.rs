@@ -48,7 +48,7 @@ fn annotated_message(record: &str) -> Message {
 }
 
 #[test]
-fn a_record_is_read_from_every_kind_of_lock_in_both_encodings() {
+fn record_is_read_from_every_kind_of_lock_in_both_encodings() {
     let (text, number) = ("2026-01-01T00:00:02.000000Z", "2.000005000");
     assert_eq!(lock_record(JSON, LEASE.as_bytes()), Some(record(text)));
     assert_eq!(
@@ -66,7 +66,7 @@ fn a_record_is_read_from_every_kind_of_lock_in_both_encodings() {
 }
 
 #[test]
-fn a_lock_that_was_released_has_no_holder() {
+fn released_lock_has_no_holder() {
     let nobody = Some(LockRecord {
         name: "lock".to_owned(),
         ..LockRecord::default()
@@ -92,7 +92,7 @@ fn a_lock_that_was_released_has_no_holder() {
 }
 
 #[test]
-fn what_is_no_lock_or_cannot_be_read_says_nothing() {
+fn other_objects_and_unreadable_locks_have_no_record() {
     let list = format!(r#"{{"kind":"LeaseList","items":[{LEASE}]}}"#);
     let numbers = LEASE.replace("15", "\"15\"");
     let maps = [
@@ -131,7 +131,7 @@ fn what_is_no_lock_or_cannot_be_read_says_nothing() {
 }
 
 #[test]
-fn events_of_a_watch_say_it_unless_the_lock_is_gone() {
+fn watch_events_have_the_record_unless_the_lock_is_deleted() {
     let body = envelope("coordination.k8s.io/v1", "Lease", &lease());
     for (kind, is_there) in [
         ("ADDED", true),
@@ -158,7 +158,7 @@ fn events_of_a_watch_say_it_unless_the_lock_is_gone() {
 }
 
 #[test]
-fn patches_that_say_who_holds_a_lock_are_told_from_others() {
+fn patches_that_name_a_holder_are_distinguished() {
     for patch in [
         r#"{"spec":{"renewTime":"2026-01-01T00:00:00.000000Z"}}"#,
         "spec:\n  holderIdentity: me\n",

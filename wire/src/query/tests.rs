@@ -32,7 +32,7 @@ fn keys_are_decoded_and_case_sensitive() {
 }
 
 #[test]
-fn pairs_that_the_server_drops_are_not_seen() {
+fn pairs_that_the_server_drops_are_ignored() {
     for raw in [
         "labelSelector=a=0;x=1",
         "labelSelector=a%3D0%zz",
@@ -48,7 +48,7 @@ fn pairs_that_the_server_drops_are_not_seen() {
 }
 
 #[test]
-fn a_value_is_set_in_place_and_its_repetitions_go() {
+fn value_is_set_in_place_and_repetitions_are_removed() {
     assert_eq!(
         set("limit=5&labelSelector=a&x=%7e&labelSelector=b", "s"),
         "limit=5&labelSelector=s&x=%7e"
@@ -61,7 +61,7 @@ fn a_value_is_set_in_place_and_its_repetitions_go() {
 }
 
 #[test]
-fn dropped_pairs_of_the_key_are_not_left_for_a_more_forgiving_reader() {
+fn dropped_pairs_of_the_key_are_removed_for_lenient_readers() {
     assert_eq!(set("labelSelector=a=0;x=1&y=2", "s"), "y=2&labelSelector=s");
     assert_eq!(set("x=1;label%53elector=a&y=2", "s"), "y=2&labelSelector=s");
     assert_eq!(set("labelSelector=%zz", "s"), "labelSelector=s");
@@ -69,7 +69,7 @@ fn dropped_pairs_of_the_key_are_not_left_for_a_more_forgiving_reader() {
 }
 
 #[test]
-fn a_parameter_is_removed_everywhere() {
+fn parameter_is_removed_everywhere() {
     let mut editor = QueryEditor::new("a=1&b=2&a=3&c");
     editor.remove("a");
     assert_eq!(editor.get("a"), None);
@@ -77,7 +77,7 @@ fn a_parameter_is_removed_everywhere() {
 }
 
 #[test]
-fn an_edit_that_changes_nothing_is_no_change() {
+fn edit_without_effect_is_no_change() {
     let mut editor = QueryEditor::new("a=1");
     assert!(!editor.is_changed());
     editor.set("a", "1");
@@ -87,7 +87,7 @@ fn an_edit_that_changes_nothing_is_no_change() {
 }
 
 #[test]
-fn an_oversized_query_is_refused() {
+fn oversized_query_is_rejected() {
     assert_eq!(Query::new(&"a".repeat(MAX_QUERY_BYTES)).check(), Ok(()));
     let long = "a".repeat(MAX_QUERY_BYTES + 1);
     assert_eq!(Query::new(&long).check(), Err(QueryError::TooLong(MAX_QUERY_BYTES + 1)));

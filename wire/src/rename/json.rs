@@ -35,7 +35,7 @@ pub(super) fn rename_watch_event(event: &[u8], rename: &Rename) -> Result<Option
     Ok(splice(event, splices))
 }
 
-/// What a replacement depends on.
+/// The condition of a replacement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// `metadata.name`, in an object of any kind.

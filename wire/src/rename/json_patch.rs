@@ -4,7 +4,7 @@ use super::json::rename_string;
 use super::json_scanner::{JsonString, Scanner, Splice, splice};
 use super::{Rename, RenameError};
 
-/// Where in the value of an operation the name lies; `path` tells which counts.
+/// The position of the name in the value of an operation; `path` selects it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
     /// The value is the name: path `/metadata/name`.

@@ -17,9 +17,9 @@ pub(super) struct Scanner<'a> {
 
 /// A string in the text.
 pub(super) struct JsonString<'a> {
-    /// Where it lies, with its quotes.
+    /// Byte range, with its quotes.
     pub(super) range: Range<usize>,
-    /// With its quotes.
+    /// Text, with its quotes.
     pub(super) raw: &'a [u8],
 }
 

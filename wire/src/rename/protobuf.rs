@@ -4,17 +4,17 @@
 use super::{Rename, RenameError, is_lock_kind};
 use crate::protobuf::{Field, MAGIC, WireError, fields, put_bytes};
 
-/// What to do with one length-delimited field of a message.
+/// How to handle a length-delimited field of a message.
 enum Rule {
-    /// It is a name.
+    /// A name.
     Name,
-    /// It is a message for people that may hold the name in quotes.
+    /// A message for people that may contain the name in quotes.
     Text,
-    /// It is a message with fields of interest.
+    /// A message with fields of interest.
     Into(&'static [(u32, Rule)]),
-    /// It is an `ObjectReference`: rename if it is about a lock.
+    /// An `ObjectReference`: renamed if it is about a lock.
     Reference,
-    /// It is a whole body: magic number and `runtime.Unknown`.
+    /// A whole body: magic number and `runtime.Unknown`.
     Body,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn rename_watch_event(event: &[u8], rename: &Rename) -> Result<Option
     apply(event, WATCH_EVENT, rename)
 }
 
-/// What the envelope tells about its object.
+/// The type of the object in the envelope.
 struct Unknown {
     api_version: String,
     kind: String,

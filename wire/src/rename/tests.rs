@@ -27,7 +27,7 @@ fn check(content_type: &str, template: &str) {
 }
 
 #[test]
-fn the_name_segment_of_a_path_is_replaced() {
+fn name_segment_of_a_path_is_replaced() {
     let rename = |target: &str, from: &str| {
         let info = RequestInfo::parse("GET", target, None).unwrap();
         path(
@@ -67,7 +67,7 @@ fn the_name_segment_of_a_path_is_replaced() {
 }
 
 #[test]
-fn a_name_from_a_field_selector_is_not_looked_for_in_the_path() {
+fn name_from_a_field_selector_is_not_replaced_in_the_path() {
     let info = RequestInfo::parse(
         "GET",
         "/api/v1/namespaces/lock/configmaps",
@@ -150,7 +150,7 @@ fn only_the_name_changes_in_a_json_object() {
 }
 
 #[test]
-fn lists_tables_and_status_are_told_by_their_kind() {
+fn lists_tables_and_status_are_recognized_by_kind() {
     let json = "application/json";
     check(
         json,
@@ -179,7 +179,7 @@ fn lists_tables_and_status_are_told_by_their_kind() {
 }
 
 #[test]
-fn events_are_renamed_when_they_are_about_a_lock() {
+fn events_are_renamed_when_about_a_lock() {
     let json = "application/json";
     check(
         json,
@@ -230,7 +230,7 @@ fn json_patches_are_renamed_by_their_paths() {
 }
 
 #[test]
-fn broken_json_is_refused() {
+fn broken_json_is_rejected() {
     let deep = format!(r#"{{"a":{}1{}}}"#, "[".repeat(2000), "]".repeat(2000));
     for text in [
         "{",
@@ -261,7 +261,7 @@ fn broken_json_is_refused() {
 }
 
 #[test]
-fn an_apply_configuration_keeps_its_comments() {
+fn apply_configuration_keeps_its_comments() {
     let yaml = "application/apply-patch+yaml";
     let template = "# name: lock\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: <lock> # lock\n  labels: {name: lock}\ndata: {on: yes}\n";
     let before = template.replace("<lock>", "lock");
@@ -288,7 +288,7 @@ fn an_apply_configuration_keeps_its_comments() {
 }
 
 #[test]
-fn a_yaml_name_that_stands_elsewhere_is_refused() {
+fn yaml_name_in_another_place_is_rejected() {
     let yaml = |text: &str| body("application/apply-patch+yaml", text.as_bytes(), &lock());
     assert_eq!(
         yaml("spec: &n lock\nmetadata:\n  name: *n\n"),
@@ -308,7 +308,7 @@ fn a_yaml_name_that_stands_elsewhere_is_refused() {
 }
 
 #[test]
-fn other_encodings_are_refused() {
+fn other_encodings_are_rejected() {
     for content_type in [
         "application/cbor",
         "application/apply-patch+cbor",

@@ -29,7 +29,7 @@ fn summary(method: &str, target: &str) -> String {
 }
 
 #[test]
-fn resource_paths() {
+fn resource_paths_are_parsed() {
     let cases = [
         ("GET", "/api/v1/namespaces", "list ||namespaces||"),
         ("GET", "/api/v1/namespaces/other", "get |other|namespaces||other"),
@@ -69,7 +69,7 @@ fn resource_paths() {
 }
 
 #[test]
-fn paths_that_are_no_resource_have_the_method_as_verb() {
+fn non_resource_paths_have_the_method_as_verb() {
     for target in [
         "/",
         "",
@@ -91,7 +91,7 @@ fn paths_that_are_no_resource_have_the_method_as_verb() {
 
 /// Catalogue 16 to 24: the decoded path decides, empty segments count, nothing is cleaned.
 #[test]
-fn path_tricks_are_read_as_upstream_reads_them() {
+fn unusual_paths_are_parsed_like_upstream() {
     let cases = [
         ("/api/v1/configmaps/", "list ||configmaps||"),
         ("/api/v1/configmaps/c1/", "get ||configmaps||c1"),
@@ -110,7 +110,7 @@ fn path_tricks_are_read_as_upstream_reads_them() {
 }
 
 #[test]
-fn deprecated_prefixes_give_the_verb() {
+fn deprecated_prefixes_determine_the_verb() {
     let cases = [
         ("/api/v1/watch/configmaps", "watch ||configmaps||"),
         ("/api/v1/watch/namespaces/n1/configmaps/c1", "watch |n1|configmaps||c1"),
@@ -134,7 +134,7 @@ fn deprecated_prefixes_give_the_verb() {
 
 /// Catalogue 10 to 12.
 #[test]
-fn the_watch_option() {
+fn watch_option_determines_the_verb() {
     for query in [
         "watch",
         "watch=",
@@ -174,7 +174,7 @@ fn the_watch_option() {
 }
 
 #[test]
-fn a_name_in_the_field_selector_is_the_name() {
+fn name_is_read_from_the_field_selector() {
     let name = |query: &str| parse("GET", &format!("/api/v1/pods?{query}")).name.into_owned();
     assert_eq!(name("fieldSelector=metadata.name%3Dx"), "x");
     assert_eq!(name("fieldSelector=a!%3Db,metadata.name==x&watch=1"), "x");
@@ -190,7 +190,7 @@ fn a_name_in_the_field_selector_is_the_name() {
 }
 
 #[test]
-fn selectors_are_reported_where_they_take_effect() {
+fn selectors_are_reported_when_they_take_effect() {
     let info = parse(
         "DELETE",
         "/api/v1/pods?labelSelector=a%3D1&fieldSelector=b&labelSelector=c",
@@ -226,7 +226,7 @@ fn ordinary_requests_borrow_from_the_url() {
 }
 
 #[test]
-fn urls_that_no_go_server_reads_are_refused() {
+fn urls_that_go_rejects_are_rejected() {
     let error = |path, query| RequestInfo::parse("GET", path, query).unwrap_err();
     assert_eq!(error("/api/v1/%zz", None), RequestInfoError::BadEscape);
     assert_eq!(error("/api/v1/\u{7f}", None), RequestInfoError::ControlCharacter);
@@ -267,7 +267,7 @@ fn streams_are_long_running_and_tunnels_are_upgrades() {
 }
 
 #[test]
-fn verbs_are_spelled_as_in_rules() {
+fn verbs_are_spelled_like_in_rules() {
     assert_eq!(Verb::DeleteCollection.to_string(), "deletecollection");
     assert!(Verb::DeleteCollection.takes_selectors() && !Verb::Get.takes_selectors());
 }
@@ -278,7 +278,7 @@ fn unclean(method: &str, target: &str) -> Result<(), UncleanPath> {
 }
 
 #[test]
-fn paths_that_servers_read_alike_pass() {
+fn unambiguous_paths_are_accepted() {
     for path in [
         "/",
         "/api",
@@ -313,7 +313,7 @@ fn paths_that_servers_read_alike_pass() {
 }
 
 #[test]
-fn paths_that_a_server_in_front_would_clean_are_refused() {
+fn paths_that_a_proxy_would_clean_are_rejected() {
     use UncleanPath::{Character, DotSegment, EmptySegment, EncodedTwice, Relative};
     for (path, expected) in [
         ("*", Relative),
@@ -352,7 +352,7 @@ fn paths_that_a_server_in_front_would_clean_are_refused() {
 }
 
 #[test]
-fn paths_behind_a_proxy_stay_below_it_in_every_reading() {
+fn paths_behind_a_proxy_stay_below_its_prefix() {
     let pod = "/api/v1/namespaces/n/pods/p/proxy";
     for tail in [
         "/..",
@@ -391,7 +391,7 @@ fn paths_behind_a_proxy_stay_below_it_in_every_reading() {
 
 /// Catalogue 17: list and watch only.
 #[test]
-fn an_empty_namespace_is_left_out_of_lists_and_watches() {
+fn empty_namespace_is_left_out_of_lists_and_watches() {
     for (target, expected) in [
         ("/api/v1/namespaces//configmaps", "/api/v1/configmaps"),
         ("/api/v1/namespaces//configmaps/", "/api/v1/configmaps"),

@@ -10,10 +10,10 @@ use ctrlmesh_contract::names::files::KUBELET_DATA;
 
 use crate::error::Error;
 
-/// What a volume holds, by file name.
+/// File names and contents of a volume.
 pub(crate) type Files = BTreeMap<String, Vec<u8>>;
 
-/// A directory that a sidecar follows.
+/// A directory that a sidecar watches.
 #[derive(Debug, Clone)]
 pub(crate) struct Volume {
     directory: PathBuf,
@@ -23,7 +23,7 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// An empty volume at `directory`, which must not exist.
+    /// Creates an empty volume at `directory`, which must not exist.
     pub(crate) fn create(directory: PathBuf) -> Result<Self, Error> {
         std::fs::create_dir(&directory).map_err(Error::file("create", &directory))?;
         Ok(Self {
@@ -34,24 +34,24 @@ impl Volume {
         })
     }
 
-    /// Where it is.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Replaces the whole content, unless it is the same already. A reader sees everything old or everything new.
-    pub(crate) fn sync(&mut self, files: &Files) -> Result<(), Error> {
+    /// Replaces the whole content, unless it is the same. A reader sees either all old or all new files.
+    pub(crate) fn sync_files(&mut self, files: &Files) -> Result<(), Error> {
         if *files == self.held {
             return Ok(());
         }
-        self.swap(files).map_err(Error::file("write", &self.directory))?;
+        self.swap_data_directory(files)
+            .map_err(Error::file("write", &self.directory))?;
         self.held.clone_from(files);
         Ok(())
     }
 
-    fn swap(&mut self, files: &Files) -> io::Result<()> {
+    fn swap_data_directory(&mut self, files: &Files) -> io::Result<()> {
         self.swaps += 1;
-        // kubelet puts a time stamp here; all that matters is that names differ and begin with two dots.
+        // kubelet uses a time stamp here; it is enough that names differ and begin with two dots.
         let name = format!("..{:09}", self.swaps);
         let next = self.directory.join(&name);
         std::fs::create_dir(&next)?;
@@ -61,14 +61,14 @@ impl Volume {
         let link = self.directory.join("..data_tmp");
         symlink(&name, &link)?;
         std::fs::rename(&link, self.directory.join(KUBELET_DATA))?;
-        self.link(files)?;
+        self.link_files(files)?;
         match self.current.replace(next) {
             Some(previous) => std::fs::remove_dir_all(previous),
             None => Ok(()),
         }
     }
 
-    fn link(&self, files: &Files) -> io::Result<()> {
+    fn link_files(&self, files: &Files) -> io::Result<()> {
         let mut linked = BTreeSet::new();
         for entry in std::fs::read_dir(&self.directory)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
@@ -88,7 +88,7 @@ impl Volume {
     }
 }
 
-/// Labels as the downward API writes them into a file.
+/// Labels in the format in which the downward API writes them into a file.
 pub(crate) fn downward_labels(labels: &[(&str, &str)]) -> Vec<u8> {
     let lines: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value:?}")).collect();
     lines.join("\n").into_bytes()
@@ -98,13 +98,13 @@ pub(crate) fn downward_labels(labels: &[(&str, &str)]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn files(of: &[(&str, &str)]) -> Files {
+    fn test_files(of: &[(&str, &str)]) -> Files {
         of.iter()
             .map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec()))
             .collect()
     }
 
-    fn names(directory: &Path) -> Vec<String> {
+    fn file_names(directory: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(directory).unwrap();
         let mut names: Vec<_> = entries
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -114,16 +114,16 @@ mod tests {
     }
 
     #[test]
-    fn content_is_swapped_whole_behind_one_link() {
+    fn content_is_swapped_atomically() {
         let root = tempfile::tempdir().unwrap();
         let mut volume = Volume::create(root.path().join("chain")).unwrap();
-        volume.sync(&files(&[("a", "1"), ("b", "1")])).unwrap();
+        volume.sync_files(&test_files(&[("a", "1"), ("b", "1")])).unwrap();
         for _ in 0..2 {
-            volume.sync(&files(&[("b", "2"), ("c", "2")])).unwrap();
+            volume.sync_files(&test_files(&[("b", "2"), ("c", "2")])).unwrap();
         }
 
         let directory = volume.directory();
-        assert_eq!(names(directory), ["..000000002", "..data", "b", "c"]);
+        assert_eq!(file_names(directory), ["..000000002", "..data", "b", "c"]);
         assert_eq!(std::fs::read_to_string(directory.join("b")).unwrap(), "2");
         assert_eq!(std::fs::read_link(directory.join("b")).unwrap(), Path::new("..data/b"));
     }

@@ -1,4 +1,4 @@
-//! The picture against a picture on file, and what must hold for every picture.
+//! Compares the picture with the one on file, and checks what must hold for every picture.
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::status::Status;
@@ -6,13 +6,13 @@ use ctrlmesh_manager::api::API_VERSION;
 use serde_json::json;
 
 use super::*;
+use crate::demo::progress::TITLES;
 use crate::demo::report::Report;
-use crate::demo::stage::TITLES;
 use crate::demo::widget::{Widget, WidgetKey, WidgetSpec, WidgetStatus, api_resource};
 
 const PICTURE: &str = include_str!("picture.txt");
 
-fn widget(key: &WidgetKey, handled_by: Option<Replica>, generation: i64) -> Widget {
+fn test_widget(key: &WidgetKey, handled_by: Option<Replica>, generation: i64) -> Widget {
     let mut widget = Widget::new(&key.name, &api_resource(), WidgetSpec { size: 1 }).within(&key.namespace);
     widget.metadata.generation = Some(generation);
     widget.status = handled_by.map(|replica| WidgetStatus {
@@ -22,7 +22,7 @@ fn widget(key: &WidgetKey, handled_by: Option<Replica>, generation: i64) -> Widg
     widget
 }
 
-fn entry(name: &str, state: EntryState, faults: u64) -> EntryStatus {
+fn test_entry(name: &str, state: EntryState, faults: u64) -> EntryStatus {
     let plugin = Digest::of(name.as_bytes());
     EntryStatus {
         name: name.to_owned(),
@@ -36,10 +36,10 @@ fn entry(name: &str, state: EntryState, faults: u64) -> EntryStatus {
     }
 }
 
-/// A move in full swing: fraud is being taken over, one change is not handled, and replica 1's marker is in quarantine.
-fn facts() -> Facts {
+/// A move in progress: fraud is being taken over, one change is not handled, and replica 1's marker is quarantined.
+fn test_facts() -> Facts {
     let mut facts = Facts::default();
-    for key in WidgetKey::all() {
+    for key in WidgetKey::all_keys() {
         let replica = match key.namespace.as_str() {
             "orders" | "payouts" => Some(Replica::One),
             "fraud" if key.name.as_str() < "widget-10" => Some(Replica::One),
@@ -51,14 +51,14 @@ fn facts() -> Facts {
         } else {
             1
         };
-        facts.ledger.stored(&widget(&key, replica, generation));
+        facts.audit.record_write(&test_widget(&key, replica, generation));
     }
     for (replica, state, faults) in [
         (Replica::Zero, EntryState::Active, 0),
         (Replica::One, EntryState::Quarantined, 6),
     ] {
         let (namespace, name) = ("fraud".to_owned(), "widget-00".to_owned());
-        facts.reported(
+        facts.record_report(
             replica,
             Report::Reconciled {
                 namespace,
@@ -68,16 +68,16 @@ fn facts() -> Facts {
                 ended: 2,
             },
         );
-        let sidecar = facts.sidecars.of_mut(replica);
+        let sidecar = facts.sidecars.get_mut(replica);
         sidecar.requests = 1234;
         sidecar.status = Status::default();
         sidecar.status.chain.generation = 4;
         sidecar.status.chain.entries = vec![
-            entry(marker_entry(replica), state, faults),
-            entry(shard_entry(replica), EntryState::Active, 0),
+            test_entry(marker_entry(replica), state, faults),
+            test_entry(shard_entry(replica), EntryState::Active, 0),
         ];
     }
-    facts.reported(
+    facts.record_report(
         Replica::One,
         Report::RequestFailed {
             message: "500".to_owned(),
@@ -108,11 +108,11 @@ fn show_conditions(facts: &mut Facts) {
             "metadata": { "name": shard_name(replica), "generation": 2 },
             "status": { "conditions": [condition] },
         });
-        facts.objects.seen(&serde_json::from_value(object).unwrap());
+        facts.objects.record_object(&serde_json::from_value(object).unwrap());
     }
 }
 
-fn steps() -> Vec<Step> {
+fn test_steps() -> Vec<Step> {
     let step = |title, state, detail: &str| Step {
         title,
         state,
@@ -132,17 +132,17 @@ fn steps() -> Vec<Step> {
     steps
 }
 
-/// A terminal as old as terminals.
-const SMALL: Room = Room { width: 80, height: 24 };
-const LARGE: Room = Room { width: 100, height: 50 };
+/// The smallest terminal in use.
+const SMALL: TerminalSize = TerminalSize { width: 80, height: 24 };
+const LARGE: TerminalSize = TerminalSize { width: 100, height: 50 };
 
 #[test]
-fn picture_is_that_on_file() {
-    let picture = picture(&facts(), &steps(), 7.26, Paint::Plain, SMALL);
+fn picture_matches_file() {
+    let picture = render_picture(&test_facts(), &test_steps(), 7.26, Paint::Plain, SMALL);
     assert_eq!(picture, PICTURE.trim_end(), "the picture is now:\n{picture}\n");
 }
 
-/// All steps, up to `begun`.
+/// All steps; those up to `begun` have begun.
 fn all_steps(begun: usize) -> Vec<Step> {
     let state = |at: usize| match at.cmp(&begun) {
         std::cmp::Ordering::Less => StepState::Done,
@@ -158,10 +158,10 @@ fn all_steps(begun: usize) -> Vec<Step> {
 }
 
 #[test]
-fn all_acts_are_on_the_screen_from_the_start() {
+fn all_steps_are_on_screen_from_the_start() {
     for begun in 0..=TITLES.len() + 1 {
         for room in [SMALL, LARGE] {
-            let picture = picture(&facts(), &all_steps(begun), 7.26, Paint::Plain, room);
+            let picture = render_picture(&test_facts(), &all_steps(begun), 7.26, Paint::Plain, room);
             for (at, title) in TITLES.iter().enumerate() {
                 let sign = match (at + 1).cmp(&begun) {
                     std::cmp::Ordering::Less => "✔",
@@ -176,20 +176,20 @@ fn all_acts_are_on_the_screen_from_the_start() {
 }
 
 #[test]
-fn long_lines_wrap_and_are_never_cut_in_a_terminal_of_any_width() {
+fn long_lines_wrap_and_are_never_cut() {
     let long = "the API server ends its watches, as it does every few minutes; the next ones expire, and the controllers list again";
-    let mut steps = steps();
+    let mut steps = test_steps();
     steps[2].detail = long.to_owned();
-    let mut facts = facts();
+    let mut facts = test_facts();
     facts.command =
         "apply ShardingConfig/widgets-0 ShardingConfig/widgets-1 CircuitBreaker/widgets-with-a-long-name".to_owned();
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     for (width, height) in [(80, 24), (80, 50), (120, 50), (60, 24), (100, 40)] {
-        let picture = picture(&facts, &steps, 7.26, Paint::Plain, Room { width, height });
+        let picture = render_picture(&facts, &steps, 7.26, Paint::Plain, TerminalSize { width, height });
         let shown = words(&picture);
         let told = words(long);
         let begin = shown.windows(3).position(|window| window == &told[..3]).unwrap();
-        // Beside the detail there may be other columns' words only in other lines.
+        // Beside the detail there may be words of other columns, but only on other lines.
         let kept: Vec<_> = shown[begin..]
             .iter()
             .filter(|word| told.contains(word))
@@ -198,7 +198,7 @@ fn long_lines_wrap_and_are_never_cut_in_a_terminal_of_any_width() {
         assert!(kept.starts_with(&told), "{width}×{height}:\n{picture}");
         assert!(picture.lines().all(|line| line.chars().count() <= width), "{picture}");
     }
-    let picture = picture(&facts, &steps, 7.26, Paint::Plain, SMALL);
+    let picture = render_picture(&facts, &steps, 7.26, Paint::Plain, SMALL);
     assert!(picture.lines().count() <= 24, "{picture}");
 }
 
@@ -211,14 +211,20 @@ fn picture_fits_into_24_lines_of_80_characters() {
 #[test]
 fn no_line_is_wider_than_the_terminal() {
     for width in [40, 60, 79] {
-        let picture = picture(&facts(), &steps(), 7.26, Paint::Plain, Room { width, height: 24 });
+        let picture = render_picture(
+            &test_facts(),
+            &test_steps(),
+            7.26,
+            Paint::Plain,
+            TerminalSize { width, height: 24 },
+        );
         assert!(picture.lines().all(|line| line.chars().count() <= width), "{picture}");
     }
 }
 
 #[test]
-fn colours_change_nothing_but_colours() {
-    let coloured = picture(&facts(), &steps(), 7.26, Paint::Coloured, SMALL);
+fn colours_do_not_change_text() {
+    let coloured = render_picture(&test_facts(), &test_steps(), 7.26, Paint::Coloured, SMALL);
     let mut plain = String::new();
     for (at, part) in coloured.split('\x1b').enumerate() {
         plain.push_str(if at == 0 { part } else { part.split_once('m').unwrap().1 });

@@ -1,17 +1,17 @@
-//! Texts before and after, and what is never touched.
+//! Texts before and after fixing, and texts that must not change.
 
 use super::*;
 
-/// What was done, and the text after it; doing it again does nothing.
-fn fixed(text: &str) -> (Vec<String>, String) {
-    let (new, done) = fix(text);
-    let left: Vec<_> = fix(&new).1.into_iter().filter(|done| done.is_made).collect();
+/// The changes and the fixed text; fixing again must change nothing.
+fn fix_twice(text: &str) -> (Vec<String>, String) {
+    let (new, done) = fix_text(text);
+    let left: Vec<_> = fix_text(&new).1.into_iter().filter(|done| done.is_made).collect();
     assert_eq!(
-        (fix(&new).0, left),
+        (fix_text(&new).0, left),
         (new.clone(), Vec::new()),
         "a second time changes nothing"
     );
-    let told = |done: Done| format!("{}{}", if done.is_made { "" } else { "not: " }, done.change);
+    let told = |done: FixOutcome| format!("{}{}", if done.is_made { "" } else { "not: " }, done.change);
     (done.into_iter().map(told).collect(), new)
 }
 
@@ -39,7 +39,7 @@ spec:
 ";
 
 #[test]
-fn value_that_is_read_as_something_else_is_left_to_who_wrote_it() {
+fn ambiguous_scalar_is_left_to_its_author() {
     for (written, is_fixed) in [
         ("1", true),
         ("-3", true),
@@ -60,7 +60,7 @@ fn value_that_is_read_as_something_else_is_left_to_who_wrote_it() {
             "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: ShardingConfig\nmetadata: {{name: a}}\nspec:\n  selector:\n    \
              matchLabels:\n      a: {written}\n"
         );
-        let (done, new) = fixed(&text);
+        let (done, new) = fix_twice(&text);
         assert_eq!(
             done.iter().any(|done| done.contains("is read as")),
             !is_fixed,
@@ -77,9 +77,9 @@ fn value_that_is_read_as_something_else_is_left_to_who_wrote_it() {
 }
 
 #[test]
-fn only_what_is_mended_changes_in_the_text() {
+fn fix_changes_only_the_fixed_part_of_text() {
     let text = SHARD.replace("        # What is limited.\n", "");
-    let (done, new) = fixed(&text);
+    let (done, new) = fix_twice(&text);
     assert_eq!(
         done,
         [
@@ -113,12 +113,12 @@ spec:
 }
 
 #[test]
-fn change_that_would_lose_a_comment_is_left_to_a_person() {
-    let (done, new) = fixed(SHARD);
+fn change_is_left_to_a_person_when_it_would_lose_a_comment() {
+    let (done, new) = fix_twice(SHARD);
     assert_eq!(
         done,
         [
-            "not: the text is written in a way that this change does not fit; please make it: spec.limits[0].objectSelector: removed, and \
+            "not: this change cannot be made automatically in this text; make it by hand: spec.limits[0].objectSelector: removed, and \
              its fields put in its place"
         ]
     );
@@ -126,7 +126,7 @@ fn change_that_would_lose_a_comment_is_left_to_a_person() {
 }
 
 #[test]
-fn lists_of_matches_are_put_below_http_match_in_any_style() {
+fn match_lists_move_below_http_match_in_any_style() {
     let object = |matching: &str| {
         format!(
             "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: FaultInjection\nmetadata: {{name: a}}\nspec:\n  selector: {{}}\n  \
@@ -147,7 +147,7 @@ fn lists_of_matches_are_put_below_http_match_in_any_style() {
             "    match: {httpMatch: [{method: POST}]}\n",
         ),
     ] {
-        let (done, new) = fixed(&object(before));
+        let (done, new) = fix_twice(&object(before));
         assert_eq!(done, ["spec.httpFault[0].match: put below httpMatch"], "{before}");
         assert_eq!(new, object(after));
     }
@@ -168,14 +168,14 @@ fn resource_selector_moves_below_root() {
             format!("{rest}{root}{moved}"),
         ),
     ] {
-        let (done, new) = fixed(&format!("{head}{before}"));
+        let (done, new) = fix_twice(&format!("{head}{before}"));
         assert_eq!(done, ["spec.resourceSelector: moved into root beside it"], "{before}");
         assert_eq!(new, format!("{head}{after}"));
     }
 }
 
 #[test]
-fn fields_and_elements_go_with_their_lines_or_commas() {
+fn removed_fields_take_their_lines_or_commas() {
     let object = |selector: &str| {
         format!(
             "apiVersion: ctrlmesh.kusionstack.io/v1alpha1\nkind: ShardingConfig\nmetadata: {{name: a}}\nspec:\n{selector}  root: {{prefix: p}}\n"
@@ -208,21 +208,21 @@ fn fields_and_elements_go_with_their_lines_or_commas() {
             "  selector:\n    matchLabels:\n      a: b\n".to_owned(),
         ),
     ] {
-        let (done, new) = fixed(&object(&before));
+        let (done, new) = fix_twice(&object(&before));
         assert_eq!(done.len(), 1, "{done:?}");
         assert_eq!(new, object(&after), "{before}");
     }
 }
 
 #[test]
-fn json_and_lists_of_kubectl_are_mended_too() {
+fn json_and_kubectl_lists_are_fixed() {
     let json = "{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [
   {\"kind\": \"Pod\", \"apiVersion\": \"v1\"},
   {\"apiVersion\": \"ctrlmesh.kusionstack.io/v1alpha1\", \"kind\": \"FaultInjection\", \"spec\": {\"httpFault\": [
     {\"match\": [{\"method\": \"GET\"}]}, {\"match\": {\"relatedResources\": []}}]}}
 ]}
 ";
-    let (done, new) = fixed(json);
+    let (done, new) = fix_twice(json);
     assert_eq!(
         done,
         [
@@ -237,21 +237,21 @@ fn json_and_lists_of_kubectl_are_mended_too() {
 }
 
 #[test]
-fn other_documents_of_a_file_are_not_touched() {
+fn other_documents_of_a_file_are_untouched() {
     let shard = SHARD.replace("        # What is limited.\n", "");
     let others = "apiVersion: v1\nkind: ConfigMap\ndata: {a:   b}\n---\na: [\n---\n# Nothing.\n---\n";
-    let (done, new) = fixed(&format!("{others}{shard}---\n{others}"));
+    let (done, new) = fix_twice(&format!("{others}{shard}---\n{others}"));
     assert_eq!(done.len(), 4, "{done:?}");
     assert!(
         new.starts_with(others) && new.ends_with(&format!("# The end.\n---\n{others}")),
         "{new}"
     );
-    let (done, new) = fixed(others);
+    let (done, new) = fix_twice(others);
     assert_eq!((done, new.as_str()), (Vec::new(), others));
 }
 
 #[test]
-fn texts_with_references_are_left_to_a_person() {
+fn text_is_left_to_a_person_when_it_has_aliases() {
     let text = SHARD
         .replace("        # What is limited.\n", "")
         .replace("objectSelector:", "objectSelector: &it")
@@ -259,7 +259,7 @@ fn texts_with_references_are_left_to_a_person() {
             "  selector:\n    matchLabels: {app: a}\n",
             "    - objectSelector: *it\n",
         );
-    let (done, new) = fixed(&text);
+    let (done, new) = fix_twice(&text);
     assert_eq!(new, text, "{done:?}");
     assert!(done.iter().all(|done| done.starts_with("not: ")), "{done:?}");
 }

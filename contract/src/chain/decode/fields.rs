@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 use crate::error::{Mistakes, quote};
 use crate::suggest::did_you_mean;
 
-/// What a field must hold: words for the message, and the conversion.
+/// The type of a field: its description for messages, and the conversion.
 pub(super) struct Kind<T> {
-    /// As in "write …".
+    /// Completes the sentence "write …".
     pub(super) expected: &'static str,
     /// `None` if the value is something else.
     pub(super) convert: fn(Value) -> Option<T>,
@@ -99,7 +99,7 @@ impl<'m> Fields<'m> {
         self.mistakes.add(join(self.path, name), problem);
     }
 
-    /// For what is nested deeper.
+    /// The collected mistakes, for decoders of nested values.
     pub(super) const fn mistakes(&mut self) -> &mut Mistakes {
         self.mistakes
     }

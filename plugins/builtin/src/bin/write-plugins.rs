@@ -1,5 +1,5 @@
-//! Writes every plugin, sample and test guest as `<name>.wasm` into a directory: for tests that are not written in Rust,
-//! and for people who want to look at one.
+//! Writes every plugin, sample and test guest as `<name>.wasm` into a directory, for tests that are not written in Rust and for people
+//! who want to inspect one.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,15 +9,15 @@ use ctrlmesh_plugins_builtin::{builtin, guests, samples};
 
 fn main() -> ExitCode {
     let Some(directory) = std::env::args_os().nth(1).map(PathBuf::from) else {
-        return complain("name the directory to write to: write-plugins <dir>");
+        return print_error("name the directory to write to: write-plugins <dir>");
     };
-    match write(&directory) {
+    match write_components(&directory) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => complain(&format!("{}: {error}", directory.display())),
+        Err(error) => print_error(&format!("{}: {error}", directory.display())),
     }
 }
 
-fn write(directory: &std::path::Path) -> std::io::Result<()> {
+fn write_components(directory: &std::path::Path) -> std::io::Result<()> {
     fs::create_dir_all(directory)?;
     let samples = [
         ("hello", samples::HELLO),
@@ -37,7 +37,7 @@ fn write(directory: &std::path::Path) -> std::io::Result<()> {
 }
 
 #[expect(clippy::print_stderr, reason = "a command line tool says what is wrong")]
-fn complain(message: &str) -> ExitCode {
+fn print_error(message: &str) -> ExitCode {
     eprintln!("write-plugins: {message}");
     ExitCode::FAILURE
 }

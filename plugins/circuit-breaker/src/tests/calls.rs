@@ -4,24 +4,24 @@ use ctrlmesh_sdk::testing::{Bench, TestRequest, TestResponse, about};
 use ctrlmesh_sdk::{Failure, RequestVerdict, Verb};
 use serde_json::{Value, json};
 
-use super::{CircuitBreaker, end, enter, rule, with};
+use super::{CircuitBreaker, admit_request, failed_with, rule_named, with_fields};
 
-fn list(kind: &str, content: &str, contents: &[&str], methods: &[&str]) -> Value {
+fn call_list(kind: &str, content: &str, contents: &[&str], methods: &[&str]) -> Value {
     json!({"name": format!("{kind}-{content}"), "interceptType": kind, "contentType": content, "contents": contents,
         "methods": methods})
 }
 
-fn lists(rules: &[Value]) -> String {
+fn lists_json(rules: &[Value]) -> String {
     json!({"trafficInterceptRules": rules}).to_string()
 }
 
-fn bench(rules: &[Value]) -> Bench<CircuitBreaker> {
-    Bench::new(&lists(rules)).unwrap()
+fn bench_with_lists(rules: &[Value]) -> Bench<CircuitBreaker> {
+    Bench::new(&lists_json(rules)).unwrap()
 }
 
-fn allows(bench: &mut Bench<CircuitBreaker>, method: &str, host: &str, port: u16) -> bool {
+fn is_allowed(bench: &mut Bench<CircuitBreaker>, method: &str, host: &str, port: u16) -> bool {
     let req = TestRequest::external(method, host, "/").with_port(port);
-    match enter(bench, &req) {
+    match admit_request(bench, &req) {
         Ok(()) => true,
         Err(refusal) => {
             assert_eq!((refusal.code, refusal.retry_after_seconds), (403, None));
@@ -30,25 +30,25 @@ fn allows(bench: &mut Bench<CircuitBreaker>, method: &str, host: &str, port: u16
     }
 }
 
-/// Lists, calls that they allow, and calls that they don't.
+/// Lists, calls that they allow, and calls that they forbid.
 type Case = (
     Vec<Value>,
     Vec<(&'static str, &'static str, u16)>,
     Vec<(&'static str, &'static str, u16)>,
 );
 
-fn check(cases: impl IntoIterator<Item = Case>) {
+fn check_cases(cases: impl IntoIterator<Item = Case>) {
     for (rules, allowed, denied) in cases {
-        let mut bench = bench(&rules);
+        let mut bench = bench_with_lists(&rules);
         for (method, host, port) in allowed {
             assert!(
-                allows(&mut bench, method, host, port),
+                is_allowed(&mut bench, method, host, port),
                 "{rules:?} {method} {host}:{port}"
             );
         }
         for (method, host, port) in denied {
             assert!(
-                !allows(&mut bench, method, host, port),
+                !is_allowed(&mut bench, method, host, port),
                 "{rules:?} {method} {host}:{port}"
             );
         }
@@ -57,21 +57,21 @@ fn check(cases: impl IntoIterator<Item = Case>) {
 }
 
 #[test]
-fn rest_05_allow_and_deny_lists_by_name_and_by_expression() {
-    check([
+fn rest_05_allow_and_deny_lists_match_names_and_expressions() {
+    check_cases([
         (
-            vec![list("Whitelist", "Normal", &["b.com"], &["*"])],
+            vec![call_list("Whitelist", "Normal", &["b.com"], &["*"])],
             vec![("GET", "b.com", 443), ("POST", "b.com", 8080)],
             vec![("GET", "c.com", 443), ("GET", "a.b.com", 443)],
         ),
         (
-            vec![list("Blacklist", "Normal", &["b.com:8080"], &["get"])],
+            vec![call_list("Blacklist", "Normal", &["b.com:8080"], &["get"])],
             vec![("GET", "b.com", 443), ("POST", "b.com", 8080), ("GET", "c.com", 8080)],
             vec![("GET", "b.com", 8080)],
         ),
-        // `*` as a method, which the peer does not know with expressions.
+        // `*` as a method, which the peer does not support with expressions.
         (
-            vec![list("Blacklist", "Regexp", &[r"^b\.com$", "evil"], &["*"])],
+            vec![call_list("Blacklist", "Regexp", &[r"^b\.com$", "evil"], &["*"])],
             vec![("GET", "a.b.com", 443)],
             vec![("GET", "b.com", 443), ("DELETE", "very-evil.org", 80)],
         ),
@@ -79,13 +79,13 @@ fn rest_05_allow_and_deny_lists_by_name_and_by_expression() {
 }
 
 #[test]
-fn rest_05_deny_lists_are_stronger_and_allow_lists_add_up() {
-    check([
-        // A deny list is stronger, also where the allow list is the more exact one.
+fn rest_05_deny_list_wins_and_allow_lists_add_up() {
+    check_cases([
+        // A deny list wins, even if the allow list is more specific.
         (
             vec![
-                list("Whitelist", "Normal", &["b.com", "c.com"], &["GET", "PUT"]),
-                list("Blacklist", "Regexp", &["b"], &["PUT"]),
+                call_list("Whitelist", "Normal", &["b.com", "c.com"], &["GET", "PUT"]),
+                call_list("Blacklist", "Regexp", &["b"], &["PUT"]),
             ],
             vec![("GET", "b.com", 443), ("PUT", "c.com", 443)],
             vec![("PUT", "b.com", 443), ("POST", "b.com", 443), ("GET", "d.com", 443)],
@@ -93,45 +93,45 @@ fn rest_05_deny_lists_are_stronger_and_allow_lists_add_up() {
         // Two allow lists add up.
         (
             vec![
-                list("Whitelist", "Normal", &["b.com"], &["*"]),
-                list("Whitelist", "Regexp", &["^c"], &["*"]),
+                call_list("Whitelist", "Normal", &["b.com"], &["*"]),
+                call_list("Whitelist", "Regexp", &["^c"], &["*"]),
             ],
             vec![("GET", "b.com", 443), ("GET", "c.com", 443)],
             vec![("GET", "d.com", 443)],
         ),
         (
-            vec![list("Whitelist", "Normal", &["*"], &["GET"])],
+            vec![call_list("Whitelist", "Normal", &["*"], &["GET"])],
             vec![("GET", "x", 1)],
             vec![("CONNECT", "x", 1)],
         ),
         (
-            vec![list("Whitelist", "Normal", &[], &["*"])],
+            vec![call_list("Whitelist", "Normal", &[], &["*"])],
             vec![],
             vec![("GET", "b.com", 443)],
         ),
     ]);
 }
 
-/// In the peer every call is refused after the last allow list is gone, until the sidecar starts anew.
+/// In the peer, removing the last allow list refuses every call until the sidecar restarts.
 #[test]
-fn rest_05_a_list_that_is_gone_leaves_nothing_behind() {
-    let mut bench = bench(&[list("Whitelist", "Normal", &["b.com"], &["*"])]);
-    assert!(!allows(&mut bench, "GET", "c.com", 443));
-    let mut bench = Bench::<CircuitBreaker>::on(bench.host, &lists(&[]), &about()).unwrap();
+fn rest_05_removed_list_leaves_nothing_behind() {
+    let mut bench = bench_with_lists(&[call_list("Whitelist", "Normal", &["b.com"], &["*"])]);
+    assert!(!is_allowed(&mut bench, "GET", "c.com", 443));
+    let mut bench = Bench::<CircuitBreaker>::on(bench.host, &lists_json(&[]), &about()).unwrap();
     let req = TestRequest::external("GET", "c.com", "/");
     assert!(!bench.wakes(&req));
     assert_eq!(bench.on_request(&req), RequestVerdict::proceed());
 }
 
 #[test]
-fn rest_05_a_refusal_names_its_list() {
-    let mut bench = bench(&[
-        list("Blacklist", "Normal", &["b.com"], &["*"]),
-        list("Whitelist", "Normal", &["c.com"], &["*"]),
+fn rest_05_refusal_names_its_list() {
+    let mut bench = bench_with_lists(&[
+        call_list("Blacklist", "Normal", &["b.com"], &["*"]),
+        call_list("Whitelist", "Normal", &["c.com"], &["*"]),
     ]);
-    let refusal = enter(&mut bench, &TestRequest::external("GET", "b.com", "/")).unwrap_err();
+    let refusal = admit_request(&mut bench, &TestRequest::external("GET", "b.com", "/")).unwrap_err();
     assert_eq!(refusal.cause.as_deref(), Some("Blacklist-Normal"));
-    let refusal = enter(&mut bench, &TestRequest::external("GET", "d.com", "/")).unwrap_err();
+    let refusal = admit_request(&mut bench, &TestRequest::external("GET", "d.com", "/")).unwrap_err();
     assert_eq!(
         (refusal.cause, refusal.message.contains("Whitelist allows")),
         (None, true)
@@ -140,26 +140,30 @@ fn rest_05_a_refusal_names_its_list() {
     assert_eq!(counts, [1, 1]);
 }
 
-/// The peer's rules see header-mode calls only; here a rule sees what the sidecar sees.
+/// The peer's rules apply to header-mode calls only; here a rule applies to everything that the sidecar sees.
 #[test]
-fn cb_04_breakers_for_urls_have_wildcards() {
+fn cb_04_url_breakers_have_wildcards() {
     let fields =
         json!({"resourceRules": null, "restRules": [{"url": "https://b.com/*", "method": "*"}], "key": "host"});
-    let mut bench = super::bench(&[with(rule("a"), &fields)]);
+    let mut bench = super::new_bench(&[with_fields(rule_named("a"), &fields)]);
     let tunnel = TestRequest::external("CONNECT", "b.com", "");
     for _ in 0..2 {
-        assert!(super::call(&mut bench, &tunnel, &end(Failure::Unreachable)));
+        assert!(super::run_request(
+            &mut bench,
+            &tunnel,
+            &failed_with(Failure::Unreachable)
+        ));
     }
-    assert!(enter(&mut bench, &TestRequest::external("POST", "b.com", "/x")).is_err());
+    assert!(admit_request(&mut bench, &TestRequest::external("POST", "b.com", "/x")).is_err());
     let other_port = TestRequest::external("POST", "b.com", "/x").with_port(80);
     assert_eq!(bench.on_request(&other_port), RequestVerdict::proceed());
     assert!(!bench.wakes(&TestRequest::api(Verb::Get, "", "pods")));
     bench.host.advance_ms(10_000);
-    enter(&mut bench, &tunnel).unwrap();
+    admit_request(&mut bench, &tunnel).unwrap();
     bench.on_response(&tunnel, &TestResponse::new(200));
     let after = TestRequest::external("POST", "b.com", "/x");
     assert_eq!(
-        enter(&mut bench, &after),
+        admit_request(&mut bench, &after),
         Ok(()),
         "a tunnel that opens is a success, long before it ends"
     );

@@ -1,20 +1,23 @@
-//! What counts as a failure.
+//! Which results count as failures.
 
 use ctrlmesh_sdk::testing::{TestRequest, TestResponse};
 use ctrlmesh_sdk::{Failure, Outcome, Verb};
 use serde_json::json;
 
-use super::{answer, bench, call, end, enter, get, rule, shown, trip, with};
+use super::{
+    admit_request, answered_with, failed_with, get_request, new_bench, rule_named, run_request, shown_state,
+    trip_breaker, with_fields,
+};
 
-/// Whether two of these in a row open the breaker.
-fn opens(fields: &serde_json::Value, outcome: &Outcome) -> bool {
-    let mut bench = bench(&[with(rule("a"), fields)]);
-    assert!(call(&mut bench, &get("x"), outcome) && call(&mut bench, &get("x"), outcome));
-    enter(&mut bench, &get("x")).is_err()
+/// Whether two of these results in a row open the breaker.
+fn opens_after_two(fields: &serde_json::Value, outcome: &Outcome) -> bool {
+    let mut bench = new_bench(&[with_fields(rule_named("a"), fields)]);
+    assert!(run_request(&mut bench, &get_request("x"), outcome) && run_request(&mut bench, &get_request("x"), outcome));
+    admit_request(&mut bench, &get_request("x")).is_err()
 }
 
 #[test]
-fn failures_are_statuses_that_say_that_the_server_is_ill() {
+fn server_error_statuses_are_failures() {
     for (status, expected) in [
         (500, true),
         (503, true),
@@ -27,168 +30,179 @@ fn failures_are_statuses_that_say_that_the_server_is_ill() {
         (409, false),
         (410, false),
     ] {
-        assert_eq!(opens(&json!({}), &answer(status)), expected, "{status}");
+        assert_eq!(
+            opens_after_two(&json!({}), &answered_with(status)),
+            expected,
+            "{status}"
+        );
     }
 }
 
-/// A server that hangs meets clients that give up first: only how long they waited tells.
+/// Clients of a hung server give up first: only the time they waited shows it.
 #[test]
-fn a_call_that_its_client_gave_up_counts_as_slow_if_it_was() {
+fn abandoned_call_counts_as_slow_when_it_was() {
     let trip = json!({"slowPercent": 50, "slowerThan": "1s", "minimumRequests": 2, "consecutiveFailures": 2});
     let after = |duration_us| Outcome {
         duration_us,
-        ..end(Failure::ClientGone)
+        ..failed_with(Failure::ClientGone)
     };
-    assert!(opens(&json!({ "trip": trip }), &after(1_500_000)));
-    assert!(!opens(&json!({ "trip": trip }), &after(500_000)));
+    assert!(opens_after_two(&json!({ "trip": trip }), &after(1_500_000)));
+    assert!(!opens_after_two(&json!({ "trip": trip }), &after(500_000)));
     // It does not interrupt a row of failures.
     let few = json!({"slowPercent": 50, "slowerThan": "1s", "minimumRequests": 9, "consecutiveFailures": 2});
-    let mut bench = bench(&[with(rule("a"), &json!({ "trip": few }))]);
-    for outcome in [end(Failure::Unreachable), after(1_500_000), end(Failure::Unreachable)] {
-        assert!(call(&mut bench, &get("x"), &outcome));
+    let mut bench = new_bench(&[with_fields(rule_named("a"), &json!({ "trip": few }))]);
+    for outcome in [
+        failed_with(Failure::Unreachable),
+        after(1_500_000),
+        failed_with(Failure::Unreachable),
+    ] {
+        assert!(run_request(&mut bench, &get_request("x"), &outcome));
     }
-    assert!(enter(&mut bench, &get("x")).is_err());
+    assert!(admit_request(&mut bench, &get_request("x")).is_err());
 }
 
 #[test]
-fn failures_are_ends_that_are_the_servers() {
+fn ends_caused_by_the_server_are_failures() {
     for (outcome, expected) in [
-        (end(Failure::Unreachable), true),
-        (end(Failure::Timeout), true),
-        (end(Failure::UpstreamReset), true),
-        (end(Failure::ClientGone), false),
-        (end(Failure::PluginFailed), false),
-        (end(Failure::PluginReset), false),
+        (failed_with(Failure::Unreachable), true),
+        (failed_with(Failure::Timeout), true),
+        (failed_with(Failure::UpstreamReset), true),
+        (failed_with(Failure::ClientGone), false),
+        (failed_with(Failure::PluginFailed), false),
+        (failed_with(Failure::PluginReset), false),
         (
             Outcome {
                 status: 500,
-                ..end(Failure::Refused)
+                ..failed_with(Failure::Refused)
             },
             false,
         ),
-        // Another plugin answered in the server's place, or hid what it said.
+        // Another plugin answered in the server's place, or hid its answer.
         (
             Outcome {
                 upstream_status: 0,
-                ..answer(500)
+                ..answered_with(500)
             },
             false,
         ),
         (
             Outcome {
                 status: 200,
-                ..answer(500)
+                ..answered_with(500)
             },
             true,
         ),
         (
             Outcome {
                 status: 500,
-                ..answer(200)
+                ..answered_with(200)
             },
             false,
         ),
         (
             Outcome {
                 failure: Some(Failure::ClientGone),
-                ..answer(500)
+                ..answered_with(500)
             },
             false,
         ),
     ] {
-        assert_eq!(opens(&json!({}), &outcome), expected, "{outcome:?}");
+        assert_eq!(opens_after_two(&json!({}), &outcome), expected, "{outcome:?}");
     }
 }
 
 #[test]
-fn what_a_failure_is_can_be_said() {
+fn failures_are_configurable() {
     let failures = json!({"failures": {"statusCodes": ["409", "4xx"], "connection": ["timeout"]}});
     for (outcome, expected) in [
-        (answer(409), true),
-        (answer(418), true),
-        (answer(500), false),
-        (end(Failure::Timeout), true),
-        (end(Failure::Unreachable), false),
-        (end(Failure::UpstreamReset), false),
+        (answered_with(409), true),
+        (answered_with(418), true),
+        (answered_with(500), false),
+        (failed_with(Failure::Timeout), true),
+        (failed_with(Failure::Unreachable), false),
+        (failed_with(Failure::UpstreamReset), false),
     ] {
-        assert_eq!(opens(&failures, &outcome), expected, "{outcome:?}");
+        assert_eq!(opens_after_two(&failures, &outcome), expected, "{outcome:?}");
     }
 }
 
 /// A watch always ends, and often by a reset.
 #[test]
-fn watches_count_by_the_status_of_their_answer_alone() {
-    let mut bench = bench(&[rule("a")]);
+fn watches_are_judged_by_their_status_alone() {
+    let mut bench = new_bench(&[rule_named("a")]);
     let watch = || TestRequest::watch("", "pods");
     for _ in 0..3 {
         let cut = Outcome {
             upstream_status: 200,
-            ..end(Failure::UpstreamReset)
+            ..failed_with(Failure::UpstreamReset)
         };
-        assert!(call(&mut bench, &watch(), &cut));
+        assert!(run_request(&mut bench, &watch(), &cut));
     }
-    assert!(call(&mut bench, &watch(), &answer(500)));
-    assert_eq!(shown(&bench, "a").unwrap().0, "Closed");
+    assert!(run_request(&mut bench, &watch(), &answered_with(500)));
+    assert_eq!(shown_state(&bench, "a").unwrap().0, "Closed");
     let exec = TestRequest::api(Verb::Create, "", "pods").name("p").subresource("exec");
-    assert!(call(&mut bench, &exec, &answer(500)));
-    assert!(enter(&mut bench, &watch()).is_err());
+    assert!(run_request(&mut bench, &exec, &answered_with(500)));
+    assert!(admit_request(&mut bench, &watch()).is_err());
 }
 
 /// A reload asks again for each open watch, and would end those that are refused.
 #[test]
-fn an_open_breaker_leaves_open_watches_alone() {
-    let mut bench = bench(&[rule("a")]);
+fn open_breaker_leaves_open_watches_alone() {
+    let mut bench = new_bench(&[rule_named("a")]);
     let watch = TestRequest::watch("", "pods");
-    enter(&mut bench, &watch).unwrap();
-    trip(&mut bench, &get("x"));
+    admit_request(&mut bench, &watch).unwrap();
+    trip_breaker(&mut bench, &get_request("x"));
     let watch = watch.recheck();
-    assert!(enter(&mut bench, &watch).is_ok());
-    assert!(enter(&mut bench, &TestRequest::watch("", "pods")).is_err());
+    assert!(admit_request(&mut bench, &watch).is_ok());
+    assert!(admit_request(&mut bench, &TestRequest::watch("", "pods")).is_err());
     bench.host.advance_ms(10_000);
-    assert!(enter(&mut bench, &watch).is_ok());
-    assert_eq!(shown(&bench, "a").unwrap().0, "Opened");
-    let mut forced = super::reload(bench, &[with(rule("a"), &json!({"triggerPolicy": "ForceOpened"}))]);
-    assert!(enter(&mut forced, &watch).is_err());
+    assert!(admit_request(&mut bench, &watch).is_ok());
+    assert_eq!(shown_state(&bench, "a").unwrap().0, "Opened");
+    let mut forced = super::reload_rules(
+        bench,
+        &[with_fields(rule_named("a"), &json!({"triggerPolicy": "ForceOpened"}))],
+    );
+    assert!(admit_request(&mut forced, &watch).is_err());
 }
 
 #[test]
-fn a_watch_without_an_answer_counts_at_its_end() {
-    let mut bench = bench(&[rule("a")]);
+fn watch_counts_at_its_end_when_unanswered() {
+    let mut bench = new_bench(&[rule_named("a")]);
     for _ in 0..2 {
-        assert!(call(
+        assert!(run_request(
             &mut bench,
             &TestRequest::watch("", "pods"),
-            &end(Failure::Unreachable)
+            &failed_with(Failure::Unreachable)
         ));
     }
-    assert!(enter(&mut bench, &get("x")).is_err());
+    assert!(admit_request(&mut bench, &get_request("x")).is_err());
 }
 
-/// Other answers are judged when they are complete: a body that breaks off is a failure behind a 200.
+/// Other answers are judged when they are complete: a body that breaks off is a failure despite a 200.
 #[test]
-fn other_answers_count_when_they_are_complete() {
-    let mut bench = bench(&[rule("a")]);
+fn other_answers_count_when_complete() {
+    let mut bench = new_bench(&[rule_named("a")]);
     let list = || TestRequest::list("", "pods");
     let first = list();
-    enter(&mut bench, &first).unwrap();
+    admit_request(&mut bench, &first).unwrap();
     bench.on_response(&first, &TestResponse::new(500));
     bench.on_response(&first, &TestResponse::new(500));
-    assert_eq!(shown(&bench, "a").unwrap().0, "Closed");
+    assert_eq!(shown_state(&bench, "a").unwrap().0, "Closed");
     let cut = Outcome {
         upstream_status: 200,
-        ..end(Failure::UpstreamReset)
+        ..failed_with(Failure::UpstreamReset)
     };
-    assert!(call(&mut bench, &list(), &cut) && call(&mut bench, &list(), &cut));
-    assert!(enter(&mut bench, &list()).is_err());
+    assert!(run_request(&mut bench, &list(), &cut) && run_request(&mut bench, &list(), &cut));
+    assert!(admit_request(&mut bench, &list()).is_err());
 }
 
 #[test]
-fn refusals_of_the_breaker_itself_do_not_keep_it_open() {
-    let mut bench = bench(&[rule("a")]);
-    trip(&mut bench, &get("x"));
+fn own_refusals_do_not_keep_the_breaker_open() {
+    let mut bench = new_bench(&[rule_named("a")]);
+    trip_breaker(&mut bench, &get_request("x"));
     bench.host.advance_ms(5000);
-    assert!((0..20).all(|_| !call(&mut bench, &get("x"), &answer(200))));
+    assert!((0..20).all(|_| !run_request(&mut bench, &get_request("x"), &answered_with(200))));
     bench.host.advance_ms(5000);
-    assert!(call(&mut bench, &get("x"), &answer(200)));
-    assert!(call(&mut bench, &get("x"), &answer(200)));
+    assert!(run_request(&mut bench, &get_request("x"), &answered_with(200)));
+    assert!(run_request(&mut bench, &get_request("x"), &answered_with(200)));
 }

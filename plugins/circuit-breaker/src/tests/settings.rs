@@ -1,20 +1,20 @@
 use ctrlmesh_sdk::testing::Bench;
 use serde_json::{Value, json};
 
-use super::{CircuitBreaker, rule, settings, with};
+use super::{CircuitBreaker, rule_named, settings_json, with_fields};
 
-fn refusal(text: &str) -> String {
+fn settings_error(text: &str) -> String {
     let error = Bench::<CircuitBreaker>::new(text).err();
     error.unwrap_or_else(|| panic!("{text} was accepted"))
 }
 
-fn trip(fields: &Value) -> Value {
-    with(rule("a"), &json!({"trip": fields}))
+fn rule_with_trip(fields: &Value) -> Value {
+    with_fields(rule_named("a"), &json!({"trip": fields}))
 }
 
-fn check(cases: impl IntoIterator<Item = (Value, &'static str)>) {
+fn check_cases(cases: impl IntoIterator<Item = (Value, &'static str)>) {
     for (rule, expected) in cases {
-        let error = refusal(&settings(std::slice::from_ref(&rule)));
+        let error = settings_error(&settings_json(std::slice::from_ref(&rule)));
         assert!(
             error.starts_with(&format!("rateLimitings[0].{expected}")),
             "{rule} gave {error}"
@@ -23,34 +23,34 @@ fn check(cases: impl IntoIterator<Item = (Value, &'static str)>) {
 }
 
 #[test]
-fn wrong_rules_are_refused_by_field() {
-    let a = || rule("a");
-    check([
+fn invalid_rules_are_rejected_by_field() {
+    let a = || rule_named("a");
+    check_cases([
         (
-            with(a(), &json!({"trip": null})),
+            with_fields(a(), &json!({"trip": null})),
             "bucket: missing; nothing opens this breaker",
         ),
         (
-            with(a(), &json!({"triggerPolicy": "normal"})),
+            with_fields(a(), &json!({"triggerPolicy": "normal"})),
             "triggerPolicy: unknown variant `normal`",
         ),
         (
-            with(a(), &json!({"recoverPolicy": {"type": "Auto"}})),
+            with_fields(a(), &json!({"recoverPolicy": {"type": "Auto"}})),
             "recoverPolicy.type: unknown variant `Auto`",
         ),
         (
-            with(a(), &json!({"recoverPolicy": {"type": "SleepingWindow"}})),
+            with_fields(a(), &json!({"recoverPolicy": {"type": "SleepingWindow"}})),
             "recoverPolicy.sleepingWindowSize: write how long",
         ),
         (
-            with(
+            with_fields(
                 a(),
                 &json!({"recoverPolicy": {"type": "SleepingWindow", "sleepingWindowSize": "x"}}),
             ),
             "recoverPolicy.sleepingWindowSize: \"x\" is no duration",
         ),
         (
-            with(
+            with_fields(
                 a(),
                 &json!({"recoverPolicy": {"type": "SleepingWindow", "sleepingWindowSize": "2s",
                     "maxSleepingWindowSize": "1s"}}),
@@ -61,69 +61,78 @@ fn wrong_rules_are_refused_by_field() {
 }
 
 #[test]
-fn wrong_buckets_names_and_failures_are_refused_by_field() {
-    let a = || rule("a");
-    check([
+fn invalid_buckets_names_and_failures_are_rejected_by_field() {
+    let a = || rule_named("a");
+    check_cases([
         (
-            with(a(), &json!({"bucket": {"limit": 0, "interval": "1s", "burst": 1}})),
+            with_fields(a(), &json!({"bucket": {"limit": 0, "interval": "1s", "burst": 1}})),
             "bucket.limit: 0 brings no token",
         ),
-        (with(a(), &json!({"probes": 0})), "probes: write 1 to 1000"),
-        (with(a(), &json!({"name": "x".repeat(129)})), "name: "),
+        (with_fields(a(), &json!({"probes": 0})), "probes: write 1 to 1000"),
+        (with_fields(a(), &json!({"name": "x".repeat(129)})), "name: "),
         (
-            with(a(), &json!({"failures": {"statusCodes": ["5xx", "6xx"]}})),
+            with_fields(a(), &json!({"failures": {"statusCodes": ["5xx", "6xx"]}})),
             "failures.statusCodes[1]: \"6xx\" is no",
         ),
         (
-            with(a(), &json!({"failures": {"connection": ["eof"]}})),
+            with_fields(a(), &json!({"failures": {"connection": ["eof"]}})),
             "failures.connection[0]: unknown variant `eof`",
         ),
         (
-            with(a(), &json!({"resourceRules": [{}]})),
+            with_fields(a(), &json!({"resourceRules": [{}]})),
             "resourceRules[0].apiGroups: missing",
         ),
     ]);
 }
 
 #[test]
-fn wrong_triggers_are_refused_by_field() {
-    check([
-        (trip(&json!({})), "trip: nothing opens the breaker"),
-        (trip(&json!({"errorPercent": 0})), "trip.errorPercent: write 1 to 100"),
-        (trip(&json!({"errorPercent": 101})), "trip.errorPercent: write 1 to 100"),
-        (trip(&json!({"slowPercent": 10})), "trip.slowerThan: missing"),
-        (trip(&json!({"slowerThan": "1s"})), "trip.slowPercent: missing"),
+fn invalid_triggers_are_rejected_by_field() {
+    check_cases([
+        (rule_with_trip(&json!({})), "trip: nothing opens the breaker"),
         (
-            trip(&json!({"consecutiveFailures": 0})),
+            rule_with_trip(&json!({"errorPercent": 0})),
+            "trip.errorPercent: write 1 to 100",
+        ),
+        (
+            rule_with_trip(&json!({"errorPercent": 101})),
+            "trip.errorPercent: write 1 to 100",
+        ),
+        (rule_with_trip(&json!({"slowPercent": 10})), "trip.slowerThan: missing"),
+        (
+            rule_with_trip(&json!({"slowerThan": "1s"})),
+            "trip.slowPercent: missing",
+        ),
+        (
+            rule_with_trip(&json!({"consecutiveFailures": 0})),
             "trip.consecutiveFailures: write at least 1",
         ),
         (
-            trip(&json!({"errorPercent": 1, "window": "1ms"})),
+            rule_with_trip(&json!({"errorPercent": 1, "window": "1ms"})),
             "trip.window: write 10ms to",
         ),
     ]);
 }
 
 #[test]
-fn rules_are_few_enough_and_have_their_own_names() {
-    let twice = refusal(&settings(&[rule("a"), rule("a")]));
+fn rules_are_bounded_and_uniquely_named() {
+    let twice = settings_error(&settings_json(&[rule_named("a"), rule_named("a")]));
     assert_eq!(
         twice,
         "rateLimitings[1].name: \"a\" is there twice; each rule has its own name"
     );
-    let many: Vec<Value> = (0..25).map(|index| rule(&index.to_string())).collect();
+    let many: Vec<Value> = (0..25).map(|index| rule_named(&index.to_string())).collect();
     assert_eq!(
-        refusal(&settings(&many)),
+        settings_error(&settings_json(&many)),
         "rateLimitings: 25 rules; at most 24 in one entry"
     );
-    assert!(Bench::<CircuitBreaker>::new(&settings(&many[..24])).is_ok());
+    assert!(Bench::<CircuitBreaker>::new(&settings_json(&many[..24])).is_ok());
 }
 
 #[test]
-fn wrong_lists_are_refused_by_field() {
+fn invalid_lists_are_rejected_by_field() {
     let list = |fields: &Value| {
         let list = json!({"name": "l", "interceptType": "Whitelist", "contentType": "Regexp", "contents": ["a"], "methods": ["*"]});
-        json!({"trafficInterceptRules": [with(list, fields)]}).to_string()
+        json!({"trafficInterceptRules": [with_fields(list, fields)]}).to_string()
     };
     assert!(Bench::<CircuitBreaker>::new(&list(&json!({}))).is_ok());
     for (fields, expected) in [
@@ -142,7 +151,7 @@ fn wrong_lists_are_refused_by_field() {
         ),
         (json!({"contents": null}), "contents: invalid type"),
     ] {
-        let error = refusal(&list(&fields));
+        let error = settings_error(&list(&fields));
         assert!(
             error.starts_with(&format!("trafficInterceptRules[0].{expected}")),
             "{fields} gave {error}"
@@ -150,9 +159,9 @@ fn wrong_lists_are_refused_by_field() {
     }
 }
 
-/// An object of the CRD, word for word, with all its fields.
+/// An object of the CRD with all its fields.
 #[test]
-fn settings_are_those_of_the_crd() {
+fn settings_match_the_crd() {
     let text = json!({
         "rateLimitings": [{
             "name": "test",
@@ -172,10 +181,13 @@ fn settings_are_those_of_the_crd() {
     assert!(Bench::<CircuitBreaker>::new("{}").is_ok());
 }
 
-/// The peer has such a field and never reads it.
+/// The peer has such a field but never reads it.
 #[test]
-fn ok_63_rules_for_webhooks_are_refused_not_ignored() {
-    let error = refusal(&settings(&[with(rule("a"), &json!({"admissionRules": []}))]));
+fn ok_63_webhook_rules_are_rejected_not_ignored() {
+    let error = settings_error(&settings_json(&[with_fields(
+        rule_named("a"),
+        &json!({"admissionRules": []}),
+    )]));
     assert!(
         error.starts_with("rateLimitings[0].admissionRules: unknown field"),
         "{error}"

@@ -1,17 +1,20 @@
-//! What `/status` shows, and what lies in the host's state.
+//! What `/status` shows, and what the host's state contains.
 
 use ctrlmesh_sdk::Host;
 use ctrlmesh_sdk::testing::FakeHost;
 use serde_json::json;
 
-use super::{answer, bench, call, get, reload, rule, shown, trip, with};
+use super::{
+    answered_with, get_request, new_bench, reload_rules, rule_named, run_request, shown_state, trip_breaker,
+    with_fields,
+};
 use crate::cell::{Cause, Counts, State, Status};
 use crate::note::{MAX_RULES, Note};
 
 #[test]
-fn cb_10_a_snapshot_of_each_breaker_is_in_the_status() {
-    let mut bench = bench(&[with(
-        rule("a"),
+fn cb_10_status_shows_each_breaker() {
+    let mut bench = new_bench(&[with_fields(
+        rule_named("a"),
         &json!({"trip": {"minimumRequests": 2, "errorPercent": 50}}),
     )]);
     let report = bench.host.report("a").unwrap();
@@ -20,23 +23,23 @@ fn cb_10_a_snapshot_of_each_breaker_is_in_the_status() {
         (&json!("Closed"), &json!(null))
     );
     bench.host.advance_ms(61_000);
-    trip(&mut bench, &get("x"));
+    trip_breaker(&mut bench, &get_request("x"));
     let opened = json!({
         "name": "a", "key": "", "state": "Opened", "reason": "2 of 2 requests failed",
         "lastTransitionTime": "2026-01-01T00:01:01Z", "recoversAt": "2026-01-01T00:01:11Z",
         "requests": 2, "failures": 2, "slow": 0,
     });
     assert_eq!(bench.host.report("a").unwrap(), opened);
-    let mut bench = reload(
+    let mut bench = reload_rules(
         bench,
-        &[with(
-            rule("a"),
+        &[with_fields(
+            rule_named("a"),
             &json!({"trip": {"minimumRequests": 2, "errorPercent": 60}}),
         )],
     );
     assert_eq!(bench.host.report("a").unwrap(), opened);
     bench.host.advance_ms(10_000);
-    assert!(call(&mut bench, &get("x"), &answer(200)));
+    assert!(run_request(&mut bench, &get_request("x"), &answered_with(200)));
     let report = bench.host.report("a").unwrap();
     assert_eq!(
         (&report["state"], &report["lastTransitionTime"]),
@@ -46,18 +49,18 @@ fn cb_10_a_snapshot_of_each_breaker_is_in_the_status() {
 }
 
 #[test]
-fn cb_10_circuits_by_key_are_shown_while_they_are_not_closed() {
-    let mut bench = bench(&[with(rule("a"), &json!({"key": "namespace"}))]);
-    trip(&mut bench, &get("x"));
-    assert_eq!(shown(&bench, "a/x").unwrap().0, "Opened");
-    assert_eq!(shown(&bench, "a").unwrap().0, "Closed");
+fn cb_10_status_shows_keyed_circuits_until_closed() {
+    let mut bench = new_bench(&[with_fields(rule_named("a"), &json!({"key": "namespace"}))]);
+    trip_breaker(&mut bench, &get_request("x"));
+    assert_eq!(shown_state(&bench, "a/x").unwrap().0, "Opened");
+    assert_eq!(shown_state(&bench, "a").unwrap().0, "Closed");
     bench.host.advance_ms(10_000);
-    assert!(call(&mut bench, &get("x"), &answer(200)));
-    assert_eq!(shown(&bench, "a/x"), None);
+    assert!(run_request(&mut bench, &get_request("x"), &answered_with(200)));
+    assert_eq!(shown_state(&bench, "a/x"), None);
 }
 
-/// Another instance, on another thread.
-fn turns(host: &FakeHost, state: State) {
+/// Simulates another instance on another thread.
+fn set_state(host: &FakeHost, state: State) {
     const STATE: &str = "state\na\n";
     let before = host.get(STATE).unwrap().unwrap();
     let after = Status {
@@ -68,67 +71,76 @@ fn turns(host: &FakeHost, state: State) {
     assert!(written.unwrap().is_some());
 }
 
-/// Two threads change a breaker one after the other, and the one that was first shows last.
+/// Two threads change a breaker one after the other, and the first one publishes last.
 #[test]
-fn a_report_is_never_older_than_the_state() {
-    let rules = [rule("a")];
-    let mut bench = bench(&rules);
-    bench.host.interrupt_next_report(|host| turns(host, State::HalfOpen));
-    assert!(call(&mut bench, &get("x"), &answer(500)) && call(&mut bench, &get("x"), &answer(500)));
-    assert_eq!(shown(&bench, "a").unwrap().0, "HalfOpen");
-    bench.host.interrupt_next_report(|host| turns(host, State::Opened));
-    let bench = reload(bench, &rules);
-    assert_eq!(shown(&bench, "a").unwrap().0, "Opened");
+fn report_is_never_older_than_the_state() {
+    let rules = [rule_named("a")];
+    let mut bench = new_bench(&rules);
+    bench
+        .host
+        .interrupt_next_report(|host| set_state(host, State::HalfOpen));
+    assert!(
+        run_request(&mut bench, &get_request("x"), &answered_with(500))
+            && run_request(&mut bench, &get_request("x"), &answered_with(500))
+    );
+    assert_eq!(shown_state(&bench, "a").unwrap().0, "HalfOpen");
+    bench.host.interrupt_next_report(|host| set_state(host, State::Opened));
+    let bench = reload_rules(bench, &rules);
+    assert_eq!(shown_state(&bench, "a").unwrap().0, "Opened");
 }
 
-/// Namespaces come and go: what closed long ago needs no room any more.
+/// Namespaces come and go: a breaker that closed long ago needs no room any more.
 #[test]
-fn a_circuit_by_key_is_forgotten_an_hour_after_it_closed() {
-    let mut bench = bench(&[with(rule("a"), &json!({"key": "namespace"}))]);
-    trip(&mut bench, &get("x"));
+fn keyed_circuit_is_forgotten_an_hour_after_it_closed() {
+    let mut bench = new_bench(&[with_fields(rule_named("a"), &json!({"key": "namespace"}))]);
+    trip_breaker(&mut bench, &get_request("x"));
     bench.host.advance_ms(10_000);
-    assert!(call(&mut bench, &get("x"), &answer(200)));
+    assert!(run_request(&mut bench, &get_request("x"), &answered_with(200)));
     bench.host.advance_ms(3_600_000);
-    assert!(call(&mut bench, &get("x"), &answer(200)));
+    assert!(run_request(&mut bench, &get_request("x"), &answered_with(200)));
     assert!(bench.host.get("state\na\nx").unwrap().is_some());
     bench.host.advance_ms(1);
-    assert!(call(&mut bench, &get("x"), &answer(200)));
+    assert!(run_request(&mut bench, &get_request("x"), &answered_with(200)));
     assert!(bench.host.get("state\na\nx").unwrap().is_none());
-    trip(&mut bench, &get("x"));
+    trip_breaker(&mut bench, &get_request("x"));
 }
 
-/// More open circuits than the status has room for go on as ever, unseen.
+/// Open circuits beyond the limit of reports keep working, without a report.
 #[test]
-fn more_circuits_than_reports_work_all_the_same() {
-    let mut bench = bench(&[with(rule("a"), &json!({"key": "namespace"}))]);
+fn circuits_work_when_there_are_more_than_reports() {
+    let mut bench = new_bench(&[with_fields(rule_named("a"), &json!({"key": "namespace"}))]);
     let namespaces: Vec<String> = (0..100).map(|index| format!("{index:0>60}")).collect();
     for namespace in &namespaces {
-        trip(&mut bench, &get(namespace));
+        trip_breaker(&mut bench, &get_request(namespace));
     }
     bench.host.advance_ms(10_000);
     for namespace in &namespaces {
-        let req = get(namespace);
-        assert!(super::enter(&mut bench, &req).is_ok());
-        bench.on_complete(&req, &answer(200));
-        assert!(super::enter(&mut bench, &req).is_ok());
+        let req = get_request(namespace);
+        assert!(super::admit_request(&mut bench, &req).is_ok());
+        bench.on_complete(&req, &answered_with(200));
+        assert!(super::admit_request(&mut bench, &req).is_ok());
     }
 }
 
-/// Without room for more keys a breaker lets through what it can't know about, and those that it knows open as ever.
+/// Without room for more keys, a breaker admits requests of unknown keys and still opens for known ones.
 #[test]
-fn without_room_in_the_state_requests_pass() {
-    let mut bench = bench(&[with(rule("a"), &json!({"key": "namespace"}))]);
+fn requests_pass_when_the_state_has_no_room() {
+    let mut bench = new_bench(&[with_fields(rule_named("a"), &json!({"key": "namespace"}))]);
     for index in 0..1100 {
-        assert!(call(&mut bench, &get(&format!("n{index}")), &answer(500)));
+        assert!(run_request(
+            &mut bench,
+            &get_request(&format!("n{index}")),
+            &answered_with(500)
+        ));
     }
     assert!(bench.host.counter("keys_exhausted", "") > 0);
-    assert!((0..5).all(|_| call(&mut bench, &get("n1099"), &answer(500))));
-    assert!(call(&mut bench, &get("n1"), &answer(500)));
-    assert!(super::enter(&mut bench, &get("n1")).is_err());
+    assert!((0..5).all(|_| run_request(&mut bench, &get_request("n1099"), &answered_with(500))));
+    assert!(run_request(&mut bench, &get_request("n1"), &answered_with(500)));
+    assert!(super::admit_request(&mut bench, &get_request("n1")).is_err());
 }
 
 #[test]
-fn a_state_reads_as_it_was_written() {
+fn state_decodes_to_what_was_encoded() {
     for state in [State::Closed, State::Opened, State::HalfOpen] {
         for cause in [
             Cause::None,
@@ -163,7 +175,7 @@ fn a_state_reads_as_it_was_written() {
 }
 
 #[test]
-fn a_note_says_what_was_noted() {
+fn note_unpacks_to_what_was_packed() {
     let mut note = Note::new(0xdead_beef, 0x5a);
     note.mark_probe(0);
     note.mark_probe(MAX_RULES - 1);

@@ -1,27 +1,27 @@
-//! Admission: webhooks, policies, quotas, namespaces on their way out. Reads pass by.
+//! Admission: webhooks, policies, quotas, terminating namespaces. Reads are not affected.
 
 use ctrlmesh_sdk::settings::Invalid;
 
-use super::answers::wait;
-use super::{Built, Context, error_code, word};
-use crate::fault::{Act, Suits};
-use crate::params::{Params, milliseconds};
+use super::answers::parse_wait;
+use super::{BuiltFault, Context, error_code, one_of_words};
+use crate::fault::{Act, Applicability};
+use crate::params::{Params, checked_millis};
 use crate::reply::Reply;
 use crate::reply::admission::{Denied, Quota, Webhook};
 
 /// `timeoutSeconds` of a webhook is at most this (k8s.io/api `admissionregistration/v1`).
 const LONGEST_WEBHOOK_MS: u32 = 30_000;
-/// Names that a person recognises in a log.
+/// Recognizable names for logs.
 const WEBHOOK: &str = "fault.ctrlmesh.dev";
 const BINDING: &str = "fault-binding";
 const QUOTA: &str = "fault-quota";
 
-fn text(value: Option<&String>, default: &str) -> String {
+fn text_or(value: Option<&String>, default: &str) -> String {
     value.map_or(default, String::as_str).to_owned()
 }
 
-pub(super) fn deny(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let message = text(params.message.as_ref(), "denied by a rule of this test");
+pub(super) fn deny(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let message = text_or(params.message.as_ref(), "denied by a rule of this test");
     let denied = match (&params.policy, &params.webhook) {
         (Some(_), Some(_)) => return Err(Invalid::new("a webhook or a policy denies, not both").field("policy")),
         (None, _) if params.binding.is_some() => return Err(Invalid::new("only with policy").field("binding")),
@@ -30,40 +30,46 @@ pub(super) fn deny(params: &Params, _: &Context) -> Result<Built, Invalid> {
         }
         (Some(name), None) => Denied::ByPolicy {
             name: name.clone(),
-            binding: text(params.binding.as_ref(), BINDING),
+            binding: text_or(params.binding.as_ref(), BINDING),
             message,
         },
         (None, webhook) => Denied::ByWebhook {
-            name: text(webhook.as_ref(), WEBHOOK),
+            name: text_or(webhook.as_ref(), WEBHOOK),
             message,
             code: error_code(params.code.unwrap_or(403).into(), "code")?,
         },
     };
-    Ok(Built::legal(Act::Reply(0, Reply::Denied(denied)), Suits::Write))
+    Ok(BuiltFault::legal(
+        Act::Reply(0, Reply::Denied(denied)),
+        Applicability::Write,
+    ))
 }
 
-pub(super) fn quota(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let name = text(params.quota.as_ref(), QUOTA);
-    let quota = match word(params.how.as_deref(), "how", &["exceeded", "conflict"])? {
+pub(super) fn quota(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let name = text_or(params.quota.as_ref(), QUOTA);
+    let quota = match one_of_words(params.how.as_deref(), "how", &["exceeded", "conflict"])? {
         "conflict" => Quota::Conflict { name },
         _ => Quota::Exceeded {
             name,
-            requested: text(params.requested.as_ref(), "pods=1"),
-            used: text(params.used.as_ref(), "pods=10"),
-            limited: text(params.limited.as_ref(), "pods=10"),
+            requested: text_or(params.requested.as_ref(), "pods=1"),
+            used: text_or(params.used.as_ref(), "pods=10"),
+            limited: text_or(params.limited.as_ref(), "pods=10"),
         },
     };
-    Ok(Built::legal(Act::Reply(0, Reply::Quota(quota)), Suits::Create))
+    Ok(BuiltFault::legal(
+        Act::Reply(0, Reply::Quota(quota)),
+        Applicability::Create,
+    ))
 }
 
-/// Refused at once without `after`; with it, the API server's patience ends.
-pub(super) fn webhook_down(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let after = milliseconds(params.after.unwrap_or_default()).map_err(|error| error.field("after"))?;
+/// Fails at once without `after`; with it, after the API server's timeout.
+pub(super) fn webhook_down(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let after = checked_millis(params.after.unwrap_or_default()).map_err(|error| error.field("after"))?;
     check_webhook(after, "after")?;
     let default = "https://fault.default.svc:443/validate?timeout=10s";
     let webhook = Webhook {
-        name: text(params.webhook.as_ref(), WEBHOOK),
-        url: text(params.url.as_ref(), default),
+        name: text_or(params.webhook.as_ref(), WEBHOOK),
+        url: text_or(params.url.as_ref(), default),
         error: if after == 0 {
             "dial tcp 10.96.0.99:443: connect: connection refused"
         } else {
@@ -71,13 +77,13 @@ pub(super) fn webhook_down(params: &Params, _: &Context) -> Result<Built, Invali
         },
     };
     let act = Act::Reply(after, Reply::WebhookDown(webhook));
-    Ok(Built::legal(act, Suits::Write))
+    Ok(BuiltFault::legal(act, Applicability::Write))
 }
 
-pub(super) fn webhook_slow(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let wait = wait(params)?;
-    check_webhook(wait.longest(), if params.length.is_some() { "for" } else { "max" })?;
-    Ok(Built::legal(Act::Delay(wait), Suits::Write))
+pub(super) fn webhook_slow(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let wait = parse_wait(params)?;
+    check_webhook(wait.longest_ms(), if params.length.is_some() { "for" } else { "max" })?;
+    Ok(BuiltFault::legal(Act::Delay(wait), Applicability::Write))
 }
 
 fn check_webhook(ms: u32, field: &str) -> Result<(), Invalid> {
@@ -87,7 +93,7 @@ fn check_webhook(ms: u32, field: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-pub(super) fn namespace_terminating(_: &Params, _: &Context) -> Result<Built, Invalid> {
+pub(super) fn namespace_terminating(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
     let act = Act::Reply(0, Reply::NamespaceTerminating);
-    Ok(Built::legal(act, Suits::Namespaced))
+    Ok(BuiltFault::legal(act, Applicability::Namespaced))
 }

@@ -1,26 +1,26 @@
-//! Answers that come late, are refusals, or are lost.
+//! Delayed answers, refusals, and lost answers.
 
 use ctrlmesh_sdk::Reset;
 use ctrlmesh_sdk::settings::Invalid;
 
-use super::{Built, Context, error_code, required, word};
-use crate::fault::{Act, Suits};
-use crate::params::{Params, Wait, milliseconds};
+use super::{BuiltFault, Context, error_code, one_of_words, required_param};
+use crate::fault::{Act, Applicability};
+use crate::params::{Params, Wait, checked_millis};
 use crate::reply::Reply;
-use crate::reply::generic::Plain;
+use crate::reply::generic::CustomRefusal;
 
-/// Seconds that a real server gives when its store could not be reached (k8s.io/apiserver `pkg/storage/errors/storage.go`).
+/// Seconds that a real server sends when its store is unreachable (k8s.io/apiserver `pkg/storage/errors/storage.go`).
 const STORE_RETRY: u32 = 2;
-/// A day: more is a mistake.
+/// A day: more must be a mistake.
 const MAX_RETRY: u32 = 86_400;
 
-/// A wait by the parameters that all waits share.
-pub(super) fn wait(params: &Params) -> Result<Wait, Invalid> {
+/// A wait, by the parameters that all waits share.
+pub(super) fn parse_wait(params: &Params) -> Result<Wait, Invalid> {
     Wait::new(("for", params.length), params.min, params.mean, params.max)
 }
 
-/// `retryAfter`, within reason.
-pub(super) fn retry_after(params: &Params) -> Result<Option<u32>, Invalid> {
+/// `retryAfter`, bounded.
+pub(super) fn parse_retry_after(params: &Params) -> Result<Option<u32>, Invalid> {
     match params.retry_after {
         Some(seconds) if seconds > MAX_RETRY => {
             Err(Invalid::new(format!("{seconds} seconds; at most {MAX_RETRY}")).field("retryAfter"))
@@ -29,27 +29,30 @@ pub(super) fn retry_after(params: &Params) -> Result<Option<u32>, Invalid> {
     }
 }
 
-pub(super) fn delay(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    Ok(Built::legal(Act::Delay(wait(params)?), Suits::Every))
+pub(super) fn delay(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    Ok(BuiltFault::legal(Act::Delay(parse_wait(params)?), Applicability::Every))
 }
 
-pub(super) fn hold(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    Ok(Built::legal(Act::Hold(wait(params)?), Suits::Every))
+pub(super) fn hold(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    Ok(BuiltFault::legal(Act::Hold(parse_wait(params)?), Applicability::Every))
 }
 
-pub(super) fn refuse(params: &Params, context: &Context) -> Result<Built, Invalid> {
-    let plain = Plain {
+pub(super) fn refuse(params: &Params, context: &Context) -> Result<BuiltFault, Invalid> {
+    let plain = CustomRefusal {
         code: error_code(params.code.unwrap_or(503).into(), "code")?,
         reason: params.reason.clone(),
         message: params.message.clone(),
-        retry_after: retry_after(params)?,
+        retry_after: parse_retry_after(params)?,
         user: params.user.clone().unwrap_or_else(|| context.user.clone()),
     };
     check_reason(plain.reason.as_deref())?;
-    Ok(Built::legal(Act::Reply(0, Reply::Plain(plain)), Suits::Every))
+    Ok(BuiltFault::legal(
+        Act::Reply(0, Reply::Plain(plain)),
+        Applicability::Every,
+    ))
 }
 
-/// A reason is a word for machines.
+/// A reason is a single word for machines.
 pub(crate) fn check_reason(reason: Option<&str>) -> Result<(), Invalid> {
     let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     match reason {
@@ -61,14 +64,14 @@ pub(crate) fn check_reason(reason: Option<&str>) -> Result<(), Invalid> {
     }
 }
 
-pub(super) fn timeout(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let after = required(params.after.as_ref(), "after", "60s (as long as the API server waits)")?;
-    let ms = milliseconds(*after).map_err(|error| error.field("after"))?;
-    Ok(Built::legal(Act::Reply(ms, Reply::Timeout), Suits::Every))
+pub(super) fn timeout(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let after = required_param(params.after.as_ref(), "after", "60s (as long as the API server waits)")?;
+    let ms = checked_millis(*after).map_err(|error| error.field("after"))?;
+    Ok(BuiltFault::legal(Act::Reply(ms, Reply::Timeout), Applicability::Every))
 }
 
-pub(super) fn lose(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let how = word(params.how.as_deref(), "how", &["reset", "hang", "error", "retry"])?;
+pub(super) fn lose(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let how = one_of_words(params.how.as_deref(), "how", &["reset", "hang", "error", "retry"])?;
     for (field, belongs_to, is_written) in [
         ("code", "error", params.code.is_some()),
         ("retryAfter", "retry", params.retry_after.is_some()),
@@ -79,15 +82,15 @@ pub(super) fn lose(params: &Params, _: &Context) -> Result<Built, Invalid> {
     }
     let act = match how {
         "hang" => Act::LoseBy(Reset::Hang),
-        "error" => Act::LoseTo(lost_to(params.code.unwrap_or(504))?),
-        "retry" => Act::LoseTo(Reply::ServerTimeout(retry_after(params)?.unwrap_or(STORE_RETRY))),
-        // Go repeats nothing silently after INTERNAL_ERROR.
+        "error" => Act::LoseTo(lost_reply(params.code.unwrap_or(504))?),
+        "retry" => Act::LoseTo(Reply::ServerTimeout(parse_retry_after(params)?.unwrap_or(STORE_RETRY))),
+        // Go does not retry silently after INTERNAL_ERROR.
         _ => Act::LoseBy(Reset::InternalError),
     };
-    Ok(Built::legal(act, Suits::Every))
+    Ok(BuiltFault::legal(act, Applicability::Every))
 }
 
-fn lost_to(code: u16) -> Result<Reply, Invalid> {
+fn lost_reply(code: u16) -> Result<Reply, Invalid> {
     match code {
         504 => Ok(Reply::Timeout),
         500 => Ok(Reply::StoreTimeout),
@@ -98,10 +101,10 @@ fn lost_to(code: u16) -> Result<Reply, Invalid> {
     }
 }
 
-pub(super) fn conflict(_: &Params, _: &Context) -> Result<Built, Invalid> {
-    Ok(Built::legal(Act::Reply(0, Reply::Conflict), Suits::Change))
+pub(super) fn conflict(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    Ok(BuiltFault::legal(Act::Reply(0, Reply::Conflict), Applicability::Change))
 }
 
-pub(super) fn exists(_: &Params, _: &Context) -> Result<Built, Invalid> {
-    Ok(Built::legal(Act::Reply(0, Reply::Exists), Suits::Create))
+pub(super) fn exists(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    Ok(BuiltFault::legal(Act::Reply(0, Reply::Exists), Applicability::Create))
 }

@@ -1,20 +1,20 @@
-//! What a network, or a load balancer, does.
+//! Faults of a network or a load balancer.
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{Answer, BodyShape, Field, Reset};
 
-use super::{Built, Context, required};
-use crate::fault::{self, Act, Class, Suits};
-use crate::params::{Params, milliseconds};
+use super::{BuiltFault, Context, required_param};
+use crate::fault::{self, Act, Applicability, Class};
+use crate::params::{Params, checked_millis};
 use crate::reply::Reply;
 
-/// The host closes its port no longer (`wit/types.wit`).
+/// The host keeps its port closed no longer (`wit/types.wit`).
 const LONGEST_REFUSAL_MS: u32 = 60_000;
-/// The host sends no larger answer of a plugin.
+/// The host sends no larger answers of a plugin.
 const MAX_BODY: usize = 60 * 1024;
 
-/// Milliseconds for which the port is closed; the person must have said that everything is meant.
-pub(super) fn closed_ms(params: &Params, field: &str, ms: u32) -> Result<u32, Invalid> {
+/// Milliseconds for which the port is closed. The settings must confirm that all requests are meant.
+pub(super) fn check_closed_ms(params: &Params, field: &str, ms: u32) -> Result<u32, Invalid> {
     if ms > LONGEST_REFUSAL_MS {
         return Err(Invalid::new("at most 60s").field(field));
     }
@@ -26,43 +26,46 @@ pub(super) fn closed_ms(params: &Params, field: &str, ms: u32) -> Result<u32, In
     Ok(ms)
 }
 
-pub(super) fn refuse_connections(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let length = required(params.length.as_ref(), "for", "5s")?;
-    let ms = milliseconds(*length).map_err(|error| error.field("for"))?;
-    let act = Act::RefuseConnections(closed_ms(params, "for", ms)?);
-    Ok(Built::legal(act, Suits::Every))
+pub(super) fn refuse_connections(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let length = required_param(params.length.as_ref(), "for", "5s")?;
+    let ms = checked_millis(*length).map_err(|error| error.field("for"))?;
+    let act = Act::RefuseConnections(check_closed_ms(params, "for", ms)?);
+    Ok(BuiltFault::legal(act, Applicability::Every))
 }
 
-pub(super) fn reset(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let how = fault::reset(params.how.as_deref())?;
-    Ok(Built::legal(Act::Reset(how), Suits::Every))
+pub(super) fn reset(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let how = fault::parse_reset(params.how.as_deref())?;
+    Ok(BuiltFault::legal(Act::Reset(how), Applicability::Every))
 }
 
-pub(super) fn black_hole(_: &Params, _: &Context) -> Result<Built, Invalid> {
-    Ok(Built::legal(Act::Reset(Reset::BlackHole), Suits::Every))
+pub(super) fn black_hole(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    Ok(BuiltFault::legal(Act::Reset(Reset::BlackHole), Applicability::Every))
 }
 
-pub(super) fn slow_body(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let pace = *required(params.bytes_per_second.as_ref(), "bytesPerSecond", "1024")?;
+pub(super) fn slow_body(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let pace = *required_param(params.bytes_per_second.as_ref(), "bytesPerSecond", "1024")?;
     if pace == 0 {
         return Err(Invalid::new("at least 1; blackHole sends nothing at all").field("bytesPerSecond"));
     }
-    Ok(Built::legal(Act::Shape(BodyShape::default().pace(pace)), Suits::Every))
+    Ok(BuiltFault::legal(
+        Act::Shape(BodyShape::default().pace(pace)),
+        Applicability::Every,
+    ))
 }
 
-pub(super) fn cut_body(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let bytes = *required(params.after_bytes.as_ref(), "afterBytes", "100")?;
-    let how = fault::reset(params.how.as_deref())?;
+pub(super) fn cut_body(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let bytes = *required_param(params.after_bytes.as_ref(), "afterBytes", "100")?;
+    let how = fault::parse_reset(params.how.as_deref())?;
     let shape = BodyShape::default().cut_after(bytes, how);
-    Ok(Built::legal(Act::Shape(shape), Suits::Every))
+    Ok(BuiltFault::legal(Act::Shape(shape), Applicability::Every))
 }
 
-pub(super) fn goaway(_: &Params, _: &Context) -> Result<Built, Invalid> {
-    Ok(Built::legal(Act::CloseConnection, Suits::Every))
+pub(super) fn goaway(_: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    Ok(BuiltFault::legal(Act::CloseConnection, Applicability::Every))
 }
 
-pub(super) fn answer(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let code = *required(params.code.as_ref(), "code", "502")?;
+pub(super) fn answer(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let code = *required_param(params.code.as_ref(), "code", "502")?;
     if !(200..=599).contains(&code) {
         return Err(Invalid::new(format!("{code} is no answer; write 200 to 599")).field("code"));
     }
@@ -83,7 +86,7 @@ pub(super) fn answer(params: &Params, _: &Context) -> Result<Built, Invalid> {
     if let Some(seconds) = params.retry_after {
         answer = answer.header("retry-after", seconds.to_string());
     }
-    // A load balancer may refuse in its own words; nobody but the API server may say that something was done.
+    // A load balancer may refuse in its own words; only the API server may claim that something was done.
     let class = if code < 400 { Class::Illegal } else { Class::Legal };
-    Ok(Built::legal(Act::Reply(0, Reply::Foreign(answer)), Suits::Every).class(class))
+    Ok(BuiltFault::legal(Act::Reply(0, Reply::Foreign(answer)), Applicability::Every).with_class(class))
 }

@@ -1,29 +1,28 @@
-//! Events of an API server's life as sequences in time. Each begins with the first request that its rule matches.
+//! Events in the life of an API server, as sequences in time. Each begins with the first request that its rule matches.
 
 use ctrlmesh_plugin_rules::GoDuration;
 use ctrlmesh_sdk::settings::Invalid;
 
-use super::network::closed_ms;
-use super::{Built, Context, Stage, Steps};
-use crate::catalogue::answers::retry_after;
-use crate::fault::{Act, Class, Suits};
-use crate::params::{Params, Wait, milliseconds};
+use super::network::check_closed_ms;
+use super::{BuiltFault, Context, Stage, Steps};
+use crate::catalogue::answers::parse_retry_after;
+use crate::fault::{Act, Applicability, Class};
+use crate::params::{Params, Wait, checked_millis};
 use crate::reply::Reply;
 
-/// What share of the requests an overloaded server turns away, rising and falling, and at its worst.
+/// Percentage of requests that an overloaded server refuses: while the load rises and falls, and at its peak.
 const SOME: f64 = 30.0;
 const MOST: f64 = 90.0;
-/// How long it takes for those that it serves.
+/// Delay of the requests that it serves.
 const SLOW: Wait = Wait::Between(200, 1_000);
 const SLOWEST: Wait = Wait::Between(1_000, 5_000);
 
-/// Stages in the making.
-struct Line {
+struct StageList {
     stages: Vec<Stage>,
     end_ms: u32,
 }
 
-impl Line {
+impl StageList {
     fn new() -> Self {
         Self {
             stages: Vec::new(),
@@ -31,8 +30,8 @@ impl Line {
         }
     }
 
-    /// One more stage; none if it takes no time.
-    fn then(mut self, ms: u32, percent: f64, act: Act, suits: Suits, otherwise: Option<Act>) -> Self {
+    /// Adds a stage, unless it takes no time.
+    fn add_stage(mut self, ms: u32, percent: f64, act: Act, suits: Applicability, otherwise: Option<Act>) -> Self {
         self.end_ms = self.end_ms.saturating_add(ms);
         if ms > 0 {
             self.stages.push(Stage {
@@ -46,12 +45,12 @@ impl Line {
         self
     }
 
-    fn build(self, params: &Params) -> Result<Built, Invalid> {
+    fn build_preset(self, params: &Params) -> Result<BuiltFault, Invalid> {
         if self.stages.is_empty() {
             return Err(Invalid::new("all its stages take no time: it would do nothing"));
         }
         let again_ms = match params.again {
-            Some(again) => Some(milliseconds(again).map_err(|error| error.field("again"))?),
+            Some(again) => Some(checked_millis(again).map_err(|error| error.field("again"))?),
             None => None,
         };
         if again_ms.is_some_and(|again| again < self.end_ms) {
@@ -61,7 +60,7 @@ impl Line {
             );
             return Err(Invalid::new(message).field("again"));
         }
-        Ok(Built {
+        Ok(BuiltFault {
             steps: Steps::Stages {
                 stages: self.stages,
                 again_ms,
@@ -72,57 +71,73 @@ impl Line {
     }
 }
 
-fn ms(field: &str, value: Option<GoDuration>, default: u32) -> Result<u32, Invalid> {
+fn parse_ms(field: &str, value: Option<GoDuration>, default: u32) -> Result<u32, Invalid> {
     match value {
-        Some(value) => milliseconds(value).map_err(|error| error.field(field)),
+        Some(value) => checked_millis(value).map_err(|error| error.field(field)),
         None => Ok(default),
     }
 }
 
-/// A rolling restart: GOAWAY; 429 while it drains; gone; then a watch cache that is being filled, and one that lags behind.
-pub(super) fn restart_server(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let goaway = ms("goaway", params.goaway, 1_000)?;
-    let drain = ms("drain", params.drain, 5_000)?;
-    let down = ms("down", params.down, 3_000)?;
-    let warm = ms("warm", params.warm, 4_000)?;
-    let closed = if down > 0 { closed_ms(params, "down", down)? } else { 0 };
+/// A rolling restart: GOAWAY, 429 while draining, closed port, then a watch cache that is filled, and one that lags.
+pub(super) fn restart_server(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let goaway = parse_ms("goaway", params.goaway, 1_000)?;
+    let drain = parse_ms("drain", params.drain, 5_000)?;
+    let down = parse_ms("down", params.down, 3_000)?;
+    let warm = parse_ms("warm", params.warm, 4_000)?;
+    let closed = if down > 0 {
+        check_closed_ms(params, "down", down)?
+    } else {
+        0
+    };
     let reply = |reply| Act::Reply(0, reply);
-    Line::new()
-        .then(goaway, 100.0, Act::CloseConnection, Suits::Every, None)
-        .then(drain, 100.0, reply(Reply::ShuttingDown), Suits::Shutdown, None)
-        .then(down, 100.0, Act::RefuseConnections(closed), Suits::Every, None)
-        .then(warm / 2, 100.0, reply(Reply::CacheNotReady), Suits::ListOrWatch, None)
-        .then(warm - warm / 2, 100.0, reply(Reply::TooNew), Suits::NotOlderThan, None)
-        .build(params)
+    StageList::new()
+        .add_stage(goaway, 100.0, Act::CloseConnection, Applicability::Every, None)
+        .add_stage(drain, 100.0, reply(Reply::ShuttingDown), Applicability::Shutdown, None)
+        .add_stage(down, 100.0, Act::RefuseConnections(closed), Applicability::Every, None)
+        .add_stage(
+            warm / 2,
+            100.0,
+            reply(Reply::CacheNotReady),
+            Applicability::ListOrWatch,
+            None,
+        )
+        .add_stage(
+            warm - warm / 2,
+            100.0,
+            reply(Reply::TooNew),
+            Applicability::NotOlderThan,
+            None,
+        )
+        .build_preset(params)
 }
 
-/// An overload and its end: 429 for some, for most, for some; slow answers for the others.
-pub(super) fn overload(params: &Params, _: &Context) -> Result<Built, Invalid> {
+/// An overload: 429 for some requests, for most, for some; slow answers for the others.
+pub(super) fn overload(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
     let throttle = || -> Result<Act, Invalid> {
-        let seconds = retry_after(params)?.unwrap_or(1);
+        let seconds = parse_retry_after(params)?.unwrap_or(1);
         Ok(Act::Reply(0, Reply::Throttled(seconds)))
     };
-    Line::new()
-        .then(
-            ms("rise", params.rise, 10_000)?,
+    StageList::new()
+        .add_stage(
+            parse_ms("rise", params.rise, 10_000)?,
             SOME,
             throttle()?,
-            Suits::Every,
+            Applicability::Every,
             Some(Act::Hold(SLOW)),
         )
-        .then(
-            ms("peak", params.peak, 20_000)?,
+        .add_stage(
+            parse_ms("peak", params.peak, 20_000)?,
             MOST,
             throttle()?,
-            Suits::Every,
+            Applicability::Every,
             Some(Act::Hold(SLOWEST)),
         )
-        .then(
-            ms("fall", params.fall, 10_000)?,
+        .add_stage(
+            parse_ms("fall", params.fall, 10_000)?,
             SOME,
             throttle()?,
-            Suits::Every,
+            Applicability::Every,
             Some(Act::Hold(SLOW)),
         )
-        .build(params)
+        .build_preset(params)
 }

@@ -1,21 +1,24 @@
-//! A server that is overloaded, or misses a part of itself.
+//! A server that is overloaded, or misses one of its parts.
 
 use ctrlmesh_plugin_rules::{Lists, NonResourceRule, ResourceRule, Rules};
 use ctrlmesh_sdk::settings::Invalid;
 
-use super::answers::retry_after;
-use super::{Built, Context, required};
-use crate::fault::{Act, Class, Suits};
+use super::answers::parse_retry_after;
+use super::{BuiltFault, Context, required_param};
+use crate::fault::{Act, Applicability, Class};
 use crate::params::Params;
 use crate::reply::Reply;
 
-pub(super) fn throttle(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let seconds = retry_after(params)?.unwrap_or(1);
-    Ok(Built::legal(Act::Reply(0, Reply::Throttled(seconds)), Suits::Every))
+pub(super) fn throttle(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let seconds = parse_retry_after(params)?.unwrap_or(1);
+    Ok(BuiltFault::legal(
+        Act::Reply(0, Reply::Throttled(seconds)),
+        Applicability::Every,
+    ))
 }
 
-pub(super) fn group_down(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let group = required(params.group.as_ref(), "group", "metrics.k8s.io")?;
+pub(super) fn group_down(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let group = required_param(params.group.as_ref(), "group", "metrics.k8s.io")?;
     let is_name = |text: &str| !text.is_empty() && !text.contains(['/', '*']);
     if !is_name(group) {
         let message = format!("{group:?} is not the name of an aggregated group such as metrics.k8s.io");
@@ -25,10 +28,13 @@ pub(super) fn group_down(params: &Params, _: &Context) -> Result<Built, Invalid>
         Some(version) if !is_name(version) => {
             return Err(Invalid::new(format!("{version:?} is not a version such as v1beta1")).field("version"));
         }
-        // An APIService is one version of a group; a rule knows groups alone.
-        Some(version) => (format!("/apis/{group}/{version}"), Suits::Version(version.to_owned())),
+        // An APIService is one version of a group; a rule matches only groups.
+        Some(version) => (
+            format!("/apis/{group}/{version}"),
+            Applicability::Version(version.to_owned()),
+        ),
         // The aggregator itself answers for the group (kube-aggregator `pkg/apiserver/handler_apis.go`).
-        None => (String::new(), Suits::Every),
+        None => (String::new(), Applicability::Every),
     };
     let mut own = Rules::default();
     let paths = if base.is_empty() {
@@ -42,14 +48,14 @@ pub(super) fn group_down(params: &Params, _: &Context) -> Result<Built, Invalid>
         ..ResourceRule::default()
     };
     own.add_resources(&[rule], Lists::AbsentIsAll)?;
-    Ok(Built::legal(Act::Reply(0, Reply::Unavailable), suits).matching(own))
+    Ok(BuiltFault::legal(Act::Reply(0, Reply::Unavailable), suits).with_rules(own))
 }
 
-pub(super) fn discovery_down(params: &Params, _: &Context) -> Result<Built, Invalid> {
+pub(super) fn discovery_down(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
     let code = params.code.unwrap_or(503);
     let class = match code {
         500 | 503 => Class::Legal,
-        // A server that has no such thing.
+        // For a server without such a path.
         404 => Class::Server,
         _ => return Err(Invalid::new(format!("{code} is not known; write 503, 500 or 404")).field("code")),
     };
@@ -57,7 +63,9 @@ pub(super) fn discovery_down(params: &Params, _: &Context) -> Result<Built, Inva
     let paths = ["/api", "/api/*", "/apis", "/apis/*", "/openapi/*", "/version"];
     add_paths(&mut own, paths.map(str::to_owned).to_vec())?;
     let act = Act::Reply(0, Reply::Discovery(code));
-    Ok(Built::legal(act, Suits::Every).class(class).matching(own))
+    Ok(BuiltFault::legal(act, Applicability::Every)
+        .with_class(class)
+        .with_rules(own))
 }
 
 fn add_paths(rules: &mut Rules, paths: Vec<String>) -> Result<(), Invalid> {

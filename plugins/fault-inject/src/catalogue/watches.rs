@@ -1,23 +1,23 @@
-//! Watches that end.
+//! Faults that end watches.
 
 use ctrlmesh_sdk::BodyShape;
 use ctrlmesh_sdk::settings::Invalid;
 
-use super::{Built, Context};
-use crate::fault::{Act, Suits};
-use crate::params::{Params, milliseconds};
+use super::{BuiltFault, Context};
+use crate::fault::{Act, Applicability};
+use crate::params::{Params, checked_millis};
 
-/// At once if it is not said.
-fn after(params: &Params) -> Result<u32, Invalid> {
-    milliseconds(params.after.unwrap_or_default()).map_err(|error| error.field("after"))
+/// Default: at once.
+fn after_ms(params: &Params) -> Result<u32, Invalid> {
+    checked_millis(params.after.unwrap_or_default()).map_err(|error| error.field("after"))
 }
 
-pub(super) fn expire(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let shape = BodyShape::default().expire_after_ms(after(params)?);
-    Ok(Built::legal(Act::Shape(shape), Suits::Watch))
+pub(super) fn expire(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let shape = BodyShape::default().expire_after_ms(after_ms(params)?);
+    Ok(BuiltFault::legal(Act::Shape(shape), Applicability::Watch))
 }
 
-pub(super) fn close(params: &Params, _: &Context) -> Result<Built, Invalid> {
-    let shape = BodyShape::default().end_after_ms(after(params)?);
-    Ok(Built::legal(Act::Shape(shape), Suits::Watch))
+pub(super) fn close(params: &Params, _: &Context) -> Result<BuiltFault, Invalid> {
+    let shape = BodyShape::default().end_after_ms(after_ms(params)?);
+    Ok(BuiltFault::legal(Act::Shape(shape), Applicability::Watch))
 }

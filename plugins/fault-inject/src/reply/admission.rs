@@ -1,11 +1,10 @@
-//! Answers of admission. Its errors know the object, so a create's name is told (k8s.io/apiserver `pkg/admission/errors.go`).
+//! Answers of admission. Its errors name the object, even in a create (k8s.io/apiserver `pkg/admission/errors.go`).
 
 use ctrlmesh_sdk::{Details, Facts, Refusal};
 
 use super::writes::OPTIMISTIC_LOCK;
-use super::{UNKNOWN, about, generic, qualified, shown_name};
+use super::{UNKNOWN, generic, object_details, qualified_resource, shown_name};
 
-/// Who says no, and what.
 #[derive(Clone, Debug)]
 pub(crate) enum Denied {
     /// `admission webhook "…" denied the request: …` (`pkg/admission/plugin/webhook/errors/statuserror.go`).
@@ -20,7 +19,7 @@ pub(crate) enum Denied {
 }
 
 impl Denied {
-    pub(crate) fn to(&self, facts: &Facts) -> Refusal {
+    pub(crate) fn to_refusal(&self, facts: &Facts) -> Refusal {
         match self {
             Self::ByWebhook { name, message, code } => {
                 let refused = format!("admission webhook {name:?} denied the request");
@@ -28,8 +27,8 @@ impl Denied {
                     "" => format!("{refused} without explanation"),
                     message => format!("{refused}: {message}"),
                 };
-                // The webhook's own Status goes out. controller-runtime's `Denied` says Forbidden, a validator's
-                // `NewInvalid` Invalid, `Errored` nothing (`pkg/webhook/admission/response.go`).
+                // The webhook's own Status is sent. controller-runtime's `Denied` says Forbidden, a validator's `NewInvalid` Invalid, `Errored`
+                // nothing (`pkg/webhook/admission/response.go`).
                 let reason = match code {
                     403 => "Forbidden",
                     422 => "Invalid",
@@ -40,15 +39,15 @@ impl Denied {
             Self::ByPolicy { name, binding, message } => {
                 let denied =
                     format!("ValidatingAdmissionPolicy '{name}' with binding '{binding}' denied request: {message}");
-                let mut refusal = forbidden(facts, &denied).reason("Invalid");
+                let mut refusal = forbidden_refusal(facts, &denied).reason("Invalid");
                 refusal.code = 422;
-                refusal.details(about(facts).cause("", denied, ""))
+                refusal.details(object_details(facts).cause("", denied, ""))
             }
         }
     }
 }
 
-/// A ResourceQuota.
+/// A denial by a ResourceQuota.
 #[derive(Clone, Debug)]
 pub(crate) enum Quota {
     /// `exceeded quota: …` (`pkg/admission/plugin/resourcequota/controller.go`).
@@ -58,12 +57,12 @@ pub(crate) enum Quota {
         used: String,
         limited: String,
     },
-    /// Too many wrote its status at once: the last conflict goes to the client (the same file, `checkQuotas`).
+    /// Too many requests updated its status at once: the last conflict is sent to the client (the same file, `checkQuotas`).
     Conflict { name: String },
 }
 
 impl Quota {
-    pub(crate) fn to(&self, facts: &Facts) -> Refusal {
+    pub(crate) fn to_refusal(&self, facts: &Facts) -> Refusal {
         match self {
             Self::Exceeded {
                 name,
@@ -72,7 +71,7 @@ impl Quota {
                 limited,
             } => {
                 let cause = format!("exceeded quota: {name}, requested: {requested}, used: {used}, limited: {limited}");
-                forbidden(facts, &cause)
+                forbidden_refusal(facts, &cause)
             }
             Self::Conflict { name } => {
                 let message = format!("Operation cannot be fulfilled on resourcequotas {name:?}: {OPTIMISTIC_LOCK}");
@@ -84,20 +83,20 @@ impl Quota {
     }
 }
 
-/// An admission webhook that can't be reached.
+/// An unreachable admission webhook.
 #[derive(Clone, Debug)]
 pub(crate) struct Webhook {
     pub(crate) name: String,
-    /// As the API server calls it.
+    /// URL that the API server calls.
     pub(crate) url: String,
-    /// Go's word for what went wrong.
+    /// Go's error text.
     pub(crate) error: &'static str,
 }
 
 impl Webhook {
     /// `ErrCallingWebhook` inside `NewInternalError` (`pkg/util/webhook/error.go`,
     /// `pkg/admission/plugin/webhook/validating/dispatcher.go`).
-    pub(crate) fn unreachable(&self) -> Refusal {
+    pub(crate) fn unreachable_refusal(&self) -> Refusal {
         let Self { name, url, error } = self;
         generic::internal_error(&format!(
             "failed calling webhook {name:?}: failed to call webhook: Post {url:?}: {error}"
@@ -109,16 +108,22 @@ impl Webhook {
 pub(crate) fn namespace_terminating(facts: &Facts) -> Refusal {
     let namespace = &facts.namespace;
     let message = format!("unable to create new content in namespace {namespace} because it is being terminated");
-    let details = about(facts).cause(
+    let details = object_details(facts).cause(
         "NamespaceTerminating",
         format!("namespace {namespace} is being terminated"),
         "metadata.namespace",
     );
-    forbidden(facts, &message).details(details)
+    forbidden_refusal(facts, &message).details(details)
 }
 
 /// `admission.NewForbidden`.
-fn forbidden(facts: &Facts, cause: &str) -> Refusal {
-    let message = format!("{} {:?} is forbidden: {cause}", qualified(facts), shown_name(facts));
-    Refusal::new(403, message).reason("Forbidden").details(about(facts))
+fn forbidden_refusal(facts: &Facts, cause: &str) -> Refusal {
+    let message = format!(
+        "{} {:?} is forbidden: {cause}",
+        qualified_resource(facts),
+        shown_name(facts)
+    );
+    Refusal::new(403, message)
+        .reason("Forbidden")
+        .details(object_details(facts))
 }

@@ -1,25 +1,27 @@
-//! A refusal with a code of choice. What is left out is as the API server, or client-go's reading of one, has it for that
-//! code (k8s.io/apimachinery `pkg/api/errors/errors.go`).
+//! A refusal with a custom code. What is missing is filled in as the API server, or client-go reading it, does for that code
+//! (k8s.io/apimachinery `pkg/api/errors/errors.go`).
 
 use ctrlmesh_sdk::{Details, Refusal, Request, Verb};
 
-use super::{Told, about, identity, is_resource, qualified, reads, server, shown_name, writes};
+use super::{
+    RenderedReply, identity, is_resource, object_details, qualified_resource, reads, server, shown_name, writes,
+};
 
 /// The parts that a rule may set.
 #[derive(Clone, Debug)]
-pub(crate) struct Plain {
+pub(crate) struct CustomRefusal {
     pub(crate) code: u16,
     pub(crate) reason: Option<String>,
     pub(crate) message: Option<String>,
-    /// Seconds. Without it client-go repeats nothing (client-go `rest/with_retry.go`).
+    /// Seconds. Without it, client-go does not retry (client-go `rest/with_retry.go`).
     pub(crate) retry_after: Option<u32>,
-    /// Who is refused by 403.
+    /// The user in a 403.
     pub(crate) user: String,
 }
 
-impl Plain {
-    pub(crate) fn to(&self, req: &dyn Request) -> Told {
-        let mut refusal = self.standard(req);
+impl CustomRefusal {
+    pub(crate) fn render_for(&self, req: &dyn Request) -> RenderedReply {
+        let mut refusal = self.standard_refusal(req);
         if let Some(reason) = &self.reason {
             refusal.reason.clone_from(reason);
         }
@@ -30,17 +32,17 @@ impl Plain {
         refusal.into()
     }
 
-    fn standard(&self, req: &dyn Request) -> Refusal {
+    fn standard_refusal(&self, req: &dyn Request) -> Refusal {
         let facts = req.facts();
         if !is_resource(facts) {
-            return unexplained(self.code);
+            return generic_refusal(self.code);
         }
         match self.code {
             401 => identity::unauthorized(),
             403 => identity::forbidden(req, &self.user),
             404 => not_found(req),
             405 => method_not_supported(req),
-            // As errors.go reads a 409 that does not explain itself.
+            // As errors.go reads a 409 without a reason.
             409 if facts.verb == Verb::Create => writes::exists(facts),
             409 => writes::conflict(facts),
             410 => reads::too_old(req),
@@ -49,13 +51,13 @@ impl Plain {
                 Refusal::new(503, "the server is currently unable to handle the request").reason("ServiceUnavailable")
             }
             504 => server::timeout(),
-            code => unexplained(code),
+            code => generic_refusal(code),
         }
     }
 }
 
-/// `NewGenericServerResponse`: what people read when a server says nothing but a code.
-fn unexplained(code: u16) -> Refusal {
+/// `NewGenericServerResponse`: the text for a server that sends only a code.
+fn generic_refusal(code: u16) -> Refusal {
     let message = format!("the server responded with the status code {code} but did not return more information");
     Refusal::new(code, message)
 }
@@ -63,15 +65,20 @@ fn unexplained(code: u16) -> Refusal {
 /// `NewNotFound`.
 fn not_found(req: &dyn Request) -> Refusal {
     let facts = req.facts();
-    let message = format!("{} {:?} not found", qualified(facts), shown_name(facts));
-    Refusal::new(404, message).reason("NotFound").details(about(facts))
+    let message = format!("{} {:?} not found", qualified_resource(facts), shown_name(facts));
+    Refusal::new(404, message)
+        .reason("NotFound")
+        .details(object_details(facts))
 }
 
 /// `NewMethodNotSupported`.
 fn method_not_supported(req: &dyn Request) -> Refusal {
     let facts = req.facts();
     let verb = crate::draw::verb_name(facts.verb);
-    let message = format!("{verb} is not supported on resources of kind {:?}", qualified(facts));
+    let message = format!(
+        "{verb} is not supported on resources of kind {:?}",
+        qualified_resource(facts)
+    );
     let details = Details::new(&facts.group, &facts.resource, "");
     Refusal::new(405, message).reason("MethodNotAllowed").details(details)
 }

@@ -4,21 +4,21 @@ use ctrlmesh_sdk::{Details, Refusal, Request, Verb};
 
 /// `The resourceVersion for the provided list is too old.` (k8s.io/apiserver `pkg/storage/etcd3/errors.go`).
 const LIST_TOO_OLD: &str = "The resourceVersion for the provided list is too old.";
-/// The same file, for a `continue` token whose list can't be continued.
+/// From the same file, for a `continue` token that has expired.
 const CONTINUE_TOO_OLD: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.";
 /// k8s.io/apimachinery `pkg/apis/meta/internalversion/validation/validation.go`.
 const WATCH_LIST_FORBIDDEN: &str =
     "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
-/// How far the oldest version in the watch cache is ahead, or the newest behind, in a message.
+/// Distance between requested and current version in messages.
 const DISTANCE: u64 = 1_000;
 
-fn version(req: &dyn Request) -> Option<u64> {
+fn requested_version(req: &dyn Request) -> Option<u64> {
     req.query("resourceVersion")?.parse().ok()
 }
 
 /// `NewResourceExpired`; for a watch with the text of `pkg/storage/cacher/watch_cache.go`.
 pub(crate) fn too_old(req: &dyn Request) -> Refusal {
-    let message = match version(req).filter(|_| req.facts().verb == Verb::Watch) {
+    let message = match requested_version(req).filter(|_| req.facts().verb == Verb::Watch) {
         Some(version) => format!(
             "too old resource version: {version} ({})",
             version.saturating_add(DISTANCE)
@@ -31,7 +31,7 @@ pub(crate) fn too_old(req: &dyn Request) -> Refusal {
 /// `NewTooLargeResourceVersionError` (k8s.io/apiserver `pkg/storage/errors.go`), with the second that
 /// `pkg/storage/cacher/watch_cache.go` gives.
 pub(crate) fn too_new(req: &dyn Request) -> Refusal {
-    let wanted = version(req).unwrap_or_default();
+    let wanted = requested_version(req).unwrap_or_default();
     let current = wanted.saturating_sub(DISTANCE);
     let message = format!("Timeout: Too large resource version: {wanted}, current: {current}");
     let cause = Details::new("", "", "").cause("ResourceVersionTooLarge", "Too large resource version", "");
@@ -41,7 +41,7 @@ pub(crate) fn too_new(req: &dyn Request) -> Refusal {
         .details(cause)
 }
 
-/// `NewResourceExpired` for a page; without a token to go on with, as the server does when the list's version is known.
+/// `NewResourceExpired` for a page; without a token to continue with, as the server does when the list's version is known.
 pub(crate) fn page_expired() -> Refusal {
     Refusal::new(410, CONTINUE_TOO_OLD).reason("Expired")
 }

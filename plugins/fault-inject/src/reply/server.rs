@@ -1,13 +1,12 @@
-//! Answers of a server that is overloaded, goes down, or misses a part of itself. Plain text where upstream calls Go's
-//! `http.Error`: `text/plain; charset=utf-8`, `X-Content-Type-Options: nosniff`, and a line break at the end.
+//! Answers of a server that is overloaded, shuts down, or misses one of its parts. Plain text where upstream calls Go's `http.Error`:
+//! `text/plain; charset=utf-8`, `X-Content-Type-Options: nosniff`, and a line break at the end.
 
 use ctrlmesh_sdk::{Answer, Details, Refusal, Request};
 
-use super::Told;
+use super::RenderedReply;
 use super::generic;
 
-/// UIDs of a priority level and a flow schema, which a real server sends and client-go logs. Any will do; these are
-/// recognised in a log.
+/// UIDs of a priority level and a flow schema, which a real server sends and client-go logs. The values are recognizable in a log.
 const PRIORITY_LEVEL_UID: &str = "c7a1e5b2-0000-4000-8000-000000000001";
 const FLOW_SCHEMA_UID: &str = "c7a1e5b2-0000-4000-8000-000000000002";
 
@@ -32,7 +31,7 @@ pub(crate) fn shutting_down() -> Answer {
         .close_connection()
 }
 
-/// Paths that `with_retry_after.go` lets through until the end.
+/// Paths that `with_retry_after.go` serves until the end.
 pub(crate) const EXEMPT_FROM_SHUTDOWN: [&str; 4] = ["/readyz", "/livez", "/healthz", "/metrics"];
 
 /// An APIService that is not available (k8s.io/kube-aggregator `pkg/apiserver/handler_proxy.go`).
@@ -42,7 +41,7 @@ pub(crate) fn unavailable() -> Answer {
 
 /// Discovery: 404 as Go's `http.NotFound`, 503 as the aggregator, 500 as `responsewriters.InternalError` (k8s.io/apiserver
 /// `pkg/endpoints/handlers/responsewriters/errors.go`).
-pub(crate) fn discovery(code: u16, req: &dyn Request) -> Told {
+pub(crate) fn discovery_failure(code: u16, req: &dyn Request) -> RenderedReply {
     match code {
         404 => http_error(404, "404 page not found").into(),
         503 => unavailable().into(),
@@ -52,7 +51,7 @@ pub(crate) fn discovery(code: u16, req: &dyn Request) -> Told {
 }
 
 fn internal_server_error(path: &str) -> String {
-    // The server quotes what a browser could read as HTML.
+    // The server quotes characters that a browser could read as HTML.
     let path = path.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     format!("Internal Server Error: {path:?}: the server could not complete the request")
 }
@@ -61,6 +60,6 @@ fn internal_server_error(path: &str) -> String {
 pub(crate) fn timeout() -> Refusal {
     Refusal::new(504, "Timeout: request did not complete within the allotted timeout")
         .reason("Timeout")
-        // Empty, and there.
+        // Present, but empty.
         .details(Details::new("", "", ""))
 }

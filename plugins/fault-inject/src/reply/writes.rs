@@ -1,9 +1,9 @@
-//! Answers to writes. Constructors of k8s.io/apimachinery `pkg/api/errors/errors.go`; when they are used stands in
-//! k8s.io/apiserver `pkg/storage/errors/storage.go` and `pkg/registry/generic/registry/store.go`.
+//! Answers to writes. Constructors: k8s.io/apimachinery `pkg/api/errors/errors.go`. Their use: k8s.io/apiserver
+//! `pkg/storage/errors/storage.go` and `pkg/registry/generic/registry/store.go`.
 
 use ctrlmesh_sdk::{Details, Facts, Refusal, Verb};
 
-use super::{UNKNOWN, about, qualified, shown_name};
+use super::{UNKNOWN, object_details, qualified_resource, shown_name};
 use crate::draw::verb_name;
 
 /// `OptimisticLockErrorMsg` (`pkg/registry/generic/registry/store.go`).
@@ -14,23 +14,27 @@ pub(crate) const OPTIMISTIC_LOCK: &str =
 pub(crate) fn conflict(facts: &Facts) -> Refusal {
     let message = format!(
         "Operation cannot be fulfilled on {} {:?}: {OPTIMISTIC_LOCK}",
-        qualified(facts),
+        qualified_resource(facts),
         shown_name(facts)
     );
-    Refusal::new(409, message).reason("Conflict").details(about(facts))
+    Refusal::new(409, message)
+        .reason("Conflict")
+        .details(object_details(facts))
 }
 
 /// `NewAlreadyExists`.
 pub(crate) fn exists(facts: &Facts) -> Refusal {
-    let message = format!("{} {:?} already exists", qualified(facts), shown_name(facts));
-    Refusal::new(409, message).reason("AlreadyExists").details(about(facts))
+    let message = format!("{} {:?} already exists", qualified_resource(facts), shown_name(facts));
+    Refusal::new(409, message)
+        .reason("AlreadyExists")
+        .details(object_details(facts))
 }
 
-/// `NewServerTimeout`: `storage.go` makes it, with 2 seconds, when etcd could not be reached; the write may have been done.
-/// `details.name` is the operation, not the object.
+/// `NewServerTimeout`: `storage.go` uses it, with 2 seconds, if etcd is unreachable; the write may have been executed. `details.name` is
+/// the operation, not the object.
 pub(crate) fn server_timeout(facts: &Facts, seconds: u32) -> Refusal {
-    // As `Interpret…Error` name it (`pkg/storage/errors/storage.go`): a patch is stored as an update, a collection is deleted
-    // object by object.
+    // As `Interpret…Error` names it (`pkg/storage/errors/storage.go`): a patch is stored as an update, a collection is deleted object by
+    // object.
     let operation = match facts.verb {
         Verb::Patch => "update",
         Verb::Deletecollection => "delete",
@@ -38,7 +42,7 @@ pub(crate) fn server_timeout(facts: &Facts, seconds: u32) -> Refusal {
     };
     let message = format!(
         "The {operation} operation against {} could not be completed at this time, please try again.",
-        qualified(facts)
+        qualified_resource(facts)
     );
     Refusal::new(500, message)
         .reason("ServerTimeout")

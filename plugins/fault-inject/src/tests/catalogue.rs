@@ -30,7 +30,7 @@ fn every_id_of_the_contract_has_a_fault() {
 }
 
 #[test]
-fn names_are_told_apart() {
+fn fault_names_are_distinct() {
     let mut names: Vec<&str> = CATALOGUE.iter().map(|entry| entry.name).collect();
     names.sort_unstable();
     names.dedup();
@@ -38,10 +38,10 @@ fn names_are_told_apart() {
 }
 
 #[test]
-fn example_of_the_readme_is_accepted() {
+fn readme_example_is_accepted() {
     let (_, yaml) = README.split_once("```yaml\n").unwrap();
     let (yaml, _) = yaml.split_once("```").unwrap();
     let entries: serde_json::Value = serde_saphyr::from_str(yaml).unwrap();
-    let bench = super::kit::bench(&entries[0]["settings"].to_string());
+    let bench = super::support::new_bench(&entries[0]["settings"].to_string());
     assert!(bench.host.report("late-requests").is_some() && bench.host.report("office-hours").is_some());
 }

@@ -1,15 +1,18 @@
-//! FI-*: what a FaultInjection promises, also where the CRD's own engine does something else.
+//! FI-*: the features of a FaultInjection, including those where the CRD's own engine differs.
 
 use ctrlmesh_sdk::testing::TestRequest;
 use ctrlmesh_sdk::{Part, Phases, RequestAction, RequestVerdict, Verb};
 
-use super::kit::{api, ask, bench, create, is_hit, refusal, refused, rule};
+use super::support::{
+    api_request, bench_with_rule, create_request, expect_refusal, is_hit, new_bench, request_verdict, settings_error,
+};
 
 #[test]
 fn fi_01_delay_and_abort_happen_both_delay_first() {
-    let mut bench =
-        rule(r#""delay": {"fixedDelay": "2s", "percent": "100"}, "abort": {"httpStatus": 503, "percent": "100"}"#);
-    let verdict = ask(&mut bench, &api(Verb::Get));
+    let mut bench = bench_with_rule(
+        r#""delay": {"fixedDelay": "2s", "percent": "100"}, "abort": {"httpStatus": 503, "percent": "100"}"#,
+    );
+    let verdict = request_verdict(&mut bench, &api_request(Verb::Get));
     assert_eq!(verdict.delay_ms, 2_000);
     assert!(matches!(verdict.action, RequestAction::Refuse(refusal) if refusal.code == 503));
     assert_eq!(bench.subscription.phases, Phases::ON_REQUEST);
@@ -25,28 +28,31 @@ fn fi_01_zero_percent_is_never_and_hundred_always() {
         ("\"100\"", 200),
         ("\"100%\"", 200),
     ] {
-        let mut bench = rule(&format!(r#""abort": {{"httpStatus": 500, "percent": {percent}}}"#));
-        let hits = (0..200).filter(|_| is_hit(&mut bench, &api(Verb::Get))).count();
+        let mut bench = bench_with_rule(&format!(r#""abort": {{"httpStatus": 500, "percent": {percent}}}"#));
+        let hits = (0..200).filter(|_| is_hit(&mut bench, &api_request(Verb::Get))).count();
         assert_eq!(hits, expected, "{percent}");
     }
 }
 
 #[test]
-fn fi_01_percent_is_that_share_and_both_parts_have_their_own() {
-    let mut bench =
-        rule(r#""delay": {"fixedDelay": "1s", "percent": "25"}, "abort": {"httpStatus": 500, "percent": 50}"#);
-    let verdicts: Vec<RequestVerdict> = (0..4_000).map(|_| ask(&mut bench, &api(Verb::Get))).collect();
+fn fi_01_percent_is_a_share_of_its_own_for_each_part() {
+    let mut bench = bench_with_rule(
+        r#""delay": {"fixedDelay": "1s", "percent": "25"}, "abort": {"httpStatus": 500, "percent": 50}"#,
+    );
+    let verdicts: Vec<RequestVerdict> = (0..4_000)
+        .map(|_| request_verdict(&mut bench, &api_request(Verb::Get)))
+        .collect();
     let count = |is: &dyn Fn(&RequestVerdict) -> bool| verdicts.iter().filter(|verdict| is(verdict)).count();
     let is_aborted = |verdict: &RequestVerdict| matches!(verdict.action, RequestAction::Refuse(_));
     assert!((850..1_150).contains(&count(&|verdict| verdict.delay_ms > 0)));
     assert!((1_850..2_150).contains(&count(&is_aborted)));
-    // One does not follow from the other: an eighth of them has both.
+    // The draws are independent: an eighth of the requests has both.
     assert!((400..600).contains(&count(&|verdict| verdict.delay_ms > 0 && is_aborted(verdict))));
 }
 
 #[test]
 fn fi_01_delays_of_several_rules_add_up_and_the_first_abort_wins() {
-    let mut bench = bench(
+    let mut bench = new_bench(
         r#"{"httpFault": [
             {"name": "a", "match": {"resources": [{}]}, "delay": {"fixedDelay": "1s", "percent": "100"}},
             {"name": "b", "match": {"resources": [{}]}, "abort": {"httpStatus": 429, "percent": "100"}},
@@ -54,7 +60,7 @@ fn fi_01_delays_of_several_rules_add_up_and_the_first_abort_wins() {
             {"name": "d", "match": {"resources": [{}]}, "delay": {"fixedDelay": "20ms", "percent": "100"}}
         ]}"#,
     );
-    let verdict = ask(&mut bench, &api(Verb::Get));
+    let verdict = request_verdict(&mut bench, &api_request(Verb::Get));
     assert_eq!(verdict.delay_ms, 1_020);
     assert!(matches!(verdict.action, RequestAction::Refuse(refusal) if refusal.code == 429));
     let counts = |name: &str| bench.host.report(name);
@@ -93,8 +99,8 @@ fn fi_02_resources_are_matched_with_stars_and_absent_lists() {
         (r#"{"verbs": ["list"]}"#, false),
         (r#"{"resources": ["pods"]}, {"verbs": ["get"]}"#, true),
     ] {
-        let mut bench = bench(&settings(resources));
-        assert_eq!(is_hit(&mut bench, &api(Verb::Get)), is_matched, "{resources}");
+        let mut bench = new_bench(&settings(resources));
+        assert_eq!(is_hit(&mut bench, &api_request(Verb::Get)), is_matched, "{resources}");
     }
 }
 
@@ -120,21 +126,21 @@ fn fi_03_calls_to_other_services_are_matched_by_host_path_and_method() {
     ] {
         let settings =
             format!(r#"{{"httpFault": [{{"match": {{"httpMatch": [{rule}]}}, "abort": {{"httpStatus": 403}}}}]}}"#);
-        let mut bench = bench(&settings);
+        let mut bench = new_bench(&settings);
         assert_eq!(is_hit(&mut bench, &req), is_matched, "{rule}");
     }
     let wrong =
         r#"{"httpFault": [{"match": {"httpMatch": [{"path": {"regex": "("}}]}, "abort": {"httpStatus": 403}}]}"#;
     assert!(
-        refused(wrong).starts_with("httpFault[0].match.httpMatch[0].path.regex: "),
+        settings_error(wrong).starts_with("httpFault[0].match.httpMatch[0].path.regex: "),
         "{}",
-        refused(wrong)
+        settings_error(wrong)
     );
 }
 
 #[test]
-fn fi_03_the_other_shape_has_lists_of_urls_and_methods() {
-    let mut bench = bench(
+fn fi_03_second_shape_has_lists_of_urls_and_methods() {
+    let mut bench = new_bench(
         r#"{"httpFault": [{
             "match": {"httpMatch": [{"url": ["https://api.example.com/v1/*"], "method": ["PUT", "POST"]}]},
             "abort": {"httpStatus": 403}
@@ -156,7 +162,7 @@ fn fi_03_the_other_shape_has_lists_of_urls_and_methods() {
 
 #[test]
 fn fi_04_headers_are_matched_by_their_value() {
-    let mut bench = bench(
+    let mut bench = new_bench(
         r#"{"httpFault": [{
             "match": {"httpMatch": [{"headers": [{"name": "X-Tenant", "value": "a"}]}]},
             "abort": {"httpStatus": 403}
@@ -169,7 +175,7 @@ fn fi_04_headers_are_matched_by_their_value() {
 }
 
 #[test]
-fn fi_05_a_rule_is_in_force_only_in_its_window() {
+fn fi_05_rule_is_in_force_only_in_its_window() {
     // The host's clock begins on 2026-01-01 at 00:00:00 UTC, a Thursday.
     for (time, is_open) in [
         (r#"{"startTime": "00:00:00", "endTime": "01:00:00"}"#, true),
@@ -186,15 +192,18 @@ fn fi_05_a_rule_is_in_force_only_in_its_window() {
         ),
         (r#"{"startTime": "2026-01-01T00:00:00-00:30"}"#, false),
     ] {
-        let mut bench = rule(&format!(r#""abort": {{"httpStatus": 500}}, "effectiveTime": {time}"#));
-        assert_eq!(is_hit(&mut bench, &api(Verb::Get)), is_open, "{time}");
+        let mut bench = bench_with_rule(&format!(r#""abort": {{"httpStatus": 500}}, "effectiveTime": {time}"#));
+        assert_eq!(is_hit(&mut bench, &api_request(Verb::Get)), is_open, "{time}");
     }
 }
 
 #[test]
-fn fi_06_an_abort_is_the_status_that_an_api_server_writes() {
+fn fi_06_abort_is_the_status_that_an_api_server_writes() {
     let told = |status: u16, req: &TestRequest| {
-        let refusal = refusal(&mut rule(&format!(r#""abort": {{"httpStatus": {status}}}"#)), req);
+        let refusal = expect_refusal(
+            &mut bench_with_rule(&format!(r#""abort": {{"httpStatus": {status}}}"#)),
+            req,
+        );
         assert_eq!((refusal.code, refusal.cause), (status, None));
         (
             refusal.reason,
@@ -206,7 +215,7 @@ fn fi_06_an_abort_is_the_status_that_an_api_server_writes() {
     };
     let web = Some(("web".to_owned(), "apps".to_owned(), "deployments".to_owned()));
     let text = str::to_owned;
-    let (reason, message, details) = told(404, &api(Verb::Get));
+    let (reason, message, details) = told(404, &api_request(Verb::Get));
     assert_eq!(
         (reason, message, details),
         (
@@ -215,18 +224,18 @@ fn fi_06_an_abort_is_the_status_that_an_api_server_writes() {
             web.clone()
         )
     );
-    let (reason, message, _) = told(409, &create());
+    let (reason, message, _) = told(409, &create_request());
     assert_eq!(
         (reason, message),
         (text("AlreadyExists"), text("pods \"{name}\" already exists"))
     );
-    let (reason, _, details) = told(409, &api(Verb::Update));
+    let (reason, _, details) = told(409, &api_request(Verb::Update));
     assert_eq!((reason, details), (text("Conflict"), web));
-    let (reason, message, _) = told(500, &api(Verb::Get));
+    let (reason, message, _) = told(500, &api_request(Verb::Get));
     assert_eq!(reason, "InternalError");
     assert!(message.starts_with("Internal error occurred: "), "{message}");
     assert_eq!(
-        told(405, &api(Verb::Patch)).1,
+        told(405, &api_request(Verb::Patch)).1,
         "patch is not supported on resources of kind \"deployments.apps\""
     );
     for (status, reason) in [
@@ -236,18 +245,19 @@ fn fi_06_an_abort_is_the_status_that_an_api_server_writes() {
         (503, "ServiceUnavailable"),
         (504, "Timeout"),
     ] {
-        assert_eq!(told(status, &api(Verb::Get)).0, reason);
+        assert_eq!(told(status, &api_request(Verb::Get)).0, reason);
     }
-    // For the others the host knows the reason (`Refusal.reason` empty), as upstream's `reason` by code.
-    assert_eq!(told(422, &api(Verb::Update)).0, "");
+    // For the others the host fills in the reason (`Refusal.reason` empty), like upstream's `reason` by code.
+    assert_eq!(told(422, &api_request(Verb::Update)).0, "");
     assert_eq!(told(418, &TestRequest::external("GET", "example.com", "/")).0, "");
 }
 
 #[test]
 fn fi_06_reason_message_and_retry_after_can_be_chosen() {
-    let mut bench =
-        rule(r#""abort": {"httpStatus": 429, "reason": "TooManyRequests", "message": "slow down", "retryAfter": 3}"#);
-    let refusal = refusal(&mut bench, &api(Verb::Get));
+    let mut bench = bench_with_rule(
+        r#""abort": {"httpStatus": 429, "reason": "TooManyRequests", "message": "slow down", "retryAfter": 3}"#,
+    );
+    let refusal = expect_refusal(&mut bench, &api_request(Verb::Get));
     assert_eq!(
         (refusal.reason.as_str(), refusal.message.as_str()),
         ("TooManyRequests", "slow down")
@@ -258,8 +268,10 @@ fn fi_06_reason_message_and_retry_after_can_be_chosen() {
 #[test]
 fn fi_07_exponential_and_evenly_spread_delays() {
     let delays = |fields: &str| -> Vec<u32> {
-        let mut bench = rule(&format!(r#""delay": {{{fields}}}"#));
-        (0..2_000).map(|_| ask(&mut bench, &api(Verb::Get)).delay_ms).collect()
+        let mut bench = bench_with_rule(&format!(r#""delay": {{{fields}}}"#));
+        (0..2_000)
+            .map(|_| request_verdict(&mut bench, &api_request(Verb::Get)).delay_ms)
+            .collect()
     };
     let even = delays(r#""min": "100ms", "max": "200ms""#);
     assert!(even.iter().all(|ms| (100..=200).contains(ms)));
@@ -269,7 +281,7 @@ fn fi_07_exponential_and_evenly_spread_delays() {
     assert!((85..115).contains(&mean), "{mean}");
     let cut = delays(r#""mean": "100ms", "max": "150ms""#);
     assert!(cut.iter().all(|ms| *ms <= 150) && cut.contains(&150));
-    // Of an exponential, 63 of 100 lie below the mean.
+    // Of an exponential distribution, 63 percent lie below the mean.
     let below = exponential.iter().filter(|ms| **ms < 100).count();
     assert!((1_180..1_340).contains(&below), "{below}");
 }
@@ -281,13 +293,16 @@ fn fi_07_streams_are_broken_off_as_http2_and_grpc_see_it() {
         ("cancel", ctrlmesh_sdk::Reset::Cancel),
         ("close", ctrlmesh_sdk::Reset::Close),
     ] {
-        let mut bench = rule(&format!(r#""do": {{"reset": {{"how": "{how}"}}}}"#));
-        assert_eq!(ask(&mut bench, &api(Verb::Get)), RequestVerdict::reset(expected));
+        let mut bench = bench_with_rule(&format!(r#""do": {{"reset": {{"how": "{how}"}}}}"#));
+        assert_eq!(
+            request_verdict(&mut bench, &api_request(Verb::Get)),
+            RequestVerdict::reset(expected)
+        );
     }
 }
 
 #[test]
-fn fi_08_a_rule_that_is_not_loaded_is_never_reported_as_loaded() {
+fn fi_08_rejected_rule_is_never_reported_as_loaded() {
     for (settings, path) in [
         (
             r#"{"httpFault": [{"abort": {"httpStatus": 500}}]}"#,
@@ -306,7 +321,11 @@ fn fi_08_a_rule_that_is_not_loaded_is_never_reported_as_loaded() {
             "httpFault[0].delay.fixedDelay: ",
         ),
     ] {
-        assert!(refused(settings).starts_with(path), "{}", refused(settings));
+        assert!(
+            settings_error(settings).starts_with(path),
+            "{}",
+            settings_error(settings)
+        );
     }
 }
 
@@ -318,14 +337,14 @@ fn ok_68_disabled_rules_and_settings_do_nothing() {
         format!(r#"{{"httpFault": [{{"disabled": true, {abort}}}]}}"#),
         "{}".to_owned(),
     ] {
-        let bench = bench(&settings);
+        let bench = new_bench(&settings);
         assert!(
-            bench.subscription.rules.is_empty() && !bench.wakes(&api(Verb::Get)),
+            bench.subscription.rules.is_empty() && !bench.wakes(&api_request(Verb::Get)),
             "{settings}"
         );
     }
     assert!(is_hit(
-        &mut bench(&format!(r#"{{"disabled": false, "httpFault": [{{{abort}}}]}}"#)),
-        &api(Verb::Get)
+        &mut new_bench(&format!(r#"{{"disabled": false, "httpFault": [{{{abort}}}]}}"#)),
+        &api_request(Verb::Get)
     ));
 }

@@ -1,28 +1,28 @@
-//! Random choices that a run can repeat.
+//! Repeatable random choices.
 
 use ctrlmesh_sdk::Verb;
 use ctrlmesh_sdk::testing::TestRequest;
 use proptest::prelude::*;
 
-use super::kit::{bench, is_hit};
+use super::support::{is_hit, new_bench};
 use crate::draw::{Draw, Subject};
 
-fn pod(name: &str) -> TestRequest {
+fn pod_request(name: &str) -> TestRequest {
     TestRequest::api(Verb::Update, "", "pods").namespace("team").name(name)
 }
 
-fn settings(seed: u64, name: &str) -> String {
+fn draw_settings(seed: u64, name: &str) -> String {
     format!(
         r#"{{"seed": {seed}, "faults": [{{"name": "{name}", "match": {{"resources": [{{}}]}}, "do": "refuse", "percent": 50}}]}}"#
     )
 }
 
 /// Whether each object's first, second, … request is hit, for an order of objects.
-fn fates(settings: &str, order: &[usize]) -> Vec<Vec<bool>> {
-    let mut bench = bench(settings);
+fn hits_by_object(settings: &str, order: &[usize]) -> Vec<Vec<bool>> {
+    let mut bench = new_bench(settings);
     let mut fates = vec![Vec::new(); 5];
     for object in order {
-        let hit = is_hit(&mut bench, &pod(&format!("p{object}")));
+        let hit = is_hit(&mut bench, &pod_request(&format!("p{object}")));
         fates[*object].push(hit);
     }
     fates
@@ -33,40 +33,40 @@ proptest! {
     fn order_of_threads_changes_nothing(order in prop::collection::vec(0_usize..5, 0..60), seed in any::<u64>()) {
         let mut sorted = order.clone();
         sorted.sort_unstable();
-        let settings = settings(seed, "x");
-        prop_assert_eq!(fates(&settings, &order), fates(&settings, &sorted));
+        let settings = draw_settings(seed, "x");
+        prop_assert_eq!(hits_by_object(&settings, &order), hits_by_object(&settings, &sorted));
     }
 
     #[test]
     fn a_unit_is_never_one(seed in any::<u64>(), occurrence in any::<i64>(), rule in ".*") {
-        let unit = Draw::new(seed, &rule, &Subject::of(&pod("a")), occurrence).unit("x");
+        let unit = Draw::new(seed, &rule, &Subject::from_request(&pod_request("a")), occurrence).unit_number("x");
         prop_assert!((0.0..1.0).contains(&unit));
     }
 }
 
 #[test]
-fn seed_rule_object_verb_and_occurrence_each_count() {
-    let subject = Subject::of(&pod("a"));
-    let draw = |seed, rule, subject: &Subject, occurrence| Draw::new(seed, rule, subject, occurrence).unit("x");
+fn draw_depends_on_seed_rule_object_verb_and_occurrence() {
+    let subject = Subject::from_request(&pod_request("a"));
+    let draw = |seed, rule, subject: &Subject, occurrence| Draw::new(seed, rule, subject, occurrence).unit_number("x");
     let first = draw(1, "r", &subject, 1);
-    let same = draw(1, "r", &Subject::of(&pod("a")), 1);
+    let same = draw(1, "r", &Subject::from_request(&pod_request("a")), 1);
     assert!((first - same).abs() < f64::EPSILON);
-    let patch = Subject::of(&TestRequest::api(Verb::Patch, "", "pods").namespace("team").name("a"));
+    let patch = Subject::from_request(&TestRequest::api(Verb::Patch, "", "pods").namespace("team").name("a"));
     for other in [
         draw(2, "r", &subject, 1),
         draw(1, "s", &subject, 1),
-        draw(1, "r", &Subject::of(&pod("b")), 1),
+        draw(1, "r", &Subject::from_request(&pod_request("b")), 1),
         draw(1, "r", &patch, 1),
         draw(1, "r", &subject, 2),
-        Draw::new(1, "r", &subject, 1).unit("y"),
+        Draw::new(1, "r", &subject, 1).unit_number("y"),
     ] {
         assert!((first - other).abs() > f64::EPSILON);
     }
 }
 
 #[test]
-fn generated_ends_of_names_are_left_out() {
-    let object = |name: &str| Subject::of(&pod(name)).object;
+fn generated_name_suffixes_are_ignored() {
+    let object = |name: &str| Subject::from_request(&pod_request(name)).object;
     assert_eq!(object("web-7d4b9c5f6d-x2b4c"), object("web-559dc8f4-zz9xk"));
     assert_eq!(object("web-x2b4c"), object("web-qqqqq"));
     for name in ["web-store", "web-1", "x2b4c", "web-x2b4", "web-x2b4cc"] {
@@ -75,19 +75,19 @@ fn generated_ends_of_names_are_left_out() {
 }
 
 #[test]
-fn calls_to_other_services_are_told_apart_by_host_path_and_method() {
-    let call = |method: &str, path: &str| Subject::of(&TestRequest::external(method, "example.com", path));
+fn external_calls_are_distinguished_by_host_path_and_method() {
+    let call = |method: &str, path: &str| Subject::from_request(&TestRequest::external(method, "example.com", path));
     assert_eq!(call("GET", "/a"), call("GET", "/a"));
     assert_ne!(call("GET", "/a"), call("GET", "/b"));
     assert_ne!(call("GET", "/a"), call("POST", "/a"));
 }
 
 #[test]
-fn a_sure_thing_is_not_drawn() {
+fn certain_fault_is_not_drawn() {
     for (percent, is_sure) in [("100", true), ("0", false)] {
-        let mut bench = bench(&settings(0, "x").replace("50", percent));
+        let mut bench = new_bench(&draw_settings(0, "x").replace("50", percent));
         for number in 0..600 {
-            assert_eq!(is_hit(&mut bench, &pod(&format!("p{number}"))), is_sure);
+            assert_eq!(is_hit(&mut bench, &pod_request(&format!("p{number}"))), is_sure);
         }
         assert_eq!(bench.host.counter("fault_untracked", ""), 0);
     }

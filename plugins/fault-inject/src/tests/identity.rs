@@ -1,40 +1,46 @@
-//! I1, I2.
+//! Faults I1 and I2: authentication and authorization.
 
 use ctrlmesh_sdk::testing::TestRequest;
 use ctrlmesh_sdk::{Details, Refusal, Verb};
 
-use super::kit::{api, discovery, fault, refusal};
+use super::support::{api_request, bench_with_fault, discovery_request, expect_refusal};
 
 #[test]
 fn i1_token_has_expired() {
     let expected = Refusal::new(401, "Unauthorized").reason("Unauthorized");
-    assert_eq!(refusal(&mut fault(r#""unauthorized""#), &api(Verb::Watch)), expected);
-    assert_eq!(refusal(&mut fault(r#""unauthorized""#), &discovery("/apis")), expected);
+    assert_eq!(
+        expect_refusal(&mut bench_with_fault(r#""unauthorized""#), &api_request(Verb::Watch)),
+        expected
+    );
+    assert_eq!(
+        expect_refusal(&mut bench_with_fault(r#""unauthorized""#), &discovery_request("/apis")),
+        expected
+    );
 }
 
 #[test]
-fn i2_rights_are_revoked_in_the_words_of_the_authorizer() {
-    let mut bench = fault(r#"{"forbidden": {"user": "system:serviceaccount:team:operator"}}"#);
-    let told = refusal(&mut bench, &api(Verb::Update));
+fn i2_forbidden_is_worded_like_the_authorizer() {
+    let mut bench = bench_with_fault(r#"{"forbidden": {"user": "system:serviceaccount:team:operator"}}"#);
+    let told = expect_refusal(&mut bench, &api_request(Verb::Update));
     let message = "deployments.apps \"web\" is forbidden: User \"system:serviceaccount:team:operator\" cannot update resource \
                    \"deployments\" in API group \"apps\" in the namespace \"team\"";
     let details = Details::new("apps", "deployments", "web");
     assert_eq!(told, Refusal::new(403, message).reason("Forbidden").details(details));
     let nodes = TestRequest::list("", "nodes").subresource("status");
     assert_eq!(
-        refusal(&mut bench, &nodes).message,
+        expect_refusal(&mut bench, &nodes).message,
         "nodes is forbidden: User \"system:serviceaccount:team:operator\" cannot list resource \"nodes/status\" in API group \
          \"\" at the cluster scope"
     );
     assert_eq!(
-        refusal(&mut bench, &discovery("/apis")).message,
+        expect_refusal(&mut bench, &discovery_request("/apis")).message,
         "forbidden: User \"system:serviceaccount:team:operator\" cannot get path \"/apis\""
     );
 }
 
 #[test]
-fn i2_user_is_the_default_account_of_the_pod_if_none_is_named() {
-    let told = refusal(&mut fault(r#""forbidden""#), &api(Verb::List));
+fn i2_user_defaults_to_the_service_account_of_the_pod() {
+    let told = expect_refusal(&mut bench_with_fault(r#""forbidden""#), &api_request(Verb::List));
     assert!(
         told.message
             .contains("User \"system:serviceaccount:operators:default\""),
@@ -42,7 +48,7 @@ fn i2_user_is_the_default_account_of_the_pod_if_none_is_named() {
         told.message
     );
     // The authorizer does not read bodies: a create has no name.
-    let told = refusal(&mut fault(r#""forbidden""#), &api(Verb::Create));
+    let told = expect_refusal(&mut bench_with_fault(r#""forbidden""#), &api_request(Verb::Create));
     assert!(
         told.message.starts_with("deployments.apps is forbidden: "),
         "{}",

@@ -1,27 +1,29 @@
-//! Which requests, how many, how long, how many at a time; and what is told of it.
+//! Limits of a rule: which requests, how many, how long, how many at a time; and its reports.
 
 use ctrlmesh_sdk::testing::{Bench, FakeHost, about};
 use ctrlmesh_sdk::{Host, Level, Verb};
 
-use super::kit::{api, bench, create, is_hit, refused_rule, rule};
+use super::support::{api_request, bench_with_rule, create_request, is_hit, new_bench, rule_error};
 use crate::plugin::FaultInject;
 
-fn hits(bench: &mut Bench<FaultInject>, requests: usize) -> Vec<usize> {
-    (1..=requests).filter(|_| is_hit(bench, &api(Verb::Get))).collect()
+fn hit_numbers(bench: &mut Bench<FaultInject>, requests: usize) -> Vec<usize> {
+    (1..=requests)
+        .filter(|_| is_hit(bench, &api_request(Verb::Get)))
+        .collect()
 }
 
 #[test]
-fn nth_every_and_first_count_what_matches() {
+fn nth_every_and_first_count_matching_requests() {
     for (select, expected) in [
         (r#""nth": 3"#, vec![3]),
         (r#""every": 3"#, vec![3, 6, 9]),
         (r#""first": 2"#, vec![1, 2]),
     ] {
-        let mut bench = rule(&format!(r#""do": "refuse", {select}"#));
-        assert_eq!(hits(&mut bench, 10), expected, "{select}");
+        let mut bench = bench_with_rule(&format!(r#""do": "refuse", {select}"#));
+        assert_eq!(hit_numbers(&mut bench, 10), expected, "{select}");
     }
-    // The third update, whatever else is asked.
-    let mut bench = rule(r#""do": "conflict", "nth": 3"#);
+    // The third update, whatever other requests come in between.
+    let mut bench = bench_with_rule(r#""do": "conflict", "nth": 3"#);
     let verbs = [
         Verb::Update,
         Verb::Get,
@@ -30,47 +32,50 @@ fn nth_every_and_first_count_what_matches() {
         Verb::Update,
         Verb::Update,
     ];
-    let hit: Vec<bool> = verbs.iter().map(|verb| is_hit(&mut bench, &api(*verb))).collect();
+    let hit: Vec<bool> = verbs
+        .iter()
+        .map(|verb| is_hit(&mut bench, &api_request(*verb)))
+        .collect();
     assert_eq!(hit, [false, false, false, false, true, false]);
 }
 
 #[test]
-fn max_count_is_exact_over_all_instances_and_over_a_reload() {
+fn max_count_is_exact_across_instances_and_reloads() {
     let settings = r#"{"faults": [{"name": "x", "match": {"resources": [{}]}, "do": "refuse", "maxCount": 3}]}"#;
-    let mut first = bench(settings);
-    assert_eq!(hits(&mut first, 2), [1, 2]);
-    // The same host, another instance: what was counted is known there.
+    let mut first = new_bench(settings);
+    assert_eq!(hit_numbers(&mut first, 2), [1, 2]);
+    // Another instance on the same host sees the counts.
     let host = std::mem::take(&mut first.host);
     let edited = settings.replace(r#""maxCount""#, r#""effectiveTime": {}, "maxCount""#);
     let mut second = Bench::<FaultInject>::on(host, &edited, &about()).unwrap();
-    assert_eq!(hits(&mut second, 5), [1]);
+    assert_eq!(hit_numbers(&mut second, 5), [1]);
     assert_eq!(
         second.host.report("x"),
         Some(serde_json::json!({"matched": 7, "fired": 3}))
     );
 }
 
-/// Two threads count at the same time, and the one that counted first shows last.
+/// Two threads count at the same time, and the one that counted first publishes last.
 #[test]
-fn a_report_is_never_older_than_the_counts() {
-    let mut bench = rule(r#""do": "refuse""#);
+fn report_is_never_older_than_the_counts() {
+    let mut bench = bench_with_rule(r#""do": "refuse""#);
     bench.host.interrupt_next_report(|host| {
         host.add("m/x", 1, None).unwrap();
         host.put_report("x", r#"{"matched":2,"fired":0}"#);
     });
     bench.host.add("f/x", 41, None).unwrap();
-    assert!(is_hit(&mut bench, &api(Verb::Get)));
+    assert!(is_hit(&mut bench, &api_request(Verb::Get)));
     assert_eq!(
         bench.host.report("x"),
         Some(serde_json::json!({"matched": 2, "fired": 42}))
     );
-    // The last to show of all.
+    // The last to publish.
     bench.host.interrupt_next_report(|host| {
         host.interrupt_next_report(|host| {
             host.add("m/x", 1, None).unwrap();
         });
     });
-    assert!(is_hit(&mut bench, &api(Verb::Get)));
+    assert!(is_hit(&mut bench, &api_request(Verb::Get)));
     assert_eq!(
         bench.host.report("x"),
         Some(serde_json::json!({"matched": 4, "fired": 43}))
@@ -79,30 +84,30 @@ fn a_report_is_never_older_than_the_counts() {
 
 #[test]
 fn max_duration_runs_from_the_first_match() {
-    let mut bench = rule(r#""do": "refuse", "maxDuration": "30s""#);
+    let mut bench = bench_with_rule(r#""do": "refuse", "maxDuration": "30s""#);
     bench.host.advance_ms(500_000);
-    assert!(is_hit(&mut bench, &api(Verb::Get)));
+    assert!(is_hit(&mut bench, &api_request(Verb::Get)));
     bench.host.advance_ms(29_999);
-    assert!(is_hit(&mut bench, &api(Verb::Get)));
+    assert!(is_hit(&mut bench, &api_request(Verb::Get)));
     bench.host.advance_ms(1);
-    assert!(!is_hit(&mut bench, &api(Verb::Get)));
+    assert!(!is_hit(&mut bench, &api_request(Verb::Get)));
 }
 
 #[test]
-fn max_active_bounds_those_in_hand_and_takes_nothing_from_max_count() {
-    let mut bench = rule(r#""do": {"delay": {"for": "10s"}}, "maxActive": 2, "maxCount": 3"#);
-    assert_eq!(hits(&mut bench, 5), [1, 2]);
+fn max_active_bounds_concurrent_faults_without_using_max_count() {
+    let mut bench = bench_with_rule(r#""do": {"delay": {"for": "10s"}}, "maxActive": 2, "maxCount": 3"#);
+    assert_eq!(hit_numbers(&mut bench, 5), [1, 2]);
     assert_eq!(bench.host.held_places("a/x"), 2);
     bench.host.free_place("a/x");
-    assert_eq!(hits(&mut bench, 5), [1]);
+    assert_eq!(hit_numbers(&mut bench, 5), [1]);
     bench.host.free_place("a/x");
-    assert_eq!(hits(&mut bench, 5), [] as [usize; 0]);
+    assert_eq!(hit_numbers(&mut bench, 5), [] as [usize; 0]);
 }
 
 #[test]
 fn max_active_counts_faults_on_the_response_too() {
-    let mut bench = rule(r#""do": {"hold": {"for": "10s"}}, "maxActive": 1"#);
-    let (first, second) = (api(Verb::Get), api(Verb::Get));
+    let mut bench = bench_with_rule(r#""do": {"hold": {"for": "10s"}}, "maxActive": 1"#);
+    let (first, second) = (api_request(Verb::Get), api_request(Verb::Get));
     assert!(!is_hit(&mut bench, &first) && !is_hit(&mut bench, &second));
     let done = ctrlmesh_sdk::testing::TestResponse::new(200);
     assert_eq!(bench.on_response(&first, &done).delay_ms, 10_000);
@@ -110,7 +115,7 @@ fn max_active_counts_faults_on_the_response_too() {
 }
 
 #[test]
-fn limits_that_make_no_sense_are_refused() {
+fn invalid_limits_are_rejected() {
     for (fields, error) in [
         (r#""nth": 0"#, "faults[0].nth: it counts from 1"),
         (
@@ -124,14 +129,14 @@ fn limits_that_make_no_sense_are_refused() {
             "faults[0].maxDuration: it must take some time",
         ),
     ] {
-        let text = refused_rule(&format!(r#""do": "refuse", {fields}"#));
+        let text = rule_error(&format!(r#""do": "refuse", {fields}"#));
         assert!(text.starts_with(error), "{text}");
     }
 }
 
 #[test]
-fn a_rule_that_never_fired_is_seen_from_the_start() {
-    let bench = rule(r#""do": "exists""#);
+fn rule_is_reported_before_it_first_fires() {
+    let bench = bench_with_rule(r#""do": "exists""#);
     assert_eq!(
         bench.host.report("x"),
         Some(serde_json::json!({"matched": 0, "fired": 0}))
@@ -139,9 +144,9 @@ fn a_rule_that_never_fired_is_seen_from_the_start() {
 }
 
 #[test]
-fn each_match_and_each_shot_is_counted_by_rule() {
-    let mut bench = rule(r#""do": "refuse", "every": 2"#);
-    hits(&mut bench, 10);
+fn matches_and_faults_are_counted_by_rule() {
+    let mut bench = bench_with_rule(r#""do": "refuse", "every": 2"#);
+    hit_numbers(&mut bench, 10);
     let count = |name| bench.host.counter(name, "x");
     assert_eq!((count("fault_matched"), count("fault_fired")), (10, 5));
     assert_eq!(
@@ -152,54 +157,59 @@ fn each_match_and_each_shot_is_counted_by_rule() {
 }
 
 #[test]
-fn a_rule_that_goes_takes_its_report_and_its_counts_along() {
+fn removed_rule_takes_its_report_and_counts_along() {
     let settings = |name: &str| {
         format!(
             r#"{{"faults": [{{"name": "{name}", "match": {{"resources": [{{}}]}}, "do": "refuse", "maxCount": 1}}]}}"#
         )
     };
-    let mut bench = bench(&settings("a"));
-    assert_eq!(hits(&mut bench, 2), [1]);
+    let mut bench = new_bench(&settings("a"));
+    assert_eq!(hit_numbers(&mut bench, 2), [1]);
     let host = std::mem::take(&mut bench.host);
     let mut bench = Bench::<FaultInject>::on(host, &settings("b"), &about()).unwrap();
     assert_eq!((bench.host.report("a"), bench.host.report("b").is_some()), (None, true));
-    assert_eq!(hits(&mut bench, 2), [1]);
+    assert_eq!(hit_numbers(&mut bench, 2), [1]);
     let host = std::mem::take(&mut bench.host);
     let mut bench = Bench::<FaultInject>::on(host, &settings("a"), &about()).unwrap();
-    assert_eq!(hits(&mut bench, 2), [1]);
+    assert_eq!(hit_numbers(&mut bench, 2), [1]);
 }
 
 #[test]
-fn a_decision_is_not_carried_over_to_another_rule() {
+fn decision_is_not_carried_over_to_another_rule() {
     let settings =
         |name: &str| format!(r#"{{"faults": [{{"name": "{name}", "match": {{"resources": [{{}}]}}, "do": "lose"}}]}}"#);
-    let req = create();
-    assert!(!is_hit(&mut bench(&settings("a")), &req));
+    let req = create_request();
+    assert!(!is_hit(&mut new_bench(&settings("a")), &req));
     let done = ctrlmesh_sdk::testing::TestResponse::new(201);
     let proceed = ctrlmesh_sdk::ResponseVerdict::proceed();
-    assert_eq!(bench(&settings("b")).on_response(&req, &done), proceed);
-    assert_ne!(bench(&settings("a")).on_response(&req, &done), proceed);
+    assert_eq!(new_bench(&settings("b")).on_response(&req, &done), proceed);
+    assert_ne!(new_bench(&settings("a")).on_response(&req, &done), proceed);
 }
 
 #[test]
-fn waits_that_the_host_cuts_are_warned_about() {
-    let bench = rule(r#""do": {"hold": {"for": "90s"}}"#);
+fn waits_cut_by_the_host_are_warned_about() {
+    let bench = bench_with_rule(r#""do": {"hold": {"for": "90s"}}"#);
     let logs = bench.host.logs();
     assert!(
         matches!(&logs[..], [(Level::Warn, text)] if text.contains("rule x waits up to 90000ms")),
         "{logs:?}"
     );
-    assert!(rule(r#""do": {"hold": {"for": "60s"}}"#).host.logs().is_empty());
+    assert!(
+        bench_with_rule(r#""do": {"hold": {"for": "60s"}}"#)
+            .host
+            .logs()
+            .is_empty()
+    );
 }
 
 #[test]
-fn objects_beyond_the_bound_are_drawn_together_and_the_state_keeps_room() {
-    let mut bench = rule(r#""do": "refuse", "percent": 50"#);
+fn objects_beyond_the_bound_share_draws_and_leave_state_room() {
+    let mut bench = bench_with_rule(r#""do": "refuse", "percent": 50"#);
     let pod = |number: usize| ctrlmesh_sdk::testing::TestRequest::get("", "pods", &format!("p{number}"));
     let hit = (0..2_000).filter(|number| is_hit(&mut bench, &pod(*number))).count();
     assert!((900..1_100).contains(&hit), "{hit}");
     assert_eq!(bench.host.counter("fault_untracked", ""), 2_000 - 512);
-    // Others still find a place.
+    // Other counters still have room.
     assert!(bench.host.add("one more", 1, None).is_ok());
     assert_eq!(
         bench.host.report("x").map(|report| report["matched"].clone()),
@@ -208,23 +218,23 @@ fn objects_beyond_the_bound_are_drawn_together_and_the_state_keeps_room() {
 }
 
 #[test]
-fn one_host_serves_any_number_of_instances() {
+fn host_serves_any_number_of_instances() {
     let settings = r#"{"faults": [{"name": "x", "match": {"resources": [{}]}, "do": "refuse", "nth": 2}]}"#;
     let mut first = Bench::<FaultInject>::on(FakeHost::default(), settings, &about()).unwrap();
-    assert!(!is_hit(&mut first, &api(Verb::Get)));
+    assert!(!is_hit(&mut first, &api_request(Verb::Get)));
     let host = std::mem::take(&mut first.host);
     let mut second = Bench::<FaultInject>::on(host, settings, &about()).unwrap();
-    assert!(is_hit(&mut second, &api(Verb::Get)));
+    assert!(is_hit(&mut second, &api_request(Verb::Get)));
 }
 
-/// What is logged about one rule.
-fn warned(fields: &str) -> Vec<String> {
-    let bench = bench(&format!(r#"{{"httpFault": [{{"name": "x", {fields}}}]}}"#));
+/// The warnings about one rule.
+fn rule_warnings(fields: &str) -> Vec<String> {
+    let bench = new_bench(&format!(r#"{{"httpFault": [{{"name": "x", {fields}}}]}}"#));
     bench.host.logs().into_iter().map(|(_, text)| text).collect()
 }
 
 #[test]
-fn rule_that_can_never_fire_is_warned_of_with_its_place() {
+fn rule_that_never_fires_is_warned_about_with_its_place() {
     let resources = |verbs: &str| format!(r#""match": {{"resources": [{{"verbs": [{verbs}]}}]}}"#);
     for (rule, reason) in [
         (
@@ -251,7 +261,7 @@ fn rule_that_can_never_fire_is_warned_of_with_its_place() {
             "0 percent",
         ),
     ] {
-        let told = warned(&rule);
+        let told = rule_warnings(&rule);
         assert!(
             matches!(&told[..], [text] if text.starts_with("httpFault[0]: never fires: ") && text.contains(reason)),
             "{rule}: {told:?}"
@@ -265,6 +275,6 @@ fn rule_that_can_never_fire_is_warned_of_with_its_place() {
         r#""do": "overload", "match": {"nonResources": [{}]}"#.to_owned(),
         r#""match": {"resources": [{"verbs": ["create", "patch"], "names": ["web"]}]}, "do": "deny""#.to_owned(),
     ] {
-        assert_eq!(warned(&rule), Vec::<String>::new(), "{rule}");
+        assert_eq!(rule_warnings(&rule), Vec::<String>::new(), "{rule}");
     }
 }

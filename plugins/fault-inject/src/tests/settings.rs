@@ -1,8 +1,8 @@
-//! What is refused, and how it is said.
+//! Invalid settings and their errors.
 
-use super::kit::{bench, refused, refused_rule};
+use super::support::{new_bench, rule_error, settings_error};
 
-/// Fields of a rule, and how the error begins.
+/// Fields of a rule, and the beginning of the error.
 const WRONG: [(&str, &str); 24] = [
     (
         r#""do": "explode""#,
@@ -94,33 +94,33 @@ const WRONG: [(&str, &str); 24] = [
 ];
 
 #[test]
-fn what_is_wrong_is_named_by_its_field() {
+fn invalid_settings_are_rejected_by_field() {
     for (fields, error) in WRONG {
-        let text = refused_rule(fields);
+        let text = rule_error(fields);
         assert!(text.starts_with(error), "{fields} gave {text}");
     }
-    assert!(refused(r#"{"class": "evil"}"#).starts_with("class: unknown variant `evil`"));
-    assert!(refused(r#"{"fault": []}"#).starts_with("fault: unknown field"));
+    assert!(settings_error(r#"{"class": "evil"}"#).starts_with("class: unknown variant `evil`"));
+    assert!(settings_error(r#"{"fault": []}"#).starts_with("fault: unknown field"));
 }
 
 #[test]
-fn names_are_unique_over_both_lists_and_given_where_they_are_missing() {
+fn names_are_unique_across_lists_and_generated_when_missing() {
     let abort = r#""match": {"resources": [{}]}, "abort": {"httpStatus": 500}"#;
     let nameless = format!(r#"{{"httpFault": [{{{abort}}}, {{"name": "", {abort}}}]}}"#);
-    let bench = bench(&nameless);
+    let bench = new_bench(&nameless);
     assert!(bench.host.report("httpFault[0]").is_some() && bench.host.report("httpFault[1]").is_some());
     let twice = format!(r#"{{"faults": [{{"name": "a", {abort}}}], "httpFault": [{{"name": "a", {abort}}}]}}"#);
-    assert!(refused(&twice).starts_with("httpFault[0].name: \"a\" is the name of another rule too"));
+    assert!(settings_error(&twice).starts_with("httpFault[0].name: \"a\" is the name of another rule too"));
     let long = format!(r#"{{"faults": [{{"name": "{}", {abort}}}]}}"#, "a".repeat(65));
-    assert_eq!(refused(&long), "faults[0].name: at most 64 bytes of text");
+    assert_eq!(settings_error(&long), "faults[0].name: at most 64 bytes of text");
 }
 
 #[test]
-fn rules_are_bounded_and_the_metrics_of_all_fit() {
+fn rules_are_bounded_so_that_their_metrics_fit() {
     let rule = r#"{"match": {"resources": [{}]}, "do": {"delay": {"for": "1ms"}}, "percent": 50}"#;
     let settings = |count: usize| format!(r#"{{"faults": [{}]}}"#, vec![rule; count].join(","));
-    assert!(refused(&settings(31)).starts_with("faults: 31 rules, at most 30"));
-    let mut bench = bench(&settings(30));
+    assert!(settings_error(&settings(31)).starts_with("faults: 31 rules, at most 30"));
+    let mut bench = new_bench(&settings(30));
     for number in 0..300 {
         let pod = ctrlmesh_sdk::testing::TestRequest::get("", "pods", &format!("p{number}"));
         let _ = bench.on_request(&pod);
@@ -130,17 +130,17 @@ fn rules_are_bounded_and_the_metrics_of_all_fit() {
 }
 
 #[test]
-fn a_disabled_rule_is_checked_all_the_same() {
-    let error = refused_rule(r#""disabled": true, "do": "explode""#);
+fn disabled_rule_is_still_checked() {
+    let error = rule_error(r#""disabled": true, "do": "explode""#);
     assert!(error.starts_with("faults[0].do: unknown fault"), "{error}");
 }
 
 #[test]
-fn samples_that_people_have_copied_are_read() {
+fn widespread_samples_are_accepted() {
     for resources in ["resources", "relateResources", "relatedResources"] {
         let settings = format!(
             r#"{{"httpFault": [{{"match": {{"{resources}": [{{}}]}}, "abort": {{"httpStatus": 500, "percent": 10}}}}]}}"#
         );
-        assert_eq!(bench(&settings).subscription.rules.len(), 1, "{resources}");
+        assert_eq!(new_bench(&settings).subscription.rules.len(), 1, "{resources}");
     }
 }

@@ -1,83 +1,88 @@
-//! E1, E2, E5 to E7.
+//! Faults E1, E2, E5 to E7: watches.
 
 use ctrlmesh_sdk::{BodyShape, ResponseVerdict, Verb};
 
-use super::kit::{answered, api, ask, bench, fault, is_hit, refusal, shape};
+use super::support::{
+    api_request, bench_with_fault, body_shape, expect_refusal, is_hit, new_bench, request_verdict, response_verdict,
+};
 
 #[test]
-fn e1_events_of_a_watch_are_held() {
-    let mut bench = fault(r#"{"hold": {"for": "12s"}}"#);
+fn e1_watch_events_are_held() {
+    let mut bench = bench_with_fault(r#"{"hold": {"for": "12s"}}"#);
     assert_eq!(
-        shape(&mut bench, &api(Verb::Watch)),
+        body_shape(&mut bench, &api_request(Verb::Watch)),
         BodyShape::default().hold_ms(12_000)
     );
-    // A refused watch has no events: its answer is held.
+    // A refused watch has no events, so its answer is held.
     assert_eq!(
-        answered(&mut bench, &api(Verb::Watch), 403),
+        response_verdict(&mut bench, &api_request(Verb::Watch), 403),
         ResponseVerdict::proceed().after_ms(12_000)
     );
 }
 
 #[test]
 fn e2_one_stream_is_held_while_others_are_live() {
-    let mut bench = bench(
+    let mut bench = new_bench(
         r#"{"faults": [{
             "match": {"resources": [{"resources": ["pods"], "verbs": ["watch"]}]},
             "do": {"hold": {"for": "6s"}}
         }]}"#,
     );
     let pods = ctrlmesh_sdk::testing::TestRequest::watch("", "pods");
-    assert_eq!(shape(&mut bench, &pods), BodyShape::default().hold_ms(6_000));
-    assert_eq!(answered(&mut bench, &api(Verb::Watch), 200), ResponseVerdict::proceed());
+    assert_eq!(body_shape(&mut bench, &pods), BodyShape::default().hold_ms(6_000));
+    assert_eq!(
+        response_verdict(&mut bench, &api_request(Verb::Watch), 200),
+        ResponseVerdict::proceed()
+    );
 }
 
 #[test]
-fn e5_a_watch_expires_so_that_its_reader_lists_again() {
-    let mut bench = fault(r#"{"expire": {"after": "30s"}}"#);
+fn e5_watch_expires_so_that_its_reader_lists_again() {
+    let mut bench = bench_with_fault(r#"{"expire": {"after": "30s"}}"#);
     assert_eq!(
-        shape(&mut bench, &api(Verb::Watch)),
+        body_shape(&mut bench, &api_request(Verb::Watch)),
         BodyShape::default().expire_after_ms(30_000)
     );
-    assert!(!is_hit(&mut bench, &api(Verb::List)));
+    assert!(!is_hit(&mut bench, &api_request(Verb::List)));
     assert_eq!(bench.host.counter("fault_matched", "x"), 1);
 }
 
 #[test]
-fn e6_a_watch_ends_in_peace_at_once_or_later() {
-    let mut later = fault(r#"{"close": {"after": "30s"}}"#);
+fn e6_watch_ends_cleanly_at_once_or_later() {
+    let mut later = bench_with_fault(r#"{"close": {"after": "30s"}}"#);
     assert_eq!(
-        shape(&mut later, &api(Verb::Watch)),
+        body_shape(&mut later, &api_request(Verb::Watch)),
         BodyShape::default().end_after_ms(30_000)
     );
     assert_eq!(
-        shape(&mut fault(r#""close""#), &api(Verb::Watch)),
+        body_shape(&mut bench_with_fault(r#""close""#), &api_request(Verb::Watch)),
         BodyShape::default().end_after_ms(0)
     );
 }
 
 #[test]
 fn e7_opening_a_watch_is_refused() {
-    let mut bench = bench(
+    let mut bench = new_bench(
         r#"{"faults": [{
             "match": {"resources": [{"verbs": ["watch"]}]},
             "do": {"refuse": {"code": 429, "retryAfter": 1}}
         }]}"#,
     );
-    let told = refusal(&mut bench, &api(Verb::Watch));
+    let told = expect_refusal(&mut bench, &api_request(Verb::Watch));
     assert_eq!((told.code, told.retry_after_seconds), (429, Some(1)));
     assert_eq!(
-        ask(&mut bench, &api(Verb::List)),
+        request_verdict(&mut bench, &api_request(Verb::List)),
         ctrlmesh_sdk::RequestVerdict::proceed()
     );
 }
 
 #[test]
-fn an_open_watch_is_no_new_request() {
+fn open_watch_is_not_a_new_request() {
     for fault in [r#""refuse""#, r#"{"reset": {"how": "cancel"}}"#] {
-        let mut bench = super::kit::fault(fault);
-        let watch = api(Verb::Watch).recheck();
+        let mut bench = super::support::bench_with_fault(fault);
+        let watch = api_request(Verb::Watch).recheck();
         assert_eq!(
-            ask(&mut bench, &watch),
+            request_verdict(&mut bench, &watch),
             ctrlmesh_sdk::RequestVerdict::proceed(),
             "{fault}"
         );

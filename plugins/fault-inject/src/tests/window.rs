@@ -1,22 +1,22 @@
-//! When a rule is in force, and what is no time.
+//! When a rule is active, and invalid times.
 
 use proptest::prelude::*;
 
-use super::kit::refused_rule;
-use crate::calendar::{date, rfc3339, time_of_day};
+use super::support::rule_error;
+use crate::calendar::{date_of_day, parse_rfc3339, parse_time_of_day};
 use crate::window::{EffectiveTime, Window};
 
-fn window(json: &str) -> Window {
+fn parse_window(json: &str) -> Window {
     Window::new(&serde_json::from_str::<EffectiveTime>(json).unwrap()).unwrap()
 }
 
-fn is_open(json: &str, moment: &str) -> bool {
-    let seconds = rfc3339(moment).unwrap_or_else(|| panic!("{moment}"));
-    window(json).is_open(u64::try_from(seconds).unwrap() * 1_000)
+fn is_open_at(json: &str, moment: &str) -> bool {
+    let seconds = parse_rfc3339(moment).unwrap_or_else(|| panic!("{moment}"));
+    parse_window(json).is_open(u64::try_from(seconds).unwrap() * 1_000)
 }
 
 #[test]
-fn both_ends_belong_to_the_window() {
+fn window_includes_both_ends() {
     let time = r#"{"startTime": "09:00:00", "endTime": "17:00:00"}"#;
     for (moment, expected) in [
         ("2026-11-21T08:59:59Z", false),
@@ -24,12 +24,12 @@ fn both_ends_belong_to_the_window() {
         ("2026-11-21T17:00:00Z", true),
         ("2026-11-21T17:00:01Z", false),
     ] {
-        assert_eq!(is_open(time, moment), expected, "{moment}");
+        assert_eq!(is_open_at(time, moment), expected, "{moment}");
     }
 }
 
 #[test]
-fn a_window_over_midnight_belongs_to_the_day_on_which_it_begins() {
+fn window_over_midnight_belongs_to_its_first_day() {
     // 2026-11-20 is a Friday.
     let time = r#"{"startTime": "22:00:00", "endTime": "02:00:00", "daysOfWeek": [5]}"#;
     for (moment, expected) in [
@@ -40,42 +40,45 @@ fn a_window_over_midnight_belongs_to_the_day_on_which_it_begins() {
         ("2026-11-21T02:00:01Z", false),
         ("2026-11-21T23:00:00Z", false),
     ] {
-        assert_eq!(is_open(time, moment), expected, "{moment}");
+        assert_eq!(is_open_at(time, moment), expected, "{moment}");
     }
 }
 
 #[test]
-fn days_and_months_count_on_their_own_and_in_the_time_zone() {
-    assert!(is_open(r#"{"daysOfWeek": [0, 6]}"#, "2026-11-21T12:00:00Z"));
-    assert!(!is_open(r#"{"daysOfWeek": [1]}"#, "2026-11-21T12:00:00Z"));
-    assert!(is_open(
+fn days_and_months_follow_the_time_zone() {
+    assert!(is_open_at(r#"{"daysOfWeek": [0, 6]}"#, "2026-11-21T12:00:00Z"));
+    assert!(!is_open_at(r#"{"daysOfWeek": [1]}"#, "2026-11-21T12:00:00Z"));
+    assert!(is_open_at(
         r#"{"daysOfMonth": [29], "months": [2]}"#,
         "2028-02-29T12:00:00Z"
     ));
-    assert!(!is_open(r#"{"months": [12]}"#, "2026-11-30T23:30:00Z"));
-    assert!(is_open(
+    assert!(!is_open_at(r#"{"months": [12]}"#, "2026-11-30T23:30:00Z"));
+    assert!(is_open_at(
         r#"{"months": [12], "timeZone": "+01:00"}"#,
         "2026-11-30T23:30:00Z"
     ));
-    assert!(is_open(r#"{"daysOfWeek": [], "months": []}"#, "2026-11-30T23:30:00Z"));
+    assert!(is_open_at(
+        r#"{"daysOfWeek": [], "months": []}"#,
+        "2026-11-30T23:30:00Z"
+    ));
 }
 
 #[test]
-fn one_end_may_be_left_out() {
-    assert!(is_open(r#"{"startTime": "12:00:00"}"#, "2026-11-21T23:59:59Z"));
-    assert!(!is_open(r#"{"startTime": "12:00:00"}"#, "2026-11-21T11:59:59Z"));
-    assert!(is_open(
+fn one_end_may_be_omitted() {
+    assert!(is_open_at(r#"{"startTime": "12:00:00"}"#, "2026-11-21T23:59:59Z"));
+    assert!(!is_open_at(r#"{"startTime": "12:00:00"}"#, "2026-11-21T11:59:59Z"));
+    assert!(is_open_at(
         r#"{"endTime": "12:00:00", "startTime": ""}"#,
         "2026-11-21T00:00:00Z"
     ));
-    assert!(!is_open(
+    assert!(!is_open_at(
         r#"{"endTime": "2026-11-21T00:00:00Z"}"#,
         "2026-11-21T00:00:01Z"
     ));
 }
 
 #[test]
-fn what_is_no_time_is_refused_by_field() {
+fn invalid_times_are_rejected_by_field() {
     for (time, error) in [
         (
             r#"{"startTime": "9:00:00"}"#,
@@ -111,14 +114,14 @@ fn what_is_no_time_is_refused_by_field() {
         (r#"{"months": [13]}"#, "months[0]: 13 is not within 1 to 12"),
         (r#"{"weekdays": [1]}"#, "weekdays: unknown field"),
     ] {
-        let text = refused_rule(&format!(r#""do": "refuse", "effectiveTime": {time}"#));
+        let text = rule_error(&format!(r#""do": "refuse", "effectiveTime": {time}"#));
         assert!(text.starts_with(&format!("faults[0].effectiveTime.{error}")), "{text}");
     }
 }
 
 #[test]
-fn offsets_are_written_in_several_ways() {
-    let noon = rfc3339("2026-11-21T12:00:00Z");
+fn offsets_have_several_spellings() {
+    let noon = parse_rfc3339("2026-11-21T12:00:00Z");
     assert!(noon.is_some());
     for text in [
         "2026-11-21T14:00:00+02:00",
@@ -126,7 +129,7 @@ fn offsets_are_written_in_several_ways() {
         "2026-11-21t12:00:00.123z",
         "2026-11-21 12:00:00Z",
     ] {
-        assert_eq!(rfc3339(text), noon, "{text}");
+        assert_eq!(parse_rfc3339(text), noon, "{text}");
     }
     for text in [
         "2026-11-21T12:00:00+15:00",
@@ -135,15 +138,18 @@ fn offsets_are_written_in_several_ways() {
         "",
         "2026-11-21",
     ] {
-        assert_eq!(rfc3339(text), None, "{text}");
+        assert_eq!(parse_rfc3339(text), None, "{text}");
     }
-    assert_eq!((time_of_day("23:59:59"), time_of_day("23:59")), (Some(86_399), None));
+    assert_eq!(
+        (parse_time_of_day("23:59:59"), parse_time_of_day("23:59")),
+        (Some(86_399), None)
+    );
 }
 
 proptest! {
     #[test]
     fn days_follow_each_other(day in -100_000_i64..1_000_000) {
-        let (today, tomorrow) = (date(day), date(day + 1));
+        let (today, tomorrow) = (date_of_day(day), date_of_day(day + 1));
         prop_assert_eq!((today.weekday + 1) % 7, tomorrow.weekday);
         prop_assert!((1..=12).contains(&today.month) && (1..=31).contains(&today.day));
         let is_next_day = tomorrow.month == today.month && tomorrow.day == today.day + 1;
@@ -153,6 +159,6 @@ proptest! {
 
     #[test]
     fn no_text_is_too_odd(text in ".{0,40}") {
-        let _ = (rfc3339(&text), time_of_day(&text));
+        let _ = (parse_rfc3339(&text), parse_time_of_day(&text));
     }
 }

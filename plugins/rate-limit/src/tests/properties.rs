@@ -1,12 +1,11 @@
-//! A bucket never grants more than its burst and what has come back since, whenever requests come and whichever instance
-//! (worker thread) they meet.
+//! A bucket never grants more than its burst and its refill, whenever requests come and whichever instance (worker thread) they meet.
 
 use ctrlmesh_sdk::Plugin;
 use ctrlmesh_sdk::testing::FakeHost;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{instance, outcome, rule, update, with};
+use super::{delay_or_refusal, new_instance, rule_with_rate, update_request, with_fields};
 
 proptest! {
     #[test]
@@ -21,28 +20,28 @@ proptest! {
             "bucket": {"limit": limit, "interval": format!("{interval_ms}ms"), "burst": burst},
             "queue": format!("{queue_ms}ms"),
         });
-        let rules = [with(rule("a", 1, 1), &fields), rule("never", 1_000_000, 1_000_000)];
+        let rules = [with_fields(rule_with_rate("a", 1, 1), &fields), rule_with_rate("never", 1_000_000, 1_000_000)];
         let host = FakeHost::default();
-        let mut instances = [instance(&host, &rules), instance(&host, &rules)];
+        let mut instances = [new_instance(&host, &rules), new_instance(&host, &rules)];
         let mut now_ms = 0;
         let mut started: Vec<u64> = Vec::new();
         for (pause_ms, which) in calls {
             now_ms += pause_ms;
             host.advance_ms(pause_ms);
-            match outcome(instances[which].on_request(&update("x"), &host)) {
+            match delay_or_refusal(instances[which].on_request(&update_request("x"), &host)) {
                 Ok(wait_ms) => {
                     prop_assert!(u64::from(wait_ms) <= queue_ms);
                     started.push(now_ms + u64::from(wait_ms));
                 }
                 Err(refusal) => {
-                    // Refused only where the next token is further away than the queue is long.
+                    // Refused only if the next token is further away than the queue is long.
                     let next = started.iter().filter(|at| **at + u64::from(interval_ms) * u64::from(burst) > now_ms).count();
                     prop_assert!(next > 0, "refused a full bucket: {:?}", refusal);
                 }
             }
         }
         started.sort_unstable();
-        // A wait is rounded up to a millisecond, so two that wait may come closer by less than one. Never so from the start.
+        // A wait is rounded up to a millisecond, so two waiting requests may come closer by less than one, but never from the start.
         let rounding_ms = u64::from(queue_ms > 0);
         let interval = u64::from(interval_ms);
         // count <= burst + limit * time / interval, without a division.
@@ -56,21 +55,21 @@ proptest! {
         }
     }
 
-    /// Each rule keeps its own bound, also where another refuses in between.
+    /// Each rule keeps its own bound, even if another refuses in between.
     #[test]
     fn rules_do_not_spend_each_others_tokens(
         bursts in (1_usize..6, 1_usize..6),
         calls in prop::collection::vec(prop::bool::ANY, 1..40),
     ) {
         let of_x = json!({"resourceRules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"], "namespaces": ["x"]}]});
-        let rules = [rule("wide", 1, bursts.0 as u32), with(rule("x", 1, bursts.1 as u32), &of_x)];
+        let rules = [rule_with_rate("wide", 1, bursts.0 as u32), with_fields(rule_with_rate("x", 1, bursts.1 as u32), &of_x)];
         let host = FakeHost::default();
-        let mut plugin = instance(&host, &rules);
+        let mut plugin = new_instance(&host, &rules);
         let (mut wide, mut narrow) = (bursts.0, bursts.1);
         for is_x in calls {
-            let req = update(if is_x { "x" } else { "y" });
+            let req = update_request(if is_x { "x" } else { "y" });
             let expected = wide > 0 && (!is_x || narrow > 0);
-            prop_assert_eq!(outcome(plugin.on_request(&req, &host)).is_ok(), expected);
+            prop_assert_eq!(delay_or_refusal(plugin.on_request(&req, &host)).is_ok(), expected);
             if expected {
                 wide -= 1;
                 narrow -= usize::from(is_x);

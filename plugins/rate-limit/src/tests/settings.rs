@@ -2,55 +2,50 @@ use ctrlmesh_sdk::Level;
 use ctrlmesh_sdk::testing::Bench;
 use serde_json::{Value, json};
 
-use super::{RateLimit, all, bench, rule, settings, with};
+use super::{RateLimit, all_resources, new_bench, rule_with_rate, settings_json, with_fields};
 
-fn bucket(limit: u32, interval: &str, burst: u32) -> Value {
-    with(
-        rule("a", 1, 1),
+fn bucket_rule(limit: u32, interval: &str, burst: u32) -> Value {
+    with_fields(
+        rule_with_rate("a", 1, 1),
         &json!({"bucket": {"limit": limit, "interval": interval, "burst": burst}}),
     )
 }
 
 #[test]
-fn wrong_settings_are_refused_by_field() {
-    let no_limit = json!({"name": "a", "resourceRules": all()});
-    let in_flight = json!({"name": "a", "resourceRules": all(), "maxInFlight": 1});
+fn invalid_settings_are_rejected_by_field() {
+    let no_limit = json!({"name": "a", "resourceRules": all_resources()});
+    let in_flight = json!({"name": "a", "resourceRules": all_resources(), "maxInFlight": 1});
+    let with = |fields| with_fields(in_flight.clone(), &fields);
     for (rule, expected) in [
-        (bucket(0, "1s", 1), "bucket.limit: 0 brings no token back"),
-        (bucket(1, "1s", 0), "bucket.burst: 0 would refuse everything"),
+        (bucket_rule(0, "1s", 1), "bucket.limit: 0 brings no token back"),
+        (bucket_rule(1, "1s", 0), "bucket.burst: 0 would refuse everything"),
         (
-            bucket(1, "1", 1),
+            bucket_rule(1, "1", 1),
             "bucket.interval: \"1\" is no duration; write a number and a unit",
         ),
-        (bucket(1, "1.5ms", 1), "bucket.interval: write whole milliseconds"),
-        (bucket(1, "0", 1), "bucket.interval: write whole milliseconds"),
-        (bucket(1, "1200h", 1), "bucket.interval: write whole milliseconds"),
+        (bucket_rule(1, "1.5ms", 1), "bucket.interval: write whole milliseconds"),
+        (bucket_rule(1, "0", 1), "bucket.interval: write whole milliseconds"),
+        (bucket_rule(1, "1200h", 1), "bucket.interval: write whole milliseconds"),
         (no_limit, "bucket: missing"),
+        (with(json!({"maxInFlight": 0})), "maxInFlight: 0 would refuse"),
         (
-            with(in_flight.clone(), &json!({"maxInFlight": 0})),
-            "maxInFlight: 0 would refuse",
-        ),
-        (
-            with(in_flight.clone(), &json!({"queue": "1s"})),
+            with(json!({"queue": "1s"})),
             "queue: requests wait for tokens of a bucket",
         ),
-        (with(rule("a", 1, 1), &json!({"queue": "61s"})), "queue: at most 60s"),
-        (with(in_flight.clone(), &json!({"name": ""})), "name: \"\" is no name"),
         (
-            with(in_flight.clone(), &json!({"name": "a\nb"})),
-            "name: \"a\\nb\" is no name",
+            with_fields(rule_with_rate("a", 1, 1), &json!({"queue": "61s"})),
+            "queue: at most 60s",
         ),
+        (with(json!({"name": ""})), "name: \"\" is no name"),
+        (with(json!({"name": "a\nb"})), "name: \"a\\nb\" is no name"),
+        (with(json!({"key": "pod"})), "key: unknown variant `pod`"),
+        (with(json!({"burst": 1})), "burst: unknown field"),
         (
-            with(in_flight.clone(), &json!({"key": "pod"})),
-            "key: unknown variant `pod`",
-        ),
-        (with(in_flight.clone(), &json!({"burst": 1})), "burst: unknown field"),
-        (
-            with(in_flight, &json!({"resourceRules": [{"apiGroups": ["*"]}]})),
+            with(json!({"resourceRules": [{"apiGroups": ["*"]}]})),
             "resourceRules[0].resources: missing; write [\"*\"] for all",
         ),
     ] {
-        let text = settings(std::slice::from_ref(&rule));
+        let text = settings_json(std::slice::from_ref(&rule));
         let error = Bench::<RateLimit>::new(&text).err();
         let error = error.unwrap_or_else(|| panic!("{text} was accepted"));
         assert!(
@@ -61,17 +56,21 @@ fn wrong_settings_are_refused_by_field() {
 }
 
 #[test]
-fn names_are_there_once_and_rules_are_few_enough_to_be_asked_together() {
-    let twice = settings(&[rule("a", 1, 1), rule("b", 1, 1), rule("a", 2, 2)]);
+fn names_are_unique_and_rules_are_bounded() {
+    let twice = settings_json(&[
+        rule_with_rate("a", 1, 1),
+        rule_with_rate("b", 1, 1),
+        rule_with_rate("a", 2, 2),
+    ]);
     let error = Bench::<RateLimit>::new(&twice).err().unwrap();
     assert_eq!(
         error,
         "rateLimitings[2].name: \"a\" is there twice; each rule has its own name"
     );
     let rules = |count: u32| {
-        settings(
+        settings_json(
             &(0..count)
-                .map(|index| rule(&index.to_string(), 1, 1))
+                .map(|index| rule_with_rate(&index.to_string(), 1, 1))
                 .collect::<Vec<_>>(),
         )
     };
@@ -82,7 +81,7 @@ fn names_are_there_once_and_rules_are_few_enough_to_be_asked_together() {
 
 #[test]
 fn rules_without_effect_are_warned_about() {
-    let bench = bench(&[json!({"name": "idle", "maxInFlight": 1})]);
+    let bench = new_bench(&[json!({"name": "idle", "maxInFlight": 1})]);
     assert!(bench.subscription.rules.is_empty());
     let logs = bench.host.logs();
     assert!(
@@ -94,7 +93,7 @@ fn rules_without_effect_are_warned_about() {
 }
 
 #[test]
-fn rules_may_be_called_rules() {
-    let text = json!({"rules": [rule("a", 1, 1)]}).to_string();
+fn list_may_be_called_rules() {
+    let text = json!({"rules": [rule_with_rate("a", 1, 1)]}).to_string();
     assert_eq!(Bench::<RateLimit>::new(&text).unwrap().subscription.rules.len(), 1);
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 use crate::GoDuration;
 
 #[test]
-fn go_durations_mean_what_go_means() {
+fn go_durations_are_parsed_like_go() {
     for (text, expected) in [
         ("0", Some(0)),
         ("300ms", Some(300_000_000)),
@@ -49,7 +49,7 @@ fn milliseconds_are_rounded_up() {
 }
 
 #[test]
-fn a_wrong_duration_says_what_to_write() {
+fn invalid_duration_error_says_what_to_write() {
     let error = serde_json::from_str::<GoDuration>("\"5 minutes\"")
         .unwrap_err()
         .to_string();

@@ -1,25 +1,29 @@
 use ctrlmesh_sdk::Verb;
 use ctrlmesh_sdk::testing::TestRequest;
 
-use super::{hits, rest};
+use super::{is_match, rest_bench};
 
-/// One rule of each shape of the CRDs against requests: (rule, [(method, host, port, path, matches)]).
+/// A rule and its requests: (rule, [(method, host, port, path, matches)]).
 type Case<'a> = (&'a str, &'a [(&'a str, &'a str, u16, &'a str, bool)]);
 
-fn check(cases: &[Case<'_>]) {
+fn check_cases(cases: &[Case<'_>]) {
     for (rule, requests) in cases {
-        let mut bench = rest(rule);
+        let mut bench = rest_bench(rule);
         for (method, host, port, path, expected) in *requests {
             let req = TestRequest::external(method, host, path).with_port(*port);
-            assert_eq!(hits(&mut bench, &req), *expected, "{rule} {method} {host}:{port}{path}");
+            assert_eq!(
+                is_match(&mut bench, &req),
+                *expected,
+                "{rule} {method} {host}:{port}{path}"
+            );
         }
     }
 }
 
-/// What the peer gets wrong: `*` as a method, and the root under `/*`.
+/// Cases that the peer gets wrong: `*` as a method, and the root under `/*`.
 #[test]
 fn cb_04_urls_have_wildcards_for_path_and_method() {
-    check(&[
+    check_cases(&[
         (
             r#"{"url": "http://B.com/*", "method": "*"}"#,
             &[
@@ -78,23 +82,26 @@ fn cb_04_urls_have_wildcards_for_path_and_method() {
 }
 
 #[test]
-fn a_query_in_a_url_names_parameters_that_must_be_there() {
-    let mut bench = rest(r#"{"url": "http://b.com/x?y=1&z=*"}"#);
+fn query_in_a_url_names_required_parameters() {
+    let mut bench = rest_bench(r#"{"url": "http://b.com/x?y=1&z=*"}"#);
     let req = || TestRequest::external("GET", "b.com", "/x").with_port(80);
-    assert!(hits(
+    assert!(is_match(
         &mut bench,
         &req()
             .query_field("z", "any")
             .query_field("y", "1")
             .query_field("a", "b")
     ));
-    assert!(!hits(&mut bench, &req().query_field("y", "1")));
-    assert!(!hits(&mut bench, &req().query_field("y", "2").query_field("z", "any")));
+    assert!(!is_match(&mut bench, &req().query_field("y", "1")));
+    assert!(!is_match(
+        &mut bench,
+        &req().query_field("y", "2").query_field("z", "any")
+    ));
 }
 
 #[test]
 fn fault_rules_of_shape_a_match_host_path_and_method() {
-    check(&[
+    check_cases(&[
         (
             r#"{"host": {"exact": "b.com"}, "path": {"exact": "/v1"}, "method": "POST"}"#,
             &[
@@ -135,7 +142,7 @@ fn fault_rules_of_shape_a_match_host_path_and_method() {
 
 #[test]
 fn fault_rules_of_shape_b_match_lists() {
-    check(&[
+    check_cases(&[
         (
             r#"{"url": ["http://a.com/*", "http://b.com/*"], "method": ["GET", "post"]}"#,
             &[
@@ -151,19 +158,19 @@ fn fault_rules_of_shape_b_match_lists() {
 
 #[test]
 fn headers_must_all_match() {
-    let mut bench = rest(r#"{"headers": [{"name": "X-Team", "value": "a"}, {"name": "x-trace"}]}"#);
+    let mut bench = rest_bench(r#"{"headers": [{"name": "X-Team", "value": "a"}, {"name": "x-trace"}]}"#);
     let req = |team: &str| TestRequest::external("GET", "b.com", "/").header_field("x-team", team);
-    assert!(hits(&mut bench, &req("a").header_field("X-Trace", "1")));
-    assert!(!hits(&mut bench, &req("b").header_field("X-Trace", "1")));
-    assert!(!hits(&mut bench, &req("a")));
+    assert!(is_match(&mut bench, &req("a").header_field("X-Trace", "1")));
+    assert!(!is_match(&mut bench, &req("b").header_field("X-Trace", "1")));
+    assert!(!is_match(&mut bench, &req("a")));
 }
 
 #[test]
-fn calls_to_other_services_are_not_api_requests() {
-    let mut bench = rest("{}");
-    assert!(hits(&mut bench, &TestRequest::external("GET", "b.com", "/")));
-    assert!(!hits(&mut bench, &TestRequest::list("", "pods")));
-    assert!(!hits(
+fn external_calls_are_not_api_requests() {
+    let mut bench = rest_bench("{}");
+    assert!(is_match(&mut bench, &TestRequest::external("GET", "b.com", "/")));
+    assert!(!is_match(&mut bench, &TestRequest::list("", "pods")));
+    assert!(!is_match(
         &mut bench,
         &TestRequest::api(Verb::NonResource, "", "").with_path("/healthz")
     ));

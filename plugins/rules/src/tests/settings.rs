@@ -1,9 +1,9 @@
 use ctrlmesh_sdk::testing::{Bench, TestRequest};
 use serde_json::json;
 
-use super::{Probe, hits};
+use super::{Probe, is_match};
 
-/// Settings and the beginning of what refuses them.
+/// Settings, and the beginning of their error.
 type Refused = (&'static str, &'static str);
 
 const RESOURCES: [Refused; 7] = [
@@ -70,27 +70,27 @@ const RESTS: [Refused; 9] = [
     ),
 ];
 
-fn refusal(settings: &str) -> String {
+fn settings_error(settings: &str) -> String {
     let error = Bench::<Probe>::new(settings).err();
     error.unwrap_or_else(|| panic!("{settings} was accepted"))
 }
 
 #[test]
-fn wrong_settings_are_refused_by_field() {
+fn invalid_settings_are_rejected_by_field() {
     for (settings, expected) in RESOURCES.into_iter().chain(RESTS) {
-        let error = refusal(settings);
+        let error = settings_error(settings);
         assert!(error.starts_with(expected), "{settings} gave {error}");
     }
 }
 
 #[test]
-fn a_regular_expression_is_bounded_in_text_and_size() {
+fn regular_expression_is_bounded_in_text_and_size() {
     for (regex, expected) in [
         ("a".repeat(1025), "1025 bytes of"),
         ("((a{99}){99}){99}".to_owned(), "\"((a"),
     ] {
         let settings = json!({"restRules": [{"path": {"regex": regex}, "method": "*"}]}).to_string();
-        let error = refusal(&settings);
+        let error = settings_error(&settings);
         assert!(
             error.starts_with(&format!("restRules[0].path.regex: {expected}")),
             "{error}"
@@ -98,9 +98,9 @@ fn a_regular_expression_is_bounded_in_text_and_size() {
     }
 }
 
-/// Beyond the interface's bounds the subscription is wider, and the answers stay the same.
+/// Beyond the interface's bounds, the subscription is wider, and the answers stay the same.
 #[test]
-fn a_subscription_keeps_the_bounds() {
+fn subscription_keeps_the_bounds() {
     let rule = |index: usize| json!({"apiGroups": [""], "resources": [format!("r{index}")], "verbs": ["*"], "namespaces": ["*"]});
     let bench = |count: usize| {
         let settings = json!({"resourceRules": (0..count).map(rule).collect::<Vec<_>>()});
@@ -109,26 +109,26 @@ fn a_subscription_keeps_the_bounds() {
     let mut small = bench(256);
     assert_eq!(small.subscription.rules.len(), 256);
     assert!(!small.wakes(&TestRequest::list("", "r256")));
-    assert!(hits(&mut small, &TestRequest::list("", "r255")));
+    assert!(is_match(&mut small, &TestRequest::list("", "r255")));
     let mut large = bench(257);
     assert_eq!(large.subscription.rules.len(), 1);
-    assert!(hits(&mut large, &TestRequest::list("", "r256")));
-    assert!(!hits(&mut large, &TestRequest::list("", "r257")));
+    assert!(is_match(&mut large, &TestRequest::list("", "r256")));
+    assert!(!is_match(&mut large, &TestRequest::list("", "r257")));
     assert!(!large.wakes(&TestRequest::external("GET", "b.com", "/")));
 
     let wide = json!({"resourceRules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["*"], "namespaces": ["*"],
         "names": (0..400).map(|index| format!("{index:0>200}")).collect::<Vec<_>>()}]});
     let mut wide = Bench::<Probe>::new(&wide.to_string()).unwrap();
     assert!(wide.subscription.rules[0].names.is_empty());
-    assert!(hits(
+    assert!(is_match(
         &mut wide,
         &TestRequest::get("", "pods", &format!("{:0>200}", 399))
     ));
-    assert!(!hits(&mut wide, &TestRequest::get("", "pods", "400")));
+    assert!(!is_match(&mut wide, &TestRequest::get("", "pods", "400")));
 }
 
 #[test]
-fn equal_rules_are_subscribed_to_once() {
+fn equal_rules_are_subscribed_once() {
     let rule = json!({"apiGroups": ["*"], "resources": ["pods"], "verbs": ["*"], "namespaces": ["*"]});
     let settings = json!({"resourceRules": [rule, rule]}).to_string();
     assert_eq!(Bench::<Probe>::new(&settings).unwrap().subscription.rules.len(), 1);

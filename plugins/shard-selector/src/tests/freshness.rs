@@ -5,7 +5,7 @@ use ctrlmesh_sdk::{RequestAction, RequestEdit, Verb};
 
 use crate::plugin::ShardSelector;
 
-fn edits(consistent_reads: &str, req: &TestRequest) -> Vec<RequestEdit> {
+fn edits_with(consistent_reads: &str, req: &TestRequest) -> Vec<RequestEdit> {
     let settings = format!(
         r#"{{"limits": [{{"relateResources": [{{"apiGroups": [""], "resources": ["pods"]}}],
             "selector": {{"matchLabels": {{"shard": "a"}}}}}}], "consistentReads": {consistent_reads}}}"#
@@ -16,22 +16,26 @@ fn edits(consistent_reads: &str, req: &TestRequest) -> Vec<RequestEdit> {
     }
 }
 
-fn with(verb: Verb, query: &str) -> TestRequest {
+fn request_with(verb: Verb, query: &str) -> TestRequest {
     let fields = query.split('&').filter_map(|field| field.split_once('='));
     fields.fold(TestRequest::api(verb, "", "pods"), |req, (name, value)| {
         req.query_field(name, value)
     })
 }
 
-/// The names of the parameters that are removed, beside the selector that every one of these requests gets.
-fn removed(verb: Verb, query: &str) -> Vec<String> {
-    let req = with(verb, query);
+/// The names of removed parameters, without the selector that each of these requests gets.
+fn removed_parameters(verb: Verb, query: &str) -> Vec<String> {
+    let req = request_with(verb, query);
     let plain = vec![RequestEdit::and_label_selector("shard=a")];
     for off in ["false", "null"] {
-        assert_eq!(edits(off, &req), plain, "{query}");
+        assert_eq!(edits_with(off, &req), plain, "{query}");
     }
-    assert_eq!(edits("true", &req.clone().recheck()), edits("true", &req), "{query}");
-    let edits = edits("true", &req);
+    assert_eq!(
+        edits_with("true", &req.clone().recheck()),
+        edits_with("true", &req),
+        "{query}"
+    );
+    let edits = edits_with("true", &req);
     assert_eq!(edits[..1], plain, "{query}");
     edits[1..]
         .iter()
@@ -47,7 +51,7 @@ const VERSION: [&str; 1] = ["resourceVersion"];
 const NEITHER: [&str; 0] = [];
 
 #[test]
-fn a_list_that_would_take_an_older_state_is_made_consistent() {
+fn list_is_made_consistent_when_it_allows_an_older_state() {
     for query in [
         "resourceVersion=0",
         "resourceVersion=00",
@@ -57,10 +61,10 @@ fn a_list_that_would_take_an_older_state_is_made_consistent() {
         "resourceVersion=77&resourceVersionMatch=NotOlderThan",
         "resourceVersion=0&resourceVersionMatch=NotOlderThan&limit=500",
         "resourceVersion=77&continue=",
-        // Not a version of this API server's: what it means there is not for us to know.
+        // Not a version of this API server: its meaning there is unknown.
         "resourceVersion=2026-01-01",
     ] {
-        assert_eq!(removed(Verb::List, query), BOTH, "{query}");
+        assert_eq!(removed_parameters(Verb::List, query), BOTH, "{query}");
     }
     for query in [
         "",
@@ -71,19 +75,19 @@ fn a_list_that_would_take_an_older_state_is_made_consistent() {
         "continue=abc&limit=500",
         "resourceVersion=0&continue=abc",
     ] {
-        assert_eq!(removed(Verb::List, query), NEITHER, "{query}");
+        assert_eq!(removed_parameters(Verb::List, query), NEITHER, "{query}");
     }
 }
 
 #[test]
-fn a_watch_that_begins_with_a_list_is_made_consistent_and_stays_valid() {
+fn watch_is_made_consistent_when_it_begins_with_a_list() {
     for query in [
         "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=77",
         "sendInitialEvents=&resourceVersionMatch=NotOlderThan&resourceVersion=0",
         "resourceVersion=0",
         "resourceVersion=00",
     ] {
-        assert_eq!(removed(Verb::Watch, query), VERSION, "{query}");
+        assert_eq!(removed_parameters(Verb::Watch, query), VERSION, "{query}");
     }
     for query in [
         "",
@@ -92,17 +96,17 @@ fn a_watch_that_begins_with_a_list_is_made_consistent_and_stays_valid() {
         "sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=0",
         "sendInitialEvents=FALSE&resourceVersionMatch=NotOlderThan&resourceVersion=77",
     ] {
-        assert_eq!(removed(Verb::Watch, query), NEITHER, "{query}");
+        assert_eq!(removed_parameters(Verb::Watch, query), NEITHER, "{query}");
     }
 }
 
 #[test]
-fn what_is_deleted_is_what_the_client_has_seen() {
-    assert_eq!(removed(Verb::Deletecollection, "resourceVersion=0"), NEITHER);
+fn collection_delete_keeps_its_resource_version() {
+    assert_eq!(removed_parameters(Verb::Deletecollection, "resourceVersion=0"), NEITHER);
 }
 
 #[test]
-fn what_no_limit_narrows_is_read_as_the_client_wants() {
+fn unlimited_resources_are_read_as_the_client_asks() {
     let nodes = TestRequest::list("", "nodes").query_field("resourceVersion", "0");
-    assert_eq!(edits("true", &nodes), []);
+    assert_eq!(edits_with("true", &nodes), []);
 }

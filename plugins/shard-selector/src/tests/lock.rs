@@ -5,18 +5,18 @@ use ctrlmesh_sdk::{Request, Verb};
 
 use crate::lock::Lock;
 
-fn lock() -> Lock {
+fn test_lock() -> Lock {
     Lock::new("operator", "shard-0", "operators").unwrap()
 }
 
-fn request(verb: Verb, group: &str, resource: &str, name: &str) -> TestRequest {
+fn request_for(verb: Verb, group: &str, resource: &str, name: &str) -> TestRequest {
     TestRequest::api(verb, group, resource)
         .namespace("operators")
         .name(name)
 }
 
 #[test]
-fn named_requests_for_the_lock_and_creates_are_about_it() {
+fn named_requests_and_creates_are_about_the_lock() {
     const LEASES: &str = "coordination.k8s.io";
     for (verb, group, resource, name, expected) in [
         (Verb::Get, LEASES, "leases", "operator", true),
@@ -32,7 +32,7 @@ fn named_requests_for_the_lock_and_creates_are_about_it() {
         (Verb::Create, "", "events", "", true),
         (Verb::Create, "events.k8s.io", "events", "", true),
         (Verb::Get, LEASES, "leases", "operator2", false),
-        // The name inside: left alone, so that it can be looked at.
+        // The name in the body: left alone, so that it can be inspected.
         (Verb::Get, LEASES, "leases", "operator---shard-0", false),
         (Verb::List, LEASES, "leases", "", false),
         (Verb::Watch, LEASES, "leases", "", false),
@@ -44,22 +44,22 @@ fn named_requests_for_the_lock_and_creates_are_about_it() {
         (Verb::Patch, "", "events", "operator.17ab", false),
         (Verb::Create, "apps", "events", "", false),
     ] {
-        let request = request(verb, group, resource, name);
-        assert_eq!(lock().concerns(request.facts()), expected, "{request:?}");
+        let request = request_for(verb, group, resource, name);
+        assert_eq!(test_lock().is_about_lock(request.facts()), expected, "{request:?}");
     }
 }
 
 #[test]
-fn other_namespaces_and_subresources_are_not_about_it() {
-    let lease = || request(Verb::Get, "coordination.k8s.io", "leases", "operator");
-    assert!(lock().concerns(lease().facts()));
-    assert!(!lock().concerns(lease().namespace("elsewhere").facts()));
-    assert!(!lock().concerns(lease().namespace("").facts()));
-    assert!(!lock().concerns(lease().subresource("status").facts()));
+fn other_namespaces_and_subresources_are_not_about_the_lock() {
+    let lease = || request_for(Verb::Get, "coordination.k8s.io", "leases", "operator");
+    assert!(test_lock().is_about_lock(lease().facts()));
+    assert!(!test_lock().is_about_lock(lease().namespace("elsewhere").facts()));
+    assert!(!test_lock().is_about_lock(lease().namespace("").facts()));
+    assert!(!test_lock().is_about_lock(lease().subresource("status").facts()));
 }
 
 #[test]
-fn names_that_no_object_can_have_are_refused() {
+fn invalid_object_names_are_rejected() {
     let long = "a".repeat(250);
     for (name, shard, namespace, path, hint) in [
         ("", "a", "ns", "leaderElectionName: ", "not the name of an object"),

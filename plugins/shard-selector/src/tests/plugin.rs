@@ -1,4 +1,4 @@
-//! The plugin as the host meets it: what wakes it, and what it answers.
+//! The plugin as the host sees it: its subscription and its verdicts.
 
 use ctrlmesh_sdk::testing::{Bench, FakeHost, TestRequest, about};
 use ctrlmesh_sdk::{InstanceInfo, Level, Request, RequestAction, RequestEdit, RequestVerdict, Verb};
@@ -18,12 +18,12 @@ const SETTINGS: &str = r#"{
     "shard": "a"
 }"#;
 
-fn bench() -> Bench<ShardSelector> {
+fn new_bench() -> Bench<ShardSelector> {
     Bench::new(SETTINGS).unwrap()
 }
 
-/// The edits, after a check that the host would have asked at all: a request that is not subscribed gets none.
-fn edits(bench: &mut Bench<ShardSelector>, req: &TestRequest) -> Vec<RequestEdit> {
+/// The edits, after checking that the request is subscribed if it gets any.
+fn edits_for(bench: &mut Bench<ShardSelector>, req: &TestRequest) -> Vec<RequestEdit> {
     let verdict = bench.on_request(req);
     assert_eq!(verdict.delay_ms, 0);
     let RequestAction::Proceed(edits) = verdict.action else {
@@ -36,40 +36,40 @@ fn edits(bench: &mut Bench<ShardSelector>, req: &TestRequest) -> Vec<RequestEdit
     edits
 }
 
-fn selector() -> Vec<RequestEdit> {
+fn selector_edits() -> Vec<RequestEdit> {
     vec![RequestEdit::and_label_selector("shard=a")]
 }
 
-fn rename() -> Vec<RequestEdit> {
+fn rename_edits() -> Vec<RequestEdit> {
     vec![RequestEdit::rename_object("operator", "operator---a")]
 }
 
 #[test]
-fn collections_of_the_shard_get_its_selector() {
-    let mut bench = bench();
+fn collections_get_the_selector_of_the_shard() {
+    let mut bench = new_bench();
     for verb in [Verb::List, Verb::Watch, Verb::Deletecollection] {
         assert_eq!(
-            edits(&mut bench, &TestRequest::api(verb, "", "pods").namespace("team")),
-            selector(),
+            edits_for(&mut bench, &TestRequest::api(verb, "", "pods").namespace("team")),
+            selector_edits(),
             "{verb:?}"
         );
         assert_eq!(
-            edits(&mut bench, &TestRequest::api(verb, "", "pods")),
-            selector(),
+            edits_for(&mut bench, &TestRequest::api(verb, "", "pods")),
+            selector_edits(),
             "{verb:?}"
         );
-        // By field selector it is still a list.
+        // With a field selector it is still a list.
         assert_eq!(
-            edits(&mut bench, &TestRequest::api(verb, "", "pods").name("p")),
-            selector(),
+            edits_for(&mut bench, &TestRequest::api(verb, "", "pods").name("p")),
+            selector_edits(),
             "{verb:?}"
         );
     }
 }
 
 #[test]
-fn everything_else_sleeps() {
-    let mut bench = bench();
+fn other_requests_do_not_wake_the_plugin() {
+    let mut bench = new_bench();
     for req in [
         TestRequest::get("", "pods", "p").namespace("team"),
         TestRequest::api(Verb::Create, "", "pods").namespace("team"),
@@ -86,13 +86,13 @@ fn everything_else_sleeps() {
         TestRequest::external("GET", "example.com", "/"),
     ] {
         assert!(!bench.wakes(&req), "{req:?}");
-        assert!(edits(&mut bench, &req).is_empty(), "{req:?}");
+        assert!(edits_for(&mut bench, &req).is_empty(), "{req:?}");
     }
 }
 
 #[test]
 fn lock_is_renamed_and_never_filtered() {
-    let mut bench = bench();
+    let mut bench = new_bench();
     let lease = |verb| TestRequest::api(verb, "coordination.k8s.io", "leases").namespace("operators");
     for verb in [
         Verb::Get,
@@ -103,36 +103,46 @@ fn lock_is_renamed_and_never_filtered() {
         Verb::Watch,
     ] {
         // The lock has no shard label: with the selector, a watch for it would see nothing.
-        assert_eq!(edits(&mut bench, &lease(verb).name("operator")), rename(), "{verb:?}");
+        assert_eq!(
+            edits_for(&mut bench, &lease(verb).name("operator")),
+            rename_edits(),
+            "{verb:?}"
+        );
     }
-    assert_eq!(edits(&mut bench, &lease(Verb::Create)), rename());
+    assert_eq!(edits_for(&mut bench, &lease(Verb::Create)), rename_edits());
     assert_eq!(
-        edits(
+        edits_for(
             &mut bench,
             &TestRequest::api(Verb::Create, "", "events").namespace("operators")
         ),
-        rename()
+        rename_edits()
     );
 }
 
 #[test]
-fn other_leases_in_the_locks_namespace_are_filtered() {
-    let mut bench = bench();
+fn other_leases_in_the_namespace_of_the_lock_are_filtered() {
+    let mut bench = new_bench();
     let lease = |verb| TestRequest::api(verb, "coordination.k8s.io", "leases").namespace("operators");
-    assert_eq!(edits(&mut bench, &lease(Verb::List)), selector());
-    assert_eq!(edits(&mut bench, &lease(Verb::Watch).name("another")), selector());
-    assert_eq!(edits(&mut bench, &lease(Verb::Deletecollection)), selector());
+    assert_eq!(edits_for(&mut bench, &lease(Verb::List)), selector_edits());
+    assert_eq!(
+        edits_for(&mut bench, &lease(Verb::Watch).name("another")),
+        selector_edits()
+    );
+    assert_eq!(edits_for(&mut bench, &lease(Verb::Deletecollection)), selector_edits());
 }
 
 #[test]
-fn lock_lies_in_the_pods_own_namespace() {
+fn lock_lies_in_the_namespace_of_the_pod() {
     let elsewhere = InstanceInfo {
         pod_namespace: "elsewhere".to_owned(),
         ..about()
     };
     let mut bench = Bench::<ShardSelector>::on(FakeHost::default(), SETTINGS, &elsewhere).unwrap();
     let lease = TestRequest::get("coordination.k8s.io", "leases", "operator");
-    assert_eq!(edits(&mut bench, &lease.clone().namespace("elsewhere")), rename());
+    assert_eq!(
+        edits_for(&mut bench, &lease.clone().namespace("elsewhere")),
+        rename_edits()
+    );
     assert!(!bench.wakes(&lease.namespace("operators")));
 }
 
@@ -146,17 +156,17 @@ fn limits_alone_leave_leader_election_alone() {
 }
 
 #[test]
-fn selector_on_every_resource_takes_all_collections_but_the_locks() {
+fn selector_on_every_resource_covers_all_collections_but_the_lock() {
     let settings = r#"{"limits": [{"selector": {"matchLabels": {"shard": "a"}}}], "leaderElectionName": "operator", "shard": "a"}"#;
     let mut bench = Bench::<ShardSelector>::new(settings).unwrap();
     assert_eq!(
-        edits(&mut bench, &TestRequest::list("x.example.com", "things")),
-        selector()
+        edits_for(&mut bench, &TestRequest::list("x.example.com", "things")),
+        selector_edits()
     );
     let lease = TestRequest::watch("coordination.k8s.io", "leases")
         .namespace("operators")
         .name("operator");
-    assert_eq!(edits(&mut bench, &lease), rename());
+    assert_eq!(edits_for(&mut bench, &lease), rename_edits());
     assert!(!bench.wakes(&TestRequest::external("GET", "example.com", "/")));
 }
 
@@ -172,7 +182,7 @@ fn settings_without_effect_are_warned_about() {
 }
 
 #[test]
-fn settings_that_are_wrong_are_refused_by_field() {
+fn invalid_settings_are_rejected_by_field() {
     for (settings, path) in [
         (
             r#"{"leaderElectionName": "operator"}"#,
@@ -193,12 +203,12 @@ fn settings_that_are_wrong_are_refused_by_field() {
 }
 
 #[test]
-fn answer_needs_nothing_but_the_facts() {
-    let mut bench = bench();
+fn answer_needs_only_the_facts() {
+    let mut bench = new_bench();
     let req = TestRequest::list("", "pods")
         .agent("x")
         .query_field("labelSelector", "shard=b");
     assert_eq!(req.label_selector(), "shard=b");
-    assert_eq!(edits(&mut bench, &req), selector());
+    assert_eq!(edits_for(&mut bench, &req), selector_edits());
     assert!(bench.host.logs().is_empty());
 }

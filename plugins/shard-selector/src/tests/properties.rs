@@ -1,5 +1,4 @@
-//! What must hold for any settings: checked against the selector parser that the host uses, and against the meaning that
-//! `metav1.LabelSelector` has.
+//! Properties of any settings, checked against the selector parser of the host and the semantics of `metav1.LabelSelector`.
 
 use std::collections::BTreeMap;
 
@@ -8,42 +7,42 @@ use ctrlmesh_sdk::{RequestAction, RequestEdit, Verb};
 use proptest::prelude::*;
 
 use crate::plugin::ShardSelector;
-use crate::selector::requirements;
+use crate::selector::requirements_of;
 use crate::settings::{Expression, LabelSelector};
 
-/// Few keys and values, so that they meet.
-fn key() -> impl Strategy<Value = String> {
+/// Few keys and values, so that they collide.
+fn any_key() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["a", "b", "in", "notin", "x.io/a"]).prop_map(str::to_owned)
 }
 
-fn value() -> impl Strategy<Value = String> {
+fn any_value() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["", "0", "1", "in", "A.b_c-d"]).prop_map(str::to_owned)
 }
 
-fn expression() -> impl Strategy<Value = Expression> {
+fn any_expression() -> impl Strategy<Value = Expression> {
     let set = (
         prop::sample::select(vec!["In", "NotIn"]),
-        prop::collection::vec(value(), 1..4),
+        prop::collection::vec(any_value(), 1..4),
     );
     let bare = (prop::sample::select(vec!["Exists", "DoesNotExist"]), Just(Vec::new()));
     let operator = prop_oneof![set, bare];
-    (key(), operator).prop_map(|(key, (operator, values))| Expression {
+    (any_key(), operator).prop_map(|(key, (operator, values))| Expression {
         key,
         operator: operator.to_owned(),
         values: Some(values),
     })
 }
 
-fn selector() -> impl Strategy<Value = LabelSelector> {
-    let labels = prop::collection::btree_map(key(), value(), 0..3);
-    (labels, prop::collection::vec(expression(), 0..4)).prop_map(|(labels, expressions)| LabelSelector {
+fn any_selector() -> impl Strategy<Value = LabelSelector> {
+    let labels = prop::collection::btree_map(any_key(), any_value(), 0..3);
+    (labels, prop::collection::vec(any_expression(), 0..4)).prop_map(|(labels, expressions)| LabelSelector {
         match_labels: Some(labels),
         match_expressions: Some(expressions),
     })
 }
 
-/// What the structured form means (`metav1.LabelSelector`: all of it must hold).
-fn takes(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+/// The semantics of the structured form (`metav1.LabelSelector`: all requirements must hold).
+fn selects_labels(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let by_label = selector
         .match_labels
         .iter()
@@ -65,13 +64,13 @@ fn takes(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
 proptest! {
     #[test]
     fn text_means_what_the_structure_means(
-        selector in selector(),
-        labels in prop::collection::btree_map(key(), value(), 0..5),
+        selector in any_selector(),
+        labels in prop::collection::btree_map(any_key(), any_value(), 0..5),
     ) {
-        let text = requirements(&selector).unwrap().into_iter().collect::<Vec<_>>().join(",");
+        let text = requirements_of(&selector).unwrap().into_iter().collect::<Vec<_>>().join(",");
         let parsed = ctrlmesh_wire::LabelSelector::parse(&text).unwrap();
         let lookup = |key: &str| labels.get(key).map(String::as_str);
-        prop_assert_eq!(parsed.matches(&lookup), takes(&selector, &labels), "{}", text);
+        prop_assert_eq!(parsed.matches(&lookup), selects_labels(&selector, &labels), "{}", text);
     }
 
     #[test]
@@ -81,7 +80,7 @@ proptest! {
             match_labels: Some(BTreeMap::from([(key.clone(), value.clone())])),
             match_expressions: Some(vec![expression]),
         };
-        match requirements(&selector) {
+        match requirements_of(&selector) {
             Ok(texts) => {
                 let text = texts.into_iter().collect::<Vec<_>>().join(",");
                 let parsed = ctrlmesh_wire::LabelSelector::parse(&text);
@@ -89,7 +88,7 @@ proptest! {
                 prop_assert_eq!(parsed.requirements.len(), 2);
                 prop_assert!(parsed.requirements.iter().all(|it| it.key == key && it.values == [value.clone()]));
             }
-            // What is refused, upstream's parser refuses too.
+            // What is rejected here, upstream's parser rejects too.
             Err(_) => {
                 let mine = ctrlmesh_wire::Requirement::new(key, ctrlmesh_wire::Operator::In, vec![value]);
                 prop_assert!(mine.is_err());

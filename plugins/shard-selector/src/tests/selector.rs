@@ -1,11 +1,11 @@
 //! Label selectors as people write them.
 
-use crate::selector::{is_subdomain, requirements};
+use crate::selector::{is_subdomain, requirements_of};
 use crate::settings::LabelSelector;
 
-fn text(json: &str) -> Result<String, String> {
+fn selector_text(json: &str) -> Result<String, String> {
     let selector: LabelSelector = ctrlmesh_sdk::settings::parse(json).map_err(String::from)?;
-    let requirements = requirements(&selector).map_err(String::from)?;
+    let requirements = requirements_of(&selector).map_err(String::from)?;
     Ok(requirements.into_iter().collect::<Vec<_>>().join(","))
 }
 
@@ -38,7 +38,7 @@ fn every_operator_has_its_text() {
             "ctrlmesh.kusionstack.io/shard-hash=7",
         ),
     ] {
-        assert_eq!(text(json).as_deref(), Ok(expected), "{json}");
+        assert_eq!(selector_text(json).as_deref(), Ok(expected), "{json}");
     }
 }
 
@@ -49,19 +49,21 @@ fn order_and_repetition_make_no_difference() {
     let other = r#"{"matchExpressions": [{"key": "c", "operator": "Exists"},
         {"key": "h", "operator": "In", "values": ["1", "2"]}, {"key": "c", "operator": "Exists"}],
         "matchLabels": {"a": "1", "b": "1"}}"#;
-    assert_eq!(text(one).as_deref(), Ok("a=1,b=1,c,h in (1,2)"));
-    assert_eq!(text(one), text(other));
+    assert_eq!(selector_text(one).as_deref(), Ok("a=1,b=1,c,h in (1,2)"));
+    assert_eq!(selector_text(one), selector_text(other));
 }
 
 #[test]
 fn same_key_in_both_forms_stays_two_requirements() {
     let json = r#"{"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["2"]}]}"#;
-    assert_eq!(text(json).as_deref(), Ok("a in (2),a=1"));
+    assert_eq!(selector_text(json).as_deref(), Ok("a in (2),a=1"));
 }
 
-/// Checks that `json` is refused, where and with which hint.
+/// Checks that `json` is rejected with this path and hint.
 fn assert_refused(json: &str, path: &str, hint: &str) {
-    let error = text(json).err().unwrap_or_else(|| panic!("{json} was accepted"));
+    let error = selector_text(json)
+        .err()
+        .unwrap_or_else(|| panic!("{json} was accepted"));
     assert!(
         error.starts_with(path) && error.contains(hint),
         "{json}\ngave {error}\nwanted {path} … {hint}"
@@ -69,7 +71,7 @@ fn assert_refused(json: &str, path: &str, hint: &str) {
 }
 
 #[test]
-fn mistake_in_an_expression_is_named_with_its_path() {
+fn expression_mistake_is_named_with_its_path() {
     for (expression, path, hint) in [
         (
             r#"{"key": "a", "operator": "Inn", "values": ["1"]}"#,
@@ -118,7 +120,7 @@ fn mistake_in_an_expression_is_named_with_its_path() {
 }
 
 #[test]
-fn mistake_in_a_label_is_named() {
+fn label_mistake_is_named() {
     let long = "a".repeat(64);
     for (key, value, hint) in [
         ("a", "1,b=2", "invalid label value \"1,b=2\""),
@@ -143,7 +145,7 @@ fn mistake_in_a_label_is_named() {
 }
 
 #[test]
-fn subdomain_is_what_upstream_takes() {
+fn subdomain_is_checked_like_upstream() {
     for (text, expected) in [
         ("a", true),
         ("a-b.c1", true),

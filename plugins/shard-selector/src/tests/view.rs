@@ -1,21 +1,21 @@
-//! Which selector for which resource.
+//! Which selector applies to which resource.
 
 use ctrlmesh_sdk::settings::parse;
 
 use crate::settings::Settings;
 use crate::view::View;
 
-fn view(limits: &str) -> Result<View, String> {
+fn parse_view(limits: &str) -> Result<View, String> {
     let settings: Settings = parse(&format!("{{\"limits\": {limits}}}"))?;
     Ok(View::new(settings.limits.as_deref().unwrap_or_default())?)
 }
 
-fn selector(limits: &str, group: &str, resource: &str) -> Option<String> {
-    view(limits).unwrap().selector_for(group, resource)
+fn selector_for(limits: &str, group: &str, resource: &str) -> Option<String> {
+    parse_view(limits).unwrap().selector_for(group, resource)
 }
 
 /// One limit with the selector `shard=a` on these groups and resources.
-fn one(groups: &str, resources: &str) -> String {
+fn one_limit(groups: &str, resources: &str) -> String {
     format!(
         r#"[{{"relateResources": [{{"apiGroups": {groups}, "resources": {resources}}}],
               "selector": {{"matchLabels": {{"shard": "a"}}}}}}]"#
@@ -23,7 +23,7 @@ fn one(groups: &str, resources: &str) -> String {
 }
 
 #[test]
-fn groups_times_resources() {
+fn limit_covers_all_pairs_of_groups_and_resources() {
     for (groups, resources, group, resource, expected) in [
         (r#"[""]"#, r#"["pods"]"#, "", "pods", true),
         (r#"[""]"#, r#"["pods"]"#, "", "podss", false),
@@ -45,7 +45,7 @@ fn groups_times_resources() {
         (r#"[""]"#, "[]", "", "pods", false),
         ("null", r#"["pods"]"#, "", "pods", false),
     ] {
-        let actual = selector(&one(groups, resources), group, resource);
+        let actual = selector_for(&one_limit(groups, resources), group, resource);
         assert_eq!(
             actual.as_deref(),
             expected.then_some("shard=a"),
@@ -55,11 +55,11 @@ fn groups_times_resources() {
 }
 
 #[test]
-fn limit_without_resources_is_for_every_resource() {
+fn limit_without_resources_covers_every_resource() {
     for related in ["", r#""relateResources": null,"#, r#""relateResources": [],"#] {
         let limits = format!(r#"[{{{related} "selector": {{"matchLabels": {{"shard": "a"}}}}}}]"#);
         assert_eq!(
-            selector(&limits, "coordination.k8s.io", "leases").as_deref(),
+            selector_for(&limits, "coordination.k8s.io", "leases").as_deref(),
             Some("shard=a"),
             "{limits}"
         );
@@ -67,20 +67,20 @@ fn limit_without_resources_is_for_every_resource() {
 }
 
 #[test]
-fn both_spellings_are_read() {
-    let limits = one(r#"[""]"#, r#"["pods"]"#).replace("relateResources", "relatedResources");
-    assert_eq!(selector(&limits, "", "pods").as_deref(), Some("shard=a"));
+fn both_spellings_are_accepted() {
+    let limits = one_limit(r#"[""]"#, r#"["pods"]"#).replace("relateResources", "relatedResources");
+    assert_eq!(selector_for(&limits, "", "pods").as_deref(), Some("shard=a"));
 }
 
 #[test]
-fn selector_that_is_absent_or_empty_restricts_nothing_and_is_warned_about() {
+fn empty_selector_restricts_nothing_and_is_warned_about() {
     for limits in [
         "[{}]",
         r#"[{"selector": null}]"#,
         r#"[{"selector": {}}]"#,
         r#"[{"selector": {"matchLabels": {}}}]"#,
     ] {
-        let view = view(limits).unwrap();
+        let view = parse_view(limits).unwrap();
         assert_eq!(view.selector_for("", "pods"), None, "{limits}");
         assert_eq!(view.match_rules().count(), 0, "{limits}");
         assert_eq!(
@@ -92,29 +92,31 @@ fn selector_that_is_absent_or_empty_restricts_nothing_and_is_warned_about() {
 }
 
 #[test]
-fn rule_that_matches_nothing_is_warned_about_and_never_means_everything() {
-    let view = view(&one("[]", r#"["pods"]"#)).unwrap();
+fn rule_that_matches_nothing_is_warned_about() {
+    let view = parse_view(&one_limit("[]", r#"["pods"]"#)).unwrap();
     assert_eq!(view.match_rules().count(), 0);
     let warnings: Vec<_> = view.warnings().collect();
     assert!(matches!(warnings[..], [warning] if warning.starts_with("limits[0].relateResources[0] matches nothing")));
 }
 
 #[test]
-fn all_matching_limits_hold_together_also_on_one_key() {
+fn matching_limits_are_anded_even_on_one_key() {
     let limits = r#"[
         {"relateResources": [{"apiGroups": [""], "resources": ["pods"]}], "selector": {"matchLabels": {"shard": "a"}}},
         {"relateResources": [{"apiGroups": [""], "resources": ["*"]}], "selector": {"matchLabels": {"shard": "b"}}},
         {"relateResources": [{"apiGroups": ["apps"], "resources": ["*"]}], "selector": {"matchLabels": {"shard": "c"}}}
     ]"#;
-    assert_eq!(selector(limits, "", "pods").as_deref(), Some("shard=a,shard=b"));
-    assert_eq!(selector(limits, "", "nodes").as_deref(), Some("shard=b"));
-    assert_eq!(selector(limits, "apps", "deployments").as_deref(), Some("shard=c"));
-    assert_eq!(selector(limits, "batch", "jobs"), None);
+    assert_eq!(selector_for(limits, "", "pods").as_deref(), Some("shard=a,shard=b"));
+    assert_eq!(selector_for(limits, "", "nodes").as_deref(), Some("shard=b"));
+    assert_eq!(selector_for(limits, "apps", "deployments").as_deref(), Some("shard=c"));
+    assert_eq!(selector_for(limits, "batch", "jobs"), None);
 }
 
-/// Checks that `limits` is refused, where and with which hint.
+/// Checks that `limits` is rejected with this path and hint.
 fn assert_refused(limits: &str, path: &str, hint: &str) {
-    let error = view(limits).err().unwrap_or_else(|| panic!("{limits} was accepted"));
+    let error = parse_view(limits)
+        .err()
+        .unwrap_or_else(|| panic!("{limits} was accepted"));
     assert!(
         error.starts_with(path) && error.contains(hint),
         "{limits}\ngave {error}\nwanted {path} … {hint}"
@@ -122,26 +124,26 @@ fn assert_refused(limits: &str, path: &str, hint: &str) {
 }
 
 #[test]
-fn star_among_others_is_refused() {
+fn star_among_others_is_rejected() {
     assert_refused(
-        &one(r#"["*", "apps"]"#, r#"["pods"]"#),
+        &one_limit(r#"["*", "apps"]"#, r#"["pods"]"#),
         "limits[0].relateResources[0].apiGroups: ",
         "only element",
     );
     assert_refused(
-        &one(r#"[""]"#, r#"["pods", "*"]"#),
+        &one_limit(r#"[""]"#, r#"["pods", "*"]"#),
         "limits[0].relateResources[0].resources: ",
         "only element",
     );
     assert_refused(
-        &one(r#"["*", "*"]"#, r#"["pods"]"#),
+        &one_limit(r#"["*", "*"]"#, r#"["pods"]"#),
         "limits[0].relateResources[0].apiGroups: ",
         "only element",
     );
 }
 
 #[test]
-fn name_that_is_no_group_or_resource_is_refused() {
+fn invalid_group_or_resource_is_rejected() {
     for (resource, hint) in [
         ("Pods", "lower case"),
         ("pods/status", "subresource"),
@@ -149,7 +151,7 @@ fn name_that_is_no_group_or_resource_is_refused() {
         ("", "plural"),
         ("deployments.apps", "plural"),
     ] {
-        let limits = one(r#"[""]"#, &format!(r#"["nodes", "{resource}"]"#));
+        let limits = one_limit(r#"[""]"#, &format!(r#"["nodes", "{resource}"]"#));
         assert_refused(&limits, "limits[0].relateResources[0].resources[1]: ", hint);
     }
     for (group, hint) in [
@@ -157,7 +159,7 @@ fn name_that_is_no_group_or_resource_is_refused() {
         ("*.io", "\"*\" alone"),
         ("Apps", "without version"),
     ] {
-        let limits = one(&format!(r#"["{group}"]"#), r#"["pods"]"#);
+        let limits = one_limit(&format!(r#"["{group}"]"#), r#"["pods"]"#);
         assert_refused(&limits, "limits[0].relateResources[0].apiGroups[0]: ", hint);
     }
 }
@@ -181,15 +183,15 @@ fn selectors_are_bounded_together() {
         let values = values.join(",");
         format!(r#"{{"selector": {{"matchExpressions": [{{"key": "k", "operator": "In", "values": [{values}]}}]}}}}"#)
     };
-    assert!(view(&format!("[{}]", limit(200))).is_ok());
-    let error = view(&format!("[{},{}]", limit(200), limit(200))).unwrap_err();
+    assert!(parse_view(&format!("[{}]", limit(200))).is_ok());
+    let error = parse_view(&format!("[{},{}]", limit(200), limit(200))).unwrap_err();
     assert!(
         error.starts_with("limits[1].selector: ") && error.contains("fewer values"),
         "{error}"
     );
 
     let labels: Vec<String> = (0..300).map(|key| format!("\"k{key}\": \"\"")).collect();
-    let error = view(&format!(
+    let error = parse_view(&format!(
         r#"[{{"selector": {{"matchLabels": {{{}}}}}}}]"#,
         labels.join(",")
     ))
@@ -198,14 +200,14 @@ fn selectors_are_bounded_together() {
 }
 
 #[test]
-fn subscription_stays_within_what_a_host_takes() {
+fn subscription_stays_within_the_bounds_of_the_host() {
     let limits = |elements: usize, resources: usize| {
         let names: Vec<String> = (0..resources).map(|name| format!("\"r{name:060}\"")).collect();
         let element = format!(r#"{{"apiGroups": ["apps"], "resources": [{}]}}"#, names.join(","));
         let elements = vec![element; elements].join(",");
         format!(r#"[{{"relateResources": [{elements}], "selector": {{"matchLabels": {{"a": "1"}}}}}}]"#)
     };
-    assert_eq!(view(&limits(200, 1)).unwrap().match_rules().count(), 200);
+    assert_eq!(parse_view(&limits(200, 1)).unwrap().match_rules().count(), 200);
     assert_refused(&limits(201, 1), "limits[0].relateResources: ", "201 elements");
     assert_refused(&limits(1, 600), "limits[0].relateResources: ", "bytes of names");
 }

@@ -63,7 +63,7 @@ fn changed_bucket_keeps_its_proportion() {
 }
 
 #[test]
-fn senseless_numbers_are_refused() {
+fn invalid_numbers_are_rejected() {
     let mut state = State::default();
     assert_eq!(state.take(&[claim("b", 1, 0, 1, 1)], 0), Err(StateError::Invalid));
     assert_eq!(state.take(&[claim("b", 0, 1, 1, 1)], 0), Err(StateError::Invalid));
@@ -204,7 +204,7 @@ fn place(key: &str, max: u32) -> Place {
 }
 
 #[test]
-fn what_is_granted_ahead_makes_the_next_wait_longer() {
+fn tokens_granted_ahead_lengthen_the_next_wait() {
     let mut state = State::default();
     assert_eq!(state.admit(&[ask("a", 2, 0)], &[], 0), Ok(Admission::Granted(0)));
     assert_eq!(state.admit(&[ask("a", 1, 300)], &[], 0), Ok(Admission::Granted(100)));
@@ -219,7 +219,7 @@ fn what_is_granted_ahead_makes_the_next_wait_longer() {
 }
 
 #[test]
-fn a_full_place_takes_no_token_and_a_short_bucket_no_place() {
+fn claim_takes_nothing_when_place_or_bucket_refuses() {
     let mut state = State::default();
     let asks = [ask("a", 1, 0)];
     assert_eq!(state.admit(&asks, &[place("p", 1)], 0), Ok(Admission::Granted(0)));

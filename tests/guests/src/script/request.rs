@@ -5,7 +5,6 @@ use serde::Deserialize;
 
 use super::{AnswerText, FieldText, RefusalText, ResetText, When};
 
-/// One line of the script.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RequestLine {
@@ -14,14 +13,14 @@ pub struct RequestLine {
     /// Milliseconds to wait first.
     #[serde(default)]
     delay_ms: u32,
-    /// How often to say each edit.
-    #[serde(default = "once")]
+    /// How often to repeat each edit.
+    #[serde(default = "default_times")]
     times: usize,
-    /// Noted with the request.
+    /// Stored with the request.
     note: Option<u64>,
     /// Shown in `/status`.
     report: Option<ReportText>,
-    /// Held while the request is in flight; if none is free it is refused with 429.
+    /// Held while the request is in flight; without a free place it is refused with 429.
     place: Option<PlaceText>,
     then: Then,
 }
@@ -30,7 +29,7 @@ pub struct RequestLine {
 #[serde(deny_unknown_fields)]
 struct ReportText {
     key: String,
-    /// JSON, or something that is none.
+    /// JSON, or an invalid text.
     json: String,
 }
 
@@ -70,18 +69,18 @@ struct RenameText {
     to: String,
 }
 
-fn once() -> usize {
+fn default_times() -> usize {
     1
 }
 
 impl RequestLine {
-    /// Whether this line is for that request.
+    /// Whether this line matches the request.
     #[must_use]
     pub fn is_for(&self, req: &dyn Request) -> bool {
-        self.when.holds(req)
+        self.when.matches_request(req)
     }
 
-    /// What it does besides, and the verdict that it asks for.
+    /// Applies notes, reports and places, and returns the verdict.
     #[must_use]
     pub fn verdict(&self, req: &dyn Request, host: &dyn Host) -> RequestVerdict {
         if let Some(note) = self.note {

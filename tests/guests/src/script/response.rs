@@ -3,9 +3,8 @@
 use ctrlmesh_sdk::{BodyShape, Request, ResponseAction, ResponseEdit, ResponseHead, ResponsePlan, ResponseVerdict};
 use serde::Deserialize;
 
-use super::{AnswerText, FieldText, RefusalText, ResetText, When, word};
+use super::{AnswerText, FieldText, RefusalText, ResetText, When, lower_case_name};
 
-/// One line of the script.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResponseLine {
@@ -16,10 +15,10 @@ pub struct ResponseLine {
     /// Milliseconds to wait first.
     #[serde(default)]
     delay_ms: u32,
-    /// Adds headers `x-seen-…` with all that the plugin was shown of the request, and the response header of this name.
+    /// Adds headers `x-seen-…` with everything that the plugin sees of the request, and the response header of this name.
     echo: Option<String>,
-    /// How often to say each edit.
-    #[serde(default = "once")]
+    /// How often to repeat each edit.
+    #[serde(default = "default_times")]
     times: usize,
     then: Then,
 }
@@ -62,25 +61,24 @@ struct ShapeText {
     reset: ResetText,
 }
 
-fn once() -> usize {
+fn default_times() -> usize {
     1
 }
 
 impl ResponseLine {
-    /// Whether this line is for that response.
+    /// Whether this line matches the response.
     #[must_use]
     pub fn is_for(&self, req: &dyn Request, res: &dyn ResponseHead) -> bool {
-        self.when.holds(req) && self.status.is_none_or(|status| status == res.status())
+        self.when.matches_request(req) && self.status.is_none_or(|status| status == res.status())
     }
 
-    /// The verdict that it asks for.
     #[must_use]
     pub fn verdict(&self, req: &dyn Request, res: &dyn ResponseHead) -> ResponseVerdict {
         let action = match self.then.clone() {
             Then::Proceed(plan) => {
                 let often = std::iter::repeat_n(plan.edits, self.times).flatten();
                 let mut edits: Vec<ResponseEdit> = often.map(Into::into).collect();
-                edits.extend(self.echo.iter().flat_map(|header| echo(header, req, res)));
+                edits.extend(self.echo.iter().flat_map(|header| echo_edits(header, req, res)));
                 ResponseAction::Proceed(ResponsePlan {
                     edits,
                     body: plan.body.map(Into::into),
@@ -97,12 +95,12 @@ impl ResponseLine {
     }
 }
 
-/// All that a plugin can learn of a request.
-fn echo(header: &str, req: &dyn Request, res: &dyn ResponseHead) -> Vec<ResponseEdit> {
+/// Everything that a plugin can see of a request.
+fn echo_edits(header: &str, req: &dyn Request, res: &dyn ResponseHead) -> Vec<ResponseEdit> {
     let facts = req.facts();
     let seen = [
-        ("traffic", word(&facts.traffic)),
-        ("verb", word(&facts.verb)),
+        ("traffic", lower_case_name(&facts.traffic)),
+        ("verb", lower_case_name(&facts.verb)),
         ("group", facts.group.clone()),
         ("version", facts.version.clone()),
         ("resource", facts.resource.clone()),

@@ -3,7 +3,7 @@
 use ctrlmesh_sdk::{MatchRule, Traffic, Verb};
 use serde::Deserialize;
 
-/// One match rule; the fields are those of the contract.
+/// One match rule, with the fields of the contract.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RuleLine {

@@ -19,7 +19,7 @@ fn watch(encoding: WatchEncoding, chunks: &[&[u8]]) -> Result<Vec<Vec<u8>>, Rena
 }
 
 #[test]
-fn a_json_event_leaves_as_soon_as_it_is_complete() {
+fn json_event_is_emitted_as_soon_as_it_is_complete() {
     let event = r#"{"type":"ADDED","object":{"kind":"Lease","metadata":{"name":"lock","x":"}{\"lock\""}}}"#;
     let expected = event.replace("\"name\":\"lock\"", "\"name\":\"lock---a\"");
     let (head, tail) = event.as_bytes().split_at(30);
@@ -39,7 +39,7 @@ fn a_json_event_leaves_as_soon_as_it_is_complete() {
 }
 
 #[test]
-fn a_line_feed_does_not_wait_for_the_next_event() {
+fn line_feed_is_emitted_without_waiting_for_the_next_event() {
     let out = watch(WatchEncoding::Json, &[b"{}\n{\"a\":", b"1}"]).unwrap();
     assert_eq!(out, [&b"{}\n"[..], b"{\"a\":1}"]);
 }
@@ -79,7 +79,7 @@ fn broken_and_oversized_watches_end() {
 }
 
 #[test]
-fn each_event_is_shown_as_it_came() {
+fn events_are_passed_on_unchanged() {
     let json = br#"{"type":"ADDED","object":{"metadata":{"name":"lock"}}}"#;
     let lease = Message::new().message(1, &Message::new().string(1, "lock"));
     let lease = Message::new().bytes(1, &envelope("coordination.k8s.io/v1", "Lease", &lease));

@@ -1,0 +1,174 @@
+//! Step 8: the API server fails and breakers open, sending only probes; it recovers, they close, and all changes are handled.
+
+use ctrlmesh_testkit::{Fault, Rule, RuleId};
+
+use crate::demo::claims::Expected::{AtLeast, AtMost, Exactly};
+use crate::demo::facts::{Facts, SidecarFacts};
+use crate::demo::plugin_documents::{self, CIRCUIT_BREAKER_ENTRY};
+use crate::demo::scenario::Scenario;
+use crate::demo::widget::PLURAL;
+use crate::error::Error;
+
+const STEP: usize = 8;
+
+/// Name of the rule in `circuit-breaker.yaml`, and key of its breaker's report.
+const RULE: &str = "status-writes";
+
+/// Per sidecar: the consecutive failures that open its breaker, plus the other write that a controller with two workers has in flight.
+const TRIP: u64 = 2 * (5 + 1);
+
+/// Probes per breaker before the API server recovers.
+const PROBES: u64 = 1;
+
+/// Requests during the outage, counted up to one moment.
+#[derive(Debug, Clone, Copy)]
+struct Outage {
+    /// Failed by the API server.
+    seen: u64,
+    /// Let through by the breakers as probes.
+    probed: u64,
+    /// Refused by the breakers.
+    refused: u64,
+}
+
+impl Scenario<'_> {
+    pub(super) async fn break_circuit(&mut self) -> Result<(), Error> {
+        self.begin_step(STEP, "it becomes a breaker; then the API server fails every write");
+        self.add_plugin_object(plugin_documents::circuit_breaker_document()?, CIRCUIT_BREAKER_ENTRY)
+            .await?;
+        let broken = Fault::Status {
+            code: 500,
+            retry_after: None,
+        };
+        let outage = self
+            .env
+            .server_faults()
+            .add(Rule::new(broken).verb("patch").resource(PLURAL));
+        self.env.start_burst();
+        self.wait_for_breakers("Opened").await?;
+        let opened = self.facts().with_facts(|facts| count_breakers(facts, "Opened"));
+        self.record_claim(STEP, "breakers open, by /status", Exactly(2), opened);
+        let told = self.open_breakers_in_status().await?;
+        self.record_claim(STEP, "breakers open, by the object's status", Exactly(2), told);
+        self.note_event(STEP, "both breakers are open: the API server is left alone");
+        self.watch_outage(outage).await?;
+        self.env.server_faults().remove(outage);
+        self.note_event(STEP, "the API server recovers; a probe will find out");
+        self.wait_for_breakers("Closed").await?;
+        self.wait_until_all_handled(|_| {}).await?;
+        self.wait_for_recovery(outage).await
+    }
+
+    /// Watches the outage from the end of the last earlier request until each breaker has probed.
+    async fn watch_outage(&mut self, outage: RuleId) -> Result<(), Error> {
+        let faults = self.env.server_faults().clone();
+        self.wait_until_status("what was let through before has reached the API server", |facts| {
+            let let_through = plugin_count(facts, "passed") + plugin_count(facts, "probed");
+            let seen = faults.hits(outage);
+            (seen == let_through)
+                .then_some(())
+                .ok_or_else(|| format!("{seen} of {let_through} have"))
+        })
+        .await?;
+        let start = self.count_outage(outage).await?;
+        let before = self.facts().with_facts(|facts| facts.sidecars.both().map(probe_count));
+        self.wait_until_status("each breaker has probed", |facts| {
+            let now = facts.sidecars.both().map(probe_count);
+            let has_probed = before.iter().zip(now).all(|(before, now)| now >= before + PROBES);
+            has_probed.then_some(()).ok_or_else(|| format!("probes: {now:?}"))
+        })
+        .await?;
+        let end = self.count_outage(outage).await?;
+        self.record_claim(
+            STEP,
+            "writes that failed before both were open",
+            AtMost(TRIP),
+            start.seen.saturating_sub(start.probed),
+        );
+        let probes = end.probed - start.probed;
+        let beyond = (end.seen - start.seen).saturating_sub(probes);
+        self.record_claim(STEP, "probes while the API server failed", AtLeast(2 * PROBES), probes);
+        self.record_claim(
+            STEP,
+            "other writes that it saw while they were open",
+            Exactly(0),
+            beyond,
+        );
+        Ok(())
+    }
+
+    async fn wait_for_recovery(&mut self, outage: RuleId) -> Result<(), Error> {
+        let now = self.count_outage(outage).await?;
+        let (closed, behind) = self
+            .facts()
+            .with_facts(|facts| (count_breakers(facts, "Closed"), facts.audit.pending_changes()));
+        self.record_claim(
+            STEP,
+            "writes that the breakers refused in its place",
+            AtLeast(2),
+            now.refused,
+        );
+        self.record_claim(STEP, "breakers closed again, by /status", Exactly(2), closed);
+        self.record_claim(
+            STEP,
+            "changes during the outage that were never handled",
+            Exactly(0),
+            behind,
+        );
+        let text = format!("{} writes failed, {} refused; all caught up", now.seen, now.refused);
+        self.end_step(STEP, &text).await;
+        Ok(())
+    }
+
+    /// Waits until the manager has reported both breakers in the object's status. Returns how many of them it reports as open.
+    async fn open_breakers_in_status(&self) -> Result<u64, Error> {
+        let name = plugin_documents::breaker_name();
+        self.wait_until("the CircuitBreaker's status shows both breakers open", |_, facts| {
+            let opened = facts
+                .objects
+                .get(&name.kind, &name.name)
+                .map_or(0, |known| known.opened);
+            (opened >= 2)
+                .then_some(opened)
+                .ok_or_else(|| format!("opened: {opened}"))
+        })
+        .await
+    }
+
+    async fn wait_for_breakers(&self, state: &str) -> Result<(), Error> {
+        self.wait_until_status(&format!("both breakers are {state}"), |facts| {
+            let found = count_breakers(facts, state);
+            (found == 2).then_some(()).ok_or_else(|| format!("{found} of 2 are"))
+        })
+        .await
+    }
+
+    /// Reads what the API server saw first, so that a probe in between can't be taken for another request.
+    async fn count_outage(&self, outage: RuleId) -> Result<Outage, Error> {
+        let seen = self.env.server_faults().hits(outage);
+        self.env.ask_sidecars().await?;
+        Ok(self.facts().with_facts(|facts| Outage {
+            seen,
+            probed: plugin_count(facts, "probed"),
+            refused: plugin_count(facts, "refused"),
+        }))
+    }
+}
+
+fn count_breakers(facts: &Facts, state: &str) -> u64 {
+    facts.sum_sidecars(|sidecar| {
+        let report = sidecar.plugin_report(CIRCUIT_BREAKER_ENTRY, RULE);
+        let is_so = report
+            .and_then(|report| report.get("state"))
+            .is_some_and(|found| found == state);
+        u64::from(is_so)
+    })
+}
+
+fn plugin_count(facts: &Facts, name: &str) -> u64 {
+    facts.sum_sidecars(|sidecar| sidecar.own.count_of(CIRCUIT_BREAKER_ENTRY, name))
+}
+
+fn probe_count(sidecar: &SidecarFacts) -> u64 {
+    sidecar.own.count_of(CIRCUIT_BREAKER_ENTRY, "probed")
+}

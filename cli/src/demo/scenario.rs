@@ -1,0 +1,311 @@
+//! What every step needs: to begin and end, to log events, to wait with a deadline, and to count what happened in between. The
+//! steps themselves are in [`super::steps`].
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::audit::AllowedOwner;
+use super::claims::{Claims, Expected, Outcome};
+use super::cpu_monitor::CpuMonitor;
+use super::environment::DemoEnv;
+use super::facts::{Facts, SharedFacts};
+use super::kubectl::{Applied, ObjectName};
+use super::plugin_steps::FiredRule;
+use super::progress::{Progress, StepState};
+use super::replica::Replica;
+use super::report;
+use super::screen::Screen;
+use super::sharding_plan::{Image, Shard};
+use super::widget::NAMESPACES;
+use crate::error::Error;
+
+/// Longest wait of the demo. Compiling a plugin in a debug build on a busy machine takes longest.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Interval between two checks of a condition.
+const LOOK_EVERY: Duration = Duration::from_millis(15);
+
+/// A run of the demo.
+pub(crate) struct Scenario<'a> {
+    pub(crate) env: DemoEnv,
+    pub(crate) claims: &'a mut Claims,
+    pub(crate) monitor: CpuMonitor,
+    pub(crate) progress: Progress,
+    pub(crate) screen: &'a Screen,
+    pub(crate) pause: Duration,
+    /// Documents applied last, by name: for an edit, only the changed lines are shown.
+    pub(crate) shown: BTreeMap<ObjectName, String>,
+    /// The results of the fault rules.
+    pub(crate) fired: Vec<FiredRule>,
+}
+
+/// Growing counters at one moment. The difference of two is what happened in between.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Snapshot {
+    /// Failed requests, as the controllers count them.
+    controller_failures: u64,
+    /// Failed requests, as the sidecars count them.
+    sidecar_failures: u64,
+    /// Watch requests that the API server got.
+    watches: u64,
+    /// Reconciles that the controllers reported.
+    reconciles: u64,
+    /// Plugin faults that the sidecars counted.
+    faults: u64,
+}
+
+/// What happened between two snapshots.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Changes {
+    /// Failed requests: the higher of the controllers' and the sidecars' count.
+    pub(crate) failed: u64,
+    /// Watches opened again. Each means that one was cut.
+    pub(crate) watches: u64,
+    pub(crate) reconciles: u64,
+    pub(crate) faults: u64,
+}
+
+impl Scenario<'_> {
+    pub(crate) fn facts(&self) -> &SharedFacts {
+        &self.env.facts
+    }
+
+    pub(crate) fn begin_step(&self, number: usize, text: &str) {
+        self.progress.begin_step(number);
+        self.note_event(number, text);
+    }
+
+    pub(crate) fn note_event(&self, number: usize, text: &str) {
+        self.progress.set_detail(number, text);
+        self.screen.print_event(&self.progress, &format!("{number}  {text}"));
+    }
+
+    /// Ends a step; it succeeds if its claims hold.
+    pub(crate) async fn end_step(&self, number: usize, text: &str) {
+        let (state, sign) = match self.claims.outcome_in(number) {
+            Outcome::Holds => (StepState::Done, "✔"),
+            Outcome::Fails => (StepState::Failed, "✘"),
+            Outcome::Inconclusive => (StepState::Inconclusive, "?"),
+        };
+        self.progress.end_step(number, state, text);
+        self.screen
+            .print_event(&self.progress, &format!("{number}  {sign} {text}"));
+        self.pause_for_reader().await;
+    }
+
+    pub(crate) async fn pause_for_reader(&self) {
+        tokio::time::sleep(self.pause).await;
+    }
+
+    pub(crate) fn record_claim(&mut self, step: usize, claim: &'static str, expected: Expected, counted: u64) {
+        self.claims.record_count(step, claim, expected, counted);
+    }
+
+    /// Records a claim that holds only if the machine is fast enough. If it was too slow since the step began, the claim is
+    /// inconclusive.
+    pub(crate) fn record_claim_at_speed(&mut self, step: usize, claim: &'static str, expected: Expected, counted: u64) {
+        let is_slow = self.monitor.too_slow(self.progress.elapsed_in_step(step)).is_some();
+        self.claims
+            .record_count_at_speed(step, claim, expected, counted, is_slow);
+    }
+
+    pub(crate) fn start_audit_period(&self, right: impl Fn(&str) -> AllowedOwner) {
+        let rights = NAMESPACES
+            .iter()
+            .map(|namespace| ((*namespace).to_owned(), right(namespace)));
+        let rights: BTreeMap<_, _> = rights.collect();
+        self.facts()
+            .with_facts(|facts| facts.audit.start_period(report::now_micros(), rights));
+    }
+
+    /// Waits until `look` succeeds. Its error describes the current state; the last one is reported on timeout.
+    pub(crate) async fn wait_until<T>(
+        &self,
+        what: &str,
+        mut look: impl FnMut(&Self, &Facts) -> Result<T, String>,
+    ) -> Result<T, Error> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let found = self.facts().with_facts(|facts| match facts.blind.clone() {
+                Some(blind) => Err(Error::Blind(blind)),
+                None => Ok(look(self, facts)),
+            });
+            match found? {
+                Ok(found) => return Ok(found),
+                Err(last) if Instant::now() > deadline => {
+                    return Err(Error::Deadline {
+                        what: what.to_owned(),
+                        after: PATIENCE,
+                        last,
+                    });
+                }
+                Err(_) => tokio::time::sleep(LOOK_EVERY).await,
+            }
+        }
+    }
+
+    /// `kubectl apply` of these documents.
+    pub(crate) async fn apply_documents(&mut self, documents: &[Value]) -> Result<Vec<Applied>, Error> {
+        let mut applied = Vec::new();
+        for document in documents {
+            let name = ObjectName::of_document(document);
+            let text = serde_saphyr::to_string(document).map_err(|error| Error::Yaml(Box::new(error)))?;
+            let before = self.shown.get(&name).cloned().unwrap_or_default();
+            let is_new = |line: &&str| before.lines().all(|before| before != *line);
+            let changed: Vec<_> = text.lines().filter(is_new).collect();
+            self.screen
+                .print_command(&format!("kubectl apply -f {name}.yaml"), &changed);
+            applied.push(self.env.kubectl.apply(document).await?);
+            self.shown.insert(name, text);
+        }
+        let names: Vec<_> = applied.iter().map(|applied| applied.name.to_string()).collect();
+        let command = format!("apply {}", names.join(" "));
+        self.facts().with_facts(|facts| facts.command = command);
+        Ok(applied)
+    }
+
+    pub(crate) async fn delete_object(&mut self, name: &ObjectName) -> Result<(), Error> {
+        let command = format!("delete {name}");
+        self.screen.print_command(&format!("kubectl {command}"), &[]);
+        self.env.kubectl.delete(name).await?;
+        self.shown.remove(name);
+        self.facts().with_facts(|facts| facts.command = command);
+        Ok(())
+    }
+
+    /// Waits until the manager reports that all of these are enforced in every sidecar.
+    pub(crate) async fn wait_until_enforced(&self, applied: &[Applied]) -> Result<(), Error> {
+        let names: Vec<_> = applied.iter().map(|applied| applied.name.to_string()).collect();
+        let what = format!("{} enforced, by status", names.join(", "));
+        self.wait_until(&what, |_, facts| facts.objects.check_enforced(applied))
+            .await?;
+        // The picture and later counts must be newer than that.
+        self.env.ask_sidecars().await
+    }
+
+    /// Waits until each sidecar runs exactly this number of entries.
+    pub(crate) async fn wait_for_entries(&self, number: usize) -> Result<(), Error> {
+        self.wait_until_status(&format!("each sidecar runs {number} entries"), |facts| {
+            let found = facts.sidecars.both().map(|sidecar| sidecar.status.chain.entries.len());
+            (found == [number; 2])
+                .then_some(())
+                .ok_or_else(|| format!("they run {found:?}"))
+        })
+        .await
+    }
+
+    /// Like [`Self::wait_until`], but reads the status of the sidecars before each check, so that changes are noticed at once.
+    pub(crate) async fn wait_until_status(
+        &self,
+        what: &str,
+        mut look: impl FnMut(&Facts) -> Result<(), String>,
+    ) -> Result<(), Error> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.env.ask_sidecars().await?;
+            match self.facts().with_facts(|facts| look(facts)) {
+                Ok(()) => return Ok(()),
+                Err(last) if Instant::now() > deadline => {
+                    return Err(Error::Deadline {
+                        what: what.to_owned(),
+                        after: PATIENCE,
+                        last,
+                    });
+                }
+                Err(_) => tokio::time::sleep(LOOK_EVERY).await,
+            }
+        }
+    }
+
+    /// Waits until both sidecars run this plugin in the entry of their replica.
+    pub(crate) async fn wait_until_running(
+        &self,
+        image: &Image,
+        entry: fn(Replica) -> &'static str,
+    ) -> Result<(), Error> {
+        let what = format!("both sidecars run {}:{}", image.repository, image.tag);
+        self.wait_until_status(&what, |facts| {
+            let number = count_running(facts, image, entry);
+            let refused = facts.sidecars.both().map(|sidecar| sidecar.status.refused.as_ref());
+            (number == 2)
+                .then_some(())
+                .ok_or_else(|| format!("{number} do; refused: {refused:?}"))
+        })
+        .await
+    }
+
+    /// Waits until the API server has got this many watch requests more than at `since`: the controllers have listed again.
+    pub(crate) async fn wait_for_relists(&self, since: &Snapshot, watches: u64) -> Result<(), Error> {
+        let what = format!("{watches} controllers list again under their new selectors");
+        self.wait_until(&what, |scenario, _| {
+            let opened = scenario.env.request_count("watch") - since.watches;
+            (opened >= watches)
+                .then_some(())
+                .ok_or_else(|| format!("{opened} have"))
+        })
+        .await
+    }
+
+    /// Waits until the controllers have reported this many more reconciles.
+    pub(crate) async fn wait_for_reconciles(&self, number: u64) -> Result<(), Error> {
+        let total = |facts: &Facts| facts.sum_controllers(|controller| controller.reconciles);
+        let goal = self.facts().with_facts(|facts| total(facts)) + number;
+        self.wait_until(
+            &format!("the controllers reconcile {number} more widgets"),
+            |_, facts| {
+                let missing = goal.saturating_sub(total(facts));
+                (missing == 0)
+                    .then_some(())
+                    .ok_or_else(|| format!("{missing} are missing"))
+            },
+        )
+        .await
+    }
+
+    pub(crate) async fn take_snapshot(&self) -> Result<Snapshot, Error> {
+        self.env.ask_sidecars().await?;
+        let watches = self.env.request_count("watch");
+        Ok(self.facts().with_facts(|facts| Snapshot {
+            controller_failures: facts.sum_controllers(|controller| controller.failures),
+            sidecar_failures: facts.sum_sidecars(|sidecar| sidecar.failures),
+            watches,
+            reconciles: facts.sum_controllers(|controller| controller.reconciles),
+            faults: facts.sum_sidecars(|sidecar| sidecar.status.counts.faults),
+        }))
+    }
+
+    pub(crate) async fn changes_since(&self, then: &Snapshot) -> Result<Changes, Error> {
+        let now = self.take_snapshot().await?;
+        let controllers = now.controller_failures - then.controller_failures;
+        let sidecars = now.sidecar_failures - then.sidecar_failures;
+        Ok(Changes {
+            failed: controllers.max(sidecars),
+            watches: now.watches - then.watches,
+            reconciles: now.reconciles - then.reconciles,
+            faults: now.faults - then.faults,
+        })
+    }
+}
+
+/// Sidecars that run a plugin in the entry of their replica.
+pub(crate) fn count_running(facts: &Facts, image: &Image, entry: fn(Replica) -> &'static str) -> u64 {
+    let digest = image.digest();
+    let runs = |replica: &Replica| {
+        let mut entries = facts.sidecars.get(*replica).status.chain.entries.iter();
+        entries.any(|running| running.name == entry(*replica) && running.plugin == digest)
+    };
+    Replica::BOTH.iter().filter(|replica| runs(replica)).count() as u64
+}
+
+pub(crate) fn owner_of(shard: fn(Replica) -> Shard, namespace: &str) -> Option<Replica> {
+    Replica::BOTH
+        .into_iter()
+        .find(|replica| shard(*replica).contains(&namespace))
+}
+
+pub(crate) fn allowed_owners(shard: fn(Replica) -> Shard) -> impl Fn(&str) -> AllowedOwner {
+    move |namespace| owner_of(shard, namespace).map_or(AllowedOwner::Anyone, AllowedOwner::Only)
+}

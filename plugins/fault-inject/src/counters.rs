@@ -1,0 +1,183 @@
+//! The counters of a rule in the host's state, so that all instances share them and a reload keeps them: how often it matched and fired,
+//! since when, and how often an object has met it.
+//!
+//! Guarantees:
+//! - Counters belong to the rule's name: other edits of the settings keep them, a new name starts at zero.
+//! - The number of keys is below the host's 1 024: four for each rule, [`MAX_OBJECTS`] for objects, and one for each rule and verb beyond
+//!   that.
+
+use ctrlmesh_sdk::{Host, Part, Place};
+
+use crate::draw::{Draw, Subject};
+use crate::rule::Rule;
+
+/// Objects (by rule and verb) with a counter of their own. Beyond this, the objects of one rule and verb share a counter, and which of
+/// them is hit depends on the order in which they come.
+const MAX_OBJECTS: i64 = 512;
+/// Key of the number of counted objects.
+const OBJECTS: &str = "objects";
+/// Key of the names of all rules with a report, to find removed ones.
+const REPORTED: &str = "reported";
+/// Other instances may count at the same time, but each needs a request for it.
+const MAX_TRIES: usize = 16;
+
+pub(crate) struct RuleCounters<'a> {
+    rule: &'a Rule,
+    host: &'a dyn Host,
+}
+
+impl<'a> RuleCounters<'a> {
+    pub(crate) fn new(rule: &'a Rule, host: &'a dyn Host) -> Self {
+        Self { rule, host }
+    }
+
+    fn state_key(&self, kind: &str) -> String {
+        format!("{kind}/{}", self.rule.name)
+    }
+
+    /// Counts a request that the rule applies to. Returns its number from 1; 0 if the host does not count.
+    pub(crate) fn count_match(&self) -> u64 {
+        self.host.count("fault_matched", &self.rule.name, 1);
+        let number = self.add_to_counter("m", 1, None).unwrap_or_default();
+        self.publish_report();
+        number
+    }
+
+    /// Milliseconds since the first match, which may be this one.
+    pub(crate) fn elapsed_ms(&self) -> u64 {
+        let key = self.state_key("t");
+        let now = self.host.monotonic_ns() / 1_000_000;
+        let read = || -> Option<u64> {
+            let cell = self.host.get(&key).ok()??;
+            Some(u64::from_le_bytes(cell.value.try_into().ok()?))
+        };
+        let started = read().or_else(|| {
+            let _ = self.host.compare_and_swap(&key, 0, &now.to_le_bytes());
+            // Another instance may have been faster.
+            read()
+        });
+        now.saturating_sub(started.unwrap_or(now))
+    }
+
+    /// Takes what the rule needs to fire on this request, including a place. `false`: the rule has reached a limit, and nothing is
+    /// taken.
+    pub(crate) fn fire_on_request(&self) -> bool {
+        if !self.take_count() {
+            return false;
+        }
+        if !self.take_place() {
+            let _ = self.add_to_counter("f", -1, None);
+            return false;
+        }
+        self.count_fired();
+        true
+    }
+
+    /// Takes a place for a fault on the response.
+    pub(crate) fn take_place(&self) -> bool {
+        let Some(max) = self.rule.limits.max_active else {
+            return true;
+        };
+        let place = Place {
+            key: self.state_key("a"),
+            max,
+        };
+        matches!(self.host.admit(&[], &[place]), Ok(ctrlmesh_sdk::Admission::Granted(_)))
+    }
+
+    /// Like [`RuleCounters::fire_on_request`] when the response has arrived; the place was taken before.
+    pub(crate) fn fire_on_response(&self) -> bool {
+        let is_granted = self.take_count();
+        if is_granted {
+            self.count_fired();
+        }
+        is_granted
+    }
+
+    fn take_count(&self) -> bool {
+        let max = self.rule.limits.max_count.map(i64::from);
+        self.add_to_counter("f", 1, max).is_some()
+    }
+
+    fn count_fired(&self) {
+        self.host.count("fault_fired", &self.rule.name, 1);
+        self.publish_report();
+    }
+
+    /// Records that this rule decides a part of the verdict on this request.
+    pub(crate) fn record_decision(&self, part: Part) {
+        self.host.name_rule(&self.rule.name, part);
+    }
+
+    /// `None`: it would exceed `max`, or the host does not count.
+    fn add_to_counter(&self, kind: &str, delta: i64, max: Option<i64>) -> Option<u64> {
+        let sum = self.host.add(&self.state_key(kind), delta, max).ok().flatten()?;
+        u64::try_from(sum).ok()
+    }
+
+    /// Publishes the counts, even those of a rule that never fired.
+    pub(crate) fn publish_report(&self) {
+        let counts = || ["m", "f"].map(|kind| self.add_to_counter(kind, 0, None).unwrap_or_default());
+        let mut shown = counts();
+        // Another instance may count and publish in between, and would be overwritten, so the counts are read again.
+        for _ in 0..MAX_TRIES {
+            let [matched, fired] = shown;
+            let json = format!(r#"{{"matched":{matched},"fired":{fired}}}"#);
+            self.host.put_report(&self.rule.name, &json);
+            let now = counts();
+            if now == shown {
+                return;
+            }
+            shown = now;
+        }
+    }
+
+    pub(crate) fn draw_for(&self, seed: u64, subject: &Subject) -> Draw {
+        let name = &self.rule.name;
+        let key = subject.counter_key(name);
+        if let Some(occurrence) = self.count_occurrence(&key) {
+            return Draw::new(seed, name, subject, occurrence);
+        }
+        self.host.count("fault_untracked", "", 1);
+        let together = Subject {
+            object: String::new(),
+            verb: subject.verb.clone(),
+        };
+        let occurrence = self.host.add(&together.counter_key(name), 1, None);
+        Draw::new(seed, name, &together, occurrence.ok().flatten().unwrap_or_default())
+    }
+
+    /// Counts this key; `None` if there are too many keys.
+    fn count_occurrence(&self, key: &str) -> Option<i64> {
+        let occurrence = self.host.add(key, 1, None).ok().flatten()?;
+        if occurrence > 1 || matches!(self.host.add(OBJECTS, 1, Some(MAX_OBJECTS)), Ok(Some(_))) {
+            return Some(occurrence);
+        }
+        self.host.remove(key);
+        None
+    }
+}
+
+/// Publishes a report for each rule, and removes those of removed rules with their counters.
+pub(crate) fn sync_reports(rules: &[Rule], host: &dyn Host) {
+    for rule in rules {
+        RuleCounters::new(rule, host).publish_report();
+    }
+    // A name has no line break.
+    let names: Vec<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
+    let cell = host.get(REPORTED).ok().flatten();
+    let version = cell.as_ref().map_or(0, |cell| cell.version);
+    let before = cell.map(|cell| String::from_utf8_lossy(&cell.value).into_owned());
+    let before: Vec<&str> = before.as_deref().unwrap_or_default().lines().collect();
+    if before == names {
+        return;
+    }
+    for gone in before.iter().filter(|name| !names.contains(name)) {
+        host.remove_report(gone);
+        for kind in ["m", "f", "t"] {
+            host.remove(&format!("{kind}/{gone}"));
+        }
+    }
+    // If another instance was faster, it has done the same.
+    let _ = host.compare_and_swap(REPORTED, version, names.join("\n").as_bytes());
+}
