@@ -186,6 +186,14 @@ pub(crate) struct DevArgs {
     /// The program that builds, with the command line of `cargo`.
     #[arg(long, env = "CARGO", default_value = "cargo", value_name = "FILE")]
     pub(crate) cargo: PathBuf,
+
+    /// Sidecar binary. Default: `ctrlmesh-proxy` beside this executable.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) proxy: Option<PathBuf>,
+
+    /// Manager binary. Default: `ctrlmesh-manager` beside this executable.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) manager: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -25,8 +25,8 @@ use sources::Sources;
 pub(crate) async fn run(args: DevArgs) -> Result<ExitCode, Error> {
     let program = std::env::current_exe().map_err(Error::file("find", Path::new("this executable")))?;
     let binaries = Binaries {
-        proxy: find_binary(PROXY, "--proxy", None)?,
-        manager: find_binary(MANAGER, "--manager", None)?,
+        proxy: find_binary(PROXY, "--proxy", args.proxy.clone())?,
+        manager: find_binary(MANAGER, "--manager", args.manager.clone())?,
     };
     let directory = tempfile::Builder::new().prefix("ctrlmesh-dev-").tempdir();
     let directory = directory.map_err(Error::file("create", &std::env::temp_dir()))?;
