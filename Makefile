@@ -8,6 +8,7 @@ export CTRLMESH_CACHE ?= $(HOME)/.cache/ctrlmesh
 export CARGO_TARGET_DIR ?= $(CTRLMESH_CACHE)/target
 BIN := $(CARGO_TARGET_DIR)/debug
 PLUGINS := $(CTRLMESH_CACHE)/plugins
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # `make images`: for which architecture (amd64, arm64), and what their names begin with.
 HOST_ARCH := $(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
@@ -15,27 +16,77 @@ IMAGE_ARCH ?= $(HOST_ARCH)
 IMAGE_REGISTRY ?= docker.io/library
 IMAGE_MACHINE = $(patsubst arm64,aarch64,$(patsubst amd64,x86_64,$(IMAGE_ARCH)))
 IMAGE_TARGET = $(IMAGE_MACHINE)-unknown-linux-musl
-VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+
+# `make release` and `make publish`: where the files are, for which architectures, and the registry, such as ghcr.io/you.
+RELEASE_DIR ?= $(CTRLMESH_CACHE)/release/$(VERSION)
+RELEASE_ARCHS ?= amd64 arm64
+RELEASE_REGISTRY ?=
+RELEASE_PLUGINS := circuit-breaker fault-inject rate-limit shard-selector
+# The Helm that tests use, by the version in its go.mod.
+HELM = go -C $(CURDIR)/tests/e2e/binaries/helm tool helm
 
 .PHONY: help
 help: ## Shows the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ Try it
 
 .PHONY: demo
 demo: build ## A manager and two replicas of an unmodified controller, sharded and tortured live; offline, about 50 s once built
 	@$(BIN)/ctrlmesh demo
 
-.PHONY: test
-test: test-rust test-e2e ## Everything: Rust tests, then real operators against a real kube-apiserver
+# The example makes cargo resolve features as for tests. Without it `cargo test` would build tokio, and all that depends on it, once more.
+.PHONY: build
+build: setup ## The command, the sidecar and the manager, and an operator for tests
+	cargo build --locked --workspace --bins --example hello
+	@echo "built: $(BIN)/ctrlmesh, $(BIN)/ctrlmesh-proxy and $(BIN)/ctrlmesh-manager"
 
 .PHONY: setup
 setup: ## The Rust target of plugins (rust-toolchain.toml names the compiler)
 	@rustup target list --installed | grep -qx wasm32-wasip2 || rustup target add wasm32-wasip2
 
-.PHONY: build
-build: setup ## The command, the sidecar and the manager, and an operator for tests
-	cargo build --locked --workspace --bins
-	@echo "built: $(BIN)/ctrlmesh, $(BIN)/ctrlmesh-proxy and $(BIN)/ctrlmesh-manager"
+##@ Develop
+
+.PHONY: dev
+dev: build ## API server in memory, manager, two sidecars and a controller; rebuilt and restarted on each change, until Ctrl-C
+	@$(BIN)/ctrlmesh dev
+
+.PHONY: check
+check: setup ## Formatting, lints, rustdoc, the SDK's archive, generated files, types of the fuzz crate
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --lib --bins --examples
+	cargo check --locked --manifest-path fuzz/Cargo.toml --all-targets
+	$(MAKE) crate
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check bans licenses sources; \
+		else echo "no cargo-deny: of deny.toml only the forbidden crates are checked (tests/documents)"; fi
+	cd tests/e2e && test -z "$$(gofmt -l .)" && go vet ./...
+	$(MAKE) golden
+	git diff --exit-code -- tests/golden testkit/src/protobuf
+
+.PHONY: test-fast
+test-fast: build ## Rust tests without a cluster, the demo, and the plugin guide's build of a plugin; under 3 minutes once built
+	$(CARGO_TEST) --locked --workspace --lib --bins --tests -- $(addprefix --skip ,$(SLOW_TESTS))
+
+# nextest runs the tests of all crates side by side; nothing depends on it.
+CARGO_TEST = $$(cargo nextest --version >/dev/null 2>&1 && echo cargo nextest run || echo cargo test)
+SLOW_TESTS := demo_claims_all_hold guide_leads_from_an_empty_folder_to_a_rule_in_force
+
+.PHONY: crate
+crate: ## The SDK's archive for crates.io, built from the archive alone, offline
+	CARGO_TARGET_DIR=$(CTRLMESH_CACHE)/crate CARGO_PROFILE_DEV_DEBUG=false \
+		cargo package --locked --offline --allow-dirty -p ctrlmesh-sdk
+
+.PHONY: bench
+bench: setup ## Requests, plugin calls, lists, watches, start and reload, as ratios of one run (docs/benchmarks.md)
+	cargo build --locked --release --workspace --bin ctrlmesh-proxy --bin ctrlmesh-bench
+	$(CARGO_TARGET_DIR)/release/ctrlmesh-bench
+
+##@ Test
+
+.PHONY: test
+test: test-rust test-e2e ## Everything: Rust tests, then real operators against a real kube-apiserver
 
 .PHONY: test-rust
 test-rust: build ## Rust tests only
@@ -47,6 +98,12 @@ test-e2e: build plugins cluster earlier ## Real kube-apiserver, etcd, operators 
 	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
 		CTRLMESH_KUBE_RS_OPERATOR_BIN=$(BIN)/kube-rs-operator CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 30m -p 1 -parallel 8 ./...
 
+.PHONY: e2e-node
+e2e-node: export CTRLMESH_NODE = required
+e2e-node: build plugins cluster earlier ## ctrlmesh on a real node with kubelet, containerd and runc, and under a memory limit; needs root on Linux
+	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
+		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 25m -p 1 -v ./memory/... ./realnode/... ./story/...
+
 .PHONY: soak
 soak: export CTRLMESH_CHAOS_ROUNDS ?= 100
 soak: build plugins cluster ## A hundred rounds of random edits, deletions and kills (CTRLMESH_CHAOS_ROUNDS, CTRLMESH_CHAOS_SEED); a minute each
@@ -54,11 +111,56 @@ soak: build plugins cluster ## A hundred rounds of random edits, deletions and k
 		CTRLMESH_KUBE_RS_OPERATOR_BIN=$(BIN)/kube-rs-operator CTRLMESH_PLUGINS_DIR=$(PLUGINS) \
 		go test -count=1 -timeout 24h -v -run '^TestChaos$$' .
 
-.PHONY: e2e-node
-e2e-node: export CTRLMESH_NODE = required
-e2e-node: build plugins cluster earlier ## ctrlmesh on a real node with kubelet, containerd and runc, and under a memory limit; needs root on Linux
-	cd tests/e2e && CTRLMESH_PROXY_BIN=$(BIN)/ctrlmesh-proxy CTRLMESH_MANAGER_BIN=$(BIN)/ctrlmesh-manager \
-		CTRLMESH_PLUGINS_DIR=$(PLUGINS) go test -count=1 -timeout 25m -p 1 -v ./memory/... ./realnode/... ./story/...
+.PHONY: fuzz
+fuzz: ## Each fuzz target for FUZZ_SECONDS (60); needs a nightly compiler and cargo-fuzz
+	for target in $$(cargo +nightly fuzz list --fuzz-dir fuzz); do \
+		cargo +nightly fuzz run --fuzz-dir fuzz $$target -- -max_total_time=$${FUZZ_SECONDS:-60} || exit 1; \
+	done
+
+.PHONY: plugins
+plugins: setup ## Writes every plugin and test guest as .wasm files
+	cargo run --locked -p ctrlmesh-plugins-builtin --features guests --bin write-plugins -- $(PLUGINS)
+
+.PHONY: cluster
+cluster: ## Builds kube-apiserver, etcd, kubectl, Helm, cert-manager and an OCI registry from Go modules, once; for root on Linux a node's programs, too
+	cd tests/e2e && go run ./cmd/build
+
+.PHONY: earlier
+earlier: build ## Builds ctrlmesh of the commit from which tests upgrade, once; needs a clone with history (docs/adr/0042)
+	cd tests/e2e && go run ./cmd/earlier -target=$(CARGO_TARGET_DIR)
+
+##@ Generate
+
+.PHONY: docs
+docs: build ## Writes docs/reference from the programs: flags and metrics; a test fails on a difference
+	CTRLMESH_WRITE_REFERENCE=1 cargo test --locked --workspace --test documents -- reference
+
+.PHONY: rbac
+rbac: ## Writes deploy/rbac from the rules beside the manager's code; a test fails on a difference
+	cargo run --locked --quiet -p ctrlmesh-manager --bin write-rbac -- deploy/rbac
+	$(MAKE) chart
+
+.PHONY: crd
+crd: ## Writes deploy/crd from the manager's types; a test fails on a difference
+	cargo run --locked --quiet -p ctrlmesh-manager-api --example write-crds -- deploy/crd
+	$(MAKE) chart
+
+.PHONY: chart
+chart: ## Copies deploy/crd, rbac and webhook into the Helm chart, which can't read outside of itself; a test fails on a difference
+	@rm -rf deploy/helm/ctrlmesh/files
+	@for part in crd rbac webhook; do \
+		mkdir -p deploy/helm/ctrlmesh/files/$$part && cp deploy/$$part/*.yaml deploy/helm/ctrlmesh/files/$$part/ || exit 1; \
+	done
+
+.PHONY: sdk
+sdk: ## Copies wit/ and the licence into sdk/, whose archive can't read outside of itself; a test fails on a difference
+	@rm -rf sdk/wit && mkdir sdk/wit && cp wit/*.wit sdk/wit/ && cp LICENSE sdk/LICENSE
+
+.PHONY: golden
+golden: ## Asks upstream's own parsers again (tests/golden), and writes the test kit's schema of protobuf
+	cd tests/golden && go run .
+
+##@ Release
 
 # Rust brings musl, but aws-lc and mimalloc are C.
 .PHONY: images
@@ -78,57 +180,62 @@ images: setup ## OCI archives of the sidecar's and the manager's image, without 
 	cd tests/e2e && go run ./cmd/images -programs=$(CARGO_TARGET_DIR)/$(IMAGE_TARGET)/image -archives=$(CTRLMESH_CACHE)/images \
 		-version=$(VERSION) -registry=$(IMAGE_REGISTRY)
 
-.PHONY: plugins
-plugins: setup ## Writes every plugin and test guest as .wasm files
-	cargo run --locked -p ctrlmesh-plugins-builtin --features guests --bin write-plugins -- $(PLUGINS)
+.PHONY: release-dry-run
+release-dry-run: plugins crate ## The files of a release but its images: chart, plugins, SDK, SBOM, checksums; in RELEASE_DIR
+	@rm -rf $(RELEASE_DIR) && mkdir -p $(RELEASE_DIR)
+	@for plugin in $(RELEASE_PLUGINS); do \
+		cp $(PLUGINS)/$$plugin.wasm $(RELEASE_DIR)/ctrlmesh-plugin-$$plugin-$(VERSION).wasm || exit 1; \
+	done
+	cp $(CTRLMESH_CACHE)/crate/package/ctrlmesh-sdk-$(VERSION).crate $(RELEASE_DIR)/
+	$(HELM) package $(CURDIR)/deploy/helm/ctrlmesh --destination $(RELEASE_DIR)
+	@if cargo cyclonedx --version >/dev/null 2>&1; then $(MAKE) sbom; \
+		else echo "warning: no cargo-cyclonedx, so there is no SBOM; cargo install --locked cargo-cyclonedx@0.5.9" >&2; fi
+	@$(MAKE) checksums
 
-.PHONY: cluster
-cluster: ## Builds kube-apiserver, etcd, kubectl, Helm, cert-manager and an OCI registry from Go modules, once; for root on Linux a node's programs, too
-	cd tests/e2e && go run ./cmd/build
+.PHONY: release
+release: ## All files of a release, with images for RELEASE_ARCHS; needs cargo-cyclonedx, musl-tools and, for another architecture, zig
+	@cargo cyclonedx --version >/dev/null || { echo "error: cargo install --locked cargo-cyclonedx@0.5.9" >&2; exit 1; }
+	@grep -q '^## \[$(VERSION)\]' CHANGELOG.md || { echo "error: CHANGELOG.md has no section [$(VERSION)]" >&2; exit 1; }
+	$(MAKE) release-dry-run
+	@for arch in $(RELEASE_ARCHS); do $(MAKE) images IMAGE_ARCH=$$arch || exit 1; done
+	cp $(foreach arch,$(RELEASE_ARCHS),$(CTRLMESH_CACHE)/images/*-$(VERSION)-linux-$(arch).tar) $(RELEASE_DIR)/
+	@$(MAKE) checksums
 
-.PHONY: earlier
-earlier: build ## Builds ctrlmesh of the commit from which tests upgrade, once; needs a clone with history (docs/adr/0042)
-	cd tests/e2e && go run ./cmd/earlier -target=$(CARGO_TARGET_DIR)
-
-.PHONY: check
-check: setup ## Formatting, lints, generated files, the fuzz crate's types
-	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo check --locked --manifest-path fuzz/Cargo.toml --all-targets
-	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check bans licenses sources; \
-		else echo "no cargo-deny: of deny.toml only the forbidden crates are checked (tests/documents)"; fi
-	cd tests/e2e && test -z "$$(gofmt -l .)" && go vet ./...
-	$(MAKE) golden
-	git diff --exit-code -- tests/golden testkit/src/protobuf
-
-.PHONY: rbac
-rbac: ## Writes deploy/rbac from the rules beside the manager's code; a test fails on a difference
-	cargo run --locked --quiet -p ctrlmesh-manager --bin write-rbac -- deploy/rbac
-	$(MAKE) chart
-
-.PHONY: crd
-crd: ## Writes deploy/crd from the manager's types; a test fails on a difference
-	cargo run --locked --quiet -p ctrlmesh-manager-api --example write-crds -- deploy/crd
-	$(MAKE) chart
-
-.PHONY: chart
-chart: ## Copies deploy/crd, rbac and webhook into the Helm chart, which can't read outside of itself; a test fails on a difference
-	@rm -rf deploy/helm/ctrlmesh/files
-	@for part in crd rbac webhook; do \
-		mkdir -p deploy/helm/ctrlmesh/files/$$part && cp deploy/$$part/*.yaml deploy/helm/ctrlmesh/files/$$part/ || exit 1; \
+# cargo-cyclonedx writes beside the manifest.
+.PHONY: sbom
+sbom: # The crates in each image, as CycloneDX.
+	@for program in proxy manager; do \
+		file=ctrlmesh-$$program-$(VERSION).cdx; \
+		cargo cyclonedx --manifest-path $$program/Cargo.toml --format json --spec-version 1.5 --target $(IMAGE_TARGET) \
+			--override-filename $$file && mv $$program/$$file.json $(RELEASE_DIR)/ || exit 1; \
 	done
 
-.PHONY: golden
-golden: ## Asks upstream's own parsers again (tests/golden), and writes the test kit's schema of protobuf
-	cd tests/golden && go run .
+.PHONY: checksums
+checksums:
+	@cd $(RELEASE_DIR) && rm -f SHA256SUMS && sha256sum * >SHA256SUMS && cat SHA256SUMS
 
-.PHONY: bench
-bench: setup ## Requests, plugin calls, lists, watches, start and reload, as ratios of one run (docs/benchmarks.md)
-	cargo build --locked --release --workspace --bin ctrlmesh-proxy --bin ctrlmesh-bench
-	$(CARGO_TARGET_DIR)/release/ctrlmesh-bench
+.PHONY: version
+version:
+	@echo $(VERSION)
 
-.PHONY: fuzz
-fuzz: ## Each fuzz target for FUZZ_SECONDS (60); needs a nightly compiler and cargo-fuzz
-	for target in $$(cargo +nightly fuzz list --fuzz-dir fuzz); do \
-		cargo +nightly fuzz run --fuzz-dir fuzz $$target -- -max_total_time=$${FUZZ_SECONDS:-60} || exit 1; \
+.PHONY: release-notes
+release-notes: ## This version's section of CHANGELOG.md
+	@awk '/^## / { show = index($$0, "## [$(VERSION)]") == 1; next } show' CHANGELOG.md
+
+.PHONY: publish
+publish: ## Pushes what `make release` wrote: images, chart and plugins to RELEASE_REGISTRY, the SDK to crates.io; needs buildah and wkg
+	@test -n "$(RELEASE_REGISTRY)" || { echo "error: RELEASE_REGISTRY is empty; name a registry and a path, such as ghcr.io/you" >&2; exit 1; }
+	cd $(RELEASE_DIR) && sha256sum --check --quiet SHA256SUMS
+	for image in ctrlmesh-proxy ctrlmesh-manager; do \
+		name=$(RELEASE_REGISTRY)/$$image:$(VERSION); \
+		buildah manifest create $$name || exit 1; \
+		for arch in $(RELEASE_ARCHS); do \
+			buildah manifest add $$name oci-archive:$(RELEASE_DIR)/$$image-$(VERSION)-linux-$$arch.tar || exit 1; \
+		done; \
+		buildah manifest push --all $$name docker://$$name || exit 1; \
 	done
+	for plugin in $(RELEASE_PLUGINS); do \
+		wkg oci push $(RELEASE_REGISTRY)/plugins/$$plugin:$(VERSION) $(RELEASE_DIR)/ctrlmesh-plugin-$$plugin-$(VERSION).wasm || exit 1; \
+	done
+	$(HELM) push $(RELEASE_DIR)/ctrlmesh-$(VERSION).tgz oci://$(RELEASE_REGISTRY)/charts
+	cargo publish --locked -p ctrlmesh-sdk

@@ -38,6 +38,10 @@ impl Admin {
         })
     }
 
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Fails unless the answer is 200.
     pub(crate) async fn get(&self, path: &'static str) -> Result<String, Error> {
         let failed = |error: kube::Error| self.request_error(path, error_text(&error));

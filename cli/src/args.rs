@@ -34,6 +34,10 @@ pub(crate) enum Command {
     /// Delete every ShardingConfig of the current cluster while its manager runs, and wait until all are gone. Managers, webhooks
     /// and definitions can be removed afterwards. Exits 1 if some remain after the timeout.
     Uninstall(UninstallArgs),
+    /// Run an API server in memory, a manager, two sidecars and a controller, and build and restart them when a source file changes
+    /// (`make dev`). Ends with Ctrl-C.
+    #[command(hide = true)]
+    Dev(DevArgs),
     /// The controller of the demo. It knows a kubeconfig and nothing else.
     #[command(hide = true)]
     DemoController(ControllerArgs),
@@ -111,7 +115,7 @@ pub(crate) struct NewArgs {
     /// Name of the crate and of the folder: lower-case letters, digits and hyphens.
     pub(crate) name: String,
 
-    /// The `sdk` folder of a ctrlmesh checkout. Default: that of the checkout around the current folder.
+    /// The `sdk` folder of a ctrlmesh checkout. Default: the release of the SDK with this command's version, from crates.io.
     #[arg(long, value_name = "DIR")]
     pub(crate) sdk: Option<PathBuf>,
 }
@@ -195,6 +199,25 @@ impl LintArgs {
             control: self.label_mesh_control.clone(),
         }
     }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DevArgs {
+    /// The ctrlmesh checkout to watch and build.
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    pub(crate) sources: PathBuf,
+
+    /// The program that builds, with the command line of `cargo`.
+    #[arg(long, env = "CARGO", default_value = "cargo", value_name = "FILE")]
+    pub(crate) cargo: PathBuf,
+
+    /// Sidecar binary. Default: `ctrlmesh-proxy` beside this executable.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) proxy: Option<PathBuf>,
+
+    /// Manager binary. Default: `ctrlmesh-manager` beside this executable.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) manager: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@ mod claims;
 mod cluster;
 pub(crate) mod controller;
 mod cpu_monitor;
+pub(crate) mod dev;
 mod environment;
 mod facts;
 mod kubectl;
@@ -50,6 +51,7 @@ use summary::Summary;
 const PROXY: &str = "ctrlmesh-proxy";
 const MANAGER: &str = "ctrlmesh-manager";
 
+#[derive(Debug, Clone)]
 struct Binaries {
     proxy: PathBuf,
     manager: PathBuf,

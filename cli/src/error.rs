@@ -121,8 +121,8 @@ pub(crate) enum Error {
     PluginName(String),
     #[error("the folder {0:?} already exists; choose another name, or remove it")]
     FolderExists(String),
-    #[error("no SDK found here; name the folder `sdk` of a checkout of ctrlmesh with --sdk")]
-    NoSdk,
+    #[error("--sdk: {} is not the SDK; name the folder `sdk` of a checkout of ctrlmesh", .0.display())]
+    NoSdk(PathBuf),
     #[error("cannot read or write JSON")]
     Json(#[from] serde_json::Error),
 }

@@ -1,43 +1,7 @@
-//! The `ctrlmesh` command: parses the command line, runs one command, maps its result to an exit code.
-
-mod admin;
-mod args;
-mod crd;
-mod demo;
-mod error;
-mod lint;
-mod paint;
-mod plugin;
-mod print;
-mod status;
-mod uninstall;
+//! The `ctrlmesh` command.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::args::{Cli, Command};
-use crate::error::Error;
-
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return print::print_usage(&error),
-    };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return print::print_failure(&Error::Runtime(error)),
-    };
-    let outcome = runtime.block_on(async {
-        match cli.command {
-            Command::Demo(args) => demo::run(args).await,
-            Command::Plugin(command) => plugin::run(&command).await,
-            Command::Status(args) => status::run(args).await,
-            Command::Crd => crd::run(),
-            Command::Lint(args) => lint::run(&args),
-            Command::Uninstall(args) => uninstall::run(&args).await,
-            Command::DemoController(args) => demo::controller::run(args).await,
-        }
-    });
-    print::exit_code(outcome)
+    ctrlmesh_cli::main()
 }

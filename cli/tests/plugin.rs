@@ -25,7 +25,7 @@ fn sdk_folder() -> String {
 }
 
 #[test]
-fn new_overwrites_nothing_and_requires_name_and_sdk() -> Result<()> {
+fn new_overwrites_nothing_and_rejects_bad_name_or_sdk() -> Result<()> {
     let folder = tempfile::tempdir()?;
     std::fs::create_dir(folder.path().join("taken"))?;
     for (name, sdk, says) in [
@@ -37,29 +37,34 @@ fn new_overwrites_nothing_and_requires_name_and_sdk() -> Result<()> {
         assert_eq!(code, Some(1), "{name}");
         assert!(errors.contains(says), "{errors}");
     }
-    let (code, errors) = plugin_errors(folder.path(), &["new", "fine"])?;
-    assert_eq!(code, Some(1), "there is no checkout around this folder");
-    assert!(errors.contains("--sdk"), "{errors}");
     assert_eq!(std::fs::read_dir(folder.path())?.count(), 1);
     assert_eq!(std::fs::read_dir(folder.path().join("taken"))?.count(), 0);
     Ok(())
 }
 
 #[test]
-fn new_finds_sdk_of_surrounding_checkout() -> Result<()> {
+fn new_takes_sdk_from_checkout_only_when_it_is_named() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let sdk = folder.path().join("sdk");
     std::fs::create_dir(&sdk)?;
     std::fs::write(sdk.join("Cargo.toml"), "[package]\nname = \"ctrlmesh-sdk\"\n")?;
     let inner = folder.path().join("plugins");
     std::fs::create_dir(&inner)?;
-    assert_eq!(plugin_errors(&inner, &["new", "mine"])?, (Some(0), String::new()));
-    let manifest = std::fs::read_to_string(inner.join("mine/Cargo.toml"))?;
+    let manifest = |arguments: &[&str]| -> Result<String> {
+        assert_eq!(plugin_errors(&inner, arguments)?, (Some(0), String::new()));
+        let name = arguments.get(1).context("a name")?;
+        Ok(std::fs::read_to_string(inner.join(name).join("Cargo.toml"))?)
+    };
+    let released = manifest(&["new", "released"])?;
+    assert!(released.contains("ctrlmesh-sdk = \"0.1\"\n"), "{released}");
+    assert!(!released.contains("path"), "{released}");
     let found = folder.path().canonicalize()?.join("sdk");
-    assert!(
-        manifest.contains(&format!("{:?}", found.display().to_string())),
-        "{manifest}"
-    );
+    let path = format!("path = {:?}", found.display().to_string());
+    // The checkout around the SDK may be named as well.
+    for (name, sdk) in [("local", "../sdk"), ("around", "..")] {
+        let local = manifest(&["new", name, "--sdk", sdk])?;
+        assert_eq!(local.matches(&path).count(), 2, "{local}");
+    }
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Pure: no files, no network, no clock. Reading the directory is the sidecar's matter (`ctrlmesh-proxy`, `chain/`),
 //! writing ConfigMaps the manager's.
+
 #![warn(missing_docs)]
 
 pub mod addresses;

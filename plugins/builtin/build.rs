@@ -15,8 +15,7 @@ const TARGET: &str = "wasm32-wasip2";
 const PROFILE: &str = "plugin";
 
 /// Inputs of the nested build, relative to the repository. Folders are watched with all their contents.
-const SOURCES: [&str; 10] = [
-    "wit",
+const SOURCES: [&str; 9] = [
     "sdk",
     "plugins/rules",
     "plugins/circuit-breaker",

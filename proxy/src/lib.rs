@@ -23,8 +23,6 @@
 //! | `upstream` | connections to the API server and to other servers |
 //! | `timestamp` | times as `/status` shows them |
 
-#![allow(missing_docs, reason = "a program: only what a name does not say is documented")]
-
 pub mod app;
 pub mod chain;
 mod client;

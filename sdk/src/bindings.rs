@@ -7,7 +7,7 @@
 )]
 
 wit_bindgen::generate!({
-    path: "../wit",
+    path: "wit",
     world: "plugin",
     pub_export_macro: true,
     export_macro_name: "export_component",

@@ -35,7 +35,6 @@
 //! Modules: [`settings`] turns JSON into a struct and names the field that is wrong; `testing` (feature `testing`) is the
 //! fake host. What a plugin may ask for and answer is defined in `wit/`; the words here are the generated ones, with
 //! constructors.
-#![warn(missing_docs)]
 
 #![warn(missing_docs)]
 

@@ -1,6 +1,9 @@
 //! The plugin interface in `wit/`: each version has a fixed content, and the sidecars of this release support the current one.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
+use std::path::Path;
 
 use ctrlmesh_contract::Digest;
 use ctrlmesh_contract::world::SUPPORTED;
@@ -18,6 +21,32 @@ const VERSIONS: [(&str, &str); 2] = [
         "sha256:061632690adbe37ffea9ca95d2eaff22b8f912db0089a45411aef6924d9f16cc",
     ),
 ];
+
+/// Names of the `.wit` files in a folder of the repository.
+fn wit_files(folder: &Path) -> BTreeSet<OsString> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    entries
+        .filter(|name| Path::new(name).extension().is_some_and(|extension| extension == "wit"))
+        .collect()
+}
+
+#[test]
+fn sdk_carries_the_interface_and_the_licence() {
+    let (source, copy) = (repository_root().join("wit"), repository_root().join("sdk/wit"));
+    let names = wit_files(&source);
+    assert!(names.len() >= 3, "wit/ has {names:?}");
+    assert_eq!(wit_files(&copy), names, "sdk/wit is not a copy of wit/; run `make sdk`");
+    let mut pairs: Vec<_> = names.iter().map(|name| (source.join(name), copy.join(name))).collect();
+    pairs.push((repository_root().join("LICENSE"), repository_root().join("sdk/LICENSE")));
+    for (original, copied) in pairs {
+        assert!(
+            fs::read(&original).unwrap() == fs::read(&copied).unwrap(),
+            "{} differs from {}; run `make sdk`",
+            copied.display(),
+            original.display()
+        );
+    }
+}
 
 #[test]
 fn changed_interface_requires_a_new_version() {

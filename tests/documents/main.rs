@@ -12,4 +12,6 @@ mod interface;
 mod objects;
 mod operating;
 mod parity;
+mod reference;
 mod rooms;
+mod workflows;

@@ -4,7 +4,6 @@
 //! Everything here is pure: text and bytes in, values and bytes out. Sockets, HTTP and decisions belong to the proxy.
 //! Where upstream has a parser (k8s.io/apiserver and k8s.io/apimachinery v0.36.3), ours agrees with it; the golden files
 //! under `tests/golden` hold what upstream says.
-#![warn(missing_docs)]
 
 #![warn(missing_docs)]
 

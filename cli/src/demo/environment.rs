@@ -37,6 +37,9 @@ pub(crate) struct DemoEnv {
     pub(crate) kubectl: Kubectl,
     pub(crate) cluster: Cluster,
     manager: Option<Manager>,
+    /// Of the manager that ran last: whose chains sidecars take.
+    public_key: String,
+    pods: Vec<Pod>,
     sidecars: Vec<Sidecar>,
     controllers: Vec<Process>,
     load: Option<(CancellationToken, JoinHandle<()>)>,
@@ -62,6 +65,8 @@ impl DemoEnv {
             kubectl: Kubectl::new(client),
             cluster,
             manager: None,
+            public_key: String::new(),
+            pods: Vec::new(),
             sidecars: Vec::new(),
             controllers: Vec::new(),
             load: None,
@@ -82,35 +87,56 @@ impl DemoEnv {
             registry_ca: write_file(&self.directory, "registry-ca.pem", self.cluster.registry.ca_pem())?,
             keepers,
         };
-        self.manager = Some(Manager::start(&setup, &self.cluster).await?);
+        let manager = Manager::start(&setup, &self.cluster).await?;
+        self.public_key.clone_from(&manager.public_key);
+        self.manager = Some(manager);
         self.labelled = self.cluster.server.requests().count_of("patch", PLURAL);
         Ok(())
     }
 
+    /// Ends the manager, if it runs, and starts it again.
+    pub(crate) async fn restart_manager(&mut self, program: PathBuf, keepers: TaskTracker) -> Result<(), Error> {
+        if let Some(manager) = self.manager.take() {
+            manager.process.end().await;
+        }
+        self.start_manager(program, keepers).await
+    }
+
     /// Starts a pod with a sidecar for each replica. Returns once both listen.
     pub(crate) async fn start_sidecars(&mut self, proxy: PathBuf, keepers: TaskTracker) -> Result<(), Error> {
-        let manager = self.manager.as_ref();
+        for replica in Replica::BOTH {
+            let pod = Pod::create(replica, &self.directory)?;
+            self.cluster.server.store().put(pod.pod_object())?;
+            self.pods.push(pod);
+        }
+        self.run_sidecars(proxy, keepers).await?;
+        for (pod, sidecar) in self.pods.iter().zip(&self.sidecars) {
+            let following = poll_sidecar(sidecar.admin.clone(), pod.replica, self.facts.clone());
+            self.tasks.spawn(following);
+        }
+        let kubelet = kubelet::run(self.cluster.client.clone(), self.pods.clone(), self.facts.clone());
+        self.tasks.spawn(kubelet);
+        Ok(())
+    }
+
+    /// Ends the sidecars and starts them again in their pods.
+    pub(crate) async fn restart_sidecars(&mut self, proxy: PathBuf, keepers: TaskTracker) -> Result<(), Error> {
+        for sidecar in self.sidecars.drain(..) {
+            sidecar.process.end().await;
+        }
+        self.run_sidecars(proxy, keepers).await
+    }
+
+    async fn run_sidecars(&mut self, proxy: PathBuf, keepers: TaskTracker) -> Result<(), Error> {
         let setup = sidecar::Setup {
             proxy,
             directory: self.directory.clone(),
             kubeconfig: self.kubeconfig.clone(),
-            public_key: manager.map(|manager| manager.public_key.clone()).unwrap_or_default(),
+            public_key: self.public_key.clone(),
             keepers,
         };
-        let mut pods = Vec::new();
-        for replica in Replica::BOTH {
-            let pod = Pod::create(replica, &self.directory)?;
-            self.cluster.server.store().put(pod.pod_object())?;
-            pods.push(pod);
-        }
-        let starts = pods.iter().map(|pod| Sidecar::start(pod, &setup));
+        let starts = self.pods.iter().map(|pod| Sidecar::start(pod, &setup));
         self.sidecars = futures_util::future::try_join_all(starts).await?;
-        for (pod, sidecar) in pods.iter().zip(&self.sidecars) {
-            let following = poll_sidecar(sidecar.admin.clone(), pod.replica, self.facts.clone());
-            self.tasks.spawn(following);
-        }
-        let kubelet = kubelet::run(self.cluster.client.clone(), pods, self.facts.clone());
-        self.tasks.spawn(kubelet);
         Ok(())
     }
 
@@ -165,6 +191,16 @@ impl DemoEnv {
         self.bursts += 1;
         let burst = load::run_burst(self.client(), self.facts.clone(), self.bursts);
         self.tasks.spawn(burst);
+    }
+
+    /// The kubeconfig of the API server, past the sidecars.
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// Each sidecar with its replica.
+    pub(crate) fn sidecars(&self) -> impl Iterator<Item = (Replica, &Sidecar)> {
+        Replica::BOTH.into_iter().zip(&self.sidecars)
     }
 
     pub(crate) fn server_faults(&self) -> &Faults {

@@ -28,7 +28,8 @@ use volume::{Files, Volume, downward_labels};
 /// Addresses to try. One of 127.0.0.0/8 is seldom taken, but another demo picks its own in the same way.
 const TRIES: usize = 16;
 
-#[derive(Debug)]
+/// A pod with its volumes. Only one clone may write them.
+#[derive(Debug, Clone)]
 pub(crate) struct Pod {
     pub(crate) replica: Replica,
     /// A loopback address of its own: the manager connects to every sidecar at the same port.

@@ -67,6 +67,13 @@ impl Process {
         ))
     }
 
+    /// Ends the process and waits until it is gone.
+    pub(crate) async fn end(self) {
+        let ended = self.wait_for_exit();
+        drop(self);
+        ended.await;
+    }
+
     /// Returns when the process has ended by itself, with exit status and end of the log.
     pub(crate) fn wait_for_exit(&self) -> impl Future<Output = Error> + use<> {
         let (name, log, mut ended) = (self.name.clone(), self.log.clone(), self.ended.clone());

@@ -1,4 +1,4 @@
-//! `ctrlmesh plugin new`: a crate that builds, from the template that the SDK keeps.
+//! `ctrlmesh plugin new`: a crate that builds, from the template in the SDK's folder.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,17 @@ const MANIFEST: &str = include_str!("../../../sdk/template/Cargo.toml");
 const SOURCE: &str = include_str!("../../../sdk/template/src/lib.rs");
 const IGNORED: &str = include_str!("../../../sdk/template/.gitignore");
 
-/// The template's name of itself and its way to the SDK, as they stand in its manifest.
+/// The package name in the template's manifest.
 const TEMPLATE_NAME: &str = "name = \"my-plugin\"";
-const TEMPLATE_SDK: &str = "path = \"..\"";
+
+/// The SDK's releases that a new plugin takes: those with the version of this command, which are compatible.
+const SDK_VERSION: &str = concat!(
+    "\"",
+    env!("CARGO_PKG_VERSION_MAJOR"),
+    ".",
+    env!("CARGO_PKG_VERSION_MINOR"),
+    "\""
+);
 
 /// How the SDK's manifest names it.
 const SDK_NAME: &str = "name = \"ctrlmesh-sdk\"";
@@ -27,13 +35,13 @@ pub(crate) fn run(args: &NewArgs) -> Result<ExitCode, Error> {
     if !is_crate_name(&args.name) {
         return Err(Error::PluginName(args.name.clone()));
     }
-    let sdk = sdk(args.sdk.as_deref())?;
+    let sdk = args.sdk.as_deref().map(sdk_folder).transpose()?;
     let directory = Path::new(&args.name);
     std::fs::create_dir(directory).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => Error::FolderExists(args.name.clone()),
         _ => Error::file("create", directory)(error),
     })?;
-    write(&directory.join("Cargo.toml"), &manifest(&args.name, &sdk))?;
+    write(&directory.join("Cargo.toml"), &manifest(&args.name, sdk.as_deref()))?;
     write(&directory.join(".gitignore"), IGNORED)?;
     let source = directory.join("src");
     std::fs::create_dir(&source).map_err(Error::file("create", &source))?;
@@ -52,34 +60,30 @@ fn write(path: &Path, content: &str) -> Result<(), Error> {
     std::fs::write(path, content).map_err(Error::file("write", path))
 }
 
-fn manifest(name: &str, sdk: &Path) -> String {
-    let sdk = format!("path = {:?}", sdk.display().to_string());
-    MANIFEST
-        .replace(TEMPLATE_NAME, &format!("name = \"{name}\""))
-        .replace(TEMPLATE_SDK, &sdk)
+/// The manifest of a plugin that takes the SDK from this folder, or else from crates.io.
+fn manifest(name: &str, sdk: Option<&Path>) -> String {
+    let manifest = MANIFEST.replace(TEMPLATE_NAME, &format!("name = \"{name}\""));
+    let Some(folder) = sdk else { return manifest };
+    let folder = format!("{:?}", folder.display().to_string());
+    manifest
+        .replace(
+            &format!("ctrlmesh-sdk = {SDK_VERSION}"),
+            &format!("ctrlmesh-sdk = {{ path = {folder} }}"),
+        )
+        .replace(&format!("version = {SDK_VERSION}, "), &format!("path = {folder}, "))
 }
 
-/// The SDK's folder: the one that was named (or the checkout around it was), or `sdk` of the checkout of ctrlmesh that this
-/// folder lies in.
-fn sdk(named: Option<&Path>) -> Result<PathBuf, Error> {
+/// The SDK in a checkout: its own folder, or the one of the checkout around it, may be named.
+fn sdk_folder(named: &Path) -> Result<PathBuf, Error> {
     let is_sdk = |folder: &Path| {
         let manifest = std::fs::read_to_string(folder.join("Cargo.toml"));
         manifest.is_ok_and(|text| text.contains(SDK_NAME))
     };
-    let here = Path::new(".")
+    let found = named
         .canonicalize()
-        .map_err(Error::file("find", Path::new(".")))?;
-    let found = match named {
-        Some(folder) => folder
-            .canonicalize()
-            .ok()
-            .and_then(|folder| [folder.join("sdk"), folder].into_iter().find(|folder| is_sdk(folder))),
-        None => here
-            .ancestors()
-            .map(|folder| folder.join("sdk"))
-            .find(|folder| is_sdk(folder)),
-    };
-    found.ok_or(Error::NoSdk)
+        .ok()
+        .and_then(|folder| [folder.join("sdk"), folder].into_iter().find(|folder| is_sdk(folder)));
+    found.ok_or_else(|| Error::NoSdk(named.to_owned()))
 }
 
 /// A name that cargo takes, in the form that is customary.
@@ -96,8 +100,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn manifest_has_the_new_name_and_the_way_to_the_sdk() {
-        let manifest = manifest("frugal", Path::new("/src/ctrlmesh/sdk"));
+    fn manifest_names_this_release_of_the_sdk() {
+        let manifest = manifest("frugal", None);
+        assert!(manifest.contains("name = \"frugal\""), "{manifest}");
+        assert!(
+            !manifest.contains("my-plugin") && !manifest.contains("path ="),
+            "{manifest}"
+        );
+        let with_testing = format!("ctrlmesh-sdk = {{ version = {SDK_VERSION}, features = [\"testing\"] }}");
+        for dependency in [format!("ctrlmesh-sdk = {SDK_VERSION}"), with_testing] {
+            let found = manifest.lines().filter(|line| **line == dependency).count();
+            assert_eq!(found, 1, "sdk/template/Cargo.toml has no line {dependency}");
+        }
+    }
+
+    #[test]
+    fn manifest_names_the_folder_of_the_sdk_when_it_is_given() {
+        let manifest = manifest("frugal", Some(Path::new("/src/ctrlmesh/sdk")));
         assert!(manifest.contains("name = \"frugal\""), "{manifest}");
         assert_eq!(
             manifest.matches("path = \"/src/ctrlmesh/sdk\"").count(),
@@ -105,7 +124,7 @@ mod tests {
             "{manifest}"
         );
         assert!(
-            !manifest.contains("my-plugin") && !manifest.contains("\"..\""),
+            !manifest.contains("my-plugin") && !manifest.contains(SDK_VERSION),
             "{manifest}"
         );
     }
@@ -121,14 +140,14 @@ mod tests {
     #[test]
     fn a_folder_that_is_no_sdk_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(sdk(Some(folder.path())), Err(Error::NoSdk)));
+        assert!(matches!(sdk_folder(folder.path()), Err(Error::NoSdk(_))));
     }
 
     #[test]
     fn the_checkout_stands_for_the_sdk_in_it() {
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let found = sdk(Some(&checkout)).unwrap();
-        assert_eq!(found, sdk(Some(&checkout.join("sdk"))).unwrap());
+        let found = sdk_folder(&checkout).unwrap();
+        assert_eq!(found, sdk_folder(&checkout.join("sdk")).unwrap());
         assert!(found.ends_with("sdk"));
     }
 }

@@ -164,9 +164,9 @@ func writeFile(path string, content io.Reader, mode os.FileMode) error {
 	return errors.Join(err, file.Close())
 }
 
-// build takes the features of the whole workspace, as `make build` does: with others dependencies would be others, too.
+// build takes the features of the whole workspace and of tests, as `make build` does: with others dependencies would be others, too.
 func build(source, target string, log io.Writer) error {
-	arguments := []string{"build", "--locked", "--workspace"}
+	arguments := []string{"build", "--locked", "--workspace", "--example", "hello"}
 	for _, program := range programs {
 		arguments = append(arguments, "--bin", program)
 	}

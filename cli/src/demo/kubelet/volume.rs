@@ -14,7 +14,7 @@ use crate::error::Error;
 pub(crate) type Files = BTreeMap<String, Vec<u8>>;
 
 /// A directory that a sidecar watches.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Volume {
     directory: PathBuf,
     current: Option<PathBuf>,
