@@ -69,7 +69,8 @@ fn format_time(time: Duration) -> String {
 
 fn ask_plugin(plugin: &mut Harness, request: &Request) -> PluginAnswer {
     let subscription = plugin.subscription();
-    let is_asked = subscription.phases.request && Matcher::new(subscription).matches(&MatchQuery::from(&request.view()));
+    let is_asked =
+        subscription.phases.request && Matcher::new(subscription).matches(&MatchQuery::from(&request.view()));
     if !is_asked {
         return PluginAnswer {
             word: NOT_ASKED.to_owned(),
