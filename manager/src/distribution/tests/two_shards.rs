@@ -2,7 +2,7 @@
 
 use ctrlmesh_contract::names::finalizers::HAND_OVER;
 
-use super::losing::{pod_of, shard};
+use super::lost_pods::{pod_of, shard};
 use super::*;
 use crate::hand_over::shard_of;
 

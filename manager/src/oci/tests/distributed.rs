@@ -145,7 +145,7 @@ async fn whatever_a_registry_does_the_chain_stays_and_status_says_why() {
         assert_eq!(condition(&object, "Accepted")["status"], "True", "{change}");
         let distributed = message(&object, "Distributed");
         assert!(
-            distributed.contains("go on with what it said before"),
+            distributed.contains("keep its last valid rules"),
             "{change}: {distributed}"
         );
         assert_eq!(cluster.chain(), before, "{change}");
