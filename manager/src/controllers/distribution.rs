@@ -207,6 +207,15 @@ impl Distributor {
             return Ok(Action::requeue(MAX_UNASKED));
         };
 
+        if let Some(pod) = &decision.states.rolled_back_by {
+            let stored = observation.config_maps.chain.as_ref();
+            tracing::warn!(
+                namespace,
+                generation = stored.map(|chain| chain.generation),
+                pod,
+                "sidecar runs a later chain than the stored one; all shards give up what they show, and get it again"
+            );
+        }
         if let Some(pods) = &decision.awaited {
             self.observer.poller.prioritize(namespace, pods);
         }

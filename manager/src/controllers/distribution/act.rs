@@ -318,8 +318,8 @@ async fn restart_pods(context: &Context, observation: &Observation, decision: &D
             Reason::new(
                 "Restarting",
                 match counted {
-                    Ok(()) => format!("its {count} pods are counted"),
-                    Err(error) => format!("its {count} pods can't be counted: {}", error_text(&error)),
+                    Ok(()) => format!("noted that it has {count} pods"),
+                    Err(error) => format!("failed to note that it has {count} pods: {}", error_text(&error)),
                 },
             )
         } else {
@@ -344,7 +344,7 @@ async fn evict_next(
         Err(error) => {
             return Reason::new(
                 "Restarting",
-                format!("it is not known who leads: {}", error_text(&error)),
+                format!("can't read which pod leads: {}", error_text(&error)),
             );
         }
     };
@@ -359,10 +359,10 @@ async fn evict_next(
                 .evictions
                 .insert(entry.clone(), EvictionResult::Evicted(pod.uid.clone()));
             report_eviction(context, namespace, action, pod).await;
-            Reason::new("Restarting", format!("{} is made again", pod.pod))
+            Reason::new("Restarting", format!("replacing {}", pod.pod))
         }
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-            Reason::new("Restarting", format!("{} ends", pod.pod))
+            Reason::new("Restarting", format!("waiting for {} to end", pod.pod))
         }
         Err(error) => {
             context.metrics.distribution.evictions_refused.inc();
@@ -459,10 +459,7 @@ async fn report_eviction(context: &Context, namespace: &str, action: &RestartAct
     );
     if let Some(origin) = &action.origin {
         let about = object_reference(namespace, origin);
-        let note = format!(
-            "{} was evicted: it sees the shard as it is now when it is made again",
-            pod.pod
-        );
+        let note = format!("evicted {}; its replacement will see the shard as it is now", pod.pod);
         events::publish(context, &about, EventType::Normal, "Restarting", &note).await;
     }
 }
@@ -531,7 +528,7 @@ async fn patch_finalizers(context: &Context, namespace: &str, document: &Value, 
         Err(error) if has_code(&error, 409) || has_code(&error, 404) => false,
         Err(error) => {
             let Origin { kind, name, .. } = &origin;
-            tracing::warn!(error = error_text(&error), %namespace, kind, name, "failed to change the finalizers of an object; trying again");
+            tracing::warn!(error = error_text(&error), %namespace, kind, name, "failed to change finalizers; retrying");
             false
         }
     }

@@ -187,7 +187,7 @@ fn takeovers(next: &NextChain, pods: Pods<'_>) -> Vec<Takeover> {
             entry: name.clone(),
             origin: entry.and_then(|entry| entry.origin.clone()),
             note: format!(
-                "gets objects of {} without the word of pods that can't be reached: {}",
+                "taking over from {}: pods {} are unreachable",
                 holders.join(", "),
                 unreachable.join(", ")
             ),

@@ -22,15 +22,15 @@ use crate::test_env::{self, Running, put, text, until};
 
 mod bypassed;
 mod claims;
-mod deleting;
-mod gathering;
-mod leading;
-mod losing;
-mod put_back;
-mod sharing;
-mod supporting;
-mod telling;
-mod two;
+mod debouncing;
+mod deletion;
+mod leaders;
+mod lost_pods;
+mod nudges;
+mod overlaps;
+mod restored_chains;
+mod sidecar_support;
+mod two_managers;
 mod two_shards;
 mod uninjected;
 
@@ -170,7 +170,7 @@ fn condition_of(state: &Snapshot<'_>, plural: &str, name: &str, kind: &str) -> [
 }
 
 #[tokio::test]
-async fn a_pod_that_says_nothing_holds_up_nothing_and_is_asked_less_and_less() {
+async fn silent_pod_holds_up_nothing_and_is_polled_less_and_less() {
     let (silent, port) = Sidecar::start(31, 0).await;
     let server = server().await;
     put(&server, pod("silent", &silent.ip));
@@ -198,7 +198,7 @@ async fn a_pod_that_says_nothing_holds_up_nothing_and_is_asked_less_and_less() {
 }
 
 #[tokio::test]
-async fn a_chain_is_in_force_when_its_sidecars_say_so_and_nobody_is_asked_when_all_is_over() {
+async fn chain_is_enforced_when_its_sidecars_report_it_and_polling_stops_when_nothing_is_left() {
     let (sidecar, port, server) = one(33, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (context, task) = start(&server, port, &["--poll-seconds=1"]).await;
@@ -241,7 +241,7 @@ async fn a_chain_is_in_force_when_its_sidecars_say_so_and_nobody_is_asked_when_a
 }
 
 #[tokio::test]
-async fn a_chain_that_cannot_be_written_is_told_to_its_objects() {
+async fn objects_report_write_failed_when_chain_cannot_be_written() {
     let server = server().await;
     let refuse = Rule::new(Fault::Status {
         code: 403,
@@ -267,7 +267,7 @@ async fn a_chain_that_cannot_be_written_is_told_to_its_objects() {
 }
 
 #[tokio::test]
-async fn every_pod_is_told_whatever_becomes_of_the_others() {
+async fn every_pod_is_nudged_when_some_nudges_fail() {
     let server = server().await;
     for name in ["a", "b", "c"] {
         put(&server, pod(name, "127.0.0.34"));
@@ -290,7 +290,7 @@ async fn every_pod_is_told_whatever_becomes_of_the_others() {
 }
 
 #[tokio::test]
-async fn what_others_put_among_the_plugins_goes_for_good() {
+async fn foreign_keys_are_removed_from_plugin_config_maps() {
     let server = server().await;
     put(&server, samples::faults("a"));
     let (context, running) = start(&server, 1, &[]).await;
@@ -329,7 +329,7 @@ async fn what_others_put_among_the_plugins_goes_for_good() {
 }
 
 #[tokio::test]
-async fn answers_of_others_and_generations_that_nobody_wrote_are_not_believed() {
+async fn answers_of_other_pods_and_unwritten_generations_are_not_believed() {
     let (liar, port) = Sidecar::start(35, 0).await;
     liar.say(running("liar", u64::MAX, None));
     let (other, _) = Sidecar::start(36, port).await;
@@ -342,7 +342,7 @@ async fn answers_of_others_and_generations_that_nobody_wrote_are_not_believed() 
     assert_eq!(until_entries(&server, 1).await.generation, 1);
     until(&server, "both are named", |state| {
         let [_, _, message] = condition(state, "a", "Enforced");
-        message.contains("which nobody has written") && message.contains("answers as pod \"somebody\"")
+        message.contains("which no manager has written") && message.contains("answers as pod \"somebody\"")
     })
     .await;
     put(&server, samples::faults("b"));
@@ -351,7 +351,7 @@ async fn answers_of_others_and_generations_that_nobody_wrote_are_not_believed() 
 }
 
 #[tokio::test]
-async fn a_kind_that_is_missing_holds_up_no_other() {
+async fn missing_kind_holds_up_no_other_kind() {
     let ours = |plural: &str, kind: &str| {
         Resource::namespaced("ctrlmesh.kusionstack.io", "v1alpha1", plural, kind).with_status()
     };
@@ -379,7 +379,7 @@ async fn a_kind_that_is_missing_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn targets_that_somebody_else_left_go() {
+async fn foreign_targets_are_removed_from_status() {
     let server = server().await;
     let mut object = samples::faults("a");
     object["status"] = json!({ "targetStatus": [{ "podName": "gone" }] });

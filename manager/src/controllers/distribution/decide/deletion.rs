@@ -46,13 +46,11 @@ pub(crate) fn pending_reason(document: &Value, next: &NextChain, pods: Pods<'_>)
         }
         None => {
             let late = late_pods(|name| shard_of(name) == shard_of(&entry), next, pods);
-            let late = if late.is_empty() {
-                "the next chain".to_owned()
-            } else {
-                late
+            let message = match late {
+                none if none.is_empty() => "waits for the next chain".to_owned(),
+                late => format!("waits until its pods report that they show nothing any more: {late}"),
             };
-            let message = format!("goes when its pods have said that they show nothing any more; waits for {late}");
-            let cost = "nobody then says which pods still show its objects";
+            let cost = "then nothing guards objects that its pods may still show";
             (Reason::new("Deleting", message), cost)
         }
     };
@@ -72,8 +70,8 @@ fn teardown_reason(teardown: &Teardown, next: &NextChain, pods: Pods<'_>) -> Rea
     if teardown.is_last_stage() {
         let seconds = LEASE.as_secs();
         let mut message = format!(
-            "its controller has no other shard: all pods show nothing until none can hold a shard's lock any more, {seconds} s and \
-             longer, then the rules go"
+            "its controller has no other shard: all pods show nothing until none can hold a shard's lock any more, which takes at \
+             least {seconds} s; then the rules go"
         );
         let late = late_pods(|name| teardown.is_last_stage_of(name), next, pods);
         if !late.is_empty() {
@@ -93,8 +91,8 @@ fn teardown_reason(teardown: &Teardown, next: &NextChain, pods: Pods<'_>) -> Rea
     };
     let some: Vec<&str> = remaining.iter().copied().take(MAX_COMMAND).collect();
     let message = format!(
-        "its controller has no other shard: it gets all objects, and pods of the others show nothing until they are gone or made \
-         again, then the rules go: `kubectl -n {} delete pods {}`{more}",
+        "its controller has no other shard: this one gets all objects, and pods of the others show nothing. The rules go when \
+         those pods are deleted or replaced: `kubectl -n {} delete pods {}`{more}",
         next.chain.namespace,
         some.join(" ")
     );
@@ -235,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn documented_loop_takes_off_the_same_finalizers_and_protected_only_where_nothing_begins_to_act() {
+    fn documented_loop_removes_the_same_finalizers_and_keeps_protected_where_objects_would_begin_to_act() {
         let page = include_str!("../../../../../docs/install.md");
         let (_, template) = page.split_once("-o go-template='").unwrap();
         let (template, _) = template.split_once("' |").unwrap();

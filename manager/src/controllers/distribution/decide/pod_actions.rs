@@ -170,7 +170,7 @@ pub(crate) fn restart_plan(
     (now, time): (Instant, Timestamp),
 ) -> RestartPlan {
     restarts.forget_finished(&next.plan.evict, fleet);
-    let keeps = "its pods are told to keep what they see until they are made again";
+    let keeps = "its pods are being labelled to keep what they see until they are replaced";
     let preparing = next.plan.preparing.iter();
     let mut plan = RestartPlan {
         holds: next.plan.hold.clone(),
@@ -236,7 +236,7 @@ impl Restarts {
         let all: Vec<&Sidecar> = fleet.selected(&evict.pods).collect();
         let is_going = |sidecar: &&&Sidecar| sidecar.is_ending || self.evicted.contains(&sidecar.uid);
         if let Some(sidecar) = all.iter().find(is_going) {
-            return RestartStep::Wait(format!("{} ends", sidecar.pod));
+            return RestartStep::Wait(format!("waiting for {} to end", sidecar.pod));
         }
         let here = all.len();
         let noted = all.iter().filter_map(|sidecar| sidecar.shard_pods).max();
@@ -295,18 +295,18 @@ fn missing_pods(namespace: &str, pods: &[&Sidecar], count: &str, since: Timestam
     let since = ctrlmesh_manager_api::status::timestamp(since);
     let owners: BTreeSet<&str> = pods.iter().filter_map(|sidecar| sidecar.owner.as_deref()).collect();
     let owners = match Vec::from_iter(owners).join(" and ") {
-        none if none.is_empty() => "whoever makes its pods".to_owned(),
+        none if none.is_empty() => "the owner of its pods".to_owned(),
         owners => owners,
     };
     let noted = || pods.iter().filter(|sidecar| sidecar.shard_pods.is_some());
     let pods: Vec<&str> = noted().take(MAX_COMMAND).map(|sidecar| sidecar.pod.as_str()).collect();
     let more = match noted().count().saturating_sub(MAX_COMMAND) {
         0 => String::new(),
-        more => format!(" (and {more} more of it)"),
+        more => format!(" (and {more} more of its pods)"),
     };
     format!(
-        "{count} pods are there since {since}, and no other is evicted before all are: see the events of {owners}. \
-         If there are to be fewer: kubectl annotate pods -n {namespace} {} {SHARD_PODS}-{more}",
+        "{count} pods exist since {since}, and no other is evicted until all do: see the events of {owners}. \
+         If the shard is meant to have fewer: kubectl annotate pods -n {namespace} {} {SHARD_PODS}-{more}",
         pods.join(" ")
     )
 }

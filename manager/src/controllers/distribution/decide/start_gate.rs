@@ -52,7 +52,7 @@ impl StartBlocker {
             Self::Pods(pods) => Reason::new("WithoutSidecar", without_sidecar(pods)),
             Self::NoPods => {
                 let message = format!(
-                    "the pods without a sidecar are gone; begins with the first pod that has one, by label {}: \"true\"",
+                    "the pods without a sidecar are gone; starts with the first pod that has one, by label {}: \"true\"",
                     labels::ENABLE_PROXY
                 );
                 Reason::new("NoPods", message)
@@ -60,12 +60,12 @@ impl StartBlocker {
             Self::Gone => {
                 let seconds = GONE.as_secs();
                 let message =
-                    format!("the pods without a sidecar are gone; begins when none has come back for {seconds} s");
+                    format!("the pods without a sidecar are gone; starts when none has come back for {seconds} s");
                 Reason::new("Beginning", message)
             }
             Self::Unknown(problem) => {
                 let message = format!(
-                    "shows nothing until it is known whether pods without a sidecar run, for those see everything; the manager can't \
+                    "shows nothing until it is known whether pods without a sidecar run, because those see everything; the manager can't \
                      list pods here: {problem}"
                 );
                 Reason::new("PodsUnknown", message)
@@ -292,7 +292,7 @@ impl StartGate {
 fn without_sidecar(pods: &BTreeSet<String>) -> String {
     format!(
         "shows nothing while pods without a sidecar see everything: {}; restart their workload with label {}: \"true\", or change \
-         their labels if they are not of this controller; one that ends and stays, on a node that is lost, goes by kubectl delete pod --force",
+         their labels if they are not of this controller. A pod that is stuck terminating on a lost node goes with kubectl delete pod --force",
         few(pods.iter().cloned(), ", "),
         labels::ENABLE_PROXY
     )

@@ -121,7 +121,7 @@ impl Fleet {
     ) -> Self {
         let checked = |last: &LastReport| match &last.answer {
             Report::Status(status) if status.chain.generation > believable => Report::Unavailable(format!(
-                "speaks of generation {} of the chain, which nobody has written",
+                "reports generation {} of the chain, which no manager has written",
                 status.chain.generation
             )),
             report => report.clone(),
@@ -233,7 +233,7 @@ impl Fleet {
         if !runs(status, sidecar, entries, hand_over::is_of_shard) {
             behind_reason(status, status.refused.as_ref())
         } else if earlier.is_none() {
-            "has done so and settles".to_owned()
+            "has done so and is settling".to_owned()
         } else {
             let count = |count, what| (count > 0).then(|| format!("{count} {what}"));
             let counts = [
@@ -264,7 +264,7 @@ fn whose(cache: &StaleCache) -> String {
     }
 }
 
-pub(crate) const UNASKED: &str = "was not asked yet";
+pub(crate) const UNASKED: &str = "was not polled yet";
 
 /// Whether a sidecar runs its own of these entries, and no others that count.
 fn runs(status: &Status, sidecar: &Sidecar, entries: &[Entry], counts: impl Fn(&str) -> bool) -> bool {
@@ -287,7 +287,7 @@ pub(crate) fn refusal(status: &Status, generation: u64) -> Option<&Refused> {
 pub(crate) fn behind_reason(status: &Status, refused: Option<&Refused>) -> String {
     match refused {
         Some(refused) => format!("refuses the chain: {}", refused.message),
-        None => format!("runs generation {} of the chain still", status.chain.generation),
+        None => format!("still runs generation {} of the chain", status.chain.generation),
     }
 }
 

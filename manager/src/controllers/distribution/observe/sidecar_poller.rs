@@ -464,13 +464,14 @@ impl StatusClient {
             }
             body.extend_from_slice(&chunk);
         }
-        let status: Status = serde_json::from_slice(&body).map_err(|error| format!("{url} is no status: {error}"))?;
+        let status: Status =
+            serde_json::from_slice(&body).map_err(|error| format!("{url} returned no valid status: {error}"))?;
         let pod = &status.pod;
         if (pod.namespace.as_str(), pod.name.as_str()) == (namespace, sidecar.pod.as_str()) {
             Ok(status)
         } else {
             Err(format!(
-                "{ip} answers as pod {:?} of namespace {:?}; has its sidecar POD_NAME and POD_NAMESPACE?",
+                "{ip} answers as pod {:?} of namespace {:?}; are POD_NAME and POD_NAMESPACE set in its sidecar?",
                 pod.name, pod.namespace
             ))
         }

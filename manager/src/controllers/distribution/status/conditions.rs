@@ -126,7 +126,7 @@ fn accepted(facts: &Facts) -> Draft {
 
 const fn kept(facts: &Facts) -> &'static str {
     if facts.is_kept {
-        "; sidecars go on with what it said before"
+        "; sidecars keep its last valid rules"
     } else {
         ""
     }
@@ -160,7 +160,7 @@ fn distributed(facts: &Facts) -> Draft {
         (.., Some(blocker)) => blocker.clone(),
         _ if !facts.waits_for.is_empty() => {
             let shards = facts.waits_for.join(", ");
-            let message = format!("gets its objects when the sidecars of {shards} have given them up");
+            let message = format!("waits for the sidecars of {shards} to give up its objects");
             Reason::new("HandingOver", message)
         }
         _ if !facts.overlaps.is_empty() => Reason::new("Settling", overlap_message(&facts.overlaps)),
@@ -179,7 +179,7 @@ fn distributed(facts: &Facts) -> Draft {
 /// Message of a shard that would begin to share objects with these.
 fn overlap_message(others: &[String]) -> String {
     format!(
-        "some of its objects are those of {}, too: taken from there within {} s they are handed over, else both see them",
+        "some of its objects also belong to {}: given up there within {} s, they are handed over; otherwise both shards see them",
         others.join(", "),
         OVERLAP_GRACE.as_secs()
     )
@@ -204,10 +204,10 @@ fn enforced(facts: &Facts) -> Draft {
         let message = "see PluginsResolved".to_owned();
         draft(ConditionStatus::False, "PluginsUnresolved", message)
     } else if facts.hash.is_empty() && facts.mistakes.is_empty() {
-        let message = "it is disabled, or has no rule";
+        let message = "the object is disabled or has no rules";
         draft(ConditionStatus::True, "NothingToRun", message.to_owned())
     } else if rollout.selected == 0 {
-        let message = "no pod with a sidecar is selected; sidecars come with the label ctrlmesh.kusionstack.io/enable-proxy: \"true\" in pod templates";
+        let message = "no pod with a sidecar is selected; set label ctrlmesh.kusionstack.io/enable-proxy: \"true\" in the pod template";
         draft(ConditionStatus::Unknown, "NoPods", message.to_owned())
     } else if rollout.lagging.is_empty() && is_whole {
         draft(ConditionStatus::True, "Enforced", count)
@@ -225,13 +225,13 @@ fn enforced(facts: &Facts) -> Draft {
 /// Present from the first bypassed pod on.
 fn bypassed(facts: &Facts) -> Draft {
     if facts.bypassed.is_empty() {
-        let message = "requests come from all pods that were named before";
+        let message = "all pods that were named before send requests through their sidecars";
         return Draft::new(condition::BYPASSED, ConditionStatus::False, "TrafficSeen", message);
     }
     let message = format!(
-        "containers of {} have sent nothing to the API server through their sidecars, for a minute since they run or for two hours: a program \
-         that ignores KUBECONFIG goes past its sidecar, and no rule holds for it; name its container in annotation {} if it has a flag --kubeconfig, or redirect its \
-         traffic by label {}: \"true\"",
+        "containers of {} have sent nothing to the API server through their sidecars for a minute since they started, or for two \
+         hours. A program that ignores KUBECONFIG bypasses its sidecar and all rules. If it has a flag --kubeconfig, name its container \
+         in annotation {}; otherwise redirect its traffic with label {}: \"true\"",
         few(facts.bypassed.iter().cloned(), ", "),
         annotations::KUBECONFIG_ARG,
         labels::ENABLE_IPTABLES,

@@ -32,7 +32,7 @@ use crate::controllers::distribution::observe::{Observation, is_deleted, is_shar
 
 /// Problem of a sidecar that runs the chain, but nothing of the object.
 const UNSELECTED: &str =
-    "runs the chain, but not this: its labels are others there, if only for a moment, or it has no --labels-file";
+    "runs the chain, but no entry of this object: it sees other labels, if only for a moment, or has no --labels-file";
 /// Limit for `targetStatus`.
 pub(crate) const MAX_TARGETS: usize = 100;
 /// Limit for the snapshots of one sidecar.
@@ -159,7 +159,7 @@ fn warnings(origin: &Origin, decision: &Decision) -> String {
 fn restart_reason(entry: &str, decision: &Decision, outcome: &Outcome) -> Option<Reason> {
     let plan = &decision.next.plan;
     let is_at_work = || plan.preparing.contains(entry) || plan.evict.iter().any(|evict| evict.entry == entry);
-    let soon = || Reason::new("Restarting", "its pods are made again one by one");
+    let soon = || Reason::new("Restarting", "its pods are being replaced one by one");
     let known = outcome.restart_reasons.get(entry).cloned();
     known.or_else(|| is_at_work().then(soon))
 }
@@ -188,7 +188,7 @@ fn withheld(
     let next = &decision.next;
     let incomplete = || {
         let is_held = observation.resources.held.contains(&origin.uid);
-        is_held.then(|| Reason::new("Progressing", "taken when all shards of its root are written"))
+        is_held.then(|| Reason::new("Progressing", "takes effect when all shards of its root are written"))
     };
     let inert = || switches::why_inert(document, &next.chain).map(|why| Reason::new("SwitchedOff", why));
     let unsupported = || {
@@ -283,11 +283,11 @@ fn problem_of(own: &[&Entry], chain: &Chain, fleet: &Fleet, sidecar: &Sidecar) -
             return Some(failing(running));
         }
         if restart_policy::base(&entry.name).is_some() {
-            return Some("sees what it saw before until it is made again".to_owned());
+            return Some("keeps what it sees until it is replaced".to_owned());
         }
     }
     other_shard(own, chain, sidecar).map(|other| {
-        format!("is a pod of {other}, too, and sees what both show only; let spec.selector of one of them leave it out")
+        format!("is also selected by {other}, and sees only what both show; exclude it in spec.selector of one of them")
     })
 }
 
@@ -300,9 +300,9 @@ fn other_shard<'c>(own: &[&Entry], chain: &'c Chain, sidecar: &Sidecar) -> Optio
 }
 
 fn failing(running: &EntryStatus) -> String {
-    let error = running.error.as_deref().unwrap_or("it does not say why");
+    let error = running.error.as_deref().unwrap_or("no error is reported");
     match (running.state, &running.until) {
-        (EntryState::Quarantined, Some(until)) => format!("{} is left alone until {until}: {error}", running.name),
+        (EntryState::Quarantined, Some(until)) => format!("{} is quarantined until {until}: {error}", running.name),
         _ => format!("{} fails: {error}", running.name),
     }
 }

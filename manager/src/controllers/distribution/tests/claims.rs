@@ -1,11 +1,11 @@
 //! What is remembered beside the chain, for a manager that takes over.
 
-use super::losing::{pod_of, shard};
+use super::lost_pods::{pod_of, shard};
 use super::*;
 
 /// The chain says the same as before: what is remembered with it does not.
 #[tokio::test]
-async fn what_a_pod_shows_that_leaves_its_shard_is_remembered_at_once() {
+async fn claims_of_a_leaving_pod_are_written_at_once() {
     let (sidecar, port) = Sidecar::start(53, 0).await;
     sidecar.say(running("left-0", 0, None));
     let server = server().await;

@@ -3,7 +3,7 @@
 use ctrlmesh_contract::names::finalizers::HAND_OVER;
 use ctrlmesh_manager_planner::hand_over::shard_of;
 
-use super::losing::{pod_of, shard};
+use super::lost_pods::{pod_of, shard};
 use super::*;
 
 /// Shards `left` and `right`, with pods `left-0` and `right-0`.

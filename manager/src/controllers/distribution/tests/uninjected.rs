@@ -2,8 +2,8 @@
 
 use ctrlmesh_manager_planner::hand_over::{is_waiting, shard_of};
 
-use super::losing::{pod_of, shard};
-use super::sharing::limits;
+use super::lost_pods::{pod_of, shard};
+use super::overlaps::limits;
 use super::*;
 
 /// A pod with KusionStack's sidecar.
@@ -38,7 +38,7 @@ fn shows(state: &Snapshot<'_>, shard: &str, label: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
+async fn rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
     let (left, port, server) = one(91, |ip| pod_of("left", ip)).await;
     let old = without_sidecar(pod_of("right", "127.0.0.92"));
     put(&server, old.clone());
@@ -83,7 +83,7 @@ async fn a_rolling_restart_into_the_mesh_has_one_owner_at_any_time() {
 }
 
 #[tokio::test]
-async fn a_shard_that_joins_others_waits_for_nobody_without_a_sidecar() {
+async fn shard_that_joins_started_ones_is_not_blocked_by_uninjected_pods() {
     let (left, port, server) = one(94, |ip| pod_of("left", ip)).await;
     put(&server, shard("left", "b", 60));
     let (_, task) = start(&server, port, &["--settle-ms=0"]).await;
@@ -100,7 +100,7 @@ async fn a_shard_that_joins_others_waits_for_nobody_without_a_sidecar() {
 }
 
 #[tokio::test]
-async fn pods_that_cannot_be_listed_hold_up_those_alone_who_have_not_begun() {
+async fn list_error_blocks_only_shards_that_have_not_started() {
     let server = server().await;
     put(&server, shard("left", "b", 60));
     let (_, task) = start(&server, 1, &["--settle-ms=0"]).await;
@@ -138,7 +138,7 @@ fn own(chain: &Chain, shard: &str) -> Chain {
 }
 
 #[tokio::test]
-async fn an_object_that_is_refused_while_it_waits_begins_with_what_it_said_before() {
+async fn blocked_object_that_turns_invalid_starts_with_its_last_valid_rules() {
     let (left, port, server) = one(96, |ip| pod_of("left", ip)).await;
     put(&server, of_kusionstack(pod_of("right", "127.0.0.97")));
     for (name, label) in [("left", "b"), ("right", "c")] {
@@ -175,7 +175,7 @@ async fn an_object_that_is_refused_while_it_waits_begins_with_what_it_said_befor
 }
 
 #[tokio::test]
-async fn shards_that_swap_what_they_have_do_so_beside_a_stray_pod() {
+async fn shards_swap_objects_beside_a_stray_uninjected_pod() {
     let (left, port) = Sidecar::start(99, 0).await;
     let (right, _) = Sidecar::start(100, port).await;
     let both = [("left", &left), ("right", &right)];

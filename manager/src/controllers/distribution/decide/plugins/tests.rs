@@ -162,7 +162,7 @@ fn sibling_follows_through_an_edit_of_the_lock() {
 }
 
 #[test]
-fn deleted_entries_go_and_running_ones_ask_for_nothing() {
+fn deleted_entries_go_and_running_ones_need_no_support() {
     let meant = vec![shard("a", "lock", "x"), shard("gone", "lock", "y"), guard("b", "new")];
     let wanted = vec![guard("a", "new"), shard("a", "lock", "x, y"), guard("b", "new")];
     let fleet = fleet(&[("a", None), ("b", None), ("gone", None)]);
@@ -173,7 +173,7 @@ fn deleted_entries_go_and_running_ones_ask_for_nothing() {
 }
 
 #[test]
-fn sidecars_that_have_said_nothing_hold_up_nothing() {
+fn sidecars_without_a_report_hold_back_nothing() {
     let mut fleet = fleet(&[("a", None)]);
     fleet.reports.insert(
         "a-0".to_owned(),
@@ -188,7 +188,7 @@ fn sidecars_that_have_said_nothing_hold_up_nothing() {
 }
 
 #[test]
-fn documents_that_a_sidecar_does_not_read_are_not_written() {
+fn documents_unreadable_for_a_sidecar_are_not_written() {
     let mut fleet = fleet(&[("a", None), ("b", None)]);
     assert_eq!(unreadable(&fleet), None);
     let Some(Report::Status(status)) = fleet.reports.get_mut("b-0") else {
@@ -212,7 +212,7 @@ fn sizes(of: &[(&str, usize)]) -> BTreeMap<Digest, usize> {
 }
 
 #[test]
-fn plugins_stay_where_they_are_and_go_when_nobody_needs_them() {
+fn plugins_stay_in_place_and_go_when_unused() {
     let mut now = PluginSlots::default();
     now[3] = sizes(&[("a", 10), ("old", 10)]);
     now[5] = sizes(&[("gone", 10)]);
@@ -224,7 +224,7 @@ fn plugins_stay_where_they_are_and_go_when_nobody_needs_them() {
 }
 
 #[test]
-fn what_does_not_fit_beside_others_gets_a_slot_of_its_own_and_nothing_is_cut() {
+fn large_plugin_gets_its_own_config_map() {
     let large = MAX_SLOT_BYTES - 5;
     let slots = assign(
         &PluginSlots::default(),

@@ -57,7 +57,7 @@ fn since(quiet: &Quiet) -> Option<Instant> {
 }
 
 #[test]
-fn who_runs_its_shard_is_quiet_from_then_on() {
+fn pod_is_quiet_from_when_it_runs_its_shard() {
     let of_shard = [entry(SHARD, "1")];
     let chain = chain(&of_shard);
     let quiet = |fleet: &Fleet, before: &Quiet| super::quiet(fleet, &chain, before, Instant::now());
@@ -79,7 +79,7 @@ fn who_runs_its_shard_is_quiet_from_then_on() {
 }
 
 #[test]
-fn an_answer_that_is_not_fresh_makes_nobody_quiet_and_ends_no_quiet() {
+fn stale_answer_neither_starts_nor_ends_quiet_state() {
     let of_shard = [entry(SHARD, "1")];
     let stale = fleet(running(&of_shard), false);
     let first_chain = chain(&of_shard);
@@ -119,7 +119,7 @@ fn an_answer_that_is_not_fresh_makes_nobody_quiet_and_ends_no_quiet() {
 }
 
 #[test]
-fn a_pod_may_run_what_it_said_and_what_the_chain_says_until_it_says_more() {
+fn pod_may_run_reported_and_stored_entries_until_it_reports_anew() {
     let before = [entry(SHARD, "1")];
     let chain = chain(&[entry(OTHER, "1")]);
     let mut running_of = BTreeMap::new();
@@ -143,7 +143,7 @@ fn a_pod_may_run_what_it_said_and_what_the_chain_says_until_it_says_more() {
 }
 
 #[test]
-fn shard_says_how_long_its_pods_must_have_been_quiet() {
+fn settle_time_is_the_longest_of_a_pods_shards() {
     let default = Duration::from_secs(2);
     let config = |seconds: Option<i32>| {
         let mut config = ShardingConfig::new("a", ctrlmesh_manager_api::ShardingConfigSpec::default());
@@ -159,7 +159,7 @@ fn shard_says_how_long_its_pods_must_have_been_quiet() {
 }
 
 #[test]
-fn controller_may_lead_until_lease_has_run_out_and_sidecar_hears_of_none() {
+fn controller_may_lead_until_lease_expires_and_sidecar_reports_no_leadership() {
     let mut status = running(&[]);
     let now = Instant::now();
     let of = |status: &Status, age: Duration| {
@@ -182,7 +182,7 @@ fn controller_may_lead_until_lease_has_run_out_and_sidecar_hears_of_none() {
 }
 
 #[test]
-fn time_of_lock_begins_when_sidecar_asks_for_it_and_not_when_limits_change() {
+fn lock_time_starts_when_sidecar_asks_for_it_and_not_when_limits_change() {
     let sharded = |name: &str, limits: u64| {
         let mut entry = entry(SHARD, "a");
         let settings = serde_json::json!({"leaderElectionName": "lock", "shard": name, "limits": [limits]});
@@ -204,7 +204,7 @@ fn time_of_lock_begins_when_sidecar_asks_for_it_and_not_when_limits_change() {
 }
 
 #[test]
-fn who_has_no_chain_shows_nothing() {
+fn sidecar_without_a_chain_is_blank() {
     let sidecar = |nudged| Sidecar {
         pod: "operator-0".to_owned(),
         is_placed: true,

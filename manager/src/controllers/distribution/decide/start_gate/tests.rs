@@ -116,7 +116,7 @@ fn held(wanted: &[Entry]) -> Vec<Entry> {
 }
 
 #[test]
-fn shards_of_a_controller_begin_when_all_its_pods_have_sidecars() {
+fn shards_of_a_controller_start_when_all_its_pods_have_sidecars() {
     let wanted = both("1", "2");
     let waiting = waiting(
         &chain(&[]),
@@ -146,7 +146,7 @@ fn shards_of_a_controller_begin_when_all_its_pods_have_sidecars() {
 }
 
 #[test]
-fn who_has_waited_begins_with_a_pod_that_has_a_sidecar() {
+fn blocked_shard_starts_with_a_pod_that_has_a_sidecar() {
     let wanted = both("1", "2");
     assert!(
         who_waits(&[], &wanted, &Fleet::default()).is_empty(),
@@ -170,7 +170,7 @@ fn who_has_waited_begins_with_a_pod_that_has_a_sidecar() {
 }
 
 #[test]
-fn pods_that_are_away_for_a_moment_are_waited_for() {
+fn start_waits_for_uninjected_pods_that_are_away_for_a_moment() {
     let (wanted, begun) = (both("1", "2"), Instant::now());
     let (last, mut gate) = (chain(&held(&wanted)), StartGate::default());
     let mut after = |seconds, wanted: &[Entry], fleet: &Fleet| {
@@ -207,7 +207,7 @@ fn pods_that_are_away_for_a_moment_are_waited_for() {
 }
 
 #[test]
-fn pods_of_a_shard_that_cannot_be_shown_yet_count() {
+fn uninjected_pods_of_uncompiled_shards_block_their_siblings() {
     let wanted = both("1", "2");
     let waiting =
         |objects: &CustomResources| waiting(&chain(&[]), &Claims::default(), &wanted, objects, &uninjected("c"));
@@ -219,7 +219,7 @@ fn pods_of_a_shard_that_cannot_be_shown_yet_count() {
 }
 
 #[test]
-fn shard_that_joins_started_ones_does_not_wait() {
+fn shard_that_joins_started_ones_is_not_blocked() {
     let last = [shard("a", Some("lock"), "1")];
     for pod in ["a", "b"] {
         assert!(who_waits(&last, &both("3", "2"), &uninjected(pod)).is_empty());
@@ -230,7 +230,7 @@ fn shard_that_joins_started_ones_does_not_wait() {
 }
 
 #[test]
-fn who_shows_nothing_because_of_a_hand_over_has_begun() {
+fn shard_narrowed_by_a_hand_over_has_started() {
     let fleet = beside(&["a", "b"]);
     let (last, wanted) = (both("1", "2"), both("2", "1"));
     let plan = planned(&last, &wanted, &fleet);
@@ -264,7 +264,7 @@ fn who_shows_nothing_because_of_a_hand_over_has_begun() {
 }
 
 #[test]
-fn pods_that_leave_a_shard_that_has_not_begun_do_not_begin_it() {
+fn pods_that_leave_a_blocked_shard_do_not_start_it() {
     let last = held(&both("1", "2"));
     let fleet = beside(&["a", "b"]);
     let wanted = [shard("a", Some("lock"), "1")];
@@ -276,7 +276,7 @@ fn pods_that_leave_a_shard_that_has_not_begun_do_not_begin_it() {
 }
 
 #[test]
-fn shards_that_come_back_go_on_while_a_pod_still_shows_them() {
+fn returning_shards_stay_started_while_a_pod_shows_them() {
     let (wanted, fleet) = ([shard("a", Some("lock"), "1")], beside(&["a"]));
     let gone = planned(&wanted, &[], &fleet);
     assert!(gone.entries.iter().all(|entry| lock_of(entry).is_none()));
@@ -306,7 +306,7 @@ fn shards_that_come_back_go_on_while_a_pod_still_shows_them() {
 }
 
 #[test]
-fn shards_go_on_that_sidecars_run_after_the_chain_is_lost() {
+fn shards_that_sidecars_run_stay_started_when_the_chain_is_lost() {
     let wanted = [shard("a", Some("lock"), "1")];
     let says = |generation, entry: &Entry| {
         let mut fleet = beside(&["a"]);
@@ -333,7 +333,7 @@ fn shards_go_on_that_sidecars_run_after_the_chain_is_lost() {
 }
 
 #[test]
-fn controllers_do_not_wait_for_each_other() {
+fn controllers_start_independently() {
     let of = |lock: Option<&str>, other: Option<&str>| [shard("a", lock, "1"), shard("b", other, "2")];
     for wanted in [of(Some("lock"), Some("another")), of(None, None)] {
         assert_eq!(who_waits(&[], &wanted, &uninjected("b")), ["b"]);
@@ -350,7 +350,7 @@ fn controllers_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn when_nobody_knows_the_pods_those_wait_who_have_not_begun() {
+fn unstarted_shards_are_blocked_when_pods_are_unknown() {
     let mut fleet = Fleet::default();
     fleet.uninjected.unknown = Some("pods is forbidden".to_owned());
     let wanted = [shard("a", Some("lock"), "1"), shard("b", Some("another"), "2")];
@@ -365,7 +365,7 @@ fn when_nobody_knows_the_pods_those_wait_who_have_not_begun() {
 }
 
 #[test]
-fn pods_are_listed_while_a_shard_may_have_to_wait() {
+fn pods_are_listed_while_a_shard_may_be_blocked() {
     let [a, b] = both("1", "2");
     assert!(!may_be_blocked(&objects(&[]), &[]));
     assert!(may_be_blocked(&objects(&["a"]), &[]));
@@ -379,7 +379,7 @@ fn pods_are_listed_while_a_shard_may_have_to_wait() {
 }
 
 #[test]
-fn long_waiting_pod_is_checked_less_often() {
+fn long_blocked_shards_are_rechecked_less_often() {
     let (begun, mut gate) = (Instant::now(), StartGate::default());
     let on = |pod: &str| BlockedShards::from([("a".to_owned(), StartBlocker::Pods([pod.to_owned()].into()))]);
     gate.record(&BlockedShards::new(), &[], begun);

@@ -19,7 +19,7 @@ fn fleet(nudged: Option<u64>, answer: Report) -> Fleet {
 }
 
 #[test]
-fn an_answer_from_before_the_chain_is_no_word_about_it() {
+fn answer_older_than_the_chain_does_not_acknowledge_it() {
     let entries = [entry("shard-selector/a")];
     let mut fleet = fleet(None, Report::Status(Box::new(running(7, &entries))));
     fleet.sidecars[0].is_placed = true;
@@ -30,7 +30,7 @@ fn an_answer_from_before_the_chain_is_no_word_about_it() {
 }
 
 #[test]
-fn a_pod_is_behind_if_it_does_not_run_what_concerns_it() {
+fn pod_is_behind_when_it_does_not_run_its_entries() {
     let entries = [entry("shard-selector/a")];
     let is_behind = |status: Option<Status>| {
         let answer = status.map_or(Report::Unavailable("starts".to_owned()), |status| {
@@ -48,7 +48,7 @@ fn a_pod_is_behind_if_it_does_not_run_what_concerns_it() {
 }
 
 #[test]
-fn what_a_pod_was_told_is_written_on_it() {
+fn nudges_are_read_from_annotations() {
     let of = |bump: &str| {
         let mut pod = Pod::default();
         let annotations = [(annotations::CHAIN_GENERATION, "7"), (annotations::CHAIN_BUMP, bump)];
@@ -62,7 +62,7 @@ fn what_a_pod_was_told_is_written_on_it() {
 }
 
 #[test]
-fn nobody_is_believed_who_speaks_of_a_generation_that_nobody_wrote() {
+fn report_of_an_unwritten_generation_is_not_believed() {
     let heard = |generation| LastReport {
         answer: Report::Status(Box::new(running(generation, &[]))),
         asked: Some(std::time::Instant::now()),
@@ -72,11 +72,11 @@ fn nobody_is_believed_who_speaks_of_a_generation_that_nobody_wrote() {
     let heard = BTreeMap::from([("a".to_owned(), heard(u64::MAX)), ("b".to_owned(), heard(9))]);
     let fleet = Fleet::from_reports(Vec::new(), &heard, 1 << 20);
     assert_eq!(fleet.generation(), 9);
-    assert!(matches!(&fleet.reports["a"], Report::Unavailable(problem) if problem.contains("nobody has written")));
+    assert!(matches!(&fleet.reports["a"], Report::Unavailable(problem) if problem.contains("no manager has written")));
 }
 
 #[test]
-fn each_reason_to_wait_for_a_pod_is_named() {
+fn lag_and_unsettled_reasons_cover_each_state_of_a_pod() {
     let entries = [entry("shard-selector/a")];
     let why = |status: Status| {
         let fleet = fleet(None, Report::Status(Box::new(status)));
@@ -108,9 +108,12 @@ fn each_reason_to_wait_for_a_pod_is_named() {
     assert_eq!(why(stale), (Some("busy"), message.to_owned()));
     assert_eq!(
         why(running(6, &[])),
-        (Some("behind"), "runs generation 6 of the chain still".to_owned())
+        (Some("behind"), "still runs generation 6 of the chain".to_owned())
     );
-    assert_eq!(why(running(7, &entries)), (None, "has done so and settles".to_owned()));
+    assert_eq!(
+        why(running(7, &entries)),
+        (None, "has done so and is settling".to_owned())
+    );
     let silent = fleet(None, Report::Unavailable("does not answer in time".to_owned()));
     assert_eq!(silent.lag_reason(&silent.sidecars[0], &entries, 7), Some("silent"));
     let why = silent.unsettled_reason(&silent.sidecars[0], &entries);
@@ -118,7 +121,7 @@ fn each_reason_to_wait_for_a_pod_is_named() {
 }
 
 #[test]
-fn a_pod_is_ready_if_kubelet_says_so_and_its_owner_is_who_controls_it() {
+fn pod_readiness_and_owner_come_from_kubelet_and_controller_reference() {
     let sidecar = |ready: &str, controller: bool| {
         let mut pod: Pod = serde_json::from_value(serde_json::json!({
             "metadata": { "name": "left-0", "ownerReferences": [
@@ -143,7 +146,7 @@ fn a_pod_is_ready_if_kubelet_says_so_and_its_owner_is_who_controls_it() {
 }
 
 #[test]
-fn oldest_running_container_counts_and_the_sidecar_does_not() {
+fn running_since_is_the_start_of_the_oldest_container_but_the_sidecar() {
     let started = |name: &str, state: &serde_json::Value| serde_json::json!({"name": name, "state": state, "image": "", "imageID": "", "ready": true, "restartCount": 0});
     let running =
         |at: i64| serde_json::json!({"running": {"startedAt": Timestamp::from_second(at).unwrap().to_string()}});

@@ -16,7 +16,7 @@ fn report(answer: Report, failures: u32) -> LastReport {
 }
 
 #[test]
-fn pauses_grow_until_there_is_news() {
+fn poll_pauses_grow_until_there_is_news() {
     let longest = Duration::from_secs(10);
     let none = |failures| report(Report::Unavailable(String::new()), failures);
     let some = report(status(), 0);
@@ -42,7 +42,7 @@ fn pauses_grow_until_there_is_news() {
 }
 
 #[test]
-fn who_is_waited_for_is_asked_often_whether_it_answers_or_not() {
+fn awaited_pod_is_polled_often_whether_it_answers_or_not() {
     let longest = Duration::from_secs(10);
     let none = Report::Unavailable(String::new());
     assert_eq!(awaited_pause(longest, false, &none), longest);
@@ -53,7 +53,7 @@ fn who_is_waited_for_is_asked_often_whether_it_answers_or_not() {
 }
 
 #[test]
-fn an_answer_stands_until_two_questions_in_a_row_had_none() {
+fn answer_stands_until_two_polls_in_a_row_fail() {
     let shared = Shared::new();
     let (none, start) = (|| Report::Unavailable("does not answer".to_owned()), Instant::now());
     assert!(shared.record(start, none()), "it has never answered");
@@ -78,7 +78,7 @@ fn an_answer_stands_until_two_questions_in_a_row_had_none() {
 }
 
 #[test]
-fn what_only_counts_is_no_news() {
+fn counters_are_no_change_of_a_report() {
     let answer = |change: fn(&mut Status)| {
         let mut status = Status::default();
         change(&mut status);
@@ -92,7 +92,7 @@ fn what_only_counts_is_no_news() {
 }
 
 #[test]
-fn who_begins_or_ceases_to_lead_is_news_and_who_reads_of_another_is_not() {
+fn own_leadership_is_a_change_of_a_report_and_that_of_others_is_not() {
     let answer = |holder: &str, leads: bool| {
         let election = LeaderElection {
             lock: "lock---a".to_owned(),
@@ -144,7 +144,7 @@ fn is_woken(poll: &PollTask) -> bool {
 }
 
 #[tokio::test]
-async fn an_answer_from_before_a_chain_or_before_labels_is_not_fresh_and_is_asked_for_again() {
+async fn answer_older_than_chain_or_labels_is_not_fresh_and_pod_is_polled_again() {
     let first = sidecar();
     let mut poll = poll(&first);
     assert!(poll.last_report(&first, false).is_fresh);
@@ -173,7 +173,7 @@ async fn an_answer_from_before_a_chain_or_before_labels_is_not_fresh_and_is_aske
 }
 
 #[tokio::test]
-async fn a_pod_that_changes_is_asked_at_once_if_it_did_not_answer() {
+async fn silent_pod_is_polled_at_once_when_it_changes() {
     let mut version = 1;
     let mut changed = || {
         version += 1;
@@ -203,7 +203,7 @@ fn poller() -> SidecarPoller {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_made_again_was_not_asked_yet_and_one_that_is_gone_is_asked_no_more() {
+async fn polling_starts_anew_for_a_replaced_pod_and_ends_with_its_pod() {
     let poller = poller();
     let last_report = |sidecars: &[Sidecar]| {
         poller
@@ -244,7 +244,7 @@ async fn a_pod_that_is_made_again_was_not_asked_yet_and_one_that_is_gone_is_aske
 }
 
 #[tokio::test]
-async fn who_is_awaited_is_woken_once() {
+async fn awaited_pod_is_woken_once() {
     let poller = poller();
     poller.track("demo", &[sidecar()], false);
     let is_woken = || is_woken(&poller.poll_tasks().by_namespace["demo"]["operator-0"]);
@@ -259,7 +259,7 @@ async fn who_is_awaited_is_woken_once() {
 }
 
 #[tokio::test]
-async fn pods_that_are_lost_hold_up_none_that_answers_or_starts() {
+async fn lost_pods_do_not_use_permits_of_answering_or_starting_pods() {
     let permits = PollPermits::default();
     let is_silent = |shared: &Shared| std::ptr::eq(permits.for_sidecar(shared), &raw const permits.silent);
     let first = sidecar();
@@ -286,7 +286,7 @@ async fn pods_that_are_lost_hold_up_none_that_answers_or_starts() {
 }
 
 #[tokio::test]
-async fn all_allowed_hosts_are_asked() {
+async fn poll_permits_are_passed_on() {
     let poller = poller();
     let mut version = 1;
     let mut failures = |is_changed: bool| {
@@ -316,7 +316,7 @@ async fn all_allowed_hosts_are_asked() {
 }
 
 #[test]
-fn pods_of_a_lost_node_wait_for_no_turn() {
+fn pods_of_a_lost_node_do_not_wait_for_permits() {
     let takes = DEADLINE;
     let permits = u32::try_from(SILENT_CONCURRENCY).unwrap();
     let every = |pods: u32| (takes * pods / permits).max(takes + AWAITED_SILENT);
@@ -325,7 +325,7 @@ fn pods_of_a_lost_node_wait_for_no_turn() {
 }
 
 #[tokio::test]
-async fn news_of_many_are_one_and_none_is_lost() {
+async fn dirty_namespaces_are_deduplicated_and_none_is_lost() {
     let dirty = Arc::new(DirtyNamespaces::default());
     let mut namespaces = std::pin::pin!(dirty.namespaces());
     for namespace in ["a", "b", "a"] {

@@ -22,7 +22,7 @@ fn enforced_of(facts: &Facts) -> (String, String) {
 }
 
 #[test]
-fn what_is_withheld_is_not_enforced_even_if_it_has_no_entry_yet() {
+fn withheld_object_without_entries_is_not_enforced() {
     let mut facts = Facts::default();
     assert_eq!(enforced_of(&facts), ("True".to_owned(), "NothingToRun".to_owned()));
     facts.withheld = Some(Reason::new("TooLarge", "too large"));
@@ -30,7 +30,7 @@ fn what_is_withheld_is_not_enforced_even_if_it_has_no_entry_yet() {
 }
 
 #[test]
-fn a_chain_that_changes_for_others_is_no_news() {
+fn status_stays_when_chain_changes_for_other_objects() {
     let of = |chain, before: &Value| {
         let facts = Facts {
             chain,
@@ -44,7 +44,7 @@ fn a_chain_that_changes_for_others_is_no_news() {
 }
 
 #[test]
-fn warnings_stand_in_the_condition_that_accepts() {
+fn accepted_condition_carries_warnings_when_object_is_valid() {
     let of = |warnings: &str, mistakes: &str| {
         let facts = Facts {
             warnings: warnings.to_owned(),
@@ -64,7 +64,7 @@ fn warnings_stand_in_the_condition_that_accepts() {
 }
 
 #[test]
-fn what_others_put_into_our_fields_goes_and_their_conditions_stay() {
+fn status_patch_removes_foreign_values_and_keeps_foreign_conditions() {
     let after = object_status(&origin(), &Facts::default(), &Value::Null, "now");
     assert!(is_same(&after, &after));
     let theirs = json!({ "type": "Audited", "status": "True" });
@@ -86,7 +86,7 @@ fn what_others_put_into_our_fields_goes_and_their_conditions_stay() {
 }
 
 #[test]
-fn who_leads_is_told_and_taken_back_when_nobody_does() {
+fn leader_is_removed_from_status_when_nobody_leads() {
     let shard = Origin {
         kind: "ShardingConfig".to_owned(),
         ..origin()
@@ -120,7 +120,7 @@ fn who_leads_is_told_and_taken_back_when_nobody_does() {
 
 /// They would be written each time that anybody asks: what they are now is with the sidecar.
 #[test]
-fn breakers_that_only_count_are_no_news() {
+fn status_stays_when_breakers_only_count() {
     let of = |requests: u64, state: BreakerState| {
         let snapshot = LimitingSnapshot {
             name: "a".to_owned(),
@@ -153,7 +153,7 @@ fn breakers_that_only_count_are_no_news() {
 }
 
 #[test]
-fn bypassed_pods_are_named_and_taken_back_when_they_send_something() {
+fn bypassed_condition_names_pods_and_ends_when_they_send_requests() {
     let of = |pods: &[&str], before: &Value| {
         let facts = Facts {
             bypassed: pods.iter().map(|pod| (*pod).to_owned()).collect(),

@@ -42,7 +42,7 @@ fn tell(history: &mut NudgeHistory, fleet: &Fleet, start: Instant, seconds: u64)
 }
 
 #[test]
-fn a_pod_is_told_once_however_long_that_takes_to_be_seen() {
+fn pod_is_nudged_once_until_the_cache_should_show_it() {
     let (mut history, start) = (NudgeHistory::new(), Instant::now());
     let made_again = fleet("another", None, Some(Status::default()));
     assert_eq!(tell(&mut history, &behind(Some(6)), start, 0), (vec![0], None));
@@ -68,7 +68,7 @@ fn a_pod_is_told_once_however_long_that_takes_to_be_seen() {
 }
 
 #[test]
-fn a_pod_that_answers_and_has_not_got_the_chain_is_told_again_and_not_for_ever() {
+fn nudge_is_repeated_three_times_while_pod_answers_without_the_chain() {
     let (mut history, start) = (NudgeHistory::new(), Instant::now());
     assert_eq!(tell(&mut history, &behind(Some(6)), start, 0), (vec![0], None));
     let fleet = behind(Some(7));
@@ -82,7 +82,7 @@ fn a_pod_that_answers_and_has_not_got_the_chain_is_told_again_and_not_for_ever()
 }
 
 #[test]
-fn the_next_manager_goes_on_where_the_last_one_was() {
+fn next_manager_continues_nudges() {
     let (mut history, start) = (NudgeHistory::new(), Instant::now());
     let mut fleet = behind(Some(7));
     fleet.sidecars[0].renudged = Some((7, 2));
@@ -99,7 +99,7 @@ fn the_next_manager_goes_on_where_the_last_one_was() {
 }
 
 #[test]
-fn who_has_refused_the_chain_has_read_it() {
+fn sidecar_that_refused_the_chain_is_not_nudged_again() {
     let (mut history, start) = (NudgeHistory::new(), Instant::now());
     let refused = Refused {
         generation: Some(7),

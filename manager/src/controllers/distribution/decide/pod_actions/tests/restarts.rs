@@ -83,7 +83,7 @@ fn next(fleet: &Fleet) -> String {
 }
 
 #[test]
-fn leaders_are_last_and_who_may_lead_is_before_them() {
+fn leader_is_evicted_last_and_silent_pods_before_it() {
     let mut pods = fleet([pod("a", true), pod("b", true), pod("c", true)]);
     assert_eq!(next(&pods), "b");
     pods.reports
@@ -103,15 +103,19 @@ fn leaders_are_last_and_who_may_lead_is_before_them() {
 }
 
 #[test]
-fn the_next_is_evicted_when_the_one_before_is_back_and_acknowledges() {
+fn next_eviction_waits_until_the_replacement_acknowledges() {
     let whole = fleet([pod("a", true), pod("b", false), pod("c", true)]);
     assert_eq!(next(&whole), "c");
     let mut ending = whole.clone();
     ending.sidecars[2].is_ending = true;
-    assert_eq!(next(&ending), "c ends");
+    assert_eq!(next(&ending), "waiting for c to end");
     let mut restarts = Restarts::default();
     restarts.evicted.insert("uid-c".to_owned());
-    assert_eq!(at(0, &mut restarts, &whole), "c ends", "and that is not seen yet");
+    assert_eq!(
+        at(0, &mut restarts, &whole),
+        "waiting for c to end",
+        "and that is not seen yet"
+    );
     let mut starts = whole.clone();
     starts.sidecars[1].ip = None;
     assert_eq!(next(&starts), "b does not run the chain yet");
@@ -125,7 +129,7 @@ fn the_next_is_evicted_when_the_one_before_is_back_and_acknowledges() {
 }
 
 #[test]
-fn nobody_is_evicted_while_one_that_was_has_no_replacement() {
+fn no_pod_is_evicted_while_a_replacement_is_missing() {
     let whole = fleet([pod("a", true), pod("b", false), pod("c", true)]);
     let mut lacks = whole.clone();
     lacks.sidecars.remove(1);
@@ -133,8 +137,8 @@ fn nobody_is_evicted_while_one_that_was_has_no_replacement() {
     let message = at(0, &mut restarts, &lacks);
     assert_eq!(
         message,
-        "2 of 3 pods are there since 1970-01-01T00:00:00Z, and no other is evicted before all are: see the events of StatefulSet left. If \
-         there are to be fewer: kubectl annotate pods -n demo a c ctrlmesh.kusionstack.io/shard-pods-"
+        "2 of 3 pods exist since 1970-01-01T00:00:00Z, and no other is evicted until all do: see the events of StatefulSet left. If \
+         the shard is meant to have fewer: kubectl annotate pods -n demo a c ctrlmesh.kusionstack.io/shard-pods-"
     );
     for later in [61, 3600, 1_000_000] {
         assert_eq!(at(later, &mut restarts, &lacks), message);
@@ -149,7 +153,7 @@ fn nobody_is_evicted_while_one_that_was_has_no_replacement() {
 }
 
 #[test]
-fn a_shard_has_fewer_pods_once_somebody_says_so() {
+fn shard_has_fewer_pods_once_the_annotation_is_removed() {
     let mut pods = fleet([pod("a", true), pod("b", false), pod("c", true)]);
     pods.sidecars.remove(1);
     pods.sidecars[0].shard_pods = None;
@@ -163,14 +167,14 @@ fn a_shard_has_fewer_pods_once_somebody_says_so() {
 }
 
 #[test]
-fn a_shard_that_has_grown_is_counted_before_one_is_evicted() {
+fn grown_shard_is_counted_before_an_eviction() {
     let mut pods = fleet([pod("a", true), pod("b", false), pod("c", true)]);
     pods.sidecars.iter_mut().for_each(|pod| pod.shard_pods = Some(2));
     assert_eq!(next(&pods), "count 3");
 }
 
 #[test]
-fn the_next_is_evicted_when_all_others_are_ready() {
+fn next_eviction_waits_until_all_others_are_ready() {
     let mut pods = fleet([pod("a", true), pod("b", false), pod("c", false)]);
     pods.sidecars[1].is_ready = false;
     assert_eq!(next(&pods), "b is not ready");

@@ -61,7 +61,7 @@ fn all() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn it_is_counted_from_the_first_question_that_had_no_answer() {
+fn silence_counts_from_the_first_failed_poll() {
     let (start, mut fleet) = (Instant::now(), fleet());
     assert!(
         silent(&SilentPods::new(), &BTreeMap::new(), &fleet, start).is_empty(),
@@ -92,7 +92,7 @@ fn it_is_counted_from_the_first_question_that_had_no_answer() {
 }
 
 #[test]
-fn a_pod_that_is_made_again_or_has_answered_in_between_is_waited_for_anew() {
+fn silence_starts_anew_when_pod_is_replaced_or_has_answered() {
     let (start, fleet) = (Instant::now(), fleet());
     let first = silent(&SilentPods::new(), &all(), &fleet, start);
     let later = start + Duration::from_secs(59);
@@ -111,7 +111,7 @@ fn a_pod_that_is_made_again_or_has_answered_in_between_is_waited_for_anew() {
 }
 
 #[test]
-fn time_alone_gives_up_nobody() {
+fn pod_is_given_up_only_after_failed_polls() {
     let (start, mut fleet) = (Instant::now(), fleet());
     let silent = silent(&SilentPods::new(), &all(), &fleet, start);
     let proceed = serde_json::json!({ "policy": "Proceed", "afterSeconds": 1 });
@@ -130,7 +130,7 @@ fn time_alone_gives_up_nobody() {
 }
 
 #[test]
-fn the_policy_of_its_shard_says_how_long_a_pod_is_waited_for() {
+fn pod_is_given_up_by_the_policy_of_its_shard() {
     let (start, mut fleet) = (Instant::now(), fleet());
     let silent = silent(&SilentPods::new(), &all(), &fleet, start);
     fleet.failures.extend([("a".to_owned(), 5), ("c".to_owned(), 5)]);
@@ -158,7 +158,7 @@ fn the_policy_of_its_shard_says_how_long_a_pod_is_waited_for() {
 }
 
 #[test]
-fn who_is_waited_for_is_named() {
+fn holder_is_described_with_the_pods_that_are_waited_for() {
     let (fleet, mut states) = (fleet(), PodStates::default());
     states.quiet.insert("c".to_owned());
     let pods = Pods {
@@ -166,6 +166,6 @@ fn who_is_waited_for_is_named() {
         states: &states,
     };
     let text = describe_holder("shard-selector/s0", &all(), &[], pods);
-    assert_eq!(text, "s0 (a can't be reached: no route, b has done so and settles)");
+    assert_eq!(text, "s0 (a can't be reached: no route, b has done so and is settling)");
     assert_eq!(describe_holder("shard-selector/s1", &all(), &[], pods), "s1");
 }

@@ -61,7 +61,7 @@ fn pod_is_bypassed_when_nothing_came_for_two_hours_and_nothing_is_in_flight() {
 }
 
 #[test]
-fn request_that_is_in_flight_is_traffic_also_if_it_came_before_the_containers() {
+fn request_in_flight_counts_as_traffic_when_older_than_the_containers() {
     let mut status = says(2000, Some(900), Some(999));
     assert!(has_no_traffic(&status, Some(1000)));
     status.api_traffic.as_mut().unwrap().in_flight = Some(1);
@@ -69,7 +69,7 @@ fn request_that_is_in_flight_is_traffic_also_if_it_came_before_the_containers() 
 }
 
 #[test]
-fn only_entries_with_rules_for_api_traffic_name_pods() {
+fn bypass_counts_only_for_entries_with_api_rules() {
     let has_rules = |name: &str, settings: &serde_json::Value| {
         has_api_rules(&Entry {
             settings: ctrlmesh_contract::Settings::new(settings.clone()),
@@ -102,20 +102,20 @@ fn only_entries_with_rules_for_api_traffic_name_pods() {
 }
 
 #[test]
-fn requests_from_before_the_containers_do_not_count() {
+fn requests_older_than_the_containers_do_not_count() {
     // Of an init container, or of one that was started again since.
     assert!(has_no_traffic(&says(1060, Some(900), Some(999)), Some(1000)));
     assert!(!has_no_traffic(&says(1059, Some(900), Some(999)), Some(1000)));
 }
 
 #[test]
-fn sidecar_that_was_started_again_has_its_own_minute() {
+fn restarted_sidecar_has_its_own_minute() {
     assert!(!has_no_traffic(&says(2059, Some(2000), None), Some(1000)));
     assert!(has_no_traffic(&says(2060, Some(2000), None), Some(1000)));
 }
 
 #[test]
-fn pods_that_need_not_have_traffic_yet_are_not_silent() {
+fn pods_without_time_for_traffic_are_not_bypassed() {
     assert!(
         !has_no_traffic(&says(5000, Some(1000), None), None),
         "no container runs"
@@ -131,7 +131,7 @@ fn pods_that_need_not_have_traffic_yet_are_not_silent() {
 }
 
 #[test]
-fn pods_of_the_entries_are_named() {
+fn bypassing_pods_are_those_that_entries_select() {
     let entry = samples::entry("shard-selector/a");
     let sidecar = |pod: &str| Sidecar {
         pod: pod.to_owned(),

@@ -64,7 +64,7 @@ fn of_left(fleet: &Fleet) -> Option<LeaderStatus> {
 }
 
 #[test]
-fn who_holds_the_shards_own_lock_leads() {
+fn holder_of_the_shards_own_lock_leads() {
     let standby = LeaderElection {
         leads: false,
         since: None,
@@ -88,7 +88,7 @@ fn who_holds_the_shards_own_lock_leads() {
 }
 
 #[test]
-fn of_two_that_say_so_the_one_that_began_later_leads() {
+fn later_of_two_claimed_leaders_leads() {
     for (first, second, expected) in [(EARLY, LATE, "left-1"), (LATE, EARLY, "left-0"), (LATE, LATE, "left-1")] {
         let both = fleet(&[
             ("left-0", answer(&[says("lock---left", first)])),
@@ -99,7 +99,7 @@ fn of_two_that_say_so_the_one_that_began_later_leads() {
 }
 
 #[test]
-fn a_time_that_no_api_server_takes_is_no_word() {
+fn leadership_with_an_invalid_time_is_ignored() {
     let untold = LeaderElection {
         since: None,
         ..says("lock---left", "")
@@ -109,7 +109,7 @@ fn a_time_that_no_api_server_takes_is_no_word() {
 }
 
 #[test]
-fn pods_that_leave_a_shard_lead_in_a_lock_of_their_own() {
+fn pods_that_leave_a_shard_elect_by_their_own_lock() {
     let (left, leavers) = (
         entry("shard-selector/left", "left"),
         entry("shard-selector/left/left", "left-left"),
@@ -123,7 +123,7 @@ fn pods_that_leave_a_shard_lead_in_a_lock_of_their_own() {
 }
 
 #[test]
-fn what_was_told_stands_until_its_pod_has_answered_or_is_lost() {
+fn leader_in_status_stays_until_its_pod_has_answered_or_is_lost() {
     let before = json!(leader("left-0", EARLY));
     let own = entry("shard-selector/left", "left");
     let told = |fleet: &Fleet| leader_of(&[&own], fleet, Some(&before));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_pod_that_answers_and_stays_behind_is_told_again() {
+async fn pod_that_answers_and_stays_behind_is_nudged_again() {
     let (_sidecar, port, server) = one(45, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (_, task) = start(&server, port, &["--poll-seconds=60"]).await;
@@ -30,7 +30,7 @@ async fn a_pod_that_answers_and_stays_behind_is_told_again() {
 }
 
 #[tokio::test]
-async fn warnings_of_an_accepted_object_are_told_in_its_condition() {
+async fn accepted_condition_carries_warnings() {
     let (_sidecar, port, server) = one(46, |ip| pod("operator-0", ip)).await;
     let mut shard = samples::shard("a", &[]);
     shard["spec"]["webhook"] = json!({"certDir": "/certs", "port": 9443});

@@ -71,7 +71,7 @@ fn is_handing_over(state: &Snapshot<'_>, name: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_pod_that_lives_is_not_overtaken_for_one_answer_that_is_lost() {
+async fn live_pod_is_not_overtaken_after_one_lost_answer() {
     let (left, port) = Losing::start(41, 0).await;
     let (right, _) = Losing::start(42, port).await;
     left.sidecar.say(running("left-0", 0, None));
@@ -109,7 +109,7 @@ async fn a_pod_that_lives_is_not_overtaken_for_one_answer_that_is_lost() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_lost_changes_nothing_that_is_shown() {
+async fn lost_answer_does_not_change_status() {
     let (sidecar, port) = Losing::start(43, 0).await;
     sidecar.sidecar.say(running("operator-0", 0, None));
     let server = server().await;

@@ -37,7 +37,7 @@ async fn until_leader(server: &ApiServer, expected: Option<(&str, &str)>) {
 }
 
 #[tokio::test]
-async fn the_status_of_a_shard_follows_who_leads_in_it() {
+async fn status_of_a_shard_follows_its_leader() {
     let (first, port) = Sidecar::start(101, 0).await;
     let (second, _) = Sidecar::start(102, port).await;
     first.say(running("left-0", 0, None));

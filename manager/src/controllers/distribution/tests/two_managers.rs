@@ -7,7 +7,7 @@ use ctrlmesh_manager_api::sharding_config::Limit;
 use ctrlmesh_manager_planner::view;
 use ctrlmesh_testkit::Store;
 
-use super::losing::pod_of;
+use super::lost_pods::pod_of;
 use super::*;
 
 const BUCKETS: u64 = 4;
@@ -108,7 +108,7 @@ fn shard(name: &str, buckets: &BTreeSet<u64>) -> Value {
 }
 
 #[tokio::test]
-async fn two_leaders_give_nothing_to_two_shards() {
+async fn two_leading_managers_never_give_objects_to_two_shards() {
     let (server, shown) = (server().await, Arc::<Mutex<Shown>>::default());
     let port = Following::start("left", 51, 0, &server, &shown).await;
     Following::start("right", 52, port, &server, &shown).await;

@@ -6,7 +6,7 @@ use super::*;
 
 /// A sidecar of a later release, which reads other documents, beside one of this.
 #[tokio::test]
-async fn document_that_a_sidecar_does_not_read_is_held_back_and_its_pod_is_named() {
+async fn document_unreadable_for_a_sidecar_is_held_back_and_its_pod_is_named() {
     let (sidecar, port, server) = one(61, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
@@ -40,7 +40,7 @@ async fn document_that_a_sidecar_does_not_read_is_held_back_and_its_pod_is_named
 
 /// A manager that begins to lead has asked nobody yet, and finds a rule that is new.
 #[tokio::test]
-async fn rule_waits_for_the_first_answer_of_a_sidecar_that_can_not_run_it() {
+async fn rule_waits_for_the_first_answer_of_an_outdated_sidecar() {
     let (sidecar, port, server) = one(62, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;

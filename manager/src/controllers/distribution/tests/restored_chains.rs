@@ -18,7 +18,7 @@ async fn until_generation(server: &ApiServer, generation: u64) {
 }
 
 #[tokio::test]
-async fn an_earlier_chain_that_somebody_puts_back_is_written_over() {
+async fn restored_old_chain_is_overwritten() {
     let server = server().await;
     put(&server, samples::faults("a"));
     let (_, running) = start(&server, 1, &[]).await;
@@ -36,7 +36,7 @@ async fn an_earlier_chain_that_somebody_puts_back_is_written_over() {
 }
 
 #[tokio::test]
-async fn a_chain_gets_a_generation_above_all_that_sidecars_run() {
+async fn chain_gets_a_generation_above_all_that_sidecars_run() {
     let (sidecar, port, server) = one(37, |ip| pod("operator-0", ip)).await;
     put(&server, samples::faults("a"));
     let (_, task) = start(&server, port, &["--poll-seconds=1"]).await;
@@ -54,7 +54,7 @@ async fn a_chain_gets_a_generation_above_all_that_sidecars_run() {
 }
 
 #[tokio::test]
-async fn a_chain_that_has_lost_its_label_is_taken_up_by_the_next_manager() {
+async fn next_manager_takes_up_chain_without_its_label() {
     let server = server().await;
     put(&server, samples::faults("a"));
     let (_, running) = start(&server, 1, &[]).await;
@@ -75,7 +75,7 @@ async fn a_chain_that_has_lost_its_label_is_taken_up_by_the_next_manager() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_ends_is_left_alone() {
+async fn ending_namespace_is_left_alone() {
     const OTHER: &str = "other";
     let server = test_env::builder()
         .namespace(DEMO)

@@ -3,8 +3,8 @@
 use ctrlmesh_contract::names::finalizers::{HAND_OVER, PROTECTED};
 use ctrlmesh_manager_planner::hand_over::lock_of;
 
-use super::losing::{pod_of, shard};
-use super::sharing::limits;
+use super::lost_pods::{pod_of, shard};
+use super::overlaps::limits;
 use super::two_shards::{TwoShards, finalizers};
 use super::*;
 
@@ -99,7 +99,7 @@ async fn last_shard_gets_everything_and_waits_for_pods_of_others() {
 }
 
 #[tokio::test]
-async fn another_manager_goes_on_with_a_teardown_and_force_ends_it() {
+async fn next_manager_continues_teardown_and_force_ends_it() {
     let mut two = TwoShards::start(114).await;
     two.delete_both().await;
     two.stop().await;

@@ -2,7 +2,7 @@
 
 use ctrlmesh_manager_planner::hand_over::{lock_of, shard_of};
 
-use super::losing::{pod_of, shard};
+use super::lost_pods::{pod_of, shard};
 use super::two_shards::TwoShards;
 use super::*;
 
@@ -16,14 +16,14 @@ fn of_shard(state: &Snapshot<'_>, name: &str, kind: &str) -> [String; 3] {
 }
 
 #[tokio::test]
-async fn gaining_shard_may_be_applied_first() {
+async fn gaining_shard_may_be_applied_before_the_losing_one() {
     let mut two = TwoShards::start(61).await;
     let first = two.chain();
     // What left has.
     put(&two.server, shard("right", "b", 60));
     until(&two.server, "right waits for another edit", |state| {
         let [_, reason, message] = of_shard(state, "right", "Distributed");
-        reason == "Settling" && message.contains("those of left, too") && message.contains("within 10 s")
+        reason == "Settling" && message.contains("also belong to left") && message.contains("within 10 s")
     })
     .await;
     let held = two.chain();
@@ -47,7 +47,7 @@ async fn gaining_shard_may_be_applied_first() {
 }
 
 #[tokio::test]
-async fn a_pod_of_two_shards_is_told_of() {
+async fn pod_of_two_shards_is_named_in_status() {
     let (sidecar, port, server) = one(63, |ip| pod_of("left", ip)).await;
     put(&server, shard("left", "b", 60));
     let mut other = shard("other", "c", 60);
@@ -59,7 +59,7 @@ async fn a_pod_of_two_shards_is_told_of() {
     until(&server, "both say so", |state| {
         [("left", "other"), ("other", "left")].iter().all(|(name, of)| {
             let [status, _, message] = of_shard(state, name, "Enforced");
-            status == "False" && message.contains(&format!("left-0 is a pod of {of}, too"))
+            status == "False" && message.contains(&format!("left-0 is also selected by {of}"))
         })
     })
     .await;
@@ -84,7 +84,7 @@ async fn a_pod_of_two_shards_is_told_of() {
 }
 
 #[tokio::test]
-async fn a_sidecar_that_does_not_know_its_labels_is_told_of() {
+async fn sidecar_without_labels_file_is_named_in_status() {
     let (sidecar, port, server) = one(64, |ip| pod_of("left", ip)).await;
     put(&server, shard("left", "b", 60));
     let (_, task) = start(&server, port, &[]).await;
@@ -93,7 +93,7 @@ async fn a_sidecar_that_does_not_know_its_labels_is_told_of() {
     until(&server, "the condition says what is missing", |state| {
         let [status, _, message] = of_shard(state, "left", "Enforced");
         status == "False"
-            && message.contains("left-0 runs the chain, but not this")
+            && message.contains("left-0 runs the chain, but no entry of this object")
             && message.contains("--labels-file")
     })
     .await;

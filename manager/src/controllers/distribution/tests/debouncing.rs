@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_fleet_that_changes_all_the_time_gets_its_chain() {
+async fn chain_is_written_while_pods_change_all_the_time() {
     let server = server().await;
     let (_, running) = start(&server, 1, &["--debounce-ms=1000"]).await;
     put(&server, samples::faults("a"));
