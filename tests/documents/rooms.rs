@@ -10,8 +10,8 @@ use ctrlmesh_tests::root;
 /// Programs whose sources are sorted into rooms.
 const PROGRAMS: [&str; 2] = ["proxy/src", "manager/src"];
 
-/// Not rooms: they import whatever they put together.
-const ROOTS: [&str; 3] = ["main", "lib", "bin"];
+/// Not rooms: they import whatever they put together. `test_env` is compiled for tests only.
+const ROOTS: [&str; 4] = ["main", "lib", "bin", "test_env"];
 
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
