@@ -72,7 +72,7 @@ fn dependencies(name: &str) -> BTreeSet<String> {
     let output = Command::new(cargo)
         .args(["tree", "--locked", "--offline", "--edges", "normal", "--prefix", "none"])
         .args(["--format", "{p}", "--package", name, "--manifest-path"])
-        .arg(root().join("Cargo.toml"))
+        .arg(repository_root().join("Cargo.toml"))
         .output()
         .unwrap();
     let problem = String::from_utf8_lossy(&output.stderr);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use ctrlmesh_tests::root;
+use ctrlmesh_tests::repository_root;
 
 /// Programs whose sources are sorted into rooms.
 const PROGRAMS: [&str; 2] = ["proxy/src", "manager/src"];
@@ -168,10 +168,10 @@ fn problems(rows: &[Row], imports: &Imports) -> Vec<String> {
 
 #[test]
 fn no_room_imports_one_above_it() {
-    let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let architecture = fs::read_to_string(repository_root().join("ARCHITECTURE.md")).unwrap();
     for program in PROGRAMS {
         let rows = rows(&architecture, program);
-        let problems = problems(&rows, &imports(&root().join(program)));
+        let problems = problems(&rows, &imports(&repository_root().join(program)));
         assert!(problems.is_empty(), "{program}:\n{}", problems.join("\n"));
     }
 }
