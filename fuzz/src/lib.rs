@@ -20,14 +20,14 @@ mod request {
     pub(crate) const MAX_URI: usize = 32 << 10;
 }
 
-/// What the parser of destinations takes from the sidecar.
+/// The names of the ways, for the parser of destinations.
 mod observe {
-    #[allow(dead_code, reason = "metrics and logs of the sidecar use the rest")]
-    #[path = "../../../proxy/src/observe/class.rs"]
-    mod class;
-
-    pub(crate) use class::Way;
+    pub(crate) use super::class::Way;
 }
+
+#[allow(dead_code, reason = "the sidecar's metrics and logs use the rest")]
+#[path = "../../proxy/src/observe/class.rs"]
+mod class;
 
 /// The input up to the first line feed, and the rest.
 fn split_line(data: &[u8]) -> (&[u8], &[u8]) {
