@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,7 @@ func (w *byHand) begins(t *testing.T) map[string]map[string]string {
 	w.present = map[string]bool{}
 	w.shardOf = func(pod string) string { return pod[:strings.LastIndex(pod, "-")] }
 	for i := range handBuckets {
-		w.buckets[fmt.Sprintf("b%d", i)] = fmt.Sprintf("s%d", i%chaosShards)
+		w.buckets[fmt.Sprint(i)] = fmt.Sprintf("s%d", i%chaosShards)
 	}
 	pods := map[string]map[string]string{}
 	for i := range chaosShards {
@@ -52,9 +53,16 @@ func (w *byHand) begins(t *testing.T) map[string]map[string]string {
 func (w *byHand) shards() []string { return slices.Sorted(maps.Keys(w.present)) }
 
 // configure writes the ShardingConfig of a shard as the buckets are now. One value belongs to no object: a shard may be empty.
+// All are buckets, since the manager takes the label `shard` for that of the hash.
 func (w *byHand) configure(t *testing.T, shard string) {
 	t.Helper()
-	w.apply(t, w.pods.namespace, shardConfig(shard, append([]string{"none-" + shard}, w.owned(shard)...)...))
+	var number int
+	must(fmt.Sscanf(shard, "s%d", &number))(t)
+	values := []string{}
+	for _, bucket := range append(w.owned(shard), fmt.Sprint(handBuckets+number)) {
+		values = append(values, strconv.Quote(bucket))
+	}
+	w.apply(t, w.pods.namespace, shardConfig(shard, values...))
 }
 
 func (w *byHand) edits(t *testing.T) string {

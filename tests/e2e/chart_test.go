@@ -369,7 +369,7 @@ func makesShard(t *testing.T, plane controlPlane, client dynamic.Interface) func
 	check(t, plane.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "ctrlmesh-validating", meta.DeleteOptions{}))
 	shard := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",
-		"metadata": map[string]any{"name": "shard", "namespace": "default"}, "spec": map[string]any{"selector": map[string]any{}},
+		"metadata": map[string]any{"name": "shard", "namespace": "default"}, "spec": shardSpec(),
 	}}
 	eventually(t, "the webhook is gone", func() error {
 		_, err := of(t, client, shard).Create(t.Context(), shard, meta.CreateOptions{})

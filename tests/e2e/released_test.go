@@ -40,6 +40,12 @@ var held = []struct {
 	{"CircuitBreaker", "deleted", []string{protected}, nil, true},
 }
 
+// shardSpec is the least that a ShardingConfig has to say.
+func shardSpec() map[string]any {
+	labels := func() map[string]any { return map[string]any{"matchLabels": map[string]any{"shard": "a"}} }
+	return map[string]any{"selector": labels(), "limits": []any{map[string]any{"selector": labels()}}}
+}
+
 func TestDocumentedRelease(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -56,8 +62,12 @@ func TestDocumentedRelease(t *testing.T) {
 		establish(t, client, readAll(t, file)[0])
 	}
 	for _, object := range held {
+		spec := map[string]any{"selector": map[string]any{}}
+		if object.kind == "ShardingConfig" {
+			spec = shardSpec()
+		}
 		made := &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": object.kind, "spec": map[string]any{"selector": map[string]any{}},
+			"apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": object.kind, "spec": spec,
 		}}
 		made.SetNamespace("default")
 		made.SetName(object.name)
