@@ -11,7 +11,7 @@ use crate::external::read_until;
 /// A stand that refuses to create anything.
 async fn refusing() -> anyhow::Result<Stand> {
     let line = json!({ "then": { "refuse": { "code": 429, "message": "slow down", "retryAfterSeconds": 1 } } });
-    let script = json!({ "subscribe": [{ "verbs": ["create"] }], "onRequest": [line] });
+    let script = json!({ "subscribe": [{ "traffic": ["api"], "verbs": ["create"] }], "onRequest": [line] });
     let flags = ["--external-address", "127.0.0.1:0"];
     Stand::start_with(vec![guest("scripted", script)], &flags).await
 }

@@ -222,6 +222,20 @@ impl Mesh {
         }
     }
 
+    fn undergo(&mut self, happens: Happens) {
+        match happens {
+            Happens::Edit(owners) => self.owners = owners,
+            Happens::Delete(id) => self.delete(id),
+            Happens::DeleteAll => (0..3).for_each(|id| self.delete(id)),
+            Happens::Create(id) => self.create(id),
+            Happens::Sync(pod) => self.sync(pod),
+            Happens::Expire(pod) => self.expire(pod),
+            Happens::Look => drop(self.look()),
+            Happens::Make(pod) => self.make(pod),
+            Happens::Remove(pod) => drop(self.pods.remove(&pod)),
+        }
+    }
+
     fn rename(&mut self, id: usize) {
         let lock = &mut self.locks[id];
         *lock = if *lock == "lock" { "other" } else { "lock" };
@@ -388,8 +402,6 @@ fn rules_go_at_once_when_no_pod_is_left_or_last_object_is_released_by_force() {
 #[derive(Clone, Debug)]
 enum Happens {
     Edit(Vec<usize>),
-    /// A ShardingConfig names another lock.
-    Rename(usize),
     Delete(usize),
     DeleteAll,
     Create(usize),
@@ -403,7 +415,6 @@ enum Happens {
 fn happens() -> impl Strategy<Value = Happens> {
     prop_oneof![
         2 => prop::collection::vec(0..3_usize, BUCKETS).prop_map(Happens::Edit),
-        1 => (0..3_usize).prop_map(Happens::Rename),
         2 => (0..3_usize).prop_map(Happens::Delete),
         1 => Just(Happens::DeleteAll),
         3 => (0..3_usize).prop_map(Happens::Create),
@@ -427,18 +438,7 @@ proptest! {
     ) {
         let mut mesh = Mesh::new(&first);
         for happens in story {
-            match happens {
-                Happens::Edit(owners) => mesh.owners = owners,
-                Happens::Rename(id) => mesh.rename(id),
-                Happens::Delete(id) => mesh.delete(id),
-                Happens::DeleteAll => (0..3).for_each(|id| mesh.delete(id)),
-                Happens::Create(id) => mesh.create(id),
-                Happens::Sync(pod) => mesh.sync(pod),
-                Happens::Expire(pod) => mesh.expire(pod),
-                Happens::Look => drop(mesh.look()),
-                Happens::Make(pod) => mesh.make(pod),
-                Happens::Remove(pod) => drop(mesh.pods.remove(&pod)),
-            }
+            mesh.undergo(happens);
             mesh.check()?;
         }
         mesh.settle()?;
