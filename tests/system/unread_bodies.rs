@@ -8,24 +8,24 @@ use tokio::net::TcpStream;
 
 use crate::external::read_until;
 
-/// A stand that refuses to create anything.
+/// A stand that refuses updates. Creates, whose refusals name the object, and ConfigMaps, which may be locks, wait for the body.
 async fn refusing() -> anyhow::Result<Stand> {
     let line = json!({ "then": { "refuse": { "code": 429, "message": "slow down", "retryAfterSeconds": 1 } } });
-    let script = json!({ "subscribe": [{ "traffic": ["api"], "verbs": ["create"] }], "onRequest": [line] });
+    let script = json!({ "subscribe": [{ "traffic": ["api"], "verbs": ["update"] }], "onRequest": [line] });
     let flags = ["--external-address", "127.0.0.1:0"];
     Stand::start_with(vec![guest("scripted", script)], &flags).await
 }
 
-const BODY: &str = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}"#;
+const BODY: &str = r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"x"}}"#;
 
-fn post(path: &str, fields: &str) -> String {
+fn put(path: &str, fields: &str) -> String {
     format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{fields}\r\n",
+        "PUT {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{fields}\r\n",
         BODY.len()
     )
 }
 
-const CREATE: &str = "/api/v1/namespaces/default/configmaps";
+const UPDATE: &str = "/api/v1/namespaces/default/secrets/x";
 
 #[tokio::test]
 async fn connection_takes_the_next_request_after_a_body_that_comes_once_it_was_refused() -> anyhow::Result<()> {
@@ -33,13 +33,13 @@ async fn connection_takes_the_next_request_after_a_body_that_comes_once_it_was_r
     let external = stand.sidecar.external().context("it is on")?;
     // Refused by a plugin, by the sidecar itself, and on the other port.
     for (address, path, code) in [
-        (stand.sidecar.api(), CREATE, 429),
+        (stand.sidecar.api(), UPDATE, 429),
         (stand.sidecar.api(), "/api/v1/../x", 400),
         (external, "/no-target", 400),
     ] {
         let mut stream = TcpStream::connect(address).await?;
         for _ in 0..3 {
-            stream.write_all(post(path, "").as_bytes()).await?;
+            stream.write_all(put(path, "").as_bytes()).await?;
             let refused = read_until(&mut stream, b"}").await?;
             assert!(refused.starts_with(&format!("HTTP/1.1 {code}")), "{refused}");
             let rest = read_rest(&mut stream, &refused).await?;
@@ -66,7 +66,7 @@ async fn client_that_waits_for_100_continue_is_told_that_the_connection_ends() -
     let stand = refusing().await?;
     let mut stream = TcpStream::connect(stand.sidecar.api()).await?;
     stream
-        .write_all(post(CREATE, "expect: 100-continue\r\n").as_bytes())
+        .write_all(put(UPDATE, "expect: 100-continue\r\n").as_bytes())
         .await?;
     let mut answer = String::new();
     tokio::time::timeout(ctrlmesh_tests::DEADLINE, stream.read_to_string(&mut answer)).await??;
