@@ -58,6 +58,14 @@ pub(crate) fn seen<'a>(limits: impl Iterator<Item = &'a Limit>, class: &Resource
 }
 
 impl ResourceClass {
+    /// All resources, where no limit tells any apart.
+    pub(crate) const fn every() -> Self {
+        Self {
+            group: None,
+            resource: None,
+        }
+    }
+
     /// Whether a limit is for these.
     fn is_in(&self, limit: &Limit) -> bool {
         let groups = &limit.relate_resources;

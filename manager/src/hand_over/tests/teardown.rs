@@ -455,3 +455,37 @@ proptest! {
         }
     }
 }
+
+/// The last shard gets everything, which no limit says, and one of its pods leads by the lock that it asked for before it left the shard.
+#[test]
+fn shard_gets_everything_only_when_its_pods_lead_by_one_lock() {
+    use self::Happens as H;
+    let story = [
+        H::DeleteAll,
+        H::Look,
+        H::Sync(4),
+        H::Sync(1),
+        H::Look,
+        H::Create(1),
+        H::Make(0),
+        H::Remove(2),
+        H::Look,
+        H::Delete(1),
+        H::Make(3),
+        H::Sync(4),
+        H::Look,
+        H::Look,
+        H::Create(2),
+        H::Sync(3),
+        H::Expire(1),
+        H::Expire(4),
+        H::Look,
+        H::Delete(2),
+    ];
+    let mut mesh = Mesh::new(&[0; BUCKETS]);
+    for happens in story {
+        mesh.undergo(happens);
+        mesh.check().unwrap();
+    }
+    mesh.settle().unwrap();
+}
