@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -18,12 +17,7 @@ import (
 type byHand struct {
 	*chaos
 	present map[string]bool
-	// hasMovedLate is set once the two edits of a move were [lateEdit] apart.
-	hasMovedLate bool
 }
-
-// lateEdit is longer than the ten seconds for which a manager holds back objects that two shards claim (docs/adr/0023).
-const lateEdit = 12 * time.Second
 
 // handBuckets of all shards, two each at first.
 const handBuckets = 2 * chaosShards
@@ -101,12 +95,7 @@ func (w *byHand) movesOne(t *testing.T) string {
 		slices.Reverse(order)
 	}
 	w.configure(t, order[0])
-	if w.hasMovedLate {
-		w.waits()
-	} else {
-		time.Sleep(lateEdit)
-		w.hasMovedLate = true
-	}
+	w.waits()
 	w.configure(t, order[1])
 	return fmt.Sprintf("%s goes from %s to %s, %s is edited first", bucket, loser, winner, order[0])
 }

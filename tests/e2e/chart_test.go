@@ -304,15 +304,7 @@ func keepsOrder(t *testing.T) {
 
 // installs has Helm change a cluster: definitions are upgraded with the chart, and stay when it goes, which it does not while there are shards.
 func installs(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	plane, err := startControlPlane(ctx, newDir(t))
-	t.Cleanup(func() {
-		if plane.cluster != nil {
-			plane.cluster.Stop()
-		}
-	})
-	check(t, err)
+	plane := ownControlPlane(t)
 	client := must(dynamic.NewForConfig(plane.cluster.AdminConfig()))(t)
 	admin := must(plane.cluster.UserKubeconfig("installer", "system:masters"))(t)
 	helm := func(arguments ...string) string {

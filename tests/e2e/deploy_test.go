@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -12,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"ctrlmesh.kusionstack.io/e2e/manager"
 	"ctrlmesh.kusionstack.io/e2e/process"
@@ -69,15 +67,7 @@ type deployment struct {
 // deploy does what the first line of docs/install.md says.
 func deploy(t *testing.T) *deployment {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	plane, err := startControlPlane(ctx, newDir(t))
-	t.Cleanup(func() {
-		if plane.cluster != nil {
-			plane.cluster.Stop()
-		}
-	})
-	check(t, err)
+	plane := ownControlPlane(t)
 	d := &deployment{mesh: &mesh{controlPlane: plane}}
 	d.dynamic = must(dynamic.NewForConfig(plane.cluster.AdminConfig()))(t)
 	d.admin = must(plane.cluster.UserKubeconfig("installer", "system:masters"))(t)

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"ctrlmesh.kusionstack.io/e2e/cluster"
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
@@ -21,20 +19,8 @@ import (
 // This file disturbs an API server of its own: it sends GOAWAY at random, it is restarted, it is killed.
 
 func TestDisturbedAPIServer(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
 	// The largest chance that it takes.
-	plane, err := startControlPlane(ctx, newDir(t), "--goaway-chance=0.02")
-	t.Cleanup(func() {
-		if plane.cluster == nil {
-			return
-		}
-		if t.Failed() {
-			t.Log(plane.cluster.Logs(2048))
-		}
-		plane.cluster.Stop()
-	})
-	check(t, err)
+	plane := ownControlPlane(t, "--goaway-chance=0.02")
 	t.Run("goaway_fails_no_request", func(t *testing.T) { goaway(t, plane) })
 	t.Run("restart_under_load", func(t *testing.T) { restartUnderLoad(t, plane) })
 }

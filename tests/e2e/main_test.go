@@ -129,6 +129,25 @@ type controlPlane struct {
 // sidecarUser is the user of that kubeconfig.
 const sidecarUser = "system:serviceaccount:default:sidecar"
 
+// ownControlPlane starts a cluster for one test. It is stopped at the test's end; if the test fails, its logs are told.
+func ownControlPlane(t *testing.T, flags ...string) controlPlane {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	plane, err := startControlPlane(ctx, newDir(t), flags...)
+	t.Cleanup(func() {
+		if plane.cluster == nil {
+			return
+		}
+		if t.Failed() {
+			t.Log(plane.cluster.Logs(2048))
+		}
+		plane.cluster.Stop()
+	})
+	check(t, err)
+	return plane
+}
+
 // startControlPlane starts a cluster that knows Widgets.
 func startControlPlane(ctx context.Context, dir string, flags ...string) (controlPlane, error) {
 	var c controlPlane

@@ -42,17 +42,7 @@ func newMeshAt(t *testing.T, apiServerFlags []string, flags ...string) *mesh {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	plane, err := startControlPlane(ctx, newDir(t), apiServerFlags...)
-	t.Cleanup(func() {
-		if plane.cluster == nil {
-			return
-		}
-		if t.Failed() {
-			t.Log(plane.cluster.Logs(1024))
-		}
-		plane.cluster.Stop()
-	})
-	check(t, err)
+	plane := ownControlPlane(t, apiServerFlags...)
 	m := &mesh{controlPlane: plane, flags: flags}
 	m.dynamic = must(dynamic.NewForConfig(plane.cluster.AdminConfig()))(t)
 	m.account = must(manager.Install(ctx, plane.cluster, newDir(t)))(t)

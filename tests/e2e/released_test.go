@@ -1,14 +1,12 @@
 package e2e
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"ctrlmesh.kusionstack.io/e2e/binaries"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,15 +46,7 @@ func shardSpec() map[string]any {
 
 func TestDocumentedRelease(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	plane, err := startControlPlane(ctx, newDir(t))
-	t.Cleanup(func() {
-		if plane.cluster != nil {
-			plane.cluster.Stop()
-		}
-	})
-	check(t, err)
+	plane := ownControlPlane(t)
 	client := must(dynamic.NewForConfig(plane.cluster.AdminConfig()))(t)
 	for _, file := range files(t, deployed+"/crd") {
 		establish(t, client, readAll(t, file)[0])
@@ -75,7 +65,7 @@ func TestDocumentedRelease(t *testing.T) {
 		_, err := create(t, client, made)
 		check(t, err)
 		if object.isDeleted {
-			check(t, of(t, client, made).Delete(ctx, object.name, meta.DeleteOptions{}))
+			check(t, of(t, client, made).Delete(t.Context(), object.name, meta.DeleteOptions{}))
 		}
 	}
 	admin := must(plane.cluster.UserKubeconfig("installer", "system:masters"))(t)
@@ -89,7 +79,7 @@ func TestDocumentedRelease(t *testing.T) {
 		named := &unstructured.Unstructured{}
 		named.SetKind(object.kind)
 		named.SetNamespace("default")
-		got, err := of(t, client, named).Get(ctx, object.name, meta.GetOptions{})
+		got, err := of(t, client, named).Get(t.Context(), object.name, meta.GetOptions{})
 		if object.isDeleted && object.after == nil {
 			if !apierrors.IsNotFound(err) {
 				t.Errorf("%s %s is still there: %v, %v", object.kind, object.name, got, err)

@@ -8,38 +8,38 @@ use tokio::net::TcpStream;
 
 use crate::external::read_until;
 
-/// An environment that refuses all creates.
-async fn start_refusing_creates() -> anyhow::Result<TestEnv> {
+/// An environment that refuses updates. Creates, whose refusals name the object, and ConfigMaps, which may be locks, wait for the body.
+async fn start_refusing_updates() -> anyhow::Result<TestEnv> {
     let line = json!({ "then": { "refuse": { "code": 429, "message": "slow down", "retryAfterSeconds": 1 } } });
-    let script = json!({ "subscribe": [{ "verbs": ["create"] }], "onRequest": [line] });
+    let script = json!({ "subscribe": [{ "traffic": ["api"], "verbs": ["update"] }], "onRequest": [line] });
     let flags = ["--external-address", "127.0.0.1:0"];
     TestEnv::start_with(vec![guest_entry("scripted", script)], &flags).await
 }
 
-const BODY: &str = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}"#;
+const BODY: &str = r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"x"}}"#;
 
-fn post_head(path: &str, fields: &str) -> String {
+fn put_head(path: &str, fields: &str) -> String {
     format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{fields}\r\n",
+        "PUT {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{fields}\r\n",
         BODY.len()
     )
 }
 
-const CREATE: &str = "/api/v1/namespaces/default/configmaps";
+const UPDATE: &str = "/api/v1/namespaces/default/secrets/x";
 
 #[tokio::test]
 async fn connection_takes_the_next_request_after_the_body_of_a_refused_one() -> anyhow::Result<()> {
-    let env = start_refusing_creates().await?;
+    let env = start_refusing_updates().await?;
     let external = env.sidecar.external().context("it is on")?;
     // Refused by a plugin, by the sidecar itself, and on the other port.
     for (address, path, code) in [
-        (env.sidecar.api(), CREATE, 429),
+        (env.sidecar.api(), UPDATE, 429),
         (env.sidecar.api(), "/api/v1/../x", 400),
         (external, "/no-target", 400),
     ] {
         let mut stream = TcpStream::connect(address).await?;
         for _ in 0..3 {
-            stream.write_all(post_head(path, "").as_bytes()).await?;
+            stream.write_all(put_head(path, "").as_bytes()).await?;
             let refused = read_until(&mut stream, b"}").await?;
             assert!(refused.starts_with(&format!("HTTP/1.1 {code}")), "{refused}");
             let rest = read_rest(&mut stream, &refused).await?;
@@ -63,10 +63,10 @@ async fn read_rest(stream: &mut TcpStream, begun: &str) -> anyhow::Result<String
 
 #[tokio::test]
 async fn client_waiting_for_100_continue_learns_that_the_connection_ends() -> anyhow::Result<()> {
-    let env = start_refusing_creates().await?;
+    let env = start_refusing_updates().await?;
     let mut stream = TcpStream::connect(env.sidecar.api()).await?;
     stream
-        .write_all(post_head(CREATE, "expect: 100-continue\r\n").as_bytes())
+        .write_all(put_head(UPDATE, "expect: 100-continue\r\n").as_bytes())
         .await?;
     let mut answer = String::new();
     tokio::time::timeout(ctrlmesh_tests::DEADLINE, stream.read_to_string(&mut answer)).await??;

@@ -295,8 +295,9 @@ mod tests {
         let rule = json!({"name": "a", "interceptType": "Blacklist", "contentType": "Normal", "contents": ["https://a"], "methods": ["GET"]});
         let mut lists = json!({"selector": {}, "trafficInterceptRules": [rule]});
         assert!(is_warned_of("CircuitBreaker", &lists, &none));
-        lists["rateLimitings"] =
-            json!([{"name": "a", "triggerPolicy": "LimiterOnly", "maxInFlight": 1, "resourceRules": [{}]}]);
+        lists["rateLimitings"] = json!([{"name": "a", "triggerPolicy": "LimiterOnly", "maxInFlight": 1, "resourceRules": [
+            {"apiGroups": ["*"], "resources": ["pods"], "verbs": ["*"], "namespaces": ["*"]},
+        ]}]);
         assert!(!is_warned_of("CircuitBreaker", &lists, &none));
     }
 

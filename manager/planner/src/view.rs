@@ -56,6 +56,14 @@ pub fn seen<'a>(limits: impl Iterator<Item = &'a Limit>, class: &ResourceClass) 
 }
 
 impl ResourceClass {
+    /// All resources, where no limit tells any apart.
+    pub(crate) const fn every() -> Self {
+        Self {
+            group: None,
+            resource: None,
+        }
+    }
+
     /// Whether a limit is for these.
     fn is_in(&self, limit: &Limit) -> bool {
         let groups = &limit.relate_resources;

@@ -237,9 +237,14 @@ fn no_object(key: &str) -> LabelSelector {
     }
 }
 
-/// The resources that any of the limits tells apart. Where nobody has a limit, nobody owns anything.
+/// The resources that any of the limits tells apart. Where none does, they are one.
 pub(super) fn classes(limits: &[Option<&[Limit]>]) -> BTreeSet<ResourceClass> {
-    view::classes(limits.iter().flatten().flat_map(|limits| limits.iter()))
+    let mut classes = view::classes(limits.iter().flatten().flat_map(|limits| limits.iter()));
+    // Who sees everything has no limits at all, and gains it from who saw nothing.
+    if classes.is_empty() {
+        classes.insert(ResourceClass::every());
+    }
+    classes
 }
 
 /// `None` as limits: nothing.

@@ -1,6 +1,6 @@
 //! Objects that two shards are to have, if only for a moment, and pods that two shards select.
 
-use ctrlmesh_manager_planner::hand_over::{lock_of, shard_of};
+use ctrlmesh_manager_planner::hand_over::shard_of;
 
 use super::lost_pods::{pod_of, shard};
 use super::two_shards::TwoShards;
@@ -63,18 +63,20 @@ async fn pod_of_two_shards_is_named_in_status() {
         })
     })
     .await;
-    // Of another controller in the same pod.
+    task.stop().await;
+}
+
+#[tokio::test]
+async fn pod_may_be_in_shards_of_two_controllers() {
+    let (sidecar, port, server) = one(107, |ip| pod_of("left", ip)).await;
+    put(&server, shard("left", "b", 60));
     let mut other = shard("other", "c", 60);
     other["spec"]["selector"]["matchLabels"]["shard"] = json!("left");
     other["spec"]["controller"]["leaderElectionName"] = json!("another");
     put(&server, other);
-    let is_another = |state: &Snapshot<'_>| {
-        let entries = chain(state).unwrap().entries;
-        entries.iter().filter_map(lock_of).any(|lock| lock == "another")
-    };
-    until(&server, "it is another's", is_another).await;
-    let next = server.store().read(chain).unwrap();
-    sidecar.say(running("left-0", next.generation, Some(&next)));
+    let (_, task) = start(&server, port, &[]).await;
+    let first = until_entries(&server, 2).await;
+    sidecar.say(running("left-0", first.generation, Some(&first)));
     until(&server, "both are enforced", |state| {
         let mut shards = ["left", "other"].iter();
         shards.all(|name| of_shard(state, name, "Enforced")[0] == "True")
