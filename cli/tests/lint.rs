@@ -319,7 +319,7 @@ fn keys_of_the_managers_labels_are_those_that_flags_or_the_environment_say() -> 
     };
     std::fs::write(&file, shard(KEY, "1"))?;
     let flag = format!("--label-shard-hash={KEY}");
-    let (code, printed) = lint(&["--fix", &flag], &[&file])?;
+    let (code, printed) = run_lint(&["--fix", &flag], &[&file])?;
     assert_eq!(code, Some(0), "{printed}");
     assert!(
         printed.trim_end().ends_with("ShardingConfig demo/left: ok"),
@@ -334,11 +334,11 @@ fn keys_of_the_managers_labels_are_those_that_flags_or_the_environment_say() -> 
     assert!(from_environment.status.success(), "{from_environment:?}");
 
     std::fs::write(&file, shard(KEY, "32"))?;
-    let (code, printed) = lint(&[&flag], &[&file])?;
+    let (code, printed) = run_lint(&[&flag], &[&file])?;
     assert!(code == Some(1) && printed.contains("\"32\" is no bucket"), "{printed}");
 
     std::fs::write(&file, shard(KEY, "1"))?;
-    let (code, printed) = lint(&["--fix"], &[&file])?;
+    let (code, printed) = run_lint(&["--fix"], &[&file])?;
     assert_eq!(code, Some(0), "{printed}");
     let usual = shard("ctrlmesh.kusionstack.io/shard-hash", "1");
     assert_eq!(std::fs::read_to_string(&file)?, usual, "{printed}");

@@ -204,7 +204,9 @@ fn assert_names_are_known(reference: &str) {
 /// What a sidecar serves when something has happened that each of its metrics counts.
 async fn sidecar_metrics() -> anyhow::Result<String> {
     let crash = guest_entry("trap", json!({ "in": "on-request", "how": "panic" }));
-    let crash = crash.set("onFailure", "Open".into()).set("order", 1.into());
+    let crash = crash
+        .with_field("onFailure", "Open".into())
+        .with_field("order", 1.into());
     let flags = ["--external-address", "127.0.0.1:0", "--memory-limit", "512Mi"];
     let mut env = TestEnv::start_with(vec![crash.clone(), shard_entry("a")], &flags).await?;
     env.seed_config_maps("default", "b", 1)?;

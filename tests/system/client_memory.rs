@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use ctrlmesh_testkit::{ApiServer, Fault, Gate, Rule};
 use ctrlmesh_tests::path_cleaning_proxy::kubeconfig_for;
-use ctrlmesh_tests::{NAMESPACE, TestEnv, config_map, shard, wait_until};
+use ctrlmesh_tests::{NAMESPACE, TestEnv, config_map, shard_entry, wait_until};
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Empty, Full};
@@ -213,7 +213,7 @@ async fn bodies_that_are_kept_to_be_sent_again_are_bounded() -> anyhow::Result<(
         let request = Request::post("http://x/api/v1/namespaces/default/configmaps").body(Full::new(body.clone()))?;
         let mut sender = sender.clone();
         sender.ready().await?;
-        answers.spawn(async move { answer(sender.send_request(request).await?).await });
+        answers.spawn(async move { read_answer(sender.send_request(request).await?).await });
     }
     wait_until("all bodies have been sent on", || async {
         Ok(arrived.load(Ordering::Relaxed) > WRITES * BODY)
@@ -296,7 +296,7 @@ async fn uploads_that_the_api_server_does_not_read_are_refused_beyond_the_bound_
                 Request::post("http://x/api/v1/namespaces/default/configmaps").body(Full::new(body.clone()))?;
             let mut sender = sender.clone();
             sender.ready().await?;
-            answers.spawn(async move { answer(sender.send_request(request).await?).await });
+            answers.spawn(async move { read_answer(sender.send_request(request).await?).await });
         }
     }
     let (code, body) = answers.join_next().await.context("some are refused")???;
@@ -307,7 +307,7 @@ async fn uploads_that_the_api_server_does_not_read_are_refused_beyond_the_bound_
     drop(answers);
     wait_until("it was given back", || async {
         let written = config_map("default", "small", "a").to_string();
-        let client = env.client().with("content-type", "application/json");
+        let client = env.client().with_header("content-type", "application/json");
         let written = client.send(http::Method::POST, "/api/v1/namespaces/default/configmaps", written);
         Ok(matches!(written.await?.status, 201 | 409))
     })

@@ -47,8 +47,8 @@ async fn start_closing_server(address: &str) -> anyhow::Result<(SocketAddr, toki
 
 #[tokio::test]
 async fn address_that_the_api_server_advertises_is_out_of_reach() -> anyhow::Result<()> {
-    let (balancer, _balancing) = closing("127.0.0.2:0").await?;
-    let (other, _serving) = closing("127.0.0.2:0").await?;
+    let (balancer, _balancing) = start_closing_server("127.0.0.2:0").await?;
+    let (other, _serving) = start_closing_server("127.0.0.2:0").await?;
     // It tells nobody who brings no credentials.
     let env = advertising(&[&balancer.to_string()], Some("sidecars-own")).await?;
     for place in [balancer.to_string(), format!("localhost:{}", balancer.port())] {
@@ -67,12 +67,14 @@ async fn address_that_the_api_server_advertises_is_out_of_reach() -> anyhow::Res
 /// Behind a Service or a load balancer each connection leads to another API server, which advertises itself alone.
 #[tokio::test]
 async fn addresses_of_all_api_servers_that_answer_in_turn_are_out_of_reach() -> anyhow::Result<()> {
-    let (first, _first) = closing("127.0.0.2:0").await?;
-    let (second, _second) = closing("127.0.0.3:0").await?;
+    let (first, _first) = start_closing_server("127.0.0.2:0").await?;
+    let (second, _second) = start_closing_server("127.0.0.3:0").await?;
     let env = advertising(&[&first.to_string(), &second.to_string()], None).await?;
     for place in [first, second] {
         wait_until("it has answered, and connections are refused", || async {
-            Ok(connect(&env, &place.to_string()).await?.starts_with("HTTP/1.1 403"))
+            Ok(send_connect(&env, &place.to_string())
+                .await?
+                .starts_with("HTTP/1.1 403"))
         })
         .await
         .with_context(|| place.to_string())?;
@@ -96,7 +98,7 @@ async fn tunnel_and_request_to_an_api_server_end_when_it_advertises_its_address(
     });
     let mut env = advertising(&[&place.to_string()], None).await?;
     env.api.faults().require_tokens(["other"]);
-    env.start_again().await?;
+    env.start_sidecar_again().await?;
     env.sidecar.wait_ready().await?;
     let warning = "addresses that the API server advertises (GET /api) can't be read";
     wait_until("it was asked in vain", || async {
@@ -111,7 +113,7 @@ async fn tunnel_and_request_to_an_api_server_end_when_it_advertises_its_address(
     tunnel.read_exact(&mut established).await?;
     assert_eq!(&established, b"HTTP/1.1 200");
     let request = format!("GET http://{place}/watch HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-    let request = raw(&env, &request);
+    let request = send_raw(&env, &request);
     let ends = async {
         wait_until("both are connected", || async {
             Ok(count.load(Ordering::Relaxed) == 2)
@@ -140,11 +142,11 @@ async fn name_that_the_api_server_advertises_is_out_of_reach() -> anyhow::Result
 
 #[tokio::test]
 async fn sidecar_serves_external_traffic_and_warns_once_when_the_api_server_does_not_tell() -> anyhow::Result<()> {
-    let (place, _serving) = closing("127.0.0.2:0").await?;
+    let (place, _serving) = start_closing_server("127.0.0.2:0").await?;
     let env = advertising(&[&place.to_string()], None).await?;
     env.api.faults().require_tokens(["other"]);
     let mut env = env;
-    env.start_again().await?;
+    env.start_sidecar_again().await?;
     env.sidecar.wait_ready().await?;
     let warning = "addresses that the API server advertises (GET /api) can't be read";
     wait_until("it warns", || async { Ok(env.sidecar.log().contains(warning)) }).await?;

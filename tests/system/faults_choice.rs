@@ -98,13 +98,13 @@ async fn counts_hold_across_threads_and_a_reload() -> anyhow::Result<()> {
             fired += u64::from(status?? == 503);
         }
         assert_eq!(fired, count, "{more}");
-        let before = counts(&env, "x").await?;
+        let before = rule_counts(&env, "x").await?;
         assert!(matched.contains(&before.0) && before.1 == count, "{more}: {before:?}");
-        env.publish(vec![limited("x", more.clone()).set("timeoutMs", 20.into())])
+        env.publish(vec![limited("x", more.clone()).with_field("timeoutMs", 20.into())])
             .await?;
         assert_eq!(env.client().get(LIST).await?.status, 200, "{more}");
         let expected = before.0 + u64::from(more.get("maxCount").is_none());
-        assert_eq!(counts(&env, "x").await?, (expected, count), "{more}");
+        assert_eq!(rule_counts(&env, "x").await?, (expected, count), "{more}");
     }
     Ok(())
 }

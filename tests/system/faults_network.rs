@@ -107,7 +107,7 @@ async fn port_is_closed_for_the_given_time() -> anyhow::Result<()> {
     .await?;
     assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
     // The request after the only hit is not matched.
-    assert_eq!(counts(&env, "x").await?, (1, 1));
+    assert_eq!(rule_counts(&env, "x").await?, (1, 1));
     Ok(())
 }
 

@@ -192,33 +192,33 @@ fn never_compiled(name: &str, phase: &str, mib: usize) -> anyhow::Result<EntrySp
     bytes.extend(made);
     let settings = json!({ "in": phase, "mib": mib, "must": true });
     Ok(EntrySpec::new(&format!("hoard/{name}"), &bytes)
-        .settings(settings)
-        .set("timeoutMs", 1_000.into()))
+        .with_settings(settings)
+        .with_field("timeoutMs", 1_000.into()))
 }
 
 #[tokio::test]
 async fn plugin_at_its_cap_is_replaced_by_one_that_must_be_compiled() -> anyhow::Result<()> {
-    let leaking = ["a", "b", "c", "d"].map(|name| hoard(name, "on-request", 14));
+    let leaking = ["a", "b", "c", "d"].map(|name| hoarding_entry(name, "on-request", 14));
     let mut env = TestEnv::start_with(leaking.to_vec(), &DEFAULT).await?;
     // Each of two threads has its instances, and connections are dealt to them in turn.
-    bodies_of_requests(&env, 8).await?;
+    get_bodies(&env, 8).await?;
     let used = env.sidecar.metric(USED).await?;
     assert!(used > 8.0 * 14.0 * MIB, "{used}");
     let [_, others @ ..] = leaking;
     let mended = never_compiled("a", "on-request", 1)?;
     env.publish([mended].into_iter().chain(others).collect()).await?;
-    bodies_of_requests(&env, 4).await.map(drop)
+    get_bodies(&env, 4).await.map(drop)
 }
 
 #[tokio::test]
 async fn instances_of_an_earlier_chain_make_room_for_the_trial_of_a_plugin() -> anyhow::Result<()> {
-    let chain = ["a", "b", "c", "d"].map(|name| hoard(name, "configure", 8));
+    let chain = ["a", "b", "c", "d"].map(|name| hoarding_entry(name, "configure", 8));
     let mut env = TestEnv::start_with(chain.to_vec(), &["--memory-limit", "128Mi", "--workers", "2"]).await?;
     let used = env.sidecar.metric(USED).await?;
     assert!(used > 71.0 * MIB, "no other instance fits 80 MiB: {used}");
-    env.publish(chain.map(|entry| entry.set("timeoutMs", 999.into())).to_vec())
+    env.publish(chain.map(|entry| entry.with_field("timeoutMs", 999.into())).to_vec())
         .await?;
-    bodies_of_requests(&env, 4).await.map(drop)
+    get_bodies(&env, 4).await.map(drop)
 }
 
 #[tokio::test]
