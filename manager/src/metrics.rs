@@ -34,6 +34,19 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// With a series of each metric that has labels: without one, a metric is not served at all. For the reference of metrics.
+    #[must_use]
+    pub fn sample() -> Self {
+        let metrics = Self::default();
+        metrics.distribution.update_gauges(std::iter::empty(), &[]);
+        metrics.labels.add_sample();
+        metrics
+            .webhook
+            .count(webhook::Webhook::Validate, webhook::Outcome::Allowed);
+        metrics.oci.add_sample();
+        metrics
+    }
+
     /// As text, in the form that Prometheus reads.
     ///
     /// # Errors

@@ -166,7 +166,7 @@ fn paragraph(help: &str) -> String {
 #[tokio::test]
 async fn metrics_reference_is_up_to_date() -> anyhow::Result<()> {
     let sidecar = sidecar_metrics().await?;
-    let manager = ctrlmesh_manager::metrics::Metrics::default().render()?;
+    let manager = ctrlmesh_manager::metrics::Metrics::sample().render()?;
     let mut text = "# Metrics\n\n<!-- Written by `make docs`. -->\n\n\
         What the programs serve at `/metrics`, with the help text that they serve. Histograms have the suffixes `_bucket`, `_sum` \
         and `_count`.\n"

@@ -110,6 +110,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// Adds a series to each metric with labels.
+    pub fn add_sample(&self) {
+        drop(self.pulls.get_or_create(&Outcome { outcome: "Pulled" }));
+    }
+
     pub fn register(&self, registry: &mut Registry) {
         let pulls = "Lookups and pulls of plugins from registries, by how they ended";
         registry.register("plugin_pulls", pulls, self.pulls.clone());

@@ -29,6 +29,15 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// Adds a series to each metric with labels.
+    pub(super) fn add_sample(&self) {
+        let kind = Kind { kind: String::new() };
+        for counter in [&self.seen, &self.written, &self.failed, &self.contested] {
+            drop(counter.get_or_create(&kind));
+        }
+        drop(self.is_done.get_or_create(&kind));
+    }
+
     pub fn register(&self, registry: &mut Registry) {
         registry.register("labels_objects_seen", "Objects looked at", self.seen.clone());
         registry.register(
