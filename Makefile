@@ -137,12 +137,12 @@ docs: build ## Writes docs/reference from the programs: flags and metrics; a tes
 
 .PHONY: rbac
 rbac: ## Writes deploy/rbac from the rules beside the manager's code; a test fails on a difference
-	cargo run --locked --quiet -p ctrlmesh-manager --bin write-rbac -- deploy/rbac
+	cargo run --locked --quiet --bin write-rbac -- deploy/rbac
 	$(MAKE) chart
 
 .PHONY: crd
 crd: ## Writes deploy/crd from the manager's types; a test fails on a difference
-	cargo run --locked --quiet -p ctrlmesh-manager-api --example write-crds -- deploy/crd
+	cargo run --locked --quiet --example write-crds -- deploy/crd
 	$(MAKE) chart
 
 .PHONY: chart
