@@ -66,10 +66,14 @@ impl<'a> Moves<'a> {
         self.possible.iter().filter(holds).collect()
     }
 
-    /// What the shard's pods had anyway. `None`: nothing, it is new; or it has other pods, and no lease keeps them apart.
+    /// What the shard's pods had anyway. `None`: nothing, it is new; or no lease keeps its pods apart, as they are others or asked for
+    /// another one.
     pub(super) fn base(&self, name: &str, shard: &Shard) -> Option<&'a [Limit]> {
         let old = self.before.get(name).filter(|_| !self.is_rolled_back)?;
         let is_one_lease = shard.lock.is_some() && shard.name == old.name;
+        if shard.lock.is_some() && shard.lock == old.lock && !is_one_lease {
+            return None;
+        }
         // Also of pods that are not there yet.
         let has_others = || {
             let (now, before) = (LabelSet::of(&shard.all_pods()), LabelSet::of(&old.all_pods()));

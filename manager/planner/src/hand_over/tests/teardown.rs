@@ -456,6 +456,37 @@ proptest! {
     }
 }
 
+/// A shard gets everything while its controller is torn down, and asks for the lock of a deleted shard. Its ShardingConfig is written
+/// again: one pod may get that lock while another leads by the one before.
+#[test]
+fn shard_that_comes_back_waits_for_pods_that_lead_by_the_lock_of_a_deleted_shard() {
+    use self::Happens as H;
+    let story = [
+        H::Delete(0),
+        H::Look,
+        H::Sync(3),
+        H::Sync(0),
+        H::Delete(2),
+        H::Look,
+        H::Sync(2),
+        H::Make(4),
+        H::Look,
+        H::Make(1),
+        H::DeleteAll,
+        H::Look,
+        H::Expire(0),
+        H::Look,
+        H::Sync(3),
+        H::Create(0),
+    ];
+    let mut mesh = Mesh::new(&[0; BUCKETS]);
+    for happens in story {
+        mesh.undergo(happens);
+        mesh.check().unwrap();
+    }
+    mesh.settle().unwrap();
+}
+
 /// The last shard gets everything, which no limit says, and one of its pods leads by the lock that it asked for before it left the shard.
 #[test]
 fn shard_gets_everything_only_when_its_pods_lead_by_one_lock() {
