@@ -150,7 +150,12 @@ fn resolved(plugins: &[Value], facts: &Facts) -> Draft {
 
 fn distributed(facts: &Facts) -> Draft {
     let reason = match (&facts.withheld, &facts.deleted, &facts.start_blocker) {
-        (Some(withheld), ..) => withheld.clone(),
+        // Nobody releases the object while the chain can't be written, so it says how a person can.
+        (Some(withheld), Some(deleted), _) => {
+            let message = format!("{}. The object is being deleted: {}", withheld.message, deleted.message);
+            Reason::new(withheld.code, message)
+        }
+        (Some(withheld), None, _) => withheld.clone(),
         (None, Some(deleted), _) => deleted.clone(),
         _ if !facts.mistakes.is_empty() => Reason::new("Invalid", "see Accepted"),
         _ if facts.is_unresolved => {

@@ -30,6 +30,25 @@ fn withheld_object_without_entries_is_not_enforced() {
 }
 
 #[test]
+fn withheld_object_that_is_deleted_says_how_to_release_it() {
+    let pending = "waits for the next chain. To release it by force: `kubectl patch`";
+    let facts = Facts {
+        withheld: Some(Reason::new("WriteFailed", "the chain can't be written")),
+        deleted: Some(Reason::new("Deleting", pending)),
+        ..Facts::default()
+    };
+    let drafts = drafts(&facts);
+    let distributed = drafts
+        .iter()
+        .find(|draft| draft.kind == condition::DISTRIBUTED)
+        .unwrap();
+    assert_eq!(distributed.reason.code, "WriteFailed");
+    let message = &distributed.reason.message;
+    assert!(message.starts_with("the chain can't be written"), "{message}");
+    assert!(message.contains("To release it by force: `kubectl patch`"), "{message}");
+}
+
+#[test]
 fn status_stays_when_chain_changes_for_other_objects() {
     let of = |chain, before: &Value| {
         let facts = Facts {
