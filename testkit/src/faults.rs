@@ -20,6 +20,8 @@ pub enum Fault {
     Delay(Duration),
     /// Holds the request before it is executed until the gate opens (a minute at most).
     Hold(Gate),
+    /// Reads and executes the request, and holds its answer until the gate opens (a minute at most).
+    HoldAnswer(Gate),
     /// Answers with a Status of this code; the request is not executed.
     Status {
         code: u16,

@@ -74,7 +74,7 @@ pub(crate) async fn serve_request(
             }
         }
     };
-    plan.run_after(&control)?;
+    plan.run_after(&control).await?;
     let response = plan.shape_response(
         &control,
         answer.unwrap_or_else(|refusal| refusal_response(&refusal, encoding)),
@@ -160,12 +160,21 @@ fn refusal_response(refusal: &Refusal, encoding: Encoding) -> Response<ResponseB
     response
 }
 
+async fn wait_for_gates(gates: &[Gate]) {
+    for gate in gates {
+        if !gate.wait_until_open().await {
+            tracing::warn!("gate stayed closed for a minute; continuing with the request");
+        }
+    }
+}
+
 /// The faults of one request.
 #[derive(Default)]
 struct FaultPlan {
     is_http2: bool,
     delay: Duration,
     gates: Vec<Gate>,
+    answer_gates: Vec<Gate>,
     refusal: Option<Refusal>,
     /// Zero is sent too, although a Status can't express it.
     retry_after: Option<u32>,
@@ -201,6 +210,7 @@ impl FaultPlan {
         match fault {
             Fault::Delay(delay) => self.delay += delay,
             Fault::Hold(gate) => self.gates.push(gate),
+            Fault::HoldAnswer(gate) => self.answer_gates.push(gate),
             Fault::Status { code, retry_after } => {
                 let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
                 let reason = ctrlmesh_wire::default_reason(code.as_u16());
@@ -227,15 +237,12 @@ impl FaultPlan {
         if !self.delay.is_zero() {
             tokio::time::sleep(self.delay).await;
         }
-        for gate in &self.gates {
-            if !gate.wait_until_open().await {
-                tracing::warn!("gate stayed closed for a minute; continuing with the request");
-            }
-        }
+        wait_for_gates(&self.gates).await;
         self.reset_when(control, When::BeforeExecuting)
     }
 
-    fn run_after(&self, control: &Control) -> Result<(), Interrupted> {
+    async fn run_after(&self, control: &Control) -> Result<(), Interrupted> {
+        wait_for_gates(&self.answer_gates).await;
         self.reset_when(control, When::AfterExecuting)
     }
 

@@ -182,18 +182,22 @@ async fn earlier_instances_make_room_for_the_next_chain() -> anyhow::Result<()> 
     get_bodies(&env, 4).await.map(drop)
 }
 
-/// The same plugin with a section more, so that no cache has it.
-fn never_compiled(name: &str, phase: &str, mib: usize) -> anyhow::Result<EntrySpec> {
+/// The shard rule, by a plugin that has a section more, so that no cache has it.
+fn shard_entry_to_be_compiled() -> anyhow::Result<EntrySpec> {
     const NAME: &[u8] = b"made";
     let made = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos().to_le_bytes();
-    let mut bytes = guests::get("hoard").context("tests/guests has it")?.to_vec();
+    let mut bytes = ctrlmesh_plugins_builtin::SHARD_SELECTOR.to_vec();
     bytes.extend([0, u8::try_from(1 + NAME.len() + made.len())?, u8::try_from(NAME.len())?]);
     bytes.extend(NAME);
     bytes.extend(made);
-    let settings = json!({ "in": phase, "mib": mib, "must": true });
-    Ok(EntrySpec::new(&format!("hoard/{name}"), &bytes)
-        .with_settings(settings)
-        .with_field("timeoutMs", 1_000.into()))
+    Ok(EntrySpec::new("shard-selector/test", &bytes).with_settings(json!({
+        "shard": "a",
+        "leaderElectionName": "lock",
+        "limits": [{
+            "relateResources": [{ "apiGroups": [""], "resources": ["configmaps"] }],
+            "selector": { "matchLabels": { "shard": "a" } },
+        }],
+    })))
 }
 
 #[tokio::test]
@@ -205,7 +209,7 @@ async fn plugin_at_its_cap_is_replaced_by_one_that_must_be_compiled() -> anyhow:
     let used = env.sidecar.metric(USED).await?;
     assert!(used > 8.0 * 14.0 * MIB, "{used}");
     let [_, others @ ..] = leaking;
-    let mended = never_compiled("a", "on-request", 1)?;
+    let mended = shard_entry_to_be_compiled()?;
     env.publish([mended].into_iter().chain(others).collect()).await?;
     get_bodies(&env, 4).await.map(drop)
 }
