@@ -291,7 +291,7 @@ mod tests {
         };
         let starting = status(r#""first chain","listener""#);
         assert!(
-            starting.contains("compiling 2 plugins (3 s); nothing is served"),
+            starting.contains("compiling 2 plugins (3 s); no traffic is served"),
             "{starting}"
         );
         assert!(!starting.contains("no chain loaded yet"), "{starting}");

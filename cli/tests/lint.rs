@@ -239,7 +239,7 @@ fn fix_leaves_decisions_to_a_person_and_reports_changes() -> Result<()> {
         .output()?;
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        String::from_utf8_lossy(&output.stderr).contains("--fix writes files"),
+        String::from_utf8_lossy(&output.stderr).contains("--fix cannot write to standard input"),
         "{output:?}"
     );
     Ok(())

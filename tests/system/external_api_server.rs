@@ -100,7 +100,7 @@ async fn tunnel_and_request_to_an_api_server_end_when_it_advertises_its_address(
     env.api.faults().require_tokens(["other"]);
     env.start_sidecar_again().await?;
     env.sidecar.wait_ready().await?;
-    let warning = "addresses that the API server advertises (GET /api) can't be read";
+    let warning = "failed to read the addresses that the API server advertises (GET /api)";
     wait_until("it was asked in vain", || async {
         Ok(env.sidecar.log().contains(warning))
     })
@@ -148,7 +148,7 @@ async fn sidecar_serves_external_traffic_and_warns_once_when_the_api_server_does
     let mut env = env;
     env.start_sidecar_again().await?;
     env.sidecar.wait_ready().await?;
-    let warning = "addresses that the API server advertises (GET /api) can't be read";
+    let warning = "failed to read the addresses that the API server advertises (GET /api)";
     wait_until("it warns", || async { Ok(env.sidecar.log().contains(warning)) }).await?;
     assert_eq!(env.sidecar.log().matches(warning).count(), 1);
     let answer = send_connect(&env, &place.to_string()).await?;

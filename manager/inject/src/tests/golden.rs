@@ -21,6 +21,9 @@ const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 struct Flags {
     #[command(flatten)]
     proxy: ProxyArgs,
+    /// As the manager has it.
+    #[arg(long, default_value_t = ports::ADMIN)]
+    sidecar_port: u16,
 }
 
 #[derive(Deserialize)]
@@ -68,7 +71,7 @@ impl Case {
             "--proxy-image=ctrlmesh-proxy:1".to_owned(),
         ];
         let flags = Flags::parse_from(fixed.iter().chain(&self.flags));
-        Settings::new(&flags.proxy, ports::ADMIN)
+        Settings::new(&flags.proxy, flags.sidecar_port)
     }
 }
 
