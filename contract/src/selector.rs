@@ -5,14 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use ctrlmesh_wire::{is_label_key, is_label_value};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Mistakes, quote};
 
-/// Longest name part of a label key, and longest label value (apimachinery `validation.LabelValueMaxLength`).
-const MAX_NAME: usize = 63;
-/// Longest prefix of a label key (a DNS subdomain).
-const MAX_PREFIX: usize = 253;
 /// Values in one requirement. Kubernetes has no bound of its own here; this one only keeps evaluation cheap.
 const MAX_VALUES: usize = 256;
 /// Requirements in one selector.
@@ -162,10 +159,7 @@ impl Requirement {
 }
 
 fn validate_key(path: &str, key: &str, mistakes: &mut Mistakes) {
-    let (prefix, name) = key
-        .split_once('/')
-        .map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    if !is_name(name) || prefix.is_some_and(|prefix| !is_subdomain(prefix)) {
+    if !is_label_key(key) {
         let key = quote(key);
         mistakes.add(
             path,
@@ -175,37 +169,13 @@ fn validate_key(path: &str, key: &str, mistakes: &mut Mistakes) {
 }
 
 fn validate_value(path: &str, value: &str, mistakes: &mut Mistakes) {
-    if !value.is_empty() && !is_name(value) {
+    if !is_label_value(value) {
         let value = quote(value);
         mistakes.add(
             path,
-            format!("{value} is not a label value; use at most {MAX_NAME} letters, digits, '-', '_' and '.', with a letter or digit at both ends"),
+            format!("{value} is not a label value; use at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"),
         );
     }
-}
-
-/// A label value, or the name part of a label key (apimachinery `validation.IsQualifiedName`).
-fn is_name(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    ends_alphanumeric(text) && text.len() <= MAX_NAME && text.bytes().all(inner)
-}
-
-/// A DNS subdomain (RFC 1123 as Kubernetes reads it: lower case, dots between labels).
-#[must_use]
-pub fn is_subdomain(text: &str) -> bool {
-    text.len() <= MAX_PREFIX && text.split('.').all(is_dns_label)
-}
-
-/// One label of a DNS name, without the length check that `metadata.namespace` adds.
-#[must_use]
-pub fn is_dns_label(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    ends_alphanumeric(text) && text.bytes().all(inner)
-}
-
-fn ends_alphanumeric(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    matches!((bytes.first(), bytes.last()), (Some(a), Some(b)) if a.is_ascii_alphanumeric() && b.is_ascii_alphanumeric())
 }
 
 #[cfg(test)]

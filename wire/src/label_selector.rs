@@ -24,16 +24,21 @@ pub enum SelectorError {
         expected: &'static str,
     },
     /// An invalid label key.
-    #[error("{0:?} is no label key: up to 63 of [-A-Za-z0-9_.] between alphanumerics, optionally after `dns.name/`")]
+    #[error(
+        "invalid label key {0:?}: write it as name or example.com/name; the name has 1 to 63 letters, digits, '-', '_' or '.', with a \
+         letter or digit at both ends, and before a slash stands a DNS name in lower case"
+    )]
     Key(String),
     /// An invalid label value.
-    #[error("{0:?} is no label value: up to 63 of [-A-Za-z0-9_.] between alphanumerics, or empty")]
+    #[error(
+        "invalid label value {0:?}: at most 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
+    )]
     Value(String),
     /// A `>` or `<` with something else than a 64-bit integer.
     #[error("{0:?} is no integer, which `>` and `<` need")]
     Integer(String),
     /// An operator with a number of values that it does not take.
-    #[error("operator {operator:?} does not take {count} values")]
+    #[error("operator {operator:?} {}, not {count}", values_of(*operator))]
     ValueCount {
         /// The operator.
         operator: Operator,
@@ -72,6 +77,15 @@ pub enum Operator {
     GreaterThan,
     /// `key<1`
     LessThan,
+}
+
+/// What an operator asks of its values.
+const fn values_of(operator: Operator) -> &'static str {
+    match operator {
+        Operator::In | Operator::NotIn => "needs at least one value",
+        Operator::Exists | Operator::DoesNotExist => "takes no values",
+        _ => "takes one value",
+    }
 }
 
 /// One term of a [`LabelSelector`].

@@ -5,9 +5,10 @@
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
+use ctrlmesh_wire::{is_dns_label, is_dns_subdomain};
+
 use super::{Entry, MAX_ENTRIES, MAX_MEMORY_MIB, MAX_SETTINGS_BYTES, MAX_TIMEOUT_MS, Origin};
 use crate::error::{Mistakes, quote};
-use crate::selector::is_dns_label;
 
 /// Longest namespace (RFC 1123 label).
 const MAX_NAMESPACE: usize = 63;
@@ -114,5 +115,5 @@ fn within(number: u32, range: RangeInclusive<u32>, unit: &str, path: impl FnOnce
 
 /// Parts between `/`, each a DNS subdomain, so that a name can stand in a path, a label and a log line.
 fn is_entry_name(name: &str) -> bool {
-    name.len() <= MAX_NAME && name.split('/').all(crate::selector::is_subdomain)
+    name.len() <= MAX_NAME && name.split('/').all(is_dns_subdomain)
 }

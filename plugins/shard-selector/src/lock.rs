@@ -3,8 +3,7 @@
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{Facts, MatchRule, RequestEdit, Verb};
-
-use crate::selector::is_subdomain;
+use ctrlmesh_wire::is_dns_subdomain;
 
 /// Separates the names of lock and shard, as in existing deployments.
 const SEPARATOR: &str = "---";
@@ -35,7 +34,7 @@ impl Lock {
     pub(crate) fn new(name: &str, shard: &str, namespace: &str) -> Result<Self, Invalid> {
         let sharded = format!("{name}{SEPARATOR}{shard}");
         for (field, value) in [("leaderElectionName", name), ("shard", shard)] {
-            if !is_subdomain(value) {
+            if !is_dns_subdomain(value) {
                 let message = format!(
                     "{value:?} is not the name of an object: lower-case letters, digits, '-' and '.', with a letter or \
                      digit at both ends"
@@ -43,7 +42,7 @@ impl Lock {
                 return Err(Invalid::new(message).field(field));
             }
         }
-        if !is_subdomain(&sharded) {
+        if !is_dns_subdomain(&sharded) {
             let message = format!(
                 "with the lock's name it makes {} characters, at most 253 are a name",
                 sharded.len()

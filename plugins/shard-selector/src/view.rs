@@ -2,8 +2,9 @@
 
 use ctrlmesh_sdk::settings::Invalid;
 use ctrlmesh_sdk::{MatchRule, Verb};
+use ctrlmesh_wire::is_dns_subdomain;
 
-use crate::selector::{self, is_subdomain};
+use crate::selector;
 use crate::settings::{Limit, ResourceRule};
 
 /// Bounds on all limits together, since all may match one request. Far above any shard in use, far below what the host and an API server
@@ -213,7 +214,7 @@ impl Names {
 }
 
 fn check_group(group: &str) -> Result<(), String> {
-    if group.is_empty() || is_subdomain(group) {
+    if group.is_empty() || is_dns_subdomain(group) {
         return Ok(());
     }
     Err(format!(
@@ -228,7 +229,7 @@ fn check_resource(resource: &str) -> Result<(), String> {
             "{resource:?} names a subresource: only whole resources are listed; remove what follows the slash"
         ));
     }
-    if !resource.contains('.') && is_subdomain(resource) {
+    if !resource.contains('.') && is_dns_subdomain(resource) {
         return Ok(());
     }
     Err(format!(

@@ -4,10 +4,10 @@ use std::sync::LazyLock;
 
 use ctrlmesh_contract::Mistakes;
 use ctrlmesh_contract::error::quote;
-use ctrlmesh_contract::selector::is_subdomain;
 use ctrlmesh_contract::suggest::did_you_mean;
 use ctrlmesh_manager_api::schema::Tolerated;
 use ctrlmesh_manager_api::{API_VERSION, CircuitBreaker, FaultInjection, ManagerState, ShardingConfig, crds, schema};
+use ctrlmesh_wire::is_dns_subdomain;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
 use kube_core::ObjectMeta;
 use serde::de::DeserializeOwned;
@@ -181,7 +181,7 @@ fn name(document: &Value, mistakes: &mut Mistakes) {
         (None, None) if document.pointer("/metadata/name").is_none() => {
             mistakes.add("metadata.name", "is missing; write what this object is to be called");
         }
-        (Some(name), _) if !is_subdomain(name) => {
+        (Some(name), _) if !is_dns_subdomain(name) => {
             let problem = format!(
                 "{} is no name; use lower-case letters, digits, '-' and '.'",
                 quote(name)

@@ -1,9 +1,9 @@
 //! Rules of a ShardingConfig, of a shard and of a root.
 
 use ctrlmesh_contract::names::labels::STATEFUL_SET_POD_NAME;
-use ctrlmesh_contract::selector::{is_dns_label, is_subdomain};
 use ctrlmesh_manager_api::sharding_config::{Limit, ResourceGroup, Root, UnreachablePolicy};
 use ctrlmesh_manager_api::{LabelSelector, ShardingConfig};
+use ctrlmesh_wire::{is_dns_label, is_dns_subdomain};
 use serde_json::json;
 
 use super::findings::at_index;
@@ -140,7 +140,7 @@ fn check_root(config: &ShardingConfig, root: &Root, keys: &LabelKeys, findings: 
         ("prefix", &root.prefix),
         ("targetStatefulSet", &root.target_stateful_set),
     ] {
-        if !is_subdomain(name) {
+        if !is_dns_subdomain(name) {
             let problem = format!("{name:?} is no name; use lower-case letters, digits, '-' and '.'");
             findings.refuse(format!("spec.root.{field}"), problem);
         }
