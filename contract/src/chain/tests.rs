@@ -65,6 +65,41 @@ fn missing_fields_have_defaults() {
 }
 
 #[test]
+fn messages_of_refused_documents_are_reviewed() {
+    let entry = |fields: &str| yaml(&format!("- {{name: a, plugin: '{DIGEST}', {fields}}}"));
+    let documents = [
+        ("not YAML", "entries: [".to_owned()),
+        ("a list", "[]".to_owned()),
+        ("empty", String::new()),
+        (
+            "another version",
+            yaml("  []").replace(CHAIN_API_VERSION, "chain.ctrlmesh.kusionstack.io/v2"),
+        ),
+        ("no generation", yaml("  []").replace("generation: 17\n", "")),
+        ("unknown field", entry("timeout: 10")),
+        ("out of bounds", entry("timeoutMs: 0, memoryMiB: 4096")),
+        ("unknown word", entry("onFailure: Opne")),
+        ("wrong type", entry("order: high, settings: []")),
+        ("digest", yaml("- {name: a, plugin: 'sha256:00'}")),
+        (
+            "name twice",
+            yaml(&format!(
+                "- {{name: a, plugin: '{DIGEST}'}}\n- {{name: a, plugin: '{DIGEST}'}}"
+            )),
+        ),
+        (
+            "selector",
+            entry(
+                "podSelector: {matchLabels: {UPPER.io/a: '1', b: 'c d'}, matchExpressions: [{key: a, operator: In}]}",
+            ),
+        ),
+        ("settings hash", entry("settingsHash: 1b")),
+    ];
+    let messages = documents.map(|(problem, document)| format!("{problem}:\n{}\n", refusal(document)));
+    insta::assert_snapshot!(messages.join("\n"));
+}
+
+#[test]
 fn all_mistakes_are_reported_with_their_paths() {
     let document = format!(
         "

@@ -4,6 +4,7 @@ use ctrlmesh_manager_api::sharding_config::LeaderStatus;
 use ctrlmesh_manager_api::status::{BreakerState, LimitingSnapshot, TargetStatus};
 
 use super::*;
+use crate::controllers::distribution::decide::start_gate::StartBlocker;
 
 fn origin() -> Origin {
     Origin {
@@ -203,4 +204,147 @@ fn bypassed_condition_names_pods_and_ends_when_they_send_requests() {
     let over = of(&[], &bypassed);
     let (holds, reason, _) = said(&over).unwrap();
     assert_eq!((&*holds, &*reason), ("False", "TrafficSeen"));
+}
+
+/// A situation, and the facts that make it.
+fn situations() -> Vec<(&'static str, Facts)> {
+    let running = || Facts {
+        chain: 7,
+        hash: "a".to_owned(),
+        rollout: Rollout {
+            selected: 2,
+            enforced: 2,
+            ..Rollout::default()
+        },
+        ..Facts::default()
+    };
+    let blocked = |blocker: StartBlocker| Facts {
+        start_blocker: Some(blocker.reason()),
+        ..running()
+    };
+    let plugin = |message: &str| json!({ "name": "team/quota", "message": message });
+    vec![
+        ("in force", running()),
+        (
+            "valid with warnings",
+            Facts {
+                warnings: "spec.limits[0]: selects no object".to_owned(),
+                ..running()
+            },
+        ),
+        (
+            "invalid after a valid generation",
+            Facts {
+                mistakes: "spec.limits[0].selector: is empty".to_owned(),
+                is_kept: true,
+                ..running()
+            },
+        ),
+        (
+            "invalid from the start",
+            Facts {
+                mistakes: "spec.limits[0].selector: is empty".to_owned(),
+                ..Facts::default()
+            },
+        ),
+        (
+            "plugin missing",
+            Facts {
+                plugins: Some(vec![plugin(""), plugin("registry answered 404; check spec.plugins")]),
+                is_unresolved: true,
+                is_kept: true,
+                ..running()
+            },
+        ),
+        ("disabled", Facts::default()),
+        (
+            "no pods",
+            Facts {
+                rollout: Rollout::default(),
+                ..running()
+            },
+        ),
+        (
+            "one pod lags",
+            Facts {
+                rollout: Rollout {
+                    selected: 2,
+                    enforced: 1,
+                    lagging: vec![("operator-1".to_owned(), "runs generation 6".to_owned())],
+                    ..Rollout::default()
+                },
+                ..running()
+            },
+        ),
+        (
+            "waits for another shard",
+            Facts {
+                waits_for: vec!["left (operator-0: runs generation 6)".to_owned()],
+                ..running()
+            },
+        ),
+        (
+            "objects shared with another shard",
+            Facts {
+                overlaps: vec!["left".to_owned()],
+                ..running()
+            },
+        ),
+        (
+            "pods without a sidecar",
+            blocked(StartBlocker::Pods(["operator-0".to_owned()].into())),
+        ),
+        ("pods without a sidecar are gone", blocked(StartBlocker::NoPods)),
+        (
+            "pods without a sidecar have been gone for a moment",
+            blocked(StartBlocker::Gone),
+        ),
+        (
+            "pods can't be listed",
+            blocked(StartBlocker::Unknown("pods is forbidden (HTTP 403)".to_owned())),
+        ),
+        (
+            "pods are replaced",
+            Facts {
+                restart: Some(Reason::new("Restarting", "replacing operator-0")),
+                ..running()
+            },
+        ),
+        (
+            "chain can't be written",
+            Facts {
+                withheld: Some(Reason::new("WriteFailed", "configmaps is forbidden (HTTP 403)")),
+                ..running()
+            },
+        ),
+        (
+            "deleted",
+            Facts {
+                deleted: Some(Reason::new("Deleting", "waits for the next chain")),
+                ..running()
+            },
+        ),
+        (
+            "traffic bypasses the sidecar",
+            Facts {
+                bypassed: ["manager in operator-0".to_owned()].into(),
+                ..running()
+            },
+        ),
+    ]
+}
+
+#[test]
+fn messages_of_conditions_are_reviewed() {
+    let mut text = String::new();
+    for (situation, facts) in situations() {
+        let status = object_status(&origin(), &facts, &Value::Null, "now");
+        text += &format!("{situation}:\n");
+        for condition in status["conditions"].as_array().unwrap() {
+            let field = |name: &str| condition[name].as_str().unwrap();
+            let (kind, status, reason) = (field("type"), field("status"), field("reason"));
+            text += &format!("  {kind}={status} {reason}: {}\n", field("message"));
+        }
+    }
+    insta::assert_snapshot!(text);
 }

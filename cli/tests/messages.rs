@@ -1,0 +1,28 @@
+//! Messages of `ctrlmesh lint`, as a reviewer reads them. `cargo insta review` (or `INSTA_UPDATE=always cargo test`) accepts changed ones.
+
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn messages_of_lint_are_reviewed() -> anyhow::Result<()> {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manager/planner/tests/fixtures");
+    let mut names = Vec::new();
+    for folder in ["refused", "refused-by-rules"] {
+        for entry in std::fs::read_dir(fixtures.join(folder))? {
+            names.push(Path::new(folder).join(entry?.file_name()));
+        }
+    }
+    names.sort();
+    let mut printed = String::new();
+    for name in names {
+        let output = Command::new(env!("CARGO_BIN_EXE_ctrlmesh"))
+            .current_dir(&fixtures)
+            .args(["lint", "-f"])
+            .arg(&name)
+            .output()?;
+        assert_eq!(output.status.code(), Some(1), "{name:?} has mistakes");
+        printed += &String::from_utf8(output.stdout)?;
+    }
+    insta::assert_snapshot!(printed);
+    Ok(())
+}
