@@ -26,8 +26,8 @@ import (
 // requests for one revision of a certificate when it hears of the first one late, and then issues nothing until a person
 // deletes one (github.com/cert-manager/cert-manager, issues 4956 and 6837).
 
-// stuck is what cert-manager then says.
-const stuck = "Multiple matching CertificateRequest resources exist, delete one of them"
+// stuckMessage is what cert-manager then says.
+const stuckMessage = "Multiple matching CertificateRequest resources exist, delete one of them"
 
 var (
 	certificates        = certManagerResource("certificates")
@@ -45,29 +45,29 @@ func TestCertManager(t *testing.T) {
 	t.Run("control", func(t *testing.T) {
 		t.Parallel()
 		m := startCertManager(t, nil)
-		m.certify(t)
-		m.issued(t)
-		if requests := m.requests(t); len(requests) != 1 || strings.Contains(m.log(t), stuck) {
+		m.requestCertificate(t)
+		m.waitIssued(t)
+		if requests := m.certificateRequests(t); len(requests) != 1 || strings.Contains(m.readLog(t), stuckMessage) {
 			t.Errorf("it made the requests %v:\n%s", requests, m.process.LogTail(4096))
 		}
 	})
 	t.Run("late_requests", func(t *testing.T) {
 		t.Parallel()
-		rule := fields{}
+		rule := jsonFields{}
 		check(t, yaml.Unmarshal(must(os.ReadFile(filepath.Join("testdata", "late-certificaterequests.yaml")))(t), &rule))
 		m := startCertManager(t, rule)
 		eventually(t, "the watch is held", func() error {
-			if seen := report[struck](t, m.sidecar, faultInject, "late-requests"); seen.Fired == 0 {
+			if seen := readReport[faultReport](t, m.sidecar, faultInject, "late-requests"); seen.Fired == 0 {
 				return fmt.Errorf("the fault tells %+v", seen)
 			}
 			return nil
 		})
-		m.certify(t)
-		m.getsStuck(t)
+		m.requestCertificate(t)
+		m.waitStuck(t)
 		// Only a person helps.
-		request := m.requests(t)[0].GetName()
+		request := m.certificateRequests(t)[0].GetName()
 		check(t, m.client.Resource(certificateRequests).Namespace(m.namespace).Delete(t.Context(), request, meta.DeleteOptions{}))
-		m.issued(t)
+		m.waitIssued(t)
 	})
 }
 
@@ -80,20 +80,20 @@ type certManager struct {
 }
 
 // startCertManager runs the controller behind fault-inject; without settings, behind an empty chain.
-func startCertManager(t *testing.T, settings fields) *certManager {
+func startCertManager(t *testing.T, settings jsonFields) *certManager {
 	t.Helper()
-	chain := pluginChain(t, 1, map[string]fields{faultInject: settings})
+	chain := pluginChain(t, 1, map[string]jsonFields{faultInject: settings})
 	m := &certManager{
 		sidecar:   startSidecar(t, sidecar.Options{Chain: &chain}),
 		namespace: newNamespace(t),
 		client:    must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t),
 	}
-	m.create(t, issuers, "Issuer", map[string]any{"selfSigned": map[string]any{}})
+	m.createObject(t, issuers, "Issuer", map[string]any{"selfSigned": map[string]any{}})
 	var err error
 	m.process, err = process.Start(process.Spec{
 		Name: "cert-manager", Path: must(binaries.Path("cert-manager"))(t), LogDir: newDir(t),
 		Args: []string{
-			"--kubeconfig=" + kubeconfig(t, m.sidecar), "--namespace=" + m.namespace, "--leader-elect=false",
+			"--kubeconfig=" + sidecarKubeconfig(t, m.sidecar), "--namespace=" + m.namespace, "--leader-elect=false",
 			"--metrics-listen-address=127.0.0.1:0",
 		},
 	})
@@ -107,8 +107,8 @@ func startCertManager(t *testing.T, settings fields) *certManager {
 	return m
 }
 
-// create makes the one object of a kind that the test needs.
-func (m *certManager) create(t *testing.T, resource schema.GroupVersionResource, kind string, spec map[string]any) {
+// createObject makes the one object of a kind that the test needs.
+func (m *certManager) createObject(t *testing.T, resource schema.GroupVersionResource, kind string, spec map[string]any) {
 	t.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	object.SetGroupVersionKind(resource.GroupVersion().WithKind(kind))
@@ -117,21 +117,21 @@ func (m *certManager) create(t *testing.T, resource schema.GroupVersionResource,
 	check(t, err)
 }
 
-// certify asks for a certificate.
-func (m *certManager) certify(t *testing.T) {
+// requestCertificate asks for a certificate.
+func (m *certManager) requestCertificate(t *testing.T) {
 	t.Helper()
-	m.create(t, certificates, "Certificate", map[string]any{
+	m.createObject(t, certificates, "Certificate", map[string]any{
 		"secretName": "demo-tls", "commonName": "demo", "issuerRef": map[string]any{"name": "demo"},
 	})
 }
 
-func (m *certManager) requests(t *testing.T) []unstructured.Unstructured {
+func (m *certManager) certificateRequests(t *testing.T) []unstructured.Unstructured {
 	t.Helper()
 	return must(m.client.Resource(certificateRequests).Namespace(m.namespace).List(t.Context(), meta.ListOptions{}))(t).Items
 }
 
-// issued waits for the certificate.
-func (m *certManager) issued(t *testing.T) {
+// waitIssued waits for the certificate.
+func (m *certManager) waitIssued(t *testing.T) {
 	t.Helper()
 	eventually(t, "the certificate is issued", func() error {
 		if !m.process.Alive() {
@@ -141,7 +141,7 @@ func (m *certManager) issued(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if state := condition(certificate, "Ready"); state != "True" {
+		if state := conditionStatus(certificate, "Ready"); state != "True" {
 			return fmt.Errorf("its condition Ready is %q", state)
 		}
 		secret, err := shared.client.CoreV1().Secrets(m.namespace).Get(t.Context(), "demo-tls", meta.GetOptions{})
@@ -152,39 +152,39 @@ func (m *certManager) issued(t *testing.T) {
 	})
 }
 
-// getsStuck waits until cert-manager says so, and demands two signed requests for one revision, and no certificate.
-func (m *certManager) getsStuck(t *testing.T) {
+// waitStuck waits until cert-manager says so, and demands two signed requests for one revision, and no certificate.
+func (m *certManager) waitStuck(t *testing.T) {
 	t.Helper()
 	eventually(t, "cert-manager says that it is stuck", func() error {
-		if !strings.Contains(m.log(t), stuck) {
-			return fmt.Errorf("the requests are %v", len(m.requests(t)))
+		if !strings.Contains(m.readLog(t), stuckMessage) {
+			return fmt.Errorf("the requests are %v", len(m.certificateRequests(t)))
 		}
-		for _, request := range m.requests(t) {
-			if state := condition(&request, "Ready"); state != "True" {
+		for _, request := range m.certificateRequests(t) {
+			if state := conditionStatus(&request, "Ready"); state != "True" {
 				return fmt.Errorf("the condition Ready of %s is %q", request.GetName(), state)
 			}
 		}
 		return nil
 	})
-	requests := m.requests(t)
+	requests := m.certificateRequests(t)
 	for _, request := range requests {
 		if revision := request.GetAnnotations()["cert-manager.io/certificate-revision"]; revision != "1" {
 			t.Errorf("%s is for revision %s", request.GetName(), revision)
 		}
 	}
 	certificate := must(m.client.Resource(certificates).Namespace(m.namespace).Get(t.Context(), "demo", meta.GetOptions{}))(t)
-	if len(requests) != 2 || condition(certificate, "Ready") != "False" || condition(certificate, "Issuing") != "True" {
+	if len(requests) != 2 || conditionStatus(certificate, "Ready") != "False" || conditionStatus(certificate, "Issuing") != "True" {
 		t.Fatalf("%d requests; the certificate is %v", len(requests), certificate.Object["status"])
 	}
 }
 
-func (m *certManager) log(t *testing.T) string {
+func (m *certManager) readLog(t *testing.T) string {
 	t.Helper()
 	return string(must(os.ReadFile(m.process.LogPath))(t))
 }
 
-// condition is the status of one of an object's conditions, empty if it is not there.
-func condition(object *unstructured.Unstructured, kind string) string {
+// conditionStatus is the status of one of an object's conditions, empty if it is not there.
+func conditionStatus(object *unstructured.Unstructured, kind string) string {
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, c := range conditions {
 		if c, ok := c.(map[string]any); ok && c["type"] == kind {

@@ -35,7 +35,7 @@ func TestClients(t *testing.T) {
 	chain := shardChain(t, 1, shardRule("s0", "a"))
 	s := startSidecar(t, sidecar.Options{Chain: &chain, TLSDir: servingDir(t, authority)})
 	namespace := newNamespace(t)
-	seed(t, namespace)
+	seedNamespace(t, namespace)
 	secure := clientConfig(s)
 	secure.Host = "https://" + s.API
 	secure.TLSClientConfig = rest.TLSClientConfig{CAData: authority.PEM}
@@ -46,11 +46,11 @@ func TestClients(t *testing.T) {
 			t.Run(name+"_"+strings.TrimPrefix(content, "application/"), func(t *testing.T) {
 				t.Parallel()
 				client := must(kubernetes.NewForConfig(config))(t)
-				t.Run("verbs", func(t *testing.T) { typedVerbs(t, client) })
-				t.Run("pages", func(t *testing.T) { pages(t, client, namespace) })
+				t.Run("verbs", func(t *testing.T) { testTypedVerbs(t, client) })
+				t.Run("pages", func(t *testing.T) { testPages(t, client, namespace) })
 				t.Run("informer", func(t *testing.T) {
 					factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
-					holdsShard(t, factory.Core().V1().ConfigMaps().Informer())
+					assertInformerHoldsShard(t, factory.Core().V1().ConfigMaps().Informer())
 				})
 			})
 		}
@@ -58,14 +58,14 @@ func TestClients(t *testing.T) {
 			t.Parallel()
 			client := must(dynamic.NewForConfig(config))(t)
 			factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(client, 0, namespace, nil)
-			holdsShard(t, factory.ForResource(widgets).Informer())
+			assertInformerHoldsShard(t, factory.ForResource(widgetResource).Informer())
 		})
 		t.Run(name+"_metadata_informer", func(t *testing.T) {
 			t.Parallel()
 			client := must(metadata.NewForConfig(config))(t)
 			factory := metadatainformer.NewFilteredSharedInformerFactory(client, 0, namespace, nil)
-			holdsShard(t, factory.ForResource(widgets).Informer())
-			holdsShard(t, factory.ForResource(core.SchemeGroupVersion.WithResource("configmaps")).Informer())
+			assertInformerHoldsShard(t, factory.ForResource(widgetResource).Informer())
+			assertInformerHoldsShard(t, factory.ForResource(core.SchemeGroupVersion.WithResource("configmaps")).Informer())
 		})
 	}
 }
@@ -74,14 +74,14 @@ func TestClients(t *testing.T) {
 func servingDir(t *testing.T, authority *cluster.Authority) string {
 	t.Helper()
 	dir := newDir(t)
-	pair := must(authority.Serving("sidecar"))(t)
+	pair := must(authority.IssueServing("sidecar"))(t)
 	check(t, os.WriteFile(filepath.Join(dir, "tls.crt"), pair.Cert, 0o600))
 	check(t, os.WriteFile(filepath.Join(dir, "tls.key"), pair.Key, 0o600))
 	return dir
 }
 
-// typedVerbs takes an object through its life in a namespace of its own.
-func typedVerbs(t *testing.T, client kubernetes.Interface) {
+// testTypedVerbs takes an object through its life in a namespace of its own.
+func testTypedVerbs(t *testing.T, client kubernetes.Interface) {
 	ctx, namespace := t.Context(), newNamespace(t)
 	configMaps := client.CoreV1().ConfigMaps(namespace)
 	stream := must(configMaps.Watch(ctx, meta.ListOptions{}))(t)
@@ -102,12 +102,12 @@ func typedVerbs(t *testing.T, client kubernetes.Interface) {
 			t.Errorf("event %s %v, want %s", event.Type, event.Object, want)
 		}
 	}
-	if left := names(t, namespace); !slices.Equal(left, []string{"foreign"}) {
+	if left := configMapNames(t, namespace); !slices.Equal(left, []string{"foreign"}) {
 		t.Errorf("left are %v", left)
 	}
 }
 
-func pages(t *testing.T, client kubernetes.Interface, namespace string) {
+func testPages(t *testing.T, client kubernetes.Interface, namespace string) {
 	found := []string{}
 	p := pager.New(func(ctx context.Context, options meta.ListOptions) (runtime.Object, error) {
 		list, err := client.CoreV1().ConfigMaps(namespace).List(ctx, options)
@@ -127,8 +127,8 @@ func pages(t *testing.T, client kubernetes.Interface, namespace string) {
 	}
 }
 
-// holdsShard runs an informer (it streams its initial list) and demands exactly the shard's seeded objects.
-func holdsShard(t *testing.T, informer cache.SharedIndexInformer) {
+// assertInformerHoldsShard runs an informer (it streams its initial list) and demands exactly the shard's seeded objects.
+func assertInformerHoldsShard(t *testing.T, informer cache.SharedIndexInformer) {
 	t.Helper()
 	go informer.Run(t.Context().Done())
 	eventually(t, "the informer holds the shard", func() error {

@@ -21,20 +21,20 @@ import (
 func TestIdleConnections(t *testing.T) {
 	t.Parallel()
 	const clients, pause, spread = 100, 10 * time.Second, 2 * time.Millisecond
-	s, namespace := startSidecar(t, sidecar.Options{Plain: true}), newNamespace(t)
+	s, namespace := startSidecar(t, sidecar.Options{WithoutChainDir: true}), newNamespace(t)
 	url := fmt.Sprintf("http://%s/api/v1/namespaces/%s/configmaps", s.API, namespace)
 	var group sync.WaitGroup
 	for number := range clients {
 		group.Go(func() {
 			client := &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()}
 			defer client.CloseIdleConnections()
-			if _, err := post(t.Context(), client, url, fmt.Sprintf("first-%d", number)); err != nil {
+			if _, err := postConfigMap(t.Context(), client, url, fmt.Sprintf("first-%d", number)); err != nil {
 				t.Error(err)
 				return
 			}
 			// Around the moment when the time would be over.
 			time.Sleep(pause + time.Duration(number-clients/2)*spread)
-			reused, err := post(t.Context(), client, url, fmt.Sprintf("second-%d", number))
+			reused, err := postConfigMap(t.Context(), client, url, fmt.Sprintf("second-%d", number))
 			if err != nil || !reused {
 				t.Errorf("client %d: connection kept: %v, error: %v", number, reused, err)
 			}
@@ -43,8 +43,8 @@ func TestIdleConnections(t *testing.T) {
 	group.Wait()
 }
 
-// post creates a ConfigMap and tells whether that took a connection which was there.
-func post(ctx context.Context, client *http.Client, url, name string) (bool, error) {
+// postConfigMap creates a ConfigMap and tells whether that took a connection which was there.
+func postConfigMap(ctx context.Context, client *http.Client, url, name string) (bool, error) {
 	reused := false
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }}
 	object := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, name)
@@ -67,13 +67,13 @@ func post(ctx context.Context, client *http.Client, url, name string) (bool, err
 	return reused, nil
 }
 
-// TestCompleteAnswers reads answers whose end a Go server tells in a frame of its own, over HTTP/1.1, where a client does not wait
+// TestCompleteResponses reads answers whose end a Go server tells in a frame of its own, over HTTP/1.1, where a client does not wait
 // for it.
-func TestCompleteAnswers(t *testing.T) {
-	s := startSidecar(t, sidecar.Options{Plain: true})
+func TestCompleteResponses(t *testing.T) {
+	s := startSidecar(t, sidecar.Options{WithoutChainDir: true})
 	for range 66 {
 		for _, path := range []string{"/openapi/v3", "/openapi/v3/apis/apps/v1"} {
-			check(t, statusIs(must(through(s).Do(t.Context(), get(path)))(t), http.StatusOK))
+			check(t, checkStatus(must(sidecarTarget(s).Do(t.Context(), getRequest(path)))(t), http.StatusOK))
 		}
 	}
 	eventually(t, "no request is under way", func() error {

@@ -18,27 +18,27 @@ import (
 func TestDrain(t *testing.T) {
 	shard, empty := shardChain(t, 1, shardRule("s0", "a")), sidecar.NewChain(1)
 	for name, options := range map[string]sidecar.Options{
-		"with_a_shard_rule": {Chain: &shard}, "with_an_empty_chain": {Chain: &empty}, "without_a_chain_directory": {Plain: true},
+		"with_a_shard_rule": {Chain: &shard}, "with_an_empty_chain": {Chain: &empty}, "without_a_chain_directory": {WithoutChainDir: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options.EndsItself = true
-			drain(t, startSidecar(t, options))
+			options.StoppedByTest = true
+			testDrain(t, startSidecar(t, options))
 		})
 	}
 }
 
-func drain(t *testing.T, s *sidecar.Sidecar) {
+func testDrain(t *testing.T, s *sidecar.Sidecar) {
 	namespace := newNamespace(t)
 	path := "/api/v1/namespaces/" + namespace + "/configmaps"
-	stream := must(through(s).Open(t.Context(), get(path+"?watch=1&"+initialEvents)))(t)
+	stream := must(sidecarTarget(s).Open(t.Context(), getRequest(path+"?watch=1&"+initialEvents)))(t)
 	defer stream.Close()
 	w := &watcher{stream, t, namespace}
 	w.expect("BOOKMARK", "")
 
 	// A request whose second half comes after the signal.
 	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"mine"}}`
-	upload := must(through(s).Dial(t.Context()))(t)
+	upload := must(sidecarTarget(s).Dial(t.Context()))(t)
 	defer upload.Close()
 	must(fmt.Fprintf(upload, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body[:10]))(t)
 	eventually(t, "the watch and the upload have arrived", func() error {
@@ -58,7 +58,7 @@ func drain(t *testing.T, s *sidecar.Sidecar) {
 		return nil
 	})
 	must(io.WriteString(upload, body[10:]))(t)
-	check(t, statusIs(must(rawhttp.Read(bufio.NewReader(upload), http.MethodPost))(t), http.StatusCreated))
+	check(t, checkStatus(must(rawhttp.Read(bufio.NewReader(upload), http.MethodPost))(t), http.StatusCreated))
 	for {
 		e, err := readEvent(stream)
 		if errors.Is(err, io.EOF) {

@@ -26,13 +26,13 @@ import (
 )
 
 // shared is the environment of most tests.
-var shared environment
+var shared sharedEnvironment
 
-type environment struct {
+type sharedEnvironment struct {
 	controlPlane
-	dir      string
-	cacheDir string
-	operator string
+	dir            string
+	cacheDir       string
+	operatorBinary string
 	// kubeRS is the operator that is written with kube-rs.
 	kubeRS  string
 	kubectl string
@@ -40,11 +40,11 @@ type environment struct {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(run(m))
+	os.Exit(runTests(m))
 }
 
-// run is TestMain with defers: everything ends even when a test panics, for the children die with this process.
-func run(m *testing.M) int {
+// runTests is TestMain with defers: everything ends even when a test panics, for the children die with this process.
+func runTests(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "ctrlmesh-e2e-")
@@ -58,7 +58,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	code := m.Run()
-	if unused := neverUsed(); code == 0 && isWholeRun() && len(unused) > 0 {
+	if unused := unusedPermissions(); code == 0 && isWholeRun() && len(unused) > 0 {
 		log.Printf("deploy/rbac allows the manager what it never does:\n%s", strings.Join(unused, "\n"))
 		code = 1
 	}
@@ -85,7 +85,7 @@ func isWholeRun() bool {
 	return true
 }
 
-func (e *environment) start(ctx context.Context) error {
+func (e *sharedEnvironment) start(ctx context.Context) error {
 	var err error
 	if _, err = sidecar.Binary(); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (e *environment) start(ctx context.Context) error {
 	if _, err = manager.Binary(); err != nil {
 		return err
 	}
-	e.kubeRS, err = binaries.Cargo("kube-rs-operator", "ctrlmesh-kube-rs-operator", "CTRLMESH_KUBE_RS_OPERATOR_BIN")
+	e.kubeRS, err = binaries.CargoBinary("kube-rs-operator", "ctrlmesh-kube-rs-operator", "CTRLMESH_KUBE_RS_OPERATOR_BIN")
 	if err != nil {
 		return err
 	}
@@ -101,13 +101,13 @@ func (e *environment) start(ctx context.Context) error {
 		return err
 	}
 	e.cacheDir = filepath.Join(e.dir, "compiled")
-	e.operator = filepath.Join(e.dir, "operator")
+	e.operatorBinary = filepath.Join(e.dir, "operator")
 	for _, dir := range []string{e.cacheDir, filepath.Join(e.dir, "cluster")} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return err
 		}
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", e.operator, "./operator")
+	build := exec.CommandContext(ctx, "go", "build", "-o", e.operatorBinary, "./operator")
 	if output, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the operator: %w\n%s", err, output)
 	}
@@ -129,8 +129,8 @@ type controlPlane struct {
 // sidecarUser is the user of that kubeconfig.
 const sidecarUser = "system:serviceaccount:default:sidecar"
 
-// ownControlPlane starts a cluster for one test. It is stopped at the test's end; if the test fails, its logs are told.
-func ownControlPlane(t *testing.T, flags ...string) controlPlane {
+// startOwnControlPlane starts a cluster for one test. It is stopped at the test's end; if the test fails, its logs are told.
+func startOwnControlPlane(t *testing.T, flags ...string) controlPlane {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -158,7 +158,7 @@ func startControlPlane(ctx context.Context, dir string, flags ...string) (contro
 	if c.client, err = kubernetes.NewForConfig(c.cluster.AdminConfig()); err != nil {
 		return c, err
 	}
-	if err := createDefinition(ctx, c.cluster.AdminConfig(), widgets.Group, widgets.Resource, "Widget"); err != nil {
+	if err := createDefinition(ctx, c.cluster.AdminConfig(), widgetResource.Group, widgetResource.Resource, "Widget"); err != nil {
 		return c, err
 	}
 	binding := &rbac.ClusterRoleBinding{

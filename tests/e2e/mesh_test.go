@@ -26,9 +26,9 @@ import (
 type mesh struct {
 	controlPlane
 	dynamic dynamic.Interface
-	// account is the kubeconfig of the managers.
-	account string
-	flags   []string
+	// managerKubeconfig is the kubeconfig of the managers.
+	managerKubeconfig string
+	flags             []string
 }
 
 // newMesh starts a cluster and installs what the repository ships. At the end no request of a manager may have been forbidden.
@@ -42,18 +42,18 @@ func newMeshAt(t *testing.T, apiServerFlags []string, flags ...string) *mesh {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	plane := ownControlPlane(t, apiServerFlags...)
+	plane := startOwnControlPlane(t, apiServerFlags...)
 	m := &mesh{controlPlane: plane, flags: flags}
 	m.dynamic = must(dynamic.NewForConfig(plane.cluster.AdminConfig()))(t)
-	m.account = must(manager.Install(ctx, plane.cluster, newDir(t)))(t)
-	t.Cleanup(func() { permissionsSuffice(t, m) })
+	m.managerKubeconfig = must(manager.Install(ctx, plane.cluster, newDir(t)))(t)
+	t.Cleanup(func() { assertPermissionsSuffice(t, m) })
 	return m
 }
 
-// start runs one more manager until the test ends.
-func (m *mesh) start(t *testing.T, name string) *manager.Manager {
+// startManager runs one more manager until the test ends.
+func (m *mesh) startManager(t *testing.T, name string) *manager.Manager {
 	t.Helper()
-	started, err := manager.Start(t.Context(), manager.Options{Name: name, Dir: newDir(t), Kubeconfig: m.account, Flags: m.flags})
+	started, err := manager.Start(t.Context(), manager.Options{Name: name, Dir: newDir(t), Kubeconfig: m.managerKubeconfig, Flags: m.flags})
 	check(t, err)
 	t.Cleanup(func() {
 		if err := started.Stop(); err != nil {
@@ -66,8 +66,8 @@ func (m *mesh) start(t *testing.T, name string) *manager.Manager {
 	return started
 }
 
-// labels says which kinds of objects are labelled, before managers start: `v1: [ConfigMap]`. Tests that count writes want none.
-func (m *mesh) labels(t *testing.T, kinds string) {
+// setLabelledKinds says which kinds of objects are labelled, before managers start: `v1: [ConfigMap]`. Tests that count writes want none.
+func (m *mesh) setLabelledKinds(t *testing.T, kinds string) {
 	t.Helper()
 	object := &core.ConfigMap{
 		ObjectMeta: meta.ObjectMeta{Name: "ctrlmesh-sharding-resource", Namespace: manager.Namespace},
@@ -77,13 +77,13 @@ func (m *mesh) labels(t *testing.T, kinds string) {
 	check(t, err)
 }
 
-// leader waits until one of the managers leads.
-func leader(t *testing.T, managers ...*manager.Manager) *manager.Manager {
+// waitLeader waits until one of the managers leads.
+func waitLeader(t *testing.T, managers ...*manager.Manager) *manager.Manager {
 	t.Helper()
 	var found *manager.Manager
 	eventually(t, "one manager leads", func() error {
 		for _, candidate := range managers {
-			if candidate.Leads(t.Context()) {
+			if candidate.IsLeading(t.Context()) {
 				found = candidate
 				return nil
 			}
@@ -93,18 +93,18 @@ func leader(t *testing.T, managers ...*manager.Manager) *manager.Manager {
 	return found
 }
 
-// namespace makes a namespace.
-func (m *mesh) namespace(t *testing.T) string {
+// newNamespace makes a namespace.
+func (m *mesh) newNamespace(t *testing.T) string {
 	t.Helper()
-	name := unique("e2e")
+	name := uniqueName("e2e")
 	namespace := &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: name}}
 	_, err := m.client.CoreV1().Namespaces().Create(t.Context(), namespace, meta.CreateOptions{})
 	check(t, err)
 	return name
 }
 
-// publicKey with which the managers' chains are signed, once it is there.
-func (m *mesh) publicKey(t *testing.T) string {
+// waitPublicKey with which the managers' chains are signed, once it is there.
+func (m *mesh) waitPublicKey(t *testing.T) string {
 	t.Helper()
 	var key string
 	eventually(t, "the manager's key is there", func() error {
@@ -121,7 +121,7 @@ func (m *mesh) publicKey(t *testing.T) string {
 }
 
 func (m *mesh) resource(kind, namespace string) dynamic.ResourceInterface {
-	resource := schema.GroupVersionResource{Group: "ctrlmesh.kusionstack.io", Version: "v1alpha1", Resource: kinds[kind]}
+	resource := schema.GroupVersionResource{Group: "ctrlmesh.kusionstack.io", Version: "v1alpha1", Resource: resourceOfKind[kind]}
 	return m.dynamic.Resource(resource).Namespace(namespace)
 }
 
@@ -146,8 +146,8 @@ func (m *mesh) tryApply(ctx context.Context, namespace, text string) (*unstructu
 	return m.resource(object.GetKind(), namespace).Patch(ctx, object.GetName(), types.ApplyPatchType, patch, options)
 }
 
-// progress is what the status of our kinds has in common, and what some of them have besides.
-type progress struct {
+// objectStatus is what the status of our kinds has in common, and what some of them have besides.
+type objectStatus struct {
 	ObservedGeneration int64            `json:"observedGeneration"`
 	Conditions         []meta.Condition `json:"conditions"`
 	Enforced           string           `json:"enforced"`
@@ -168,7 +168,7 @@ type progress struct {
 }
 
 // condition of a type; its zero value if there is none.
-func (p progress) condition(kind string) meta.Condition {
+func (p objectStatus) condition(kind string) meta.Condition {
 	for _, condition := range p.Conditions {
 		if condition.Type == kind {
 			return condition
@@ -177,25 +177,25 @@ func (p progress) condition(kind string) meta.Condition {
 	return meta.Condition{}
 }
 
-// progress of an object now.
-func (m *mesh) progress(ctx context.Context, kind, namespace, name string) (progress, int64, error) {
+// readStatus of an object now.
+func (m *mesh) readStatus(ctx context.Context, kind, namespace, name string) (objectStatus, int64, error) {
 	object, err := m.resource(kind, namespace).Get(ctx, name, meta.GetOptions{})
 	if err != nil {
-		return progress{}, 0, err
+		return objectStatus{}, 0, err
 	}
 	var whole struct {
-		Status progress `json:"status"`
+		Status objectStatus `json:"status"`
 	}
 	err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &whole)
 	return whole.Status, object.GetGeneration(), err
 }
 
-// reaches waits until the status of an object's newest generation has a condition with this status, and returns it.
-func (m *mesh) reaches(t *testing.T, kind, namespace, name, condition string, status meta.ConditionStatus) progress {
+// waitCondition waits until the status of an object's newest generation has a condition with this status, and returns it.
+func (m *mesh) waitCondition(t *testing.T, kind, namespace, name, condition string, status meta.ConditionStatus) objectStatus {
 	t.Helper()
-	var last progress
+	var last objectStatus
 	eventually(t, fmt.Sprintf("%s %s: %s is %s", kind, name, condition, status), func() error {
-		found, generation, err := m.progress(t.Context(), kind, namespace, name)
+		found, generation, err := m.readStatus(t.Context(), kind, namespace, name)
 		if err != nil {
 			return err
 		}
@@ -205,7 +205,7 @@ func (m *mesh) reaches(t *testing.T, kind, namespace, name, condition string, st
 		case found.ObservedGeneration != generation:
 			return fmt.Errorf("generation %d is observed, not %d", found.ObservedGeneration, generation)
 		case got.Status != status:
-			return fmt.Errorf("its conditions are %s", told(found.Conditions))
+			return fmt.Errorf("its conditions are %s", describeConditions(found.Conditions))
 		case got.ObservedGeneration != 0 && got.ObservedGeneration != generation:
 			return errors.New("the condition speaks of an earlier generation")
 		}
@@ -214,7 +214,7 @@ func (m *mesh) reaches(t *testing.T, kind, namespace, name, condition string, st
 	return last
 }
 
-func told(conditions []meta.Condition) string {
+func describeConditions(conditions []meta.Condition) string {
 	lines := []string{}
 	for _, c := range conditions {
 		lines = append(lines, fmt.Sprintf("%s=%s (%s: %s)", c.Type, c.Status, c.Reason, c.Message))

@@ -13,8 +13,8 @@ import (
 
 // This file puts rate-limit, circuit-breaker and fault-inject into chains, and tells what they and the API server saw.
 
-// fields are a JSON object of a plugin's settings.
-type fields = map[string]any
+// jsonFields are a JSON object of a plugin's settings.
+type jsonFields = map[string]any
 
 // The built-in plugins, in the order of the chain: a fault comes before what guards against it.
 const (
@@ -24,36 +24,36 @@ const (
 )
 
 // pluginChain runs built-in plugins with these settings, in their order.
-func pluginChain(t *testing.T, generation int64, settings map[string]fields) sidecar.Chain {
+func pluginChain(t *testing.T, generation int64, settings map[string]jsonFields) sidecar.Chain {
 	t.Helper()
 	chain := sidecar.NewChain(generation)
 	for i, name := range []string{faultInject, rateLimit, circuitBreaker} {
 		if settings[name] == nil {
 			continue
 		}
-		code := plugin(t, name)
+		code := readPlugin(t, name)
 		entry := sidecar.NewEntry(name+"/"+sidecar.Namespace, code, settings[name])
 		entry.Order = 100 * (i + 1)
 		chain.Entries = append(chain.Entries, entry)
-		chain = chain.With(code)
+		chain = chain.WithPlugins(code)
 	}
 	return chain
 }
 
-// startPlugins runs a sidecar with one built-in plugin.
-func startPlugins(t *testing.T, name string, settings fields) *sidecar.Sidecar {
+// startPlugin runs a sidecar with one built-in plugin.
+func startPlugin(t *testing.T, name string, settings jsonFields) *sidecar.Sidecar {
 	t.Helper()
-	chain := pluginChain(t, 1, map[string]fields{name: settings})
+	chain := pluginChain(t, 1, map[string]jsonFields{name: settings})
 	return startSidecar(t, sidecar.Options{Chain: &chain})
 }
 
-// inNamespace matches ConfigMaps of one namespace.
-func inNamespace(namespace string, verbs ...string) fields {
-	return fields{"apiGroups": []string{""}, "resources": []string{"configmaps"}, "verbs": verbs, "namespaces": []string{namespace}}
+// configMapsMatch matches ConfigMaps of one namespace.
+func configMapsMatch(namespace string, verbs ...string) jsonFields {
+	return jsonFields{"apiGroups": []string{""}, "resources": []string{"configmaps"}, "verbs": verbs, "namespaces": []string{namespace}}
 }
 
-// report reads what a plugin shows of one of its rules in /status.
-func report[T any](t *testing.T, s *sidecar.Sidecar, plugin, rule string) T {
+// readReport reads what a plugin shows of one of its rules in /status.
+func readReport[T any](t *testing.T, s *sidecar.Sidecar, plugin, rule string) T {
 	t.Helper()
 	status := must(s.Status(t.Context()))(t)
 	var found T
@@ -67,24 +67,24 @@ func report[T any](t *testing.T, s *sidecar.Sidecar, plugin, rule string) T {
 	return found
 }
 
-// metric is the sum of a plugin's counter for one of its rules.
-func metric(t *testing.T, s *sidecar.Sidecar, name, rule string) int {
+// ruleMetric is the sum of a plugin's counter for one of its rules.
+func ruleMetric(t *testing.T, s *sidecar.Sidecar, name, rule string) int {
 	t.Helper()
 	value := must(s.Metric(t.Context(), "ctrlmesh_plugin_"+name+"_total", fmt.Sprintf("label=%q", rule)))(t)
 	return int(value)
 }
 
-// arrived lists what the API server saw of the controllers behind sidecars in a namespace, by verb. It waits until all that
+// auditedRequests lists what the API server saw of the controllers behind sidecars in a namespace, by verb. It waits until all that
 // was answered before is noted.
-func arrived(t *testing.T, plane controlPlane, namespace string, verbs ...string) []audit.Event {
+func auditedRequests(t *testing.T, plane controlPlane, namespace string, verbs ...string) []audit.Event {
 	t.Helper()
-	marker := unique("marker")
+	marker := uniqueName("marker")
 	if _, err := plane.client.CoreV1().ConfigMaps(namespace).Get(t.Context(), marker, meta.GetOptions{}); !errors.IsNotFound(err) {
 		t.Fatalf("%s: %v", marker, err)
 	}
 	var found []audit.Event
 	eventually(t, "the API server has noted what it did", func() error {
-		events, err := plane.cluster.AuditedIn(namespace)
+		events, err := plane.cluster.AuditEventsIn(namespace)
 		if err != nil {
 			return err
 		}

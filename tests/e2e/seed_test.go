@@ -20,10 +20,10 @@ import (
 // This file makes the objects that tests look at. An object of shard `a` has a name that begins with `mine`, any other
 // one begins with `foreign`: an answer is free of foreign objects when it does not contain that word, in every encoding.
 
-var widgets = schema.GroupVersionResource{Group: "e2e.ctrlmesh.dev", Version: "v1", Resource: "widgets"}
+var widgetResource = schema.GroupVersionResource{Group: "e2e.ctrlmesh.dev", Version: "v1", Resource: "widgets"}
 
-// seedNames maps names to labels.
-var seedNames = map[string]map[string]string{
+// seededObjects maps names to labels.
+var seededObjects = map[string]map[string]string{
 	"mine-x":       {"shard": "a", "app": "x"},
 	"mine-y":       {"shard": "a", "app": "y"},
 	"foreign-x":    {"shard": "b", "app": "x"},
@@ -31,13 +31,13 @@ var seedNames = map[string]map[string]string{
 	"foreign-none": {"app": "x"},
 }
 
-// seed fills a namespace with ConfigMaps and Widgets.
-func seed(t *testing.T, namespace string) {
+// seedNamespace fills a namespace with ConfigMaps and Widgets.
+func seedNamespace(t *testing.T, namespace string) {
 	t.Helper()
 	dynamic := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)
-	for name, labels := range seedNames {
+	for name, labels := range seededObjects {
 		createConfigMap(t, namespace, name, labels, map[string]string{"key": "value"})
-		_, err := dynamic.Resource(widgets).Namespace(namespace).Create(t.Context(), widget(name, labels), meta.CreateOptions{})
+		_, err := dynamic.Resource(widgetResource).Namespace(namespace).Create(t.Context(), newWidget(name, labels), meta.CreateOptions{})
 		check(t, err)
 	}
 }
@@ -48,7 +48,7 @@ func createConfigMap(t *testing.T, namespace, name string, labels, data map[stri
 	return must(shared.client.CoreV1().ConfigMaps(namespace).Create(t.Context(), object, meta.CreateOptions{}))(t)
 }
 
-func widget(name string, labels map[string]string) *unstructured.Unstructured {
+func newWidget(name string, labels map[string]string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"step": ""}}}
 	object.SetAPIVersion("e2e.ctrlmesh.dev/v1")
 	object.SetKind("Widget")
@@ -103,7 +103,7 @@ func createDefinition(ctx context.Context, config *rest.Config, group, plural, k
 // createEvents makes an event of each shard.
 func createEvents(t *testing.T, namespace string) {
 	t.Helper()
-	for name, labels := range seedNames {
+	for name, labels := range seededObjects {
 		event := &core.Event{
 			ObjectMeta:     meta.ObjectMeta{Name: name, Labels: labels},
 			InvolvedObject: core.ObjectReference{Kind: "ConfigMap", Namespace: namespace, Name: name},
@@ -118,8 +118,8 @@ func createGadgets(t *testing.T, namespace string) {
 	t.Helper()
 	dynamic := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)
 	resource := schema.GroupVersionResource{Group: "late.ctrlmesh.dev", Version: "v1", Resource: "gadgets"}
-	for name, labels := range seedNames {
-		gadget := widget(name, labels)
+	for name, labels := range seededObjects {
+		gadget := newWidget(name, labels)
 		gadget.SetAPIVersion("late.ctrlmesh.dev/v1")
 		gadget.SetKind("Gadget")
 		_, err := dynamic.Resource(resource).Namespace(namespace).Create(t.Context(), gadget, meta.CreateOptions{})

@@ -42,7 +42,7 @@ func startTestKit(t *testing.T) string {
 	t.Helper()
 	dir := newDir(t)
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	program := must(binaries.Cargo("ctrlmesh", "ctrlmesh-cli", "CTRLMESH_BIN"))(t)
+	program := must(binaries.CargoBinary("ctrlmesh", "ctrlmesh-cli", "CTRLMESH_BIN"))(t)
 	server := must(process.Start(process.Spec{
 		Name: "testkit", Path: program, Args: []string{"plugin", "api-server", "--kubeconfig", kubeconfig}, LogDir: dir,
 	}))(t)
@@ -96,37 +96,37 @@ func TestTestKitServesTypedClientsInProtobuf(t *testing.T) {
 		LivenessProbe: &core.Probe{ProbeHandler: core.ProbeHandler{HTTPGet: &core.HTTPGetAction{Port: intstr.FromInt32(80)}}},
 	}}}}
 	t.Run("ConfigMap", func(t *testing.T) {
-		lives(t, client.CoreV1().ConfigMaps(namespace), &core.ConfigMap{ObjectMeta: named, BinaryData: map[string][]byte{"b": {0, 255}}})
+		testObjectLifecycle(t, client.CoreV1().ConfigMaps(namespace), &core.ConfigMap{ObjectMeta: named, BinaryData: map[string][]byte{"b": {0, 255}}})
 	})
 	t.Run("Pod", func(t *testing.T) {
-		lives(t, client.CoreV1().Pods(namespace), &core.Pod{ObjectMeta: named, Spec: template.Spec})
+		testObjectLifecycle(t, client.CoreV1().Pods(namespace), &core.Pod{ObjectMeta: named, Spec: template.Spec})
 	})
 	t.Run("core Event", func(t *testing.T) {
-		lives(t, client.CoreV1().Events(namespace), &core.Event{ObjectMeta: named, EventTime: micro, Count: 2})
+		testObjectLifecycle(t, client.CoreV1().Events(namespace), &core.Event{ObjectMeta: named, EventTime: micro, Count: 2})
 	})
 	t.Run("Deployment", func(t *testing.T) {
 		rolling := apps.DeploymentStrategy{RollingUpdate: &apps.RollingUpdateDeployment{MaxSurge: &percent}}
 		selector := &meta.LabelSelector{MatchLabels: named.Labels}
-		lives(t, client.AppsV1().Deployments(namespace), &apps.Deployment{
+		testObjectLifecycle(t, client.AppsV1().Deployments(namespace), &apps.Deployment{
 			ObjectMeta: named, Spec: apps.DeploymentSpec{Replicas: &seconds, Selector: selector, Template: template, Strategy: rolling},
 		})
 	})
 	t.Run("CronJob", func(t *testing.T) {
 		job := batch.JobTemplateSpec{Spec: batch.JobSpec{Template: template}}
-		lives(t, client.BatchV1().CronJobs(namespace), &batch.CronJob{ObjectMeta: named, Spec: batch.CronJobSpec{Schedule: "* * * * *", JobTemplate: job}})
+		testObjectLifecycle(t, client.BatchV1().CronJobs(namespace), &batch.CronJob{ObjectMeta: named, Spec: batch.CronJobSpec{Schedule: "* * * * *", JobTemplate: job}})
 	})
 	t.Run("Lease", func(t *testing.T) {
-		lives(t, client.CoordinationV1().Leases(namespace), &coordination.Lease{
+		testObjectLifecycle(t, client.CoordinationV1().Leases(namespace), &coordination.Lease{
 			ObjectMeta: named, Spec: coordination.LeaseSpec{RenewTime: &micro, LeaseDurationSeconds: &seconds},
 		})
 	})
 	t.Run("events Event", func(t *testing.T) {
-		lives(t, client.EventsV1().Events(namespace), &events.Event{ObjectMeta: named, EventTime: micro, Note: "note"})
+		testObjectLifecycle(t, client.EventsV1().Events(namespace), &events.Event{ObjectMeta: named, EventTime: micro, Note: "note"})
 	})
 	t.Run("ClusterRole", func(t *testing.T) {
-		lives(t, client.RbacV1().ClusterRoles(), &rbac.ClusterRole{ObjectMeta: named, Rules: []rbac.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}}}})
+		testObjectLifecycle(t, client.RbacV1().ClusterRoles(), &rbac.ClusterRole{ObjectMeta: named, Rules: []rbac.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}}}})
 	})
-	t.Run("collection", func(t *testing.T) { collection(t, client, namespace) })
+	t.Run("collection", func(t *testing.T) { testCollection(t, client, namespace) })
 }
 
 // typedClient is what client-go generates for each kind.
@@ -138,8 +138,8 @@ type typedClient[T any] interface {
 	Watch(context.Context, meta.ListOptions) (watch.Interface, error)
 }
 
-// lives creates, reads, updates, watches and deletes an object, and demands that it comes back as it was sent.
-func lives[T interface {
+// testObjectLifecycle creates, reads, updates, watches and deletes an object, and demands that it comes back as it was sent.
+func testObjectLifecycle[T interface {
 	meta.Object
 	runtime.Object
 }](t *testing.T, client typedClient[T], object T) {
@@ -177,8 +177,8 @@ func lives[T interface {
 	}
 }
 
-// collection takes several objects through pages, an informer, a patch and a deletion of some.
-func collection(t *testing.T, client kubernetes.Interface, namespace string) {
+// testCollection takes several objects through pages, an informer, a patch and a deletion of some.
+func testCollection(t *testing.T, client kubernetes.Interface, namespace string) {
 	ctx, secrets := t.Context(), client.CoreV1().Secrets(namespace)
 	for i := range 3 {
 		object := &core.Secret{ObjectMeta: meta.ObjectMeta{GenerateName: "s-"}, Data: map[string][]byte{"k": {byte(i)}}}
@@ -212,8 +212,8 @@ func TestTestKitRunsOperator(t *testing.T) {
 	t.Parallel()
 	kubeconfig := startTestKit(t)
 	client := protobufClient(t, kubeconfig).CoreV1().ConfigMaps("default")
-	o := startOperator(t, "a", kubeconfig, "--app=a", "--lock=operator")
-	leading(t, o)
+	op := startOperator(t, "a", kubeconfig, "--app=a", "--lock=operator")
+	waitLeadingOperator(t, op)
 	objects := []string{}
 	for i := range 20 {
 		name := fmt.Sprintf("object-%d", i)
@@ -234,22 +234,22 @@ func TestTestKitRunsOperator(t *testing.T) {
 		return nil
 	})
 	check(t, client.DeleteCollection(t.Context(), meta.DeleteOptions{}, meta.ListOptions{LabelSelector: "app=a"}))
-	o.forgotten(t, objects)
-	if handled := o.count(t, "handled"); handled != len(objects) {
+	op.waitForgotten(t, objects)
+	if handled := op.countRecords(t, "handled"); handled != len(objects) {
 		t.Errorf("it handled %d steps of %d", handled, len(objects))
 	}
-	o.faultless(t)
+	op.assertNoFaults(t)
 }
 
 // negotiation is a request, and the answer that both servers give.
 type negotiation struct {
 	method, path, accept, contentType, body string
 	code                                    int
-	answered                                string
+	wantContentType                         string
 	reason                                  meta.StatusReason
-	// custom asks for a kind that the command's server has not. The testkit's own tests demand the same of it
+	// isCustomResource asks for a kind that the command's server has not. The testkit's own tests demand the same of it
 	// (testkit/tests/api/protobuf.rs).
-	custom bool
+	isCustomResource bool
 }
 
 const (
@@ -261,22 +261,22 @@ const (
 )
 
 var negotiations = []negotiation{
-	{path: onConfigMaps, accept: protobufType, code: 200, answered: protobufType},
-	{path: onConfigMaps, accept: protobufType + ", */*", code: 200, answered: protobufType},
-	{path: onConfigMaps, accept: "*/*", code: 200, answered: runtime.ContentTypeJSON},
-	{path: onConfigMaps, accept: "application/json;q=0.5, " + protobufType, code: 200, answered: protobufType},
-	{path: onConfigMaps, accept: protobufType + metadataList, code: 200, answered: protobufType},
-	{path: onConfigMaps, accept: protobufType + asTable + ",application/json", code: 200, answered: runtime.ContentTypeJSON},
-	{path: onConfigMaps, accept: protobufType + asTable, code: 406, answered: runtime.ContentTypeJSON, reason: meta.StatusReasonNotAcceptable},
-	{path: onConfigMaps, accept: "application/xml", code: 406, answered: runtime.ContentTypeJSON, reason: meta.StatusReasonNotAcceptable},
-	{path: onConfigMaps + "?watch=1&timeoutSeconds=1", accept: protobufType, code: 200, answered: protobufType + ";stream=watch"},
-	{path: onConfigMaps + "/none", accept: protobufType, code: 404, answered: protobufType, reason: meta.StatusReasonNotFound},
-	{path: onConfigMaps + "/none", accept: protobufType + metadataOnly, code: 404, answered: runtime.ContentTypeJSON, reason: meta.StatusReasonNotFound},
-	{method: "POST", path: onConfigMaps, contentType: protobufType, body: "{}", code: 400, answered: runtime.ContentTypeJSON, reason: meta.StatusReasonBadRequest},
-	{method: "POST", path: onConfigMaps, contentType: "text/plain", body: "{}", code: 415, answered: runtime.ContentTypeJSON, reason: meta.StatusReasonUnsupportedMediaType},
-	{path: onWidgets, accept: protobufType, code: 406, answered: protobufType, reason: meta.StatusReasonNotAcceptable, custom: true},
-	{path: onWidgets, accept: protobufType + ", */*", code: 200, answered: runtime.ContentTypeJSON, custom: true},
-	{path: onWidgets, accept: protobufType + metadataList, code: 200, answered: protobufType, custom: true},
+	{path: onConfigMaps, accept: protobufType, code: 200, wantContentType: protobufType},
+	{path: onConfigMaps, accept: protobufType + ", */*", code: 200, wantContentType: protobufType},
+	{path: onConfigMaps, accept: "*/*", code: 200, wantContentType: runtime.ContentTypeJSON},
+	{path: onConfigMaps, accept: "application/json;q=0.5, " + protobufType, code: 200, wantContentType: protobufType},
+	{path: onConfigMaps, accept: protobufType + metadataList, code: 200, wantContentType: protobufType},
+	{path: onConfigMaps, accept: protobufType + asTable + ",application/json", code: 200, wantContentType: runtime.ContentTypeJSON},
+	{path: onConfigMaps, accept: protobufType + asTable, code: 406, wantContentType: runtime.ContentTypeJSON, reason: meta.StatusReasonNotAcceptable},
+	{path: onConfigMaps, accept: "application/xml", code: 406, wantContentType: runtime.ContentTypeJSON, reason: meta.StatusReasonNotAcceptable},
+	{path: onConfigMaps + "?watch=1&timeoutSeconds=1", accept: protobufType, code: 200, wantContentType: protobufType + ";stream=watch"},
+	{path: onConfigMaps + "/none", accept: protobufType, code: 404, wantContentType: protobufType, reason: meta.StatusReasonNotFound},
+	{path: onConfigMaps + "/none", accept: protobufType + metadataOnly, code: 404, wantContentType: runtime.ContentTypeJSON, reason: meta.StatusReasonNotFound},
+	{method: "POST", path: onConfigMaps, contentType: protobufType, body: "{}", code: 400, wantContentType: runtime.ContentTypeJSON, reason: meta.StatusReasonBadRequest},
+	{method: "POST", path: onConfigMaps, contentType: "text/plain", body: "{}", code: 415, wantContentType: runtime.ContentTypeJSON, reason: meta.StatusReasonUnsupportedMediaType},
+	{path: onWidgets, accept: protobufType, code: 406, wantContentType: protobufType, reason: meta.StatusReasonNotAcceptable, isCustomResource: true},
+	{path: onWidgets, accept: protobufType + ", */*", code: 200, wantContentType: runtime.ContentTypeJSON, isCustomResource: true},
+	{path: onWidgets, accept: protobufType + metadataList, code: 200, wantContentType: protobufType, isCustomResource: true},
 }
 
 func TestTestKitNegotiatesEncodingsAsUpstream(t *testing.T) {
@@ -285,18 +285,18 @@ func TestTestKitNegotiatesEncodingsAsUpstream(t *testing.T) {
 	for name, config := range map[string]*rest.Config{"upstream": shared.cluster.AdminConfig(), "testkit": testKit} {
 		client := must(rest.HTTPClientFor(config))(t)
 		for _, a := range negotiations {
-			if a.custom && name == "testkit" {
+			if a.isCustomResource && name == "testkit" {
 				continue
 			}
-			code, answered, body := a.ask(t, client, config.Host)
-			if code != a.code || answered != a.answered || reason(body) != a.reason {
-				t.Errorf("%s: %+v\nis answered %d %q %q", name, a, code, answered, reason(body))
+			code, answered, body := a.send(t, client, config.Host)
+			if code != a.code || answered != a.wantContentType || statusReason(body) != a.reason {
+				t.Errorf("%s: %+v\nis answered %d %q %q", name, a, code, answered, statusReason(body))
 			}
 		}
 	}
 }
 
-func (a negotiation) ask(t *testing.T, client *http.Client, host string) (int, string, []byte) {
+func (a negotiation) send(t *testing.T, client *http.Client, host string) (int, string, []byte) {
 	t.Helper()
 	request := must(http.NewRequestWithContext(t.Context(), a.method, host+a.path, strings.NewReader(a.body)))(t)
 	for name, value := range map[string]string{"Accept": a.accept, "Content-Type": a.contentType} {
@@ -316,8 +316,8 @@ func (a negotiation) ask(t *testing.T, client *http.Client, host string) (int, s
 	return response.StatusCode, mediaType, body
 }
 
-// reason of the Status in a body, in whatever encoding; empty if it is something else.
-func reason(body []byte) meta.StatusReason {
+// statusReason of the Status in a body, in whatever encoding; empty if it is something else.
+func statusReason(body []byte) meta.StatusReason {
 	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	if status, ok := object.(*meta.Status); err == nil && ok {
 		return status.Reason

@@ -42,37 +42,37 @@ var transparentHeaders = [][]string{
 func TestTransparency(t *testing.T) {
 	chain := sidecar.NewChain(1)
 	for name, options := range map[string]sidecar.Options{
-		"without_a_chain_directory": {Plain: true},
+		"without_a_chain_directory": {WithoutChainDir: true},
 		"with_an_empty_chain":       {Chain: &chain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := startSidecar(t, options)
-			v := &view{sidecar: s, through: through(s), direct: shared.direct, namespace: newNamespace(t)}
-			seed(t, v.namespace)
-			transparent(t, v)
+			env := &testEnv{sidecar: s, proxied: sidecarTarget(s), direct: shared.direct, namespace: newNamespace(t)}
+			seedNamespace(t, env.namespace)
+			testTransparentSidecar(t, env)
 		})
 	}
 	t.Run("with_an_entry_that_does_not_match", func(t *testing.T) {
 		rule := shardRule("s0", "a")
 		rule.Limits[0].RelateResources = []sidecar.Resources{{APIGroups: []string{"elsewhere.example"}, Resources: []string{"*"}}}
-		s := startShard(t, rule)
-		v := &view{sidecar: s, through: through(s), direct: shared.direct, namespace: newNamespace(t)}
-		seed(t, v.namespace)
-		transparent(t, v)
+		s := startShardSidecar(t, rule)
+		env := &testEnv{sidecar: s, proxied: sidecarTarget(s), direct: shared.direct, namespace: newNamespace(t)}
+		seedNamespace(t, env.namespace)
+		testTransparentSidecar(t, env)
 	})
 }
 
-func transparent(t *testing.T, v *view) {
+func testTransparentSidecar(t *testing.T, env *testEnv) {
 	t.Run("answers", func(t *testing.T) {
 		for _, headers := range transparentHeaders {
 			for _, path := range transparentPaths {
-				v.asUpstream(t, rawhttp.Request{Path: strings.ReplaceAll(path, "NS", v.namespace), Headers: headers})
+				env.assertSameAsDirect(t, rawhttp.Request{Path: strings.ReplaceAll(path, "NS", env.namespace), Headers: headers})
 			}
 		}
 		for _, path := range plainPaths {
-			v.asUpstream(t, get(path))
-			v.asUpstream(t, rawhttp.Request{Path: path, Headers: []string{"Accept-Encoding: gzip"}})
-			v.asUpstream(t, rawhttp.Request{Method: http.MethodHead, Path: path})
+			env.assertSameAsDirect(t, getRequest(path))
+			env.assertSameAsDirect(t, rawhttp.Request{Path: path, Headers: []string{"Accept-Encoding: gzip"}})
+			env.assertSameAsDirect(t, rawhttp.Request{Method: http.MethodHead, Path: path})
 		}
 	})
 	t.Run("watches", func(t *testing.T) {
@@ -80,27 +80,27 @@ func transparent(t *testing.T, v *view) {
 			for _, path := range transparentWatches {
 				t.Run(path+fmt.Sprint(headers), func(t *testing.T) {
 					t.Parallel()
-					v.asUpstream(t, rawhttp.Request{Path: strings.ReplaceAll(path, "NS", v.namespace), Headers: headers})
+					env.assertSameAsDirect(t, rawhttp.Request{Path: strings.ReplaceAll(path, "NS", env.namespace), Headers: headers})
 				})
 			}
 		}
 	})
 	t.Run("methods", func(t *testing.T) {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} {
-			v.asUpstream(t, rawhttp.Request{Method: method, Path: "/api/v1/namespaces/" + v.namespace + "/configmaps/nosuch"})
+			env.assertSameAsDirect(t, rawhttp.Request{Method: method, Path: "/api/v1/namespaces/" + env.namespace + "/configmaps/nosuch"})
 		}
 	})
-	t.Run("requests", func(t *testing.T) { requestsArrive(t, v) })
-	t.Run("large_bodies", func(t *testing.T) { largeBodies(t, v) })
+	t.Run("requests", func(t *testing.T) { testRequestsArriveUnchanged(t, env) })
+	t.Run("large_bodies", func(t *testing.T) { testLargeBodies(t, env) })
 }
 
-// requestsArrive looks at what the API server saw: target, user agent, identity.
-func requestsArrive(t *testing.T, v *view) {
-	token := must(shared.cluster.ServiceAccountToken(t.Context(), v.namespace, "own"))(t)
+// testRequestsArriveUnchanged looks at what the API server saw: target, user agent, identity.
+func testRequestsArriveUnchanged(t *testing.T, env *testEnv) {
+	token := must(shared.cluster.ServiceAccountToken(t.Context(), env.namespace, "own"))(t)
 	for _, path := range []string{
-		v.configMaps("labelSelector=%61pp%3Dx&b&&a=%zz;=1&fieldManager=x%20y"), "/nosuch/v1/x/y%2Fz?watch=1", "/apis/x.y/v1/z?a=b?c=d&e=/f", "/?" + strings.Repeat("q", 5000),
+		env.configMapsPath("labelSelector=%61pp%3Dx&b&&a=%zz;=1&fieldManager=x%20y"), "/nosuch/v1/x/y%2Fz?watch=1", "/apis/x.y/v1/z?a=b?c=d&e=/f", "/?" + strings.Repeat("q", 5000),
 	} {
-		_, event := v.arrived(t, get(path))
+		_, event := env.doAudited(t, getRequest(path))
 		if event.RequestURI != path {
 			t.Errorf("upstream got %q of %q", event.RequestURI, path)
 		}
@@ -108,11 +108,11 @@ func requestsArrive(t *testing.T, v *view) {
 			t.Errorf("without credentials the call was %s's, not the sidecar's own", event.User.Username)
 		}
 	}
-	_, event := v.arrived(t, rawhttp.Request{Path: v.configMaps(""), Headers: []string{"User-Agent: my operator/v1 (x; y)", "Authorization: Bearer " + token}})
-	if event.UserAgent != "my operator/v1 (x; y)" || event.User.Username != "system:serviceaccount:"+v.namespace+":own" {
+	_, event := env.doAudited(t, rawhttp.Request{Path: env.configMapsPath(""), Headers: []string{"User-Agent: my operator/v1 (x; y)", "Authorization: Bearer " + token}})
+	if event.UserAgent != "my operator/v1 (x; y)" || event.User.Username != "system:serviceaccount:"+env.namespace+":own" {
 		t.Errorf("the API server saw %q of %s", event.UserAgent, event.User.Username)
 	}
-	_, event = v.arrived(t, rawhttp.Request{Path: v.configMaps(""), Headers: []string{"Impersonate-User: jane"}})
+	_, event = env.doAudited(t, rawhttp.Request{Path: env.configMapsPath(""), Headers: []string{"Impersonate-User: jane"}})
 	if event.ImpersonatedUser == nil || event.ImpersonatedUser.Username != "jane" {
 		t.Errorf("impersonated: %v", event.ImpersonatedUser)
 	}
@@ -121,24 +121,24 @@ func requestsArrive(t *testing.T, v *view) {
 	}
 }
 
-// largeBodies come through whole, in one piece and in chunks, and too large ones are upstream's to refuse.
-func largeBodies(t *testing.T, v *view) {
+// testLargeBodies come through whole, in one piece and in chunks, and too large ones are upstream's to refuse.
+func testLargeBodies(t *testing.T, env *testEnv) {
 	big := strings.Repeat("0123456789", 90<<10)
 	object := func(name string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"big":%q}}`, name, big)
 	}
-	path, kind := "/api/v1/namespaces/"+v.namespace+"/configmaps", "Content-Type: application/json"
+	path, kind := "/api/v1/namespaces/"+env.namespace+"/configmaps", "Content-Type: application/json"
 	whole := rawhttp.Request{Method: http.MethodPost, Path: path, Headers: []string{kind}, Body: []byte(object("whole"))}
-	check(t, statusIs(must(v.through.Do(t.Context(), whole))(t), http.StatusCreated))
+	check(t, checkStatus(must(env.proxied.Do(t.Context(), whole))(t), http.StatusCreated))
 	text := object("chunked")
 	chunked := rawhttp.Request{
 		Method: http.MethodPost, Path: path, Headers: []string{kind, "Transfer-Encoding: chunked"},
 		Body: rawhttp.Chunked(text[:1], text[1:5000], text[5000:]),
 	}
-	check(t, statusIs(must(v.through.Do(t.Context(), chunked))(t), http.StatusCreated))
+	check(t, checkStatus(must(env.proxied.Do(t.Context(), chunked))(t), http.StatusCreated))
 	for _, name := range []string{"whole", "chunked"} {
-		sameBytes(t, v, path+"/"+name)
+		assertPassesUnchanged(t, env, path+"/"+name)
 	}
 	tooLarge := rawhttp.Request{Method: http.MethodPost, Path: path, Headers: []string{kind}, Body: []byte(`{"kind":"` + strings.Repeat("x", 4<<20))}
-	check(t, statusIs(must(v.through.Do(t.Context(), tooLarge))(t), http.StatusRequestEntityTooLarge))
+	check(t, checkStatus(must(env.proxied.Do(t.Context(), tooLarge))(t), http.StatusRequestEntityTooLarge))
 }

@@ -33,11 +33,11 @@ type program struct {
 	tags string
 	// cgo says that the program needs a C compiler, and then the C library of the machine.
 	cgo bool
-	// node says that the program is part of a node, which only root on Linux can run.
-	node bool
+	// nodeOnly says that the program is part of a node, which only root on Linux can run.
+	nodeOnly bool
 }
 
-const stamp = "-s -w" +
+const versionLdflags = "-s -w" +
 	" -X k8s.io/component-base/version.gitVersion=v" + kubernetesVersion +
 	" -X k8s.io/component-base/version.gitMajor=1" +
 	" -X k8s.io/component-base/version.gitMinor=36" +
@@ -49,18 +49,18 @@ var programs = []program{
 	{name: "cert-manager", module: "cert-manager", pkg: certManager + "/cmd/controller", ldflags: "-s -w", data: "deploy/crds"},
 	{name: "registry", module: "registry", pkg: ".", ldflags: "-s -w"},
 	{name: "helm", module: "helm", pkg: "helm.sh/helm/v4/cmd/helm", ldflags: "-s -w"},
-	{name: "kube-apiserver", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", ldflags: stamp},
-	{name: "kubectl", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: stamp},
-	{name: "kube-controller-manager", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: stamp, node: true},
-	{name: "kube-scheduler", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: stamp, node: true},
-	{name: "kubelet", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: stamp, node: true},
-	{name: "containerd", module: "containerd", pkg: containerd + "/containerd", ldflags: "-s -w", tags: noSnapshotters, node: true},
-	{name: "containerd-shim-runc-v2", module: "containerd", pkg: containerd + "/containerd-shim-runc-v2", ldflags: "-s -w", node: true},
-	{name: "ctr", module: "containerd", pkg: containerd + "/ctr", ldflags: "-s -w", tags: noSnapshotters, node: true},
+	{name: "kube-apiserver", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", ldflags: versionLdflags},
+	{name: "kubectl", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: versionLdflags},
+	{name: "kube-controller-manager", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: versionLdflags, nodeOnly: true},
+	{name: "kube-scheduler", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: versionLdflags, nodeOnly: true},
+	{name: "kubelet", module: "k8s", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: versionLdflags, nodeOnly: true},
+	{name: "containerd", module: "containerd", pkg: containerd + "/containerd", ldflags: "-s -w", tags: noSnapshotters, nodeOnly: true},
+	{name: "containerd-shim-runc-v2", module: "containerd", pkg: containerd + "/containerd-shim-runc-v2", ldflags: "-s -w", nodeOnly: true},
+	{name: "ctr", module: "containerd", pkg: containerd + "/ctr", ldflags: "-s -w", tags: noSnapshotters, nodeOnly: true},
 	// Without the tag `seccomp`: libseccomp is no Go module. See realnode/runtime.
-	{name: "runc", module: "runc", pkg: "github.com/opencontainers/runc", ldflags: "-s -w", tags: "urfave_cli_no_docs", cgo: true, node: true},
-	{name: "ptp", module: "cni", pkg: cni + "/main/ptp", ldflags: "-s -w", node: true},
-	{name: "host-local", module: "cni", pkg: cni + "/ipam/host-local", ldflags: "-s -w", node: true},
+	{name: "runc", module: "runc", pkg: "github.com/opencontainers/runc", ldflags: "-s -w", tags: "urfave_cli_no_docs", cgo: true, nodeOnly: true},
+	{name: "ptp", module: "cni", pkg: cni + "/main/ptp", ldflags: "-s -w", nodeOnly: true},
+	{name: "host-local", module: "cni", pkg: cni + "/ipam/host-local", ldflags: "-s -w", nodeOnly: true},
 }
 
 const (
@@ -74,16 +74,16 @@ const (
 const certManager = "github.com/cert-manager/cert-manager"
 
 // Path names the built program, or says how to build it.
-func Path(name string) (string, error) { return cached(name, name) }
+func Path(name string) (string, error) { return cachedFile(name, name) }
 
 // CertManagerCRDs names the directory with the custom resource definitions of the cert-manager that is built.
-func CertManagerCRDs() (string, error) { return cached("cert-manager", "crds") }
+func CertManagerCRDs() (string, error) { return cachedFile("cert-manager", "crds") }
 
 // nodeVariable, if it is `none`, leaves the node out, which takes some minutes more to build and to test.
 const nodeVariable = "CTRLMESH_NODE"
 
-// NoNodeHere says why no node runs here; it is empty if one does.
-func NoNodeHere() string {
+// NodeUnavailable says why no node runs here; it is empty if one does.
+func NodeUnavailable() string {
 	if os.Getenv(nodeVariable) == "none" {
 		return nodeVariable + " is none"
 	}
@@ -93,7 +93,7 @@ func NoNodeHere() string {
 	return ""
 }
 
-func cached(program, file string) (string, error) {
+func cachedFile(program, file string) (string, error) {
 	for _, p := range programs {
 		if p.name != program {
 			continue
@@ -119,7 +119,7 @@ func Build(log io.Writer) error {
 		return err
 	}
 	for _, p := range programs {
-		if reason := NoNodeHere(); p.node && reason != "" {
+		if reason := NodeUnavailable(); p.nodeOnly && reason != "" {
 			fmt.Fprintf(log, "%s: left out, as %s\n", p.name, reason)
 			continue
 		}
@@ -138,7 +138,7 @@ func Build(log io.Writer) error {
 		begin := time.Now()
 		module := filepath.Join(source, p.module)
 		// The program comes last: where it is, everything is.
-		if err := errors.Join(p.copyData(module, dir), p.build(module, target, log)); err != nil {
+		if err := errors.Join(p.copyData(module, dir), p.buildProgram(module, target, log)); err != nil {
 			return fmt.Errorf("build %s: %w", p.name, err)
 		}
 		fmt.Fprintf(log, "%s: built in %s, %s\n", p.name, time.Since(begin).Round(time.Second), target)
@@ -165,7 +165,7 @@ func (p program) copyData(module, dir string) error {
 	return os.CopyFS(target, os.DirFS(filepath.Join(strings.TrimSpace(string(root)), p.data)))
 }
 
-func (p program) build(module, target string, log io.Writer) error {
+func (p program) buildProgram(module, target string, log io.Writer) error {
 	partial := target + fmt.Sprintf(".%d.partial", os.Getpid())
 	defer os.Remove(partial)
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", p.tags, "-ldflags", p.ldflags, "-o", partial, p.pkg)

@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 )
 
-// Cargo names a program of this repository: the file that the variable says, or the debug build. The package is what cargo calls
+// CargoBinary names a program of this repository: the file that the variable says, or the debug build. The package is what cargo calls
 // the crate.
-func Cargo(program, pkg, variable string) (string, error) {
+func CargoBinary(program, pkg, variable string) (string, error) {
 	path := os.Getenv(variable)
 	if path == "" {
 		target := os.Getenv("CARGO_TARGET_DIR")

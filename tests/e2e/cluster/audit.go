@@ -21,8 +21,8 @@ rules: [{level: Metadata}]
 // ErrNotAudited says that the API server has not written the event yet; it does so when the request has ended.
 var ErrNotAudited = errors.New("the API server has not audited this request yet")
 
-// Audited finds what the API server noted of the request with this `Audit-ID` header: the request as it arrived.
-func (c *Cluster) Audited(id string) (*audit.Event, error) {
+// AuditEvent finds what the API server noted of the request with this `Audit-ID` header: the request as it arrived.
+func (c *Cluster) AuditEvent(id string) (*audit.Event, error) {
 	events, err := c.auditLog(id)
 	if err != nil {
 		return nil, err
@@ -35,8 +35,8 @@ func (c *Cluster) Audited(id string) (*audit.Event, error) {
 	return nil, ErrNotAudited
 }
 
-// AuditedIn lists the requests about a namespace's objects, in the order in which they ended.
-func (c *Cluster) AuditedIn(namespace string) ([]audit.Event, error) {
+// AuditEventsIn lists the requests about a namespace's objects, in the order in which they ended.
+func (c *Cluster) AuditEventsIn(namespace string) ([]audit.Event, error) {
 	events, err := c.auditLog(`"` + namespace + `"`)
 	if err != nil {
 		return nil, err
@@ -46,8 +46,8 @@ func (c *Cluster) AuditedIn(namespace string) ([]audit.Event, error) {
 	}), nil
 }
 
-// AuditedOf lists the requests of a user, in the order in which they ended.
-func (c *Cluster) AuditedOf(user string) ([]audit.Event, error) {
+// AuditEventsOf lists the requests of a user, in the order in which they ended.
+func (c *Cluster) AuditEventsOf(user string) ([]audit.Event, error) {
 	events, err := c.auditLog(`"` + user + `"`)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (c *Cluster) AuditedOf(user string) ([]audit.Event, error) {
 
 // auditLog reads the lines that contain the text; decoding all of a long run's would take seconds.
 func (c *Cluster) auditLog(text string) ([]audit.Event, error) {
-	file, err := os.Open(c.file("audit.log"))
+	file, err := os.Open(c.path("audit.log"))
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ type Options struct {
 
 // Machine is a place for a cluster that is not this process's own: see the realnode package.
 type Machine struct {
-	Place *process.Place
+	Spawner *process.Spawner
 	// Dial connects to an address as it is known there.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Address of the API server, `127.0.0.1:port`, for this process and for programs there.
@@ -111,10 +111,10 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.StartAPIServer(ctx)
 }
 
-// place is where the programs start, and client reaches them there.
-func (c *Cluster) place() (*process.Place, *http.Client) {
+// spawnerAndClient is where the programs start, and client reaches them there.
+func (c *Cluster) spawnerAndClient() (*process.Spawner, *http.Client) {
 	if m := c.options.Machine; m != nil {
-		return m.Place, &http.Client{Transport: &http.Transport{DialContext: m.Dial, DisableKeepAlives: true}}
+		return m.Spawner, &http.Client{Transport: &http.Transport{DialContext: m.Dial, DisableKeepAlives: true}}
 	}
 	return nil, http.DefaultClient
 }
@@ -158,9 +158,9 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	if err := os.RemoveAll(data); err != nil { // of a failed attempt
 		return err
 	}
-	place, prober := c.place()
+	place, prober := c.spawnerAndClient()
 	c.etcd, err = process.Start(process.Spec{
-		Name: "etcd", Path: path, LogDir: c.Dir, Place: place,
+		Name: "etcd", Path: path, LogDir: c.Dir, Spawner: place,
 		Args: []string{
 			"--name=e2e", "--data-dir=" + data, "--log-level=warn", "--unsafe-no-fsync",
 			"--listen-client-urls=" + c.etcdURL, "--advertise-client-urls=" + c.etcdURL,
@@ -171,7 +171,7 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return ready(ctx, c.etcd, prober, c.etcdURL+"/health")
+	return waitReady(ctx, c.etcd, prober, c.etcdURL+"/health")
 }
 
 // StartAPIServer starts kube-apiserver (again) on the same port and waits until it is ready.
@@ -184,9 +184,9 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	place, _ := c.place()
+	place, _ := c.spawnerAndClient()
 	c.apiserver, err = process.Start(process.Spec{
-		Name: "kube-apiserver", Path: path, LogDir: c.Dir, Place: place,
+		Name: "kube-apiserver", Path: path, LogDir: c.Dir, Spawner: place,
 		Args: append(c.apiServerFlags(port), c.options.APIServerFlags...),
 	})
 	if err != nil {
@@ -196,13 +196,13 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return ready(ctx, c.apiserver, client, c.URL()+"/readyz")
+	return waitReady(ctx, c.apiserver, client, c.URL()+"/readyz")
 }
 
 // StopAPIServer ends kube-apiserver as a rollout does: it stops listening and sends GOAWAY, and the watches that are
 // still open after a while break, for it would wait a minute for them.
 func (c *Cluster) StopAPIServer() error {
-	if err := c.apiserver.Stop(drainGrace); err != nil && !errors.Is(err, process.ErrSlow) {
+	if err := c.apiserver.Stop(drainGrace); err != nil && !errors.Is(err, process.ErrStopTimeout) {
 		return err
 	}
 	return nil
@@ -216,25 +216,25 @@ func (c *Cluster) apiServerFlags(port string) []string {
 		"--secure-port=" + port,
 		"--etcd-servers=" + c.etcdURL,
 		"--cert-dir=" + c.Dir,
-		"--tls-cert-file=" + c.file("apiserver.crt"), "--tls-private-key-file=" + c.file("apiserver.key"),
-		"--client-ca-file=" + c.file("ca.crt"),
-		"--kubelet-certificate-authority=" + c.file("ca.crt"),
-		"--kubelet-client-certificate=" + c.file("kubelet-client.crt"),
-		"--kubelet-client-key=" + c.file("kubelet-client.key"),
+		"--tls-cert-file=" + c.path("apiserver.crt"), "--tls-private-key-file=" + c.path("apiserver.key"),
+		"--client-ca-file=" + c.path("ca.crt"),
+		"--kubelet-certificate-authority=" + c.path("ca.crt"),
+		"--kubelet-client-certificate=" + c.path("kubelet-client.crt"),
+		"--kubelet-client-key=" + c.path("kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-		"--service-account-key-file=" + c.file("service-account.crt"),
-		"--service-account-signing-key-file=" + c.file("service-account.key"),
+		"--service-account-key-file=" + c.path("service-account.crt"),
+		"--service-account-signing-key-file=" + c.path("service-account.key"),
 		"--service-cluster-ip-range=" + ServiceCIDR,
 		"--shutdown-delay-duration=0s",
-		"--audit-policy-file=" + c.file("audit-policy.yaml"), "--audit-log-path=" + c.file("audit.log"),
+		"--audit-policy-file=" + c.path("audit-policy.yaml"), "--audit-log-path=" + c.path("audit.log"),
 		// Tests read all of it; the default is to begin another file after 100 MB.
 		"--audit-log-maxsize=10000",
-	}, c.placeFlags()...)
+	}, c.networkFlags()...)
 }
 
-// placeFlags are those that depend on whether there are nodes and pods.
-func (c *Cluster) placeFlags() []string {
+// networkFlags are those that depend on whether there are nodes and pods.
+func (c *Cluster) networkFlags() []string {
 	if m := c.options.Machine; m != nil {
 		return []string{
 			"--bind-address=0.0.0.0", "--advertise-address=" + m.IP,
@@ -256,25 +256,25 @@ func (c *Cluster) writeFiles() error {
 	if c.CA, err = NewAuthority("e2e-ca"); err != nil {
 		return err
 	}
-	if err := os.WriteFile(c.file("audit-policy.yaml"), []byte(auditPolicy), 0o600); err != nil {
+	if err := os.WriteFile(c.path("audit-policy.yaml"), []byte(auditPolicy), 0o600); err != nil {
 		return err
 	}
-	if err := os.WriteFile(c.file("ca.crt"), c.CA.PEM, 0o600); err != nil {
+	if err := os.WriteFile(c.path("ca.crt"), c.CA.PEM, 0o600); err != nil {
 		return err
 	}
 	names := []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", apiService}
 	if m := c.options.Machine; m != nil {
 		names = append(names, m.IP)
 	}
-	apiserver, err := c.CA.Serving("kube-apiserver", names...)
+	apiserver, err := c.CA.IssueServing("kube-apiserver", names...)
 	if err != nil {
 		return err
 	}
-	kubeletClient, err := c.CA.Client(KubeletClient)
+	kubeletClient, err := c.CA.IssueClient(KubeletClient)
 	if err != nil {
 		return err
 	}
-	if c.admin, err = c.CA.Client("admin", "system:masters"); err != nil {
+	if c.admin, err = c.CA.IssueClient("admin", "system:masters"); err != nil {
 		return err
 	}
 	serviceAccount, err := serviceAccountKey()
@@ -284,17 +284,17 @@ func (c *Cluster) writeFiles() error {
 	for name, pair := range map[string]KeyPair{
 		"apiserver": apiserver, "kubelet-client": kubeletClient, "admin": c.admin, "service-account": serviceAccount,
 	} {
-		if err := os.WriteFile(c.file(name+".crt"), pair.Cert, 0o600); err != nil {
+		if err := os.WriteFile(c.path(name+".crt"), pair.Cert, 0o600); err != nil {
 			return err
 		}
-		if err := os.WriteFile(c.file(name+".key"), pair.Key, 0o600); err != nil {
+		if err := os.WriteFile(c.path(name+".key"), pair.Key, 0o600); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *Cluster) file(name string) string { return filepath.Join(c.Dir, name) }
+func (c *Cluster) path(name string) string { return filepath.Join(c.Dir, name) }
 
 // TLSConfig of a client that trusts the API server and has no certificate of its own.
 func (c *Cluster) TLSConfig() *tls.Config {
@@ -319,13 +319,13 @@ func (c *Cluster) HTTPClient() (*http.Client, error) {
 // URL of the API server.
 func (c *Cluster) URL() string { return "https://" + c.Address }
 
-// ready polls until the URL answers 200, and gives up early when the program has ended.
-func ready(ctx context.Context, p *process.Process, client *http.Client, url string) error {
+// waitReady polls until the URL answers 200, and gives up early when the program has ended.
+func waitReady(ctx context.Context, p *process.Process, client *http.Client, url string) error {
 	last := errors.New("never asked")
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		if last = probe(ctx, client, url); last == nil {
+		if last = checkOK(ctx, client, url); last == nil {
 			return nil
 		}
 		select {
@@ -338,7 +338,7 @@ func ready(ctx context.Context, p *process.Process, client *http.Client, url str
 	}
 }
 
-func probe(ctx context.Context, client *http.Client, url string) error {
+func checkOK(ctx context.Context, client *http.Client, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ func (c *Cluster) AdminConfig() *rest.Config {
 // UserKubeconfig writes a kubeconfig of a user with a client certificate and returns its path. The user may do nothing
 // until RBAC says otherwise.
 func (c *Cluster) UserKubeconfig(user string, groups ...string) (string, error) {
-	pair, err := c.CA.Client(user, groups...)
+	pair, err := c.CA.IssueClient(user, groups...)
 	if err != nil {
 		return "", err
 	}

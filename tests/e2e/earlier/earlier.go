@@ -70,13 +70,13 @@ func Build(target string, log io.Writer) error {
 	if err := checkout(source, log); err != nil {
 		return err
 	}
-	if err := share(filepath.Join(target, "debug"), filepath.Join(own, "debug")); err != nil {
+	if err := linkArtefacts(filepath.Join(target, "debug"), filepath.Join(own, "debug")); err != nil {
 		return fmt.Errorf("use what cargo has built again: %w", err)
 	}
 	if err := build(source, own, log); err != nil {
 		return fmt.Errorf("build ctrlmesh of commit %s: %w", Commit[:12], err)
 	}
-	if err := take(source, own, dir); err != nil {
+	if err := storeBuild(source, own, dir); err != nil {
 		return err
 	}
 	fmt.Fprintf(log, "ctrlmesh of commit %s: built in %s, %s\n", Commit[:12], time.Since(begin).Round(time.Second), dir)
@@ -177,8 +177,8 @@ func build(source, target string, log io.Writer) error {
 	return cargo.Run()
 }
 
-// take keeps programs and manifests. The last program comes last: where it is, everything is.
-func take(source, target, dir string) error {
+// storeBuild keeps programs and manifests. The last program comes last: where it is, everything is.
+func storeBuild(source, target, dir string) error {
 	deploy := filepath.Join(dir, "deploy")
 	if err := errors.Join(os.RemoveAll(deploy), os.Rename(filepath.Join(source, "deploy"), deploy)); err != nil {
 		return err
@@ -191,15 +191,15 @@ func take(source, target, dir string) error {
 	return nil
 }
 
-// share links cargo's artefacts of everything but this repository's own crates: those of the earlier commit have the same names, as cargo
+// linkArtefacts links cargo's artefacts of everything but this repository's own crates: those of the earlier commit have the same names, as cargo
 // names what lies in a workspace by its path there.
-func share(from, to string) error {
+func linkArtefacts(from, to string) error {
 	for _, part := range []string{".fingerprint", "build", "deps"} {
 		err := filepath.WalkDir(filepath.Join(from, part), func(path string, entry os.DirEntry, err error) error {
 			if err != nil {
 				return err
 			}
-			if isOwn(entry.Name()) {
+			if isOwnCrate(entry.Name()) {
 				if entry.IsDir() {
 					return filepath.SkipDir
 				}
@@ -209,7 +209,7 @@ func share(from, to string) error {
 			if err != nil {
 				return err
 			}
-			return link(path, filepath.Join(to, relative), entry)
+			return hardLink(path, filepath.Join(to, relative), entry)
 		})
 		if errors.Is(err, os.ErrNotExist) {
 			continue // nothing is built yet
@@ -221,7 +221,7 @@ func share(from, to string) error {
 	return nil
 }
 
-func isOwn(name string) bool {
+func isOwnCrate(name string) bool {
 	name = strings.TrimPrefix(strings.ReplaceAll(name, "_", "-"), "lib")
 	for _, own := range []string{"ctrlmesh", "kube-rs-operator", "write-"} {
 		if strings.HasPrefix(name, own) {
@@ -231,8 +231,8 @@ func isOwn(name string) bool {
 	return false
 }
 
-// link takes no space, and keeps the times that cargo compares.
-func link(path, to string, entry os.DirEntry) error {
+// hardLink takes no space, and keeps the times that cargo compares.
+func hardLink(path, to string, entry os.DirEntry) error {
 	if entry.IsDir() {
 		return os.MkdirAll(to, 0o755)
 	}

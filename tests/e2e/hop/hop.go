@@ -59,8 +59,8 @@ func Start(apiServer *url.URL, config *tls.Config) *Hop {
 // URL is the server URL of the cluster, for a kubeconfig.
 func (h *Hop) URL() string { return h.server.URL + Prefix }
 
-// Cleaned are the requests that came with a path that meant something else to the hop than to the API server.
-func (h *Hop) Cleaned() []string {
+// CleanedRequests are the requests that came with a path that meant something else to the hop than to the API server.
+func (h *Hop) CleanedRequests() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]string(nil), h.cleaned...)

@@ -24,12 +24,12 @@ func TestArchive(t *testing.T) {
 	check(t, os.WriteFile(file, []byte("nobody"), 0o600))
 	image := Image{
 		Name: "registry.example/team/hello:1.2", Entrypoint: []string{"/hello"}, User: "1359:1360",
-		Files:  map[string]string{"/hello": hello(t), "/etc/ssl/authorities": file},
+		Files:  map[string]string{"/hello": buildHello(t), "/etc/ssl/authorities": file},
 		Labels: map[string]string{"title": "hello"}, Compressed: true,
 	}
 	archive := filepath.Join(t.TempDir(), "image.tar")
 	check(t, image.Write(archive))
-	read := must(open(archive))(t)
+	read := must(openArchive(archive))(t)
 
 	annotations := map[string]string{
 		"io.containerd.image.name": "registry.example/team/hello:1.2", "org.opencontainers.image.ref.name": "1.2",
@@ -63,13 +63,13 @@ func TestArchive(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("it has %q, not %q", got, want)
 	}
-	if said, want := run(t, read), "user 1359 group 1360\netc\nhello\ntmp\n"; said != want {
+	if said, want := runImage(t, read), "user 1359 group 1360\netc\nhello\ntmp\n"; said != want {
 		t.Errorf("it says %q, not %q", said, want)
 	}
 }
 
-// TestSameBytes writes the same files another time: who builds a release again can compare.
-func TestSameBytes(t *testing.T) {
+// TestArchiveIsReproducible writes the same files another time: who builds a release again can compare.
+func TestArchiveIsReproducible(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	image := Image{Name: "hello:1", Files: map[string]string{"/b": file, "/a": file, "/c/d": file}, Compressed: true}
 	var archives [][]byte
@@ -86,8 +86,8 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
-// archived is an archive, read by digests alone.
-type archived struct {
+// openedArchive is an archive, read by digests alone.
+type openedArchive struct {
 	index   descriptor
 	config  configFile
 	entries []*tar.Header
@@ -106,8 +106,8 @@ type configFile struct {
 	}
 }
 
-func open(archive string) (archived, error) {
-	var found archived
+func openArchive(archive string) (openedArchive, error) {
+	var found openedArchive
 	content, err := os.ReadFile(archive)
 	if err != nil {
 		return found, err
@@ -128,17 +128,17 @@ func open(archive string) (archived, error) {
 		Config descriptor
 		Layers []descriptor
 	}
-	if err := blob(blobs, found.index, manifestType, &manifest); err != nil {
+	if err := readBlob(blobs, found.index, manifestType, &manifest); err != nil {
 		return found, err
 	}
-	if err := blob(blobs, manifest.Config, configType, &found.config); err != nil {
+	if err := readBlob(blobs, manifest.Config, configType, &found.config); err != nil {
 		return found, err
 	}
 	if len(manifest.Layers) != 1 {
 		return found, errors.New("it has other than one layer")
 	}
 	var layer []byte
-	if err := blob(blobs, manifest.Layers[0], gzipType, &layer); err != nil {
+	if err := readBlob(blobs, manifest.Layers[0], gzipType, &layer); err != nil {
 		return found, err
 	}
 	unpacked, err := gzip.NewReader(bytes.NewReader(layer))
@@ -155,8 +155,8 @@ func open(archive string) (archived, error) {
 	return found, err
 }
 
-// blob finds content, and checks what is said about it.
-func blob(blobs map[string][]byte, of descriptor, mediaType string, into any) error {
+// readBlob finds content, and checks what is said about it.
+func readBlob(blobs map[string][]byte, of descriptor, mediaType string, into any) error {
 	content, ok := blobs["blobs/"+strings.Replace(of.Digest, ":", "/", 1)]
 	if !ok || digestOf(content) != of.Digest || len(content) != of.Size || of.MediaType != mediaType {
 		return errors.New("there is no such blob: " + of.MediaType + " " + of.Digest)
@@ -189,9 +189,9 @@ func untar(content []byte) ([]*tar.Header, map[string][]byte, error) {
 	}
 }
 
-// run is what a runtime does, in short: the files become the root of a process that is who the image says. Who is not root is given
+// runImage is what a runtime does, in short: the files become the root of a process that is who the image says. Who is not root is given
 // these two users in a namespace alone; where that is forbidden the test fails, and says so.
-func run(t *testing.T, image archived) string {
+func runImage(t *testing.T, image openedArchive) string {
 	t.Helper()
 	root := t.TempDir()
 	check(t, os.Chmod(root, 0o755))
@@ -221,8 +221,8 @@ func run(t *testing.T, image archived) string {
 	return string(output)
 }
 
-// hello builds the program of testdata, with more arguments for the compiler.
-func hello(t *testing.T, args ...string) string {
+// buildHello builds the program of testdata, with more arguments for the compiler.
+func buildHello(t *testing.T, args ...string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "hello")
 	args = append(append([]string{"build", "-o", program}, args...), "./testdata/hello")

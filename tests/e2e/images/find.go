@@ -21,15 +21,15 @@ func Find(archives, program string) (archive, name string, err error) {
 	if len(found) != 1 {
 		return "", "", fmt.Errorf("there are %d archives %s, not one; `make images` writes one of each version", len(found), pattern)
 	}
-	name, err = nameIn(found[0])
+	name, err = imageNameIn(found[0])
 	if err != nil {
 		return "", "", fmt.Errorf("%s: %w", found[0], err)
 	}
 	return found[0], name, nil
 }
 
-// nameIn an archive is the one that containerd gives its image.
-func nameIn(archive string) (string, error) {
+// imageNameIn an archive is the one that containerd gives its image.
+func imageNameIn(archive string) (string, error) {
 	file, err := os.Open(archive)
 	if err != nil {
 		return "", err

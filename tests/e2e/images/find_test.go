@@ -11,14 +11,14 @@ import (
 // TestFind finds what a release has made, by the program's name alone.
 func TestFind(t *testing.T) {
 	release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "registry.example/mesh", Version: "1.2"}
-	static := must(os.ReadFile(hello(t)))(t)
-	for _, image := range releases {
+	static := must(os.ReadFile(buildHello(t)))(t)
+	for _, image := range releasedImages {
 		check(t, os.WriteFile(filepath.Join(release.Programs, image.program), static, 0o755))
 	}
 	for at, made := range must(release.Make())(t) {
-		archive, name, err := Find(release.Archives, releases[at].program)
-		if err != nil || archive != made.Archive || name != made.Name {
-			t.Errorf("found are %s of %s, %v, not %s of %s", name, archive, err, made.Name, made.Archive)
+		archive, name, err := Find(release.Archives, releasedImages[at].program)
+		if err != nil || archive != made.Path || name != made.Name {
+			t.Errorf("found are %s of %s, %v, not %s of %s", name, archive, err, made.Name, made.Path)
 		}
 	}
 }

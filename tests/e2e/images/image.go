@@ -62,7 +62,7 @@ const (
 // Write makes an archive as the OCI image layout says (opencontainers/image-spec, image-layout.md). Its annotations are those that
 // BuildKit's archives have: containerd takes the whole name, other programs the tag.
 func (i Image) Write(archive string) error {
-	layer, err := i.layer()
+	layer, err := i.layerTar()
 	if err != nil {
 		return err
 	}
@@ -72,14 +72,14 @@ func (i Image) Write(archive string) error {
 		blobs["blobs/"+strings.Replace(digest, ":", "/", 1)] = content
 		return descriptor{MediaType: mediaType, Digest: digest, Size: len(content)}
 	}
-	config, err := json.Marshal(i.config(digestOf(layer)))
+	config, err := json.Marshal(i.imageConfig(digestOf(layer)))
 	if err != nil {
 		return err
 	}
 	mediaType := layerType
 	if i.Compressed {
 		mediaType = gzipType
-		if layer, err = compressed(layer); err != nil {
+		if layer, err = compress(layer); err != nil {
 			return err
 		}
 	}
@@ -101,8 +101,8 @@ func (i Image) Write(archive string) error {
 	return writeArchive(archive, blobs)
 }
 
-// config has no time: nobody needs to know when, and everybody may compare.
-func (i Image) config(layer string) map[string]any {
+// imageConfig has no time: nobody needs to know when, and everybody may compare.
+func (i Image) imageConfig(layer string) map[string]any {
 	config := map[string]any{"Entrypoint": i.Entrypoint, "User": i.User, "Env": []string{"PATH=/usr/bin:/bin"}}
 	if len(i.Labels) > 0 {
 		config["Labels"] = i.Labels
@@ -119,7 +119,7 @@ func (i Image) tag() string { return i.Name[strings.LastIndex(i.Name, ":")+1:] }
 
 func digestOf(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
 
-func compressed(content []byte) ([]byte, error) {
+func compress(content []byte) ([]byte, error) {
 	var buffer bytes.Buffer
 	w, err := gzip.NewWriterLevel(&buffer, gzip.BestCompression)
 	if err != nil {
@@ -153,8 +153,8 @@ func writeArchive(name string, files map[string][]byte) error {
 	return file.Close()
 }
 
-// layer is a tar of the files and the directories above them, and of /tmp, which programs expect.
-func (i Image) layer() ([]byte, error) {
+// layerTar is a tar of the files and the directories above them, and of /tmp, which programs expect.
+func (i Image) layerTar() ([]byte, error) {
 	var buffer bytes.Buffer
 	w := tar.NewWriter(&buffer)
 	dirs := map[string]int64{"tmp": 0o1777}

@@ -16,7 +16,7 @@ import (
 func (i Image) WithLibraries(ctx context.Context) (Image, error) {
 	files := maps.Clone(i.Files)
 	for _, program := range i.Files {
-		libraries, err := libraries(ctx, program)
+		libraries, err := sharedLibraries(ctx, program)
 		if err != nil {
 			return i, err
 		}
@@ -28,8 +28,8 @@ func (i Image) WithLibraries(ctx context.Context) (Image, error) {
 	return i, nil
 }
 
-// libraries asks the program's own dynamic linker, which lists itself too.
-func libraries(ctx context.Context, program string) ([]string, error) {
+// sharedLibraries asks the program's own dynamic linker, which lists itself too.
+func sharedLibraries(ctx context.Context, program string) ([]string, error) {
 	file, err := elf.Open(program)
 	if errors.As(err, new(*elf.FormatError)) {
 		return nil, nil // no program
@@ -60,8 +60,8 @@ func libraries(ctx context.Context, program string) ([]string, error) {
 	return found, nil
 }
 
-// staticFor names the architecture that a program is for, as Go does, if the program runs where there is no file but itself.
-func staticFor(program string) (string, error) {
+// staticArchitecture names the architecture that a program is for, as Go does, if the program runs where there is no file but itself.
+func staticArchitecture(program string) (string, error) {
 	file, err := elf.Open(program)
 	if err != nil {
 		return "", fmt.Errorf("%s is no program for Linux: %w", program, err)

@@ -86,13 +86,13 @@ func Start(ctx context.Context, options Options) (*Kubelet, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(options.Client, 0, informers.WithTweakListOptions(bound))
 	informer := factory.Core().V1().Pods().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { k.seen(object) },
+		AddFunc: func(object any) { k.podChanged(object) },
 		UpdateFunc: func(before, object any) {
-			if differs(before, object) {
-				k.seen(object)
+			if needsSync(before, object) {
+				k.podChanged(object)
 			}
 		},
-		DeleteFunc: func(object any) { k.gone(object) },
+		DeleteFunc: func(object any) { k.podDeleted(object) },
 	})
 	if err != nil {
 		return nil, err
@@ -114,8 +114,8 @@ func (k *Kubelet) Stop() error {
 	return errors.Join(k.errors...)
 }
 
-// seen gives a pod to its worker.
-func (k *Kubelet) seen(object any) {
+// podChanged gives a pod to its worker.
+func (k *Kubelet) podChanged(object any) {
 	pod, isPod := object.(*core.Pod)
 	if !isPod {
 		return
@@ -135,18 +135,18 @@ func (k *Kubelet) seen(object any) {
 		k.pods[pod.UID] = w
 		k.workers.Go(w.run)
 	}
-	w.tell(pod)
+	w.notify(pod)
 }
 
-// differs tells whether kubelet would look at the pod again: a change of its status alone is no reason.
-func differs(before, after any) bool {
+// needsSync tells whether kubelet would look at the pod again: a change of its status alone is no reason.
+func needsSync(before, after any) bool {
 	old, isPod := before.(*core.Pod)
 	pod, isAlsoPod := after.(*core.Pod)
 	return !isPod || !isAlsoPod || pod.DeletionTimestamp != nil || !maps.Equal(old.Labels, pod.Labels) || !maps.Equal(old.Annotations, pod.Annotations)
 }
 
-// gone ends the worker of a pod that is no longer there.
-func (k *Kubelet) gone(object any) {
+// podDeleted ends the worker of a pod that is no longer there.
+func (k *Kubelet) podDeleted(object any) {
 	if last, isUnknown := object.(cache.DeletedFinalStateUnknown); isUnknown {
 		object = last.Obj
 	}
@@ -170,19 +170,19 @@ func (k *Kubelet) newWorker(pod *core.Pod) (*worker, error) {
 	dir := filepath.Join(k.options.Dir, pod.Name+"-"+string(pod.UID))
 	w := &worker{
 		kubelet: k, uid: pod.UID, changed: make(chan struct{}, 1), pod: pod,
-		about: Pod{Namespace: pod.Namespace, Name: pod.Name, IP: ip, Dir: dir},
+		info: Pod{Namespace: pod.Namespace, Name: pod.Name, IP: ip, Dir: dir},
 	}
-	if w.about.Chain, err = NewVolume(filepath.Join(dir, "chain")); err != nil {
+	if w.info.Chain, err = NewVolume(filepath.Join(dir, "chain")); err != nil {
 		return nil, err
 	}
-	if w.about.PodInfo, err = NewVolume(filepath.Join(dir, "podinfo")); err != nil {
+	if w.info.PodInfo, err = NewVolume(filepath.Join(dir, "podinfo")); err != nil {
 		return nil, err
 	}
 	w.ctx, w.cancel = context.WithCancel(k.ctx)
 	return w, nil
 }
 
-func (k *Kubelet) failed(err error) {
+func (k *Kubelet) recordError(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.errors = append(k.errors, err)
@@ -196,12 +196,12 @@ type Sync struct {
 	Last time.Time
 }
 
-// Synced is the state of a pod's chain volume.
-func (k *Kubelet) Synced(namespace, name string) Sync {
+// SyncState is the state of a pod's chain volume.
+func (k *Kubelet) SyncState(namespace, name string) Sync {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, w := range k.pods {
-		if w.about.Namespace == namespace && w.about.Name == name {
+		if w.info.Namespace == namespace && w.info.Name == name {
 			return w.synced
 		}
 	}

@@ -29,7 +29,7 @@ func NewVolume(dir string) (*Volume, error) {
 // Sync replaces the content unless it is the same already, as kubelet does, and tells whether it did.
 func (v *Volume) Sync(files map[string][]byte) (bool, error) {
 	if v.current != "" {
-		same, err := v.holds(files)
+		same, err := v.hasContent(files)
 		if err != nil || same {
 			return false, err
 		}
@@ -37,7 +37,7 @@ func (v *Volume) Sync(files map[string][]byte) (bool, error) {
 	return true, v.Write(files)
 }
 
-func (v *Volume) holds(files map[string][]byte) (bool, error) {
+func (v *Volume) hasContent(files map[string][]byte) (bool, error) {
 	present, err := os.ReadDir(v.current)
 	if err != nil || len(present) != len(files) {
 		return false, err
@@ -76,7 +76,7 @@ func (v *Volume) Write(files map[string][]byte) error {
 	if err := os.Rename(swap, filepath.Join(v.Dir, "..data")); err != nil {
 		return err
 	}
-	if err := v.link(files); err != nil {
+	if err := v.updateLinks(files); err != nil {
 		return err
 	}
 	previous := v.current
@@ -87,8 +87,8 @@ func (v *Volume) Write(files map[string][]byte) error {
 	return os.RemoveAll(previous)
 }
 
-// link makes the visible names for new files and removes those of files that are gone, as kubelet's AtomicWriter does.
-func (v *Volume) link(files map[string][]byte) error {
+// updateLinks makes the visible names for new files and removes those of files that are gone, as kubelet's AtomicWriter does.
+func (v *Volume) updateLinks(files map[string][]byte) error {
 	present, err := os.ReadDir(v.Dir)
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ type Manager struct {
 
 // Binary names the program: $CTRLMESH_MANAGER_BIN, or the debug build.
 func Binary() (string, error) {
-	return binaries.Cargo("ctrlmesh-manager", "ctrlmesh-manager", "CTRLMESH_MANAGER_BIN")
+	return binaries.CargoBinary("ctrlmesh-manager", "ctrlmesh-manager", "CTRLMESH_MANAGER_BIN")
 }
 
 // Start runs a manager and returns once it says that it is ready.
@@ -71,7 +71,7 @@ func Start(ctx context.Context, options Options) (*Manager, error) {
 	}
 	var failures []error
 	for range startAttempts {
-		m, err := start(ctx, binary, options)
+		m, err := startOnce(ctx, binary, options)
 		if err == nil {
 			return m, nil
 		}
@@ -80,15 +80,15 @@ func Start(ctx context.Context, options Options) (*Manager, error) {
 	return nil, errors.Join(failures...)
 }
 
-// authorities are only there for a manager that pulls from registries: any other runs in an image without.
-func authorities(flags []string) []string {
+// authorityEnv are only there for a manager that pulls from registries: any other runs in an image without.
+func authorityEnv(flags []string) []string {
 	if slices.ContainsFunc(flags, func(flag string) bool { return strings.Contains(flag, "-registry") }) {
 		return nil
 	}
 	return []string{"SSL_CERT_FILE=/nonexistent", "SSL_CERT_DIR=/nonexistent"}
 }
 
-func start(ctx context.Context, binary string, options Options) (*Manager, error) {
+func startOnce(ctx context.Context, binary string, options Options) (*Manager, error) {
 	m := &Manager{Name: options.Name}
 	var err error
 	if m.health, err = process.FreeAddress(); err != nil {
@@ -105,7 +105,7 @@ func start(ctx context.Context, binary string, options Options) (*Manager, error
 	m.Process, err = process.Start(process.Spec{
 		Name: options.Name, Path: binary, Args: append(args, options.Flags...), LogDir: options.Dir,
 		// Any port for the webhooks, and no delay at the end; flags can say otherwise.
-		Env: slices.Concat(authorities(options.Flags), options.Env,
+		Env: slices.Concat(authorityEnv(options.Flags), options.Env,
 			[]string{"KUBECONFIG=" + options.Kubeconfig, "WEBHOOK_PORT=0", "CTRLMESH_SHUTDOWN_DELAY_SECONDS=0"}),
 	})
 	if err != nil {
@@ -124,7 +124,7 @@ func (m *Manager) waitReady(ctx context.Context) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		_, last := ask(ctx, m.health, "/readyz")
+		_, last := getAdmin(ctx, m.health, "/readyz")
 		if last == nil {
 			return nil
 		}
@@ -140,15 +140,15 @@ func (m *Manager) waitReady(ctx context.Context) error {
 
 // Metric is [metrics.Sum] of what the manager counts now.
 func (m *Manager) Metric(ctx context.Context, name string, labels ...string) (float64, error) {
-	body, err := ask(ctx, m.metrics, "/metrics")
+	body, err := getAdmin(ctx, m.metrics, "/metrics")
 	if err != nil {
 		return 0, err
 	}
 	return metrics.Sum(body, name, labels...)
 }
 
-// Leads tells whether this manager's controllers run. One that has ended does not lead.
-func (m *Manager) Leads(ctx context.Context) bool {
+// IsLeading tells whether this manager's controllers run. One that has ended does not lead.
+func (m *Manager) IsLeading(ctx context.Context) bool {
 	leads, err := m.Metric(ctx, "ctrlmesh_manager_leader")
 	return err == nil && leads == 1
 }
@@ -156,7 +156,7 @@ func (m *Manager) Leads(ctx context.Context) bool {
 // Stop ends the manager in order.
 func (m *Manager) Stop() error { return m.Process.Stop(process.StopGrace) }
 
-func ask(ctx context.Context, address, path string) ([]byte, error) {
+func getAdmin(ctx context.Context, address, path string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		return nil, err

@@ -20,16 +20,16 @@ import (
 
 // Network is one with a loopback interface alone.
 type Network struct {
-	*process.Place
+	*process.Spawner
 }
 
 // New makes a network whose loopback has these addresses besides its own (CIDR notation).
 func New(addresses ...string) (*Network, error) {
-	place, err := process.Open(func() error { return prepare(addresses) })
+	place, err := process.NewSpawner(func() error { return setUpLoopback(addresses) })
 	return &Network{place}, err
 }
 
-func prepare(addresses []string) error {
+func setUpLoopback(addresses []string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("make a network: %w", err)
 	}
@@ -87,12 +87,12 @@ func (n *Network) Start(command *exec.Cmd) error {
 	return n.Do(command.Start)
 }
 
-// accountDir is where clients of the API server look for what kubelet gives to every container.
-const accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+// serviceAccountDir is where clients of the API server look for what kubelet gives to every container.
+const serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// MountAccount gives files of a service account (`token`, `ca.crt`, `namespace`) to what starts here from now on. Nothing else
+// MountServiceAccount gives files of a service account (`token`, `ca.crt`, `namespace`) to what starts here from now on. Nothing else
 // sees them: they are in a file system in memory, in mounts of this thread's own.
-func (n *Network) MountAccount(files map[string][]byte) error {
+func (n *Network) MountServiceAccount(files map[string][]byte) error {
 	return n.Do(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("give the thread mounts of its own: %w", err)
@@ -103,11 +103,11 @@ func (n *Network) MountAccount(files map[string][]byte) error {
 		if err := unix.Mount("tmpfs", "/var/run", "tmpfs", 0, "mode=0755"); err != nil {
 			return fmt.Errorf("mount a file system in memory: %w", err)
 		}
-		if err := os.MkdirAll(accountDir, 0o755); err != nil {
+		if err := os.MkdirAll(serviceAccountDir, 0o755); err != nil {
 			return err
 		}
 		for name, content := range files {
-			if err := os.WriteFile(filepath.Join(accountDir, name), content, 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(serviceAccountDir, name), content, 0o644); err != nil {
 				return err
 			}
 		}

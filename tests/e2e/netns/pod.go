@@ -16,8 +16,8 @@ const (
 	Service = "10.96.0.1"
 )
 
-// ForTest is a network until the test ends. Where none can be made the test is left out, or fails if it has to run.
-func ForTest(t *testing.T, addresses ...string) *Network {
+// NewForTest is a network until the test ends. Where none can be made the test is left out, or fails if it has to run.
+func NewForTest(t *testing.T, addresses ...string) *Network {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("CTRLMESH_NODE") == "required" {
@@ -33,8 +33,8 @@ func ForTest(t *testing.T, addresses ...string) *Network {
 	return network
 }
 
-// OpenDir is a directory of the test that every user may enter.
-func OpenDir(t *testing.T) string {
+// SharedDir is a directory of the test that every user may enter.
+func SharedDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
@@ -43,11 +43,11 @@ func OpenDir(t *testing.T) string {
 	return dir
 }
 
-// OpenProgram copies a program to where every user can run it: its own folder may be root's alone. Another process does that:
+// CopyProgram copies a program to where every user can run it: its own folder may be root's alone. Another process does that:
 // a file that is open for writing somewhere can't be run, and the children of other tests have what is open here.
-func OpenProgram(t *testing.T, path string) string {
+func CopyProgram(t *testing.T, path string) string {
 	t.Helper()
-	copied := filepath.Join(OpenDir(t), filepath.Base(path))
+	copied := filepath.Join(SharedDir(t), filepath.Base(path))
 	if output, err := exec.Command("cp", path, copied).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
@@ -66,8 +66,8 @@ func (n *Network) RunInit(program string, attributes *syscall.SysProcAttr, env [
 	return output.String(), err
 }
 
-// OnlyNetAdmin is what the init container may do.
-func OnlyNetAdmin() *syscall.SysProcAttr {
+// NetAdminOnly is what the init container may do.
+func NetAdminOnly() *syscall.SysProcAttr {
 	const netAdmin = 12
 	return &syscall.SysProcAttr{
 		AmbientCaps: []uintptr{netAdmin},
@@ -75,7 +75,7 @@ func OnlyNetAdmin() *syscall.SysProcAttr {
 	}
 }
 
-// ServedAt is what kubelet says of the API server.
-func ServedAt(addresses string) []string {
+// ServiceEnv is what kubelet says of the API server.
+func ServiceEnv(addresses string) []string {
 	return []string{"KUBERNETES_SERVICE_HOST=" + addresses, "KUBERNETES_SERVICE_PORT=443"}
 }

@@ -66,10 +66,10 @@ func run(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	journal := &journal{id: s.id, out: json.NewEncoder(os.Stdout)}
+	journal := &journalWriter{id: s.id, out: json.NewEncoder(os.Stdout)}
 	rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return failureRecorder{next, journal} })
 	if s.once {
-		return look(ctx, rest, s, journal)
+		return listOnce(ctx, rest, s, journal)
 	}
 	manager, err := newManager(rest, s)
 	if err != nil {
@@ -82,21 +82,21 @@ func run(ctx context.Context, s settings) error {
 		case <-ctx.Done():
 		}
 	}()
-	if err := addChecks(manager, s); err != nil {
+	if err := addHealthChecks(manager, s); err != nil {
 		return err
 	}
 	err = ctrl.NewControllerManagedBy(manager).
 		For(newObject(s.kind)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: s.workers}).
-		Complete(&reconciler{client: manager.GetClient(), live: manager.GetAPIReader(), kind: s.kind, journal: journal})
+		Complete(&reconciler{client: manager.GetClient(), apiReader: manager.GetAPIReader(), kind: s.kind, journal: journal})
 	if err != nil {
 		return err
 	}
 	return manager.Start(ctx)
 }
 
-// look writes which objects there are.
-func look(ctx context.Context, rest *rest.Config, s settings, journal *journal) error {
+// listOnce writes which objects there are.
+func listOnce(ctx context.Context, rest *rest.Config, s settings, journal *journalWriter) error {
 	live, err := client.New(rest, client.Options{})
 	if err != nil {
 		return err
@@ -130,9 +130,9 @@ func newManager(rest *rest.Config, s settings) (ctrl.Manager, error) {
 	})
 }
 
-// addChecks are what kubelet's probes ask: whether the process answers, and whether the API server answers it. The latter is a question
+// addHealthChecks are what kubelet's probes ask: whether the process answers, and whether the API server answers it. The latter is a question
 // without the cache, on the way that all of its requests take.
-func addChecks(manager ctrl.Manager, s settings) error {
+func addHealthChecks(manager ctrl.Manager, s settings) error {
 	if err := manager.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}
@@ -161,13 +161,13 @@ type record struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-type journal struct {
+type journalWriter struct {
 	id  string
 	mu  sync.Mutex
 	out *json.Encoder
 }
 
-func (j *journal) write(r record) {
+func (j *journalWriter) write(r record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	r.ID = j.id
@@ -179,7 +179,7 @@ func (j *journal) write(r record) {
 // failureRecorder notes every request that a controller would call failed. A 404 and a 409 are answers.
 type failureRecorder struct {
 	next    http.RoundTripper
-	journal *journal
+	journal *journalWriter
 }
 
 func (f failureRecorder) RoundTrip(request *http.Request) (*http.Response, error) {

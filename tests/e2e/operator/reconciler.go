@@ -17,10 +17,10 @@ import (
 // The child is the effect on the world. Its name follows from object and step, so whoever comes second finds it: a step
 // that two replicas handle shows up as "twice".
 type reconciler struct {
-	client  client.Client
-	live    client.Reader
-	kind    string
-	journal *journal
+	client    client.Client
+	apiReader client.Reader
+	kind      string
+	journal   *journalWriter
 }
 
 func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
@@ -32,14 +32,14 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		}
 		return ctrl.Result{}, err
 	}
-	step, observed := steps(object)
+	step, observed := stepsOf(object)
 	if step == "" || step == observed {
 		return ctrl.Result{}, nil
 	}
 	if err := r.makeChild(ctx, request, step); err != nil {
 		return ctrl.Result{}, err
 	}
-	err := r.observe(ctx, object, step)
+	err := r.recordObserved(ctx, object, step)
 	switch {
 	case errors.IsConflict(err):
 		return ctrl.Result{Requeue: true}, nil // the cache is behind: an everyday event
@@ -63,7 +63,7 @@ func (r *reconciler) makeChild(ctx context.Context, request ctrl.Request, step s
 		return err
 	}
 	present := &core.ConfigMap{}
-	if err := r.live.Get(ctx, client.ObjectKeyFromObject(child), present); err != nil {
+	if err := r.apiReader.Get(ctx, client.ObjectKeyFromObject(child), present); err != nil {
 		return err
 	}
 	if by := present.Data["by"]; by != r.journal.id {
@@ -72,8 +72,8 @@ func (r *reconciler) makeChild(ctx context.Context, request ctrl.Request, step s
 	return nil
 }
 
-// steps are the one that the object asks for and the one that was handled last.
-func steps(object client.Object) (step, observed string) {
+// stepsOf are the one that the object asks for and the one that was handled last.
+func stepsOf(object client.Object) (step, observed string) {
 	switch o := object.(type) {
 	case *core.ConfigMap:
 		return o.Data["step"], o.Data["observed"]
@@ -84,8 +84,8 @@ func steps(object client.Object) (step, observed string) {
 	return step, observed
 }
 
-// observe notes the step, with the resource version that was read as a precondition.
-func (r *reconciler) observe(ctx context.Context, object client.Object, step string) error {
+// recordObserved notes the step, with the resource version that was read as a precondition.
+func (r *reconciler) recordObserved(ctx context.Context, object client.Object, step string) error {
 	switch o := object.(type) {
 	case *core.ConfigMap:
 		o.Data["observed"], o.Data["by"] = step, r.journal.id

@@ -40,8 +40,8 @@ type Spec struct {
 	LogDir string
 	// Stdout, if set, receives standard output. The file is the caller's.
 	Stdout *os.File
-	// Place is where the program starts; nil is where this process is.
-	Place *Place
+	// Spawner is where the program starts; nil is where this process is.
+	Spawner *Spawner
 	// User runs the program, and a group of the same number; zero is who runs the tests.
 	User uint32
 	// ControlGroup is the directory of the control group in which the program runs; empty is that of this process.
@@ -74,9 +74,9 @@ func Start(spec Spec) (*Process, error) {
 	if spec.User != 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: spec.User, Gid: spec.User}
 	}
-	place := spec.Place
+	place := spec.Spawner
 	if place == nil {
-		place = here()
+		place = defaultSpawner()
 	}
 	if !place.isForeign {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
@@ -116,8 +116,8 @@ func (p *Process) Err() error {
 	return p.err
 }
 
-// ErrSlow says that a program had to be killed.
-var ErrSlow = errors.New("it did not end in time after SIGTERM")
+// ErrStopTimeout says that a program had to be killed.
+var ErrStopTimeout = errors.New("it did not end in time after SIGTERM")
 
 // Stop asks the program to end (SIGTERM) and waits. One that does not obey in time is killed, and that is ErrSlow.
 func (p *Process) Stop(grace time.Duration) error {
@@ -132,7 +132,7 @@ func (p *Process) Stop(grace time.Duration) error {
 		return nil
 	case <-time.After(grace):
 		p.Kill()
-		return fmt.Errorf("%s: %w (%s)", p.Name, ErrSlow, grace)
+		return fmt.Errorf("%s: %w (%s)", p.Name, ErrStopTimeout, grace)
 	}
 }
 

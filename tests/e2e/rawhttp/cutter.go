@@ -66,7 +66,7 @@ func (c *Cutter) forward(client net.Conn) {
 		if err != nil {
 			return
 		}
-		if !c.take(int64(n)) {
+		if !c.consume(int64(n)) {
 			return
 		}
 		if _, err := client.Write(buffer[:n]); err != nil {
@@ -75,8 +75,8 @@ func (c *Cutter) forward(client net.Conn) {
 	}
 }
 
-// take is false once the bytes are used up.
-func (c *Cutter) take(bytes int64) bool {
+// consume is false once the bytes are used up.
+func (c *Cutter) consume(bytes int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.after -= bytes

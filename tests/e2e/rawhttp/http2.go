@@ -37,7 +37,7 @@ func (t Target) doHTTP2(ctx context.Context, request Request) (*Response, error)
 	if err := framer.WriteWindowUpdate(0, windowBytes); err != nil {
 		return nil, err
 	}
-	if err := writeRequest(framer, t.authorized(request)); err != nil {
+	if err := writeRequest(framer, t.withAuthorization(request)); err != nil {
 		return nil, err
 	}
 	return readResponse(framer)
@@ -98,12 +98,12 @@ func readResponse(framer *http2.Framer) (*Response, error) {
 	for {
 		frame, err := framer.ReadFrame()
 		if err != nil {
-			return answer.broken(err)
+			return answer.bodyError(err)
 		}
 		ended := false
 		switch f := frame.(type) {
 		case *http2.MetaHeadersFrame:
-			if err := answer.take(f); err != nil {
+			if err := answer.addHeaders(f); err != nil {
 				return nil, err
 			}
 			ended = f.StreamEnded()
@@ -111,15 +111,15 @@ func readResponse(framer *http2.Framer) (*Response, error) {
 			answer.Body = append(answer.Body, f.Data()...)
 			ended = f.StreamEnded()
 		case *http2.RSTStreamFrame:
-			return answer.broken(fmt.Errorf("the stream was reset with %s", f.ErrCode))
+			return answer.bodyError(fmt.Errorf("the stream was reset with %s", f.ErrCode))
 		case *http2.GoAwayFrame:
 			if f.LastStreamID < 1 {
-				return answer.broken(fmt.Errorf("GOAWAY with %s", f.ErrCode))
+				return answer.bodyError(fmt.Errorf("GOAWAY with %s", f.ErrCode))
 			}
 		case *http2.SettingsFrame:
 			if !f.IsAck() {
 				if err := framer.WriteSettingsAck(); err != nil {
-					return answer.broken(err)
+					return answer.bodyError(err)
 				}
 			}
 		}
@@ -129,8 +129,8 @@ func readResponse(framer *http2.Framer) (*Response, error) {
 	}
 }
 
-// take reads a head, which may be one of 1xx, or trailers.
-func (r *Response) take(frame *http2.MetaHeadersFrame) error {
+// addHeaders reads a head, which may be one of 1xx, or trailers.
+func (r *Response) addHeaders(frame *http2.MetaHeadersFrame) error {
 	fields := http.Header{}
 	for _, field := range frame.RegularFields() {
 		fields.Add(field.Name, field.Value)
@@ -144,7 +144,7 @@ func (r *Response) take(frame *http2.MetaHeadersFrame) error {
 	return err
 }
 
-func (r *Response) broken(err error) (*Response, error) {
+func (r *Response) bodyError(err error) (*Response, error) {
 	if r.Status == 0 {
 		return nil, fmt.Errorf("%w (%w)", ErrClosed, err)
 	}

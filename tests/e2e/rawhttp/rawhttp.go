@@ -53,13 +53,13 @@ func (r Request) Bytes() []byte {
 		method = http.MethodGet
 	}
 	fmt.Fprintf(&out, "%s %s HTTP/1.1\r\n", method, r.Path)
-	if !r.names("host") {
+	if !r.hasHeader("host") {
 		out.WriteString("Host: localhost\r\n")
 	}
-	if !r.names("connection") {
+	if !r.hasHeader("connection") {
 		out.WriteString("Connection: close\r\n")
 	}
-	if len(r.Body) > 0 && !r.names("content-length") && !r.names("transfer-encoding") {
+	if len(r.Body) > 0 && !r.hasHeader("content-length") && !r.hasHeader("transfer-encoding") {
 		fmt.Fprintf(&out, "Content-Length: %d\r\n", len(r.Body))
 	}
 	for _, line := range r.Headers {
@@ -70,7 +70,7 @@ func (r Request) Bytes() []byte {
 	return out.Bytes()
 }
 
-func (r Request) names(header string) bool {
+func (r Request) hasHeader(header string) bool {
 	for _, line := range r.Headers {
 		if name, _, _ := strings.Cut(line, ":"); strings.EqualFold(name, header) {
 			return true
@@ -126,11 +126,11 @@ func (t Target) Do(ctx context.Context, request Request) (*Response, error) {
 	if t.HTTP2 {
 		return t.doHTTP2(ctx, request)
 	}
-	return t.Send(ctx, t.authorized(request).Bytes(), request.Method)
+	return t.Send(ctx, t.withAuthorization(request).Bytes(), request.Method)
 }
 
-func (t Target) authorized(request Request) Request {
-	if t.Authorization != "" && !request.names("authorization") {
+func (t Target) withAuthorization(request Request) Request {
+	if t.Authorization != "" && !request.hasHeader("authorization") {
 		request.Headers = append(slices.Clone(request.Headers), "Authorization: "+t.Authorization)
 	}
 	return request

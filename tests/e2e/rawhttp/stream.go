@@ -26,7 +26,7 @@ func (t Target) Open(ctx context.Context, request Request) (*Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := connection.Write(t.authorized(request).Bytes()); err != nil {
+	if _, err := connection.Write(t.withAuthorization(request).Bytes()); err != nil {
 		connection.Close()
 		return nil, err
 	}

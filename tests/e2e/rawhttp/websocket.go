@@ -29,7 +29,7 @@ func (t Target) Upgrade(ctx context.Context, request Request) (*WebSocket, *Resp
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := connection.Write(t.authorized(request).Bytes()); err != nil {
+	if _, err := connection.Write(t.withAuthorization(request).Bytes()); err != nil {
 		connection.Close()
 		return nil, nil, err
 	}
@@ -50,7 +50,7 @@ func (w *WebSocket) Message() ([]byte, error) {
 		if _, err := io.ReadFull(w.reader, head[:]); err != nil {
 			return nil, err
 		}
-		length, err := w.length(head[1] & 0x7f)
+		length, err := w.readLength(head[1] & 0x7f)
 		if err != nil {
 			return nil, err
 		}
@@ -76,7 +76,7 @@ func (w *WebSocket) Message() ([]byte, error) {
 	}
 }
 
-func (w *WebSocket) length(short byte) (uint64, error) {
+func (w *WebSocket) readLength(short byte) (uint64, error) {
 	switch short {
 	case 126:
 		var long [2]byte

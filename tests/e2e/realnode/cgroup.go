@@ -23,23 +23,23 @@ const (
 	cgroupPatience = 10 * time.Second
 )
 
-var cgroups atomic.Int64
+var lastCgroup atomic.Int64
 
-// cgroup is the control group of a node's pods. Control groups have no namespace that would take them away, so this is the one
+// nodeCgroup is the control group of a node's pods. Control groups have no namespace that would take them away, so this is the one
 // thing that is made on the machine and has to be removed there.
-type cgroup struct {
+type nodeCgroup struct {
 	// name below the root of each hierarchy.
 	name string
 	// dirs are its directories: one, or with version 1 one for each hierarchy.
 	dirs []string
 }
 
-func newCgroup() (*cgroup, error) {
-	hierarchies, err := hierarchies()
+func newCgroup() (*nodeCgroup, error) {
+	hierarchies, err := cgroupHierarchies()
 	if err != nil {
 		return nil, err
 	}
-	c := &cgroup{name: fmt.Sprintf("%s%d-%d", cgroupPrefix, os.Getpid(), cgroups.Add(1))}
+	c := &nodeCgroup{name: fmt.Sprintf("%s%d-%d", cgroupPrefix, os.Getpid(), lastCgroup.Add(1))}
 	for _, hierarchy := range hierarchies {
 		removeAbandoned(hierarchy)
 		dir := filepath.Join(hierarchy, c.name)
@@ -51,9 +51,9 @@ func newCgroup() (*cgroup, error) {
 	return c, nil
 }
 
-// hierarchies are the directories in which a control group has to be made. With version 1 there may be one of version 2
+// cgroupHierarchies are the directories in which a control group has to be made. With version 1 there may be one of version 2
 // beside the others, without controllers, where runc makes groups as well.
-func hierarchies() ([]string, error) {
+func cgroupHierarchies() ([]string, error) {
 	var at unix.Statfs_t
 	if err := unix.Statfs(cgroupMount, &at); err != nil {
 		return nil, fmt.Errorf("find control groups: %w", err)
@@ -114,7 +114,7 @@ func removeAbandoned(hierarchy string) {
 }
 
 // remove waits until the kernel has noticed that no process is left.
-func (c *cgroup) remove() error {
+func (c *nodeCgroup) remove() error {
 	deadline := time.Now().Add(cgroupPatience)
 	for {
 		var failures []error

@@ -37,7 +37,7 @@ state = "/run/containerd"
   [plugins."io.containerd.cri.v1.images".pinned_images]
     sandbox = "` + PauseImage + `"
   [plugins."io.containerd.cri.v1.images".registry]
-    config_path = "` + registries + `"
+    config_path = "` + registriesDir + `"
 [plugins."io.containerd.cri.v1.runtime"]
   disable_apparmor = true
   restrict_oom_score_adj = true
@@ -54,8 +54,8 @@ state = "/run/containerd"
     use_internal_loopback = true
 `))
 
-// registries has a directory for each registry of which containerd has to know more than its name (containerd, docs/hosts.md).
-const registries = "/etc/containerd/certs.d"
+// registriesDir has a directory for each registry of which containerd has to know more than its name (containerd, docs/hosts.md).
+const registriesDir = "/etc/containerd/certs.d"
 
 // podNetwork joins each pod to the node by a pair of interfaces and routes. A bridge would need a kernel module for replies
 // between pods to pass the translation of Services.
@@ -66,11 +66,11 @@ const podNetwork = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type":
 func (n *Node) containerdFiles() (map[string]string, error) {
 	var config strings.Builder
 	err := containerdConfig.Execute(&config, map[string]string{
-		"Snapshotter": snapshotter(n.Dir), "Runtime": n.file("bin", "runtime"), "Plugins": n.file("bin"),
+		"Snapshotter": snapshotter(n.Dir), "Runtime": n.path("bin", "runtime"), "Plugins": n.path("bin"),
 	})
 	return map[string]string{
 		"/etc/containerd/config.toml": config.String(), "/etc/cni/net.d/10-pods.conflist": podNetwork,
-		registries + "/" + PlainRegistry + "/hosts.toml": fmt.Sprintf("server = %q\n", "http://"+PlainRegistry),
+		registriesDir + "/" + PlainRegistry + "/hosts.toml": fmt.Sprintf("server = %q\n", "http://"+PlainRegistry),
 	}, err
 }
 
@@ -84,7 +84,7 @@ func snapshotter(dir string) string {
 }
 
 func (n *Node) startContainerd() error {
-	return n.run("containerd", n.programs["containerd"], "--config=/etc/containerd/config.toml")
+	return n.startProgram("containerd", n.programs["containerd"], "--config=/etc/containerd/config.toml")
 }
 
 // LoadImage imports an OCI archive. Its images then have the names in it; give pods `imagePullPolicy: Never` or `IfNotPresent`,
@@ -113,7 +113,7 @@ func (n *Node) ctr(ctx context.Context, args ...string) (string, error) {
 
 // loadOwnImages makes and loads the images without which no pod runs, and the one of the tests.
 func (n *Node) loadOwnImages(ctx context.Context) error {
-	if err := n.wait(ctx, "containerd", func() error {
+	if err := n.waitUntil(ctx, "containerd", func() error {
 		_, err := n.ctr(ctx, "version")
 		return err
 	}); err != nil {
@@ -132,8 +132,8 @@ func (n *Node) loadOwnImages(ctx context.Context) error {
 	return nil
 }
 
-// wait polls until there is no error, and gives up early when a part of the node has ended.
-func (n *Node) wait(ctx context.Context, what string, ask func() error) error {
+// waitUntil polls until there is no error, and gives up early when a part of the node has ended.
+func (n *Node) waitUntil(ctx context.Context, what string, ask func() error) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
@@ -141,7 +141,7 @@ func (n *Node) wait(ctx context.Context, what string, ask func() error) error {
 		if err == nil {
 			return nil
 		}
-		for _, part := range n.parts {
+		for _, part := range n.processes {
 			if !part.Alive() {
 				return fmt.Errorf("%s ended (%v):\n%s", part.Name, part.Err(), part.LogTail(4096))
 			}

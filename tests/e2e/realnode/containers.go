@@ -17,7 +17,7 @@ import (
 
 // Crash kills the processes of a container, native sidecars included, as the kernel would that has no memory left. Kubelet is not told.
 func (n *Node) Crash(ctx context.Context, namespace, pod, container string) error {
-	processes, err := n.processes(ctx, namespace, pod, container)
+	processes, err := n.containerProcesses(ctx, namespace, pod, container)
 	if err != nil {
 		return err
 	}
@@ -29,9 +29,9 @@ func (n *Node) Crash(ctx context.Context, namespace, pod, container string) erro
 	return nil
 }
 
-// End returns a function that waits for the end of a container that runs now, and tells when that was: kubelet's word has whole seconds.
-func (n *Node) End(ctx context.Context, namespace, pod, container string) (func() (time.Time, error), error) {
-	processes, err := n.processes(ctx, namespace, pod, container)
+// WatchExit returns a function that waits for the end of a container that runs now, and tells when that was: kubelet's word has whole seconds.
+func (n *Node) WatchExit(ctx context.Context, namespace, pod, container string) (func() (time.Time, error), error) {
+	processes, err := n.containerProcesses(ctx, namespace, pod, container)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (n *Node) End(ctx context.Context, namespace, pod, container string) (func(
 	go func() {
 		var err error
 		for _, pid := range processes {
-			err = errors.Join(err, ended(ctx, pid))
+			err = errors.Join(err, waitExit(ctx, pid))
 		}
 		ends <- end{time.Now(), err}
 	}()
@@ -53,8 +53,8 @@ func (n *Node) End(ctx context.Context, namespace, pod, container string) (func(
 	}, nil
 }
 
-// ended waits for the end of a process, or of the context.
-func ended(ctx context.Context, pid int) error {
+// waitExit waits for the end of a process, or of the context.
+func waitExit(ctx context.Context, pid int) error {
 	const wake = 100 // milliseconds, to look at the context
 	file, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -76,8 +76,8 @@ func ended(ctx context.Context, pid int) error {
 	return ctx.Err()
 }
 
-// processes of a container that runs. There is at least one.
-func (n *Node) processes(ctx context.Context, namespace, pod, container string) ([]int, error) {
+// containerProcesses of a container that runs. There is at least one.
+func (n *Node) containerProcesses(ctx context.Context, namespace, pod, container string) ([]int, error) {
 	found, err := n.Client.CoreV1().Pods(namespace).Get(ctx, pod, meta.GetOptions{})
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ const nodeVariable, required = "CTRLMESH_NODE", "required"
 // NeedNode leaves a test out where no node can run, or fails it if one has to.
 func NeedNode(t *testing.T) {
 	t.Helper()
-	reason := binaries.NoNodeHere()
+	reason := binaries.NodeUnavailable()
 	if reason == "" {
 		return
 	}
@@ -32,27 +32,27 @@ func NeedNode(t *testing.T) {
 func StartForTest(t *testing.T, options Options) *Node {
 	t.Helper()
 	NeedNode(t)
-	before := takeTraces(t)
+	before := recordLeftovers(t)
 	dir := must(filepath.EvalSymlinks(must(os.MkdirTemp("", "ctrlmesh-node-"))(t)))(t)
 	begin := time.Now()
 	n, err := Start(t.Context(), dir, options)
 	if err != nil {
 		t.Errorf("%v", err)
-		logsOf(t, dir)
+		keepLogsOf(t, dir)
 		t.FailNow()
 	}
 	t.Logf("the node was ready after %s", time.Since(begin).Round(10*time.Millisecond))
-	mark := markOf(t, n.pid1.Pid(), n.cgroup.name, n.Dir)
+	mark := identityOf(t, n.pid1.Pid(), n.cgroup.name, n.Dir)
 	t.Cleanup(func() {
-		demandAll(t, mark)
+		assertProcessesSeen(t, mark)
 		begin := time.Now()
 		if err := n.Stop(); err != nil {
 			t.Error(err)
 		}
 		t.Logf("the node had ended after %s", time.Since(begin).Round(10*time.Millisecond))
-		leftNothing(t, before, mark)
+		assertNothingLeft(t, before, mark)
 		if t.Failed() {
-			logsOf(t, dir)
+			keepLogsOf(t, dir)
 		} else if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
@@ -60,17 +60,17 @@ func StartForTest(t *testing.T, options Options) *Node {
 	return n
 }
 
-// logsOf a failed test are kept, and nothing else of its node: images and volumes are gigabytes.
-func logsOf(t *testing.T, dir string) {
+// keepLogsOf a failed test are kept, and nothing else of its node: images and volumes are gigabytes.
+func keepLogsOf(t *testing.T, dir string) {
 	t.Helper()
-	if logs, err := keepLogs(dir); err != nil {
+	if logs, err := keepLogsOnly(dir); err != nil {
 		t.Errorf("%v; everything is in %s", err, dir)
 	} else {
 		t.Logf("logs are in %s", logs)
 	}
 }
 
-func eventually(t *testing.T, limit time.Duration, what string, holds func() bool) {
+func waitForCondition(t *testing.T, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); !holds(); time.Sleep(pollInterval) {
 		if time.Now().After(deadline) {

@@ -21,16 +21,16 @@ func (n *Node) Kubectl(ctx context.Context, input string, args ...string) (strin
 
 // PodLog is what a container has written. An empty container name means the pod's first.
 func (n *Node) PodLog(ctx context.Context, namespace, pod, container string) (string, error) {
-	return n.Kubectl(ctx, "", append([]string{"logs", "-n", namespace, pod}, inContainer(container)...)...)
+	return n.Kubectl(ctx, "", append([]string{"logs", "-n", namespace, pod}, containerArgs(container)...)...)
 }
 
 // Exec runs a command in a container and returns its standard output.
 func (n *Node) Exec(ctx context.Context, namespace, pod, container string, command ...string) (string, error) {
-	args := append([]string{"exec", "-n", namespace, pod}, inContainer(container)...)
+	args := append([]string{"exec", "-n", namespace, pod}, containerArgs(container)...)
 	return n.Kubectl(ctx, "", append(append(args, "--"), command...)...)
 }
 
-func inContainer(name string) []string {
+func containerArgs(name string) []string {
 	if name == "" {
 		return nil
 	}

@@ -49,17 +49,17 @@ func (n *Node) writeFiles() error {
 	files["/etc/group"] = "root:x:0:\n"
 	files["/etc/resolv.conf"] = "search node.invalid\n"
 	for name, content := range files {
-		path := filepath.Join(n.root(), name)
+		path := filepath.Join(n.rootDir(), name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
 			return err
 		}
 	}
 	for _, dir := range []string{"run", "tmp", "var"} {
-		if err := os.MkdirAll(filepath.Join(n.root(), dir), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(n.rootDir(), dir), 0o755); err != nil {
 			return err
 		}
 	}
-	return errors.Join(os.Chmod(filepath.Join(n.root(), "tmp"), 0o777|os.ModeSticky), os.Symlink("/run", filepath.Join(n.root(), "var", "run")))
+	return errors.Join(os.Chmod(filepath.Join(n.rootDir(), "tmp"), 0o777|os.ModeSticky), os.Symlink("/run", filepath.Join(n.rootDir(), "var", "run")))
 }
 
 func (n *Node) startKubelet(ctx context.Context) error {
@@ -67,14 +67,14 @@ func (n *Node) startKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pair, err := n.Cluster.CA.Serving("system:node:"+n.Name, n.Name, IP)
+	pair, err := n.Cluster.CA.IssueServing("system:node:"+n.Name, n.Name, IP)
 	if err != nil {
 		return err
 	}
-	cert, key, config := n.file("kubelet.crt"), n.file("kubelet.key"), n.file("kubelet.yaml")
+	cert, key, config := n.path("kubelet.crt"), n.path("kubelet.key"), n.path("kubelet.yaml")
 	var text strings.Builder
 	if err := kubeletConfig.Execute(&text, map[string]string{
-		"Cgroup": n.cgroup.name, "CA": n.file("cluster", "ca.crt"), "Cert": cert, "Key": key,
+		"Cgroup": n.cgroup.name, "CA": n.path("cluster", "ca.crt"), "Cert": cert, "Key": key,
 	}); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (n *Node) startKubelet(ctx context.Context) error {
 	if err := n.allowKubeletClient(ctx); err != nil {
 		return err
 	}
-	return n.run("kubelet", n.programs["kubelet"], "--config="+config, "--kubeconfig="+kubeconfig, "--hostname-override="+n.Name, "--node-ip="+IP)
+	return n.startProgram("kubelet", n.programs["kubelet"], "--config="+config, "--kubeconfig="+kubeconfig, "--hostname-override="+n.Name, "--node-ip="+IP)
 }
 
 // allowKubeletClient lets the API server fetch logs and run commands. What kubeadm does by a group, as here.
@@ -100,9 +100,9 @@ func (n *Node) allowKubeletClient(ctx context.Context) error {
 	return err
 }
 
-// ready waits until pods can be made, and run.
-func (n *Node) ready(ctx context.Context) error {
-	return n.wait(ctx, "the node", func() error {
+// waitReady waits until pods can be made, and run.
+func (n *Node) waitReady(ctx context.Context) error {
+	return n.waitUntil(ctx, "the node", func() error {
 		node, err := n.Client.CoreV1().Nodes().Get(ctx, n.Name, meta.GetOptions{})
 		if err != nil {
 			return err

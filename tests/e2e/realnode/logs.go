@@ -11,8 +11,8 @@ import (
 // podLogs is where kubelet has the runtime write what containers say.
 var podLogs = filepath.Join("root", "var", "log", "pods")
 
-// keepLogs replaces the directory of a node that has ended by one of its logs: those of its programs, and `pods` with those of containers.
-func keepLogs(dir string) (string, error) {
+// keepLogsOnly replaces the directory of a node that has ended by one of its logs: those of its programs, and `pods` with those of containers.
+func keepLogsOnly(dir string) (string, error) {
 	// What is mounted there is the machine's: its devices, its control groups.
 	if mounts, err := mountsWith(dir + "/"); err != nil || len(mounts) > 0 {
 		return "", errors.Join(err, fmt.Errorf("the node is not removed, for there are mounts in it: %q", mounts))

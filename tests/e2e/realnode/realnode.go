@@ -54,20 +54,20 @@ type Node struct {
 	// Client of the same.
 	Client *kubernetes.Clientset
 
-	programs programs
+	programs programPaths
 	pid1     *process.Process
-	place    *process.Place
-	network  *network
-	cgroup   *cgroup
-	// parts are the programs that need no more than to be started, for their logs.
-	parts []*process.Process
-	// end what goes on in this process, the last first.
-	end []func()
+	spawner  *process.Spawner
+	network  *nodeNetwork
+	cgroup   *nodeCgroup
+	// processes are the programs that need no more than to be started, for their logs.
+	processes []*process.Process
+	// cleanups what goes on in this process, the last first.
+	cleanups []func()
 }
 
 // Start brings a node up and returns when pods can run there. The directory must exist; the caller removes it after Stop.
 func Start(ctx context.Context, dir string, options Options) (*Node, error) {
-	if reason := binaries.NoNodeHere(); reason != "" {
+	if reason := binaries.NodeUnavailable(); reason != "" {
 		return nil, errors.New(reason)
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyDeadline)
@@ -91,7 +91,7 @@ func Start(ctx context.Context, dir string, options Options) (*Node, error) {
 
 func (n *Node) start(ctx context.Context, options Options) error {
 	var err error
-	if n.programs, err = findPrograms(ctx, n.file("bin")); err != nil {
+	if n.programs, err = findPrograms(ctx, n.path("bin")); err != nil {
 		return err
 	}
 	if n.cgroup, err = newCgroup(); err != nil {
@@ -121,22 +121,22 @@ func (n *Node) start(ctx context.Context, options Options) error {
 	if err := n.loadOwnImages(ctx); err != nil {
 		return err
 	}
-	return n.ready(ctx)
+	return n.waitReady(ctx)
 }
 
 // Stop ends the node and leaves nothing behind but the directory. It may be called twice.
 func (n *Node) Stop() error {
-	for _, end := range slices.Backward(n.end) {
+	for _, end := range slices.Backward(n.cleanups) {
 		end()
 	}
-	n.end = nil
+	n.cleanups = nil
 	// The kernel ends all of a node's processes with its first, and the mounts and interfaces with the processes.
 	if n.pid1 != nil {
 		n.pid1.Kill()
 	}
-	if n.place != nil {
-		n.place.Close()
-		n.place = nil
+	if n.spawner != nil {
+		n.spawner.Close()
+		n.spawner = nil
 	}
 	if n.network != nil {
 		n.network.close()
@@ -158,7 +158,7 @@ func (n *Node) Logs(bytes int) string {
 	if n.Cluster != nil {
 		text = n.Cluster.Logs(bytes)
 	}
-	for _, p := range append([]*process.Process{n.pid1}, n.parts...) {
+	for _, p := range append([]*process.Process{n.pid1}, n.processes...) {
 		if p != nil {
 			text += fmt.Sprintf("--- %s (%s)\n%s\n", p.Name, p.LogPath, p.LogTail(bytes))
 		}
@@ -172,12 +172,12 @@ func (n *Node) startPid1() error {
 		return err
 	}
 	defer said.Close()
-	args := []string{"-root=" + n.root(), "-hostname=" + n.Name, "-address=" + IP + "/32", "-services=" + cluster.ServiceCIDR, "-writable=" + n.Dir}
+	args := []string{"-root=" + n.rootDir(), "-hostname=" + n.Name, "-address=" + IP + "/32", "-services=" + cluster.ServiceCIDR, "-writable=" + n.Dir}
 	for _, dir := range n.programs.dirs() {
 		args = append(args, "-read-only="+dir)
 	}
 	n.pid1, err = process.Start(process.Spec{
-		Name: "pid1", Path: n.file("bin", "pid1"), LogDir: n.Dir, Args: args, Stdout: says,
+		Name: "pid1", Path: n.path("bin", "pid1"), LogDir: n.Dir, Args: args, Stdout: says,
 		NewNamespaces: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 	})
 	says.Close()
@@ -187,27 +187,27 @@ func (n *Node) startPid1() error {
 	if _, err := bufio.NewReader(said).ReadString('\n'); err != nil {
 		return fmt.Errorf("the node's first process ended: %s", n.pid1.LogTail(4096))
 	}
-	n.place, err = process.Enter(n.pid1.Pid())
+	n.spawner, err = process.SpawnInProcess(n.pid1.Pid())
 	return err
 }
 
-// run starts a program of the node.
-func (n *Node) run(name, path string, args ...string) error {
+// startProgram starts a program of the node.
+func (n *Node) startProgram(name, path string, args ...string) error {
 	p, err := process.Start(process.Spec{
-		Name: name, Path: path, LogDir: n.Dir, Args: args, Place: n.place,
-		Env: []string{"PATH=" + n.file("bin") + ":/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=/tmp"},
+		Name: name, Path: path, LogDir: n.Dir, Args: args, Spawner: n.spawner,
+		Env: []string{"PATH=" + n.path("bin") + ":/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=/tmp"},
 	})
 	if err != nil {
 		return err
 	}
-	n.parts = append(n.parts, p)
+	n.processes = append(n.processes, p)
 	return nil
 }
 
-// root is the directory that the node sees as its `/`.
-func (n *Node) root() string { return n.file("root") }
+// rootDir is the directory that the node sees as its `/`.
+func (n *Node) rootDir() string { return n.path("root") }
 
-// file names one in the node's directory, which the node sees under the same name.
-func (n *Node) file(parts ...string) string {
+// path names one in the node's directory, which the node sees under the same name.
+func (n *Node) path(parts ...string) string {
 	return filepath.Join(append([]string{n.Dir}, parts...)...)
 }

@@ -41,7 +41,7 @@ type manifest struct {
 
 // Push puts a WebAssembly component under a tag, and answers with the digest of its manifest. A tag that is there moves.
 func (r *Registry) Push(repository, tag string, wasm []byte) (string, error) {
-	layer, err := r.blob(repository, layerType, wasm)
+	layer, err := r.pushBlob(repository, layerType, wasm)
 	if err != nil {
 		return "", err
 	}
@@ -54,11 +54,11 @@ func (r *Registry) Push(repository, tag string, wasm []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	about, err := r.blob(repository, configType, config)
+	about, err := r.pushBlob(repository, configType, config)
 	if err != nil {
 		return "", err
 	}
-	return r.manifest(repository, tag, about, layer)
+	return r.pushManifest(repository, tag, about, layer)
 }
 
 // Sign puts a signature of a manifest beside it.
@@ -79,16 +79,16 @@ func (r *Registry) Sign(repository, manifest string, key *ecdsa.PrivateKey) erro
 	if err != nil {
 		return err
 	}
-	layer, err := r.blob(repository, signedType, text)
+	layer, err := r.pushBlob(repository, signedType, text)
 	if err != nil {
 		return err
 	}
 	layer.Annotations = map[string]string{signatureName: base64.StdEncoding.EncodeToString(signature)}
-	config, err := r.blob(repository, imageType, []byte("{}"))
+	config, err := r.pushBlob(repository, imageType, []byte("{}"))
 	if err != nil {
 		return err
 	}
-	_, err = r.manifest(repository, strings.ReplaceAll(manifest, ":", "-")+".sig", config, layer)
+	_, err = r.pushManifest(repository, strings.ReplaceAll(manifest, ":", "-")+".sig", config, layer)
 	return err
 }
 
@@ -101,7 +101,7 @@ func PublicKey(key *ecdsa.PrivateKey) (string, error) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})), nil
 }
 
-func (r *Registry) blob(repository, mediaType string, content []byte) (descriptor, error) {
+func (r *Registry) pushBlob(repository, mediaType string, content []byte) (descriptor, error) {
 	digest := digestOf(content)
 	begun, err := r.do(http.MethodPost, "/v2/"+repository+"/blobs/uploads/", "", nil, http.StatusAccepted)
 	if err != nil {
@@ -118,7 +118,7 @@ func (r *Registry) blob(repository, mediaType string, content []byte) (descripto
 	return descriptor{MediaType: mediaType, Digest: digest, Size: len(content)}, err
 }
 
-func (r *Registry) manifest(repository, tag string, config descriptor, layer descriptor) (string, error) {
+func (r *Registry) pushManifest(repository, tag string, config descriptor, layer descriptor) (string, error) {
 	text, err := json.Marshal(manifest{2, manifestType, config, []descriptor{layer}})
 	if err != nil {
 		return "", err

@@ -27,8 +27,8 @@ const (
 	Password = "for-pulling"
 )
 
-// users has them as htpasswd writes them.
-const users = User + ":$2a$04$EQB2Y4kBsudweqiWPK1hKeAdXhEpaGR6mg9In/5In8tbFlE6ENVgq\n"
+// htpasswdLine has them as htpasswd writes them.
+const htpasswdLine = User + ":$2a$04$EQB2Y4kBsudweqiWPK1hKeAdXhEpaGR6mg9In/5In8tbFlE6ENVgq\n"
 
 // startTimeout is generous: the program is up within a second.
 const startTimeout = 30 * time.Second
@@ -59,7 +59,7 @@ func Start(spec Spec) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := spec.write()
+	config, err := spec.writeConfiguration()
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func Start(spec Spec) (*Registry, error) {
 	return r, nil
 }
 
-func (s Spec) write() (string, error) {
+func (s Spec) writeConfiguration() (string, error) {
 	address := s.Address
 	if address == "" {
 		address = "127.0.0.1:0"
@@ -83,7 +83,7 @@ func (s Spec) write() (string, error) {
 	login := ""
 	if s.Login {
 		login = filepath.Join(s.Dir, "users")
-		if err := os.WriteFile(login, []byte(users), 0o600); err != nil {
+		if err := os.WriteFile(login, []byte(htpasswdLine), 0o600); err != nil {
 			return "", err
 		}
 	}
@@ -117,8 +117,8 @@ func Configuration(address, users, folder string) ([]byte, error) {
 // Dial makes a connection.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// At is a registry that somebody else runs and ends: components can be pushed there.
-func At(host string, dial Dial) *Registry {
+// Remote is a registry that somebody else runs and ends: components can be pushed there.
+func Remote(host string, dial Dial) *Registry {
 	transport := &http.Transport{DialContext: dial, DisableKeepAlives: true}
 	return &Registry{Host: host, client: http.Client{Timeout: startTimeout, Transport: transport}}
 }

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-func start(t *testing.T, login bool) *Registry {
+func startRegistry(t *testing.T, login bool) *Registry {
 	t.Helper()
 	r, err := Start(Spec{Dir: t.TempDir(), Login: login})
 	if err != nil {
@@ -50,8 +50,8 @@ func (r *Registry) get(t *testing.T, path string) []byte {
 }
 
 // What is pushed is what wkg pushes, and what is signed verifies as cosign verifies it.
-func TestWhatIsPushedAndSignedIsThere(t *testing.T) {
-	r := start(t, false)
+func TestPushAndSign(t *testing.T) {
+	r := startRegistry(t, false)
 	wasm := []byte("\x00asm\x0d\x00\x01\x00")
 	digest, err := r.Push("you/plugin", "1.0", wasm)
 	if err != nil {
@@ -105,7 +105,7 @@ func TestWhatIsPushedAndSignedIsThere(t *testing.T) {
 
 // Who does not log in gets nothing.
 func TestLogin(t *testing.T) {
-	r := start(t, true)
+	r := startRegistry(t, true)
 	if _, err := r.Push("you/plugin", "1.0", []byte("x")); err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ type EntryStatus struct {
 
 // Status asks /status.
 func (s *Sidecar) Status(ctx context.Context) (Status, error) {
-	code, body, err := s.Ask(ctx, "/status")
+	code, body, err := s.GetAdmin(ctx, "/status")
 	if err != nil {
 		return Status{}, err
 	}
@@ -65,8 +65,8 @@ func (s *Sidecar) Status(ctx context.Context) (Status, error) {
 	return status, json.Unmarshal(body, &status)
 }
 
-// Ask sends a GET to the admin port.
-func (s *Sidecar) Ask(ctx context.Context, path string) (int, []byte, error) {
+// GetAdmin sends a GET to the admin port.
+func (s *Sidecar) GetAdmin(ctx context.Context, path string) (int, []byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Admin+path, nil)
 	if err != nil {
 		return 0, nil, err
@@ -82,7 +82,7 @@ func (s *Sidecar) Ask(ctx context.Context, path string) (int, []byte, error) {
 
 // Metric is [metrics.Sum] of what the sidecar counts now.
 func (s *Sidecar) Metric(ctx context.Context, name string, labels ...string) (float64, error) {
-	_, body, err := s.Ask(ctx, "/metrics")
+	_, body, err := s.GetAdmin(ctx, "/metrics")
 	if err != nil {
 		return 0, err
 	}

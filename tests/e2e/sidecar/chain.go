@@ -64,8 +64,8 @@ func NewChain(generation int64, entries ...Entry) Chain {
 	return Chain{APIVersion: apiVersion, Namespace: Namespace, Generation: generation, Entries: entries}
 }
 
-// With adds bytes for the volume.
-func (c Chain) With(plugins ...Plugin) Chain {
+// WithPlugins adds bytes for the volume.
+func (c Chain) WithPlugins(plugins ...Plugin) Chain {
 	c.Plugins = append(append([]Plugin(nil), c.Plugins...), plugins...)
 	return c
 }

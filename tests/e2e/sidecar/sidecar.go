@@ -53,10 +53,10 @@ type Options struct {
 	Flags  []string
 	// ControlGroup is the directory of the control group in which the sidecar runs; empty is that of the test.
 	ControlGroup string
-	// Plain leaves the chain directory out: nothing can ever be changed.
-	Plain bool
-	// EndsItself tells the fixture that the test ends the sidecar.
-	EndsItself bool
+	// WithoutChainDir leaves the chain directory out: nothing can ever be changed.
+	WithoutChainDir bool
+	// StoppedByTest tells the fixture that the test ends the sidecar.
+	StoppedByTest bool
 }
 
 // Sidecar is a running `ctrlmesh-proxy`.
@@ -76,7 +76,7 @@ type Sidecar struct {
 
 // Binary names the program: $CTRLMESH_PROXY_BIN, or the debug build.
 func Binary() (string, error) {
-	return binaries.Cargo("ctrlmesh-proxy", "ctrlmesh-proxy", "CTRLMESH_PROXY_BIN")
+	return binaries.CargoBinary("ctrlmesh-proxy", "ctrlmesh-proxy", "CTRLMESH_PROXY_BIN")
 }
 
 // Start runs a sidecar and returns once it says that it is ready.
@@ -124,7 +124,7 @@ func Start(ctx context.Context, options Options) (*Sidecar, error) {
 // waitReady polls /readyz: the addresses are printed before the first chain is in force.
 func (s *Sidecar) waitReady(ctx context.Context) error {
 	err := s.poll(ctx, startDeadline, "200 of /readyz", func(ctx context.Context) error {
-		code, body, err := s.Ask(ctx, "/readyz")
+		code, body, err := s.GetAdmin(ctx, "/readyz")
 		if err == nil && code != http.StatusOK {
 			err = fmt.Errorf("%d: %s", code, body)
 		}
@@ -169,7 +169,7 @@ func (s *Sidecar) arguments() []string {
 	if pod := s.options.Pod; pod != nil {
 		args = append(args, "--state-dir="+filepath.Join(pod.Dir, "state"))
 	}
-	if !s.options.Plain {
+	if !s.options.WithoutChainDir {
 		args = append(args, "--chain-dir="+s.Volume.Dir, "--labels-file="+filepath.Join(s.labels.Dir, "labels"))
 	}
 	if s.options.Signer != nil {

@@ -30,7 +30,7 @@ func main() {
 	fmt.Fprintln(table, "IMAGE\tPLATFORM\tARCHIVE\tUNPACKED\tFILE")
 	for _, made := range all {
 		fmt.Fprintf(table, "%s\t%s\t%.1f MB\t%.1f MB\t%s\n",
-			made.Name, made.Platform, float64(made.Compressed)/1e6, float64(made.Unpacked)/1e6, made.Archive)
+			made.Name, made.Platform, float64(made.Compressed)/1e6, float64(made.Unpacked)/1e6, made.Path)
 	}
 	if err := table.Flush(); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)

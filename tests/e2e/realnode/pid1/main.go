@@ -18,21 +18,21 @@ import (
 // Ready is the line on standard output that says that programs can be started.
 const ready = "ready"
 
-type node struct {
+type nodeSetup struct {
 	root, hostname, address, services string
 	readOnly, writable                []string
 }
 
 func main() {
-	var n node
+	var n nodeSetup
 	flag.StringVar(&n.root, "root", "", "directory that becomes the node's /")
 	flag.StringVar(&n.hostname, "hostname", "", "name of the node")
 	flag.StringVar(&n.address, "address", "", "the node's own address, with its prefix length")
 	flag.StringVar(&n.services, "services", "", "addresses of Services, as a CIDR")
-	flag.Func("read-only", "directory of the machine that the node sees under the same name (repeated)", collect(&n.readOnly))
-	flag.Func("writable", "the same, and it can write there (repeated)", collect(&n.writable))
+	flag.Func("read-only", "directory of the machine that the node sees under the same name (repeated)", appendTo(&n.readOnly))
+	flag.Func("writable", "the same, and it can write there (repeated)", appendTo(&n.writable))
 	flag.Parse()
-	if err := n.setUp(); err != nil {
+	if err := n.setUpNode(); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
@@ -40,24 +40,24 @@ func main() {
 	reap()
 }
 
-func collect(into *[]string) func(string) error {
+func appendTo(into *[]string) func(string) error {
 	return func(value string) error {
 		*into = append(*into, value)
 		return nil
 	}
 }
 
-func (n *node) setUp() error {
+func (n *nodeSetup) setUpNode() error {
 	if os.Getpid() != 1 {
 		return fmt.Errorf("this is process %d: it needs namespaces of its own, in which it is 1", os.Getpid())
 	}
-	if err := n.files(); err != nil {
+	if err := n.setUpFiles(); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte(n.hostname)); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
 	}
-	return n.network()
+	return n.setUpNetwork()
 }
 
 // reap takes the exit status of orphans: a container's shim outlives the process that started it.

@@ -10,10 +10,10 @@ import (
 // uplink stands for the interface that a machine has; its other end leads nowhere.
 const uplink, nowhere = "uplink", "nowhere"
 
-// network gives the node an address, and a route to Services: what is sent to one needs a route before its destination is
+// setUpNetwork gives the node an address, and a route to Services: what is sent to one needs a route before its destination is
 // translated. The loopback interface would not do, as the kernel does not refuse packets there (icmp_send would have to
 // answer from the Service's address, which nobody has). There is no way out to the machine.
-func (n *node) network() error {
+func (n *nodeSetup) setUpNetwork() error {
 	loopback, err := netlink.LinkByName("lo")
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ func main() {
 
 func run() error {
 	if slices.Contains(os.Args, "create") || slices.Contains(os.Args, "run") {
-		if err := withoutFilter(filepath.Join(bundle(os.Args), "config.json")); err != nil {
+		if err := removeSeccompFilter(filepath.Join(bundleDir(os.Args), "config.json")); err != nil {
 			return err
 		}
 	}
@@ -38,8 +38,8 @@ func run() error {
 	return syscall.Exec(path, append([]string{path}, os.Args[1:]...), os.Environ())
 }
 
-// bundle is the container's directory: `--bundle DIR`, `--bundle=DIR`, or the working directory.
-func bundle(args []string) string {
+// bundleDir is the container's directory: `--bundle DIR`, `--bundle=DIR`, or the working directory.
+func bundleDir(args []string) string {
 	for i, arg := range args {
 		if dir, ok := strings.CutPrefix(arg, "--bundle="); ok {
 			return dir
@@ -51,7 +51,7 @@ func bundle(args []string) string {
 	return "."
 }
 
-func withoutFilter(path string) error {
+func removeSeccompFilter(path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err

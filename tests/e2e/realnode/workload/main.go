@@ -26,8 +26,8 @@ import (
 	"time"
 )
 
-// patience of a request.
-const patience = 5 * time.Second
+// requestTimeout of a request.
+const requestTimeout = 5 * time.Second
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -69,20 +69,20 @@ func pause([]string) error {
 	return nil
 }
 
-// terminated is done at SIGTERM, which the kernel ignores for the first process of a pod unless it asks for it.
-func terminated() (context.Context, context.CancelFunc) {
+// sigtermContext is done at SIGTERM, which the kernel ignores for the first process of a pod unless it asks for it.
+func sigtermContext() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 }
 
 func sleep([]string) error {
-	ctx, cancel := terminated()
+	ctx, cancel := sigtermContext()
 	defer cancel()
 	<-ctx.Done()
 	return nil
 }
 
 func serve(args []string) error {
-	ctx, cancel := terminated()
+	ctx, cancel := sigtermContext()
 	defer cancel()
 	name, err := os.Hostname()
 	if err != nil {
@@ -98,7 +98,7 @@ func serve(args []string) error {
 		}
 		_, _ = w.Write(text) // the client may have gone
 	})
-	server := &http.Server{Addr: args[0], Handler: mux, ReadHeaderTimeout: patience}
+	server := &http.Server{Addr: args[0], Handler: mux, ReadHeaderTimeout: requestTimeout}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	fmt.Println("serving on", args[0])
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
@@ -107,7 +107,9 @@ func serve(args []string) error {
 	return nil
 }
 
-func get(args []string) error { return ask(&http.Client{Timeout: patience}, args[0], "") }
+func get(args []string) error {
+	return printResponse(&http.Client{Timeout: requestTimeout}, args[0], "")
+}
 
 // api finds the API server as client-go does (rest.InClusterConfig).
 func api(args []string) error {
@@ -122,13 +124,13 @@ func api(args []string) error {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
-	client := &http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	client := &http.Client{Timeout: requestTimeout, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
 	host := net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
-	return ask(client, "https://"+host+args[0], "Bearer "+string(token))
+	return printResponse(client, "https://"+host+args[0], "Bearer "+string(token))
 }
 
 func lookup(args []string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
 	addresses, err := net.DefaultResolver.LookupHost(ctx, args[0])
 	if err != nil {
@@ -139,7 +141,7 @@ func lookup(args []string) error {
 	return nil
 }
 
-func ask(client *http.Client, url, authorization string) error {
+func printResponse(client *http.Client, url, authorization string) error {
 	request, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
 		return err

@@ -1,0 +1,187 @@
+package lifecycle
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/realnode"
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// This file has sidecars, operators and managers die.
+
+// testContainerCrashes: the sidecar that follows one that died has the chain of that one, and the operator goes on in its pod.
+func (s *lifecycle) testContainerCrashes(t *testing.T) {
+	s.mainOperator.crashContainer(t, s.mainOperator.podName(0), proxyContainer)
+	s.mainOperator.assertStepsHandled(t)
+	s.mainOperator.assertVisible(t, s.mainOperator.podName(0), s.mainOperator.teams[0]...)
+}
+
+// crashContainer kills a container, and waits until it runs again with the chain of before and nothing else was started again.
+func (op *operator) crashContainer(t *testing.T, pod, container string) {
+	t.Helper()
+	others := map[string]string{proxyContainer: operatorContainer, operatorContainer: proxyContainer}
+	restarts := func(name string) int32 {
+		status, _ := realnode.ContainerStatus(op.getPod(t, pod), name)
+		return status.RestartCount
+	}
+	generation := op.sidecarStatus(t, pod).Chain.Generation
+	wants, other := restarts(container)+1, restarts(others[container])
+	begin := time.Now()
+	check(t, op.node.Crash(t.Context(), op.name, pod, container))
+	eventually(t, container+" of "+pod+" runs again", func() error {
+		found := op.getPod(t, pod)
+		status, _ := realnode.ContainerStatus(found, container)
+		if status.RestartCount != wants || !status.Ready {
+			return fmt.Errorf("it was started again %d times: %+v", status.RestartCount, status.State)
+		}
+		return nil
+	})
+	t.Logf("%s was ready again after %s", container, rounded(time.Since(begin)))
+	// A later one may have come meanwhile.
+	if now := op.sidecarStatus(t, pod).Chain.Generation; now < generation {
+		t.Errorf("the sidecar runs generation %d, and ran %d before", now, generation)
+	}
+	if now := restarts(others[container]); now != other {
+		t.Errorf("%s was started again, too", others[container])
+	}
+}
+
+// sidecarStatus asks a sidecar at the address of its pod, as the manager does.
+func (op *operator) sidecarStatus(t *testing.T, pod string) sidecar.Status {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DialContext: op.node.Dial, DisableKeepAlives: true}, Timeout: waitTimeout}
+	response := must(client.Get("http://" + net.JoinHostPort(op.getPod(t, pod).Status.PodIP, "5441") + "/status"))(t)
+	defer response.Body.Close()
+	var status sidecar.Status
+	check(t, json.NewDecoder(response.Body).Decode(&status))
+	return status
+}
+
+// leadingManager is the pod that holds the managers' lock.
+func (s *lifecycle) leadingManager(t *testing.T) string {
+	t.Helper()
+	lease := must(s.node.Client.CoordinationV1().Leases("ctrlmesh").Get(t.Context(), "ctrlmesh-manager", meta.GetOptions{}))(t)
+	if lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *lease.Spec.HolderIdentity
+}
+
+// testLeaderCrash: when the manager that leads hangs and is killed, the other one leads once the lock has run out, and the one that is made
+// in its place is ready without leading: it answers webhooks.
+func (s *lifecycle) testLeaderCrash(t *testing.T) {
+	op := s.mainOperator
+	var first string
+	eventually(t, "a manager leads", func() error {
+		if first = s.leadingManager(t); first == "" {
+			return fmt.Errorf("nobody holds the lock")
+		}
+		return nil
+	})
+	// So it can't give the lock back.
+	must(s.node.Pause(t.Context(), "ctrlmesh", first, operatorContainer))(t)
+	begin := time.Now()
+	s.kubectl(t, "", "delete", "--namespace=ctrlmesh", "pod/"+first, "--grace-period=0", "--force")
+	var second string
+	eventually(t, "the other manager leads", func() error {
+		if second = s.leadingManager(t); second == "" || second == first {
+			return fmt.Errorf("%q holds the lock", second)
+		}
+		return nil
+	})
+	t.Logf("the other manager led after %s", rounded(time.Since(begin)))
+	s.waitManagersReady(t)
+	op.apply(t, op.faultManifest("after-all", "configmaps", "list", "default", firstStatusCode))
+	op.kubectl(t, "", "wait", "--namespace="+op.name, "--for=condition=Enforced", "faultinjections/after-all", "--timeout="+waitTimeout.String())
+	op.kubectl(t, "", "delete", "--namespace="+op.name, "faultinjections/after-all")
+	pods := must(s.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{}))(t)
+	ready := 0
+	for _, pod := range pods.Items {
+		if status, _ := realnode.ContainerStatus(&pod, operatorContainer); pod.DeletionTimestamp == nil && status.Ready {
+			ready++
+		}
+	}
+	if now := s.leadingManager(t); ready != 2 || now != second {
+		t.Errorf("%d managers are ready, and %s leads, not %s", ready, now, second)
+	}
+}
+
+// testHungSidecar: a sidecar that does not answer is named, and holds up no other.
+func (s *lifecycle) testHungSidecar(t *testing.T) {
+	op := s.mainOperator
+	stuck := op.podName(op.replicas - 1)
+	resume, err := s.node.Pause(t.Context(), op.name, stuck, proxyContainer)
+	check(t, err)
+	op.apply(t, op.faultManifest("unheard", "configmaps", "list", "default", firstStatusCode))
+	for _, pod := range op.podNames()[:op.replicas-1] {
+		address, end, err := op.node.Forward(t.Context(), op.name, pod, sidecarPort)
+		check(t, err)
+		waitStatusCode(t, address, firstStatusCode)
+		end()
+	}
+	eventually(t, stuck+" is named, and nobody else", func() error {
+		const path = `--output=jsonpath={.status.conditions[?(@.type=="Enforced")]}`
+		condition := op.kubectl(t, "", "get", "--namespace="+op.name, "faultinjections/unheard", path)
+		if !strings.Contains(condition, `"False"`) || !strings.Contains(condition, stuck) || strings.Contains(condition, op.podName(0)) {
+			return fmt.Errorf("its condition is %s", condition)
+		}
+		return nil
+	})
+	check(t, resume())
+	op.kubectl(t, "", "wait", "--namespace="+op.name, "--for=condition=Enforced", "faultinjections/unheard", "--timeout="+waitTimeout.String())
+	op.kubectl(t, "", "delete", "--namespace="+op.name, "faultinjections/unheard")
+}
+
+const plainPod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: plain, namespace: operator}
+spec:
+  containers: [{name: main, image: ` + realnode.WorkloadImage + `, args: [sleep]}]
+`
+
+// testWithoutManagers: while there is no manager, containers that die come back, and pods that don't ask for a sidecar are made.
+func (s *lifecycle) testWithoutManagers(t *testing.T) {
+	op := s.mainOperator
+	s.scaleManagers(t, 0)
+	op.crashContainer(t, op.podName(1), proxyContainer)
+	op.crashContainer(t, op.podName(2), operatorContainer)
+	op.assertStepsHandled(t)
+	op.assertVisible(t, op.podName(1), op.teams[1]...)
+	op.assertVisible(t, op.podName(2), op.teams[2]...)
+	s.apply(t, plainPod)
+	s.kubectl(t, "", "wait", "--namespace=operator", "--for=condition=Ready", "pod/plain", "--timeout="+waitTimeout.String())
+	s.kubectl(t, "", "delete", "--namespace=operator", "pod/"+op.podName(2))
+	eventually(t, "events say why no pod with a sidecar is made", func() error {
+		const name = "pods.inject.ctrlmesh.kusionstack.io"
+		events := s.kubectl(t, "", "get", "events", "--namespace=operator", "--field-selector=reason=FailedCreate")
+		if !strings.Contains(events, name) {
+			return fmt.Errorf("they do not name the webhook %s: %s", name, events)
+		}
+		return nil
+	})
+	s.scaleManagers(t, 2)
+	op.waitReady(t)
+	op.waitEnforced(t)
+	op.assertStepsHandled(t)
+}
+
+func (s *lifecycle) scaleManagers(t *testing.T, replicas int) {
+	t.Helper()
+	s.kubectl(t, "", "scale", "--namespace=ctrlmesh", "deployment/ctrlmesh-manager", fmt.Sprintf("--replicas=%d", replicas))
+	s.kubectl(t, "", "rollout", "status", "--namespace=ctrlmesh", "deployment/ctrlmesh-manager", "--timeout="+waitTimeout.String())
+	eventually(t, fmt.Sprintf("there are %d managers", replicas), func() error {
+		pods := must(s.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{}))(t)
+		if len(pods.Items) != replicas {
+			return fmt.Errorf("there are %d", len(pods.Items))
+		}
+		return nil
+	})
+}

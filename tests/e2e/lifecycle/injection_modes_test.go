@@ -1,0 +1,111 @@
+package lifecycle
+
+import (
+	"slices"
+	"testing"
+
+	"ctrlmesh.kusionstack.io/e2e/realnode"
+	core "k8s.io/api/core/v1"
+)
+
+// This file leads the same operator to its sidecar in the other ways, in pods of the other shape.
+
+// testInjectionModes tells of operators of their own, at the same time.
+func (s *lifecycle) testInjectionModes(t *testing.T) {
+	for name, tell := range map[string]func(*testing.T){
+		"redirected":             s.testRedirected,
+		"classic":                s.testClassicSidecar,
+		"redirected and classic": s.testRedirectedClassicSidecar,
+		"liveness":               s.testLivenessRestart,
+		"into the mesh":          s.testRollingRestart,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tell(t)
+		})
+	}
+}
+
+// testRedirected: the operator has the in-cluster configuration alone, and its traffic is redirected.
+func (s *lifecycle) testRedirected(t *testing.T) {
+	op := s.newOperator("redirected", []string{"team-r"}, []string{"team-s"})
+	op.labels = map[string]string{"ctrlmesh.kusionstack.io/enable-iptables": "true"}
+	op.hasInitContainer = true
+	op.assertSharded(t)
+	for i, pod := range op.podNames() {
+		op.assertInitContainerListed(t, pod, op.teams[i]...)
+		found := op.getPod(t, pod)
+		assertNative(t, found, true)
+		for _, container := range found.Spec.Containers {
+			if hasMountedKubeconfig(container) {
+				t.Errorf("%s of %s has a kubeconfig", container.Name, pod)
+			}
+		}
+		if _, ok := realnode.ContainerStatus(found, "ctrlmesh-init"); !ok {
+			t.Errorf("%s has no container that redirects", pod)
+		}
+	}
+}
+
+// testClassicSidecar: the sidecar is a container beside the operator's.
+func (s *lifecycle) testClassicSidecar(t *testing.T) {
+	op := s.newOperator("classic", []string{"team-k"}, []string{"team-l"})
+	op.annotations = map[string]string{"ctrlmesh.kusionstack.io/native-sidecar": "false"}
+	op.assertSharded(t)
+	for _, pod := range op.podNames() {
+		assertNative(t, op.getPod(t, pod), false)
+	}
+	for _, pod := range s.mainOperator.podNames() {
+		assertNative(t, s.mainOperator.getPod(t, pod), true)
+	}
+}
+
+// testRedirectedClassicSidecar is both.
+func (s *lifecycle) testRedirectedClassicSidecar(t *testing.T) {
+	op := s.newOperator("both", []string{"team-x"}, []string{"team-y"})
+	op.labels = map[string]string{"ctrlmesh.kusionstack.io/enable-iptables": "true"}
+	op.annotations = map[string]string{"ctrlmesh.kusionstack.io/native-sidecar": "false"}
+	op.assertSharded(t)
+	for _, pod := range op.podNames() {
+		assertNative(t, op.getPod(t, pod), false)
+	}
+}
+
+// assertSharded runs an operator and demands that each of its pods has its part.
+func (op *operator) assertSharded(t *testing.T) {
+	t.Helper()
+	op.makeItems(t)
+	op.deployInMesh(t)
+	op.assertStepsHandled(t)
+	op.assertOneOwnerAtATime(t, nil)
+	for i, pod := range op.podNames() {
+		op.assertVisible(t, pod, op.teams[i]...)
+	}
+	op.assertLeaders(t)
+	op.testProbes(t)
+	op.addToUninstall()
+}
+
+// addToUninstall has the operator leave the mesh with all others, at the end.
+func (op *operator) addToUninstall() {
+	op.lifecycle.mu.Lock()
+	defer op.lifecycle.mu.Unlock()
+	op.lifecycle.otherOperators = append(op.lifecycle.otherOperators, op)
+}
+
+func hasMountedKubeconfig(container core.Container) bool {
+	return slices.ContainsFunc(container.Env, func(v core.EnvVar) bool { return v.Name == "KUBECONFIG" })
+}
+
+// assertNative demands that a pod's sidecar is a restartable init container, or the first of its containers.
+func assertNative(t *testing.T, pod *core.Pod, want bool) {
+	t.Helper()
+	restarts := func(c core.Container) bool {
+		return c.Name == proxyContainer && c.RestartPolicy != nil && *c.RestartPolicy == core.ContainerRestartPolicyAlways
+	}
+	native := slices.ContainsFunc(pod.Spec.InitContainers, restarts)
+	classic := pod.Spec.Containers[0].Name == proxyContainer
+	if native != want || classic == want {
+		t.Errorf("%s: native %t, classic %t", pod.Name, native, classic)
+	}
+}

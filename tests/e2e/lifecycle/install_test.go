@@ -1,0 +1,165 @@
+package lifecycle
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/images"
+	"ctrlmesh.kusionstack.io/e2e/manager"
+	"ctrlmesh.kusionstack.io/e2e/realnode"
+	"ctrlmesh.kusionstack.io/e2e/sidecar"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// This file loads images and installs ctrlmesh as docs/install.md says.
+
+const (
+	// imagesVariable names a directory with the archives that `make images` writes. Without it debug builds are packed with their libraries.
+	imagesVariable = "CTRLMESH_IMAGES"
+	managerImage   = "localhost/ctrlmesh-e2e/manager:1"
+	proxyImage     = "localhost/ctrlmesh-e2e/proxy:1"
+	operatorImage  = "localhost/ctrlmesh-e2e/operator:1"
+)
+
+// deployDir is the repository's directory with what is applied to a cluster, seen from this package.
+var deployDir = filepath.Join("..", "..", "..", "deploy")
+
+func (s *lifecycle) testInstall(t *testing.T) {
+	begin := time.Now()
+	s.loadImages(t)
+	s.loadOperator(t)
+	t.Logf("images were loaded after %s", rounded(time.Since(begin)))
+	s.overlay = s.writeOverlay(t)
+	s.applyOverlay(t)
+}
+
+func (s *lifecycle) applyOverlay(t *testing.T) {
+	t.Helper()
+	begin := time.Now()
+	s.kubectl(t, "", "apply", "--kustomize="+s.overlay)
+	s.waitManagersReady(t)
+	t.Logf("managers were ready %s after kubectl apply", rounded(time.Since(begin)))
+}
+
+// waitManagersReady waits until all managers are those of now: others answer webhooks for some seconds more.
+func (s *lifecycle) waitManagersReady(t *testing.T) {
+	t.Helper()
+	s.kubectl(t, "", "rollout", "status", "--namespace=ctrlmesh", "deployment/ctrlmesh-manager", "--timeout="+waitTimeout.String())
+	eventually(t, "no manager from before is left", func() error {
+		pods := must(s.node.Client.CoreV1().Pods("ctrlmesh").List(t.Context(), meta.ListOptions{LabelSelector: "app.kubernetes.io/name=ctrlmesh-manager"}))(t)
+		for _, pod := range pods.Items {
+			if pod.DeletionTimestamp != nil {
+				return fmt.Errorf("%s ends", pod.Name)
+			}
+		}
+		return nil
+	})
+}
+
+func (s *lifecycle) loadImages(t *testing.T) {
+	t.Helper()
+	if archives := os.Getenv(imagesVariable); archives != "" {
+		s.managerImage = s.loadReleaseImage(t, archives, "ctrlmesh-manager")
+		s.proxyImage = s.loadReleaseImage(t, archives, "ctrlmesh-proxy")
+		return
+	}
+	s.managerImage, s.proxyImage = managerImage, proxyImage
+	s.loadPrograms(t, must(manager.Binary())(t), must(sidecar.Binary())(t))
+}
+
+func (s *lifecycle) loadOperator(t *testing.T) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "operator")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", program, "ctrlmesh.kusionstack.io/e2e/operator")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the operator: %v\n%s", err, output)
+	}
+	s.loadImage(t, realnode.Image{Name: operatorImage, User: "1000", Entrypoint: []string{"/operator"}, Files: map[string]string{"/operator": program}})
+}
+
+// loadReleaseImage loads what people install, and returns its name.
+func (s *lifecycle) loadReleaseImage(t *testing.T, archives, program string) string {
+	t.Helper()
+	archive, name, err := images.Find(archives, program)
+	check(t, err)
+	check(t, s.node.LoadImage(t.Context(), archive))
+	t.Logf("%s of %s", name, archive)
+	return name
+}
+
+// loadPrograms packs two programs as the manager's and the sidecar's image.
+func (s *lifecycle) loadPrograms(t *testing.T, manager, proxy string) {
+	t.Helper()
+	// Without any authority the manager asks no registry, not even one that speaks plain HTTP.
+	authorities := filepath.Join(t.TempDir(), "ca.crt")
+	check(t, os.WriteFile(authorities, s.node.Config().CAData, 0o644))
+	s.loadImage(t, realnode.Image{
+		Name: s.managerImage, User: "65532", Entrypoint: []string{"/ctrlmesh-manager"},
+		Files: map[string]string{"/ctrlmesh-manager": manager, "/etc/ssl/certs/ca-certificates.crt": authorities},
+	})
+	s.loadImage(t, realnode.Image{
+		Name: s.proxyImage, User: "1359", Entrypoint: []string{"/ctrlmesh-proxy"},
+		Files: map[string]string{"/ctrlmesh-proxy": proxy},
+	})
+}
+
+func (s *lifecycle) loadImage(t *testing.T, image realnode.Image) {
+	t.Helper()
+	image = must(image.WithLibraries(t.Context()))(t)
+	archive := filepath.Join(t.TempDir(), "image.tar")
+	check(t, errors.Join(image.Write(archive), s.node.LoadImage(t.Context(), archive), os.Remove(archive)))
+}
+
+// writeOverlay makes the overlay of docs/install.md, which says where images are, and more settings of the manager.
+func (s *lifecycle) writeOverlay(t *testing.T) string {
+	t.Helper()
+	return s.writeOverlayOn(t, deployDir)
+}
+
+// writeOverlayOn is the same on another version's directory.
+func (s *lifecycle) writeOverlayOn(t *testing.T, deploy string) string {
+	t.Helper()
+	dir := filepath.Join(s.node.Dir, "overlay")
+	check(t, os.MkdirAll(dir, 0o755))
+	base := must(filepath.Abs(filepath.Join(deploy, "base")))(t)
+	// Kustomize knows directories by relative paths alone, without symbolic links in between.
+	base = must(filepath.Rel(dir, must(filepath.EvalSymlinks(base))(t)))(t)
+	name, tag := nameAndTag(s.managerImage)
+	env := fmt.Sprintf("\n            - {name: CTRLMESH_PROXY_IMAGE, value: %q}", s.proxyImage)
+	for _, variable := range slices.Sorted(maps.Keys(s.settings)) {
+		env += fmt.Sprintf("\n            - {name: %s, value: %q}", variable, s.settings[variable])
+	}
+	text := fmt.Sprintf(`
+resources: [%s]
+images:
+- {name: ctrlmesh-manager, newName: %s, newTag: %q}
+patches:
+- patch: |
+    apiVersion: apps/v1
+    kind: Deployment
+    metadata: {name: ctrlmesh-manager, namespace: ctrlmesh}
+    spec:
+      template:
+        spec:
+          containers:
+          - name: manager
+            env:%s
+`, base, name, tag, env)
+	check(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(strings.TrimLeft(text, "\n")), 0o644))
+	return dir
+}
+
+// nameAndTag are the parts of an image's name, whose registry may have a port.
+func nameAndTag(image string) (name, tag string) {
+	at := strings.LastIndex(image, ":")
+	return image[:at], image[at+1:]
+}

@@ -1,0 +1,178 @@
+// Package story tells, on a real node, what a platform engineer does with ctrlmesh from the first to the last day: install it, give
+// an unmodified operator to it, shard, re-shard, break things, uninstall. By kubectl, as the documents say.
+//
+// Its chapters build on each other. What each part does in every case is told by the tests beside this package.
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/realnode"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// waitTimeout bounds every wait. A quiet machine needs seconds; one on which others build needs longer than one likes.
+	waitTimeout  = 3 * time.Minute
+	pollInterval = 50 * time.Millisecond
+)
+
+// lifecycle is what chapters share.
+type lifecycle struct {
+	node *realnode.Node
+	// managerImage and proxyImage are what is installed, with their tags.
+	managerImage, proxyImage string
+	// overlay is the directory that was applied.
+	overlay string
+	// settings of the managers in it, by variable.
+	settings map[string]string
+	// mainOperator is the operator of most chapters.
+	mainOperator *operator
+	// others are those of later chapters.
+	mu             sync.Mutex
+	otherOperators []*operator
+	// firstContainers are the containers of its pods, as they were first.
+	firstContainers map[string]string
+}
+
+func TestLifecycle(t *testing.T) {
+	s := newLifecycle(t)
+	// Of a registry in the cluster, which speaks plain HTTP, and of all sidecars (see pod_settings_test.go).
+	s.settings = map[string]string{
+		"CTRLMESH_INSECURE_REGISTRIES": registryHost, "CTRLMESH_PROXY_EXTRA_ENVS": extraEnvs,
+		"CTRLMESH_PROXY_LOG": proxyLog, "CTRLMESH_PROXY_MEMORY": proxyMemory,
+	}
+	s.runSteps(t, []step{
+		{"installed", s.testInstall},
+		{"sharded", s.testSharding},
+		{"re-sharded", s.testReshard},
+		{"breaker", s.testBreaker},
+		{"rules come soon", s.testRuleLatency},
+		{"fault", s.testFault},
+		{"plugin from a registry", s.testRegistryPlugin},
+		{"probes", func(t *testing.T) { s.mainOperator.testProbes(t) }},
+		{"without a restart", s.assertNotRestarted},
+		{"sidecar crashes", s.testContainerCrashes},
+		{"manager crashes", s.testLeaderCrash},
+		{"sidecar hangs", s.testHungSidecar},
+		{"no manager", s.testWithoutManagers},
+		{"what pods say", s.testPodSettings},
+		{"upgraded", s.testSidecarUpgrade},
+		{"other ways", s.testInjectionModes},
+		{"start and end", s.testPodLatency},
+		{"uninstalled", s.testUninstall},
+	})
+}
+
+type step struct {
+	name string
+	run  func(*testing.T)
+}
+
+// newLifecycle begins on a node of its own.
+func newLifecycle(t *testing.T) *lifecycle {
+	t.Helper()
+	s := &lifecycle{node: realnode.StartForTest(t, realnode.Options{})}
+	t.Cleanup(func() {
+		if t.Failed() {
+			s.logClusterState(t)
+		}
+	})
+	return s
+}
+
+// runSteps runs chapters in their order, up to the first that fails.
+func (s *lifecycle) runSteps(t *testing.T, chapters []step) {
+	t.Helper()
+	begin := time.Now()
+	for _, chapter := range chapters {
+		if !t.Run(chapter.name, chapter.run) {
+			break // what follows builds on it
+		}
+	}
+	t.Logf("told in %s", rounded(time.Since(begin)))
+}
+
+// kubectl runs a command that must succeed.
+func (s *lifecycle) kubectl(t *testing.T, input string, arguments ...string) string {
+	t.Helper()
+	return must(s.node.Kubectl(t.Context(), input, arguments...))(t)
+}
+
+func (s *lifecycle) apply(t *testing.T, manifest string) {
+	t.Helper()
+	s.kubectl(t, manifest, "apply", "--filename=-")
+}
+
+// logClusterState of a story that went wrong. The node is still there, the test's context is not.
+func (s *lifecycle) logClusterState(t *testing.T) {
+	ctx := context.WithoutCancel(t.Context())
+	show := func(arguments ...string) {
+		output, err := s.node.Kubectl(ctx, "", arguments...)
+		t.Logf("kubectl %s: %v\n%s", strings.Join(arguments, " "), err, output)
+	}
+	show("get", "pods", "--all-namespaces", "--output=wide")
+	show("get", "shardingconfigs,circuitbreakers,faultinjections", "--all-namespaces", "--output=yaml")
+	show("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp")
+	pods, err := s.node.Client.CoreV1().Pods("").List(ctx, meta.ListOptions{})
+	if err != nil {
+		t.Log(err)
+		return
+	}
+	for _, pod := range pods.Items {
+		show("logs", "--namespace="+pod.Namespace, pod.Name, "--all-containers", "--tail=40", "--prefix")
+	}
+}
+
+// eventually polls until the condition no longer returns an error.
+func eventually(t *testing.T, what string, condition func() error) {
+	t.Helper()
+	deadline := time.After(waitTimeout)
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		err := condition()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("%s: not within %s: %v", what, waitTimeout, err)
+		case <-tick.C:
+		}
+	}
+}
+
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		check(t, err)
+		return value
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func rounded(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
+
+// summary are what a person wants to know of many durations.
+func summary(all []time.Duration) string {
+	return fmt.Sprintf("p50 %s, p95 %s, max %s, of %d", rounded(percentile(all, 50)), rounded(percentile(all, 95)), rounded(percentile(all, 100)), len(all))
+}
+
+// percentile is the least duration that so many percent are no longer than.
+func percentile(all []time.Duration, percent int) time.Duration {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[max(0, (len(sorted)*percent+99)/100-1)]
+}

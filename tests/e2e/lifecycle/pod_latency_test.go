@@ -1,0 +1,194 @@
+package lifecycle
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ctrlmesh.kusionstack.io/e2e/realnode"
+	core "k8s.io/api/core/v1"
+	kerrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// This file compares how long pods take to start and to go: without a sidecar, with a native sidecar that does nothing, and with ours.
+
+const (
+	// podsPerKind are how many pods of each kind live once, and beside each other so many.
+	podsPerKind, podsAtATime = 8, 2
+	// startBound is how much later an operator may start for its sidecar, on a machine that has little else to do: there one without a
+	// sidecar starts within quietStart. Where that takes longer, so may this, as much, up to mostBusy times.
+	startBound, quietStart, maxSlowdown = time.Second, 700 * time.Millisecond, 2.0
+	// debugBound is the same of debug programs, which compile plugins for longer than those of the images that people install.
+	debugBound = 1500 * time.Millisecond
+	// endBound is how much longer our sidecar may take than one that ends as soon as it is told to.
+	endBound = 300 * time.Millisecond
+	// idleSidecar is that one.
+	idleSidecar = "idle"
+)
+
+// podKinds of pods, and their native sidecars.
+var podKinds = map[string]string{"plain": "", "idle": idleSidecar, "mesh": proxyContainer}
+
+// podTimings of a pod.
+type podTimings struct {
+	kind, pod string
+	// start is from the request that makes the pod to the operator's first word; sidecar, to the sidecar's; chain, until that has one.
+	start, sidecar, chain time.Duration
+	// end is from the request that deletes the pod until it is gone.
+	end time.Duration
+	// last is from the end of the operator's process to that of the sidecar's.
+	last time.Duration
+}
+
+func (s *lifecycle) testPodLatency(t *testing.T) {
+	op := s.newOperator("delay", []string{"team-o"})
+	s.apply(t, op.permissions())
+	s.apply(t, op.shardingConfigsByApp())
+	op.kubectl(t, "", "wait", "--namespace="+op.name, "--for=condition=Distributed", "--all", "shardingconfigs", "--timeout="+waitTimeout.String())
+	found := map[string][]*podTimings{}
+	for range podsPerKind / podsAtATime {
+		for _, l := range op.runPods(t) {
+			found[l.kind] = append(found[l.kind], l)
+		}
+	}
+	begins := func(l *podTimings) time.Duration { return l.start }
+	ends := func(l *podTimings) time.Duration { return l.end }
+	for kind := range podKinds {
+		t.Logf("%s: start %s; gone %s", kind, summary(durationsOf(found[kind], begins)), summary(durationsOf(found[kind], ends)))
+	}
+	t.Logf("our sidecar's first word: %s", summary(durationsOf(found["mesh"], func(l *podTimings) time.Duration { return l.sidecar })))
+	t.Logf("its chain in force: %s", summary(durationsOf(found["mesh"], func(l *podTimings) time.Duration { return l.chain })))
+	last := func(l *podTimings) time.Duration { return l.last }
+	for _, kind := range []string{"idle", "mesh"} {
+		t.Logf("%s: the sidecar ended %s after the operator", kind, summary(durationsOf(found[kind], last)))
+	}
+	more := func(of func(*podTimings) time.Duration, than string) time.Duration {
+		return percentile(durationsOf(found["mesh"], of), 50) - percentile(durationsOf(found[than], of), 50)
+	}
+	start, end := more(begins, "plain"), more(last, "idle")
+	t.Logf("with our sidecar an operator starts %s later, %s later than with an idle one", rounded(start), rounded(more(begins, "idle")))
+	t.Logf("and its pod goes %s later, %s later than with an idle one, of which the sidecar took %s", rounded(more(ends, "plain")), rounded(more(ends, "idle")), rounded(end))
+	bound := startBound
+	if os.Getenv(imagesVariable) == "" {
+		bound = debugBound
+	}
+	busy := min(maxSlowdown, max(1, percentile(durationsOf(found["plain"], begins), 50).Seconds()/quietStart.Seconds()))
+	if bound := time.Duration(busy * float64(bound)); start >= bound {
+		t.Errorf("an operator starts %s later, and may %s", rounded(start), rounded(bound))
+	}
+	if end >= endBound {
+		t.Errorf("our sidecar takes %s longer to end than one that does nothing", rounded(end))
+	}
+}
+
+func durationsOf(lives []*podTimings, of func(*podTimings) time.Duration) []time.Duration {
+	var found []time.Duration
+	for _, l := range lives {
+		found = append(found, of(l))
+	}
+	return found
+}
+
+// runPods runs pods of all kinds, one after the other, each time in another order, and ends them all.
+func (op *operator) runPods(t *testing.T) []*podTimings {
+	t.Helper()
+	var found []*podTimings
+	for i := range podsAtATime {
+		for _, k := range rand.Perm(len(podKinds)) {
+			kind := slices.Sorted(maps.Keys(podKinds))[k]
+			l := &podTimings{kind: kind, pod: fmt.Sprintf("%s-%d", kind, i)}
+			op.startPod(t, l)
+			found = append(found, l)
+		}
+	}
+	// Kubelet has nothing else to do for them then.
+	op.kubectl(t, "", "wait", "--namespace="+op.name, "--for=condition=Ready", "pods", "--all", "--timeout="+waitTimeout.String())
+	op.deletePods(t, found)
+	return found
+}
+
+// startPod runs one pod of the operator until it has begun to work.
+func (op *operator) startPod(t *testing.T, l *podTimings) {
+	t.Helper()
+	manifest := op.singlePod(l.pod, l.kind == "mesh")
+	if l.kind == "idle" {
+		manifest["spec"].(map[string]any)["initContainers"] = []any{map[string]any{
+			"name": idleSidecar, "image": realnode.WorkloadImage, "args": []string{"sleep"}, "restartPolicy": core.ContainerRestartPolicyAlways,
+		}}
+	}
+	var pod core.Pod
+	check(t, json.Unmarshal([]byte(asYAML(manifest)), &pod))
+	begin := time.Now()
+	must(op.node.Client.CoreV1().Pods(op.name).Create(t.Context(), &pod, meta.CreateOptions{}))(t)
+	eventually(t, l.pod+" works", func() error {
+		first, err := op.logTime(t, l.pod, operatorContainer, "")
+		l.start = first.Sub(begin)
+		return err
+	})
+	if l.kind == "mesh" {
+		l.sidecar = must(op.logTime(t, l.pod, proxyContainer, ""))(t).Sub(begin)
+		l.chain = must(op.logTime(t, l.pod, proxyContainer, "chain is in force"))(t).Sub(begin)
+	}
+}
+
+// deletePods deletes pods and notes how long each takes to go.
+func (op *operator) deletePods(t *testing.T, all []*podTimings) {
+	t.Helper()
+	pods := op.node.Client.CoreV1().Pods(op.name)
+	begun, between := map[*podTimings]time.Time{}, map[*podTimings]func() time.Duration{}
+	for _, l := range all {
+		between[l] = op.exitGap(t, l.pod, operatorContainer, podKinds[l.kind])
+	}
+	for _, l := range all {
+		begun[l] = time.Now()
+		check(t, pods.Delete(t.Context(), l.pod, meta.DeleteOptions{}))
+	}
+	eventually(t, "the pods are gone", func() error {
+		for l, begin := range begun {
+			if _, err := pods.Get(t.Context(), l.pod, meta.GetOptions{}); kerrors.IsNotFound(err) {
+				l.end, l.last = time.Since(begin), between[l]()
+				delete(begun, l)
+			}
+		}
+		if len(begun) > 0 {
+			return fmt.Errorf("there are %d", len(begun))
+		}
+		return nil
+	})
+}
+
+// exitGap is how long one container of a pod runs after the end of another, once both have ended. Without the former it is nothing.
+func (op *operator) exitGap(t *testing.T, pod, first, last string) func() time.Duration {
+	t.Helper()
+	if last == "" {
+		return func() time.Duration { return 0 }
+	}
+	firstEnds, lastEnds := must(op.node.WatchExit(t.Context(), op.name, pod, first))(t), must(op.node.WatchExit(t.Context(), op.name, pod, last))(t)
+	return func() time.Duration {
+		t.Helper()
+		return must(lastEnds())(t).Sub(must(firstEnds())(t))
+	}
+}
+
+// logTime is when a container wrote its first line with this in it, by the clock of this machine.
+func (op *operator) logTime(t *testing.T, pod, container, text string) (time.Time, error) {
+	t.Helper()
+	options := &core.PodLogOptions{Container: container, Timestamps: true}
+	log, err := op.node.Client.CoreV1().Pods(op.name).GetLogs(pod, options).DoRaw(t.Context())
+	if err != nil {
+		return time.Time{}, err
+	}
+	for line := range strings.Lines(string(log)) {
+		if stamp, rest, _ := strings.Cut(line, " "); strings.Contains(rest, text) {
+			return time.Parse(time.RFC3339Nano, stamp)
+		}
+	}
+	return time.Time{}, fmt.Errorf("%s has not written %q", container, text)
+}

@@ -1,0 +1,192 @@
+package lifecycle
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// This file has rules take effect in pods that run, and go away again.
+
+const (
+	// ruleSamples of how long a rule takes from `kubectl apply`, and the bound of nearly all of them.
+	ruleSamples = 24
+	ruleBound   = 3 * time.Second
+	// firstStatusCode of a status that no API server gives. Each sample has its own.
+	firstStatusCode = 460
+	// requestInterval is short beside what is measured.
+	requestInterval = 5 * time.Millisecond
+)
+
+const breakerManifest = `
+apiVersion: ctrlmesh.kusionstack.io/v1alpha1
+kind: CircuitBreaker
+metadata: {name: writes, namespace: operator}
+spec:
+  selector: {matchLabels: {app: operator}}
+  rateLimitings:
+  - name: team-a
+    triggerPolicy: ForceOpened
+    resourceRules: [{apiGroups: [""], resources: [configmaps], verbs: [create], namespaces: [team-a]}]
+`
+
+// faultManifest is a rule for all pods of the operator.
+func (op *operator) faultManifest(name, resource, verb, namespace string, code int) string {
+	return fmt.Sprintf(`
+apiVersion: ctrlmesh.kusionstack.io/v1alpha1
+kind: FaultInjection
+metadata: {name: %[1]s, namespace: %[2]s}
+spec:
+  selector: {matchLabels: {app: %[2]s}}
+  httpFault:
+  - name: refused
+    match: {resources: [{apiGroups: [""], resources: [%[3]s], verbs: [%[4]s], namespaces: [%[5]s]}]}
+    abort: {httpStatus: %[6]d, percent: "100"}
+`, name, op.name, resource, verb, namespace, code)
+}
+
+// testBreaker: one that is held open for what the operator does in one namespace.
+func (s *lifecycle) testBreaker(t *testing.T) {
+	op := s.mainOperator
+	pod := op.ownerPod("team-a")
+	address, end, err := op.node.Forward(t.Context(), op.name, pod, sidecarPort)
+	check(t, err)
+	defer end()
+	s.apply(t, breakerManifest)
+	s.kubectl(t, "", "wait", "--namespace=operator", "--for=condition=Enforced", "circuitbreakers/writes", "--timeout="+waitTimeout.String())
+	op.waitRefused(t, "team-a", "POST /api/v1/namespaces/team-a/configmaps")
+	if got := writeCode(t, address, "team-a"); got != http.StatusTooManyRequests {
+		t.Errorf("a write gets %d", got)
+	}
+	s.kubectl(t, "", "delete", "--namespace=operator", "circuitbreakers/writes")
+	eventually(t, "writes pass when the breaker is gone", func() error {
+		if got := writeCode(t, address, "team-a"); got != http.StatusCreated {
+			return fmt.Errorf("a write gets %d", got)
+		}
+		return nil
+	})
+	// The operator's own come half a minute later: client-go waits for as long as the breaker told it to.
+}
+
+// testFault: what the operator does in one namespace fails, until it does not.
+func (s *lifecycle) testFault(t *testing.T) {
+	s.apply(t, s.mainOperator.faultManifest("updates", "configmaps", "update", "team-c", firstStatusCode))
+	s.kubectl(t, "", "wait", "--namespace=operator", "--for=condition=Enforced", "faultinjections/updates", "--timeout="+waitTimeout.String())
+	s.mainOperator.waitRefused(t, "team-c", strconv.Itoa(firstStatusCode))
+	s.kubectl(t, "", "delete", "--namespace=operator", "faultinjections/updates")
+	eventually(t, "all objects are handled without rules", func() error { return s.mainOperator.checkHandled(t, "") })
+}
+
+// waitRefused asks for a step of every object, and waits until those of all namespaces but one are handled, and the operator is refused what
+// it tries in that one.
+func (op *operator) waitRefused(t *testing.T, team, refusal string) {
+	t.Helper()
+	for key := range op.steps {
+		check(t, op.requestStep(t.Context(), key))
+	}
+	eventually(t, "the operator is refused", func() error {
+		if journal := op.journal(t, op.ownerPod(team)); !hasRecord(journal, "failed", refusal) {
+			return fmt.Errorf("its journal has no failed %s", refusal)
+		}
+		return nil
+	})
+	eventually(t, "objects of other namespaces are handled", func() error { return op.checkHandled(t, team) })
+	if op.checkHandled(t, "") == nil {
+		t.Errorf("objects of %s are handled although the rule is in force", team)
+	}
+}
+
+// writeCode is the code that a write in a namespace gets from a sidecar. It is never stored.
+func writeCode(t *testing.T, address, namespace string) int {
+	t.Helper()
+	object := `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "asked"}}`
+	url := "http://" + address + "/api/v1/namespaces/" + namespace + "/configmaps?dryRun=All"
+	response := must(http.Post(url, "application/json", strings.NewReader(object)))(t)
+	defer response.Body.Close()
+	must(io.Copy(io.Discard, response.Body))(t)
+	return response.StatusCode
+}
+
+// testRuleLatency measures from `kubectl apply` to the last of all pods.
+func (s *lifecycle) testRuleLatency(t *testing.T) {
+	op := s.mainOperator
+	var addresses []string
+	for _, pod := range op.podNames() {
+		address, end, err := op.node.Forward(t.Context(), op.name, pod, sidecarPort)
+		check(t, err)
+		defer end()
+		addresses = append(addresses, address)
+	}
+	var all []time.Duration
+	for i := range ruleSamples {
+		begin := time.Now()
+		s.apply(t, op.faultManifest("timed", "configmaps", "list", "default", firstStatusCode+i))
+		for _, address := range addresses {
+			waitStatusCode(t, address, firstStatusCode+i)
+		}
+		all = append(all, time.Since(begin))
+	}
+	s.kubectl(t, "", "delete", "--namespace=operator", "faultinjections/timed")
+	for _, address := range addresses {
+		waitStatusCode(t, address, http.StatusOK)
+	}
+	t.Logf("from kubectl apply until the last of %d pods obeys: %s", len(addresses), summary(all))
+	if p95 := percentile(all, 95); p95 > ruleBound {
+		t.Errorf("a rule takes %s: %v", p95, all)
+	}
+}
+
+// waitStatusCode waits until a sidecar gives this code, which a rule of the sample alone explains.
+func waitStatusCode(t *testing.T, address string, code int) {
+	t.Helper()
+	deadline := time.Now().Add(waitTimeout)
+	tick := time.NewTicker(requestInterval)
+	defer tick.Stop()
+	for {
+		response := must(http.Get("http://" + address + "/api/v1/namespaces/default/configmaps"))(t)
+		_, err := io.Copy(io.Discard, response.Body)
+		check(t, err)
+		response.Body.Close()
+		if response.StatusCode == code {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s answers %s, not %d", address, response.Status, code)
+		}
+		<-tick.C
+	}
+}
+
+// assertNotRestarted: all that was changed up to here came into pods that went on.
+func (s *lifecycle) assertNotRestarted(t *testing.T) {
+	now := s.mainOperator.allContainers(t)
+	for pod, before := range s.firstContainers {
+		if now[pod] != before {
+			t.Errorf("%s was\n%s\nand is\n%s", pod, before, now[pod])
+		}
+	}
+}
+
+// containersOf tells containers of a pod from those that were there before.
+func (op *operator) containersOf(t *testing.T, pod string) string {
+	t.Helper()
+	found := op.getPod(t, pod)
+	ids := []string{string(found.UID)}
+	for _, status := range append(found.Status.InitContainerStatuses, found.Status.ContainerStatuses...) {
+		ids = append(ids, status.Name+" "+status.ContainerID)
+	}
+	return strings.Join(ids, "\n")
+}
+
+func (op *operator) allContainers(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, pod := range op.podNames() {
+		found[pod] = op.containersOf(t, pod)
+	}
+	return found
+}

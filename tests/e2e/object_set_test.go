@@ -1,0 +1,202 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+)
+
+// This file makes objects for operators to handle, asks for steps, and checks who handled the last one.
+
+// objectSet is a set of objects of one kind, spread over namespaces and shards.
+type objectSet struct {
+	app     string
+	kind    string
+	plane   controlPlane
+	objects map[string]string // namespace/name -> value of the label `shard`
+	names   []string
+	// interval between two steps of a load; loadInterval if zero.
+	interval time.Duration
+
+	mu    sync.Mutex
+	steps map[string]int
+}
+
+// newObjectSet creates `each` objects for each shard in each of `namespaces` new namespaces. The kind is ConfigMap or Widget.
+func newObjectSet(t *testing.T, plane controlPlane, kind string, namespaces, each int, shards ...string) *objectSet {
+	t.Helper()
+	f := &objectSet{app: uniqueName("fleet"), kind: kind, plane: plane, objects: map[string]string{}, steps: map[string]int{}}
+	for range namespaces {
+		namespace := uniqueName("e2e")
+		_, err := plane.client.CoreV1().Namespaces().Create(t.Context(), &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: namespace}}, meta.CreateOptions{})
+		check(t, err)
+		for _, shard := range shards {
+			for i := range each {
+				name := fmt.Sprintf("%s-%s-%d", f.app, shard, i)
+				f.create(t, namespace, name, map[string]string{"app": f.app, "shard": shard})
+				key := namespace + "/" + name
+				f.objects[key] = shard
+				f.names = append(f.names, key)
+			}
+		}
+	}
+	return f
+}
+
+func (f *objectSet) create(t *testing.T, namespace, name string, labels map[string]string) {
+	t.Helper()
+	if f.kind == "ConfigMap" {
+		object := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: name, Labels: labels}}
+		_, err := f.plane.client.CoreV1().ConfigMaps(namespace).Create(t.Context(), object, meta.CreateOptions{})
+		check(t, err)
+		return
+	}
+	_, err := f.widgets(t).Namespace(namespace).Create(t.Context(), newWidget(name, labels), meta.CreateOptions{})
+	check(t, err)
+}
+
+func (f *objectSet) widgets(t *testing.T) dynamic.NamespaceableResourceInterface {
+	t.Helper()
+	return must(dynamic.NewForConfig(f.plane.cluster.AdminConfig()))(t).Resource(widgetResource)
+}
+
+// keysOf lists the objects of the given shards.
+func (f *objectSet) keysOf(shards ...string) []string {
+	found := []string{}
+	for _, key := range f.names {
+		for _, shard := range shards {
+			if f.objects[key] == shard {
+				found = append(found, key)
+			}
+		}
+	}
+	return found
+}
+
+// requestStep asks for the next step of an object.
+func (f *objectSet) requestStep(ctx context.Context, client dynamic.Interface, key string) error {
+	f.mu.Lock()
+	f.steps[key]++
+	next := fmt.Sprint(f.steps[key])
+	f.mu.Unlock()
+	field, resource := "data", core.SchemeGroupVersion.WithResource("configmaps")
+	if f.kind != "ConfigMap" {
+		field, resource = "spec", widgetResource
+	}
+	patch, err := json.Marshal(map[string]any{field: map[string]any{"step": next}})
+	if err != nil {
+		return err
+	}
+	namespace, name := splitKey(key)
+	_, err = client.Resource(resource).Namespace(namespace).Patch(ctx, name, types.MergePatchType, patch, meta.PatchOptions{})
+	return err
+}
+
+func splitKey(key string) (namespace, name string) {
+	for i := range key {
+		if key[i] == '/' {
+			return key[:i], key[i+1:]
+		}
+	}
+	return "", key
+}
+
+// requestStepOfEach asks for one step of each object.
+func (f *objectSet) requestStepOfEach(t *testing.T) {
+	t.Helper()
+	client := must(dynamic.NewForConfig(f.plane.cluster.AdminConfig()))(t)
+	for _, key := range f.names {
+		check(t, f.requestStep(t.Context(), client, key))
+	}
+}
+
+// loadInterval gives 100 steps a second over the whole fleet: more than one replica at a time is busy, and a
+// small machine is not full.
+const loadInterval = 10 * time.Millisecond
+
+// startLoad asks for steps of random objects until the returned function is called, which tells how many it asked for.
+// Failures count only if `strict`: an API server that is restarted fails.
+func (f *objectSet) startLoad(t *testing.T, strict bool) (stop func() int) {
+	t.Helper()
+	client := must(dynamic.NewForConfig(f.plane.cluster.AdminConfig()))(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan int)
+	go func() {
+		tick := time.NewTicker(cmp.Or(f.interval, loadInterval))
+		defer tick.Stop()
+		asked := 0
+		for {
+			select {
+			case <-ctx.Done():
+				done <- asked
+				return
+			case <-tick.C:
+			}
+			err := f.requestStep(ctx, client, f.names[rand.IntN(len(f.names))])
+			if err != nil && ctx.Err() == nil && strict {
+				t.Errorf("step: %v", err)
+			}
+			asked++
+		}
+	}()
+	return func() int {
+		cancel()
+		return <-done
+	}
+}
+
+// assertHandledByOwners waits until the last step of every object is handled, and demands that it was handled by its owner.
+func (f *objectSet) assertHandledByOwners(t *testing.T, owners map[string]*operatorProcess) {
+	t.Helper()
+	eventually(t, "every last step is handled", func() error {
+		for key, state := range f.states(t) {
+			if state.step != state.observed {
+				return fmt.Errorf("%s is at step %q, handled is %q by %q", key, state.step, state.observed, state.by)
+			}
+		}
+		return nil
+	})
+	for key, state := range f.states(t) {
+		if owner := owners[f.objects[key]]; state.step != "" && owner != nil && state.by != owner.id {
+			t.Errorf("%s of shard %s was handled by %s, not by %s", key, f.objects[key], state.by, owner.id)
+		}
+	}
+}
+
+type handledState struct{ step, observed, by string }
+
+func (f *objectSet) states(t *testing.T) map[string]handledState {
+	t.Helper()
+	states := map[string]handledState{}
+	options := meta.ListOptions{LabelSelector: "app=" + f.app}
+	if f.kind == "ConfigMap" {
+		list := must(f.plane.client.CoreV1().ConfigMaps("").List(t.Context(), options))(t)
+		for _, o := range list.Items {
+			states[o.Namespace+"/"+o.Name] = handledState{o.Data["step"], o.Data["observed"], o.Data["by"]}
+		}
+	} else {
+		list := must(f.widgets(t).List(t.Context(), options))(t)
+		for _, o := range list.Items {
+			text := func(fields ...string) string {
+				value, _, _ := unstructured.NestedString(o.Object, fields...)
+				return value
+			}
+			states[o.GetNamespace()+"/"+o.GetName()] = handledState{text("spec", "step"), text("status", "observed"), text("status", "by")}
+		}
+	}
+	if len(states) != len(f.names) {
+		t.Fatalf("%d objects of %d are there", len(states), len(f.names))
+	}
+	return states
+}
