@@ -15,20 +15,20 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file looks into the API server: an admission webhook for the ConfigMaps that are made in a namespace counts them while
-// they are under way there, holds them back, and makes the API server fail.
+// This file controls the API server through an admission webhook for ConfigMap creates in one namespace: it counts the
+// creates that are in flight, blocks them, and makes the API server fail.
 
 // admissionGate is the webhook.
 type admissionGate struct {
 	mu      sync.Mutex
 	changed *sync.Cond
-	// isBlocked holds requests back, isBroken lets them fail.
+	// isBlocked makes requests wait; isBroken makes them fail.
 	isBlocked, isBroken bool
-	// calls so far, how many are inside now, and the most that ever were.
+	// calls counts all requests so far; maxInFlight is the highest value of inFlight.
 	calls, inFlight, maxInFlight int
 }
 
-// newAdmissionGate registers a webhook for a namespace and waits until the API server asks it.
+// newAdmissionGate registers a webhook for a namespace and waits until the API server calls it.
 func newAdmissionGate(t *testing.T, namespace string) *admissionGate {
 	t.Helper()
 	g := &admissionGate{}
@@ -50,7 +50,7 @@ func newAdmissionGate(t *testing.T, namespace string) *admissionGate {
 			return err
 		}
 		if g.counts().calls == 0 {
-			return fmt.Errorf("it was not asked")
+			return fmt.Errorf("the webhook was not called")
 		}
 		return nil
 	})
@@ -96,10 +96,10 @@ func (g *admissionGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	review.Response = &admission.AdmissionResponse{UID: review.Request.UID, Allowed: true}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(review) // an API server that went away is not waiting
+	_ = json.NewEncoder(w).Encode(review) // an API server that gave up is not waiting
 }
 
-// waitAtGate waits at the gate.
+// waitAtGate blocks while the gate is closed.
 func (g *admissionGate) waitAtGate() (fails bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -113,7 +113,7 @@ func (g *admissionGate) waitAtGate() (fails bool) {
 	return g.isBroken
 }
 
-// block holds all requests back that come from now on, for as long as the API server waits.
+// block makes all new requests wait, for as long as the API server waits.
 func (g *admissionGate) block() { g.update(func() { g.isBlocked = true }) }
 
 func (g *admissionGate) unblock() { g.update(func() { g.isBlocked = false }) }
@@ -127,7 +127,7 @@ func (g *admissionGate) update(change func()) {
 	g.changed.Broadcast()
 }
 
-// gateCounts of a gatekeeper at one moment.
+// gateCounts are the counters of an admissionGate at one moment.
 type gateCounts struct{ calls, inFlight, maxInFlight int }
 
 func (g *admissionGate) counts() gateCounts {

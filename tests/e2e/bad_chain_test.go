@@ -12,14 +12,15 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 )
 
-// This file gives a sidecar chains that it must refuse. The last good one serves on, and /status says what is wrong.
+// This file gives a sidecar chains that it must refuse. The last good chain stays in force, and /status says what is
+// wrong.
 
-// badChain turns a good set of files into a bad one.
+// badChain turns the files of a good chain into a bad one.
 type badChain struct {
 	name string
 	// corrupt changes the files of a good chain whose plugin file is named `code`.
 	corrupt func(t *testing.T, files map[string][]byte, code string)
-	// wantMessage is part of what /status must say.
+	// wantMessage is a part of the message in /status.
 	wantMessage string
 }
 
@@ -49,7 +50,7 @@ var badChains = []badChain{
 	{"refused_settings", replaceInDocument("operator: In", "operator: Inn"), "Inn"},
 }
 
-// replaceInDocument fails the test if there is nothing to replace: the document would be a good one.
+// replaceInDocument fails the test if `old` does not occur: the document would stay a good one.
 func replaceInDocument(old, new string) func(*testing.T, map[string][]byte, string) {
 	return func(t *testing.T, files map[string][]byte, _ string) {
 		t.Helper()
@@ -60,7 +61,7 @@ func replaceInDocument(old, new string) func(*testing.T, map[string][]byte, stri
 	}
 }
 
-// replacePlugin names other bytes by their right digest.
+// replacePlugin replaces the plugin's bytes and writes their correct digest into the document.
 func replacePlugin(other func(*testing.T, []byte) []byte) func(*testing.T, map[string][]byte, string) {
 	return func(t *testing.T, files map[string][]byte, code string) {
 		t.Helper()
@@ -72,7 +73,8 @@ func replacePlugin(other func(*testing.T, []byte) []byte) func(*testing.T, map[s
 	}
 }
 
-// assertChainRefused gives the sidecar a chain that it must refuse: the last good one serves on; status, metric and log say why.
+// assertChainRefused publishes a chain that the sidecar must refuse: the last good chain stays in force; status, metric
+// and log say why.
 func assertChainRefused(t *testing.T, env *testEnv, files map[string][]byte, says string) {
 	t.Helper()
 	s := env.sidecar
@@ -89,10 +91,10 @@ func assertChainRefused(t *testing.T, env *testEnv, files map[string][]byte, say
 		return status.Chain.Generation == inForce && strings.Contains(refusal.Message, says)
 	}))
 	if now := counted(); now <= before {
-		t.Errorf("%v refusals are counted, as before", now)
+		t.Errorf("the refusal counter is still %v", now)
 	}
 	if must(s.Metric(t.Context(), "ctrlmesh_chain_refused_total", `reason="`+refusal.Reason+`"`))(t) == 0 {
-		t.Errorf("no refusal is counted for the reason %q", refusal.Reason)
+		t.Errorf("the refusal counter has no series for reason %q", refusal.Reason)
 	}
 	eventually(t, "a warning that says "+refusal.Message, func() error {
 		log, err := os.ReadFile(s.Process.LogPath)
@@ -100,7 +102,7 @@ func assertChainRefused(t *testing.T, env *testEnv, files map[string][]byte, say
 			return err
 		}
 		if fresh := string(log[told:]); !strings.Contains(fresh, "WARN") || !strings.Contains(fresh, refusal.Message) {
-			return errors.New("the log says only " + fresh)
+			return errors.New("the log does not name the mistake: " + fresh)
 		}
 		return nil
 	})
@@ -124,7 +126,7 @@ func TestBadChains(t *testing.T) {
 		assertChainRefused(t, env, files, says)
 		check(t, s.Apply(t.Context(), next(t, "a")))
 		if status := must(s.Status(t.Context()))(t); status.Refused != nil {
-			t.Errorf("a good chain is in force and /status still says %q", status.Refused.Message)
+			t.Errorf("a good chain is in force, but /status still reports the refusal %q", status.Refused.Message)
 		}
 	}
 	for _, bad := range badChains {
@@ -140,7 +142,7 @@ func TestBadChains(t *testing.T) {
 		refused(t, must(next(t, "a", "b").Files(must(sidecar.NewSigner())(t)))(t), "sign")
 	})
 	t.Run("no_signature", func(t *testing.T) { refused(t, must(next(t, "a", "b").Files(nil))(t), "sign") })
-	// A chain with another view is taken after all that.
+	// A chain with another view is still accepted after all these refusals.
 	check(t, s.Apply(t.Context(), next(t, "a", "b")))
 	response := env.get(t, env.configMapsPath(""))
 	if response.Status != http.StatusOK || !bytes.Contains(response.Body, []byte("foreign-x")) {
@@ -148,7 +150,8 @@ func TestBadChains(t *testing.T) {
 	}
 }
 
-// TestCrashingPlugin: a plugin that traps costs what its entry says and nothing more, and leaves without a trace.
+// TestCrashingPlugin: a plugin that traps has only the effect that its entry's onFailure says, and its message reaches
+// no client.
 func TestCrashingPlugin(t *testing.T) {
 	shard, crash := readPlugin(t, "shard-selector"), readPlugin(t, "trap")
 	first := shardChain(t, 1, shardRule("s0", "a"))
@@ -181,7 +184,7 @@ func TestCrashingPlugin(t *testing.T) {
 	}
 }
 
-// TestEntriesFollowLabels: the pod's live labels choose the entries, without a restart and without a new document.
+// TestEntriesFollowLabels: the pod's current labels choose the entries, without a restart and without a new document.
 func TestEntriesFollowLabels(t *testing.T) {
 	code := readPlugin(t, "shard-selector")
 	entry := func(name, value string) sidecar.Entry {

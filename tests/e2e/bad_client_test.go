@@ -16,11 +16,11 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/rawhttp"
 )
 
-// This file is about clients that are broken or mean. Each is answered or refused, none gets around S, and others are
-// served meanwhile.
+// This file tests broken and malicious clients. Every request is answered or refused, none gets around the selector S,
+// and other clients are served meanwhile.
 
-// ambiguousFraming are requests of which two parties could disagree where they end, as whole texts; a second request
-// hides behind the doubt.
+// ambiguousFraming returns raw requests whose end two parsers could see at different places (request smuggling). A
+// second request follows in the ambiguous part.
 func ambiguousFraming(path string) []string {
 	hidden := "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"
 	head := "POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -40,8 +40,8 @@ func ambiguousFraming(path string) []string {
 	}
 }
 
-// expectRefused demands that a request is answered 400 (or 4xx/501 of that kind) or the connection closed, and that
-// whatever follows it on the connection is not taken for a request.
+// expectRefused asserts that a request is answered with 400 (or a similar 4xx or 501) or that the connection is closed,
+// and that the bytes after it are not read as a second request.
 func expectRefused(t *testing.T, target rawhttp.Target, raw string) {
 	t.Helper()
 	connection := must(target.Dial(t.Context()))(t)
@@ -57,7 +57,7 @@ func expectRefused(t *testing.T, target rawhttp.Target, raw string) {
 		t.Errorf("%.200q: status %d: %.200s", raw, response.Status, response.Body)
 	}
 	if second, err := rawhttp.Read(reader, http.MethodGet); err == nil {
-		t.Errorf("%.200q: a second answer, %d: %.200s", raw, second.Status, second.Body)
+		t.Errorf("%.200q: a second response, %d: %.200s", raw, second.Status, second.Body)
 	}
 }
 
@@ -72,7 +72,7 @@ func TestBadClients(t *testing.T) {
 		for _, raw := range malformedRequests(env.configMapsPath("")) {
 			response, err := env.proxied.Send(t.Context(), []byte(raw), http.MethodGet)
 			if err != nil {
-				continue // closed without an answer
+				continue // closed without a response
 			}
 			if response.Status < 400 {
 				t.Errorf("%.100q: status %d", raw, response.Status)
@@ -94,7 +94,7 @@ func TestBadClients(t *testing.T) {
 			}
 		}
 	})
-	// After all that the sidecar serves as before.
+	// The sidecar still serves ordinary requests.
 	env.assertMatchesDirect(t, getRequest(env.configMapsPath("")), env.configMapsPath("labelSelector=shard%3Da"))
 }
 
@@ -142,8 +142,8 @@ func testLargeHeaders(t *testing.T, env *testEnv) {
 	}
 }
 
-// testHalfClose: who closes its half counts as gone, as with the API server itself (Go's net/http): whatever it asked for is
-// given up, here and upstream. A watch would otherwise stay open behind a client that has died.
+// testHalfClose: a client that closes its half of the connection counts as gone, as with the API server itself
+// (net/http): its requests are cancelled, here and upstream. Otherwise a watch would stay open behind a dead client.
 func testHalfClose(t *testing.T, env *testEnv) {
 	waitNoneInFlight(t, env)
 	connection := must(net.Dial("tcp", env.proxied.Address))(t)
@@ -152,31 +152,31 @@ func testHalfClose(t *testing.T, env *testEnv) {
 	must(connection.Write(rawhttp.Request{Path: env.configMapsPath("watch=1")}.Bytes()))(t)
 	reader := bufio.NewReader(connection)
 	if line := must(reader.ReadString('\n'))(t); !strings.HasPrefix(line, "HTTP/1.1 200 ") {
-		t.Fatalf("the watch is answered %q", line)
+		t.Fatalf("the response to the watch is %q", line)
 	}
 	if open := must(env.sidecar.Metric(t.Context(), "ctrlmesh_requests_in_flight"))(t); open != 1 {
-		t.Errorf("%v requests in flight beside one watch", open)
+		t.Errorf("%v requests are in flight, want 1, the watch", open)
 	}
 	check(t, connection.(*net.TCPConn).CloseWrite())
 	waitNoneInFlight(t, env)
 	if _, err := io.Copy(io.Discard, reader); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("the sidecar keeps the connection")
+		t.Error("the sidecar did not close the connection")
 	}
 }
 
-// waitNoneInFlight waits until every request has ended.
+// waitNoneInFlight waits until no request is in flight.
 func waitNoneInFlight(t *testing.T, env *testEnv) {
 	t.Helper()
 	eventually(t, "no request in flight", func() error {
 		open, err := env.sidecar.Metric(t.Context(), "ctrlmesh_requests_in_flight")
 		if err == nil && open > 0 {
-			err = fmt.Errorf("%v are", open)
+			err = fmt.Errorf("%v requests are in flight", open)
 		}
 		return err
 	})
 }
 
-// testSlowClients opens many connections that never finish a request, then asks as usual.
+// testSlowClients opens many connections that never finish a request, and then sends ordinary requests.
 func testSlowClients(t *testing.T, env *testEnv) {
 	for i := range 100 {
 		connection := must(env.proxied.Dial(t.Context()))(t)
@@ -196,7 +196,7 @@ func testSlowClients(t *testing.T, env *testEnv) {
 	}
 }
 
-// testShortBody promises more than it sends: nothing may be created from the half.
+// testShortBody sends fewer bytes than Content-Length: nothing may be created from a part of a body.
 func testShortBody(t *testing.T, env *testEnv) {
 	waitNoneInFlight(t, env)
 	gone := func() float64 {
@@ -213,10 +213,10 @@ func testShortBody(t *testing.T, env *testEnv) {
 		must(io.WriteString(connection, "POST "+env.configMapsPath("")+" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+framing))(t)
 		check(t, connection.Close())
 	}
-	// Both have come and are over: only now an object could no longer appear.
+	// Both requests have arrived and ended, so an object can no longer appear.
 	eventually(t, "both clients counted as gone", func() error {
 		if now := gone(); now < before+float64(len(framings)) {
-			return fmt.Errorf("%v are", now-before)
+			return fmt.Errorf("%v requests have ended", now-before)
 		}
 		return nil
 	})
@@ -224,7 +224,7 @@ func testShortBody(t *testing.T, env *testEnv) {
 	assertNarrowed(t, env.get(t, env.configMapsPath("")))
 	for _, found := range configMapNames(t, env.namespace) {
 		if found == name {
-			t.Errorf("%s was created from a request that never ended", name)
+			t.Errorf("%s was created from an incomplete request", name)
 		}
 	}
 }

@@ -20,15 +20,16 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// This file lets breakers open because the API server really fails, and looks what client-go and the API server notice.
+// This file opens circuit breakers by real failures of the API server, and checks what client-go and the API server
+// see.
 
-// failuresToTrip failures in a row the breakers of this file open.
+// failuresToTrip is the number of consecutive failures that open the breakers of this file.
 const failuresToTrip = 3
 
-// breakerState is a breaker in /status.
+// breakerState is the state of a breaker in /status.
 type breakerState struct{ State, Reason, LastTransitionTime, RecoversAt string }
 
-// breakerClient is a client behind a breaker for the ConfigMaps that are made in a namespace.
+// breakerClient is a client behind a breaker for ConfigMap creates in one namespace.
 type breakerClient struct {
 	sidecar   *sidecar.Sidecar
 	gate      *admissionGate
@@ -59,27 +60,27 @@ func sleepingWindow(window string) jsonFields {
 	return jsonFields{"recoverPolicy": jsonFields{"type": "SleepingWindow", "sleepingWindowSize": window}}
 }
 
-// create makes a ConfigMap the way controllers do.
+// create makes a ConfigMap with client-go's retries, as controllers do.
 func (b breakerClient) create(t *testing.T) error {
 	object := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: uniqueName("broken")}}
 	_, err := b.client.CoreV1().ConfigMaps(b.namespace).Create(t.Context(), object, meta.CreateOptions{})
 	return err
 }
 
-// createOnce does not wait and repeat as client-go would, and so shows what it was told.
+// createOnce does not retry, so it returns the first error.
 func (b breakerClient) createOnce(t *testing.T) error {
 	object := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: uniqueName("broken")}}
 	return b.client.CoreV1().RESTClient().Post().Namespace(b.namespace).Resource("configmaps").
 		VersionedParams(&meta.CreateOptions{}, scheme.ParameterCodec).Body(object).MaxRetries(0).Do(t.Context()).Error()
 }
 
-// tripBreaker breaks the API server, and waits until the breaker is open.
+// tripBreaker makes the API server fail until the breaker is open.
 func (b breakerClient) tripBreaker(t *testing.T) {
 	t.Helper()
 	b.gate.setBroken(true)
 	for range failuresToTrip {
 		if err := b.createOnce(t); !apierrors.IsInternalError(err) {
-			t.Fatalf("an API server that is out of order answers %v", err)
+			t.Fatalf("a create at the broken API server returns %v", err)
 		}
 	}
 	b.waitState(t, "Opened")
@@ -90,35 +91,35 @@ func (b breakerClient) waitState(t *testing.T, state string) breakerState {
 	var seen breakerState
 	eventually(t, "the breaker is "+state, func() error {
 		if seen = readReport[breakerState](t, b.sidecar, circuitBreaker, "creates"); seen.State != state {
-			return fmt.Errorf("it is %+v", seen)
+			return fmt.Errorf("the state is %+v", seen)
 		}
 		return nil
 	})
 	return seen
 }
 
-// assertRefused demands the answer of an open breaker.
+// assertRefused asserts the response of an open breaker.
 func (b breakerClient) assertRefused(t *testing.T) {
 	t.Helper()
 	err := b.createOnce(t)
 	var status *apierrors.StatusError
 	seconds, isPolite := apierrors.SuggestsClientDelay(err)
 	if !errors.As(err, &status) || !apierrors.IsTooManyRequests(err) || !isPolite || seconds < 1 {
-		t.Fatalf("an open breaker answers %v", err)
+		t.Fatalf("an open breaker returns %v", err)
 	}
 	if causes := status.ErrStatus.Details.Causes; len(causes) != 1 || causes[0].Message != "creates" {
 		t.Errorf("the causes are %+v", causes)
 	}
 }
 
-// TestBreakerManual opens a breaker, which only a person closes.
+// TestBreakerManual opens a breaker that only a person can close.
 func TestBreakerManual(t *testing.T) {
 	t.Parallel()
 	b := startBreaker(t, jsonFields{"recoverPolicy": jsonFields{"type": "Manual"}, "recover": "monday"})
 	check(t, b.create(t))
 	b.tripBreaker(t)
 	if seen := b.waitState(t, "Opened"); seen.Reason != "3 requests failed one after another" || seen.RecoversAt != "" || seen.LastTransitionTime == "" {
-		t.Errorf("/status tells %+v", seen)
+		t.Errorf("/status reports %+v", seen)
 	}
 	b.gate.setBroken(false)
 	for range 10 {
@@ -137,7 +138,8 @@ func TestBreakerManual(t *testing.T) {
 	}
 }
 
-// recoverManually publishes the rule with a value of `recover` and an edit beside it, and demands what then is the state.
+// recoverManually publishes the rule with a new value of `recover` and another edit, and asserts the state that
+// follows.
 func (b breakerClient) recoverManually(t *testing.T, generation int64, value, state string) {
 	t.Helper()
 	rule := breakerSettings(b.namespace, jsonFields{"recoverPolicy": jsonFields{"type": "Manual"}, "recover": value, "probes": generation})
@@ -145,14 +147,14 @@ func (b breakerClient) recoverManually(t *testing.T, generation int64, value, st
 	b.waitState(t, state)
 }
 
-// TestBreakerSleepingWindow lets clients wait in front of a breaker while one probe at a time looks.
+// TestBreakerSleepingWindow lets clients wait behind an open breaker while one probe at a time checks the API server.
 func TestBreakerSleepingWindow(t *testing.T) {
 	t.Parallel()
 	const clients = 5
 	b := startBreaker(t, sleepingWindow("2s"))
 	b.tripBreaker(t)
 	if seen := b.waitState(t, "Opened"); seen.RecoversAt <= seen.LastTransitionTime {
-		t.Errorf("/status tells %+v", seen)
+		t.Errorf("/status reports %+v", seen)
 	}
 	b.gate.block()
 	var group sync.WaitGroup
@@ -170,9 +172,9 @@ func TestBreakerSleepingWindow(t *testing.T) {
 		})
 	}
 	b.waitForProbe(t, failuresToTrip+1)
-	b.gate.unblock() // broken still: the probe fails
+	b.gate.unblock() // still broken: the probe fails
 	if seen := b.waitState(t, "Opened"); seen.Reason != "a probe failed" {
-		t.Errorf("/status tells %+v", seen)
+		t.Errorf("/status reports %+v", seen)
 	}
 	b.gate.setBroken(false)
 	group.Wait()
@@ -184,11 +186,11 @@ func TestBreakerSleepingWindow(t *testing.T) {
 		t.Errorf("the API server saw %+v", seen)
 	}
 	if opened, closed := ruleMetric(t, b.sidecar, "opened", "creates"), ruleMetric(t, b.sidecar, "closed", "creates"); opened != 2 || closed != 1 {
-		t.Errorf("it opened %d times and closed %d times", opened, closed)
+		t.Errorf("the breaker opened %d times and closed %d times", opened, closed)
 	}
 }
 
-// waitForProbe waits until a probe is at the API server and others were refused meanwhile.
+// waitForProbe waits until one probe is in flight at the API server and other requests were refused meanwhile.
 func (b breakerClient) waitForProbe(t *testing.T, calls int) {
 	t.Helper()
 	eventually(t, "a probe is under way", func() error {
@@ -202,12 +204,12 @@ func (b breakerClient) waitForProbe(t *testing.T, calls int) {
 		b.assertRefused(t)
 	}
 	if seen := b.gate.counts(); seen != (gateCounts{calls: calls, inFlight: 1, maxInFlight: 1}) {
-		t.Errorf("while half open the API server saw %+v", seen)
+		t.Errorf("while the breaker was half open the API server saw %+v", seen)
 	}
 }
 
-// TestBreakerUnreachable cuts the connections to the API server: a client that waits meets the failures, the open breaker and
-// the recovery in one call, and its caller sees nothing of it.
+// TestBreakerUnreachable cuts the connections to the API server: one call of a waiting client spans the failures, the
+// open breaker and the recovery, and its caller sees no error.
 func TestBreakerUnreachable(t *testing.T) {
 	t.Parallel()
 	cutter := must(rawhttp.NewCutter(shared.cluster.Address))(t)
@@ -232,13 +234,13 @@ func TestBreakerUnreachable(t *testing.T) {
 	b.waitState(t, "Opened")
 	cutter.CutAfter(1 << 62)
 	if err := <-done; !apierrors.IsNotFound(err) {
-		t.Errorf("the call ended with %v", err)
+		t.Errorf("the call returned %v", err)
 	}
 	b.waitState(t, "Closed")
 }
 
-// TestBreakerForced opens a breaker by hand, for all writes and all of Secrets: an open watch ends, reads are refused, and an
-// operator keeps its lock.
+// TestBreakerForced opens a breaker by force, for all writes and for everything about Secrets: an open watch ends,
+// reads are refused, and an operator keeps its lock.
 func TestBreakerForced(t *testing.T) {
 	t.Parallel()
 	s := startPlugin(t, circuitBreaker, forcedSettings("ForceClosed"))
@@ -252,19 +254,19 @@ func TestBreakerForced(t *testing.T) {
 
 	check(t, s.Apply(t.Context(), pluginChain(t, 2, map[string]jsonFields{circuitBreaker: forcedSettings("ForceOpened")})))
 	if event := <-stream.ResultChan(); event.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(event.Object)) {
-		t.Errorf("the watch ends with %s %v", event.Type, event.Object)
+		t.Errorf("the watch ended with %s %v", event.Type, event.Object)
 	}
 	err := client.CoreV1().RESTClient().Get().Namespace(namespace).Resource("secrets").MaxRetries(0).Do(t.Context()).Error()
 	if !apierrors.IsTooManyRequests(err) {
-		t.Errorf("a list ends with %v", err)
+		t.Errorf("the list returned %v", err)
 	}
 	if seen := readReport[breakerState](t, s, circuitBreaker, "all"); seen.State != "Opened" || seen.Reason != "forced" {
-		t.Errorf("/status tells %+v", seen)
+		t.Errorf("/status reports %+v", seen)
 	}
 	begin := lockRenewTime(t, namespace)
 	eventually(t, "the operator renews its lock", func() error {
 		if now := lockRenewTime(t, namespace); now.Sub(begin) < 3*time.Second {
-			return fmt.Errorf("last at %s", now)
+			return fmt.Errorf("last renewed at %s", now)
 		}
 		return nil
 	})
@@ -273,7 +275,7 @@ func TestBreakerForced(t *testing.T) {
 	f.requestStepOfEach(t)
 	f.assertHandledByOwners(t, map[string]*operatorProcess{"a": op})
 	if n := op.countRecords(t, "leading"); n != 1 || !op.process.Alive() {
-		t.Errorf("it led %d times, alive: %v", n, op.process.Alive())
+		t.Errorf("the operator led %d times, alive: %v", n, op.process.Alive())
 	}
 }
 
@@ -285,7 +287,7 @@ func forcedSettings(policy string) jsonFields {
 	}}}}
 }
 
-// lockRenewTime is when the lock was renewed last.
+// lockRenewTime returns when the operator's lock was last renewed.
 func lockRenewTime(t *testing.T, namespace string) time.Time {
 	t.Helper()
 	lease := must(shared.client.CoordinationV1().Leases(namespace).Get(t.Context(), "forced", meta.GetOptions{}))(t)

@@ -17,13 +17,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// This file breaks watches of client-go: they end, they expire, they are late, they are not what a new client hopes for.
+// This file breaks watches of client-go: they end, expire, are late, or are refused.
 
-// requestRecorder notes what a reflector asks for, and in which way.
+// requestRecorder records which kinds of requests a reflector sends.
 type requestRecorder struct {
 	next http.RoundTripper
 	mu   sync.Mutex
-	// kinds: `list`; `stream`, a list as the beginning of a watch; `watch`, what has happened since.
+	// kinds are `list`, `stream` (a list as the beginning of a watch) and `watch` (only later changes).
 	kinds []string
 }
 
@@ -46,7 +46,7 @@ func (a *requestRecorder) firstKinds(n int) []string {
 	return slices.Clone(a.kinds[:min(n, len(a.kinds))])
 }
 
-// brokenWatches are faults of an informer's first watch, and what it asks for then.
+// brokenWatches maps each fault of an informer's first watch to the requests that must follow.
 var brokenWatches = map[string]struct {
 	do   any
 	ways []string
@@ -58,7 +58,8 @@ var brokenWatches = map[string]struct {
 	"R5_no_stream": {"noWatchList", []string{"stream", "list", "watch"}},
 }
 
-// TestBrokenWatches: what an informer asks for shows what it made of the end of its watch. In the end it has everything.
+// TestBrokenWatches: the requests of an informer show how it understood the end of its watch. In the end it has all
+// objects.
 func TestBrokenWatches(t *testing.T) {
 	t.Parallel()
 	namespaces, faults := map[string]string{}, []jsonFields{}
@@ -76,25 +77,25 @@ func TestBrokenWatches(t *testing.T) {
 			informer, asks := startInformer(t, s, namespaces[name])
 			eventually(t, "the informer has asked again", func() error {
 				if ways := asks.firstKinds(len(b.ways)); !slices.Equal(ways, b.ways) {
-					return fmt.Errorf("it asked for %v", ways)
+					return fmt.Errorf("the informer sent %v", ways)
 				}
 				return nil
 			})
 			createConfigMap(t, namespaces[name], "after", nil, nil)
 			eventually(t, "the informer has all objects", func() error {
 				if keys := informer.GetStore().ListKeys(); len(keys) != 2 {
-					return fmt.Errorf("it has %v", keys)
+					return fmt.Errorf("the informer holds %v", keys)
 				}
 				return nil
 			})
 			if seen := readReport[faultReport](t, s, faultInject, name); seen.Fired != 1 {
-				t.Errorf("the fault tells %+v", seen)
+				t.Errorf("the fault reports %+v", seen)
 			}
 		})
 	}
 }
 
-// startInformer runs an informer for a namespace's ConfigMaps.
+// startInformer runs an informer for ConfigMaps of one namespace.
 func startInformer(t *testing.T, s *sidecar.Sidecar, namespace string) (cache.SharedIndexInformer, *requestRecorder) {
 	t.Helper()
 	asks := &requestRecorder{}
@@ -108,7 +109,7 @@ func startInformer(t *testing.T, s *sidecar.Sidecar, namespace string) (cache.Sh
 	return informer, asks
 }
 
-// TestDelayedWatch holds back what happens, and the answer to what is done (E1, A1): both come late, whole and in order.
+// TestDelayedWatch delays watch events, and responses to writes (E1, A1): all arrive late, complete and in order.
 func TestDelayedWatch(t *testing.T) {
 	t.Parallel()
 	const held = 3 * time.Second
@@ -128,7 +129,7 @@ func TestDelayedWatch(t *testing.T) {
 			t.Errorf("event %s %v, want %s", event.Type, event.Object, want)
 		}
 		if waited := time.Since(begin); waited < held {
-			t.Errorf("%s came after %s", want, waited)
+			t.Errorf("%s arrived after %s", want, waited)
 		}
 	}
 	assertEventBeforeResponse(t, s, namespace, held)
@@ -138,7 +139,7 @@ func holdSettings(name string, resources jsonFields, held time.Duration) jsonFie
 	return jsonFields{"name": name, "match": jsonFields{"resources": []jsonFields{resources}}, "do": jsonFields{"hold": jsonFields{"for": held.String()}}}
 }
 
-// assertEventBeforeResponse demands that a controller sees the event of its own write before the answer.
+// assertEventBeforeResponse asserts that a controller sees the event of its own write before the response.
 func assertEventBeforeResponse(t *testing.T, s *sidecar.Sidecar, namespace string, held time.Duration) {
 	t.Helper()
 	object := createConfigMap(t, namespace, "y", nil, nil)
@@ -155,9 +156,9 @@ func assertEventBeforeResponse(t *testing.T, s *sidecar.Sidecar, namespace strin
 	select {
 	case <-events.ResultChan():
 	case err := <-answered:
-		t.Fatalf("the answer came first: %v", err)
+		t.Fatalf("the response came before the event: %v", err)
 	}
 	if err := <-answered; err != nil || time.Since(begin) < held {
-		t.Errorf("the answer came after %s: %v", time.Since(begin), err)
+		t.Errorf("the response came after %s: %v", time.Since(begin), err)
 	}
 }

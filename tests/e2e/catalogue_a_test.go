@@ -42,7 +42,7 @@ var catalogueA = []catalogueCase{
 		for _, spelling := range []string{"app+in+(x)", "app%20in%20(x)", "app%20in%20%28x%29", "app+in+(x,x)", "%61pp==x"} {
 			env.assertMatchesDirect(t, getRequest(env.configMapsPath("labelSelector="+spelling)), want)
 		}
-		// Raw blanks break the request line: upstream answers 400, and so may we.
+		// Raw blanks break the request line: upstream answers 400, and the sidecar may do the same.
 		assertRefusedOrNarrowed(t, env.get(t, env.configMapsPath("labelSelector=app in (x)")))
 	}},
 	{"A9_invalid_selector_stays_invalid", func(t *testing.T, env *testEnv) {
@@ -68,10 +68,10 @@ var catalogueA = []catalogueCase{
 	}},
 }
 
-// getRequest is a request without anything special.
+// getRequest is a plain GET.
 func getRequest(path string) rawhttp.Request { return rawhttp.Request{Path: path} }
 
-// assertSameRefusal demands a 4xx where upstream answers one, also with S in force; the message may tell of the whole selector.
+// assertSameRefusal asserts a 4xx where upstream sends one. The message may contain the combined selector.
 func assertSameRefusal(t *testing.T, env *testEnv, query string) {
 	t.Helper()
 	want := must(env.direct.Do(t.Context(), getRequest(env.configMapsPath(query))))(t)
@@ -128,7 +128,8 @@ func assertTooLongOrNarrowed(t *testing.T, response *rawhttp.Response) {
 	}
 }
 
-// testUntouchedParameters looks at what arrives upstream: all but the selector has the client's bytes, in its order.
+// testUntouchedParameters checks the request that arrives upstream: except for the selector it has the client's bytes,
+// in the client's order.
 func testUntouchedParameters(t *testing.T, env *testEnv) {
 	const before, after = "resourceVersion=0&x=%7E%2a+%2B", "fieldManager=a%20b&limit=0500&resourceVersionMatch="
 	response, event := env.doAudited(t, getRequest(env.configMapsPath(before+"&labelSelector=app%3Dx&"+after)))
@@ -137,7 +138,7 @@ func testUntouchedParameters(t *testing.T, env *testEnv) {
 	if !strings.HasPrefix(query, before+"&labelSelector=") || !strings.HasSuffix(query, "&"+after) {
 		t.Errorf("upstream got %q", query)
 	}
-	// Without a selector of the client's there is nothing to replace: what was sent comes first or last, but whole.
+	// If the client sent no selector, nothing is replaced: its query comes first or last, complete.
 	_, event = env.doAudited(t, getRequest(env.configMapsPath(before+"&"+after)))
 	if !strings.Contains(event.RequestURI, before+"&"+after) {
 		t.Errorf("upstream got %q", event.RequestURI)

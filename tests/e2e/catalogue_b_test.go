@@ -94,14 +94,14 @@ var catalogueB = []catalogueCase{
 	{"B27_absolute_form_and_odd_hosts", testAbsoluteForm},
 }
 
-// assertPassesUnchanged demands the answer of a direct call.
+// assertPassesUnchanged asserts the same response as that of a direct request.
 func assertPassesUnchanged(t *testing.T, env *testEnv, path string) {
 	t.Helper()
 	env.assertSameAsDirect(t, getRequest(path))
 }
 
-// assertNarrowedOrRefused is for paths that the API server may or may not take as a list: if it does, S is in force; if it
-// refuses, so do we; a 400 of ours is always fine.
+// assertNarrowedOrRefused is for paths that the API server may or may not read as a list: if it does, S is in force; if
+// it refuses, so does the sidecar; a 400 of the sidecar is always fine.
 func assertNarrowedOrRefused(t *testing.T, env *testEnv, path string) {
 	t.Helper()
 	want := must(env.direct.Do(t.Context(), getRequest(path)))(t)
@@ -116,8 +116,8 @@ func assertNarrowedOrRefused(t *testing.T, env *testEnv, path string) {
 	}
 }
 
-// uncleanPaths are paths that a careless proxy would turn into the path of a list; NS and OTHER are namespaces. See path_cleaning_test.go
-// for a proxy that does.
+// uncleanPaths are paths that a careless proxy would turn into the path of a list; NS and OTHER are namespaces. See
+// path_cleaning_test.go for a proxy that does.
 var uncleanPaths = []string{
 	"//api/v1/configmaps", "/api//v1/configmaps", "/api/v1//configmaps", "/api/v1/./configmaps", "/api/./v1/configmaps", "///api/v1/configmaps",
 	"/api/v1/x/../configmaps", "/api/v1/configmaps/.", "/api/v1/configmaps/..", "/../api/v1/configmaps", "/./api/v1/configmaps",
@@ -135,8 +135,8 @@ var uncleanPaths = []string{
 	"/api/v1/namespaces/NS/configmaps%2Fmine-x", "/api/v1/namespaces/%00/configmaps", "/api/v1/namespaces/*/configmaps", "/api/v1/%2Fconfigmaps",
 }
 
-// testUncleanPaths: forwarded as they are or refused. The API server has two ways to find a handler, one for its own kinds
-// and one for custom resources, so each path is tried with both.
+// testUncleanPaths: unclean paths are forwarded unchanged or refused. The API server routes its own kinds and custom
+// resources in different ways, so each path is tried with both.
 func testUncleanPaths(t *testing.T, env *testEnv) {
 	names := strings.NewReplacer("NS", env.namespace, "OTHER", env.otherNamespace)
 	for _, path := range uncleanPaths {
@@ -155,13 +155,13 @@ func testUncleanPaths(t *testing.T, env *testEnv) {
 	t.Run("fragments", func(t *testing.T) { testFragments(t, env) })
 }
 
-// widgetsVariant is a path of ConfigMaps turned into one of Widgets.
+// widgetsVariant turns a path of ConfigMaps into one of Widgets.
 func widgetsVariant(path string) string {
 	return strings.NewReplacer("/api/v1", "/apis/e2e.ctrlmesh.dev/v1", "configmaps", "widgets", "/api/", "/apis/", "/API/v1", "/APIS/e2e.ctrlmesh.dev/v1").Replace(path)
 }
 
-// testFragments do not belong into a request (RFC 9110, section 4.1). The API server takes `#` for a letter like any other;
-// a proxy that cuts the fragment off must at least see the same request as the API server then does.
+// testFragments: a request target has no fragment (RFC 9110, section 4.1). The API server reads `#` as an ordinary
+// character. A proxy that removes the fragment must match the request that the API server then receives.
 func testFragments(t *testing.T, env *testEnv) {
 	for _, path := range []string{
 		env.configMapsPath("") + "#x", env.configMapsPath("") + "#/mine-x", "/api/v1/configmaps#?watch=1&timeoutSeconds=1",
@@ -171,7 +171,7 @@ func testFragments(t *testing.T, env *testEnv) {
 			without, _, _ := strings.Cut(path, "#")
 			var response *rawhttp.Response
 			same := false
-			// Other writes move the resource version between the two.
+			// Other writes move the resource version between the two requests.
 			for range 20 {
 				response = env.get(t, path)
 				assertNoForeign(t, response)
@@ -180,7 +180,7 @@ func testFragments(t *testing.T, env *testEnv) {
 				}
 			}
 			if !same {
-				t.Errorf("%s is answered with neither an error nor the answer to %s: %.200s", path, without, response.Body)
+				t.Errorf("%s gets neither an error nor the response to %s: %.200s", path, without, response.Body)
 			}
 		}
 	}
@@ -203,8 +203,8 @@ func assertSameAsDirectOrRefused(t *testing.T, env *testEnv, path string) {
 	}
 }
 
-// testAbsoluteForm: the class follows from the path alone, and the request goes to the API server whatever the target or
-// the Host header names.
+// testAbsoluteForm: the path alone decides the kind of request, and the request goes to the API server whatever host
+// the target or the Host header names.
 func testAbsoluteForm(t *testing.T, env *testEnv) {
 	path := env.configMapsPath("labelSelector=app%3Dx")
 	want := env.configMapsPath("labelSelector=app%3Dx,shard%3Da")
@@ -225,11 +225,11 @@ func testAbsoluteForm(t *testing.T, env *testEnv) {
 	} {
 		response, err := env.proxied.Do(t.Context(), getRequest(target))
 		if err != nil {
-			continue // closed without an answer: nothing was forwarded
+			continue // closed without a response: nothing was forwarded
 		}
 		assertNoForeign(t, response)
 		if response.Status == http.StatusOK && !bytes.Contains(response.Body, []byte("mine")) {
-			t.Errorf("%q is answered with something else: %.100s", target, response.Body)
+			t.Errorf("%q gets an unexpected response: %.100s", target, response.Body)
 		}
 	}
 }

@@ -21,7 +21,8 @@ var catalogueC = []catalogueCase{
 	{"C30_delete_options_are_kept", testDeleteOptions},
 	{"C32_delete_of_all_namespaces_is_405", func(t *testing.T, env *testEnv) {
 		env.assertSameAsDirect(t, rawhttp.Request{Method: http.MethodDelete, Path: "/api/v1/configmaps"})
-		// Only lists and watches may leave the namespace empty: a hop would make it the name of one.
+		// Only lists and watches may have an empty namespace segment: a cleaning proxy would read "configmaps" as the
+		// namespace's name.
 		refused := must(env.proxied.Do(t.Context(), rawhttp.Request{Method: http.MethodDelete, Path: "/api/v1/namespaces//configmaps"}))(t)
 		check(t, checkStatus(refused, http.StatusBadRequest))
 		assertIntact(t, env)
@@ -48,7 +49,7 @@ var catalogueC = []catalogueCase{
 	}},
 }
 
-// configMapNames of the ConfigMaps of a namespace, sorted, as the API server has them.
+// configMapNames returns the sorted names of a namespace's ConfigMaps, read from the API server.
 func configMapNames(t *testing.T, namespace string) []string {
 	t.Helper()
 	list := must(shared.client.CoreV1().ConfigMaps(namespace).List(t.Context(), meta.ListOptions{}))(t)
@@ -59,12 +60,12 @@ func configMapNames(t *testing.T, namespace string) []string {
 	return found
 }
 
-// assertIntact demands that nothing of the seeded namespaces is gone.
+// assertIntact asserts that no object of the seeded namespaces was deleted.
 func assertIntact(t *testing.T, env *testEnv) {
 	t.Helper()
 	for _, namespace := range []string{env.namespace, env.otherNamespace} {
 		if found := configMapNames(t, namespace); len(found) != len(seededObjects) {
-			t.Fatalf("objects are gone, left are %v", found)
+			t.Fatalf("objects were deleted, left are %v", found)
 		}
 	}
 }
@@ -80,10 +81,10 @@ func testDeleteCollection(t *testing.T, env *testEnv) {
 		path := "/api/v1/namespaces/" + namespace + "/configmaps" + query
 		assertNarrowed(t, must(env.proxied.Do(t.Context(), rawhttp.Request{Method: http.MethodDelete, Path: path}))(t))
 		if left := configMapNames(t, namespace); !slices.Equal(left, foreignNames) {
-			t.Errorf("%s: left are %v", path, left)
+			t.Errorf("%s: %v are left", path, left)
 		}
 	}
-	// A selector that asks for another shard deletes nothing.
+	// A selector for another shard deletes nothing.
 	path := env.configMapsPath("labelSelector=shard%3Db")
 	assertNoForeign(t, must(env.proxied.Do(t.Context(), rawhttp.Request{Method: http.MethodDelete, Path: path}))(t))
 	assertIntact(t, env)
@@ -108,7 +109,7 @@ func testDeleteOptions(t *testing.T, env *testEnv) {
 		var list core.ConfigMapList
 		check(t, json.Unmarshal(response.Body, &list))
 		if len(list.Items) != 2 {
-			t.Errorf("%d objects in the answer, want the shard's 2", len(list.Items))
+			t.Errorf("the response has %d objects, want the shard's 2", len(list.Items))
 		}
 		assertIntact(t, env)
 	}
@@ -119,7 +120,7 @@ func testWritesToCollection(t *testing.T, env *testEnv) {
 	object := []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"foreign-x"}}`)
 	body := []string{"Content-Type: application/json"}
 	for _, request := range []rawhttp.Request{
-		{Method: http.MethodPost, Path: path, Headers: body, Body: object}, // 409: it exists
+		{Method: http.MethodPost, Path: path, Headers: body, Body: object}, // 409: the object exists
 		{Method: http.MethodPut, Path: path, Headers: body, Body: object},
 		{Method: http.MethodPatch, Path: path, Headers: []string{"Content-Type: application/merge-patch+json"}, Body: object},
 		{Method: http.MethodPatch, Path: env.configMapsPath("watch=1"), Headers: []string{"Content-Type: application/apply-patch+yaml"}, Body: object},

@@ -52,7 +52,7 @@ var catalogueD = []catalogueCase{
 	}},
 }
 
-// assertEmptyList demands a list that a client can use: 200, no items (but not null) and a resource version.
+// assertEmptyList asserts a list that clients accept: 200, `items` empty but not null, and a resource version.
 func assertEmptyList(t *testing.T, response *rawhttp.Response) {
 	t.Helper()
 	var list core.ConfigMapList
@@ -75,7 +75,7 @@ func testContradictingSelector(t *testing.T, env *testEnv) {
 	}
 }
 
-// testFieldSelectorByName: authorizers read the name from the field selector, so it must arrive as it was sent.
+// testFieldSelectorByName: authorizers read the name from the field selector, so it must arrive unchanged.
 func testFieldSelectorByName(t *testing.T, env *testEnv) {
 	assertNarrowed(t, env.get(t, env.configMapsPath("fieldSelector=metadata.name%3Dmine-x")))
 	assertEmptyList(t, env.get(t, env.configMapsPath("fieldSelector=metadata.name%3Dforeign-x")))
@@ -115,8 +115,8 @@ func testMineOrUnlabelled(t *testing.T, env *testEnv) {
 	}
 }
 
-// testInvalidPluginSelector: a plugin whose selector is none fails the request, or is left out, as its entry says; whatever
-// it says, another entry's S is never lost.
+// testInvalidPluginSelector: a plugin that returns an invalid selector fails the request, or is ignored, as its entry's
+// onFailure says. Another entry's S stays in force in both cases.
 func testInvalidPluginSelector(t *testing.T, env *testEnv) {
 	shard, scripted := readPlugin(t, "shard-selector"), readPlugin(t, "scripted")
 	for _, invalid := range []string{"-a=b", "a=b=c", "shard in (", "a=" + strings.Repeat("x", 64), ""} {

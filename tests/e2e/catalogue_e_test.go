@@ -32,7 +32,7 @@ var catalogueE = []catalogueCase{
 	{"E51_every_page_is_narrowed", testEveryPage},
 	{"E52_other_rule_between_pages_is_expired", testRuleChangeBetweenPages},
 	{"E53_remaining_item_count_is_upstreams", func(t *testing.T, env *testEnv) {
-		// With a selector a server leaves the count out: it would tell of other shards.
+		// With a selector the API server omits the count, which would reveal the number of objects in other shards.
 		if count := listPage(t, env, env.configMapsPath("limit=1")).RemainingItemCount; count != nil {
 			t.Errorf("%d items remain", *count)
 		}
@@ -76,7 +76,7 @@ func listPage(t *testing.T, env *testEnv, path string) core.ConfigMapList {
 	return list
 }
 
-// testEveryPage follows the token alone: it holds a key and a resource version, but no selector.
+// testEveryPage uses only the continue token on later pages: it holds a key and a resource version, but no selector.
 func testEveryPage(t *testing.T, env *testEnv) {
 	namespace := newNamespace(t)
 	want := []string{}
@@ -99,7 +99,7 @@ func testEveryPage(t *testing.T, env *testEnv) {
 		next = "&continue=" + url.QueryEscape(list.Continue)
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("pages hold %v", got)
+		t.Errorf("the pages contain %v", got)
 	}
 }
 
@@ -116,7 +116,7 @@ func testLargeObjects(t *testing.T, env *testEnv) {
 		env.assertMatchesDirect(t, rawhttp.Request{Path: path, Headers: headers}, path+"?labelSelector=shard%3Da")
 	}
 	if size := len(env.get(t, path).Body); size < 7<<20 {
-		t.Errorf("the list has %d bytes only", size)
+		t.Errorf("the list has only %d bytes", size)
 	}
 }
 
@@ -128,14 +128,14 @@ func testResourceVersions(t *testing.T, env *testEnv) {
 	} {
 		env.assertMatchesDirect(t, getRequest(env.configMapsPath(query)), env.configMapsPath(query+"&labelSelector=shard%3Da"))
 	}
-	// The server waits for a version of the future and then gives up with 504.
+	// The server waits for a version in the future and then returns 504.
 	future := env.get(t, env.configMapsPath("resourceVersion=999999999&resourceVersionMatch=NotOlderThan&timeoutSeconds=1"))
 	if future.Status != http.StatusGatewayTimeout || !bytes.Contains(future.Body, []byte(`"reason":"Timeout"`)) {
 		t.Errorf("status %d: %s", future.Status, future.Body)
 	}
 }
 
-// checkStatus is an error that shows the body of an unexpected answer.
+// checkStatus returns an error with the body if the status code is unexpected.
 func checkStatus(response *rawhttp.Response, want int) error {
 	if response.Status != want {
 		return fmt.Errorf("status %d, want %d: %.300s", response.Status, want, response.Body)

@@ -98,7 +98,7 @@ var catalogueF = []catalogueCase{
 
 const initialEvents = "sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"
 
-// watchEvent of a JSON watch.
+// watchEvent is an event of a JSON watch.
 type watchEvent struct {
 	Type   string
 	Object struct {
@@ -119,7 +119,7 @@ func readEvent(stream *rawhttp.Stream) (watchEvent, error) {
 	return e, json.Unmarshal(line, &e)
 }
 
-// watcher watches an empty namespace of its own through the sidecar.
+// watcher watches a new, empty namespace through the sidecar.
 type watcher struct {
 	*rawhttp.Stream
 	t         *testing.T
@@ -136,7 +136,8 @@ func newWatcher(t *testing.T, env *testEnv, query string) *watcher {
 	return w
 }
 
-// expect demands that this is the next event but for bookmarks: one that should not be seen would come in between.
+// expect asserts that this is the next event apart from bookmarks: an event that should not be visible would come in
+// between.
 func (w *watcher) expect(kind, name string) watchEvent {
 	w.t.Helper()
 	for {
@@ -173,7 +174,7 @@ func testBookmarks(t *testing.T, env *testEnv, path string) {
 	}
 }
 
-// testErrorEvent: a resource version from before the API server knew the kind is answered 200 and one ERROR event, whose
+// testErrorEvent: for a resource version older than the kind, the API server answers 200 with one ERROR event, whose
 // Status must reach the client.
 func testErrorEvent(t *testing.T, env *testEnv) {
 	response := env.get(t, env.widgetsPath("watch=1&resourceVersion=1"))
@@ -191,12 +192,12 @@ func testLeavingTheSelector(t *testing.T, env *testEnv) {
 	after := must(shared.client.CoreV1().ConfigMaps(w.namespace).Patch(t.Context(), "mine", types.MergePatchType, patch, meta.PatchOptions{}))(t)
 	gone := w.expect("DELETED", "mine").Object.Metadata
 	if gone.Labels["shard"] != "a" || gone.ResourceVersion != after.ResourceVersion || gone.UID != before.UID {
-		t.Errorf("deleted with labels %v at version %s, want the old labels at %s", gone.Labels, gone.ResourceVersion, after.ResourceVersion)
+		t.Errorf("DELETED has labels %v at version %s, want the old labels at %s", gone.Labels, gone.ResourceVersion, after.ResourceVersion)
 	}
 }
 
-// testEventBytes compares the stream of a sidecar with a direct one that carries S, event by event; one event is large
-// enough to arrive in many pieces.
+// testEventBytes compares the sidecar's stream with a direct one that has S in its selector, event by event; one event
+// is large enough to arrive in many pieces.
 func testEventBytes(t *testing.T, env *testEnv) {
 	w := newWatcher(t, env, "")
 	direct := must(env.direct.Open(t.Context(), getRequest("/api/v1/namespaces/"+w.namespace+"/configmaps?watch=1&labelSelector=shard%3Da")))(t)
@@ -218,13 +219,13 @@ func testEventBytes(t *testing.T, env *testEnv) {
 	}
 }
 
-// testUpstreamWatchEnds reads from the audit log, which has a watch once it is over.
+// testUpstreamWatchEnds reads the audit log, which contains a watch once it has ended.
 func testUpstreamWatchEnds(t *testing.T, env *testEnv) {
 	id := uniqueName("gone-" + env.namespace)
 	stream := must(env.proxied.Open(t.Context(), rawhttp.Request{Path: env.configMapsPath("watch=1"), Headers: []string{"Audit-ID: " + id}}))(t)
 	must(readEvent(stream))(t)
 	if _, err := shared.cluster.AuditEvent(id); err == nil {
-		t.Fatal("the watch is over before its client went away")
+		t.Fatal("the watch ended before its client disconnected")
 	}
 	stream.Close()
 	eventually(t, "the API server sees the end of the watch", func() error {
@@ -233,8 +234,8 @@ func testUpstreamWatchEnds(t *testing.T, env *testEnv) {
 	})
 }
 
-// testSlowClient writes far more than sockets hold while the client does not read: the sidecar may neither grow by it nor
-// stop answering others, and the client later finds a stream that is whole as far as it goes.
+// testSlowClient writes far more than socket buffers hold while the client does not read. The sidecar must not buffer
+// it all, other requests must be served, and the part of the stream that arrives must be intact.
 func testSlowClient(t *testing.T, env *testEnv) {
 	w := newWatcher(t, env, "")
 	before := residentMiB(t, env.sidecar.Process.Pid())
@@ -245,7 +246,7 @@ func testSlowClient(t *testing.T, env *testEnv) {
 	}
 	assertNarrowed(t, env.get(t, env.configMapsPath("")))
 	if grown := residentMiB(t, env.sidecar.Process.Pid()) - before; grown > 24 {
-		t.Errorf("the sidecar grew by %d MiB for 54 MiB of events that nobody reads", grown)
+		t.Errorf("the sidecar's memory grew by %d MiB for 54 MiB of unread events", grown)
 	}
 	w.expect("ADDED", "mine")
 	for range 10 {

@@ -11,14 +11,14 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/rawhttp"
 )
 
-// Group G of the catalogue: encodings. A narrowed answer must have the bytes of a direct one to the same selector, so
-// nothing is decoded here that the API server encoded.
+// Group G of the catalogue: encodings. A narrowed response must have the bytes of a direct response to the same
+// selector, so the sidecar must not re-encode anything.
 
 const (
 	protobufType = "application/vnd.kubernetes.protobuf"
 	tableJSON    = "application/json;as=Table;v=v1;g=meta.k8s.io"
 	partialList  = ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-	// kubectlTable is what kubectl sends.
+	// kubectlTable is the Accept header of kubectl get.
 	kubectlTable = tableJSON + ",application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
 )
 
@@ -101,7 +101,7 @@ func (env *testEnv) widgetsPath(query string) string {
 	return path
 }
 
-// assertEncodedList lists ConfigMaps in an encoding and demands the shard's objects, in upstream's bytes.
+// assertEncodedList lists ConfigMaps in an encoding and asserts the shard's objects, in upstream's bytes.
 func (env *testEnv) assertEncodedList(t *testing.T, accept string, headers ...string) *rawhttp.Response {
 	t.Helper()
 	request := rawhttp.Request{Path: env.configMapsPath(""), Headers: append(headers, "Accept: "+accept)}
@@ -111,7 +111,7 @@ func (env *testEnv) assertEncodedList(t *testing.T, accept string, headers ...st
 	return response
 }
 
-// assertSameWatch compares two watches that end by themselves.
+// assertSameWatch compares two watches that end by timeout.
 func (env *testEnv) assertSameWatch(t *testing.T, accept, path string) *rawhttp.Response {
 	t.Helper()
 	request := rawhttp.Request{Path: path, Headers: []string{"Accept: " + accept}}
@@ -121,7 +121,7 @@ func (env *testEnv) assertSameWatch(t *testing.T, accept, path string) *rawhttp.
 	return response
 }
 
-// testGzipList: the API server compresses above 128 KiB, never watches.
+// testGzipList: the API server compresses responses above 128 KiB, but never watches.
 func testGzipList(t *testing.T, env *testEnv) {
 	namespace := newNamespace(t)
 	data := map[string]string{"d": strings.Repeat("compressible ", 20<<10)}
@@ -135,9 +135,9 @@ func testGzipList(t *testing.T, env *testEnv) {
 	}
 	compressed := env.get(t, path, "Accept-Encoding: gzip")
 	if compressed.Header.Get("Content-Encoding") != "gzip" || len(compressed.Body) > 64<<10 {
-		t.Errorf("not compressed: %v, %d bytes", compressed.Header, len(compressed.Body))
+		t.Errorf("the response is not compressed: %v, %d bytes", compressed.Header, len(compressed.Body))
 	}
 	if stream := env.get(t, env.configMapsPath("watch=1&timeoutSeconds=1"), "Accept-Encoding: gzip"); stream.Header.Get("Content-Encoding") != "" {
-		t.Errorf("a compressed watch: %v", stream.Header)
+		t.Errorf("the watch is compressed: %v", stream.Header)
 	}
 }

@@ -21,7 +21,7 @@ var catalogueH = []catalogueCase{
 		socket, response, err := env.proxied.Upgrade(t.Context(), getRequest(env.configMapsPath("")))
 		check(t, err)
 		if socket != nil {
-			t.Fatal("a list became a tunnel")
+			t.Fatal("the list was upgraded to a tunnel")
 		}
 		assertRefusedOrNarrowed(t, response)
 		for _, upgrade := range []string{"h2c", "SPDY/3.1", "TLS/1.3", "websocket, h2c"} {
@@ -73,7 +73,7 @@ func testAccessReviews(t *testing.T, env *testEnv) {
 	}
 	env.assertSameAsDirectExcept(t, review("selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview",
 		"spec":{"resourceAttributes":{"verb":"list","resource":"configmaps"}}}`), "")
-	// The API server lists rules in random order: only the bytes as a set can be compared.
+	// The API server returns rules in random order, so only the sorted bytes can be compared.
 	rules := review("selfsubjectrulesreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"default"}}`)
 	want, got := must(env.direct.Do(t.Context(), rules))(t), must(env.proxied.Do(t.Context(), rules))(t)
 	slices.Sort(want.Body)
@@ -83,7 +83,7 @@ func testAccessReviews(t *testing.T, env *testEnv) {
 	}
 }
 
-// selfSubjectReview asks the API server who it thinks is asking.
+// selfSubjectReview asks the API server for the user of the request.
 func selfSubjectReview(headers ...string) rawhttp.Request {
 	return rawhttp.Request{
 		Method: http.MethodPost, Path: "/apis/authentication.k8s.io/v1/selfsubjectreviews",
@@ -92,7 +92,7 @@ func selfSubjectReview(headers ...string) rawhttp.Request {
 	}
 }
 
-// assertSameAsDirectExcept demands the status and JSON of a direct call, but for one field of the metadata that is a time.
+// assertSameAsDirectExcept asserts the status and JSON of a direct request, except for one timestamp in the metadata.
 func (env *testEnv) assertSameAsDirectExcept(t *testing.T, request rawhttp.Request, field string) *rawhttp.Response {
 	t.Helper()
 	want, got := must(env.direct.Do(t.Context(), request))(t), must(env.proxied.Do(t.Context(), request))(t)
@@ -110,7 +110,7 @@ func (env *testEnv) assertSameAsDirectExcept(t *testing.T, request rawhttp.Reque
 	return got
 }
 
-// testWatchOverWebSocket: a tunnel is as good as a plain stream or a refusal, as long as S is in force in it.
+// testWatchOverWebSocket: a tunnel, a plain stream and a refusal are all fine, as long as S is in force.
 func testWatchOverWebSocket(t *testing.T, env *testEnv) {
 	for _, path := range []string{
 		env.configMapsPath("watch=1"), env.configMapsPath("watch=1&labelSelector="), "/api/v1/watch/namespaces/" + env.namespace + "/configmaps",
@@ -128,7 +128,7 @@ func testWatchOverWebSocket(t *testing.T, env *testEnv) {
 			}
 		}
 		if message, err := socket.Message(); err == nil {
-			t.Errorf("%s: one message too many: %s", path, message)
+			t.Errorf("%s: unexpected message %s", path, message)
 		}
 		socket.Close()
 	}
@@ -141,8 +141,8 @@ func querySeparator(path string) string {
 	return "?"
 }
 
-// testConnectionNamesCredentials: headers that `Connection` names are removed by a proxy. If that removed the identity that
-// the client asks to have, the call would become the sidecar's own.
+// testConnectionNamesCredentials: a proxy removes headers that `Connection` names. If it removed the identity that the
+// client asks for, the request would get the sidecar's own.
 func testConnectionNamesCredentials(t *testing.T, env *testEnv) {
 	token := must(shared.cluster.ServiceAccountToken(t.Context(), env.namespace, "nobody"))(t)
 	for _, headers := range [][]string{
@@ -159,7 +159,7 @@ func testConnectionNamesCredentials(t *testing.T, env *testEnv) {
 			t.Errorf("%q: status %d: %.200s", headers, response.Status, response.Body)
 		}
 	}
-	// Nor may a client take part in the API server's trust in front proxies, or hide who it is.
+	// A client must not use the API server's trust in front proxies either, or hide its identity.
 	for _, headers := range [][]string{{"X-Remote-User: system:admin", "X-Remote-Group: system:masters", "Authorization: Bearer " + token}, {"Authorization: "}, {"Authorization: Bearer"}, {"Authorization: Basic Og=="}} {
 		request := selfSubjectReview(headers...)
 		want, got := must(env.direct.Do(t.Context(), request))(t), must(env.proxied.Do(t.Context(), request))(t)
@@ -183,7 +183,7 @@ func testDiscovery(t *testing.T, env *testEnv) {
 		env.assertSameAsDirect(t, getRequest(path))
 		env.assertSameAsDirect(t, rawhttp.Request{Path: path, Headers: []string{"Accept-Encoding: gzip"}})
 	}
-	// The sidecar runs longer than this kind exists; its rule names the group.
+	// This kind is created after the sidecar started; its rule names the group.
 	check(t, createDefinition(t.Context(), shared.cluster.AdminConfig(), "late.ctrlmesh.dev", "gadgets", "Gadget"))
 	path := "/apis/late.ctrlmesh.dev/v1/namespaces/" + env.namespace + "/gadgets"
 	createGadgets(t, env.namespace)

@@ -15,21 +15,21 @@ import (
 	audit "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// The catalogue: known ways around a shard's selector S (`shard=a`), each case by its number. A case passes only if no
-// foreign object appears and the status is the one that the catalogue names. README.md lists the numbers that concern
-// modes which do not exist yet.
+// The catalogue lists known ways around a shard's selector S (`shard=a`), each case by its number. A case passes only
+// if no foreign object appears and the status code is the one that the catalogue names. README.md lists the numbers of
+// modes that do not exist yet.
 
 type catalogueCase struct {
 	name string
 	run  func(*testing.T, *testEnv)
 }
 
-// testEnv is one API server seen in two ways: through a sidecar that owns shard `a`, and directly.
+// testEnv gives access to one API server in two ways: through a sidecar of shard `a`, and directly.
 type testEnv struct {
 	sidecar *sidecar.Sidecar
 	proxied rawhttp.Target
 	direct  rawhttp.Target
-	// namespace is seeded (see seed_test.go), and so is the other one.
+	// namespace and otherNamespace are seeded (see seed_test.go).
 	namespace, otherNamespace string
 }
 
@@ -44,8 +44,8 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
-// TestCatalogueOverHTTP2 asks the questions about queries, paths and encodings once more in HTTP/2, whose requests may
-// hold bytes that HTTP/1.1 can't.
+// TestCatalogueOverHTTP2 repeats the cases about queries, paths and encodings over HTTP/2, whose requests may contain
+// bytes that HTTP/1.1 can't carry.
 func TestCatalogueOverHTTP2(t *testing.T) {
 	env := newTestEnv(t)
 	env.proxied.HTTP2 = true
@@ -62,7 +62,7 @@ func TestCatalogueOverHTTP2(t *testing.T) {
 		} {
 			response, err := env.proxied.Do(t.Context(), getRequest(target))
 			if err != nil {
-				continue // the stream was reset: nothing came of it
+				continue // the stream was reset: the request was refused
 			}
 			assertNoForeign(t, response)
 		}
@@ -78,7 +78,7 @@ func newTestEnv(t *testing.T) *testEnv {
 	return env
 }
 
-// configMapsPath is the path of the seeded namespace's collection with a query.
+// configMapsPath returns the path of the seeded namespace's ConfigMaps, with a query.
 func (env *testEnv) configMapsPath(query string) string {
 	path := "/api/v1/namespaces/" + env.namespace + "/configmaps"
 	if query != "" {
@@ -87,8 +87,8 @@ func (env *testEnv) configMapsPath(query string) string {
 	return path
 }
 
-// get sends a GET through the sidecar. A stream that is reset, which is how HTTP/2 refuses what is no request, counts as
-// an empty 400.
+// get sends a GET through the sidecar. A reset stream, which is how HTTP/2 refuses a malformed request, counts as an
+// empty 400.
 func (env *testEnv) get(t *testing.T, path string, headers ...string) *rawhttp.Response {
 	t.Helper()
 	response, err := env.proxied.Do(t.Context(), rawhttp.Request{Path: path, Headers: headers})
@@ -99,16 +99,16 @@ func (env *testEnv) get(t *testing.T, path string, headers ...string) *rawhttp.R
 	return response
 }
 
-// assertNoForeign fails if the answer shows anything of another shard.
+// assertNoForeign fails if the response contains anything of another shard.
 func assertNoForeign(t *testing.T, response *rawhttp.Response) {
 	t.Helper()
 	text := must(response.Text())(t)
 	if at := bytes.Index(text, []byte("foreign")); at >= 0 {
-		t.Fatalf("an object of another shard got through (status %d): ...%.300s", response.Status, text[max(0, at-100):])
+		t.Fatalf("the response contains an object of another shard (status %d): ...%.300s", response.Status, text[max(0, at-100):])
 	}
 }
 
-// assertNarrowed demands 200, something of the own shard and nothing of another one.
+// assertNarrowed asserts 200, with objects of this shard and none of another.
 func assertNarrowed(t *testing.T, response *rawhttp.Response) {
 	t.Helper()
 	if response.Status != http.StatusOK {
@@ -116,11 +116,12 @@ func assertNarrowed(t *testing.T, response *rawhttp.Response) {
 	}
 	assertNoForeign(t, response)
 	if text := must(response.Text())(t); !bytes.Contains(text, []byte("mine")) {
-		t.Fatalf("nothing of the own shard in the answer: %.600s", text)
+		t.Fatalf("the response contains no object of this shard: %.600s", text)
 	}
 }
 
-// assertRefusedOrNarrowed is for requests that upstream reads in an odd way: a 400 is as good as the shard's objects.
+// assertRefusedOrNarrowed is for requests that upstream reads in an unusual way: a 400 is as good as the shard's
+// objects.
 func assertRefusedOrNarrowed(t *testing.T, response *rawhttp.Response) {
 	t.Helper()
 	if response.Status == http.StatusBadRequest {
@@ -130,7 +131,8 @@ func assertRefusedOrNarrowed(t *testing.T, response *rawhttp.Response) {
 	assertNarrowed(t, response)
 }
 
-// assertMatchesDirect demands the very bytes that the API server answers when asked directly for `path`, and no foreign object.
+// assertMatchesDirect asserts the exact bytes that the API server returns for a direct request to `path`, and no
+// foreign object.
 func (env *testEnv) assertMatchesDirect(t *testing.T, request rawhttp.Request, path string) {
 	t.Helper()
 	direct := request
@@ -138,14 +140,15 @@ func (env *testEnv) assertMatchesDirect(t *testing.T, request rawhttp.Request, p
 	assertNoForeign(t, env.compareWithDirect(t, request, direct))
 }
 
-// assertSameAsDirect demands the answer of a direct call, whatever it is.
+// assertSameAsDirect asserts the response of a direct request, whatever it is.
 func (env *testEnv) assertSameAsDirect(t *testing.T, request rawhttp.Request) *rawhttp.Response {
 	t.Helper()
 	return env.compareWithDirect(t, request, request)
 }
 
-// compareWithDirect sends one request directly and one through the sidecar. Answers that differ count only if a second direct one is
-// like the first (other writes move resource versions), and that each time: a Table tells how old things are, in seconds.
+// compareWithDirect sends a request directly and through the sidecar. A difference counts only if a second direct
+// response equals the first (other writes move resource versions), and only if it occurs five times: a Table contains
+// ages in seconds.
 func (env *testEnv) compareWithDirect(t *testing.T, request, direct rawhttp.Request) *rawhttp.Response {
 	t.Helper()
 	restless, differed := "", 0
@@ -166,14 +169,14 @@ func (env *testEnv) compareWithDirect(t *testing.T, request, direct rawhttp.Requ
 			t.Fatalf("%s %s %q differs from a direct %s: %s", request.Method, request.Path, request.Headers, direct.Path, d)
 		}
 	}
-	t.Fatalf("a direct %s %q never gives the same answer twice: %s", direct.Path, direct.Headers, restless)
+	t.Fatalf("repeated direct requests to %s %q differ from each other: %s", direct.Path, direct.Headers, restless)
 	return nil
 }
 
-// perRequestHeaders headers belong to a connection or to one single request.
+// perRequestHeaders differ between connections or between requests.
 var perRequestHeaders = []string{"Audit-Id", "Date", "Connection", "Keep-Alive", "Transfer-Encoding", "Content-Length", "Trailer"}
 
-// responseDifference between two answers in words; empty if there is none that matters.
+// responseDifference describes the difference between two responses; it is empty if none matters.
 func responseDifference(want, got *rawhttp.Response) string {
 	if want.Status != got.Status {
 		return fmt.Sprintf("status %d, want %d: %.600s", got.Status, want.Status, got.Body)
@@ -192,8 +195,8 @@ func responseDifference(want, got *rawhttp.Response) string {
 	return ""
 }
 
-// bodyToCompare is the body, but for CBOR: there the API server writes the fields of a custom resource in random order, so
-// that only the bytes as a set can be compared.
+// bodyToCompare returns the body, but sorts the bytes of CBOR: there the API server writes the fields of a custom
+// resource in random order.
 func bodyToCompare(response *rawhttp.Response) []byte {
 	if !strings.HasPrefix(response.Header.Get("Content-Type"), "application/cbor") {
 		return response.Body
@@ -203,7 +206,7 @@ func bodyToCompare(response *rawhttp.Response) []byte {
 	return sorted
 }
 
-// doAudited sends a request through the sidecar and returns what the API server noted of it.
+// doAudited sends a request through the sidecar and returns the API server's audit event for it.
 func (env *testEnv) doAudited(t *testing.T, request rawhttp.Request) (*rawhttp.Response, *audit.Event) {
 	t.Helper()
 	id := uniqueName("audit-" + env.namespace)
@@ -217,7 +220,7 @@ func (env *testEnv) doAudited(t *testing.T, request rawhttp.Request) (*rawhttp.R
 	return response, event
 }
 
-// readWatch reads a watch that ends by itself after `timeoutSeconds=1`, which the caller puts into the path.
+// readWatch reads a watch that ends by itself; the caller puts `timeoutSeconds=1` into the path.
 func (env *testEnv) readWatch(t *testing.T, path string, headers ...string) string {
 	t.Helper()
 	response := env.get(t, path, headers...)

@@ -22,11 +22,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// This file finds a published bug of an operator that nobody touched, with a rule from a file: cert-manager v1.9.2 makes two
-// requests for one revision of a certificate when it hears of the first one late, and then issues nothing until a person
-// deletes one (github.com/cert-manager/cert-manager, issues 4956 and 6837).
+// This file reproduces a published bug of an unmodified operator with a FaultInjection from a file: cert-manager v1.9.2
+// creates two CertificateRequests for one revision of a certificate if it learns of the first one late. Then it issues
+// nothing until a person deletes one (github.com/cert-manager/cert-manager, issues 4956 and 6837).
 
-// stuckMessage is what cert-manager then says.
+// stuckMessage is cert-manager's message in that state.
 const stuckMessage = "Multiple matching CertificateRequest resources exist, delete one of them"
 
 var (
@@ -48,7 +48,7 @@ func TestCertManager(t *testing.T) {
 		m.requestCertificate(t)
 		m.waitIssued(t)
 		if requests := m.certificateRequests(t); len(requests) != 1 || strings.Contains(m.readLog(t), stuckMessage) {
-			t.Errorf("it made the requests %v:\n%s", requests, m.process.LogTail(4096))
+			t.Errorf("cert-manager created the requests %v:\n%s", requests, m.process.LogTail(4096))
 		}
 	})
 	t.Run("late_requests", func(t *testing.T) {
@@ -58,20 +58,20 @@ func TestCertManager(t *testing.T) {
 		m := startCertManager(t, rule)
 		eventually(t, "the watch is held", func() error {
 			if seen := readReport[faultReport](t, m.sidecar, faultInject, "late-requests"); seen.Fired == 0 {
-				return fmt.Errorf("the fault tells %+v", seen)
+				return fmt.Errorf("the fault reports %+v", seen)
 			}
 			return nil
 		})
 		m.requestCertificate(t)
 		m.waitStuck(t)
-		// Only a person helps.
+		// Deleting one request by hand resolves it.
 		request := m.certificateRequests(t)[0].GetName()
 		check(t, m.client.Resource(certificateRequests).Namespace(m.namespace).Delete(t.Context(), request, meta.DeleteOptions{}))
 		m.waitIssued(t)
 	})
 }
 
-// certManager is a controller that works on one namespace, behind a sidecar of its own.
+// certManager is a controller that works on one namespace, behind its own sidecar.
 type certManager struct {
 	sidecar   *sidecar.Sidecar
 	process   *process.Process
@@ -107,7 +107,7 @@ func startCertManager(t *testing.T, settings jsonFields) *certManager {
 	return m
 }
 
-// createObject makes the one object of a kind that the test needs.
+// createObject creates the test's object of a kind.
 func (m *certManager) createObject(t *testing.T, resource schema.GroupVersionResource, kind string, spec map[string]any) {
 	t.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
@@ -117,7 +117,7 @@ func (m *certManager) createObject(t *testing.T, resource schema.GroupVersionRes
 	check(t, err)
 }
 
-// requestCertificate asks for a certificate.
+// requestCertificate creates a Certificate.
 func (m *certManager) requestCertificate(t *testing.T) {
 	t.Helper()
 	m.createObject(t, certificates, "Certificate", map[string]any{
@@ -130,7 +130,7 @@ func (m *certManager) certificateRequests(t *testing.T) []unstructured.Unstructu
 	return must(m.client.Resource(certificateRequests).Namespace(m.namespace).List(t.Context(), meta.ListOptions{}))(t).Items
 }
 
-// waitIssued waits for the certificate.
+// waitIssued waits until the certificate is issued.
 func (m *certManager) waitIssued(t *testing.T) {
 	t.Helper()
 	eventually(t, "the certificate is issued", func() error {
@@ -142,22 +142,23 @@ func (m *certManager) waitIssued(t *testing.T) {
 			return err
 		}
 		if state := conditionStatus(certificate, "Ready"); state != "True" {
-			return fmt.Errorf("its condition Ready is %q", state)
+			return fmt.Errorf("the condition Ready is %q", state)
 		}
 		secret, err := shared.client.CoreV1().Secrets(m.namespace).Get(t.Context(), "demo-tls", meta.GetOptions{})
 		if err == nil && len(secret.Data[core.TLSCertKey]) == 0 {
-			err = fmt.Errorf("the secret has %d fields", len(secret.Data))
+			err = fmt.Errorf("the Secret has %d keys", len(secret.Data))
 		}
 		return err
 	})
 }
 
-// waitStuck waits until cert-manager says so, and demands two signed requests for one revision, and no certificate.
+// waitStuck waits until cert-manager reports stuckMessage, and asserts two signed requests for one revision and no
+// certificate.
 func (m *certManager) waitStuck(t *testing.T) {
 	t.Helper()
 	eventually(t, "cert-manager says that it is stuck", func() error {
 		if !strings.Contains(m.readLog(t), stuckMessage) {
-			return fmt.Errorf("the requests are %v", len(m.certificateRequests(t)))
+			return fmt.Errorf("there are %v requests", len(m.certificateRequests(t)))
 		}
 		for _, request := range m.certificateRequests(t) {
 			if state := conditionStatus(&request, "Ready"); state != "True" {
@@ -183,7 +184,7 @@ func (m *certManager) readLog(t *testing.T) string {
 	return string(must(os.ReadFile(m.process.LogPath))(t))
 }
 
-// conditionStatus is the status of one of an object's conditions, empty if it is not there.
+// conditionStatus returns the status of a condition; it is empty if there is no such condition.
 func conditionStatus(object *unstructured.Unstructured, kind string) string {
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, c := range conditions {
@@ -194,7 +195,7 @@ func conditionStatus(object *unstructured.Unstructured, kind string) string {
 	return ""
 }
 
-// installCertManager makes cert-manager's kinds, if an earlier run did not, and waits until they are served.
+// installCertManager installs cert-manager's CRDs unless an earlier test did, and waits until they are served.
 func installCertManager(t *testing.T, in *cluster.Cluster) {
 	t.Helper()
 	client := must(extensionsclient.NewForConfig(in.AdminConfig()))(t).ApiextensionsV1().CustomResourceDefinitions()
@@ -202,7 +203,7 @@ func installCertManager(t *testing.T, in *cluster.Cluster) {
 	for _, file := range files {
 		var definition extensions.CustomResourceDefinition
 		check(t, yaml.Unmarshal(must(os.ReadFile(file))(t), &definition))
-		// They are templates of a Helm chart.
+		// The files are templates of a Helm chart.
 		definition.Labels = nil
 		if _, err := client.Create(t.Context(), &definition, meta.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
 			check(t, err)
@@ -217,7 +218,7 @@ func installCertManager(t *testing.T, in *cluster.Cluster) {
 					return nil
 				}
 			}
-			return fmt.Errorf("its conditions are %v", state.Status.Conditions)
+			return fmt.Errorf("the conditions are %v", state.Status.Conditions)
 		})
 	}
 }

@@ -23,13 +23,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// This file runs the pods of chaos_test.go: an operator that is started again whenever it has ended, and somebody who looks all the time
-// at what its sidecar shows.
+// This file runs the pods of chaos_test.go: operators that are restarted whenever they end, and a loop that records
+// what their sidecars show.
 
 const (
-	// listInterval is between two looks.
+	// listInterval is the time between two lists.
 	listInterval = 100 * time.Millisecond
-	// operatorRestartDelay is between two starts of an operator. Kubelet's grows from 10 s.
+	// operatorRestartDelay is the pause before an operator is restarted. Kubelet's backoff starts at 10 s.
 	operatorRestartDelay = 200 * time.Millisecond
 )
 
@@ -38,7 +38,7 @@ type replica struct {
 	pod    string
 	labels map[string]string
 	app    string
-	// currentSidecar sidecar of the pod.
+	// currentSidecar returns the pod's current sidecar.
 	currentSidecar func() *sidecar.Sidecar
 	cancel         context.CancelFunc
 	done           sync.WaitGroup
@@ -48,7 +48,7 @@ type replica struct {
 	err     error
 }
 
-// startReplicas makes those of these pods that are not there, and runs their operators.
+// startReplicas creates the missing pods and runs their operators.
 func (c *chaos) startReplicas(t *testing.T, pods map[string]map[string]string) {
 	t.Helper()
 	maps.DeleteFunc(pods, func(pod string, _ map[string]string) bool { return c.replicas[pod] != nil })
@@ -78,12 +78,12 @@ func (c *chaos) startReplica(t *testing.T, pod string, labels map[string]string)
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Logf("end of the operator of %s:\n%s", pod, r.logTail())
+			t.Logf("end of the log of operator %s:\n%s", pod, r.logTail())
 		}
 	})
 }
 
-// keepRunning keeps the operator running, as kubelet does.
+// keepRunning restarts the operator whenever it ends, as kubelet does.
 func (r *replica) keepRunning(ctx context.Context, spec process.Spec) {
 	for ctx.Err() == nil {
 		started, err := process.Start(spec)
@@ -106,7 +106,7 @@ func (r *replica) keepRunning(ctx context.Context, spec process.Spec) {
 	}
 }
 
-// kill ends the operator that runs.
+// kill kills the running operator.
 func (r *replica) kill() {
 	r.mu.Lock()
 	running := r.process
@@ -116,7 +116,7 @@ func (r *replica) kill() {
 	}
 }
 
-// stop of the replica; its pod stays.
+// stop ends the operator; its pod stays.
 func (r *replica) stop() error {
 	r.cancel()
 	r.done.Wait()
@@ -134,7 +134,8 @@ func (r *replica) logTail() string {
 	return r.process.LogTail(2048)
 }
 
-// recordVisibleObjects notes all objects that the sidecar shows, again and again. One that is dead shows nothing.
+// recordVisibleObjects lists through the sidecar in a loop and records every object that it shows. A dead sidecar shows
+// nothing.
 func (r *replica) recordVisibleObjects(ctx context.Context, log *ownershipLog) {
 	tick := time.NewTicker(listInterval)
 	defer tick.Stop()
@@ -153,7 +154,7 @@ func (r *replica) recordVisibleObjects(ctx context.Context, log *ownershipLog) {
 	}
 }
 
-// listVisible are the fleet's objects that the sidecar shows, and the version of the list.
+// listVisible returns the objects that the sidecar shows, and the version of the list.
 func (r *replica) listVisible(ctx context.Context) (keys []string, version string, err error) {
 	address := "http://" + r.currentSidecar().API + "/api/v1/configmaps?labelSelector=" + url.QueryEscape("app="+r.app)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
@@ -166,7 +167,7 @@ func (r *replica) listVisible(ctx context.Context) (keys []string, version strin
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, "", fmt.Errorf("a list gets %s", response.Status)
+		return nil, "", fmt.Errorf("the list returned %s", response.Status)
 	}
 	var list core.ConfigMapList
 	if err := json.NewDecoder(response.Body).Decode(&list); err != nil {
@@ -178,7 +179,7 @@ func (r *replica) listVisible(ctx context.Context) (keys []string, version strin
 	return keys, list.ResourceVersion, nil
 }
 
-// recreatePod deletes a pod and makes it again, with its operator.
+// recreatePod deletes a pod and creates it again, with its operator.
 func (c *chaos) recreatePod(t *testing.T, pod string) {
 	t.Helper()
 	before := c.replicas[pod]
@@ -189,7 +190,7 @@ func (c *chaos) recreatePod(t *testing.T, pod string) {
 	c.startReplica(t, pod, before.labels)
 }
 
-// cleanUp takes pods and rules away, so that managers of the next round have nothing to do with them.
+// cleanUp deletes pods and ShardingConfigs, so that managers of the next round have nothing to do with them.
 func (c *chaos) cleanUp(t *testing.T) {
 	for _, r := range c.replicas {
 		r.cancel()
@@ -205,13 +206,13 @@ func (c *chaos) cleanUp(t *testing.T) {
 		return
 	}
 	for _, object := range list.Items {
-		// Managers put theirs back as long as it is not deleted.
+		// Managers restore the chain until the namespace is deleted.
 		_ = configs.Delete(background(), object.GetName(), meta.DeleteOptions{})
 		_, _ = configs.Patch(background(), object.GetName(), types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), meta.PatchOptions{})
 	}
 }
 
-// rulesRemoval is the version of a namespace's chain in which there was no shard any more.
+// rulesRemoval records the version of a namespace's chain from which on it contains no shard.
 type rulesRemoval struct {
 	mu        sync.Mutex
 	hadRules  bool
@@ -248,12 +249,12 @@ func (r *rulesRemoval) recordChain(chain *core.ConfigMap, isDeleted bool) {
 	r.hadRules = has
 }
 
-// checkRemoved is an error while there are rules.
+// checkRemoved returns an error while the chain contains a shard.
 func (r *rulesRemoval) checkRemoved() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.hadRules || r.removedAt == 0 {
-		return fmt.Errorf("the chain has shards: %t", r.hadRules)
+		return fmt.Errorf("the chain contains shards, or has never contained any (it has: %t)", r.hadRules)
 	}
 	return nil
 }
@@ -264,7 +265,7 @@ func (r *rulesRemoval) version() uint64 {
 	return r.removedAt
 }
 
-// writersAfter are the operators that wrote something after a version.
+// writersAfter returns the operators that wrote something after a version.
 func (o *ownershipLog) writersAfter(version uint64) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

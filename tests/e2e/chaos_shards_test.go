@@ -11,15 +11,15 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file has the two ways in which chaos_test.go makes shards.
+// This file implements the two sources of shards of chaos_test.go.
 
-// manualShards is one ShardingConfig for each shard. Pods stay when theirs is deleted, and show nothing then.
+// manualShards creates one ShardingConfig for each shard. When one is deleted its pods stay, and see nothing.
 type manualShards struct {
 	*chaos
 	present map[string]bool
 }
 
-// manualBucketCount of all shards, two each at first.
+// manualBucketCount is the number of buckets of all shards, two each at first.
 const manualBucketCount = 2 * maxChaosShards
 
 func (m *manualShards) createShards(t *testing.T) map[string]map[string]string {
@@ -46,8 +46,8 @@ func (m *manualShards) createShards(t *testing.T) map[string]map[string]string {
 
 func (m *manualShards) shardNames() []string { return slices.Sorted(maps.Keys(m.present)) }
 
-// configure writes the ShardingConfig of a shard as the buckets are now. One value belongs to no object: a shard may be empty.
-// All are buckets, since the manager takes the label `shard` for that of the hash.
+// configure writes the ShardingConfig of a shard for its current buckets. It adds one value that no object has, so that
+// a shard may be empty. The values count as buckets, because the manager reads the label `shard` as that of the hash.
 func (m *manualShards) configure(t *testing.T, shard string) {
 	t.Helper()
 	var number int
@@ -79,7 +79,7 @@ func (m *manualShards) doNothing(*testing.T) string {
 	return "no edit"
 }
 
-// moveBucket edits two objects. Whichever is first: where it is the winner, both claim the bucket for a moment.
+// moveBucket edits two objects in random order. If the winner is edited first, both claim the bucket for a moment.
 func (m *manualShards) moveBucket(t *testing.T) string {
 	t.Helper()
 	loser := m.randomName(m.shardNames())
@@ -100,7 +100,7 @@ func (m *manualShards) moveBucket(t *testing.T) string {
 	return fmt.Sprintf("%s goes from %s to %s, %s is edited first", bucket, loser, winner, order[0])
 }
 
-// deleteShard one shard of several. Its objects are nobody's from then on.
+// deleteShard deletes one of several shards. Nobody owns its objects afterwards.
 func (m *manualShards) deleteShard(t *testing.T) string {
 	t.Helper()
 	shard := m.randomName(m.shardNames())
@@ -118,7 +118,8 @@ func (m *manualShards) deleteConfig(t *testing.T, shard string) {
 	delete(m.present, shard)
 }
 
-// addShard a shard that was deleted, with some of what is nobody's. Its name is free when its pods have said that they show nothing.
+// addShard re-creates a deleted shard with some of the unowned buckets. Its name is free once its pods have reported
+// that they show nothing.
 func (m *manualShards) addShard(t *testing.T) string {
 	t.Helper()
 	absent := []string{}
@@ -140,7 +141,7 @@ func (m *manualShards) addShard(t *testing.T) string {
 	return fmt.Sprintf("%s is there again, with %v", shard, orphans)
 }
 
-// adoptBuckets gives what is nobody's to one shard.
+// adoptBuckets gives all unowned buckets to one shard.
 func (m *manualShards) adoptBuckets(t *testing.T) string {
 	t.Helper()
 	shard, orphans := m.randomName(m.shardNames()), m.bucketsOf("")
@@ -153,7 +154,7 @@ func (m *manualShards) adoptBuckets(t *testing.T) string {
 
 func (m *manualShards) assignAllBuckets(t *testing.T) {
 	t.Helper()
-	t.Log("at last " + m.adoptBuckets(t))
+	t.Log("finally: " + m.adoptBuckets(t))
 }
 
 func (m *manualShards) removeShards(t *testing.T) {
@@ -166,7 +167,7 @@ func (m *manualShards) removeShards(t *testing.T) {
 	}
 }
 
-// rootShards is a root, whose number of shards changes. Pods of those that are gone stay, and show nothing then.
+// rootShards is a root whose number of shards changes. Pods of removed shards stay, and see nothing.
 type rootShards struct {
 	*chaos
 	size int
@@ -204,7 +205,7 @@ func (r *rootShards) shardNames() []string {
 	return names
 }
 
-// podsOfShards are those of all shards that there are.
+// podsOfShards returns the pods of all current shards.
 func (r *rootShards) podsOfShards() map[string]map[string]string {
 	pods := map[string]map[string]string{}
 	for i := range r.size * chaosReplicas {
@@ -219,11 +220,11 @@ func (r *rootShards) configure(t *testing.T, more string) {
 	r.apply(t, r.pods.namespace, strings.Replace(root, "everyShardReplicas: 1", fmt.Sprintf("everyShardReplicas: %d", chaosReplicas), 1))
 }
 
-// editShards the number of shards.
+// editShards changes the number of shards.
 func (r *rootShards) editShards(t *testing.T) string {
 	t.Helper()
 	before := r.size
-	// Any number but the one that there is.
+	// Any number but the current one.
 	r.size = 1 + (before+r.random.IntN(maxChaosShards-1))%maxChaosShards
 	for bucket := range r.buckets {
 		r.recordMove(bucket, r.shardName(evenShardNumber(t, bucket, r.size)))
@@ -231,7 +232,7 @@ func (r *rootShards) editShards(t *testing.T) string {
 	r.configure(t, "")
 	r.pause()
 	if r.size > before {
-		// Before that a new pod would be in no shard.
+		// Before its shard exists, a new pod would be in no shard.
 		for _, shard := range r.shardNames() {
 			r.waitChainContains(t, r.pods.namespace, `shard-selector/`+shard+`"`)
 		}

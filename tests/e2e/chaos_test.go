@@ -14,51 +14,53 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file walks at random through what a person may do to the shards of operators at work, while managers, sidecars and operators
-// are killed: at no time is an object shown to, or written by, operators of two shards. ownership_test.go proves it.
+// This file edits the shards of busy operators at random, while managers, sidecars and operators are killed. At no time
+// is an object shown to, or written by, operators of two shards. ownership_test.go checks it.
 
 const (
-	// chaosRoundsVariable says how many rounds there are; `make soak` takes a hundred.
+	// chaosRoundsVariable is the number of rounds; `make soak` takes a hundred.
 	chaosRoundsVariable = "CTRLMESH_CHAOS_ROUNDS"
-	// chaosSeedVariable is the seed of the first round. Each one after it has the next number.
+	// chaosSeedVariable is the seed of the first round. Each later round has the next number.
 	chaosSeedVariable = "CTRLMESH_CHAOS_SEED"
-	// Three seeds in a row have one round of each kind: see [TestChaos].
+	// Of three seeds in a row there is one round of each kind: see [TestChaos].
 	chaosRounds, chaosSeed = 3, 1
 
 	chaosStepCount = 6
-	// maxChaosShards at most, with so many pods each.
+	// At most maxChaosShards shards, with chaosReplicas pods each.
 	maxChaosShards, chaosReplicas = 3, 2
-	// chaosInterval is between two steps that are asked for: six operators and their sidecars share two cores with everything else.
+	// chaosInterval is the time between two requested steps: six operators and their sidecars share two cores with
+	// everything else.
 	chaosInterval = 40 * time.Millisecond
-	// teardownTimeout covers the 15 s in which nobody acts, before rules go, and the two minutes for which a sidecar takes a client that
-	// was sent to list again for alive (docs/adr/0035): an operator that was killed then lists no more.
+	// teardownTimeout covers the 15 s in which nobody acts before the rules are removed, and the two minutes for which
+	// a sidecar waits for a client that must list again (docs/adr/0035): an operator that was killed does not list any
+	// more.
 	teardownTimeout = 4 * time.Minute
 )
 
-// chaos is a round: operators in pods of several shards, with what happens to them drawn from a seed.
+// chaos is one round: operators in pods of several shards, and random events drawn from a seed.
 type chaos struct {
 	*managerReplicas
 	random  *rand.Rand
 	pods    *nodePods
 	objects *objectSet
-	// buckets maps values of the label `shard` to the shard that has them, or to nobody.
+	// buckets maps values of the label `shard` to the owning shard, which is empty if nobody owns the bucket.
 	buckets      map[string]string
 	ownership    *ownershipLog
 	rulesRemoval *rulesRemoval
 	replicas     map[string]*replica
-	// shardOf a pod.
+	// shardOf returns the shard of a pod.
 	shardOf func(pod string) string
 }
 
-// shardSource is how shards are made.
+// shardSource creates and edits shards.
 type shardSource interface {
-	// createShards makes the shards, and returns when their pods may start.
+	// createShards returns the labels of the shards' pods, once they may start.
 	createShards(t *testing.T) (pods map[string]map[string]string)
-	// editShards something, and tells what.
+	// editShards makes a random edit and describes it.
 	editShards(t *testing.T) string
-	// assignAllBuckets leaves no object without an owner.
+	// assignAllBuckets gives every bucket an owner.
 	assignAllBuckets(t *testing.T)
-	// shardNames that there are, by the names of their ShardingConfigs.
+	// shardNames returns the names of the current ShardingConfigs.
 	shardNames() []string
 	// removeShards deletes or disables all of them.
 	removeShards(t *testing.T)
@@ -73,12 +75,12 @@ func TestChaos(t *testing.T) {
 	first, rounds := envNumber(t, chaosSeedVariable, chaosSeed), envNumber(t, chaosRoundsVariable, chaosRounds)
 	for seed := first; seed < first+rounds; seed++ {
 		if !t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) { runChaosRound(t, m, seed) }) {
-			t.Fatalf("one more time: %s=%d %s=1 go test -run TestChaos .", chaosSeedVariable, seed, chaosRoundsVariable)
+			t.Fatalf("reproduce this round with %s=%d %s=1 go test -run TestChaos .", chaosSeedVariable, seed, chaosRoundsVariable)
 		}
 	}
 }
 
-// envNumber of an environment variable.
+// envNumber reads a number from an environment variable.
 func envNumber(t *testing.T, variable string, otherwise int) int {
 	t.Helper()
 	text := os.Getenv(variable)
@@ -112,7 +114,7 @@ func runChaosRound(t *testing.T, m *mesh, seed int) {
 	if seed%3 == 1 {
 		steps := stopLoad()
 		c.assertHandledByOwners(t)
-		t.Logf("%d steps were asked for, %d writes and sightings followed", steps, c.ownership.assertOwners(t))
+		t.Logf("%d steps were requested, %d writes and sightings recorded", steps, c.ownership.assertOwners(t))
 		return
 	}
 	c.tearDownShards(t, source)
@@ -134,7 +136,7 @@ func newChaos(t *testing.T, m *mesh, seed int) *chaos {
 	return c
 }
 
-// startOperators makes shards, objects and operators.
+// startOperators creates shards, objects and operators.
 func (c *chaos) startOperators(t *testing.T, source shardSource) {
 	t.Helper()
 	pods := source.createShards(t)
@@ -145,7 +147,7 @@ func (c *chaos) startOperators(t *testing.T, source shardSource) {
 	c.waitEnforced(t, source)
 }
 
-// victims of a kill, with nobody among them.
+// killSomething kills a random process, or none, at a random moment.
 func (c *chaos) killSomething(t *testing.T) (died <-chan struct{}, victim string) {
 	t.Helper()
 	done := make(chan struct{})
@@ -175,7 +177,7 @@ func (c *chaos) randomDuration(longest time.Duration) time.Duration {
 	return time.Duration(c.random.Int64N(int64(longest)))
 }
 
-// pause varies the moment of what comes next, seldom so much that managers have gone on meanwhile.
+// pause varies the time of the next event, but is seldom long enough for managers to make progress meanwhile.
 func (c *chaos) pause() {
 	longest := longestPause
 	if c.random.IntN(4) == 0 {
@@ -184,7 +186,7 @@ func (c *chaos) pause() {
 	time.Sleep(c.randomDuration(longest))
 }
 
-// recordMove gives a bucket to a shard. The caller edits.
+// recordMove gives a bucket to a shard. The caller edits the ShardingConfigs.
 func (c *chaos) recordMove(bucket, shard string) {
 	if c.buckets[bucket] != shard {
 		c.ownership.recordMove(bucket, shard)
@@ -192,7 +194,7 @@ func (c *chaos) recordMove(bucket, shard string) {
 	}
 }
 
-// bucketsOf are the buckets of a shard, or of nobody.
+// bucketsOf returns the buckets of a shard, or the unowned ones if it is empty.
 func (c *chaos) bucketsOf(shard string) []string {
 	found := []string{}
 	for _, bucket := range slices.Sorted(maps.Keys(c.buckets)) {
@@ -210,7 +212,7 @@ func (c *chaos) waitEnforced(t *testing.T, source shardSource) {
 	}
 }
 
-// assertPodsSeeTheirShards demands of each pod that it sees all buckets of its shard, and no others.
+// assertPodsSeeTheirShards asserts that each pod sees all objects of its shard, and no others.
 func (c *chaos) assertPodsSeeTheirShards(t *testing.T) {
 	t.Helper()
 	for _, pod := range slices.Sorted(maps.Keys(c.replicas)) {
@@ -225,14 +227,15 @@ func (c *chaos) assertPodsSeeTheirShards(t *testing.T) {
 				seen[c.objects.objects[key]] = true
 			}
 			if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) {
-				return fmt.Errorf("it sees %v", got)
+				return fmt.Errorf("the pod sees %v", got)
 			}
 			return nil
 		})
 	}
 }
 
-// handleAll asks for one more step of each object and waits until all are done; it returns who did the last, by object.
+// handleAll requests one more step of each object, waits until all are handled, and returns who handled them, by
+// object.
 func (c *chaos) handleAll(t *testing.T) map[string]string {
 	t.Helper()
 	c.objects.requestStepOfEach(t)
@@ -240,7 +243,7 @@ func (c *chaos) handleAll(t *testing.T) map[string]string {
 	eventually(t, "every last step is handled", func() error {
 		for key, state := range c.objects.states(t) {
 			if state.step != state.observed {
-				return fmt.Errorf("%s is at step %q, handled is %q by %q", key, state.step, state.observed, state.by)
+				return fmt.Errorf("%s is at step %q, observed is %q by %q", key, state.step, state.observed, state.by)
 			}
 			by[key] = state.by
 		}
@@ -258,16 +261,17 @@ func (c *chaos) assertHandledByOwners(t *testing.T) {
 	}
 }
 
-// assertHandledByOne: without rules one operator leads, by the controller's own lock.
+// assertHandledByOne: once the rules are removed, one operator leads, with the controller's own lock.
 func (c *chaos) assertHandledByOne(t *testing.T) {
 	t.Helper()
 	c.handleAll(t)
 	if writers := c.ownership.writersAfter(c.rulesRemoval.version()); len(writers) != 1 {
-		t.Errorf("since there are no rules %v have written", writers)
+		t.Errorf("%v have written since the rules were removed", writers)
 	}
 }
 
-// tearDownShards has the last shards deleted under load, makes those pods again that conditions name, and waits until no rule is left.
+// tearDownShards removes the last shards under load, re-creates the pods that conditions name, and waits until no rule
+// is left.
 func (c *chaos) tearDownShards(t *testing.T, source shardSource) {
 	t.Helper()
 	since := time.Now()
@@ -275,7 +279,7 @@ func (c *chaos) tearDownShards(t *testing.T, source shardSource) {
 	source.removeShards(t)
 	<-died
 	c.replaceDead(t)
-	t.Logf("the last shards go; %s died", victim)
+	t.Logf("removing the last shards; %s died", victim)
 	successor, made := "", map[string]bool{}
 	eventuallyWithin(t, teardownTimeout, "the last shards are gone", func() error {
 		left := c.shardNamesIn(t, c.pods.namespace)
@@ -296,7 +300,7 @@ func (c *chaos) tearDownShards(t *testing.T, source shardSource) {
 		return nil
 	})
 	eventually(t, "the rules are gone", c.rulesRemoval.checkRemoved)
-	t.Logf("%s got everything, %v were made again", successor, slices.Sorted(maps.Keys(made)))
+	t.Logf("%s was the successor, %v were re-created", successor, slices.Sorted(maps.Keys(made)))
 	for bucket, owner := range c.buckets {
 		if owner != successor {
 			c.ownership.startTenure(bucket, tenure{owner: successor, since: since})
@@ -305,13 +309,13 @@ func (c *chaos) tearDownShards(t *testing.T, source shardSource) {
 	}
 }
 
-// podsToRecreate are the pods that a shard's condition tells a person to delete.
+// podsToRecreate returns the pods that a shard's condition tells people to delete.
 func (c *chaos) podsToRecreate(t *testing.T, shard string) []string {
 	t.Helper()
 	found, _, err := c.readStatus(t.Context(), "ShardingConfig", c.pods.namespace, shard)
 	got := found.condition("Distributed")
 	if err != nil || got.Reason != "Gathering" {
-		return nil // it may be gone
+		return nil // the shard may be gone
 	}
 	_, names, _ := strings.Cut(got.Message, " delete pods ")
 	names, _, _ = strings.Cut(names, "`")

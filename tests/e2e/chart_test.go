@@ -25,9 +25,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// This file holds the Helm chart against what kustomize makes, and has Helm install it.
+// This file compares the Helm chart with what kustomize makes, and installs it with Helm.
 
-// overlayValues are overlays, and the values that mean the same.
+// overlayValues maps each overlay to the values of the chart that mean the same.
 var overlayValues = map[string][]string{
 	".":                        nil,
 	"overlays/cert-manager":    {"--set=certManager.enabled=true"},
@@ -71,7 +71,8 @@ func TestChart(t *testing.T) {
 	t.Run("is installed, upgraded and uninstalled", testHelmLifecycle)
 }
 
-// assertSameObjects compares what an API server gets. The chart leaves its namespace to Helm, says whose objects these are, and has hooks.
+// assertSameObjects compares the rendered objects. The chart leaves its namespace to Helm, adds Helm's labels, and has
+// hooks.
 func assertSameObjects(t *testing.T, kustomized, charted manifests) {
 	t.Helper()
 	normal := func(objects manifests) map[string]any {
@@ -82,7 +83,7 @@ func assertSameObjects(t *testing.T, kustomized, charted manifests) {
 			}
 			name := objectID(object)
 			if found[name] != nil {
-				t.Errorf("%s is there twice", name)
+				t.Errorf("the chart renders %s twice", name)
 			}
 			found[name] = normalized(object.DeepCopy()).Object
 		}
@@ -96,7 +97,7 @@ func assertSameObjects(t *testing.T, kustomized, charted manifests) {
 		delete(got, name)
 	}
 	for name := range got {
-		t.Errorf("only the chart has %s", name)
+		t.Errorf("only the chart renders %s", name)
 	}
 }
 
@@ -122,7 +123,7 @@ func normalized(object *unstructured.Unstructured) *unstructured.Unstructured {
 	return object
 }
 
-// testChartFiles compares byte for byte: a chart can't read outside of itself.
+// testChartFiles compares the chart's copies of files byte for byte: a chart can't read files outside of its directory.
 func testChartFiles(t *testing.T) {
 	read := func(pattern, root string) map[string]string {
 		found := map[string]string{}
@@ -134,7 +135,7 @@ func testChartFiles(t *testing.T) {
 	for _, part := range []string{"crd", "rbac", "webhook"} {
 		shipped := read(part+"/*.yaml", deployDir)
 		if len(shipped) == 0 || !reflect.DeepEqual(shipped, read(part+"/*.yaml", chartDir+"/files")) {
-			t.Errorf("the chart has another %s than deploy/: run `make chart`", part)
+			t.Errorf("the chart's %s differs from deploy/: run `make chart`", part)
 		}
 	}
 }
@@ -144,19 +145,19 @@ func testVersions(t *testing.T) {
 	about := map[string]any{}
 	check(t, yaml.Unmarshal(must(os.ReadFile(chartDir+"/Chart.yaml"))(t), &about))
 	if about["version"] != version || about["appVersion"] != version {
-		t.Errorf("the chart is %v of %v, the programs are %s", about["version"], about["appVersion"], version)
+		t.Errorf("the chart has version %v and appVersion %v, the programs have %s", about["version"], about["appVersion"], version)
 	}
 	for _, file := range []string{"base/deployment.yaml", "images/kustomization.yaml"} {
 		text := string(must(os.ReadFile(filepath.Join(deployDir, file)))(t))
 		for _, match := range regexp.MustCompile(`(?:ctrlmesh-\w+:|newTag: )(\S+)`).FindAllStringSubmatch(text, -1) {
 			if match[1] != version {
-				t.Errorf("%s has %s, the programs are %s", file, match[0], version)
+				t.Errorf("%s has version %s, the programs have %s", file, match[0], version)
 			}
 		}
 	}
 }
 
-// testValuesDescribed wants of values.schema.json a description and the default of each value, and no others.
+// testValuesDescribed asserts that values.schema.json has a description and the default of each value, and no others.
 func testValuesDescribed(t *testing.T) {
 	values, schema := map[string]any{}, map[string]any{}
 	check(t, yaml.Unmarshal(must(os.ReadFile(chartDir+"/values.yaml"))(t), &values))
@@ -177,7 +178,7 @@ func assertDescribed(t *testing.T, path string, value any, schema map[string]any
 	}
 	fields, ok := value.(map[string]any)
 	if !ok || schema["additionalProperties"] != false {
-		t.Errorf("%s has no default, or takes anything", path)
+		t.Errorf("%s has no default, or accepts anything", path)
 	}
 	for name, field := range fields {
 		of, ok := properties[name].(map[string]any)
@@ -189,15 +190,15 @@ func assertDescribed(t *testing.T, path string, value any, schema map[string]any
 	}
 	for name := range properties {
 		if _, ok := fields[name]; !ok && name != "global" {
-			t.Errorf("%s.%s is no value", path, name)
+			t.Errorf("%s.%s is described, but is not a value", path, name)
 		}
 	}
 }
 
-// allSwitches is switched on.
+// allSwitches turns every switch on.
 const allSwitches = "certManager.enabled=true,monitoring.enabled=true,uninstall.deleteShardingConfigs=true"
 
-// changedValues are other values than the defaults, as JSON. Those of switches turn off what is on in [everything].
+// changedValues are values other than the defaults, as JSON; switchedOffValues turn off what is on in [allSwitches].
 var changedValues, switchedOffValues = map[string]string{
 	"replicas":         `3`,
 	"image.repository": `"registry.example/manager"`, "image.tag": `"2"`, "image.pullPolicy": `"Always"`,
@@ -229,7 +230,7 @@ var changedValues, switchedOffValues = map[string]string{
 	"uninstall.deleteShardingConfigs": `false`,
 }
 
-// changeAllArguments are arguments for all changes at once.
+// changeAllArguments returns the arguments that change all values at once.
 func changeAllArguments() []string {
 	arguments := []string{"--set=" + allSwitches}
 	for value, to := range changedValues {
@@ -248,14 +249,14 @@ func testValueEffects(t *testing.T) {
 			to, ok = switchedOffValues[value]
 		}
 		if !ok {
-			t.Errorf("nothing changes %s", value)
+			t.Errorf("no changed value is listed for %s", value)
 		} else if helmTemplate(t, "ctrlmesh", "--set-json="+allSwitches, "--set-json="+value+"="+to) == before {
 			t.Errorf("%s has no effect", value)
 		}
 	}
 }
 
-// testNumberFormat of a file of values, which Helm reads as floats, whole or not.
+// testNumberFormat reads numbers from a file of values, which Helm parses as floats, whole or not.
 func testNumberFormat(t *testing.T) {
 	file := filepath.Join(newDir(t), "values.yaml")
 	check(t, os.WriteFile(file, []byte(`settings: {WHOLE: 1000000, LARGE: 12345678901, FRACTION: 0.00005, MIXED: 1234567.5, SWITCH: false, TEXT: "1e6", MARK: a<b}`), 0o644))
@@ -272,7 +273,7 @@ func testNumberFormat(t *testing.T) {
 	}
 }
 
-// valuePaths are the values that have a default.
+// valuePaths returns the paths of all values that have a default.
 func valuePaths(path string, schema map[string]any) []string {
 	if _, ok := schema["default"]; ok {
 		return []string{strings.TrimPrefix(path, ".")}
@@ -285,7 +286,7 @@ func valuePaths(path string, schema map[string]any) []string {
 	return found
 }
 
-// testUninstallHookOrder: whatever the values say, a hook looks before Helm deletes managers.
+// testUninstallHookOrder: whatever the values are, a hook runs before Helm deletes the managers.
 func testUninstallHookOrder(t *testing.T) {
 	const keeps, deletes, definitionsGo = "--keep", "--timeout-seconds=240", "--with-definitions"
 	for values, want := range map[string][]string{
@@ -302,7 +303,8 @@ func testUninstallHookOrder(t *testing.T) {
 	}
 }
 
-// testHelmLifecycle has Helm change a cluster: definitions are upgraded with the chart, and stay when it goes, which it does not while there are shards.
+// testHelmLifecycle installs, upgrades and uninstalls with Helm: CRDs are upgraded with the chart and stay when it is
+// uninstalled, and uninstalling fails while there are shards.
 func testHelmLifecycle(t *testing.T) {
 	plane := startOwnControlPlane(t)
 	client := must(dynamic.NewForConfig(plane.cluster.AdminConfig()))(t)
@@ -320,7 +322,7 @@ func testHelmLifecycle(t *testing.T) {
 	}
 	hook := "--set=uninstall.deleteShardingConfigs=true"
 	if notes := helm("install", "other", chartDir, "--dry-run=client", hook); strings.Contains(notes, release) {
-		t.Errorf("the release deletes them itself, and the notes are %s", notes)
+		t.Errorf("the release deletes the CRDs itself, and the notes are %s", notes)
 	}
 	next := filepath.Join(newDir(t), "ctrlmesh")
 	check(t, os.CopyFS(next, os.DirFS(chartDir)))
@@ -329,12 +331,12 @@ func testHelmLifecycle(t *testing.T) {
 	check(t, os.WriteFile(file, []byte(text), 0o644))
 	helm("upgrade", "ctrlmesh", next)
 	if got := described(); !strings.Contains(got, "Of the next version.") {
-		t.Errorf("after an upgrade the definition is %s", got)
+		t.Errorf("after an upgrade the CRD is %s", got)
 	}
 	removesShard := createShardUnvalidated(t, plane, client)
 	told, err := helmUninstall(t, plane, admin)
 	if err == nil {
-		t.Fatalf("a shard is left without a manager; the hook says %s", told)
+		t.Fatalf("the release was uninstalled although a shard exists; the hook says %s", told)
 	}
 	for _, words := range []string{"1 ShardingConfig: default/shard", "kubectl delete shardingconfigs --all -A", "helm uninstall --no-hooks"} {
 		if !strings.Contains(told, words) {
@@ -350,12 +352,13 @@ func testHelmLifecycle(t *testing.T) {
 	left := must(plane.client.AppsV1().Deployments("mesh-system").List(t.Context(), meta.ListOptions{}))(t)
 	hooks := must(plane.client.AdmissionregistrationV1().MutatingWebhookConfigurations().List(t.Context(), meta.ListOptions{}))(t)
 	if len(left.Items)+len(hooks.Items) > 0 {
-		t.Errorf("there are still %v and %v", left.Items, hooks.Items)
+		t.Errorf("%v and %v still exist", left.Items, hooks.Items)
 	}
 	helm("install", "ctrlmesh", chartDir)
 }
 
-// createShardUnvalidated, which the chart's webhook would refuse, since no manager runs; what it returns removes the shard.
+// createShardUnvalidated creates a shard although no manager runs to answer the chart's webhook. The returned function
+// removes the shard.
 func createShardUnvalidated(t *testing.T, plane controlPlane, client dynamic.Interface) func() {
 	t.Helper()
 	check(t, plane.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "ctrlmesh-validating", meta.DeleteOptions{}))
@@ -369,7 +372,7 @@ func createShardUnvalidated(t *testing.T, plane controlPlane, client dynamic.Int
 	})
 	return func() {
 		check(t, resourceClient(t, client, shard).Delete(t.Context(), "shard", meta.DeleteOptions{}))
-		// Helm makes it anew, and its end is not to be taken for that of the next one.
+		// Helm re-creates the hook's Job; the end of the old Job must not be taken for that of the new one.
 		policy := meta.DeletePropagationBackground
 		check(t, plane.client.BatchV1().Jobs("mesh-system").Delete(t.Context(), hookName, meta.DeleteOptions{PropagationPolicy: &policy}))
 	}
@@ -377,7 +380,7 @@ func createShardUnvalidated(t *testing.T, plane controlPlane, client dynamic.Int
 
 const hookName = "ctrlmesh-uninstall"
 
-// helmUninstall has Helm uninstall the release, and returns what its hook says.
+// helmUninstall uninstalls the release with Helm, and returns the output of its hook.
 func helmUninstall(t *testing.T, plane controlPlane, kubeconfig string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
@@ -395,8 +398,8 @@ func helmUninstall(t *testing.T, plane controlPlane, kubeconfig string) (string,
 	return <-told, err
 }
 
-// runHookJob does what kubelet and the Job controller do in a cluster: it runs the hook's command with this checkout's manager, and writes how
-// that ended into the Job.
+// runHookJob plays kubelet and the Job controller: it runs the hook's command with this checkout's manager, and writes
+// the result into the Job's status.
 func runHookJob(ctx context.Context, plane controlPlane, binary, kubeconfig string) (string, error) {
 	jobs := plane.client.BatchV1().Jobs("mesh-system")
 	job, err := jobs.Get(ctx, hookName, meta.GetOptions{})

@@ -70,7 +70,7 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// servingDir is a directory with a certificate for the sidecar.
+// servingDir returns a directory with a serving certificate for the sidecar.
 func servingDir(t *testing.T, authority *cluster.Authority) string {
 	t.Helper()
 	dir := newDir(t)
@@ -80,7 +80,7 @@ func servingDir(t *testing.T, authority *cluster.Authority) string {
 	return dir
 }
 
-// testTypedVerbs takes an object through its life in a namespace of its own.
+// testTypedVerbs creates, reads, updates, patches and deletes an object in a new namespace.
 func testTypedVerbs(t *testing.T, client kubernetes.Interface) {
 	ctx, namespace := t.Context(), newNamespace(t)
 	configMaps := client.CoreV1().ConfigMaps(namespace)
@@ -103,7 +103,7 @@ func testTypedVerbs(t *testing.T, client kubernetes.Interface) {
 		}
 	}
 	if left := configMapNames(t, namespace); !slices.Equal(left, []string{"foreign"}) {
-		t.Errorf("left are %v", left)
+		t.Errorf("%v are left", left)
 	}
 }
 
@@ -111,7 +111,7 @@ func testPages(t *testing.T, client kubernetes.Interface, namespace string) {
 	found := []string{}
 	p := pager.New(func(ctx context.Context, options meta.ListOptions) (runtime.Object, error) {
 		list, err := client.CoreV1().ConfigMaps(namespace).List(ctx, options)
-		// With a selector the API server doesn't say how many are left (ListMeta.RemainingItemCount).
+		// With a selector the API server does not say how many items are left (ListMeta.RemainingItemCount).
 		if err == nil && list.RemainingItemCount != nil {
 			t.Errorf("a page says that %d items are left", *list.RemainingItemCount)
 		}
@@ -123,11 +123,12 @@ func testPages(t *testing.T, client kubernetes.Interface, namespace string) {
 		return nil
 	}))
 	if !slices.Equal(found, []string{"mine-x", "mine-y"}) {
-		t.Errorf("pages hold %v", found)
+		t.Errorf("the pages contain %v", found)
 	}
 }
 
-// assertInformerHoldsShard runs an informer (it streams its initial list) and demands exactly the shard's seeded objects.
+// assertInformerHoldsShard runs an informer (it streams its initial list) and asserts exactly the shard's seeded
+// objects.
 func assertInformerHoldsShard(t *testing.T, informer cache.SharedIndexInformer) {
 	t.Helper()
 	go informer.Run(t.Context().Done())
@@ -135,7 +136,7 @@ func assertInformerHoldsShard(t *testing.T, informer cache.SharedIndexInformer) 
 		keys := informer.GetStore().ListKeys()
 		slices.Sort(keys)
 		if !informer.HasSynced() || len(keys) != 2 || !strings.HasSuffix(keys[0], "/mine-x") || !strings.HasSuffix(keys[1], "/mine-y") {
-			return fmt.Errorf("it holds %v", keys)
+			return fmt.Errorf("the informer holds %v", keys)
 		}
 		return nil
 	})

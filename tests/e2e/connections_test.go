@@ -14,10 +14,11 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 )
 
-// This file is about what Go's clients and servers do with connections, and what the sidecar makes of it.
+// This file tests how the sidecar handles connections of Go's clients and servers.
 
-// TestIdleConnections posts again over connections that were idle for ten seconds, which is what a request head may take. Go
-// keeps them for 90, so the sidecar must not close them: a POST that meets a closing connection is lost.
+// TestIdleConnections sends POSTs over connections that were idle for ten seconds, the time limit of a request head. Go
+// keeps idle connections for 90 s, so the sidecar must not close them earlier: a POST that meets a closing connection
+// is lost.
 func TestIdleConnections(t *testing.T) {
 	t.Parallel()
 	const clients, pause, spread = 100, 10 * time.Second, 2 * time.Millisecond
@@ -32,7 +33,7 @@ func TestIdleConnections(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			// Around the moment when the time would be over.
+			// Around the moment at which the limit of a request head would end the connection.
 			time.Sleep(pause + time.Duration(number-clients/2)*spread)
 			reused, err := postConfigMap(t.Context(), client, url, fmt.Sprintf("second-%d", number))
 			if err != nil || !reused {
@@ -43,7 +44,7 @@ func TestIdleConnections(t *testing.T) {
 	group.Wait()
 }
 
-// postConfigMap creates a ConfigMap and tells whether that took a connection which was there.
+// postConfigMap creates a ConfigMap and returns whether the request used an existing connection.
 func postConfigMap(ctx context.Context, client *http.Client, url, name string) (bool, error) {
 	reused := false
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }}
@@ -55,7 +56,7 @@ func postConfigMap(ctx context.Context, client *http.Client, url, name string) (
 	request.Header.Set("Content-Type", "application/json")
 	response, err := client.Do(request)
 	if err != nil {
-		return reused, fmt.Errorf("%s is lost: %w", name, err)
+		return reused, fmt.Errorf("%s was lost: %w", name, err)
 	}
 	defer response.Body.Close()
 	if _, err := io.Copy(io.Discard, response.Body); err != nil {
@@ -67,8 +68,8 @@ func postConfigMap(ctx context.Context, client *http.Client, url, name string) (
 	return reused, nil
 }
 
-// TestCompleteResponses reads answers whose end a Go server tells in a frame of its own, over HTTP/1.1, where a client does not wait
-// for it.
+// TestCompleteResponses reads responses whose end a Go server sends in a separate frame, over HTTP/1.1, where a client
+// does not wait for that frame.
 func TestCompleteResponses(t *testing.T) {
 	s := startSidecar(t, sidecar.Options{WithoutChainDir: true})
 	for range 66 {
@@ -79,11 +80,11 @@ func TestCompleteResponses(t *testing.T) {
 	eventually(t, "no request is under way", func() error {
 		under, err := s.Metric(t.Context(), "ctrlmesh_requests_in_flight")
 		if err == nil && under != 0 {
-			err = fmt.Errorf("%v are", under)
+			err = fmt.Errorf("%v requests are in flight", under)
 		}
 		return err
 	})
 	if gone := must(s.Metric(t.Context(), "ctrlmesh_request_failures_total", `reason="client_gone"`))(t); gone != 0 {
-		t.Errorf("%v answers count as not read to their end", gone)
+		t.Errorf("%v responses count as not read to their end", gone)
 	}
 }

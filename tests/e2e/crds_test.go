@@ -20,7 +20,7 @@ import (
 	core "k8s.io/api/core/v1"
 )
 
-// This file gives deploy/crd and the samples of manager/planner/tests/fixtures to a real API server.
+// This file applies deploy/crd and the samples of manager/planner/tests/fixtures to a real API server.
 
 var (
 	definitions    = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -85,7 +85,7 @@ func readObjects(t *testing.T, file string) []*unstructured.Unstructured {
 	return objects
 }
 
-// testDefinition installs a definition and waits until it is served, with nothing to complain about.
+// testDefinition installs a definition and waits until it is served, without a complaint about its schema.
 func testDefinition(t *testing.T, client dynamic.Interface, definition *unstructured.Unstructured) {
 	_, err := client.Resource(definitions).Create(background(), definition, meta.CreateOptions{FieldValidation: "Strict"})
 	check(t, err)
@@ -106,13 +106,13 @@ func testDefinition(t *testing.T, client dynamic.Interface, definition *unstruct
 			}
 		}
 		if !isEstablished {
-			return fmt.Errorf("conditions are %v", conditions)
+			return fmt.Errorf("the conditions are %v", conditions)
 		}
 		return nil
 	})
 }
 
-// resourceClient is the client for an object's kind, in its namespace, which is made if need be.
+// resourceClient returns the client for an object's kind in its namespace, which is created if it does not exist.
 func resourceClient(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) dynamic.ResourceInterface {
 	t.Helper()
 	resource := client.Resource(schema.GroupVersionResource{Group: "ctrlmesh.kusionstack.io", Version: "v1alpha1", Resource: resourceOfKind[object.GetKind()]})
@@ -131,7 +131,7 @@ func createObject(t *testing.T, client dynamic.Interface, object *unstructured.U
 	t.Helper()
 	var got *unstructured.Unstructured
 	var err error
-	// A definition that is established is served a moment later.
+	// A definition is established a moment before it is served.
 	eventually(t, object.GetKind()+" is served", func() error {
 		got, err = resourceClient(t, client, object).Create(background(), object.DeepCopy(), meta.CreateOptions{FieldValidation: "Strict"})
 		var status apierrors.APIStatus
@@ -143,7 +143,7 @@ func createObject(t *testing.T, client dynamic.Interface, object *unstructured.U
 	return got, err
 }
 
-// assertStoredUnchanged creates an object and removes it: all that was written comes back.
+// assertStoredUnchanged creates an object, asserts that every written field comes back, and deletes it.
 func assertStoredUnchanged(t *testing.T, client dynamic.Interface, object *unstructured.Unstructured) {
 	t.Helper()
 	got, err := createObject(t, client, object)
@@ -159,7 +159,7 @@ func assertStoredUnchanged(t *testing.T, client dynamic.Interface, object *unstr
 	}
 	for _, part := range []string{"spec", "status"} {
 		if lost := missingField(object.Object[part], got.Object[part], part); lost != "" {
-			t.Errorf("%s: %s is %v, was written otherwise", object.GetName(), lost, got.Object[part])
+			t.Errorf("%s: %s is %v, which is not what was written", object.GetName(), lost, got.Object[part])
 		}
 	}
 }
@@ -169,7 +169,7 @@ func deleteObject(t *testing.T, client dynamic.Interface, object *unstructured.U
 	check(t, resourceClient(t, client, object).Delete(background(), object.GetName(), meta.DeleteOptions{}))
 }
 
-// missingField is the path of a written field that is not in what came back. A field without a value is none.
+// missingField returns the path of a written field that did not come back. A field without a value does not count.
 func missingField(written, got any, path string) string {
 	switch written := written.(type) {
 	case nil:
@@ -209,17 +209,17 @@ func assertRefused(t *testing.T, client dynamic.Interface, object *unstructured.
 	_, err := createObject(t, client, object)
 	if err == nil {
 		deleteObject(t, client, object)
-		t.Errorf("%s is taken", object.GetName())
+		t.Errorf("%s is accepted", object.GetName())
 		return
 	}
 	for _, wantMessages := range wantMessages {
 		if !strings.Contains(err.Error(), wantMessages) {
-			t.Errorf("refused with %q, which has no %q", err, wantMessages)
+			t.Errorf("the refusal is %q, want %q in it", err, wantMessages)
 		}
 	}
 }
 
-// testRules breaks one rule after another. The manager's tests read the same file: both refuse the same field.
+// testRules breaks one rule after another. The planner's tests read the same file: both must refuse the same field.
 func testRules(t *testing.T, client dynamic.Interface) {
 	cases := []struct {
 		Of, Path, Says string
@@ -256,7 +256,7 @@ func setField(t *testing.T, node any, path []string, value any) {
 	}
 }
 
-// testLockIsImmutable updates the lock of a shard: its pods elect their leader by the one that is there.
+// testLockIsImmutable changes the lock of a shard, which is refused: its pods elect their leader by the existing lock.
 func testLockIsImmutable(t *testing.T, client dynamic.Interface) {
 	object := readObjects(t, fixtures+"/accepted/concepts.yaml")[0]
 	object.SetName("keeps-lock")
@@ -266,7 +266,7 @@ func testLockIsImmutable(t *testing.T, client dynamic.Interface) {
 	check(t, err)
 	defer deleteObject(t, client, object)
 	update := func(controller any) error {
-		// A merge patch has neither a version that can be out of date nor a field that is absent: null removes it.
+		// A merge patch has no resource version that can be outdated, and null removes a field.
 		patch := must(json.Marshal(map[string]any{"spec": map[string]any{"controller": controller}}))(t)
 		_, err := resourceClient(t, client, object).Patch(background(), object.GetName(), types.MergePatchType, patch, meta.PatchOptions{})
 		return err

@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// This file is about whose call it is: a request without credentials is the sidecar's own, one with credentials is its
-// sender's, in whatever way the sidecar proves who it is itself.
+// This file tests whose identity a request has: a request without credentials gets the sidecar's, one with credentials
+// keeps its own, however the sidecar authenticates itself.
 
 func TestCredentials(t *testing.T) {
 	token := must(shared.cluster.ServiceAccountToken(t.Context(), "default", "controller"))(t)
@@ -44,8 +44,9 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestKubeconfigTokenIsSentOverTLSOnly: client-go leaves the user of a kubeconfig out where the server's URL is plain HTTP, so that
-// the call is the sidecar's own (clientcmd.ClientConfig asks rest.IsConfigTransportTLS before it merges the user).
+// TestKubeconfigTokenIsSentOverTLSOnly: client-go omits the user of a kubeconfig if the server's URL is plain HTTP, so
+// the request gets the sidecar's identity (clientcmd.ClientConfig asks rest.IsConfigTransportTLS before it merges the
+// user).
 func TestKubeconfigTokenIsSentOverTLSOnly(t *testing.T) {
 	authority := must(cluster.NewAuthority("sidecar"))(t)
 	s := startSidecar(t, sidecar.Options{WithoutChainDir: true, TLSDir: servingDir(t, authority)})
@@ -62,13 +63,13 @@ func TestKubeconfigTokenIsSentOverTLSOnly(t *testing.T) {
 			client := must(kubernetes.NewForConfig(must(clientcmd.BuildConfigFromFlags("", file))(t)))(t)
 			review := must(client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authentication.SelfSubjectReview{}, meta.CreateOptions{}))(t)
 			if got := review.Status.UserInfo.Username; got != connection.user {
-				t.Errorf("the call is %q's, want %s", got, connection.user)
+				t.Errorf("the user is %q, want %s", got, connection.user)
 			}
 		})
 	}
 }
 
-// TestSidecarNeedsNoPermissions: all that a sidecar asks of an API server is what its controller asked.
+// TestSidecarNeedsNoPermissions: a sidecar sends only requests of its controller to the API server.
 func TestSidecarNeedsNoPermissions(t *testing.T) {
 	const user, path = "without-permissions", "/api/v1/namespaces/default/configmaps"
 	chain := shardChain(t, 1, shardRule("s0", "a"))
@@ -79,24 +80,24 @@ func TestSidecarNeedsNoPermissions(t *testing.T) {
 	eventually(t, "both are audited", func() error {
 		events := must(shared.cluster.AuditEventsOf(user))(t)
 		if len(events) < 2 {
-			return fmt.Errorf("%d are", len(events))
+			return fmt.Errorf("%d requests are audited", len(events))
 		}
 		return nil
 	})
 	for _, event := range must(shared.cluster.AuditEventsOf(user))(t) {
 		if asked, _, _ := strings.Cut(event.RequestURI, "?"); asked != selfSubjectReview().Path && asked != path {
-			t.Errorf("nobody asked for %s %s", event.Verb, event.RequestURI)
+			t.Errorf("the controller did not send %s %s", event.Verb, event.RequestURI)
 		}
 	}
 }
 
-// assertUser demands that the API server takes a request for this user's.
+// assertUser asserts the user for whom the API server takes a request.
 func assertUser(t *testing.T, target rawhttp.Target, user string, headers ...string) {
 	t.Helper()
 	response := must(target.Do(t.Context(), selfSubjectReview(headers...)))(t)
 	var review authentication.SelfSubjectReview
 	check(t, json.Unmarshal(response.Body, &review))
 	if got := review.Status.UserInfo.Username; got != user {
-		t.Errorf("with %.30q the call is %q's, want %s: %.200s", headers, got, user, response.Body)
+		t.Errorf("with %.30q the user is %q, want %s: %.200s", headers, got, user, response.Body)
 	}
 }

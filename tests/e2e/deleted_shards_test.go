@@ -10,8 +10,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file deletes ShardingConfigs of operators that are at work. As in reshard_live_test.go, at no time are two of them owner of an
-// object.
+// This file deletes ShardingConfigs of busy operators. As in reshard_live_test.go, no object ever has two owners.
 
 func TestDeletedShards(t *testing.T) {
 	t.Parallel()
@@ -19,13 +18,13 @@ func TestDeletedShards(t *testing.T) {
 	t.Run("DisabledRoot", testDisabledRoot)
 }
 
-// deleteShard deletes a ShardingConfig and does not wait.
+// deleteShard deletes a ShardingConfig without waiting.
 func (l *liveOperators) deleteShard(t *testing.T, name string) {
 	t.Helper()
 	check(t, l.resource("ShardingConfig", l.pods.namespace).Delete(t.Context(), name, meta.DeleteOptions{}))
 }
 
-// waitReleased waits until a ShardingConfig that was deleted is gone.
+// waitReleased waits until a deleted ShardingConfig is gone.
 func (m *mesh) waitReleased(t *testing.T, namespace, name string) {
 	t.Helper()
 	eventually(t, "ShardingConfig "+name+" is gone", func() error {
@@ -36,7 +35,7 @@ func (m *mesh) waitReleased(t *testing.T, namespace, name string) {
 		case err != nil:
 			return err
 		}
-		return fmt.Errorf("its conditions are %s", describeConditions(found.Conditions))
+		return fmt.Errorf("the conditions are %s", describeConditions(found.Conditions))
 	})
 }
 
@@ -50,7 +49,7 @@ func (l *liveOperators) moveAllBuckets(from, to string) {
 	}
 }
 
-// replacePods deletes the pods of operators that lead no more, and makes them again without an operator.
+// replacePods deletes the pods of operators that no longer lead, and re-creates them without an operator.
 func (l *liveOperators) replacePods(t *testing.T, names map[string]map[string]string) {
 	t.Helper()
 	for name, labels := range names {
@@ -62,7 +61,7 @@ func (l *liveOperators) replacePods(t *testing.T, names map[string]map[string]st
 	}
 }
 
-// assertUnsharded waits until the chain has no rule any more, and demands that one operator owns everything.
+// assertUnsharded waits until the chain has no rule, and asserts that one operator owns all objects.
 func (l *liveOperators) assertUnsharded(t *testing.T, owner string) {
 	t.Helper()
 	eventually(t, "the rules are gone", func() error {
@@ -94,7 +93,7 @@ func testDeletedShards(t *testing.T) {
 	l.waitReleased(t, namespace, "s2")
 	for _, sibling := range []string{"s0", "s1"} {
 		if got := l.waitCondition(t, "ShardingConfig", namespace, sibling, "Overlapping", meta.ConditionTrue).condition("Overlapping"); got.Reason != "Orphaned" {
-			t.Errorf("%s says %s: %s", sibling, got.Reason, got.Message)
+			t.Errorf("%s has reason %s: %s", sibling, got.Reason, got.Message)
 		}
 	}
 	l.moveAllBuckets("s2", "s1")
@@ -117,7 +116,7 @@ func testDisabledRoot(t *testing.T) {
 	r := newLiveRoot(t)
 	namespace := r.pods.namespace
 	stopLoad := r.objects.startLoad(t, true)
-	// Either may get everything: the shards are deleted one after the other.
+	// Either shard may be the successor, because they are deleted one after the other.
 	for bucket, owner := range r.buckets {
 		r.ownership.recordMove(bucket, map[string]string{"operator-0": "operator-1", "operator-1": "operator-0"}[owner])
 	}
@@ -133,7 +132,7 @@ func testDisabledRoot(t *testing.T) {
 				return nil
 			}
 		}
-		return errors.New("none says so")
+		return errors.New("no condition names a successor")
 	})
 	eventually(t, "the other one is released", func() error {
 		if left := r.shardNamesIn(t, namespace); len(left) != 1 {

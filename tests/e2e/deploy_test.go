@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// This file gives deploy/, its overlays, its chart and its samples to a real API server.
+// This file applies deploy/, its overlays, its chart and its samples to a real API server.
 
 func TestDeploy(t *testing.T) {
 	t.Parallel()
@@ -46,7 +46,7 @@ func TestDeploy(t *testing.T) {
 	}
 }
 
-// renderAll for namespace ctrlmesh: every overlay, and the chart with all that can be said.
+// renderAll renders every overlay and the chart with all features on, for namespace ctrlmesh.
 func renderAll(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -64,7 +64,7 @@ type deployedMesh struct {
 	adminKubeconfig string
 }
 
-// deploy does what the first line of docs/install.md says.
+// deploy runs the first command of docs/install.md.
 func deploy(t *testing.T) *deployedMesh {
 	t.Helper()
 	plane := startOwnControlPlane(t)
@@ -86,7 +86,7 @@ func (d *deployedMesh) kubectl(t *testing.T, input string, arguments ...string) 
 	return out
 }
 
-// testBundlesAreKept applies deploy/ to a cluster in which webhooks have a CA.
+// testBundlesAreKept applies deploy/ again after the webhooks got a CA.
 func (d *deployedMesh) testBundlesAreKept(t *testing.T) {
 	for _, kind := range []string{"validatingwebhookconfigurations", "mutatingwebhookconfigurations"} {
 		d.patchWebhooks(t, kind, func(string) []map[string]any {
@@ -95,11 +95,11 @@ func (d *deployedMesh) testBundlesAreKept(t *testing.T) {
 	}
 	d.kubectl(t, "", "apply", "-k", deployDir)
 	if got, err := caBundle(t, d.mesh); !bytes.Equal(got, d.cluster.CA.PEM) {
-		t.Errorf("webhooks have the CA %q (%v)", got, err)
+		t.Errorf("the webhooks have the CA %q (%v)", got, err)
 	}
 }
 
-// installForeignCRDs installs the kinds of cert-manager and of the Prometheus operator.
+// installForeignCRDs installs the CRDs of cert-manager and of the Prometheus operator.
 func (d *deployedMesh) installForeignCRDs(t *testing.T) {
 	t.Helper()
 	installCertManager(t, d.cluster)
@@ -108,7 +108,7 @@ func (d *deployedMesh) installForeignCRDs(t *testing.T) {
 	}
 }
 
-// assertRestrictedPod makes the manager's pod in its namespace, which takes nothing else than what is restricted.
+// assertRestrictedPod creates the manager's pod in its namespace, whose Pod Security level is `restricted`.
 func (d *deployedMesh) assertRestrictedPod(t *testing.T, objects manifests) {
 	t.Helper()
 	pod := func() map[string]any {
@@ -123,11 +123,12 @@ func (d *deployedMesh) assertRestrictedPod(t *testing.T, objects manifests) {
 	looser := pod()
 	delete(looser["spec"].(map[string]any), "securityContext")
 	if _, err := dryRunPod(t, d.dynamic, manager.Namespace, looser); err == nil || !strings.Contains(err.Error(), `PodSecurity "restricted`) {
-		t.Errorf("a pod that may be root: %v", err)
+		t.Errorf("a pod that may run as root: %v", err)
 	}
 }
 
-// startManagerWithDeployedSettings runs one with the settings of all Deployments together, and has the webhooks ask it: there are no Services.
+// startManagerWithDeployedSettings runs one manager with the settings of all Deployments combined, and points the
+// webhooks to it: there are no Services.
 func (d *deployedMesh) startManagerWithDeployedSettings(t *testing.T, texts map[string]string) {
 	t.Helper()
 	ctx := t.Context()
@@ -138,7 +139,7 @@ func (d *deployedMesh) startManagerWithDeployedSettings(t *testing.T, texts map[
 	variables := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		for _, variable := range oneOfKind[apps.Deployment](t, parseManifests(t, texts[name]), "Deployment").Spec.Template.Spec.Containers[0].Env {
-			// Certificates of somebody else are not there.
+			// Certificates of other issuers do not exist here.
 			isOfCertificates := variable.Name == "WEBHOOK_CERT_DIR" || strings.HasPrefix(variable.Name, "CTRLMESH_WEBHOOK_CLIENT_")
 			if variable.ValueFrom == nil && !isOfCertificates {
 				variables[variable.Name] = variable.Value
@@ -162,14 +163,14 @@ func (d *deployedMesh) startManagerWithDeployedSettings(t *testing.T, texts map[
 	}
 	eventually(t, "every webhook has the manager's CA", func() error {
 		if got, err := caBundle(t, d.mesh); err != nil || bytes.Equal(got, d.cluster.CA.PEM) {
-			return fmt.Errorf("they have %q (%w)", got, err)
+			return fmt.Errorf("the webhooks have the bundle %q (%w)", got, err)
 		}
 		return nil
 	})
 	waitRefusal(t, d.mesh, d.newNamespace(t))
 }
 
-// patchWebhooks changes the client configuration of each webhook, by what is made of the path of its Service.
+// patchWebhooks changes the client configuration of each webhook, depending on the path of its Service.
 func (d *deployedMesh) patchWebhooks(t *testing.T, resource string, change func(path string) []map[string]any) {
 	t.Helper()
 	configurations := d.dynamic.Resource(admission.SchemeGroupVersion.WithResource(resource))
@@ -190,13 +191,13 @@ func (d *deployedMesh) patchWebhooks(t *testing.T, resource string, change func(
 	}
 }
 
-// testSample applies a sample and waits until a manager has accepted what is in it.
+// testSample applies a sample and waits until a manager has accepted its objects.
 func (d *deployedMesh) testSample(t *testing.T, file string) {
 	namespace := d.newNamespace(t)
 	d.kubectl(t, "", "apply", "--server-side", "--dry-run=server", "--namespace="+namespace, "--filename="+file)
 	objects := parseManifests(t, string(must(os.ReadFile(file))(t)))
 	if objects[0].GetKind() == "ManagerState" {
-		return // the manager's own
+		return // the manager's own object
 	}
 	d.kubectl(t, "", "apply", "--namespace="+namespace, "--filename="+file)
 	for _, object := range objects {
@@ -208,7 +209,7 @@ func (d *deployedMesh) testSample(t *testing.T, file string) {
 				states[condition.(map[string]any)["type"]] = condition.(map[string]any)["status"]
 			}
 			if states["Accepted"] != "True" || states["Overlapping"] == "True" {
-				return fmt.Errorf("conditions are %v", conditions)
+				return fmt.Errorf("the conditions are %v", conditions)
 			}
 			return nil
 		})

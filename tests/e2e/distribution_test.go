@@ -13,16 +13,16 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file follows objects from `kubectl apply` to what every sidecar runs, and back into their status.
+// This file follows objects from `kubectl apply` to all sidecars, and back into their status.
 
 const (
-	// enforceLimit is how long sidecars may take once their volumes are there.
+	// enforceLimit is the time that sidecars may take once their volumes are synced.
 	enforceLimit = 2 * time.Second
 	// The pods of two shards: twenty sidecars.
 	leftPodCount, rightPodCount = 12, 8
 )
 
-// enforcement is a mesh with two shards at work.
+// enforcement is a mesh with two shards and their running pods.
 type enforcement struct {
 	*mesh
 	*nodePods
@@ -31,7 +31,8 @@ type enforcement struct {
 
 func (e *enforcement) allPods() []string { return slices.Concat(e.left, e.right) }
 
-// newEnforcement runs the pods of two shards, each with the objects of one value. The sync period is kubelet's own if zero.
+// newEnforcement runs the pods of two shards, each with the objects of one value. A zero sync period means kubelet's
+// default.
 func newEnforcement(t *testing.T, m *mesh, left, right int, syncPeriod time.Duration) *enforcement {
 	t.Helper()
 	namespace := m.newNamespace(t)
@@ -59,7 +60,7 @@ func newEnforcement(t *testing.T, m *mesh, left, right int, syncPeriod time.Dura
 	return e
 }
 
-// waitEntries waits until sidecars have exactly these entries at work.
+// waitEntries waits until the sidecars run exactly these entries.
 func (e *enforcement) waitEntries(t *testing.T, names []string, want ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -68,7 +69,7 @@ func (e *enforcement) waitEntries(t *testing.T, names []string, want ...string) 
 	}
 }
 
-// lastVolumeSync is when the last of the volumes got its content.
+// lastVolumeSync returns when the last volume got its current content.
 func (e *enforcement) lastVolumeSync() time.Time {
 	var last time.Time
 	for _, name := range e.allPods() {
@@ -79,7 +80,7 @@ func (e *enforcement) lastVolumeSync() time.Time {
 	return last
 }
 
-// hasEntries tells whether exactly these entries are at work.
+// hasEntries returns whether exactly these entries run.
 func hasEntries(status sidecar.Status, want []string) bool {
 	found := []string{}
 	for _, entry := range status.Chain.Entries {
@@ -92,7 +93,7 @@ func hasEntries(status sidecar.Status, want []string) bool {
 	return slices.Equal(found, want)
 }
 
-// TestDistribution runs what one pair of managers does at the same time. The first part has the machine for itself: it measures.
+// TestDistribution runs its parts on one pair of managers. The first part runs alone, because it measures time.
 func TestDistribution(t *testing.T) {
 	m := newMesh(t, "--rest-config-qps=500", "--rest-config-burst=500")
 	m.setLabelledKinds(t, "")
@@ -124,9 +125,9 @@ func testEnforcement(t *testing.T, m *mesh) {
 	e.waitEntries(t, e.left, "circuit-breaker/breakers", "fault-inject/faults", "shard-selector/left")
 	e.waitEntries(t, e.right, "circuit-breaker/breakers", "shard-selector/right")
 	took := time.Since(e.lastVolumeSync())
-	t.Logf("in all sidecars %s after apply, %s after the volumes were there", time.Since(applied).Round(time.Millisecond), took.Round(time.Millisecond))
+	t.Logf("enforced by all sidecars %s after apply, %s after the volumes were synced", time.Since(applied).Round(time.Millisecond), took.Round(time.Millisecond))
 	if took > enforceLimit {
-		t.Errorf("20 sidecars took %s from the swap of their volumes", took)
+		t.Errorf("20 sidecars took %s from the sync of their volumes", took)
 	}
 	e.assertObjectStatus(t, namespace)
 	t.Run("operators_are_sharded", func(t *testing.T) { e.testShardedOperators(t) })
@@ -135,8 +136,8 @@ func testEnforcement(t *testing.T, m *mesh) {
 	e.waitEntries(t, e.left, "circuit-breaker/breakers", "shard-selector/left")
 }
 
-// warmCompileCache lets one sidecar run every plugin first. The others share its cache of compiled plugins, as those of a node do: how
-// long a compiler takes when twenty run at once is not what is measured.
+// warmCompileCache lets one sidecar compile every plugin first. The others share its cache of compiled plugins, as
+// sidecars of a node do: the time of twenty concurrent compilations is not what is measured.
 func (m *mesh) warmCompileCache(t *testing.T) {
 	t.Helper()
 	e := newEnforcement(t, m, 1, 0, 0)
@@ -145,7 +146,7 @@ func (m *mesh) warmCompileCache(t *testing.T) {
 	e.waitEntries(t, e.left, "circuit-breaker/breakers", "fault-inject/faults", "shard-selector/left")
 }
 
-// assertObjectStatus compares what objects say of themselves with what is so.
+// assertObjectStatus compares the status of the objects with what the sidecars run.
 func (e *enforcement) assertObjectStatus(t *testing.T, namespace string) {
 	t.Helper()
 	breakers := e.waitCondition(t, "CircuitBreaker", namespace, "breakers", "Enforced", meta.ConditionTrue)
@@ -153,7 +154,7 @@ func (e *enforcement) assertObjectStatus(t *testing.T, namespace string) {
 	for _, got := range []objectStatus{breakers, faults} {
 		for _, condition := range []string{"Accepted", "Distributed"} {
 			if got.condition(condition).Status != meta.ConditionTrue {
-				t.Errorf("conditions are %s", describeConditions(got.Conditions))
+				t.Errorf("the conditions are %s", describeConditions(got.Conditions))
 			}
 		}
 	}
@@ -165,13 +166,13 @@ func (e *enforcement) assertObjectStatus(t *testing.T, namespace string) {
 			states[fmt.Sprint(snapshot["name"])] = fmt.Sprint(snapshot["state"])
 		}
 		if len(states) != 2 || states["secrets"] != "Closed" || states["nodes"] != "Opened" {
-			t.Errorf("the breakers of %s are %v", target.PodName, target.LimitingSnapshots)
+			t.Errorf("the breakers of %s in the status are %v", target.PodName, target.LimitingSnapshots)
 		}
 	}
 	e.assertKubectlOutput(t, namespace)
 }
 
-// assertTargetStatus: one element for each pod, which has acknowledged what shall be.
+// assertTargetStatus asserts one target for each pod, which has acknowledged the current spec.
 func (e *enforcement) assertTargetStatus(t *testing.T, got objectStatus, pods []string) {
 	t.Helper()
 	names := []string{}
@@ -179,19 +180,19 @@ func (e *enforcement) assertTargetStatus(t *testing.T, got objectStatus, pods []
 		names = append(names, target.PodName)
 		s := e.sidecar(target.PodName)
 		if s == nil || target.PodIP+":"+kubelet.AdminPort != s.Admin || target.ConfigHash == "" || target.ConfigHash != got.CurrentSpecHash || target.Message != "" {
-			t.Errorf("target %+v, and the hash is %q", target, got.CurrentSpecHash)
+			t.Errorf("target %+v does not have the hash %q", target, got.CurrentSpecHash)
 		}
 	}
 	slices.Sort(names)
 	if want := slices.Sorted(slices.Values(pods)); !slices.Equal(names, want) {
-		t.Errorf("targets are %v, want %v", names, want)
+		t.Errorf("the targets are %v, want %v", names, want)
 	}
 	if want := fmt.Sprintf("%d/%d", len(pods), len(pods)); got.Enforced != want {
 		t.Errorf("enforced in %s, want %s", got.Enforced, want)
 	}
 }
 
-// assertKubectlOutput is what people see.
+// assertKubectlOutput checks the columns of `kubectl get` and the Events.
 func (e *enforcement) assertKubectlOutput(t *testing.T, namespace string) {
 	t.Helper()
 	for kind, want := range map[string]string{
@@ -205,7 +206,7 @@ func (e *enforcement) assertKubectlOutput(t *testing.T, namespace string) {
 	text := runKubectl(t, e.mesh.kubeconfig, "", "describe", "shard", "left", "-n", namespace)
 	for _, want := range []string{"Enforced", "Distributed", "Accepted", "12/12"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("kubectl describe does not tell of %s: %s", want, text)
+			t.Errorf("kubectl describe does not contain %s: %s", want, text)
 		}
 	}
 }
@@ -224,13 +225,14 @@ func (e *enforcement) testShardedOperators(t *testing.T) {
 	f.assertHandledByOwners(t, map[string]*operatorProcess{"a": left, "b": right})
 	left.assertNoFaults(t)
 	right.assertNoFaults(t)
-	// Killed, it renews its lock no more.
+	// A killed operator does not renew its lock.
 	left.process.Kill()
 	e.waitLeaderStatus(t, "left", "")
 	e.waitLeaderStatus(t, "right", "right-0")
 }
 
-// waitLeaderStatus waits until a shard's status names the pod that leads in it, with what the lock says; nobody if empty.
+// waitLeaderStatus waits until a shard's status names the pod that leads in it, and the data of its lock; an empty pod
+// means no leader.
 func (e *enforcement) waitLeaderStatus(t *testing.T, shard, pod string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("the leader of %s is %q", shard, pod), func() error {
@@ -245,9 +247,9 @@ func (e *enforcement) waitLeaderStatus(t *testing.T, shard, pod string) {
 		holder := lease.Spec.HolderIdentity
 		switch {
 		case found.Leader.PodName != pod:
-			return fmt.Errorf("it is %+v", found.Leader)
+			return fmt.Errorf("the leader is %+v", found.Leader)
 		case pod != "" && (holder == nil || found.Leader.HolderIdentity != *holder):
-			return fmt.Errorf("it is %+v, and the lock is %+v", found.Leader, lease.Spec)
+			return fmt.Errorf("the leader is %+v, and the lock is %+v", found.Leader, lease.Spec)
 		}
 		return nil
 	})
@@ -256,7 +258,7 @@ func (e *enforcement) waitLeaderStatus(t *testing.T, shard, pod string) {
 	}
 }
 
-// chainDocument is the chain of a namespace as it is stored.
+// chainDocument returns the stored chain of a namespace.
 func (m *mesh) chainDocument(ctx context.Context, namespace string) (string, error) {
 	object, err := m.client.CoreV1().ConfigMaps(namespace).Get(ctx, kubelet.ChainConfigMap, meta.GetOptions{})
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 )
 
-// This file disturbs an API server of its own: it sends GOAWAY at random, it is restarted, it is killed.
+// This file disturbs a separate API server: it sends GOAWAY at random, is restarted, and is killed.
 
 func TestDisturbedAPIServer(t *testing.T) {
-	// The largest chance that it takes.
+	// The largest chance that the flag accepts.
 	plane := startOwnControlPlane(t, "--goaway-chance=0.02")
 	t.Run("goaway_fails_no_request", func(t *testing.T) { testGoaway(t, plane) })
 	t.Run("restart_under_load", func(t *testing.T) { testRestartUnderLoad(t, plane) })
@@ -100,7 +100,7 @@ func directConnections(t *testing.T, plane controlPlane, requests int) int {
 	return connections
 }
 
-// testRestartUnderLoad stops the API server in order and then kills it, both while operators work.
+// testRestartUnderLoad stops the API server gracefully and then kills it, both while operators work.
 func testRestartUnderLoad(t *testing.T, plane controlPlane) {
 	f := newObjectSet(t, plane, "ConfigMap", 2, 10, "a", "b")
 	owners := map[string]*operatorProcess{}
@@ -129,7 +129,7 @@ func testRestartUnderLoad(t *testing.T, plane controlPlane) {
 			return nil
 		})
 	}
-	t.Logf("%d steps", stopLoad())
+	t.Logf("%d steps were requested", stopLoad())
 	f.requestStepOfEach(t)
 	f.assertHandledByOwners(t, owners)
 	for _, op := range owners {
@@ -139,7 +139,7 @@ func testRestartUnderLoad(t *testing.T, plane controlPlane) {
 	}
 }
 
-// assertUnavailable: without an API server the answer is a Status that client-go waits upon, and the sidecar is alive.
+// assertUnavailable: without an API server the sidecar sends a Status upon which client-go retries, and stays alive.
 func assertUnavailable(t *testing.T, s *sidecar.Sidecar) {
 	t.Helper()
 	response := must(sidecarTarget(s).Do(t.Context(), getRequest("/api/v1/namespaces/default/configmaps")))(t)

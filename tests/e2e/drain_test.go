@@ -14,7 +14,8 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 )
 
-// TestDrain ends a sidecar while it is in use: what is under way is finished, watches end cleanly, nothing new begins.
+// TestDrain stops a sidecar that is in use: requests in flight are finished, watches end cleanly, new connections are
+// refused.
 func TestDrain(t *testing.T) {
 	shard, empty := shardChain(t, 1, shardRule("s0", "a")), sidecar.NewChain(1)
 	for name, options := range map[string]sidecar.Options{
@@ -36,7 +37,7 @@ func testDrain(t *testing.T, s *sidecar.Sidecar) {
 	w := &watcher{stream, t, namespace}
 	w.expect("BOOKMARK", "")
 
-	// A request whose second half comes after the signal.
+	// The second half of this request is sent after the signal.
 	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"mine"}}`
 	upload := must(sidecarTarget(s).Dial(t.Context()))(t)
 	defer upload.Close()
@@ -53,7 +54,7 @@ func testDrain(t *testing.T, s *sidecar.Sidecar) {
 	eventually(t, "nobody is let in any more", func() error {
 		connection, err := net.Dial("tcp", s.API)
 		if err == nil {
-			return errors.Join(errors.New("it still listens"), connection.Close())
+			return errors.Join(errors.New("the sidecar still listens"), connection.Close())
 		}
 		return nil
 	})
@@ -62,7 +63,7 @@ func testDrain(t *testing.T, s *sidecar.Sidecar) {
 	for {
 		e, err := readEvent(stream)
 		if errors.Is(err, io.EOF) {
-			break // the last chunk was there: a body that is cut off is an unexpected EOF
+			break // the last chunk arrived: a truncated body would be an unexpected EOF
 		}
 		check(t, err)
 		if e.Type == "ERROR" {
@@ -71,6 +72,6 @@ func testDrain(t *testing.T, s *sidecar.Sidecar) {
 	}
 	check(t, s.Stop())
 	if err := s.Process.Err(); err != nil {
-		t.Errorf("the sidecar ended with %v", err)
+		t.Errorf("the sidecar exited with %v", err)
 	}
 }

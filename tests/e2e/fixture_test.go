@@ -20,12 +20,12 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/cluster"
 )
 
-// waitTimeout bounds every wait of a test for something that normally takes milliseconds.
+// waitTimeout bounds every wait for something that normally takes milliseconds.
 const waitTimeout = 60 * time.Second
 
 var lastSerial atomic.Int64
 
-// uniqueName makes a name that no other test has.
+// uniqueName returns a name that no other test has.
 func uniqueName(prefix string) string { return fmt.Sprintf("%s-%d", prefix, lastSerial.Add(1)) }
 
 // eventually polls until the condition no longer returns an error.
@@ -34,7 +34,7 @@ func eventually(t *testing.T, what string, condition func() error) {
 	eventuallyWithin(t, waitTimeout, what, condition)
 }
 
-// eventuallyWithin is eventually for what takes longer.
+// eventuallyWithin is eventually with another time limit.
 func eventuallyWithin(t *testing.T, limit time.Duration, what string, condition func() error) {
 	t.Helper()
 	deadline := time.After(limit)
@@ -70,7 +70,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// newNamespace makes a namespace for one test.
+// newNamespace creates a namespace for one test.
 func newNamespace(t *testing.T) string {
 	t.Helper()
 	namespace := &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: uniqueName("e2e")}}
@@ -79,7 +79,7 @@ func newNamespace(t *testing.T) string {
 	return namespace.Name
 }
 
-// newDir makes a directory below that of the run, so that the logs of a failed test stay.
+// newDir creates a directory in the directory of the run, so that the logs of a failed test stay.
 func newDir(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(shared.dir, uniqueName(strings.ReplaceAll(t.Name(), "/", "_")))
@@ -87,7 +87,7 @@ func newDir(t *testing.T) string {
 	return dir
 }
 
-// readPlugin reads a compiled plugin, `shard-selector` for instance, from $CTRLMESH_PLUGINS_DIR.
+// readPlugin reads a compiled plugin, for example `shard-selector`, from $CTRLMESH_PLUGINS_DIR.
 func readPlugin(t *testing.T, name string) sidecar.Plugin {
 	t.Helper()
 	dir := os.Getenv("CTRLMESH_PLUGINS_DIR")
@@ -97,7 +97,7 @@ func readPlugin(t *testing.T, name string) sidecar.Plugin {
 	return sidecar.Plugin{Bytes: must(os.ReadFile(filepath.Join(dir, name+".wasm")))(t)}
 }
 
-// startSidecar runs a sidecar for the length of the test. It must still run at the end, and end in order.
+// startSidecar runs a sidecar until the test ends. The sidecar must still run then, and must stop in time.
 func startSidecar(t *testing.T, options sidecar.Options) *sidecar.Sidecar {
 	t.Helper()
 	if options.Name == "" {
@@ -112,7 +112,7 @@ func startSidecar(t *testing.T, options sidecar.Options) *sidecar.Sidecar {
 	check(t, err)
 	t.Cleanup(func() {
 		if !s.Process.Alive() && !options.StoppedByTest {
-			t.Errorf("the sidecar ended during the test: %v", s.Process.Err())
+			t.Errorf("the sidecar exited during the test: %v", s.Process.Err())
 		}
 		if err := s.Stop(); err != nil {
 			t.Error(err)
@@ -124,7 +124,7 @@ func startSidecar(t *testing.T, options sidecar.Options) *sidecar.Sidecar {
 	return s
 }
 
-// shardChain runs shard-selector alone, with one rule.
+// shardChain runs only shard-selector, with one rule.
 func shardChain(t *testing.T, generation int64, rule sidecar.ShardRule) sidecar.Chain {
 	t.Helper()
 	return singlePluginChain(t, generation, readPlugin(t, "shard-selector"), rule)
@@ -144,7 +144,7 @@ func startShardSidecar(t *testing.T, rule sidecar.ShardRule) *sidecar.Sidecar {
 	return startSidecar(t, sidecar.Options{Chain: &chain})
 }
 
-// shardRule gives the shard what carries one of the values in its label `shard`.
+// shardRule gives the shard all objects that have one of the values in their label `shard`.
 func shardRule(shard string, values ...string) sidecar.ShardRule {
 	return sidecar.ShardRule{Shard: shard, Limits: []sidecar.Limit{{
 		RelateResources: []sidecar.Resources{
@@ -154,7 +154,7 @@ func shardRule(shard string, values ...string) sidecar.ShardRule {
 	}}}
 }
 
-// sidecarTarget is a sidecar as a target for hand-written requests.
+// sidecarTarget makes a sidecar the target of hand-written requests.
 func sidecarTarget(s *sidecar.Sidecar) rawhttp.Target { return rawhttp.Target{Address: s.API} }
 
 // clientConfig is a client-go configuration for a controller behind the sidecar: no credentials, no TLS.
@@ -162,12 +162,12 @@ func clientConfig(s *sidecar.Sidecar) *rest.Config {
 	return &rest.Config{Host: "http://" + s.API, QPS: -1, Timeout: waitTimeout}
 }
 
-// sidecarKubeconfig of a controller behind the sidecar.
+// sidecarKubeconfig writes the kubeconfig of a controller behind the sidecar.
 func sidecarKubeconfig(t *testing.T, s *sidecar.Sidecar) string {
 	t.Helper()
 	return must(cluster.WriteKubeconfig(newDir(t), "controller",
 		&api.Cluster{Server: "http://" + s.API}, &api.AuthInfo{}))(t)
 }
 
-// background is a context for cleanups, in which t.Context is over already.
+// background is the context for cleanups, because t.Context is cancelled before they run.
 func background() context.Context { return context.Background() }

@@ -19,12 +19,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// This file makes the pods of manager/inject/src/testdata at a real API server, which asks the manager's webhook for their sidecars.
+// This file creates the pods of manager/inject/src/testdata at a real API server, which calls the manager's webhook for
+// their sidecars.
 
 const (
 	injectionTestdata = "../../manager/inject/src/testdata"
 	enableProxy       = "ctrlmesh.kusionstack.io/enable-proxy"
-	// The namespace that the files speak of.
+	// injectedNamespace is the namespace in the files.
 	injectedNamespace = "demo"
 )
 
@@ -37,12 +38,12 @@ spec:
   limits: [{relateResources: [{apiGroups: [""], resources: [configmaps]}], selector: {matchLabels: {shard: a}}}]
 `
 
-// injectedCase is what a file of manager/inject/src/testdata has, as far as it matters here.
+// injectedCase has the fields of a file in manager/inject/src/testdata that matter here.
 type injectedCase struct {
 	Flags  []string
 	Rules  []map[string]any
 	Native *bool
-	// Of a Service that has other addresses than the one of this cluster.
+	// ServiceAddresses are set in cases whose Service has other addresses than this cluster's.
 	ServiceAddresses []string
 	Pod              map[string]any
 }
@@ -110,7 +111,7 @@ func testInjectedPodsMatchFiles(t *testing.T, m *mesh, key string) {
 	}
 }
 
-// TestInjectedPods makes the pods of all files as they are after injection, where nobody injects them again.
+// TestInjectedPods creates the pods of all files as they are after injection, in a cluster without injection.
 func TestInjectedPods(t *testing.T) {
 	t.Parallel()
 	client := must(dynamic.NewForConfig(shared.cluster.AdminConfig()))(t)
@@ -122,7 +123,7 @@ func TestInjectedPods(t *testing.T) {
 			_, err := dryRunPod(t, client, plain, expectedPod(t, file, strings.NewReplacer()))
 			if isOfLaterReleases(file) {
 				if err == nil || !strings.Contains(err.Error(), "unknown field") {
-					t.Errorf("fields that no release has: %v", err)
+					t.Errorf("fields that no release knows: %v", err)
 				}
 				return
 			}
@@ -151,7 +152,7 @@ func isOfLaterReleases(file string) bool {
 	return strings.HasSuffix(file, "fields-of-later-releases.yaml")
 }
 
-// expectedPod is the pod that a file's neighbour has.
+// expectedPod returns the pod in the file beside an input file.
 func expectedPod(t *testing.T, file string, replacer *strings.Replacer) map[string]any {
 	t.Helper()
 	text := must(os.ReadFile(strings.TrimSuffix(file, ".yaml") + ".after.yaml"))(t)
@@ -160,7 +161,7 @@ func expectedPod(t *testing.T, file string, replacer *strings.Replacer) map[stri
 	return pod
 }
 
-// dryRunPod asks whether a pod would be made, and what it would be.
+// dryRunPod returns the pod as the API server would create it, or the error.
 func dryRunPod(t *testing.T, client dynamic.Interface, namespace string, pod map[string]any) (*unstructured.Unstructured, error) {
 	t.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{}}
@@ -169,7 +170,8 @@ func dryRunPod(t *testing.T, client dynamic.Interface, namespace string, pod map
 	object.SetAPIVersion("v1")
 	object.SetKind("Pod")
 	object.SetNamespace(namespace)
-	// As the ServiceAccount plugin does before webhooks are asked; it is off here, for nobody makes the accounts.
+	// The ServiceAccount admission plugin sets this before webhooks are called; it is off here, because nobody creates
+	// the accounts.
 	if _, ok, _ := unstructured.NestedString(object.Object, "spec", "serviceAccountName"); !ok {
 		check(t, unstructured.SetNestedField(object.Object, "default", "spec", "serviceAccountName"))
 	}
@@ -184,7 +186,8 @@ func createLabelledNamespace(t *testing.T, plane controlPlane, name string, labe
 	check(t, err)
 }
 
-// checkSubset tells what of an object is missing in another one, which may have more fields: an API server fills defaults in.
+// checkSubset returns an error for the first difference from `want`. `got` may have more fields, because the API server
+// sets defaults.
 func checkSubset(want, got any, path string) error {
 	switch want := want.(type) {
 	case map[string]any:

@@ -29,15 +29,15 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// This file has a controller's client as it is in a cluster, knowing the Service's address and the ca.crt that it is given and
-// nothing of us, in a network whose traffic is redirected to a real sidecar, before a real API server.
+// This file runs an unmodified in-cluster client, with the Service's address and ca.crt, in a network whose traffic is
+// redirected to a real sidecar in front of a real API server.
 
 const (
 	tlsNamespace = "tls"
 	adminAddress = "127.0.0.1:5441"
 )
 
-// redirectedPod is what stands for a pod whose traffic is redirected.
+// redirectedPod is a substitute for a pod whose traffic is redirected.
 type redirectedPod struct {
 	*netns.Network
 	mesh    *mesh
@@ -50,7 +50,7 @@ func TestRedirectedClient(t *testing.T) {
 	network := netns.NewForTest(t, netns.Service+"/32")
 	m := newMesh(t)
 	createLabelledNamespace(t, m.controlPlane, tlsNamespace, nil)
-	// Kubernetes' controller manager makes it in every namespace.
+	// Kubernetes' controller manager creates this ConfigMap in every namespace.
 	putClusterCA(t, m)
 	waitLeader(t, m.startManager(t, "manager-0"))
 	makeRedirectedPod(t, m)
@@ -75,7 +75,7 @@ func TestRedirectedClient(t *testing.T) {
 	t.Run("certificates change under way", func(t *testing.T) { pod.testRotation(t, bundle) })
 }
 
-// TestServingCertificates is the manager's part, where no network can be made, too.
+// TestServingCertificates tests the manager's part; it also runs where no network can be created.
 func TestServingCertificates(t *testing.T) {
 	t.Parallel()
 	pod := &redirectedPod{mesh: newMesh(t)}
@@ -124,7 +124,7 @@ func makeRedirectedPod(t *testing.T, m *mesh) {
 	check(t, err)
 }
 
-// projectVolumes does what kubelet does with the Secret, and returns what the ConfigMap says.
+// projectVolumes writes the Secret as kubelet does, and returns the bundle in the ConfigMap.
 func (pod *redirectedPod) projectVolumes(t *testing.T) ([]byte, error) {
 	maps, secrets := pod.mesh.client.CoreV1().ConfigMaps(tlsNamespace), pod.mesh.client.CoreV1().Secrets(tlsNamespace)
 	bundle, err := maps.Get(t.Context(), "ctrlmesh-ca", meta.GetOptions{})
@@ -142,7 +142,7 @@ func (pod *redirectedPod) projectVolumes(t *testing.T) ([]byte, error) {
 	return []byte(bundle.Data["ca.crt"]), err
 }
 
-// waitProjected waits for both.
+// waitProjected waits until both exist.
 func (pod *redirectedPod) waitProjected(t *testing.T) []byte {
 	t.Helper()
 	var bundle []byte
@@ -153,7 +153,7 @@ func (pod *redirectedPod) waitProjected(t *testing.T) []byte {
 	return bundle
 }
 
-// renewCertificate has the manager sign another certificate.
+// renewCertificate makes the manager sign a new certificate.
 func (pod *redirectedPod) renewCertificate(t *testing.T) {
 	t.Helper()
 	secrets := pod.mesh.client.CoreV1().Secrets(manager.Namespace)
@@ -163,7 +163,7 @@ func (pod *redirectedPod) renewCertificate(t *testing.T) {
 	check(t, err)
 }
 
-// serveAPI has the API server answer at the Service's address.
+// serveAPI makes the API server reachable at the Service's address.
 func (pod *redirectedPod) serveAPI(t *testing.T) {
 	listener := must(pod.Listen(net.JoinHostPort(netns.Service, "443")))(t)
 	t.Cleanup(func() { listener.Close() })
@@ -188,7 +188,7 @@ func (pod *redirectedPod) serveAPI(t *testing.T) {
 	}()
 }
 
-// startSidecar runs the init container, then the sidecar, as the user that it is in a pod.
+// startSidecar runs the init container, then the sidecar, as its user in a pod.
 func (pod *redirectedPod) startSidecar(t *testing.T, namespace string, rule sidecar.ShardRule) {
 	program := netns.CopyProgram(t, must(sidecar.Binary())(t))
 	output, err := pod.RunInit(program, netns.NetAdminOnly(), netns.ServiceEnv(netns.Service))
@@ -214,7 +214,7 @@ func (pod *redirectedPod) startSidecar(t *testing.T, namespace string, rule side
 	t.Cleanup(func() {
 		_ = command.Process.Signal(syscall.SIGTERM)
 		if err := command.Wait(); err != nil || t.Failed() {
-			t.Errorf("the sidecar: %v\n%s", err, pod.sidecar)
+			t.Errorf("the sidecar exited: %v\n%s", err, pod.sidecar)
 		}
 	})
 	admin := &http.Client{Transport: &http.Transport{DialContext: pod.dialAs(netns.ControllerUser, adminAddress), DisableKeepAlives: true}}
@@ -231,12 +231,12 @@ func (pod *redirectedPod) startSidecar(t *testing.T, namespace string, rule side
 	})
 }
 
-// dialAs connects a user of the pod to one address, whatever name leads there.
+// dialAs returns a dialer that connects as a user of the pod to one address, whatever the requested address is.
 func (pod *redirectedPod) dialAs(user int, address string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, _, _ string) (net.Conn, error) { return pod.Dial(ctx, user, address) }
 }
 
-// listConfigMaps is what a client in a cluster does: it has the Service's host, and a ca.crt.
+// listConfigMaps lists as an in-cluster client does, with the Service's host and a ca.crt.
 func (pod *redirectedPod) listConfigMaps(t *testing.T, host string, ca []byte) (string, error) {
 	t.Helper()
 	config := &rest.Config{
@@ -259,11 +259,12 @@ func (pod *redirectedPod) assertSeesShard(t *testing.T, host string, bundle []by
 	names, err := pod.listConfigMaps(t, host, bundle)
 	check(t, err)
 	if names != "of-a" {
-		t.Errorf("it sees %q", names)
+		t.Errorf("the client sees %q", names)
 	}
 }
 
-// servedSerial of the certificate that a new connection meets. Who asks trusts the bundle, by every name of the API server.
+// servedSerial returns the serial number of the certificate that a new connection gets. The client trusts the bundle
+// and tries every name of the API server.
 func (pod *redirectedPod) servedSerial(t *testing.T, bundle []byte) (string, error) {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -280,14 +281,14 @@ func (pod *redirectedPod) servedSerial(t *testing.T, bundle []byte) (string, err
 		err = client.HandshakeContext(ctx)
 		connection.Close()
 		if err != nil {
-			return "", fmt.Errorf("by the name %s: %w", name, err)
+			return "", fmt.Errorf("with the name %s: %w", name, err)
 		}
 		serial = client.ConnectionState().PeerCertificates[0].SerialNumber.String()
 	}
 	return serial, nil
 }
 
-// testRotation shows that another certificate reaches new connections of clients that know nothing of it.
+// testRotation: a new certificate reaches new connections of unmodified clients.
 func (pod *redirectedPod) testRotation(t *testing.T, bundle []byte) {
 	before := must(pod.servedSerial(t, bundle))(t)
 	pod.renewCertificate(t)
@@ -297,12 +298,12 @@ func (pod *redirectedPod) testRotation(t *testing.T, bundle []byte) {
 			return err
 		}
 		if !bytes.Equal(again, bundle) {
-			return fmt.Errorf("whom to trust has changed to %s", again)
+			return fmt.Errorf("the bundle has changed to %s", again)
 		}
 		now, err := pod.servedSerial(t, bundle)
 		check(t, err)
 		if now == before {
-			return fmt.Errorf("it is still %s", now)
+			return fmt.Errorf("the serial is still %s", now)
 		}
 		return nil
 	})

@@ -14,7 +14,7 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/sidecar"
 )
 
-// This file drives the sidecar with kubectl, as people do who look at what a controller sees.
+// This file uses kubectl through the sidecar, as people do who debug a controller.
 
 // kubectlThroughSidecar runs a command through the sidecar and returns its standard output.
 func kubectlThroughSidecar(t *testing.T, s *sidecar.Sidecar, input string, arguments ...string) string {
@@ -80,7 +80,7 @@ func TestKubectlReads(t *testing.T) {
 	})
 }
 
-// normalizeOutput drops what depends on the moment and the address, and sorts lines, for kubectl prints maps in any order.
+// normalizeOutput drops times and addresses, and sorts lines, because kubectl prints maps in any order.
 func normalizeOutput(text string) string {
 	lines := []string{}
 	for _, line := range strings.Split(text, "\n") {

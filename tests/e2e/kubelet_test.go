@@ -14,7 +14,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file tests the played kubelet, with chains written by hand: what other tests conclude from it must hold.
+// This file tests the fake kubelet with hand-written chains: other tests rely on its behaviour.
 
 // publishChain writes a chain into ConfigMaps.
 func publishChain(t *testing.T, namespace string, chain sidecar.Chain) {
@@ -83,11 +83,12 @@ func TestKubeletSyncsChangedPod(t *testing.T) {
 		return status.Chain.Generation == 21 && len(status.Chain.Entries) == 0
 	}))
 	if synced := p.kubelet.SyncState(namespace, "operator-0"); synced.Swaps != 2 {
-		t.Errorf("the pod changed once since there is another chain, and the volume was swapped %d times", synced.Swaps-1)
+		t.Errorf("the pod changed once since the chain changed, but the volume was swapped %d times", synced.Swaps-1)
 	}
 }
 
-// assertVolumeLayout is what kubelet's AtomicWriter leaves: visible names are links through ..data, which is a link to a directory.
+// assertVolumeLayout asserts the layout of kubelet's AtomicWriter: visible names are links through ..data, which is a
+// link to a directory.
 func assertVolumeLayout(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	data := must(os.Readlink(filepath.Join(dir, "..data")))(t)
@@ -100,7 +101,7 @@ func assertVolumeLayout(t *testing.T, dir string, names ...string) {
 		}
 	}
 	if found := must(os.ReadDir(dir))(t); len(found) != len(names)+2 {
-		t.Errorf("the volume has %v", found)
+		t.Errorf("the volume contains %v", found)
 	}
 }
 
@@ -108,7 +109,7 @@ func TestKubeletSyncsAfterPeriod(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	p := startPods(t, shared.controlPlane, namespace, podOptions{syncPeriod: 100 * time.Millisecond})
-	// Without a chain a sidecar that has a volume for one is not ready; kubelet brings the chain once there is one.
+	// Without a chain, a sidecar that has a chain volume is not ready; kubelet syncs the chain once it exists.
 	p.create(t, "operator-0", nil)
 	publishChain(t, namespace, podChain(t, 7))
 	s := p.waitReady(t, "operator-0")
@@ -127,7 +128,7 @@ func TestKubeletRestartsAndEndsPods(t *testing.T) {
 		return must(shared.client.CoreV1().Pods(namespace).Get(t.Context(), "operator-0", meta.GetOptions{}))(t)
 	}
 	if pod := get(); pod.Status.PodIP+":"+kubelet.AdminPort != first.Admin {
-		t.Errorf("the pod's address is %s, its sidecar's %s", pod.Status.PodIP, first.Admin)
+		t.Errorf("the pod's IP is %s, the sidecar listens on %s", pod.Status.PodIP, first.Admin)
 	}
 	first.Process.Kill()
 	eventually(t, "the restart is reported", func() error {
@@ -144,6 +145,6 @@ func TestKubeletRestartsAndEndsPods(t *testing.T) {
 	check(t, shared.client.CoreV1().Pods(namespace).Delete(t.Context(), "operator-0", meta.DeleteOptions{}))
 	p.waitGone(t, "operator-0")
 	if second.Process.Alive() {
-		t.Error("the pod is gone and its sidecar runs")
+		t.Error("the pod is deleted, but its sidecar still runs")
 	}
 }

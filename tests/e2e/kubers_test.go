@@ -13,24 +13,24 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// This file has an operator that is written with kube-rs (../kube-rs-operator) lead in each shard, by kubeconfig and with
-// redirected traffic. kube-rs has its leader election from kube-lease-manager, which reads its lock, creates it, applies it
-// server-side, and patches it: another way than client-go's, which is in lock_test.go and sharding_test.go.
+// This file runs an operator written with kube-rs (../kube-rs-operator) with leader election in each shard, by
+// kubeconfig and with redirected traffic. Its leader election is kube-lease-manager's, which reads the lock, creates
+// it, applies it server-side, and patches it. lock_test.go and sharding_test.go test client-go's.
 
-// holderBefore has the lock that the operator had before it was sharded.
+// holderBefore holds the lock that the operator had before it was sharded.
 const holderBefore = "somebody-before"
 
-// kubeRSReplicas is an operator with two replicas in each of two shards, before a cluster.
+// kubeRSReplicas is an operator with two replicas in each of two shards of a cluster.
 type kubeRSReplicas struct {
 	*objectSet
 	client kubernetes.Interface
-	// namespace of the locks.
+	// namespace contains the locks.
 	namespace string
-	// shards are the names of the two, by the label of what they have.
+	// shards maps the value of the label `shard` to the name of the shard.
 	shards map[string]string
-	// replicas by the same.
+	// replicas maps the same values to the shard's replicas.
 	replicas map[string][]*operatorProcess
-	// lockBefore is the lock that was there before.
+	// lockBefore is the unsharded lock from before.
 	lockBefore *coordination.Lease
 }
 
@@ -89,7 +89,7 @@ func newKubeRSReplicas(t *testing.T, plane controlPlane, namespace string) *kube
 	return f
 }
 
-// startReplica runs one more replica of the shard that has what carries the label.
+// startReplica runs one more replica of the shard with this label value.
 func (f *kubeRSReplicas) startReplica(t *testing.T, label string, spec process.Spec) {
 	t.Helper()
 	id := fmt.Sprintf("%s-%d", f.shards[label], len(f.replicas[label]))
@@ -97,8 +97,8 @@ func (f *kubeRSReplicas) startReplica(t *testing.T, label string, spec process.S
 	f.replicas[label] = append(f.replicas[label], runOperator(t, id, spec))
 }
 
-// testLeadership demands what leader election is for: one replica of each shard works, another one when it dies, and one that ends gives
-// its lock back. The lock from before is nobody's business.
+// testLeadership tests leader election: one replica of each shard works, another one takes over when it dies, and one
+// that ends releases its lock. Nobody touches the unsharded lock.
 func (f *kubeRSReplicas) testLeadership(t *testing.T) {
 	t.Helper()
 	first := f.waitLeaders(t)
@@ -112,17 +112,17 @@ func (f *kubeRSReplicas) testLeadership(t *testing.T) {
 	for label, leader := range second {
 		leader.assertNoFaults(t)
 		if leader == first[label] {
-			t.Errorf("%s leads, and was killed", leader.id)
+			t.Errorf("%s leads although it was killed", leader.id)
 		}
 		check(t, leader.process.Stop(process.StopGrace))
 		if lease := f.shardLease(t, f.shards[label]); lease.Spec.HolderIdentity != nil {
-			t.Errorf("%s ended and still has %s", *lease.Spec.HolderIdentity, lease.Name)
+			t.Errorf("%s ended but still holds %s", *lease.Spec.HolderIdentity, lease.Name)
 		}
 	}
 	f.assertOnlyShardLocks(t)
 }
 
-// waitLeaders waits until each shard has one.
+// waitLeaders waits until each shard has a leader.
 func (f *kubeRSReplicas) waitLeaders(t *testing.T) map[string]*operatorProcess {
 	t.Helper()
 	leaders := map[string]*operatorProcess{}
@@ -132,7 +132,8 @@ func (f *kubeRSReplicas) waitLeaders(t *testing.T) map[string]*operatorProcess {
 	return leaders
 }
 
-// assertLeadersWork asks for a step of each object, and demands that its shard's leader handles it, and no other replica that lives.
+// assertLeadersWork requests a step of each object, and asserts that the leader of its shard handles it, and no other
+// live replica.
 func (f *kubeRSReplicas) assertLeadersWork(t *testing.T, leaders map[string]*operatorProcess) {
 	t.Helper()
 	f.requestStepOfEach(t)
@@ -153,7 +154,7 @@ func (f *kubeRSReplicas) assertLeadersWork(t *testing.T, leaders map[string]*ope
 		}
 		applied := func(by meta.ManagedFieldsEntry) bool { return by.Operation == meta.ManagedFieldsOperationApply }
 		if !slices.ContainsFunc(lease.ManagedFields, applied) {
-			t.Errorf("nobody has applied %s: %v", lease.Name, lease.ManagedFields)
+			t.Errorf("no manager has applied %s: %v", lease.Name, lease.ManagedFields)
 		}
 	}
 }
@@ -164,7 +165,7 @@ func (f *kubeRSReplicas) shardLease(t *testing.T, shard string) *coordination.Le
 	return must(f.client.CoordinationV1().Leases(f.namespace).Get(t.Context(), name, meta.GetOptions{}))(t)
 }
 
-// assertOnlyShardLocks demands that beside their locks there is the one from before alone, as it was.
+// assertOnlyShardLocks asserts that the only other lease is the unsharded lock, unchanged.
 func (f *kubeRSReplicas) assertOnlyShardLocks(t *testing.T) {
 	t.Helper()
 	versions := map[string]string{}
@@ -172,9 +173,9 @@ func (f *kubeRSReplicas) assertOnlyShardLocks(t *testing.T) {
 		versions[lease.Name] = lease.ResourceVersion
 	}
 	if names := slices.Sorted(maps.Keys(versions)); !slices.Equal(names, []string{lockName, "lock---s0", "lock---s1"}) {
-		t.Errorf("there are leases %q", names)
+		t.Errorf("the leases are %q", names)
 	}
 	if now := versions[lockName]; now != f.lockBefore.ResourceVersion {
-		t.Errorf("the lock from before was at %s and is at %s", f.lockBefore.ResourceVersion, now)
+		t.Errorf("the unsharded lock was at version %s and is at %s", f.lockBefore.ResourceVersion, now)
 	}
 }

@@ -17,20 +17,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// This file lets managers label a cluster that was full before they came.
+// This file lets managers label a cluster that was full of objects before they started.
 
 const (
 	hashLabel      = "ctrlmesh.kusionstack.io/shard-hash"
 	namespaceLabel = "ctrlmesh.kusionstack.io/namespace"
 	controlLabel   = "ctrlmesh.kusionstack.io/control"
 
-	// namespacesVariable says how many namespaces there are; a run by hand takes 1000, with 50,000 objects (README.md).
+	// namespacesVariable is the number of namespaces; manual runs use 1000, with 50,000 objects (README.md).
 	namespacesVariable  = "CTRLMESH_LABELLED_NAMESPACES"
 	defaultNamespaces   = 30
 	objectsPerNamespace = 50
 
 	labelRate, labelBurst = 300, 50
-	// maxMemoryMiB of a manager, whatever the number of objects.
+	// maxMemoryMiB bounds a manager's memory, whatever the number of objects.
 	maxMemoryMiB = 200
 )
 
@@ -54,13 +54,13 @@ func TestManagerLabels(t *testing.T) {
 	t.Logf("%d objects in %d namespaces took %s; memory was %d and %d MiB at most",
 		len(l.namespaces)*objectsPerNamespace, len(l.namespaces), time.Since(begin).Round(time.Millisecond), peak, peakMiB(t, second))
 	if peak = max(peak, peakMiB(t, second)); peak > maxMemoryMiB {
-		t.Errorf("a manager took %d MiB", peak)
+		t.Errorf("a manager used %d MiB", peak)
 	}
 	l.assertWithinRate(t)
 	l.testOptOut(t)
 }
 
-// createObjects makes namespaces and objects, and says that ConfigMaps are labelled.
+// createObjects creates namespaces and objects, and configures that ConfigMaps are labelled.
 func (l *labelledMesh) createObjects(t *testing.T) {
 	t.Helper()
 	count := defaultNamespaces
@@ -82,7 +82,7 @@ func (l *labelledMesh) createObjects(t *testing.T) {
 	})
 }
 
-// labelTimeout is what labelling everything may take, at the allowed rate and on a busy machine.
+// labelTimeout is how long labelling everything may take, at the allowed rate on a busy machine.
 func (l *labelledMesh) labelTimeout() time.Duration {
 	return waitTimeout + 4*time.Second*time.Duration(len(l.namespaces)*objectsPerNamespace/labelRate)
 }
@@ -93,14 +93,14 @@ func (l *labelledMesh) waitHalfLabelled(t *testing.T, m *manager.Manager) {
 	eventuallyWithin(t, l.labelTimeout(), "half of the objects are labelled", func() error {
 		written, err := m.Metric(t.Context(), "ctrlmesh_manager_labels_objects_written_total")
 		if err == nil && int(written) < len(l.namespaces)*objectsPerNamespace/2 {
-			err = fmt.Errorf("%v are", written)
+			err = fmt.Errorf("%v are labelled", written)
 		}
 		return err
 	})
 }
 
-// waitAllLabelled waits until every namespace and object has its labels: the bucket is the sum of the characters of the namespace's name
-// modulo 32, as in KusionStack.
+// waitAllLabelled waits until every namespace and object has its labels. The bucket is the sum of the characters of the
+// namespace's name modulo 32, as in KusionStack.
 func (l *labelledMesh) waitAllLabelled(t *testing.T) {
 	t.Helper()
 	for _, name := range l.namespaces {
@@ -140,12 +140,12 @@ func checkLabels(object meta.ObjectMeta, want map[string]string) error {
 	return nil
 }
 
-// assertWithinRate demands that at no time more requests arrived than the flags allow.
+// assertWithinRate asserts that requests never arrived faster than the flags allow.
 func (l *labelledMesh) assertWithinRate(t *testing.T) {
 	t.Helper()
-	// late is how much later than another a request may be seen that was sent with it: so many may come closer together.
+	// Two requests that were sent at the same time may arrive this much apart, so as many more may arrive together.
 	const late = 200 * time.Millisecond
-	// Two managers have a burst each.
+	// Each of the two managers has a burst.
 	const burst = 2*labelBurst + labelRate*float64(late)/float64(time.Second)
 	events, err := l.cluster.AuditEventsOf(manager.User)
 	check(t, err)
@@ -154,22 +154,22 @@ func (l *labelledMesh) assertWithinRate(t *testing.T) {
 		arrivals = append(arrivals, event.RequestReceivedTimestamp.Time)
 	}
 	slices.SortFunc(arrivals, time.Time.Compare)
-	// In the window that begins with request i and ends with request j there are j-i+1: the worst i for each j is the one that is
-	// furthest behind the rate.
+	// The window from request i to request j has j-i+1 requests. For each j the worst i is the one that is furthest
+	// behind the rate.
 	worst := 0.0
 	for j, at := range arrivals {
 		ahead := float64(j) - labelRate*at.Sub(arrivals[0]).Seconds()
 		worst = min(worst, ahead)
 		if ahead-worst+1 > burst {
-			t.Fatalf("%v requests more than the rate of %d, in a window that ends with request %d", ahead-worst+1, labelRate, j)
+			t.Fatalf("%v requests more than the rate of %d allows, in a window that ends with request %d", ahead-worst+1, labelRate, j)
 		}
 	}
 	if len(arrivals) < len(l.namespaces)*objectsPerNamespace {
-		t.Fatalf("%d requests are in the audit log", len(arrivals))
+		t.Fatalf("the audit log has %d requests", len(arrivals))
 	}
 }
 
-// testOptOut takes a namespace out: its labels go.
+// testOptOut removes a namespace from the mesh: its labels are removed.
 func (l *labelledMesh) testOptOut(t *testing.T) {
 	t.Helper()
 	name := l.namespaces[0]
@@ -201,7 +201,7 @@ func (l *labelledMesh) testOptOut(t *testing.T) {
 	})
 }
 
-// peakMiB is the most memory that a manager had in use (VmHWM).
+// peakMiB returns the peak resident memory of a manager (VmHWM).
 func peakMiB(t *testing.T, m *manager.Manager) int {
 	t.Helper()
 	status := string(must(os.ReadFile(fmt.Sprintf("/proc/%d/status", m.Process.Pid())))(t))

@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// This file covers H106, the leader-election lock: the controller says `lock`, the API server sees `lock---s0`, in every
-// verb, every kind of lock and every encoding.
+// This file covers H106, the leader-election lock: the controller sees `lock`, the API server sees `lock---s0`, in
+// every verb, kind of lock and encoding.
 
 const (
 	lockName  = "lock"
@@ -36,7 +36,7 @@ func createLease(t *testing.T, namespace, name string) {
 	check(t, err)
 }
 
-// lockRule shards nothing but the lock.
+// lockRule shards only the lock.
 func lockRule(shard string) sidecar.ShardRule {
 	return sidecar.ShardRule{Shard: shard, LeaderElectionName: lockName}
 }
@@ -88,7 +88,8 @@ func testLockNames(t *testing.T, _ *testEnv) {
 	t.Run("other_names_and_namespaces_are_left_alone", testOtherLocks)
 }
 
-// testLockVerbs takes a lock through its life. `outside` is the controller's client, `inside` the API server's view.
+// testLockVerbs tests all verbs on a lock. `proxied` is the controller's client, `direct` sees what the API server
+// stores.
 func testLockVerbs[T runtimeObject, L runtime.Object](t *testing.T, proxied, direct lockClient[T, L], lock T) {
 	ctx := t.Context()
 	_, err := proxied.Get(ctx, lockName, meta.GetOptions{})
@@ -103,10 +104,10 @@ func testLockVerbs[T runtimeObject, L runtime.Object](t *testing.T, proxied, dir
 	assertNamed(t, "create", created)
 	real := must(direct.Get(ctx, shardLock, meta.GetOptions{}))(t)
 	if real.GetUID() != created.GetUID() {
-		t.Errorf("%s has another UID than what was created", shardLock)
+		t.Errorf("%s has another UID than the created object", shardLock)
 	}
 	if _, err := direct.Get(ctx, lockName, meta.GetOptions{}); !errors.IsNotFound(err) {
-		t.Errorf("the API server has an object %q: %v", lockName, err)
+		t.Errorf("the API server has an object named %q: %v", lockName, err)
 	}
 	if _, err := proxied.Create(ctx, lock.DeepCopyObject().(T), meta.CreateOptions{}); !errors.IsAlreadyExists(err) || strings.Contains(err.Error(), "---") {
 		t.Errorf("second create: %v", err)
@@ -122,7 +123,7 @@ func testLockVerbs[T runtimeObject, L runtime.Object](t *testing.T, proxied, dir
 	}
 	last := testLockPatches(t, proxied, lock)
 	if got := must(direct.Get(ctx, shardLock, meta.GetOptions{}))(t); got.GetResourceVersion() != last.GetResourceVersion() {
-		t.Errorf("the patches went elsewhere: %s is at %s, the last answer at %s", shardLock, got.GetResourceVersion(), last.GetResourceVersion())
+		t.Errorf("the patches changed another object: %s is at %s, the last response at %s", shardLock, got.GetResourceVersion(), last.GetResourceVersion())
 	}
 
 	list := must(proxied.List(ctx, byName))(t)
@@ -140,11 +141,11 @@ func testLockVerbs[T runtimeObject, L runtime.Object](t *testing.T, proxied, dir
 func assertNamed(t *testing.T, verb string, object meta.Object) {
 	t.Helper()
 	if object.GetName() != lockName {
-		t.Errorf("%s answers an object named %q", verb, object.GetName())
+		t.Errorf("%s returns an object named %q", verb, object.GetName())
 	}
 }
 
-// testLockPatches uses every type of patch; those that carry the name in the body say it as the controller knows it.
+// testLockPatches uses every type of patch; patches with the name in the body use the controller's name.
 func testLockPatches[T runtimeObject, L runtime.Object](t *testing.T, proxied lockClient[T, L], lock T) T {
 	t.Helper()
 	gvk := must(gvkOf(lock))(t)
@@ -173,7 +174,7 @@ func testLockPatches[T runtimeObject, L runtime.Object](t *testing.T, proxied lo
 	return last
 }
 
-// assertLockWatch reads what a watch by name has seen of the lock's life.
+// assertLockWatch asserts the events that a watch by name has received.
 func assertLockWatch(t *testing.T, stream watch.Interface) {
 	t.Helper()
 	seen := []string{}
@@ -185,18 +186,18 @@ func assertLockWatch(t *testing.T, stream watch.Interface) {
 		}
 	}
 	if len(seen) < 3 || seen[0] != string(watch.Added) || seen[len(seen)-1] != string(watch.Deleted) {
-		t.Errorf("the watch saw %v", seen)
+		t.Errorf("the watch received %v", seen)
 	}
 }
 
-// testLockEvents: a leader tells of its election in an event about the lock.
+// testLockEvents: a leader reports its election in an Event about the lock.
 func testLockEvents(t *testing.T, client kubernetes.Interface, namespace string) {
 	reference := core.ObjectReference{Kind: "Lease", APIVersion: "coordination.k8s.io/v1", Namespace: namespace, Name: lockName}
 	old := &core.Event{ObjectMeta: meta.ObjectMeta{GenerateName: "lock-"}, InvolvedObject: reference, Reason: "LeaderElection", Message: "became leader"}
 	created := must(client.CoreV1().Events(namespace).Create(t.Context(), old, meta.CreateOptions{}))(t)
 	inside := must(shared.client.CoreV1().Events(namespace).Get(t.Context(), created.Name, meta.GetOptions{}))(t)
 	if created.InvolvedObject.Name != lockName || inside.InvolvedObject.Name != shardLock {
-		t.Errorf("involved object: outside %q, inside %q", created.InvolvedObject.Name, inside.InvolvedObject.Name)
+		t.Errorf("involved object: proxied %q, direct %q", created.InvolvedObject.Name, inside.InvolvedObject.Name)
 	}
 	now := meta.NowMicro()
 	modern := &eventsv1.Event{
@@ -206,11 +207,11 @@ func testLockEvents(t *testing.T, client kubernetes.Interface, namespace string)
 	answer := must(client.EventsV1().Events(namespace).Create(t.Context(), modern, meta.CreateOptions{}))(t)
 	stored := must(shared.client.EventsV1().Events(namespace).Get(t.Context(), answer.Name, meta.GetOptions{}))(t)
 	if answer.Regarding.Name != lockName || stored.Regarding.Name != shardLock {
-		t.Errorf("regarding: outside %q, inside %q", answer.Regarding.Name, stored.Regarding.Name)
+		t.Errorf("regarding: proxied %q, direct %q", answer.Regarding.Name, stored.Regarding.Name)
 	}
 }
 
-// testOtherLocks: the rename is for one name in one namespace, and two shards do not see each other's lock.
+// testOtherLocks: only one name in one namespace is renamed, and two shards do not see each other's lock.
 func testOtherLocks(t *testing.T) {
 	namespace, elsewhere := newNamespace(t), newNamespace(t)
 	one, two := startLockSidecar(t, namespace, "s0"), startLockSidecar(t, namespace, "s1")

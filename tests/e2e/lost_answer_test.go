@@ -19,19 +19,20 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// This file breaks single requests of client-go, over HTTP/1.1 and HTTP/2: answers that are lost after the work was done, and
-// refusals before. What is repeated, by whom, and what is then there, is the whole difference between them.
+// This file breaks single requests of client-go, over HTTP/1.1 and HTTP/2: responses that are lost after the request
+// was executed, and refusals before. The cases differ in what is retried, by whom, and in what exists in the end.
 
-// brokenCreate is a create that meets a fault, and what follows from it.
+// brokenCreate is a create that meets a fault, and the expected result.
 type brokenCreate struct {
 	fault any
-	// times that the fault strikes, on the first requests.
+	// times is how many requests the fault hits, beginning with the first.
 	times int
-	// generate leaves the end of the name to the API server.
+	// generate uses generateName.
 	generate bool
-	// wantError tells the error that the caller must see; nil for none.
+	// wantError matches the error that the caller must get; nil means no error.
 	wantError func(error) bool
-	// wantSent by client-go, done by the API server, there at the end.
+	// wantSent counts requests sent by client-go, wantDone those executed by the API server, wantStored the objects in
+	// the end.
 	wantSent, wantDone, wantStored int
 }
 
@@ -52,13 +53,13 @@ var brokenCreates = map[string]brokenCreate{
 	"B2_refused": {fault: jsonFields{"refuse": jsonFields{"retryAfter": 1}}, times: 2, wantSent: 3, wantDone: 1, wantStored: 1},
 }
 
-// isTransportError is an error without an answer.
+// isTransportError matches errors without a response.
 func isTransportError(err error) bool {
 	var status apierrors.APIStatus
 	return err != nil && !errors.As(err, &status)
 }
 
-// isStatusWithoutRetryAfter is an answer with this code, and without a word of when to come back.
+// isStatusWithoutRetryAfter matches a Status with this code and without retryAfterSeconds.
 func isStatusWithoutRetryAfter(code int32) func(error) bool {
 	return func(err error) bool {
 		var status apierrors.APIStatus
@@ -67,21 +68,21 @@ func isStatusWithoutRetryAfter(code int32) func(error) bool {
 	}
 }
 
-// faultySidecar is a sidecar with one fault for each test by name, each in a namespace of its own.
+// faultySidecar is a sidecar with one fault for each test name, each in its own namespace.
 type faultySidecar struct {
 	sidecar    *sidecar.Sidecar
 	namespaces map[string]string
 	authority  *cluster.Authority
 }
 
-// faultReport is what a fault shows of itself.
+// faultReport is what a fault reports in /status.
 type faultReport struct{ Matched, Fired int }
 
-// transports by the version of HTTP that client-go then speaks.
+// transports are the versions of HTTP that client-go uses.
 var transports = []string{"HTTP/1.1", "HTTP/2.0"}
 
-// startFaultySidecar starts a sidecar with a fault for each name and each transport. The rest of a fault's rule is in `rules`, but for
-// the namespace.
+// startFaultySidecar starts a sidecar with a fault for each name and transport. `rules` has the fault rules without
+// their namespaces.
 func startFaultySidecar(t *testing.T, class string, rules map[string]jsonFields, verbs map[string]string) faultySidecar {
 	t.Helper()
 	d := faultySidecar{namespaces: map[string]string{}, authority: must(cluster.NewAuthority("sidecar"))(t)}
@@ -102,7 +103,8 @@ func startFaultySidecar(t *testing.T, class string, rules map[string]jsonFields,
 	return d
 }
 
-// client speaks one version of HTTP, and demands that it did: JSON over HTTP/1.1, protobuf over HTTP/2.
+// client returns a client for one version of HTTP, and asserts that it is used: JSON over HTTP/1.1, protobuf over
+// HTTP/2.
 func (d faultySidecar) client(t *testing.T, transport string) *kubernetes.Clientset {
 	t.Helper()
 	config := clientConfig(d.sidecar)
@@ -123,25 +125,25 @@ type protocolChecker struct {
 func (s protocolChecker) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := s.next.RoundTrip(request)
 	if err == nil && response.Proto != s.version {
-		s.t.Errorf("%s speaks %s", request.URL, response.Proto)
+		s.t.Errorf("%s is requested over %s", request.URL, response.Proto)
 	}
 	return response, err
 }
 
-// forEachTransport runs a test for each transport, all at the same time.
+// forEachTransport runs a test for each transport, in parallel.
 func (d faultySidecar) forEachTransport(t *testing.T, name string, test func(*testing.T, *kubernetes.Clientset, string)) {
 	for _, transport := range transports {
 		t.Run(name+" "+transport, func(t *testing.T) {
 			t.Parallel()
 			client, namespace := d.client(t, transport), d.namespaces[name+" "+transport]
-			// A connection that was used before: Go resends some requests there by itself.
+			// On a reused connection Go itself retries some requests.
 			must(client.CoreV1().Namespaces().Get(t.Context(), namespace, meta.GetOptions{}))(t)
 			test(t, client, namespace)
 		})
 	}
 }
 
-// assertFaultReport demands how often a fault was met, and how often it struck.
+// assertFaultReport asserts how often a fault matched and fired.
 func (d faultySidecar) assertFaultReport(t *testing.T, name, namespace string, want faultReport) {
 	t.Helper()
 	for _, transport := range transports {
@@ -150,12 +152,12 @@ func (d faultySidecar) assertFaultReport(t *testing.T, name, namespace string, w
 			continue
 		}
 		if seen := readReport[faultReport](t, d.sidecar, faultInject, key); seen != want {
-			t.Errorf("the fault tells %+v, want %+v", seen, want)
+			t.Errorf("the fault reports %+v, want %+v", seen, want)
 		}
 	}
 }
 
-// TestLostAnswers makes a ConfigMap with client-go for each fault of brokenCreates.
+// TestLostAnswers creates a ConfigMap with client-go for each fault of brokenCreates.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	rules, verbs := map[string]jsonFields{}, map[string]string{}
@@ -171,20 +173,20 @@ func TestLostAnswers(t *testing.T) {
 			}
 			_, err := client.CoreV1().ConfigMaps(namespace).Create(t.Context(), create, meta.CreateOptions{})
 			if b.wantError == nil && err != nil || b.wantError != nil && !b.wantError(err) {
-				t.Errorf("the caller sees %v", err)
+				t.Errorf("the caller gets %v", err)
 			}
 			d.assertFaultReport(t, name, namespace, faultReport{Matched: b.wantSent, Fired: max(b.times, 1)})
 			if done := len(auditedRequests(t, shared.controlPlane, namespace, "create")); done != b.wantDone {
-				t.Errorf("the API server did it %d times, want %d", done, b.wantDone)
+				t.Errorf("the API server executed it %d times, want %d", done, b.wantDone)
 			}
 			if there := configMapNames(t, namespace); len(there) != b.wantStored {
-				t.Errorf("there are %v, want %d", there, b.wantStored)
+				t.Errorf("%v exist, want %d", there, b.wantStored)
 			}
 		})
 	}
 }
 
-// TestLostAnswerByTimeout is L1 by silence: the caller gives up, and the object is there.
+// TestLostAnswerByTimeout is L1 without any response: the caller times out, and the object exists.
 func TestLostAnswerByTimeout(t *testing.T) {
 	t.Parallel()
 	const name = "L1_hang"
@@ -200,27 +202,27 @@ func TestLostAnswerByTimeout(t *testing.T) {
 		}()
 		eventually(t, "the object is there", func() error {
 			if there := configMapNames(t, namespace); len(there) != 1 {
-				return fmt.Errorf("there are %v", there)
+				return fmt.Errorf("%v exist", there)
 			}
 			return nil
 		})
 		select {
 		case err := <-ended:
-			t.Fatalf("the call ended with %v", err)
+			t.Fatalf("the call returned %v", err)
 		default:
 		}
 		giveUp()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("the call ended with %v", err)
+			t.Errorf("the call returned %v", err)
 		}
 		if done := len(auditedRequests(t, shared.controlPlane, namespace, "create")); done != 1 {
-			t.Errorf("the API server did it %d times", done)
+			t.Errorf("the API server executed it %d times", done)
 		}
 	})
 }
 
-// TestLostAnswerSparesWatches loses an answer beside a watch, over HTTP/2 on the same connection: the watch goes on, and tells of
-// the object that the caller believes lost.
+// TestLostAnswerSparesWatches loses a response beside a watch, over HTTP/2 on the same connection: the watch stays
+// open, and reports the object that the caller believes lost.
 func TestLostAnswerSparesWatches(t *testing.T) {
 	t.Parallel()
 	const name = "L1_reset"
@@ -232,18 +234,18 @@ func TestLostAnswerSparesWatches(t *testing.T) {
 		for _, object := range []string{"x", "y"} {
 			create := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: object}}
 			if _, err := configMaps.Create(t.Context(), create, meta.CreateOptions{}); !isTransportError(err) {
-				t.Errorf("the caller sees %v", err)
+				t.Errorf("the caller gets %v", err)
 			}
 			event, isOpen := <-stream.ResultChan()
 			if !isOpen || event.Type != watch.Added || event.Object.(*core.ConfigMap).Name != object {
-				t.Fatalf("the watch, open: %v, tells %s %v", isOpen, event.Type, event.Object)
+				t.Fatalf("the watch, open: %v, reports %s %v", isOpen, event.Type, event.Object)
 			}
 		}
 	})
 }
 
-// TestBrokenReadsAndUpdates: a get whose connection breaks is repeated below its caller, one whose stream breaks is not; a
-// conflict is repeated by a caller that asks for it.
+// TestBrokenReadsAndUpdates: a get whose connection breaks is retried by the transport, one whose stream breaks is not;
+// a conflict is retried by a caller that uses RetryOnConflict.
 func TestBrokenReadsAndUpdates(t *testing.T) {
 	t.Parallel()
 	rules := map[string]jsonFields{
@@ -256,10 +258,10 @@ func TestBrokenReadsAndUpdates(t *testing.T) {
 		d.forEachTransport(t, name, func(t *testing.T, client *kubernetes.Clientset, namespace string) {
 			createConfigMap(t, namespace, "x", nil, nil)
 			_, err := client.CoreV1().ConfigMaps(namespace).Get(t.Context(), "x", meta.GetOptions{})
-			// HTTP/1.1 has no stream but the connection.
+			// In HTTP/1.1 there are no streams.
 			if name == "N2_stream" && d.namespaces[name+" HTTP/2.0"] == namespace {
 				if !isTransportError(err) {
-					t.Errorf("the caller sees %v", err)
+					t.Errorf("the caller gets %v", err)
 				}
 				d.assertFaultReport(t, name, namespace, faultReport{Matched: 1, Fired: 1})
 				return
@@ -271,7 +273,7 @@ func TestBrokenReadsAndUpdates(t *testing.T) {
 	d.forEachTransport(t, "W1_conflict", func(t *testing.T, client *kubernetes.Clientset, namespace string) {
 		configMaps, object := client.CoreV1().ConfigMaps(namespace), createConfigMap(t, namespace, "x", nil, nil)
 		if _, err := configMaps.Update(t.Context(), object, meta.UpdateOptions{}); !apierrors.IsConflict(err) {
-			t.Errorf("a conflict is %v", err)
+			t.Errorf("a conflict returns %v", err)
 		}
 		check(t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
 			fresh, err := configMaps.Get(t.Context(), "x", meta.GetOptions{})

@@ -20,9 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// This file asks whether objects that are applied together mean each other.
+// This file checks that the names, labels and ports of objects that are applied together refer to each other.
 
-// assertReferences fails the test for each name, label or port that leads nowhere.
+// assertReferences fails the test for each name, label or port that nothing matches.
 func assertReferences(t *testing.T, objects manifests) {
 	manager := oneOfKind[apps.Deployment](t, objects, "Deployment")
 	pods := labels.Set(manager.Spec.Template.Labels)
@@ -43,7 +43,7 @@ func assertReferences(t *testing.T, objects manifests) {
 		isManager(service.Name, &meta.LabelSelector{MatchLabels: service.Spec.Selector})
 		for _, port := range service.Spec.Ports {
 			if target := port.TargetPort; ports[target.StrVal] == 0 && !slices.Contains(slices.Collect(maps.Values(ports)), target.IntVal) {
-				t.Errorf("%s leads to port %s, which is not among %v", service.Name, target.String(), ports)
+				t.Errorf("%s targets port %s, which is not among %v", service.Name, target.String(), ports)
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func assertDeployment(t *testing.T, objects manifests, deployment apps.Deploymen
 		"webhooks": number("WEBHOOK_PORT"), "metrics": number("CTRLMESH_METRICS_ADDRESS"), "health": number("CTRLMESH_HEALTH_ADDRESS"),
 	}
 	if !maps.Equal(ports, listens) {
-		t.Errorf("the ports are %v, the manager listens at %v", ports, listens)
+		t.Errorf("the container's ports are %v, the manager listens on %v", ports, listens)
 	}
 	for path, probe := range map[string]*core.Probe{"/healthz": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
 		if probe.HTTPGet.Path != path || probe.HTTPGet.Port.StrVal != "health" {
@@ -99,20 +99,20 @@ func assertDeployment(t *testing.T, objects manifests, deployment apps.Deploymen
 	return ports
 }
 
-// assertNetworkPolicy wants every port of the manager open, and those that it calls.
+// assertNetworkPolicy asserts that every port of the manager is open, and those that the manager calls.
 func assertNetworkPolicy(t *testing.T, network networking.NetworkPolicy, ports map[string]int32) {
 	open := map[string]bool{}
 	for _, rule := range network.Spec.Ingress {
 		for _, port := range rule.Ports {
 			open[port.Port.StrVal] = true
-			// API servers and kubelets are no pods.
+			// API servers and kubelets are not pods.
 			if isForPods := len(rule.From) > 0; isForPods != (port.Port.StrVal == "metrics") {
 				t.Errorf("port %s is open for %v", port.Port.StrVal, rule.From)
 			}
 		}
 	}
 	if want := slices.Sorted(maps.Keys(ports)); !slices.Equal(slices.Sorted(maps.Keys(open)), want) {
-		t.Errorf("open are %v, want %v", open, want)
+		t.Errorf("the open ports are %v, want %v", open, want)
 	}
 	called := map[string]bool{}
 	for _, rule := range network.Spec.Egress {
@@ -120,8 +120,8 @@ func assertNetworkPolicy(t *testing.T, network networking.NetworkPolicy, ports m
 			called[port.Port.String()+"/"+string(*port.Protocol)] = true
 		}
 	}
-	// Policies see connections to Services as they are after translation, so what counts is the port that an API server itself has:
-	// 6443 is kubeadm's, 8443 minikube's, 16443 MicroK8s', 443 that of clouds, and of registries.
+	// Policies apply to connections to Services after address translation, so the API server's own port counts: 6443 is
+	// kubeadm's, 8443 minikube's, 16443 MicroK8s', 443 that of clouds and registries.
 	needed := []string{"443/TCP", "6443/TCP", "8443/TCP", "16443/TCP", "53/UDP", "53/TCP", managerSettings(t)["CTRLMESH_SIDECAR_PORT"] + "/TCP"}
 	for _, port := range needed {
 		if !called[port] {
@@ -130,8 +130,8 @@ func assertNetworkPolicy(t *testing.T, network networking.NetworkPolicy, ports m
 	}
 }
 
-// assertWebhooks wants each to be a Service that is there, and none of them between the manager and its own namespace, but for pods
-// that ask for a sidecar.
+// assertWebhooks asserts that each webhook calls an existing Service, and that none can block the manager's own
+// namespace, except for pods that ask for a sidecar.
 func assertWebhooks(t *testing.T, objects manifests, namespace string) {
 	clients := []admission.WebhookClientConfig{}
 	for _, webhook := range oneOfKind[admission.ValidatingWebhookConfiguration](t, objects, "ValidatingWebhookConfiguration").Webhooks {
@@ -141,10 +141,10 @@ func assertWebhooks(t *testing.T, objects manifests, namespace string) {
 		clients = append(clients, webhook.ClientConfig)
 		if *webhook.FailurePolicy == admission.Fail {
 			if !reflect.DeepEqual(webhook.ObjectSelector.MatchLabels, map[string]string{enableProxy: "true"}) {
-				t.Errorf("%s is asked about %v and fails", webhook.Name, webhook.ObjectSelector)
+				t.Errorf("%s is called for %v and fails closed", webhook.Name, webhook.ObjectSelector)
 			}
 		} else if own := webhook.NamespaceSelector.MatchExpressions[0]; own.Operator != meta.LabelSelectorOpNotIn || !slices.Contains(own.Values, namespace) {
-			t.Errorf("%s is asked about what is in %s: %v", webhook.Name, namespace, own)
+			t.Errorf("%s is called for objects in %s: %v", webhook.Name, namespace, own)
 		}
 	}
 	for _, client := range clients {
@@ -163,14 +163,15 @@ func assertWebhooks(t *testing.T, objects manifests, namespace string) {
 	}
 }
 
-// assertNamespaces wants everything that lies in a namespace beside the manager, and everything to say what it belongs to.
+// assertNamespaces asserts that namespaced objects are in the manager's namespace, and that all objects have the
+// part-of label.
 func assertNamespaces(t *testing.T, objects manifests, manager apps.Deployment) {
 	for _, object := range objects {
 		if object.GetNamespace() != "" && object.GetNamespace() != manager.Namespace {
 			t.Errorf("%s is not in %s", objectID(object), manager.Namespace)
 		}
 		if object.GetLabels()["app.kubernetes.io/part-of"] != "ctrlmesh" {
-			t.Errorf("%s does not say what it is part of", objectID(object))
+			t.Errorf("%s has no part-of label", objectID(object))
 		}
 	}
 	account := rbac.Subject{Kind: rbac.ServiceAccountKind, Namespace: manager.Namespace, Name: manager.Spec.Template.Spec.ServiceAccountName}
@@ -195,11 +196,11 @@ func assertNamespaces(t *testing.T, objects manifests, manager apps.Deployment) 
 	}
 	hasMeshCA := objects.has("ClusterRole", "", "ctrlmesh-manager-mesh-ca")
 	if isOff := slices.Contains(manager.Spec.Template.Spec.Containers[0].Env, core.EnvVar{Name: "CTRLMESH_MESH_CA", Value: "false"}); isOff == hasMeshCA {
-		t.Errorf("the mesh's authority is off: %v, and its roles are there: %v", isOff, hasMeshCA)
+		t.Errorf("the mesh CA is off: %v, and its roles exist: %v", isOff, hasMeshCA)
 	}
 }
 
-// monitor is as much of a ServiceMonitor or PodMonitor as is used.
+// monitor has the fields of a ServiceMonitor or PodMonitor that the test reads.
 type monitor struct {
 	meta.TypeMeta   `json:",inline"`
 	meta.ObjectMeta `json:"metadata"`
@@ -232,12 +233,12 @@ func assertMonitors(t *testing.T, objects manifests) {
 			t.Errorf("the PodMonitor selects %v, pods have %v", monitor.Spec.Selector.MatchLabels, pod.Labels)
 		}
 		if port := pod.Spec.InitContainers[0].Ports[0].Name; port != monitor.Spec.PodMetricsEndpoints[0].Port {
-			t.Errorf("the port of sidecars is %s", port)
+			t.Errorf("the PodMonitor scrapes port %s", port)
 		}
 	}
 }
 
-// certificate is as much of cert-manager's as is used.
+// certificate has the fields of cert-manager's Certificate that the test reads.
 type certificate struct {
 	meta.TypeMeta   `json:",inline"`
 	meta.ObjectMeta `json:"metadata"`
@@ -253,10 +254,10 @@ type certificate struct {
 	} `json:"spec"`
 }
 
-// webhookClientCA names the file with the authorities of API servers' certificates.
+// webhookClientCA is the variable for the file with the authorities of API servers' client certificates.
 const webhookClientCA = "CTRLMESH_WEBHOOK_CLIENT_CA_FILE"
 
-// managerVariable of the manager; empty if it is not set.
+// managerVariable returns a variable of the manager; it is empty if the variable is not set.
 func managerVariable(manager apps.Deployment, name string) string {
 	for _, variable := range manager.Spec.Template.Spec.Containers[0].Env {
 		if variable.Name == name {
@@ -266,7 +267,7 @@ func managerVariable(manager apps.Deployment, name string) string {
 	return ""
 }
 
-// assertWebhookClients wants the file with the authorities to be ca.crt of a ConfigMap, as docs/install.md makes it.
+// assertWebhookClients asserts that the file with the authorities is ca.crt of a ConfigMap, as in docs/install.md.
 func assertWebhookClients(t *testing.T, manager apps.Deployment) {
 	file := managerVariable(manager, webhookClientCA)
 	pod := manager.Spec.Template.Spec
@@ -277,26 +278,26 @@ func assertWebhookClients(t *testing.T, manager apps.Deployment) {
 		}
 	}
 	if file != "" {
-		t.Errorf("no ConfigMap is mounted for %s", file)
+		t.Errorf("no ConfigMap is mounted at %s", file)
 	}
 }
 
-// assertCertificates wants cert-manager to keep the webhooks' certificate wherever it keeps one at all.
+// assertCertificates asserts that cert-manager renews the webhooks' certificate if it issues one at all.
 func assertCertificates(t *testing.T, objects manifests, manager apps.Deployment) {
 	mounted := managerVariable(manager, "WEBHOOK_CERT_DIR")
 	found := allOfKind[certificate](t, objects, "Certificate")
 	if len(found) == 0 {
 		isSecret := func(volume core.Volume) bool { return volume.Secret != nil }
 		if mounted != "" || slices.ContainsFunc(manager.Spec.Template.Spec.Volumes, isSecret) {
-			t.Errorf("nobody keeps the certificate in %s", mounted)
+			t.Errorf("no Certificate renews the Secret mounted in %s", mounted)
 		}
 		return
 	}
 	served := found[slices.IndexFunc(found, func(c certificate) bool { return !c.Spec.IsCA })]
 	if want := "ctrlmesh-manager-webhook." + manager.Namespace + ".svc"; !slices.Equal(served.Spec.DNSNames, []string{want}) {
-		t.Errorf("the certificate is of %v, want %s", served.Spec.DNSNames, want)
+		t.Errorf("the certificate's names are %v, want %s", served.Spec.DNSNames, want)
 	}
-	volume := manager.Spec.Template.Spec.Volumes[0] // before those of values
+	volume := manager.Spec.Template.Spec.Volumes[0] // volumes from the chart's values come later
 	mount := manager.Spec.Template.Spec.Containers[0].VolumeMounts[0]
 	if volume.Secret.SecretName != served.Spec.SecretName || mount.Name != volume.Name || mount.MountPath != mounted {
 		t.Errorf("the manager reads %s of %s, mounted in %s", mounted, volume.Secret.SecretName, mount.MountPath)
@@ -304,7 +305,7 @@ func assertCertificates(t *testing.T, objects manifests, manager apps.Deployment
 	for _, object := range objects {
 		from := object.GetAnnotations()["cert-manager.io/inject-ca-from"]
 		if strings.HasSuffix(object.GetKind(), "WebhookConfiguration") && from != served.Namespace+"/"+served.Name {
-			t.Errorf("%s has its CA from %q", objectID(object), from)
+			t.Errorf("%s gets its CA from %q", objectID(object), from)
 		}
 	}
 	for _, certificate := range found {

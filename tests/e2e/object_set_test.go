@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// This file makes objects for operators to handle, asks for steps, and checks who handled the last one.
+// This file creates objects that operators handle, requests steps, and checks who handled the last one.
 
 // objectSet is a set of objects of one kind, spread over namespaces and shards.
 type objectSet struct {
@@ -26,7 +26,7 @@ type objectSet struct {
 	plane   controlPlane
 	objects map[string]string // namespace/name -> value of the label `shard`
 	names   []string
-	// interval between two steps of a load; loadInterval if zero.
+	// interval is the time between two steps of a load; loadInterval if zero.
 	interval time.Duration
 
 	mu    sync.Mutex
@@ -71,7 +71,7 @@ func (f *objectSet) widgets(t *testing.T) dynamic.NamespaceableResourceInterface
 	return must(dynamic.NewForConfig(f.plane.cluster.AdminConfig()))(t).Resource(widgetResource)
 }
 
-// keysOf lists the objects of the given shards.
+// keysOf returns the objects of the given shards.
 func (f *objectSet) keysOf(shards ...string) []string {
 	found := []string{}
 	for _, key := range f.names {
@@ -121,12 +121,12 @@ func (f *objectSet) requestStepOfEach(t *testing.T) {
 	}
 }
 
-// loadInterval gives 100 steps a second over the whole fleet: more than one replica at a time is busy, and a
-// small machine is not full.
+// loadInterval gives 100 steps a second over all objects: more than one replica at a time is busy, and a small machine
+// is not overloaded.
 const loadInterval = 10 * time.Millisecond
 
-// startLoad asks for steps of random objects until the returned function is called, which tells how many it asked for.
-// Failures count only if `strict`: an API server that is restarted fails.
+// startLoad requests steps of random objects until the returned function is called, which returns their number.
+// Failures count only if `strict` is set, because an API server that is restarted fails.
 func (f *objectSet) startLoad(t *testing.T, strict bool) (stop func() int) {
 	t.Helper()
 	client := must(dynamic.NewForConfig(f.plane.cluster.AdminConfig()))(t)
@@ -156,13 +156,13 @@ func (f *objectSet) startLoad(t *testing.T, strict bool) (stop func() int) {
 	}
 }
 
-// assertHandledByOwners waits until the last step of every object is handled, and demands that it was handled by its owner.
+// assertHandledByOwners waits until the last step of every object is handled, and asserts that its owner handled it.
 func (f *objectSet) assertHandledByOwners(t *testing.T, owners map[string]*operatorProcess) {
 	t.Helper()
 	eventually(t, "every last step is handled", func() error {
 		for key, state := range f.states(t) {
 			if state.step != state.observed {
-				return fmt.Errorf("%s is at step %q, handled is %q by %q", key, state.step, state.observed, state.by)
+				return fmt.Errorf("%s is at step %q, observed is %q by %q", key, state.step, state.observed, state.by)
 			}
 		}
 		return nil
@@ -196,7 +196,7 @@ func (f *objectSet) states(t *testing.T) map[string]handledState {
 		}
 	}
 	if len(states) != len(f.names) {
-		t.Fatalf("%d objects of %d are there", len(states), len(f.names))
+		t.Fatalf("%d objects of %d exist", len(states), len(f.names))
 	}
 	return states
 }

@@ -14,10 +14,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// This file is about paths that a server in front of the API server cleans: B20 of the catalogue once more, with such a hop
+// This file tests paths that a server in front of the API server cleans: B20 of the catalogue again, with such a proxy
 // between the sidecar and the API server, and a server URL that has a path.
 
-// escapingPaths are paths that lead out of the server URL's path once they are cleaned.
+// escapingPaths lead out of the server URL's path once they are cleaned.
 var escapingPaths = []string{
 	"/../c-2/api/v1/configmaps", "/%2e%2e/c-2/api/v1/secrets", "/..%2fc-2/api/v1/secrets", `/..\c-2/api/v1/secrets`,
 	"/api/v1/nodes/n/proxy/../../../../../c-2/api/v1/secrets", "/x/%2E%2E/../c-2/api",
@@ -53,7 +53,7 @@ func TestPathsBehindCleaningProxy(t *testing.T) {
 	}
 }
 
-// assertNothingCleaned sends every unclean path; none reaches the hop as something that it reads in another way.
+// assertNothingCleaned sends every unclean path; none may reach the proxy in a form that it reads differently.
 func assertNothingCleaned(t *testing.T, env *testEnv, front *hop.Hop, isShard bool) {
 	t.Helper()
 	names := strings.NewReplacer("NS", env.namespace, "OTHER", env.otherNamespace)
@@ -82,7 +82,7 @@ func assertNothingCleaned(t *testing.T, env *testEnv, front *hop.Hop, isShard bo
 			assertNoForeign(t, response)
 		}
 		if cleaned := front.CleanedRequests(); len(cleaned) > 0 {
-			t.Fatalf("%s %s was sent on as %q, status %d", request.Method, request.Path, cleaned, response.Status)
+			t.Fatalf("%s %s was forwarded as %q, status %d", request.Method, request.Path, cleaned, response.Status)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// testTruncatedList: a client must see a broken transfer, never JSON that looks whole, and the sidecar must recover.
+// testTruncatedList: a client must see a broken transfer, never JSON that looks complete, and the sidecar must recover.
 func testTruncatedList(t *testing.T, _ *testEnv) {
 	cutter := must(rawhttp.NewCutter(shared.cluster.Address))(t)
 	defer cutter.Close()
@@ -33,7 +33,7 @@ func testTruncatedList(t *testing.T, _ *testEnv) {
 	cutter.CutAfter(1 << 20)
 	response, err := sidecarTarget(s).Do(t.Context(), request)
 	if err == nil {
-		t.Errorf("a whole answer of %d bytes, status %d, valid JSON: %v", len(response.Body), response.Status, json.Valid(response.Body))
+		t.Errorf("a complete response of %d bytes, status %d, valid JSON: %v", len(response.Body), response.Status, json.Valid(response.Body))
 	}
 	cutter.CutAfter(1 << 62)
 	eventually(t, "the sidecar answers again", func() error {
@@ -45,7 +45,7 @@ func testTruncatedList(t *testing.T, _ *testEnv) {
 	})
 }
 
-// incompressibleText text: with any other one, the bytes on the wire could be fewer than those that are cut.
+// incompressibleText: of other text, fewer bytes than the limit of the cutter could cross the wire.
 func incompressibleText(t *testing.T, length int) string {
 	t.Helper()
 	random := make([]byte, length/2)

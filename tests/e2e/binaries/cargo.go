@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// CargoBinary names a program of this repository: the file that the variable says, or the debug build. The package is what cargo calls
-// the crate.
+// CargoBinary returns the path of a program of this repository: the value of the environment variable, or the debug
+// build. `pkg` is the name of the crate.
 func CargoBinary(program, pkg, variable string) (string, error) {
 	path := os.Getenv(variable)
 	if path == "" {

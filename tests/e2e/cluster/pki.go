@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Authority is a certificate authority that lives in memory.
+// Authority is a certificate authority in memory.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -25,14 +25,13 @@ type KeyPair struct {
 	Cert, Key []byte
 }
 
-// validity of every certificate: longer than a test run, shorter than a mistake. The start lies in the past for clocks
-// that step back.
+// The validity of every certificate is longer than a test run. It begins in the past in case the clock steps back.
 const (
 	validFor    = 24 * time.Hour
 	validBefore = time.Hour
 )
 
-// NewAuthority makes a self-signed authority.
+// NewAuthority creates a self-signed authority.
 func NewAuthority(name string) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -74,7 +73,8 @@ func (a *Authority) IssueServing(name string, names ...string) (KeyPair, error) 
 	return a.issue(template)
 }
 
-// IssueClient issues a certificate for a user of the API: the common name is the user, the organisations are the groups.
+// IssueClient issues a certificate for a user of the API: the common name is the user, the organisations are the
+// groups.
 func (a *Authority) IssueClient(user string, groups ...string) (KeyPair, error) {
 	template, err := certificateTemplate(user, groups)
 	if err != nil {
@@ -115,7 +115,7 @@ func certificateTemplate(name string, groups []string) (*x509.Certificate, error
 	}, nil
 }
 
-// serviceAccountKey makes the key that signs service-account tokens: private and public part, PEM.
+// serviceAccountKey creates the key pair that signs service-account tokens, as PEM.
 func serviceAccountKey() (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

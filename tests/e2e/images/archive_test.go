@@ -18,7 +18,8 @@ import (
 	"time"
 )
 
-// TestArchive reads an archive back as a registry or a node does, and runs what is in it where there is nothing else.
+// TestArchive reads an archive as a registry or a node does, and runs its program in a root directory without other
+// files.
 func TestArchive(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "authorities")
 	check(t, os.WriteFile(file, []byte("nobody"), 0o600))
@@ -48,7 +49,7 @@ func TestArchive(t *testing.T) {
 	}
 	if !slices.Equal(config.Config.Entrypoint, []string{"/hello"}) || config.Config.User != "1359:1360" ||
 		config.Config.Labels["title"] != "hello" {
-		t.Errorf("it runs %+v", config.Config)
+		t.Errorf("the image runs %+v", config.Config)
 	}
 	want := []string{
 		"etc/ drwxr-xr-x", "etc/ssl/ drwxr-xr-x", "tmp/ dtrwxrwxrwx", "etc/ssl/authorities -rw-r--r--", "hello -rwxr-xr-x",
@@ -57,18 +58,18 @@ func TestArchive(t *testing.T) {
 	for _, entry := range read.entries {
 		got = append(got, entry.Name+" "+entry.FileInfo().Mode().String())
 		if entry.Uid != 0 || entry.Gid != 0 || !entry.ModTime.Equal(time.Unix(0, 0)) {
-			t.Errorf("%s is of user %d and group %d, changed at %s", entry.Name, entry.Uid, entry.Gid, entry.ModTime)
+			t.Errorf("%s belongs to user %d and group %d, modified at %s", entry.Name, entry.Uid, entry.Gid, entry.ModTime)
 		}
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("it has %q, not %q", got, want)
+		t.Errorf("the image contains %q, not %q", got, want)
 	}
 	if said, want := runImage(t, read), "user 1359 group 1360\netc\nhello\ntmp\n"; said != want {
-		t.Errorf("it says %q, not %q", said, want)
+		t.Errorf("the program prints %q, not %q", said, want)
 	}
 }
 
-// TestArchiveIsReproducible writes the same files another time: who builds a release again can compare.
+// TestArchiveIsReproducible writes the same files twice: people who rebuild a release can compare it.
 func TestArchiveIsReproducible(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	image := Image{Name: "hello:1", Files: map[string]string{"/b": file, "/a": file, "/c/d": file}, Compressed: true}
@@ -86,7 +87,7 @@ func TestArchiveIsReproducible(t *testing.T) {
 	}
 }
 
-// openedArchive is an archive, read by digests alone.
+// openedArchive is an archive whose content was found by digests alone.
 type openedArchive struct {
 	index   descriptor
 	config  configFile
@@ -121,7 +122,7 @@ func openArchive(archive string) (openedArchive, error) {
 		return found, err
 	}
 	if len(index.Manifests) != 1 || string(blobs["oci-layout"]) != `{"imageLayoutVersion":"1.0.0"}` {
-		return found, errors.New("it is no layout of one image")
+		return found, errors.New("the file is not an OCI layout of one image")
 	}
 	found.index = index.Manifests[0]
 	var manifest struct {
@@ -135,7 +136,7 @@ func openArchive(archive string) (openedArchive, error) {
 		return found, err
 	}
 	if len(manifest.Layers) != 1 {
-		return found, errors.New("it has other than one layer")
+		return found, errors.New("the image does not have exactly one layer")
 	}
 	var layer []byte
 	if err := readBlob(blobs, manifest.Layers[0], gzipType, &layer); err != nil {
@@ -149,17 +150,17 @@ func openArchive(archive string) (openedArchive, error) {
 		return found, err
 	}
 	if !slices.Equal(found.config.RootFS.DiffIDs, []string{digestOf(layer)}) {
-		return found, errors.New("the layer is not the one of the configuration")
+		return found, errors.New("the layer's digest differs from the one in the configuration")
 	}
 	found.entries, found.files, err = untar(layer)
 	return found, err
 }
 
-// readBlob finds content, and checks what is said about it.
+// readBlob returns a blob and checks its descriptor.
 func readBlob(blobs map[string][]byte, of descriptor, mediaType string, into any) error {
 	content, ok := blobs["blobs/"+strings.Replace(of.Digest, ":", "/", 1)]
 	if !ok || digestOf(content) != of.Digest || len(content) != of.Size || of.MediaType != mediaType {
-		return errors.New("there is no such blob: " + of.MediaType + " " + of.Digest)
+		return errors.New("no such blob: " + of.MediaType + " " + of.Digest)
 	}
 	if raw, ok := into.(*[]byte); ok {
 		*raw = content
@@ -189,8 +190,9 @@ func untar(content []byte) ([]*tar.Header, map[string][]byte, error) {
 	}
 }
 
-// runImage is what a runtime does, in short: the files become the root of a process that is who the image says. Who is not root is given
-// these two users in a namespace alone; where that is forbidden the test fails, and says so.
+// runImage runs the image in a few lines, as a runtime does: its files become the root directory of a process of the
+// image's user. Without root, these two users exist only in a user namespace; where that is forbidden, the test fails
+// and says so.
 func runImage(t *testing.T, image openedArchive) string {
 	t.Helper()
 	root := t.TempDir()
@@ -216,12 +218,12 @@ func runImage(t *testing.T, image openedArchive) string {
 	}
 	output, err := command.CombinedOutput()
 	if err != nil {
-		t.Fatalf("it does not run: %v: %s", err, output)
+		t.Fatalf("the program failed: %v: %s", err, output)
 	}
 	return string(output)
 }
 
-// buildHello builds the program of testdata, with more arguments for the compiler.
+// buildHello builds the program in testdata, with extra arguments for `go build`.
 func buildHello(t *testing.T, args ...string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "hello")

@@ -8,24 +8,25 @@ import (
 )
 
 const (
-	// sidecarLimit in bytes, of an archive and of the files in it: every node pulls it, and every pod of an operator waits for it.
+	// sidecarLimit bounds the size in bytes of the sidecar's archive and of the files in it: every node pulls it, and
+	// every pod of an operator waits for it.
 	sidecarLimit = 30_000_000
 	// authoritiesPath is where TLS libraries look first.
 	authoritiesPath = "/etc/ssl/certs/ca-certificates.crt"
 )
 
-// Release is what people install: images of one program each, and what it needs to speak TLS.
+// Release describes the images that people install: one program each, with the authorities that it needs for TLS.
 type Release struct {
-	// Programs is a directory with the programs, static ones.
+	// Programs is a directory with static programs.
 	Programs string
-	// Archives is a directory for what is made.
+	// Archives is the output directory.
 	Archives string
-	// Registry is what the images' names begin with.
+	// Registry is the prefix of the images' names.
 	Registry string
 	Version  string
 }
 
-// Archive is an archive. Sizes are in bytes: of the archive, and of the files that a node has of it.
+// Archive is a written archive. Compressed is its size in bytes, Unpacked that of its files on a node.
 type Archive struct {
 	Name, Platform, Path string
 	Compressed, Unpacked int64
@@ -33,11 +34,12 @@ type Archive struct {
 
 type releasedImage struct {
 	program, user string
-	// limit in bytes; 0 is none.
+	// limit in bytes; 0 means no limit.
 	limit int64
 }
 
-// What a pod's specification says about users must be true without it, too: images/Dockerfile has the same, a test compares.
+// Images run as the same users as the pods, even if a pod's specification names none. images/Dockerfile has the same
+// users; a test compares.
 var releasedImages = []releasedImage{
 	{program: "ctrlmesh-proxy", user: "1359:1359", limit: sidecarLimit},
 	{program: "ctrlmesh-manager", user: "65532:65532"},

@@ -18,7 +18,8 @@ import (
 
 const repositoryRoot = "../../.."
 
-// TestRelease makes the images of stand-ins for both programs, and looks at what deploy and injection expect of them.
+// TestRelease builds the images from substitutes for both programs, and checks what deploy and injection expect of
+// them.
 func TestRelease(t *testing.T) {
 	program := must(os.ReadFile(buildHello(t)))(t)
 	release := Release{Programs: t.TempDir(), Archives: t.TempDir(), Registry: "docker.io/library", Version: workspaceVersion(t)}
@@ -32,61 +33,61 @@ func TestRelease(t *testing.T) {
 	for at, made := range all {
 		of := releasedImages[at]
 		if want := "docker.io/library/" + deployedImage(t, of.program); made.Name != want {
-			t.Errorf("its name is %s, and kubelet asks for %s", made.Name, want)
+			t.Errorf("the image's name is %s, and kubelet asks for %s", made.Name, want)
 		}
 		if made.Platform != "linux/"+runtime.GOARCH {
 			t.Errorf("%s is for %s", made.Name, made.Platform)
 		}
 		read := must(openArchive(made.Path))(t)
 		if read.index.Annotations["io.containerd.image.name"] != made.Name {
-			t.Errorf("%s is called %v", made.Path, read.index.Annotations)
+			t.Errorf("%s has the annotations %v", made.Path, read.index.Annotations)
 		}
 		if got := len(read.files[strings.Trim(authoritiesPath, "/")]); got < 100_000 {
-			t.Errorf("%s has authorities of %d bytes", made.Name, got)
+			t.Errorf("%s has %d bytes of authorities", made.Name, got)
 		}
 		if want := int64(len(program)) + int64(len(read.files[strings.Trim(authoritiesPath, "/")])); made.Unpacked != want {
-			t.Errorf("%s has %d bytes, and says %d", made.Name, want, made.Unpacked)
+			t.Errorf("the files of %s have %d bytes, reported are %d", made.Name, want, made.Unpacked)
 		}
 		if info := must(os.Stat(made.Path))(t); made.Compressed != info.Size() {
-			t.Errorf("%s has %d bytes, and says %d", made.Path, info.Size(), made.Compressed)
+			t.Errorf("%s has %d bytes, reported are %d", made.Path, info.Size(), made.Compressed)
 		}
 		assertSameAsDockerfile(t, of.program, read)
 	}
 	sidecar := must(openArchive(all[0].Path))(t).config.Config
 	names := readText(t, "contract/src/names.rs")
 	if want := firstMatch(t, names, `PROGRAM: &str = "(.*)"`); !slices.Equal(sidecar.Entrypoint, []string{want}) {
-		t.Errorf("the sidecar's image runs %v, and kubelet is told of %s", sidecar.Entrypoint, want)
+		t.Errorf("the sidecar's image runs %v, and the pod runs %s", sidecar.Entrypoint, want)
 	}
 	if want := firstMatch(t, names, `UID: u32 = (\d+)`); sidecar.User != want+":"+want {
-		t.Errorf("the sidecar's image is run by %s, and rules spare %s", sidecar.User, want)
+		t.Errorf("the sidecar's image runs as %s, and the redirect rules exempt %s", sidecar.User, want)
 	}
 	manager := must(openArchive(all[1].Path))(t).config.Config
 	deployment := readText(t, "deploy/base/deployment.yaml")
 	if want := firstMatch(t, deployment, `runAsUser: (\d+)`) + ":" + firstMatch(t, deployment, `runAsGroup: (\d+)`); manager.User != want {
-		t.Errorf("the manager's image is run by %s, and its pods by %s", manager.User, want)
+		t.Errorf("the manager's image runs as %s, and its pods as %s", manager.User, want)
 	}
 }
 
-// TestReleaseRefused has programs that must not become an image.
+// TestReleaseRefused uses programs that must not become an image.
 func TestReleaseRefused(t *testing.T) {
 	static := buildHello(t)
 	for name, test := range map[string]struct {
 		prepare func(program string) error
 		want    string
 	}{
-		"a program that needs a dynamic linker": {
+		"dynamically linked": {
 			func(program string) error { return os.Rename(buildHello(t, "-buildmode=pie"), program) }, "is not static",
 		},
-		"no program": {
-			func(program string) error { return os.WriteFile(program, []byte("#!/bin/sh"), 0o755) }, "is no program for Linux",
+		"not an executable": {
+			func(program string) error { return os.WriteFile(program, []byte("#!/bin/sh"), 0o755) }, "is not a program for Linux",
 		},
-		"a machine without images": {
+		"unsupported architecture": {
 			func(program string) error {
 				return os.WriteFile(program, programForMachine(t, static, elf.EM_RISCV), 0o755)
 			}, "is for EM_RISCV",
 		},
-		"nothing": {func(string) error { return nil }, "no such file"},
-		"too much": {func(program string) error {
+		"missing program": {func(string) error { return nil }, "no such file"},
+		"too large": {func(program string) error {
 			content, err := os.ReadFile(static)
 			if err != nil {
 				return err
@@ -105,13 +106,13 @@ func TestReleaseRefused(t *testing.T) {
 				t.Errorf("the error is %v", err)
 			}
 			if left := must(filepath.Glob(filepath.Join(release.Archives, "*.tar")))(t); len(left) > 0 {
-				t.Errorf("it left %v", left)
+				t.Errorf("%v is left", left)
 			}
 		})
 	}
 }
 
-// TestReleaseForOtherArchitecture: an image is for the architecture of its program, whatever the machine that makes it.
+// TestReleaseForOtherArchitecture: an image has the architecture of its program, not of the machine that builds it.
 func TestReleaseForOtherArchitecture(t *testing.T) {
 	static := buildHello(t)
 	for platform, machine := range map[string]elf.Machine{"linux/amd64": elf.EM_X86_64, "linux/arm64": elf.EM_AARCH64} {
@@ -129,7 +130,7 @@ func TestReleaseForOtherArchitecture(t *testing.T) {
 	}
 }
 
-// programForMachine is a program that says that it is for another machine.
+// programForMachine returns a program whose ELF header names another machine.
 func programForMachine(t *testing.T, program string, machine elf.Machine) []byte {
 	t.Helper()
 	const offset = 18 // of e_machine in ELF's header
@@ -138,7 +139,7 @@ func programForMachine(t *testing.T, program string, machine elf.Machine) []byte
 	return content
 }
 
-// TestAuthorities parses what TLS libraries will.
+// TestAuthorities parses the file as TLS libraries do.
 func TestAuthorities(t *testing.T) {
 	rest := must(Authorities())(t)
 	conditional := map[string]bool{}
@@ -153,19 +154,19 @@ func TestAuthorities(t *testing.T) {
 		}
 		certificate := must(x509.ParseCertificate(block.Bytes))(t)
 		if !certificate.IsCA {
-			t.Errorf("%s is no authority", certificate.Subject)
+			t.Errorf("%s is not an authority", certificate.Subject)
 		}
 		if conditional[string(block.Bytes)] {
-			t.Errorf("%s is trusted under a condition alone", certificate.Subject)
+			t.Errorf("%s is trusted only with constraints", certificate.Subject)
 		}
 		names[certificate.Subject.CommonName] = true
 	}
 	if len(strings.TrimSpace(string(rest))) > 0 || len(names) < 80 || !names["ISRG Root X1"] {
-		t.Errorf("%d authorities, and %d bytes that are none", len(names), len(rest))
+		t.Errorf("%d authorities, and %d other bytes", len(names), len(rest))
 	}
 }
 
-// TestDockerfileVersions: BuildKit's images are of the same version, by the same compiler.
+// TestDockerfileVersions: BuildKit's images have the same version and are compiled by the same compiler.
 func TestDockerfileVersions(t *testing.T) {
 	dockerfile := readText(t, "images/Dockerfile")
 	got, want := firstMatch(t, dockerfile, `ARG RUST_VERSION=(.*)`), firstMatch(t, readText(t, "rust-toolchain.toml"), `channel = "(.*)"`)

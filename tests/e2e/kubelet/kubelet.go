@@ -1,9 +1,9 @@
-// Package kubelet plays the kubelet of one node, as far as a sidecar and the manager can tell: it watches the pods that are
+// Package kubelet is a fake kubelet of one node, as far as sidecars and managers can tell: it watches the pods that are
 // bound to the node, projects ConfigMaps and labels into their volumes, runs one program for each, restarts it when it
-// dies, reports the pods' status, and ends them when they are deleted.
+// exits, reports the pods' status, and stops them when they are deleted.
 //
-// It syncs a pod's volumes when the pod changes and after a period, and never because a ConfigMap changed: that is why the
-// manager touches pods. What the program is, the caller says.
+// It syncs a pod's volumes when the pod changes and after a period, never because a ConfigMap changed: that is why the
+// manager annotates pods. The caller decides what the program is.
 package kubelet
 
 import (
@@ -25,43 +25,43 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Options of a kubelet. All are needed but SyncPeriod.
+// Options of a kubelet. Only SyncPeriod is optional.
 type Options struct {
 	Client kubernetes.Interface
 	// Node is the `spec.nodeName` of the pods to run.
 	Node string
-	// Dir gets a directory for each pod. It must exist.
+	// Dir is an existing directory for the pods' directories.
 	Dir string
-	// SyncPeriod is after what time volumes are brought up to date when a pod does not change. Kubelet's default, a
-	// minute, if it is zero.
+	// SyncPeriod is the time after which volumes are synced if a pod does not change. Zero means kubelet's default, a
+	// minute.
 	SyncPeriod time.Duration
 	// Run starts a pod's program and returns when it is ready.
 	Run func(context.Context, Pod) (Container, error)
 }
 
-// Pod is what a program gets.
+// Pod is the environment of a program.
 type Pod struct {
 	Namespace, Name string
-	// IP is a loopback address of the pod's own.
+	// IP is a loopback address of this pod only.
 	IP string
-	// Dir is the pod's own directory; it outlives a restart of the program.
+	// Dir is the pod's directory; it outlives a restart of the program.
 	Dir string
-	// Chain is the volume with the chain and the plugins, PodInfo that with the labels.
+	// Chain is the volume with the chain and the plugins, PodInfo the one with the labels.
 	Chain, PodInfo *Volume
 }
 
 // Container is a running program.
 type Container interface {
-	// Done is closed when it has ended.
+	// Done is closed when the program has exited.
 	Done() <-chan struct{}
-	// Stop ends it in order.
+	// Stop terminates the program gracefully.
 	Stop() error
 }
 
-// defaultSyncPeriod: kubelet's `syncFrequency`.
+// defaultSyncPeriod is the default of kubelet's `syncFrequency`.
 const defaultSyncPeriod = time.Minute
 
-// Kubelet is a running player.
+// Kubelet is a running fake kubelet.
 type Kubelet struct {
 	options Options
 	ctx     context.Context
@@ -73,7 +73,7 @@ type Kubelet struct {
 	errors []error
 }
 
-// Start plays until Stop.
+// Start runs the fake kubelet until Stop.
 func Start(ctx context.Context, options Options) (*Kubelet, error) {
 	if options.SyncPeriod == 0 {
 		options.SyncPeriod = defaultSyncPeriod
@@ -105,7 +105,7 @@ func Start(ctx context.Context, options Options) (*Kubelet, error) {
 	return k, nil
 }
 
-// Stop ends all programs in order, and tells what went wrong since the start.
+// Stop terminates all programs gracefully and returns the errors since the start.
 func (k *Kubelet) Stop() error {
 	k.cancel()
 	k.workers.Wait()
@@ -114,7 +114,7 @@ func (k *Kubelet) Stop() error {
 	return errors.Join(k.errors...)
 }
 
-// podChanged gives a pod to its worker.
+// podChanged passes a pod to its worker.
 func (k *Kubelet) podChanged(object any) {
 	pod, isPod := object.(*core.Pod)
 	if !isPod {
@@ -138,14 +138,14 @@ func (k *Kubelet) podChanged(object any) {
 	w.notify(pod)
 }
 
-// needsSync tells whether kubelet would look at the pod again: a change of its status alone is no reason.
+// needsSync returns whether kubelet would sync the pod again: a change of its status alone is no reason.
 func needsSync(before, after any) bool {
 	old, isPod := before.(*core.Pod)
 	pod, isAlsoPod := after.(*core.Pod)
 	return !isPod || !isAlsoPod || pod.DeletionTimestamp != nil || !maps.Equal(old.Labels, pod.Labels) || !maps.Equal(old.Annotations, pod.Annotations)
 }
 
-// podDeleted ends the worker of a pod that is no longer there.
+// podDeleted stops the worker of a pod that no longer exists.
 func (k *Kubelet) podDeleted(object any) {
 	if last, isUnknown := object.(cache.DeletedFinalStateUnknown); isUnknown {
 		object = last.Obj
@@ -188,15 +188,15 @@ func (k *Kubelet) recordError(err error) {
 	k.errors = append(k.errors, err)
 }
 
-// Sync tells how a pod's chain volume came to be what it is.
+// Sync describes the swaps of a pod's chain volume.
 type Sync struct {
 	// Swaps counts how often the content was replaced.
 	Swaps int
-	// Last is when that was done last.
+	// Last is the time of the last swap.
 	Last time.Time
 }
 
-// SyncState is the state of a pod's chain volume.
+// SyncState returns the state of a pod's chain volume.
 func (k *Kubelet) SyncState(namespace, name string) Sync {
 	k.mu.Lock()
 	defer k.mu.Unlock()

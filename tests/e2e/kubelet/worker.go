@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// restartDelay is between two starts of a program that ended. Kubelet's grows from 10 s.
+	// restartDelay is the pause before a program is restarted. Kubelet's backoff starts at 10 s.
 	restartDelay = 100 * time.Millisecond
-	// retryDelay is between attempts at something that the API server did not answer.
+	// retryDelay is the pause after a failed request to the API server.
 	retryDelay = 100 * time.Millisecond
 )
 
-// worker is one pod's life. Only its own goroutine touches volumes and program.
+// worker runs one pod. Only its own goroutine accesses volumes and program.
 type worker struct {
 	kubelet *Kubelet
 	uid     types.UID
@@ -37,13 +37,13 @@ type worker struct {
 	restarts int32
 }
 
-// startResult of a program that is under way or over.
+// startResult is the result of starting a program.
 type startResult struct {
 	container Container
 	err       error
 }
 
-// notify that the pod has changed. Kubelet, too, only ever looks at the newest.
+// notify passes a changed pod to the worker. Like kubelet, it only uses the latest version.
 func (w *worker) notify(pod *core.Pod) {
 	w.mu.Lock()
 	w.pod = pod
@@ -116,7 +116,7 @@ func (w *worker) run() {
 	}
 }
 
-// stop stops the program, and says that the pod is over if that was asked for.
+// stop stops the program, and reports the pod as terminated if its deletion was requested.
 func (w *worker) stop(running Container, starts <-chan startResult) {
 	select {
 	case late := <-starts:
@@ -141,7 +141,7 @@ func (w *worker) stop(running Container, starts <-chan startResult) {
 	}
 }
 
-// syncVolumes brings both volumes up to date, and keeps trying while the API server does not answer.
+// syncVolumes syncs both volumes, and retries while the API server does not answer.
 func (w *worker) syncVolumes() {
 	for {
 		pod := w.latestPod()
@@ -170,7 +170,7 @@ func (w *worker) syncVolumes() {
 	}
 }
 
-// writeStatus writes the pod's status. It is written again until the API server takes it, or the pod is gone.
+// writeStatus writes the pod's status and retries until the API server accepts it or the pod no longer exists.
 func (w *worker) writeStatus(isReady bool) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": w.uid}, "status": w.podStatus(isReady)})
 	if err != nil {
