@@ -8,9 +8,9 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file is about the manager's process: who leads, and what becomes of the lock.
+// This file tests the leader election of managers.
 
-// managerLease is the lock's name, the same as that of KusionStack's manager.
+// managerLease is the name of the lock, the same as that of KusionStack's manager.
 const managerLease = "ctrlmesh-manager"
 
 func TestManagerLeaderElection(t *testing.T) {
@@ -32,19 +32,19 @@ func TestManagerLeaderElection(t *testing.T) {
 	if second.IsLeading(t.Context()) || holder() != first.Name {
 		t.Errorf("%s leads, the lock is held by %q, and the other leads: %v", first.Name, holder(), second.IsLeading(t.Context()))
 	}
-	// Killed, it can't give the lock back: the other waits until it runs out.
+	// A killed manager can't release the lock: the other one waits until it expires.
 	first.Process.Kill()
 	killed := time.Now()
 	waitLeader(t, second)
 	t.Logf("the standby leads after %s", time.Since(killed).Round(time.Millisecond))
-	// Stopped, it gives it back: the next leads without waiting for that.
+	// A stopped manager releases the lock: the next one leads at once.
 	third := m.startManager(t, "manager-2")
 	if third.IsLeading(t.Context()) {
 		t.Error("two managers lead")
 	}
 	check(t, second.Stop())
 	if held := holder(); held == second.Name {
-		t.Error("a manager that was stopped still holds the lock")
+		t.Error("a stopped manager still holds the lock")
 	}
 	waitLeader(t, third)
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// This file reads where the managers say that they are. Their pods are played: they have names and addresses, and no containers.
+// This file tests the ManagerState. The managers' pods are fake: they have names and addresses, but no containers.
 
 const webhookService = "ctrlmesh-manager-webhook"
 
@@ -24,7 +24,7 @@ func (m *mesh) tryCreateNamespace(ctx context.Context, name string) error {
 	return err
 }
 
-// createManagerPod plays the pod of a manager.
+// createManagerPod creates a fake pod of a manager.
 func (m *mesh) createManagerPod(t *testing.T, name, address string) {
 	t.Helper()
 	pods := m.client.CoreV1().Pods(manager.Namespace)
@@ -65,12 +65,12 @@ func (s *managerReplicas) testManagerState(t *testing.T) {
 		s.waitManagerState(t, addresses, waitLeader(t, s.managers...).Name)
 		check(t, s.client.CoreV1().Pods(manager.Namespace).Delete(t.Context(), dead.Name, meta.DeleteOptions{GracePeriodSeconds: new(int64)}))
 		delete(addresses, dead.Name)
-		addresses["gone/"+dead.Name] = "" // no address is given twice
+		addresses["gone/"+dead.Name] = "" // addresses must be unique
 		s.waitManagerState(t, addresses, waitLeader(t, s.managers...).Name)
 	}
 }
 
-// waitManagerState waits until the ManagerState has these managers and this leader.
+// waitManagerState waits until the ManagerState lists these managers and this leader.
 func (m *mesh) waitManagerState(t *testing.T, addresses map[string]string, leads string) {
 	t.Helper()
 	want := []string{}
@@ -95,12 +95,12 @@ func (m *mesh) waitManagerState(t *testing.T, addresses map[string]string, leads
 		for _, endpoint := range endpoints {
 			fields, isObject := endpoint.(map[string]any)
 			if !isObject {
-				return fmt.Errorf("an endpoint is %v", endpoint)
+				return fmt.Errorf("the endpoint is %v", endpoint)
 			}
 			got = append(got, fmt.Sprintf("%v at %v, leader %v", fields["name"], fields["podIP"], fields["leader"]))
 		}
 		if namespace != manager.Namespace || !slices.Equal(got, want) {
-			return fmt.Errorf("in %q there are %s, not %s", namespace, strings.Join(got, "; "), strings.Join(want, "; "))
+			return fmt.Errorf("in %q the managers are %s, not %s", namespace, strings.Join(got, "; "), strings.Join(want, "; "))
 		}
 		return nil
 	})

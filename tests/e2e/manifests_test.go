@@ -17,14 +17,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// This file renders what the repository ships for clusters: deploy/, its overlays and its chart.
+// This file renders the repository's manifests: deploy/, its overlays and its chart.
 
 const (
 	deployDir = "../../deploy"
 	chartDir  = deployDir + "/helm/ctrlmesh"
 )
 
-// kustomizations are what people apply.
+// kustomizations returns the directories that people apply.
 func kustomizations(t *testing.T) []string {
 	t.Helper()
 	overlays := must(os.ReadDir(deployDir + "/overlays"))(t)
@@ -35,7 +35,7 @@ func kustomizations(t *testing.T) []string {
 	return paths
 }
 
-// runProgram of a program that must not fail.
+// runProgram returns the output of a program that must not fail.
 func runProgram(t *testing.T, program, input string, arguments ...string) string {
 	t.Helper()
 	out, errs, err := tryProgram(t, program, input, arguments...)
@@ -45,7 +45,7 @@ func runProgram(t *testing.T, program, input string, arguments ...string) string
 	return out
 }
 
-// tryProgram runs a program of the binaries package with nothing of this user's settings.
+// tryProgram runs a program of the binaries package without this user's configuration.
 func tryProgram(t *testing.T, program, input string, arguments ...string) (string, string, error) {
 	t.Helper()
 	home := newDir(t)
@@ -63,13 +63,13 @@ func kustomize(t *testing.T, path string) string {
 	return runProgram(t, "kubectl", "", "kustomize", path)
 }
 
-// helmTemplate of the chart in a namespace, with more arguments.
+// helmTemplate renders the chart in a namespace, with additional arguments.
 func helmTemplate(t *testing.T, namespace string, arguments ...string) string {
 	t.Helper()
 	return runProgram(t, "helm", "", append([]string{"template", "ctrlmesh", chartDir, "--namespace=" + namespace}, arguments...)...)
 }
 
-// manifests are the objects of a rendering.
+// manifests are rendered objects.
 type manifests []*unstructured.Unstructured
 
 func parseManifests(t *testing.T, text string) manifests {
@@ -89,7 +89,7 @@ func objectID(object *unstructured.Unstructured) string {
 	return fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName())
 }
 
-// allOfKind objects of a kind, as a type, which must have all of their fields.
+// allOfKind decodes all objects of a kind; unknown fields are an error.
 func allOfKind[T any](t *testing.T, objects manifests, kind string) []T {
 	t.Helper()
 	found := []T{}
@@ -104,12 +104,12 @@ func allOfKind[T any](t *testing.T, objects manifests, kind string) []T {
 	return found
 }
 
-// oneOfKind object of a kind.
+// oneOfKind decodes the only object of a kind.
 func oneOfKind[T any](t *testing.T, objects manifests, kind string) T {
 	t.Helper()
 	found := allOfKind[T](t, objects, kind)
 	if len(found) != 1 {
-		t.Fatalf("there are %d of %s", len(found), kind)
+		t.Fatalf("there are %d objects of kind %s", len(found), kind)
 	}
 	return found[0]
 }
@@ -120,7 +120,7 @@ func (m manifests) has(kind, namespace, name string) bool {
 	})
 }
 
-// managerSettings of the manager: each environment variable with its default, which may be none. As the program itself says.
+// managerSettings returns the manager's environment variables with their defaults, which may be empty, from its --help.
 func managerSettings(t *testing.T) map[string]string {
 	t.Helper()
 	help := must(exec.CommandContext(t.Context(), must(manager.Binary())(t), "--help").Output())(t)
@@ -129,7 +129,7 @@ func managerSettings(t *testing.T) map[string]string {
 		found[match[1]] = match[2]
 	}
 	if found["WEBHOOK_PORT"] != "9443" || len(found) < 20 {
-		t.Fatalf("the manager's help is not understood: %v", found)
+		t.Fatalf("the manager's --help could not be parsed: %v", found)
 	}
 	return found
 }

@@ -10,15 +10,16 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file fills a cluster with objects.
+// This file tests a cluster with many objects.
 
 const (
 	manyNamespaces = 50
-	// shardsPerNamespace makes 500 objects.
+	// 500 objects in all.
 	shardsPerNamespace = 10
 )
 
-// testManyObjects applies all objects of a namespace so fast that they may be one change, and then edits one in each.
+// testManyObjects applies all objects of a namespace in a burst, which the manager may combine into one write, and then
+// edits one in each namespace.
 func testManyObjects(t *testing.T, m *mesh) {
 	namespaces := make([]string, manyNamespaces)
 	for i := range namespaces {
@@ -41,7 +42,7 @@ func testManyObjects(t *testing.T, m *mesh) {
 	for _, namespace := range namespaces {
 		total += writes[namespace]
 		if writes[namespace] > shardsPerNamespace {
-			t.Errorf("%d objects took %d writes of the chain", shardsPerNamespace, writes[namespace])
+			t.Errorf("%d objects led to %d writes of the chain", shardsPerNamespace, writes[namespace])
 		}
 	}
 	t.Logf("%d objects in %d namespaces: %d writes of chains", manyNamespaces*shardsPerNamespace, manyNamespaces, total)
@@ -56,12 +57,12 @@ func testManyObjects(t *testing.T, m *mesh) {
 	}
 	for namespace, count := range m.countChainWrites(t) {
 		if slices.Contains(namespaces, namespace) && count != writes[namespace]+1 {
-			t.Errorf("one change took %d writes of the chain", count-writes[namespace])
+			t.Errorf("one change led to %d writes of the chain", count-writes[namespace])
 		}
 	}
 }
 
-// forEachNamespace does something in all namespaces at once.
+// forEachNamespace calls a function for all namespaces in parallel.
 func forEachNamespace(t *testing.T, namespaces []string, do func(context.Context, string) error) {
 	t.Helper()
 	var group sync.WaitGroup

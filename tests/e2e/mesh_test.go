@@ -20,24 +20,25 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// This file runs managers in a cluster of their own, and reads what they say about objects.
+// This file runs managers in separate clusters, and reads the status of objects.
 
-// mesh is a cluster in which ctrlmesh is installed.
+// mesh is a cluster with ctrlmesh installed.
 type mesh struct {
 	controlPlane
 	dynamic dynamic.Interface
-	// managerKubeconfig is the kubeconfig of the managers.
+	// managerKubeconfig is the kubeconfig of the managers' account.
 	managerKubeconfig string
 	flags             []string
 }
 
-// newMesh starts a cluster and installs what the repository ships. At the end no request of a manager may have been forbidden.
+// newMesh starts a cluster and installs the repository's manifests. At the end, no request of a manager may have been
+// forbidden.
 func newMesh(t *testing.T, flags ...string) *mesh {
 	t.Helper()
 	return newMeshAt(t, nil, flags...)
 }
 
-// newMeshAt has an API server with flags of its own.
+// newMeshAt also passes flags to the API server.
 func newMeshAt(t *testing.T, apiServerFlags []string, flags ...string) *mesh {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -66,7 +67,8 @@ func (m *mesh) startManager(t *testing.T, name string) *manager.Manager {
 	return started
 }
 
-// setLabelledKinds says which kinds of objects are labelled, before managers start: `v1: [ConfigMap]`. Tests that count writes want none.
+// setLabelledKinds configures which kinds of objects managers label, before they start: `v1: [ConfigMap]`. Tests that
+// count writes use none.
 func (m *mesh) setLabelledKinds(t *testing.T, kinds string) {
 	t.Helper()
 	object := &core.ConfigMap{
@@ -88,12 +90,12 @@ func waitLeader(t *testing.T, managers ...*manager.Manager) *manager.Manager {
 				return nil
 			}
 		}
-		return fmt.Errorf("none of %d does", len(managers))
+		return fmt.Errorf("none of the %d managers leads", len(managers))
 	})
 	return found
 }
 
-// newNamespace makes a namespace.
+// newNamespace creates a namespace.
 func (m *mesh) newNamespace(t *testing.T) string {
 	t.Helper()
 	name := uniqueName("e2e")
@@ -103,7 +105,7 @@ func (m *mesh) newNamespace(t *testing.T) string {
 	return name
 }
 
-// waitPublicKey with which the managers' chains are signed, once it is there.
+// waitPublicKey returns the public key of the managers' chains, once it exists.
 func (m *mesh) waitPublicKey(t *testing.T) string {
 	t.Helper()
 	var key string
@@ -113,7 +115,7 @@ func (m *mesh) waitPublicKey(t *testing.T) string {
 			return err
 		}
 		if key = string(secret.Data["public"]); key == "" {
-			return fmt.Errorf("the secret has %d fields, and no public", len(secret.Data))
+			return fmt.Errorf("the Secret has %d keys, and no public one", len(secret.Data))
 		}
 		return nil
 	})
@@ -125,7 +127,7 @@ func (m *mesh) resource(kind, namespace string) dynamic.ResourceInterface {
 	return m.dynamic.Resource(resource).Namespace(namespace)
 }
 
-// apply makes an object what the YAML says, as `kubectl apply --server-side` does.
+// apply is `kubectl apply --server-side`.
 func (m *mesh) apply(t *testing.T, namespace, text string) *unstructured.Unstructured {
 	t.Helper()
 	return must(m.tryApply(t.Context(), namespace, text))(t)
@@ -146,13 +148,13 @@ func (m *mesh) tryApply(ctx context.Context, namespace, text string) (*unstructu
 	return m.resource(object.GetKind(), namespace).Patch(ctx, object.GetName(), types.ApplyPatchType, patch, options)
 }
 
-// objectStatus is what the status of our kinds has in common, and what some of them have besides.
+// objectStatus has the fields that the status of our kinds has in common, and some that only one kind has.
 type objectStatus struct {
 	ObservedGeneration int64            `json:"observedGeneration"`
 	Conditions         []meta.Condition `json:"conditions"`
 	Enforced           string           `json:"enforced"`
 	CurrentSpecHash    string           `json:"currentSpecHash"`
-	// Leader of a shard; empty if nobody leads.
+	// Leader of a shard; empty if no pod leads.
 	Leader struct {
 		PodName        string `json:"podName"`
 		HolderIdentity string `json:"holderIdentity"`
@@ -167,7 +169,7 @@ type objectStatus struct {
 	} `json:"targetStatus"`
 }
 
-// condition of a type; its zero value if there is none.
+// condition returns the condition of a type, or a zero value.
 func (p objectStatus) condition(kind string) meta.Condition {
 	for _, condition := range p.Conditions {
 		if condition.Type == kind {
@@ -177,7 +179,7 @@ func (p objectStatus) condition(kind string) meta.Condition {
 	return meta.Condition{}
 }
 
-// readStatus of an object now.
+// readStatus returns an object's current status.
 func (m *mesh) readStatus(ctx context.Context, kind, namespace, name string) (objectStatus, int64, error) {
 	object, err := m.resource(kind, namespace).Get(ctx, name, meta.GetOptions{})
 	if err != nil {
@@ -190,7 +192,7 @@ func (m *mesh) readStatus(ctx context.Context, kind, namespace, name string) (ob
 	return whole.Status, object.GetGeneration(), err
 }
 
-// waitCondition waits until the status of an object's newest generation has a condition with this status, and returns it.
+// waitCondition waits until the newest generation of an object has this condition, and returns its status.
 func (m *mesh) waitCondition(t *testing.T, kind, namespace, name, condition string, status meta.ConditionStatus) objectStatus {
 	t.Helper()
 	var last objectStatus
@@ -205,9 +207,9 @@ func (m *mesh) waitCondition(t *testing.T, kind, namespace, name, condition stri
 		case found.ObservedGeneration != generation:
 			return fmt.Errorf("generation %d is observed, not %d", found.ObservedGeneration, generation)
 		case got.Status != status:
-			return fmt.Errorf("its conditions are %s", describeConditions(found.Conditions))
+			return fmt.Errorf("the conditions are %s", describeConditions(found.Conditions))
 		case got.ObservedGeneration != 0 && got.ObservedGeneration != generation:
-			return errors.New("the condition speaks of an earlier generation")
+			return errors.New("the condition is of an earlier generation")
 		}
 		return nil
 	})

@@ -22,7 +22,7 @@ import (
 )
 
 // This file covers H99: streams between a client and a container, which are upgrades (SPDY and WebSocket) or endless
-// bodies. The kubelet at the other end is the node package's.
+// bodies. The node package serves the kubelet's end.
 
 func testStreamsToContainers(t *testing.T, env *testEnv) {
 	n := must(node.Start(t.Context(), shared.cluster, shared.client, uniqueName("node")))(t)
@@ -48,7 +48,7 @@ func testStreamsToContainers(t *testing.T, env *testEnv) {
 
 type newExecutor func(config *rest.Config, method, url string) (remotecommand.Executor, error)
 
-// testExecStream sends more than any buffer holds through the stream and back.
+// testExecStream sends more bytes through the stream and back than any buffer holds.
 func testExecStream(t *testing.T, env *testEnv, websocket newExecutor, method string) {
 	config := clientConfig(env.sidecar)
 	config.Timeout = 0
@@ -72,7 +72,7 @@ func testExecStream(t *testing.T, env *testEnv, websocket newExecutor, method st
 	}
 }
 
-// testFollowedLog demands each line when it is written, not all at the end.
+// testFollowedLog asserts that each line arrives when it is written, not all at the end.
 func testFollowedLog(t *testing.T, env *testEnv) {
 	path := "/api/v1/namespaces/" + env.namespace + "/pods/pod/log"
 	assertPassesUnchanged(t, env, path)
@@ -89,7 +89,7 @@ func testFollowedLog(t *testing.T, env *testEnv) {
 		}
 	}
 	if spread := time.Since(first); spread < 200*time.Millisecond {
-		t.Errorf("all lines came within %s: they were held back", spread)
+		t.Errorf("all lines came within %s: they were buffered", spread)
 	}
 	if _, err := stream.Line(); err != io.EOF {
 		t.Errorf("after the last line: %v", err)
@@ -106,7 +106,7 @@ func testPortForward(t *testing.T, env *testEnv) {
 	line := must(bufio.NewReader(out).ReadString('\n'))(t)
 	address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(line)
 	if address == "" {
-		t.Fatalf("kubectl says %q", line)
+		t.Fatalf("kubectl prints %q", line)
 	}
 	for i := range 3 {
 		connection := must(net.Dial("tcp", address))(t)

@@ -11,10 +11,10 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/process"
 )
 
-// This file runs real operators (the operator package's program, written with controller-runtime, and ../kube-rs-operator) and
-// reads what they say they did.
+// This file runs real operators (the operator package's program, written with controller-runtime, and
+// ../kube-rs-operator) and reads their journals.
 
-// operatorProcess is one replica, in a process of its own.
+// operatorProcess is one replica.
 type operatorProcess struct {
 	id      string
 	process *process.Process
@@ -26,13 +26,13 @@ type record struct {
 	Event, ID, Object, Step, Detail string
 }
 
-// startOperator runs a replica behind the API that the kubeconfig names, until the test ends.
+// startOperator runs a replica with a kubeconfig until the test ends.
 func startOperator(t *testing.T, id, kubeconfig string, flags ...string) *operatorProcess {
 	t.Helper()
 	return runOperator(t, id, process.Spec{Path: shared.operatorBinary, Args: flags, Env: []string{"KUBECONFIG=" + kubeconfig}})
 }
 
-// runOperator runs a program as a replica, until the test ends.
+// runOperator runs a program as a replica until the test ends.
 func runOperator(t *testing.T, id string, spec process.Spec) *operatorProcess {
 	t.Helper()
 	dir := newDir(t)
@@ -55,7 +55,7 @@ func runOperator(t *testing.T, id string, spec process.Spec) *operatorProcess {
 	return op
 }
 
-// records is the journal up to now.
+// records returns the journal so far.
 func (op *operatorProcess) records(t *testing.T) []record {
 	t.Helper()
 	file := must(os.Open(op.journal))(t)
@@ -73,7 +73,7 @@ func (op *operatorProcess) records(t *testing.T) []record {
 	return found
 }
 
-// countRecords of records of a kind.
+// countRecords counts records of a kind.
 func (op *operatorProcess) countRecords(t *testing.T, event string) int {
 	t.Helper()
 	n := 0
@@ -85,7 +85,8 @@ func (op *operatorProcess) countRecords(t *testing.T, event string) int {
 	return n
 }
 
-// assertNoFaults demands that the operator never saw a request fail and never met a step that another replica had handled.
+// assertNoFaults asserts that no request of the operator failed, and that it met no step that another replica had
+// handled.
 func (op *operatorProcess) assertNoFaults(t *testing.T) {
 	t.Helper()
 	for _, r := range op.records(t) {
@@ -98,7 +99,7 @@ func (op *operatorProcess) assertNoFaults(t *testing.T) {
 	}
 }
 
-// waitForgotten waits until the operator has seen each object go from its cache.
+// waitForgotten waits until the operator has seen the deletion of each object.
 func (op *operatorProcess) waitForgotten(t *testing.T, objects []string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("operator %s has forgotten %d objects", op.id, len(objects)), func() error {
@@ -113,14 +114,14 @@ func (op *operatorProcess) waitForgotten(t *testing.T, objects []string) {
 		}
 		for _, object := range objects {
 			if !gone[object] {
-				return fmt.Errorf("it still knows %s", object)
+				return fmt.Errorf("the operator still caches %s", object)
 			}
 		}
 		return nil
 	})
 }
 
-// waitLeadingOperator waits until one of the operators leads, and returns it.
+// waitLeadingOperator waits until one of the operators leads.
 func waitLeadingOperator(t *testing.T, operators ...*operatorProcess) *operatorProcess {
 	t.Helper()
 	var leader *operatorProcess
@@ -131,7 +132,7 @@ func waitLeadingOperator(t *testing.T, operators ...*operatorProcess) *operatorP
 				return nil
 			}
 		}
-		return fmt.Errorf("none of %d does", len(operators))
+		return fmt.Errorf("none of the %d operators leads", len(operators))
 	})
 	return leader
 }

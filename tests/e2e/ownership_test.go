@@ -15,12 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// This file tells from operators' writes, in the order in which the API server took them, who was owner of an object.
+// This file derives the owner of each object from the operators' writes, in the order of the API server.
 
-// ownershipLog gathers the writes of a fleet's operators, and who was meant to be owner.
+// ownershipLog collects the writes of operators to a set of objects, and the intended owners.
 type ownershipLog struct {
 	fleet *objectSet
-	// shardOf an operator.
+	// shardOf returns the shard of an operator.
 	shardOf func(operator string) string
 	stream  watch.Interface
 	done    chan struct{}
@@ -32,36 +32,36 @@ type ownershipLog struct {
 	writes map[string][]observedWrite
 }
 
-// tenure begins when a person wants it, not when it is so.
+// tenure is a period of intended ownership. It begins with a person's edit, not when the edit is enforced.
 type tenure struct {
 	owner string
 	since time.Time
-	// after is a version: what is not newer belongs to earlier tenures.
+	// after is a resource version: writes up to it belong to earlier tenures.
 	after uint64
 }
 
-// anyOwner as an owner is every operator: one that is not sharded.
+// anyOwner as an owner allows every operator, when nothing is sharded.
 const anyOwner = "*"
 
 func (t tenure) allows(write observedWrite) bool {
 	return (t.owner == anyOwner || t.owner == write.owner) && write.version > t.after
 }
 
-// observedWrite is a change by an operator, or an object that its sidecar showed it.
+// observedWrite is a change by an operator, or an object that its sidecar showed to it.
 type observedWrite struct {
-	// version is the API server's order.
+	// version is a resource version: the API server's order of writes.
 	version uint64
 	writer  string
-	// owner is the shard of who wrote, or who wrote if each shard has one operator.
+	// owner is the writer's shard, or the writer if each shard has one operator.
 	owner string
-	// seen is when the watch told it: after it was made. Zero if it was found later.
+	// seen is the time of the watch event, which is after the write. Zero if the write was found later.
 	seen        time.Time
 	description string
-	// isSighting says that nothing was written.
+	// isSighting means that the object was only shown.
 	isSighting bool
 }
 
-// watchOwnership watches from now on; the shards have the buckets that they have. Without `shardOf` each operator is a shard's only one.
+// watchOwnership watches from now on. Without `shardOf` each operator is a shard of its own.
 func watchOwnership(t *testing.T, f *objectSet, buckets map[string]string, shardOf func(operator string) string) *ownershipLog {
 	t.Helper()
 	if shardOf == nil {
@@ -78,7 +78,7 @@ func watchOwnership(t *testing.T, f *objectSet, buckets map[string]string, shard
 	return o
 }
 
-// recordMove notes that a bucket shall have another owner.
+// recordMove records that a bucket is to have another owner.
 func (o *ownershipLog) recordMove(bucket, owner string) {
 	o.startTenure(bucket, tenure{owner: owner, since: time.Now()})
 }
@@ -89,7 +89,7 @@ func (o *ownershipLog) startTenure(bucket string, next tenure) {
 	o.tenures[bucket] = append(o.tenures[bucket], next)
 }
 
-// readWrites notes each change of what was handled last.
+// readWrites records each change of the last handled step.
 func (o *ownershipLog) readWrites() {
 	defer close(o.done)
 	observed := map[string]string{}
@@ -99,10 +99,10 @@ func (o *ownershipLog) readWrites() {
 			continue
 		}
 		key := object.Namespace + "/" + object.Name
-		// Of the same step by another operator, too: two that handle one step would show in no other way.
+		// The same step by another operator counts too: two operators that handle one step would not show otherwise.
 		noted := object.Data["observed"] + " by " + object.Data["by"]
 		if observed[key] == noted {
-			continue // the load asked for the next step
+			continue // only the next step was requested
 		}
 		observed[key] = noted
 		o.recordWrite(key, object.ResourceVersion, observedWrite{writer: object.Data["by"], seen: time.Now(), description: "noted step " + object.Data["observed"]})
@@ -120,7 +120,7 @@ func (o *ownershipLog) recordWrite(key, version string, write observedWrite) {
 	o.writes[key] = append(o.writes[key], write)
 }
 
-// assertOwners adds the children, demands of each object that its writers were its owners, and tells how many writes there were.
+// assertOwners adds the children, asserts that only owners wrote to each object, and returns the number of writes.
 func (o *ownershipLog) assertOwners(t *testing.T) int {
 	t.Helper()
 	select {
@@ -141,12 +141,12 @@ func (o *ownershipLog) assertOwners(t *testing.T) int {
 	return count
 }
 
-// ownershipViolations are writes of who was not owner: after another owner had written, unless the object was given back; before it was
-// given; or ever.
+// ownershipViolations describes writes by operators that were not the owner: after another owner had written, unless
+// the object was given back; before the object was given to them; or at any time.
 func ownershipViolations(tenures []tenure, writes []observedWrite) []string {
 	writes = slices.SortedFunc(slices.Values(writes), func(a, b observedWrite) int { return cmp.Compare(a.version, b.version) })
 	found, at := []string{}, 0
-	// next tenure that a write may belong to.
+	// next is the first tenure that a write may belong to.
 	next := func(write observedWrite) int {
 		if i := slices.IndexFunc(tenures[at:], func(tenure tenure) bool { return tenure.allows(write) }); i >= 0 {
 			return at + i
@@ -154,7 +154,7 @@ func ownershipViolations(tenures []tenure, writes []observedWrite) []string {
 		return len(tenures)
 	}
 	for len(writes) > 0 {
-		// What was shown between the same two writes has no order.
+		// Sightings between the same two writes have no order.
 		same := slices.IndexFunc(writes, func(write observedWrite) bool { return write.version != writes[0].version })
 		if same < 0 {
 			same = len(writes)
@@ -213,7 +213,8 @@ func describeTenures(tenures []tenure) string {
 	return strings.Join(names, ", ")
 }
 
-// recordChildren are written once, so their version is that of when they were made.
+// recordChildren adds the children's creation as writes: they are written only once, so their version is that of their
+// creation.
 func (o *ownershipLog) recordChildren(t *testing.T) {
 	t.Helper()
 	namespaces := map[string]bool{}

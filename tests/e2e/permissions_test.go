@@ -14,14 +14,14 @@ import (
 	audit "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// This file compares what managers asked of API servers in the whole run with the rules that the repository ships: nothing was
-// forbidden, and nothing is allowed that nobody needs.
+// This file compares the requests of managers in the whole run with the shipped RBAC rules: no request may have been
+// forbidden, and no permission may be unused.
 
-// permission to do one thing with one resource. Namespaced: in the manager's namespace alone.
+// permission allows one verb on one resource. Namespaced permissions hold only in the manager's namespace.
 type permission struct {
 	isNamespaced          bool
 	group, resource, verb string
-	// names that it is for, with commas between them; empty for all.
+	// names are resource names, separated by commas; empty means all.
 	names string
 }
 
@@ -33,13 +33,13 @@ func (p permission) String() string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s.%s %s %s", p.verb, p.resource, p.group, scope, p.names))
 }
 
-// usedPermissions of the run: whether each was used.
+// usedPermissions records which permissions of the run were used.
 var usedPermissions = struct {
 	sync.Mutex
 	used map[permission]bool
 }{used: map[permission]bool{}}
 
-// seldomUsed are permissions that no test has to need, and why they are there.
+// seldomUsed are permissions that tests may leave unused, with the reason.
 var seldomUsed = []exemption{
 	{"", []string{"endpoints", "persistentvolumeclaims", "services"}, labelVerbs, labelReason},
 	{"apps", []string{"controllerrevisions", "deployments", "replicasets", "statefulsets"}, labelVerbs, labelReason},
@@ -54,7 +54,7 @@ var labelVerbs = []string{"list", "watch", "patch"}
 
 const labelReason = "kinds that are labelled where a cluster has such objects"
 
-// exemption of what is granted in all namespaces. What the manager may do in its own, it always needs.
+// exemption is for permissions in all namespaces. Those in the manager's own namespace must all be used.
 type exemption struct {
 	group            string
 	resources, verbs []string
@@ -74,7 +74,7 @@ func assertPermissionsSuffice(t *testing.T, m *mesh) {
 	check(t, err)
 	for _, event := range events {
 		if event.Annotations["authorization.k8s.io/decision"] == "forbid" {
-			t.Errorf("the manager may not %s %s: %s", event.Verb, event.RequestURI, event.Annotations["authorization.k8s.io/reason"])
+			t.Errorf("the manager was not allowed to %s %s: %s", event.Verb, event.RequestURI, event.Annotations["authorization.k8s.io/reason"])
 		}
 	}
 	granted := grantedPermissions(t, m)
@@ -92,7 +92,7 @@ func assertPermissionsSuffice(t *testing.T, m *mesh) {
 	}
 }
 
-// grantedPermissions lists what is bound to the manager's account.
+// grantedPermissions returns the permissions that are bound to the manager's account.
 func grantedPermissions(t *testing.T, m *mesh) []permission {
 	t.Helper()
 	list := []permission{}
@@ -135,7 +135,7 @@ func permissionsOfRules(rules []rbac.PolicyRule, isNamespaced bool) []permission
 	return list
 }
 
-// covers tells whether a request needed the permission. One that makes an object by server-side apply needs `create`, too.
+// covers returns whether a request used the permission. Creating an object by server-side apply also needs `create`.
 func (p permission) covers(event audit.Event) bool {
 	about := event.ObjectRef
 	if about == nil || p.isNamespaced != (about.Namespace == manager.Namespace) {
@@ -154,7 +154,7 @@ func (p permission) covers(event audit.Event) bool {
 
 func matchesPattern(pattern, value string) bool { return pattern == "*" || pattern == value }
 
-// unusedPermissions lists the permissions that no manager of the run needed.
+// unusedPermissions returns the permissions that no manager of the run used.
 func unusedPermissions() []string {
 	usedPermissions.Lock()
 	defer usedPermissions.Unlock()

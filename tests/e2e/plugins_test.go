@@ -11,19 +11,20 @@ import (
 	audit "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// This file puts rate-limit, circuit-breaker and fault-inject into chains, and tells what they and the API server saw.
+// This file makes chains of rate-limit, circuit-breaker and fault-inject, and reads what they report and what the API
+// server received.
 
-// jsonFields are a JSON object of a plugin's settings.
+// jsonFields is a JSON object of a plugin's settings.
 type jsonFields = map[string]any
 
-// The built-in plugins, in the order of the chain: a fault comes before what guards against it.
+// The built-in plugins in the order of the chain: faults come before the plugins that react to them.
 const (
 	faultInject    = "fault-inject"
 	rateLimit      = "rate-limit"
 	circuitBreaker = "circuit-breaker"
 )
 
-// pluginChain runs built-in plugins with these settings, in their order.
+// pluginChain runs built-in plugins with these settings, in their default order.
 func pluginChain(t *testing.T, generation int64, settings map[string]jsonFields) sidecar.Chain {
 	t.Helper()
 	chain := sidecar.NewChain(generation)
@@ -52,7 +53,7 @@ func configMapsMatch(namespace string, verbs ...string) jsonFields {
 	return jsonFields{"apiGroups": []string{""}, "resources": []string{"configmaps"}, "verbs": verbs, "namespaces": []string{namespace}}
 }
 
-// readReport reads what a plugin shows of one of its rules in /status.
+// readReport reads a plugin's report about one of its rules from /status.
 func readReport[T any](t *testing.T, s *sidecar.Sidecar, plugin, rule string) T {
 	t.Helper()
 	status := must(s.Status(t.Context()))(t)
@@ -63,19 +64,19 @@ func readReport[T any](t *testing.T, s *sidecar.Sidecar, plugin, rule string) T 
 			return found
 		}
 	}
-	t.Fatalf("%s shows nothing of rule %s: %s", plugin, rule, status.Raw)
+	t.Fatalf("%s has no report about rule %s: %s", plugin, rule, status.Raw)
 	return found
 }
 
-// ruleMetric is the sum of a plugin's counter for one of its rules.
+// ruleMetric returns a plugin's counter for one of its rules.
 func ruleMetric(t *testing.T, s *sidecar.Sidecar, name, rule string) int {
 	t.Helper()
 	value := must(s.Metric(t.Context(), "ctrlmesh_plugin_"+name+"_total", fmt.Sprintf("label=%q", rule)))(t)
 	return int(value)
 }
 
-// auditedRequests lists what the API server saw of the controllers behind sidecars in a namespace, by verb. It waits until all that
-// was answered before is noted.
+// auditedRequests returns the requests of controllers behind sidecars in a namespace, by verb, from the audit log. It
+// waits until every earlier request is logged.
 func auditedRequests(t *testing.T, plane controlPlane, namespace string, verbs ...string) []audit.Event {
 	t.Helper()
 	marker := uniqueName("marker")
@@ -99,7 +100,7 @@ func auditedRequests(t *testing.T, plane controlPlane, namespace string, verbs .
 			}
 		}
 		if !isNoted {
-			return fmt.Errorf("%s is not noted", marker)
+			return fmt.Errorf("%s is not audited yet", marker)
 		}
 		return nil
 	})

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// This file makes pods whose sidecars are real processes, on a node whose kubelet is played.
+// This file creates pods whose sidecars are real processes, on a node with a fake kubelet.
 
 const (
 	watchingLabel        = "ctrlmesh.kusionstack.io/watching"
@@ -40,18 +40,18 @@ type nodePods struct {
 
 // podOptions say how pods are run.
 type podOptions struct {
-	// publicKey that must have signed the chain; none if empty.
+	// publicKey must have signed the chain; empty accepts every chain.
 	publicKey string
-	// syncPeriod of kubelet. Kubelet's own if zero: long enough that only a change of the pod explains a fast sync.
+	// syncPeriod of kubelet. Zero means kubelet's own, long enough that only a change of the pod explains a fast sync.
 	syncPeriod time.Duration
 	flags      []string
 }
 
-// syncPeriodWithFailover is a sync period for tests in which a leader may die after it has written a chain and before it has touched the
-// pods: then kubelet's period decides how long they take.
+// syncPeriodWithFailover is for tests in which a leader may die after it has written a chain and before it has
+// annotated the pods: then kubelet's period decides when they sync.
 const syncPeriodWithFailover = 15 * time.Second
 
-// startPods plays a node for a namespace until the test ends.
+// startPods runs a fake kubelet for a namespace until the test ends.
 func startPods(t *testing.T, plane controlPlane, namespace string, options podOptions) *nodePods {
 	t.Helper()
 	p := &nodePods{plane: plane, namespace: namespace, node: uniqueName("node"), sidecars: map[string]*sidecar.Sidecar{}}
@@ -84,7 +84,7 @@ func startPods(t *testing.T, plane controlPlane, namespace string, options podOp
 	return p
 }
 
-// logSidecars shows the end of each sidecar's log.
+// logSidecars prints the end of each sidecar's log.
 func (p *nodePods) logSidecars(t *testing.T) {
 	t.Helper()
 	p.mu.Lock()
@@ -94,7 +94,7 @@ func (p *nodePods) logSidecars(t *testing.T) {
 	}
 }
 
-// create makes a pod as a StatefulSet would, with more labels, and does not wait.
+// create creates a pod as a StatefulSet would, with additional labels, without waiting.
 func (p *nodePods) create(t *testing.T, name string, labels map[string]string) {
 	t.Helper()
 	check(t, p.tryCreate(t.Context(), name, labels))
@@ -113,7 +113,7 @@ func (p *nodePods) tryCreate(ctx context.Context, name string, labels map[string
 	return err
 }
 
-// waitReady waits until kubelet has reported that a pod is, and returns its sidecar.
+// waitReady waits until kubelet has reported a pod as ready, and returns its sidecar.
 func (p *nodePods) waitReady(t *testing.T, name string) *sidecar.Sidecar {
 	t.Helper()
 	eventually(t, "pod "+name+" is ready", func() error {
@@ -126,19 +126,19 @@ func (p *nodePods) waitReady(t *testing.T, name string) *sidecar.Sidecar {
 				return nil
 			}
 		}
-		return fmt.Errorf("its conditions are %v", pod.Status.Conditions)
+		return fmt.Errorf("the conditions are %v", pod.Status.Conditions)
 	})
 	return p.sidecar(name)
 }
 
-// sidecar that runs, or ran last, in a pod. Nil before the first.
+// sidecar returns the current or last sidecar of a pod; nil before the first.
 func (p *nodePods) sidecar(name string) *sidecar.Sidecar {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.sidecars[name]
 }
 
-// annotate bumps a pod's annotation, as the manager does.
+// annotate changes a pod's annotation, as the manager does.
 func (p *nodePods) annotate(t *testing.T, name, value string) {
 	t.Helper()
 	p.patch(t, name, map[string]any{"annotations": map[string]any{generationAnnotation: value}})
@@ -151,7 +151,7 @@ func (p *nodePods) patch(t *testing.T, name string, metadata map[string]any) {
 	check(t, err)
 }
 
-// waitGone waits until a pod is gone.
+// waitGone waits until a pod no longer exists.
 func (p *nodePods) waitGone(t *testing.T, name string) {
 	t.Helper()
 	eventually(t, "pod "+name+" is gone", func() error {
@@ -162,6 +162,6 @@ func (p *nodePods) waitGone(t *testing.T, name string) {
 		case err != nil:
 			return err
 		}
-		return errors.New("it is still there")
+		return errors.New("the pod still exists")
 	})
 }

@@ -16,12 +16,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// This file limits controllers: they slow down and finish, they do not fail, and the API server sees what the rules allow.
+// This file limits controllers: they become slower and finish without errors, and the API server receives no more than
+// the rules allow.
 
 const (
 	writesBurst     = 4
 	writesPerSecond = 8
-	// objectsLimited need two writes each: what a client may do by itself in a second would break the limit at once.
+	// Each of objectsLimited needs two writes; without a limit a client would exceed the rate within a second.
 	objectsLimited = 20
 )
 
@@ -41,7 +42,7 @@ func writeLimit(extra jsonFields) jsonFields {
 	return jsonFields{"rateLimitings": []jsonFields{rule}}
 }
 
-// TestLimitedOperator runs an ordinary operator behind a token bucket, which refuses or lets wait.
+// TestLimitedOperator runs an ordinary operator behind a token bucket that refuses requests or delays them.
 func TestLimitedOperator(t *testing.T) {
 	t.Parallel()
 	t.Run("refused", func(t *testing.T) {
@@ -52,12 +53,12 @@ func TestLimitedOperator(t *testing.T) {
 			if r.Event == "failed" {
 				failed++
 				if !strings.HasSuffix(r.Detail, "429 Too Many Requests") {
-					t.Errorf("it met %s", r.Detail)
+					t.Errorf("the operator got %s", r.Detail)
 				}
 			}
 		}
 		if refused := ruleMetric(t, s, "refused", "writes"); refused == 0 || refused != failed {
-			t.Errorf("the plugin refused %d, the operator met %d", refused, failed)
+			t.Errorf("the plugin refused %d requests, the operator saw %d", refused, failed)
 		}
 	})
 	t.Run("queued", func(t *testing.T) {
@@ -70,7 +71,8 @@ func TestLimitedOperator(t *testing.T) {
 	})
 }
 
-// runLimitedOperator demands that an operator finishes its work, and that the API server saw no more of it than allowed.
+// runLimitedOperator asserts that an operator finishes its work, and that the API server received no more writes than
+// allowed.
 func runLimitedOperator(t *testing.T, settings jsonFields) (*sidecar.Sidecar, *operatorProcess) {
 	t.Helper()
 	s := startPlugin(t, rateLimit, settings)
@@ -83,24 +85,26 @@ func runLimitedOperator(t *testing.T, settings jsonFields) (*sidecar.Sidecar, *o
 	namespace, _ := splitKey(f.names[0])
 	events := auditedRequests(t, shared.controlPlane, namespace, writeVerbs...)
 	if len(events) < 2*objectsLimited {
-		t.Errorf("the API server saw %d writes, of %d objects", len(events), objectsLimited)
+		t.Errorf("the API server received %d writes for %d objects", len(events), objectsLimited)
 	}
 	assertWithinBucket(t, begin, events)
 	if granted := ruleMetric(t, s, "granted", "writes") + ruleMetric(t, s, "queued", "writes"); granted != len(events) {
-		t.Errorf("%d were granted, the API server saw %d", granted, len(events))
+		t.Errorf("%d writes were granted, the API server received %d", granted, len(events))
 	}
 	log := string(must(os.ReadFile(op.process.LogPath))(t))
 	if strings.Contains(log, "Reconciler error") || !op.process.Alive() {
-		t.Errorf("the operator met errors:\n%s", log)
+		t.Errorf("the operator logged errors:\n%s", log)
 	}
 	return s, op
 }
 
-// arrivalDelay is how much later than a request before it a request may arrive after its grant, on a busy machine.
+// arrivalDelay bounds how much later a request may arrive after its grant than the request before it, on a busy
+// machine.
 const arrivalDelay = 2 * time.Second
 
-// assertWithinBucket demands that no span of time saw more requests than burst and rate allow. From the beginning on that is exact:
-// nothing arrives before it is granted. Within, requests that were granted one after another may arrive together.
+// assertWithinBucket asserts that no time span had more requests than burst and rate allow. From the beginning this is
+// exact: nothing arrives before it is granted. In between, requests that were granted one after another may arrive
+// together.
 func assertWithinBucket(t *testing.T, begin time.Time, events []audit.Event) {
 	t.Helper()
 	allowed := func(span time.Duration) int { return writesBurst + int(writesPerSecond*span.Seconds()) }
@@ -121,7 +125,7 @@ func assertWithinBucket(t *testing.T, begin time.Time, events []audit.Event) {
 	}
 }
 
-// TestMaxInFlight holds requests back inside the API server, and looks how many get there.
+// TestMaxInFlight blocks requests inside the API server, and counts how many get there.
 func TestMaxInFlight(t *testing.T) {
 	t.Parallel()
 	const most, clients = 3, 12
@@ -143,16 +147,16 @@ func TestMaxInFlight(t *testing.T) {
 	}
 	eventually(t, "all places are taken, and everybody else was refused", func() error {
 		if inside, refused := gate.counts().inFlight, ruleMetric(t, s, "refused", "creates"); inside != most || refused < clients-most {
-			return fmt.Errorf("%d are inside, %d were refused", inside, refused)
+			return fmt.Errorf("%d are in flight, %d were refused", inside, refused)
 		}
 		return nil
 	})
 	gate.unblock()
 	group.Wait()
 	if seen := gate.counts(); seen != (gateCounts{calls: clients, inFlight: 0, maxInFlight: most}) {
-		t.Errorf("the API server saw %+v", seen)
+		t.Errorf("the API server received %+v", seen)
 	}
 	if events := auditedRequests(t, shared.controlPlane, namespace, "create"); len(events) != clients {
-		t.Errorf("the API server saw %d requests of %d", len(events), clients)
+		t.Errorf("the API server received %d requests of %d", len(events), clients)
 	}
 }

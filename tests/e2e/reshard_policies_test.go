@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// This file is about what a ShardingConfig may say of objects that change hands: that its pods see that only by being made again, and
-// for how long those are waited for that can't be reached.
+// This file tests the policies of a ShardingConfig for objects that change shards: `reshard: Restart` re-creates pods,
+// and `unreachablePods` limits how long the hand-over waits.
 
 func TestReshardPolicies(t *testing.T) {
 	t.Parallel()
@@ -31,12 +31,12 @@ func TestReshardPolicies(t *testing.T) {
 	t.Run("Unreachable", func(t *testing.T) { testUnreachablePods(t, m, leading) })
 }
 
-// withSpecLine puts one more line into the spec of an object.
+// withSpecLine adds one line to the spec of an object.
 func withSpecLine(object, line string) string {
 	return strings.Replace(object, "spec:\n", "spec:\n  "+line+"\n", 1)
 }
 
-// newEnforcementWithSpec runs the pods of two shards that say more about themselves.
+// newEnforcementWithSpec runs the pods of two shards whose specs have an additional line.
 func newEnforcementWithSpec(t *testing.T, m *mesh, line string, left, right int) *enforcement {
 	t.Helper()
 	namespace := m.newNamespace(t)
@@ -69,20 +69,20 @@ func (e *enforcement) shardLabels(pod string) map[string]string {
 	return map[string]string{"app": "operator", "shard": shard}
 }
 
-// moveBucket gives the objects of b from left to right.
+// moveBucket gives the objects of bucket b from left to right.
 func (e *enforcement) moveBucket(t *testing.T, line string) {
 	t.Helper()
 	e.apply(t, e.nodePods.namespace, withSpecLine(shardConfig("left", "a"), line))
 	e.apply(t, e.nodePods.namespace, withSpecLine(shardConfig("right", "c", "b"), line))
 }
 
-// isBucketMoved tells whether the chain gives b to right.
+// isBucketMoved returns whether the chain gives bucket b to right.
 func (e *enforcement) isBucketMoved(t *testing.T) bool {
 	t.Helper()
 	return strings.Contains(must(e.chainDocument(t.Context(), e.nodePods.namespace))(t), `["c","b"]`)
 }
 
-// waitConditionReason waits until a condition of an object is false for a reason, with some words.
+// waitConditionReason waits until a condition is false for a reason, with these words in its message.
 func (m *mesh) waitConditionReason(t *testing.T, namespace, name, condition, reason string, words ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%s: %s is false for %s and %v", name, condition, reason, words), func() error {
@@ -93,7 +93,7 @@ func (m *mesh) waitConditionReason(t *testing.T, namespace, name, condition, rea
 		got := found.condition(condition)
 		isMissing := func(word string) bool { return !strings.Contains(got.Message, word) }
 		if got.Status != meta.ConditionFalse || got.Reason != reason || slices.ContainsFunc(words, isMissing) {
-			return fmt.Errorf("its conditions are %s", describeConditions(found.Conditions))
+			return fmt.Errorf("the conditions are %s", describeConditions(found.Conditions))
 		}
 		return nil
 	})
@@ -114,20 +114,20 @@ func testReshardRestart(t *testing.T, m *mesh) {
 	m.waitConditionReason(t, namespace, "left", "Enforced", "EvictionRefused", "left-1 can't be evicted", "budget")
 	m.waitConditionReason(t, namespace, "right", "Distributed", "HandingOver", "left-0", "left-1", "left-2")
 	if went := owner.deletionOrder(); len(went) > 0 || e.isBucketMoved(t) {
-		t.Errorf("%v went, though a budget forbids it", went)
+		t.Errorf("%v were deleted although a budget forbids it", went)
 	}
 	e.allowEvictions(t, budget)
-	// While the last of them is not there again, the others are all that there are.
+	// As long as the last pod is missing, the others are all that exist.
 	for shard, all := range map[string]string{"left": "3/3", "right": "2/2"} {
 		eventually(t, shard+" is enforced in "+all, func() error {
 			if got := m.waitCondition(t, "ShardingConfig", namespace, shard, "Enforced", meta.ConditionTrue); got.Enforced != all {
-				return fmt.Errorf("it is in %s", got.Enforced)
+				return fmt.Errorf("the object is enforced in %s", got.Enforced)
 			}
 			return nil
 		})
 	}
 	if want := []string{"left-1", "left-2", "left-0", "right-0", "right-1"}; !slices.Equal(owner.deletionOrder(), want) {
-		t.Errorf("%v were made again, want %v", owner.deletionOrder(), want)
+		t.Errorf("%v were re-created, want %v", owner.deletionOrder(), want)
 	}
 	if !e.isBucketMoved(t) {
 		t.Error("the objects have not moved")
@@ -136,7 +136,7 @@ func testReshardRestart(t *testing.T, m *mesh) {
 	seen(t)
 }
 
-// forbidEvictions makes a budget that allows nothing: nobody plays its controller.
+// forbidEvictions creates a budget that allows no eviction: no controller updates it.
 func (e *enforcement) forbidEvictions(t *testing.T) *policy.PodDisruptionBudget {
 	t.Helper()
 	budget := &policy.PodDisruptionBudget{
@@ -156,7 +156,7 @@ func (e *enforcement) allowEvictions(t *testing.T, budget *policy.PodDisruptionB
 	check(t, err)
 }
 
-// statefulSetController plays a StatefulSet's controller: who is gone is made again.
+// statefulSetController plays a StatefulSet's controller: it re-creates deleted pods.
 type statefulSetController struct {
 	mu       sync.Mutex
 	present  map[string]bool
@@ -170,7 +170,7 @@ func (o *statefulSetController) deletionOrder() []string {
 	return slices.Clone(o.deleted)
 }
 
-// assertOneMissing demands that of no shard two pods were missing at the same time.
+// assertOneMissing asserts that never two pods of a shard were missing at the same time.
 func (o *statefulSetController) assertOneMissing(t *testing.T) {
 	t.Helper()
 	o.mu.Lock()
@@ -210,7 +210,7 @@ func (o *statefulSetController) handleEvent(ctx context.Context, e *enforcement,
 		o.deleted = append(o.deleted, pod.Name)
 		for _, other := range e.allPods() {
 			if other != pod.Name && pod.Labels["shard"] == e.shardLabels(other)["shard"] && !o.present[other] {
-				o.problems = append(o.problems, fmt.Errorf("%s went while %s was away", pod.Name, other))
+				o.problems = append(o.problems, fmt.Errorf("%s was deleted while %s was missing", pod.Name, other))
 			}
 		}
 	}
@@ -222,7 +222,8 @@ func (o *statefulSetController) handleEvent(ctx context.Context, e *enforcement,
 	}
 }
 
-// recordSettings what each sidecar runs. The returned function demands that it never was another thing.
+// recordSettings records what each sidecar runs. The returned function asserts that no sidecar ever changed its
+// settings.
 func (e *enforcement) recordSettings(t *testing.T) func(*testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -253,7 +254,7 @@ func (e *enforcement) recordSettings(t *testing.T) func(*testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if len(found) != 2*len(e.allPods()) {
-				return fmt.Errorf("%d sidecars ran, of %d pods that were made again once", len(found), len(e.allPods()))
+				return fmt.Errorf("%d sidecars ran, although each of the %d pods was re-created once", len(found), len(e.allPods()))
 			}
 			return nil
 		})
@@ -261,13 +262,13 @@ func (e *enforcement) recordSettings(t *testing.T) func(*testing.T) {
 		done.Wait()
 		for _, settings := range found {
 			if len(settings) != 1 {
-				t.Errorf("a sidecar has run %d settings of its shard", len(settings))
+				t.Errorf("a sidecar ran %d different settings of its shard", len(settings))
 			}
 		}
 	}
 }
 
-// unreachableFor is how long the shard's pods are waited for.
+// unreachableFor is how long the hand-over waits for the shard's pods.
 const unreachableFor = 3 * time.Second
 
 func testUnreachablePods(t *testing.T, m *mesh, leading *manager.Manager) {
@@ -292,7 +293,7 @@ func testUnreachablePods(t *testing.T, m *mesh, leading *manager.Manager) {
 			return event.Reason == "Overtaking" && event.InvolvedObject.Name == "right" && strings.Contains(event.Message, "left-0")
 		}
 		if !slices.ContainsFunc(events.Items, isIt) {
-			return fmt.Errorf("there are %d others", len(events.Items))
+			return fmt.Errorf("there are %d other Events", len(events.Items))
 		}
 		return nil
 	})

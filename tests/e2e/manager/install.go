@@ -12,21 +12,21 @@ import (
 	"ctrlmesh.kusionstack.io/e2e/cluster"
 )
 
-// The names that deploy/rbac uses.
+// These names are those of deploy/rbac.
 const (
 	// Namespace of the manager.
 	Namespace = "ctrlmesh"
-	// ServiceAccount of the manager, in its namespace.
+	// ServiceAccount of the manager, in Namespace.
 	ServiceAccount = "ctrlmesh-manager"
-	// User is what the API server calls that account.
+	// User is the API server's name for that account.
 	User = "system:serviceaccount:" + Namespace + ":" + ServiceAccount
 )
 
-// deployDir is the repository's directory with what is applied to a cluster, seen from the tests.
+// deployDir is the repository's directory of manifests, relative to the tests.
 var deployDir = filepath.Join("..", "..", "deploy")
 
-// Install applies what the repository ships, as a person would, and returns a kubeconfig of the manager's account. The
-// directory must exist; it gets kubectl's files.
+// Install applies the repository's manifests, as a person would, and returns a kubeconfig of the manager's account. The
+// directory must exist; kubectl's files are written there.
 func Install(ctx context.Context, c *cluster.Cluster, dir string) (string, error) {
 	admin, err := c.UserKubeconfig("installer", "system:masters")
 	if err != nil {

@@ -1,7 +1,5 @@
-// Package manager runs the real `ctrlmesh-manager` binary as its Deployment would, with the account and the permissions that
-// the repository ships.
-//
-// What the manager must do is the tests' business.
+// Package manager runs the real `ctrlmesh-manager` binary as its Deployment would, with the account and the permissions
+// of deploy/rbac.
 package manager
 
 import (
@@ -22,25 +20,26 @@ import (
 )
 
 const (
-	// startDeadline covers a busy machine; a quiet one needs less than a second.
+	// startDeadline covers a busy machine; an idle one needs less than a second.
 	startDeadline = 60 * time.Second
 	pollInterval  = 20 * time.Millisecond
-	// startAttempts: a free port can be taken by somebody else between choosing and binding it.
+	// startAttempts: another process can take a free port between choosing and binding it.
 	startAttempts = 3
 )
 
 // Options of a manager. Flags may be empty.
 type Options struct {
-	// Name of its pod: who holds the lock.
+	// Name of its pod, which identifies the holder of the lock.
 	Name string
-	// Dir gets its log. It must exist.
+	// Dir is an existing directory for the log.
 	Dir string
-	// Kubeconfig of its account; see [Install].
+	// Kubeconfig of the manager's account; see [Install].
 	Kubeconfig string
-	// LeaseSeconds is how long the lock of a leader that died is valid. The least that the manager takes if zero.
+	// LeaseSeconds is how long the lock of a dead leader stays valid. Zero means the smallest value that the manager
+	// accepts.
 	LeaseSeconds int
 	Flags        []string
-	// Env is more environment, NAME=value.
+	// Env has additional variables, NAME=value.
 	Env []string
 }
 
@@ -55,12 +54,12 @@ type Manager struct {
 	health, metrics string
 }
 
-// Binary names the program: $CTRLMESH_MANAGER_BIN, or the debug build.
+// Binary returns the path of the program: $CTRLMESH_MANAGER_BIN, or the debug build.
 func Binary() (string, error) {
 	return binaries.CargoBinary("ctrlmesh-manager", "ctrlmesh-manager", "CTRLMESH_MANAGER_BIN")
 }
 
-// Start runs a manager and returns once it says that it is ready.
+// Start runs a manager and returns once it reports that it is ready.
 func Start(ctx context.Context, options Options) (*Manager, error) {
 	if options.LeaseSeconds == 0 {
 		options.LeaseSeconds = leastLeaseSeconds
@@ -80,7 +79,8 @@ func Start(ctx context.Context, options Options) (*Manager, error) {
 	return nil, errors.Join(failures...)
 }
 
-// authorityEnv are only there for a manager that pulls from registries: any other runs in an image without.
+// authorityEnv sets certificate authorities only for a manager that pulls from registries: the image of other managers
+// may have none.
 func authorityEnv(flags []string) []string {
 	if slices.ContainsFunc(flags, func(flag string) bool { return strings.Contains(flag, "-registry") }) {
 		return nil
@@ -104,7 +104,7 @@ func startOnce(ctx context.Context, binary string, options Options) (*Manager, e
 	}
 	m.Process, err = process.Start(process.Spec{
 		Name: options.Name, Path: binary, Args: append(args, options.Flags...), LogDir: options.Dir,
-		// Any port for the webhooks, and no delay at the end; flags can say otherwise.
+		// The webhook server uses any free port, and the manager stops without delay; flags can override both.
 		Env: slices.Concat(authorityEnv(options.Flags), options.Env,
 			[]string{"KUBECONFIG=" + options.Kubeconfig, "WEBHOOK_PORT=0", "CTRLMESH_SHUTDOWN_DELAY_SECONDS=0"}),
 	})
@@ -138,7 +138,7 @@ func (m *Manager) waitReady(ctx context.Context) error {
 	}
 }
 
-// Metric is [metrics.Sum] of what the manager counts now.
+// Metric returns [metrics.Sum] of the manager's current metrics.
 func (m *Manager) Metric(ctx context.Context, name string, labels ...string) (float64, error) {
 	body, err := getAdmin(ctx, m.metrics, "/metrics")
 	if err != nil {
@@ -147,13 +147,13 @@ func (m *Manager) Metric(ctx context.Context, name string, labels ...string) (fl
 	return metrics.Sum(body, name, labels...)
 }
 
-// IsLeading tells whether this manager's controllers run. One that has ended does not lead.
+// IsLeading returns whether this manager's controllers run. A manager that has ended does not lead.
 func (m *Manager) IsLeading(ctx context.Context) bool {
 	leads, err := m.Metric(ctx, "ctrlmesh_manager_leader")
 	return err == nil && leads == 1
 }
 
-// Stop ends the manager in order.
+// Stop terminates the manager gracefully.
 func (m *Manager) Stop() error { return m.Process.Stop(process.StopGrace) }
 
 func getAdmin(ctx context.Context, address, path string) ([]byte, error) {

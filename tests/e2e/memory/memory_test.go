@@ -1,4 +1,5 @@
-// Package memory has the sidecar run within a memory limit that the kernel enforces, as a container does, with plugins that want more.
+// Package memory runs the sidecar within a memory limit that the kernel enforces, like that of a container, with
+// plugins that want more.
 package memory
 
 import (
@@ -20,7 +21,7 @@ import (
 
 const (
 	mib = 1 << 20
-	// sidecarLimit is what injection gives a sidecar.
+	// sidecarLimit is the limit that injection sets.
 	sidecarLimit = 256 * mib
 	listPath     = "/api/v1/namespaces/default/configmaps"
 )
@@ -32,7 +33,8 @@ type limitedSidecar struct {
 	group *realnode.MemoryGroup
 }
 
-// startLimited runs a sidecar with two workers, which finds its limit itself, and makes sure that nothing of it was ever killed.
+// startLimited runs a sidecar with two workers, which detects its limit itself, and asserts that the kernel killed none
+// of its processes.
 func startLimited(t *testing.T, chain sidecar.Chain) *limitedSidecar {
 	t.Helper()
 	group := realnode.LimitMemory(t, sidecarLimit)
@@ -52,12 +54,12 @@ func startLimited(t *testing.T, chain sidecar.Chain) *limitedSidecar {
 		}
 	})
 	if read := c.readMetric("ctrlmesh_memory_limit_bytes"); read != sidecarLimit {
-		t.Fatalf("the sidecar takes %v for its limit, which is %d", read, sidecarLimit)
+		t.Fatalf("the sidecar detected a limit of %v, want %d", read, sidecarLimit)
 	}
 	return c
 }
 
-// startAPIServer answers lists that are narrowed to the shard, and nothing else.
+// startAPIServer answers only lists that are narrowed to the shard.
 func startAPIServer(t *testing.T) *httptest.Server {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == listPath && r.URL.Query().Get("labelSelector") == "shard=a" {
@@ -97,7 +99,7 @@ func readPlugin(t *testing.T, name string) sidecar.Plugin {
 	return sidecar.Plugin{Bytes: code}
 }
 
-// shardChainWith adds a shard to other entries, and all that they need.
+// shardChainWith adds a shard entry to other entries, and the plugins that they need.
 func shardChainWith(t *testing.T, generation int64, entries []sidecar.Entry, plugins ...sidecar.Plugin) sidecar.Chain {
 	t.Helper()
 	selector := readPlugin(t, "shard-selector")
@@ -110,14 +112,14 @@ func shardChainWith(t *testing.T, generation int64, entries []sidecar.Entry, plu
 	return sidecar.NewChain(generation, append(entries, shard)...).WithPlugins(append(plugins, selector)...)
 }
 
-// guestEntry runs a guest that may take a while to fill its memory.
+// guestEntry runs a guest that may need long to fill its memory.
 func guestEntry(name string, guest sidecar.Plugin, memoryMiB int, settings map[string]any) sidecar.Entry {
 	e := sidecar.NewEntry(name, guest, settings)
 	e.MemoryMiB, e.TimeoutMs = memoryMiB, 1000
 	return e
 }
 
-// hoardEntries are entries of which each instance keeps so much from its first request on, and fails if it gets less.
+// hoardEntries have instances that each keep `each` MiB from their first request on, and fail if they get less.
 func hoardEntries(guest sidecar.Plugin, count, each int) []sidecar.Entry {
 	var entries []sidecar.Entry
 	for i := range count {
@@ -126,7 +128,7 @@ func hoardEntries(guest sidecar.Plugin, count, each int) []sidecar.Entry {
 	return entries
 }
 
-// sendLists sends lists over connections of their own, some at a time, so that each worker has its part. All must be answered.
+// sendLists sends lists over separate connections, several at a time, so that each worker gets some. All must succeed.
 func (c *limitedSidecar) sendLists(count int) {
 	c.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
@@ -141,7 +143,7 @@ func (c *limitedSidecar) sendLists(count int) {
 				}
 				response.Body.Close()
 				if response.StatusCode != http.StatusOK {
-					c.t.Errorf("the answer is %s", response.Status)
+					c.t.Errorf("the response is %s", response.Status)
 				}
 			}
 		})
@@ -176,7 +178,7 @@ func TestPluginsAtMemoryCaps(t *testing.T) {
 		t.Error("the greedy plugin got all that it wanted")
 	}
 	if used, most := c.readMetric("ctrlmesh_plugin_memory_bytes"), c.readMetric("ctrlmesh_plugin_memory_limit_bytes"); used < 80*mib || used > most {
-		t.Errorf("plugins use %v bytes of %v", used, most)
+		t.Errorf("plugins use %v bytes of at most %v", used, most)
 	}
 }
 
@@ -213,7 +215,7 @@ func TestPluginCompileOutOfMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(refused.Message, "bomb/it") || refused.Reason != "compile_memory" {
-		t.Errorf("it is refused for %s: %s", refused.Reason, refused.Message)
+		t.Errorf("the plugin is refused for %s: %s", refused.Reason, refused.Message)
 	}
 	c.sendLists(8)
 }

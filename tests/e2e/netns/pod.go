@@ -10,20 +10,21 @@ import (
 )
 
 const (
-	// SidecarUser is whose traffic is left alone; ControllerUser's is not.
+	// SidecarUser's traffic is not redirected, ControllerUser's is.
 	SidecarUser, ControllerUser = 1359, 1000
-	// Service is the address of the API server's.
+	// Service is the address of the API server's Service.
 	Service = "10.96.0.1"
 )
 
-// NewForTest is a network until the test ends. Where none can be made the test is left out, or fails if it has to run.
+// NewForTest creates a network that exists until the test ends. Without the privileges the test is skipped, or fails if
+// CTRLMESH_NODE requires it.
 func NewForTest(t *testing.T, addresses ...string) *Network {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("CTRLMESH_NODE") == "required" {
-			t.Fatal("a network of its own needs root")
+			t.Fatal("a network namespace needs root")
 		}
-		t.Skip("left out: a network of its own needs root")
+		t.Skip("skipped: a network namespace needs root")
 	}
 	network, err := New(addresses...)
 	if err != nil {
@@ -33,7 +34,7 @@ func NewForTest(t *testing.T, addresses ...string) *Network {
 	return network
 }
 
-// SharedDir is a directory of the test that every user may enter.
+// SharedDir returns a directory of the test that every user may read.
 func SharedDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -43,8 +44,9 @@ func SharedDir(t *testing.T) string {
 	return dir
 }
 
-// CopyProgram copies a program to where every user can run it: its own folder may be root's alone. Another process does that:
-// a file that is open for writing somewhere can't be run, and the children of other tests have what is open here.
+// CopyProgram copies a program to where every user can run it, because its own directory may be accessible to root
+// only. A separate process copies it: a file that is open for writing can't be executed, and children of other tests
+// inherit this process's files.
 func CopyProgram(t *testing.T, path string) string {
 	t.Helper()
 	copied := filepath.Join(SharedDir(t), filepath.Base(path))
@@ -54,7 +56,7 @@ func CopyProgram(t *testing.T, path string) string {
 	return copied
 }
 
-// RunInit runs `ctrlmesh-proxy init` as the init container does, and returns what it says.
+// RunInit runs `ctrlmesh-proxy init` as the init container does, and returns its output.
 func (n *Network) RunInit(program string, attributes *syscall.SysProcAttr, env []string, args ...string) (string, error) {
 	var output bytes.Buffer
 	command := exec.Command(program, append([]string{"init"}, args...)...)
@@ -66,7 +68,7 @@ func (n *Network) RunInit(program string, attributes *syscall.SysProcAttr, env [
 	return output.String(), err
 }
 
-// NetAdminOnly is what the init container may do.
+// NetAdminOnly gives a process the privileges of the init container.
 func NetAdminOnly() *syscall.SysProcAttr {
 	const netAdmin = 12
 	return &syscall.SysProcAttr{
@@ -75,7 +77,7 @@ func NetAdminOnly() *syscall.SysProcAttr {
 	}
 }
 
-// ServiceEnv is what kubelet says of the API server.
+// ServiceEnv returns kubelet's variables for the API server's address.
 func ServiceEnv(addresses string) []string {
 	return []string{"KUBERNETES_SERVICE_HOST=" + addresses, "KUBERNETES_SERVICE_PORT=443"}
 }

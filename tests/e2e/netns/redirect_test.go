@@ -16,12 +16,12 @@ import (
 	"github.com/google/nftables"
 )
 
-// This file has `ctrlmesh-proxy init` set rules in a network of its own, and looks where connections arrive.
+// This file runs `ctrlmesh-proxy init` in a separate network, and checks where connections arrive.
 
-// Addresses besides the Service's: its other one, and one of nobody's.
+// otherV4 is a second address of the Service.
 const serviceV4, serviceV6, otherV4 = Service, "fd00:10:96::1", "10.96.0.2"
 
-// redirectedPod is a network with servers that say who they are.
+// redirectedPod is a network with servers that return their names.
 type redirectedPod struct {
 	*Network
 	program string
@@ -51,7 +51,7 @@ func newRedirectedPod(t *testing.T) redirectedPod {
 	return p
 }
 
-// serverReached tells who answers a user at an address.
+// serverReached returns the name of the server that a user reaches at an address.
 func (p redirectedPod) serverReached(t *testing.T, user int, host, port string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -62,7 +62,7 @@ func (p redirectedPod) serverReached(t *testing.T, user int, host, port string) 
 	return string(must(io.ReadAll(connection))(t))
 }
 
-// ruleCounts of ours and of others: `ip ctrlmesh: 2 rules`.
+// ruleCounts returns all tables with their number of rules, ours and others: `ip ctrlmesh: 2 rules`.
 func (p redirectedPod) ruleCounts(t *testing.T) []string {
 	t.Helper()
 	var found []string
@@ -130,12 +130,12 @@ func TestRedirect(t *testing.T) {
 		}
 		assertRules(t, p, "2 ctrlmesh: 2 rules", "10 ctrlmesh: 2 rules")
 	}
-	// Of an address that is gone nothing is left.
+	// The rules for an address that is no longer given are removed.
 	_, err := p.RunInit(p.program, NetAdminOnly(), ServiceEnv(serviceV6))
 	check(t, err)
 	assertRules(t, p, "10 ctrlmesh: 2 rules")
 	if got := p.serverReached(t, ControllerUser, serviceV4, "443"); got != "server" {
-		t.Errorf("the old address is answered by the %s", got)
+		t.Errorf("the %s answers at the old address", got)
 	}
 }
 
@@ -158,14 +158,14 @@ func TestRedirectCleans(t *testing.T) {
 		assertRules(t, p, "2 theirs: 0 rules")
 	}
 	if got := p.serverReached(t, ControllerUser, serviceV4, "443"); got != "server" {
-		t.Errorf("without rules the address is answered by the %s", got)
+		t.Errorf("without rules the %s answers", got)
 	}
 }
 
 func assertRules(t *testing.T, p redirectedPod, want ...string) {
 	t.Helper()
 	if got := p.ruleCounts(t); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("there are %q, not %q", got, want)
+		t.Errorf("the rules are %q, not %q", got, want)
 	}
 }
 

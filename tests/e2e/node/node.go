@@ -1,7 +1,7 @@
-// Package node plays a kubelet: just enough for exec, attach, port-forward and logs of a pod that nobody runs.
+// Package node is a fake kubelet for exec, attach, port-forward and logs of pods that do not run.
 //
-// The API server connects to it as to any node, so the streams between a client and a "container" pass everything that
-// they pass in a real cluster. What the container does is decided here, in a few lines.
+// The API server connects to it as to any node, so the streams between a client and the "container" take the same path
+// as in a real cluster. A few lines here implement the container.
 package node
 
 import (
@@ -25,12 +25,12 @@ import (
 )
 
 const (
-	// Container is the name of the only container of a pod made by Pod.
+	// Container is the name of the only container of a pod made by CreatePod.
 	Container = "main"
-	// LogLines is how many lines a followed log has, one every logInterval.
+	// LogLines is the number of lines of a followed log, one every logInterval.
 	LogLines    = 5
 	logInterval = 100 * time.Millisecond
-	// Both as kubelet has them.
+	// Both values are kubelet's.
 	idleTimeout     = 4 * time.Hour
 	creationTimeout = 30 * time.Second
 )
@@ -59,9 +59,9 @@ func Start(ctx context.Context, c *cluster.Cluster, client kubernetes.Interface,
 	n := &Node{Name: name, client: client}
 	n.server = &http.Server{
 		Handler: n.handler(), TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}},
-		ErrorLog: log.New(io.Discard, "", 0), // streams that end by a reset are no news
+		ErrorLog: log.New(io.Discard, "", 0), // a reset stream is not an error here
 	}
-	go func() { _ = n.server.ServeTLS(listener, "", "") }() // ends with Close
+	go func() { _ = n.server.ServeTLS(listener, "", "") }() // returns when Close is called
 	port := listener.Addr().(*net.TCPAddr).Port
 	node := &core.Node{ObjectMeta: meta.ObjectMeta{Name: name}}
 	if node, err = client.CoreV1().Nodes().Create(ctx, node, meta.CreateOptions{}); err != nil {
@@ -73,10 +73,10 @@ func Start(ctx context.Context, c *cluster.Cluster, client kubernetes.Interface,
 	return n, err
 }
 
-// Close ends the server and all its streams.
+// Close stops the server and all its streams.
 func (n *Node) Close() error { return n.server.Close() }
 
-// CreatePod makes a pod that looks as if it ran on the node.
+// CreatePod creates a pod whose status says that it runs on the node.
 func (n *Node) CreatePod(ctx context.Context, namespace, name string) error {
 	pod := &core.Pod{
 		ObjectMeta: meta.ObjectMeta{Name: name},
@@ -95,7 +95,7 @@ func (n *Node) CreatePod(ctx context.Context, namespace, name string) error {
 	return err
 }
 
-// handler has the kubelet's paths.
+// handler serves the kubelet's paths.
 func (n *Node) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/exec/{namespace}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {
@@ -128,7 +128,7 @@ func (n *Node) handler() http.Handler {
 	return mux
 }
 
-// serveLog writes its lines slowly if they are followed, and flushes each.
+// serveLog writes a followed log slowly, and flushes each line.
 func serveLog(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 	for i := range LogLines {
@@ -147,7 +147,7 @@ func serveLog(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// echoContainer is what all pods run: a command prints itself and then its input, attaching echoes lines in upper case, and
+// echoContainer runs in all pods: a command prints itself and then its input, attach echoes lines in upper case, and
 // each port answers one line with its number.
 type echoContainer struct{}
 

@@ -12,10 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// reconciler handles each step that an object asks for: it makes one child per step and then notes the step as observed.
+// reconciler handles each requested step of an object: it creates one child per step and then records the step as
+// observed.
 //
-// The child is the effect on the world. Its name follows from object and step, so whoever comes second finds it: a step
-// that two replicas handle shows up as "twice".
+// The child stands for an effect on the outside world. Its name follows from object and step, so a second replica that
+// handles the step finds it and records "twice".
 type reconciler struct {
 	client    client.Client
 	apiReader client.Reader
@@ -42,7 +43,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	err := r.recordObserved(ctx, object, step)
 	switch {
 	case errors.IsConflict(err):
-		return ctrl.Result{Requeue: true}, nil // the cache is behind: an everyday event
+		return ctrl.Result{Requeue: true}, nil // the cache is stale, which is normal
 	case errors.IsNotFound(err):
 		return ctrl.Result{}, nil
 	case err != nil:
@@ -52,7 +53,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{}, nil
 }
 
-// makeChild leaves a child that another replica made alone, and says so.
+// makeChild leaves a child of another replica alone, and records "twice".
 func (r *reconciler) makeChild(ctx context.Context, request ctrl.Request, step string) error {
 	child := &core.ConfigMap{
 		ObjectMeta: meta.ObjectMeta{Namespace: request.Namespace, Name: fmt.Sprintf("%s-step-%s", request.Name, step)},
@@ -72,7 +73,7 @@ func (r *reconciler) makeChild(ctx context.Context, request ctrl.Request, step s
 	return nil
 }
 
-// stepsOf are the one that the object asks for and the one that was handled last.
+// stepsOf returns the requested step of an object and the last one that was handled.
 func stepsOf(object client.Object) (step, observed string) {
 	switch o := object.(type) {
 	case *core.ConfigMap:
@@ -84,7 +85,7 @@ func stepsOf(object client.Object) (step, observed string) {
 	return step, observed
 }
 
-// recordObserved notes the step, with the resource version that was read as a precondition.
+// recordStep writes the observed step, with the resource version that was read as a precondition.
 func (r *reconciler) recordObserved(ctx context.Context, object client.Object, step string) error {
 	switch o := object.(type) {
 	case *core.ConfigMap:
@@ -97,5 +98,5 @@ func (r *reconciler) recordObserved(ctx context.Context, object client.Object, s
 		}
 		return r.client.Status().Update(ctx, o)
 	}
-	return fmt.Errorf("kind %T is not one of ours", object)
+	return fmt.Errorf("kind %T is not supported", object)
 }

@@ -9,18 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The main thread can't end, so it must never be the one that enters a place: it would keep the namespaces alive. Locked
-// here, it serves the main goroutine alone.
+// The main thread can't end, so it must never enter other namespaces: it would keep them alive. Locked here, it only
+// runs the main goroutine.
 func init() { runtime.LockOSThread() }
 
-// Spawner is a thread from which programs start: in the namespaces of this process, in another's, or in some of their own.
+// Spawner is a thread that starts programs: in the namespaces of this process, in those of another process, or in new
+// ones.
 //
-// Linux sends the parent-death signal when the *thread* that started the child ends, so all children of `here` start from one
-// thread that lives as long as this process. Children with process ids of another namespace get no such signal: os/exec kills a
-// child at once that does not see its parent, and these see none. The kernel ends them with the first process of their namespace.
+// Linux sends the parent-death signal when the *thread* that started the child ends, so all children of
+// `defaultSpawner` start from one thread that lives as long as this process. Children in another PID namespace get no
+// such signal, because os/exec kills a child at once that does not see its parent. The kernel ends them with the first
+// process of their namespace.
 type Spawner struct {
 	jobs chan spawnJob
-	// isForeign says that children do not see this process.
+	// isForeign means that children do not see this process.
 	isForeign bool
 }
 
@@ -32,13 +34,13 @@ type spawnJob struct {
 var defaultSpawner = sync.OnceValue(func() *Spawner {
 	place, err := NewSpawner(func() error { return nil })
 	if err != nil {
-		panic(err) // there is nothing in it that fails
+		panic(err) // the empty function can't fail
 	}
 	return place
 })
 
-// SpawnInProcess makes a place of the namespaces of a process: what starts there sees its files, processes and network. The process
-// is named as this process sees it. Needs root.
+// SpawnInProcess returns a spawner in the namespaces of another process: programs see its files, processes and network.
+// `pid` is its number in this process's namespace. Needs root.
 func SpawnInProcess(pid int) (*Spawner, error) {
 	place, err := NewSpawner(func() error { return enterNamespaces(pid) })
 	if err != nil {
@@ -48,12 +50,12 @@ func SpawnInProcess(pid int) (*Spawner, error) {
 	return place, nil
 }
 
-// NewSpawner makes a place of a new thread, once that is prepared. Its children die with it.
+// NewSpawner starts a thread and runs `prepare` on it. Children die with the thread.
 func NewSpawner(prepare func() error) (*Spawner, error) {
 	place := &Spawner{jobs: make(chan spawnJob)}
 	prepared := make(chan error)
 	go func() {
-		// Never unlocked: a thread in foreign namespaces must serve nobody else, and ends with this goroutine.
+		// Never unlocked: a thread in other namespaces must run no other goroutine, and ends with this one.
 		runtime.LockOSThread()
 		err := prepare()
 		prepared <- err
@@ -70,7 +72,7 @@ func NewSpawner(prepare func() error) (*Spawner, error) {
 	return place, nil
 }
 
-// Close ends the thread. Nothing can be started there any more.
+// Close ends the thread; nothing can be started afterwards.
 func (p *Spawner) Close() { close(p.jobs) }
 
 // Do runs a function on the thread.
@@ -80,17 +82,18 @@ func (p *Spawner) Do(f func() error) error {
 	return <-job.done
 }
 
-// namespaceKinds in an order in which each can still be entered after the others: the files last, as their names change.
+// namespaceKinds are in an order in which each can still be entered after the others: mounts last, because paths
+// change.
 var namespaceKinds = []struct {
 	name string
 	flag int
 }{{"ipc", unix.CLONE_NEWIPC}, {"uts", unix.CLONE_NEWUTS}, {"net", unix.CLONE_NEWNET}, {"pid", unix.CLONE_NEWPID}, {"mnt", unix.CLONE_NEWNS}}
 
-// enterNamespaces moves this thread. Of process ids only its children will see others than the rest of this process does.
+// enterNamespaces moves this thread. A PID namespace only takes effect for its children.
 func enterNamespaces(pid int) error {
 	// A thread that shares its root directory with others may not change it.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return fmt.Errorf("give the thread a root directory of its own: %w", err)
+		return fmt.Errorf("unshare the root directory: %w", err)
 	}
 	var files []*os.File
 	for _, namespace := range namespaceKinds {

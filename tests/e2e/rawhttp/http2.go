@@ -12,14 +12,14 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// windowBytes is the flow-control window that the client opens at once, so that it never has to give credit.
+// windowBytes is the client's initial flow-control window, so large that it never has to be extended.
 const windowBytes = 64 << 20
 
-// connectionSpecific headers do not exist in HTTP/2 (RFC 9113, section 8.2.2); a request that names one is for HTTP/1.1.
+// connectionSpecific headers do not exist in HTTP/2 (RFC 9113, section 8.2.2).
 var connectionSpecific = map[string]bool{"connection": true, "upgrade": true, "transfer-encoding": true, "http2-settings": true}
 
-// doHTTP2 sends one request over HTTP/2 without TLS and with prior knowledge. The target is written into `:path` as it
-// stands, whatever it is, Host becomes `:authority`, and headers that HTTP/2 does not have are left out.
+// doHTTP2 sends one request over HTTP/2 without TLS and with prior knowledge. The target is written into `:path`
+// unchanged, Host becomes `:authority`, and headers that HTTP/2 does not have are left out.
 func (t Target) doHTTP2(ctx context.Context, request Request) (*Response, error) {
 	connection, err := t.Dial(ctx)
 	if err != nil {
@@ -72,7 +72,7 @@ func writeRequest(framer *http2.Framer, request Request) error {
 	return writeFrames(framer, block.Bytes(), request.Body)
 }
 
-// maxFrame is the size that every peer takes (RFC 9113, section 6.5.2).
+// maxFrame is the frame size that every peer accepts (RFC 9113, section 6.5.2).
 const maxFrame = 16 << 10
 
 func writeFrames(framer *http2.Framer, block, body []byte) error {
@@ -92,7 +92,7 @@ func writeFrames(framer *http2.Framer, block, body []byte) error {
 	return err
 }
 
-// readResponse takes the answer on stream 1. A reset stream or connection is ErrClosed if no answer had begun.
+// readResponse reads the response on stream 1. A reset stream or connection is ErrClosed if no response had begun.
 func readResponse(framer *http2.Framer) (*Response, error) {
 	answer := &Response{Header: http.Header{}}
 	for {
@@ -129,7 +129,7 @@ func readResponse(framer *http2.Framer) (*Response, error) {
 	}
 }
 
-// addHeaders reads a head, which may be one of 1xx, or trailers.
+// addHeaders reads a head, which may be a 1xx response, or trailers.
 func (r *Response) addHeaders(frame *http2.MetaHeadersFrame) error {
 	fields := http.Header{}
 	for _, field := range frame.RegularFields() {
